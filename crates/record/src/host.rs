@@ -1,0 +1,92 @@
+//! Facts of the machine, as plain data. `sys` reads them; here they are only named.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What a reader must know of the machine to compare two records. A fact that the kernel does not tell is absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Host {
+    /// CPU model as the kernel names it.
+    pub cpu_model: String,
+    /// Target architecture, e.g. `x86_64`.
+    pub architecture: String,
+    /// Vector extensions that the kernels can choose from.
+    pub isa: Vec<String>,
+    /// Logical CPUs online.
+    pub logical_cpus: u32,
+    /// Physical cores.
+    pub cores: u32,
+    /// Packages.
+    pub sockets: u32,
+    /// NUMA nodes with their CPUs.
+    pub numa: Vec<NumaNode>,
+    /// Caches of CPU 0.
+    pub caches: Vec<Cache>,
+    /// cpufreq governor of CPU 0; absent on most virtual machines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub governor: Option<String>,
+    /// Kernel release and build.
+    pub kernel: String,
+    /// Vulnerabilities whose mitigation costs something, `name: state`.
+    pub mitigations: Vec<String>,
+    /// Hypervisor, when there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hypervisor: Option<String>,
+    /// Total memory.
+    pub memory_bytes: u64,
+    /// Base page.
+    pub page_bytes: u64,
+    /// Transparent huge pages: the chosen mode.
+    pub transparent_huge_pages: String,
+    /// Reserved huge pages, by size.
+    pub huge_pages: Vec<HugePages>,
+    /// TCP congestion control that new sockets get.
+    pub congestion_control: String,
+    /// Kernel clock source.
+    pub clocksource: String,
+    /// CPUs that this process may use (cpuset, affinity).
+    pub allowed_cpus: Vec<u32>,
+    /// CPU quota of the cgroup in CPUs (cgroup v2 `cpu.max`); absent when unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup_cpu_quota: Option<String>,
+}
+
+impl Host {
+    /// Size in bytes of the last-level cache of CPU 0; zero when unknown.
+    pub fn last_level_cache_bytes(&self) -> u64 {
+        self.caches.iter().max_by_key(|cache| cache.level).map_or(0, |cache| cache.bytes)
+    }
+}
+
+/// One NUMA node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NumaNode {
+    /// Number.
+    pub node: u32,
+    /// Its CPUs.
+    pub cpus: Vec<u32>,
+}
+
+/// One cache of one CPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Cache {
+    /// Level, from 1.
+    pub level: u32,
+    /// `Data`, `Instruction` or `Unified`.
+    pub kind: String,
+    /// Size.
+    pub bytes: u64,
+    /// Number of CPUs that share it.
+    pub shared_by: u32,
+}
+
+/// A pool of huge pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HugePages {
+    /// Page size.
+    pub page_bytes: u64,
+    /// Pages in the pool.
+    pub total: u64,
+    /// Of which free.
+    pub free: u64,
+}

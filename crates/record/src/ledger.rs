@@ -1,0 +1,100 @@
+//! The ledger of losses: what was issued must be found again, delivered or lost for a named reason.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Account of one kind of thing that moves along a path. It closes when `issued = delivered + sum(losses)`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Ledger {
+    /// What is counted: `triggers`, `bytes`, `blocks`.
+    pub unit: String,
+    /// Counted at the source.
+    pub issued: u64,
+    /// Counted at the consumer.
+    pub delivered: u64,
+    /// Counted where they were lost, by reason; a reason with zero stays, so that a reader sees that it was watched.
+    pub losses: BTreeMap<String, u64>,
+}
+
+impl Ledger {
+    /// An empty account.
+    pub fn new(unit: impl Into<String>) -> Self {
+        Ledger { unit: unit.into(), ..Ledger::default() }
+    }
+
+    /// Books `count` losses for a reason.
+    pub fn lose(&mut self, reason: &str, count: u64) {
+        *self.losses.entry(reason.to_owned()).or_default() += count;
+    }
+
+    /// Everything lost, over all reasons.
+    pub fn lost(&self) -> u64 {
+        self.losses.values().sum()
+    }
+
+    /// Adds another account of the same unit, e.g. of another lane.
+    pub fn add(&mut self, other: &Ledger) {
+        debug_assert_eq!(self.unit, other.unit);
+        self.issued += other.issued;
+        self.delivered += other.delivered;
+        for (reason, &count) in &other.losses {
+            self.lose(reason, count);
+        }
+    }
+
+    /// What is missing: positive when more was issued than is accounted for, negative when something was counted twice.
+    pub fn gap(&self) -> i128 {
+        i128::from(self.issued) - i128::from(self.delivered) - i128::from(self.lost())
+    }
+
+    /// True when nothing is missing and nothing was counted twice.
+    pub fn closes(&self) -> bool {
+        self.gap() == 0
+    }
+}
+
+impl std::fmt::Display for Ledger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} issued = {} delivered", self.issued, self.unit, self.delivered)?;
+        for (reason, count) in &self.losses {
+            write!(f, " + {count} {reason}")?;
+        }
+        if self.closes() { Ok(()) } else { write!(f, " (does not close: {} unaccounted for)", self.gap()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ledger_closes_only_when_every_loss_is_named() {
+        let mut ledger = Ledger { issued: 100, delivered: 97, ..Ledger::new("triggers") };
+        assert!(!ledger.closes());
+        assert_eq!(ledger.gap(), 3);
+        ledger.lose("not armed", 3);
+        assert!(ledger.closes());
+        assert_eq!(ledger.to_string(), "100 triggers issued = 97 delivered + 3 not armed");
+    }
+
+    #[test]
+    fn counting_twice_is_a_fault_too() {
+        let ledger = Ledger { issued: 1, delivered: 2, ..Ledger::new("blocks") };
+        assert_eq!(ledger.gap(), -1);
+        assert!(ledger.to_string().contains("does not close"));
+    }
+
+    #[test]
+    fn lanes_add_up_reason_by_reason() {
+        let mut all = Ledger::new("bytes");
+        for lost in [1, 2] {
+            let mut lane = Ledger { issued: 10, delivered: 10 - lost, ..Ledger::new("bytes") };
+            lane.lose("short read", lost);
+            all.add(&lane);
+        }
+        assert_eq!((all.issued, all.delivered, all.losses["short read"]), (20, 17, 3));
+        assert!(all.closes());
+    }
+}

@@ -1,0 +1,324 @@
+//! The record itself, in the order in which a reader wants it: who measured, what, where, with which result.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Host, Ledger, SCHEMA_VERSION, Workload};
+
+/// One measured point: one engine, one workload, one go. See the crate documentation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
+pub struct RunRecord {
+    /// Schema version of this line, [`SCHEMA_VERSION`] when written by this tool.
+    pub schema: u32,
+    /// The tool that wrote the line.
+    pub tool: Tool,
+    /// UTC time at which the point began, RFC 3339 with milliseconds.
+    pub time_utc: String,
+    /// Groups the points of one invocation: its start time and process number.
+    pub run_id: String,
+    /// The study and figure that the point belongs to, e.g. `survey/conversion`; reports group by it.
+    pub study: String,
+    /// The command line that reproduces the point.
+    pub command: String,
+    /// Who did the work.
+    pub engine: EngineInfo,
+    /// What was asked.
+    pub workload: Workload,
+    /// Place of the point in the (shuffled) sweep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Order>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What a reader must know before believing the numbers; each says what to do about it.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    /// One entry per thread that did the work, in the order of the workload's devices.
+    #[serde(default)]
+    pub lanes: Vec<Lane>,
+    /// Physical limits measured in the same run that the stages are held against, by name.
+    #[serde(default)]
+    pub limits: Vec<Limit>,
+    /// Everything issued, and what became of it.
+    #[serde(default)]
+    pub ledgers: Vec<Ledger>,
+    /// What the observers counted around the timed region.
+    #[serde(default)]
+    pub counters: Vec<Counter>,
+    /// CPU time of this process over the timed region, all its threads.
+    #[serde(default)]
+    pub process_cpu: CpuTime,
+    /// CPU time of the whole host over the timed region, from `/proc/stat`.
+    #[serde(default)]
+    pub host_cpu: HostCpu,
+    /// Where the time went, from sampling our own threads; empty where that was not asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hotspots: Vec<Hotspot>,
+    /// Wall time of the timed region, from the release of the lanes to the end of the last one.
+    #[serde(default)]
+    pub wall_ns: u64,
+    /// Memory that the process held.
+    #[serde(default)]
+    pub memory: Memory,
+    /// The clock that the samples were taken with.
+    pub clock: Clock,
+    /// How much equal work varies on this host at this moment.
+    #[serde(default)]
+    pub noise: NoiseFloor,
+    /// The machine.
+    pub host: Host,
+}
+
+impl RunRecord {
+    /// An empty record of the present schema; the harness fills it.
+    pub fn new(engine: EngineInfo, workload: Workload) -> Self {
+        RunRecord { schema: SCHEMA_VERSION, engine, workload, ..RunRecord::default() }
+    }
+
+    /// The limit of the given name, if this run measured it.
+    pub fn limit(&self, name: &str) -> Option<&Limit> {
+        self.limits.iter().find(|limit| limit.name == name)
+    }
+
+    /// The value of a counter, if it was counted.
+    pub fn counter(&self, name: &str) -> Option<f64> {
+        self.counters.iter().find(|counter| counter.name == name).map(|counter| counter.value)
+    }
+}
+
+/// Name and origin of the program that measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Tool {
+    /// `daqmeter`.
+    pub name: String,
+    /// Semantic version.
+    pub version: String,
+    /// Abbreviated commit, with `+` when the tree had uncommitted changes; `unknown` outside a checkout.
+    pub git_revision: String,
+    /// `release` or `debug`: numbers of a debug build are not worth comparing.
+    pub profile: String,
+}
+
+/// The engine that did the work.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EngineInfo {
+    /// Name as `daqmeter list` prints it.
+    pub name: String,
+    /// What it works on: devices, instruction set, transport.
+    pub target: String,
+    /// True when any device in the path is emulated: such a rate says nothing about real hardware.
+    pub emulated: bool,
+}
+
+/// Where a point stood in its sweep.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Order {
+    /// Seed of the shuffle; the same seed gives the same order.
+    pub seed: u64,
+    /// Position, from 0, in which the point was measured.
+    pub position: u64,
+    /// Number of points of the sweep.
+    pub of: u64,
+}
+
+/// How a point, a lane or a stage ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "status", content = "reason", rename_all = "lowercase")]
+pub enum Outcome {
+    /// Done and verified.
+    #[default]
+    Ok,
+    /// Could not be run here, for the stated reason; not a fault.
+    Waived(String),
+    /// Ran and went wrong, or its bytes or its ledger did not check.
+    Failed(String),
+}
+
+impl Outcome {
+    /// True for [`Outcome::Ok`].
+    pub fn is_ok(&self) -> bool {
+        *self == Outcome::Ok
+    }
+
+    /// The reason, for anything but Ok.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Outcome::Ok => None,
+            Outcome::Waived(reason) | Outcome::Failed(reason) => Some(reason),
+        }
+    }
+}
+
+/// One thread of the run and all it did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Lane {
+    /// The device or buffer that this lane worked on.
+    pub device: String,
+    /// CPU that was asked for; none when the thread was left free.
+    pub requested_cpu: Option<u32>,
+    /// CPUs that the kernel allowed the thread while it was timed, read back after pinning.
+    pub allowed_cpus: Vec<u32>,
+    /// CPUs on which the thread was seen, at the start and the end of each stage.
+    pub seen_cpus: Vec<u32>,
+    /// NUMA node of the lane's buffers, where the kernel tells.
+    pub numa_node: Option<u32>,
+    /// The stages in the order in which they ran.
+    pub stages: Vec<Stage>,
+    /// How the lane ended.
+    pub outcome: Outcome,
+}
+
+/// One stage of one lane: read-out, a conversion, a wait for the trigger.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Stage {
+    /// Name as the classic table prints it, e.g. `func_readout`.
+    pub name: String,
+    /// Operations in each sample.
+    pub ops_per_sample: u64,
+    /// Bytes that one operation is counted as. For digitizers: raw bytes, 2 per sample, as in the source document.
+    pub bytes_per_op: u64,
+    /// Bytes that one operation reads from and writes to memory, without write-allocate traffic.
+    pub traffic_bytes_per_op: u64,
+    /// Name of the limit, among the record's limits, that this stage is held against.
+    pub limit: Option<String>,
+    /// Start of the first operation, relative to the release of all lanes.
+    pub start_ns: u64,
+    /// End of the last operation, relative to the release of all lanes.
+    pub end_ns: u64,
+    /// Raw samples: duration of each in nanoseconds, in the order in which they were taken. None is ever dropped.
+    pub sample_ns: Vec<u64>,
+    /// CPU time that the thread spent in this stage.
+    pub cpu: CpuTime,
+}
+
+impl Stage {
+    /// Sum of the samples in seconds.
+    pub fn seconds(&self) -> f64 {
+        self.sample_ns.iter().map(|&ns| ns as f64).sum::<f64>() * 1e-9
+    }
+
+    /// Mean rate over all samples in bytes per second; zero without samples.
+    pub fn rate_bytes_per_s(&self) -> f64 {
+        let bytes = (self.bytes_per_op * self.ops_per_sample) as f64 * self.sample_ns.len() as f64;
+        if self.seconds() > 0.0 { bytes / self.seconds() } else { 0.0 }
+    }
+}
+
+/// A physical limit of this host, measured in the same run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Limit {
+    /// Name that stages refer to.
+    pub name: String,
+    /// The rate, in the bytes that the stage counts, per second.
+    pub rate_bytes_per_s: f64,
+    /// How it was measured, for the reader.
+    pub how: String,
+}
+
+/// One counted value.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Counter {
+    /// Name, e.g. `page-faults`, `register-reads`.
+    pub name: String,
+    /// Value over the timed region.
+    pub value: f64,
+    /// Unit of the value; empty for plain counts.
+    #[serde(default)]
+    pub unit: String,
+    /// Share of the time in which the counter was really counting; below 1 the value is scaled.
+    #[serde(default = "whole")]
+    pub share: f64,
+}
+
+fn whole() -> f64 {
+    1.0
+}
+
+impl Counter {
+    /// A plain count.
+    pub fn count(name: impl Into<String>, value: u64) -> Self {
+        Counter { name: name.into(), value: value as f64, unit: String::new(), share: 1.0 }
+    }
+}
+
+/// CPU time of a thread or a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CpuTime {
+    /// In user mode.
+    pub user_ns: u64,
+    /// In the kernel on its behalf.
+    pub system_ns: u64,
+}
+
+impl CpuTime {
+    /// User and system together.
+    pub fn total_ns(self) -> u64 {
+        self.user_ns + self.system_ns
+    }
+}
+
+/// CPU time of the whole host by kind, `/proc/stat` (Documentation/filesystems/proc.rst, 1.7), and of our threads by name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HostCpu {
+    /// User and nice.
+    pub user_ns: u64,
+    /// System.
+    pub system_ns: u64,
+    /// Hardware interrupts.
+    pub irq_ns: u64,
+    /// Soft interrupts.
+    pub softirq_ns: u64,
+    /// Taken by the hypervisor.
+    pub steal_ns: u64,
+    /// Waiting for block I/O.
+    pub iowait_ns: u64,
+    /// Idle.
+    pub idle_ns: u64,
+    /// CPU time of each of our threads over the timed region, by thread name and number.
+    #[serde(default)]
+    pub threads_ns: BTreeMap<String, u64>,
+}
+
+/// One line of the answer to "what takes the time".
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Hotspot {
+    /// `user` or `kernel`.
+    pub space: String,
+    /// Function, or the object when it has no symbol.
+    pub symbol: String,
+    /// Share of all samples, 0 to 1.
+    pub share: f64,
+}
+
+/// Memory of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Memory {
+    /// Highest resident set so far (VmHWM).
+    pub peak_rss_bytes: u64,
+    /// Of which the raw samples of this point.
+    pub sample_bytes: u64,
+}
+
+/// The clock behind the samples.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Clock {
+    /// Clock and kernel clock source, e.g. `CLOCK_MONOTONIC (tsc)`.
+    pub source: String,
+    /// Smallest step seen between two different readings.
+    pub resolution_ns: f64,
+    /// Median cost of one reading.
+    pub overhead_ns: f64,
+}
+
+/// Spread of equal work: a difference below it means nothing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NoiseFloor {
+    /// Median absolute deviation over the median of a fixed piece of arithmetic, as a fraction.
+    pub relative_mad: f64,
+    /// The worst of the pieces over the median, minus one.
+    pub relative_worst: f64,
+    /// Number of pieces.
+    pub n: u64,
+}

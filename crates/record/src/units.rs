@@ -1,0 +1,211 @@
+//! Numbers with units, as people type and read them. SI factors are powers of 1000 (`MB`), IEC ones of 1024 (`MiB`).
+
+use std::time::Duration;
+
+/// A number with a unit that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{input}` is not {wanted}")]
+pub struct UnitError {
+    input: String,
+    wanted: &'static str,
+}
+
+const COUNT_UNITS: &[(&str, u64)] = &[
+    ("", 1),
+    ("k", 1_000),
+    ("M", 1_000_000),
+    ("G", 1_000_000_000),
+    ("Ki", 1 << 10),
+    ("Mi", 1 << 20),
+    ("Gi", 1 << 30),
+    ("Ti", 1 << 40),
+    ("T", 1_000_000_000_000),
+];
+
+/// Reads a count: `300000`, `0x100000`, `3M`, `1.5M`, `64Ki`.
+///
+/// # Errors
+/// When it is no number, negative, not whole, or larger than 64 bits hold.
+pub fn parse_count(input: &str) -> Result<u64, UnitError> {
+    scaled(input.trim()).ok_or(UnitError {
+        input: input.to_owned(),
+        wanted: "a count such as 300000, 0x100000, 3M or 64Ki",
+    })
+}
+
+/// Reads a size in bytes: `4096`, `4MiB`, `6MB`, `64KiB`, `64Ki`.
+///
+/// # Errors
+/// As [`parse_count`].
+pub fn parse_bytes(input: &str) -> Result<u64, UnitError> {
+    let trimmed = input.trim();
+    let bare = trimmed.strip_suffix('B').unwrap_or(trimmed);
+    let bare = if trimmed.starts_with("0x") { trimmed } else { bare };
+    let kilo = bare.strip_suffix('K').map(|number| format!("{number}k"));
+    scaled(kilo.as_deref().unwrap_or(bare))
+        .ok_or(UnitError { input: input.to_owned(), wanted: "a size such as 4096, 64KiB, 4MiB or 6MB" })
+}
+
+/// Splits `1.5M` into number and unit and multiplies exactly: fractions are only taken when the product is whole.
+fn scaled(trimmed: &str) -> Option<u64> {
+    if let Some(hex) = trimmed.strip_prefix("0x").or_else(|| trimmed.strip_prefix("0X")) {
+        return u64::from_str_radix(hex, 16).ok();
+    }
+    let digits_end = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(digits_end);
+    let (_, factor) = COUNT_UNITS.iter().find(|(name, _)| *name == unit.trim_start())?;
+    let number = number.replace('_', "");
+    let (whole, fraction) = number.split_once('.').unwrap_or((&number, ""));
+    if whole.is_empty() || fraction.len() > 18 {
+        return None;
+    }
+    let whole: u128 = whole.parse().ok()?;
+    let fraction_value: u128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
+    let denominator = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
+    let numerator = whole.checked_mul(denominator)?.checked_add(fraction_value)?.checked_mul(u128::from(*factor))?;
+    if numerator % denominator != 0 {
+        return None;
+    }
+    u64::try_from(numerator / denominator).ok()
+}
+
+/// Reads a time: `3s`, `100us`, `1.5ms`, `2min`. The unit is needed.
+///
+/// # Errors
+/// When it is no number, has no unit, or is negative.
+pub fn parse_duration(input: &str) -> Result<Duration, UnitError> {
+    let error = || UnitError { input: input.to_owned(), wanted: "a time such as 3s, 10ms, 50us or 2min" };
+    let trimmed = input.trim();
+    let digits_end = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).ok_or_else(error)?;
+    let (number, unit) = trimmed.split_at(digits_end);
+    let factor = match unit.trim_start() {
+        "ns" => 1e-9,
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "min" => 60.0,
+        _ => return Err(error()),
+    };
+    let number: f64 = number.parse().map_err(|_| error())?;
+    Duration::try_from_secs_f64(number * factor).map_err(|_| error())
+}
+
+/// Reads a rate in hertz: `14Hz`, `1.2kHz`, `1MHz`, `14`.
+///
+/// # Errors
+/// When it is no number, or not above zero.
+pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
+    let error = || UnitError { input: input.to_owned(), wanted: "a rate such as 14Hz, 1.2kHz or 1MHz" };
+    let trimmed = input.trim();
+    let bare = trimmed.strip_suffix("Hz").unwrap_or(trimmed).trim_end();
+    let (number, factor) = match bare.as_bytes().last() {
+        Some(b'k') => (&bare[..bare.len() - 1], 1e3),
+        Some(b'M') => (&bare[..bare.len() - 1], 1e6),
+        _ => (bare, 1.0),
+    };
+    let number: f64 = number.trim_end().parse().map_err(|_| error())?;
+    let rate = number * factor;
+    if rate.is_finite() && rate > 0.0 { Ok(rate) } else { Err(error()) }
+}
+
+/// A size for people, IEC, exact where it can be: `64 KiB`, `1.5 MiB`.
+pub fn show_bytes(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{} {}", significant(value, 4), units[unit])
+}
+
+/// A time for people, with 3 to 4 significant digits: `12.3 us`.
+pub fn show_ns(ns: f64) -> String {
+    let (value, unit) = match ns {
+        ns if ns.abs() < 1e3 => (ns, "ns"),
+        ns if ns.abs() < 1e6 => (ns / 1e3, "us"),
+        ns if ns.abs() < 1e9 => (ns / 1e6, "ms"),
+        ns => (ns / 1e9, "s"),
+    };
+    format!("{} {unit}", significant(value, 4))
+}
+
+/// A rate in MB/s (1e6 bytes), with 4 significant digits.
+pub fn show_mb_per_s(rate_bytes_per_s: f64) -> String {
+    significant(rate_bytes_per_s / 1e6, 4)
+}
+
+/// A number with `digits` significant digits, without an exponent, and without trailing zeros after the point.
+pub fn significant(value: f64, digits: i32) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return format!("{value}");
+    }
+    let magnitude = value.abs().log10().floor();
+    #[allow(clippy::cast_possible_truncation, reason = "the decimal exponent of a finite f64 lies within +-324")]
+    let places = (digits - 1 - magnitude as i32).max(0);
+    let places = usize::try_from(places).expect("not negative after max(0)");
+    let text = format!("{value:.places$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn counts_and_sizes_read_as_typed() {
+        for (input, expected) in [("300000", 300_000), ("0x100000", 1 << 20), ("3M", 3_000_000), ("64Ki", 65_536)] {
+            assert_eq!(parse_count(input), Ok(expected), "{input}");
+        }
+        for (input, expected) in
+            [("4MiB", 4 << 20), ("6MB", 6_000_000), ("64K", 64_000), ("1.5KiB", 1536), ("0x1B", 27), ("10 kB", 10_000)]
+        {
+            assert_eq!(parse_bytes(input), Ok(expected), "{input}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_an_example() {
+        for input in ["", "x", "-1", "1.5", "4QiB", "99999999999999999999", "M", "1..2", "0x", "1e3"] {
+            let error = parse_count(input).unwrap_err().to_string();
+            assert!(error.contains("300000"), "{input}: {error}");
+        }
+        assert!(parse_duration("3").is_err());
+        assert!(parse_duration("-3s").is_err());
+        assert!(parse_rate_hz("0Hz").is_err());
+        assert!(parse_rate_hz("NaN").is_err());
+    }
+
+    #[test]
+    fn times_and_rates_read_as_typed() {
+        assert_eq!(parse_duration("1.5ms"), Ok(Duration::from_micros(1500)));
+        assert_eq!(parse_duration("2min"), Ok(Duration::from_secs(120)));
+        assert_eq!(parse_rate_hz("1.2kHz"), Ok(1200.0));
+        assert_eq!(parse_rate_hz("14 Hz"), Ok(14.0));
+    }
+
+    #[test]
+    fn numbers_show_few_digits() {
+        assert_eq!(show_bytes(65_536), "64 KiB");
+        assert_eq!(show_ns(12_345.0), "12.35 us");
+        assert_eq!(significant(0.000_123_456, 3), "0.000123");
+        assert_eq!(significant(6037.2, 4), "6037");
+        assert_eq!(significant(-0.5, 3), "-0.5");
+        assert_eq!(significant(f64::NAN, 3), "NaN");
+    }
+
+    proptest! {
+        #[test]
+        fn parsers_never_panic(input in ".{0,24}") {
+            let _ = (parse_count(&input), parse_bytes(&input), parse_duration(&input), parse_rate_hz(&input));
+        }
+
+        #[test]
+        fn plain_numbers_read_back(value in any::<u64>()) {
+            prop_assert_eq!(parse_count(&value.to_string()), Ok(value));
+            prop_assert_eq!(parse_bytes(&format!("{value:#x}")), Ok(value));
+        }
+    }
+}

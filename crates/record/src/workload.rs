@@ -1,0 +1,154 @@
+//! What is asked of an engine, as plain data: a kind and named parameters. Sweeps vary them, records keep them.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One request to an engine. Parameter names carry their unit last (`block_bytes`, `rate_hz`).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Workload {
+    /// What kind of work, e.g. `convert`, `digitizer`.
+    pub kind: String,
+    /// The parameters by name.
+    pub params: BTreeMap<String, Param>,
+}
+
+/// One value of a parameter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Param {
+    /// Yes or no.
+    Flag(bool),
+    /// A count or a size.
+    Int(u64),
+    /// A factor, an offset, a rate.
+    Float(f64),
+    /// A name.
+    Text(String),
+}
+
+impl std::fmt::Display for Param {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Param::Flag(value) => write!(f, "{value}"),
+            Param::Int(value) => write!(f, "{value}"),
+            Param::Float(value) => write!(f, "{value}"),
+            Param::Text(value) => write!(f, "{value}"),
+        }
+    }
+}
+
+macro_rules! param_from {
+    ($($from:ty => $variant:ident),* $(,)?) => {$(
+        impl From<$from> for Param {
+            fn from(value: $from) -> Self { Param::$variant(value.into()) }
+        }
+    )*};
+}
+param_from!(bool => Flag, u64 => Int, u32 => Int, f64 => Float, String => Text, &str => Text);
+
+/// A parameter that is missing, of the wrong type or out of range.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind} workload: parameter `{name}` {problem}")]
+pub struct ParamError {
+    kind: String,
+    name: String,
+    problem: String,
+}
+
+impl Workload {
+    /// A workload without parameters.
+    pub fn new(kind: impl Into<String>) -> Self {
+        Workload { kind: kind.into(), params: BTreeMap::new() }
+    }
+
+    /// The same with one more parameter.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<Param>) -> Self {
+        self.params.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// An error about one of this workload's parameters.
+    pub fn error(&self, name: &str, problem: impl Into<String>) -> ParamError {
+        ParamError { kind: self.kind.clone(), name: name.to_owned(), problem: problem.into() }
+    }
+
+    fn wrong(&self, name: &str, wanted: &str) -> ParamError {
+        match self.params.get(name) {
+            None => self.error(name, format!("is missing; {wanted} is wanted")),
+            Some(found) => self.error(name, format!("is `{found}`; {wanted} is wanted")),
+        }
+    }
+
+    /// A count or size.
+    ///
+    /// # Errors
+    /// When the parameter is missing or not a whole number.
+    pub fn int(&self, name: &str) -> Result<u64, ParamError> {
+        match self.params.get(name) {
+            Some(Param::Int(value)) => Ok(*value),
+            _ => Err(self.wrong(name, "a whole number")),
+        }
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    /// When the parameter is missing or not a number.
+    pub fn float(&self, name: &str) -> Result<f64, ParamError> {
+        match self.params.get(name) {
+            Some(Param::Float(value)) => Ok(*value),
+            // A float without a fraction is written by JSON readers and by people as a whole number.
+            Some(Param::Int(value)) => Ok(*value as f64),
+            _ => Err(self.wrong(name, "a number")),
+        }
+    }
+
+    /// A name.
+    ///
+    /// # Errors
+    /// When the parameter is missing or not text.
+    pub fn text(&self, name: &str) -> Result<&str, ParamError> {
+        match self.params.get(name) {
+            Some(Param::Text(value)) => Ok(value),
+            _ => Err(self.wrong(name, "a name")),
+        }
+    }
+
+    /// A switch; absent means off.
+    pub fn flag(&self, name: &str) -> bool {
+        matches!(self.params.get(name), Some(Param::Flag(true)))
+    }
+}
+
+impl std::fmt::Display for Workload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.kind)?;
+        for (name, value) in &self.params {
+            write!(f, " {name}={value}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_parameter_is_named_with_what_was_found() {
+        let workload = Workload::new("convert").with("samples", "many");
+        let error = workload.int("samples").unwrap_err().to_string();
+        assert_eq!(error, "convert workload: parameter `samples` is `many`; a whole number is wanted");
+        assert!(workload.text("isa").unwrap_err().to_string().contains("is missing"));
+    }
+
+    #[test]
+    fn whole_numbers_serve_as_numbers() {
+        let workload = Workload::new("x").with("factor", 2_u64);
+        assert_eq!(workload.float("factor"), Ok(2.0));
+        assert!(!workload.flag("factor"));
+    }
+}
