@@ -1,1 +1,15 @@
-//! x
+//! Copy and conversion kernels, one file per instruction set, chosen at run time, each held to a scalar oracle.
+//!
+//! - [`convert`]: digitizer samples (u16) to floating point: cast, scale, Q-format, with decimation.
+//! - [`stream`]: the physical limit of such a kernel: the same bytes read and written, with no arithmetic.
+//!
+//! Kernels take slices and return nothing; they allocate nothing, read no clock and never print. Begin with
+//! [`convert::Converter`].
+
+#![allow(unsafe_code, reason = "vector loads and stores are intrinsics on raw pointers; bounds are checked once per call")]
+
+pub mod convert;
+pub mod isa;
+pub mod stream;
+
+pub use isa::{Isa, Store};

@@ -1,0 +1,103 @@
+//! The arithmetic as the source document defines it, one sample at a time, with its divisions and comparisons in doubles.
+//! Every kernel is compared with this to the bit.
+
+use super::{Conversion, Decimation, Qmn};
+
+/// One sample by the document's Q-format rule: fold when above `2^(m+n)/2 - 1`, then divide by `2^n`.
+pub fn qmn(raw: u16, format: Qmn) -> f64 {
+    let full = (1_u64 << (format.int_bits + format.frac_bits)) as f64;
+    let mut value = f64::from(raw);
+    if format.signed && value > full / 2.0 - 1.0 {
+        value -= full;
+    }
+    value / (1_u64 << format.frac_bits) as f64
+}
+
+/// One sample to f32; `None` for the conversion that writes f64.
+#[allow(clippy::cast_possible_truncation, reason = "rounding to f32 is what the conversion is")]
+pub fn to_f32(raw: u16, conversion: Conversion) -> Option<f32> {
+    Some(match conversion {
+        Conversion::CastF32 => f32::from(raw),
+        Conversion::ScaleF32 { factor, offset } => (f64::from(raw) * factor + offset) as f32,
+        Conversion::FastScaleF32 { factor, offset } => f32::from(raw) * factor + offset,
+        Conversion::QmnF32(format) => qmn(raw, format) as f32,
+        Conversion::QmnF64(_) => return None,
+    })
+}
+
+/// All samples kept, as the bits of the result (f32 bits in the lower half), so that NaN and signed zero compare too.
+pub fn bits(conversion: Conversion, decimation: Decimation, raw: &[u16]) -> Vec<u64> {
+    (0..decimation.kept(raw.len()))
+        .map(|j| {
+            let sample = raw[j * decimation.factor + decimation.offset];
+            match conversion {
+                Conversion::QmnF64(format) => qmn(sample, format).to_bits(),
+                other => u64::from(to_f32(sample, other).expect("QmnF64 is handled above").to_bits()),
+            }
+        })
+        .collect()
+}
+
+/// What f32 arithmetic costs against the document's double arithmetic, over all 65,536 codes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FastScaleError {
+    /// Codes whose result differs.
+    pub codes: u32,
+    /// Largest absolute difference.
+    pub worst_absolute: f64,
+    /// Largest difference in units in the last place of the exact result.
+    pub worst_ulp: u64,
+}
+
+/// Compares fast and exact scaling over all codes.
+#[allow(clippy::cast_possible_truncation, reason = "the fast path rounds its constants to f32 by definition")]
+pub fn fast_scale_error(factor: f64, offset: f64) -> FastScaleError {
+    let exact = Conversion::ScaleF32 { factor, offset };
+    let fast = Conversion::FastScaleF32 { factor: factor as f32, offset: offset as f32 };
+    let mut error = FastScaleError::default();
+    for raw in 0..=u16::MAX {
+        let (Some(exact), Some(fast)) = (to_f32(raw, exact), to_f32(raw, fast)) else { continue };
+        if exact.to_bits() != fast.to_bits() {
+            error.codes += 1;
+            let difference = (f64::from(exact) - f64::from(fast)).abs();
+            error.worst_absolute = error.worst_absolute.max(difference);
+            error.worst_ulp = error.worst_ulp.max(ordered(exact).abs_diff(ordered(fast)));
+        }
+    }
+    error
+}
+
+/// Maps floats to integers that keep their order, so that neighbours differ by one.
+fn ordered(value: f32) -> i64 {
+    let bits = i64::from(value.to_bits());
+    if bits & 0x8000_0000 == 0 { bits } else { 0x8000_0000 - bits }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documents_two_formats_give_known_values() {
+        for (raw, expected) in [(0, 0.0), (0x4000, 0.5), (0x8000, 1.0), (0xFFFF, 65_535.0 / 32_768.0)] {
+            assert_eq!(qmn(raw, Qmn::MAGNITUDE), expected);
+        }
+        for (raw, expected) in [(0x2000, 1.0), (0x7FFF, 32_767.0 / 8192.0), (0x8000, -4.0), (0xFFFF, -1.0 / 8192.0)] {
+            assert_eq!(qmn(raw, Qmn::PHASE), expected);
+        }
+    }
+
+    #[test]
+    fn fast_scaling_says_how_far_off_it_is() {
+        assert_eq!(fast_scale_error(1.0, 0.0), FastScaleError::default());
+        let error = fast_scale_error(0.1, -3.7);
+        assert!(error.codes > 0 && error.worst_ulp > 0 && error.worst_absolute < 1e-2, "{error:?}");
+    }
+
+    #[test]
+    fn neighbouring_floats_are_one_apart() {
+        assert_eq!(ordered(1.0).abs_diff(ordered(1.0_f32.next_up())), 1);
+        assert_eq!(ordered(-0.0), ordered(0.0));
+        assert_eq!(ordered(-1.0).abs_diff(ordered((-1.0_f32).next_up())), 1);
+    }
+}

@@ -1,0 +1,64 @@
+//! Plain Rust. The compiler vectorises the undecimated loops for the target's baseline; decimated ones stay scalar.
+//! Also the head and tail of the vector kernels, which call [`one_f32`] and [`one_f64`].
+
+use super::{Conversion, Qmn};
+
+/// One sample in Q-format, with the multiplication that the vector kernels use (exact, equal to the oracle's division).
+#[inline(always)]
+pub(super) fn one_f64(raw: u16, format: Qmn) -> f64 {
+    f64::from(fold(raw, format)) * format.weight()
+}
+
+#[inline(always)]
+fn fold(raw: u16, format: Qmn) -> i32 {
+    let value = i32::from(raw);
+    if value >= format.fold_from() { value - format.fold_by() } else { value }
+}
+
+/// One sample to f32.
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, reason = "rounding to f32 is what the conversion is")]
+pub(super) fn one_f32(raw: u16, conversion: Conversion) -> f32 {
+    match conversion {
+        Conversion::CastF32 => f32::from(raw),
+        Conversion::ScaleF32 { factor, offset } => (f64::from(raw) * factor + offset) as f32,
+        Conversion::FastScaleF32 { factor, offset } => f32::from(raw) * factor + offset,
+        Conversion::QmnF32(format) | Conversion::QmnF64(format) => one_f64(raw, format) as f32,
+    }
+}
+
+/// Converts every `factor`-th sample. The match stands outside the loops, so that each loop is one plain expression.
+#[allow(clippy::cast_possible_truncation, reason = "rounding to f32 is what the conversion is")]
+pub(super) fn to_f32(conversion: Conversion, factor: usize, raw: &[u16], out: &mut [f32]) {
+    match conversion {
+        Conversion::CastF32 => map(factor, raw, out, f32::from),
+        Conversion::ScaleF32 { factor: scale, offset } => {
+            map(factor, raw, out, |x| (f64::from(x) * scale + offset) as f32);
+        }
+        Conversion::FastScaleF32 { factor: scale, offset } => map(factor, raw, out, |x| f32::from(x) * scale + offset),
+        Conversion::QmnF32(format) | Conversion::QmnF64(format) => {
+            let weight = format.weight() as f32;
+            map(factor, raw, out, |x| fold(x, format) as f32 * weight);
+        }
+    }
+}
+
+/// Converts every `factor`-th sample.
+pub(super) fn to_f64(format: Qmn, factor: usize, raw: &[u16], out: &mut [f64]) {
+    let weight = format.weight();
+    map(factor, raw, out, |x| f64::from(fold(x, format)) * weight);
+}
+
+#[inline(always)]
+fn map<T>(factor: usize, raw: &[u16], out: &mut [T], one: impl Fn(u16) -> T) {
+    if factor == 1 {
+        for (place, &x) in out.iter_mut().zip(raw) {
+            *place = one(x);
+        }
+    } else {
+        // chunks_exact keeps the stride out of the bounds check; step_by was half as fast (reference, section 3.2).
+        for (place, chunk) in out.iter_mut().zip(raw.chunks(factor)) {
+            *place = one(chunk[0]);
+        }
+    }
+}

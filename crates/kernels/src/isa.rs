@@ -1,0 +1,120 @@
+//! The instruction sets that a kernel can be written for, and the two ways to store.
+
+/// An instruction set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Isa {
+    /// Plain Rust, as the compiler vectorises it for the baseline of the target.
+    Portable,
+    /// x86-64 with AVX2.
+    Avx2,
+    /// x86-64 with AVX-512 F, BW, DQ and VL.
+    Avx512,
+    /// AArch64 Advanced SIMD.
+    Neon,
+}
+
+impl Isa {
+    /// All, worst first.
+    pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Neon, Isa::Avx2, Isa::Avx512];
+
+    /// The name in options, records and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Portable => "portable",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+            Isa::Neon => "neon",
+        }
+    }
+
+    /// The set of that name.
+    pub fn from_name(name: &str) -> Option<Isa> {
+        Isa::ALL.into_iter().find(|isa| isa.name() == name)
+    }
+
+    /// Whether this CPU, under this kernel, can run it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Isa::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => is_x86_feature_detected!("avx2"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx2")
+            }
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            #[allow(unreachable_patterns, reason = "which sets remain depends on the target")]
+            _ => false,
+        }
+    }
+
+    /// The sets that this CPU can run, worst first.
+    pub fn available() -> impl Iterator<Item = Isa> {
+        Isa::ALL.into_iter().filter(|isa| isa.is_available())
+    }
+
+    /// The best set of this CPU.
+    pub fn best() -> Isa {
+        Isa::available().last().unwrap_or(Isa::Portable)
+    }
+
+    /// Whether the set has non-temporal stores that we use. (AArch64's STNP has no intrinsic; there the plain store stands in.)
+    pub fn has_non_temporal(self) -> bool {
+        matches!(self, Isa::Avx2 | Isa::Avx512)
+    }
+}
+
+/// How results are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Store {
+    /// Through the caches: right when the consumer reads the result soon, and for all that fits.
+    Cached,
+    /// Around the caches: saves the read-for-ownership of lines that would be evicted before anyone reads them.
+    NonTemporal,
+}
+
+impl Store {
+    /// The name in options, records and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Store::Cached => "cached",
+            Store::NonTemporal => "non-temporal",
+        }
+    }
+
+    /// The right way for a kernel that reads and writes `footprint_bytes` in one pass on a host with a last-level cache
+    /// of `last_level_bytes` (0 when unknown).
+    ///
+    /// The rule is the footprint against the whole last-level cache. Measured (METHODOLOGY.md, "Stores"): non-temporal
+    /// stores lose by a factor of about 3 to 7 while all fits into L2, change little up to the last level, and win by
+    /// 1.6 to 2.3 beyond.
+    pub fn for_footprint(footprint_bytes: u64, last_level_bytes: u64) -> Store {
+        let last_level_bytes = if last_level_bytes == 0 { 32 << 20 } else { last_level_bytes };
+        if footprint_bytes > last_level_bytes { Store::NonTemporal } else { Store::Cached }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_set_is_one_that_runs_here() {
+        assert!(Isa::best().is_available());
+        for isa in Isa::ALL {
+            assert_eq!(Isa::from_name(isa.name()), Some(isa));
+        }
+    }
+
+    #[test]
+    fn stores_go_around_the_cache_only_beyond_it() {
+        assert_eq!(Store::for_footprint(18 << 20, 32 << 20), Store::Cached);
+        assert_eq!(Store::for_footprint(720 << 20, 32 << 20), Store::NonTemporal);
+        assert_eq!(Store::for_footprint(720 << 20, 0), Store::NonTemporal);
+    }
+}
