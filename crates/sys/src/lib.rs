@@ -1,1 +1,45 @@
-//! x
+//! The Linux seam: everything that daqmeter asks of the kernel beyond `std`.
+//!
+//! - [`memory`]: page-backed buffers on huge pages where there are any, and device memory that is never a reference;
+//! - [`affinity`], [`clock`], [`cpu_time`]: where threads run, when, and how much of the CPU they took;
+//! - [`host`]: the facts of the machine, read below a root that tests replace;
+//! - [`wait`]: eventfd and timerfd, the interrupt lines of emulated boards;
+//! - [`perf`], [`symbols`]: counters and samples of our own threads;
+//! - [`sis8300`]: the ioctl border of the digitizer driver.
+//!
+//! It measures nothing and decides nothing; errors carry the call and the errno. With `kernels`, the only room with unsafe.
+
+#![allow(unsafe_code, reason = "system calls and mapped memory cross the border of what Rust can check; each says why it holds")]
+
+pub mod affinity;
+pub mod clock;
+pub mod cpu_time;
+pub mod host;
+pub mod memory;
+pub mod perf;
+pub mod sis8300;
+pub mod symbols;
+pub mod wait;
+
+use std::io;
+
+/// A call to the kernel that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{call}: {source}")]
+pub struct SysError {
+    /// The call and its arguments, as far as a reader needs them.
+    pub call: String,
+    /// What the kernel said.
+    pub source: io::Error,
+}
+
+impl SysError {
+    fn last(call: impl Into<String>) -> Self {
+        SysError { call: call.into(), source: io::Error::last_os_error() }
+    }
+
+    /// The errno, if there is one.
+    pub fn errno(&self) -> Option<i32> {
+        self.source.raw_os_error()
+    }
+}

@@ -1,0 +1,126 @@
+//! Facts of the machine from /proc and /sys, below a root that tests replace. Missing files are missing facts, not errors.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Reads files below a root.
+#[derive(Clone, Debug)]
+pub struct Files {
+    root: PathBuf,
+}
+
+impl Default for Files {
+    fn default() -> Self {
+        Files { root: PathBuf::from("/") }
+    }
+}
+
+impl Files {
+    /// Files below the given root.
+    pub fn below(root: impl Into<PathBuf>) -> Files {
+        Files { root: root.into() }
+    }
+
+    /// The root.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A whole file, trimmed; `None` when it cannot be read or is empty.
+    pub fn text(&self, path: &str) -> Option<String> {
+        let text = fs::read_to_string(self.root.join(path)).ok()?;
+        let trimmed = text.trim();
+        (!trimmed.is_empty()).then(|| trimmed.to_owned())
+    }
+
+    /// Names in a directory, sorted; empty when there is none.
+    pub fn names(&self, path: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.root.join(path)).into_iter().flatten();
+        let mut names: Vec<String> = entries.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    }
+
+    /// The value of `key : value` in a file such as /proc/cpuinfo, first occurrence.
+    pub fn field(&self, path: &str, key: &str) -> Option<String> {
+        let text = self.text(path)?;
+        text.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            (name.trim() == key).then(|| value.trim().to_owned())
+        })
+    }
+}
+
+/// Parses a kernel CPU list, `0-2,5`; nonsense parts are left out.
+pub fn parse_cpu_list(list: &str) -> Vec<u32> {
+    let range = |part: &str| -> Option<(u32, u32)> {
+        match part.trim().split_once('-') {
+            Some((first, last)) => Some((first.parse().ok()?, last.parse().ok()?)),
+            None => part.trim().parse().ok().map(|cpu| (cpu, cpu)),
+        }
+    };
+    // A list longer than any machine is not one of the kernel's.
+    let plausible = |(first, last): &(u32, u32)| first <= last && *last < 1 << 16;
+    list.split(',').filter_map(range).filter(plausible).flat_map(|(first, last)| first..=last).collect()
+}
+
+/// Parses a cache size of sysfs, `32K`, `480M`.
+pub fn parse_kernel_size(size: &str) -> Option<u64> {
+    let (number, factor) = match size.trim().chars().last()? {
+        'K' => (&size.trim()[..size.trim().len() - 1], 1 << 10),
+        'M' => (&size.trim()[..size.trim().len() - 1], 1 << 20),
+        'G' => (&size.trim()[..size.trim().len() - 1], 1 << 30),
+        _ => (size.trim(), 1),
+    };
+    number.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// The choice that a sysfs file marks with brackets, `always [madvise] never`.
+pub fn bracketed(text: &str) -> Option<&str> {
+    text.split_once('[')?.1.split_once(']').map(|(chosen, _)| chosen)
+}
+
+/// Size of a base page in bytes.
+pub fn page_bytes() -> u64 {
+    // SAFETY: sysconf takes any name and cannot fault.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// True when the process runs as root.
+pub fn is_root() -> bool {
+    // SAFETY: takes no arguments and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists_of_the_kernel() {
+        assert_eq!(parse_cpu_list("0-2,5"), [0, 1, 2, 5]);
+        assert_eq!(parse_cpu_list(""), []);
+        assert_eq!(parse_cpu_list("3-1,x,4294967295,7"), [7]);
+    }
+
+    #[test]
+    fn sizes_and_choices_of_sysfs() {
+        assert_eq!(parse_kernel_size("32K"), Some(32 << 10));
+        assert_eq!(parse_kernel_size("480M\n"), Some(480 << 20));
+        assert_eq!(parse_kernel_size("K"), None);
+        assert_eq!(parse_kernel_size(""), None);
+        assert_eq!(bracketed("always [madvise] never"), Some("madvise"));
+        assert_eq!(bracketed("none"), None);
+    }
+
+    #[test]
+    fn files_are_read_below_the_root() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("proc")).unwrap();
+        fs::write(root.path().join("proc/cpuinfo"), "processor : 0\nmodel name\t: Test CPU\n").unwrap();
+        let files = Files::below(root.path());
+        assert_eq!(files.field("proc/cpuinfo", "model name").as_deref(), Some("Test CPU"));
+        assert_eq!(files.text("proc/none"), None);
+        assert_eq!(files.names("proc"), ["cpuinfo"]);
+    }
+}

@@ -1,0 +1,268 @@
+//! Buffers on whole pages, and memory that a device may write.
+//!
+//! [`Buffer`] is ordinary memory that only we write: it lends slices. [`DeviceMemory`] stands for memory that something else
+//! may write at any time (a card, another process); it is never a reference, only a place to copy from and to.
+
+use std::ptr::NonNull;
+
+use crate::SysError;
+
+/// What kind of pages to ask for; the fallback order is explicit, and [`Buffer::pages`] says what was got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Base pages.
+    Base,
+    /// Base pages that the kernel was asked to merge into transparent huge pages (`MADV_HUGEPAGE`).
+    Transparent,
+    /// Pages of the reserved huge page pool (`MAP_HUGETLB`, default size).
+    HugeTlb,
+}
+
+impl Pages {
+    /// The name in records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pages::Base => "base pages",
+            Pages::Transparent => "transparent huge pages",
+            Pages::HugeTlb => "hugetlb pages",
+        }
+    }
+}
+
+/// Size of the default huge page; the mapping is rounded up to it.
+const HUGE_BYTES: usize = 2 << 20;
+
+/// An anonymous private mapping.
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is plain memory that belongs to no thread.
+unsafe impl Send for Mapping {}
+// SAFETY: the mapping itself hands out no references; its owners uphold the rules for theirs.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(bytes: usize, extra_flags: libc::c_int) -> Result<Mapping, SysError> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | extra_flags;
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no memory of ours.
+        let start = unsafe {
+            libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(SysError::last(format!("map {bytes} bytes")));
+        }
+        let start = NonNull::new(start.cast()).expect("the kernel never maps page zero for an anonymous mapping");
+        Ok(Mapping { start, bytes })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nobody holds a reference into it any more: they borrow from its owner.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Element types that any bytes are valid for.
+///
+/// # Safety
+/// Every bit pattern is a value, and there is no padding.
+pub unsafe trait Plain: Copy + 'static {}
+// SAFETY: unsigned integers and floats take every bit pattern and have no padding.
+unsafe impl Plain for u8 {}
+// SAFETY: as above.
+unsafe impl Plain for u16 {}
+// SAFETY: as above.
+unsafe impl Plain for f32 {}
+// SAFETY: as above.
+unsafe impl Plain for f64 {}
+
+/// Zeroed memory on whole pages that are present: touching it in a timed step faults no more.
+#[derive(Debug)]
+pub struct Buffer {
+    mapping: Mapping,
+    bytes: usize,
+    pages: Pages,
+}
+
+impl Buffer {
+    /// Maps and touches at least `bytes`. Tries what is asked for and falls back to less: reserved huge pages, then
+    /// transparent ones, then base pages.
+    ///
+    /// # Errors
+    /// When the memory cannot be mapped at all.
+    pub fn new(bytes: usize, wanted: Pages) -> Result<Buffer, SysError> {
+        let too_large = || SysError {
+            call: format!("map {bytes} bytes"),
+            source: std::io::Error::from_raw_os_error(libc::ENOMEM),
+        };
+        let rounded = bytes.max(1).checked_next_multiple_of(HUGE_BYTES).ok_or_else(too_large)?;
+        if wanted == Pages::HugeTlb
+            && let Ok(mapping) = Mapping::new(rounded, libc::MAP_HUGETLB)
+        {
+            return Ok(Buffer::touched(mapping, bytes, Pages::HugeTlb));
+        }
+        // Over-reserving would be killed later, at first touch, without a word: refuse here.
+        if let Some(available) = available_bytes()
+            && rounded as u64 > available
+        {
+            return Err(too_large());
+        }
+        let mapping = Mapping::new(rounded, 0)?;
+        let mut got = Pages::Base;
+        if wanted != Pages::Base {
+            // SAFETY: advice on our own whole mapping; it changes no contents.
+            let advised = unsafe { libc::madvise(mapping.start.as_ptr().cast(), rounded, libc::MADV_HUGEPAGE) };
+            if advised == 0 {
+                got = Pages::Transparent;
+            }
+        }
+        Ok(Buffer::touched(mapping, bytes, got))
+    }
+
+    fn touched(mapping: Mapping, bytes: usize, pages: Pages) -> Buffer {
+        for offset in (0..mapping.bytes).step_by(4096) {
+            // SAFETY: the offset lies within the mapping; a volatile write makes the page present.
+            unsafe { mapping.start.as_ptr().add(offset).write_volatile(0) };
+        }
+        Buffer { mapping, bytes, pages }
+    }
+
+    /// What kind of pages was got.
+    pub fn pages(&self) -> Pages {
+        self.pages
+    }
+
+    /// The first `len` elements.
+    ///
+    /// # Panics
+    /// When the buffer holds fewer.
+    pub fn slice<T: Plain>(&self, len: usize) -> &[T] {
+        self.check::<T>(len);
+        // SAFETY: `check` saw that they fit; pages are aligned for every `Plain` type, and any bytes are valid.
+        unsafe { std::slice::from_raw_parts(self.mapping.start.as_ptr().cast(), len) }
+    }
+
+    /// The first `len` elements, to write.
+    ///
+    /// # Panics
+    /// When the buffer holds fewer.
+    pub fn slice_mut<T: Plain>(&mut self, len: usize) -> &mut [T] {
+        self.check::<T>(len);
+        // SAFETY: as in `slice`; the borrow of the buffer is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.mapping.start.as_ptr().cast(), len) }
+    }
+
+    fn check<T: Plain>(&self, len: usize) {
+        let fits = len.checked_mul(size_of::<T>()).is_some_and(|bytes| bytes <= self.bytes);
+        assert!(fits, "{len} elements of {} bytes in a buffer of {} bytes", size_of::<T>(), self.bytes);
+    }
+
+    /// NUMA node of the first page, when the kernel tells.
+    pub fn numa_node(&self) -> Option<u32> {
+        crate::affinity::node_of(self.mapping.start.as_ptr())
+    }
+}
+
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// Memory that a device may write: sparse (untouched pages cost nothing), copied from and to, never referenced.
+/// Copies are not atomic, as those of a real card's memory are not.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    mapping: Mapping,
+}
+
+impl DeviceMemory {
+    /// Sparse memory of the given size.
+    ///
+    /// # Errors
+    /// When the address space for it cannot be reserved.
+    pub fn sparse(bytes: usize) -> Result<DeviceMemory, SysError> {
+        let mapping = Mapping::new(bytes, libc::MAP_NORESERVE)?;
+        // Best effort: fewer TLB misses for the emulated DMA.
+        // SAFETY: advice on our own whole mapping; it changes no contents.
+        unsafe { libc::madvise(mapping.start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+        Ok(DeviceMemory { mapping })
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.mapping.bytes
+    }
+
+    fn check(&self, offset: usize, len: usize) {
+        let fits = offset.checked_add(len).is_some_and(|end| end <= self.mapping.bytes);
+        assert!(fits, "{len} bytes at {offset} of device memory of {} bytes", self.mapping.bytes);
+    }
+
+    /// Copies out, starting at `offset`.
+    ///
+    /// # Panics
+    /// When the range leaves the memory.
+    pub fn read(&self, offset: usize, into: &mut [u8]) {
+        self.check(offset, into.len());
+        // SAFETY: the range was checked, and `into` is ours alone, so they do not overlap. The source may change meanwhile;
+        // bytes are then a mixture, which is what a device's memory gives.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.mapping.start.as_ptr().add(offset), into.as_mut_ptr(), into.len());
+        }
+    }
+
+    /// Copies in, starting at `offset`.
+    ///
+    /// # Panics
+    /// When the range leaves the memory.
+    pub fn write(&self, offset: usize, from: &[u8]) {
+        self.check(offset, from.len());
+        // SAFETY: the range was checked; nobody holds references into device memory.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.as_ptr(), self.mapping.start.as_ptr().add(offset), from.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_zeroed_and_says_which_pages_it_got() {
+        for wanted in [Pages::Base, Pages::Transparent, Pages::HugeTlb] {
+            let mut buffer = Buffer::new(10_000, wanted).unwrap();
+            assert!(buffer.slice::<u8>(10_000).iter().all(|&byte| byte == 0));
+            buffer.slice_mut::<f32>(2500)[2499] = 1.5;
+            assert_eq!(buffer.slice::<f32>(2500)[2499], 1.5);
+            assert!(wanted != Pages::Base || buffer.pages() == Pages::Base);
+        }
+    }
+
+    #[test]
+    fn more_memory_than_there_is_is_refused_with_the_size() {
+        let error = Buffer::new(1 << 50, Pages::Transparent).unwrap_err().to_string();
+        assert!(error.contains("1125899906842624"), "{error}");
+        assert!(Buffer::new(usize::MAX, Pages::Base).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "of device memory")]
+    fn a_range_outside_device_memory_is_a_bug() {
+        DeviceMemory::sparse(4096).unwrap().read(4090, &mut [0; 8]);
+    }
+
+    #[test]
+    fn sparse_memory_keeps_what_is_written_far_apart() {
+        let memory = DeviceMemory::sparse(2 << 30).unwrap();
+        memory.write((2 << 30) - 4, &[1, 2, 3, 4]);
+        let mut back = [0; 4];
+        memory.read((2 << 30) - 4, &mut back);
+        assert_eq!(back, [1, 2, 3, 4]);
+    }
+}

@@ -1,0 +1,337 @@
+//! `perf_event_open(2)`: counters of this process and its threads, and samples of one thread.
+//!
+//! Opened raw, because issue-level control over inheritance, scaling and exclusion is what daqmeter is about. Layout from
+//! `include/uapi/linux/perf_event.h` (PERF_ATTR_SIZE_VER5, 112 bytes, Linux 4.1 and later).
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::SysError;
+
+/// What to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Name in records, as perf(1) spells it.
+    pub name: &'static str,
+    kind: u32,
+    config: u64,
+}
+
+const TYPE_HARDWARE: u32 = 0;
+const TYPE_SOFTWARE: u32 = 1;
+const SW_CPU_CLOCK: u64 = 0;
+
+/// The events that every record asks for; which of them exist depends on the host.
+pub const EVENTS: &[Event] = &[
+    Event { name: "cycles", kind: TYPE_HARDWARE, config: 0 },
+    Event { name: "instructions", kind: TYPE_HARDWARE, config: 1 },
+    Event { name: "cache-references", kind: TYPE_HARDWARE, config: 2 },
+    Event { name: "cache-misses", kind: TYPE_HARDWARE, config: 3 },
+    Event { name: "page-faults", kind: TYPE_SOFTWARE, config: 2 },
+    Event { name: "context-switches", kind: TYPE_SOFTWARE, config: 3 },
+    Event { name: "cpu-migrations", kind: TYPE_SOFTWARE, config: 4 },
+];
+
+#[repr(C)]
+#[derive(Default)]
+struct Attr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_freq: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup: u32,
+    bp_type: u32,
+    config1: u64,
+    config2: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clockid: i32,
+    sample_regs_intr: u64,
+    aux_watermark: u32,
+    sample_max_stack: u16,
+    reserved: u16,
+}
+const _: () = assert!(size_of::<Attr>() == 112);
+
+const FLAG_DISABLED: u64 = 1 << 0;
+const FLAG_INHERIT: u64 = 1 << 1;
+const FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
+const FLAG_EXCLUDE_HV: u64 = 1 << 6;
+const FLAG_FREQ: u64 = 1 << 10;
+const READ_TOTAL_TIME_ENABLED: u64 = 1;
+const READ_TOTAL_TIME_RUNNING: u64 = 2;
+const SAMPLE_IP: u64 = 1;
+const IOC_ENABLE: libc::c_ulong = 0x2400;
+const IOC_DISABLE: libc::c_ulong = 0x2401;
+
+fn open(attr: &mut Attr, call: &str) -> Result<OwnedFd, SysError> {
+    attr.size = 112;
+    let cloexec: libc::c_ulong = 8;
+    // SAFETY: `attr` is valid for its stated size; pid 0 and cpu -1 mean the calling thread on any CPU; no group.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, std::ptr::from_mut(attr), 0, -1, -1, cloexec) };
+    match i32::try_from(fd) {
+        // SAFETY: the descriptor was just created and is owned by nobody else.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(SysError::last(format!("perf_event_open {call}"))),
+    }
+}
+
+/// One reading of a counter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Raw count.
+    pub value: u64,
+    /// Time for which it was enabled.
+    pub enabled_ns: u64,
+    /// Time for which it really counted.
+    pub running_ns: u64,
+}
+
+impl Reading {
+    /// Share of the time in which it counted, and the count scaled by it; `None` when it never ran.
+    pub fn scaled(self) -> Option<(f64, f64)> {
+        if self.running_ns == 0 {
+            return (self.value == 0 && self.enabled_ns == 0).then_some((0.0, 1.0));
+        }
+        let share = self.running_ns as f64 / self.enabled_ns.max(1) as f64;
+        Some((self.value as f64 / share, share.min(1.0)))
+    }
+}
+
+/// Where counters come from: the kernel, or a fake in tests.
+pub trait CounterSource: Send {
+    /// Opens one event for the calling thread and all threads that it will start.
+    ///
+    /// # Errors
+    /// ENOENT when the host has no such event, EACCES when it is not allowed.
+    fn open(&mut self, event: Event) -> Result<Box<dyn OpenCounter>, SysError>;
+}
+
+/// A counter that counts from its opening on.
+pub trait OpenCounter: Send {
+    /// Reads it.
+    fn read(&mut self) -> Reading;
+}
+
+/// The kernel's counters.
+#[derive(Debug, Default)]
+pub struct Kernel;
+
+#[derive(Debug)]
+struct KernelCounter {
+    fd: OwnedFd,
+}
+
+impl CounterSource for Kernel {
+    fn open(&mut self, event: Event) -> Result<Box<dyn OpenCounter>, SysError> {
+        let mut attr = Attr {
+            kind: event.kind,
+            config: event.config,
+            read_format: READ_TOTAL_TIME_ENABLED | READ_TOTAL_TIME_RUNNING,
+            flags: FLAG_INHERIT | FLAG_EXCLUDE_HV,
+            ..Attr::default()
+        };
+        let fd = open(&mut attr, event.name).or_else(|error| {
+            // perf_event_paranoid 2 allows user mode only.
+            attr.flags |= FLAG_EXCLUDE_KERNEL;
+            if error.errno() == Some(libc::EACCES) { open(&mut attr, event.name) } else { Err(error) }
+        })?;
+        Ok(Box::new(KernelCounter { fd }))
+    }
+}
+
+impl OpenCounter for KernelCounter {
+    fn read(&mut self) -> Reading {
+        let mut words = [0_u64; 3];
+        // SAFETY: the descriptor is open; `words` takes the 24 bytes of value, enabled and running.
+        unsafe { libc::read(self.fd.as_raw_fd(), words.as_mut_ptr().cast(), size_of_val(&words)) };
+        Reading { value: words[0], enabled_ns: words[1], running_ns: words[2] }
+    }
+}
+
+/// Counters with values given beforehand, for tests.
+#[derive(Clone, Debug, Default)]
+pub struct Fake {
+    /// What each event's first and second reading give; an event that is not here does not exist.
+    pub readings: Vec<(&'static str, Reading, Reading)>,
+}
+
+struct FakeCounter(std::vec::IntoIter<Reading>);
+
+impl CounterSource for Fake {
+    fn open(&mut self, event: Event) -> Result<Box<dyn OpenCounter>, SysError> {
+        match self.readings.iter().find(|(name, ..)| *name == event.name) {
+            Some(&(_, first, second)) => Ok(Box::new(FakeCounter(vec![first, second].into_iter()))),
+            None => Err(SysError {
+                call: format!("perf_event_open {}", event.name),
+                source: std::io::Error::from_raw_os_error(libc::ENOENT),
+            }),
+        }
+    }
+}
+
+impl OpenCounter for FakeCounter {
+    fn read(&mut self) -> Reading {
+        self.0.next().unwrap_or_default()
+    }
+}
+
+/// Data pages of a sampler's ring: 512 KiB hold 32,768 samples, half a minute at 999 Hz.
+const RING_PAGES: usize = 128;
+
+/// Samples the instruction pointer of the thread that opened it, by the kernel's CPU clock: works without a PMU.
+#[derive(Debug)]
+pub struct Sampler {
+    fd: OwnedFd,
+    ring: *mut u8,
+    page_bytes: usize,
+    /// False when only user mode could be sampled.
+    pub sees_kernel: bool,
+}
+
+// SAFETY: the ring belongs to the process; only one owner reads it, and the kernel's writes are ordered by `data_head`.
+unsafe impl Send for Sampler {}
+
+impl Sampler {
+    /// Opens a sampler, stopped, for the calling thread.
+    ///
+    /// # Errors
+    /// When the kernel does not allow it (perf_event_paranoid above 2, seccomp).
+    pub fn of_this_thread(hertz: u64) -> Result<Sampler, SysError> {
+        let mut attr = Attr {
+            kind: TYPE_SOFTWARE,
+            config: SW_CPU_CLOCK,
+            sample_freq: hertz,
+            sample_type: SAMPLE_IP,
+            flags: FLAG_DISABLED | FLAG_FREQ | FLAG_EXCLUDE_HV,
+            ..Attr::default()
+        };
+        let mut sees_kernel = true;
+        let fd = open(&mut attr, "cpu-clock samples").or_else(|error| {
+            if error.errno() != Some(libc::EACCES) {
+                return Err(error);
+            }
+            sees_kernel = false;
+            attr.flags |= FLAG_EXCLUDE_KERNEL;
+            open(&mut attr, "cpu-clock samples")
+        })?;
+        let page_bytes = usize::try_from(crate::host::page_bytes()).expect("a page fits the address space");
+        // SAFETY: a new shared mapping of the event's ring at an address of the kernel's choice.
+        let ring = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                (1 + RING_PAGES) * page_bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                0,
+            )
+        };
+        if ring == libc::MAP_FAILED {
+            return Err(SysError::last("map the sample ring (is kernel.perf_event_mlock_kb too small?)"));
+        }
+        Ok(Sampler { fd, ring: ring.cast(), page_bytes, sees_kernel })
+    }
+
+    /// Begins to sample.
+    pub fn start(&self) {
+        // SAFETY: the descriptor is open; the command takes no pointer.
+        unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_ENABLE as libc::Ioctl, 0) };
+    }
+
+    /// Stops sampling and returns the instruction pointers, and the number of samples that the ring had no room for.
+    pub fn stop(&mut self) -> (Vec<u64>, u64) {
+        // SAFETY: as in `start`.
+        unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_DISABLE as libc::Ioctl, 0) };
+        self.drain()
+    }
+
+    fn drain(&mut self) -> (Vec<u64>, u64) {
+        const RECORD_LOST: u32 = 2;
+        const RECORD_SAMPLE: u32 = 9;
+        // Offsets of data_head and data_tail in struct perf_event_mmap_page.
+        let (head_at, tail_at) = (1024, 1032);
+        // SAFETY: both words lie in the first mapped page, 8-byte aligned; the kernel accesses them atomically.
+        let (head, tail) = unsafe {
+            (&*self.ring.add(head_at).cast::<AtomicU64>(), &*self.ring.add(tail_at).cast::<AtomicU64>())
+        };
+        // Pairs with the kernel's store-release of data_head (perf_event_mmap_page, "barrier").
+        let end = head.load(Ordering::Acquire);
+        let mut at = tail.load(Ordering::Relaxed);
+        let (mut pointers, mut lost) = (Vec::new(), 0);
+        while at < end {
+            let header = self.word(at);
+            let kind = (header & 0xFFFF_FFFF) as u32;
+            let bytes = header >> 48;
+            match kind {
+                RECORD_SAMPLE => pointers.push(self.word(at + 8)),
+                RECORD_LOST => lost += self.word(at + 16),
+                _ => {}
+            }
+            if bytes == 0 {
+                break;
+            }
+            at += bytes;
+        }
+        tail.store(end, Ordering::Release);
+        (pointers, lost)
+    }
+
+    /// The 8 bytes at a ring position. Records are multiples of 8 bytes, so a word never wraps.
+    fn word(&self, position: u64) -> u64 {
+        let ring_bytes = (RING_PAGES * self.page_bytes) as u64;
+        let offset = usize::try_from(position % ring_bytes).expect("below the ring's size");
+        // SAFETY: the offset lies within the data pages; the kernel is done with everything below data_head.
+        unsafe { self.ring.add(self.page_bytes + offset).cast::<u64>().read_volatile() }
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping of known size.
+        unsafe { libc::munmap(self.ring.cast(), (1 + RING_PAGES) * self.page_bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_that_ran_half_the_time_is_doubled_and_says_so() {
+        let reading = Reading { value: 50, enabled_ns: 100, running_ns: 50 };
+        assert_eq!(reading.scaled(), Some((100.0, 0.5)));
+        assert_eq!(Reading { value: 0, enabled_ns: 10, running_ns: 0 }.scaled(), None);
+    }
+
+    #[test]
+    fn the_fake_gives_what_it_was_told_and_lacks_the_rest() {
+        let reading = |value| Reading { value, enabled_ns: 1, running_ns: 1 };
+        let mut fake = Fake { readings: vec![("cycles", reading(1), reading(5))] };
+        let mut counter = fake.open(EVENTS[0]).unwrap();
+        assert_eq!((counter.read().value, counter.read().value), (1, 5));
+        assert_eq!(fake.open(EVENTS[1]).err().and_then(|e| e.errno()), Some(libc::ENOENT));
+    }
+
+    #[test]
+    fn our_own_busy_loop_is_sampled_where_the_kernel_allows_it() {
+        let mut sampler = match Sampler::of_this_thread(4000) {
+            Ok(sampler) => sampler,
+            Err(error) => return eprintln!("no sampling here: {error}"),
+        };
+        sampler.start();
+        let before = crate::cpu_time::of_thread();
+        let mut x = 1_u64;
+        while crate::cpu_time::of_thread().user_ns < before.user_ns + 30_000_000 {
+            for _ in 0..10_000 {
+                x = std::hint::black_box(x.wrapping_mul(3));
+            }
+        }
+        let (pointers, _) = sampler.stop();
+        assert!(!pointers.is_empty());
+    }
+}

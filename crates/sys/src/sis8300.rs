@@ -1,0 +1,159 @@
+//! The border to the SIS8300 drivers: ioctl numbers, structures, and calls that move them.
+//!
+//! Three unrelated kernel interfaces share the device name. The numbers of the ESS driver (`sis8300drv`) and of Struck's own
+//! differ in the *size* that the number encodes, which is how they are told apart before anything is driven.
+//! Source: the drivers' public headers, by number; restated in the reference of the digitizer part, sections 2.1 to 2.3.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+use crate::SysError;
+
+/// `_IOWR(type, number, size)` of `asm-generic/ioctl.h`.
+pub const fn iowr(kind: u8, number: u8, bytes: u32) -> u32 {
+    (3 << 30) | (bytes << 16) | ((kind as u32) << 8) | number as u32
+}
+
+/// Read a register: ESS, Struck and slac-epics alike.
+pub const REG_READ: u32 = iowr(b's', 0, 8);
+/// Write a register.
+pub const REG_WRITE: u32 = iowr(b's', 1, 8);
+/// Wait for an interrupt (ESS driver).
+pub const WAIT_IRQ: u32 = iowr(b's', 2, 12);
+/// Release a thread that waits (ESS driver).
+pub const RELEASE_IRQ: u32 = iowr(b's', 3, 12);
+/// Struck's driver has its own wait at the same number, with a structure of 8 bytes.
+pub const STRUCK_WAIT_USER: u32 = iowr(b's', 2, 8);
+/// The first command of the upciedev family (type is the character '0', numbers from 20, size of an int).
+pub const UPCIEDEV_FIRST: u32 = iowr(b'0', 20, 4);
+
+/// Argument of [`REG_READ`] and [`REG_WRITE`]: a 32-bit word offset, and its contents.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegisterAccess {
+    /// Word offset (byte offset divided by four).
+    pub offset: u32,
+    /// Contents.
+    pub data: u32,
+}
+
+/// Argument of [`WAIT_IRQ`] and [`RELEASE_IRQ`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IrqWait {
+    /// Limit in milliseconds; 0 waits for ever.
+    pub timeout_ms: u32,
+    /// 0: DAQ done, 1: user.
+    pub kind: u32,
+    /// Out: 0 fired, 1 released, 2 timeout, 3 error.
+    pub status: u32,
+}
+
+const _: () = assert!(size_of::<RegisterAccess>() == 8 && size_of::<IrqWait>() == 12);
+const _: () = assert!(REG_READ == 0xC008_7300 && REG_WRITE == 0xC008_7301);
+const _: () = assert!(WAIT_IRQ == 0xC00C_7302 && RELEASE_IRQ == 0xC00C_7303 && STRUCK_WAIT_USER == 0xC008_7302);
+
+fn ioctl<T>(file: &File, number: u32, argument: &mut T, call: &str) -> Result<(), SysError> {
+    // SAFETY: the number encodes the size of `T` (asserted above for each caller), the driver reads and writes that many
+    // bytes at the pointer, and `argument` is valid for both.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(number), std::ptr::from_mut(argument)) };
+    if done < 0 { Err(SysError::last(call)) } else { Ok(()) }
+}
+
+/// Reads a register.
+///
+/// # Errors
+/// ENODEV when the card is gone, ENOTTY or EINVAL when this is no such driver.
+pub fn read_register(file: &File, offset: u32) -> Result<u32, SysError> {
+    let mut access = RegisterAccess { offset, data: 0 };
+    ioctl(file, REG_READ, &mut access, "read a register (REG_READ)")?;
+    Ok(access.data)
+}
+
+/// Writes a register.
+///
+/// # Errors
+/// As [`read_register`].
+pub fn write_register(file: &File, offset: u32, data: u32) -> Result<(), SysError> {
+    let mut access = RegisterAccess { offset, data };
+    ioctl(file, REG_WRITE, &mut access, "write a register (REG_WRITE)")
+}
+
+/// Waits for an interrupt and returns the driver's status.
+///
+/// # Errors
+/// As [`read_register`].
+pub fn wait_irq(file: &File, timeout_ms: u32, kind: u32) -> Result<u32, SysError> {
+    let mut wait = IrqWait { timeout_ms, kind, status: 0 };
+    ioctl(file, WAIT_IRQ, &mut wait, "wait for an interrupt (WAIT_IRQ)")?;
+    Ok(wait.status)
+}
+
+/// Releases a thread that waits. Harmless when nobody does, so it also serves to tell the ESS driver from others.
+///
+/// # Errors
+/// As [`read_register`].
+pub fn release_irq(file: &File) -> Result<(), SysError> {
+    let mut wait = IrqWait::default();
+    ioctl(file, RELEASE_IRQ, &mut wait, "release a waiter (RELEASE_IRQ)")
+}
+
+/// A mapping of the driver's DMA buffer (ESS driver, access mode 1): a `read` whose pointer equals its start is
+/// transferred into it without a copy. The card writes it, so it is never referenced while a read is under way.
+#[derive(Debug)]
+pub struct DmaBuffer {
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread; `read_into` takes `&mut self`.
+unsafe impl Send for DmaBuffer {}
+
+impl DmaBuffer {
+    /// Asks the driver for a contiguous buffer of `bytes`. It is mapped for reading and writing: the driver itself asks only
+    /// for PROT_READ, but a FUSE file refuses to read into a mapping that cannot be written.
+    ///
+    /// # Errors
+    /// ENOMEM when the kernel has no contiguous buffer of that size (usually 4 MiB at most), ENODEV without mmap.
+    pub fn map(file: &File, bytes: usize) -> Result<DmaBuffer, SysError> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new shared mapping of the file at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(SysError::last(format!("map a DMA buffer of {bytes} bytes")));
+        }
+        Ok(DmaBuffer { start: start.cast(), bytes })
+    }
+
+    /// `pread` of `bytes` at the card offset into the start of the mapping; returns what the driver delivered.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn read_into(&mut self, file: &File, card_offset: u64, bytes: usize) -> Result<usize, SysError> {
+        assert!(bytes <= self.bytes, "{bytes} bytes into a DMA buffer of {}", self.bytes);
+        let offset = libc::off_t::try_from(card_offset).expect("card memory is far below 2^63 bytes");
+        // The driver knows lseek + read only: its read() uses and advances the file position.
+        // SAFETY: plain calls on an open descriptor; the buffer has `bytes` bytes.
+        let got = unsafe {
+            libc::lseek(file.as_raw_fd(), offset, libc::SEEK_SET);
+            libc::read(file.as_raw_fd(), self.start.cast(), bytes)
+        };
+        usize::try_from(got).map_err(|_| SysError::last(format!("read {bytes} bytes at {card_offset:#x}")))
+    }
+
+    /// The samples that the last read left. The caller holds `&self` only between reads, when the card does not write.
+    pub fn samples(&self, len: usize) -> &[u16] {
+        assert!(len * 2 <= self.bytes, "{len} samples of a DMA buffer of {} bytes", self.bytes);
+        // SAFETY: within the mapping, page-aligned; `read_into` needs `&mut self`, so no transfer runs meanwhile.
+        unsafe { std::slice::from_raw_parts(self.start.cast(), len) }
+    }
+}
+
+impl Drop for DmaBuffer {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, nobody borrows from it any more.
+        unsafe { libc::munmap(self.start.cast(), self.bytes) };
+    }
+}
