@@ -1,1 +1,20 @@
-//! x
+//! The one measuring loop, and what plugs into it.
+//!
+//! An [`Engine`] is one way to do some work; it opens one [`Session`] per thread. [`measure`] probes, opens, verifies, warms
+//! up, times steps between [`Observer`]s, verifies again, and leaves a record. Engines do the work: they never time, format
+//! or print. Begin with `run.rs`, then `null.rs`, the thirty-line engine.
+
+pub mod conformance;
+pub mod engine;
+pub mod facts;
+pub mod null;
+pub mod observe;
+pub mod run;
+pub mod sweep;
+
+pub use engine::{Availability, Engine, Fault, LimitSpec, Session, StageSpec, Tally};
+pub use facts::Context;
+pub use null::NullEngine;
+pub use observe::Observer;
+pub use run::{Refusal, Settings, StepPlan, StopFlag, measure};
+pub use sweep::{Point, Sweep};

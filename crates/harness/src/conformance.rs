@@ -1,0 +1,76 @@
+//! What every engine must pass, whatever it does. An engine's test module calls [`run`] with it.
+
+use std::time::Duration;
+
+use daqmeter_record::{Outcome, RunRecord};
+
+use crate::{Availability, Context, Engine, Settings, StepPlan, measure};
+
+/// Runs the suite on the engine's own example.
+///
+/// # Panics
+/// When the engine breaks a promise; the message says which.
+pub fn run(engine: &dyn Engine) {
+    assert!(!engine.name().is_empty() && !engine.name().contains(' '), "an engine's name is one word");
+    assert!(engine.description().len() > 10, "an engine says in a sentence what it does");
+    if let Availability::Waived(reason) = engine.probe() {
+        assert!(reason.len() > 10, "a waiver names what is missing");
+        return;
+    }
+    sessions_describe_themselves(engine);
+    exact_plans_are_exact(engine);
+    passes_interleave_the_stages(engine);
+    timed_plans_stay_near_their_budget(engine);
+}
+
+fn context() -> Context {
+    let allowed_cpus = daqmeter_sys::affinity::allowed_cpus().expect("the kernel tells our own mask");
+    let host = daqmeter_record::Host { allowed_cpus, logical_cpus: 1, ..Default::default() };
+    let clock = daqmeter_record::Clock { resolution_ns: 20.0, overhead_ns: 20.0, ..Default::default() };
+    Context { host, clock, ..Context::default() }
+}
+
+fn measured(engine: &dyn Engine, plan: StepPlan) -> RunRecord {
+    let settings = Settings::new(plan, "conformance");
+    let record = measure(engine, &engine.example(), &settings, &context(), None, &mut []);
+    let record = record.expect("an engine opens its own example");
+    assert_eq!(record.outcome, Outcome::Ok, "{}: the example runs, verifies and closes its ledgers", engine.name());
+    record
+}
+
+fn sessions_describe_themselves(engine: &dyn Engine) {
+    let sessions = engine.open(&engine.example()).expect("an engine opens its own example");
+    assert!(!sessions.is_empty(), "at least one lane");
+    for session in &sessions {
+        assert!(!session.device().is_empty(), "a lane names its device");
+        let stages = session.stages();
+        assert!(!stages.is_empty(), "at least one stage");
+        assert_eq!(stages, session.stages(), "stages do not change");
+        assert!(stages.iter().all(|stage| !stage.name.is_empty()), "a stage has a name");
+    }
+}
+
+fn exact_plans_are_exact(engine: &dyn Engine) {
+    let record = measured(engine, StepPlan::ByStage(3));
+    for stage in record.lanes.iter().flat_map(|lane| &lane.stages) {
+        let operations = stage.sample_ns.len() as u64 * stage.ops_per_sample;
+        assert!(operations == 3 || operations == 1, "{} {}: 3 operations asked, {operations} done", engine.name(), stage.name);
+    }
+    assert!(record.ledgers.iter().all(|ledger| ledger.closes()));
+}
+
+fn passes_interleave_the_stages(engine: &dyn Engine) {
+    let record = measured(engine, StepPlan::ByPass(2));
+    for lane in &record.lanes {
+        if let [first, .., last] = &lane.stages[..] {
+            assert!(last.start_ns <= first.end_ns || last.sample_ns.len() == 1, "the last stage begins within the first pass");
+        }
+    }
+}
+
+fn timed_plans_stay_near_their_budget(engine: &dyn Engine) {
+    let record = measured(engine, StepPlan::Timed(Duration::from_millis(2)));
+    for stage in record.lanes.iter().flat_map(|lane| &lane.stages) {
+        assert!(stage.sample_ns.len() >= 5, "{}: at least five samples", stage.name);
+    }
+}

@@ -1,0 +1,162 @@
+//! What an engine promises.
+
+use daqmeter_record::{Counter, Ledger, Limit, ParamError, Workload};
+
+/// One way to do some kind of work.
+pub trait Engine: Send + Sync {
+    /// Name in records and `daqmeter list`.
+    fn name(&self) -> &'static str;
+
+    /// One sentence for `daqmeter list`.
+    fn description(&self) -> &'static str;
+
+    /// Whether it can run here at all. Cheap; touches no hardware state.
+    fn probe(&self) -> Availability;
+
+    /// What the given workload works on, for the record: devices, instruction set.
+    fn target(&self, workload: &Workload) -> String;
+
+    /// True when any device in the path of this workload is emulated.
+    fn is_emulated(&self, _workload: &Workload) -> bool {
+        false
+    }
+
+    /// A small workload that the conformance suite runs, quick and without hardware.
+    fn example(&self) -> Workload;
+
+    /// Checks the workload and makes one session per lane. Nothing large is allocated here: that is
+    /// [`Session::prepare`]'s part, in the thread that will use it.
+    ///
+    /// # Errors
+    /// When the workload asks for what this engine cannot do, or a device refuses.
+    fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault>;
+}
+
+/// Whether an engine can run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Availability {
+    /// It can.
+    Ready,
+    /// It cannot, for this reason: what is missing and how to get it.
+    Waived(String),
+}
+
+/// One lane's share of the work, driven by one thread.
+pub trait Session: Send {
+    /// What the lane works on, for the record.
+    fn device(&self) -> String;
+
+    /// The stages, in the order in which they run. Constant over the session's life.
+    fn stages(&self) -> Vec<StageSpec>;
+
+    /// Allocates and touches everything that the steps need, in the thread that runs them, after pinning. After this, steps
+    /// allocate nothing.
+    ///
+    /// # Errors
+    /// When memory or the device refuses.
+    fn prepare(&mut self) -> Result<(), Fault>;
+
+    /// Does `operations` operations of one stage in its own loop. It reads no clock to measure itself and never prints.
+    ///
+    /// # Errors
+    /// When the work cannot go on; the lane then fails and the others finish.
+    fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault>;
+
+    /// Checks the bytes: before timing it does each stage's work once and compares, after timing it compares what the last
+    /// step left. A wrong byte is a failure, whatever the speed.
+    ///
+    /// # Errors
+    /// Names the first wrong place, with what was expected and found.
+    fn verify(&mut self) -> Result<(), Fault>;
+
+    /// Called once when the timed region begins: accounts start from zero here.
+    fn begin(&mut self) {}
+
+    /// The accounts since [`Session::begin`].
+    fn tally(&mut self) -> Tally;
+}
+
+/// One stage of a session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StageSpec {
+    /// Name in tables.
+    pub name: String,
+    /// Bytes that one operation is counted as.
+    pub bytes_per_op: u64,
+    /// Bytes that one operation moves to and from memory, without write-allocate.
+    pub traffic_bytes_per_op: u64,
+    /// What the rate is held against.
+    pub limit: Option<LimitSpec>,
+    /// Run once instead of as often as the others (function 100 of the original).
+    pub once: bool,
+}
+
+impl StageSpec {
+    /// A repeated stage without a limit.
+    pub fn new(name: impl Into<String>, bytes_per_op: u64, traffic_bytes_per_op: u64) -> Self {
+        StageSpec { name: name.into(), bytes_per_op, traffic_bytes_per_op, limit: None, once: false }
+    }
+}
+
+/// The physical limit that a stage could reach.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LimitSpec {
+    /// To be measured in the same run, by the harness's limit engine, with as many lanes.
+    Measured {
+        /// Name in the record.
+        name: String,
+        /// How it is measured, for the reader.
+        how: String,
+        /// The limit engine's workload; its lanes' mean rate is the limit.
+        workload: Workload,
+    },
+    /// Known from elsewhere: a link's width, an emulated board's profile.
+    Given(Limit),
+}
+
+impl LimitSpec {
+    /// Name in the record.
+    pub fn name(&self) -> &str {
+        match self {
+            LimitSpec::Measured { name, .. } => name,
+            LimitSpec::Given(limit) => &limit.name,
+        }
+    }
+}
+
+/// What a lane accounts for.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Its ledgers; those of the same unit are added up over the lanes.
+    pub ledgers: Vec<Ledger>,
+    /// Its counters; those of the same name are added up over the lanes.
+    pub counters: Vec<Counter>,
+    /// What the reader must know.
+    pub warnings: Vec<String>,
+    /// NUMA node of its buffers.
+    pub numa_node: Option<u32>,
+}
+
+/// Why work could not be done or was wrong: one line, with what to do where that is known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Fault(pub String);
+
+impl Fault {
+    /// A fault with the given reason.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Fault(reason.into())
+    }
+}
+
+impl From<ParamError> for Fault {
+    fn from(error: ParamError) -> Self {
+        Fault(error.to_string())
+    }
+}
+
+impl From<daqmeter_sys::SysError> for Fault {
+    fn from(error: daqmeter_sys::SysError) -> Self {
+        Fault(error.to_string())
+    }
+}

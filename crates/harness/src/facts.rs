@@ -1,0 +1,228 @@
+//! What is the same for all points of one invocation: the tool, the host, the clock, the noise.
+
+use std::time::SystemTime;
+
+use daqmeter_record::host::{Cache, HugePages, NumaNode};
+use daqmeter_record::{Clock, Host, NoiseFloor, Tool};
+use daqmeter_stats as stats;
+use daqmeter_sys::host::{Files, bracketed, page_bytes, parse_cpu_list, parse_kernel_size};
+use daqmeter_sys::{affinity, clock};
+
+/// Goes into every record of one invocation.
+#[derive(Clone, Debug, Default)]
+pub struct Context {
+    /// The tool.
+    pub tool: Tool,
+    /// The command line.
+    pub command: String,
+    /// Groups the records.
+    pub run_id: String,
+    /// The machine.
+    pub host: Host,
+    /// The clock and its cost.
+    pub clock: Clock,
+    /// Spread of equal work.
+    pub noise: NoiseFloor,
+}
+
+impl Context {
+    /// Reads the host and measures clock and noise; about 60 ms.
+    pub fn gather(tool: Tool, command: String, isa: Vec<String>) -> Context {
+        let host = host_facts(&Files::default(), isa);
+        let cost = clock::measure();
+        let clock = Clock {
+            source: format!("CLOCK_MONOTONIC ({})", host.clocksource),
+            resolution_ns: cost.resolution_ns,
+            overhead_ns: cost.overhead_ns,
+        };
+        let run_id = format!("{}-{}", utc_now().replace([':', '-'], ""), std::process::id());
+        Context { tool, command, run_id, host, clock, noise: noise_floor() }
+    }
+}
+
+/// The present UTC time, RFC 3339 with milliseconds.
+pub fn utc_now() -> String {
+    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
+}
+
+/// Spread of 64 pieces of equal arithmetic of about 0.5 ms each.
+fn noise_floor() -> NoiseFloor {
+    let piece = |rounds: u64| {
+        let begin = clock::monotonic_ns();
+        let mut x = 1_u64;
+        for _ in 0..rounds {
+            x = std::hint::black_box(x.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        }
+        (clock::monotonic_ns() - begin) as f64
+    };
+    let rounds = 200_000;
+    piece(rounds);
+    let samples: Vec<f64> = (0..64).map(|_| piece(rounds)).collect();
+    let summary = stats::Summary::of(&samples).expect("64 finite samples");
+    NoiseFloor {
+        relative_mad: summary.mad / summary.median,
+        relative_worst: summary.max / summary.median - 1.0,
+        n: samples.len() as u64,
+    }
+}
+
+/// Reads the facts of the machine.
+pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
+    let cpus = parse_cpu_list(&files.text("sys/devices/system/cpu/online").unwrap_or_default());
+    let topology = |cpu: u32, what: &str| files.text(&format!("sys/devices/system/cpu/cpu{cpu}/topology/{what}"));
+    let distinct = |mut ids: Vec<String>| {
+        ids.sort();
+        ids.dedup();
+        u32::try_from(ids.len()).unwrap_or(u32::MAX).max(1)
+    };
+    let sockets = cpus.iter().filter_map(|&cpu| topology(cpu, "physical_package_id")).collect();
+    let cores = cpus.iter().filter_map(|&cpu| topology(cpu, "core_cpus_list").or(topology(cpu, "thread_siblings_list")));
+    let memory_kib = files.field("proc/meminfo", "MemTotal").and_then(|v| v.split(' ').next()?.parse::<u64>().ok());
+    Host {
+        cpu_model: files.field("proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_owned()),
+        architecture: std::env::consts::ARCH.to_owned(),
+        isa,
+        logical_cpus: u32::try_from(cpus.len()).unwrap_or(u32::MAX),
+        cores: distinct(cores.collect()),
+        sockets: distinct(sockets),
+        numa: numa_nodes(files),
+        caches: caches(files),
+        governor: files.text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        kernel: kernel(files),
+        mitigations: mitigations(files),
+        hypervisor: hypervisor(files),
+        memory_bytes: memory_kib.unwrap_or(0) * 1024,
+        page_bytes: page_bytes(),
+        transparent_huge_pages: files
+            .text("sys/kernel/mm/transparent_hugepage/enabled")
+            .and_then(|text| bracketed(&text).map(str::to_owned))
+            .unwrap_or_else(|| "absent".to_owned()),
+        huge_pages: huge_pages(files),
+        congestion_control: files.text("proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default(),
+        clocksource: files
+            .text("sys/devices/system/clocksource/clocksource0/current_clocksource")
+            .unwrap_or_else(|| "unknown".to_owned()),
+        allowed_cpus: affinity::allowed_cpus().unwrap_or_default(),
+        cgroup_cpu_quota: cgroup_quota(files),
+    }
+}
+
+fn kernel(files: &Files) -> String {
+    let read = |what: &str| files.text(&format!("proc/sys/kernel/{what}")).unwrap_or_default();
+    format!("{} {}", read("osrelease"), read("version")).trim().to_owned()
+}
+
+fn numa_nodes(files: &Files) -> Vec<NumaNode> {
+    let nodes = files.names("sys/devices/system/node");
+    let numbers = nodes.iter().filter_map(|name| name.strip_prefix("node")?.parse::<u32>().ok());
+    numbers
+        .map(|node| {
+            let list = files.text(&format!("sys/devices/system/node/node{node}/cpulist")).unwrap_or_default();
+            NumaNode { node, cpus: parse_cpu_list(&list) }
+        })
+        .collect()
+}
+
+fn caches(files: &Files) -> Vec<Cache> {
+    let directory = "sys/devices/system/cpu/cpu0/cache";
+    let read = |index: &str| -> Option<Cache> {
+        let field = |name: &str| files.text(&format!("{directory}/{index}/{name}"));
+        Some(Cache {
+            level: field("level")?.parse().ok()?,
+            kind: field("type")?,
+            bytes: parse_kernel_size(&field("size")?)?,
+            shared_by: u32::try_from(parse_cpu_list(&field("shared_cpu_list")?).len()).ok()?,
+        })
+    };
+    files.names(directory).iter().filter_map(|index| read(index)).collect()
+}
+
+fn mitigations(files: &Files) -> Vec<String> {
+    let directory = "sys/devices/system/cpu/vulnerabilities";
+    let state = |name: &String| Some((name.clone(), files.text(&format!("{directory}/{name}"))?));
+    let relevant = |(name, state): (String, String)| (state != "Not affected").then(|| format!("{name}: {state}"));
+    files.names(directory).iter().filter_map(state).filter_map(relevant).collect()
+}
+
+fn hypervisor(files: &Files) -> Option<String> {
+    let flags = files.field("proc/cpuinfo", "flags").unwrap_or_default();
+    let vendor = ["sys_vendor", "product_name"]
+        .iter()
+        .filter_map(|what| files.text(&format!("sys/class/dmi/id/{what}")))
+        .collect::<Vec<_>>()
+        .join(" ");
+    let is_virtual = flags.split(' ').any(|flag| flag == "hypervisor") || files.text("sys/hypervisor/type").is_some();
+    is_virtual.then(|| if vendor.is_empty() { "yes (vendor not told)".to_owned() } else { vendor })
+}
+
+fn huge_pages(files: &Files) -> Vec<HugePages> {
+    let directory = "sys/kernel/mm/hugepages";
+    let read = |name: &str| -> Option<HugePages> {
+        let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        let count = |what: &str| files.text(&format!("{directory}/{name}/{what}"))?.parse().ok();
+        Some(HugePages { page_bytes: kib * 1024, total: count("nr_hugepages")?, free: count("free_hugepages")? })
+    };
+    files.names(directory).iter().filter_map(|name| read(name)).collect()
+}
+
+/// `cpu.max` of our cgroup (v2): quota and period in microseconds, or `max`.
+fn cgroup_quota(files: &Files) -> Option<String> {
+    let own = files.text("proc/self/cgroup")?;
+    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?.trim_start_matches('/').to_owned();
+    let text = files.text(&format!("sys/fs/cgroup/{path}/cpu.max"))?;
+    let (quota, period) = text.split_once(' ')?;
+    let cpus = quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?;
+    Some(format!("{cpus:.2}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fake_host() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("proc/cpuinfo", "model name : Intel(R) Core(TM) i7-3555LE\nflags : fpu hypervisor\n");
+        write("proc/meminfo", "MemTotal: 8000000 kB\n");
+        write("sys/devices/system/cpu/online", "0-3");
+        for cpu in 0..4 {
+            let topology = format!("sys/devices/system/cpu/cpu{cpu}/topology");
+            write(&format!("{topology}/physical_package_id"), "0");
+            write(&format!("{topology}/core_cpus_list"), if cpu < 2 { "0-1" } else { "2-3" });
+        }
+        write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "ondemand");
+        write("sys/devices/system/cpu/vulnerabilities/meltdown", "Mitigation: PTI");
+        write("sys/devices/system/cpu/vulnerabilities/mds", "Not affected");
+        write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never");
+        write("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "64");
+        write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "60");
+        write("proc/self/cgroup", "0::/box\n");
+        write("sys/fs/cgroup/box/cpu.max", "150000 100000\n");
+        root
+    }
+
+    #[test]
+    fn the_facts_of_the_documents_own_machine_are_read() {
+        let root = fake_host();
+        let host = host_facts(&Files::below(root.path()), vec![]);
+        assert_eq!((host.logical_cpus, host.cores, host.sockets), (4, 2, 1));
+        assert_eq!(host.memory_bytes, 8_000_000 * 1024);
+        assert_eq!(host.governor.as_deref(), Some("ondemand"));
+        assert_eq!(host.mitigations, ["meltdown: Mitigation: PTI"]);
+        assert_eq!(host.transparent_huge_pages, "madvise");
+        assert_eq!(host.huge_pages[0].free, 60);
+        assert_eq!(host.cgroup_cpu_quota.as_deref(), Some("1.50"));
+        assert!(host.hypervisor.is_some());
+    }
+
+    #[test]
+    fn an_empty_machine_has_no_facts_and_no_panic() {
+        let root = tempfile::tempdir().unwrap();
+        let host = host_facts(&Files::below(root.path()), vec![]);
+        assert_eq!((host.logical_cpus, host.governor, host.cgroup_cpu_quota), (0, None, None));
+    }
+}

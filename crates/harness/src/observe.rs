@@ -1,0 +1,117 @@
+//! Observers stand around the timed region and count.
+
+use daqmeter_record::Counter;
+use daqmeter_sys::cpu_time;
+use daqmeter_sys::perf::{CounterSource, EVENTS, Kernel, OpenCounter};
+
+/// Something that counts while others work.
+pub trait Observer: Send {
+    /// Called before the lanes' threads start, in the thread that starts them.
+    fn arm(&mut self) {}
+
+    /// Called just before the lanes are released.
+    fn start(&mut self);
+
+    /// Called when the last lane is done.
+    fn stop(&mut self) -> Vec<Counter>;
+}
+
+/// Counters of `perf_event_open`, of all our threads. An event that the host lacks is simply not among the counters.
+pub struct PerfObserver<S: CounterSource = Kernel> {
+    source: S,
+    open: Vec<(&'static str, Box<dyn OpenCounter>, daqmeter_sys::perf::Reading)>,
+}
+
+impl Default for PerfObserver {
+    fn default() -> Self {
+        PerfObserver::with_source(Kernel)
+    }
+}
+
+impl<S: CounterSource> PerfObserver<S> {
+    /// Counters of another source.
+    pub fn with_source(source: S) -> Self {
+        PerfObserver { source, open: Vec::new() }
+    }
+}
+
+impl<S: CounterSource> Observer for PerfObserver<S> {
+    fn arm(&mut self) {
+        // Threads inherit what is open when they are started.
+        let open = |event: &daqmeter_sys::perf::Event| {
+            Some((event.name, self.source.open(*event).ok()?, daqmeter_sys::perf::Reading::default()))
+        };
+        self.open = EVENTS.iter().filter_map(open).collect();
+    }
+
+    fn start(&mut self) {
+        for (_, counter, before) in &mut self.open {
+            *before = counter.read();
+        }
+    }
+
+    fn stop(&mut self) -> Vec<Counter> {
+        let read = |(name, mut counter, before): (&'static str, Box<dyn OpenCounter>, daqmeter_sys::perf::Reading)| {
+            let after = counter.read();
+            let passed = daqmeter_sys::perf::Reading {
+                value: after.value.saturating_sub(before.value),
+                enabled_ns: after.enabled_ns.saturating_sub(before.enabled_ns),
+                running_ns: after.running_ns.saturating_sub(before.running_ns),
+            };
+            let (value, share) = passed.scaled()?;
+            Some(Counter { name: name.to_owned(), value, unit: String::new(), share })
+        };
+        std::mem::take(&mut self.open).into_iter().filter_map(read).collect()
+    }
+}
+
+/// Page faults and context switches by getrusage: there on every host, whatever perf_event allows.
+#[derive(Debug, Default)]
+pub struct UsageObserver {
+    before: cpu_time::Usage,
+}
+
+impl Observer for UsageObserver {
+    fn start(&mut self) {
+        self.before = cpu_time::of_process();
+    }
+
+    fn stop(&mut self) -> Vec<Counter> {
+        let after = cpu_time::of_process();
+        vec![
+            Counter::count("minor-faults", after.minor_faults.saturating_sub(self.before.minor_faults)),
+            Counter::count("switches", after.context_switches.saturating_sub(self.before.context_switches)),
+        ]
+    }
+}
+
+/// The observers of every ordinary run.
+pub fn standard() -> Vec<Box<dyn Observer>> {
+    vec![Box::new(UsageObserver::default()), Box::new(PerfObserver::default())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use daqmeter_sys::perf::{Fake, Reading};
+
+    #[test]
+    fn only_what_passed_between_start_and_stop_counts_and_shares_are_kept() {
+        let fake = Fake {
+            readings: vec![
+                (
+                    "cycles",
+                    Reading { value: 100, enabled_ns: 10, running_ns: 10 },
+                    Reading { value: 300, enabled_ns: 30, running_ns: 20 },
+                ),
+                ("instructions", Reading::default(), Reading { value: 0, enabled_ns: 9, running_ns: 0 }),
+            ],
+        };
+        let mut observer = PerfObserver::with_source(fake);
+        observer.arm();
+        observer.start();
+        let counters = observer.stop();
+        assert_eq!(counters.len(), 1, "an event that never ran is not counted, and not reported as zero");
+        assert_eq!((counters[0].value, counters[0].share), (400.0, 0.5));
+    }
+}

@@ -1,0 +1,791 @@
+//! The one measuring loop.
+//!
+//! ```text
+//! probe -> open -> limits -> [each lane: pin, prepare, verify, warm up] -> observers start -> release
+//!       -> [each lane: timed steps] -> observers stop -> [each lane: verify, tally] -> record
+//! ```
+//!
+//! Only this file reads the clock around work. Timed steps allocate nothing: sample vectors have their room beforehand.
+//! Consecutive samples share their time stamp, so one reading of the clock is the whole cost per sample.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use daqmeter_record::{
+    Counter, CpuTime, EngineInfo, Host, HostCpu, Hotspot, Lane, Ledger, Limit, Memory, Outcome, RunRecord, Stage, Workload,
+};
+use daqmeter_stats as stats;
+use daqmeter_sys::perf::Sampler;
+use daqmeter_sys::symbols::Symbols;
+use daqmeter_sys::{affinity, clock, cpu_time};
+
+use crate::{Availability, Context, Engine, Fault, LimitSpec, Observer, Session, StageSpec};
+
+/// Most samples that a stage keeps; beyond it each sample covers several operations, so that memory does not grow with the
+/// number of operations. 65,536 samples are 512 KiB.
+pub const MAX_SAMPLES: u64 = 1 << 16;
+/// A sample must last this many times the clock's cost and resolution, so that they stay below 0.1 % of it.
+const SAMPLE_OVER_CLOCK: f64 = 1000.0;
+/// Drift between the first and last third of the samples that is worth a warning.
+const DRIFT_WORTH_SAYING: f64 = 0.05;
+
+/// How many steps, and in which order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum StepPlan {
+    /// Exactly this many operations of the first stage, then of the second, and so on: what `-N` means.
+    ByStage(u64),
+    /// Exactly this many passes, each one operation of every stage in turn: what `-l` means.
+    ByPass(u64),
+    /// For each stage, as many samples as fit into the time, and at least five.
+    Timed(Duration),
+}
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Steps.
+    pub plan: StepPlan,
+    /// CPUs for the lanes, in turn; empty leaves the threads free.
+    pub pin: Vec<u32>,
+    /// Samples per second of CPU time, to answer "what takes the time"; none does not ask.
+    pub profile_hz: Option<u64>,
+    /// Goes into the record.
+    pub study: String,
+    /// Set by Ctrl-C: lanes stop after the sample at hand.
+    pub stop: StopFlag,
+}
+
+impl Settings {
+    /// Free threads, no profile.
+    pub fn new(plan: StepPlan, study: impl Into<String>) -> Self {
+        Settings { plan, pin: Vec::new(), profile_hz: None, study: study.into(), stop: StopFlag::default() }
+    }
+}
+
+/// Asks running lanes to stop.
+#[derive(Clone, Debug, Default)]
+pub struct StopFlag(Arc<AtomicBool>);
+
+impl StopFlag {
+    /// Asks.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was asked. A hint, ordered with nothing: lanes look at it between samples.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The work was not begun: bad parameters, a device that is not understood. Nothing was measured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refusal(pub String);
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        Refusal(fault.0)
+    }
+}
+
+/// Runs one point and returns its record. Lanes that fail, bytes that do not check and ledgers that do not close are in the
+/// record's outcome; `limit_engine` measures the limits that stages ask for.
+///
+/// # Errors
+/// When the work cannot even begin.
+pub fn measure(
+    engine: &dyn Engine,
+    workload: &Workload,
+    settings: &Settings,
+    context: &Context,
+    limit_engine: Option<&dyn Engine>,
+    observers: &mut [Box<dyn Observer>],
+) -> Result<RunRecord, Refusal> {
+    let mut record = blank(engine, workload, settings, context);
+    if let Availability::Waived(reason) = engine.probe() {
+        record.outcome = Outcome::Waived(reason);
+        return Ok(record);
+    }
+    check_cpus(&settings.pin, &context.host)?;
+    let sessions = engine.open(workload)?;
+    if let Some(limit_engine) = limit_engine {
+        record.limits = limits(limit_engine, &sessions, settings, context)?;
+    }
+    let lanes = run_lanes(sessions, settings, context, observers, &mut record);
+    conclude(&mut record, lanes, settings, context);
+    Ok(record)
+}
+
+fn blank(engine: &dyn Engine, workload: &Workload, settings: &Settings, context: &Context) -> RunRecord {
+    let info = EngineInfo {
+        name: engine.name().to_owned(),
+        target: engine.target(workload),
+        emulated: engine.is_emulated(workload),
+    };
+    let mut record = RunRecord::new(info, workload.clone());
+    record.tool = context.tool.clone();
+    record.time_utc = crate::facts::utc_now();
+    record.run_id.clone_from(&context.run_id);
+    record.study.clone_from(&settings.study);
+    record.command.clone_from(&context.command);
+    record.clock = context.clock.clone();
+    record.noise = context.noise.clone();
+    record.host = context.host.clone();
+    record
+}
+
+fn check_cpus(pin: &[u32], host: &Host) -> Result<(), Refusal> {
+    match pin.iter().find(|cpu| !host.allowed_cpus.contains(cpu)) {
+        None => Ok(()),
+        Some(cpu) => Err(Refusal(format!(
+            "CPU {cpu} does not exist or is not allowed here; choose among {}",
+            join(&host.allowed_cpus)
+        ))),
+    }
+}
+
+fn join(cpus: &[u32]) -> String {
+    cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Measures every distinct limit that the sessions' stages name, with as many lanes as there are sessions.
+fn limits(
+    engine: &dyn Engine,
+    sessions: &[Box<dyn Session>],
+    settings: &Settings,
+    context: &Context,
+) -> Result<Vec<Limit>, Refusal> {
+    let mut limits: Vec<Limit> = Vec::new();
+    for spec in sessions.iter().flat_map(|session| session.stages()).filter_map(|stage| stage.limit) {
+        if limits.iter().any(|limit| limit.name == spec.name()) || settings.stop.is_set() {
+            continue;
+        }
+        limits.push(match spec {
+            LimitSpec::Given(limit) => limit,
+            LimitSpec::Measured { name, how, workload } => {
+                let workload = workload.with("threads", sessions.len() as u64);
+                let settings = Settings { plan: StepPlan::Timed(LIMIT_TIME), profile_hz: None, ..settings.clone() };
+                let record = measure(engine, &workload, &settings, context, None, &mut [])?;
+                Limit { name, rate_bytes_per_s: best_lane_rate(&record), how }
+            }
+        });
+    }
+    Ok(limits)
+}
+
+/// Time for the measurement of one limit.
+const LIMIT_TIME: Duration = Duration::from_millis(150);
+
+/// The fastest stage of the limit engine, as the mean over the lanes of the median rates.
+fn best_lane_rate(record: &RunRecord) -> f64 {
+    let stages = record.lanes.iter().map(|lane| lane.stages.len()).min().unwrap_or(0);
+    let rate = |stage: usize| {
+        let rates = record.lanes.iter().map(|lane| median_rate(&lane.stages[stage]));
+        rates.sum::<f64>() / record.lanes.len() as f64
+    };
+    (0..stages).map(rate).fold(0.0, f64::max)
+}
+
+/// Bytes per second at the median sample.
+fn median_rate(stage: &Stage) -> f64 {
+    let samples: Vec<f64> = stage.sample_ns.iter().map(|&ns| ns as f64).collect();
+    let median_ns = stats::quantile(&stats::sorted(&samples), 0.5);
+    let bytes = (stage.bytes_per_op * stage.ops_per_sample) as f64;
+    if median_ns > 0.0 { bytes / median_ns * 1e9 } else { 0.0 }
+}
+
+/// What one lane's thread brings back.
+struct LaneDone {
+    lane: Lane,
+    ledgers: Vec<Ledger>,
+    counters: Vec<Counter>,
+    warnings: Vec<String>,
+    pointers: Vec<u64>,
+}
+
+/// The points where all lanes and the starting thread meet.
+struct Meeting {
+    prepared: Barrier,
+    released: Barrier,
+    done: Barrier,
+    origin_ns: std::sync::atomic::AtomicU64,
+}
+
+fn run_lanes(
+    sessions: Vec<Box<dyn Session>>,
+    settings: &Settings,
+    context: &Context,
+    observers: &mut [Box<dyn Observer>],
+    record: &mut RunRecord,
+) -> Vec<LaneDone> {
+    let all = sessions.len() + 1;
+    let meeting = Meeting {
+        prepared: Barrier::new(all),
+        released: Barrier::new(all),
+        done: Barrier::new(all),
+        origin_ns: 0.into(),
+    };
+    observers.iter_mut().for_each(|observer| observer.arm());
+    std::thread::scope(|scope| {
+        let meeting = &meeting;
+        let start = |(index, session): (usize, Box<dyn Session>)| {
+            let requested_cpu = settings.pin.get(index % settings.pin.len().max(1)).copied();
+            let runner = LaneRunner { index, session, requested_cpu, settings, context };
+            std::thread::Builder::new()
+                .name(format!("lane-{index}"))
+                .spawn_scoped(scope, move || runner.run(meeting))
+                .expect("the host has room for one more thread")
+        };
+        let threads: Vec<_> = sessions.into_iter().enumerate().map(start).collect();
+        meeting.prepared.wait();
+        let host_before = cpu_time::of_host("/".as_ref());
+        let process_before = cpu_time::of_process();
+        let threads_before = cpu_time::of_own_threads();
+        observers.iter_mut().for_each(|observer| observer.start());
+        let origin_ns = clock::monotonic_ns();
+        meeting.origin_ns.store(origin_ns, Ordering::Release);
+        meeting.released.wait();
+        meeting.done.wait();
+        record.wall_ns = clock::monotonic_ns() - origin_ns;
+        record.counters = observers.iter_mut().flat_map(|observer| observer.stop()).collect();
+        let process = cpu_time::of_process();
+        record.process_cpu = CpuTime {
+            user_ns: process.user_ns.saturating_sub(process_before.user_ns),
+            system_ns: process.system_ns.saturating_sub(process_before.system_ns),
+        };
+        record.host_cpu = host_cpu(cpu_time::of_host("/".as_ref()).since(host_before));
+        record.host_cpu.threads_ns = cpu_time::of_own_threads()
+            .into_iter()
+            .map(|(name, ns)| (name.clone(), ns.saturating_sub(threads_before.get(&name).copied().unwrap_or(0))))
+            .filter(|(_, ns)| *ns > 0)
+            .collect();
+        // The lanes go on to verify and to tally; their CPU time is not counted any more.
+        meeting.released.wait();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| panicked())).collect()
+    })
+}
+
+fn panicked() -> LaneDone {
+    let outcome = Outcome::Failed("the lane's thread panicked: a bug in daqmeter, please report it".to_owned());
+    LaneDone {
+        lane: Lane { outcome, ..Lane::default() },
+        ledgers: vec![],
+        counters: vec![],
+        warnings: vec![],
+        pointers: vec![],
+    }
+}
+
+fn host_cpu(times: cpu_time::HostTimes) -> HostCpu {
+    HostCpu {
+        user_ns: times.user_ns,
+        system_ns: times.system_ns,
+        irq_ns: times.irq_ns,
+        softirq_ns: times.softirq_ns,
+        steal_ns: times.steal_ns,
+        iowait_ns: times.iowait_ns,
+        idle_ns: times.idle_ns,
+        threads_ns: Default::default(),
+    }
+}
+
+struct LaneRunner<'a> {
+    index: usize,
+    session: Box<dyn Session>,
+    requested_cpu: Option<u32>,
+    settings: &'a Settings,
+    context: &'a Context,
+}
+
+impl LaneRunner<'_> {
+    /// The lane's whole life. Whatever fails, every meeting point is kept, or the others would wait for ever.
+    fn run(mut self, meeting: &Meeting) -> LaneDone {
+        let mut warnings = Vec::new();
+        let mut lane =
+            Lane { device: self.session.device(), requested_cpu: self.requested_cpu, ..Lane::default() };
+        let ready = self.make_ready(&mut lane);
+        let mut sampler = self.sampler(&mut warnings);
+        meeting.prepared.wait();
+        meeting.released.wait();
+        let origin_ns = meeting.origin_ns.load(Ordering::Acquire);
+        self.session.begin();
+        if let Some(sampler) = &sampler {
+            sampler.start();
+        }
+        let timed = ready.and_then(|mut stages| {
+            let ended = self.timed(&mut stages, origin_ns, &mut lane.seen_cpus);
+            lane.stages = stages.into_iter().map(|(_, stage)| stage).collect();
+            ended
+        });
+        let (pointers, lost) = sampler.as_mut().map(Sampler::stop).unwrap_or_default();
+        meeting.done.wait();
+        meeting.released.wait();
+        if lost > 0 {
+            warnings.push(format!("profile of lane {}: {lost} samples did not fit the ring", self.index));
+        }
+        let verified = timed.and_then(|()| self.session.verify().map_err(|fault| after("verification after the run", fault)));
+        if let Err(fault) = verified {
+            lane.outcome = Outcome::Failed(fault.0);
+        }
+        let tally = self.session.tally();
+        lane.numa_node = tally.numa_node;
+        lane.seen_cpus.sort_unstable();
+        lane.seen_cpus.dedup();
+        warnings.extend(tally.warnings);
+        LaneDone { lane, ledgers: tally.ledgers, counters: tally.counters, warnings, pointers }
+    }
+
+    fn make_ready(&mut self, lane: &mut Lane) -> Result<Vec<(StageSpec, Stage)>, Fault> {
+        lane.allowed_cpus = match self.requested_cpu {
+            Some(cpu) => affinity::pin_to(cpu)?,
+            None => affinity::allowed_cpus()?,
+        };
+        if let Some(cpu) = self.requested_cpu
+            && lane.allowed_cpus != [cpu]
+        {
+            return Err(Fault::new(format!("pinned to CPU {cpu}, but the kernel allows {}", join(&lane.allowed_cpus))));
+        }
+        self.session.prepare()?;
+        self.session.verify().map_err(|fault| after("verification before the run", fault))?;
+        let specs = self.session.stages();
+        specs.into_iter().enumerate().map(|(at, spec)| self.plan_stage(at, spec)).collect()
+    }
+
+    /// Chooses the operations per sample and makes room for the samples.
+    fn plan_stage(&mut self, at: usize, spec: StageSpec) -> Result<(StageSpec, Stage), Fault> {
+        let (ops_per_sample, samples) = match self.settings.plan {
+            _ if spec.once => (1, 1),
+            StepPlan::ByStage(operations) | StepPlan::ByPass(operations) => {
+                let ops_per_sample = operations.div_ceil(MAX_SAMPLES).max(1);
+                (ops_per_sample, operations.div_ceil(ops_per_sample))
+            }
+            StepPlan::Timed(budget) => self.calibrate(at, budget)?,
+        };
+        let room = usize::try_from(samples.min(MAX_SAMPLES)).expect("at most MAX_SAMPLES");
+        let stage = Stage {
+            name: spec.name.clone(),
+            ops_per_sample,
+            bytes_per_op: spec.bytes_per_op,
+            traffic_bytes_per_op: spec.traffic_bytes_per_op,
+            limit: spec.limit.as_ref().map(|limit| limit.name().to_owned()),
+            sample_ns: Vec::with_capacity(room),
+            ..Stage::default()
+        };
+        Ok((spec, stage))
+    }
+
+    /// Warms up for a tenth of the budget, and from that chooses operations per sample: long against the clock's cost and
+    /// resolution, and at most as many samples as are kept.
+    fn calibrate(&mut self, at: usize, budget: Duration) -> Result<(u64, u64), Fault> {
+        let warm_up_ns = as_ns(budget) / 10;
+        let begin = clock::monotonic_ns();
+        let (mut operations, mut batch) = (0_u64, 1_u64);
+        let elapsed_ns = loop {
+            self.session.step(at, batch)?;
+            operations += batch;
+            let elapsed_ns = clock::monotonic_ns() - begin;
+            if elapsed_ns >= warm_up_ns {
+                break elapsed_ns;
+            }
+            batch = batch.saturating_mul(2).min(1 << 30);
+        };
+        let op_ns = (elapsed_ns as f64 / operations as f64).max(1e-3);
+        let clock = &self.context.clock;
+        let sample_ns = SAMPLE_OVER_CLOCK * clock.resolution_ns.max(clock.overhead_ns);
+        let fewest_for_memory = as_ns(budget) as f64 / op_ns / MAX_SAMPLES as f64;
+        #[allow(clippy::cast_possible_truncation, reason = "a number of operations, clamped to a sane range")]
+        let ops_per_sample = (sample_ns / op_ns).max(fewest_for_memory).ceil().clamp(1.0, 1e15) as u64;
+        Ok((ops_per_sample, MAX_SAMPLES))
+    }
+
+    fn sampler(&self, warnings: &mut Vec<String>) -> Option<Sampler> {
+        let hertz = self.settings.profile_hz?;
+        match Sampler::of_this_thread(hertz) {
+            Ok(sampler) => {
+                if !sampler.sees_kernel {
+                    warnings.push("the profile sees user mode only: set kernel.perf_event_paranoid to 1 or run as root".into());
+                }
+                Some(sampler)
+            }
+            Err(error) => {
+                warnings.push(format!("profile waived: {error}; set kernel.perf_event_paranoid to 2 or lower"));
+                None
+            }
+        }
+    }
+
+    fn timed(&mut self, stages: &mut [(StageSpec, Stage)], origin_ns: u64, seen: &mut Vec<u32>) -> Result<(), Fault> {
+        match self.settings.plan {
+            StepPlan::ByPass(passes) => {
+                for pass in 0..passes {
+                    for (at, (spec, stage)) in stages.iter_mut().enumerate() {
+                        if !spec.once || pass == 0 {
+                            seen.extend(affinity::current_cpu());
+                            let merge = pass % stage.ops_per_sample != 0;
+                            self.one_pass(at, stage, merge, origin_ns)?;
+                        }
+                    }
+                    self.check_stop(pass + 1, passes)?;
+                }
+                Ok(())
+            }
+            StepPlan::ByStage(operations) => stages.iter_mut().enumerate().try_for_each(|(at, (spec, stage))| {
+                let samples = if spec.once { 1 } else { operations.div_ceil(stage.ops_per_sample) };
+                seen.extend(affinity::current_cpu());
+                self.stage_samples(at, stage, samples, u64::MAX, origin_ns)?;
+                seen.extend(affinity::current_cpu());
+                self.check_stop(stage.sample_ns.len() as u64, samples)
+            }),
+            StepPlan::Timed(budget) => stages.iter_mut().enumerate().try_for_each(|(at, (_, stage))| {
+                seen.extend(affinity::current_cpu());
+                self.stage_samples(at, stage, MAX_SAMPLES, as_ns(budget), origin_ns)?;
+                seen.extend(affinity::current_cpu());
+                self.check_stop(stage.sample_ns.len() as u64, MAX_SAMPLES)
+            }),
+        }
+    }
+
+    /// Takes up to `most` samples, for at most `budget_ns` (but five), and books the CPU time.
+    fn stage_samples(
+        &mut self,
+        at: usize,
+        stage: &mut Stage,
+        most: u64,
+        budget_ns: u64,
+        origin_ns: u64,
+    ) -> Result<(), Fault> {
+        let cpu_before = cpu_time::of_thread();
+        let begin = clock::monotonic_ns();
+        if stage.sample_ns.is_empty() {
+            stage.start_ns = begin.saturating_sub(origin_ns);
+        }
+        let mut last = begin;
+        let mut taken = 0;
+        let mut result = Ok(());
+        while taken < most && (last - begin < budget_ns || taken < 5) && !self.settings.stop.is_set() {
+            result = self.session.step(at, stage.ops_per_sample);
+            if result.is_err() {
+                break;
+            }
+            let now = clock::monotonic_ns();
+            stage.sample_ns.push(now - last);
+            last = now;
+            taken += 1;
+        }
+        stage.end_ns = last.saturating_sub(origin_ns);
+        book_cpu(stage, cpu_before);
+        result
+    }
+
+    /// One operation of a by-pass plan. With more than [`MAX_SAMPLES`] passes, consecutive ones share a sample.
+    fn one_pass(&mut self, at: usize, stage: &mut Stage, merge: bool, origin_ns: u64) -> Result<(), Fault> {
+        let cpu_before = cpu_time::of_thread();
+        let begin = clock::monotonic_ns();
+        let result = self.session.step(at, 1);
+        let end = clock::monotonic_ns();
+        if stage.sample_ns.is_empty() {
+            stage.start_ns = begin.saturating_sub(origin_ns);
+        }
+        stage.end_ns = end.saturating_sub(origin_ns);
+        book_cpu(stage, cpu_before);
+        result?;
+        match stage.sample_ns.last_mut() {
+            Some(last) if merge => *last += end - begin,
+            _ => stage.sample_ns.push(end - begin),
+        }
+        Ok(())
+    }
+
+    fn check_stop(&self, done: u64, of: u64) -> Result<(), Fault> {
+        if self.settings.stop.is_set() && done < of {
+            return Err(Fault::new(format!("{INTERRUPTED} after {done} samples")));
+        }
+        Ok(())
+    }
+}
+
+/// How the reason of an interrupted lane begins.
+pub const INTERRUPTED: &str = "interrupted";
+
+fn book_cpu(stage: &mut Stage, before: cpu_time::Usage) {
+    let after = cpu_time::of_thread();
+    stage.cpu.user_ns += after.user_ns - before.user_ns;
+    stage.cpu.system_ns += after.system_ns - before.system_ns;
+}
+
+fn as_ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn after(what: &str, fault: Fault) -> Fault {
+    Fault(format!("{what}: {}", fault.0))
+}
+
+/// Puts the lanes into the record, adds up their accounts, and judges.
+fn conclude(record: &mut RunRecord, lanes: Vec<LaneDone>, settings: &Settings, context: &Context) {
+    let mut pointers = Vec::new();
+    for mut done in lanes {
+        pointers.append(&mut done.pointers);
+        for ledger in done.ledgers {
+            match record.ledgers.iter_mut().find(|known| known.unit == ledger.unit) {
+                Some(known) => known.add(&ledger),
+                None => record.ledgers.push(ledger),
+            }
+        }
+        for counter in done.counters {
+            match record.counters.iter_mut().find(|known| known.name == counter.name) {
+                Some(known) => known.value += counter.value,
+                None => record.counters.push(counter),
+            }
+        }
+        for warning in done.warnings {
+            if !record.warnings.contains(&warning) {
+                record.warnings.push(warning);
+            }
+        }
+        record.lanes.push(done.lane);
+    }
+    record.hotspots = hotspots(&pointers);
+    let samples: usize = record.lanes.iter().flat_map(|lane| &lane.stages).map(|stage| stage.sample_ns.len()).sum();
+    record.memory = Memory { peak_rss_bytes: cpu_time::peak_rss_bytes(), sample_bytes: samples as u64 * 8 };
+    record.warnings.extend(placement_warnings(record, settings, &context.host));
+    record.warnings.extend(drift_warnings(record));
+    record.outcome = judge(record);
+}
+
+/// Hot functions that took at least one sample in a hundred.
+fn hotspots(pointers: &[u64]) -> Vec<Hotspot> {
+    if pointers.is_empty() {
+        return Vec::new();
+    }
+    let share = |count: u64| count as f64 / pointers.len() as f64;
+    Symbols::of_this_process()
+        .histogram(pointers)
+        .into_iter()
+        .map(|(symbol, count)| Hotspot {
+            space: if symbol.in_kernel { "kernel" } else { "user" }.to_owned(),
+            symbol: symbol.name,
+            share: share(count),
+        })
+        .filter(|hotspot| hotspot.share >= 0.01)
+        .collect()
+}
+
+fn judge(record: &RunRecord) -> Outcome {
+    let failed = record.lanes.iter().filter_map(|lane| Some(format!("{}: {}", lane.device, lane.outcome.reason()?)));
+    let open = record.ledgers.iter().filter(|ledger| !ledger.closes()).map(|ledger| format!("ledger: {ledger}"));
+    let reasons: Vec<String> = failed.chain(open).collect();
+    if reasons.is_empty() { Outcome::Ok } else { Outcome::Failed(reasons.join("; ")) }
+}
+
+fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let (lanes, cpus) = (record.lanes.len(), host.allowed_cpus.len());
+    if lanes > cpus {
+        warnings.push(format!("{lanes} threads share {cpus} CPUs: rates are those of a crowded host"));
+    } else if !settings.pin.is_empty() && lanes > settings.pin.len() {
+        warnings.push(format!("{lanes} threads share the pinned CPUs {}", join(&settings.pin)));
+    }
+    let stolen = record.host_cpu.steal_ns as f64;
+    let available = record.wall_ns as f64 * f64::from(host.logical_cpus);
+    if available > 0.0 && stolen / available > 0.02 {
+        warnings.push(format!("the hypervisor took {:.0} % of the CPU time: repeat on a quiet host", stolen / available * 100.0));
+    }
+    if record.tool.profile == "debug" {
+        warnings.push("debug build: rates are meaningless; use cargo run --release".to_owned());
+    }
+    warnings
+}
+
+fn drift_warnings(record: &RunRecord) -> Vec<String> {
+    let stages = record.lanes.iter().flat_map(|lane| lane.stages.iter().map(move |stage| (lane, stage)));
+    let drift = |(lane, stage): (&Lane, &Stage)| {
+        let samples: Vec<f64> = stage.sample_ns.iter().map(|&ns| ns as f64).collect();
+        let drift = stats::drift(&samples);
+        (drift.abs() > DRIFT_WORTH_SAYING && samples.len() >= 12).then(|| {
+            let direction = if drift > 0.0 { "slower" } else { "faster" };
+            format!("{} {}: got {:.0} % {direction} during the run", lane.device, stage.name, drift.abs() * 100.0)
+        })
+    };
+    stages.filter_map(drift).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NullEngine, Tally};
+
+    fn context() -> Context {
+        let host = Host { allowed_cpus: affinity::allowed_cpus().unwrap(), logical_cpus: 1, ..Host::default() };
+        let clock = daqmeter_record::Clock { resolution_ns: 20.0, overhead_ns: 20.0, ..Default::default() };
+        Context { host, clock, ..Context::default() }
+    }
+
+    fn run(engine: &dyn Engine, settings: &Settings) -> RunRecord {
+        measure(engine, &engine.example(), settings, &context(), None, &mut crate::observe::standard()).unwrap()
+    }
+
+    /// Two lanes, two stages; what goes wrong is chosen by each test.
+    #[derive(Clone, Default)]
+    struct Scripted {
+        fail_at: Option<u64>,
+        wrong_bytes: bool,
+        leak: u64,
+        waived: bool,
+    }
+
+    struct ScriptedSession {
+        script: Scripted,
+        lane: u64,
+        done: u64,
+    }
+
+    impl Engine for Scripted {
+        fn name(&self) -> &'static str {
+            "scripted"
+        }
+        fn description(&self) -> &'static str {
+            "for tests"
+        }
+        fn probe(&self) -> Availability {
+            if self.waived { Availability::Waived("no card; install one".into()) } else { Availability::Ready }
+        }
+        fn target(&self, _: &Workload) -> String {
+            "test".into()
+        }
+        fn example(&self) -> Workload {
+            Workload::new("scripted")
+        }
+        fn open(&self, _: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
+            let lane = |lane| Box::new(ScriptedSession { script: self.clone(), lane, done: 0 }) as Box<dyn Session>;
+            Ok(vec![lane(0), lane(1)])
+        }
+    }
+
+    impl Session for ScriptedSession {
+        fn device(&self) -> String {
+            format!("test{}", self.lane)
+        }
+        fn stages(&self) -> Vec<StageSpec> {
+            let once = StageSpec { once: true, ..StageSpec::new("once", 1, 1) };
+            vec![StageSpec::new("first", 10, 20), once]
+        }
+        fn prepare(&mut self) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn step(&mut self, _: usize, operations: u64) -> Result<(), Fault> {
+            self.done += operations;
+            match self.script.fail_at {
+                Some(at) if self.lane == 1 && self.done > at => Err(Fault::new("board gone")),
+                _ => Ok(()),
+            }
+        }
+        fn verify(&mut self) -> Result<(), Fault> {
+            if self.script.wrong_bytes && self.done > 0 { Err(Fault::new("byte 3 is 0, not 1")) } else { Ok(()) }
+        }
+        fn begin(&mut self) {
+            self.done = 0;
+        }
+        fn tally(&mut self) -> Tally {
+            let mut ledger = Ledger::new("operations");
+            ledger.issued = self.done;
+            ledger.delivered = self.done - self.script.leak.min(self.done);
+            Tally { ledgers: vec![ledger], ..Tally::default() }
+        }
+    }
+
+    #[test]
+    fn the_number_of_operations_is_exact_and_every_sample_is_kept() {
+        let record = run(&Scripted::default(), &Settings::new(StepPlan::ByStage(30), "test"));
+        assert_eq!(record.outcome, Outcome::Ok);
+        assert_eq!(record.lanes.len(), 2);
+        for lane in &record.lanes {
+            assert_eq!(lane.stages[0].sample_ns.len(), 30);
+            assert_eq!(lane.stages[1].sample_ns.len(), 1, "a once-stage runs once");
+            assert!(lane.stages[1].start_ns >= lane.stages[0].end_ns);
+        }
+        assert_eq!(record.ledgers[0].issued, 62);
+    }
+
+    #[test]
+    fn memory_for_samples_does_not_grow_with_the_number_of_operations() {
+        let many = MAX_SAMPLES * 3;
+        let record = run(&Scripted::default(), &Settings::new(StepPlan::ByStage(many), "test"));
+        let stage = &record.lanes[0].stages[0];
+        assert_eq!((stage.ops_per_sample, stage.sample_ns.len() as u64), (3, MAX_SAMPLES));
+        let record = run(&Scripted::default(), &Settings::new(StepPlan::ByPass(MAX_SAMPLES * 2), "test"));
+        let stage = &record.lanes[0].stages[0];
+        assert_eq!((stage.ops_per_sample, stage.sample_ns.len() as u64), (2, MAX_SAMPLES));
+    }
+
+    #[test]
+    fn a_lane_that_fails_names_its_reason_and_the_other_finishes() {
+        let engine = Scripted { fail_at: Some(5), ..Scripted::default() };
+        let record = run(&engine, &Settings::new(StepPlan::ByStage(30), "test"));
+        assert_eq!(record.lanes[0].outcome, Outcome::Ok);
+        assert_eq!(record.lanes[0].stages[0].sample_ns.len(), 30);
+        assert_eq!(record.lanes[1].outcome, Outcome::Failed("board gone".into()));
+        assert_eq!(record.lanes[1].stages[0].sample_ns.len(), 5);
+        assert_eq!(record.outcome, Outcome::Failed("test1: board gone".into()));
+    }
+
+    #[test]
+    fn wrong_bytes_fail_the_run() {
+        let engine = Scripted { wrong_bytes: true, ..Scripted::default() };
+        let record = run(&engine, &Settings::new(StepPlan::ByStage(3), "test"));
+        let reason = record.outcome.reason().unwrap();
+        assert!(reason.contains("verification after the run: byte 3"), "{reason}");
+    }
+
+    #[test]
+    fn a_ledger_that_does_not_close_fails_the_run() {
+        let engine = Scripted { leak: 1, ..Scripted::default() };
+        let record = run(&engine, &Settings::new(StepPlan::ByStage(3), "test"));
+        assert!(record.outcome.reason().unwrap().contains("does not close"));
+    }
+
+    #[test]
+    fn missing_hardware_is_waived_with_the_reason() {
+        let engine = Scripted { waived: true, ..Scripted::default() };
+        let record = run(&engine, &Settings::new(StepPlan::ByStage(3), "test"));
+        assert_eq!(record.outcome, Outcome::Waived("no card; install one".into()));
+        assert!(record.lanes.is_empty());
+    }
+
+    #[test]
+    fn pinning_is_verified_and_both_cpus_are_recorded() {
+        let cpu = affinity::allowed_cpus().unwrap()[0];
+        let settings = Settings { pin: vec![cpu], ..Settings::new(StepPlan::ByStage(3), "test") };
+        let record = run(&Scripted::default(), &settings);
+        for lane in &record.lanes {
+            assert_eq!((lane.requested_cpu, &lane.allowed_cpus[..], &lane.seen_cpus[..]), (Some(cpu), &[cpu][..], &[cpu][..]));
+        }
+        assert!(record.warnings.iter().any(|warning| warning.contains("share")), "{:?}", record.warnings);
+    }
+
+    #[test]
+    fn a_cpu_that_does_not_exist_is_refused_before_anything_runs() {
+        let settings = Settings { pin: vec![9999], ..Settings::new(StepPlan::ByStage(3), "test") };
+        let engine = Scripted::default();
+        let refused = measure(&engine, &engine.example(), &settings, &context(), None, &mut []);
+        assert!(refused.unwrap_err().0.contains("CPU 9999 does not exist"));
+    }
+
+    #[test]
+    fn an_interrupted_run_keeps_what_it_has() {
+        let settings = Settings::new(StepPlan::ByStage(30), "test");
+        settings.stop.set();
+        let record = run(&Scripted::default(), &settings);
+        assert!(record.outcome.reason().unwrap().contains(INTERRUPTED));
+    }
+
+    #[test]
+    fn timed_plans_choose_samples_that_are_long_against_the_clock() {
+        let record = run(&NullEngine, &Settings::new(StepPlan::Timed(Duration::from_millis(2)), "test"));
+        let stage = &record.lanes[0].stages[0];
+        assert!(stage.ops_per_sample > 100 && stage.sample_ns.len() >= 5);
+        assert_eq!(record.outcome, Outcome::Ok);
+    }
+}
