@@ -107,14 +107,39 @@ pub enum LimitSpec {
         name: String,
         /// How it is measured, for the reader.
         how: String,
-        /// The limit engine's workload; its lanes' mean rate is the limit.
+        /// The limit engine's workload.
         workload: Workload,
+        /// Bytes that the stage counts for each byte that the limit engine reads: above 1 where a stage skips whole lines.
+        scale: f64,
     },
     /// Known from elsewhere: a link's width, an emulated board's profile.
     Given(Limit),
 }
 
 impl LimitSpec {
+    /// Memory, streamed in the stage's own ratio: of `counted_bytes` in all, the stage touches every line that holds one of
+    /// the samples it keeps, `stride_bytes` apart, and writes `out_bytes` for each. The engine for it is `memory` (crate `copy`).
+    pub fn memory(counted_bytes: u64, stride_bytes: u64, out_bytes: u64) -> LimitSpec {
+        const LINE_BYTES: u64 = 64;
+        // Samples further apart than a line leave lines untouched.
+        let per_read = stride_bytes.clamp(1, LINE_BYTES);
+        let scale = stride_bytes.max(1) as f64 / per_read as f64;
+        let divisor = gcd(per_read, out_bytes);
+        let (reads, writes) = (per_read / divisor, out_bytes / divisor);
+        let what = if reads == writes { "copy".to_owned() } else { format!("{reads} lines read : {writes} written") };
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a byte count")]
+        let read_bytes = (counted_bytes as f64 / scale) as u64;
+        LimitSpec::Measured {
+            name: format!("memory {reads}:{writes} at {counted_bytes} B{}", if scale > 1.0 { ", sparse" } else { "" }),
+            how: format!("{what} of the same footprint, no arithmetic; best of all stores"),
+            workload: Workload::new("memory")
+                .with("read_bytes", read_bytes)
+                .with("read_lines", reads)
+                .with("write_lines", writes),
+            scale,
+        }
+    }
+
     /// Name in the record.
     pub fn name(&self) -> &str {
         match self {
@@ -158,5 +183,32 @@ impl From<ParamError> for Fault {
 impl From<daqmeter_sys::SysError> for Fault {
     fn from(error: daqmeter_sys::SysError) -> Self {
         Fault(error.to_string())
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a.max(1) } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ratio(spec: &LimitSpec) -> (u64, u64, f64) {
+        let LimitSpec::Measured { workload, scale, .. } = spec else { panic!("measured") };
+        (workload.int("read_lines").unwrap(), workload.int("write_lines").unwrap(), *scale)
+    }
+
+    #[test]
+    fn a_limit_has_the_stages_own_ratio_of_reads_to_writes() {
+        assert_eq!(ratio(&LimitSpec::memory(6_000_000, 2, 4)), (1, 2, 1.0));
+        assert_eq!(ratio(&LimitSpec::memory(6_000_000, 2, 8)), (1, 4, 1.0));
+        assert_eq!(ratio(&LimitSpec::memory(6_000_000, 20, 4)), (5, 1, 1.0));
+        assert_eq!(ratio(&LimitSpec::memory(6_000_000, 1, 1)), (1, 1, 1.0));
+    }
+
+    #[test]
+    fn samples_further_apart_than_a_line_skip_lines() {
+        assert_eq!(ratio(&LimitSpec::memory(6_000_000, 128, 4)), (16, 1, 2.0));
     }
 }

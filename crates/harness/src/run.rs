@@ -164,11 +164,11 @@ fn limits(
         }
         limits.push(match spec {
             LimitSpec::Given(limit) => limit,
-            LimitSpec::Measured { name, how, workload } => {
+            LimitSpec::Measured { name, how, workload, scale } => {
                 let workload = workload.with("threads", sessions.len() as u64);
                 let settings = Settings { plan: StepPlan::Timed(LIMIT_TIME), profile_hz: None, ..settings.clone() };
                 let record = measure(engine, &workload, &settings, context, None, &mut [])?;
-                Limit { name, rate_bytes_per_s: best_lane_rate(&record), how }
+                Limit { name, rate_bytes_per_s: best_lane_rate(&record) * scale, how }
             }
         });
     }

@@ -134,7 +134,7 @@ pub enum Out<'a> {
 }
 
 /// One conversion, bound to an instruction set that this CPU has.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Converter {
     conversion: Conversion,
     decimation: Decimation,
@@ -157,6 +157,12 @@ impl Converter {
     /// Which samples it keeps.
     pub fn decimation(&self) -> Decimation {
         self.decimation
+    }
+
+    /// The same for a slice that begins with the first sample to be kept.
+    #[must_use]
+    pub fn without_offset(&self) -> Converter {
+        Converter { decimation: Decimation { offset: 0, ..self.decimation }, ..self.clone() }
     }
 
     /// The instruction set.

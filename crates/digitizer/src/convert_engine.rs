@@ -1,0 +1,174 @@
+//! The conversion kernels alone, on memory: what a consumer could reach if read-out cost nothing.
+
+use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Session, StageSpec, Tally};
+use daqmeter_kernels::Store;
+use daqmeter_kernels::convert::{Conversion, Converter, Out, oracle};
+use daqmeter_record::Workload;
+use daqmeter_sys::memory::{Buffer, Pages};
+
+use crate::devices::emulated::pattern_sample;
+use crate::engine::{parse_conversions, parse_isa, parse_store};
+use crate::function::Function;
+
+/// Converts samples in memory. Workload `convert`: `samples`, `function` (0 to 8; 0 copies), the parameters of the
+/// conversions, `isa`, `store`, `threads`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConvertEngine {
+    /// Size of the last-level cache, for the choice of stores; zero when unknown.
+    pub last_level_bytes: u64,
+}
+
+struct ConvertSession {
+    name: String,
+    samples: usize,
+    /// None copies.
+    converter: Option<Converter>,
+    buffers: Option<(Buffer, Buffer)>,
+}
+
+impl Engine for ConvertEngine {
+    fn name(&self) -> &'static str {
+        "convert"
+    }
+
+    fn description(&self) -> &'static str {
+        "converts digitizer samples in memory: cast, scale, Q-format, decimation"
+    }
+
+    fn probe(&self) -> Availability {
+        Availability::Ready
+    }
+
+    fn target(&self, workload: &Workload) -> String {
+        workload.text("isa").unwrap_or("best").to_owned()
+    }
+
+    fn example(&self) -> Workload {
+        Workload::new("convert").with("samples", 10_000_u64).with("function", 3_u64).with("scale_factor", 0.1)
+    }
+
+    fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
+        let samples = workload.int("samples")?;
+        if samples == 0 || samples > 1 << 30 {
+            return Err(workload.error("samples", format!("is {samples}; 1 to {} is wanted", 1 << 30)).into());
+        }
+        let number = workload.int("function")?;
+        let stages = Function::stages(number).filter(|_| number <= 8);
+        let function = stages.and_then(|stages| stages.last().copied());
+        let function = function.ok_or_else(|| workload.error("function", format!("is {number}; 0 to 8 is wanted")))?;
+        let params = parse_conversions(workload, samples)?;
+        let samples = usize::try_from(samples).expect("at most 2^30");
+        let isa = parse_isa(workload)?;
+        let forced_store = parse_store(workload)?;
+        let converter = match params.of(function) {
+            None => None,
+            Some((conversion, decimation)) => {
+                let footprint = (samples * 2 + decimation.kept(samples) * conversion.out_bytes()) as u64;
+                let store = forced_store.unwrap_or_else(|| Store::for_footprint(footprint, self.last_level_bytes));
+                Converter::new(conversion, decimation, isa, store)
+            }
+        };
+        let threads = if workload.params.contains_key("threads") { workload.int("threads")? } else { 1 };
+        let name = if function == Function::Readout { "copy" } else { function.classic_name() };
+        let session = |_| -> Box<dyn Session> {
+            Box::new(ConvertSession { name: name.to_owned(), samples, converter: converter.clone(), buffers: None })
+        };
+        Ok((0..threads.clamp(1, 4096)).map(session).collect())
+    }
+}
+
+impl ConvertSession {
+    fn out_bytes(&self) -> usize {
+        match &self.converter {
+            None => self.samples * 2,
+            Some(converter) => converter.decimation().kept(self.samples) * converter.conversion().out_bytes(),
+        }
+    }
+}
+
+impl Session for ConvertSession {
+    fn device(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn stages(&self) -> Vec<StageSpec> {
+        let raw_bytes = self.samples as u64 * 2;
+        let (stride_bytes, out_bytes) = match &self.converter {
+            None => (2, 2),
+            Some(converter) => (2 * converter.decimation().factor as u64, converter.conversion().out_bytes() as u64),
+        };
+        vec![StageSpec {
+            limit: Some(LimitSpec::memory(raw_bytes, stride_bytes, out_bytes)),
+            ..StageSpec::new(self.name.clone(), raw_bytes, raw_bytes + self.out_bytes() as u64)
+        }]
+    }
+
+    fn prepare(&mut self) -> Result<(), Fault> {
+        let mut raw = Buffer::new(self.samples * 2, Pages::Transparent)?;
+        for (index, sample) in raw.slice_mut::<u16>(self.samples).iter_mut().enumerate() {
+            *sample = pattern_sample(index as u64);
+        }
+        self.buffers = Some((raw, Buffer::new(self.out_bytes(), Pages::Transparent)?));
+        Ok(())
+    }
+
+    fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
+        let out_bytes = self.out_bytes();
+        let (raw, out) = self.buffers.as_mut().expect("prepared before the first step");
+        let raw = raw.slice::<u16>(self.samples);
+        for _ in 0..operations {
+            match &self.converter {
+                None => out.slice_mut::<u16>(self.samples).copy_from_slice(raw),
+                Some(converter) => match converter.conversion() {
+                    Conversion::QmnF64(_) => converter.convert(raw, Out::F64(out.slice_mut(out_bytes / 8))),
+                    _ => converter.convert(raw, Out::F32(out.slice_mut(out_bytes / 4))),
+                },
+            }
+            std::hint::black_box(&mut *out);
+        }
+        Ok(())
+    }
+
+    fn verify(&mut self) -> Result<(), Fault> {
+        self.step(0, 1)?;
+        let (raw, out) = self.buffers.as_ref().expect("prepared before verification");
+        let raw = raw.slice::<u16>(self.samples);
+        let wrong = match &self.converter {
+            None => (out.slice::<u16>(self.samples) != raw).then_some(0),
+            Some(converter) => {
+                let expected = oracle::bits(converter.conversion(), converter.decimation(), raw);
+                let found = |index: usize| match converter.conversion() {
+                    Conversion::QmnF64(_) => out.slice::<f64>(expected.len())[index].to_bits(),
+                    _ => u64::from(out.slice::<f32>(expected.len())[index].to_bits()),
+                };
+                (0..expected.len()).find(|&index| found(index) != expected[index])
+            }
+        };
+        match wrong {
+            None => Ok(()),
+            Some(index) => Err(Fault::new(format!("{}: converted sample {index} differs from the oracle", self.name))),
+        }
+    }
+
+    fn tally(&mut self) -> Tally {
+        Tally { numa_node: self.buffers.as_ref().and_then(|(raw, _)| raw.numa_node()), ..Tally::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn convert_conforms() {
+        daqmeter_harness::conformance::run(&ConvertEngine::default());
+    }
+
+    #[test]
+    fn functions_that_convert_nothing_in_memory_are_refused() {
+        for function in [9_u64, 99, 100] {
+            let workload = ConvertEngine::default().example().with("function", function);
+            assert!(ConvertEngine::default().open(&workload).err().unwrap().0.contains("0 to 8"));
+        }
+    }
+}

@@ -1,0 +1,514 @@
+//! One emulated board: register file, card memory, acquisition, DMA at the crate's pace.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use daqmeter_harness::Fault;
+use daqmeter_sys::clock;
+use daqmeter_sys::memory::{Buffer, DeviceMemory, Pages};
+use daqmeter_sys::wait::IrqLine;
+
+use super::EmulatedCrate;
+use super::trigger::{Phase, Trigger};
+use crate::devices::sis8300::regs::{self, Model};
+use crate::devices::{Board, Identity, TriggerAccount};
+
+/// The real driver's DMA buffer: 2^(MAX_ORDER-1) pages, 4 MiB on kernels of the document's time.
+const DMA_BUFFER_BYTES: usize = 4 << 20;
+/// Registers of the file, 0x000 to 0x3FF.
+const REGISTERS: usize = 0x400;
+/// Samples at the start of each channel that carry the number of the acquisition.
+const STAMP_SAMPLES: u64 = 4;
+
+/// Faults that a user or a test asks for: `gone-after=5` (reads), `short-read-at=3`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    gone_after: Option<u64>,
+    short_read_at: Option<u64>,
+}
+
+impl Faults {
+    /// Parses `name=value,name=value`; empty is none.
+    ///
+    /// # Errors
+    /// Names the fault that is unknown.
+    pub fn parse(text: &str) -> Result<Faults, String> {
+        let mut faults = Faults::default();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let parsed = part.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
+            match parsed {
+                Some(("gone-after", reads)) => faults.gone_after = Some(reads),
+                Some(("short-read-at", read)) => faults.short_read_at = Some(read),
+                _ => return Err(format!("fault `{part}` is unknown; there are gone-after=READS and short-read-at=READ")),
+            }
+        }
+        Ok(faults)
+    }
+}
+
+/// The sample that a fresh acquisition leaves at a 16-bit index of card memory (before stamps).
+pub fn pattern_sample(index: u64) -> u16 {
+    // Multiplicative hashing: neighbours and equal places of different channels all differ.
+    (((index as u32).wrapping_mul(0x9E37_79B1)) >> 16) as u16
+}
+
+/// A board in an emulated crate.
+#[derive(Debug)]
+pub struct EmulatedBoard {
+    identity: Identity,
+    crate_: Arc<EmulatedCrate>,
+    /// Number on the uplink, when paced.
+    slot: Option<usize>,
+    registers: Box<[u32; REGISTERS]>,
+    memory: DeviceMemory,
+    /// Card memory below this byte holds samples; beyond it nothing was ever written.
+    filled_bytes: u64,
+    /// Acquisition whose stamp is in memory, and where it stands.
+    stamped: Option<Stamp>,
+    trigger: Trigger,
+    irq: IrqLine,
+    dma: Option<Buffer>,
+    reads: u64,
+    faults: Faults,
+}
+
+/// Where an acquisition left its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    acquisition: u64,
+    channel_samples: u64,
+    channels: u64,
+}
+
+impl Stamp {
+    /// The stamp's sample at an index, if it covers it.
+    fn sample(self, index: u64) -> Option<u16> {
+        if self.channel_samples < STAMP_SAMPLES {
+            return None;
+        }
+        let (channel, within) = (index / self.channel_samples, index % self.channel_samples);
+        let covered = channel < self.channels && within < STAMP_SAMPLES;
+        covered.then(|| (self.acquisition >> (16 * within)) as u16)
+    }
+}
+
+impl EmulatedBoard {
+    pub(super) fn new(
+        device: &str,
+        model: Model,
+        slot: u32,
+        own_bytes_per_s: f64,
+        faults: Faults,
+        crate_: Arc<EmulatedCrate>,
+    ) -> Result<EmulatedBoard, Fault> {
+        let memory_bytes = model.memory_bytes(0);
+        let memory = DeviceMemory::sparse(usize::try_from(memory_bytes).expect("2 GiB fit a 64-bit address space"))?;
+        let mut registers = Box::new([0; REGISTERS]);
+        let firmware = 0x1801;
+        registers[regs::ID as usize] = model.code() << 16 | u32::from(firmware);
+        registers[regs::SERIAL as usize] = slot;
+        registers[regs::SAMPLE_LENGTH as usize] = 0xFFF;
+        let number = crate_.uplink.as_ref().map(|uplink| lock(uplink).plug(own_bytes_per_s));
+        let trigger = Trigger::new(crate_.epoch_ns, crate_.profile.acquisition.trigger_rate_hz);
+        Ok(EmulatedBoard {
+            identity: Identity {
+                device: device.to_owned(),
+                model,
+                firmware,
+                memory_bytes,
+                interface: "emulated",
+                emulated: true,
+            },
+            crate_,
+            slot: number,
+            registers,
+            memory,
+            filled_bytes: 0,
+            stamped: None,
+            trigger,
+            irq: IrqLine::timer()?,
+            dma: None,
+            reads: 0,
+            faults,
+        })
+    }
+
+    fn register(&self, offset: u32) -> u32 {
+        self.registers.get(offset as usize).copied().unwrap_or(0)
+    }
+
+    fn check_there(&self) -> Result<(), Fault> {
+        match self.faults.gone_after {
+            Some(after) if self.reads >= after => {
+                Err(Fault::new(format!("{}: the board is gone (all registers read 0xFFFFFFFF)", self.identity.device)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn enabled_channels(&self) -> u64 {
+        let disabled = self.register(regs::SAMPLE_CONTROL) & ((1 << regs::CHANNELS) - 1);
+        u64::from(regs::CHANNELS) - u64::from(disabled.count_ones())
+    }
+
+    fn channel_samples(&self) -> u64 {
+        (u64::from(self.register(regs::SAMPLE_LENGTH)) + 1) * regs::BLOCK_SAMPLES
+    }
+
+    /// Time for which an acquisition samples; nothing when unpaced.
+    fn acquisition_ns(&self) -> u64 {
+        if self.slot.is_none() {
+            return 0;
+        }
+        let seconds = self.channel_samples() as f64 / self.crate_.profile.acquisition.sample_rate_hz;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 2^24 blocks: seconds")]
+        let ns = (seconds * 1e9) as u64;
+        ns
+    }
+
+    fn control_acquisition(&mut self, value: u32) {
+        let now = clock::monotonic_ns();
+        let acquisition_ns = self.acquisition_ns();
+        self.irq.clear();
+        if value & regs::ACQUISITION_RESET != 0 {
+            self.trigger.reset(now);
+        } else if value & regs::ACQUISITION_START != 0 {
+            let done = self.trigger.start(now, acquisition_ns);
+            self.irq.fire_at(done);
+        } else if value & regs::ACQUISITION_ARM != 0 && self.register(regs::SAMPLE_CONTROL) & regs::EXTERNAL_TRIGGER != 0 {
+            let done = self.trigger.arm(now, acquisition_ns);
+            self.irq.fire_at(done);
+        }
+    }
+
+    fn status(&mut self) -> u32 {
+        let phase = match self.trigger.phase(clock::monotonic_ns()) {
+            Phase::Idle => 0,
+            Phase::Armed => regs::STATUS_ARMED,
+            Phase::Sampling => regs::STATUS_SAMPLING | regs::STATUS_BUSY,
+        };
+        if phase == 0 {
+            self.finish_acquisition();
+        }
+        phase | regs::STATUS_MEMORY_READY
+    }
+
+    /// What the acquisition leaves behind: data, its number, and the channels' end addresses.
+    fn finish_acquisition(&mut self) {
+        let stamp = Stamp {
+            acquisition: self.trigger.acquisitions,
+            channel_samples: self.channel_samples(),
+            channels: self.enabled_channels(),
+        };
+        let bytes = stamp.channel_samples * stamp.channels * 2;
+        if self.stamped == Some(stamp) || stamp.acquisition == 0 || bytes > self.identity.memory_bytes {
+            return;
+        }
+        if self.stamped.is_some_and(|old| old.channel_samples != stamp.channel_samples) {
+            self.filled_bytes = 0;
+        }
+        self.fill(bytes);
+        for channel in 0..stamp.channels {
+            let first = channel * stamp.channel_samples;
+            for within in 0..STAMP_SAMPLES.min(stamp.channel_samples) {
+                let sample = stamp.sample(first + within).unwrap_or(0);
+                self.memory.write(to_usize((first + within) * 2), &sample.to_le_bytes());
+            }
+            let end_block = (first + stamp.channel_samples) / regs::BLOCK_SAMPLES;
+            if let Some(register) = self.registers.get_mut(to_usize(u64::from(regs::CHANNEL_ADDRESS) + channel)) {
+                *register = u32::try_from(end_block).unwrap_or(0);
+            }
+        }
+        self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_DAQ_DONE;
+        self.stamped = Some(stamp);
+    }
+
+    /// Lets memory below `bytes` hold samples.
+    fn fill(&mut self, bytes: u64) {
+        const CHUNK_SAMPLES: u64 = 1 << 16;
+        let mut chunk = Vec::new();
+        while self.filled_bytes < bytes {
+            let first = self.filled_bytes / 2;
+            let last = (first + CHUNK_SAMPLES).min(self.identity.memory_bytes / 2);
+            chunk.clear();
+            chunk.extend((first..last).flat_map(|index| pattern_sample(index).to_le_bytes()));
+            self.memory.write(to_usize(self.filled_bytes), &chunk);
+            self.filled_bytes = last * 2;
+        }
+    }
+
+    /// Checks a transfer and brings the memory into the state that a host must see.
+    fn begin_read(&mut self, card_offset: u64, bytes: usize) -> Result<usize, Fault> {
+        self.check_there()?;
+        self.check_range(card_offset, bytes)?;
+        self.reads += 1;
+        self.fill(card_offset + bytes as u64);
+        self.registers[regs::DMA_READ_SOURCE as usize] = u32::try_from(card_offset).expect("below 2 GiB");
+        self.registers[regs::DMA_READ_LENGTH as usize] = u32::try_from(bytes).expect("below 2 GiB");
+        self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_READ_DMA;
+        let short = self.faults.short_read_at == Some(self.reads);
+        Ok(if short { bytes / 2 } else { bytes })
+    }
+
+    fn check_range(&self, card_offset: u64, bytes: usize) -> Result<(), Fault> {
+        let end = card_offset.checked_add(bytes as u64);
+        if end.is_none_or(|end| end > self.identity.memory_bytes) {
+            let size = self.identity.memory_bytes;
+            return Err(Fault::new(format!("{bytes} bytes at {card_offset:#x} leave the card's memory of {size} bytes")));
+        }
+        Ok(())
+    }
+
+    /// Asks the uplink for bytes and waits until they have flowed; `copy` moves them meanwhile.
+    fn at_the_uplinks_pace(&self, bytes: usize, copy: impl FnOnce()) {
+        let (Some(slot), Some(uplink)) = (self.slot, &self.crate_.uplink) else { return copy() };
+        let seconds = || clock::monotonic_ns().saturating_sub(self.crate_.epoch_ns) as f64 * 1e-9;
+        lock(uplink).submit(seconds(), slot, bytes as f64);
+        copy();
+        loop {
+            let now = seconds();
+            let wait_s = {
+                let mut uplink = lock(uplink);
+                uplink.advance(now);
+                if uplink.is_done(slot) {
+                    return;
+                }
+                uplink.done_at(slot) - now
+            };
+            std::thread::sleep(Duration::from_secs_f64(wait_s.max(1e-6)));
+        }
+    }
+
+    fn swap_bytes(&self, bytes: &mut [u8]) {
+        if self.register(regs::BYTE_SWAP) & 1 != 0 {
+            bytes.as_chunks_mut::<2>().0.iter_mut().for_each(|pair| pair.swap(0, 1));
+        }
+    }
+}
+
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // A lane that panicked leaves the fluid's numbers consistent: they are only ever added to.
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn to_usize(value: u64) -> usize {
+    usize::try_from(value).expect("card memory is far below the address space")
+}
+
+impl Board for EmulatedBoard {
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn read_register(&mut self, offset: u32) -> Result<u32, Fault> {
+        self.check_there()?;
+        if self.slot.is_some() {
+            // The processor waits for the register to come over the bus; nothing else can run on it.
+            let until = clock::monotonic_ns() + self.crate_.profile.acquisition.register_read_ns;
+            while clock::monotonic_ns() < until {
+                std::hint::spin_loop();
+            }
+        }
+        Ok(if offset == regs::ACQUISITION { self.status() } else { self.register(offset) })
+    }
+
+    fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault> {
+        self.check_there()?;
+        match offset {
+            regs::ID | regs::SERIAL | regs::OPTIONS | regs::IRQ_STATUS => {}
+            regs::ACQUISITION => self.control_acquisition(value),
+            regs::IRQ_CLEAR => self.registers[regs::IRQ_STATUS as usize] &= !value,
+            // J/K: lower half sets, upper half clears.
+            regs::IRQ_ENABLE => {
+                let enabled = self.register(offset);
+                self.registers[offset as usize] = (enabled | (value & 0xFFFF)) & !(value >> 16);
+            }
+            _ => {
+                if let Some(register) = self.registers.get_mut(offset as usize) {
+                    *register = value;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
+        let delivered = self.begin_read(card_offset, into.len())?;
+        let into = &mut into[..delivered];
+        self.at_the_uplinks_pace(delivered, || self.memory.read(to_usize(card_offset), into));
+        self.swap_bytes(into);
+        Ok(delivered)
+    }
+
+    fn write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
+        self.check_there()?;
+        self.check_range(card_offset, from.len())?;
+        if self.register(regs::MEMORY_WRITE_ENABLE) & 1 == 0 {
+            return Err(Fault::new("card memory is write-protected: set register 0x230 bit 0 first"));
+        }
+        self.fill(card_offset + from.len() as u64);
+        self.registers[regs::DMA_WRITE_DESTINATION as usize] = u32::try_from(card_offset).expect("below 2 GiB");
+        self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_WRITE_DMA;
+        self.at_the_uplinks_pace(from.len(), || self.memory.write(to_usize(card_offset), from));
+        Ok(from.len())
+    }
+
+    fn map_dma(&mut self, bytes: usize) -> Result<(), Fault> {
+        if bytes > DMA_BUFFER_BYTES {
+            return Err(Fault::new(format!(
+                "access mode 1 (mmap) needs one contiguous DMA buffer of {bytes} bytes; the driver has {DMA_BUFFER_BYTES} \
+                 ({} samples): lower -S or use -B 0",
+                DMA_BUFFER_BYTES / 2
+            )));
+        }
+        self.dma = Some(Buffer::new(bytes, Pages::Transparent)?);
+        Ok(())
+    }
+
+    fn read_mapped(&mut self, card_offset: u64, bytes: usize) -> Result<usize, Fault> {
+        let delivered = self.begin_read(card_offset, bytes)?;
+        let mut dma = self.dma.take().expect("mapped before the first read");
+        let into = dma.slice_mut::<u8>(delivered);
+        self.at_the_uplinks_pace(delivered, || self.memory.read(to_usize(card_offset), into));
+        self.swap_bytes(dma.slice_mut::<u8>(delivered));
+        self.dma = Some(dma);
+        Ok(delivered)
+    }
+
+    fn mapped(&self, samples: usize) -> &[u16] {
+        self.dma.as_ref().expect("mapped before the first read").slice(samples)
+    }
+
+    fn wait_daq_done(&mut self, timeout: Duration) -> Result<bool, Fault> {
+        self.check_there()?;
+        Ok(self.irq.wait(timeout)?)
+    }
+
+    fn set_trigger_rate(&mut self, rate_hz: f64) {
+        self.trigger.set_rate(rate_hz, clock::monotonic_ns());
+    }
+
+    fn begin_account(&mut self) {
+        self.trigger.begin_account(clock::monotonic_ns());
+    }
+
+    fn trigger_account(&mut self) -> Option<TriggerAccount> {
+        Some(self.trigger.account(clock::monotonic_ns()))
+    }
+
+    fn expected_sample(&self, index: u64) -> Option<u16> {
+        let sample = self.stamped.and_then(|stamp| stamp.sample(index)).unwrap_or_else(|| pattern_sample(index));
+        Some(if self.register(regs::BYTE_SWAP) & 1 != 0 { sample.swap_bytes() } else { sample })
+    }
+
+    fn known_limit(&self) -> Option<(f64, String)> {
+        self.slot?;
+        let profile = &self.crate_.profile;
+        let own = profile.own_bytes_per_s(self.identity.model)?;
+        Some((own, format!("{} alone in profile {} (emulated)", self.identity.model.name(), profile.name)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::devices::emulated::Profile;
+
+    fn board(name: &str) -> EmulatedBoard {
+        let crate_ = EmulatedCrate::new(Profile::default(), false);
+        crate_.board(&format!("emu:{name}"), name).unwrap()
+    }
+
+    #[test]
+    fn the_register_file_identifies_the_board_and_protects_what_is_read_only() {
+        let mut board = board("ku0");
+        assert_eq!(Model::from_id(board.read_register(regs::ID).unwrap()), Some(Model::Ku));
+        board.write_register(regs::ID, 0).unwrap();
+        assert_eq!(Model::from_id(board.read_register(regs::ID).unwrap()), Some(Model::Ku));
+        assert_eq!(board.read_register(regs::ACQUISITION).unwrap(), regs::STATUS_MEMORY_READY);
+        board.write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE).unwrap();
+        board.write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE << 16).unwrap();
+        assert_eq!(board.read_register(regs::IRQ_ENABLE).unwrap(), 0, "J/K register");
+    }
+
+    #[test]
+    fn an_acquisition_leaves_data_its_number_end_addresses_and_an_interrupt() {
+        let mut board = board("l0");
+        board.write_register(regs::SAMPLE_LENGTH, 1).unwrap(); // 32 samples per channel
+        for acquisition in 1..=3_u16 {
+            board.write_register(regs::ACQUISITION, regs::ACQUISITION_START).unwrap();
+            assert!(board.wait_daq_done(Duration::from_secs(5)).unwrap());
+            assert_eq!(board.read_register(regs::ACQUISITION).unwrap() & 3, 0);
+            let mut bytes = [0; 640];
+            assert_eq!(board.read(0, &mut bytes).unwrap(), 640);
+            for (index, pair) in bytes.as_chunks::<2>().0.iter().enumerate() {
+                assert_eq!(Some(u16::from_le_bytes(*pair)), board.expected_sample(index as u64), "sample {index}");
+            }
+            assert_eq!(u16::from_le_bytes([bytes[64], bytes[65]]), acquisition, "stamp of channel 2");
+        }
+        assert_eq!(board.read_register(regs::CHANNEL_ADDRESS).unwrap(), 2);
+        assert_ne!(board.read_register(regs::IRQ_STATUS).unwrap() & regs::IRQ_DAQ_DONE, 0);
+    }
+
+    #[test]
+    fn byte_swap_swaps() {
+        let mut board = board("l0");
+        let (mut plain, mut swapped) = ([0; 64], [0; 64]);
+        board.read(1024, &mut plain).unwrap();
+        board.write_register(regs::BYTE_SWAP, 1).unwrap();
+        board.read(1024, &mut swapped).unwrap();
+        assert_eq!((plain[0], plain[1]), (swapped[1], swapped[0]));
+    }
+
+    #[test]
+    fn writing_needs_the_enable_register() {
+        let mut board = board("l0");
+        assert!(board.write(0, &[1; 64]).unwrap_err().0.contains("0x230"));
+        board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
+        board.write(0, &[7; 64]).unwrap();
+        let mut back = [0; 64];
+        board.read(0, &mut back).unwrap();
+        assert_eq!(back, [7; 64]);
+    }
+
+    #[test]
+    fn reads_beyond_the_memory_are_refused() {
+        let mut board = board("l0");
+        assert!(board.read(2 << 30, &mut [0; 16]).unwrap_err().0.contains("leave the card's memory"));
+        assert!(board.read(u64::MAX, &mut [0; 16]).is_err());
+    }
+
+    #[test]
+    fn mapped_reads_deliver_the_same_samples_up_to_the_drivers_buffer() {
+        let mut board = board("l0");
+        board.map_dma(4096).unwrap();
+        assert_eq!(board.read_mapped(64, 4096).unwrap(), 4096);
+        assert_eq!(board.mapped(2048)[5], pattern_sample(32 + 5));
+        assert!(board.map_dma((4 << 20) + 2).unwrap_err().0.contains("-B 0"));
+    }
+
+    #[test]
+    fn asked_for_faults_happen() {
+        let mut gone = board("l0:gone-after=1");
+        gone.read(0, &mut [0; 16]).unwrap();
+        assert!(gone.read(0, &mut [0; 16]).unwrap_err().0.contains("gone"));
+        assert!(gone.read_register(0).is_err());
+        let mut short = board("l0:short-read-at=2");
+        assert_eq!(short.read(0, &mut [0; 16]).unwrap(), 16);
+        assert_eq!(short.read(0, &mut [0; 16]).unwrap(), 8);
+        assert!(Faults::parse("explode=1").unwrap_err().contains("gone-after"));
+    }
+
+    #[test]
+    fn no_trigger_is_lost_when_daq_done_comes_between_arm_and_wait() {
+        let mut board = board("l0");
+        board.set_trigger_rate(1e6);
+        board.write_register(regs::SAMPLE_CONTROL, regs::EXTERNAL_TRIGGER).unwrap();
+        board.begin_account();
+        board.write_register(regs::ACQUISITION, regs::ACQUISITION_ARM).unwrap();
+        // The trigger fires and the (unpaced, instant) acquisition ends before anybody waits.
+        while board.read_register(regs::ACQUISITION).unwrap() & 3 != 0 {}
+        assert!(board.wait_daq_done(Duration::from_secs(5)).unwrap());
+        assert_eq!(board.trigger_account().unwrap().taken, 1);
+    }
+}

@@ -1,0 +1,117 @@
+//! What stands behind a device path, found out without changing anything.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use daqmeter_harness::Fault;
+use daqmeter_sys::sis8300;
+
+use super::regs::{self, Model};
+
+/// An understood device.
+#[derive(Debug)]
+pub enum Found {
+    /// The ESS driver: daqmeter drives it.
+    Ess {
+        /// Open for reading and writing.
+        file: File,
+        /// Identification register.
+        id: u32,
+    },
+    /// Struck's vendor driver, or slac-epics: same register ioctls, different waits and reads.
+    Struck,
+    /// A driver of the upciedev family, by the name that sysfs gives.
+    Upciedev {
+        /// Its name.
+        driver: String,
+    },
+}
+
+/// Probes a path.
+///
+/// # Errors
+/// When it is not there, not a device, or answers like nothing that is known.
+pub fn probe(device: &str) -> Result<Found, Fault> {
+    let refuse = |why: String| Fault::new(format!("{device}: {why}"));
+    let metadata = fs::metadata(device).map_err(|error| refuse(format!("{error}; see `daqmeter list` for what is there")))?;
+    let kind = metadata.file_type();
+    // Opening a FIFO would wait for its other end.
+    let not_a_device = [
+        (kind.is_dir(), "a directory"),
+        (kind.is_fifo(), "a FIFO"),
+        (kind.is_socket(), "a socket"),
+        (kind.is_block_device(), "a block device"),
+    ];
+    if let Some((_, what)) = not_a_device.iter().find(|(is, _)| *is) {
+        return Err(refuse(format!("is {what}, not a digitizer")));
+    }
+    if let Some(driver) = upciedev_driver(device, metadata.rdev()) {
+        return Ok(Found::Upciedev { driver });
+    }
+    let file = OpenOptions::new().read(true).write(true).open(device).map_err(|error| {
+        refuse(format!("{error}{}", if error.raw_os_error() == Some(13) { " (are you in the device's group?)" } else { "" }))
+    })?;
+    let id = sis8300::read_register(&file, regs::ID)
+        .map_err(|error| refuse(format!("not a digitizer: it does not answer a register read ({})", error.source)))?;
+    if Model::from_id(id).is_none() {
+        return Err(refuse(format!("answers, but its identification register is {id:#010x}, not 0x8300xxxx to 0x8303xxxx")));
+    }
+    // Releasing waiters when there are none changes nothing. The command's size (12 bytes) is the ESS driver's own.
+    match sis8300::release_irq(&file) {
+        Ok(()) => Ok(Found::Ess { file, id }),
+        Err(error) if matches!(error.errno(), Some(22 | 25)) => Ok(Found::Struck),
+        Err(error) => Err(refuse(format!("{error}"))),
+    }
+}
+
+/// The upciedev family's node names are `sis8300s<N>`, and sysfs names its driver. No ioctl is tried: their numbers mean
+/// different things in each fork.
+fn upciedev_driver(device: &str, rdev: u64) -> Option<String> {
+    let (major, minor) = ((rdev >> 8) & 0xFFF, (rdev & 0xFF) | ((rdev >> 12) & 0xFFF00));
+    let link = fs::read_link(format!("/sys/dev/char/{major}:{minor}/device/driver")).ok();
+    let by_sysfs = link.and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
+    if let Some(driver) = by_sysfs
+        && driver.contains("pciedev")
+    {
+        return Some(driver);
+    }
+    let name = device.rsplit('/').next()?;
+    let number = name.strip_prefix("sis8300s")?;
+    (!number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())).then(|| format!("{name} (by its name)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(path: &str) -> String {
+        probe(path).err().map(|fault| fault.0).unwrap_or_default()
+    }
+
+    #[test]
+    fn what_is_no_device_is_refused_by_what_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(refusal(dir.path().to_str().unwrap()).contains("is a directory"));
+        let file = dir.path().join("plain");
+        fs::write(&file, "hello").unwrap();
+        assert!(refusal(file.to_str().unwrap()).contains("does not answer a register read"));
+        assert!(refusal("/dev/null").contains("does not answer a register read"));
+        assert!(refusal("/nonexistent/sis8300-4").contains("daqmeter list"));
+    }
+
+    #[test]
+    fn a_fifo_is_refused_without_waiting_for_its_other_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+        assert!(made.success());
+        assert!(refusal(fifo.to_str().unwrap()).contains("is a FIFO"));
+    }
+
+    #[test]
+    fn upciedev_nodes_are_known_by_name() {
+        assert!(upciedev_driver("/dev/sis8300s4", 0).is_some());
+        assert!(upciedev_driver("/dev/sis8300-4", 0).is_none());
+        assert!(upciedev_driver("/dev/sis8300s", 0).is_none());
+    }
+}

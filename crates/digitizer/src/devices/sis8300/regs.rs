@@ -1,0 +1,131 @@
+//! Registers of the SIS8300 family, by 32-bit word offset. Sources: Struck SIS8300-KU, -L and -L2 user manuals (register
+//! chapters), as restated in the project's reference, section 2.4.
+
+/// Identification: 31:16 model, 15:8 firmware version, 7:0 revision.
+pub const ID: u32 = 0x00;
+/// Serial number, 15:0.
+pub const SERIAL: u32 = 0x01;
+/// Firmware options.
+pub const OPTIONS: u32 = 0x05;
+/// Acquisition control (write) and status (read).
+pub const ACQUISITION: u32 = 0x10;
+/// Write: start at once.
+pub const ACQUISITION_START: u32 = 1 << 0;
+/// Write: arm for the external trigger.
+pub const ACQUISITION_ARM: u32 = 1 << 1;
+/// Write: reset the acquisition logic.
+pub const ACQUISITION_RESET: u32 = 1 << 2;
+/// Read: sampling.
+pub const STATUS_SAMPLING: u32 = 1 << 0;
+/// Read: armed.
+pub const STATUS_ARMED: u32 = 1 << 1;
+/// Read: logic busy.
+pub const STATUS_BUSY: u32 = 1 << 4;
+/// Read: card memory is ready. The reset value of the register.
+pub const STATUS_MEMORY_READY: u32 = 1 << 7;
+/// Sample control: 9:0 disable channels 10..1, bit 10 internal trigger, bit 11 external trigger.
+pub const SAMPLE_CONTROL: u32 = 0x11;
+/// Bit of [`SAMPLE_CONTROL`].
+pub const EXTERNAL_TRIGGER: u32 = 1 << 11;
+/// MLVDS lines: 15:8 trigger enable, 7:0 falling edge.
+pub const MLVDS: u32 = 0x12;
+/// First of ten: memory block (16 samples) at which a channel starts; after acquisition, where it ended.
+pub const CHANNEL_ADDRESS: u32 = 0x120;
+/// Samples per channel in blocks of 16, minus one.
+pub const SAMPLE_LENGTH: u32 = 0x12A;
+/// Read DMA: card source byte address, length, control (bit 0 start, and running).
+pub const DMA_READ_SOURCE: u32 = 0x202;
+/// Length in bytes.
+pub const DMA_READ_LENGTH: u32 = 0x203;
+/// Control.
+pub const DMA_READ_CONTROL: u32 = 0x204;
+/// Byte swap of read DMA data.
+pub const BYTE_SWAP: u32 = 0x205;
+/// Write DMA: card destination.
+pub const DMA_WRITE_DESTINATION: u32 = 0x212;
+/// Write DMA: length, a power of two and at least 64.
+pub const DMA_WRITE_LENGTH: u32 = 0x213;
+/// Interrupt enable (J/K: bit sets, bit + 16 clears).
+pub const IRQ_ENABLE: u32 = 0x220;
+/// Interrupt status.
+pub const IRQ_STATUS: u32 = 0x221;
+/// Interrupt clear.
+pub const IRQ_CLEAR: u32 = 0x222;
+/// Read DMA done.
+pub const IRQ_READ_DMA: u32 = 1 << 0;
+/// Write DMA done.
+pub const IRQ_WRITE_DMA: u32 = 1 << 1;
+/// DAQ done.
+pub const IRQ_DAQ_DONE: u32 = 1 << 14;
+/// Enables writes to card memory.
+pub const MEMORY_WRITE_ENABLE: u32 = 0x230;
+
+/// Channels of a board.
+pub const CHANNELS: u32 = 10;
+/// Samples in a memory block (256 bits).
+pub const BLOCK_SAMPLES: u64 = 16;
+
+/// Models of the family, by register [`ID`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Model {
+    /// SIS8300.
+    Sis8300,
+    /// SIS8300-L.
+    L,
+    /// SIS8300-L2.
+    L2,
+    /// SIS8300-KU.
+    Ku,
+}
+
+impl Model {
+    /// All models.
+    pub const ALL: [Model; 4] = [Model::Sis8300, Model::L, Model::L2, Model::Ku];
+
+    /// Bits 31:16 of the identification register.
+    pub fn code(self) -> u32 {
+        match self {
+            Model::Sis8300 => 0x8300,
+            Model::L => 0x8301,
+            Model::L2 => 0x8302,
+            Model::Ku => 0x8303,
+        }
+    }
+
+    /// The model with that identification register.
+    pub fn from_id(id: u32) -> Option<Model> {
+        Model::ALL.into_iter().find(|model| model.code() == id >> 16)
+    }
+
+    /// Product name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Model::Sis8300 => "SIS8300",
+            Model::L => "SIS8300-L",
+            Model::L2 => "SIS8300-L2",
+            Model::Ku => "SIS8300-KU",
+        }
+    }
+
+    /// Sample memory. The first model has 512 MiB, or 1 GiB with firmware option bit 8.
+    pub fn memory_bytes(self, options: u32) -> u64 {
+        match self {
+            Model::Sis8300 if options & (1 << 8) == 0 => 512 << 20,
+            Model::Sis8300 => 1 << 30,
+            Model::L | Model::L2 | Model::Ku => 2 << 30,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_are_known_by_their_identification() {
+        assert_eq!(Model::from_id(0x8303_1001), Some(Model::Ku));
+        assert_eq!(Model::from_id(0x8302_1809), Some(Model::L2));
+        assert_eq!(Model::from_id(0xFFFF_FFFF), None);
+        assert_eq!(Model::Sis8300.memory_bytes(1 << 8), 1 << 30);
+    }
+}

@@ -1,0 +1,704 @@
+//! Read-out and conversion of one or many boards, one thread each, as an engine of the harness.
+//!
+//! Stages follow the original: all read-outs, then all passes of the conversion (`-N`); with a trigger loop (`-l`) each pass
+//! waits, reads out and converts. With `block_bytes`, read-out and conversion are fused block by block through a buffer that
+//! stays in the second-level cache.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Session, StageSpec, Tally};
+use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn, oracle};
+use daqmeter_kernels::{Isa, Store};
+use daqmeter_record::{Counter, Ledger, Limit, Param, Workload};
+use daqmeter_sys::memory::{Buffer, Pages};
+
+use crate::daq::{Completion, Daq};
+use crate::devices::emulated::{EmulatedCrate, Profile};
+use crate::devices::sis8300::regs;
+use crate::devices::{self, Board, EMULATED_PREFIX};
+use crate::function::{self, ConversionParams, Function};
+
+/// Samples that the original rounds up to.
+const SAMPLES_MULTIPLE: u64 = 16;
+/// Name of the stage that waits for the trigger.
+pub const WAIT_STAGE: &str = "wait_trigger";
+
+/// The engine. Boards are opened by name for each workload.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DigitizerEngine {
+    /// Size of the last-level cache, for the choice of stores; zero when unknown.
+    pub last_level_bytes: u64,
+}
+
+/// What a workload asks for, checked.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Device names, ranges expanded.
+    pub devices: Vec<String>,
+    /// Samples per read, rounded up to 16.
+    pub samples: u64,
+    /// Stages.
+    pub functions: Vec<Function>,
+    /// Conversion parameters.
+    pub params: ConversionParams,
+    /// Read through a mapped DMA buffer.
+    pub mmap: bool,
+    /// How to wait; none does not acquire at all.
+    pub completion: Option<Completion>,
+    /// Trigger.
+    pub trigger_rate_hz: Option<f64>,
+    /// Fused block in samples; none is unfused.
+    pub block_samples: Option<usize>,
+    /// Instruction set.
+    pub isa: Isa,
+    /// Kind of stores; none chooses by footprint.
+    pub store: Option<Store>,
+    /// Timing of emulated boards.
+    pub paced: bool,
+    /// Profile of emulated boards.
+    pub profile: Profile,
+}
+
+fn int_or(workload: &Workload, name: &str, default: u64) -> Result<u64, Fault> {
+    if workload.params.contains_key(name) { Ok(workload.int(name)?) } else { Ok(default) }
+}
+
+fn float_or(workload: &Workload, name: &str, default: f64) -> Result<f64, Fault> {
+    if workload.params.contains_key(name) { Ok(workload.float(name)?) } else { Ok(default) }
+}
+
+fn text_or<'a>(workload: &'a Workload, name: &str, default: &'a str) -> Result<&'a str, Fault> {
+    if workload.params.contains_key(name) { Ok(workload.text(name)?) } else { Ok(default) }
+}
+
+/// Parses `1.15` into m and n.
+fn parse_qmn(workload: &Workload, name: &str, default: Qmn) -> Result<Qmn, Fault> {
+    let Some(Param::Text(text)) = workload.params.get(name) else { return Ok(default) };
+    let bits = || -> Option<Qmn> {
+        let (m, n) = text.split_once('.')?;
+        Qmn::new(m.parse().ok()?, n.parse().ok()?, default.is_signed())
+    };
+    let problem = format!("is `{text}`; m.n with 1 to 63 bits in all is wanted, e.g. {}.{}", default.int_bits(), default.frac_bits());
+    bits().ok_or_else(|| workload.error(name, problem).into())
+}
+
+pub(crate) fn parse_isa(workload: &Workload) -> Result<Isa, Fault> {
+    match text_or(workload, "isa", "best")? {
+        "best" => Ok(Isa::best()),
+        name => Isa::from_name(name).filter(|isa| isa.is_available()).ok_or_else(|| {
+            let here: Vec<&str> = Isa::available().map(Isa::name).collect();
+            workload.error("isa", format!("is `{name}`; this CPU has {}", here.join(", "))).into()
+        }),
+    }
+}
+
+pub(crate) fn parse_store(workload: &Workload) -> Result<Option<Store>, Fault> {
+    match text_or(workload, "store", "by-footprint")? {
+        "by-footprint" => Ok(None),
+        "cached" => Ok(Some(Store::Cached)),
+        "non-temporal" => Ok(Some(Store::NonTemporal)),
+        other => Err(workload.error("store", format!("is `{other}`; by-footprint, cached or non-temporal is wanted")).into()),
+    }
+}
+
+pub(crate) fn parse_conversions(workload: &Workload, samples: u64) -> Result<ConversionParams, Fault> {
+    let offset = int_or(workload, "dec_offset", 0)?;
+    let factor = int_or(workload, "dec_factor", 1)?;
+    if factor == 0 {
+        return Err(workload.error("dec_factor", "is 0; decimation keeps every first, second, ... sample: 1 or more").into());
+    }
+    if offset >= samples || factor > samples {
+        let name = if offset >= samples { "dec_offset" } else { "dec_factor" };
+        let found = if offset >= samples { offset } else { factor };
+        return Err(workload.error(name, format!("is {found}, past the {samples} samples of a read")).into());
+    }
+    let finite = |name: &str, default: f64| -> Result<f64, Fault> {
+        let value = float_or(workload, name, default)?;
+        if value.is_finite() { Ok(value) } else { Err(workload.error(name, format!("is {value}; a finite number is wanted")).into()) }
+    };
+    let to_usize = |value: u64| usize::try_from(value).expect("below the number of samples");
+    Ok(ConversionParams {
+        decimation: Decimation { offset: to_usize(offset), factor: to_usize(factor) },
+        scale_factor: finite("scale_factor", 1.0)?,
+        scale_offset: finite("scale_offset", 0.0)?,
+        fast: workload.flag("fast"),
+        unsigned_format: parse_qmn(workload, "unsigned_q", Qmn::MAGNITUDE)?,
+        signed_format: parse_qmn(workload, "signed_q", Qmn::PHASE)?,
+    })
+}
+
+impl Request {
+    /// Checks a workload.
+    ///
+    /// # Errors
+    /// Names the parameter, what it is and what is wanted.
+    pub fn parse(workload: &Workload) -> Result<Request, Fault> {
+        let mut devices = Vec::new();
+        for name in workload.text("devices")?.split(' ').filter(|name| !name.is_empty()) {
+            devices.extend(devices::expand(name)?);
+        }
+        if let Some((at, twice)) = devices.iter().enumerate().find(|(at, name)| devices[..*at].contains(name)) {
+            return Err(Fault::new(format!("`{twice}` is named twice (place {}): one thread drives a board", at + 1)));
+        }
+        let samples = workload.int("samples")?;
+        if samples == 0 || samples > 1 << 30 {
+            let problem = format!("is {samples}; 1 to {} fit the card's memory", 1 << 30);
+            return Err(workload.error("samples", problem).into());
+        }
+        let samples = samples.next_multiple_of(SAMPLES_MULTIPLE);
+        let number = int_or(workload, "function", 0)?;
+        let functions = Function::stages(number).ok_or_else(|| {
+            Fault::from(workload.error("function", format!("is {number}; 0 to 8, 99 or 100 is wanted")))
+        })?;
+        let block_bytes = int_or(workload, "block_bytes", 0)?;
+        let trigger_rate_hz = float_or(workload, "trigger_rate_hz", 0.0)?;
+        Ok(Request {
+            devices,
+            samples,
+            functions,
+            params: parse_conversions(workload, samples)?,
+            mmap: parse_access(workload)?,
+            completion: parse_completion(workload)?,
+            trigger_rate_hz: (trigger_rate_hz > 0.0).then_some(trigger_rate_hz),
+            block_samples: parse_block(workload, block_bytes, samples)?,
+            isa: parse_isa(workload)?,
+            store: parse_store(workload)?,
+            paced: !workload.flag("unpaced"),
+            profile: Profile::load(text_or(workload, "profile", "ess-2017")?).map_err(|error| Fault::new(error.to_string()))?,
+        })
+    }
+
+    fn raw_bytes(&self) -> u64 {
+        self.samples * 2
+    }
+}
+
+fn parse_access(workload: &Workload) -> Result<bool, Fault> {
+    match int_or(workload, "access", 0)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(workload.error("access", format!("is {other}; 0 (read) or 1 (mmap) is wanted")).into()),
+    }
+}
+
+fn parse_completion(workload: &Workload) -> Result<Option<Completion>, Fault> {
+    match text_or(workload, "completion", "none")? {
+        "none" => Ok(None),
+        "interrupt" => Ok(Some(Completion::Interrupt)),
+        "poll" => {
+            let interval = float_or(workload, "poll_interval_us", 1.0)?;
+            if !(0.0..=1e9).contains(&interval) {
+                return Err(workload.error("poll_interval_us", format!("is {interval}; 0 to 1e9 is wanted")).into());
+            }
+            Ok(Some(Completion::Poll { interval: Duration::from_secs_f64(interval * 1e-6) }))
+        }
+        other => Err(workload.error("completion", format!("is `{other}`; none, poll or interrupt is wanted")).into()),
+    }
+}
+
+/// Blocks are whole card blocks, and whole multiples of the decimation factor so that each converts on its own.
+fn parse_block(workload: &Workload, block_bytes: u64, samples: u64) -> Result<Option<usize>, Fault> {
+    if block_bytes == 0 {
+        return Ok(None);
+    }
+    if block_bytes < 64 {
+        return Err(workload.error("block_bytes", format!("is {block_bytes}; at least 64 is wanted")).into());
+    }
+    let decimates = int_or(workload, "dec_factor", 1)? > 1 || int_or(workload, "dec_offset", 0)? > 0;
+    let unit = if decimates { int_or(workload, "dec_factor", 1)?.max(1) * SAMPLES_MULTIPLE } else { SAMPLES_MULTIPLE };
+    let block_samples = (block_bytes / 2 / unit).max(1) * unit;
+    Ok(Some(usize::try_from(block_samples.min(samples)).expect("at most the samples of a read")))
+}
+
+impl Engine for DigitizerEngine {
+    fn name(&self) -> &'static str {
+        "digitizer"
+    }
+
+    fn description(&self) -> &'static str {
+        "reads digitizer boards in parallel and converts their samples"
+    }
+
+    fn probe(&self) -> Availability {
+        // Emulated boards are always there; a real one that is not is refused by name when it is opened.
+        Availability::Ready
+    }
+
+    fn target(&self, workload: &Workload) -> String {
+        workload.text("devices").unwrap_or("none").to_owned()
+    }
+
+    fn is_emulated(&self, workload: &Workload) -> bool {
+        workload.text("devices").is_ok_and(|devices| devices.split(' ').any(|name| name.starts_with(EMULATED_PREFIX)))
+    }
+
+    fn example(&self) -> Workload {
+        Workload::new("digitizer").with("devices", "emu:l0 emu:ku0").with("samples", 3200_u64).with("function", 99_u64).with("unpaced", true)
+    }
+
+    fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
+        let request = Request::parse(workload)?;
+        let crate_ = EmulatedCrate::new(request.profile.clone(), request.paced);
+        let open = |device: &String| -> Result<Box<dyn Session>, Fault> {
+            Ok(Box::new(BoardSession::new(device, &request, &crate_, self.last_level_bytes)?))
+        };
+        request.devices.iter().map(open).collect()
+    }
+}
+
+/// One step of a lane.
+#[derive(Clone, Debug)]
+enum Work {
+    WaitTrigger,
+    Readout,
+    Convert(Function, Converter),
+    /// Read-out and conversion block by block.
+    Fused(Function, Converter),
+    WritePattern,
+}
+
+struct BoardSession {
+    board: Box<dyn Board>,
+    daq: Daq,
+    request: Request,
+    work: Vec<Work>,
+    raw: Option<Buffer>,
+    out: Option<Buffer>,
+    bytes: Ledger,
+    last_done: Option<usize>,
+}
+
+impl BoardSession {
+    fn new(device: &str, request: &Request, crate_: &Arc<EmulatedCrate>, last_level_bytes: u64) -> Result<Self, Fault> {
+        let mut board = devices::open(device, crate_)?;
+        let memory_bytes = board.identity().memory_bytes;
+        if request.raw_bytes() > memory_bytes {
+            return Err(Fault::new(format!(
+                "{device}: {} samples need {} bytes of its {memory_bytes}",
+                request.samples,
+                request.raw_bytes()
+            )));
+        }
+        if request.mmap {
+            board.map_dma(to_usize(request.raw_bytes()))?;
+        }
+        let work = plan(request, last_level_bytes)?;
+        let daq = Daq::new(request.completion.unwrap_or(Completion::Interrupt), request.trigger_rate_hz);
+        let (request, bytes) = (request.clone(), Ledger::new("bytes"));
+        Ok(BoardSession { board, daq, request, work, raw: None, out: None, bytes, last_done: None })
+    }
+
+    fn samples(&self) -> usize {
+        to_usize(self.request.samples)
+    }
+
+    /// One read of the whole acquisition.
+    fn read_out(&mut self) -> Result<(), Fault> {
+        let bytes = to_usize(self.request.raw_bytes());
+        let delivered = if self.request.mmap {
+            self.board.read_mapped(0, bytes)?
+        } else {
+            let raw = self.raw.as_mut().expect("prepared");
+            self.board.read(0, raw.slice_mut::<u8>(bytes))?
+        };
+        self.book(bytes, delivered)
+    }
+
+    fn book(&mut self, asked: usize, delivered: usize) -> Result<(), Fault> {
+        self.bytes.issued += asked as u64;
+        self.bytes.delivered += delivered as u64;
+        self.bytes.lose("short read", (asked - delivered.min(asked)) as u64);
+        if delivered == asked {
+            return Ok(());
+        }
+        Err(Fault::new(format!("short read: {delivered} of {asked} bytes")))
+    }
+
+    fn convert(&mut self, converter: &Converter) {
+        let samples = self.samples();
+        let kept = converter.decimation().kept(samples);
+        let raw = match self.request.mmap {
+            true => self.board.mapped(samples),
+            false => self.raw.as_ref().expect("prepared").slice::<u16>(samples),
+        };
+        convert_into(converter, raw, self.out.as_mut().expect("prepared"), 0, kept);
+    }
+
+    /// Reads and converts block by block. The raw buffer holds one block and stays in the cache.
+    fn fused(&mut self, converter: &Converter) -> Result<(), Fault> {
+        let (samples, block) = (self.samples(), self.request.block_samples.expect("fused only with a block"));
+        let decimation = converter.decimation();
+        let mut first = 0;
+        let mut written = 0;
+        while first < samples {
+            // The decimation offset shifts the blocks, so that each begins with a sample that is kept.
+            let skip = if first == 0 { decimation.offset } else { 0 };
+            let len = (block + skip).min(samples - first);
+            let raw = self.raw.as_mut().expect("prepared");
+            let delivered = self.board.read(first as u64 * 2, raw.slice_mut::<u8>(len * 2))?;
+            self.book(len * 2, delivered)?;
+            let block_samples = &self.raw.as_ref().expect("prepared").slice::<u16>(len)[skip.min(len)..];
+            let kept = Decimation { offset: 0, ..decimation }.kept(block_samples.len());
+            convert_into(&converter.without_offset(), block_samples, self.out.as_mut().expect("prepared"), written, kept);
+            written += kept;
+            first += len;
+        }
+        Ok(())
+    }
+
+    fn write_pattern(&mut self) -> Result<(), Fault> {
+        let bytes = to_usize(self.request.raw_bytes());
+        let raw = self.raw.as_ref().expect("prepared");
+        self.board.write_register(regs::MEMORY_WRITE_ENABLE, 1)?;
+        let taken = self.board.write(0, raw.slice::<u8>(bytes))?;
+        self.board.write_register(regs::MEMORY_WRITE_ENABLE, 0)?;
+        self.book(bytes, taken)
+    }
+
+    /// Compares the raw samples with what the board must hold, where anybody knows that.
+    fn check_raw(&self) -> Result<(), Fault> {
+        let samples = self.samples();
+        let raw = match self.request.mmap {
+            true => self.board.mapped(samples),
+            false => self.raw.as_ref().expect("prepared").slice::<u16>(samples),
+        };
+        for (index, &found) in raw.iter().enumerate() {
+            match self.board.expected_sample(index as u64) {
+                None => return Ok(()),
+                Some(expected) if expected == found => {}
+                Some(expected) => {
+                    return Err(Fault::new(format!("sample {index} is {found:#06x}, the board holds {expected:#06x}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares converted samples with the scalar oracle on the raw samples behind them.
+    fn check_converted(&mut self, converter: &Converter, fused: bool) -> Result<(), Fault> {
+        let samples = self.samples();
+        let whole: Vec<u16>;
+        let raw: &[u16] = if fused {
+            // The raw buffer holds the last block only: fetch the whole once more.
+            let mut bytes = vec![0; samples * 2];
+            self.board.read(0, &mut bytes)?;
+            whole = bytes.as_chunks::<2>().0.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
+            &whole
+        } else if self.request.mmap {
+            self.board.mapped(samples)
+        } else {
+            self.raw.as_ref().expect("prepared").slice::<u16>(samples)
+        };
+        let expected = oracle::bits(converter.conversion(), converter.decimation(), raw);
+        let out = self.out.as_ref().expect("prepared");
+        let found = |index: usize| match converter.conversion().out_bytes() {
+            8 => out.slice::<f64>(expected.len())[index].to_bits(),
+            _ => u64::from(out.slice::<f32>(expected.len())[index].to_bits()),
+        };
+        match (0..expected.len()).find(|&index| found(index) != expected[index]) {
+            None => Ok(()),
+            Some(index) => {
+                let (found, expected) = (found(index), expected[index]);
+                Err(Fault::new(format!("converted sample {index} has bits {found:#x}, the oracle says {expected:#x}")))
+            }
+        }
+    }
+
+    fn check_pattern(&mut self) -> Result<(), Fault> {
+        let mut back = vec![0; to_usize(self.request.raw_bytes())];
+        self.board.read(0, &mut back)?;
+        match back.iter().enumerate().find(|&(at, &byte)| byte != function::pattern_byte(at)) {
+            None => Ok(()),
+            Some((at, byte)) => {
+                let expected = function::pattern_byte(at);
+                Err(Fault::new(format!("byte {at} reads back as {byte}, {expected} was written")))
+            }
+        }
+    }
+
+    fn check(&mut self, stage: usize) -> Result<(), Fault> {
+        match self.work[stage].clone() {
+            Work::WaitTrigger => Ok(()),
+            Work::Readout => self.check_raw(),
+            Work::Convert(_, converter) => self.check_converted(&converter, false),
+            Work::Fused(_, converter) => self.check_converted(&converter, true),
+            Work::WritePattern => self.check_pattern(),
+        }
+    }
+
+    fn out_bytes(&self) -> usize {
+        let bytes = |work: &Work| match work {
+            Work::Convert(_, converter) | Work::Fused(_, converter) => {
+                converter.decimation().kept(self.samples()) * converter.conversion().out_bytes()
+            }
+            _ => 0,
+        };
+        self.work.iter().map(bytes).max().unwrap_or(0)
+    }
+
+    fn conversion_stage(&self, name: String, converter: &Converter) -> StageSpec {
+        let kept = converter.decimation().kept(self.samples()) as u64;
+        let out_bytes = converter.conversion().out_bytes() as u64;
+        let raw_bytes = self.request.raw_bytes();
+        let stride_bytes = 2 * converter.decimation().factor as u64;
+        StageSpec {
+            limit: Some(LimitSpec::memory(raw_bytes, stride_bytes, out_bytes)),
+            ..StageSpec::new(name, raw_bytes, raw_bytes + kept * out_bytes)
+        }
+    }
+
+    fn readout_limit(&self) -> Option<LimitSpec> {
+        match self.board.known_limit() {
+            Some((rate_bytes_per_s, how)) => {
+                let name = format!("link of {}", self.board.identity().model.name());
+                Some(LimitSpec::Given(Limit { name, rate_bytes_per_s, how }))
+            }
+            // An unpaced emulated board is memory; what a real one could do is its link, which the host does not tell here.
+            None if self.board.identity().emulated => Some(LimitSpec::memory(self.request.raw_bytes(), 1, 1)),
+            None => None,
+        }
+    }
+}
+
+/// The stages of a request.
+fn plan(request: &Request, last_level_bytes: u64) -> Result<Vec<Work>, Fault> {
+    let converter = |function: Function| -> Result<Option<Converter>, Fault> {
+        let Some((conversion, decimation)) = request.params.of(function) else { return Ok(None) };
+        let footprint = request.raw_bytes() + (decimation.kept(to_usize(request.samples)) * conversion.out_bytes()) as u64;
+        let store = request.store.unwrap_or_else(|| Store::for_footprint(footprint, last_level_bytes));
+        let made = Converter::new(conversion, decimation, request.isa, store);
+        made.map(Some).ok_or_else(|| Fault::new(format!("no {} kernel for {conversion:?} here", request.isa.name())))
+    };
+    let mut work = Vec::new();
+    if request.completion.is_some() {
+        work.push(Work::WaitTrigger);
+    }
+    for &function in &request.functions {
+        match (function, request.block_samples, converter(function)?) {
+            (Function::WritePattern, ..) => work.push(Work::WritePattern),
+            (_, Some(_), Some(converter)) => work.push(Work::Fused(function, converter)),
+            (_, None, Some(converter)) => work.push(Work::Convert(function, converter)),
+            (_, Some(_), None) if request.functions.len() > 1 => {}
+            (_, _, None) => work.push(Work::Readout),
+        }
+    }
+    Ok(work)
+}
+
+fn to_usize(value: u64) -> usize {
+    usize::try_from(value).expect("at most 2^31 bytes, checked with the request")
+}
+
+/// Converts into `out` from element `at` on.
+fn convert_into(converter: &Converter, raw: &[u16], out: &mut Buffer, at: usize, kept: usize) {
+    match converter.conversion() {
+        Conversion::QmnF64(_) => converter.convert(raw, Out::F64(&mut out.slice_mut::<f64>(at + kept)[at..])),
+        _ => converter.convert(raw, Out::F32(&mut out.slice_mut::<f32>(at + kept)[at..])),
+    }
+}
+
+impl Session for BoardSession {
+    fn device(&self) -> String {
+        self.board.identity().device.clone()
+    }
+
+    fn stages(&self) -> Vec<StageSpec> {
+        let raw_bytes = self.request.raw_bytes();
+        let stage = |work: &Work| match work {
+            Work::WaitTrigger => StageSpec::new(WAIT_STAGE, 0, 0),
+            Work::Readout => StageSpec {
+                limit: self.readout_limit(),
+                ..StageSpec::new(Function::Readout.classic_name(), raw_bytes, 2 * raw_bytes)
+            },
+            Work::Convert(function, converter) => self.conversion_stage(function.classic_name().to_owned(), converter),
+            Work::Fused(function, converter) => {
+                self.conversion_stage(format!("readout+{}", function.classic_name()), converter)
+            }
+            Work::WritePattern => StageSpec {
+                once: true,
+                ..StageSpec::new(Function::WritePattern.classic_name(), raw_bytes, 2 * raw_bytes)
+            },
+        };
+        self.work.iter().map(stage).collect()
+    }
+
+    fn prepare(&mut self) -> Result<(), Fault> {
+        let fused_only = self.work.iter().all(|work| matches!(work, Work::Fused(..) | Work::WaitTrigger));
+        let raw_samples = match self.request.block_samples {
+            Some(block) if fused_only => (block + self.request.params.decimation.offset).min(self.samples()),
+            _ => self.samples(),
+        };
+        let mut raw = Buffer::new(raw_samples * 2, Pages::Transparent)?;
+        if self.work.iter().any(|work| matches!(work, Work::WritePattern)) {
+            for (at, byte) in raw.slice_mut::<u8>(raw_samples * 2).iter_mut().enumerate() {
+                *byte = function::pattern_byte(at);
+            }
+        }
+        self.raw = Some(raw);
+        self.out = Some(Buffer::new(self.out_bytes(), Pages::Transparent)?);
+        if self.request.completion.is_some() {
+            if let Some(rate_hz) = self.request.trigger_rate_hz {
+                self.board.set_trigger_rate(rate_hz);
+            }
+            self.daq.set_up(&mut *self.board, self.request.samples)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault> {
+        for _ in 0..operations {
+            match &self.work[stage] {
+                Work::WaitTrigger => self.daq.acquire(&mut *self.board)?,
+                Work::Readout => {
+                    self.read_out()?;
+                    self.daq.counts.read_out += 1;
+                }
+                Work::Convert(_, converter) => self.convert(&converter.clone()),
+                Work::Fused(_, converter) => {
+                    self.fused(&converter.clone())?;
+                    self.daq.counts.read_out += 1;
+                }
+                Work::WritePattern => self.write_pattern()?,
+            }
+            std::hint::black_box(&mut self.out);
+        }
+        self.last_done = Some(stage);
+        Ok(())
+    }
+
+    fn verify(&mut self) -> Result<(), Fault> {
+        // After the run only what the last stage left can be compared; before it, each stage works once and is compared.
+        if let Some(stage) = self.last_done.take() {
+            return self.check(stage);
+        }
+        for stage in 0..self.work.len() {
+            self.step(stage, 1)?;
+            self.check(stage)?;
+        }
+        self.last_done = None;
+        Ok(())
+    }
+
+    fn begin(&mut self) {
+        self.bytes = Ledger::new("bytes");
+        self.daq.begin_account(&mut *self.board);
+    }
+
+    fn tally(&mut self) -> Tally {
+        let mut tally = Tally { ledgers: vec![self.bytes.clone()], ..Tally::default() };
+        if self.request.completion.is_some() {
+            let counts = self.daq.counts;
+            tally.ledgers.push(self.daq.ledger(&mut *self.board));
+            tally.counters = vec![
+                Counter::count("register-reads", counts.register_reads),
+                Counter::count("interrupts", counts.interrupts),
+                Counter::count("lost-interrupts", counts.lost_interrupts),
+            ];
+        }
+        let (pages, node) = match &self.raw {
+            Some(raw) => (raw.pages(), raw.numa_node()),
+            None => return tally,
+        };
+        tally.numa_node = node;
+        if pages == Pages::Base {
+            tally.warnings.push("buffers are on base pages: TLB misses lower the rates; allow transparent huge pages".to_owned());
+        }
+        tally
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workload() -> Workload {
+        DigitizerEngine::default().example()
+    }
+
+    fn refusal(workload: Workload) -> String {
+        DigitizerEngine::default().open(&workload).err().map(|fault| fault.0).unwrap_or_default()
+    }
+
+    #[test]
+    fn digitizer_conforms() {
+        daqmeter_harness::conformance::run(&DigitizerEngine::default());
+    }
+
+    #[test]
+    fn fused_digitizer_conforms_with_any_decimation() {
+        struct Fused(Workload);
+        impl Engine for Fused {
+            fn name(&self) -> &'static str {
+                "fused"
+            }
+            fn description(&self) -> &'static str {
+                "the digitizer engine with fused blocks"
+            }
+            fn probe(&self) -> Availability {
+                Availability::Ready
+            }
+            fn target(&self, _: &Workload) -> String {
+                "test".into()
+            }
+            fn example(&self) -> Workload {
+                self.0.clone()
+            }
+            fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
+                DigitizerEngine::default().open(workload)
+            }
+        }
+        for (offset, factor) in [(0_u64, 1_u64), (7, 1), (0, 10), (13, 3)] {
+            let workload = workload().with("block_bytes", 1000_u64).with("dec_offset", offset).with("dec_factor", factor);
+            daqmeter_harness::conformance::run(&Fused(workload));
+        }
+    }
+
+    #[test]
+    fn bad_requests_name_the_parameter_and_what_is_wanted() {
+        for (name, value, says) in [
+            ("samples", Param::Int(0), "1 to 1073741824"),
+            ("samples", Param::Int(1 << 31), "1 to 1073741824"),
+            ("dec_factor", Param::Int(0), "1 or more"),
+            ("dec_offset", Param::Int(4000), "past the 3200 samples"),
+            ("dec_factor", Param::Int(4000), "past the 3200 samples"),
+            ("function", Param::Int(9), "0 to 8, 99 or 100"),
+            ("access", Param::Int(2), "0 (read) or 1 (mmap)"),
+            ("scale_factor", Param::Float(f64::NAN), "finite"),
+            ("completion", Param::Text("telepathy".into()), "poll or interrupt"),
+            ("isa", Param::Text("mmx".into()), "this CPU has"),
+            ("store", Param::Text("heap".into()), "by-footprint"),
+            ("unsigned_q", Param::Text("9".into()), "m.n"),
+            ("unsigned_q", Param::Text("40.40".into()), "1 to 63 bits"),
+            ("block_bytes", Param::Int(3), "at least 64"),
+            ("profile", Param::Text("/nonexistent".into()), "ess-2017"),
+            ("devices", Param::Text("emu:l0 emu:l0".into()), "named twice"),
+            ("devices", Param::Text("emu:zz".into()), "emu:l0"),
+        ] {
+            let found = refusal(workload().with(name, value.clone()));
+            assert!(found.contains(says), "{name}={value}: {found}");
+        }
+    }
+
+    #[test]
+    fn samples_round_up_to_sixteen() {
+        let request = Request::parse(&workload().with("samples", 17_u64)).unwrap();
+        assert_eq!(request.samples, 32);
+    }
+
+    #[test]
+    fn every_option_of_the_original_reaches_the_stages() {
+        let names = |workload: Workload| -> Vec<String> {
+            let sessions = DigitizerEngine::default().open(&workload).unwrap();
+            sessions[0].stages().into_iter().map(|stage| stage.name).collect()
+        };
+        let one = || workload().with("devices", "emu:l0");
+        assert_eq!(names(one().with("function", 0_u64)), ["func_readout"]);
+        assert_eq!(names(one().with("function", 5_u64)), ["func_readout", "func_umn2double"]);
+        assert_eq!(names(one().with("function", 100_u64)), ["func_pattern"]);
+        let looped = one().with("function", 4_u64).with("completion", "poll");
+        assert_eq!(names(looped), ["wait_trigger", "func_readout", "func_no_decsca"]);
+        let fused = one().with("function", 4_u64).with("block_bytes", 65_536_u64);
+        assert_eq!(names(fused), ["readout+func_no_decsca"]);
+    }
+}
