@@ -390,19 +390,13 @@ impl BoardSession {
         } else {
             self.raw.as_ref().expect("prepared").slice::<u16>(samples)
         };
-        let expected = oracle::bits(converter.conversion(), converter.decimation(), raw);
-        let out = self.out.as_ref().expect("prepared");
-        let found = |index: usize| match converter.conversion().out_bytes() {
-            8 => out.slice::<f64>(expected.len())[index].to_bits(),
-            _ => u64::from(out.slice::<f32>(expected.len())[index].to_bits()),
+        let kept = converter.decimation().kept(samples);
+        let out = self.out.as_mut().expect("prepared");
+        let converted = match converter.conversion() {
+            Conversion::QmnF64(_) => Out::F64(out.slice_mut(kept)),
+            _ => Out::F32(out.slice_mut(kept)),
         };
-        match (0..expected.len()).find(|&index| found(index) != expected[index]) {
-            None => Ok(()),
-            Some(index) => {
-                let (found, expected) = (found(index), expected[index]);
-                Err(Fault::new(format!("converted sample {index} has bits {found:#x}, the oracle says {expected:#x}")))
-            }
-        }
+        differs(converter, raw, &converted)
     }
 
     fn check_pattern(&mut self) -> Result<(), Fault> {
@@ -488,6 +482,16 @@ fn plan(request: &Request, last_level_bytes: u64) -> Result<Vec<Work>, Fault> {
 
 fn to_usize(value: u64) -> usize {
     usize::try_from(value).expect("at most 2^31 bytes, checked with the request")
+}
+
+/// A fault that names the first converted sample that is not the oracle's.
+pub(crate) fn differs(converter: &Converter, raw: &[u16], converted: &Out<'_>) -> Result<(), Fault> {
+    match oracle::first_difference(converter.conversion(), converter.decimation(), raw, converted) {
+        None => Ok(()),
+        Some((index, found, expected)) => {
+            Err(Fault::new(format!("converted sample {index} has bits {found:#x}, the oracle says {expected:#x}")))
+        }
+    }
 }
 
 /// Converts into `out` from element `at` on.

@@ -265,7 +265,7 @@ mod tests {
     }
 
     fn check(conversion: Conversion, decimation: Decimation, raw: &[u16], misalign: usize) {
-        let expected = oracle::bits(conversion, decimation, raw);
+        let expected: Vec<u64> = oracle::bits(conversion, decimation, raw).collect();
         for isa in Isa::available() {
             for store in [Store::Cached, Store::NonTemporal] {
                 let converter = Converter::new(conversion, decimation, isa, store).unwrap();

@@ -1,7 +1,7 @@
 //! The arithmetic as the source document defines it, one sample at a time, with its divisions and comparisons in doubles.
 //! Every kernel is compared with this to the bit.
 
-use super::{Conversion, Decimation, Qmn};
+use super::{Conversion, Decimation, Out, Qmn};
 
 /// One sample by the document's Q-format rule: fold when above `2^(m+n)/2 - 1`, then divide by `2^n`.
 pub fn qmn(raw: u16, format: Qmn) -> f64 {
@@ -26,16 +26,24 @@ pub fn to_f32(raw: u16, conversion: Conversion) -> Option<f32> {
 }
 
 /// All samples kept, as the bits of the result (f32 bits in the lower half), so that NaN and signed zero compare too.
-pub fn bits(conversion: Conversion, decimation: Decimation, raw: &[u16]) -> Vec<u64> {
-    (0..decimation.kept(raw.len()))
-        .map(|j| {
-            let sample = raw[j * decimation.factor + decimation.offset];
-            match conversion {
-                Conversion::QmnF64(format) => qmn(sample, format).to_bits(),
-                other => u64::from(to_f32(sample, other).expect("QmnF64 is handled above").to_bits()),
-            }
-        })
-        .collect()
+pub fn bits(conversion: Conversion, decimation: Decimation, raw: &[u16]) -> impl ExactSizeIterator<Item = u64> {
+    (0..decimation.kept(raw.len())).map(move |j| {
+        let sample = raw[j * decimation.factor + decimation.offset];
+        match conversion {
+            Conversion::QmnF64(format) => qmn(sample, format).to_bits(),
+            other => u64::from(to_f32(sample, other).expect("QmnF64 is handled above").to_bits()),
+        }
+    })
+}
+
+/// The first converted sample that differs from the oracle: its index, the bits found, and those expected.
+pub fn first_difference(conversion: Conversion, decimation: Decimation, raw: &[u16], found: &Out<'_>) -> Option<(usize, u64, u64)> {
+    let found = |index: usize| match found {
+        Out::F32(out) => u64::from(out[index].to_bits()),
+        Out::F64(out) => out[index].to_bits(),
+    };
+    let mut expected = bits(conversion, decimation, raw).enumerate();
+    expected.find(|&(index, expected)| found(index) != expected).map(|(index, expected)| (index, found(index), expected))
 }
 
 /// What f32 arithmetic costs against the document's double arithmetic, over all 65,536 codes.

@@ -1,0 +1,145 @@
+//! The real-device code against an emulated board behind a FUSE file. Needs root and /dev/fuse, so it only runs when
+//! `DAQMETER_FUSE_TESTS` is set, as `cargo xtask ci` does; without it each test says that it was left out.
+
+use std::fs::OpenOptions;
+use std::time::Duration;
+
+use daqmeter_digitizer::daq::{Completion, Daq};
+use daqmeter_digitizer::devices::emulated::{EmulatedCrate, Profile, pattern_sample};
+use daqmeter_digitizer::devices::sis8300::{Found, probe, regs};
+use daqmeter_digitizer::devices::{self, Board};
+use daqmeter_digitizer::serve::{Dialect, Served, serve};
+use daqmeter_digitizer::DigitizerEngine;
+use daqmeter_harness::{Context, Settings, StepPlan, measure};
+use daqmeter_record::{Outcome, Workload};
+
+struct Bench {
+    served: Served,
+    _dir: tempfile::TempDir,
+}
+
+impl Bench {
+    fn path(&self) -> &str {
+        self.served.path.to_str().expect("a temporary path is text")
+    }
+}
+
+fn bench(name: &str, dialect: Dialect, rate_hz: f64) -> Option<Bench> {
+    if std::env::var_os("DAQMETER_FUSE_TESTS").is_none() {
+        eprintln!("left out: set DAQMETER_FUSE_TESTS=1 (needs root and /dev/fuse); cargo xtask ci does");
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let crate_ = EmulatedCrate::new(Profile::default(), false);
+    let mut board = crate_.board(name, name).unwrap();
+    board.set_trigger_rate(rate_hz);
+    let served = serve(Box::new(board), &dir.path().join("sis8300-6"), dialect).unwrap();
+    Some(Bench { served, _dir: dir })
+}
+
+fn open(bench: &Bench) -> Box<dyn Board> {
+    devices::open(bench.path(), &EmulatedCrate::new(Profile::default(), false)).unwrap()
+}
+
+#[test]
+fn the_ess_driver_is_found_by_its_ioctls() {
+    let Some(bench) = bench("ku0", Dialect::Ess, 14.0) else { return };
+    assert!(matches!(probe(bench.path()).unwrap(), Found::Ess { id, .. } if id >> 16 == 0x8303));
+    assert_eq!(open(&bench).identity().model, regs::Model::Ku);
+}
+
+#[test]
+fn struck_s_own_driver_is_named_and_not_driven() {
+    let Some(bench) = bench("l0", Dialect::Struck, 14.0) else { return };
+    let crate_ = EmulatedCrate::new(Profile::default(), false);
+    let refused = devices::open(bench.path(), &crate_).err().unwrap().0;
+    assert!(refused.contains("Struck"), "{refused}");
+}
+
+#[test]
+fn lseek_and_read_deliver_what_lies_at_the_offset() {
+    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else { return };
+    let mut board = open(&bench);
+    for offset in [0_u64, 32, 6_000_000, 2_000_000_000] {
+        let mut bytes = vec![0; 3 << 20];
+        assert_eq!(board.read(offset, &mut bytes).unwrap(), bytes.len());
+        for (at, pair) in bytes.as_chunks::<2>().0.iter().enumerate() {
+            assert_eq!(u16::from_le_bytes(*pair), pattern_sample(offset / 2 + at as u64), "offset {offset} sample {at}");
+        }
+    }
+}
+
+#[test]
+fn writing_is_protected_and_reads_back() {
+    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else { return };
+    let mut board = open(&bench);
+    assert!(board.write(64, &[1; 64]).is_err(), "register 0x230 protects");
+    board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
+    board.write(64, &[42; 4096]).unwrap();
+    let mut back = [0; 4096];
+    board.read(64, &mut back).unwrap();
+    assert_eq!(back, [42; 4096]);
+}
+
+#[test]
+fn a_mapped_buffer_takes_reads() {
+    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else { return };
+    let mut board = open(&bench);
+    board.map_dma(65_536).unwrap();
+    assert_eq!(board.read_mapped(128, 65_536).unwrap(), 65_536);
+    let samples = board.mapped(32_768);
+    assert!(samples.iter().enumerate().all(|(at, &sample)| sample == pattern_sample(64 + at as u64)));
+}
+
+#[test]
+fn no_trigger_is_lost_to_a_driver_that_forgets_early_interrupts() {
+    let Some(bench) = bench("l0", Dialect::Ess, 500.0) else { return };
+    for completion in [Completion::Interrupt, Completion::Poll { interval: Duration::from_micros(1) }] {
+        let mut board = open(&bench);
+        let mut daq = Daq::new(completion, Some(500.0));
+        daq.set_up(&mut *board, 320).unwrap();
+        daq.begin_account(&mut *board);
+        for _ in 0..20 {
+            daq.acquire(&mut *board).unwrap();
+            daq.counts.read_out += 1;
+        }
+        let ledger = daq.ledger(&mut *board);
+        assert!(ledger.closes(), "{ledger}");
+        assert_eq!(ledger.delivered, 20);
+    }
+}
+
+#[test]
+fn a_whole_run_through_the_real_device_path_verifies_every_function() {
+    let Some(bench) = bench("l2-0", Dialect::Ess, 14.0) else { return };
+    let workload = Workload::new("digitizer").with("devices", bench.path()).with("samples", 100_000_u64).with("function", 99_u64);
+    let engine = DigitizerEngine::default();
+    let settings = Settings::new(StepPlan::ByStage(3), "test");
+    let record = measure(&engine, &workload, &settings, &Context::default(), None, &mut []).unwrap();
+    assert_eq!(record.outcome, Outcome::Ok);
+    assert!(!record.engine.emulated, "by its path it is a device like any other");
+    assert_eq!(record.lanes[0].stages.len(), 9);
+}
+
+#[test]
+fn a_board_that_disappears_fails_its_lane_while_the_other_finishes() {
+    let (Some(gone), Some(there)) = (bench("l0:gone-after=4", Dialect::Ess, 14.0), bench("l0", Dialect::Ess, 14.0)) else {
+        return;
+    };
+    let devices = format!("{} {}", gone.path(), there.path());
+    let workload = Workload::new("digitizer").with("devices", devices).with("samples", 1600_u64);
+    let settings = Settings::new(StepPlan::ByStage(20), "test");
+    let record = measure(&DigitizerEngine::default(), &workload, &settings, &Context::default(), None, &mut []).unwrap();
+    assert!(record.lanes[0].outcome.reason().unwrap().contains("No such device"), "{:?}", record.lanes[0].outcome);
+    assert_eq!(record.lanes[1].outcome, Outcome::Ok);
+    assert_eq!(record.lanes[1].stages[0].sample_ns.len(), 20);
+}
+
+#[test]
+fn the_file_is_gone_when_serving_ends() {
+    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else { return };
+    let path = bench.served.path.clone();
+    assert!(OpenOptions::new().read(true).open(&path).is_ok());
+    drop(bench);
+    assert!(!path.exists());
+}
