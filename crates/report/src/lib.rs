@@ -1,1 +1,22 @@
-//! x
+//! From records alone: aligned tables, the original's classic table, Markdown, CSV, and one self-contained HTML page.
+//!
+//! Knows no engine: what a figure shows is found in the records' workloads. Prints nothing itself; everything returns text.
+//! Begin with [`rows`].
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "numbers are rounded for display; nothing is computed from them afterwards"
+)]
+
+pub mod answers;
+pub mod classic;
+pub mod figures;
+pub mod html;
+pub mod rows;
+pub mod table;
+
+pub use answers::{Answer, answers};
+pub use figures::{Figure, figures};
+pub use html::page;
+pub use rows::{Row, rows};

@@ -1,0 +1,167 @@
+//! What the records say in plain words: the first thing on the page and the last thing in the terminal.
+
+use daqmeter_record::units::{show_bytes, significant};
+use daqmeter_record::{RunRecord, Stage};
+use serde::Serialize;
+
+use crate::figures::{Figure, figures};
+use crate::rows::{rows, tool_cost_ns};
+
+/// One statement and the figure that it rests on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Answer {
+    /// What was asked.
+    pub question: &'static str,
+    /// The answer, with its numbers.
+    pub answer: String,
+    /// Anchor of the figure, if there is one.
+    pub figure: Option<&'static str>,
+}
+
+/// Every answer that the records support.
+pub fn answers(records: &[RunRecord]) -> Vec<Answer> {
+    let figures = figures(records);
+    let figure = |id: &str| figures.iter().find(|figure| figure.id == id);
+    let all = [
+        figure("readout").and_then(readout),
+        figure("conversion").and_then(conversion),
+        figure("stores").and_then(stores),
+        figure("fusion").and_then(fusion),
+        figure("completion").and_then(completion),
+        digitizers(records),
+        tool(records),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+fn sum(values: &[Option<f64>]) -> f64 {
+    values.iter().flatten().sum()
+}
+
+fn readout(figure: &Figure) -> Option<Answer> {
+    let (together, alone) = (sum(&figure.series[0].ys), sum(&figure.series[1].ys));
+    let boards = figure.categories.len();
+    let emulated = if figure.emulated { "emulated " } else { "" };
+    let answer = match boards {
+        1 => format!("one {emulated}board moves {} MB/s", significant(together, 4)),
+        _ if alone > 0.0 => format!(
+            "{boards} {emulated}boards move {} MB/s together, {:.0} % of what they move one at a time",
+            significant(together, 4),
+            together / alone * 100.0
+        ),
+        _ => format!("{boards} {emulated}boards move {} MB/s together", significant(together, 4)),
+    };
+    Some(Answer { question: "How fast is read-out?", answer, figure: Some("readout") })
+}
+
+fn conversion(figure: &Figure) -> Option<Answer> {
+    let pairs = figure.series[0].ys.iter().zip(&figure.series[1].ys).zip(&figure.categories);
+    let fractions: Vec<(f64, &String)> = pairs.filter_map(|((rate, limit), name)| Some(((*rate)? / (*limit)?, name))).collect();
+    let (worst, slowest) = fractions.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let at_limit = fractions.iter().filter(|(fraction, _)| *fraction >= 0.9).count();
+    Some(Answer {
+        question: "Is conversion limited by arithmetic or by memory?",
+        answer: format!(
+            "{at_limit} of {} conversions run within 10 % of what memory allows; furthest from it is {slowest} at {:.0} %",
+            fractions.len(),
+            worst * 100.0
+        ),
+        figure: Some("conversion"),
+    })
+}
+
+fn stores(figure: &Figure) -> Option<Answer> {
+    let curve = |label: &str| figure.series.iter().find(|series| series.label == label);
+    let (cached, around) = (curve("cached")?, curve("non-temporal")?);
+    let last = (0..figure.xs.len()).rev().find(|&at| cached.ys[at].is_some() && around.ys[at].is_some())?;
+    let gain = around.ys[last]? / cached.ys[last]?;
+    let footprint = show_bytes(figure.xs[last] as u64);
+    Some(Answer {
+        question: "Should converted data bypass the caches?",
+        answer: format!("at {footprint} non-temporal stores run at {gain:.2} times the rate of cached ones"),
+        figure: Some("stores"),
+    })
+}
+
+fn fusion(figure: &Figure) -> Option<Answer> {
+    let (fused, plain) = (&figure.series.first()?.ys, figure.series.get(1)?.ys.iter().flatten().next()?);
+    let best = (0..fused.len()).filter(|&at| fused[at].is_some()).max_by(|&a, &b| fused[a].partial_cmp(&fused[b]).expect("rates"))?;
+    Some(Answer {
+        question: "What does fusing read-out and conversion gain?",
+        answer: format!("{:.2} times, in blocks of {}", fused[best]? / plain, show_bytes(figure.xs[best] as u64)),
+        figure: Some("fusion"),
+    })
+}
+
+fn completion(figure: &Figure) -> Option<Answer> {
+    let at = (0..figure.categories.len()).find(|&at| figure.series.iter().all(|series| series.ys[at].is_some()))?;
+    let percent = |series: usize| figure.series[series].ys[at].unwrap_or(0.0);
+    Some(Answer {
+        question: "Polling or interrupt?",
+        answer: format!(
+            "with {}, polling costs {} % of a core and the interrupt {} %",
+            figure.categories[at],
+            significant(percent(0), 3),
+            significant(percent(1), 3)
+        ),
+        figure: Some("completion"),
+    })
+}
+
+/// How many boards this host could read and convert, by CPU alone: the time that copy and cast of one board's data take.
+fn digitizers(records: &[RunRecord]) -> Option<Answer> {
+    const RATE_HZ: f64 = 14.0;
+    const BYTES: f64 = 6e6;
+    let fused = records.iter().filter(|record| record.study.contains("fusion") && !record.lanes.is_empty());
+    let seconds_per_byte = |record: &RunRecord| {
+        let ns: Option<f64> = record.lanes[0].stages.iter().map(|stage: &Stage| Some(crate::rows::summary(stage)?.median)).sum();
+        Some(ns? * 1e-9 / record.lanes[0].stages.first()?.bytes_per_op.max(1) as f64)
+    };
+    let best = fused.clone().filter_map(seconds_per_byte).reduce(f64::min)?;
+    let cores = fused.last()?.host.allowed_cpus.len() as f64;
+    let boards = cores / (best * BYTES * RATE_HZ);
+    Some(Answer {
+        question: "How many digitizers can this host serve?",
+        answer: format!(
+            "copy and cast of 6 MB at 14 Hz take {} % of a core per board: the {cores} CPUs would do for about {:.0} boards; \
+             an uplink gives out long before (estimate from memory rates, no PCIe measured)",
+            significant(best * BYTES * RATE_HZ * 100.0, 2),
+            boards.floor()
+        ),
+        figure: Some("fusion"),
+    })
+}
+
+fn tool(records: &[RunRecord]) -> Option<Answer> {
+    let cost_ns = tool_cost_ns(records)?;
+    let clock_ns = records.first()?.clock.overhead_ns;
+    let noise = records.first()?.noise.relative_mad * 100.0;
+    let worst = rows(records).iter().map(|row| row.spread).fold(0.0, f64::max) * 100.0;
+    Some(Answer {
+        question: "How far can these numbers be trusted?",
+        answer: format!(
+            "the tool itself costs {} ns per operation and {} ns per sample; equal work varies by {} % here, the widest \
+             stage by {} %",
+            significant(cost_ns, 2),
+            significant(clock_ns, 2),
+            significant(noise, 2),
+            significant(worst, 2)
+        ),
+        figure: None,
+    })
+}
+
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::tests::example;
+
+    #[test]
+    fn answers_rest_on_the_records_that_are_there() {
+        assert!(answers(&[]).is_empty());
+        let found = answers(&[example()]);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].answer, "2 emulated boards move 1800 MB/s together, 70 % of what they move one at a time");
+    }
+}

@@ -1,0 +1,57 @@
+//! Conversion rates beside their limits.
+
+use daqmeter_record::RunRecord;
+
+use super::{Figure, Series, bars, of_engine, rate_mb};
+
+pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
+    let mut points = Vec::new();
+    let mut command = None;
+    for record in of_engine(records, "convert").filter(|record| !record.study.contains("stores")) {
+        let stage = &record.lanes[0].stages[0];
+        let factor = record.workload.int("dec_factor").unwrap_or(1);
+        let name = match factor {
+            1 => short(&stage.name).to_owned(),
+            factor => format!("{} 1:{factor}", short(&stage.name)),
+        };
+        let limit = stage.limit.as_deref().and_then(|limit| record.limit(limit)).map(|limit| limit.rate_bytes_per_s / 1e6);
+        command.get_or_insert(record.command.clone());
+        let order = record.workload.int("function").unwrap_or(0) * 1000 + factor;
+        points.push((order, name, rate_mb(stage), limit));
+    }
+    if points.is_empty() {
+        return None;
+    }
+    points.sort_by_key(|(order, ..)| *order);
+    let series = |label: &str, limit: bool, ys: Vec<Option<f64>>| Series { label: label.to_owned(), ys, limit };
+    let mut figure = bars(
+        "conversion",
+        "Conversion against its limit",
+        "Raw bytes converted per second by one thread, and what memory alone allows at the same footprint and the same ratio of \
+         reads to writes. Where a bar reaches its mark, only fewer bytes or more threads are faster.",
+        "MB/s raw",
+        points.iter().map(|(_, name, ..)| name.clone()).collect(),
+        vec![
+            series("converted", false, points.iter().map(|(.., rate, _)| *rate).collect()),
+            series("limit", true, points.iter().map(|(.., limit)| *limit).collect()),
+        ],
+    );
+    figure.command = command.unwrap_or_default();
+    Some(figure)
+}
+
+/// The original's names without their prefix, in the words of its help.
+pub(super) fn short(name: &str) -> &str {
+    match name {
+        "func_no_decsca" => "cast",
+        "func_sca" => "scale",
+        "func_dec" => "decimate",
+        "func_decsca" => "decimate+scale",
+        "func_umn2double" => "unsigned f64",
+        "func_smn2double" => "signed f64",
+        "func_umn2float" => "unsigned f32",
+        "func_smn2float" => "signed f32",
+        "func_readout" => "read-out",
+        other => other,
+    }
+}

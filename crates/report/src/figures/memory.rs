@@ -1,0 +1,46 @@
+//! Memory rates against footprint: the roof of everything else.
+
+use daqmeter_record::RunRecord;
+
+use super::{Axis, Figure, Kind, join, of_engine, rate_mb};
+
+pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
+    let mut curves: Vec<(String, bool, Vec<(f64, f64)>)> = Vec::new();
+    let mut command = None;
+    for record in of_engine(records, "memory") {
+        let int = |name: &str| record.workload.int(name).ok();
+        let (Some(bytes), Some(reads), Some(writes)) = (int("read_bytes"), int("read_lines"), int("write_lines")) else {
+            continue;
+        };
+        let label = match (reads, writes) {
+            (_, 0) => "read".to_owned(),
+            (1, 1) => "copy".to_owned(),
+            _ => format!("{reads} read : {writes} written"),
+        };
+        // The best store of each point: that is the limit.
+        let Some(rate) = record.lanes[0].stages.iter().filter_map(rate_mb).reduce(f64::max) else { continue };
+        let footprint = bytes as f64 * (1.0 + writes as f64 / reads.max(1) as f64);
+        command.get_or_insert(record.command.clone());
+        match curves.iter_mut().find(|(known, ..)| *known == label) {
+            Some((.., points)) => points.push((footprint, rate * (1.0 + writes as f64 / reads.max(1) as f64))),
+            None => curves.push((label, false, vec![(footprint, rate * (1.0 + writes as f64 / reads.max(1) as f64))])),
+        }
+    }
+    curves.sort_by(|a, b| a.0.cmp(&b.0));
+    let (xs, series) = join(curves);
+    (xs.len() > 1).then(|| Figure {
+        id: "memory",
+        title: "Memory: the limit under everything".to_owned(),
+        caption: "Bytes read and written together, best of all kinds of stores, one thread. The steps are the caches; a stage \
+                  can be no faster than the curve of its own ratio at its own footprint."
+            .to_owned(),
+        kind: Kind::Lines,
+        x: Axis::log_bytes("footprint"),
+        y: Axis { label: "MB/s read + written".to_owned(), log: true, unit: "" },
+        xs,
+        categories: Vec::new(),
+        series,
+        command: command.unwrap_or_default(),
+        emulated: false,
+    })
+}

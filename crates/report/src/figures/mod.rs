@@ -1,0 +1,167 @@
+//! Figures as data: what the page draws. Adding one is a file here and a line in [`FIGURES`].
+
+mod completion;
+mod conversion;
+mod fusion;
+mod memory;
+mod readout;
+mod stores;
+mod trace;
+
+use daqmeter_record::RunRecord;
+use serde::Serialize;
+
+/// One figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// Anchor on the page.
+    pub id: &'static str,
+    /// Heading.
+    pub title: String,
+    /// What it shows and how to read it, a sentence or two.
+    pub caption: String,
+    /// How to draw it.
+    pub kind: Kind,
+    /// Horizontal axis.
+    pub x: Axis,
+    /// Vertical axis.
+    pub y: Axis,
+    /// Horizontal values, or for bars the categories' numbers.
+    pub xs: Vec<f64>,
+    /// Names of the bars.
+    pub categories: Vec<String>,
+    /// Curves or groups of bars.
+    pub series: Vec<Series>,
+    /// The command that reproduces it.
+    pub command: String,
+    /// True when an emulated device is in the path.
+    pub emulated: bool,
+}
+
+/// How a figure is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Points joined by lines.
+    Lines,
+    /// Groups of bars.
+    Bars,
+    /// Points alone.
+    Points,
+}
+
+/// An axis.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Axis {
+    /// Quantity and unit.
+    pub label: String,
+    /// Logarithmic.
+    pub log: bool,
+    /// `bytes` shows powers of 1024.
+    pub unit: &'static str,
+}
+
+impl Axis {
+    fn linear(label: &str) -> Axis {
+        Axis { label: label.to_owned(), log: false, unit: "" }
+    }
+
+    fn log_bytes(label: &str) -> Axis {
+        Axis { label: label.to_owned(), log: true, unit: "bytes" }
+    }
+}
+
+/// One curve.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Series {
+    /// Name in the legend.
+    pub label: String,
+    /// Values, with holes.
+    pub ys: Vec<Option<f64>>,
+    /// True for limits, which are drawn as marks instead of bars and as dashed lines.
+    pub limit: bool,
+}
+
+/// All figures, in the order of the page.
+const FIGURES: &[fn(&[RunRecord]) -> Option<Figure>] = &[
+    readout::figure,
+    conversion::figure,
+    stores::figure,
+    fusion::figure,
+    memory::figure,
+    completion::figure,
+    trace::figure,
+];
+
+/// Every figure that the records can fill.
+pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
+    FIGURES.iter().filter_map(|figure| figure(records)).collect()
+}
+
+/// Records of an engine that measured something, newest of each workload and study last.
+fn of_engine<'a>(records: &'a [RunRecord], engine: &'a str) -> impl Iterator<Item = &'a RunRecord> {
+    records.iter().filter(move |record| record.engine.name == engine && !record.lanes.is_empty())
+}
+
+/// Median rate in MB/s of one stage.
+fn rate_mb(stage: &daqmeter_record::Stage) -> Option<f64> {
+    let median = crate::rows::summary(stage)?.median;
+    (median > 0.0).then(|| stage.bytes_per_op as f64 / median * 1e3)
+}
+
+fn bars(id: &'static str, title: &str, caption: &str, y: &str, categories: Vec<String>, series: Vec<Series>) -> Figure {
+    Figure {
+        id,
+        title: title.to_owned(),
+        caption: caption.to_owned(),
+        kind: Kind::Bars,
+        x: Axis::linear(""),
+        y: Axis::linear(y),
+        xs: (0..categories.len()).map(|at| at as f64).collect(),
+        categories,
+        series,
+        command: String::new(),
+        emulated: false,
+    }
+}
+
+/// Joins curves that have values at different places: sorted union of the places, holes where a curve has none.
+fn join(curves: Vec<(String, bool, Vec<(f64, f64)>)>) -> (Vec<f64>, Vec<Series>) {
+    let mut xs: Vec<f64> = curves.iter().flat_map(|(_, _, points)| points.iter().map(|(x, _)| *x)).collect();
+    xs.sort_by(f64::total_cmp);
+    xs.dedup();
+    let series = curves
+        .into_iter()
+        .map(|(label, limit, points)| {
+            let at = |x: &f64| points.iter().find(|(place, _)| place == x).map(|(_, y)| *y);
+            Series { label, ys: xs.iter().map(at).collect(), limit }
+        })
+        .collect();
+    (xs, series)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::tests::example;
+
+    #[test]
+    fn no_records_give_no_figures() {
+        assert!(figures(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_digitizer_record_fills_the_readout_figure_and_the_trace() {
+        let ids: Vec<_> = figures(&[example()]).into_iter().map(|figure| figure.id).collect();
+        assert_eq!(ids, ["readout", "trace"]);
+    }
+
+    #[test]
+    fn curves_with_different_places_get_holes() {
+        let curve = |label: &str, points: &[(f64, f64)]| (label.to_owned(), false, points.to_vec());
+        let (xs, series) = join(vec![curve("a", &[(1.0, 10.0), (3.0, 30.0)]), curve("b", &[(2.0, 20.0)])]);
+        assert_eq!(xs, [1.0, 2.0, 3.0]);
+        assert_eq!(series[0].ys, [Some(10.0), None, Some(30.0)]);
+        assert_eq!(series[1].ys, [None, Some(20.0), None]);
+    }
+}

@@ -1,0 +1,221 @@
+//! One self-contained HTML page: no request leaves it, whatever opens it.
+
+use daqmeter_record::RunRecord;
+use daqmeter_record::units::{show_bytes, show_ns, significant};
+use minijinja::{AutoEscape, Environment, context};
+use serde::Serialize;
+
+use crate::answers::answers;
+use crate::figures::{Figure, figures};
+use crate::rows::{rows, without_lanes};
+
+const TEMPLATE: &str = include_str!("../assets/page.html");
+const STYLE: &str = include_str!("../assets/page.css");
+const SCRIPT: &str = include_str!("../assets/page.js");
+const UPLOT_SCRIPT: &str = include_str!("../assets/uPlot.iife.min.js");
+const UPLOT_STYLE: &str = include_str!("../assets/uPlot.min.css");
+
+/// The page could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("the page could not be made: {0}")]
+pub struct PageError(#[from] minijinja::Error);
+
+#[derive(Serialize)]
+struct TableRow {
+    study: String,
+    device: String,
+    stage: String,
+    n: usize,
+    median: String,
+    ci: String,
+    spread: String,
+    p99: String,
+    rate: String,
+    limit: String,
+    fraction: String,
+    width: String,
+    cpu: String,
+    emulated: bool,
+    fault: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Fact {
+    name: &'static str,
+    value: String,
+}
+
+#[derive(Serialize)]
+struct DataTable {
+    figure: Figure,
+    headings: Vec<String>,
+    lines: Vec<Vec<String>>,
+}
+
+/// Makes the page.
+///
+/// # Errors
+/// When the template fails, which its test rules out.
+pub fn page(records: &[RunRecord]) -> Result<String, PageError> {
+    let figures: Vec<DataTable> = figures(records).into_iter().map(data_table).collect();
+    let charts: Vec<&Figure> = figures.iter().map(|table| &table.figure).collect();
+    let first = records.first();
+    let ledgers: Vec<String> = records
+        .iter()
+        .flat_map(|record| record.ledgers.iter().map(move |ledger| format!("{}: {ledger}", record.study)))
+        .collect();
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    environment.add_template("page.html", TEMPLATE)?;
+    Ok(environment.get_template("page.html")?.render(context! {
+        style => STYLE,
+        script => SCRIPT,
+        uplot_script => UPLOT_SCRIPT,
+        uplot_style => UPLOT_STYLE,
+        host => first.map(|record| record.host.cpu_model.clone()),
+        time => first.map(|record| record.time_utc.clone()),
+        tool => first.map(|record| format!("{} {} ({}, {})", record.tool.name, record.tool.version, record.tool.git_revision, record.tool.profile)),
+        command => first.map(|record| record.command.clone()),
+        emulated => records.iter().any(|record| record.engine.emulated),
+        answers => serde(&answers(records)),
+        figures => serde(&figures),
+        charts => serde(&charts),
+        rows => serde(&table_rows(records)),
+        facts => serde(&facts(records)),
+        notes => serde(&notes(records)),
+        ledgers => ledgers,
+        records => records.len(),
+    })?)
+}
+
+fn serde<T: Serialize>(value: &T) -> minijinja::Value {
+    minijinja::Value::from(minijinja::value::Serde(value))
+}
+
+/// The figure's numbers as a table, for those who cannot see the chart or want to copy them.
+fn data_table(figure: Figure) -> DataTable {
+    let mut headings = vec![if figure.x.label.is_empty() { "".to_owned() } else { figure.x.label.clone() }];
+    headings.extend(figure.series.iter().map(|series| series.label.clone()));
+    let first = |at: usize| match (figure.categories.get(at), figure.x.unit) {
+        (Some(name), _) => name.clone(),
+        (None, "bytes") => show_bytes(figure.xs[at] as u64),
+        (None, _) => significant(figure.xs[at], 4),
+    };
+    let line = |at: usize| -> Vec<String> {
+        let cells = figure.series.iter().map(|series| series.ys[at].map_or(String::new(), |y| significant(y, 4)));
+        std::iter::once(first(at)).chain(cells).collect()
+    };
+    let lines = if figure.xs.len() <= 60 { (0..figure.xs.len()).map(line).collect() } else { Vec::new() };
+    DataTable { headings, lines, figure }
+}
+
+fn table_rows(records: &[RunRecord]) -> Vec<TableRow> {
+    let mb = |rate: f64| if rate > 0.0 { significant(rate / 1e6, 4) } else { "–".to_owned() };
+    rows(records)
+        .into_iter()
+        .map(|row| TableRow {
+            median: show_ns(row.median_ns),
+            ci: format!("{} – {}", show_ns(row.ci_ns.0), show_ns(row.ci_ns.1)),
+            spread: significant(row.spread * 100.0, 2),
+            p99: show_ns(row.p99_ns),
+            rate: mb(row.rate_bytes_per_s),
+            limit: row.limit_bytes_per_s.map_or("–".to_owned(), mb),
+            fraction: row.fraction.map_or("–".to_owned(), |fraction| format!("{fraction:.2}")),
+            width: format!("{:.0}", row.fraction.unwrap_or(0.0).clamp(0.0, 1.0) * 100.0),
+            cpu: significant(row.cpu_fraction * 100.0, 3),
+            study: row.study,
+            device: row.device,
+            stage: row.stage,
+            n: row.n,
+            emulated: row.emulated,
+            fault: row.fault,
+        })
+        .collect()
+}
+
+fn facts(records: &[RunRecord]) -> Vec<Fact> {
+    let Some(record) = records.first() else { return Vec::new() };
+    let host = &record.host;
+    let caches = host.caches.iter().filter(|cache| cache.kind != "Instruction");
+    let caches: Vec<String> =
+        caches.map(|cache| format!("L{} {} (shared by {})", cache.level, show_bytes(cache.bytes), cache.shared_by)).collect();
+    let pools: Vec<String> = host
+        .huge_pages
+        .iter()
+        .map(|pool| format!("{} of {} free: {}", pool.free, pool.total, show_bytes(pool.page_bytes)))
+        .collect();
+    let all = [
+        ("CPU", host.cpu_model.clone()),
+        ("Cores", format!("{} logical, {} cores, {} socket(s)", host.logical_cpus, host.cores, host.sockets)),
+        ("Vector sets", host.isa.join(", ")),
+        ("Caches", caches.join(" · ")),
+        ("Memory", show_bytes(host.memory_bytes)),
+        ("NUMA nodes", host.numa.len().to_string()),
+        ("Huge pages", format!("transparent: {}; {}", host.transparent_huge_pages, pools.join(", "))),
+        ("Governor", host.governor.clone().unwrap_or_else(|| "not told".to_owned())),
+        ("Kernel", host.kernel.clone()),
+        ("Hypervisor", host.hypervisor.clone().unwrap_or_else(|| "none".to_owned())),
+        ("Mitigations", host.mitigations.join("; ")),
+        ("TCP congestion control", host.congestion_control.clone()),
+        ("Clock", format!("{}, {} per reading", record.clock.source, show_ns(record.clock.overhead_ns))),
+        (
+            "Noise floor",
+            format!(
+                "{} % (worst {} %)",
+                significant(record.noise.relative_mad * 100.0, 2),
+                significant(record.noise.relative_worst * 100.0, 2)
+            ),
+        ),
+    ];
+    all.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| Fact { name, value }).collect()
+}
+
+fn notes(records: &[RunRecord]) -> Vec<String> {
+    let mut notes: Vec<String> = without_lanes(records)
+        .map(|(record, how, why)| format!("{} {}: {how}: {why}", record.study, record.engine.name))
+        .collect();
+    for record in records {
+        notes.extend(record.warnings.iter().map(|warning| format!("{}: {warning}", record.study)));
+        notes.extend(record.outcome.reason().map(|reason| format!("{}: {reason}", record.study)));
+    }
+    notes.sort();
+    notes.dedup();
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::tests::example;
+
+    #[test]
+    fn the_page_is_whole_and_asks_nobody() {
+        let page = page(&[example()]).unwrap();
+        assert!(page.contains("default-src 'none'"));
+        for outside in ["src=\"http", "href=\"http", "@import", "url(http"] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+        assert!(page.contains("daqmeter digitizer emu:ku0 emu:l0 -S 3000000 -N 3 -A 4"));
+    }
+
+    #[test]
+    fn a_hostile_name_is_only_text() {
+        let mut record = example();
+        record.lanes[0].device = "</script><img src=x onerror=alert(1)>".into();
+        let page = page(&[record]).unwrap();
+        assert!(!page.contains("<img src=x"), "no tag comes from a record");
+        assert!(!page.contains("<script>alert"), "nor from the CPU model");
+    }
+
+    #[test]
+    fn the_page_without_its_libraries() {
+        let page = page(&[example()]).unwrap();
+        let lean = page.replace(UPLOT_SCRIPT, "[uPlot]").replace(UPLOT_STYLE, "[uPlot style]").replace(SCRIPT, "[script]");
+        insta::assert_snapshot!(lean.replace(STYLE, "[style]"));
+    }
+
+    #[test]
+    fn no_records_still_make_a_page() {
+        assert!(page(&[]).unwrap().contains("No records"));
+    }
+}

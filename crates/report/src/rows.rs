@@ -1,0 +1,176 @@
+//! One row per lane and stage: the summary that all outputs share. Derived from the samples each time, never stored.
+
+use daqmeter_record::{Outcome, RunRecord, Stage};
+use daqmeter_stats::Summary;
+use serde::Serialize;
+
+/// A stage of a lane, summarised.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Study of the record.
+    pub study: String,
+    /// Engine.
+    pub engine: String,
+    /// Device of the lane.
+    pub device: String,
+    /// Stage.
+    pub stage: String,
+    /// True when a device of the record is emulated.
+    pub emulated: bool,
+    /// Number of samples.
+    pub n: usize,
+    /// Bytes of one operation, as counted.
+    pub bytes_per_op: u64,
+    /// Median time of one operation.
+    pub median_ns: f64,
+    /// Robust standard deviation over the median.
+    pub spread: f64,
+    /// 95 % confidence interval of the median.
+    pub ci_ns: (f64, f64),
+    /// 99th percentile of one operation.
+    pub p99_ns: f64,
+    /// Samples marked as outliers.
+    pub outliers: usize,
+    /// Rate at the median.
+    pub rate_bytes_per_s: f64,
+    /// Limit of the same run.
+    pub limit_bytes_per_s: Option<f64>,
+    /// Rate over limit.
+    pub fraction: Option<f64>,
+    /// CPU time of the thread over the time of the stage.
+    pub cpu_fraction: f64,
+    /// Reason, where the lane is not Ok.
+    pub fault: Option<String>,
+}
+
+/// Rows of all records, in their order. Records without lanes (waived ones) give none: see [`waived`].
+pub fn rows(records: &[RunRecord]) -> Vec<Row> {
+    records.iter().flat_map(rows_of).collect()
+}
+
+fn rows_of(record: &RunRecord) -> Vec<Row> {
+    let stages = record.lanes.iter().flat_map(|lane| lane.stages.iter().map(move |stage| (lane, stage)));
+    stages
+        .map(|(lane, stage)| {
+            let summary = summary(stage).unwrap_or_default();
+            let rate = if summary.median > 0.0 { stage.bytes_per_op as f64 / summary.median * 1e9 } else { 0.0 };
+            let limit = stage.limit.as_deref().and_then(|name| record.limit(name)).map(|limit| limit.rate_bytes_per_s);
+            Row {
+                study: record.study.clone(),
+                engine: record.engine.name.clone(),
+                device: lane.device.clone(),
+                stage: stage.name.clone(),
+                emulated: record.engine.emulated,
+                n: summary.n,
+                bytes_per_op: stage.bytes_per_op,
+                median_ns: summary.median,
+                spread: summary.relative_spread(),
+                ci_ns: summary.median_ci,
+                p99_ns: summary.p99,
+                outliers: summary.outliers,
+                rate_bytes_per_s: rate,
+                limit_bytes_per_s: limit,
+                fraction: limit.filter(|&limit| limit > 0.0 && rate > 0.0).map(|limit| rate / limit),
+                cpu_fraction: cpu_fraction(stage),
+                fault: lane.outcome.reason().map(str::to_owned),
+            }
+        })
+        .collect()
+}
+
+/// Summary of a stage in nanoseconds per operation; none without samples.
+pub fn summary(stage: &Stage) -> Option<Summary> {
+    let per_op = stage.ops_per_sample.max(1) as f64;
+    let samples: Vec<f64> = stage.sample_ns.iter().map(|&ns| ns as f64 / per_op).collect();
+    Summary::of(&samples)
+}
+
+/// CPU time of the thread over the time that its samples took.
+fn cpu_fraction(stage: &Stage) -> f64 {
+    let seconds = stage.seconds();
+    if seconds > 0.0 { stage.cpu.total_ns() as f64 * 1e-9 / seconds } else { 0.0 }
+}
+
+/// Records that were waived or failed before any lane ran: study, engine, reason.
+pub fn without_lanes(records: &[RunRecord]) -> impl Iterator<Item = (&RunRecord, &'static str, &str)> {
+    records.iter().filter(|record| record.lanes.is_empty()).filter_map(|record| match &record.outcome {
+        Outcome::Waived(reason) => Some((record, "waived", reason.as_str())),
+        Outcome::Failed(reason) => Some((record, "failed", reason.as_str())),
+        Outcome::Ok => None,
+    })
+}
+
+/// The tool's own cost per operation, from a null record: median in nanoseconds.
+pub fn tool_cost_ns(records: &[RunRecord]) -> Option<f64> {
+    rows(records).into_iter().find(|row| row.engine == "null").map(|row| row.median_ns)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use daqmeter_record::{CpuTime, EngineInfo, Lane, Ledger, Limit, Workload};
+
+    /// A record like those of `daqmeter digitizer`, with fixed numbers, for the snapshots of all outputs.
+    pub(crate) fn example() -> RunRecord {
+        let engine = EngineInfo { name: "digitizer".into(), target: "emu:ku0 emu:l0".into(), emulated: true };
+        let workload = Workload::new("digitizer")
+            .with("devices", "emu:ku0 emu:l0")
+            .with("samples", 3_000_000_u64)
+            .with("function", 4_u64)
+            .with("dec_factor", 1_u64);
+        let mut record = RunRecord::new(engine, workload);
+        record.study = "digitizer".into();
+        record.time_utc = "2026-11-21T03:00:00.000Z".into();
+        record.command = "daqmeter digitizer emu:ku0 emu:l0 -S 3000000 -N 3 -A 4".into();
+        record.host.cpu_model = "Test CPU <script>alert(1)</script>".into();
+        record.tool.name = "daqmeter".into();
+        record.limits = vec![
+            Limit { name: "link".into(), rate_bytes_per_s: 1.278e9, how: "profile".into() },
+            Limit { name: "memory 1:2".into(), rate_bytes_per_s: 10e9, how: "measured".into() },
+        ];
+        for (device, factor) in [("emu:ku0", 1), ("emu:l0", 2)] {
+            let stage = |name: &str, limit: &str, start_ns: u64, ns: u64| Stage {
+                name: name.into(),
+                ops_per_sample: 1,
+                bytes_per_op: 6_000_000,
+                traffic_bytes_per_op: 12_000_000,
+                limit: Some(limit.into()),
+                start_ns,
+                end_ns: start_ns + ns * 3,
+                sample_ns: vec![ns - 1000, ns, ns + 1000],
+                cpu: CpuTime { user_ns: ns * 3 / 2, system_ns: 0 },
+            };
+            record.lanes.push(Lane {
+                device: device.into(),
+                stages: vec![
+                    stage("func_readout", "link", 100_000, 5_000_000 * factor),
+                    stage("func_no_decsca", "memory 1:2", 16_000_000 * factor, 700_000),
+                ],
+                ..Lane::default()
+            });
+        }
+        let mut ledger = Ledger { issued: 36_000_000, delivered: 36_000_000, ..Ledger::new("bytes") };
+        ledger.lose("short read", 0);
+        record.ledgers = vec![ledger];
+        record.wall_ns = 33_000_000;
+        record.memory.peak_rss_bytes = 64 << 20;
+        record
+    }
+
+    #[test]
+    fn a_row_holds_rate_limit_and_fraction() {
+        let rows = rows(&[example()]);
+        assert_eq!(rows.len(), 4);
+        assert_eq!(rows[0].rate_bytes_per_s, 1.2e9);
+        assert!((rows[0].fraction.unwrap() - 1.2 / 1.278).abs() < 1e-9);
+        assert!((rows[0].cpu_fraction - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_stage_without_samples_gives_a_row_of_zeros_and_not_a_panic() {
+        let mut record = example();
+        record.lanes[0].stages[0].sample_ns.clear();
+        let rows = rows(&[record]);
+        assert_eq!((rows[0].n, rows[0].rate_bytes_per_s, rows[0].fraction), (0, 0.0, None));
+    }
+}

@@ -1,0 +1,202 @@
+//! Rows as text: aligned for people, Markdown for tickets, CSV for spreadsheets.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use daqmeter_record::RunRecord;
+use daqmeter_record::units::{show_bytes, show_ns, significant};
+
+use crate::rows::{Row, rows, without_lanes};
+
+/// Columns and their headings; the first two are text, the others numbers.
+const HEADINGS: [&str; 11] =
+    ["device", "stage", "n", "median", "spread [%]", "p99", "MB/s", "limit MB/s", "of limit", "CPU [%]", "note"];
+
+fn cells(row: &Row) -> [String; 11] {
+    let percent = |fraction: f64| significant(fraction * 100.0, 3);
+    let mb = |rate: f64| if rate > 0.0 { significant(rate / 1e6, 4) } else { "-".to_owned() };
+    [
+        row.device.clone(),
+        row.stage.clone(),
+        row.n.to_string(),
+        show_ns(row.median_ns),
+        percent(row.spread),
+        show_ns(row.p99_ns),
+        mb(row.rate_bytes_per_s),
+        row.limit_bytes_per_s.map_or("-".to_owned(), mb),
+        row.fraction.map_or("-".to_owned(), |fraction| format!("{fraction:.2}")),
+        percent(row.cpu_fraction),
+        note(row),
+    ]
+}
+
+fn note(row: &Row) -> String {
+    let mut notes = Vec::new();
+    if row.emulated {
+        notes.push("emulated".to_owned());
+    }
+    if row.outliers > 0 {
+        notes.push(format!("{} outliers", row.outliers));
+    }
+    if row.fault.is_some() {
+        notes.push("FAILED".to_owned());
+    }
+    notes.join(", ")
+}
+
+fn build(records: &[RunRecord]) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(HEADINGS);
+    for row in rows(records) {
+        table.add_row(cells(&row));
+    }
+    for column in 2..HEADINGS.len() - 1 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    trimmed(&table.to_string())
+}
+
+/// Without trailing spaces, which mail and snapshots mangle.
+fn trimmed(text: &str) -> String {
+    text.lines().fold(String::new(), |mut out, line| {
+        out.push_str(line.trim_end());
+        out.push('\n');
+        out
+    })
+}
+
+/// The aligned table, and below it what must be known to believe it.
+pub fn text(records: &[RunRecord]) -> String {
+    let mut out = build(records);
+    for (record, how, why) in without_lanes(records) {
+        let _ = writeln!(out, " {} {}: {how}: {why}", record.study, record.engine.name);
+    }
+    for record in records {
+        out.push_str(&footnotes(record));
+    }
+    out
+}
+
+/// Faults, ledgers, counters worth a line, warnings, memory.
+pub fn footnotes(record: &RunRecord) -> String {
+    let mut out = String::new();
+    for lane in &record.lanes {
+        if let Some(reason) = lane.outcome.reason() {
+            let _ = writeln!(out, " FAILED {}: {reason}", lane.device);
+        }
+    }
+    for ledger in &record.ledgers {
+        let _ = writeln!(out, " ledger: {ledger}");
+    }
+    let counted = ["register-reads", "interrupts", "lost-interrupts"];
+    let counts: Vec<String> = counted
+        .iter()
+        .filter_map(|name| Some(format!("{name} {}", record.counter(name)?)))
+        .collect();
+    if !counts.is_empty() {
+        let _ = writeln!(out, " counted: {}", counts.join(", "));
+    }
+    if record.wall_ns > 0 {
+        let cpu = record.process_cpu.total_ns() as f64 / record.wall_ns as f64 * 100.0;
+        let _ = writeln!(
+            out,
+            " CPU {}% of a core over {}; peak memory {}, of which samples {}",
+            significant(cpu, 3),
+            show_ns(record.wall_ns as f64),
+            show_bytes(record.memory.peak_rss_bytes),
+            show_bytes(record.memory.sample_bytes)
+        );
+    }
+    for spot in record.hotspots.iter().take(8) {
+        let _ = writeln!(out, " {:5.1} %  [{}] {}", spot.share * 100.0, spot.space, spot.symbol);
+    }
+    for warning in &record.warnings {
+        let _ = writeln!(out, " note: {warning}");
+    }
+    out
+}
+
+/// A Markdown table.
+pub fn markdown(records: &[RunRecord]) -> String {
+    let escaped = |cell: &String| cell.replace('|', "\\|");
+    let mut out = format!("| {} |\n|{}\n", HEADINGS.join(" | "), "---|".repeat(HEADINGS.len()));
+    for row in rows(records) {
+        let _ = writeln!(out, "| {} |", cells(&row).each_ref().map(escaped).join(" | "));
+    }
+    out
+}
+
+/// Comma-separated values with full precision and units in the heading (RFC 4180).
+pub fn csv(records: &[RunRecord]) -> String {
+    let mut out = String::from(
+        "study,engine,device,stage,emulated,n,bytes_per_op,median_ns,spread,ci_low_ns,ci_high_ns,p99_ns,outliers,\
+         rate_bytes_per_s,limit_bytes_per_s,fraction,cpu_fraction,fault\n",
+    );
+    for row in rows(records) {
+        let optional = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+        let fields = [
+            quoted(&row.study),
+            quoted(&row.engine),
+            quoted(&row.device),
+            quoted(&row.stage),
+            row.emulated.to_string(),
+            row.n.to_string(),
+            row.bytes_per_op.to_string(),
+            row.median_ns.to_string(),
+            row.spread.to_string(),
+            row.ci_ns.0.to_string(),
+            row.ci_ns.1.to_string(),
+            row.p99_ns.to_string(),
+            row.outliers.to_string(),
+            row.rate_bytes_per_s.to_string(),
+            optional(row.limit_bytes_per_s),
+            optional(row.fraction),
+            row.cpu_fraction.to_string(),
+            quoted(row.fault.as_deref().unwrap_or("")),
+        ];
+        let _ = writeln!(out, "{}", fields.join(","));
+    }
+    out
+}
+
+fn quoted(field: &str) -> String {
+    if field.contains([',', '"', '\n', '\r']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field.to_owned() }
+}
+
+/// A small aligned table of any text, for the verbs that list things.
+pub fn plain(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(headings.iter().copied());
+    for row in rows {
+        table.add_row(row);
+    }
+    trimmed(&table.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::tests::example;
+
+    #[test]
+    fn the_table_for_people() {
+        insta::assert_snapshot!(text(&[example()]));
+    }
+
+    #[test]
+    fn the_table_for_tickets() {
+        insta::assert_snapshot!(markdown(&[example()]));
+    }
+
+    #[test]
+    fn the_table_for_spreadsheets() {
+        insta::assert_snapshot!(csv(&[example()]));
+    }
+
+    #[test]
+    fn fields_with_commas_are_quoted() {
+        assert_eq!(quoted("a,b\"c"), "\"a,b\"\"c\"");
+    }
+}
