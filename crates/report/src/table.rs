@@ -67,6 +67,11 @@ fn trimmed(text: &str) -> String {
     })
 }
 
+/// The aligned table alone.
+pub fn rows_only(records: &[RunRecord]) -> String {
+    build(records)
+}
+
 /// The aligned table, and below it what must be known to believe it.
 pub fn text(records: &[RunRecord]) -> String {
     let mut out = build(records);

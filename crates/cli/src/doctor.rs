@@ -1,0 +1,98 @@
+//! `daqmeter doctor`: what this host has, what is missing, and how to get it.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use daqmeter_harness::facts::host_facts;
+use daqmeter_kernels::Isa;
+use daqmeter_report::table::plain;
+use daqmeter_sys::host::{Files, is_root};
+use daqmeter_sys::perf::{CounterSource, EVENTS, Kernel, Sampler};
+
+use crate::list::digitizer_nodes;
+use crate::output::{Failure, emit};
+
+/// Say what this host has, what is missing and how to get it.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Changes nothing. Each line names what was found; where something is missing, what to do about it.")]
+pub(crate) struct Arguments {}
+
+struct Finding {
+    what: &'static str,
+    good: bool,
+    found: String,
+    remedy: String,
+}
+
+fn finding(what: &'static str, good: bool, found: impl Into<String>, remedy: &str) -> Finding {
+    Finding { what, good, found: found.into(), remedy: if good { String::new() } else { remedy.to_owned() } }
+}
+
+pub(crate) fn run(_arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let files = Files::default();
+    let findings = [host(&files), memory(&files), observation(&files), devices(&files)].into_iter().flatten();
+    let rows = findings.map(|finding| {
+        let mark = if finding.good { "ok" } else { "--" };
+        vec![mark.to_owned(), finding.what.to_owned(), finding.found, finding.remedy]
+    });
+    emit(&plain(&["", "what", "found", "what to do"], rows))
+}
+
+fn host(files: &Files) -> Vec<Finding> {
+    let host = host_facts(files, Vec::new());
+    let isa: Vec<&str> = Isa::available().map(Isa::name).collect();
+    let governor = host.governor.clone();
+    let cpus = host.allowed_cpus.len();
+    vec![
+        finding("CPU", true, format!("{} ({} allowed)", host.cpu_model, cpus), ""),
+        finding("vector kernels", isa.len() > 1, isa.join(", "), "the portable kernels are used: slower, same results"),
+        finding(
+            "frequency governor",
+            governor.as_deref().is_none_or(|governor| governor == "performance"),
+            governor.unwrap_or_else(|| "not told (virtual machine, or no cpufreq)".to_owned()),
+            "cpupower frequency-set -g performance",
+        ),
+        finding("clock source", host.clocksource == "tsc" || host.architecture != "x86_64", host.clocksource, "boot with tsc=reliable if the TSC is sound"),
+        finding("CPU quota", host.cgroup_cpu_quota.is_none(), host.cgroup_cpu_quota.map_or("none".to_owned(), |quota| format!("{quota} CPUs")), "the cgroup throttles: raise cpu.max"),
+        finding("hypervisor", host.hypervisor.is_none(), host.hypervisor.unwrap_or_else(|| "none".to_owned()), "neighbours disturb: look at steal and the noise floor"),
+        finding("NUMA", true, format!("{} node(s)", host.numa.len().max(1)), ""),
+    ]
+}
+
+fn memory(files: &Files) -> Vec<Finding> {
+    let host = host_facts(files, Vec::new());
+    let free: u64 = host.huge_pages.iter().map(|pool| pool.free).sum();
+    let mode = host.transparent_huge_pages;
+    vec![
+        finding("transparent huge pages", matches!(mode.as_str(), "madvise" | "always"), mode, "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"),
+        finding("reserved huge pages", free > 0, format!("{free} free"), "optional: sysctl vm.nr_hugepages=512 (transparent ones are used meanwhile)"),
+    ]
+}
+
+fn observation(files: &Files) -> Vec<Finding> {
+    let paranoid = files.text("proc/sys/kernel/perf_event_paranoid").unwrap_or_else(|| "absent".to_owned());
+    let there = |event: &&daqmeter_sys::perf::Event| Kernel.open(**event).is_ok();
+    let events: Vec<&str> = EVENTS.iter().filter(there).map(|event| event.name).collect();
+    let hardware = events.contains(&"cycles");
+    let sampler = match Sampler::of_this_thread(99) {
+        Ok(sampler) if sampler.sees_kernel => (true, "user and kernel".to_owned()),
+        Ok(_) => (false, "user mode only".to_owned()),
+        Err(error) => (false, error.to_string()),
+    };
+    let symbols = files.text("proc/kallsyms").is_some_and(|text| text.lines().any(|line| !line.starts_with("0000000000000000")));
+    vec![
+        finding("hardware counters", hardware, events.join(", "), "no PMU here: usual in virtual machines; cycles and cache misses stay uncounted"),
+        finding("what takes the time", sampler.0, format!("{} (perf_event_paranoid {paranoid})", sampler.1), "sysctl kernel.perf_event_paranoid=1, or run as root"),
+        finding("kernel symbols", symbols, if symbols { "readable" } else { "hidden" }, "sysctl kernel.kptr_restrict=0, or run as root"),
+    ]
+}
+
+fn devices(files: &Files) -> Vec<Finding> {
+    let nodes = digitizer_nodes(files);
+    let fuse = files.root().join("dev/fuse").exists();
+    let helper = is_root() || ["usr/bin/fusermount3", "bin/fusermount3"].iter().any(|path| files.root().join(path).exists());
+    vec![
+        finding("digitizers", !nodes.is_empty(), if nodes.is_empty() { "none: emulated boards only".to_owned() } else { nodes.join(", ") }, "load sis8300drv; emulated boards (emu:l0) need nothing"),
+        finding("serving emulated boards", fuse && helper, if fuse { "/dev/fuse is there" } else { "no /dev/fuse" }, "modprobe fuse; apt install fuse3 for users other than root"),
+    ]
+}

@@ -1,0 +1,101 @@
+//! `daqmeter list`: what there is to choose from.
+
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use daqmeter_digitizer::Function;
+use daqmeter_digitizer::devices::emulated::Profile;
+use daqmeter_digitizer::devices::sis8300::{Found, probe};
+use daqmeter_harness::Availability;
+use daqmeter_kernels::Isa;
+use daqmeter_report::table::plain;
+use daqmeter_sys::host::Files;
+
+use crate::output::{Failure, emit};
+use crate::run::engines;
+
+/// List devices, engines, functions and kernels.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n\n  $ daqmeter list devices")]
+pub(crate) struct Arguments {
+    /// Only this
+    #[arg(value_enum)]
+    what: Option<What>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum What {
+    Devices,
+    Engines,
+    Functions,
+    Kernels,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let sections = [
+        (What::Devices, "Devices", devices()),
+        (What::Engines, "Engines", engine_list()),
+        (What::Functions, "Functions (digitizer -A)", functions()),
+        (What::Kernels, "Kernels", kernels()),
+    ];
+    let wanted = sections.into_iter().filter(|(what, ..)| arguments.what.is_none_or(|only| only == *what));
+    let text: Vec<String> = wanted.map(|(_, title, table)| format!("{title}\n{table}")).collect();
+    emit(&text.join("\n"))
+}
+
+/// Names of nodes that look like digitizers.
+pub(crate) fn digitizer_nodes(files: &Files) -> Vec<String> {
+    let names = files.names("dev").into_iter().filter(|name| name.starts_with("sis8300"));
+    names.map(|name| files.root().join("dev").join(name).display().to_string()).collect()
+}
+
+fn devices() -> String {
+    let profile = Profile::default();
+    let emulated = profile.board.iter().map(|board| {
+        let name = if board.model == "l2" { "emu:l2-0, emu:l2-1, ..." } else { &format!("emu:{0}0, emu:{0}1, ...", board.model) };
+        let rate = format!("{:.0} MB/s alone (profile {})", board.own_bytes_per_s / 1e6, profile.name);
+        vec![name.to_owned(), "emulated".to_owned(), rate]
+    });
+    let real = digitizer_nodes(&Files::default()).into_iter().map(|node| {
+        let found = match probe(&node) {
+            Ok(Found::Ess { id, .. }) => ("sis8300drv (ESS)".to_owned(), format!("identification {id:#010x}")),
+            Ok(Found::Struck) => ("Struck's driver".to_owned(), "not driven: load sis8300drv".to_owned()),
+            Ok(Found::Upciedev { driver }) => (driver, "not driven: load sis8300drv".to_owned()),
+            Err(fault) => ("not understood".to_owned(), fault.0),
+        };
+        vec![node, found.0, found.1]
+    });
+    plain(&["device", "driver", "what"], emulated.chain(real))
+}
+
+fn engine_list() -> String {
+    let row = |engine: &Box<dyn daqmeter_harness::Engine>| {
+        let state = match engine.probe() {
+            Availability::Ready => "ready".to_owned(),
+            Availability::Waived(reason) => format!("waived: {reason}"),
+        };
+        vec![engine.name().to_owned(), state, engine.description().to_owned()]
+    };
+    plain(&["engine", "state", "what it does"], engines(0).iter().map(row))
+}
+
+fn functions() -> String {
+    let all = std::iter::once(Function::Readout).chain(Function::CONVERSIONS).chain([Function::WritePattern]);
+    let row = |function: Function| {
+        vec![function.number().to_string(), function.classic_name().to_owned(), function.description().to_owned()]
+    };
+    plain(&["-A", "name in tables", "what it does"], all.map(row))
+}
+
+fn kernels() -> String {
+    let row = |isa: Isa| {
+        let state = match (isa == Isa::best(), isa.is_available()) {
+            (true, _) => "used here",
+            (false, true) => "available",
+            (false, false) => "not on this CPU",
+        };
+        let stores = if isa.has_non_temporal() { "cached, non-temporal" } else { "cached" };
+        vec![isa.name().to_owned(), state.to_owned(), stores.to_owned()]
+    };
+    plain(&["kernel", "state", "stores"], Isa::ALL.into_iter().map(row))
+}

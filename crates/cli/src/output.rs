@@ -1,0 +1,155 @@
+//! Where results go: stdout for people and programs, stderr for progress and trouble, files for records.
+
+use std::fmt::Display;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use daqmeter_record::{RunRecord, jsonl};
+
+/// Exit code when the work could not be done at all.
+const COULD_NOT_RUN: u8 = 2;
+/// Exit code when something measured failed.
+const FAILED: u8 = 1;
+/// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
+const INTERRUPTED: u8 = 130;
+
+/// Why the verb ends without success: one line.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    line: String,
+    code: u8,
+}
+
+impl Failure {
+    /// Bad input or a missing prerequisite.
+    pub(crate) fn refused(line: impl Display) -> Failure {
+        Failure { line: line.to_string(), code: COULD_NOT_RUN }
+    }
+
+    /// Prints the line and gives the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        // When even stderr is closed there is nobody left to tell.
+        let _ = writeln!(io::stderr(), "daqmeter: {}", self.line);
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<daqmeter_harness::Refusal> for Failure {
+    fn from(refusal: daqmeter_harness::Refusal) -> Self {
+        Failure::refused(refusal)
+    }
+}
+
+impl From<daqmeter_harness::Fault> for Failure {
+    fn from(fault: daqmeter_harness::Fault) -> Self {
+        Failure::refused(fault)
+    }
+}
+
+/// Prints text to stdout. A closed pipe (`| head`) ends the program quietly, as every filter does.
+pub(crate) fn emit(text: &str) -> Result<ExitCode, Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => Err(Failure::refused(format!("cannot write to stdout: {error}"))),
+    }
+}
+
+/// A line for people, on stderr.
+pub(crate) fn tell(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// True when stderr is a terminal, where progress may be drawn.
+pub(crate) fn progress_wanted() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// Takes records as they are measured: to a file, and to stdout for programs.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    file: Option<(PathBuf, jsonl::Writer<File>)>,
+    json: bool,
+    /// Everything measured so far.
+    pub(crate) records: Vec<RunRecord>,
+}
+
+impl Recorder {
+    /// Appends to the file, if there is one, and prints lines if `json`.
+    pub(crate) fn new(out: Option<&Path>, json: bool) -> Result<Recorder, Failure> {
+        let file = out.map(|path| -> Result<_, Failure> {
+            let opened = OpenOptions::new().create(true).append(true).open(path);
+            let file = opened.map_err(|error| Failure::refused(format!("cannot write {}: {error}", path.display())))?;
+            Ok((path.to_owned(), jsonl::Writer::new(file)))
+        });
+        Ok(Recorder { file: file.transpose()?, json, records: Vec::new() })
+    }
+
+    /// Takes one record; it is on the disk when this returns.
+    pub(crate) fn take(&mut self, record: RunRecord) -> Result<(), Failure> {
+        if self.json {
+            emit(&String::from_utf8_lossy(&jsonl::to_line(&record)))?;
+        }
+        if let Some((path, writer)) = &mut self.file {
+            let before = self.records.len();
+            writer.write(&record).map_err(|error| {
+                let path = path.display();
+                Failure::refused(format!("cannot write {path}: {error}; the {before} records before are complete"))
+            })?;
+        }
+        self.records.push(record);
+        Ok(())
+    }
+
+    /// Exit code for what was measured.
+    pub(crate) fn exit_code(&self, interrupted: bool) -> ExitCode {
+        let failed = self.records.iter().any(|record| matches!(record.outcome, daqmeter_record::Outcome::Failed(_)));
+        match (interrupted, failed) {
+            (true, _) => ExitCode::from(INTERRUPTED),
+            (false, true) => ExitCode::from(FAILED),
+            (false, false) => ExitCode::SUCCESS,
+        }
+    }
+}
+
+/// Writes a file whole: to a name beside it first, so that an interrupted write leaves no half page.
+pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
+    let refused = |error: io::Error| Failure::refused(format!("cannot write {}: {error}", path.display()));
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".part");
+    let beside = PathBuf::from(beside);
+    // Devices and pipes cannot be renamed onto.
+    if path.exists() && !path.is_file() {
+        return std::fs::write(path, text).map_err(refused);
+    }
+    std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path)).map_err(|error| {
+        let _ = std::fs::remove_file(&beside);
+        refused(error)
+    })
+}
+
+/// Reads records from files, or stdin for `-`, and tells what could not be read.
+pub(crate) fn read_records(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
+    let mut records = Vec::new();
+    for path in paths {
+        let shown = path.display();
+        let refused = |error: io::Error| Failure::refused(format!("cannot read {shown}: {error}"));
+        let contents = if path.as_os_str() == "-" {
+            jsonl::read(io::stdin().lock()).map_err(refused)?
+        } else {
+            let file = File::open(path).map_err(refused)?;
+            jsonl::read(io::BufReader::new(file)).map_err(refused)?
+        };
+        for error in &contents.errors {
+            tell(&format!("daqmeter: {shown}: {error}"));
+        }
+        if contents.records.is_empty() {
+            return Err(Failure::refused(format!("{shown}: holds no record that this daqmeter can read")));
+        }
+        records.extend(contents.records);
+    }
+    Ok(records)
+}

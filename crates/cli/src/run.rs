@@ -1,0 +1,130 @@
+//! What every measuring verb shares: the context, Ctrl-C, progress, and running points one after the other.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use daqmeter_copy::MemoryEngine;
+use daqmeter_digitizer::{ConvertEngine, DigitizerEngine};
+use daqmeter_harness::{Context, Engine, NullEngine, Settings, StopFlag, measure, observe};
+use daqmeter_kernels::Isa;
+use daqmeter_record::{Order, Tool, Workload};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::arguments::cpu_list;
+use crate::output::{Failure, Recorder, progress_wanted};
+
+/// Options of every verb that measures.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Common {
+    /// Append every record to this file (JSON lines), as it is measured
+    #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print records (JSON lines) instead of tables
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+    /// CPUs to pin threads to, in turn: 0,1 or 0-3
+    #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
+    pub(crate) pin: Option<CpuList>,
+}
+
+/// CPUs in the order in which threads get them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CpuList(pub(crate) Vec<u32>);
+
+/// Runs points and keeps their records.
+pub(crate) struct Runner {
+    pub(crate) context: Context,
+    pub(crate) recorder: Recorder,
+    pub(crate) stop: StopFlag,
+    progress: ProgressBar,
+    engines: Vec<Box<dyn Engine>>,
+}
+
+/// Every engine, for a host with a last-level cache of that size.
+pub(crate) fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
+    vec![
+        Box::new(NullEngine),
+        Box::new(MemoryEngine),
+        Box::new(ConvertEngine { last_level_bytes }),
+        Box::new(DigitizerEngine { last_level_bytes }),
+    ]
+}
+
+/// What the records say of this program.
+pub(crate) fn tool() -> Tool {
+    Tool {
+        name: "daqmeter".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        git_revision: env!("DAQMETER_GIT_REVISION").to_owned(),
+        profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
+    }
+}
+
+/// The command line as typed, with quotes where a shell needs them, so that it can be pasted.
+fn command_line() -> String {
+    let quoted = |argument: String| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+".contains(c);
+        if !argument.is_empty() && argument.chars().all(plain) { argument } else { format!("'{}'", argument.replace('\'', r"'\''")) }
+    };
+    let arguments = std::env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
+    std::iter::once("daqmeter".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+impl Runner {
+    /// Gathers the context and takes over Ctrl-C: the first lets the sample at hand finish, the second ends at once.
+    pub(crate) fn new(common: &Common, points: usize) -> Result<Runner, Failure> {
+        let isa = Isa::available().map(|isa| isa.name().to_owned()).collect();
+        let recorder = Recorder::new(common.out.as_deref(), common.json)?;
+        let context = Context::gather(tool(), command_line(), isa);
+        let stop = StopFlag::default();
+        let asked = stop.clone();
+        let handler = ctrlc::set_handler(move || {
+            if asked.is_set() {
+                std::process::exit(130);
+            }
+            asked.set();
+        });
+        handler.map_err(|error| Failure::refused(format!("cannot take over Ctrl-C: {error}")))?;
+        let progress = if progress_wanted() && !common.json { ProgressBar::new(points as u64) } else { ProgressBar::hidden() };
+        let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}").expect("a constant template");
+        progress.set_style(style);
+        let engines = engines(context.host.last_level_cache_bytes());
+        Ok(Runner { context, recorder, stop, progress, engines })
+    }
+
+    /// Settings for a study, with this runner's stop flag.
+    pub(crate) fn settings(&self, plan: daqmeter_harness::StepPlan, study: &str, pin: &[u32]) -> Settings {
+        Settings { pin: pin.to_vec(), stop: self.stop.clone(), ..Settings::new(plan, study) }
+    }
+
+    /// Measures one point with its limits and keeps the record. Does nothing once interrupted.
+    pub(crate) fn point(
+        &mut self,
+        engine: &str,
+        workload: &Workload,
+        settings: &Settings,
+        order: Option<Order>,
+    ) -> Result<(), Failure> {
+        if self.stop.is_set() {
+            return Ok(());
+        }
+        self.progress.set_message(format!("{} {}", settings.study, engine));
+        let named = |name: &str| self.engines.iter().find(|candidate| candidate.name() == name).map(Box::as_ref);
+        let found = named(engine).expect("verbs name engines that exist");
+        let mut observers = observe::standard();
+        let mut record = measure(found, workload, settings, &self.context, named("memory"), &mut observers)?;
+        record.order = order;
+        self.progress.inc(1);
+        self.recorder.take(record)
+    }
+
+    /// Says how many points there will be.
+    pub(crate) fn expect(&self, points: usize) {
+        self.progress.set_length(points as u64);
+    }
+
+    /// Clears the progress line.
+    pub(crate) fn finish(&self) {
+        self.progress.finish_and_clear();
+    }
+}

@@ -1,0 +1,39 @@
+//! `daqmeter show`: the tables of recorded runs.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use daqmeter_report::{answers, table};
+
+use crate::output::{Failure, emit, read_records};
+
+/// Print the tables of recorded runs.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n\n  $ daqmeter survey --out today.jsonl\n  $ daqmeter show today.jsonl --study conversion")]
+pub(crate) struct Arguments {
+    /// Records (JSON lines); - is standard input
+    #[arg(required = true, value_name = "FILE.jsonl")]
+    files: Vec<PathBuf>,
+    /// Only studies whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    study: Option<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut records = read_records(&arguments.files)?;
+    if let Some(wanted) = &arguments.study {
+        let all = std::mem::take(&mut records);
+        let mut studies: Vec<String> = all.iter().map(|record| record.study.clone()).collect();
+        records = all.into_iter().filter(|record| record.study.contains(wanted)).collect();
+        if records.is_empty() {
+            studies.dedup();
+            return Err(Failure::refused(format!("no study contains `{wanted}`; there are: {}", studies.join(", "))));
+        }
+    }
+    let mut out = table::text(&records);
+    for answer in answers(&records) {
+        out.push_str(&format!("\n{}\n  {}\n", answer.question, answer.answer));
+    }
+    emit(&out)
+}
