@@ -23,7 +23,7 @@ use crate::run::{Common, Runner};
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    after_help = "-A functions: 0 read-out, 1 decimate+scale, 2 decimate, 3 scale, 4 cast, 5 unsigned f64, 6 signed f64,\n              \
+    after_help = "-A: 0 read-out, 1 decimate+scale, 2 decimate, 3 scale, 4 cast, 5 unsigned f64, 6 signed f64,\n    \
                   7 unsigned f32, 8 signed f32, 99 all, 100 write a pattern (overwrites card memory)",
     after_long_help = EXAMPLE
 )]

@@ -142,7 +142,7 @@ fn fusion(plan: StepPlan) -> Vec<Planned> {
         .with("samples", SAMPLES)
         .with("function", 4_u64)
         .with("unpaced", true);
-    let blocks = [0_u64, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+    let blocks = [0_u64, 4 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
     let planned = |workload| Planned { study: "survey/fusion", engine: "digitizer", workload, plan };
     Sweep::of(base).over("block_bytes", blocks).workloads().into_iter().map(planned).collect()
 }

@@ -65,7 +65,9 @@ pub fn plan(published: &Published) -> Vec<Planned> {
         steps: Steps::Timed,
         profile: false,
     };
-    let tables = published.table.iter().map(table);
+    // A run of tens of milliseconds is at the mercy of one hiccup of the host: it is done five times, the median counts.
+    let repeats = |table: &Table| if table.samples < 10_000_000 && table.kind == Kind::Readout { 5 } else { 1 };
+    let tables = published.table.iter().flat_map(|one| std::iter::repeat_n(table(one), repeats(one)));
     tables.chain(published.cpu.iter().enumerate().map(cpu)).chain(SCALES.map(scale)).collect()
 }
 
@@ -106,8 +108,11 @@ impl Line {
     }
 }
 
+/// The record of a study; of several, the one with the median wall time.
 fn find<'a>(records: &'a [RunRecord], study: &str) -> Option<&'a RunRecord> {
-    records.iter().rev().find(|record| record.study == study && !record.lanes.is_empty())
+    let mut found: Vec<&RunRecord> = records.iter().filter(|record| record.study == study && !record.lanes.is_empty()).collect();
+    found.sort_by_key(|record| record.wall_ns);
+    found.get(found.len() / 2).copied()
 }
 
 /// Speeds of the lanes in the stage that the table times, in MB/s by the document's definition, fastest first.
@@ -373,11 +378,11 @@ mod tests {
     fn the_plan_covers_every_table_and_every_cpu_row() {
         let published = Published::default();
         let plan = plan(&published);
-        assert_eq!(plan.len(), published.table.len() + published.cpu.len() + 2);
         let mut studies: Vec<&str> = plan.iter().map(|point| point.study.as_str()).collect();
         studies.sort_unstable();
         studies.dedup();
-        assert_eq!(studies.len(), plan.len(), "each has a study of its own");
+        assert_eq!(studies.len(), published.table.len() + published.cpu.len() + 2, "each has a study of its own");
+        assert_eq!(plan.len(), studies.len() + 4 * 4, "the four short read-out tables are repeated");
     }
 
     #[test]

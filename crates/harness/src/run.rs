@@ -599,17 +599,26 @@ fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> V
     warnings
 }
 
+/// One line per stage name, however many lanes drift.
 fn drift_warnings(record: &RunRecord) -> Vec<String> {
-    let stages = record.lanes.iter().flat_map(|lane| lane.stages.iter().map(move |stage| (lane, stage)));
-    let drift = |(lane, stage): (&Lane, &Stage)| {
+    let mut drifts: Vec<(&str, Vec<f64>)> = Vec::new();
+    for stage in record.lanes.iter().flat_map(|lane| &lane.stages) {
         let samples: Vec<f64> = stage.sample_ns.iter().map(|&ns| ns as f64).collect();
         let drift = stats::drift(&samples);
-        (drift.abs() > DRIFT_WORTH_SAYING && samples.len() >= 12).then(|| {
-            let direction = if drift > 0.0 { "slower" } else { "faster" };
-            format!("{} {}: got {:.0} % {direction} during the run", lane.device, stage.name, drift.abs() * 100.0)
-        })
+        if drift.abs() > DRIFT_WORTH_SAYING && samples.len() >= 12 {
+            match drifts.iter_mut().find(|(name, _)| *name == stage.name) {
+                Some((_, known)) => known.push(drift),
+                None => drifts.push((&stage.name, vec![drift])),
+            }
+        }
+    }
+    let line = |(name, drifts): (&str, Vec<f64>)| {
+        let worst = drifts.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(0.0);
+        let direction = if worst > 0.0 { "slower" } else { "faster" };
+        let lanes = if drifts.len() > 1 { format!(" (worst of {} lanes)", drifts.len()) } else { String::new() };
+        format!("{name} got {:.0} % {direction} from the first third of the run to the last{lanes}", worst.abs() * 100.0)
     };
-    stages.filter_map(drift).collect()
+    drifts.into_iter().map(line).collect()
 }
 
 #[cfg(test)]

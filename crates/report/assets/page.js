@@ -84,7 +84,7 @@
         width: host.clientWidth, height: narrow ? 300 : 360, scales: { x, y },
         cursor: { points: { size: 8 } },
         legend: { live: figure.series.length <= 12 },
-        series: [{ label: figure.x.label || "", value: (_, v) => v == null ? "–" : isBars ? nearest(v) : figure.x.unit === "bytes" ? bytes(v) : digits(v) }, ...series],
+        series: [{ label: figure.x.label || "at", value: (_, v) => v == null ? "–" : isBars ? nearest(v) : figure.x.unit === "bytes" ? bytes(v) : digits(v) }, ...series],
         axes: [xAxis, axis(figure.y.label, { size: 66, values: (_, at) => at.map((v) => v == null ? "" : digits(v)) })],
         hooks: isBars ? { draw: [limitMarks(figure, laid.width)] } : {},
       },

@@ -125,7 +125,7 @@ fn table_rows(records: &[RunRecord]) -> Vec<TableRow> {
             cpu: significant(row.cpu_fraction * 100.0, 3),
             study: row.study,
             device: row.device,
-            stage: row.stage,
+            stage: row.label,
             n: row.n,
             emulated: row.emulated,
             fault: row.fault,

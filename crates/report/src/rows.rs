@@ -13,8 +13,10 @@ pub struct Row {
     pub engine: String,
     /// Device of the lane.
     pub device: String,
-    /// Stage.
+    /// Stage, by the name that the original's table has for it.
     pub stage: String,
+    /// Stage for people, with the decimation factor where it matters.
+    pub label: String,
     /// True when a device of the record is emulated.
     pub emulated: bool,
     /// Number of samples.
@@ -31,7 +33,8 @@ pub struct Row {
     pub p99_ns: f64,
     /// Samples marked as outliers.
     pub outliers: usize,
-    /// Rate at the median.
+    /// Rate: of counted read-outs all bytes over all time, as the original defines it; of timed points that at the median,
+    /// which a disturbance of the host does not move.
     pub rate_bytes_per_s: f64,
     /// Limit of the same run.
     pub limit_bytes_per_s: Option<f64>,
@@ -53,13 +56,14 @@ fn rows_of(record: &RunRecord) -> Vec<Row> {
     stages
         .map(|(lane, stage)| {
             let summary = summary(stage).unwrap_or_default();
-            let rate = if summary.median > 0.0 { stage.bytes_per_op as f64 / summary.median * 1e9 } else { 0.0 };
+            let rate = rate(record, stage, summary.median);
             let limit = stage.limit.as_deref().and_then(|name| record.limit(name)).map(|limit| limit.rate_bytes_per_s);
             Row {
                 study: record.study.clone(),
                 engine: record.engine.name.clone(),
                 device: lane.device.clone(),
                 stage: stage.name.clone(),
+                label: label(record, stage),
                 emulated: record.engine.emulated,
                 n: summary.n,
                 bytes_per_op: stage.bytes_per_op,
@@ -76,6 +80,49 @@ fn rows_of(record: &RunRecord) -> Vec<Row> {
             }
         })
         .collect()
+}
+
+fn rate(record: &RunRecord, stage: &Stage, median_ns: f64) -> f64 {
+    if counts_operations(record) {
+        stage.rate_bytes_per_s()
+    } else if median_ns > 0.0 {
+        stage.bytes_per_op as f64 / median_ns * 1e9
+    } else {
+        0.0
+    }
+}
+
+/// True for records of an exact number of reads or passes, false for those timed until a good median.
+pub(crate) fn counts_operations(record: &RunRecord) -> bool {
+    ["reads", "passes"].iter().any(|name| record.workload.int(name).is_ok_and(|number| number > 0))
+}
+
+fn label(record: &RunRecord, stage: &Stage) -> String {
+    let factor = record.workload.int("dec_factor").unwrap_or(1);
+    let name = short(&stage.name);
+    if factor > 1 && name.contains("decimate") { format!("{name} 1:{factor}") } else { name }
+}
+
+/// The original's names in the words of its help.
+pub(crate) fn short(name: &str) -> String {
+    if let Some(fused) = name.strip_prefix("readout+") {
+        return format!("read-out + {}", short(fused));
+    }
+    match name {
+        "func_no_decsca" => "cast",
+        "func_sca" => "scale",
+        "func_dec" => "decimate",
+        "func_decsca" => "decimate+scale",
+        "func_umn2double" => "unsigned f64",
+        "func_smn2double" => "signed f64",
+        "func_umn2float" => "unsigned f32",
+        "func_smn2float" => "signed f32",
+        "func_readout" => "read-out",
+        "func_pattern" => "write pattern",
+        "wait_trigger" => "wait for trigger",
+        other => other,
+    }
+    .to_owned()
 }
 
 /// Summary of a stage in nanoseconds per operation; none without samples.

@@ -17,7 +17,7 @@ fn cells(row: &Row) -> [String; 11] {
     let mb = |rate: f64| if rate > 0.0 { significant(rate / 1e6, 4) } else { "-".to_owned() };
     [
         row.device.clone(),
-        row.stage.clone(),
+        row.label.clone(),
         row.n.to_string(),
         show_ns(row.median_ns),
         percent(row.spread),

@@ -3,6 +3,7 @@
 use daqmeter_record::RunRecord;
 
 use super::{Figure, Series, bars, of_engine, rate_mb};
+use crate::rows::short;
 
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let mut points = Vec::new();
@@ -11,7 +12,7 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
         let stage = &record.lanes[0].stages[0];
         let factor = record.workload.int("dec_factor").unwrap_or(1);
         let name = match factor {
-            1 => short(&stage.name).to_owned(),
+            1 => short(&stage.name),
             factor => format!("{} 1:{factor}", short(&stage.name)),
         };
         let limit = stage.limit.as_deref().and_then(|limit| record.limit(limit)).map(|limit| limit.rate_bytes_per_s / 1e6);
@@ -38,20 +39,4 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     );
     figure.command = command.unwrap_or_default();
     Some(figure)
-}
-
-/// The original's names without their prefix, in the words of its help.
-pub(super) fn short(name: &str) -> &str {
-    match name {
-        "func_no_decsca" => "cast",
-        "func_sca" => "scale",
-        "func_dec" => "decimate",
-        "func_decsca" => "decimate+scale",
-        "func_umn2double" => "unsigned f64",
-        "func_smn2double" => "signed f64",
-        "func_umn2float" => "unsigned f32",
-        "func_smn2float" => "signed f32",
-        "func_readout" => "read-out",
-        other => other,
-    }
 }

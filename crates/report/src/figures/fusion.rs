@@ -29,8 +29,8 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     (!xs.is_empty()).then(|| Figure {
         id: "fusion",
         title: "Read-out and conversion, fused".to_owned(),
-        caption: "Read-out and cast of 6 MB by one thread. In blocks that stay in the second-level cache the converter finds its \
-                  samples there, and the copy is nearly free; blocks of the driver's 4 MiB gain nothing."
+        caption: "Read-out and cast of 6 MB by one thread. In blocks that stay in a near cache the converter finds its samples \
+                  there; which block is best depends on the caches. Blocks of the driver's 4 MiB gain nothing."
             .to_owned(),
         kind: Kind::Lines,
         x: Axis::log_bytes("block"),

@@ -2,7 +2,7 @@
 
 use daqmeter_record::RunRecord;
 
-use super::{Figure, Series, bars, of_engine, rate_mb};
+use super::{Figure, Series, bars, of_engine};
 
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     // The run with the most boards says most.
@@ -19,12 +19,12 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let mut figure = bars(
         "readout",
         "Boards read in parallel",
-        "Raw bytes read per second from each board while all are read, and what each board moves alone. What is missing is the \
-         uplink that they share.",
+        "Raw bytes read per second from each board, over all its reads, while the others are read too; and what each board moves \
+         alone. What is missing is the uplink that they share.",
         "MB/s",
         stages.iter().map(|(device, _)| device.clone()).collect(),
         vec![
-            series("together", false, stages.iter().map(|(_, stage)| rate_mb(stage)).collect()),
+            series("together", false, stages.iter().map(|(_, stage)| Some(stage.rate_bytes_per_s() / 1e6)).collect()),
             series("alone", true, stages.iter().map(|(_, stage)| limit(stage)).collect()),
         ],
     );

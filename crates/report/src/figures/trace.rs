@@ -2,7 +2,8 @@
 
 use daqmeter_record::{RunRecord, Stage};
 
-use super::{Axis, Figure, Kind, conversion::short, join};
+use super::{Axis, Figure, Kind, join};
+use crate::rows::short;
 
 /// Points per curve that a browser draws in an instant; longer runs are thinned to the extremes of equal parts.
 const MOST_POINTS: usize = 2000;

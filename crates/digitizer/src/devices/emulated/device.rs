@@ -389,6 +389,10 @@ impl Board for EmulatedBoard {
     }
 
     fn begin_account(&mut self) {
+        if let (Some(slot), Some(uplink)) = (self.slot, &self.crate_.uplink) {
+            let now = clock::monotonic_ns().saturating_sub(self.crate_.epoch_ns) as f64 * 1e-9;
+            lock(uplink).leave(now, slot);
+        }
         self.trigger.begin_account(clock::monotonic_ns());
     }
 

@@ -118,6 +118,12 @@ impl Uplink {
         slot.done_at = self.now;
     }
 
+    /// A board leaves at once: the next request begins without what it might have had while lingering.
+    pub fn leave(&mut self, now: f64, board: usize) {
+        self.advance(now);
+        self.slots[board].remaining = None;
+    }
+
     /// Lets time pass. A clock that goes back is taken to stand still.
     pub fn advance(&mut self, now: f64) {
         while self.now < now {
