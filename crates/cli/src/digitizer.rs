@@ -58,22 +58,22 @@ pub(crate) struct Arguments {
     #[arg(short = 'F', long, value_name = "X", default_value = "1", allow_negative_numbers = true, help_heading = "Conversion")]
     scale_factor: f64,
     /// Scale in single precision, and say by how much that differs
-    #[arg(long, help_heading = "Conversion")]
+    #[arg(hide_short_help = true, long, help_heading = "Conversion")]
     fast: bool,
     /// Format of functions 5 and 7
-    #[arg(long, value_name = "M.N", default_value = "1.15", help_heading = "Conversion")]
+    #[arg(hide_short_help = true, long, value_name = "M.N", default_value = "1.15", help_heading = "Conversion")]
     unsigned_q: String,
     /// Format of functions 6 and 8
-    #[arg(long, value_name = "M.N", default_value = "3.13", help_heading = "Conversion")]
+    #[arg(hide_short_help = true, long, value_name = "M.N", default_value = "3.13", help_heading = "Conversion")]
     signed_q: String,
     /// Fuse read-out and conversion in blocks of this size
     #[arg(long, value_name = "SIZE", value_parser = bytes, help_heading = "Conversion")]
     block: Option<u64>,
     /// portable, avx2, avx512 or neon [default: the best here]
-    #[arg(long, value_name = "SET", help_heading = "Conversion")]
+    #[arg(hide_short_help = true, long, value_name = "SET", help_heading = "Conversion")]
     isa: Option<String>,
     /// cached or non-temporal [default: by footprint]
-    #[arg(long, value_name = "KIND", help_heading = "Conversion")]
+    #[arg(hide_short_help = true, long, value_name = "KIND", help_heading = "Conversion")]
     store: Option<String>,
     /// Passes, one read per external trigger (instead of -N)
     #[arg(short = 'l', long = "loop", value_name = "N", value_parser = count, default_value = "0", help_heading = "Trigger")]
@@ -85,10 +85,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "RATE", value_parser = rate, help_heading = "Trigger")]
     rate: Option<f64>,
     /// Sleep between looks at the status register
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1us", help_heading = "Trigger")]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration, default_value = "1us", help_heading = "Trigger")]
     poll_interval: Duration,
     /// Timing of emulated boards: a shipped name or a TOML file
-    #[arg(long, value_name = "NAME|FILE", default_value = "ess-2017", help_heading = "Emulated boards")]
+    #[arg(hide_short_help = true, long, value_name = "NAME|FILE", default_value = "ess-2017", help_heading = "Emulated boards")]
     profile: String,
     /// Let emulated boards go as fast as memory
     #[arg(long, help_heading = "Emulated boards")]
