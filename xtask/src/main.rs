@@ -1,1 +1,44 @@
-fn main(){}
+//! Developers' tasks. `cargo xtask ci` runs what needs root, other packages or time; `cargo test` runs everything else.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a developers' tool talks to the terminal")]
+
+mod ci;
+mod shell;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+cargo xtask ci              fmt, clippy, docs, tidy, schema, FUSE, other CPUs, page, fuzz, survey, reproduce
+cargo xtask tidy            the rules of ARCHITECTURE.md that a program can check
+cargo xtask schema [--check]  write (or compare) docs/schema/run-record.v1.json
+cargo xtask fuzz [SECONDS]  each fuzz target for so long [10]
+cargo xtask page FILE       open a page in headless Chromium and check that it drew its charts";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match arguments[..] {
+        ["ci"] => ci::run(),
+        ["tidy"] => tidy::run(),
+        ["schema"] => ci::schema(false),
+        ["schema", "--check"] => ci::schema(true),
+        ["fuzz"] => ci::fuzz(10),
+        ["fuzz", seconds] => match seconds.parse() {
+            Ok(seconds) => ci::fuzz(seconds),
+            Err(_) => Err(anyhow::anyhow!("`{seconds}` is no number of seconds")),
+        },
+        ["page", path] => ci::page(path.as_ref()),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -52,10 +52,24 @@ pub(crate) struct Arguments {
     #[arg(short = 'f', long, value_name = "N", value_parser = count, default_value = "1", help_heading = "Conversion")]
     dec_factor: u64,
     /// Scaling: offset
-    #[arg(short = 'O', long, value_name = "X", default_value = "0", allow_negative_numbers = true, help_heading = "Conversion")]
+    #[arg(
+        short = 'O',
+        long,
+        value_name = "X",
+        default_value = "0",
+        allow_negative_numbers = true,
+        help_heading = "Conversion"
+    )]
     scale_offset: f64,
     /// Scaling: factor
-    #[arg(short = 'F', long, value_name = "X", default_value = "1", allow_negative_numbers = true, help_heading = "Conversion")]
+    #[arg(
+        short = 'F',
+        long,
+        value_name = "X",
+        default_value = "1",
+        allow_negative_numbers = true,
+        help_heading = "Conversion"
+    )]
     scale_factor: f64,
     /// Scale in single precision, and say by how much that differs
     #[arg(hide_short_help = true, long, help_heading = "Conversion")]
@@ -88,7 +102,13 @@ pub(crate) struct Arguments {
     #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration, default_value = "1us", help_heading = "Trigger")]
     poll_interval: Duration,
     /// Timing of emulated boards: a shipped name or a TOML file
-    #[arg(hide_short_help = true, long, value_name = "NAME|FILE", default_value = "ess-2017", help_heading = "Emulated boards")]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "NAME|FILE",
+        default_value = "ess-2017",
+        help_heading = "Emulated boards"
+    )]
     profile: String,
     /// Let emulated boards go as fast as memory
     #[arg(long, help_heading = "Emulated boards")]
@@ -167,9 +187,11 @@ fn measure(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Err(Failure::refused("-N 0 reads nothing; 1 or more is wanted"));
     }
     let mut runner = Runner::new(&arguments.common, 1)?;
-    let plan = if arguments.passes > 0 { StepPlan::ByPass(arguments.passes) } else { StepPlan::ByStage(arguments.reads) };
+    let plan =
+        if arguments.passes > 0 { StepPlan::ByPass(arguments.passes) } else { StepPlan::ByStage(arguments.reads) };
     let pin = arguments.common.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
-    let settings = Settings { profile_hz: arguments.what.then_some(PROFILE_HZ), ..runner.settings(plan, "digitizer", &pin) };
+    let settings =
+        Settings { profile_hz: arguments.what.then_some(PROFILE_HZ), ..runner.settings(plan, "digitizer", &pin) };
     runner.point("digitizer", &workload(arguments), &settings, None)?;
     runner.finish();
     if arguments.fast {
@@ -193,7 +215,8 @@ fn printed(format: Format, records: &[RunRecord]) -> String {
 
 /// The classic table has no room for what went wrong.
 fn faults(record: &RunRecord) -> String {
-    let faults = record.lanes.iter().filter_map(|lane| Some(format!(" FAILED {}: {}\n", lane.device, lane.outcome.reason()?)));
+    let faults =
+        record.lanes.iter().filter_map(|lane| Some(format!(" FAILED {}: {}\n", lane.device, lane.outcome.reason()?)));
     faults.collect()
 }
 
@@ -246,7 +269,9 @@ fn workload(arguments: &Arguments) -> Workload {
 
 fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
     let name = arguments.board.strip_prefix(EMULATED_PREFIX);
-    let name = name.ok_or_else(|| Failure::refused(format!("`{}`: only emulated boards (emu:...) can be served", arguments.board)))?;
+    let name = name.ok_or_else(|| {
+        Failure::refused(format!("`{}`: only emulated boards (emu:...) can be served", arguments.board))
+    })?;
     let profile = Profile::load(&arguments.profile).map_err(Failure::refused)?;
     let crate_ = EmulatedCrate::new(profile, !arguments.unpaced);
     let mut board: Box<dyn devices::Board> = Box::new(crate_.board(&arguments.board, name)?);

@@ -14,7 +14,9 @@ use crate::output::{Failure, emit};
 
 /// Say what this host has, what is missing and how to get it.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Changes nothing. Each line names what was found; where something is missing, what to do about it.")]
+#[command(
+    after_long_help = "Changes nothing. Each line names what was found; where something is missing, what to do about it."
+)]
 pub(crate) struct Arguments {}
 
 struct Finding {
@@ -52,9 +54,24 @@ fn host(files: &Files) -> Vec<Finding> {
             governor.unwrap_or_else(|| "not told (virtual machine, or no cpufreq)".to_owned()),
             "cpupower frequency-set -g performance",
         ),
-        finding("clock source", host.clocksource == "tsc" || host.architecture != "x86_64", host.clocksource, "boot with tsc=reliable if the TSC is sound"),
-        finding("CPU quota", host.cgroup_cpu_quota.is_none(), host.cgroup_cpu_quota.map_or("none".to_owned(), |quota| format!("{quota} CPUs")), "the cgroup throttles: raise cpu.max"),
-        finding("hypervisor", host.hypervisor.is_none(), host.hypervisor.unwrap_or_else(|| "none".to_owned()), "neighbours disturb: look at steal and the noise floor"),
+        finding(
+            "clock source",
+            host.clocksource == "tsc" || host.architecture != "x86_64",
+            host.clocksource,
+            "boot with tsc=reliable if the TSC is sound",
+        ),
+        finding(
+            "CPU quota",
+            host.cgroup_cpu_quota.is_none(),
+            host.cgroup_cpu_quota.map_or("none".to_owned(), |quota| format!("{quota} CPUs")),
+            "the cgroup throttles: raise cpu.max",
+        ),
+        finding(
+            "hypervisor",
+            host.hypervisor.is_none(),
+            host.hypervisor.unwrap_or_else(|| "none".to_owned()),
+            "neighbours disturb: look at steal and the noise floor",
+        ),
         finding("NUMA", true, format!("{} node(s)", host.numa.len().max(1)), ""),
     ]
 }
@@ -64,8 +81,18 @@ fn memory(files: &Files) -> Vec<Finding> {
     let free: u64 = host.huge_pages.iter().map(|pool| pool.free).sum();
     let mode = host.transparent_huge_pages;
     vec![
-        finding("transparent huge pages", matches!(mode.as_str(), "madvise" | "always"), mode, "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"),
-        finding("reserved huge pages", free > 0, format!("{free} free"), "optional: sysctl vm.nr_hugepages=512 (transparent ones are used meanwhile)"),
+        finding(
+            "transparent huge pages",
+            matches!(mode.as_str(), "madvise" | "always"),
+            mode,
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+        ),
+        finding(
+            "reserved huge pages",
+            free > 0,
+            format!("{free} free"),
+            "optional: sysctl vm.nr_hugepages=512 (transparent ones are used meanwhile)",
+        ),
     ]
 }
 
@@ -79,20 +106,47 @@ fn observation(files: &Files) -> Vec<Finding> {
         Ok(_) => (false, "user mode only".to_owned()),
         Err(error) => (false, error.to_string()),
     };
-    let symbols = files.text("proc/kallsyms").is_some_and(|text| text.lines().any(|line| !line.starts_with("0000000000000000")));
+    let symbols =
+        files.text("proc/kallsyms").is_some_and(|text| text.lines().any(|line| !line.starts_with("0000000000000000")));
     vec![
-        finding("hardware counters", hardware, events.join(", "), "no PMU here: usual in virtual machines; cycles and cache misses stay uncounted"),
-        finding("what takes the time", sampler.0, format!("{} (perf_event_paranoid {paranoid})", sampler.1), "sysctl kernel.perf_event_paranoid=1, or run as root"),
-        finding("kernel symbols", symbols, if symbols { "readable" } else { "hidden" }, "sysctl kernel.kptr_restrict=0, or run as root"),
+        finding(
+            "hardware counters",
+            hardware,
+            events.join(", "),
+            "no PMU here: usual in virtual machines; cycles and cache misses stay uncounted",
+        ),
+        finding(
+            "what takes the time",
+            sampler.0,
+            format!("{} (perf_event_paranoid {paranoid})", sampler.1),
+            "sysctl kernel.perf_event_paranoid=1, or run as root",
+        ),
+        finding(
+            "kernel symbols",
+            symbols,
+            if symbols { "readable" } else { "hidden" },
+            "sysctl kernel.kptr_restrict=0, or run as root",
+        ),
     ]
 }
 
 fn devices(files: &Files) -> Vec<Finding> {
     let nodes = digitizer_nodes(files);
     let fuse = files.root().join("dev/fuse").exists();
-    let helper = is_root() || ["usr/bin/fusermount3", "bin/fusermount3"].iter().any(|path| files.root().join(path).exists());
+    let helper =
+        is_root() || ["usr/bin/fusermount3", "bin/fusermount3"].iter().any(|path| files.root().join(path).exists());
     vec![
-        finding("digitizers", !nodes.is_empty(), if nodes.is_empty() { "none: emulated boards only".to_owned() } else { nodes.join(", ") }, "load sis8300drv; emulated boards (emu:l0) need nothing"),
-        finding("serving emulated boards", fuse && helper, if fuse { "/dev/fuse is there" } else { "no /dev/fuse" }, "modprobe fuse; apt install fuse3 for users other than root"),
+        finding(
+            "digitizers",
+            !nodes.is_empty(),
+            if nodes.is_empty() { "none: emulated boards only".to_owned() } else { nodes.join(", ") },
+            "load sis8300drv; emulated boards (emu:l0) need nothing",
+        ),
+        finding(
+            "serving emulated boards",
+            fuse && helper,
+            if fuse { "/dev/fuse is there" } else { "no /dev/fuse" },
+            "modprobe fuse; apt install fuse3 for users other than root",
+        ),
     ]
 }

@@ -52,7 +52,11 @@ pub(crate) fn digitizer_nodes(files: &Files) -> Vec<String> {
 fn devices() -> String {
     let profile = Profile::default();
     let emulated = profile.board.iter().map(|board| {
-        let name = if board.model == "l2" { "emu:l2-0, emu:l2-1, ..." } else { &format!("emu:{0}0, emu:{0}1, ...", board.model) };
+        let name = if board.model == "l2" {
+            "emu:l2-0, emu:l2-1, ..."
+        } else {
+            &format!("emu:{0}0, emu:{0}1, ...", board.model)
+        };
         let rate = format!("{:.0} MB/s alone (profile {})", board.own_bytes_per_s / 1e6, profile.name);
         vec![name.to_owned(), "emulated".to_owned(), rate]
     });

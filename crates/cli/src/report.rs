@@ -11,7 +11,9 @@ use crate::output::{Failure, emit, read_records, tell, write_file};
 
 /// Make a page or a table from recorded runs.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n\n  $ daqmeter report records.jsonl -o report.html\n  $ daqmeter report records.jsonl --format md >> ticket.md")]
+#[command(
+    after_long_help = "Example:\n\n  $ daqmeter report records.jsonl -o report.html\n  $ daqmeter report records.jsonl --format md >> ticket.md"
+)]
 pub(crate) struct Arguments {
     /// Records (JSON lines); - is standard input
     #[arg(required = true, value_name = "FILE.jsonl")]
@@ -55,6 +57,8 @@ fn render(format: Format, records: &[RunRecord]) -> Result<String, Failure> {
         Format::Html => page(records).map_err(Failure::refused)?,
         Format::Md => table::markdown(records),
         Format::Csv => table::csv(records),
-        Format::Json => records.iter().map(|record| String::from_utf8_lossy(&jsonl::to_line(record)).into_owned()).collect(),
+        Format::Json => {
+            records.iter().map(|record| String::from_utf8_lossy(&jsonl::to_line(record)).into_owned()).collect()
+        }
     })
 }

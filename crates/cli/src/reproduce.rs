@@ -57,7 +57,11 @@ fn text(published: &Published, records: &[daqmeter_record::RunRecord]) -> String
     let profile = Profile::default();
     let mut out = String::new();
     let _ = writeln!(out, "Performance measurements with SIS8300 boards (ESS, 2017), repeated.");
-    let _ = writeln!(out, "Read-out: emulated boards paced by profile {}. Conversion and CPU: this host's own.\n", profile.name);
+    let _ = writeln!(
+        out,
+        "Read-out: emulated boards paced by profile {}. Conversion and CPU: this host's own.\n",
+        profile.name
+    );
     let lines = reproduce::tables(published, &profile, records);
     out.push_str(&table(&lines));
     out.push('\n');

@@ -64,7 +64,11 @@ pub(crate) fn tool() -> Tool {
 fn command_line() -> String {
     let quoted = |argument: String| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+".contains(c);
-        if !argument.is_empty() && argument.chars().all(plain) { argument } else { format!("'{}'", argument.replace('\'', r"'\''")) }
+        if !argument.is_empty() && argument.chars().all(plain) {
+            argument
+        } else {
+            format!("'{}'", argument.replace('\'', r"'\''"))
+        }
     };
     let arguments = std::env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
     std::iter::once("daqmeter".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
@@ -85,8 +89,10 @@ impl Runner {
             asked.set();
         });
         handler.map_err(|error| Failure::refused(format!("cannot take over Ctrl-C: {error}")))?;
-        let progress = if progress_wanted() && !common.json { ProgressBar::new(points as u64) } else { ProgressBar::hidden() };
-        let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}").expect("a constant template");
+        let progress =
+            if progress_wanted() && !common.json { ProgressBar::new(points as u64) } else { ProgressBar::hidden() };
+        let style =
+            ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}").expect("a constant template");
         progress.set_style(style);
         let engines = engines(context.host.last_level_cache_bytes());
         Ok(Runner { context, recorder, stop, progress, engines })

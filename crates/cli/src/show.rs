@@ -10,7 +10,9 @@ use crate::output::{Failure, emit, read_records};
 
 /// Print the tables of recorded runs.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n\n  $ daqmeter survey --out today.jsonl\n  $ daqmeter show today.jsonl --study conversion")]
+#[command(
+    after_long_help = "Example:\n\n  $ daqmeter survey --out today.jsonl\n  $ daqmeter show today.jsonl --study conversion"
+)]
 pub(crate) struct Arguments {
     /// Records (JSON lines); - is standard input
     #[arg(required = true, value_name = "FILE.jsonl")]

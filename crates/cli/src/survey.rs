@@ -16,7 +16,9 @@ use crate::run::{Common, CpuList, Runner};
 
 /// Measure what this host can do, print a summary, write report.html and records.jsonl.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --out lab7.jsonl\n\nPoints are measured in random order; the seed is in the records. Without --pin, threads are pinned to the CPUs allowed,\nlast first: CPU 0 takes most interrupts.")]
+#[command(
+    after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --out lab7.jsonl\n\nPoints are measured in random order; the seed is in the records. Without --pin, threads are pinned to the CPUs allowed,\nlast first: CPU 0 takes most interrupts."
+)]
 pub(crate) struct Arguments {
     /// Time for the measurements
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "60s")]
@@ -51,7 +53,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     // The page is announced at the end: that it can be written is better known now.
     write_file(&arguments.output, "daqmeter survey is under way\n")?;
     let mut runner = Runner::new(&common, 0)?;
-    let pin = common.pin.clone().unwrap_or_else(|| CpuList(runner.context.host.allowed_cpus.iter().rev().copied().collect())).0;
+    let pin = common
+        .pin
+        .clone()
+        .unwrap_or_else(|| CpuList(runner.context.host.allowed_cpus.iter().rev().copied().collect()))
+        .0;
     let points = plan(arguments.budget, &runner.context.host);
     runner.expect(points.len());
     let points = shuffled(points, arguments.seed);
@@ -87,7 +93,8 @@ fn plan(budget: Duration, host: &Host) -> Vec<Planned> {
     // At 60 s the timed points below take about 20 s together with their limits, the paced and triggered ones 15 s.
     let scale = (budget.as_secs_f64() / 60.0).clamp(0.05, 20.0);
     let time = |ms: f64| StepPlan::Timed(Duration::from_secs_f64(ms * scale / 1e3));
-    let mut points = vec![Planned { study: "survey/tool", engine: "null", workload: Workload::new("null"), plan: time(300.0) }];
+    let mut points =
+        vec![Planned { study: "survey/tool", engine: "null", workload: Workload::new("null"), plan: time(300.0) }];
     points.extend(memory(host, time(40.0)));
     points.extend(conversion(time(350.0)));
     points.extend(stores(host, time(250.0)));
@@ -100,7 +107,8 @@ fn plan(budget: Duration, host: &Host) -> Vec<Planned> {
 fn memory(host: &Host, plan: StepPlan) -> Vec<Planned> {
     let last_level = host.last_level_cache_bytes().max(8 << 20);
     let most = (last_level * 4).clamp(64 << 20, host.memory_bytes / 8);
-    let footprints = std::iter::successors(Some(16_u64 << 10), |bytes| Some(bytes * 2)).take_while(|bytes| *bytes <= most);
+    let footprints =
+        std::iter::successors(Some(16_u64 << 10), |bytes| Some(bytes * 2)).take_while(|bytes| *bytes <= most);
     let ratios = [(1_u64, 0_u64), (1, 1), (1, 2)];
     let each = |bytes: u64| {
         ratios.map(|(reads, writes)| Planned {
@@ -117,7 +125,8 @@ fn memory(host: &Host, plan: StepPlan) -> Vec<Planned> {
 }
 
 fn conversion(plan: StepPlan) -> Vec<Planned> {
-    let base = Workload::new("convert").with("samples", SAMPLES).with("scale_factor", 0.123).with("scale_offset", -45.6);
+    let base =
+        Workload::new("convert").with("samples", SAMPLES).with("scale_factor", 0.123).with("scale_offset", -45.6);
     let mut workloads = Sweep::of(base.clone()).over("function", 0_u64..=8).workloads();
     for function in [1_u64, 2] {
         workloads.push(base.clone().with("function", function).with("dec_factor", 10_u64));
@@ -129,7 +138,8 @@ fn conversion(plan: StepPlan) -> Vec<Planned> {
 fn stores(host: &Host, plan: StepPlan) -> Vec<Planned> {
     // Up to the source reference's 240 MB raw, if memory allows.
     let most = (host.memory_bytes / 24).min(120_000_000);
-    let samples = [50_000, 500_000, SAMPLES, 12_000_000, 120_000_000].into_iter().filter(|&samples| samples <= most.max(SAMPLES));
+    let samples =
+        [50_000, 500_000, SAMPLES, 12_000_000, 120_000_000].into_iter().filter(|&samples| samples <= most.max(SAMPLES));
     let base = Workload::new("convert").with("function", 4_u64);
     let workloads = Sweep::of(base).over("samples", samples).over("store", ["cached", "non-temporal"]).workloads();
     let planned = |workload| Planned { study: "survey/stores", engine: "convert", workload, plan };
@@ -183,11 +193,28 @@ fn summary(records: &[daqmeter_record::RunRecord], took: Duration) -> String {
     let mut out = String::new();
     let Some(first) = records.first() else { return "nothing was measured\n".to_owned() };
     let host = &first.host;
-    let _ = writeln!(out, "{}, {} CPUs, kernel {}", host.cpu_model, host.logical_cpus, host.kernel.split(' ').next().unwrap_or(""));
+    let _ = writeln!(
+        out,
+        "{}, {} CPUs, kernel {}",
+        host.cpu_model,
+        host.logical_cpus,
+        host.kernel.split(' ').next().unwrap_or("")
+    );
     let _ = writeln!(out, "{} points in {:.0} s\n", records.len(), took.as_secs_f64());
-    let shown: Vec<_> = records.iter().filter(|record| record.study == "survey/conversion" || record.study == "survey/readout").cloned().collect();
+    let shown: Vec<_> = records
+        .iter()
+        .filter(|record| record.study == "survey/conversion" || record.study == "survey/readout")
+        .cloned()
+        .collect();
     let mut shown = shown;
-    shown.sort_by_key(|record| (record.study.clone(), record.lanes.len(), record.workload.int("function").unwrap_or(0), record.workload.int("dec_factor").unwrap_or(1)));
+    shown.sort_by_key(|record| {
+        (
+            record.study.clone(),
+            record.lanes.len(),
+            record.workload.int("function").unwrap_or(0),
+            record.workload.int("dec_factor").unwrap_or(1),
+        )
+    });
     out.push_str(&table::rows_only(&shown));
     for answer in answers(records) {
         let _ = writeln!(out, "\n{}\n  {}", answer.question, answer.answer);

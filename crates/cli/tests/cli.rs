@@ -100,11 +100,38 @@ fn a_full_disk_is_told_and_what_was_printed_stays() {
 
 #[test]
 fn every_letter_of_the_original_works_as_typed() {
-    let line = ["digitizer", "emu:l0", "emu:l1", "-S", "30000", "-N", "3", "-o", "1", "-f", "10", "-O", "-0.5", "-F", "2", "-B", "0", "-A1"];
+    let line = [
+        "digitizer",
+        "emu:l0",
+        "emu:l1",
+        "-S",
+        "30000",
+        "-N",
+        "3",
+        "-o",
+        "1",
+        "-f",
+        "10",
+        "-O",
+        "-0.5",
+        "-F",
+        "2",
+        "-B",
+        "0",
+        "-A1",
+    ];
     let output = daqmeter(&[&line[..], &["--unpaced", "--format", "classic"]].concat());
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    for expected in [" function        1", " nreads          3", " dec_offset      1", " dec_factor      10", " scale_offset    -0.500000", " scale_factor    2.000000", " ndevices        2"] {
+    for expected in [
+        " function        1",
+        " nreads          3",
+        " dec_offset      1",
+        " dec_factor      10",
+        " scale_offset    -0.500000",
+        " scale_factor    2.000000",
+        " ndevices        2",
+    ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
     assert_eq!(text.lines().filter(|line| line.contains("func_decsca")).count(), 2);
@@ -113,7 +140,8 @@ fn every_letter_of_the_original_works_as_typed() {
 
 #[test]
 fn options_may_come_before_and_after_devices() {
-    let output = daqmeter(&["digitizer", "-S", "3200", "emu:l0", "-A", "4", "emu:ku0", "--unpaced", "--format", "classic"]);
+    let output =
+        daqmeter(&["digitizer", "-S", "3200", "emu:l0", "-A", "4", "emu:ku0", "--unpaced", "--format", "classic"]);
     assert!(stdout(&output).contains(" ndevices        2"), "{}", stderr(&output));
 }
 
@@ -128,7 +156,8 @@ fn a_trigger_loop_accounts_for_every_trigger_by_polling_and_by_interrupt() {
         let losses: u64 = triggers["losses"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
         assert_eq!(triggers["issued"].as_u64().unwrap(), triggers["delivered"].as_u64().unwrap() + losses);
         assert_eq!(triggers["delivered"], 8);
-        let reads = record["counters"].as_array().unwrap().iter().find(|counter| counter["name"] == "register-reads").unwrap();
+        let reads =
+            record["counters"].as_array().unwrap().iter().find(|counter| counter["name"] == "register-reads").unwrap();
         assert!(reads["value"].as_f64().unwrap() >= 8.0);
     }
 }
@@ -139,7 +168,10 @@ fn a_board_that_disappears_fails_its_row_and_the_run_with_exit_1() {
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output);
     assert!(text.contains("FAILED emu:l0:gone-after=4"), "{text}");
-    assert!(text.lines().any(|line| line.contains("emu:l1") && line.contains(" 9 ")), "the other board did all its reads: {text}");
+    assert!(
+        text.lines().any(|line| line.contains("emu:l1") && line.contains(" 9 ")),
+        "the other board did all its reads: {text}"
+    );
 }
 
 #[test]
@@ -257,7 +289,9 @@ fn ctrl_c_keeps_what_was_measured_and_exits_130() {
     let tasks = format!("/proc/{}/task", child.id());
     let lane_runs = || {
         let entries = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
-        entries.into_iter().any(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.starts_with("lane-")))
+        entries
+            .into_iter()
+            .any(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.starts_with("lane-")))
     };
     while !lane_runs() {
         std::thread::yield_now();

@@ -53,7 +53,8 @@ fn variants(ratio: Ratio) -> Vec<Variant> {
 
 fn to_usize(workload: &Workload, name: &str) -> Result<usize, Fault> {
     let value = workload.int(name)?;
-    usize::try_from(value).map_err(|_| workload.error(name, format!("is {value}, more than this machine can address")).into())
+    usize::try_from(value)
+        .map_err(|_| workload.error(name, format!("is {value}, more than this machine can address")).into())
 }
 
 impl Engine for MemoryEngine {
@@ -78,7 +79,8 @@ impl Engine for MemoryEngine {
     }
 
     fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let ratio = Ratio { read_lines: to_usize(workload, "read_lines")?, write_lines: to_usize(workload, "write_lines")? };
+        let ratio =
+            Ratio { read_lines: to_usize(workload, "read_lines")?, write_lines: to_usize(workload, "write_lines")? };
         if ratio.read_lines == 0 {
             return Err(workload.error("read_lines", "is 0; at least one line is read per step").into());
         }
@@ -156,7 +158,8 @@ impl Session for MemorySession {
             Some((source, _)) => (source.pages(), source.numa_node()),
             None => return Tally::default(),
         };
-        let fell_back = (pages == Pages::Base).then(|| "no huge pages for the buffers: TLB misses lower the rates".to_owned());
+        let fell_back =
+            (pages == Pages::Base).then(|| "no huge pages for the buffers: TLB misses lower the rates".to_owned());
         Tally { numa_node, warnings: fell_back.into_iter().collect(), ..Tally::default() }
     }
 }

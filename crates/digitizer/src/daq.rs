@@ -78,7 +78,8 @@ impl Daq {
         let channel_blocks = samples.div_ceil(u64::from(regs::CHANNELS)).div_ceil(regs::BLOCK_SAMPLES);
         let channel_blocks = channel_blocks.next_multiple_of(2).max(2);
         let to_register = |blocks: u64| {
-            u32::try_from(blocks).map_err(|_| Fault::new(format!("{samples} samples do not fit the board's length register")))
+            u32::try_from(blocks)
+                .map_err(|_| Fault::new(format!("{samples} samples do not fit the board's length register")))
         };
         for channel in 0..regs::CHANNELS {
             let first_block = to_register(channel_blocks * u64::from(channel))?;
@@ -144,7 +145,10 @@ impl Daq {
         }
         board.write_register(regs::ACQUISITION, regs::ACQUISITION_RESET)?;
         let device = &board.identity().device;
-        Err(Fault::new(format!("{device}: no trigger within {} ms: is the trigger connected?", self.timeout.as_millis())))
+        Err(Fault::new(format!(
+            "{device}: no trigger within {} ms: is the trigger connected?",
+            self.timeout.as_millis()
+        )))
     }
 
     /// A board that cannot tell its triggers still shows them by the time between acquisitions.

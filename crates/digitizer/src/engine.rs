@@ -79,7 +79,11 @@ fn parse_qmn(workload: &Workload, name: &str, default: Qmn) -> Result<Qmn, Fault
         let (m, n) = text.split_once('.')?;
         Qmn::new(m.parse().ok()?, n.parse().ok()?, default.is_signed())
     };
-    let problem = format!("is `{text}`; m.n with 1 to 63 bits in all is wanted, e.g. {}.{}", default.int_bits(), default.frac_bits());
+    let problem = format!(
+        "is `{text}`; m.n with 1 to 63 bits in all is wanted, e.g. {}.{}",
+        default.int_bits(),
+        default.frac_bits()
+    );
     bits().ok_or_else(|| workload.error(name, problem).into())
 }
 
@@ -98,7 +102,9 @@ pub(crate) fn parse_store(workload: &Workload) -> Result<Option<Store>, Fault> {
         "by-footprint" => Ok(None),
         "cached" => Ok(Some(Store::Cached)),
         "non-temporal" => Ok(Some(Store::NonTemporal)),
-        other => Err(workload.error("store", format!("is `{other}`; by-footprint, cached or non-temporal is wanted")).into()),
+        other => {
+            Err(workload.error("store", format!("is `{other}`; by-footprint, cached or non-temporal is wanted")).into())
+        }
     }
 }
 
@@ -106,7 +112,9 @@ pub(crate) fn parse_conversions(workload: &Workload, samples: u64) -> Result<Con
     let offset = int_or(workload, "dec_offset", 0)?;
     let factor = int_or(workload, "dec_factor", 1)?;
     if factor == 0 {
-        return Err(workload.error("dec_factor", "is 0; decimation keeps every first, second, ... sample: 1 or more").into());
+        return Err(workload
+            .error("dec_factor", "is 0; decimation keeps every first, second, ... sample: 1 or more")
+            .into());
     }
     if offset >= samples || factor > samples {
         let name = if offset >= samples { "dec_offset" } else { "dec_factor" };
@@ -115,7 +123,11 @@ pub(crate) fn parse_conversions(workload: &Workload, samples: u64) -> Result<Con
     }
     let finite = |name: &str, default: f64| -> Result<f64, Fault> {
         let value = float_or(workload, name, default)?;
-        if value.is_finite() { Ok(value) } else { Err(workload.error(name, format!("is {value}; a finite number is wanted")).into()) }
+        if value.is_finite() {
+            Ok(value)
+        } else {
+            Err(workload.error(name, format!("is {value}; a finite number is wanted")).into())
+        }
     };
     let to_usize = |value: u64| usize::try_from(value).expect("below the number of samples");
     Ok(ConversionParams {
@@ -165,7 +177,8 @@ impl Request {
             isa: parse_isa(workload)?,
             store: parse_store(workload)?,
             paced: !workload.flag("unpaced"),
-            profile: Profile::load(text_or(workload, "profile", "ess-2017")?).map_err(|error| Fault::new(error.to_string()))?,
+            profile: Profile::load(text_or(workload, "profile", "ess-2017")?)
+                .map_err(|error| Fault::new(error.to_string()))?,
         })
     }
 
@@ -234,7 +247,11 @@ impl Engine for DigitizerEngine {
     }
 
     fn example(&self) -> Workload {
-        Workload::new("digitizer").with("devices", "emu:l0 emu:ku0").with("samples", 3200_u64).with("function", 99_u64).with("unpaced", true)
+        Workload::new("digitizer")
+            .with("devices", "emu:l0 emu:ku0")
+            .with("samples", 3200_u64)
+            .with("function", 99_u64)
+            .with("unpaced", true)
     }
 
     fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
@@ -340,7 +357,13 @@ impl BoardSession {
             self.book(len * 2, delivered)?;
             let block_samples = &self.raw.as_ref().expect("prepared").slice::<u16>(len)[skip.min(len)..];
             let kept = Decimation { offset: 0, ..decimation }.kept(block_samples.len());
-            convert_into(&converter.without_offset(), block_samples, self.out.as_mut().expect("prepared"), written, kept);
+            convert_into(
+                &converter.without_offset(),
+                block_samples,
+                self.out.as_mut().expect("prepared"),
+                written,
+                kept,
+            );
             written += kept;
             first += len;
         }
@@ -459,7 +482,8 @@ impl BoardSession {
 fn plan(request: &Request, last_level_bytes: u64) -> Result<Vec<Work>, Fault> {
     let converter = |function: Function| -> Result<Option<Converter>, Fault> {
         let Some((conversion, decimation)) = request.params.of(function) else { return Ok(None) };
-        let footprint = request.raw_bytes() + (decimation.kept(to_usize(request.samples)) * conversion.out_bytes()) as u64;
+        let footprint =
+            request.raw_bytes() + (decimation.kept(to_usize(request.samples)) * conversion.out_bytes()) as u64;
         let store = request.store.unwrap_or_else(|| Store::for_footprint(footprint, last_level_bytes));
         let made = Converter::new(conversion, decimation, request.isa, store);
         made.map(Some).ok_or_else(|| Fault::new(format!("no {} kernel for {conversion:?} here", request.isa.name())))
@@ -606,7 +630,9 @@ impl Session for BoardSession {
         };
         tally.numa_node = node;
         if pages == Pages::Base {
-            tally.warnings.push("buffers are on base pages: TLB misses lower the rates; allow transparent huge pages".to_owned());
+            tally
+                .warnings
+                .push("buffers are on base pages: TLB misses lower the rates; allow transparent huge pages".to_owned());
         }
         tally
     }
@@ -653,7 +679,8 @@ mod tests {
             }
         }
         for (offset, factor) in [(0_u64, 1_u64), (7, 1), (0, 10), (13, 3)] {
-            let workload = workload().with("block_bytes", 1000_u64).with("dec_offset", offset).with("dec_factor", factor);
+            let workload =
+                workload().with("block_bytes", 1000_u64).with("dec_offset", offset).with("dec_factor", factor);
             daqmeter_harness::conformance::run(&Fused(workload));
         }
     }

@@ -170,9 +170,8 @@ mod tests {
 
     #[test]
     fn every_number_of_the_original_runs_what_it_names() {
-        let names = |number| -> Vec<_> {
-            Function::stages(number).unwrap().into_iter().map(Function::classic_name).collect()
-        };
+        let names =
+            |number| -> Vec<_> { Function::stages(number).unwrap().into_iter().map(Function::classic_name).collect() };
         assert_eq!(names(0), ["func_readout"]);
         assert_eq!(names(1), ["func_readout", "func_decsca"]);
         assert_eq!(names(5), ["func_readout", "func_umn2double"]);

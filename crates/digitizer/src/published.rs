@@ -113,7 +113,9 @@ impl Table {
         match self.kind {
             Kind::Readout => {
                 let bytes = (self.samples * 2 * self.reads) as f64;
-                let own = |model: &String| profile.board.iter().find(|board| &board.model == model).map(|b| b.own_bytes_per_s);
+                let own = |model: &String| {
+                    profile.board.iter().find(|board| &board.model == model).map(|b| b.own_bytes_per_s)
+                };
                 let own: Vec<f64> = self.boards.iter().filter_map(own).collect();
                 uplink::predict(&profile.uplink, &own, bytes).into_iter().map(|seconds| bytes / seconds / 1e6).collect()
             }

@@ -110,7 +110,8 @@ impl Line {
 
 /// The record of a study; of several, the one with the median wall time.
 fn find<'a>(records: &'a [RunRecord], study: &str) -> Option<&'a RunRecord> {
-    let mut found: Vec<&RunRecord> = records.iter().filter(|record| record.study == study && !record.lanes.is_empty()).collect();
+    let mut found: Vec<&RunRecord> =
+        records.iter().filter(|record| record.study == study && !record.lanes.is_empty()).collect();
     found.sort_by_key(|record| record.wall_ns);
     found.get(found.len() / 2).copied()
 }
@@ -243,39 +244,77 @@ pub fn findings(published: &Published, profile: &Profile, records: &[RunRecord])
     let here = |id: &str| measured(id).map_or_else(|| "not run".to_owned(), |value| format!("{value:.0}"));
     let (l1, ku1, l5) = (mean("l1-60mb"), mean("ku1-60mb"), mean("l5-60mb"));
     let mut findings = vec![
-        judged("SIS8300-L/L2 transfer at about 600 MB/s", (550.0..650.0).contains(&l1), format!("{l1:.0} MB/s alone; emulated here {}", here("l1-60mb"))),
-        judged("SIS8300-KU transfers at about 1200 MB/s", (1100.0..1300.0).contains(&ku1), format!("{ku1:.0} MB/s alone; emulated here {}", here("ku1-60mb"))),
-        judged("boards transfer in parallel (DMA)", l5 * 5.0 > 2.0 * l1, format!("5 boards move {:.0} MB/s together, one {l1:.0}", l5 * 5.0)),
-        judged("the speed per board falls with their number", l5 < l1, format!("{l1:.0} MB/s alone, {l5:.0} each of five")),
+        judged(
+            "SIS8300-L/L2 transfer at about 600 MB/s",
+            (550.0..650.0).contains(&l1),
+            format!("{l1:.0} MB/s alone; emulated here {}", here("l1-60mb")),
+        ),
+        judged(
+            "SIS8300-KU transfers at about 1200 MB/s",
+            (1100.0..1300.0).contains(&ku1),
+            format!("{ku1:.0} MB/s alone; emulated here {}", here("ku1-60mb")),
+        ),
+        judged(
+            "boards transfer in parallel (DMA)",
+            l5 * 5.0 > 2.0 * l1,
+            format!("5 boards move {:.0} MB/s together, one {l1:.0}", l5 * 5.0),
+        ),
+        judged(
+            "the speed per board falls with their number",
+            l5 < l1,
+            format!("{l1:.0} MB/s alone, {l5:.0} each of five"),
+        ),
         mixed_crate(published, l5),
         linearity(mean("l5-0.6mb"), mean("l5-1.7mb"), l5),
         Finding {
             claim: "floating-point transfers would take twice as long",
             verdict: Verdict::Open,
-            evidence: "never measured in the document: it follows only where time is linear in bytes (see above)".to_owned(),
+            evidence: "never measured in the document: it follows only where time is linear in bytes (see above)"
+                .to_owned(),
         },
-        judged("the KU is about twice as fast", (1.8..2.2).contains(&(ku1 / l1)), format!("{ku1:.0} / {l1:.0} = {:.2}", ku1 / l1)),
+        judged(
+            "the KU is about twice as fast",
+            (1.8..2.2).contains(&(ku1 / l1)),
+            format!("{ku1:.0} / {l1:.0} = {:.2}", ku1 / l1),
+        ),
         judged(
             "conversion time depends on the operation",
             mean("cast") / mean("sca") > 1.5,
-            format!("cast {:.0}, scale {:.0} MB/s; here {} and {}", mean("cast"), mean("sca"), here("cast"), here("sca")),
+            format!(
+                "cast {:.0}, scale {:.0} MB/s; here {} and {}",
+                mean("cast"),
+                mean("sca"),
+                here("cast"),
+                here("sca")
+            ),
         ),
     ];
     findings.push(factor_values(records));
     findings.push(judged(
         "conversion time depends on the decimation factor",
         mean("dec10") / mean("dec1") > 1.5,
-        format!("by 1 {:.0}, by 10 {:.0} MB/s; here {} and {}", mean("dec1"), mean("dec10"), here("dec1"), here("dec10")),
+        format!(
+            "by 1 {:.0}, by 10 {:.0} MB/s; here {} and {}",
+            mean("dec1"),
+            mean("dec10"),
+            here("dec1"),
+            here("dec10")
+        ),
     ));
     findings.extend(cpu_findings(published, profile, records));
     findings
 }
 
 fn mixed_crate(published: &Published, l5: f64) -> Finding {
-    let rows = published.table.iter().find(|table| table.id == "ku1-l5-60mb").map(|table| &table.rows[..]).unwrap_or(&[]);
+    let rows =
+        published.table.iter().find(|table| table.id == "ku1-l5-60mb").map(|table| &table.rows[..]).unwrap_or(&[]);
     let slow: Vec<f64> = rows.iter().map(|row| row.speed_mb_per_s).filter(|&speed| speed < 800.0).collect();
     let mean = slow.iter().sum::<f64>() / slow.len().max(1) as f64;
-    judged("a KU in the crate slows the L boards", mean < l5 * 0.95, format!("{l5:.0} MB/s each without, {mean:.0} with the KU"))
+    judged(
+        "a KU in the crate slows the L boards",
+        mean < l5 * 0.95,
+        format!("{l5:.0} MB/s each without, {mean:.0} with the KU"),
+    )
 }
 
 fn linearity(small: f64, middle: f64, large: f64) -> Finding {
@@ -298,7 +337,11 @@ fn factor_values(records: &[RunRecord]) -> Finding {
     match (rate(SCALES[0]), rate(SCALES[1])) {
         (Some(one), Some(other)) => {
             let ratio = other / one;
-            judged(claim, (0.85..1.18).contains(&ratio), format!("here x*1+0: {one:.0} MB/s, x*0.123-45.6: {other:.0} MB/s (ratio {ratio:.2})"))
+            judged(
+                claim,
+                (0.85..1.18).contains(&ratio),
+                format!("here x*1+0: {one:.0} MB/s, x*0.123-45.6: {other:.0} MB/s (ratio {ratio:.2})"),
+            )
         }
         _ => Finding { claim, verdict: Verdict::Open, evidence: "not run".to_owned() },
     }
@@ -310,9 +353,15 @@ fn cpu_findings(published: &Published, profile: &Profile, records: &[RunRecord])
         let line = &lines[at];
         line.measured.map_or_else(|| "not run".to_owned(), |value| format!("{value:.1} %"))
     };
-    let counter = |at: usize, name: &str| find(records, &format!("{STUDY}/cpu-{at}")).and_then(|record| record.counter(name));
+    let counter =
+        |at: usize, name: &str| find(records, &format!("{STUDY}/cpu-{at}")).and_then(|record| record.counter(name));
     let copy_share = find(records, &format!("{STUDY}/cpu-1")).map(|record| {
-        let copies = record.hotspots.iter().filter(|spot| spot.symbol.contains("copy") || spot.symbol.contains("memmove") || spot.symbol.contains("memcpy") || spot.symbol.contains("libc"));
+        let copies = record.hotspots.iter().filter(|spot| {
+            spot.symbol.contains("copy")
+                || spot.symbol.contains("memmove")
+                || spot.symbol.contains("memcpy")
+                || spot.symbol.contains("libc")
+        });
         copies.map(|spot| spot.share).sum::<f64>() * 100.0
     });
     let reads = counter(0, "register-reads");
@@ -332,7 +381,10 @@ fn cpu_findings(published: &Published, profile: &Profile, records: &[RunRecord])
             verdict: Verdict::Partly,
             evidence: format!(
                 "published profiles: 46 % (1 board) and 78 % (5 boards) by interrupt, 6 % (1 board) when polling; here, emulated DMA in user mode: {}",
-                copy_share.map_or_else(|| "not sampled".to_owned(), |share| format!("{share:.0} % of the samples by interrupt"))
+                copy_share.map_or_else(
+                    || "not sampled".to_owned(),
+                    |share| format!("{share:.0} % of the samples by interrupt")
+                )
             ),
         },
         match reads {
@@ -341,7 +393,11 @@ fn cpu_findings(published: &Published, profile: &Profile, records: &[RunRecord])
                 reads / CPU_PASSES as f64 > 10.0,
                 format!("{:.0} reads of register 0x10 per acquisition here", reads / CPU_PASSES as f64),
             ),
-            None => Finding { claim: "polling means many register reads", verdict: Verdict::Open, evidence: "not run".to_owned() },
+            None => Finding {
+                claim: "polling means many register reads",
+                verdict: Verdict::Open,
+                evidence: "not run".to_owned(),
+            },
         },
         match (lines[0].measured, lines[1].measured) {
             (Some(poll), Some(irq)) => judged(

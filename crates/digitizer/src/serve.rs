@@ -12,8 +12,8 @@ use daqmeter_harness::Fault;
 use daqmeter_sys::sis8300::{IrqWait, REG_READ, REG_WRITE, RELEASE_IRQ, STRUCK_WAIT_USER, WAIT_IRQ};
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyIoctl, ReplyOpen,
-    ReplyWrite, Request, WriteFlags,
+    IoctlFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyIoctl,
+    ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
 
 use crate::devices::Board;
@@ -143,7 +143,10 @@ impl BoardFile {
             match status {
                 Ok(status) => {
                     let wait = IrqWait { timeout_ms, kind: 0, status };
-                    reply.ioctl(0, &[wait.timeout_ms.to_ne_bytes(), wait.kind.to_ne_bytes(), wait.status.to_ne_bytes()].concat());
+                    reply.ioctl(
+                        0,
+                        &[wait.timeout_ms.to_ne_bytes(), wait.kind.to_ne_bytes(), wait.status.to_ne_bytes()].concat(),
+                    );
                 }
                 Err(errno) => reply.error(errno),
             }

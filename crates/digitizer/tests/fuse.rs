@@ -4,12 +4,12 @@
 use std::fs::OpenOptions;
 use std::time::Duration;
 
+use daqmeter_digitizer::DigitizerEngine;
 use daqmeter_digitizer::daq::{Completion, Daq};
 use daqmeter_digitizer::devices::emulated::{EmulatedCrate, Profile, pattern_sample};
 use daqmeter_digitizer::devices::sis8300::{Found, probe, regs};
 use daqmeter_digitizer::devices::{self, Board};
 use daqmeter_digitizer::serve::{Dialect, Served, serve};
-use daqmeter_digitizer::DigitizerEngine;
 use daqmeter_harness::{Context, Settings, StepPlan, measure};
 use daqmeter_record::{Outcome, Workload};
 
@@ -64,7 +64,11 @@ fn lseek_and_read_deliver_what_lies_at_the_offset() {
         let mut bytes = vec![0; 3 << 20];
         assert_eq!(board.read(offset, &mut bytes).unwrap(), bytes.len());
         for (at, pair) in bytes.as_chunks::<2>().0.iter().enumerate() {
-            assert_eq!(u16::from_le_bytes(*pair), pattern_sample(offset / 2 + at as u64), "offset {offset} sample {at}");
+            assert_eq!(
+                u16::from_le_bytes(*pair),
+                pattern_sample(offset / 2 + at as u64),
+                "offset {offset} sample {at}"
+            );
         }
     }
 }
@@ -112,7 +116,8 @@ fn no_trigger_is_lost_to_a_driver_that_forgets_early_interrupts() {
 #[test]
 fn a_whole_run_through_the_real_device_path_verifies_every_function() {
     let Some(bench) = bench("l2-0", Dialect::Ess, 14.0) else { return };
-    let workload = Workload::new("digitizer").with("devices", bench.path()).with("samples", 100_000_u64).with("function", 99_u64);
+    let workload =
+        Workload::new("digitizer").with("devices", bench.path()).with("samples", 100_000_u64).with("function", 99_u64);
     let engine = DigitizerEngine::default();
     let settings = Settings::new(StepPlan::ByStage(3), "test");
     let record = measure(&engine, &workload, &settings, &Context::default(), None, &mut []).unwrap();
@@ -123,13 +128,15 @@ fn a_whole_run_through_the_real_device_path_verifies_every_function() {
 
 #[test]
 fn a_board_that_disappears_fails_its_lane_while_the_other_finishes() {
-    let (Some(gone), Some(there)) = (bench("l0:gone-after=4", Dialect::Ess, 14.0), bench("l0", Dialect::Ess, 14.0)) else {
+    let (Some(gone), Some(there)) = (bench("l0:gone-after=4", Dialect::Ess, 14.0), bench("l0", Dialect::Ess, 14.0))
+    else {
         return;
     };
     let devices = format!("{} {}", gone.path(), there.path());
     let workload = Workload::new("digitizer").with("devices", devices).with("samples", 1600_u64);
     let settings = Settings::new(StepPlan::ByStage(20), "test");
-    let record = measure(&DigitizerEngine::default(), &workload, &settings, &Context::default(), None, &mut []).unwrap();
+    let record =
+        measure(&DigitizerEngine::default(), &workload, &settings, &Context::default(), None, &mut []).unwrap();
     assert!(record.lanes[0].outcome.reason().unwrap().contains("No such device"), "{:?}", record.lanes[0].outcome);
     assert_eq!(record.lanes[1].outcome, Outcome::Ok);
     assert_eq!(record.lanes[1].stages[0].sample_ns.len(), 20);

@@ -54,7 +54,12 @@ fn exact_plans_are_exact(engine: &dyn Engine) {
     let record = measured(engine, StepPlan::ByStage(3));
     for stage in record.lanes.iter().flat_map(|lane| &lane.stages) {
         let operations = stage.sample_ns.len() as u64 * stage.ops_per_sample;
-        assert!(operations == 3 || operations == 1, "{} {}: 3 operations asked, {operations} done", engine.name(), stage.name);
+        assert!(
+            operations == 3 || operations == 1,
+            "{} {}: 3 operations asked, {operations} done",
+            engine.name(),
+            stage.name
+        );
     }
     assert!(record.ledgers.iter().all(|ledger| ledger.closes()));
 }
@@ -63,7 +68,10 @@ fn passes_interleave_the_stages(engine: &dyn Engine) {
     let record = measured(engine, StepPlan::ByPass(2));
     for lane in &record.lanes {
         if let [first, .., last] = &lane.stages[..] {
-            assert!(last.start_ns <= first.end_ns || last.sample_ns.len() == 1, "the last stage begins within the first pass");
+            assert!(
+                last.start_ns <= first.end_ns || last.sample_ns.len() == 1,
+                "the last stage begins within the first pass"
+            );
         }
     }
 }

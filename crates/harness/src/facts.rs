@@ -76,7 +76,8 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
         u32::try_from(ids.len()).unwrap_or(u32::MAX).max(1)
     };
     let sockets = cpus.iter().filter_map(|&cpu| topology(cpu, "physical_package_id")).collect();
-    let cores = cpus.iter().filter_map(|&cpu| topology(cpu, "core_cpus_list").or(topology(cpu, "thread_siblings_list")));
+    let cores =
+        cpus.iter().filter_map(|&cpu| topology(cpu, "core_cpus_list").or(topology(cpu, "thread_siblings_list")));
     let memory_kib = files.field("proc/meminfo", "MemTotal").and_then(|v| v.split(' ').next()?.parse::<u64>().ok());
     Host {
         cpu_model: files.field("proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_owned()),

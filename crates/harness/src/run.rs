@@ -13,7 +13,8 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use daqmeter_record::{
-    Counter, CpuTime, EngineInfo, Host, HostCpu, Hotspot, Lane, Ledger, Limit, Memory, Outcome, RunRecord, Stage, Workload,
+    Counter, CpuTime, EngineInfo, Host, HostCpu, Hotspot, Lane, Ledger, Limit, Memory, Outcome, RunRecord, Stage,
+    Workload,
 };
 use daqmeter_stats as stats;
 use daqmeter_sys::perf::Sampler;
@@ -303,8 +304,7 @@ impl LaneRunner<'_> {
     /// The lane's whole life. Whatever fails, every meeting point is kept, or the others would wait for ever.
     fn run(mut self, meeting: &Meeting) -> LaneDone {
         let mut warnings = Vec::new();
-        let mut lane =
-            Lane { device: self.session.device(), requested_cpu: self.requested_cpu, ..Lane::default() };
+        let mut lane = Lane { device: self.session.device(), requested_cpu: self.requested_cpu, ..Lane::default() };
         let ready = self.make_ready(&mut lane);
         let mut sampler = self.sampler(&mut warnings);
         meeting.prepared.wait();
@@ -325,7 +325,8 @@ impl LaneRunner<'_> {
         if lost > 0 {
             warnings.push(format!("profile of lane {}: {lost} samples did not fit the ring", self.index));
         }
-        let verified = timed.and_then(|()| self.session.verify().map_err(|fault| after("verification after the run", fault)));
+        let verified =
+            timed.and_then(|()| self.session.verify().map_err(|fault| after("verification after the run", fault)));
         if let Err(fault) = verified {
             lane.outcome = Outcome::Failed(fault.0);
         }
@@ -405,7 +406,9 @@ impl LaneRunner<'_> {
         match Sampler::of_this_thread(hertz) {
             Ok(sampler) => {
                 if !sampler.sees_kernel {
-                    warnings.push("the profile sees user mode only: set kernel.perf_event_paranoid to 1 or run as root".into());
+                    warnings.push(
+                        "the profile sees user mode only: set kernel.perf_event_paranoid to 1 or run as root".into(),
+                    );
                 }
                 Some(sampler)
             }
@@ -591,7 +594,10 @@ fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> V
     let stolen = record.host_cpu.steal_ns as f64;
     let available = record.wall_ns as f64 * f64::from(host.logical_cpus);
     if available > 0.0 && stolen / available > 0.02 {
-        warnings.push(format!("the hypervisor took {:.0} % of the CPU time: repeat on a quiet host", stolen / available * 100.0));
+        warnings.push(format!(
+            "the hypervisor took {:.0} % of the CPU time: repeat on a quiet host",
+            stolen / available * 100.0
+        ));
     }
     if record.tool.profile == "debug" {
         warnings.push("debug build: rates are meaningless; use cargo run --release".to_owned());
@@ -616,7 +622,10 @@ fn drift_warnings(record: &RunRecord) -> Vec<String> {
         let worst = drifts.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(0.0);
         let direction = if worst > 0.0 { "slower" } else { "faster" };
         let lanes = if drifts.len() > 1 { format!(" (worst of {} lanes)", drifts.len()) } else { String::new() };
-        format!("{name} got {:.0} % {direction} from the first third of the run to the last{lanes}", worst.abs() * 100.0)
+        format!(
+            "{name} got {:.0} % {direction} from the first third of the run to the last{lanes}",
+            worst.abs() * 100.0
+        )
     };
     drifts.into_iter().map(line).collect()
 }
@@ -769,7 +778,10 @@ mod tests {
         let settings = Settings { pin: vec![cpu], ..Settings::new(StepPlan::ByStage(3), "test") };
         let record = run(&Scripted::default(), &settings);
         for lane in &record.lanes {
-            assert_eq!((lane.requested_cpu, &lane.allowed_cpus[..], &lane.seen_cpus[..]), (Some(cpu), &[cpu][..], &[cpu][..]));
+            assert_eq!(
+                (lane.requested_cpu, &lane.allowed_cpus[..], &lane.seen_cpus[..]),
+                (Some(cpu), &[cpu][..], &[cpu][..])
+            );
         }
         assert!(record.warnings.iter().any(|warning| warning.contains("share")), "{:?}", record.warnings);
     }

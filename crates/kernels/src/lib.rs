@@ -6,7 +6,10 @@
 //! Kernels take slices and return nothing; they allocate nothing, read no clock and never print. Begin with
 //! [`convert::Converter`].
 
-#![allow(unsafe_code, reason = "vector loads and stores are intrinsics on raw pointers; bounds are checked once per call")]
+#![allow(
+    unsafe_code,
+    reason = "vector loads and stores are intrinsics on raw pointers; bounds are checked once per call"
+)]
 
 pub mod convert;
 pub mod isa;

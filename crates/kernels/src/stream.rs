@@ -103,7 +103,13 @@ mod x86_64 {
     /// # Safety
     /// The CPU has AVX-512 F; the source holds `steps` steps, the destination as many and one line more.
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn stream_avx512(store: Store, ratio: Ratio, steps: usize, source: &[u8], destination: &mut [u8]) {
+    pub(super) unsafe fn stream_avx512(
+        store: Store,
+        ratio: Ratio,
+        steps: usize,
+        source: &[u8],
+        destination: &mut [u8],
+    ) {
         let mut read = source.as_ptr();
         let mut write = aligned(destination);
         let mut sink = _mm512_setzero_si512();
@@ -183,7 +189,9 @@ mod tests {
         let source: Vec<u8> = (0..64 * 40).map(|i| u8::try_from(i % 251).unwrap()).collect();
         for isa in Isa::available() {
             for store in [Store::Cached, Store::NonTemporal] {
-                for ratio in [Ratio::COPY, Ratio { read_lines: 1, write_lines: 2 }, Ratio { read_lines: 5, write_lines: 1 }] {
+                for ratio in
+                    [Ratio::COPY, Ratio { read_lines: 1, write_lines: 2 }, Ratio { read_lines: 5, write_lines: 1 }]
+                {
                     let mut destination = vec![0xA5_u8; 64 * 60];
                     let read = stream(isa, store, ratio, &source, &mut destination);
                     let steps = read / 64 / ratio.read_lines;

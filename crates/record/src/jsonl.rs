@@ -48,7 +48,9 @@ pub enum LineError {
         why: String,
     },
     /// The last line has no end: the run was cut off while it was written.
-    #[error("line {line}: cut off in the middle (the run was interrupted while writing); the records before it are kept")]
+    #[error(
+        "line {line}: cut off in the middle (the run was interrupted while writing); the records before it are kept"
+    )]
     Truncated {
         /// Line number, from 1.
         line: usize,

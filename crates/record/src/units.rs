@@ -27,10 +27,8 @@ const COUNT_UNITS: &[(&str, u64)] = &[
 /// # Errors
 /// When it is no number, negative, not whole, or larger than 64 bits hold.
 pub fn parse_count(input: &str) -> Result<u64, UnitError> {
-    scaled(input.trim()).ok_or(UnitError {
-        input: input.to_owned(),
-        wanted: "a count such as 300000, 0x100000, 3M or 64Ki",
-    })
+    scaled(input.trim())
+        .ok_or(UnitError { input: input.to_owned(), wanted: "a count such as 300000, 0x100000, 3M or 64Ki" })
 }
 
 /// Reads a size in bytes: `4096`, `4MiB`, `6MB`, `64KiB`, `64Ki`.

@@ -41,7 +41,9 @@ fn sum(values: &[Option<f64>]) -> f64 {
 /// Over the time in which all boards are read, as the sum of their rates while none has finished cannot be had from
 /// averages: all bytes over the whole time of the run.
 fn readout(records: &[RunRecord], figure: &Figure) -> Option<Answer> {
-    let record = records.iter().find(|record| record.command == figure.command && record.lanes.len() == figure.categories.len())?;
+    let record = records
+        .iter()
+        .find(|record| record.command == figure.command && record.lanes.len() == figure.categories.len())?;
     let stages = record.lanes.iter().filter_map(|lane| lane.stages.iter().find(|stage| stage.name == "func_readout"));
     let bytes: f64 = stages.clone().map(|stage| stage.rate_bytes_per_s() * stage.seconds()).sum();
     let end_s = stages.map(|stage| stage.end_ns).max()? as f64 * 1e-9;
@@ -50,14 +52,18 @@ fn readout(records: &[RunRecord], figure: &Figure) -> Option<Answer> {
     let total = significant(bytes / end_s / 1e6, 4);
     let answer = match boards {
         1 => format!("one {emulated}board moves {total} MB/s"),
-        _ => format!("{boards} {emulated}boards move {total} MB/s together; alone they would move {} in all", significant(sum(&figure.series[1].ys), 4)),
+        _ => format!(
+            "{boards} {emulated}boards move {total} MB/s together; alone they would move {} in all",
+            significant(sum(&figure.series[1].ys), 4)
+        ),
     };
     Some(Answer { question: "How fast is read-out?", answer, figure: Some("readout") })
 }
 
 fn conversion(figure: &Figure) -> Option<Answer> {
     let pairs = figure.series[0].ys.iter().zip(&figure.series[1].ys).zip(&figure.categories);
-    let fractions: Vec<(f64, &String)> = pairs.filter_map(|((rate, limit), name)| Some(((*rate)? / (*limit)?, name))).collect();
+    let fractions: Vec<(f64, &String)> =
+        pairs.filter_map(|((rate, limit), name)| Some(((*rate)? / (*limit)?, name))).collect();
     let (worst, slowest) = fractions.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
     let at_limit = fractions.iter().filter(|(fraction, _)| *fraction >= 0.9).count();
     Some(Answer {
@@ -86,7 +92,9 @@ fn stores(figure: &Figure) -> Option<Answer> {
 
 fn fusion(figure: &Figure) -> Option<Answer> {
     let (fused, plain) = (&figure.series.first()?.ys, figure.series.get(1)?.ys.iter().flatten().next()?);
-    let best = (0..fused.len()).filter(|&at| fused[at].is_some()).max_by(|&a, &b| fused[a].partial_cmp(&fused[b]).expect("rates"))?;
+    let best = (0..fused.len())
+        .filter(|&at| fused[at].is_some())
+        .max_by(|&a, &b| fused[a].partial_cmp(&fused[b]).expect("rates"))?;
     Some(Answer {
         question: "What does fusing read-out and conversion gain?",
         answer: format!("{:.2} times, in blocks of {}", fused[best]? / plain, show_bytes(figure.xs[best] as u64)),
@@ -115,7 +123,8 @@ fn digitizers(records: &[RunRecord]) -> Option<Answer> {
     const BYTES: f64 = 6e6;
     let fused = records.iter().filter(|record| record.study.contains("fusion") && !record.lanes.is_empty());
     let seconds_per_byte = |record: &RunRecord| {
-        let ns: Option<f64> = record.lanes[0].stages.iter().map(|stage: &Stage| Some(crate::rows::summary(stage)?.median)).sum();
+        let ns: Option<f64> =
+            record.lanes[0].stages.iter().map(|stage: &Stage| Some(crate::rows::summary(stage)?.median)).sum();
         Some(ns? * 1e-9 / record.lanes[0].stages.first()?.bytes_per_op.max(1) as f64)
     };
     let best = fused.clone().filter_map(seconds_per_byte).reduce(f64::min)?;
@@ -151,7 +160,6 @@ fn tool(records: &[RunRecord]) -> Option<Answer> {
         figure: None,
     })
 }
-
 
 #[cfg(test)]
 mod tests {

@@ -71,17 +71,19 @@ fn table(record: &RunRecord) -> String {
             rows.extend(passes(lane));
             continue;
         }
-        rows.extend(lane.stages.iter().filter(|stage| stage.name != WAIT_STAGE && !stage.sample_ns.is_empty()).map(|stage| {
-            let reads = stage.ops_per_sample * stage.sample_ns.len() as u64;
-            ClassicRow {
-                stage: stage.name.clone(),
-                device: lane.device.clone(),
-                bytes: stage.bytes_per_op,
-                start_ns: stage.start_ns,
-                end_ns: stage.end_ns,
-                reads,
-            }
-        }));
+        rows.extend(lane.stages.iter().filter(|stage| stage.name != WAIT_STAGE && !stage.sample_ns.is_empty()).map(
+            |stage| {
+                let reads = stage.ops_per_sample * stage.sample_ns.len() as u64;
+                ClassicRow {
+                    stage: stage.name.clone(),
+                    device: lane.device.clone(),
+                    bytes: stage.bytes_per_op,
+                    start_ns: stage.start_ns,
+                    end_ns: stage.end_ns,
+                    reads,
+                }
+            },
+        ));
     }
     rows.sort_by_key(|row| row.end_ns);
     let mut out = format!(

@@ -137,8 +137,9 @@ fn facts(records: &[RunRecord]) -> Vec<Fact> {
     let Some(record) = records.first() else { return Vec::new() };
     let host = &record.host;
     let caches = host.caches.iter().filter(|cache| cache.kind != "Instruction");
-    let caches: Vec<String> =
-        caches.map(|cache| format!("L{} {} (shared by {})", cache.level, show_bytes(cache.bytes), cache.shared_by)).collect();
+    let caches: Vec<String> = caches
+        .map(|cache| format!("L{} {} (shared by {})", cache.level, show_bytes(cache.bytes), cache.shared_by))
+        .collect();
     let pools: Vec<String> = host
         .huge_pages
         .iter()
@@ -210,7 +211,8 @@ mod tests {
     #[test]
     fn the_page_without_its_libraries() {
         let page = page(&[example()]).unwrap();
-        let lean = page.replace(UPLOT_SCRIPT, "[uPlot]").replace(UPLOT_STYLE, "[uPlot style]").replace(SCRIPT, "[script]");
+        let lean =
+            page.replace(UPLOT_SCRIPT, "[uPlot]").replace(UPLOT_STYLE, "[uPlot style]").replace(SCRIPT, "[script]");
         insta::assert_snapshot!(lean.replace(STYLE, "[style]"));
     }
 

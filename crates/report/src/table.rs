@@ -96,10 +96,8 @@ pub fn footnotes(record: &RunRecord) -> String {
         let _ = writeln!(out, " ledger: {ledger}");
     }
     let counted = ["register-reads", "interrupts", "lost-interrupts"];
-    let counts: Vec<String> = counted
-        .iter()
-        .filter_map(|name| Some(format!("{name} {}", record.counter(name)?)))
-        .collect();
+    let counts: Vec<String> =
+        counted.iter().filter_map(|name| Some(format!("{name} {}", record.counter(name)?))).collect();
     if !counts.is_empty() {
         let _ = writeln!(out, " counted: {}", counts.join(", "));
     }
@@ -167,7 +165,11 @@ pub fn csv(records: &[RunRecord]) -> String {
 }
 
 fn quoted(field: &str) -> String {
-    if field.contains([',', '"', '\n', '\r']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field.to_owned() }
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_owned()
+    }
 }
 
 /// A small aligned table of any text, for the verbs that list things.

@@ -237,9 +237,8 @@ mod tests {
     /// The plain bootstrap that the counting one must equal.
     fn naive_resampled_median(sorted_samples: &[f64], generator: &mut Xoshiro256PlusPlus) -> f64 {
         let n = sorted_samples.len();
-        let drawn: Vec<f64> = (0..n)
-            .map(|_| sorted_samples[((u128::from(generator.next_u64()) * n as u128) >> 64) as usize])
-            .collect();
+        let drawn: Vec<f64> =
+            (0..n).map(|_| sorted_samples[((u128::from(generator.next_u64()) * n as u128) >> 64) as usize]).collect();
         let drawn = sorted(&drawn);
         (drawn[(n - 1) / 2] + drawn[n / 2]) / 2.0
     }

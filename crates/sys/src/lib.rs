@@ -9,7 +9,10 @@
 //!
 //! It measures nothing and decides nothing; errors carry the call and the errno. With `kernels`, the only room with unsafe.
 
-#![allow(unsafe_code, reason = "system calls and mapped memory cross the border of what Rust can check; each says why it holds")]
+#![allow(
+    unsafe_code,
+    reason = "system calls and mapped memory cross the border of what Rust can check; each says why it holds"
+)]
 
 pub mod affinity;
 pub mod clock;

@@ -48,9 +48,8 @@ impl Mapping {
     fn new(bytes: usize, extra_flags: libc::c_int) -> Result<Mapping, SysError> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | extra_flags;
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no memory of ours.
-        let start = unsafe {
-            libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
-        };
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(SysError::last(format!("map {bytes} bytes")));
         }
@@ -95,10 +94,8 @@ impl Buffer {
     /// # Errors
     /// When the memory cannot be mapped at all.
     pub fn new(bytes: usize, wanted: Pages) -> Result<Buffer, SysError> {
-        let too_large = || SysError {
-            call: format!("map {bytes} bytes"),
-            source: std::io::Error::from_raw_os_error(libc::ENOMEM),
-        };
+        let too_large =
+            || SysError { call: format!("map {bytes} bytes"), source: std::io::Error::from_raw_os_error(libc::ENOMEM) };
         let rounded = bytes.max(1).checked_next_multiple_of(HUGE_BYTES).ok_or_else(too_large)?;
         if wanted == Pages::HugeTlb
             && let Ok(mapping) = Mapping::new(rounded, libc::MAP_HUGETLB)

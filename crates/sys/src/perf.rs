@@ -256,9 +256,8 @@ impl Sampler {
         // Offsets of data_head and data_tail in struct perf_event_mmap_page.
         let (head_at, tail_at) = (1024, 1032);
         // SAFETY: both words lie in the first mapped page, 8-byte aligned; the kernel accesses them atomically.
-        let (head, tail) = unsafe {
-            (&*self.ring.add(head_at).cast::<AtomicU64>(), &*self.ring.add(tail_at).cast::<AtomicU64>())
-        };
+        let (head, tail) =
+            unsafe { (&*self.ring.add(head_at).cast::<AtomicU64>(), &*self.ring.add(tail_at).cast::<AtomicU64>()) };
         // Pairs with the kernel's store-release of data_head (perf_event_mmap_page, "barrier").
         let end = head.load(Ordering::Acquire);
         let mut at = tail.load(Ordering::Relaxed);

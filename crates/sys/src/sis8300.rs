@@ -118,9 +118,8 @@ impl DmaBuffer {
     pub fn map(file: &File, bytes: usize) -> Result<DmaBuffer, SysError> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new shared mapping of the file at an address of the kernel's choice.
-        let start = unsafe {
-            libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
-        };
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         if start == libc::MAP_FAILED {
             return Err(SysError::last(format!("map a DMA buffer of {bytes} bytes")));
         }

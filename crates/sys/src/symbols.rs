@@ -110,7 +110,8 @@ fn object_symbols(mapping: &MapLine) -> Option<Table> {
     let segment = file.segments().filter(|segment| starts_there(segment.file_range().0)).last()?;
     let linked_at = segment.address().wrapping_sub(segment.file_range().0).wrapping_add(mapping.file_offset);
     let bias = mapping.start.wrapping_sub(linked_at);
-    let named = file.symbols().chain(file.dynamic_symbols()).filter(|symbol| symbol.is_definition() && symbol.size() > 0);
+    let named =
+        file.symbols().chain(file.dynamic_symbols()).filter(|symbol| symbol.is_definition() && symbol.size() > 0);
     Some(
         named
             .filter_map(|symbol| {

@@ -57,14 +57,21 @@ impl IrqLine {
     /// Sets a timer line to fire at `at_ns` of the monotonic clock; at once when that has passed.
     pub fn fire_at(&self, at_ns: u64) {
         let at_ns = at_ns.max(1); // zero would disarm
-        #[allow(clippy::cast_possible_wrap, reason = "seconds and nanoseconds of the monotonic clock are far below 2^63")]
-        let value =
-            libc::timespec { tv_sec: (at_ns / 1_000_000_000) as i64, tv_nsec: (at_ns % 1_000_000_000) as i64 };
+        #[allow(
+            clippy::cast_possible_wrap,
+            reason = "seconds and nanoseconds of the monotonic clock are far below 2^63"
+        )]
+        let value = libc::timespec { tv_sec: (at_ns / 1_000_000_000) as i64, tv_nsec: (at_ns % 1_000_000_000) as i64 };
         let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let setting = libc::itimerspec { it_interval: none, it_value: value };
         // SAFETY: the descriptor is open, `setting` is valid, the old value is not asked for.
         unsafe {
-            libc::timerfd_settime(self.fd.as_raw_fd(), libc::TFD_TIMER_ABSTIME, &raw const setting, std::ptr::null_mut());
+            libc::timerfd_settime(
+                self.fd.as_raw_fd(),
+                libc::TFD_TIMER_ABSTIME,
+                &raw const setting,
+                std::ptr::null_mut(),
+            );
         }
     }
 

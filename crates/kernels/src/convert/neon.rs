@@ -23,9 +23,7 @@ pub(super) unsafe fn to_f32(conversion: Conversion, factor: usize, raw: &[u16], 
         Conversion::ScaleF32 { factor: scale, offset } => {
             let (scale, offset) = (vdupq_n_f64(scale), vdupq_n_f64(offset));
             // Two roundings as in the original: multiply and add stay apart.
-            let half = |x: int32x2_t| {
-                vcvt_f32_f64(vaddq_f64(vmulq_f64(vcvtq_f64_s64(vmovl_s32(x)), scale), offset))
-            };
+            let half = |x: int32x2_t| vcvt_f32_f64(vaddq_f64(vmulq_f64(vcvtq_f64_s64(vmovl_s32(x)), scale), offset));
             drive_f32(raw, out, one, |x| vcombine_f32(half(vget_low_s32(x)), half(vget_high_s32(x))));
         }
         Conversion::FastScaleF32 { factor: scale, offset } => {
@@ -92,12 +90,7 @@ unsafe fn widen(raw: &[u16], at: usize) -> (int32x4_t, int32x4_t) {
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn drive_f32(
-    raw: &[u16],
-    out: &mut [f32],
-    one: impl Fn(u16) -> f32,
-    lanes: impl Fn(int32x4_t) -> float32x4_t,
-) {
+fn drive_f32(raw: &[u16], out: &mut [f32], one: impl Fn(u16) -> f32, lanes: impl Fn(int32x4_t) -> float32x4_t) {
     let steps = out.len().min(raw.len()) / STEP;
     for step in 0..steps {
         let at = step * STEP;

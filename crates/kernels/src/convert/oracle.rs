@@ -37,13 +37,20 @@ pub fn bits(conversion: Conversion, decimation: Decimation, raw: &[u16]) -> impl
 }
 
 /// The first converted sample that differs from the oracle: its index, the bits found, and those expected.
-pub fn first_difference(conversion: Conversion, decimation: Decimation, raw: &[u16], found: &Out<'_>) -> Option<(usize, u64, u64)> {
+pub fn first_difference(
+    conversion: Conversion,
+    decimation: Decimation,
+    raw: &[u16],
+    found: &Out<'_>,
+) -> Option<(usize, u64, u64)> {
     let found = |index: usize| match found {
         Out::F32(out) => u64::from(out[index].to_bits()),
         Out::F64(out) => out[index].to_bits(),
     };
     let mut expected = bits(conversion, decimation, raw).enumerate();
-    expected.find(|&(index, expected)| found(index) != expected).map(|(index, expected)| (index, found(index), expected))
+    expected
+        .find(|&(index, expected)| found(index) != expected)
+        .map(|(index, expected)| (index, found(index), expected))
 }
 
 /// What f32 arithmetic costs against the document's double arithmetic, over all 65,536 codes.

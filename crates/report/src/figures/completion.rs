@@ -24,7 +24,8 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let mut categories: Vec<String> = points.iter().map(|(name, ..)| name.clone()).collect();
     categories.sort();
     categories.dedup();
-    let value = |name: &String, by: &str| points.iter().find(|(n, b, _)| n == name && b == by).map(|(.., percent)| *percent);
+    let value =
+        |name: &String, by: &str| points.iter().find(|(n, b, _)| n == name && b == by).map(|(.., percent)| *percent);
     let series = |label: &str, by: &str| Series {
         label: label.to_owned(),
         ys: categories.iter().map(|name| value(name, by)).collect(),

@@ -15,7 +15,8 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
             1 => short(&stage.name),
             factor => format!("{} 1:{factor}", short(&stage.name)),
         };
-        let limit = stage.limit.as_deref().and_then(|limit| record.limit(limit)).map(|limit| limit.rate_bytes_per_s / 1e6);
+        let limit =
+            stage.limit.as_deref().and_then(|limit| record.limit(limit)).map(|limit| limit.rate_bytes_per_s / 1e6);
         command.get_or_insert(record.command.clone());
         let order = record.workload.int("function").unwrap_or(0) * 1000 + factor;
         points.push((order, name, rate_mb(stage), limit));

@@ -9,7 +9,8 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let mut command = None;
     for record in of_engine(records, "memory") {
         let int = |name: &str| record.workload.int(name).ok();
-        let (Some(bytes), Some(reads), Some(writes)) = (int("read_bytes"), int("read_lines"), int("write_lines")) else {
+        let (Some(bytes), Some(reads), Some(writes)) = (int("read_bytes"), int("read_lines"), int("write_lines"))
+        else {
             continue;
         };
         let label = match (reads, writes) {

@@ -8,7 +8,9 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let mut curves: Vec<(String, bool, Vec<(f64, f64)>)> = Vec::new();
     let mut command = None;
     for record in of_engine(records, "convert").filter(|record| record.study.contains("stores")) {
-        let (Ok(store), Ok(samples)) = (record.workload.text("store"), record.workload.int("samples")) else { continue };
+        let (Ok(store), Ok(samples)) = (record.workload.text("store"), record.workload.int("samples")) else {
+            continue;
+        };
         let Some(rate) = rate_mb(&record.lanes[0].stages[0]) else { continue };
         command.get_or_insert(record.command.clone());
         // Cast: 2 bytes read and 4 written per sample.

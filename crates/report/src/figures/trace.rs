@@ -23,9 +23,10 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     (!xs.is_empty()).then(|| Figure {
         id: "trace",
         title: "Every sample".to_owned(),
-        caption: "Time of each operation in the order in which they were done. None is dropped; a slope is drift, a comb is \
+        caption:
+            "Time of each operation in the order in which they were done. None is dropped; a slope is drift, a comb is \
                   somebody else's timer."
-            .to_owned(),
+                .to_owned(),
         kind: Kind::Points,
         x: Axis::linear("operation"),
         y: Axis::linear("ms per operation"),

@@ -39,7 +39,9 @@ impl Faults {
             match parsed {
                 Some(("gone-after", reads)) => faults.gone_after = Some(reads),
                 Some(("short-read-at", read)) => faults.short_read_at = Some(read),
-                _ => return Err(format!("fault `{part}` is unknown; there are gone-after=READS and short-read-at=READ")),
+                _ => {
+                    return Err(format!("fault `{part}` is unknown; there are gone-after=READS and short-read-at=READ"));
+                }
             }
         }
         Ok(faults)
@@ -175,7 +177,9 @@ impl EmulatedBoard {
         } else if value & regs::ACQUISITION_START != 0 {
             let done = self.trigger.start(now, acquisition_ns);
             self.irq.fire_at(done);
-        } else if value & regs::ACQUISITION_ARM != 0 && self.register(regs::SAMPLE_CONTROL) & regs::EXTERNAL_TRIGGER != 0 {
+        } else if value & regs::ACQUISITION_ARM != 0
+            && self.register(regs::SAMPLE_CONTROL) & regs::EXTERNAL_TRIGGER != 0
+        {
             let done = self.trigger.arm(now, acquisition_ns);
             self.irq.fire_at(done);
         }
@@ -254,7 +258,9 @@ impl EmulatedBoard {
         let end = card_offset.checked_add(bytes as u64);
         if end.is_none_or(|end| end > self.identity.memory_bytes) {
             let size = self.identity.memory_bytes;
-            return Err(Fault::new(format!("{bytes} bytes at {card_offset:#x} leave the card's memory of {size} bytes")));
+            return Err(Fault::new(format!(
+                "{bytes} bytes at {card_offset:#x} leave the card's memory of {size} bytes"
+            )));
         }
         Ok(())
     }

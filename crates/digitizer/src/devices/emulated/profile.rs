@@ -122,7 +122,8 @@ impl Profile {
         if name == "ess-2017" {
             return Ok(Profile::default());
         }
-        let text = std::fs::read_to_string(Path::new(name)).map_err(|error| ProfileError::Missing(name.to_owned(), error))?;
+        let text =
+            std::fs::read_to_string(Path::new(name)).map_err(|error| ProfileError::Missing(name.to_owned(), error))?;
         Profile::parse(name, &text)
     }
 

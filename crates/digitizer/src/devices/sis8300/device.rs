@@ -90,7 +90,8 @@ impl Board for EssBoard {
 
     fn read_mapped(&mut self, card_offset: u64, bytes: usize) -> Result<usize, Fault> {
         let dma = self.dma.as_mut().expect("mapped before the first read");
-        dma.read_into(&self.file, card_offset, bytes).map_err(|error| Fault::new(format!("{}: {error}", self.identity.device)))
+        dma.read_into(&self.file, card_offset, bytes)
+            .map_err(|error| Fault::new(format!("{}: {error}", self.identity.device)))
     }
 
     fn mapped(&self, samples: usize) -> &[u16] {

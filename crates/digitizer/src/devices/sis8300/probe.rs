@@ -33,7 +33,8 @@ pub enum Found {
 /// When it is not there, not a device, or answers like nothing that is known.
 pub fn probe(device: &str) -> Result<Found, Fault> {
     let refuse = |why: String| Fault::new(format!("{device}: {why}"));
-    let metadata = fs::metadata(device).map_err(|error| refuse(format!("{error}; see `daqmeter list` for what is there")))?;
+    let metadata =
+        fs::metadata(device).map_err(|error| refuse(format!("{error}; see `daqmeter list` for what is there")))?;
     let kind = metadata.file_type();
     // Opening a FIFO would wait for its other end.
     let not_a_device = [
@@ -49,12 +50,17 @@ pub fn probe(device: &str) -> Result<Found, Fault> {
         return Ok(Found::Upciedev { driver });
     }
     let file = OpenOptions::new().read(true).write(true).open(device).map_err(|error| {
-        refuse(format!("{error}{}", if error.raw_os_error() == Some(13) { " (are you in the device's group?)" } else { "" }))
+        refuse(format!(
+            "{error}{}",
+            if error.raw_os_error() == Some(13) { " (are you in the device's group?)" } else { "" }
+        ))
     })?;
     let id = sis8300::read_register(&file, regs::ID)
         .map_err(|error| refuse(format!("not a digitizer: it does not answer a register read ({})", error.source)))?;
     if Model::from_id(id).is_none() {
-        return Err(refuse(format!("answers, but its identification register is {id:#010x}, not 0x8300xxxx to 0x8303xxxx")));
+        return Err(refuse(format!(
+            "answers, but its identification register is {id:#010x}, not 0x8300xxxx to 0x8303xxxx"
+        )));
     }
     // Releasing waiters when there are none changes nothing. The command's size (12 bytes) is the ESS driver's own.
     match sis8300::release_irq(&file) {

@@ -31,9 +31,7 @@ pub(in super::super) unsafe fn to_f32(
         Conversion::CastF32 => drive_f32(store, raw, out, one, |x| _mm256_cvtepi32_ps(x)),
         Conversion::ScaleF32 { factor: scale, offset } => {
             let (scale, offset) = (_mm256_set1_pd(scale), _mm256_set1_pd(offset));
-            let half = |x: __m128i| {
-                _mm256_cvtpd_ps(_mm256_add_pd(_mm256_mul_pd(_mm256_cvtepi32_pd(x), scale), offset))
-            };
+            let half = |x: __m128i| _mm256_cvtpd_ps(_mm256_add_pd(_mm256_mul_pd(_mm256_cvtepi32_pd(x), scale), offset));
             drive_f32(store, raw, out, one, |x| {
                 let low = half(_mm256_castsi256_si128(x));
                 let high = half(_mm256_extracti128_si256::<1>(x));
@@ -42,17 +40,13 @@ pub(in super::super) unsafe fn to_f32(
         }
         Conversion::FastScaleF32 { factor: scale, offset } => {
             let (scale, offset) = (_mm256_set1_ps(scale), _mm256_set1_ps(offset));
-            drive_f32(store, raw, out, one, |x| {
-                _mm256_add_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(x), scale), offset)
-            });
+            drive_f32(store, raw, out, one, |x| _mm256_add_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(x), scale), offset));
         }
         Conversion::QmnF32(format) | Conversion::QmnF64(format) => {
             #[allow(clippy::cast_possible_truncation, reason = "2^-n is exact in f32 for n up to 63")]
             let weight = _mm256_set1_ps(format.weight() as f32);
             let (below, by) = fold_constants(format);
-            drive_f32(store, raw, out, one, |x| {
-                _mm256_mul_ps(_mm256_cvtepi32_ps(fold(x, below, by)), weight)
-            });
+            drive_f32(store, raw, out, one, |x| _mm256_mul_ps(_mm256_cvtepi32_ps(fold(x, below, by)), weight));
         }
     }
 }
@@ -68,11 +62,17 @@ pub(in super::super) unsafe fn to_f64(format: Qmn, store: Store, factor: usize, 
     }
     let weight = _mm256_set1_pd(format.weight());
     let (below, by) = fold_constants(format);
-    drive_f64(store, raw, out, |x| one_f64(x, format), |x| {
-        let x = fold(x, below, by);
-        let half = |x: __m128i| _mm256_mul_pd(_mm256_cvtepi32_pd(x), weight);
-        (half(_mm256_castsi256_si128(x)), half(_mm256_extracti128_si256::<1>(x)))
-    });
+    drive_f64(
+        store,
+        raw,
+        out,
+        |x| one_f64(x, format),
+        |x| {
+            let x = fold(x, below, by);
+            let half = |x: __m128i| _mm256_mul_pd(_mm256_cvtepi32_pd(x), weight);
+            (half(_mm256_castsi256_si128(x)), half(_mm256_extracti128_si256::<1>(x)))
+        },
+    );
 }
 
 /// AVX2 compares with "greater than", so the limit is one less.
@@ -90,13 +90,7 @@ fn fold(x: __m256i, below: __m256i, by: __m256i) -> __m256i {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn drive_f32(
-    store: Store,
-    raw: &[u16],
-    out: &mut [f32],
-    one: impl Fn(u16) -> f32,
-    lanes: impl Fn(__m256i) -> __m256,
-) {
+fn drive_f32(store: Store, raw: &[u16], out: &mut [f32], one: impl Fn(u16) -> f32, lanes: impl Fn(__m256i) -> __m256) {
     // To a whole cache line, so that pairs of streamed halves leave as one.
     let head = until_aligned(out.as_ptr(), 64, out.len());
     let steps = (out.len() - head).min(raw.len() - head) / STEP;

@@ -32,9 +32,7 @@ pub(in super::super) unsafe fn to_f32(
         Conversion::ScaleF32 { factor: scale, offset } => {
             let (scale, offset) = (_mm512_set1_pd(scale), _mm512_set1_pd(offset));
             // Two roundings as in the original: multiply and add stay apart.
-            let half = |x: __m256i| {
-                _mm512_cvtpd_ps(_mm512_add_pd(_mm512_mul_pd(_mm512_cvtepi32_pd(x), scale), offset))
-            };
+            let half = |x: __m256i| _mm512_cvtpd_ps(_mm512_add_pd(_mm512_mul_pd(_mm512_cvtepi32_pd(x), scale), offset));
             drive_f32(store, factor, raw, out, one, |x| {
                 let low = half(_mm512_castsi512_si256(x));
                 let high = half(_mm512_extracti64x4_epi64::<1>(x));
@@ -51,9 +49,7 @@ pub(in super::super) unsafe fn to_f32(
             #[allow(clippy::cast_possible_truncation, reason = "2^-n is exact in f32 for n up to 63")]
             let weight = _mm512_set1_ps(format.weight() as f32);
             let (from, by) = (_mm512_set1_epi32(format.fold_from()), _mm512_set1_epi32(format.fold_by()));
-            drive_f32(store, factor, raw, out, one, |x| {
-                _mm512_mul_ps(_mm512_cvtepi32_ps(fold(x, from, by)), weight)
-            });
+            drive_f32(store, factor, raw, out, one, |x| _mm512_mul_ps(_mm512_cvtepi32_ps(fold(x, from, by)), weight));
         }
     }
 }
@@ -66,11 +62,18 @@ pub(in super::super) unsafe fn to_f32(
 pub(in super::super) unsafe fn to_f64(format: Qmn, store: Store, factor: usize, raw: &[u16], out: &mut [f64]) {
     let weight = _mm512_set1_pd(format.weight());
     let (from, by) = (_mm512_set1_epi32(format.fold_from()), _mm512_set1_epi32(format.fold_by()));
-    drive_f64(store, factor, raw, out, |x| one_f64(x, format), |x| {
-        let x = fold(x, from, by);
-        let half = |x: __m256i| _mm512_mul_pd(_mm512_cvtepi32_pd(x), weight);
-        (half(_mm512_castsi512_si256(x)), half(_mm512_extracti64x4_epi64::<1>(x)))
-    });
+    drive_f64(
+        store,
+        factor,
+        raw,
+        out,
+        |x| one_f64(x, format),
+        |x| {
+            let x = fold(x, from, by);
+            let half = |x: __m256i| _mm512_mul_pd(_mm512_cvtepi32_pd(x), weight);
+            (half(_mm512_castsi512_si256(x)), half(_mm512_extracti64x4_epi64::<1>(x)))
+        },
+    );
 }
 
 /// Two's complement fold: codes from `from` on lose `by`.

@@ -1,0 +1,247 @@
+//! What CI runs after `cargo test`: everything that needs root, other packages, another CPU, a browser or time.
+
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use daqmeter_record::{Outcome, RunRecord, jsonl};
+
+use crate::shell::{need, output, root, run, run_with, there};
+use crate::tidy;
+
+/// Seconds for each fuzz target in CI.
+const FUZZ_SECONDS: u64 = 10;
+
+type Step = (&'static str, fn() -> Result<Done>);
+
+/// How a step ended, when it did not fail.
+enum Done {
+    Ran,
+    /// Could not be run here; said loudly at the end.
+    LeftOut(String),
+}
+
+pub(crate) fn run() -> Result<()> {
+    let steps: &[Step] = &[
+        ("format", || ran(run("cargo", &["fmt", "--all", "--check"]))),
+        ("clippy", || {
+            ran(run("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
+        }),
+        ("docs", docs),
+        ("tidy", || ran(tidy::run())),
+        ("schema", || ran(schema(true))),
+        ("real-device path against FUSE files", fuse),
+        ("kernels on AArch64 (NEON) under qemu", neon),
+        ("benchmarks build", || ran(run("cargo", &["bench", "--workspace", "--no-run", "--quiet"]))),
+        ("survey, and its page in a browser", survey),
+        ("the document's tables on emulated boards", reproduce),
+        ("fuzz", || ran(fuzz(FUZZ_SECONDS))),
+    ];
+    let mut left_out = Vec::new();
+    for (name, step) in steps {
+        println!("\n=== {name}");
+        let began = Instant::now();
+        match step().with_context(|| format!("step `{name}`"))? {
+            Done::Ran => println!("=== {name}: passed in {:.0} s", began.elapsed().as_secs_f64()),
+            Done::LeftOut(why) => left_out.push(format!("{name}: {why}")),
+        }
+    }
+    println!("\nxtask ci: {} steps passed, {} left out", steps.len() - left_out.len(), left_out.len());
+    for line in &left_out {
+        println!("!!! NOT RUN: {line}");
+    }
+    Ok(())
+}
+
+fn ran(result: Result<()>) -> Result<Done> {
+    result.map(|()| Done::Ran)
+}
+
+fn docs() -> Result<Done> {
+    let environment = [("RUSTDOCFLAGS", "-D warnings")];
+    ran(run_with("cargo", &["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"], &environment))
+}
+
+/// Writes the schema of the record, or compares it with what is checked in.
+pub(crate) fn schema(check: bool) -> Result<()> {
+    let path = root().join("docs/schema/run-record.v1.json");
+    let generated = daqmeter_record::json_schema();
+    if check {
+        let found = fs::read_to_string(&path).unwrap_or_default();
+        ensure!(found == generated, "docs/schema/run-record.v1.json is not the types' schema: run cargo xtask schema");
+        return Ok(());
+    }
+    fs::create_dir_all(path.parent().expect("a file in docs/schema"))?;
+    Ok(fs::write(path, generated)?)
+}
+
+fn fuse() -> Result<Done> {
+    if !Path::new("/dev/fuse").exists() {
+        return Ok(Done::LeftOut("no /dev/fuse here (modprobe fuse)".to_owned()));
+    }
+    if output("id", &["-u"])?.trim() != "0" {
+        need("fusermount3", &["fuse3"])?;
+    }
+    ran(run_with("cargo", &["test", "-p", "daqmeter-digitizer", "--test", "fuse"], &[("DAQMETER_FUSE_TESTS", "1")]))
+}
+
+fn neon() -> Result<Done> {
+    const TARGET: &str = "aarch64-unknown-linux-gnu";
+    if cfg!(target_arch = "aarch64") {
+        return Ok(Done::LeftOut("this host is AArch64: cargo test ran them already".to_owned()));
+    }
+    need("aarch64-linux-gnu-gcc", &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"])?;
+    need("qemu-aarch64-static", &["qemu-user-static"])?;
+    if !there("rustup") || run("rustup", &["target", "add", TARGET]).is_err() {
+        return Ok(Done::LeftOut(format!("rustup cannot add the target {TARGET}")));
+    }
+    let environment = [
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc"),
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64-static -L /usr/aarch64-linux-gnu"),
+        ("PROPTEST_CASES", "32"),
+    ];
+    ran(run_with("cargo", &["test", "-p", "daqmeter-kernels", "--target", TARGET], &environment))
+}
+
+fn daqmeter(arguments: &[&str]) -> Result<()> {
+    run("cargo", &[&["run", "--release", "--quiet", "--"], arguments].concat())
+}
+
+fn records(path: &Path) -> Result<Vec<RunRecord>> {
+    let contents = jsonl::read(std::io::BufReader::new(fs::File::open(path)?))?;
+    ensure!(contents.errors.is_empty(), "{}: {:?}", path.display(), contents.errors);
+    Ok(contents.records)
+}
+
+fn scratch(name: &str) -> Result<String> {
+    let directory = root().join("target/ci");
+    fs::create_dir_all(&directory)?;
+    let path = directory.join(name);
+    if path.exists() {
+        fs::remove_file(&path)?;
+    }
+    Ok(path.display().to_string())
+}
+
+fn survey() -> Result<Done> {
+    let (out, html) = (scratch("survey.jsonl")?, scratch("survey.html")?);
+    daqmeter(&["survey", "--budget", "15s", "--out", &out, "-o", &html])?;
+    let records = records(out.as_ref())?;
+    let failed: Vec<_> = records.iter().filter(|record| matches!(record.outcome, Outcome::Failed(_))).collect();
+    ensure!(
+        failed.is_empty(),
+        "{:?}",
+        failed.iter().map(|record| (&record.study, &record.outcome)).collect::<Vec<_>>()
+    );
+    ensure!(records.len() > 50, "{} points only", records.len());
+    ran(page(html.as_ref()))
+}
+
+/// Opens a page in headless Chromium without a network, in both themes, and asks it how many charts it drew.
+pub(crate) fn page(path: &Path) -> Result<()> {
+    need("chromium", &["chromium"])?;
+    let page = path.canonicalize().with_context(|| path.display().to_string())?;
+    let figures = fs::read_to_string(&page)?.matches("class=\"chart\"").count();
+    let profile = root().join("target/ci/chromium");
+    let profile = format!("--user-data-dir={}", profile.display());
+    let url = format!("file://{}", page.display());
+    let common = [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--hide-scrollbars",
+        "--host-resolver-rules=MAP * ~NOTFOUND",
+        "--virtual-time-budget=5000",
+        "--window-size=1100,5600",
+        &profile,
+    ];
+    let dom = output("chromium", &[&common[..], &["--dump-dom", &url]].concat())?;
+    let drawn = format!("data-charts=\"{figures}\"");
+    ensure!(
+        figures > 0 && dom.contains(&drawn),
+        "{figures} figures on the page, but the browser did not draw them all"
+    );
+    ensure!(dom.matches("<canvas").count() == figures, "a chart has no canvas");
+    for (theme, option) in
+        [("light", None), ("dark", Some("--force-dark-mode")), ("phone", Some("--window-size=390,7600"))]
+    {
+        let picture = root().join(format!("target/ci/page-{theme}.png"));
+        let screenshot = format!("--screenshot={}", picture.display());
+        let options: Vec<&str> =
+            common.iter().copied().chain(option).chain([screenshot.as_str(), url.as_str()]).collect();
+        output("chromium", &options)?;
+        let bytes = fs::metadata(&picture)?.len();
+        ensure!(bytes > 50_000, "{} is only {bytes} bytes: an empty page?", picture.display());
+    }
+    println!("{figures} charts drawn; pictures in target/ci");
+    Ok(())
+}
+
+/// Paced boards give the document's read-out tables, mean per table, within 3 %.
+fn reproduce() -> Result<Done> {
+    let out = scratch("reproduce.jsonl")?;
+    daqmeter(&["digitizer", "reproduce", "--out", &out])?;
+    let text = output("cargo", &["run", "--release", "--quiet", "--", "digitizer", "reproduce", "--from", &out])?;
+    let mut tables = 0;
+    let mut wide = Vec::new();
+    for line in text.lines().filter(|line| line.contains(" mean ")) {
+        // published, model, measured, "+0.1 %": the last figure is the difference.
+        let Some(percent) =
+            line.split(" %").next().and_then(|head| head.split_whitespace().last()?.parse::<f64>().ok())
+        else {
+            bail!("cannot read the line `{line}`");
+        };
+        tables += 1;
+        // The read-out tables come first; conversions are this host's own.
+        if tables <= 8 && percent.abs() > 3.0 {
+            wide.push(line.trim().to_owned());
+        }
+    }
+    ensure!(tables == 15, "{tables} tables instead of 15");
+    ensure!(wide.is_empty(), "read-out tables further than 3 % from the document:\n{}", wide.join("\n"));
+    let limit = 3295.7e6;
+    for record in records(out.as_ref())?.iter().filter(|record| record.study.contains("mb")) {
+        let bytes = record.ledgers.iter().find(|ledger| ledger.unit == "bytes").map_or(0, |ledger| ledger.delivered);
+        let readouts = record.lanes.iter().filter_map(|lane| lane.stages.first());
+        let end_ns = readouts.map(|stage| stage.end_ns).max().unwrap_or(1);
+        let rate = bytes as f64 / end_ns as f64 * 1e9;
+        ensure!(rate <= limit, "{}: {rate:.0} B/s exceed the uplink's limit", record.study);
+    }
+    Ok(Done::Ran)
+}
+
+/// Builds the fuzz targets with coverage by stable flags (no nightly toolchain, no cargo-fuzz) and runs each.
+pub(crate) fn fuzz(seconds: u64) -> Result<()> {
+    need("g++", &["g++"])?;
+    let target = output("rustc", &["-vV"])?;
+    let target = target.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?.to_owned();
+    let flags = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+                 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+                 -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions";
+    let build = ["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", &target];
+    run_with("cargo", &build, &[("RUSTFLAGS", flags)])?;
+    for name in ["record_line", "units", "profile", "fluid"] {
+        let corpus = root().join(format!("fuzz/corpus/{name}"));
+        fs::create_dir_all(&corpus)?;
+        let program = root().join(format!("fuzz/target/{target}/release/{name}"));
+        let artifacts = format!("-artifact_prefix={}/", root().join("fuzz").display());
+        let time = format!("-max_total_time={seconds}");
+        let arguments = [
+            &corpus.display().to_string(),
+            &time,
+            &artifacts,
+            "-timeout=5",
+            "-rss_limit_mb=2048",
+            "-verbosity=0",
+            "-print_final_stats=1",
+        ];
+        run(&program.display().to_string(), &arguments).with_context(|| format!("fuzz target {name}"))?;
+    }
+    Ok(())
+}
