@@ -22,7 +22,7 @@ enum Done {
     LeftOut(String),
 }
 
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn all() -> Result<()> {
     let steps: &[Step] = &[
         ("format", || ran(run("cargo", &["fmt", "--all", "--check"]))),
         ("clippy", || {

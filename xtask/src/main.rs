@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match arguments[..] {
-        ["ci"] => ci::run(),
+        ["ci"] => ci::all(),
         ["tidy"] => tidy::run(),
         ["schema"] => ci::schema(false),
         ["schema", "--check"] => ci::schema(true),

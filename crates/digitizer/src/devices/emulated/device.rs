@@ -40,7 +40,9 @@ impl Faults {
                 Some(("gone-after", reads)) => faults.gone_after = Some(reads),
                 Some(("short-read-at", read)) => faults.short_read_at = Some(read),
                 _ => {
-                    return Err(format!("fault `{part}` is unknown; there are gone-after=READS and short-read-at=READ"));
+                    return Err(format!(
+                        "fault `{part}` is unknown; there are gone-after=READS and short-read-at=READ"
+                    ));
                 }
             }
         }
