@@ -73,14 +73,14 @@ fn devices() -> String {
 }
 
 fn engine_list() -> String {
-    let row = |engine: &Box<dyn daqmeter_harness::Engine>| {
+    let row = |engine: Box<dyn daqmeter_harness::Engine>| {
         let state = match engine.probe() {
             Availability::Ready => "ready".to_owned(),
             Availability::Waived(reason) => format!("waived: {reason}"),
         };
         vec![engine.name().to_owned(), state, engine.description().to_owned()]
     };
-    plain(&["engine", "state", "what it does"], engines(0).iter().map(row))
+    plain(&["engine", "state", "what it does"], engines(0).into_iter().map(row))
 }
 
 fn functions() -> String {

@@ -1,5 +1,7 @@
 //! The command as a user meets it: exit codes, one clear line for bad input, what survives, what is printed.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test stops where it fails, and says what it left out")]
+
 use std::path::PathBuf;
 use std::process::Output;
 

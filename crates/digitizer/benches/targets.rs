@@ -59,7 +59,7 @@ impl Memory {
     fn new(samples: usize) -> Memory {
         let mut raw = Buffer::new(samples * 2, Pages::Transparent).unwrap();
         for (at, sample) in raw.slice_mut::<u16>(samples).iter_mut().enumerate() {
-            *sample = (at.wrapping_mul(40_503) >> 3) as u16;
+            *sample = u16::try_from((at.wrapping_mul(40_503) >> 3) & 0xFFFF).unwrap();
         }
         Memory { raw, out: Buffer::new(samples * 8 + 2 * LINE_BYTES, Pages::Transparent).unwrap(), samples }
     }

@@ -1,6 +1,8 @@
 //! The real-device code against an emulated board behind a FUSE file. Needs root and /dev/fuse, so it only runs when
 //! `DAQMETER_FUSE_TESTS` is set, as `cargo xtask ci` does; without it each test says that it was left out.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test stops where it fails, and says what it left out")]
+
 use std::fs::OpenOptions;
 use std::time::Duration;
 

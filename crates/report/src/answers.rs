@@ -127,8 +127,8 @@ fn digitizers(records: &[RunRecord]) -> Option<Answer> {
             record.lanes[0].stages.iter().map(|stage: &Stage| Some(crate::rows::summary(stage)?.median)).sum();
         Some(ns? * 1e-9 / record.lanes[0].stages.first()?.bytes_per_op.max(1) as f64)
     };
-    let best = fused.clone().filter_map(seconds_per_byte).reduce(f64::min)?;
-    let cores = fused.last()?.host.allowed_cpus.len() as f64;
+    let best = fused.filter_map(seconds_per_byte).reduce(f64::min)?;
+    let cores = records.first()?.host.allowed_cpus.len() as f64;
     let boards = cores / (best * BYTES * RATE_HZ);
     Some(Answer {
         question: "How many digitizers can this host serve?",

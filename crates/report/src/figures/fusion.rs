@@ -2,7 +2,7 @@
 
 use daqmeter_record::{RunRecord, Stage};
 
-use super::{Axis, Figure, Kind, join, of_engine};
+use super::{Axis, Curve, Figure, Kind, join, of_engine};
 
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let mut fused = Vec::new();
@@ -23,8 +23,8 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     }
     fused.sort_by(|a, b| a.0.total_cmp(&b.0));
     let straight = unfused.map(|rate| fused.iter().map(|(block_bytes, _)| (*block_bytes, rate)).collect::<Vec<_>>());
-    let mut curves = vec![("fused".to_owned(), false, fused)];
-    curves.extend(straight.map(|points| ("one after the other".to_owned(), true, points)));
+    let mut curves = vec![Curve { label: "fused".to_owned(), limit: false, points: fused }];
+    curves.extend(straight.map(|points| Curve { label: "one after the other".to_owned(), limit: true, points }));
     let (xs, series) = join(curves);
     (!xs.is_empty()).then(|| Figure {
         id: "fusion",

@@ -2,10 +2,10 @@
 
 use daqmeter_record::RunRecord;
 
-use super::{Axis, Figure, Kind, join, of_engine, rate_mb};
+use super::{Axis, Figure, Kind, add_point, join, of_engine, rate_mb};
 
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
-    let mut curves: Vec<(String, bool, Vec<(f64, f64)>)> = Vec::new();
+    let mut curves = Vec::new();
     let mut command = None;
     for record in of_engine(records, "memory") {
         let int = |name: &str| record.workload.int(name).ok();
@@ -20,14 +20,11 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
         };
         // The best store of each point: that is the limit.
         let Some(rate) = record.lanes[0].stages.iter().filter_map(rate_mb).reduce(f64::max) else { continue };
-        let footprint = bytes as f64 * (1.0 + writes as f64 / reads.max(1) as f64);
+        let moved = 1.0 + writes as f64 / reads.max(1) as f64;
         command.get_or_insert(record.command.clone());
-        match curves.iter_mut().find(|(known, ..)| *known == label) {
-            Some((.., points)) => points.push((footprint, rate * (1.0 + writes as f64 / reads.max(1) as f64))),
-            None => curves.push((label, false, vec![(footprint, rate * (1.0 + writes as f64 / reads.max(1) as f64))])),
-        }
+        add_point(&mut curves, &label, (bytes as f64 * moved, rate * moved));
     }
-    curves.sort_by(|a, b| a.0.cmp(&b.0));
+    curves.sort_by(|a, b| a.label.cmp(&b.label));
     let (xs, series) = join(curves);
     (xs.len() > 1).then(|| Figure {
         id: "memory",

@@ -82,8 +82,11 @@ pub struct Series {
     pub limit: bool,
 }
 
+/// Fills a figure from the records, if they can.
+type Maker = fn(&[RunRecord]) -> Option<Figure>;
+
 /// All figures, in the order of the page.
-const FIGURES: &[fn(&[RunRecord]) -> Option<Figure>] = &[
+const FIGURES: &[Maker] = &[
     readout::figure,
     conversion::figure,
     stores::figure,
@@ -125,16 +128,31 @@ fn bars(id: &'static str, title: &str, caption: &str, y: &str, categories: Vec<S
     }
 }
 
+/// A curve before its places are joined with those of the others.
+struct Curve {
+    label: String,
+    limit: bool,
+    points: Vec<(f64, f64)>,
+}
+
+/// Adds a point to the curve of that label.
+fn add_point(curves: &mut Vec<Curve>, label: &str, point: (f64, f64)) {
+    match curves.iter_mut().find(|curve| curve.label == label) {
+        Some(curve) => curve.points.push(point),
+        None => curves.push(Curve { label: label.to_owned(), limit: false, points: vec![point] }),
+    }
+}
+
 /// Joins curves that have values at different places: sorted union of the places, holes where a curve has none.
-fn join(curves: Vec<(String, bool, Vec<(f64, f64)>)>) -> (Vec<f64>, Vec<Series>) {
-    let mut xs: Vec<f64> = curves.iter().flat_map(|(_, _, points)| points.iter().map(|(x, _)| *x)).collect();
+fn join(curves: Vec<Curve>) -> (Vec<f64>, Vec<Series>) {
+    let mut xs: Vec<f64> = curves.iter().flat_map(|curve| curve.points.iter().map(|(x, _)| *x)).collect();
     xs.sort_by(f64::total_cmp);
     xs.dedup();
     let series = curves
         .into_iter()
-        .map(|(label, limit, points)| {
-            let at = |x: &f64| points.iter().find(|(place, _)| place == x).map(|(_, y)| *y);
-            Series { label, ys: xs.iter().map(at).collect(), limit }
+        .map(|curve| {
+            let at = |x: &f64| curve.points.iter().find(|(place, _)| place == x).map(|(_, y)| *y);
+            Series { ys: xs.iter().map(at).collect(), label: curve.label, limit: curve.limit }
         })
         .collect();
     (xs, series)
@@ -158,7 +176,11 @@ mod tests {
 
     #[test]
     fn curves_with_different_places_get_holes() {
-        let curve = |label: &str, points: &[(f64, f64)]| (label.to_owned(), false, points.to_vec());
+        let curve = |label: &str, points: &[(f64, f64)]| Curve {
+            label: label.to_owned(),
+            limit: false,
+            points: points.to_vec(),
+        };
         let (xs, series) = join(vec![curve("a", &[(1.0, 10.0), (3.0, 30.0)]), curve("b", &[(2.0, 20.0)])]);
         assert_eq!(xs, [1.0, 2.0, 3.0]);
         assert_eq!(series[0].ys, [Some(10.0), None, Some(30.0)]);

@@ -2,10 +2,10 @@
 
 use daqmeter_record::RunRecord;
 
-use super::{Axis, Figure, Kind, join, of_engine, rate_mb};
+use super::{Axis, Figure, Kind, add_point, join, of_engine, rate_mb};
 
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
-    let mut curves: Vec<(String, bool, Vec<(f64, f64)>)> = Vec::new();
+    let mut curves = Vec::new();
     let mut command = None;
     for record in of_engine(records, "convert").filter(|record| record.study.contains("stores")) {
         let (Ok(store), Ok(samples)) = (record.workload.text("store"), record.workload.int("samples")) else {
@@ -14,13 +14,9 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
         let Some(rate) = rate_mb(&record.lanes[0].stages[0]) else { continue };
         command.get_or_insert(record.command.clone());
         // Cast: 2 bytes read and 4 written per sample.
-        let point = (samples as f64 * 6.0, rate);
-        match curves.iter_mut().find(|(known, ..)| known == store) {
-            Some((.., points)) => points.push(point),
-            None => curves.push((store.to_owned(), false, vec![point])),
-        }
+        add_point(&mut curves, store, (samples as f64 * 6.0, rate));
     }
-    curves.sort_by(|a, b| a.0.cmp(&b.0));
+    curves.sort_by(|a, b| a.label.cmp(&b.label));
     let (xs, series) = join(curves);
     (!xs.is_empty()).then(|| Figure {
         id: "stores",

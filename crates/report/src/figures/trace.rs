@@ -2,7 +2,7 @@
 
 use daqmeter_record::{RunRecord, Stage};
 
-use super::{Axis, Figure, Kind, join};
+use super::{Axis, Curve, Figure, Kind, join};
 use crate::rows::short;
 
 /// Points per curve that a browser draws in an instant; longer runs are thinned to the extremes of equal parts.
@@ -16,7 +16,8 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let mut curves = Vec::new();
     for lane in &record.lanes {
         for stage in lane.stages.iter().filter(|stage| stage.bytes_per_op > 0 && stage.sample_ns.len() > 1) {
-            curves.push((format!("{} {}", lane.device, short(&stage.name)), false, thinned(stage)));
+            let label = format!("{} {}", lane.device, short(&stage.name));
+            curves.push(Curve { label, limit: false, points: thinned(stage) });
         }
     }
     let (xs, series) = join(curves);

@@ -51,6 +51,7 @@ impl Faults {
 }
 
 /// The sample that a fresh acquisition leaves at a 16-bit index of card memory (before stamps).
+#[allow(clippy::cast_possible_truncation, reason = "a hash keeps the bits it wants")]
 pub fn pattern_sample(index: u64) -> u16 {
     // Multiplicative hashing: neighbours and equal places of different channels all differ.
     (((index as u32).wrapping_mul(0x9E37_79B1)) >> 16) as u16
@@ -86,6 +87,7 @@ struct Stamp {
 
 impl Stamp {
     /// The stamp's sample at an index, if it covers it.
+    #[allow(clippy::cast_possible_truncation, reason = "16 bits of the number per sample")]
     fn sample(self, index: u64) -> Option<u16> {
         if self.channel_samples < STAMP_SAMPLES {
             return None;
