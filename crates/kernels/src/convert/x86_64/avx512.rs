@@ -24,8 +24,16 @@ const LINE_SAMPLES: usize = 32;
 /// How to pick every `factor`-th sample out of whole lines: 32 results come from `factor` lines.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct Picks {
-    /// For each line, where in it each of the 32 results lies, and which of the results lie in it.
-    lines: Vec<([u16; LINE_SAMPLES], u32)>,
+    lines: Vec<Line>,
+}
+
+/// For one line, where in it each of the 32 results lies, and which of the results lie in it. Aligned, because an index that
+/// straddles cache lines costs two loads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(align(64))]
+struct Line {
+    indices: [u16; LINE_SAMPLES],
+    mask: u32,
 }
 
 impl Picks {
@@ -34,12 +42,12 @@ impl Picks {
         if !(2..=LINE_SAMPLES).contains(&factor) {
             return None;
         }
-        let mut lines = vec![([0; LINE_SAMPLES], 0); factor];
+        let mut lines = vec![Line { indices: [0; LINE_SAMPLES], mask: 0 }; factor];
         for result in 0..LINE_SAMPLES {
             let sample = result * factor;
-            let (indices, mask) = &mut lines[sample / LINE_SAMPLES];
-            indices[result] = u16::try_from(sample % LINE_SAMPLES).expect("below 32");
-            *mask |= 1 << result;
+            let line = &mut lines[sample / LINE_SAMPLES];
+            line.indices[result] = u16::try_from(sample % LINE_SAMPLES).expect("below 32");
+            line.mask |= 1 << result;
         }
         Some(Picks { lines })
     }
@@ -52,12 +60,12 @@ impl Picks {
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn pick(&self, raw: *const u16) -> __m512i {
         let mut results = _mm512_setzero_si512();
-        for (line, (indices, mask)) in self.lines.iter().enumerate() {
-            // SAFETY: by the caller; the indices are an array of 64 bytes.
+        for (at, line) in self.lines.iter().enumerate() {
+            // SAFETY: by the caller; the indices are an aligned array of 64 bytes.
             unsafe {
-                let samples = _mm512_loadu_si512(raw.add(line * LINE_SAMPLES).cast());
-                let indices = _mm512_loadu_si512(indices.as_ptr().cast());
-                results = _mm512_mask_permutexvar_epi16(results, *mask, indices, samples);
+                let samples = _mm512_loadu_si512(raw.add(at * LINE_SAMPLES).cast());
+                let indices = _mm512_load_si512(line.indices.as_ptr().cast());
+                results = _mm512_mask_permutexvar_epi16(results, line.mask, indices, samples);
             }
         }
         results
@@ -136,11 +144,21 @@ pub(in super::super) unsafe fn to_f32(
                 let product = _mm512_mul_pd(_mm512_cvtepi32_pd(x), scale);
                 _mm512_cvtpd_ps(_mm512_fmadd_pd(product, unit, offset))
             };
-            drive_f32(store, source, raw, out, one, |x| {
-                let low = half(_mm512_castsi512_si256(x));
-                let high = half(_mm512_extracti64x4_epi64::<1>(x));
-                _mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high)
+            let put = |place: *mut f32, value: __m256| {
+                // SAFETY: `drive` calls with aligned places that hold a whole step.
+                unsafe {
+                    match store {
+                        Store::Cached => _mm256_store_ps(place, value),
+                        Store::NonTemporal => _mm256_stream_ps(place, value),
+                    }
+                }
+            };
+            // Two half stores: joining the halves first costs a permutation more.
+            drive(source, raw, out, one, |x, place| {
+                put(place, half(_mm512_castsi512_si256(x)));
+                put(place.wrapping_add(8), half(_mm512_extracti64x4_epi64::<1>(x)));
             });
+            fence(store);
         }
         Conversion::FastScaleF32 { factor: scale, offset } => {
             let (scale, offset) = (_mm512_set1_ps(scale), _mm512_set1_ps(offset));
