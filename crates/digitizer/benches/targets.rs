@@ -89,9 +89,12 @@ impl Memory {
 }
 
 fn converter(function: Function, factor: usize, store: Store) -> Converter {
+    scaled(function, factor, store, -45.6)
+}
+
+fn scaled(function: Function, factor: usize, store: Store, scale_offset: f64) -> Converter {
     let decimation = Decimation { offset: 0, factor };
-    let params =
-        ConversionParams { decimation, scale_factor: 0.123, scale_offset: -45.6, ..ConversionParams::default() };
+    let params = ConversionParams { decimation, scale_factor: 0.123, scale_offset, ..ConversionParams::default() };
     let (conversion, decimation) = params.of(function).unwrap();
     Converter::new(conversion, decimation, Isa::best(), store).unwrap()
 }
