@@ -225,6 +225,22 @@ mod tests {
         assert_eq!(contents.records.len(), 1);
     }
 
+    #[test]
+    fn records_of_every_schema_version_stay_readable() {
+        let testdata = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
+        for version in 1..=SCHEMA_VERSION {
+            let folder = std::fs::read_dir(testdata.join(format!("v{version}"))).expect("a folder per version");
+            let mut files = 0;
+            for file in folder {
+                files += 1;
+                let contents = read(io::BufReader::new(std::fs::File::open(file.unwrap().path()).unwrap())).unwrap();
+                assert_eq!(contents.errors, []);
+                assert!(contents.records.iter().all(|record| record.schema == version && !record.lanes.is_empty()));
+            }
+            assert!(files > 0, "a record of version {version}");
+        }
+    }
+
     proptest! {
         #[test]
         fn reading_never_panics_whatever_the_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
