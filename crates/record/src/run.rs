@@ -310,6 +310,9 @@ pub struct Clock {
     pub resolution_ns: f64,
     /// Median cost of one reading.
     pub overhead_ns: f64,
+    /// The tool's own cost per operation: the null engine's step loop, measured at the start of the invocation.
+    #[serde(default)]
+    pub tool_ns_per_op: f64,
 }
 
 /// Spread of equal work: a difference below it means nothing.

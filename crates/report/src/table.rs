@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::{show_bytes, show_ns, significant};
 
-use crate::rows::{Row, rows, without_lanes};
+use crate::rows::{Row, rows, tool_cost_ns, without_lanes};
 
 /// Columns and their headings; the first two are text, the others numbers.
 const HEADINGS: [&str; 11] =
@@ -80,6 +80,11 @@ pub fn text(records: &[RunRecord]) -> String {
     }
     for record in records {
         out.push_str(&footnotes(record));
+    }
+    if let (Some(cost_ns), Some(first)) = (tool_cost_ns(records), records.first()) {
+        let clock_ns = significant(first.clock.overhead_ns, 2);
+        let _ =
+            writeln!(out, " the tool itself: {} ns per operation, {clock_ns} ns per sample", significant(cost_ns, 2));
     }
     out
 }

@@ -2,11 +2,15 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use daqmeter_harness::Fault;
+use daqmeter_sys::host::Files;
 use daqmeter_sys::sis8300::{self, DmaBuffer};
 
+use super::link::Link;
+use super::probe::device_numbers;
 use super::regs::{self, Model};
 use crate::devices::{Board, Identity};
 
@@ -16,6 +20,7 @@ pub struct EssBoard {
     identity: Identity,
     file: File,
     dma: Option<DmaBuffer>,
+    link: Option<Link>,
 }
 
 /// The driver's `status` after WAIT_IRQ.
@@ -36,7 +41,9 @@ impl EssBoard {
             interface: "sis8300drv (ESS)",
             emulated: false,
         };
-        Ok(EssBoard { identity, file, dma: None })
+        let (major, minor) = file.metadata().map(|metadata| device_numbers(metadata.rdev())).unwrap_or_default();
+        let link = Link::of(&Files::default(), major, minor);
+        Ok(EssBoard { identity, file, dma: None, link })
     }
 
     fn gone(&self, error: impl std::fmt::Display) -> Fault {
@@ -107,5 +114,10 @@ impl Board for EssBoard {
             Ok(status) => Err(self.gone(format!("waiting for DAQ done: the driver says status {status}"))),
             Err(error) => Err(self.gone(error)),
         }
+    }
+
+    fn known_limit(&self) -> Option<(f64, String)> {
+        let link = self.link?;
+        Some((link.bytes_per_s(), link.to_string()))
     }
 }

@@ -2,6 +2,7 @@
 //! is not understood is refused with what was found.
 
 mod device;
+mod link;
 mod probe;
 pub mod regs;
 

@@ -70,10 +70,15 @@ pub fn probe(device: &str) -> Result<Found, Fault> {
     }
 }
 
+/// Major and minor number of a device node, as glibc packs them for numbers below 4096 and 2^20.
+pub(super) fn device_numbers(rdev: u64) -> (u64, u64) {
+    ((rdev >> 8) & 0xFFF, (rdev & 0xFF) | ((rdev >> 12) & 0xFFF00))
+}
+
 /// The upciedev family's node names are `sis8300s<N>`, and sysfs names its driver. No ioctl is tried: their numbers mean
 /// different things in each fork.
 fn upciedev_driver(device: &str, rdev: u64) -> Option<String> {
-    let (major, minor) = ((rdev >> 8) & 0xFFF, (rdev & 0xFF) | ((rdev >> 12) & 0xFFF00));
+    let (major, minor) = device_numbers(rdev);
     let link = fs::read_link(format!("/sys/dev/char/{major}:{minor}/device/driver")).ok();
     let by_sysfs = link.and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
     if let Some(driver) = by_sysfs
