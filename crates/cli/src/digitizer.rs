@@ -194,9 +194,7 @@ fn measure(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Settings { profile_hz: arguments.what.then_some(PROFILE_HZ), ..runner.settings(plan, "digitizer", &pin) };
     runner.point("digitizer", &workload(arguments), &settings, None)?;
     runner.finish();
-    if arguments.fast {
-        tell(&fast_warning(arguments));
-    }
+    notes(arguments).iter().for_each(|note| tell(&format!("daqmeter: {note}")));
     if !arguments.common.json {
         emit(&printed(arguments.format, &runner.recorder.records))?;
     }
@@ -220,10 +218,30 @@ fn faults(record: &RunRecord) -> String {
     faults.collect()
 }
 
+/// What the user asked for that had no effect, and what --fast costs.
+fn notes(arguments: &Arguments) -> Vec<String> {
+    let scales = matches!(arguments.function, 1 | 3 | 99);
+    let without_loop = arguments.passes == 0;
+    let idle = [
+        (
+            arguments.interrupt && without_loop,
+            "-i had no effect: it says how to wait for triggers, and without -l none are waited for",
+        ),
+        (arguments.rate.is_some() && without_loop, "--rate had no effect: without -l no triggers are waited for"),
+        (arguments.fast && !scales, "--fast had no effect: only functions 1, 3 and 99 scale"),
+        (
+            arguments.block.is_some() && matches!(arguments.function, 0 | 100),
+            "--block had no effect: there is no conversion to fuse with",
+        ),
+    ];
+    let idle = idle.into_iter().filter(|(is, _)| *is).map(|(_, note)| note.to_owned());
+    idle.chain((arguments.fast && scales).then(|| fast_warning(arguments))).collect()
+}
+
 fn fast_warning(arguments: &Arguments) -> String {
     let error = oracle::fast_scale_error(arguments.scale_factor, arguments.scale_offset);
     format!(
-        "daqmeter: --fast scales in single precision: {} of 65536 codes differ from the exact result, by at most {:.3e} ({} ulp)",
+        "--fast scales in single precision: {} of 65536 codes differ from the exact result, by at most {:.3e} ({} ulp)",
         error.codes, error.worst_absolute, error.worst_ulp
     )
 }

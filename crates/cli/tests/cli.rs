@@ -191,6 +191,18 @@ fn fast_scaling_says_by_how_much_it_differs() {
 }
 
 #[test]
+fn options_without_effect_say_so() {
+    for (arguments, says) in [
+        (["-i", "-N1"], "-i had no effect"),
+        (["--rate", "14Hz"], "--rate had no effect"),
+        (["--block", "4KiB"], "--block had no effect"),
+        (["--fast", "-A4"], "--fast had no effect"),
+    ] {
+        assert!(stderr(&quick(&arguments)).contains(says), "{arguments:?}");
+    }
+}
+
+#[test]
 fn more_threads_than_cores_run_and_say_so() {
     let output = daqmeter(&["digitizer", "emu:l0..40", "-S", "1600", "--unpaced"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

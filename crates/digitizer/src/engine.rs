@@ -164,13 +164,19 @@ impl Request {
             Fault::from(workload.error("function", format!("is {number}; 0 to 8, 99 or 100 is wanted")))
         })?;
         let block_bytes = int_or(workload, "block_bytes", 0)?;
+        let mmap = parse_access(workload)?;
+        if mmap && block_bytes > 0 {
+            return Err(workload
+                .error("block_bytes", "cannot be used with access 1: a mapped buffer is read whole")
+                .into());
+        }
         let trigger_rate_hz = float_or(workload, "trigger_rate_hz", 0.0)?;
         Ok(Request {
             devices,
             samples,
             functions,
             params: parse_conversions(workload, samples)?,
-            mmap: parse_access(workload)?,
+            mmap,
             completion: parse_completion(workload)?,
             trigger_rate_hz: (trigger_rate_hz > 0.0).then_some(trigger_rate_hz),
             block_samples: parse_block(workload, block_bytes, samples)?,
@@ -702,11 +708,16 @@ mod tests {
             ("unsigned_q", Param::Text("9".into()), "m.n"),
             ("unsigned_q", Param::Text("40.40".into()), "1 to 63 bits"),
             ("block_bytes", Param::Int(3), "at least 64"),
+            ("access", Param::Int(1), "read whole"),
             ("profile", Param::Text("/nonexistent".into()), "ess-2017"),
             ("devices", Param::Text("emu:l0 emu:l0".into()), "named twice"),
             ("devices", Param::Text("emu:zz".into()), "emu:l0"),
         ] {
-            let found = refusal(workload().with(name, value.clone()));
+            let mut asked = workload().with(name, value.clone());
+            if name == "access" {
+                asked = asked.with("block_bytes", 4096_u64);
+            }
+            let found = refusal(asked);
             assert!(found.contains(says), "{name}={value}: {found}");
         }
     }

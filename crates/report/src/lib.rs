@@ -1,7 +1,7 @@
 //! From records alone: aligned tables, the original's classic table, Markdown, CSV, and one self-contained HTML page.
 //!
 //! Knows no engine: what a figure shows is found in the records' workloads. Prints nothing itself; everything returns text.
-//! Begin with [`rows`].
+//! Begin with [`mod@rows`].
 
 #![allow(
     clippy::cast_possible_truncation,

@@ -46,7 +46,7 @@ pub struct Row {
     pub fault: Option<String>,
 }
 
-/// Rows of all records, in their order. Records without lanes (waived ones) give none: see [`waived`].
+/// Rows of all records, in their order. Records without lanes (waived ones) give none: see [`without_lanes`].
 pub fn rows(records: &[RunRecord]) -> Vec<Row> {
     records.iter().flat_map(rows_of).collect()
 }

@@ -1,4 +1,4 @@
-//! Figures as data: what the page draws. Adding one is a file here and a line in [`FIGURES`].
+//! Figures as data: what the page draws. Adding one is a file here and a line in `FIGURES`.
 
 mod completion;
 mod conversion;
