@@ -202,6 +202,8 @@ pub(crate) mod tests {
         ledger.lose("short read", 0);
         record.ledgers = vec![ledger];
         record.wall_ns = 33_000_000;
+        (record.host_cpu.user_ns, record.host_cpu.steal_ns, record.host_cpu.idle_ns) =
+            (30_000_000, 10_000_000, 60_000_000);
         record.memory.peak_rss_bytes = 64 << 20;
         (record.clock.tool_ns_per_op, record.clock.overhead_ns) = (0.54, 24.0);
         record

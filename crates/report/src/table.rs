@@ -117,6 +117,7 @@ pub fn footnotes(record: &RunRecord) -> String {
             show_bytes(record.memory.sample_bytes)
         );
     }
+    out.push_str(&host_cpu(record));
     for spot in record.hotspots.iter().take(8) {
         let _ = writeln!(out, " {:5.1} %  [{}] {}", spot.share * 100.0, spot.space, spot.symbol);
     }
@@ -124,6 +125,28 @@ pub fn footnotes(record: &RunRecord) -> String {
         let _ = writeln!(out, " note: {warning}");
     }
     out
+}
+
+/// What the whole host did meanwhile, in per cent of all its CPUs. Nothing where /proc/stat counted no tick.
+fn host_cpu(record: &RunRecord) -> String {
+    let cpu = &record.host_cpu;
+    let kinds = [
+        ("user", cpu.user_ns),
+        ("system", cpu.system_ns),
+        ("irq", cpu.irq_ns),
+        ("softirq", cpu.softirq_ns),
+        ("steal", cpu.steal_ns),
+        ("iowait", cpu.iowait_ns),
+        ("idle", cpu.idle_ns),
+    ];
+    let total: u64 = kinds.iter().map(|(_, ns)| ns).sum();
+    if total == 0 {
+        return String::new();
+    }
+    let shown = kinds.iter().filter(|(_, ns)| *ns > 0);
+    let shares: Vec<String> =
+        shown.map(|(kind, ns)| format!("{kind} {}%", significant(*ns as f64 / total as f64 * 100.0, 2))).collect();
+    format!(" whole host: {}\n", shares.join(", "))
 }
 
 /// A Markdown table.

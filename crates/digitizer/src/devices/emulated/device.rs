@@ -281,6 +281,7 @@ impl EmulatedBoard {
                 let mut uplink = lock(uplink);
                 uplink.advance(now);
                 if uplink.is_done(slot) {
+                    uplink.returned(now, slot);
                     return;
                 }
                 uplink.done_at(slot) - now

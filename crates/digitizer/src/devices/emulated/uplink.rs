@@ -3,9 +3,10 @@
 //! Time is a parameter, so the same code paces emulated boards in real time and computes the document's tables in none.
 //!
 //! A transfer is finished when its bytes have flowed at the modelled rate. A thread that waits for that wakes up late by some
-//! tens of microseconds; a board that asks again within `linger_us` is taken to have stayed on the uplink, so that its
-//! lateness is not added to every read. What has been delivered at any moment therefore never exceeds what the model lets
-//! through by then.
+//! tens of microseconds. A board stays on the uplink until its reader has woken up (for at most `linger_us`) and `again_us`
+//! longer: a reader that asks again by then has the bytes that flowed meanwhile to its credit, so that its lateness is not
+//! added to every read. Who asks later begins anew. What has been delivered at any moment therefore never exceeds what the
+//! model lets through by then.
 
 use serde::Deserialize;
 
@@ -23,8 +24,10 @@ pub struct UplinkModel {
     pub startup_ns_per_byte: f64,
     /// How long the start of a run lasts.
     pub startup_ms: f64,
-    /// How long a board without a request stays on the uplink.
+    /// How long a board whose bytes have flowed stays on the uplink while its reader wakes up.
     pub linger_us: f64,
+    /// How long it stays after the reader has its data.
+    pub again_us: f64,
 }
 
 impl UplinkModel {
@@ -81,6 +84,8 @@ struct Slot {
     remaining: Option<f64>,
     /// When `remaining` reached zero.
     done_at: f64,
+    /// When it leaves the uplink if nobody asks for more.
+    stays_until: f64,
 }
 
 /// The state of an uplink. Times are seconds on any clock that does not go back.
@@ -101,7 +106,7 @@ impl Uplink {
 
     /// Plugs a board in and returns its number.
     pub fn plug(&mut self, own_bytes_per_s: f64) -> usize {
-        self.slots.push(Slot { own: own_bytes_per_s, remaining: None, done_at: 0.0 });
+        self.slots.push(Slot { own: own_bytes_per_s, remaining: None, done_at: 0.0, stays_until: 0.0 });
         self.slots.len() - 1
     }
 
@@ -116,6 +121,13 @@ impl Uplink {
         self.delivered += credit.min(bytes);
         slot.remaining = Some(slot.remaining.unwrap_or(0.0) + bytes);
         slot.done_at = self.now;
+    }
+
+    /// The reader of a board has its data: it may ask again soon, or the board leaves.
+    pub fn returned(&mut self, now: f64, board: usize) {
+        self.advance(now);
+        let slot = &mut self.slots[board];
+        slot.stays_until = slot.stays_until.min(now + self.model.again_us * 1e-6);
     }
 
     /// A board leaves at once: the next request begins without what it might have had while lingering.
@@ -174,7 +186,7 @@ impl Uplink {
         let start_ends = self.run_began + self.model.startup_ms * 1e-3;
         let slot_changes = self.slots.iter().zip(rates).filter_map(|(slot, &rate)| match slot.remaining? {
             remaining if remaining > 0.0 => Some(self.now + remaining / rate),
-            _ => Some(slot.done_at + self.model.linger_us * 1e-6),
+            _ => Some(slot.stays_until),
         });
         let start_ends = self.starting().then_some(start_ends);
         slot_changes.chain(start_ends).fold(f64::INFINITY, f64::min)
@@ -188,9 +200,10 @@ impl Uplink {
             let after = remaining - rate * step;
             if remaining > 0.0 && after <= ROUNDING_BYTES {
                 slot.done_at = until;
+                slot.stays_until = until + self.model.linger_us * 1e-6;
             }
             self.delivered += if remaining > 0.0 { remaining.min(rate * step) } else { 0.0 };
-            let lingered = until + ROUNDING_S >= slot.done_at + self.model.linger_us * 1e-6;
+            let lingered = until + ROUNDING_S >= slot.stays_until;
             let after = if after <= ROUNDING_BYTES { after.min(0.0) } else { after };
             slot.remaining = if after <= 0.0 && lingered { None } else { Some(after) };
         }
@@ -269,6 +282,21 @@ mod tests {
         assert!(uplink.slots[board].remaining.is_none(), "it left the uplink");
         uplink.submit(now + 1.0, board, 6e6);
         assert!((uplink.done_at(board) - (now + 1.0 + 6e6 / rate)).abs() < 1e-7);
+    }
+
+    #[test]
+    fn time_between_triggers_is_no_credit() {
+        let mut uplink = Uplink::new(UplinkModel { startup_ns_per_byte: 0.0, ..model() });
+        let board = uplink.plug(625.9e6);
+        let rate = uplink.model.rates(&[625.9e6])[0];
+        let mut now = 0.0;
+        for _ in 0..5 {
+            uplink.submit(now, board, 0.6e6);
+            let done = uplink.done_at(board);
+            assert!((done - (now + 0.6e6 / rate)).abs() < 1e-7, "a read takes its time");
+            uplink.returned(done + 5e-5, board);
+            now += 2.5e-3; // the next trigger
+        }
     }
 
     proptest! {
