@@ -130,9 +130,9 @@ const EXAMPLE: &str = "\
 Example: five L boards and a KU share the uplink of the source document's crate.
 
   $ daqmeter digitizer emu:ku0 emu:l0..4 -S 3000000 -N 30
-   device   stage          n  median     spread [%]  p99       MB/s   limit MB/s  of limit  CPU [%]  note
-   emu:ku0  func_readout  30  5.88 ms          0.4   6.09 ms   1020         1278      0.80     12.1  emulated
-   emu:l0   func_readout  30  13.7 ms          0.7   13.9 ms    438        625.9      0.70      5.2  emulated
+   device   stage      n    median  spread [%]       p99   MB/s  limit MB/s  of limit  CPU [%]  note
+   emu:ku0  read-out  30  5.764 ms        3.32  8.572 ms  897.2        1278      0.70     5.87  emulated, 11 outliers
+   emu:l0   read-out  30  10.28 ms         0.5  16.22 ms  489.2       625.9      0.78     3.94  emulated, 14 outliers
    ...
    ledger: 1080000000 bytes issued = 1080000000 delivered + 0 short read
 
