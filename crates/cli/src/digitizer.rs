@@ -124,21 +124,24 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLE: &str = "\
--A functions: 0 read-out, 1 decimate+scale, 2 decimate, 3 scale, 4 cast, 5 unsigned f64, 6 signed f64, 7 unsigned f32,
-8 signed f32, 99 all, 100 write a pattern (overwrites card memory).
+-A functions: 0 read-out, 1 decimate+scale, 2 decimate, 3 scale, 4 cast, 5 unsigned f64,
+6 signed f64, 7 unsigned f32, 8 signed f32, 99 all, 100 write a pattern (overwrites card memory).
 
-Example: five L boards and a KU share the uplink of the source document's crate.
+Example: five L boards and a KU share the uplink of the source document's crate
+(cut at the right, where CPU use and notes stand).
 
   $ daqmeter digitizer emu:ku0 emu:l0..4 -S 3000000 -N 30
-   device   stage      n    median  spread [%]       p99   MB/s  limit MB/s  of limit  CPU [%]  note
-   emu:ku0  read-out  30  5.764 ms        3.32  8.572 ms  897.2        1278      0.70     5.87  emulated, 11 outliers
-   emu:l0   read-out  30  10.28 ms         0.5  16.22 ms  489.2       625.9      0.78     3.94  emulated, 14 outliers
+   device   stage      n    median  spread [%]       p99   MB/s  limit MB/s  of limit
+   emu:ku0  read-out  30  5.764 ms        3.32  8.572 ms  897.2        1278      0.70
+   emu:l0   read-out  30  10.28 ms         0.5  16.22 ms  489.2       625.9      0.78
    ...
    ledger: 1080000000 bytes issued = 1080000000 delivered + 0 short read
 
-Each rate stands beside its limit: for read-out what the board moves alone, for conversions what memory allows at the
-same footprint and ratio of reads to writes, measured in the same run. --format classic prints the table of
-sis8300drv_threads. Faults can be asked of emulated boards: emu:l0:gone-after=5, emu:l0:short-read-at=3.";
+Each rate stands beside its limit: for read-out what the board moves alone, for conversions
+what memory allows at the same footprint and ratio of reads to writes, measured in the same run.
+--format classic prints the table of sis8300drv_threads.
+
+Faults can be asked of emulated boards: emu:l0:gone-after=5, emu:l0:short-read-at=3.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {

@@ -29,11 +29,11 @@ struct Cli {
 const AFTER_HELP: &str = "Begin with: daqmeter survey";
 
 const AFTER_LONG_HELP: &str = "\
-Begin with `daqmeter survey`: in about a minute it measures what this host can do, prints a summary and writes
-report.html and records.jsonl.
+Begin with `daqmeter survey`: in about a minute it measures what this host can do, prints a
+summary and writes report.html and records.jsonl.
 
-Exit codes: 0 done; 1 measured, but bytes, a ledger or a device failed; 2 could not run (the line on stderr says why);
-130 interrupted (what was measured is kept).";
+Exit codes: 0 done; 1 measured, but bytes, a ledger or a device failed; 2 could not run (the line
+on stderr says why); 130 interrupted (what was measured is kept).";
 
 #[derive(Debug, Subcommand)]
 enum Verb {

@@ -17,7 +17,7 @@ use crate::run::{Common, CpuList, Runner};
 /// Measure what this host can do, print a summary, write report.html and records.jsonl.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --out lab7.jsonl\n\nPoints are measured in random order; the seed is in the records. Without --pin, threads are pinned to the CPUs allowed,\nlast first: CPU 0 takes most interrupts."
+    after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --out lab7.jsonl\n\nPoints are measured in random order; the seed is in the records. Without --pin, threads are\npinned to the CPUs allowed, last first: CPU 0 takes most interrupts."
 )]
 pub(crate) struct Arguments {
     /// Time for the measurements
