@@ -107,11 +107,17 @@ pub fn footnotes(record: &RunRecord) -> String {
         let _ = writeln!(out, " counted: {}", counts.join(", "));
     }
     if record.wall_ns > 0 {
-        let cpu = record.process_cpu.total_ns() as f64 / record.wall_ns as f64 * 100.0;
+        // The kernel books CPU time late and the observers take some: below a few milliseconds the share means nothing.
+        let cpu = match record.wall_ns {
+            0..5_000_000 => "too short to tell its CPU share".to_owned(),
+            wall_ns => {
+                let percent = record.process_cpu.total_ns() as f64 / wall_ns as f64 * 100.0;
+                format!("CPU {}% of a core", significant(percent, 3))
+            }
+        };
         let _ = writeln!(
             out,
-            " CPU {}% of a core over {}; peak memory {}, of which samples {}",
-            significant(cpu, 3),
+            " {cpu} over {}; peak memory {}, of which samples {}",
             show_ns(record.wall_ns as f64),
             show_bytes(record.memory.peak_rss_bytes),
             show_bytes(record.memory.sample_bytes)
