@@ -91,7 +91,7 @@ impl Store {
     /// of `last_level_bytes` (0 when unknown).
     ///
     /// The rule is the footprint against the whole last-level cache: within it non-temporal stores lose or gain nothing,
-    /// beyond it they win by 1.3 to 2.3, depending on the host (METHODOLOGY.md, "Stores", has the measurements).
+    /// beyond it they win by 1.1 to 2.3, depending on the host (METHODOLOGY.md, "Stores", has the measurements).
     pub fn for_footprint(footprint_bytes: u64, last_level_bytes: u64) -> Store {
         let last_level_bytes = if last_level_bytes == 0 { 32 << 20 } else { last_level_bytes };
         if footprint_bytes > last_level_bytes { Store::NonTemporal } else { Store::Cached }

@@ -2,7 +2,7 @@
 //!
 //! The arithmetic is that of `sis8300drv_threads` to the bit: cast `(float)raw`, scale `(float)((double)raw * F + O)` with
 //! two roundings (no fused multiply-add), and Q-format `v / 2^n` after the two's complement fold. The division by a power
-//! of two is done as a multiplication by its inverse, which is exact and three times as fast in scalar code.
+//! of two is done as a multiplication by its inverse, which is exact and three times as fast in scalar code (reference, section 3.2).
 //! The original stored doubles at a 4-byte stride; ours are 8 bytes wide (METHODOLOGY.md, "Defects not copied").
 
 #[cfg(target_arch = "aarch64")]
