@@ -3,10 +3,10 @@
 //! Results are stored on whole cache lines, head and tail by scalar code, for both kinds of store: unaligned 64-byte stores
 //! would touch two lines each.
 //!
-//! Decimation by up to 32 reads whole lines and picks the samples it keeps with one masked permutation per line ([`Picks`]):
-//! 1.4 to 1.9 times the gather and the scalar loop at a factor of 10 on Zen 4, where both are bound by their loads. Beyond, each line holds at most one
-//! sample; there 16 are gathered as 32-bit words whose upper half is masked away, and the last step is left to scalar code
-//! where such a word would reach past the slice.
+//! Decimation by up to 32 reads whole lines and picks the samples it keeps with one masked permutation per line
+//! ([`Picks`]): 1.4 to 1.9 times the gather and the scalar loop at a factor of 10 on Zen 4, where both are bound by their
+//! loads. Beyond, each line holds at most one sample; there 16 are gathered as 32-bit words whose upper half is masked away,
+//! and the last step is left to scalar code where such a word would reach past the slice.
 
 use std::arch::x86_64::*;
 use std::hint::black_box;
