@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_harness::{StepPlan, Sweep};
-use daqmeter_record::{Host, Order, Workload};
+use daqmeter_harness::{StepPlan, Sweep, ordered};
+use daqmeter_record::{Host, Workload};
 use daqmeter_report::{answers, page, table};
 
 use crate::arguments::duration;
@@ -60,8 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         .0;
     let points = plan(arguments.budget, &runner.context.host);
     runner.expect(points.len());
-    let points = shuffled(points, arguments.seed);
-    for (order, point) in points {
+    for (order, point) in ordered(points, arguments.seed) {
         let settings = runner.settings(point.plan, point.study, &pin);
         runner.point(point.engine, &point.workload, &settings, Some(order))?;
     }
@@ -75,14 +74,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         tell(&format!("\nwrote {} and {}", arguments.output.display(), out.display()));
     }
     Ok(runner.recorder.exit_code(runner.stop.is_set()))
-}
-
-/// Random order over all points, so that slow drift of the host does not look like an effect of a parameter.
-fn shuffled(points: Vec<Planned>, seed: u64) -> Vec<(Order, Planned)> {
-    let mut points = points;
-    daqmeter_harness::sweep::shuffle(&mut points, seed);
-    let of = points.len() as u64;
-    points.into_iter().enumerate().map(|(at, point)| (Order { seed, position: at as u64, of }, point)).collect()
 }
 
 /// Samples of the source document's conversion tables: 6 MB raw.

@@ -275,10 +275,18 @@ impl Engine for DigitizerEngine {
 enum Work {
     WaitTrigger,
     Readout,
-    Convert(Function, Converter),
+    Convert(Function, Arc<Converter>),
     /// Read-out and conversion block by block.
-    Fused(Function, Converter),
+    Fused(Function, Fusion),
     WritePattern,
+}
+
+/// A conversion of the whole read, and the same for blocks after the first. Shared, because a step must not copy what a
+/// kernel prepared: that would allocate while the clock runs.
+#[derive(Clone, Debug)]
+struct Fusion {
+    whole: Arc<Converter>,
+    block: Arc<Converter>,
 }
 
 struct BoardSession {
@@ -349,9 +357,9 @@ impl BoardSession {
     }
 
     /// Reads and converts block by block. The raw buffer holds one block and stays in the cache.
-    fn fused(&mut self, converter: &Converter) -> Result<(), Fault> {
+    fn fused(&mut self, fusion: &Fusion) -> Result<(), Fault> {
         let (samples, block) = (self.samples(), self.request.block_samples.expect("fused only with a block"));
-        let decimation = converter.decimation();
+        let decimation = fusion.whole.decimation();
         let mut first = 0;
         let mut written = 0;
         while first < samples {
@@ -363,13 +371,7 @@ impl BoardSession {
             self.book(len * 2, delivered)?;
             let block_samples = &self.raw.as_ref().expect("prepared").slice::<u16>(len)[skip.min(len)..];
             let kept = Decimation { offset: 0, ..decimation }.kept(block_samples.len());
-            convert_into(
-                &converter.without_offset(),
-                block_samples,
-                self.out.as_mut().expect("prepared"),
-                written,
-                kept,
-            );
+            convert_into(&fusion.block, block_samples, self.out.as_mut().expect("prepared"), written, kept);
             written += kept;
             first += len;
         }
@@ -445,14 +447,14 @@ impl BoardSession {
             Work::WaitTrigger => Ok(()),
             Work::Readout => self.check_raw(),
             Work::Convert(_, converter) => self.check_converted(&converter, false),
-            Work::Fused(_, converter) => self.check_converted(&converter, true),
+            Work::Fused(_, fusion) => self.check_converted(&fusion.whole, true),
             Work::WritePattern => self.check_pattern(),
         }
     }
 
     fn out_bytes(&self) -> usize {
         let bytes = |work: &Work| match work {
-            Work::Convert(_, converter) | Work::Fused(_, converter) => {
+            Work::Convert(_, converter) | Work::Fused(_, Fusion { whole: converter, .. }) => {
                 converter.decimation().kept(self.samples()) * converter.conversion().out_bytes()
             }
             _ => 0,
@@ -501,8 +503,11 @@ fn plan(request: &Request, last_level_bytes: u64) -> Result<Vec<Work>, Fault> {
     for &function in &request.functions {
         match (function, request.block_samples, converter(function)?) {
             (Function::WritePattern, ..) => work.push(Work::WritePattern),
-            (_, Some(_), Some(converter)) => work.push(Work::Fused(function, converter)),
-            (_, None, Some(converter)) => work.push(Work::Convert(function, converter)),
+            (_, Some(_), Some(converter)) => {
+                let block = Arc::new(converter.without_offset());
+                work.push(Work::Fused(function, Fusion { whole: Arc::new(converter), block }));
+            }
+            (_, None, Some(converter)) => work.push(Work::Convert(function, Arc::new(converter))),
             (_, Some(_), None) if request.functions.len() > 1 => {}
             (_, _, None) => work.push(Work::Readout),
         }
@@ -546,8 +551,8 @@ impl Session for BoardSession {
                 ..StageSpec::new(Function::Readout.classic_name(), raw_bytes, 2 * raw_bytes)
             },
             Work::Convert(function, converter) => self.conversion_stage(function.classic_name().to_owned(), converter),
-            Work::Fused(function, converter) => {
-                self.conversion_stage(format!("readout+{}", function.classic_name()), converter)
+            Work::Fused(function, fusion) => {
+                self.conversion_stage(format!("readout+{}", function.classic_name()), &fusion.whole)
             }
             Work::WritePattern => StageSpec {
                 once: true,
@@ -588,9 +593,9 @@ impl Session for BoardSession {
                     self.read_out()?;
                     self.daq.counts.read_out += 1;
                 }
-                Work::Convert(_, converter) => self.convert(&converter.clone()),
-                Work::Fused(_, converter) => {
-                    self.fused(&converter.clone())?;
+                Work::Convert(_, converter) => self.convert(&Arc::clone(converter)),
+                Work::Fused(_, fusion) => {
+                    self.fused(&fusion.clone())?;
                     self.daq.counts.read_out += 1;
                 }
                 Work::WritePattern => self.write_pattern()?,

@@ -17,4 +17,4 @@ pub use facts::Context;
 pub use null::NullEngine;
 pub use observe::Observer;
 pub use run::{Refusal, Settings, StepPlan, StopFlag, measure};
-pub use sweep::{Point, Sweep};
+pub use sweep::{Sweep, ordered};

@@ -13,15 +13,6 @@ pub struct Sweep {
     pub axes: Vec<(String, Vec<Param>)>,
 }
 
-/// One point of a sweep.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Point {
-    /// What to ask of the engine.
-    pub workload: Workload,
-    /// Where it stands in the shuffled order.
-    pub order: Order,
-}
-
 impl Sweep {
     /// A sweep without axes: one point.
     pub fn of(base: Workload) -> Self {
@@ -42,20 +33,18 @@ impl Sweep {
             points.into_iter().flat_map(with_each).collect()
         })
     }
+}
 
-    /// All combinations in an order shuffled by the seed, so that slow drift of the host does not look like an effect of an
-    /// axis.
-    pub fn points(&self, seed: u64) -> Vec<Point> {
-        let mut workloads = self.workloads();
-        shuffle(&mut workloads, seed);
-        let of = workloads.len() as u64;
-        let place = |(position, workload)| Point { workload, order: Order { seed, position: position as u64, of } };
-        workloads.into_iter().enumerate().map(place).collect()
-    }
+/// Points in an order shuffled by the seed, each with its place, so that slow drift of the host does not look like an effect
+/// of a parameter.
+pub fn ordered<T>(mut points: Vec<T>, seed: u64) -> Vec<(Order, T)> {
+    shuffle(&mut points, seed);
+    let of = points.len() as u64;
+    points.into_iter().enumerate().map(|(at, point)| (Order { seed, position: at as u64, of }, point)).collect()
 }
 
 /// Fisher and Yates's shuffle with a generator that is fixed for all time, so that a recorded seed gives the same order.
-pub fn shuffle<T>(items: &mut [T], seed: u64) {
+fn shuffle<T>(items: &mut [T], seed: u64) {
     let mut generator = Xoshiro256PlusPlus::seed_from_u64(seed);
     for last in (1..items.len()).rev() {
         let drawn = (u128::from(generator.next_u64()) * (last as u128 + 1)) >> 64;
@@ -81,11 +70,13 @@ mod tests {
 
     #[test]
     fn the_seed_fixes_the_order_and_is_recorded() {
-        let points = sweep().points(7);
-        assert_eq!(points, sweep().points(7));
-        assert_ne!(points, sweep().points(8));
-        assert!(points.iter().enumerate().all(|(at, p)| p.order == Order { seed: 7, position: at as u64, of: 6 }));
-        let mut found: Vec<String> = points.iter().map(|p| p.workload.to_string()).collect();
+        let points = |seed| ordered(sweep().workloads(), seed);
+        assert_eq!(points(7), points(7));
+        assert_ne!(points(7), points(8));
+        let in_place =
+            |(at, (order, _)): (usize, &(Order, Workload))| *order == Order { seed: 7, position: at as u64, of: 6 };
+        assert!(points(7).iter().enumerate().all(in_place));
+        let mut found: Vec<String> = points(7).iter().map(|(_, workload)| workload.to_string()).collect();
         let mut wanted: Vec<String> = sweep().workloads().iter().map(Workload::to_string).collect();
         found.sort();
         wanted.sort();

@@ -3,7 +3,7 @@
 //! - [`memory`]: page-backed buffers on huge pages where there are any, and device memory that is never a reference;
 //! - [`affinity`], [`clock`], [`cpu_time`]: where threads run, when, and how much of the CPU they took;
 //! - [`host`]: the facts of the machine, read below a root that tests replace;
-//! - [`wait`]: eventfd and timerfd, the interrupt lines of emulated boards;
+//! - [`wait`]: timerfd, the interrupt lines of emulated boards;
 //! - [`perf`], [`symbols`]: counters and samples of our own threads;
 //! - [`sis8300`]: the ioctl border of the digitizer driver.
 //!

@@ -1,4 +1,4 @@
-//! Descriptors to wait on: an eventfd that somebody signals, a timerfd that the kernel's clock signals.
+//! A descriptor to wait on: the interrupt line of an emulated board, a timerfd that the kernel's clock signals.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -10,20 +10,9 @@ use crate::SysError;
 #[derive(Debug)]
 pub struct IrqLine {
     fd: OwnedFd,
-    is_timer: bool,
 }
 
 impl IrqLine {
-    /// A line that [`IrqLine::signal`] fires (eventfd), as a driver's interrupt handler would.
-    ///
-    /// # Errors
-    /// When the process has no descriptors left.
-    pub fn event() -> Result<IrqLine, SysError> {
-        // SAFETY: creates a new descriptor; the flags are constants.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        IrqLine::own(fd, false, "eventfd")
-    }
-
     /// A line that fires at a set time (timerfd): the kernel's timer interrupt stands for the card's. It is read like an
     /// eventfd, but needs no thread to signal it, whose CPU time would be counted as ours.
     ///
@@ -32,29 +21,14 @@ impl IrqLine {
     pub fn timer() -> Result<IrqLine, SysError> {
         // SAFETY: creates a new descriptor; the flags are constants.
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
-        IrqLine::own(fd, true, "timerfd_create")
-    }
-
-    fn own(fd: libc::c_int, is_timer: bool, call: &str) -> Result<IrqLine, SysError> {
         if fd < 0 {
-            return Err(SysError::last(call));
+            return Err(SysError::last("timerfd_create"));
         }
         // SAFETY: the descriptor was just created and is owned by nobody else.
-        Ok(IrqLine { fd: unsafe { OwnedFd::from_raw_fd(fd) }, is_timer })
+        Ok(IrqLine { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Fires the line (eventfd), or sets it to fire at once (timerfd).
-    pub fn signal(&self) {
-        if self.is_timer {
-            self.fire_at(1);
-            return;
-        }
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: the descriptor is open and `one` has the 8 bytes that an eventfd takes.
-        unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
-    }
-
-    /// Sets a timer line to fire at `at_ns` of the monotonic clock; at once when that has passed.
+    /// Sets the line to fire at `at_ns` of the monotonic clock; at once when that has passed.
     pub fn fire_at(&self, at_ns: u64) {
         let at_ns = at_ns.max(1); // zero would disarm
         #[allow(
@@ -111,26 +85,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_before_the_wait_is_kept() {
-        for line in [IrqLine::event().unwrap(), IrqLine::timer().unwrap()] {
-            line.signal();
-            assert!(line.wait(Duration::from_secs(5)).unwrap());
-            assert!(!line.wait(Duration::ZERO).unwrap(), "one signal wakes one wait");
-        }
-    }
-
-    #[test]
-    fn a_cleared_signal_wakes_nobody() {
-        let line = IrqLine::event().unwrap();
-        line.signal();
-        line.clear();
+    fn a_signal_before_the_wait_is_kept_and_wakes_one_wait() {
+        let line = IrqLine::timer().unwrap();
+        line.fire_at(1);
+        assert!(line.wait(Duration::from_secs(5)).unwrap());
         assert!(!line.wait(Duration::ZERO).unwrap());
     }
 
     #[test]
-    fn a_timer_in_the_past_fires_at_once() {
+    fn a_cleared_signal_wakes_nobody() {
         let line = IrqLine::timer().unwrap();
         line.fire_at(1);
-        assert!(line.wait(Duration::from_secs(5)).unwrap());
+        line.clear();
+        assert!(!line.wait(Duration::ZERO).unwrap());
     }
 }

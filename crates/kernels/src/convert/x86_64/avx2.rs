@@ -91,31 +91,15 @@ fn fold(x: __m256i, below: __m256i, by: __m256i) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn drive_f32(store: Store, raw: &[u16], out: &mut [f32], one: impl Fn(u16) -> f32, lanes: impl Fn(__m256i) -> __m256) {
-    // To a whole cache line, so that pairs of streamed halves leave as one.
-    let head = until_aligned(out.as_ptr(), 64, out.len());
-    let steps = (out.len() - head).min(raw.len() - head) / STEP;
-    for (place, &x) in out[..head].iter_mut().zip(raw) {
-        *place = one(x);
-    }
-    let done = head + steps * STEP;
-    for at in (head..done).step_by(STEP) {
-        // SAFETY: `at + STEP <= done`, within both slices; `out[head..]` is 64-byte aligned.
+    drive(store, raw, out, one, |x, place| {
+        // SAFETY: `drive` calls with aligned places that hold a whole step.
         unsafe {
-            let x = _mm256_cvtepu16_epi32(_mm_loadu_si128(raw.as_ptr().add(at).cast()));
-            let place = out.as_mut_ptr().add(at);
             match store {
                 Store::Cached => _mm256_store_ps(place, lanes(x)),
                 Store::NonTemporal => _mm256_stream_ps(place, lanes(x)),
             }
         }
-    }
-    for (place, &x) in out[done..].iter_mut().zip(&raw[done..]) {
-        *place = one(x);
-    }
-    if store == Store::NonTemporal {
-        // Orders the streamed lines before whatever tells a consumer that they are there.
-        _mm_sfence();
-    }
+    });
 }
 
 #[inline]
@@ -127,17 +111,10 @@ fn drive_f64(
     one: impl Fn(u16) -> f64,
     lanes: impl Fn(__m256i) -> (__m256d, __m256d),
 ) {
-    let head = until_aligned(out.as_ptr(), 64, out.len());
-    let steps = (out.len() - head).min(raw.len() - head) / STEP;
-    for (place, &x) in out[..head].iter_mut().zip(raw) {
-        *place = one(x);
-    }
-    let done = head + steps * STEP;
-    for at in (head..done).step_by(STEP) {
-        // SAFETY: as in `drive_f32`.
+    drive(store, raw, out, one, |x, place| {
+        let (low, high) = lanes(x);
+        // SAFETY: as in `drive_f32`; the second half lies 4 doubles further.
         unsafe {
-            let (low, high) = lanes(_mm256_cvtepu16_epi32(_mm_loadu_si128(raw.as_ptr().add(at).cast())));
-            let place = out.as_mut_ptr().add(at);
             match store {
                 Store::Cached => {
                     _mm256_store_pd(place, low);
@@ -149,11 +126,32 @@ fn drive_f64(
                 }
             }
         }
+    });
+}
+
+/// Walks both slices: scalar head up to a cache line of `out`, so that pairs of streamed halves leave as one, whole steps,
+/// scalar tail. `put` gets 8 samples, widened to 32 bits, and the aligned place for their 8 results.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn drive<T>(store: Store, raw: &[u16], out: &mut [T], one: impl Fn(u16) -> T, put: impl Fn(__m256i, *mut T)) {
+    let head = until_aligned(out.as_ptr(), 64, out.len());
+    let steps = (out.len() - head).min(raw.len() - head) / STEP;
+    for (place, &x) in out[..head].iter_mut().zip(raw) {
+        *place = one(x);
+    }
+    let done = head + steps * STEP;
+    for at in (head..done).step_by(STEP) {
+        // SAFETY: `at + STEP <= done`, within both slices; `out[head..]` is 64-byte aligned.
+        unsafe {
+            let x = _mm256_cvtepu16_epi32(_mm_loadu_si128(raw.as_ptr().add(at).cast()));
+            put(x, out.as_mut_ptr().add(at));
+        }
     }
     for (place, &x) in out[done..].iter_mut().zip(&raw[done..]) {
         *place = one(x);
     }
     if store == Store::NonTemporal {
+        // Orders the streamed lines before whatever tells a consumer that they are there.
         _mm_sfence();
     }
 }
