@@ -11,6 +11,7 @@ use crate::shell::{output, root};
 const IMPORTS: &[(&str, &[&str])] = &[
     ("record", &[]),
     ("stats", &[]),
+    ("wire", &[]),
     ("kernels", &[]),
     ("sys", &[]),
     ("harness", &["record", "stats", "sys"]),

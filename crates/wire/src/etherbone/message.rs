@@ -1,0 +1,193 @@
+//! The message header and the probe.
+
+use super::{Layout, Widths, WireError, be16, be32, need};
+
+/// First two bytes of every message: "No".
+pub const MAGIC: u16 = 0x4E6F;
+/// The only version.
+pub const VERSION: u8 = 1;
+/// Bytes of a probe and of its answer.
+pub const PROBE_BYTES: usize = 8;
+
+const NO_READS: u8 = 0x04;
+const PROBE_RESPONSE: u8 = 0x02;
+const PROBE_REQUEST: u8 = 0x01;
+
+/// What the first four bytes of a message say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// NR: nothing in the message asks for an answer.
+    pub no_reads: bool,
+    /// PR: the answer to a probe.
+    pub probe_response: bool,
+    /// PF: a probe.
+    pub probe_request: bool,
+    /// Address widths: of a data message exactly one, of a probe those that the sender can do.
+    pub address: Widths,
+    /// Data widths, likewise.
+    pub data: Widths,
+}
+
+impl Header {
+    /// The header of a data message.
+    pub fn of(layout: Layout, no_reads: bool) -> Header {
+        let (address, data) = (Widths::only(layout.address), Widths::only(layout.data));
+        Header { no_reads, probe_response: false, probe_request: false, address, data }
+    }
+
+    /// Reads the first four bytes.
+    ///
+    /// # Errors
+    /// When there are fewer, or magic or version are wrong.
+    pub fn parse(bytes: &[u8]) -> Result<Header, WireError> {
+        need(bytes, 4)?;
+        let magic = be16(bytes, 0);
+        if magic != MAGIC {
+            return Err(WireError::Magic(magic));
+        }
+        if bytes[2] >> 4 != VERSION {
+            return Err(WireError::Version(bytes[2] >> 4));
+        }
+        Ok(Header {
+            no_reads: bytes[2] & NO_READS != 0,
+            probe_response: bytes[2] & PROBE_RESPONSE != 0,
+            probe_request: bytes[2] & PROBE_REQUEST != 0,
+            address: Widths::from_nibble(bytes[3] >> 4),
+            data: Widths::from_nibble(bytes[3]),
+        })
+    }
+
+    /// The four bytes.
+    pub fn emit(&self) -> [u8; 4] {
+        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        let flags = flag(self.no_reads, NO_READS)
+            | flag(self.probe_response, PROBE_RESPONSE)
+            | flag(self.probe_request, PROBE_REQUEST);
+        let magic = MAGIC.to_be_bytes();
+        [magic[0], magic[1], VERSION << 4 | flags, self.address.nibble() << 4 | self.data.nibble()]
+    }
+
+    /// The layout of a data message.
+    ///
+    /// # Errors
+    /// When it names no width, or several.
+    pub fn layout(&self) -> Result<Layout, WireError> {
+        match (self.address.single(), self.data.single()) {
+            (Some(address), Some(data)) => Ok(Layout { address, data }),
+            _ => Err(WireError::NotOneWidth(self.address, self.data)),
+        }
+    }
+}
+
+/// A probe: which widths can you do? Or its answer: these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// True for the answer.
+    pub response: bool,
+    /// Address widths that the sender can do.
+    pub address: Widths,
+    /// Data widths that the sender can do.
+    pub data: Widths,
+    /// Chosen by the asking side, repeated in the answer.
+    pub id: u32,
+}
+
+impl Probe {
+    /// Reads a probe or its answer.
+    ///
+    /// # Errors
+    /// When it is something else, or not exactly 8 bytes long.
+    pub fn parse(bytes: &[u8]) -> Result<Probe, WireError> {
+        let header = Header::parse(bytes)?;
+        if bytes.len() != PROBE_BYTES {
+            return Err(WireError::ProbeLength(bytes.len()));
+        }
+        Ok(Probe { response: header.probe_response, address: header.address, data: header.data, id: be32(bytes, 4) })
+    }
+
+    /// The eight bytes. An answer carries NR too: nothing in it asks for anything.
+    pub fn emit(&self) -> [u8; PROBE_BYTES] {
+        let header = Header {
+            no_reads: self.response,
+            probe_response: self.response,
+            probe_request: !self.response,
+            address: self.address,
+            data: self.data,
+        };
+        let mut bytes = [0; PROBE_BYTES];
+        bytes[..4].copy_from_slice(&header.emit());
+        bytes[4..].copy_from_slice(&self.id.to_be_bytes());
+        bytes
+    }
+}
+
+/// A whole message that is not a probe: its layout and its records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// What the header says.
+    pub header: Header,
+    /// The widths of the message.
+    pub layout: Layout,
+    /// The bytes of the records.
+    pub records: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// Checks the header and splits it off.
+    ///
+    /// # Errors
+    /// When the header is wrong or names not exactly one width each.
+    pub fn parse(bytes: &'a [u8]) -> Result<Message<'a>, WireError> {
+        let header = Header::parse(bytes)?;
+        let layout = header.layout()?;
+        need(bytes, layout.header_bytes())?;
+        Ok(Message { header, layout, records: &bytes[layout.header_bytes()..] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etherbone::Width;
+
+    #[test]
+    fn golden_probe_and_its_answer() {
+        let asked = [0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 0x86];
+        let probe = Probe::parse(&asked).unwrap();
+        let w32 = Widths::only(Width::W32);
+        assert_eq!(probe, Probe { response: false, address: w32, data: w32, id: 0x86 });
+        assert_eq!(probe.emit(), asked);
+        let answered = [0x4e, 0x6f, 0x16, 0xff, 0, 0, 0, 0x86];
+        let answer = Probe { response: true, address: Widths::ALL, data: Widths::ALL, id: 0x86 };
+        assert_eq!(answer.emit(), answered);
+        assert_eq!(Probe::parse(&answered), Ok(answer));
+    }
+
+    #[test]
+    fn probes_of_wrong_length_are_refused() {
+        let twelve = [0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(Probe::parse(&twelve), Err(WireError::ProbeLength(12)));
+        assert_eq!(Probe::parse(&twelve[..6]), Err(WireError::ProbeLength(6)));
+    }
+
+    #[test]
+    fn impossible_headers_are_refused_by_name() {
+        assert_eq!(Header::parse(&[0x4e, 0x6f, 0x10]), Err(WireError::Truncated { wanted: 4, found: 3 }));
+        assert_eq!(Header::parse(&[0x4e, 0x70, 0x10, 0x44]), Err(WireError::Magic(0x4e70)));
+        assert_eq!(Header::parse(&[0x4e, 0x6f, 0x20, 0x44]), Err(WireError::Version(2)));
+        let two = Header::parse(&[0x4e, 0x6f, 0x10, 0xc4]).unwrap();
+        assert!(matches!(two.layout(), Err(WireError::NotOneWidth(..))));
+        assert!(Header::parse(&[0x4e, 0x6f, 0x10, 0x40]).unwrap().layout().is_err());
+    }
+
+    #[test]
+    fn a_message_with_64_bits_on_either_side_has_a_header_of_8_bytes() {
+        let bytes = [0x4e, 0x6f, 0x10, 0x84, 0, 0, 0, 0, 1, 2];
+        assert_eq!(Message::parse(&bytes).unwrap().records, [1, 2]);
+        assert!(Message::parse(&bytes[..7]).is_err());
+        let narrow = [0x4e, 0x6f, 0x14, 0x21, 1];
+        let message = Message::parse(&narrow).unwrap();
+        assert!(message.header.no_reads);
+        assert_eq!(message.records, [1]);
+    }
+}

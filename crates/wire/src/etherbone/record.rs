@@ -1,0 +1,353 @@
+//! The record: a header, a block of writes, a block of reads.
+
+use super::{Layout, WireError, be16, be32, be64, need};
+
+/// Byte 0 of a record header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// The answer goes to the asker's config space.
+    pub const BCA: Flags = Flags(0x80);
+    /// Read from config space.
+    pub const RCA: Flags = Flags(0x40);
+    /// All values of the answer go to one address.
+    pub const RFF: Flags = Flags(0x20);
+    /// Last record of the cycle.
+    pub const CYC: Flags = Flags(0x08);
+    /// Write to config space.
+    pub const WCA: Flags = Flags(0x04);
+    /// Write all values to one address.
+    pub const WFF: Flags = Flags(0x02);
+
+    /// True when all of these are set.
+    pub const fn has(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// These too.
+    #[must_use]
+    pub const fn with(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+
+    /// These too, if `on`.
+    #[must_use]
+    pub const fn with_if(self, on: bool, other: Flags) -> Flags {
+        if on { self.with(other) } else { self }
+    }
+}
+
+/// The first four bytes of a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// What kind of record.
+    pub flags: Flags,
+    /// Byte enables, bit 0 for the least significant lane.
+    pub select: u8,
+    /// Number of values written.
+    pub writes: u8,
+    /// Number of addresses read.
+    pub reads: u8,
+}
+
+impl RecordHeader {
+    /// From four bytes.
+    pub fn parse(bytes: [u8; 4]) -> RecordHeader {
+        RecordHeader { flags: Flags(bytes[0]), select: bytes[1], writes: bytes[2], reads: bytes[3] }
+    }
+
+    /// Four bytes.
+    pub fn emit(self) -> [u8; 4] {
+        [self.flags.0, self.select, self.writes, self.reads]
+    }
+
+    /// Bytes of the two blocks: each has a base address before its values, unless it is empty.
+    pub fn body_bytes(self, layout: Layout) -> usize {
+        let block = |values: u8| if values == 0 { 0 } else { 1 + usize::from(values) };
+        (block(self.writes) + block(self.reads)) * layout.value_bytes()
+    }
+
+    /// Bytes of the whole record.
+    pub fn record_bytes(self, layout: Layout) -> usize {
+        layout.header_bytes() + self.body_bytes(layout)
+    }
+
+    /// A record without operations; the HDL slave pads its answers with them. It ends a cycle like any other, if CYC is set.
+    pub fn is_empty(self) -> bool {
+        self.writes == 0 && self.reads == 0
+    }
+}
+
+/// A record whose length was checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Its header.
+    pub header: RecordHeader,
+    value_bytes: usize,
+    body: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// Takes the first record off the bytes: the record and what follows it.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`] with the bytes that the record needs, as far as they are known.
+    #[inline]
+    pub fn split(layout: Layout, bytes: &'a [u8]) -> Result<(Record<'a>, &'a [u8]), WireError> {
+        let header_bytes = layout.header_bytes();
+        need(bytes, header_bytes)?;
+        let header = RecordHeader::parse([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let wanted = header_bytes + header.body_bytes(layout);
+        need(bytes, wanted)?;
+        let record = Record { header, value_bytes: layout.value_bytes(), body: &bytes[header_bytes..wanted] };
+        Ok((record, &bytes[wanted..]))
+    }
+
+    fn write_block_bytes(&self) -> usize {
+        if self.header.writes == 0 { 0 } else { (1 + usize::from(self.header.writes)) * self.value_bytes }
+    }
+
+    /// Base address and values that are written.
+    #[inline]
+    pub fn write_block(&self) -> Option<(u64, Values<'a>)> {
+        Values { bytes: &self.body[..self.write_block_bytes()], size: self.value_bytes }.split_base()
+    }
+
+    /// Address that the answer goes to, and the addresses that are read.
+    #[inline]
+    pub fn read_block(&self) -> Option<(u64, Values<'a>)> {
+        Values { bytes: &self.body[self.write_block_bytes()..], size: self.value_bytes }.split_base()
+    }
+}
+
+/// Values or addresses, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Values<'a> {
+    bytes: &'a [u8],
+    size: usize,
+}
+
+impl<'a> Values<'a> {
+    fn split_base(mut self) -> Option<(u64, Values<'a>)> {
+        let base = self.next()?;
+        Some((base, self))
+    }
+
+    /// How many are left.
+    pub fn count_left(&self) -> usize {
+        self.bytes.len() / self.size
+    }
+}
+
+impl Iterator for Values<'_> {
+    type Item = u64;
+
+    #[inline]
+    fn next(&mut self) -> Option<u64> {
+        if self.bytes.len() < self.size {
+            return None;
+        }
+        let value = match self.size {
+            2 => u64::from(be16(self.bytes, 0)),
+            4 => u64::from(be32(self.bytes, 0)),
+            _ => be64(self.bytes, 0),
+        };
+        self.bytes = &self.bytes[self.size..];
+        Some(value)
+    }
+
+    /// One loop per size: `for_each`, `extend` and the like go through here, without a branch per value.
+    #[inline]
+    fn fold<B, F: FnMut(B, u64) -> B>(self, init: B, mut f: F) -> B {
+        match self.size {
+            2 => self.bytes.chunks_exact(2).fold(init, |state, bytes| f(state, u64::from(be16(bytes, 0)))),
+            4 => self.bytes.chunks_exact(4).fold(init, |state, bytes| f(state, u64::from(be32(bytes, 0)))),
+            _ => self.bytes.chunks_exact(8).fold(init, |state, bytes| f(state, be64(bytes, 0))),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.count_left(), Some(self.count_left()))
+    }
+}
+
+impl ExactSizeIterator for Values<'_> {}
+
+/// A base address and the values after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block<'a> {
+    /// Where writing begins, or where the answer goes.
+    pub base: u64,
+    /// Values to write, or addresses to read: 1 to 255.
+    pub values: &'a [u64],
+}
+
+/// What a record means; [`RecordRepr::emit`] and [`Record::split`] are inverses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordRepr<'a> {
+    /// What kind of record.
+    pub flags: Flags,
+    /// Byte enables.
+    pub select: u8,
+    /// What is written.
+    pub write: Option<Block<'a>>,
+    /// What is read.
+    pub read: Option<Block<'a>>,
+}
+
+impl RecordRepr<'_> {
+    /// The header that belongs to it.
+    ///
+    /// # Errors
+    /// When a block is empty or holds more than 255 values.
+    pub fn header(&self) -> Result<RecordHeader, WireError> {
+        let count = |block: &Option<Block<'_>>| match block {
+            None => Ok(0),
+            Some(block) if block.values.is_empty() => Err(WireError::Overflow),
+            Some(block) => u8::try_from(block.values.len()).map_err(|_| WireError::Overflow),
+        };
+        Ok(RecordHeader {
+            flags: self.flags,
+            select: self.select,
+            writes: count(&self.write)?,
+            reads: count(&self.read)?,
+        })
+    }
+
+    /// Writes the record to the front of the buffer and returns its length.
+    ///
+    /// # Errors
+    /// When it does not fit, or a block is empty or too long.
+    pub fn emit(&self, layout: Layout, out: &mut [u8]) -> Result<usize, WireError> {
+        let header = self.header()?;
+        let length = header.record_bytes(layout);
+        if out.len() < length {
+            return Err(WireError::Overflow);
+        }
+        let mut at = layout.header_bytes();
+        out[..4].copy_from_slice(&header.emit());
+        out[4..at].fill(0);
+        for block in [self.write, self.read].into_iter().flatten() {
+            for value in core::iter::once(block.base).chain(block.values.iter().copied()) {
+                put(&mut out[at..], layout.value_bytes(), value);
+                at += layout.value_bytes();
+            }
+        }
+        Ok(length)
+    }
+}
+
+/// Writes the low `size` bytes of a value, big-endian.
+#[inline]
+pub(crate) fn put(out: &mut [u8], size: usize, value: u64) {
+    let bytes = value.to_be_bytes();
+    match size {
+        2 => out[..2].copy_from_slice(&bytes[6..]),
+        4 => out[..4].copy_from_slice(&bytes[4..]),
+        _ => out[..8].copy_from_slice(&bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::etherbone::Width;
+
+    extern crate std;
+    use std::vec::Vec;
+
+    #[test]
+    fn a_record_of_64_bits_has_a_header_of_8_bytes() {
+        let layout = Layout { address: Width::W64, data: Width::W64 };
+        let mut out = [0xAA; 64];
+        let read = Some(Block { base: 0x8000, values: &[0x10000] });
+        let length = RecordRepr { flags: Flags(0xA0), select: 0xFF, read, write: None }.emit(layout, &mut out).unwrap();
+        let wanted = [&[0xa0, 0xff, 0, 1, 0, 0, 0, 0][..], &0x8000_u64.to_be_bytes(), &0x10000_u64.to_be_bytes()];
+        assert_eq!(out[..length], wanted.concat());
+    }
+
+    #[test]
+    fn writes_come_before_reads_each_after_its_base() {
+        let bytes = [0xe8, 0x0f, 1, 1, 0, 1, 0, 0, 0x11, 0x22, 0x33, 0x44, 0, 0, 0x80, 0x01, 0, 0, 0, 4, 0xEE];
+        let (record, rest) = Record::split(Layout::L32, &bytes).unwrap();
+        assert_eq!(rest, [0xEE]);
+        let (base, values) = record.write_block().unwrap();
+        assert_eq!((base, values.collect::<Vec<_>>()), (0x10000, std::vec![0x1122_3344]));
+        let (back, addresses) = record.read_block().unwrap();
+        assert_eq!((back, addresses.collect::<Vec<_>>()), (0x8001, std::vec![4]));
+    }
+
+    #[test]
+    fn an_all_zero_word_is_a_record_without_operations() {
+        let (record, rest) = Record::split(Layout::L32, &[0, 0, 0, 0]).unwrap();
+        assert!(record.header.is_empty() && rest.is_empty());
+        assert!(record.write_block().is_none() && record.read_block().is_none());
+    }
+
+    #[test]
+    fn a_count_beyond_the_bytes_is_refused_with_what_is_needed() {
+        let bytes = [0xa8, 0x0f, 0, 255, 0, 0, 0x80, 0];
+        let error = Record::split(Layout::L32, &bytes).unwrap_err();
+        assert_eq!(error, WireError::Truncated { wanted: 4 + 256 * 4, found: 8 });
+    }
+
+    #[test]
+    fn blocks_that_no_header_can_count_are_refused() {
+        let many = [0_u64; 256];
+        let repr = |values| RecordRepr { write: Some(Block { base: 0, values }), ..RecordRepr::default() };
+        assert_eq!(repr(&many[..]).header(), Err(WireError::Overflow));
+        assert_eq!(repr(&[]).header(), Err(WireError::Overflow));
+        assert_eq!(repr(&many[..255]).emit(Layout::L32, &mut [0; 100]), Err(WireError::Overflow));
+    }
+
+    proptest! {
+        #[test]
+        fn emit_and_split_are_inverses(
+            at in 0..16_usize, flags: u8, select: u8, bases: (u64, u64),
+            written in prop::collection::vec(any::<u64>(), 0..256),
+            read in prop::collection::vec(any::<u64>(), 0..256),
+        ) {
+            let layout = Layout::all().nth(at).unwrap();
+            let mask = u64::MAX >> (64 - 8 * layout.value_bytes());
+            let cut = |values: Vec<u64>| values.into_iter().take(255).map(|value| value & mask).collect::<Vec<_>>();
+            let (written, read) = (cut(written), cut(read));
+            let block = |base: u64, values| Block { base: base & mask, values };
+            let repr = RecordRepr {
+                flags: Flags(flags),
+                select,
+                write: (!written.is_empty()).then_some(block(bases.0, &written)),
+                read: (!read.is_empty()).then_some(block(bases.1, &read)),
+            };
+            let mut out = std::vec![0; 8192];
+            let length = repr.emit(layout, &mut out).unwrap();
+            let (record, rest) = Record::split(layout, &out[..length]).unwrap();
+            prop_assert!(rest.is_empty());
+            prop_assert_eq!((record.header.flags, record.header.select), (repr.flags, select));
+            let collected = |block: Option<(u64, Values<'_>)>| block.map(|(base, values)| (base, values.collect::<Vec<_>>()));
+            let wanted = |block: Option<Block<'_>>| block.map(|block| (block.base, block.values.to_vec()));
+            prop_assert_eq!(collected(record.write_block()), wanted(repr.write));
+            prop_assert_eq!(collected(record.read_block()), wanted(repr.read));
+            // The loop per size gives what the iterator gives.
+            let summed = |block: Option<(u64, Values<'_>)>| block.map(|(_, values)| values.fold(0_u64, u64::wrapping_add));
+            prop_assert_eq!(summed(record.read_block()), repr.read.map(|block| block.values.iter().copied().fold(0, u64::wrapping_add)));
+            for cut in 0..length {
+                prop_assert!(Record::split(layout, &out[..cut]).is_err());
+            }
+        }
+
+        #[test]
+        fn no_bytes_break_the_view(bytes in prop::collection::vec(any::<u8>(), 0..2048), at in 0..16_usize) {
+            let layout = Layout::all().nth(at).unwrap();
+            let mut rest = &bytes[..];
+            while let Ok((record, after)) = Record::split(layout, rest) {
+                prop_assert!(after.len() < rest.len());
+                let counted = record.write_block().map_or(0, |(_, values)| values.count());
+                prop_assert_eq!(counted, usize::from(record.header.writes));
+                rest = after;
+            }
+        }
+    }
+}

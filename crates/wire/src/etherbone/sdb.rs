@@ -1,0 +1,428 @@
+//! The self-describing bus: tables of 64-byte records, always big-endian.
+//!
+//! A table begins with an interconnect record, which counts the records; addresses in a nested table are relative to the
+//! bridge that leads to it. Source: the OHWR SDB specification 1.1 and the records that the C library and saftlib emit.
+
+use super::{WireError, be16, be32, be64, need};
+
+/// Bytes of every record.
+pub const RECORD_BYTES: usize = 64;
+/// First four bytes of a table: "SDB-".
+pub const MAGIC: u32 = 0x5344_422D;
+/// Most records of one table that a scan believes.
+pub const MOST_RECORDS: u16 = 256;
+
+/// Ids that tools look for.
+pub mod ids {
+    /// Vendor GSI.
+    pub const GSI: u64 = 0x651;
+    /// Vendor CERN.
+    pub const CERN: u64 = 0xCE42;
+    /// Event-condition-action unit, control: 64-bit TAI time at +0x18 (high) and +0x1C (low), ns since 1970.
+    pub const ECA: (u64, u32) = (GSI, 0xb2af_c251);
+    /// Timestamp latch unit.
+    pub const TLU: (u64, u32) = (GSI, 0x1005_1981);
+    /// White Rabbit pulse-per-second generator.
+    pub const WR_PPS: (u64, u32) = (CERN, 0xde0d_8ced);
+    /// Config registers of an Etherbone slave.
+    pub const ETHERBONE_CONFIG: (u64, u32) = (GSI, 0x6820_2b22);
+    /// A crossbar behind a bridge.
+    pub const CROSSBAR: (u64, u32) = (GSI, 0xeef0_b198);
+    /// The software bus of the C library.
+    pub const SOFTWARE_BUS: (u64, u32) = (GSI, 0x0239_8114);
+    /// The memory of eb-snoop.
+    pub const SOFTWARE_MEMORY: (u64, u32) = (GSI, 0xc3c5_eefa);
+}
+
+/// A blank-padded name of fixed length.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Text<const N: usize>(pub [u8; N]);
+
+impl<const N: usize> Text<N> {
+    /// Cut to `N` bytes, padded with blanks.
+    pub fn new(text: &str) -> Text<N> {
+        let mut bytes = [b' '; N];
+        for (place, byte) in bytes.iter_mut().zip(text.bytes()) {
+            *place = byte;
+        }
+        Text(bytes)
+    }
+
+    fn at(record: &[u8; RECORD_BYTES], at: usize) -> Text<N> {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(&record[at..at + N]);
+        Text(bytes)
+    }
+}
+
+/// Without the padding; bytes that are not printable ASCII become `?`.
+impl<const N: usize> core::fmt::Display for Text<N> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        use core::fmt::Write;
+        let end = self.0.iter().rposition(|byte| !matches!(byte, b' ' | 0)).map_or(0, |last| last + 1);
+        for &byte in &self.0[..end] {
+            f.write_char(if (0x20..0x7f).contains(&byte) { char::from(byte) } else { '?' })?;
+        }
+        Ok(())
+    }
+}
+
+impl<const N: usize> core::fmt::Debug for Text<N> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+/// Who made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Product {
+    /// Vendor.
+    pub vendor: u64,
+    /// Device of that vendor.
+    pub device: u32,
+    /// Version of the device.
+    pub version: u32,
+    /// Date, as hexadecimal digits: 0x20171016.
+    pub date: u32,
+    /// Name.
+    pub name: Text<19>,
+}
+
+/// Where it is and who made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Component {
+    /// First address.
+    pub first: u64,
+    /// Last address, inclusive.
+    pub last: u64,
+    /// Who made it.
+    pub product: Product,
+}
+
+/// One record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// 0x00: the head of a table.
+    Interconnect {
+        /// Records of the table, with this one.
+        records: u16,
+        /// 1.
+        version: u8,
+        /// 0 Wishbone, 1 data.
+        bus_type: u8,
+        /// The address range of the bus.
+        component: Component,
+    },
+    /// 0x01: a device.
+    Device(Device),
+    /// 0x02: a bridge to a nested table.
+    Bridge {
+        /// Address of the nested table.
+        child: u64,
+        /// The addresses behind the bridge.
+        component: Component,
+    },
+    /// 0x03: where message-signalled interrupts go; its addresses are not relative to a bridge.
+    MsiMaster {
+        /// Bit 31: the port that we came in by.
+        flags: u32,
+        /// As of a device.
+        bus_specific: u32,
+        /// Addresses.
+        component: Component,
+    },
+    /// 0x80: who put the whole together.
+    Integration(Product),
+    /// 0x81: where the sources are.
+    RepoUrl(Text<63>),
+    /// 0x82: how it was synthesised.
+    Synthesis(Synthesis),
+    /// 0xFF: an empty place.
+    Empty,
+    /// A type that this program does not know: its number.
+    Unknown(u8),
+}
+
+/// A device on the bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Class of the register interface.
+    pub abi_class: u16,
+    /// Major version of the interface.
+    pub abi_major: u8,
+    /// Minor version.
+    pub abi_minor: u8,
+    /// Low nibble: the access widths; 0x80: little-endian.
+    pub bus_specific: u32,
+    /// Where it is and who made it.
+    pub component: Component,
+}
+
+impl Device {
+    /// The access widths.
+    pub fn widths(&self) -> super::Widths {
+        super::Widths::from_nibble(self.bus_specific.to_be_bytes()[3])
+    }
+
+    /// Its byte order.
+    pub fn endian(&self) -> super::Endian {
+        if self.bus_specific & 0x80 != 0 { super::Endian::Little } else { super::Endian::Big }
+    }
+}
+
+/// How the gateware was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Synthesis {
+    /// Name of the project.
+    pub name: Text<16>,
+    /// Commit, 16 bytes.
+    pub commit: [u8; 16],
+    /// Tool.
+    pub tool: Text<8>,
+    /// Version of the tool.
+    pub tool_version: u32,
+    /// Date, as hexadecimal digits.
+    pub date: u32,
+    /// Who ran it.
+    pub user: Text<15>,
+}
+
+const TYPE_AT: usize = 0x3F;
+
+impl Record {
+    /// Reads a record. Every 64 bytes are one, if perhaps of unknown type; only a table's head has a magic to check.
+    ///
+    /// # Errors
+    /// When a record of type interconnect does not begin with the magic.
+    pub fn parse(bytes: &[u8; RECORD_BYTES]) -> Result<Record, WireError> {
+        Ok(match bytes[TYPE_AT] {
+            0x00 => {
+                let magic = be32(bytes, 0);
+                if magic != MAGIC {
+                    return Err(WireError::SdbMagic(magic));
+                }
+                Record::Interconnect {
+                    records: be16(bytes, 4),
+                    version: bytes[6],
+                    bus_type: bytes[7],
+                    component: component(bytes),
+                }
+            }
+            0x01 => Record::Device(Device {
+                abi_class: be16(bytes, 0),
+                abi_major: bytes[2],
+                abi_minor: bytes[3],
+                bus_specific: be32(bytes, 4),
+                component: component(bytes),
+            }),
+            0x02 => Record::Bridge { child: be64(bytes, 0), component: component(bytes) },
+            0x03 => {
+                Record::MsiMaster { flags: be32(bytes, 0), bus_specific: be32(bytes, 4), component: component(bytes) }
+            }
+            0x80 => Record::Integration(product(bytes)),
+            0x81 => Record::RepoUrl(Text::at(bytes, 0)),
+            0x82 => Record::Synthesis(Synthesis {
+                name: Text::at(bytes, 0x00),
+                commit: Text::<16>::at(bytes, 0x10).0,
+                tool: Text::at(bytes, 0x20),
+                tool_version: be32(bytes, 0x28),
+                date: be32(bytes, 0x2C),
+                user: Text::at(bytes, 0x30),
+            }),
+            0xFF => Record::Empty,
+            other => Record::Unknown(other),
+        })
+    }
+
+    /// The 64 bytes.
+    pub fn emit(&self) -> [u8; RECORD_BYTES] {
+        let mut out = [0; RECORD_BYTES];
+        let mut set = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        match self {
+            Record::Interconnect { records, version, bus_type, .. } => {
+                set(0, &MAGIC.to_be_bytes());
+                set(4, &records.to_be_bytes());
+                set(6, &[*version, *bus_type]);
+            }
+            Record::Device(device) => {
+                set(0, &device.abi_class.to_be_bytes());
+                set(2, &[device.abi_major, device.abi_minor]);
+                set(4, &device.bus_specific.to_be_bytes());
+            }
+            Record::Bridge { child, .. } => set(0, &child.to_be_bytes()),
+            Record::MsiMaster { flags, bus_specific, .. } => {
+                set(0, &flags.to_be_bytes());
+                set(4, &bus_specific.to_be_bytes());
+            }
+            Record::RepoUrl(url) => set(0, &url.0),
+            Record::Synthesis(synthesis) => {
+                set(0x00, &synthesis.name.0);
+                set(0x10, &synthesis.commit);
+                set(0x20, &synthesis.tool.0);
+                set(0x28, &synthesis.tool_version.to_be_bytes());
+                set(0x2C, &synthesis.date.to_be_bytes());
+                set(0x30, &synthesis.user.0);
+            }
+            Record::Integration(_) | Record::Empty | Record::Unknown(_) => {}
+        }
+        if let Some(component) = self.component() {
+            set(0x08, &component.first.to_be_bytes());
+            set(0x10, &component.last.to_be_bytes());
+        }
+        if let Some(product) = self.product() {
+            set(0x18, &product.vendor.to_be_bytes());
+            set(0x20, &product.device.to_be_bytes());
+            set(0x24, &product.version.to_be_bytes());
+            set(0x28, &product.date.to_be_bytes());
+            set(0x2C, &product.name.0);
+        }
+        set(TYPE_AT, &[self.record_type()]);
+        out
+    }
+
+    /// Its type number.
+    pub fn record_type(&self) -> u8 {
+        match self {
+            Record::Interconnect { .. } => 0x00,
+            Record::Device(_) => 0x01,
+            Record::Bridge { .. } => 0x02,
+            Record::MsiMaster { .. } => 0x03,
+            Record::Integration(_) => 0x80,
+            Record::RepoUrl(_) => 0x81,
+            Record::Synthesis(_) => 0x82,
+            Record::Empty => 0xFF,
+            Record::Unknown(number) => *number,
+        }
+    }
+
+    /// Where it is, for the types that are somewhere.
+    pub fn component(&self) -> Option<&Component> {
+        match self {
+            Record::Interconnect { component, .. }
+            | Record::Bridge { component, .. }
+            | Record::MsiMaster { component, .. } => Some(component),
+            Record::Device(device) => Some(&device.component),
+            _ => None,
+        }
+    }
+
+    /// Who made it, for the types that say.
+    pub fn product(&self) -> Option<&Product> {
+        match self {
+            Record::Integration(product) => Some(product),
+            other => other.component().map(|component| &component.product),
+        }
+    }
+}
+
+fn component(bytes: &[u8; RECORD_BYTES]) -> Component {
+    Component { first: be64(bytes, 0x08), last: be64(bytes, 0x10), product: product(bytes) }
+}
+
+fn product(bytes: &[u8; RECORD_BYTES]) -> Product {
+    Product {
+        vendor: be64(bytes, 0x18),
+        device: be32(bytes, 0x20),
+        version: be32(bytes, 0x24),
+        date: be32(bytes, 0x28),
+        name: Text::at(bytes, 0x2C),
+    }
+}
+
+/// The record count of a table, from its first 8 bytes or more.
+///
+/// # Errors
+/// When they do not begin with the magic.
+pub fn record_count(head: &[u8]) -> Result<u16, WireError> {
+    need(head, 8)?;
+    match be32(head, 0) {
+        MAGIC => Ok(be16(head, 4)),
+        other => Err(WireError::SdbMagic(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    extern crate std;
+    use std::string::ToString;
+
+    fn product(name: &str) -> Product {
+        let (vendor, device) = ids::ECA;
+        Product { vendor, device, version: 1, date: 0x2017_1016, name: Text::new(name) }
+    }
+
+    fn one_of_each() -> [Record; 9] {
+        let component = Component { first: 0x1000, last: 0x1FFF, product: product("ECA_UNIT:CONTROL") };
+        [
+            Record::Interconnect { records: 9, version: 1, bus_type: 0, component },
+            Record::Device(Device { abi_class: 1, abi_major: 2, abi_minor: 3, bus_specific: 0x87, component }),
+            Record::Bridge { child: 0x0010_0300, component },
+            Record::MsiMaster { flags: 1 << 31, bus_specific: 4, component },
+            Record::Integration(product("integrated")),
+            Record::RepoUrl(Text::new("git@example.org:timing.git")),
+            Record::Synthesis(Synthesis {
+                name: Text::new("pci_control"),
+                commit: [7; 16],
+                tool: Text::new("quartus"),
+                tool_version: 0x16,
+                date: 0x2018_0201,
+                user: Text::new("builder"),
+            }),
+            Record::Empty,
+            Record::Unknown(0x55),
+        ]
+    }
+
+    #[test]
+    fn every_type_is_emitted_and_read_back() {
+        for record in one_of_each() {
+            assert_eq!(Record::parse(&record.emit()), Ok(record), "{record:?}");
+        }
+    }
+
+    #[test]
+    fn fields_are_where_the_specification_puts_them() {
+        let bytes = one_of_each()[1].emit();
+        assert_eq!(bytes[..8], [0, 1, 2, 3, 0, 0, 0, 0x87]);
+        assert_eq!(bytes[0x08..0x18], [0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0x1F, 0xFF]);
+        assert_eq!(bytes[0x18..0x24], [0, 0, 0, 0, 0, 0, 6, 0x51, 0xb2, 0xaf, 0xc2, 0x51]);
+        assert_eq!(bytes[0x28..0x2C], [0x20, 0x17, 0x10, 0x16]);
+        assert_eq!(&bytes[0x2C..0x3F], b"ECA_UNIT:CONTROL   ");
+        assert_eq!(bytes[0x3F], 1);
+        let Ok(Record::Device(device)) = Record::parse(&bytes) else { panic!("a device") };
+        assert_eq!(
+            (device.endian(), device.widths().to_string()),
+            (super::super::Endian::Little, "8/16/32".to_string())
+        );
+    }
+
+    #[test]
+    fn a_table_without_its_magic_is_refused() {
+        assert_eq!(Record::parse(&[0; 64]), Err(WireError::SdbMagic(0)));
+        assert_eq!(record_count(&one_of_each()[0].emit()), Ok(9));
+        assert!(record_count(&[0x53; 8]).is_err() && record_count(&[]).is_err());
+    }
+
+    #[test]
+    fn names_are_shown_without_padding_and_without_control_characters() {
+        assert_eq!(Text::<19>::new("ECA").to_string(), "ECA");
+        assert_eq!(Text(*b"a\x1b[31m\0\0").to_string(), "a?[31m");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_emitted_with_the_same_meaning(mut bytes: [u8; 32], high: [u8; 32], kind in prop::sample::select(std::vec![0_u8, 1, 2, 3, 0x80, 0x81, 0x82, 0xFF, 0x42])) {
+            if kind == 0 { bytes[..4].copy_from_slice(&MAGIC.to_be_bytes()); }
+            let mut whole = [0; 64];
+            whole[..32].copy_from_slice(&bytes);
+            whole[32..].copy_from_slice(&high);
+            whole[63] = kind;
+            let record = Record::parse(&whole).unwrap();
+            prop_assert_eq!(Record::parse(&record.emit()), Ok(record));
+        }
+    }
+}

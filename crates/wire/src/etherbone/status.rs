@@ -1,0 +1,52 @@
+//! Per-operation errors: a shift register that the slave fills and the master reads.
+
+use super::Width;
+
+/// Config register 0: each bus operation shifts one bit in at the least significant end, 1 for an error. Config operations
+/// shift nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErrorRegister(pub u64);
+
+impl ErrorRegister {
+    /// One bus operation ended.
+    pub fn shift_in(&mut self, error: bool) {
+        self.0 = self.0 << 1 | u64::from(error);
+    }
+}
+
+/// Operations that one status read covers: as many as the port has bits.
+pub const fn covered(port: Width) -> usize {
+    port.bits() as usize
+}
+
+/// Config address of the low part of the register that a port can read: 7, 6, 4, 0 for 8 to 64 bits.
+pub const fn address(port: Width) -> u64 {
+    8 - port.bytes() as u64
+}
+
+/// Whether operation `index`, from 0, of `of` operations failed: its bit is `of - 1 - index`.
+pub fn failed(status: u64, index: usize, of: usize) -> bool {
+    index < of && of - 1 - index < 64 && status >> (of - 1 - index) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_operation_is_the_highest_bit() {
+        let mut register = ErrorRegister::default();
+        for error in [false, true, false, false, true] {
+            register.shift_in(error);
+        }
+        let found: [bool; 5] = core::array::from_fn(|index| failed(register.0, index, 5));
+        assert_eq!(found, [false, true, false, false, true]);
+        assert!(!failed(u64::MAX, 5, 5));
+    }
+
+    #[test]
+    fn the_status_read_is_of_the_low_part() {
+        assert_eq!(Width::ALL.map(address), [7, 6, 4, 0]);
+        assert_eq!(Width::ALL.map(covered), [8, 16, 32, 64]);
+    }
+}

@@ -1,0 +1,185 @@
+//! Widths of addresses and of the data port, sets of them, and the alignment that they ask for.
+
+/// Width of an address or of the data port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Width {
+    /// 8 bits.
+    W8 = 1,
+    /// 16 bits.
+    W16 = 2,
+    /// 32 bits.
+    W32 = 4,
+    /// 64 bits.
+    W64 = 8,
+}
+
+impl Width {
+    /// All, narrow to wide.
+    pub const ALL: [Width; 4] = [Width::W8, Width::W16, Width::W32, Width::W64];
+
+    /// Bytes: 1, 2, 4 or 8. Also the bit that stands for it in a set.
+    pub const fn bytes(self) -> usize {
+        self as usize
+    }
+
+    /// Bits: 8 to 64.
+    pub const fn bits(self) -> u32 {
+        self as u32 * 8
+    }
+
+    /// The width of that many bytes.
+    pub const fn of_bytes(bytes: u64) -> Option<Width> {
+        match bytes {
+            1 => Some(Width::W8),
+            2 => Some(Width::W16),
+            4 => Some(Width::W32),
+            8 => Some(Width::W64),
+            _ => None,
+        }
+    }
+
+    /// All ones in this width.
+    pub const fn mask(self) -> u64 {
+        u64::MAX >> (64 - self.bits())
+    }
+}
+
+/// A set of widths, as a nibble of the message header: bit 0 for 8 bits to bit 3 for 64.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Widths(u8);
+
+impl Widths {
+    /// No width: never legal on the wire.
+    pub const NONE: Widths = Widths(0);
+    /// Every width.
+    pub const ALL: Widths = Widths(0xF);
+
+    /// The set of one.
+    pub const fn only(width: Width) -> Widths {
+        Widths(width as u8)
+    }
+
+    /// From the low four bits.
+    pub const fn from_nibble(nibble: u8) -> Widths {
+        Widths(nibble & 0xF)
+    }
+
+    /// As four bits.
+    pub const fn nibble(self) -> u8 {
+        self.0
+    }
+
+    /// Widths in both.
+    #[must_use]
+    pub const fn and(self, other: Widths) -> Widths {
+        Widths(self.0 & other.0)
+    }
+
+    /// Widths in either.
+    #[must_use]
+    pub const fn or(self, other: Widths) -> Widths {
+        Widths(self.0 | other.0)
+    }
+
+    /// True when the width is in the set.
+    pub const fn has(self, width: Width) -> bool {
+        self.0 & width as u8 != 0
+    }
+
+    /// The widest: what both sides settle on.
+    pub fn widest(self) -> Option<Width> {
+        Width::ALL.into_iter().rev().find(|width| self.has(*width))
+    }
+
+    /// The only one, if there is exactly one.
+    pub fn single(self) -> Option<Width> {
+        Width::of_bytes(u64::from(self.0))
+    }
+}
+
+/// `8/16/32/64`, or `none`.
+impl core::fmt::Display for Widths {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        if *self == Widths::NONE {
+            return f.write_str("none");
+        }
+        let mut separator = "";
+        for width in Width::ALL.into_iter().filter(|width| self.has(*width)) {
+            write!(f, "{separator}{}", width.bits())?;
+            separator = "/";
+        }
+        Ok(())
+    }
+}
+
+impl core::fmt::Debug for Widths {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Widths({self})")
+    }
+}
+
+/// The two widths that a conversation settled on, and the alignment that follows from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Layout {
+    /// Width of addresses.
+    pub address: Width,
+    /// Width of the data port.
+    pub data: Width,
+}
+
+impl Layout {
+    /// 32-bit addresses, 32-bit data: what the HDL slave and LiteX speak.
+    pub const L32: Layout = Layout { address: Width::W32, data: Width::W32 };
+
+    /// Bytes of every base address, read address and value: the widest of both, at least 2. Narrower ones are extended with
+    /// zeros at the most significant side.
+    pub const fn value_bytes(self) -> usize {
+        let (address, data) = (self.address.bytes(), self.data.bytes());
+        let most = if address > data { address } else { data };
+        if most < 2 { 2 } else { most }
+    }
+
+    /// Bytes of the message header and of each record header: at least 4; with 8 the last four are zero.
+    pub const fn header_bytes(self) -> usize {
+        if self.value_bytes() < 4 { 4 } else { self.value_bytes() }
+    }
+
+    /// All 16 of them.
+    pub fn all() -> impl Iterator<Item = Layout> {
+        Width::ALL.into_iter().flat_map(|address| Width::ALL.into_iter().map(move |data| Layout { address, data }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alignment_follows_the_wider_of_both_widths() {
+        let layout = |address, data| Layout { address, data };
+        for (layout, value, header) in [
+            (layout(Width::W8, Width::W8), 2, 4),
+            (layout(Width::W16, Width::W8), 2, 4),
+            (layout(Width::W32, Width::W8), 4, 4),
+            (layout(Width::W16, Width::W32), 4, 4),
+            (layout(Width::W64, Width::W8), 8, 8),
+            (layout(Width::W32, Width::W64), 8, 8),
+        ] {
+            assert_eq!((layout.value_bytes(), layout.header_bytes()), (value, header), "{layout:?}");
+        }
+        assert_eq!(Layout::all().count(), 16);
+    }
+
+    #[test]
+    fn both_sides_settle_on_the_widest_that_they_share() {
+        let ours = Widths::ALL;
+        let theirs = Widths::only(Width::W16).or(Widths::only(Width::W32));
+        assert_eq!(ours.and(theirs).widest(), Some(Width::W32));
+        assert_eq!(theirs.single(), None);
+        assert_eq!(Widths::only(Width::W64).and(theirs).widest(), None);
+        assert_eq!(std::format!("{theirs} {}", Widths::NONE), "16/32 none");
+    }
+
+    extern crate std;
+}
