@@ -3,6 +3,7 @@
 //! - [`memory`]: page-backed buffers on huge pages where there are any, and device memory that is never a reference;
 //! - [`affinity`], [`clock`], [`cpu_time`]: where threads run, when, and how much of the CPU they took;
 //! - [`host`]: the facts of the machine, read below a root that tests replace;
+//! - [`net`], [`tty`]: datagrams in batches, readiness, raw terminals;
 //! - [`wait`]: timerfd, the interrupt lines of emulated boards;
 //! - [`perf`], [`symbols`]: counters and samples of our own threads;
 //! - [`sis8300`]: the ioctl border of the digitizer driver.
@@ -19,9 +20,11 @@ pub mod clock;
 pub mod cpu_time;
 pub mod host;
 pub mod memory;
+pub mod net;
 pub mod perf;
 pub mod sis8300;
 pub mod symbols;
+pub mod tty;
 pub mod wait;
 
 use std::io;

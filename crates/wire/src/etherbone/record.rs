@@ -134,6 +134,18 @@ impl<'a> Values<'a> {
         Some((base, self))
     }
 
+    /// Copies the values to the front of `out`, as many as both have, and returns how many.
+    #[inline]
+    pub fn copy_to(&self, out: &mut [u64]) -> usize {
+        let count = self.count_left().min(out.len());
+        match self.size {
+            2 => out.iter_mut().zip(self.bytes.chunks_exact(2)).for_each(|(out, bytes)| *out = be16(bytes, 0).into()),
+            4 => out.iter_mut().zip(self.bytes.chunks_exact(4)).for_each(|(out, bytes)| *out = be32(bytes, 0).into()),
+            _ => out.iter_mut().zip(self.bytes.chunks_exact(8)).for_each(|(out, bytes)| *out = be64(bytes, 0)),
+        }
+        count
+    }
+
     /// How many are left.
     pub fn count_left(&self) -> usize {
         self.bytes.len() / self.size
@@ -333,6 +345,12 @@ mod tests {
             // The loop per size gives what the iterator gives.
             let summed = |block: Option<(u64, Values<'_>)>| block.map(|(_, values)| values.fold(0_u64, u64::wrapping_add));
             prop_assert_eq!(summed(record.read_block()), repr.read.map(|block| block.values.iter().copied().fold(0, u64::wrapping_add)));
+            if let (Some((_, values)), Some(block)) = (record.read_block(), repr.read) {
+                let mut copied = [7; 300];
+                prop_assert_eq!(values.copy_to(&mut copied), block.values.len());
+                prop_assert_eq!(&copied[..block.values.len()], block.values);
+                prop_assert_eq!(values.copy_to(&mut copied[..1]), 1);
+            }
             for cut in 0..length {
                 prop_assert!(Record::split(layout, &out[..cut]).is_err());
             }

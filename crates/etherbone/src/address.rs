@@ -1,0 +1,198 @@
+//! Where a slave is: `proto/host[/port]`, as the C tools write it.
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use daqmeter_wire::etherbone::PORT;
+
+use crate::EbError;
+
+/// Which versions of IP may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv6 first, then IPv4.
+    Any,
+    /// IPv4 only.
+    V4,
+    /// IPv6 only.
+    V6,
+}
+
+/// A slave's address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// `udp/host[/port]`, `udp4/...`, `udp6/...`.
+    Udp(Family, Host),
+    /// `tcp/host[/port]`, `tcp4/...`, `tcp6/...`.
+    Tcp(Family, Host),
+    /// `dev/<name under /dev>`: a serial port, a PCIe or USB character device, a pseudo-terminal.
+    Dev(String),
+    /// `tunnel/<tunnel host>/<port>/<host>[/port]`: UDP behind a proxy on TCP.
+    Tunnel {
+        /// IP versions for the way to the proxy.
+        family: Family,
+        /// The proxy.
+        proxy: Host,
+        /// What the proxy is told: `host[/port]`.
+        target: String,
+    },
+    /// `emu/<bridge>`: an emulated timing receiver behind an emulated bridge, in this process.
+    Emulated(String),
+}
+
+/// A host and its port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// Name or address.
+    pub name: String,
+    /// Port.
+    pub port: u16,
+}
+
+impl Host {
+    /// Reads `host[/port]`; without a port, or with an empty one, that of Etherbone.
+    ///
+    /// # Errors
+    /// When there is no name or the port is not one.
+    pub fn parse(text: &str) -> Result<Host, EbError> {
+        let (name, port) = text.split_once('/').unwrap_or((text, ""));
+        if name.is_empty() {
+            return Err(wrong(text, "has no host"));
+        }
+        let port = match port {
+            "" => PORT,
+            port => port.parse().map_err(|_| wrong(text, &format!("`{port}` is not a port")))?,
+        };
+        Ok(Host { name: name.to_owned(), port })
+    }
+
+    /// The addresses of the host, in the order in which they are tried.
+    ///
+    /// # Errors
+    /// When the name does not resolve to an address of the family.
+    pub fn resolve(&self, family: Family) -> Result<Vec<SocketAddr>, EbError> {
+        let bare = self.name.trim_start_matches('[').trim_end_matches(']');
+        let found =
+            (bare, self.port).to_socket_addrs().map_err(|error| EbError::Address(format!("{}: {error}", self.name)))?;
+        let wanted = |address: &SocketAddr| match family {
+            Family::Any => true,
+            Family::V4 => address.is_ipv4(),
+            Family::V6 => address.is_ipv6(),
+        };
+        let mut addresses: Vec<SocketAddr> = found.filter(wanted).collect();
+        addresses.sort_by_key(SocketAddr::is_ipv4);
+        addresses.dedup();
+        if addresses.is_empty() {
+            let family = if family == Family::V4 { "IPv4" } else { "IPv6" };
+            return Err(EbError::Address(format!("{} has no {family} address", self.name)));
+        }
+        Ok(addresses)
+    }
+}
+
+fn wrong(text: &str, why: &str) -> EbError {
+    EbError::Address(format!(
+        "`{text}` {why}; addresses are udp/host[/port], tcp/host[/port], dev/name, tunnel/host/port/host[/port], emu/bridge"
+    ))
+}
+
+impl Address {
+    /// Reads an address.
+    ///
+    /// # Errors
+    /// When the protocol is unknown or a part is missing.
+    pub fn parse(text: &str) -> Result<Address, EbError> {
+        let (proto, rest) = text.split_once('/').ok_or_else(|| wrong(text, "has no protocol"))?;
+        let proto = proto.to_ascii_lowercase();
+        let family = match proto.as_bytes().last() {
+            Some(b'4') => Family::V4,
+            Some(b'6') => Family::V6,
+            _ => Family::Any,
+        };
+        match proto.as_str() {
+            "udp" | "udp4" | "udp6" => Ok(Address::Udp(family, Host::parse(rest)?)),
+            "tcp" | "tcp4" | "tcp6" => Ok(Address::Tcp(family, Host::parse(rest)?)),
+            "dev" if !rest.is_empty() && !rest.split('/').any(|part| part == "..") => Ok(Address::Dev(rest.to_owned())),
+            "emu" if !rest.is_empty() => Ok(Address::Emulated(rest.to_owned())),
+            "tunnel" | "tunnel4" | "tunnel6" => {
+                let mut parts = rest.splitn(3, '/');
+                let (Some(name), Some(port), Some(target)) = (parts.next(), parts.next(), parts.next()) else {
+                    return Err(wrong(text, "has no target behind the tunnel"));
+                };
+                Host::parse(target)?;
+                let proxy = Host::parse(&format!("{name}/{port}"))?;
+                Ok(Address::Tunnel { family, proxy, target: target.to_owned() })
+            }
+            _ => Err(wrong(text, "is not an address")),
+        }
+    }
+
+    /// True for what is emulated in this process.
+    pub fn is_emulated(&self) -> bool {
+        matches!(self, Address::Emulated(_))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let version = |family: &Family| match family {
+            Family::Any => "",
+            Family::V4 => "4",
+            Family::V6 => "6",
+        };
+        match self {
+            Address::Udp(family, host) => write!(f, "udp{}/{}/{}", version(family), host.name, host.port),
+            Address::Tcp(family, host) => write!(f, "tcp{}/{}/{}", version(family), host.name, host.port),
+            Address::Dev(name) => write!(f, "dev/{name}"),
+            Address::Tunnel { family, proxy, target } => {
+                write!(f, "tunnel{}/{}/{}/{target}", version(family), proxy.name, proxy.port)
+            }
+            Address::Emulated(bridge) => write!(f, "emu/{bridge}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_c_tools_are_understood() {
+        for (text, shown) in [
+            ("udp/192.168.0.1", "udp/192.168.0.1/60368"),
+            ("UDP4/host/1234", "udp4/host/1234"),
+            ("tcp6/::1/", "tcp6/::1/60368"),
+            ("dev/wbm0", "dev/wbm0"),
+            ("dev/pts/3", "dev/pts/3"),
+            ("tunnel/gate/8183/tr5/60368", "tunnel/gate/8183/tr5/60368"),
+            ("emu/scu-pcie-2018", "emu/scu-pcie-2018"),
+        ] {
+            assert_eq!(Address::parse(text).unwrap().to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn what_is_not_an_address_says_why() {
+        for (text, why) in [
+            ("localhost", "no protocol"),
+            ("udp/", "no host"),
+            ("udp/host/http", "`http` is not a port"),
+            ("udp/host/70000", "not a port"),
+            ("sctp/host", "is not an address"),
+            ("tunnel/gate/8183", "no target"),
+            ("dev/../etc/passwd", "is not an address"),
+            ("dev/", "is not an address"),
+        ] {
+            let error = Address::parse(text).unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_family_that_the_host_lacks_is_refused() {
+        let host = Host::parse("127.0.0.1/5").unwrap();
+        assert_eq!(host.resolve(Family::Any).unwrap(), ["127.0.0.1:5".parse().unwrap()]);
+        assert!(host.resolve(Family::V6).unwrap_err().to_string().contains("no IPv6"));
+        assert_eq!(Host::parse("::1").unwrap().resolve(Family::V6).unwrap()[0].port(), PORT);
+    }
+}

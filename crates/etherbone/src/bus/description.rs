@@ -1,0 +1,439 @@
+//! A bus described in TOML: devices, nested crossbars behind bridges, their SDB tables, and the time that accesses take.
+//!
+//! ```toml
+//! [timing]
+//! read_ns = 32
+//! [[device]]
+//! kind = "eca"
+//! first = 0x1000
+//! last = 0x107f
+//! [[bridge]]
+//! first = 0x100000
+//! last = 0x1fffff
+//! [[bridge.device]]        # addresses below a bridge are relative to it
+//! kind = "memory"
+//! first = 0x0
+//! last = 0xffff
+//! ```
+
+use daqmeter_wire::etherbone::sdb::{self, Component, Product, Record, Synthesis, Text, ids};
+use daqmeter_wire::etherbone::{Endian, Width, Widths};
+use serde::Deserialize;
+
+use super::devices::{Eca, Register, Registers, Tlu};
+use super::{Bus, Occupant, Region, Timing};
+
+/// Most memory that one description may ask for.
+const MOST_MEMORY_BYTES: u64 = 1 << 30;
+/// Deepest nesting of bridges.
+const DEEPEST: usize = 16;
+
+/// Why a description is not one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DescriptionError {
+    /// Not TOML, or not these fields.
+    #[error("{0}")]
+    Syntax(String),
+    /// Two things share addresses.
+    #[error("addresses {first:#x} to {last:#x} are taken already; move the device or the SDB table (sdb = ...)")]
+    Overlap {
+        /// First address.
+        first: u64,
+        /// Last address.
+        last: u64,
+    },
+    /// A range that ends before it begins, or leaves its bridge.
+    #[error("{what}: {first:#x} to {last:#x} is not a range inside {inside:#x} bytes")]
+    Range {
+        /// What it is.
+        what: String,
+        /// First address.
+        first: u64,
+        /// Last address.
+        last: u64,
+        /// Bytes of the bridge around it.
+        inside: u64,
+    },
+    /// More memory than allowed.
+    #[error("{0} bytes of memory; at most {MOST_MEMORY_BYTES} are emulated")]
+    Memory(u64),
+    /// A crossbar with too many devices, or bridges too deep.
+    #[error("more than {} records in a table, or bridges deeper than {DEEPEST}", sdb::MOST_RECORDS)]
+    TooMany,
+    /// No gap for an SDB table.
+    #[error("no gap of {0} bytes for an SDB table; give one by sdb = ...")]
+    NoGap(u64),
+}
+
+/// Who made it, with defaults for what does not matter.
+#[derive(Clone, Debug, Deserialize, Default)]
+#[serde(default)]
+struct Identity {
+    vendor: Option<u64>,
+    device_id: Option<u32>,
+    version: Option<u32>,
+    date: Option<u32>,
+    name: Option<String>,
+}
+
+impl Identity {
+    fn product(&self, default: ((u64, u32), &str)) -> Product {
+        let ((vendor, device), name) = default;
+        Product {
+            vendor: self.vendor.unwrap_or(vendor),
+            device: self.device_id.unwrap_or(device),
+            version: self.version.unwrap_or(1),
+            date: self.date.unwrap_or(0x2018_0201),
+            name: Text::new(self.name.as_deref().unwrap_or(name)),
+        }
+    }
+}
+
+/// What a device does.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+enum Kind {
+    Memory,
+    Eca,
+    Tlu,
+    Registers,
+    /// Described, but nothing answers.
+    Absent,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct DeviceDescription {
+    kind: Kind,
+    first: u64,
+    last: u64,
+    #[serde(flatten)]
+    identity: Identity,
+    #[serde(default)]
+    abi_class: u16,
+    #[serde(default)]
+    little_endian: bool,
+    /// Access widths in bits.
+    widths: Option<Vec<u64>>,
+    #[serde(default)]
+    register: Vec<Register>,
+    /// A message-signalled interrupt master instead of a device.
+    #[serde(default)]
+    msi: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct BridgeDescription {
+    first: u64,
+    last: u64,
+    #[serde(flatten)]
+    crossbar: CrossbarDescription,
+}
+
+#[derive(Clone, Debug, Deserialize, Default)]
+struct SynthesisDescription {
+    name: String,
+    #[serde(default)]
+    commit: String,
+    #[serde(default)]
+    tool: String,
+    #[serde(default)]
+    date: u32,
+    #[serde(default)]
+    user: String,
+}
+
+#[derive(Clone, Debug, Deserialize, Default)]
+#[serde(default)]
+struct CrossbarDescription {
+    #[serde(flatten)]
+    identity: Identity,
+    /// Address of the SDB table, relative to the crossbar; without it the first gap.
+    sdb: Option<u64>,
+    device: Vec<DeviceDescription>,
+    bridge: Vec<BridgeDescription>,
+    /// Records of type empty at the end of the table.
+    empty: u16,
+    repo_url: Option<String>,
+    integration: Option<String>,
+    synthesis: Option<SynthesisDescription>,
+}
+
+/// A described bus.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Description {
+    /// Access times.
+    #[serde(default)]
+    pub timing: Timing,
+    #[serde(flatten)]
+    top: CrossbarDescription,
+}
+
+/// The timing receiver that ships with daqmeter.
+const TIMING_RECEIVER: &str = include_str!("../../profiles/timing-receiver.toml");
+
+impl Description {
+    /// Reads a description.
+    ///
+    /// # Errors
+    /// When it is not TOML or does not have these fields.
+    pub fn parse(text: &str) -> Result<Description, DescriptionError> {
+        toml::from_str(text).map_err(|error| DescriptionError::Syntax(error.to_string().trim_end().to_owned()))
+    }
+
+    /// An emulated timing receiver: nested crossbars with an ECA, a TLU, memory and registers of every kind.
+    pub fn timing_receiver() -> Description {
+        Description::parse(TIMING_RECEIVER).expect("ships with the binary and is tested")
+    }
+
+    /// Memory on a software bus, as eb-snoop has it.
+    pub fn memory(first: u64, last: u64, widths: Widths, endian: Endian) -> Description {
+        let device = DeviceDescription {
+            kind: Kind::Memory,
+            first,
+            last,
+            identity: Identity::default(),
+            abi_class: 1,
+            little_endian: endian == Endian::Little,
+            widths: Some(
+                Width::ALL.into_iter().filter(|width| widths.has(*width)).map(|width| width.bits().into()).collect(),
+            ),
+            register: Vec::new(),
+            msi: false,
+        };
+        let top = CrossbarDescription { device: vec![device], ..CrossbarDescription::default() };
+        Description { timing: Timing::default(), top }
+    }
+
+    /// Puts everything on a bus.
+    ///
+    /// # Errors
+    /// When ranges overlap, leave their bridge, or ask for too much memory.
+    pub fn build(&self) -> Result<Bus, DescriptionError> {
+        let mut builder = Builder { bus: Bus::new(self.timing, 0), memory_bytes: 0 };
+        let root = builder.crossbar(&self.top, Place { base: 0, last: u64::MAX }, 0)?;
+        builder.bus.sdb_root = root;
+        Ok(builder.bus)
+    }
+}
+
+/// The absolute range of a crossbar.
+#[derive(Clone, Copy)]
+struct Place {
+    base: u64,
+    last: u64,
+}
+
+struct Builder {
+    bus: Bus,
+    memory_bytes: u64,
+}
+
+impl Builder {
+    /// Puts a crossbar's devices, bridges and table on the bus; returns the absolute address of the table.
+    fn crossbar(
+        &mut self,
+        crossbar: &CrossbarDescription,
+        place: Place,
+        depth: usize,
+    ) -> Result<u64, DescriptionError> {
+        if depth > DEEPEST {
+            return Err(DescriptionError::TooMany);
+        }
+        let mut records = Vec::new();
+        for device in &crossbar.device {
+            let widths = widths_of(device)?;
+            records.push(device_record(device, widths));
+            if !device.msi {
+                self.device(device, widths, place)?;
+            }
+        }
+        for bridge in &crossbar.bridge {
+            let inner = within("a bridge", bridge.first, bridge.last, place)?;
+            let table = self.crossbar(&bridge.crossbar, inner, depth + 1)?;
+            let product = bridge.crossbar.identity.product((ids::CROSSBAR, "WB4-Bridge-Emulated"));
+            let component = Component { first: bridge.first, last: bridge.last, product };
+            records.push(Record::Bridge { child: table - place.base, component });
+        }
+        records.extend(crossbar.synthesis.as_ref().map(synthesis_record));
+        records.extend(crossbar.repo_url.as_ref().map(|url| Record::RepoUrl(Text::new(url))));
+        let integration = |name: &String| {
+            Record::Integration(
+                Identity { name: Some(name.clone()), ..Identity::default() }.product((ids::CROSSBAR, "")),
+            )
+        };
+        records.extend(crossbar.integration.as_ref().map(integration));
+        records.extend((0..crossbar.empty).map(|_| Record::Empty));
+        self.table(crossbar, records, place)
+    }
+
+    fn table(
+        &mut self,
+        crossbar: &CrossbarDescription,
+        records: Vec<Record>,
+        place: Place,
+    ) -> Result<u64, DescriptionError> {
+        let count = u16::try_from(records.len() + 1).ok().filter(|count| *count <= sdb::MOST_RECORDS);
+        let count = count.ok_or(DescriptionError::TooMany)?;
+        let bytes = u64::from(count) * sdb::RECORD_BYTES as u64;
+        let first = match crossbar.sdb {
+            Some(offset) => within("an SDB table", offset, offset.saturating_add(bytes - 1), place)?.base,
+            None => self.gap(crossbar, bytes, place)?,
+        };
+        let product = crossbar.identity.product((ids::SOFTWARE_BUS, "Software-EB-Bus"));
+        let component = Component { first: 0, last: place.last - place.base, product };
+        let head = Record::Interconnect { records: count, version: 1, bus_type: 0, component };
+        let table: Vec<u8> = std::iter::once(head).chain(records).flat_map(|record| record.emit()).collect();
+        let region = Region {
+            first,
+            last: first + (bytes - 1),
+            endian: Endian::Big,
+            widths: Widths::ALL,
+            occupant: Occupant::Sdb(table),
+        };
+        self.bus.insert(region)?;
+        Ok(first)
+    }
+
+    /// The first place inside the crossbar, a multiple of 64 KiB (or of 64 bytes in small ones), that no device, bridge or
+    /// message-signalled interrupt range takes.
+    fn gap(&self, crossbar: &CrossbarDescription, bytes: u64, place: Place) -> Result<u64, DescriptionError> {
+        let ranges = crossbar.device.iter().map(|device| (device.first, device.last));
+        let ranges = ranges.chain(crossbar.bridge.iter().map(|bridge| (bridge.first, bridge.last)));
+        let mut taken: Vec<(u64, u64)> = ranges.collect();
+        taken.sort_unstable();
+        let inside = place.last - place.base;
+        for step in [1_u64 << 16, 64] {
+            let mut candidate = 0_u64;
+            for &(first, last) in &taken {
+                if candidate.checked_add(bytes).is_some_and(|end| end <= first) {
+                    break;
+                }
+                let Some(after) = last.max(candidate.saturating_sub(1)).checked_add(1) else {
+                    return Err(DescriptionError::NoGap(bytes));
+                };
+                candidate = after.checked_next_multiple_of(step).unwrap_or(u64::MAX);
+            }
+            if candidate.checked_add(bytes - 1).is_some_and(|last| last <= inside) {
+                return Ok(place.base + candidate);
+            }
+        }
+        Err(DescriptionError::NoGap(bytes))
+    }
+
+    fn device(&mut self, device: &DeviceDescription, widths: Widths, place: Place) -> Result<(), DescriptionError> {
+        let range = within("a device", device.first, device.last, place)?;
+        let occupant = match device.kind {
+            Kind::Absent => return Ok(()),
+            Kind::Memory => Occupant::Memory(self.memory(range)?),
+            Kind::Eca => Occupant::Device(Box::new(Eca)),
+            Kind::Tlu => Occupant::Device(Box::<Tlu>::default()),
+            Kind::Registers => Occupant::Device(Box::new(Registers(device.register.clone()))),
+        };
+        let endian = if device.little_endian { Endian::Little } else { Endian::Big };
+        self.bus.insert(Region { first: range.base, last: range.last, endian, widths, occupant })
+    }
+
+    fn memory(&mut self, range: Place) -> Result<Vec<u8>, DescriptionError> {
+        let bytes = (range.last - range.base).saturating_add(1);
+        self.memory_bytes = self.memory_bytes.saturating_add(bytes);
+        if self.memory_bytes > MOST_MEMORY_BYTES {
+            return Err(DescriptionError::Memory(self.memory_bytes));
+        }
+        Ok(vec![0; usize::try_from(bytes).expect("at most 1 GiB")])
+    }
+}
+
+/// A range relative to a crossbar, made absolute.
+fn within(what: &str, first: u64, last: u64, place: Place) -> Result<Place, DescriptionError> {
+    let size = place.last - place.base;
+    if first > last || last > size {
+        return Err(DescriptionError::Range { what: what.to_owned(), first, last, inside: size.saturating_add(1) });
+    }
+    Ok(Place { base: place.base + first, last: place.base + last })
+}
+
+fn widths_of(device: &DeviceDescription) -> Result<Widths, DescriptionError> {
+    let default: &[u64] = match device.kind {
+        Kind::Memory => &[8, 16, 32, 64],
+        _ => &[32],
+    };
+    let bits = device.widths.as_deref().unwrap_or(default);
+    bits.iter().try_fold(Widths::NONE, |set, bits| {
+        let width = bits.is_multiple_of(8).then(|| Width::of_bytes(bits / 8)).flatten();
+        let width = width.ok_or_else(|| DescriptionError::Syntax(format!("widths: {bits} is not 8, 16, 32 or 64")))?;
+        Ok(set.or(Widths::only(width)))
+    })
+}
+
+fn device_record(device: &DeviceDescription, widths: Widths) -> Record {
+    let default = match device.kind {
+        Kind::Memory => (ids::SOFTWARE_MEMORY, "Software-Memory"),
+        Kind::Eca => (ids::ECA, "ECA_UNIT:CONTROL"),
+        Kind::Tlu => (ids::TLU, "GSI_TM_LATCH_V2"),
+        Kind::Registers | Kind::Absent => ((ids::GSI, 0xdead_0000), "Registers"),
+    };
+    let component = Component { first: device.first, last: device.last, product: device.identity.product(default) };
+    let bus_specific = u32::from(widths.nibble()) | if device.little_endian { 0x80 } else { 0 };
+    if device.msi {
+        return Record::MsiMaster { flags: 0, bus_specific, component };
+    }
+    Record::Device(sdb::Device { abi_class: device.abi_class, abi_major: 1, abi_minor: 0, bus_specific, component })
+}
+
+fn synthesis_record(synthesis: &SynthesisDescription) -> Record {
+    let mut commit = [0; 16];
+    for (place, byte) in commit.iter_mut().zip(synthesis.commit.bytes()) {
+        *place = byte;
+    }
+    Record::Synthesis(Synthesis {
+        name: Text::new(&synthesis.name),
+        commit,
+        tool: Text::new(&synthesis.tool),
+        tool_version: 0,
+        date: synthesis.date,
+        user: Text::new(&synthesis.user),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        match Description::parse(text).and_then(|description| description.build().map(drop)) {
+            Ok(()) => panic!("accepted: {text}"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn the_timing_receiver_that_ships_can_be_built() {
+        let bus = Description::timing_receiver().build().unwrap();
+        assert!(bus.regions.len() > 6);
+    }
+
+    #[test]
+    fn wrong_descriptions_say_what_is_wrong() {
+        let memory = |first: u64, last: u64| format!("[[device]]\nkind = \"memory\"\nfirst = {first}\nlast = {last}\n");
+        assert!(error("nonsense").contains("nonsense"));
+        assert!(error("[[device]]\nkind = \"toaster\"\nfirst = 0\nlast = 1").contains("toaster"));
+        assert!(error(&format!("{}{}", memory(0, 0xff), memory(0x80, 0x17f))).contains("0x80 to 0x17f are taken"));
+        assert!(error(&memory(8, 4)).contains("not a range"));
+        assert!(error(&memory(0, 1 << 31)).contains("bytes of memory"));
+        let outside = format!(
+            "[[bridge]]\nfirst = 0\nlast = 0xfff\n{}",
+            memory(0, 0x1000).replace("[[device]]", "[[bridge.device]]")
+        );
+        assert!(error(&outside).contains("inside 0x1000"));
+        let width = "[[device]]\nkind = \"memory\"\nfirst = 0\nlast = 255\nwidths = [12]";
+        assert!(error(width).contains("12 is not"));
+    }
+
+    #[test]
+    fn a_table_finds_its_own_place_between_the_devices() {
+        let text = "[[device]]\nkind = \"memory\"\nfirst = 0\nlast = 0xffff\n[[device]]\nkind = \"memory\"\nfirst = 0x20000\nlast = 0x2ffff\n";
+        assert_eq!(Description::parse(text).unwrap().build().unwrap().sdb_root, 0x10000);
+        let full = "[[bridge]]\nfirst = 0\nlast = 0xff\n[[bridge.device]]\nkind = \"memory\"\nfirst = 0\nlast = 0xff\n";
+        assert!(error(full).contains("no gap"));
+    }
+}

@@ -1,0 +1,234 @@
+//! What can be put on the emulated bus.
+
+use daqmeter_wire::etherbone::{Endian, Width};
+
+use super::BusError;
+
+/// A device on the bus. Offsets are in bytes from its first address and aligned to the size.
+pub trait Device: Send {
+    /// Reads `size` bytes.
+    ///
+    /// # Errors
+    /// When the device refuses or does not answer.
+    fn read(&mut self, offset: u64, size: Width, tai_ns: u64) -> Result<u64, BusError>;
+
+    /// Writes `size` bytes.
+    ///
+    /// # Errors
+    /// When the device refuses or does not answer.
+    fn write(&mut self, offset: u64, size: Width, value: u64, tai_ns: u64) -> Result<(), BusError>;
+}
+
+/// A value out of memory; none beyond its end.
+#[inline]
+pub(crate) fn load(bytes: &[u8], offset: u64, size: Width, endian: Endian) -> Option<u64> {
+    let at = usize::try_from(offset).ok()?;
+    let found = bytes.get(at..at.checked_add(size.bytes())?)?;
+    Some(match (size, endian) {
+        (Width::W32, Endian::Big) => u64::from(u32::from_be_bytes(found.try_into().expect("4 bytes"))),
+        (_, Endian::Big) => found.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)),
+        (_, Endian::Little) => found.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)),
+    })
+}
+
+/// A value into memory; none beyond its end.
+#[inline]
+pub(crate) fn store(bytes: &mut [u8], offset: u64, size: Width, endian: Endian, value: u64) -> Option<()> {
+    let at = usize::try_from(offset).ok()?;
+    let place = bytes.get_mut(at..at.checked_add(size.bytes())?)?;
+    match endian {
+        Endian::Big => place.copy_from_slice(&value.to_be_bytes()[8 - size.bytes()..]),
+        Endian::Little => place.copy_from_slice(&value.to_le_bytes()[..size.bytes()]),
+    }
+    Some(())
+}
+
+/// 32-bit registers are read and written whole.
+fn whole(size: Width) -> Result<(), BusError> {
+    if size == Width::W32 { Ok(()) } else { Err(BusError::Refused) }
+}
+
+fn low32(value: u64) -> u64 {
+    value & 0xFFFF_FFFF
+}
+
+/// The time registers of the event-condition-action unit: TAI in ns since 1970, high word at 0x18, low word at 0x1C. The two
+/// are separate reads and nothing latches, so the low word may roll over between them: readers must cope.
+#[derive(Debug, Default)]
+pub(crate) struct Eca;
+
+/// Offset of the high word of the time.
+pub const ECA_TIME_HI: u64 = 0x18;
+/// Offset of the low word of the time.
+pub const ECA_TIME_LO: u64 = 0x1C;
+
+impl Device for Eca {
+    fn read(&mut self, offset: u64, size: Width, tai_ns: u64) -> Result<u64, BusError> {
+        whole(size)?;
+        Ok(match offset {
+            ECA_TIME_HI => tai_ns >> 32,
+            ECA_TIME_LO => low32(tai_ns),
+            _ => 0,
+        })
+    }
+
+    fn write(&mut self, _offset: u64, size: Width, _value: u64, _tai_ns: u64) -> Result<(), BusError> {
+        whole(size)
+    }
+}
+
+/// A timestamp latch. The register map of GSI's unit is not in the sources of this emulation; this one has what the study's
+/// cycle needs: 0x00 (read) a bit for each channel with a stamp, 0x04 (write) latch a channel now, 0x08 and 0x0C (read) high
+/// and low word of the oldest stamp, 0x10 (write) drop it.
+#[derive(Debug, Default)]
+pub(crate) struct Tlu {
+    latched: std::collections::VecDeque<u64>,
+}
+
+/// Offset of the ready bits.
+pub const TLU_READY: u64 = 0x00;
+/// Offset that latches the time when written.
+pub const TLU_LATCH: u64 = 0x04;
+/// Offset of the high word of the oldest stamp.
+pub const TLU_HI: u64 = 0x08;
+/// Offset of the low word of the oldest stamp.
+pub const TLU_LO: u64 = 0x0C;
+/// Offset that drops the oldest stamp when written.
+pub const TLU_POP: u64 = 0x10;
+
+/// Stamps that the latch holds.
+const TLU_DEPTH: usize = 256;
+
+impl Device for Tlu {
+    fn read(&mut self, offset: u64, size: Width, _tai_ns: u64) -> Result<u64, BusError> {
+        whole(size)?;
+        let oldest = self.latched.front().copied().unwrap_or(0);
+        Ok(match offset {
+            TLU_READY => u64::from(!self.latched.is_empty()),
+            TLU_HI => oldest >> 32,
+            TLU_LO => low32(oldest),
+            _ => 0,
+        })
+    }
+
+    fn write(&mut self, offset: u64, size: Width, _value: u64, tai_ns: u64) -> Result<(), BusError> {
+        whole(size)?;
+        match offset {
+            TLU_LATCH if self.latched.len() < TLU_DEPTH => self.latched.push_back(tai_ns),
+            TLU_POP => drop(self.latched.pop_front()),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// What may be done with a register.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Permission {
+    /// Both.
+    #[default]
+    ReadWrite,
+    /// Writes are refused.
+    ReadOnly,
+    /// Reads are refused.
+    WriteOnly,
+    /// Everything is refused: a register that always raises the error line.
+    Faulty,
+    /// Nothing ever answers: the bus timeout ends the access.
+    Silent,
+}
+
+/// One 32-bit register.
+#[derive(Clone, Copy, Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Register {
+    /// Offset in bytes.
+    pub offset: u64,
+    /// Value at the start.
+    #[serde(default)]
+    pub value: u32,
+    /// What may be done with it.
+    #[serde(default)]
+    pub access: Permission,
+}
+
+/// A block of 32-bit registers; what is not one of them is refused.
+#[derive(Debug)]
+pub(crate) struct Registers(pub(crate) Vec<Register>);
+
+impl Registers {
+    fn at(&mut self, offset: u64, size: Width) -> Result<&mut Register, BusError> {
+        whole(size)?;
+        let register = self.0.iter_mut().find(|register| register.offset == offset).ok_or(BusError::Refused)?;
+        match register.access {
+            Permission::Silent => Err(BusError::Timeout),
+            Permission::Faulty => Err(BusError::Refused),
+            _ => Ok(register),
+        }
+    }
+}
+
+impl Device for Registers {
+    fn read(&mut self, offset: u64, size: Width, _tai_ns: u64) -> Result<u64, BusError> {
+        let register = self.at(offset, size)?;
+        if register.access == Permission::WriteOnly { Err(BusError::Refused) } else { Ok(register.value.into()) }
+    }
+
+    fn write(&mut self, offset: u64, size: Width, value: u64, _tai_ns: u64) -> Result<(), BusError> {
+        let register = self.at(offset, size)?;
+        if register.access == Permission::ReadOnly {
+            return Err(BusError::Refused);
+        }
+        register.value = u32::try_from(low32(value)).expect("32 bits");
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_eca_gives_the_time_in_two_words() {
+        let tai_ns = 0x1234_5678_9abc_def0;
+        let read = |offset| Eca.read(offset, Width::W32, tai_ns);
+        assert_eq!((read(ECA_TIME_HI), read(ECA_TIME_LO)), (Ok(0x1234_5678), Ok(0x9abc_def0)));
+        assert_eq!(Eca.read(ECA_TIME_HI, Width::W8, 0), Err(BusError::Refused));
+    }
+
+    #[test]
+    fn the_latch_keeps_stamps_in_order() {
+        let mut tlu = Tlu::default();
+        for tai_ns in [7, 9] {
+            tlu.write(TLU_LATCH, Width::W32, 1, tai_ns).unwrap();
+        }
+        let mut oldest = || {
+            let read = (tlu.read(TLU_READY, Width::W32, 0), tlu.read(TLU_LO, Width::W32, 0));
+            tlu.write(TLU_POP, Width::W32, 1, 0).unwrap();
+            read
+        };
+        assert_eq!(oldest(), (Ok(1), Ok(7)));
+        assert_eq!(oldest(), (Ok(1), Ok(9)));
+        assert_eq!(oldest(), (Ok(0), Ok(0)));
+    }
+
+    #[test]
+    fn registers_obey_their_permissions() {
+        let register = |offset, access| Register { offset, value: 5, access };
+        let mut registers = Registers(vec![
+            register(0, Permission::ReadWrite),
+            register(4, Permission::ReadOnly),
+            register(8, Permission::WriteOnly),
+            register(12, Permission::Faulty),
+            register(16, Permission::Silent),
+        ]);
+        let mut outcome = |offset| (registers.write(offset, Width::W32, 6, 0), registers.read(offset, Width::W32, 0));
+        assert_eq!(outcome(0), (Ok(()), Ok(6)));
+        assert_eq!(outcome(4), (Err(BusError::Refused), Ok(5)));
+        assert_eq!(outcome(8), (Ok(()), Err(BusError::Refused)));
+        assert_eq!(outcome(12), (Err(BusError::Refused), Err(BusError::Refused)));
+        assert_eq!(outcome(16), (Err(BusError::Timeout), Err(BusError::Timeout)));
+        assert_eq!(outcome(20), (Err(BusError::Refused), Err(BusError::Refused)));
+    }
+}

@@ -1,0 +1,145 @@
+//! How a conversation begins: the probe, and what both sides settle on.
+
+use std::time::Duration;
+
+use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_wire::etherbone::message::PROBE_BYTES;
+use daqmeter_wire::etherbone::{Layout, Probe, Widths, litex};
+
+use super::{Client, Dialect, Flights, Options, Outcome, Outgoing, as_ns};
+use crate::EbError;
+use crate::address::Address;
+use crate::transport::{self, Framing, RECEIVE_BYTES, Transport};
+
+/// How long a LiteX server on TCP is given to say its banner; others say nothing.
+const BANNER_WAIT: Duration = Duration::from_millis(300);
+
+impl Client {
+    /// Opens a conversation with the slave at an address.
+    ///
+    /// # Errors
+    /// When the way cannot be opened, nobody answers, or there is no width in common.
+    pub fn open(address: &Address, options: &Options) -> Result<Client, EbError> {
+        let transport = transport::open(address, options.dialect, options.probe_timeout)?;
+        Client::over(transport, options, &address.to_string())
+    }
+
+    /// Opens a conversation over a transport; the name is for messages.
+    ///
+    /// # Errors
+    /// When nobody answers, or there is no width in common.
+    pub fn over(mut transport: Box<dyn Transport>, options: &Options, name: &str) -> Result<Client, EbError> {
+        let layout = match options.dialect {
+            Dialect::Gsi => probe(transport.as_mut(), options, name)?,
+            Dialect::Litex => litex_hello(transport.as_mut(), options, name)?,
+        };
+        let window_bytes = options.window_bytes.unwrap_or(transport.window_bytes());
+        // An answer may be as late as the deadline once more; a second at least.
+        let late_ns = as_ns(options.timeout.max(Duration::from_secs(1)));
+        Ok(Client {
+            framing: transport.framing(),
+            transport,
+            layout,
+            options: options.clone(),
+            flights: Flights::new(options.window_cycles, window_bytes, late_ns),
+            outgoing: Outgoing::default(),
+            received: vec![0; RECEIVE_BYTES].into_boxed_slice(),
+            partial: Vec::new(),
+            outcome: Outcome::default(),
+            now_ns: monotonic_ns(),
+            litex_counter: 0,
+        })
+    }
+}
+
+/// Asks for the slave's widths, as often as allowed.
+fn probe(transport: &mut dyn Transport, options: &Options, name: &str) -> Result<Layout, EbError> {
+    if options.probes == 0 {
+        return without_probe(transport, options);
+    }
+    let mut buffer = vec![0; RECEIVE_BYTES];
+    let mut heard = Vec::new();
+    for attempt in 0..options.probes {
+        // An id that an earlier conversation did not use.
+        #[allow(clippy::cast_possible_truncation, reason = "any 32 bits do")]
+        let id = (monotonic_ns() >> 4) as u32 ^ attempt << 28;
+        let probe = Probe { response: false, address: options.address, data: options.data, id };
+        // A stream carries its probe once: a second one would be taken for a record by the C slave.
+        if attempt == 0 || transport.framing() != Framing::Stream {
+            transport.send(&probe.emit(), &[PROBE_BYTES])?;
+        }
+        let deadline_ns = monotonic_ns() + as_ns(options.probe_timeout);
+        loop {
+            let left_ns = deadline_ns.saturating_sub(monotonic_ns());
+            if left_ns == 0 {
+                break;
+            }
+            let Some(arrived) = transport.receive(&mut buffer, Duration::from_nanos(left_ns))? else { continue };
+            let answer = match transport.framing() {
+                Framing::Datagram { .. } => buffer[..arrived.bytes]
+                    .chunks(arrived.segment_bytes)
+                    .filter_map(|datagram| Probe::parse(datagram).ok())
+                    .find(|answer| answer.response && answer.id == id),
+                Framing::Stream => {
+                    heard.extend_from_slice(&buffer[..arrived.bytes]);
+                    if heard.len() < PROBE_BYTES {
+                        continue;
+                    }
+                    Some(Probe::parse(&heard[..PROBE_BYTES])?).filter(|answer| answer.response)
+                }
+            };
+            if let Some(answer) = answer {
+                return settle(options, answer);
+            }
+        }
+    }
+    Err(EbError::NoAnswer { address: name.to_owned(), probes: options.probes, each: options.probe_timeout })
+}
+
+fn settle(options: &Options, slave: Probe) -> Result<Layout, EbError> {
+    let common = |ours: Widths, theirs: Widths| ours.and(theirs).widest();
+    match (common(options.address, slave.address), common(options.data, slave.data)) {
+        (Some(address), Some(data)) => Ok(Layout { address, data }),
+        _ => Err(EbError::Width {
+            our_address: options.address,
+            our_data: options.data,
+            address: slave.address,
+            data: slave.data,
+        }),
+    }
+}
+
+fn without_probe(transport: &dyn Transport, options: &Options) -> Result<Layout, EbError> {
+    if transport.framing() == Framing::Stream {
+        return Err(EbError::Unsupported("a stream begins with a probe: ask for at least one (-r 1)".to_owned()));
+    }
+    match (options.address.single(), options.data.single()) {
+        (Some(address), Some(data)) => Ok(Layout { address, data }),
+        _ => Err(EbError::Unsupported(
+            "without a probe there must be exactly one address and one data width (-a 32 -d 32 -r 0)".to_owned(),
+        )),
+    }
+}
+
+/// Boards of this dialect answer a probe of their own; servers on TCP say a banner first, or nothing.
+fn litex_hello(transport: &mut dyn Transport, options: &Options, name: &str) -> Result<Layout, EbError> {
+    let mut buffer = vec![0; RECEIVE_BYTES];
+    if transport.framing() == Framing::Stream {
+        // Whatever comes before a request is a banner.
+        transport.receive(&mut buffer, BANNER_WAIT)?;
+        return Ok(Layout::L32);
+    }
+    for _ in 0..options.probes {
+        transport.send(&litex::probe(), &[litex::PROBE_BYTES])?;
+        if let Some(arrived) = transport.receive(&mut buffer, options.probe_timeout)?
+            && daqmeter_wire::etherbone::Header::parse(&buffer[..arrived.bytes])
+                .is_ok_and(|header| header.probe_response)
+        {
+            return Ok(Layout::L32);
+        }
+    }
+    if options.probes == 0 {
+        return Ok(Layout::L32);
+    }
+    Err(EbError::NoAnswer { address: name.to_owned(), probes: options.probes, each: options.probe_timeout })
+}

@@ -1,0 +1,22 @@
+//! Etherbone: Wishbone over UDP, TCP and character devices, from both ends, and what it costs.
+//!
+//! ```text
+//! Address -> Transport (udp, tcp, dev, tunnel, emulated; Faulty around any) -> Client -> cycles, scan
+//!                                  |
+//! Description -> Bus -> Slave -> Server (many clients, one loop)
+//! ```
+//!
+//! Begin with [`client`]; [`slave`] is the other end without its sockets. The format is in `daqmeter-wire`.
+
+pub mod address;
+pub mod bus;
+pub mod client;
+mod error;
+pub mod link;
+pub mod slave;
+pub mod transport;
+
+pub use address::{Address, Family, Host};
+pub use client::{Client, Dialect, Done, Options, Outcome, Pipeline};
+pub use error::EbError;
+pub use slave::Slave;

@@ -1,0 +1,166 @@
+//! UDP, in batches where the kernel takes them.
+
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use daqmeter_sys::net;
+use daqmeter_wire::etherbone::DATAGRAM_BYTES;
+
+use super::{Arrived, Framing, Transport};
+use crate::address::{Family, Host};
+use crate::{Dialect, EbError};
+
+/// A connected UDP socket: the kernel drops what comes from elsewhere.
+pub(super) struct Udp {
+    socket: UdpSocket,
+    /// The receive timeout that the socket has now.
+    wait: Option<Duration>,
+    /// False once the path has refused a batch.
+    batches: bool,
+    to: String,
+}
+
+/// Requests on their way at once. Answers are not longer, and both ends' socket buffers (212,992 bytes by default, of which the
+/// kernel books 2304 for a datagram of 1472) hold twice this.
+const WINDOW_BYTES: usize = 64 * 1024;
+
+impl Udp {
+    pub(super) fn connect(host: &Host, family: Family, dialect: Dialect) -> Result<Udp, EbError> {
+        let mut last = None;
+        for to in host.resolve(family)? {
+            let any = if to.is_ipv4() { "0.0.0.0" } else { "::" };
+            let bind = |port: u16| UdpSocket::bind((any, port));
+            // LiteX boards answer to the port that they listen on, whoever asked.
+            let socket = match dialect {
+                Dialect::Litex => bind(to.port()).or_else(|_| bind(0)),
+                Dialect::Gsi => bind(0),
+            };
+            match socket.and_then(|socket| socket.connect(to).map(|()| socket)) {
+                Ok(socket) => {
+                    net::enable_gro(socket.as_fd());
+                    return Ok(Udp { socket, wait: None, batches: true, to: to.to_string() });
+                }
+                Err(error) => last = Some((to, error)),
+            }
+        }
+        let (to, error) = last.expect("resolving gives at least one address");
+        Err(EbError::io(format!("cannot send to {to}"))(error))
+    }
+
+    fn send_one(&self, bytes: &[u8]) -> io::Result<()> {
+        // A refusal that ICMP reported for an earlier datagram: this one was not sent, so it is tried once more.
+        match self.socket.send(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => self.socket.send(bytes).map(drop),
+            other => other.map(drop),
+        }
+    }
+
+    /// Sends equal datagrams, the last perhaps shorter, in one call.
+    fn send_batch(&mut self, bytes: &[u8], segment_bytes: usize) -> io::Result<()> {
+        if self.batches && segment_bytes < bytes.len() {
+            match net::send(self.socket.as_fd(), bytes, segment_bytes, None) {
+                Ok(_) => return Ok(()),
+                // EINVAL, EIO: this path (a tunnel, an old driver) takes no batches.
+                Err(error) if matches!(error.raw_os_error(), Some(22 | 5)) => self.batches = false,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(error) => return Err(error),
+            }
+        }
+        bytes.chunks(segment_bytes).try_for_each(|datagram| self.send_one(datagram))
+    }
+}
+
+impl Transport for Udp {
+    fn framing(&self) -> Framing {
+        Framing::Datagram { most_bytes: DATAGRAM_BYTES }
+    }
+
+    fn window_bytes(&self) -> usize {
+        WINDOW_BYTES
+    }
+
+    fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError> {
+        let (mut rest, mut left) = (bytes, lengths);
+        while let Some(&segment) = left.first() {
+            let (count, batch_bytes) = batch(left);
+            let (now, later) = rest.split_at(batch_bytes);
+            self.send_batch(now, segment).map_err(EbError::io(format!("cannot send to {}", self.to)))?;
+            (rest, left) = (later, &left[count..]);
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
+        let now = wait.is_zero();
+        // Changing the timeout is a call of its own: it is kept while it is near enough.
+        if !now && self.wait.is_none_or(|set| set > wait || set < wait / 2) {
+            self.socket.set_read_timeout(Some(wait)).map_err(EbError::io("cannot set a timeout"))?;
+            self.wait = Some(wait);
+        }
+        match net::receive(self.socket.as_fd(), buffer, !now) {
+            Ok(received) => Ok(Some(Arrived { bytes: received.bytes, segment_bytes: received.segment_bytes.max(1) })),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => Ok(None),
+                io::ErrorKind::ConnectionRefused => {
+                    Err(EbError::Address(format!("{} refuses: nothing listens on that port", self.to)))
+                }
+                _ => Err(EbError::io(format!("cannot receive from {}", self.to))(error)),
+            },
+        }
+    }
+}
+
+/// How many of the first lengths make a batch, and their bytes: equal ones and one shorter, within the kernel's limits.
+pub(crate) fn batch(lengths: &[usize]) -> (usize, usize) {
+    let segment = lengths[0];
+    let (mut count, mut bytes) = (0, 0);
+    for &length in lengths.iter().take(net::MOST_SEGMENTS) {
+        if length > segment || bytes + length > net::MOST_BATCH_BYTES {
+            break;
+        }
+        count += 1;
+        bytes += length;
+        if length < segment {
+            break;
+        }
+    }
+    (count.max(1), bytes.max(segment))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_datagrams_make_a_batch_that_a_shorter_one_ends() {
+        assert_eq!(batch(&[100, 100, 40, 100]), (3, 240));
+        assert_eq!(batch(&[40, 100]), (1, 40));
+        assert_eq!(batch(&[1472; 100]), (44, 44 * 1472));
+        assert_eq!(batch(&[8; 100]), (64, 512));
+    }
+
+    #[test]
+    fn every_datagram_arrives_whatever_the_lengths() {
+        let listener = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let host = Host { name: "127.0.0.1".to_owned(), port };
+        let mut udp = Udp::connect(&host, Family::Any, Dialect::Gsi).unwrap();
+        let lengths = [300, 300, 20, 500, 10, 10, 10];
+        udp.send(&vec![7; lengths.iter().sum()], &lengths).unwrap();
+        let mut buffer = [0; 2000];
+        let found: Vec<usize> = lengths.iter().map(|_| listener.recv(&mut buffer).unwrap()).collect();
+        assert_eq!(found, lengths);
+    }
+
+    #[test]
+    fn a_port_where_nothing_listens_refuses() {
+        let unused = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let host = Host { name: "127.0.0.1".to_owned(), port: unused };
+        let mut udp = Udp::connect(&host, Family::Any, Dialect::Gsi).unwrap();
+        udp.send(b"probe", &[5]).unwrap();
+        let error = udp.receive(&mut [0; 64], Duration::from_secs(5)).unwrap_err();
+        assert!(error.to_string().contains("nothing listens"), "{error}");
+    }
+}

@@ -1,0 +1,218 @@
+//! An emulated bridge with an emulated timing receiver behind it, all in the calling thread: the link decides when a request
+//! arrives, the bus how long it takes, the link again when the answer is back; the client waits for that moment.
+//!
+//! What is measured through it is the model's time with the client's own costs on top, without those of a kernel.
+
+use std::time::Duration;
+
+use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_wire::etherbone::DATAGRAM_BYTES;
+use serde::Deserialize;
+
+use super::faulty::{OnTheWay, wait_until};
+use super::{Arrived, Framing, Transport};
+use crate::EbError;
+use crate::bus::{Description, Timing};
+use crate::link::{Link, LinkProfile};
+use crate::slave::{Slave, Stream};
+
+/// The bridges that ship with daqmeter.
+const BRIDGES: &str = include_str!("../../profiles/bridges.toml");
+
+/// A bridge between a host and the bus of a timing receiver.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bridge {
+    /// Name in `emu/<name>`.
+    pub name: String,
+    /// What it stands for, and where its numbers come from.
+    pub about: String,
+    /// True for a character device, false for datagrams.
+    #[serde(default)]
+    pub stream: bool,
+    /// From the client to the bus.
+    #[serde(default)]
+    pub request: LinkProfile,
+    /// From the bus to the client.
+    #[serde(default)]
+    pub reply: LinkProfile,
+    /// The bus behind it.
+    #[serde(default)]
+    pub timing: Timing,
+}
+
+/// A bridge that cannot be emulated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BridgeError(String);
+
+impl From<BridgeError> for EbError {
+    fn from(error: BridgeError) -> Self {
+        EbError::Unsupported(error.0)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BridgeFile {
+    bridge: Vec<Bridge>,
+}
+
+/// The bridges that ship with daqmeter.
+pub fn bridges() -> Vec<Bridge> {
+    Bridge::parse(BRIDGES).expect("ships with the binary and is tested")
+}
+
+impl Bridge {
+    /// Reads bridges from TOML.
+    ///
+    /// # Errors
+    /// When it is not TOML, does not have these fields, or has numbers that cannot be meant.
+    pub fn parse(text: &str) -> Result<Vec<Bridge>, BridgeError> {
+        let file: BridgeFile =
+            toml::from_str(text).map_err(|error| BridgeError(error.to_string().trim_end().to_owned()))?;
+        for bridge in &file.bridge {
+            for (way, link) in [("request", bridge.request), ("reply", bridge.reply)] {
+                let fault = |why: String| BridgeError(format!("bridge `{}`, {way}: {why}", bridge.name));
+                link.check().map_err(fault)?;
+                if bridge.stream && (link.loss > 0.0 || link.duplicate > 0.0 || link.reorder > 0.0) {
+                    return Err(fault("a stream neither loses nor reorders".to_owned()));
+                }
+            }
+        }
+        Ok(file.bridge)
+    }
+
+    /// A bridge by its name, or the first one of a TOML file.
+    ///
+    /// # Errors
+    /// When there is none of that name, or the file cannot be read.
+    pub fn named(name: &str) -> Result<Bridge, BridgeError> {
+        if std::path::Path::new(name).extension().is_some_and(|extension| extension == "toml") {
+            let text =
+                std::fs::read_to_string(name).map_err(|error| BridgeError(format!("cannot read {name}: {error}")))?;
+            let found = Bridge::parse(&text).map_err(|error| BridgeError(format!("{name}: {error}")))?;
+            return found.into_iter().next().ok_or_else(|| BridgeError(format!("{name}: no [[bridge]] in it")));
+        }
+        let all = bridges();
+        let names: Vec<&str> = all.iter().map(|bridge| bridge.name.as_str()).collect();
+        let unknown =
+            BridgeError(format!("no bridge `{name}`; there are {}, or a file ending in .toml", names.join(", ")));
+        all.into_iter().find(|bridge| bridge.name == name).ok_or(unknown)
+    }
+
+    /// The way to an emulated timing receiver behind this bridge.
+    ///
+    /// # Errors
+    /// Never for the receiver that ships with daqmeter.
+    pub fn transport(&self) -> Result<Box<dyn Transport>, EbError> {
+        let mut bus = Description::timing_receiver().build()?;
+        bus.set_timing(self.timing);
+        Ok(Box::new(Emulated::new(self, Slave::new(bus))))
+    }
+}
+
+/// The way to a slave in the same thread.
+pub struct Emulated {
+    slave: Slave,
+    stream: Option<Stream>,
+    request: Link,
+    reply: Link,
+    on_the_way: OnTheWay,
+    answer: Vec<u8>,
+}
+
+impl Emulated {
+    /// Puts a bridge in front of a slave.
+    pub fn new(bridge: &Bridge, slave: Slave) -> Emulated {
+        Emulated {
+            slave,
+            stream: bridge.stream.then(Stream::default),
+            request: Link::new(bridge.request, 1),
+            reply: Link::new(bridge.reply, 2),
+            on_the_way: OnTheWay::default(),
+            answer: Vec::new(),
+        }
+    }
+
+    fn deliver(&mut self, now_ns: u64, message: &[u8]) -> Result<(), EbError> {
+        use crate::link::Fate;
+        let arrivals = match self.request.carry(now_ns, message.len()) {
+            Fate::Lost => return Ok(()),
+            Fate::Arrives(at_ns) => [Some(at_ns), None],
+            Fate::Twice(first_ns, second_ns) => [Some(first_ns), Some(second_ns)],
+        };
+        for arrives_ns in arrivals.into_iter().flatten() {
+            self.answer.clear();
+            let ready_ns = match &mut self.stream {
+                None => self.slave.datagram(arrives_ns, message, &mut self.answer),
+                Some(stream) => stream
+                    .feed(&mut self.slave, arrives_ns, message, &mut self.answer)
+                    .map_err(|fault| EbError::Unsupported(format!("the emulated slave ended the stream: {fault}")))?,
+            };
+            if !self.answer.is_empty() {
+                self.on_the_way.put(self.reply.carry(ready_ns, self.answer.len()), &self.answer);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Transport for Emulated {
+    fn framing(&self) -> Framing {
+        if self.stream.is_some() { Framing::Stream } else { Framing::Datagram { most_bytes: DATAGRAM_BYTES } }
+    }
+
+    fn window_bytes(&self) -> usize {
+        64 * 1024
+    }
+
+    fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError> {
+        let now_ns = monotonic_ns();
+        let mut rest = bytes;
+        for &length in lengths {
+            let (message, later) = rest.split_at(length);
+            self.deliver(now_ns, message)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
+        let now_ns = monotonic_ns();
+        let until_ns = now_ns.saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
+        if self.on_the_way.is_empty() {
+            wait_until(until_ns);
+            return Ok(None);
+        }
+        let next_ns = self.on_the_way.next_ns().unwrap_or(until_ns).min(until_ns);
+        wait_until(next_ns);
+        let bytes = self.on_the_way.take(next_ns, buffer);
+        Ok(bytes.map(|bytes| Arrived { bytes, segment_bytes: bytes.max(1) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bridges_that_ship_are_sound_and_have_different_names() {
+        let all = bridges();
+        let mut names: Vec<&String> = all.iter().map(|bridge| &bridge.name).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all.len());
+        assert!(Bridge::named("scu-pcie-2018").is_ok());
+    }
+
+    #[test]
+    fn wrong_bridges_say_what_is_wrong() {
+        let error = Bridge::named("warp").unwrap_err().to_string();
+        assert!(error.contains("no bridge `warp`") && error.contains("scu-pcie-2018"), "{error}");
+        assert!(Bridge::named("absent.toml").unwrap_err().to_string().contains("cannot read"));
+        let lossy = "[[bridge]]\nname = \"x\"\nabout = \"\"\nstream = true\nrequest = { loss = 0.5 }";
+        assert!(Bridge::parse(lossy).unwrap_err().to_string().contains("neither loses"));
+        assert!(Bridge::parse("[[bridge]]\nspeed = 1").unwrap_err().to_string().contains("speed"));
+    }
+}

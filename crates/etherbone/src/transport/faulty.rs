@@ -1,0 +1,160 @@
+//! A link around any transport: what is sent and what comes is delayed, paced, lost, doubled and reordered.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use daqmeter_sys::clock::monotonic_ns;
+
+use super::{Arrived, Framing, RECEIVE_BYTES, Transport};
+use crate::EbError;
+use crate::link::{Fate, Link, LinkCounts, LinkProfile};
+
+/// Messages on their way, by arrival and then by the order in which they were sent. Buffers are used again.
+#[derive(Default)]
+pub(super) struct OnTheWay {
+    messages: BTreeMap<(u64, u64), Vec<u8>>,
+    spare: Vec<Vec<u8>>,
+    sent: u64,
+}
+
+impl OnTheWay {
+    /// Puts a message on its way according to its fate.
+    pub(super) fn put(&mut self, fate: Fate, bytes: &[u8]) {
+        let arrivals = match fate {
+            Fate::Lost => return,
+            Fate::Arrives(at) => [Some(at), None],
+            Fate::Twice(first, second) => [Some(first), Some(second)],
+        };
+        for at in arrivals.into_iter().flatten() {
+            let mut buffer = self.spare.pop().unwrap_or_default();
+            buffer.extend_from_slice(bytes);
+            self.messages.insert((at, self.sent), buffer);
+            self.sent += 1;
+        }
+    }
+
+    /// When the next one arrives.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.messages.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Takes the next one into the buffer, if it has arrived by now; returns its length.
+    pub(super) fn take(&mut self, now_ns: u64, buffer: &mut [u8]) -> Option<usize> {
+        if self.next_ns()? > now_ns {
+            return None;
+        }
+        let (_, mut message) = self.messages.pop_first()?;
+        let bytes = message.len().min(buffer.len());
+        buffer[..bytes].copy_from_slice(&message[..bytes]);
+        message.clear();
+        self.spare.push(message);
+        Some(bytes)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+}
+
+/// Waits until a monotonic time: sleeps while it is far, then spins, for a sleep ends tens of microseconds late.
+pub(super) fn wait_until(time_ns: u64) {
+    const SPIN_NS: u64 = 150_000;
+    loop {
+        let left_ns = time_ns.saturating_sub(monotonic_ns());
+        match left_ns {
+            0 => return,
+            0..=SPIN_NS => std::hint::spin_loop(),
+            _ => std::thread::sleep(Duration::from_nanos(left_ns - SPIN_NS)),
+        }
+    }
+}
+
+/// A transport behind a link.
+pub struct Faulty<T> {
+    inner: T,
+    request: Link,
+    reply: Link,
+    outbox: OnTheWay,
+    inbox: OnTheWay,
+    scratch: Vec<u8>,
+}
+
+impl<T: Transport> Faulty<T> {
+    /// Puts a link with these two directions around a transport.
+    ///
+    /// # Errors
+    /// When the numbers cannot be meant, or a stream is to lose, double or reorder bytes.
+    pub fn new(inner: T, request: LinkProfile, reply: LinkProfile, seed: u64) -> Result<Faulty<T>, EbError> {
+        for profile in [request, reply] {
+            profile.check().map_err(EbError::Unsupported)?;
+            let spoils = profile.loss > 0.0 || profile.duplicate > 0.0 || profile.reorder > 0.0;
+            if spoils && inner.framing() == Framing::Stream {
+                return Err(EbError::Unsupported(
+                    "a stream neither loses nor reorders: give it delay and rate only".to_owned(),
+                ));
+            }
+        }
+        let links = (Link::new(request, seed), Link::new(reply, seed.wrapping_add(1)));
+        let (outbox, inbox) = (OnTheWay::default(), OnTheWay::default());
+        Ok(Faulty { inner, request: links.0, reply: links.1, outbox, inbox, scratch: vec![0; RECEIVE_BYTES] })
+    }
+
+    /// What the two directions did.
+    pub fn counts(&self) -> (LinkCounts, LinkCounts) {
+        (self.request.counts, self.reply.counts)
+    }
+
+    /// Hands over what is due, and takes what has come; waits for that at most so long.
+    fn pump(&mut self, wait: Duration) -> Result<(), EbError> {
+        let now_ns = monotonic_ns();
+        let mut datagram = [0; RECEIVE_BYTES];
+        while let Some(bytes) = self.outbox.take(now_ns, &mut datagram) {
+            self.inner.send(&datagram[..bytes], &[bytes])?;
+        }
+        if let Some(arrived) = self.inner.receive(&mut self.scratch, wait)? {
+            let now_ns = monotonic_ns();
+            for message in self.scratch[..arrived.bytes].chunks(arrived.segment_bytes.max(1)) {
+                self.inbox.put(self.reply.carry(now_ns, message.len()), message);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<T: Transport> Transport for Faulty<T> {
+    fn framing(&self) -> Framing {
+        self.inner.framing()
+    }
+
+    fn window_bytes(&self) -> usize {
+        self.inner.window_bytes()
+    }
+
+    fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError> {
+        let now_ns = monotonic_ns();
+        let mut rest = bytes;
+        for &length in lengths {
+            let (message, later) = rest.split_at(length);
+            self.outbox.put(self.request.carry(now_ns, length), message);
+            rest = later;
+        }
+        self.pump(Duration::ZERO)
+    }
+
+    fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
+        let until_ns = monotonic_ns().saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
+        loop {
+            let now_ns = monotonic_ns();
+            if let Some(bytes) = self.inbox.take(now_ns, buffer) {
+                return Ok(Some(Arrived { bytes, segment_bytes: bytes.max(1) }));
+            }
+            if now_ns >= until_ns {
+                return Ok(None);
+            }
+            let next_ns = [self.outbox.next_ns(), self.inbox.next_ns()].into_iter().flatten().fold(until_ns, u64::min);
+            let left = Duration::from_nanos(next_ns.saturating_sub(now_ns));
+            // Waiting in the transport is coarse; near the next event it is asked without waiting.
+            self.pump(if left > Duration::from_millis(1) { left - Duration::from_millis(1) } else { Duration::ZERO })?;
+        }
+    }
+}

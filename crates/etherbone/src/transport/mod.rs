@@ -1,0 +1,78 @@
+//! Ways to a slave. A transport carries bytes; it knows nothing of what they mean.
+
+mod datagram;
+mod emulated;
+mod faulty;
+mod stream;
+mod tunnel;
+
+use std::time::Duration;
+
+use crate::address::Address;
+use crate::{Dialect, EbError};
+
+pub use emulated::{Bridge, BridgeError, Emulated, bridges};
+pub use faulty::Faulty;
+pub(crate) use tunnel::{connect_tcp, read_frame};
+
+/// Most bytes that one receive brings: an IP datagram's, or a batch of them.
+pub const RECEIVE_BYTES: usize = 1 << 16;
+
+/// How a transport keeps messages apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// Each message is a datagram of at most so many bytes.
+    Datagram {
+        /// Most bytes of a datagram.
+        most_bytes: usize,
+    },
+    /// Bytes without borders.
+    Stream,
+}
+
+/// What came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// Bytes in the buffer.
+    pub bytes: usize,
+    /// Bytes of each datagram but perhaps the last; on a stream equal to `bytes`.
+    pub segment_bytes: usize,
+}
+
+/// A way to a slave, full duplex.
+pub trait Transport: Send {
+    /// How messages are kept apart.
+    fn framing(&self) -> Framing;
+
+    /// Most bytes of requests that should be on their way at once, so that no buffer on the way overflows.
+    fn window_bytes(&self) -> usize;
+
+    /// Sends datagrams that lie one after the other in `bytes`, of the given lengths; on a stream the lengths do not matter.
+    /// A stream may take only part: the rest waits in the transport until the next call.
+    ///
+    /// # Errors
+    /// When the way is broken.
+    fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError>;
+
+    /// Waits for bytes, at most so long; `None` for the time says that nothing came. A time of zero looks and does not wait.
+    ///
+    /// # Errors
+    /// When the way is broken or the other side closed it.
+    fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError>;
+}
+
+/// Opens the way to an address.
+///
+/// # Errors
+/// When a name does not resolve, a device cannot be opened, a connection is refused, a bridge is not known.
+pub fn open(address: &Address, dialect: Dialect, timeout: Duration) -> Result<Box<dyn Transport>, EbError> {
+    Ok(match address {
+        Address::Udp(family, host) => Box::new(datagram::Udp::connect(host, *family, dialect)?),
+        Address::Tcp(family, host) => Box::new(stream::Tcp::connect(host, *family, timeout)?),
+        Address::Dev(name) => Box::new(stream::Dev::open(name)?),
+        Address::Tunnel { family, proxy, target } => {
+            Box::new(tunnel::Tunnel::connect(proxy, *family, target, timeout)?)
+        }
+        Address::Emulated(bridge) => Bridge::named(bridge)?.transport()?,
+    })
+}

@@ -1,0 +1,394 @@
+//! Datagrams in batches, and waiting for many descriptors.
+//!
+//! `socket2` makes and configures the sockets; here is what it does not have. A batch of equal datagrams crosses the kernel as
+//! one buffer (`UDP_SEGMENT`, `UDP_GRO`; Documentation/networking/segmentation-offloads.rst). quinn-udp does the same, but
+//! makes the socket non-blocking and adds two control messages to each datagram, which a blocking round trip would pay for.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use socket2::SockAddr;
+
+/// Most datagrams that the kernel takes as one batch (`UDP_MAX_SEGMENTS` of kernels before 6.9).
+pub const MOST_SEGMENTS: usize = 64;
+/// Most bytes that the kernel takes as one batch: an IPv4 datagram's 65,535 less the headers.
+pub const MOST_BATCH_BYTES: usize = 65_507;
+
+/// Room for the control messages used here: each is a header and one integer.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+/// A received batch.
+#[derive(Debug)]
+pub struct Received {
+    /// Bytes in the buffer.
+    pub bytes: usize,
+    /// Bytes of each datagram but perhaps the last; equal to `bytes` when there is only one.
+    pub segment_bytes: usize,
+    /// True when the buffer was too small for the datagram.
+    pub truncated: bool,
+}
+
+/// Lets the kernel deliver consecutive datagrams of one sender as one buffer. False where the kernel cannot (before 5.0).
+pub fn enable_gro(socket: BorrowedFd<'_>) -> bool {
+    set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
+}
+
+/// Takes the congestion control of one TCP socket; the host's default may be unfit for loopback.
+///
+/// # Errors
+/// When the kernel does not have it.
+pub fn set_congestion_control(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(name.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: pointer and length are those of `name`, which outlives the call.
+    let done = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_ptr().cast(), length)
+    };
+    check(done).map(drop)
+}
+
+fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("4");
+    // SAFETY: the pointer is to an int that outlives the call, the length is its own.
+    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), length) };
+    check(done).map(drop)
+}
+
+fn check(done: libc::c_int) -> io::Result<libc::c_int> {
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) }
+}
+
+fn check_size(done: libc::ssize_t) -> io::Result<usize> {
+    usize::try_from(done).map_err(|_| io::Error::last_os_error())
+}
+
+/// Receives a datagram or a batch, and where it came from. `wait` false returns `WouldBlock` when there is none.
+///
+/// # Errors
+/// Those of `recvmsg(2)`.
+pub fn receive_from(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> io::Result<(Received, SockAddr)> {
+    let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
+    // SAFETY: the closure fills the storage and its length by recvmsg, which the kernel does for every datagram.
+    let (received, from) = unsafe {
+        SockAddr::try_init(|storage, length| {
+            let received = receive_into(socket, buffer, flags, storage.cast(), *length)?;
+            *length = received.1;
+            Ok(received.0)
+        })
+    }?;
+    Ok((received, from))
+}
+
+/// Receives a datagram or a batch on a connected socket.
+///
+/// # Errors
+/// Those of `recvmsg(2)`; `WouldBlock` after the socket's receive timeout, or at once when not to wait.
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> io::Result<Received> {
+    let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
+    receive_into(socket, buffer, flags, std::ptr::null_mut(), 0).map(|(received, _)| received)
+}
+
+fn receive_into(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    flags: i32,
+    name: *mut libc::c_void,
+    name_bytes: libc::socklen_t,
+) -> io::Result<(Received, libc::socklen_t)> {
+    let mut control = Control([0; 64]);
+    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: an all-zero msghdr is a valid empty one.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = name;
+    message.msg_namelen = name_bytes;
+    message.msg_iov = &raw mut vector;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len();
+    // SAFETY: every pointer of `message` is to memory of the stated length that outlives the call.
+    let bytes = check_size(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) })?;
+    let segment_bytes = segment_of(&message).filter(|&segment| segment > 0 && segment < bytes).unwrap_or(bytes);
+    let truncated = message.msg_flags & libc::MSG_TRUNC != 0;
+    Ok((Received { bytes, segment_bytes, truncated }, message.msg_namelen))
+}
+
+/// The segment size of a batch, from its control message.
+fn segment_of(message: &libc::msghdr) -> Option<usize> {
+    // SAFETY: the kernel filled the control buffer and its length; CMSG_* walk within that.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while let Some(control) = header.as_ref() {
+            if control.cmsg_level == libc::SOL_UDP && control.cmsg_type == libc::UDP_GRO {
+                let value: libc::c_int = libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned();
+                return usize::try_from(value).ok();
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+    None
+}
+
+/// Sends a datagram, or a batch of datagrams of `segment_bytes` each (the last may be shorter), to an address or, on a
+/// connected socket, to its peer.
+///
+/// # Errors
+/// Those of `sendmsg(2)`. `EINVAL` or `EIO` for a batch means that the path does not take batches.
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], segment_bytes: usize, to: Option<&SockAddr>) -> io::Result<usize> {
+    let mut control = Control([0; 64]);
+    let mut vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: an all-zero msghdr is a valid empty one.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    if let Some(to) = to {
+        message.msg_name = to.as_ptr().cast_mut().cast();
+        message.msg_namelen = to.len();
+    }
+    message.msg_iov = &raw mut vector;
+    message.msg_iovlen = 1;
+    if segment_bytes < bytes.len() {
+        let segment = u16::try_from(segment_bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        message.msg_control = control.0.as_mut_ptr().cast();
+        // SAFETY: the control buffer is aligned and has room for one message with a u16 (24 bytes of 64).
+        unsafe {
+            message.msg_controllen = libc::CMSG_SPACE(2) as usize;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_UDP;
+            (*header).cmsg_type = libc::UDP_SEGMENT;
+            (*header).cmsg_len = libc::CMSG_LEN(2) as usize;
+            libc::CMSG_DATA(header).cast::<u16>().write_unaligned(segment);
+        }
+    }
+    // SAFETY: every pointer of `message` is to memory of the stated length that outlives the call; the kernel only reads.
+    check_size(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
+}
+
+/// Sends on a stream without waiting.
+///
+/// # Errors
+/// Those of `send(2)`; `WouldBlock` when the buffer is full.
+pub fn send_now(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: pointer and length are those of `bytes`.
+    check_size(unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) })
+}
+
+/// What a descriptor is ready for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// Bytes, an end or an error can be read.
+    pub read: bool,
+    /// Bytes can be written.
+    pub write: bool,
+}
+
+/// Waits until one descriptor is ready for what is wanted, by `ppoll(2)`; none waits for ever. All false after the timeout.
+///
+/// # Errors
+/// Those of `ppoll(2)`; an interrupted call counts as the timeout.
+pub fn wait_ready(fd: BorrowedFd<'_>, wanted: Readiness, timeout: Option<Duration>) -> io::Result<Readiness> {
+    let events = if wanted.read { libc::POLLIN } else { 0 } | if wanted.write { libc::POLLOUT } else { 0 };
+    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    let time = timeout.map(timespec);
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: one entry, as the count says; the time is null or valid; no signal mask.
+    match check(unsafe { libc::ppoll(&raw mut entry, 1, time, std::ptr::null()) }) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Readiness::default()),
+        Err(error) => return Err(error),
+    }
+    let broken = entry.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0;
+    Ok(Readiness {
+        read: entry.revents & libc::POLLIN != 0 || broken,
+        write: entry.revents & libc::POLLOUT != 0 || broken,
+    })
+}
+
+/// Waits with `select(2)` until the descriptor can be read: the loop that the raw ping-pong of the C tools uses. False after
+/// the timeout.
+///
+/// # Errors
+/// Those of `select(2)`, and descriptors above 1023, which select cannot express.
+pub fn select_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
+    let raw = fd.as_raw_fd();
+    if usize::try_from(raw).map_or(true, |raw| raw >= libc::FD_SETSIZE) {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    let seconds = libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX);
+    let mut time = libc::timeval { tv_sec: seconds, tv_usec: timeout.subsec_micros().into() };
+    // SAFETY: an all-zero fd_set is empty; the descriptor is below FD_SETSIZE; all pointers are valid or null.
+    let ready = unsafe {
+        let mut set: libc::fd_set = std::mem::zeroed();
+        libc::FD_SET(raw, &raw mut set);
+        libc::select(raw + 1, &raw mut set, std::ptr::null_mut(), std::ptr::null_mut(), &raw mut time)
+    };
+    match check(ready) {
+        Ok(ready) => Ok(ready > 0),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
+}
+
+/// Readiness of many descriptors, level-triggered, with a timeout in nanoseconds. (mio is edge-triggered, which costs one more
+/// call per datagram to see `WouldBlock`; polling arms a timer descriptor in each wait.)
+#[derive(Debug)]
+pub struct Epoll {
+    epoll: OwnedFd,
+    events: Vec<libc::epoll_event>,
+}
+
+impl Epoll {
+    /// An empty set.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn new() -> io::Result<Epoll> {
+        // SAFETY: takes no pointers.
+        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
+        let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Epoll { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; 64] })
+    }
+
+    fn control(&self, operation: i32, fd: RawFd, key: u64, wanted: Readiness) -> io::Result<()> {
+        let bits = if wanted.read { libc::EPOLLIN } else { 0 } | if wanted.write { libc::EPOLLOUT } else { 0 };
+        let mut event = libc::epoll_event { events: bits.cast_unsigned(), u64: key };
+        // SAFETY: the event is valid and is only read.
+        check(unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) }).map(drop)
+    }
+
+    /// Watches one more descriptor; events carry the key.
+    ///
+    /// # Errors
+    /// When it is watched already or cannot be.
+    pub fn add(&self, fd: &impl AsFd, key: u64, wanted: Readiness) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd.as_fd().as_raw_fd(), key, wanted)
+    }
+
+    /// Changes what is wanted of a descriptor.
+    ///
+    /// # Errors
+    /// When it is not watched.
+    pub fn change(&self, fd: &impl AsFd, key: u64, wanted: Readiness) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd.as_fd().as_raw_fd(), key, wanted)
+    }
+
+    /// Waits, at most for the timeout, and gives each ready descriptor's key to the closure. Descriptors leave the set when
+    /// they are closed.
+    ///
+    /// # Errors
+    /// Those of `epoll_pwait2(2)`; an interrupted call counts as the timeout.
+    pub fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<(u64, Readiness)>) -> io::Result<()> {
+        ready.clear();
+        let time = timeout.map(timespec);
+        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let most = i32::try_from(self.events.len()).expect("64");
+        // SAFETY: room for `most` events; the time is null or valid; no signal mask, so its size does not matter.
+        let count = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.epoll.as_raw_fd(),
+                self.events.as_mut_ptr(),
+                most,
+                time,
+                std::ptr::null::<libc::sigset_t>(),
+                8_usize,
+            )
+        };
+        let count = match usize::try_from(count) {
+            Ok(count) => count,
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) };
+            }
+        };
+        ready.extend(self.events[..count].iter().map(|event| {
+            let bits = event.events.cast_signed();
+            let broken = bits & (libc::EPOLLERR | libc::EPOLLHUP) != 0;
+            let readiness =
+                Readiness { read: bits & libc::EPOLLIN != 0 || broken, write: bits & libc::EPOLLOUT != 0 || broken };
+            (event.u64, readiness)
+        }));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    fn pair() -> (UdpSocket, UdpSocket) {
+        let (a, b) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        a.connect(b.local_addr().unwrap()).unwrap();
+        (a, b)
+    }
+
+    #[test]
+    fn a_batch_arrives_as_one_buffer_where_both_ends_take_batches() {
+        let (a, b) = pair();
+        assert!(enable_gro(b.as_fd()));
+        let bytes: Vec<u8> = (0..250).collect();
+        assert_eq!(send(a.as_fd(), &bytes, 100, None).unwrap(), 250);
+        let mut buffer = vec![0; 65536];
+        let (received, from) = receive_from(b.as_fd(), &mut buffer, true).unwrap();
+        assert_eq!((received.bytes, received.segment_bytes, received.truncated), (250, 100, false));
+        assert_eq!(buffer[..250], bytes);
+        assert_eq!(from.as_socket().unwrap(), a.local_addr().unwrap());
+    }
+
+    #[test]
+    fn a_batch_arrives_as_datagrams_where_the_receiver_takes_none() {
+        let (a, b) = pair();
+        send(a.as_fd(), &[7; 250], 100, None).unwrap();
+        let mut buffer = [0; 1000];
+        let sizes: Vec<usize> = (0..3).map(|_| receive(b.as_fd(), &mut buffer, true).unwrap().bytes).collect();
+        assert_eq!(sizes, [100, 100, 50]);
+        let nothing = receive(b.as_fd(), &mut buffer, false).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_datagram_longer_than_the_buffer_is_said_to_be_cut() {
+        let (a, b) = pair();
+        a.send(&[1; 100]).unwrap();
+        let received = receive(b.as_fd(), &mut [0; 10], true).unwrap();
+        assert!(received.truncated);
+    }
+
+    #[test]
+    fn readiness_is_told_by_every_way_of_waiting() {
+        let (a, b) = pair();
+        let read = Readiness { read: true, write: false };
+        let soon = Some(Duration::from_millis(1));
+        assert_eq!(wait_ready(b.as_fd(), read, soon).unwrap(), Readiness::default());
+        assert!(!select_readable(b.as_fd(), Duration::ZERO).unwrap());
+        let mut epoll = Epoll::new().unwrap();
+        epoll.add(&b, 42, read).unwrap();
+        let mut ready = Vec::new();
+        epoll.wait(soon, &mut ready).unwrap();
+        assert!(ready.is_empty());
+        a.send(b"x").unwrap();
+        assert!(wait_ready(b.as_fd(), read, None).unwrap().read);
+        assert!(select_readable(b.as_fd(), Duration::from_secs(1)).unwrap());
+        epoll.wait(None, &mut ready).unwrap();
+        assert_eq!(ready, [(42, read)]);
+        epoll.change(&b, 43, Readiness { read: true, write: true }).unwrap();
+        epoll.wait(None, &mut ready).unwrap();
+        assert_eq!(ready, [(43, Readiness { read: true, write: true })]);
+    }
+
+    #[test]
+    fn congestion_control_is_set_per_socket() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(set_congestion_control(listener.as_fd(), "reno").is_ok());
+        assert!(set_congestion_control(listener.as_fd(), "no-such").is_err());
+    }
+}
