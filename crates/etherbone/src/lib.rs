@@ -13,10 +13,14 @@ pub mod bus;
 pub mod client;
 mod error;
 pub mod link;
+pub mod scan;
+pub mod server;
 pub mod slave;
 pub mod transport;
+pub mod tunnel;
 
 pub use address::{Address, Family, Host};
 pub use client::{Client, Dialect, Done, Options, Outcome, Pipeline};
 pub use error::EbError;
+pub use server::{Server, ServerOptions};
 pub use slave::Slave;

@@ -18,7 +18,7 @@ use daqmeter_wire::etherbone::cycle::{Check, Op, Space, encode, tag_of};
 use daqmeter_wire::etherbone::{Flags, Header, Lanes, Layout, Record, Width, Widths, WireError};
 
 use crate::EbError;
-use crate::transport::{Framing, RECEIVE_BYTES, Transport};
+use crate::transport::{Framing, Transport};
 use flights::Flights;
 pub use flights::{Counts, Done};
 

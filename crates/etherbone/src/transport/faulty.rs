@@ -63,7 +63,7 @@ pub(super) fn wait_until(time_ns: u64) {
         let left_ns = time_ns.saturating_sub(monotonic_ns());
         match left_ns {
             0 => return,
-            0..=SPIN_NS => std::hint::spin_loop(),
+            1..=SPIN_NS => std::hint::spin_loop(),
             _ => std::thread::sleep(Duration::from_nanos(left_ns - SPIN_NS)),
         }
     }

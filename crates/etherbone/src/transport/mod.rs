@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::address::Address;
 use crate::{Dialect, EbError};
 
+pub(crate) use datagram::batch;
 pub use emulated::{Bridge, BridgeError, Emulated, bridges};
 pub use faulty::Faulty;
 pub(crate) use tunnel::{connect_tcp, read_frame};

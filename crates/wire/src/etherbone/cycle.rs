@@ -369,11 +369,11 @@ mod tests {
                     seen.push(Op { address, value: lanes.take(value), lanes, space: space(Flags::WCA), write: true });
                 }
             }
-            if let Some((back, addresses)) = record.read_block() {
-                if tag_of(back) == Some((0x8000, false)) {
-                    let read = |address| Op { address, value: 0, lanes, space: space(Flags::RCA), write: false };
-                    seen.extend(addresses.map(read));
-                }
+            if let Some((back, addresses)) = record.read_block()
+                && tag_of(back) == Some((0x8000, false))
+            {
+                let read = |address| Op { address, value: 0, lanes, space: space(Flags::RCA), write: false };
+                seen.extend(addresses.map(read));
             }
             rest = after;
         }

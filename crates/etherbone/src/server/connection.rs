@@ -1,0 +1,173 @@
+//! One stream client of the server.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use daqmeter_sys::net::Readiness;
+use daqmeter_sys::tty::Pty;
+
+use crate::slave::{Slave, Stream};
+
+/// Unsent answers beyond which a client is no longer read from.
+const MOST_BACKLOG_BYTES: usize = 1 << 20;
+
+/// What a stream client is connected by.
+pub(super) enum Io {
+    Tcp(TcpStream),
+    Pty(Pty),
+    File(File),
+}
+
+impl AsFd for Io {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Io::Tcp(stream) => stream.as_fd(),
+            Io::Pty(pty) => pty.master.as_fd(),
+            Io::File(file) => file.as_fd(),
+        }
+    }
+}
+
+impl Io {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Io::Tcp(stream) => stream.read(buffer),
+            Io::Pty(pty) => pty.master.read(buffer),
+            Io::File(file) => file.read(buffer),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Io::Tcp(stream) => stream.write(bytes),
+            Io::Pty(pty) => pty.master.write(bytes),
+            Io::File(file) => file.write(bytes),
+        }
+    }
+}
+
+/// Why a connection ended; nothing to say when the client closed it.
+pub(super) struct Ended(pub(super) Option<String>);
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Self {
+        Ended(Some(error.to_string()))
+    }
+}
+
+pub(super) struct Connection {
+    pub(super) io: Io,
+    pub(super) peer: String,
+    stream: Stream,
+    /// Answers that the client has not taken.
+    backlog: Vec<u8>,
+    /// What the loop watches now.
+    pub(super) watched: Readiness,
+    /// When the banner is due, until something was heard.
+    pub(super) banner_at_ns: Option<u64>,
+    /// Since when the rest of a cycle is owed.
+    pub(super) owes_since_ns: Option<u64>,
+    /// Answers that wait for their time.
+    pub(super) delayed: usize,
+    /// When the last of them is due.
+    pub(super) last_due_ns: u64,
+}
+
+impl Connection {
+    pub(super) fn tcp(stream: TcpStream, peer: String, banner_at_ns: Option<u64>) -> Connection {
+        Connection { banner_at_ns, ..Connection::device(Io::Tcp(stream), peer) }
+    }
+
+    pub(super) fn device(io: Io, peer: String) -> Connection {
+        Connection {
+            io,
+            peer,
+            stream: Stream::default(),
+            backlog: Vec::new(),
+            watched: Readiness { read: true, write: false },
+            banner_at_ns: None,
+            owes_since_ns: None,
+            delayed: 0,
+            last_due_ns: 0,
+        }
+    }
+
+    /// True for what stays when a client leaves.
+    pub(super) fn is_device(&self) -> bool {
+        !matches!(self.io, Io::Tcp(_))
+    }
+
+    /// Forgets half a cycle.
+    pub(super) fn reset(&mut self) {
+        self.stream = Stream::default();
+        self.owes_since_ns = None;
+    }
+
+    pub(super) fn wants_to_read(&self) -> bool {
+        self.backlog.len() < MOST_BACKLOG_BYTES
+    }
+
+    pub(super) fn wanted(&self) -> Readiness {
+        Readiness { read: self.wants_to_read(), write: !self.backlog.is_empty() }
+    }
+
+    /// Reads what has come and executes the cycles that are whole. Returns when the answers are ready.
+    pub(super) fn read(
+        &mut self,
+        slave: &mut Slave,
+        now_ns: u64,
+        buffer: &mut [u8],
+        answer: &mut Vec<u8>,
+    ) -> Result<u64, Ended> {
+        let bytes = match self.io.read(buffer) {
+            Ok(0) => return Err(Ended(None)),
+            Ok(bytes) => bytes,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                return Ok(now_ns);
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(Ended(None)),
+            Err(error) => return Err(error.into()),
+        };
+        self.banner_at_ns = None;
+        let ready_ns = self.stream.feed(slave, now_ns, &buffer[..bytes], answer);
+        let owes = self.stream.is_waiting();
+        self.owes_since_ns = owes.then(|| self.owes_since_ns.unwrap_or(now_ns));
+        match ready_ns {
+            Ok(ready_ns) => Ok(ready_ns),
+            // A device stays: what comes next may be a client that speaks the protocol.
+            Err(_) if self.is_device() => {
+                self.reset();
+                Ok(now_ns)
+            }
+            Err(fault) => Err(Ended(Some(fault.to_string()))),
+        }
+    }
+
+    /// Sends bytes behind those that wait already.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> Result<(), Ended> {
+        let mut fresh = bytes;
+        while self.backlog.is_empty() && !fresh.is_empty() {
+            match self.io.write(fresh) {
+                Ok(taken) => fresh = &fresh[taken..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if gone(&error) => return Err(Ended(None)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.backlog.extend_from_slice(fresh);
+        Ok(())
+    }
+
+    /// Sends what waits, as far as it is taken.
+    pub(super) fn flush(&mut self) -> Result<(), Ended> {
+        let waiting = std::mem::take(&mut self.backlog);
+        self.send(&waiting)
+    }
+}
+
+fn gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}

@@ -1,0 +1,92 @@
+//! The UDP side of the server: batches in, batches out.
+
+use std::os::fd::AsFd;
+
+use daqmeter_sys::net;
+use socket2::SockAddr;
+
+use super::{Destination, Server};
+use crate::transport::batch;
+
+/// Batches taken from one socket before others have their turn.
+const TURNS: usize = 16;
+/// A datagram of this length is likely to be followed by another.
+const LONG_BYTES: usize = 1024;
+
+impl Server {
+    pub(super) fn serve_datagrams(&mut self, now_ns: u64, socket: usize) {
+        for _ in 0..TURNS {
+            let received = net::receive_from(self.udp[socket].as_fd(), &mut self.buffer, false);
+            let Ok((received, from)) = received else { return };
+            self.answer.clear();
+            self.lengths.clear();
+            let mut delayed = false;
+            let buffer = std::mem::take(&mut self.buffer);
+            for request in buffer[..received.bytes].chunks(received.segment_bytes.max(1)) {
+                let before = self.answer.len();
+                let ready_ns = self.slave.datagram(now_ns, request, &mut self.answer);
+                if self.answer.len() > before {
+                    self.lengths.push(self.answer.len() - before);
+                }
+                if ready_ns > now_ns {
+                    delayed = true;
+                    self.delay_datagram(ready_ns, socket, &from);
+                }
+            }
+            self.buffer = buffer;
+            if !delayed && !self.answer.is_empty() {
+                let (answer, lengths) = (std::mem::take(&mut self.answer), std::mem::take(&mut self.lengths));
+                self.send_datagrams(socket, &answer, &lengths, &self.target(from));
+                (self.answer, self.lengths) = (answer, lengths);
+            }
+            self.tell_accesses();
+            if received.bytes < LONG_BYTES {
+                return;
+            }
+        }
+    }
+
+    /// Queues what is in the answer until it is ready.
+    fn delay_datagram(&mut self, ready_ns: u64, socket: usize, from: &SockAddr) {
+        // Answers of this batch that were ready at once go out first.
+        let last = self.lengths.pop().unwrap_or(0);
+        let late = self.answer.split_off(self.answer.len() - last);
+        if !self.answer.is_empty() {
+            let (answer, lengths) = (std::mem::take(&mut self.answer), std::mem::take(&mut self.lengths));
+            self.send_datagrams(socket, &answer, &lengths, &self.target(from.clone()));
+        }
+        self.lengths.clear();
+        self.answer = late;
+        if !self.answer.is_empty() {
+            self.delay(ready_ns, Destination::Datagram { socket, to: self.target(from.clone()) });
+        }
+    }
+
+    /// Where the answer to a datagram goes.
+    fn target(&self, from: SockAddr) -> SockAddr {
+        match (self.options.reply_port, from.as_socket()) {
+            (Some(port), Some(mut address)) => {
+                address.set_port(port);
+                address.into()
+            }
+            _ => from,
+        }
+    }
+
+    /// Sends answers; what the network does not take is lost, as datagrams are, and the client's deadline sees it.
+    pub(super) fn send_datagrams(&mut self, socket: usize, answers: &[u8], lengths: &[usize], to: &SockAddr) {
+        let fd = self.udp[socket].as_fd();
+        let (mut rest, mut left) = (answers, lengths);
+        while let Some(&segment) = left.first() {
+            let (count, bytes) = batch(left);
+            let (now, later) = rest.split_at(bytes);
+            if net::send(fd, now, segment, Some(to)).is_err() && count > 1 {
+                // This path takes no batches.
+                for datagram in now.chunks(segment) {
+                    let _ = net::send(fd, datagram, datagram.len(), Some(to));
+                }
+            }
+            (rest, left) = (later, &left[count..]);
+        }
+    }
+}

@@ -1,0 +1,547 @@
+//! The server: one loop, many clients, UDP and TCP, IPv4 and IPv6, both framings and both dialects on one port.
+//!
+//! Nothing in the loop waits for one client: sockets do not block, half cycles wait in their connection, answers that a client
+//! does not take fill its own buffer until it is no longer read from, answers that are not ready yet wait in a queue.
+
+mod connection;
+mod datagrams;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::net::{Epoll, Readiness};
+use daqmeter_sys::{affinity, tty};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::EbError;
+use crate::address::Address;
+use crate::bus::Access;
+use crate::slave::{Counts, Slave};
+use connection::{Connection, Ended};
+
+/// How to serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerOptions {
+    /// Addresses to listen on; a family that the host lacks is left out, unless it is the only one.
+    pub bind: Vec<IpAddr>,
+    /// Port for UDP and TCP; 0 takes a free one.
+    pub port: u16,
+    /// Answer datagrams to this port of the asker instead of the one it sent from, as LiteEth does.
+    pub reply_port: Option<u16>,
+    /// Say a banner to TCP clients that are silent for so long: LiteX clients wait for one.
+    pub banner_after: Option<Duration>,
+    /// How long the rest of a cycle is waited for.
+    pub cycle_timeout: Duration,
+    /// Serve a pseudo-terminal too.
+    pub pty: bool,
+    /// Serve this way too, by connecting to it: `tcp/...` or `dev/...`.
+    pub passive: Option<Address>,
+    /// Most TCP connections.
+    pub most_connections: usize,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        ServerOptions {
+            bind: vec![IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
+            port: daqmeter_wire::etherbone::PORT,
+            reply_port: None,
+            banner_after: Some(Duration::from_millis(100)),
+            cycle_timeout: Duration::from_secs(5),
+            pty: false,
+            passive: None,
+            most_connections: 10_000,
+        }
+    }
+}
+
+impl ServerOptions {
+    /// On the loopback interface only, at a free port.
+    pub fn loopback() -> ServerOptions {
+        ServerOptions { bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)], port: 0, ..ServerOptions::default() }
+    }
+}
+
+/// What a server has to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A bus access, if the slave keeps a log.
+    Access(Access),
+    /// A stream began.
+    Connected(String),
+    /// A stream ended, and why, if it was not the client's wish.
+    Ended(String, Option<String>),
+}
+
+/// Where an answer goes that is not ready yet.
+enum Destination {
+    Datagram { socket: usize, to: SockAddr },
+    Connection(u64),
+}
+
+/// Numbers of descriptors in the loop.
+const WAKE: u64 = 0;
+const FIRST_UDP: u64 = 1;
+const FIRST_TCP: u64 = 100;
+const FIRST_CONNECTION: u64 = 1000;
+
+/// How often connections are looked through for clients that owe something.
+const SWEEP: Duration = Duration::from_millis(50);
+
+/// A listening server.
+pub struct Server {
+    slave: Slave,
+    options: ServerOptions,
+    epoll: Epoll,
+    udp: Vec<UdpSocket>,
+    tcp: Vec<TcpListener>,
+    connections: BTreeMap<u64, Connection>,
+    next_connection: u64,
+    delayed: BTreeMap<(u64, u64), (Destination, Vec<u8>)>,
+    delayed_count: u64,
+    next_sweep_ns: u64,
+    buffer: Vec<u8>,
+    answer: Vec<u8>,
+    lengths: Vec<usize>,
+    waker: Arc<UnixStream>,
+    woken: UnixStream,
+    stop: Arc<AtomicBool>,
+    log: Option<Box<dyn FnMut(Event) + Send>>,
+    pty_path: Option<String>,
+}
+
+/// Room for what a stream or a batch of datagrams brings at once.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+impl Server {
+    /// Listens.
+    ///
+    /// # Errors
+    /// When a port is in use or an address cannot be had.
+    pub fn bind(slave: Slave, options: ServerOptions) -> Result<Server, EbError> {
+        let epoll = Epoll::new().map_err(EbError::io("cannot make an epoll set"))?;
+        let (waker, woken) = UnixStream::pair().map_err(EbError::io("cannot make a socket pair"))?;
+        epoll.add(&woken, WAKE, READ).map_err(EbError::io("epoll"))?;
+        let mut server = Server {
+            slave,
+            epoll,
+            udp: Vec::new(),
+            tcp: Vec::new(),
+            connections: BTreeMap::new(),
+            next_connection: FIRST_CONNECTION,
+            delayed: BTreeMap::new(),
+            delayed_count: 0,
+            next_sweep_ns: 0,
+            buffer: vec![0; BUFFER_BYTES],
+            answer: Vec::new(),
+            lengths: Vec::new(),
+            waker: Arc::new(waker),
+            woken,
+            stop: Arc::default(),
+            log: None,
+            pty_path: None,
+            options,
+        };
+        server.listen()?;
+        server.serve_devices()?;
+        Ok(server)
+    }
+
+    fn listen(&mut self) -> Result<(), EbError> {
+        let mut port = self.options.port;
+        let mut refused = None;
+        for ip in self.options.bind.clone() {
+            match listen_on(ip, port) {
+                Ok((udp, tcp)) => {
+                    port = udp.local_addr().map_err(EbError::io("cannot read a port"))?.port();
+                    self.epoll.add(&udp, FIRST_UDP + self.udp.len() as u64, READ).map_err(EbError::io("epoll"))?;
+                    self.epoll.add(&tcp, FIRST_TCP + self.tcp.len() as u64, READ).map_err(EbError::io("epoll"))?;
+                    self.udp.push(udp);
+                    self.tcp.push(tcp);
+                }
+                Err(error) => {
+                    // A host without IPv6 is served on IPv4; a port in use is not passed over.
+                    let absent = matches!(error.raw_os_error(), Some(97 | 99));
+                    let fault = EbError::io(format!("cannot listen on {}", SocketAddr::new(ip, port)))(error);
+                    if !absent {
+                        return Err(fault);
+                    }
+                    refused = Some(fault);
+                }
+            }
+        }
+        match refused {
+            Some(fault) if self.udp.is_empty() => Err(fault),
+            _ => Ok(()),
+        }
+    }
+
+    fn serve_devices(&mut self) -> Result<(), EbError> {
+        if self.options.pty {
+            let pty = tty::open_pty()?;
+            self.pty_path = Some(pty.path.clone());
+            let path = pty.path.clone();
+            self.add(Connection::device(connection::Io::Pty(pty), path))?;
+        }
+        match self.options.passive.clone() {
+            None => Ok(()),
+            Some(Address::Tcp(family, host)) => {
+                let stream = crate::transport::connect_tcp(&host, family, Duration::from_secs(5))?;
+                let name = format!("{}/{}", host.name, host.port);
+                stream.set_nonblocking(true).map_err(EbError::io("cannot set O_NONBLOCK"))?;
+                // Here the other side speaks first, and no banner is due.
+                self.add(Connection::device(connection::Io::Tcp(stream), name))
+            }
+            Some(Address::Dev(name)) => {
+                let path = format!("/dev/{name}");
+                let open = std::fs::OpenOptions::new().read(true).write(true).open(&path);
+                let file = open.map_err(EbError::io(format!("cannot open {path}")))?;
+                tty::make_raw(file.as_fd())?;
+                tty::set_nonblocking(file.as_fd())?;
+                self.add(Connection::device(connection::Io::File(file), path))
+            }
+            Some(other) => {
+                Err(EbError::Unsupported(format!("{other} is not a stream that can be served (tcp/..., dev/...)")))
+            }
+        }
+    }
+
+    /// Tells events to a closure, from the loop's thread.
+    pub fn set_log(&mut self, log: impl FnMut(Event) + Send + 'static) {
+        self.log = Some(Box::new(log));
+    }
+
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        let address = self.udp.first().and_then(|socket| socket.local_addr().ok());
+        address.map_or(0, |address| address.port())
+    }
+
+    /// The path of the pseudo-terminal, if one is served.
+    pub fn pty_path(&self) -> Option<&str> {
+        self.pty_path.as_deref()
+    }
+
+    /// What ends the loop from another thread.
+    pub fn stopper(&self) -> Stopper {
+        Stopper { stop: self.stop.clone(), waker: self.waker.clone() }
+    }
+
+    /// What the slave did.
+    pub fn counts(&self) -> Counts {
+        self.slave.counts
+    }
+
+    /// Serves in a thread of its own, pinned if a CPU is given; otherwise it runs where its maker may.
+    ///
+    /// # Errors
+    /// When the CPU cannot be had.
+    pub fn spawn(mut self, cpu: Option<u32>) -> Result<Running, EbError> {
+        let (port, stopper) = (self.port(), self.stopper());
+        let (ready, pinned) = std::sync::mpsc::channel();
+        let body = move || {
+            let placed = cpu.map_or(Ok(()), |cpu| affinity::pin_to(cpu).map(drop));
+            let serve = placed.is_ok();
+            // The maker waits for this, so it is there to hear it.
+            let _ = ready.send(placed);
+            if serve { self.run().map(|()| self.counts()) } else { Ok(self.counts()) }
+        };
+        let thread = std::thread::Builder::new().name("eb-server".to_owned()).spawn(body);
+        let thread = thread.map_err(EbError::io("cannot start a thread"))?;
+        let running = Running { port, stopper, thread: Some(thread) };
+        match pinned.recv() {
+            Ok(Ok(())) => Ok(running),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(EbError::Unsupported("the server's thread ended at once".to_owned())),
+        }
+    }
+
+    /// Serves until stopped.
+    ///
+    /// # Errors
+    /// When waiting itself fails; what goes wrong with one client ends that client only.
+    pub fn run(&mut self) -> Result<(), EbError> {
+        let mut ready = Vec::new();
+        while !self.stop.load(Ordering::Acquire) {
+            let timeout = self.timeout();
+            self.epoll.wait(timeout, &mut ready).map_err(EbError::io("cannot wait"))?;
+            let now_ns = monotonic_ns();
+            for &(key, readiness) in &ready {
+                self.serve(now_ns, key, readiness);
+            }
+            if !self.delayed.is_empty() {
+                self.send_due();
+            }
+            if now_ns >= self.next_sweep_ns && !self.connections.is_empty() {
+                self.sweep(now_ns);
+            }
+        }
+        Ok(())
+    }
+
+    /// How long the loop may wait.
+    fn timeout(&self) -> Option<Duration> {
+        let sweep_ns = if self.connections.is_empty() { None } else { Some(self.next_sweep_ns) };
+        let due_ns = self.delayed.first_key_value().map(|((due_ns, _), _)| *due_ns);
+        let next_ns = [sweep_ns, due_ns].into_iter().flatten().min()?;
+        let left_ns = next_ns.saturating_sub(monotonic_ns());
+        // Wake-ups come late by tens of microseconds: what is due sooner is spun for.
+        Some(Duration::from_nanos(if due_ns == Some(next_ns) { left_ns.saturating_sub(60_000) } else { left_ns }))
+    }
+
+    fn serve(&mut self, now_ns: u64, key: u64, readiness: Readiness) {
+        match key {
+            // The byte said that there is something to look at; the loop's condition does.
+            WAKE => drop(io::Read::read(&mut &self.woken, &mut [0; 16])),
+            FIRST_UDP..FIRST_TCP => {
+                self.serve_datagrams(now_ns, usize::try_from(key - FIRST_UDP).expect("few sockets"))
+            }
+            FIRST_TCP..FIRST_CONNECTION => self.accept(now_ns, usize::try_from(key - FIRST_TCP).expect("few sockets")),
+            key => self.serve_connection(now_ns, key, readiness),
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        if let Some(log) = &mut self.log {
+            log(event);
+        }
+    }
+
+    fn tell_accesses(&mut self) {
+        if let (true, Some(log)) = (self.slave.log, &mut self.log) {
+            for access in self.slave.accesses.drain(..) {
+                log(Event::Access(access));
+            }
+        }
+    }
+
+    fn accept(&mut self, now_ns: u64, listener: usize) {
+        // One per turn; the loop comes back while there are more.
+        let Ok((stream, peer)) = self.tcp[listener].accept() else { return };
+        let full = self.connections.len() >= self.options.most_connections;
+        if full || stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_err() {
+            let why =
+                full.then(|| format!("{} connections are the most that are served", self.options.most_connections));
+            self.tell(Event::Ended(peer.to_string(), why));
+            return;
+        }
+        let banner_at_ns = self.options.banner_after.map(|after| now_ns + nanoseconds(after));
+        let connection = Connection::tcp(stream, peer.to_string(), banner_at_ns);
+        if self.add(connection).is_ok() {
+            self.tell(Event::Connected(peer.to_string()));
+        }
+    }
+
+    fn add(&mut self, connection: Connection) -> Result<(), EbError> {
+        let key = self.next_connection;
+        self.next_connection += 1;
+        self.epoll.add(&connection.io, key, READ).map_err(EbError::io("epoll"))?;
+        self.connections.insert(key, connection);
+        Ok(())
+    }
+
+    fn serve_connection(&mut self, now_ns: u64, key: u64, readiness: Readiness) {
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        let mut ended = None;
+        if readiness.write {
+            ended = connection.flush().err();
+        }
+        if readiness.read && ended.is_none() && connection.wants_to_read() {
+            self.answer.clear();
+            match connection.read(&mut self.slave, now_ns, &mut self.buffer, &mut self.answer) {
+                // Answers to one client stay in order: behind one that waits, all wait.
+                Ok(ready_ns) if ready_ns > now_ns || connection.delayed > 0 => {
+                    if !self.answer.is_empty() {
+                        connection.delayed += 1;
+                        let due_ns = ready_ns.max(connection.last_due_ns);
+                        connection.last_due_ns = due_ns;
+                        self.delay(due_ns, Destination::Connection(key));
+                    }
+                }
+                Ok(_) => {
+                    ended = self.connections.get_mut(&key).and_then(|connection| connection.send(&self.answer).err())
+                }
+                Err(why) => {
+                    // What was whole before the fault is answered still.
+                    let _ = connection.send(&self.answer);
+                    ended = Some(why);
+                }
+            }
+            self.tell_accesses();
+        }
+        self.conclude(key, ended);
+    }
+
+    /// Ends a connection, or sets what it waits for.
+    fn conclude(&mut self, key: u64, ended: Option<Ended>) {
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        if let Some(Ended(why)) = ended {
+            let peer = connection.peer.clone();
+            self.connections.remove(&key);
+            self.tell(Event::Ended(peer, why));
+            return;
+        }
+        let wanted = connection.wanted();
+        if wanted != connection.watched && self.epoll.change(&connection.io, key, wanted).is_ok() {
+            connection.watched = wanted;
+        }
+    }
+
+    fn delay(&mut self, due_ns: u64, destination: Destination) {
+        self.delayed_count += 1;
+        self.delayed.insert((due_ns, self.delayed_count), (destination, std::mem::take(&mut self.answer)));
+    }
+
+    /// Sends the answers whose time has come, spinning for those that are very near.
+    fn send_due(&mut self) {
+        const SPIN_NS: u64 = 60_000;
+        while let Some(entry) = self.delayed.first_entry() {
+            let due_ns = entry.key().0;
+            if due_ns > monotonic_ns() + SPIN_NS {
+                return;
+            }
+            while monotonic_ns() < due_ns {
+                std::hint::spin_loop();
+            }
+            let (destination, answer) = entry.remove();
+            match destination {
+                Destination::Datagram { socket, to } => self.send_datagrams(socket, &answer, &[answer.len()], &to),
+                Destination::Connection(key) => {
+                    let Some(connection) = self.connections.get_mut(&key) else { continue };
+                    connection.delayed -= 1;
+                    let ended = connection.send(&answer).err();
+                    self.conclude(key, ended);
+                }
+            }
+        }
+    }
+
+    /// Ends the connections that owe the rest of a cycle, and says the banner to those that wait for one.
+    fn sweep(&mut self, now_ns: u64) {
+        self.next_sweep_ns = now_ns + nanoseconds(SWEEP);
+        let timeout_ns = nanoseconds(self.options.cycle_timeout);
+        let banner = format!("daqmeter:{}\n", self.port());
+        let mut ended = Vec::new();
+        for (&key, connection) in &mut self.connections {
+            if connection.owes_since_ns.is_some_and(|since_ns| now_ns - since_ns > timeout_ns) {
+                let why = format!("the rest of a cycle did not come within {:?}", self.options.cycle_timeout);
+                if connection.is_device() {
+                    connection.reset();
+                } else {
+                    ended.push((key, Ended(Some(why))));
+                }
+            } else if connection.banner_at_ns.is_some_and(|at_ns| now_ns >= at_ns) {
+                connection.banner_at_ns = None;
+                if let Err(why) = connection.send(banner.as_bytes()) {
+                    ended.push((key, why));
+                }
+            }
+        }
+        for (key, why) in ended {
+            self.slave.counts.refused += 1;
+            self.conclude(key, Some(why));
+        }
+    }
+}
+
+const READ: Readiness = Readiness { read: true, write: false };
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4)
+}
+
+/// A UDP socket and a TCP listener on one port. A port that was in use a moment ago can be had at once.
+fn listen_on(ip: IpAddr, port: u16) -> io::Result<(UdpSocket, TcpListener)> {
+    let domain = if ip.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+    let mut last = None;
+    // With port 0 the kernel chooses for UDP; that TCP has the same one free is likely, not certain.
+    for _ in 0..if port == 0 { 16 } else { 1 } {
+        let udp = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+        if ip.is_ipv6() {
+            udp.set_only_v6(true)?;
+        }
+        // A burst of a whole window from several clients; beyond the limit for non-root the kernel gives what it allows.
+        udp.set_recv_buffer_size(4 << 20)?;
+        udp.bind(&SocketAddr::new(ip, port).into())?;
+        udp.set_nonblocking(true)?;
+        let udp: UdpSocket = udp.into();
+        daqmeter_sys::net::enable_gro(udp.as_fd());
+        let chosen = udp.local_addr()?.port();
+        match listen_tcp(domain, SocketAddr::new(ip, chosen)) {
+            Ok(tcp) => return Ok((udp, tcp)),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| io::Error::from(io::ErrorKind::AddrInUse)))
+}
+
+fn listen_tcp(domain: Domain, address: SocketAddr) -> io::Result<TcpListener> {
+    let tcp = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        tcp.set_only_v6(true)?;
+    }
+    tcp.set_reuse_address(true)?;
+    tcp.bind(&address.into())?;
+    tcp.listen(1024)?;
+    tcp.set_nonblocking(true)?;
+    Ok(tcp.into())
+}
+
+/// Ends a server's loop.
+#[derive(Clone, Debug)]
+pub struct Stopper {
+    stop: Arc<AtomicBool>,
+    waker: Arc<UnixStream>,
+}
+
+impl Stopper {
+    /// Ends it.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        // The byte only wakes the loop; when the buffer is full it is awake already.
+        let _ = io::Write::write(&mut &*self.waker, &[1]);
+    }
+}
+
+/// A server in a thread of its own; ends when dropped.
+#[derive(Debug)]
+pub struct Running {
+    /// The port that it listens on.
+    pub port: u16,
+    stopper: Stopper,
+    thread: Option<JoinHandle<Result<Counts, EbError>>>,
+}
+
+impl Running {
+    /// Ends it and tells what it did.
+    ///
+    /// # Errors
+    /// When its loop had failed.
+    pub fn stop(mut self) -> Result<Counts, EbError> {
+        self.stopper.stop();
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            _ => Err(EbError::Unsupported(
+                "the server's thread panicked: a bug in daqmeter, please report it".to_owned(),
+            )),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take() {
+            // Its result was not asked for.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The proxy behind `tunnel/` addresses: TCP on one side, UDP on the other.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use daqmeter_wire::etherbone::DATAGRAM_BYTES;
+
+use crate::EbError;
+use crate::address::{Family, Host};
+use crate::transport::read_frame;
+
+/// Longest "host[/port]" that a client may ask for.
+const MOST_NAME_BYTES: usize = 512;
+
+/// A listening proxy.
+pub struct TunnelServer {
+    listener: TcpListener,
+}
+
+impl TunnelServer {
+    /// Listens on IPv6 and IPv4.
+    ///
+    /// # Errors
+    /// When the port is in use.
+    pub fn bind(port: u16) -> Result<TunnelServer, EbError> {
+        let both = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
+        Ok(TunnelServer { listener: both.map_err(EbError::io(format!("cannot listen on TCP port {port}")))? })
+    }
+
+    /// The port that it listens on.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn port(&self) -> Result<u16, EbError> {
+        Ok(self.listener.local_addr().map_err(EbError::io("cannot read the port"))?.port())
+    }
+
+    /// Serves clients for ever, each in threads of its own; `tell` is called when one ends, with the reason.
+    ///
+    /// # Errors
+    /// When accepting fails.
+    pub fn run(&self, tell: impl Fn(SocketAddr, Result<(), EbError>) + Clone + Send + 'static) -> Result<(), EbError> {
+        loop {
+            let (stream, peer) = self.listener.accept().map_err(EbError::io("cannot accept"))?;
+            let tell = tell.clone();
+            std::thread::spawn(move || tell(peer, serve(stream)));
+        }
+    }
+}
+
+/// One client: its target first, then frames both ways until it leaves.
+fn serve(mut client: TcpStream) -> Result<(), EbError> {
+    client.set_nodelay(true).map_err(EbError::io("cannot set TCP_NODELAY"))?;
+    let host = Host::parse(&target(&mut client)?)?;
+    let to = host.resolve(Family::Any)?[0];
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).and_then(|socket| socket.connect(to).map(|()| socket));
+    let socket = socket.map_err(EbError::io(format!("cannot send to {to}")))?;
+    // So that the other thread sees when the client has left.
+    socket.set_read_timeout(Some(Duration::from_millis(200))).map_err(EbError::io("cannot set a timeout"))?;
+    let left = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let answers = scope.spawn(|| answers(&socket, &client, &left));
+        let requests = requests(&client, &socket);
+        left.store(true, std::sync::atomic::Ordering::Relaxed);
+        let answers = answers.join().unwrap_or(Ok(()));
+        requests.and(answers)
+    })
+}
+
+fn target(client: &mut TcpStream) -> Result<String, EbError> {
+    let mut name = Vec::new();
+    let mut byte = [0];
+    client.set_read_timeout(Some(Duration::from_secs(5))).map_err(EbError::io("cannot set a timeout"))?;
+    loop {
+        client.read_exact(&mut byte).map_err(EbError::io("no target came"))?;
+        match byte[0] {
+            0 => break,
+            _ if name.len() >= MOST_NAME_BYTES => return Err(EbError::Address("the target is too long".to_owned())),
+            byte => name.push(byte),
+        }
+    }
+    client.set_read_timeout(None).map_err(EbError::io("cannot set a timeout"))?;
+    String::from_utf8(name).map_err(|_| EbError::Address("the target is not text".to_owned()))
+}
+
+fn requests(mut client: &TcpStream, socket: &UdpSocket) -> Result<(), EbError> {
+    let mut pending = Vec::new();
+    let mut part = [0; 16 * 1024];
+    loop {
+        let bytes = match client.read(&mut part) {
+            Ok(0) => return Ok(()),
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+            Err(error) => return Err(EbError::io("cannot read from the client")(error)),
+        };
+        pending.extend_from_slice(&part[..bytes]);
+        while let Some(length) = read_frame(&pending) {
+            if length > DATAGRAM_BYTES {
+                return Err(EbError::Unsupported(format!(
+                    "a frame of {length} bytes; datagrams have at most {DATAGRAM_BYTES}"
+                )));
+            }
+            // Lost datagrams are the client's to notice.
+            let _ = socket.send(&pending[2..2 + length]);
+            pending.drain(..2 + length);
+        }
+    }
+}
+
+fn answers(socket: &UdpSocket, mut client: &TcpStream, left: &std::sync::atomic::AtomicBool) -> Result<(), EbError> {
+    let mut frame = [0; 2 + 4104];
+    while !left.load(std::sync::atomic::Ordering::Relaxed) {
+        let Ok(bytes) = socket.recv(&mut frame[2..]) else { continue };
+        frame[..2].copy_from_slice(&u16::try_from(bytes).expect("at most 4104").to_be_bytes());
+        if client.write_all(&frame[..2 + bytes]).is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
