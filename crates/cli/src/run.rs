@@ -118,7 +118,8 @@ impl Runner {
         let named = |name: &str| self.engines.iter().find(|candidate| candidate.name() == name).map(Box::as_ref);
         let found = named(engine).expect("verbs name engines that exist");
         let mut observers = observe::standard();
-        let mut record = measure(found, workload, settings, &self.context, named("memory"), &mut observers)?;
+        let engines: Vec<&dyn Engine> = self.engines.iter().map(Box::as_ref).collect();
+        let mut record = measure(found, workload, settings, &self.context, &engines, &mut observers)?;
         record.order = order;
         self.progress.inc(1);
         self.recorder.take(record)

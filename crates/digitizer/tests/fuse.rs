@@ -122,7 +122,7 @@ fn a_whole_run_through_the_real_device_path_verifies_every_function() {
         Workload::new("digitizer").with("devices", bench.path()).with("samples", 100_000_u64).with("function", 99_u64);
     let engine = DigitizerEngine::default();
     let settings = Settings::new(StepPlan::ByStage(3), "test");
-    let record = measure(&engine, &workload, &settings, &Context::default(), None, &mut []).unwrap();
+    let record = measure(&engine, &workload, &settings, &Context::default(), &[], &mut []).unwrap();
     assert_eq!(record.outcome, Outcome::Ok);
     assert!(!record.engine.emulated, "by its path it is a device like any other");
     assert_eq!(record.lanes[0].stages.len(), 9);
@@ -137,8 +137,7 @@ fn a_board_that_disappears_fails_its_lane_while_the_other_finishes() {
     let devices = format!("{} {}", gone.path(), there.path());
     let workload = Workload::new("digitizer").with("devices", devices).with("samples", 1600_u64);
     let settings = Settings::new(StepPlan::ByStage(20), "test");
-    let record =
-        measure(&DigitizerEngine::default(), &workload, &settings, &Context::default(), None, &mut []).unwrap();
+    let record = measure(&DigitizerEngine::default(), &workload, &settings, &Context::default(), &[], &mut []).unwrap();
     assert!(record.lanes[0].outcome.reason().unwrap().contains("No such device"), "{:?}", record.lanes[0].outcome);
     assert_eq!(record.lanes[1].outcome, Outcome::Ok);
     assert_eq!(record.lanes[1].stages[0].sample_ns.len(), 20);

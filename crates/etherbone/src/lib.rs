@@ -8,19 +8,26 @@
 //!
 //! Begin with [`client`]; [`slave`] is the other end without its sockets. The format is in `daqmeter-wire`.
 
+pub mod access;
 pub mod address;
 pub mod bus;
 pub mod client;
+pub mod discover;
+pub mod engine;
 mod error;
 pub mod link;
+pub mod pingpong;
 pub mod scan;
 pub mod server;
 pub mod slave;
+pub mod timestamps;
 pub mod transport;
 pub mod tunnel;
 
 pub use address::{Address, Family, Host};
 pub use client::{Client, Dialect, Done, Options, Outcome, Pipeline};
+pub use engine::{EtherboneEngine, Method};
 pub use error::EbError;
+pub use pingpong::PingPongEngine;
 pub use server::{Server, ServerOptions};
 pub use slave::Slave;

@@ -32,7 +32,7 @@ fn context() -> Context {
 
 fn measured(engine: &dyn Engine, plan: StepPlan) -> RunRecord {
     let settings = Settings::new(plan, "conformance");
-    let record = measure(engine, &engine.example(), &settings, &context(), None, &mut []);
+    let record = measure(engine, &engine.example(), &settings, &context(), &[], &mut []);
     let record = record.expect("an engine opens its own example");
     assert_eq!(record.outcome, Outcome::Ok, "{}: the example runs, verifies and closes its ledgers", engine.name());
     record

@@ -89,25 +89,27 @@ pub struct StageSpec {
     pub limit: Option<LimitSpec>,
     /// Run once instead of as often as the others (function 100 of the original).
     pub once: bool,
+    /// Operations that belong together, of which a sample takes whole batches: cycles in a pipeline, datagrams in a burst.
+    pub batch: u64,
 }
 
 impl StageSpec {
     /// A repeated stage without a limit.
     pub fn new(name: impl Into<String>, bytes_per_op: u64, traffic_bytes_per_op: u64) -> Self {
-        StageSpec { name: name.into(), bytes_per_op, traffic_bytes_per_op, limit: None, once: false }
+        StageSpec { name: name.into(), bytes_per_op, traffic_bytes_per_op, limit: None, once: false, batch: 1 }
     }
 }
 
 /// The physical limit that a stage could reach.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LimitSpec {
-    /// To be measured in the same run, by the harness's limit engine, with as many lanes.
+    /// To be measured in the same run, with as many lanes, by the engine that has the name of the workload's kind.
     Measured {
         /// Name in the record.
         name: String,
         /// How it is measured, for the reader.
         how: String,
-        /// The limit engine's workload.
+        /// What that engine is asked.
         workload: Workload,
         /// Bytes that the stage counts for each byte that the limit engine reads: above 1 where a stage skips whole lines.
         scale: f64,

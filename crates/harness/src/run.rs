@@ -92,7 +92,7 @@ impl From<Fault> for Refusal {
 }
 
 /// Runs one point and returns its record. Lanes that fail, bytes that do not check and ledgers that do not close are in the
-/// record's outcome; `limit_engine` measures the limits that stages ask for.
+/// record's outcome; limits that stages ask for are measured by the one of `limit_engines` that has the name of their kind.
 ///
 /// # Errors
 /// When the work cannot even begin.
@@ -101,7 +101,7 @@ pub fn measure(
     workload: &Workload,
     settings: &Settings,
     context: &Context,
-    limit_engine: Option<&dyn Engine>,
+    limit_engines: &[&dyn Engine],
     observers: &mut [Box<dyn Observer>],
 ) -> Result<RunRecord, Refusal> {
     let mut record = blank(engine, workload, settings, context);
@@ -111,9 +111,7 @@ pub fn measure(
     }
     check_cpus(&settings.pin, &context.host)?;
     let sessions = engine.open(workload)?;
-    if let Some(limit_engine) = limit_engine {
-        record.limits = limits(limit_engine, &sessions, settings, context)?;
-    }
+    record.limits = limits(limit_engines, &sessions, settings, context)?;
     let lanes = run_lanes(sessions, settings, context, observers, &mut record);
     conclude(&mut record, lanes, settings, context);
     Ok(record)
@@ -151,9 +149,10 @@ fn join(cpus: &[u32]) -> String {
     cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Measures every distinct limit that the sessions' stages name, with as many lanes as there are sessions.
+/// Finds every distinct limit that the sessions' stages name: those that are given, and those that can be measured, with as
+/// many lanes as there are sessions.
 fn limits(
-    engine: &dyn Engine,
+    engines: &[&dyn Engine],
     sessions: &[Box<dyn Session>],
     settings: &Settings,
     context: &Context,
@@ -166,9 +165,10 @@ fn limits(
         limits.push(match spec {
             LimitSpec::Given(limit) => limit,
             LimitSpec::Measured { name, how, workload, scale } => {
+                let Some(engine) = engines.iter().find(|engine| engine.name() == workload.kind) else { continue };
                 let workload = workload.with("threads", sessions.len() as u64);
                 let settings = Settings { plan: StepPlan::Timed(LIMIT_TIME), profile_hz: None, ..settings.clone() };
-                let record = measure(engine, &workload, &settings, context, None, &mut [])?;
+                let record = measure(*engine, &workload, &settings, context, &[], &mut [])?;
                 Limit { name, rate_bytes_per_s: best_lane_rate(&record) * scale, how }
             }
         });
@@ -358,11 +358,18 @@ impl LaneRunner<'_> {
     fn plan_stage(&mut self, at: usize, spec: StageSpec) -> Result<(StageSpec, Stage), Fault> {
         let (ops_per_sample, samples) = match self.settings.plan {
             _ if spec.once => (1, 1),
+            StepPlan::ByStage(operations)
+                if spec.batch > 1 && operations.is_multiple_of(spec.batch.min(operations.max(1))) =>
+            {
+                let batch = spec.batch.min(operations.max(1));
+                let ops_per_sample = batch * (operations / batch).div_ceil(MAX_SAMPLES).max(1);
+                (ops_per_sample, operations.div_ceil(ops_per_sample))
+            }
             StepPlan::ByStage(operations) | StepPlan::ByPass(operations) => {
                 let ops_per_sample = operations.div_ceil(MAX_SAMPLES).max(1);
                 (ops_per_sample, operations.div_ceil(ops_per_sample))
             }
-            StepPlan::Timed(budget) => self.calibrate(at, budget)?,
+            StepPlan::Timed(budget) => self.calibrate(at, budget, spec.batch)?,
         };
         let room = usize::try_from(samples.min(MAX_SAMPLES)).expect("at most MAX_SAMPLES");
         let stage = Stage {
@@ -378,11 +385,11 @@ impl LaneRunner<'_> {
     }
 
     /// Warms up for a tenth of the budget, and from that chooses operations per sample: long against the clock's cost and
-    /// resolution, and at most as many samples as are kept.
-    fn calibrate(&mut self, at: usize, budget: Duration) -> Result<(u64, u64), Fault> {
+    /// resolution, at most as many samples as are kept, and whole batches.
+    fn calibrate(&mut self, at: usize, budget: Duration, whole: u64) -> Result<(u64, u64), Fault> {
         let warm_up_ns = as_ns(budget) / 10;
         let begin = clock::monotonic_ns();
-        let (mut operations, mut batch) = (0_u64, 1_u64);
+        let (mut operations, mut batch) = (0_u64, whole.max(1));
         let elapsed_ns = loop {
             self.session.step(at, batch)?;
             operations += batch;
@@ -398,7 +405,7 @@ impl LaneRunner<'_> {
         let fewest_for_memory = as_ns(budget) as f64 / op_ns / MAX_SAMPLES as f64;
         #[allow(clippy::cast_possible_truncation, reason = "a number of operations, clamped to a sane range")]
         let ops_per_sample = (sample_ns / op_ns).max(fewest_for_memory).ceil().clamp(1.0, 1e15) as u64;
-        Ok((ops_per_sample, MAX_SAMPLES))
+        Ok((ops_per_sample.next_multiple_of(whole.max(1)), MAX_SAMPLES))
     }
 
     fn sampler(&self, warnings: &mut Vec<String>) -> Option<Sampler> {
@@ -642,7 +649,7 @@ mod tests {
     }
 
     fn run(engine: &dyn Engine, settings: &Settings) -> RunRecord {
-        measure(engine, &engine.example(), settings, &context(), None, &mut crate::observe::standard()).unwrap()
+        measure(engine, &engine.example(), settings, &context(), &[], &mut crate::observe::standard()).unwrap()
     }
 
     /// Two lanes, two stages; what goes wrong is chosen by each test.
@@ -790,7 +797,7 @@ mod tests {
     fn a_cpu_that_does_not_exist_is_refused_before_anything_runs() {
         let settings = Settings { pin: vec![9999], ..Settings::new(StepPlan::ByStage(3), "test") };
         let engine = Scripted::default();
-        let refused = measure(&engine, &engine.example(), &settings, &context(), None, &mut []);
+        let refused = measure(&engine, &engine.example(), &settings, &context(), &[], &mut []);
         assert!(refused.unwrap_err().0.contains("CPU 9999 does not exist"));
     }
 

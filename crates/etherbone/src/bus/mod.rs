@@ -163,9 +163,17 @@ impl Bus {
         Some(at)
     }
 
+    /// TAI at this access. Where accesses take no time of the bus, they take that of the host, so its clock is read.
     fn tai_ns(&self) -> u64 {
-        let tai_ns = self.time_ns.wrapping_add(self.tai_minus_monotonic_ns);
+        let time_ns = if self.timing.read_ns == 0 { daqmeter_sys::clock::monotonic_ns() } else { self.time_ns };
+        let tai_ns = time_ns.wrapping_add(self.tai_minus_monotonic_ns);
         tai_ns - tai_ns % self.timing.tick_ns.max(1)
+    }
+
+    /// TAI, if what lies there may ask for it.
+    #[inline]
+    fn time_for(&self, at: usize) -> u64 {
+        if matches!(self.regions[at].occupant, Occupant::Device(_)) { self.tai_ns() } else { 0 }
     }
 
     /// Reads a word: the value in its lanes, 0 when the access fails.
@@ -194,7 +202,7 @@ impl Bus {
 
     #[inline]
     fn read_region(&mut self, at: usize, layout: Layout, address: u64, lanes: Lanes) -> (u64, Result<u64, BusError>) {
-        let tai_ns = self.tai_ns();
+        let tai_ns = self.time_for(at);
         let region = &mut self.regions[at];
         let address = seen_by(region.endian, layout, address, lanes);
         let size = lanes.size();
@@ -243,7 +251,7 @@ impl Bus {
         lanes: Lanes,
         value: u64,
     ) -> (u64, Result<(), BusError>) {
-        let tai_ns = self.tai_ns();
+        let tai_ns = self.time_for(at);
         let region = &mut self.regions[at];
         let address = seen_by(region.endian, layout, address, lanes);
         let size = lanes.size();

@@ -48,6 +48,16 @@ impl Done<'_> {
         self.statuses.get(index / covered).is_some_and(|status| status::failed(*status, index % covered, of))
     }
 
+    /// True when it was answered and no operation failed on the bus. Quicker than looking at each.
+    pub fn is_clean(&self) -> bool {
+        let covered = status::covered(self.port);
+        let mask = |chunk: usize| {
+            let of = covered.min(self.bus_ops.saturating_sub(chunk * covered));
+            if of >= 64 { u64::MAX } else { (1 << of) - 1 }
+        };
+        self.result.is_ok() && self.statuses.iter().enumerate().all(|(chunk, status)| status & mask(chunk) == 0)
+    }
+
     /// How many bus operations failed.
     pub fn failures(&self) -> usize {
         (0..self.bus_ops).filter(|&index| self.failed(index)).count()

@@ -1,0 +1,79 @@
+//! 64-bit timestamps out of two 32-bit reads that nothing latches.
+
+/// Puts timestamps together and keeps them in order.
+///
+/// The high word is read before the low word. When the low word rolls over in between (every 4.29 s of nanoseconds), the high
+/// word is one too small and the time seems to jump back by 2^32; later times are never that much earlier, so that is seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unroller {
+    last_ns: Option<u64>,
+    /// How often the low word had rolled over between the two reads.
+    pub rollovers: u64,
+}
+
+/// What the low word counts before it rolls over.
+const ROLLOVER_NS: u64 = 1 << 32;
+
+impl Unroller {
+    /// The time from its two words, in ns.
+    pub fn time_ns(&mut self, high: u64, low: u64) -> u64 {
+        let raw_ns = high << 32 | low;
+        let time_ns = match self.last_ns {
+            Some(last_ns) if raw_ns < last_ns && last_ns - raw_ns > ROLLOVER_NS / 2 => {
+                self.rollovers += 1;
+                raw_ns + ROLLOVER_NS
+            }
+            _ => raw_ns,
+        };
+        self.last_ns = Some(time_ns);
+        time_ns
+    }
+
+    /// The time from high, low and the high word once more, for the first timestamp, which has none before it.
+    pub fn first_ns(&mut self, high: u64, low: u64, high_again: u64) -> u64 {
+        // The low word is from after a rollover exactly when it is small although the high word changed around it.
+        let rolled = high_again != high && low < ROLLOVER_NS / 2;
+        self.rollovers += u64::from(rolled);
+        let time_ns = (if rolled { high_again } else { high }) << 32 | low;
+        self.last_ns = Some(time_ns);
+        time_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_rollover_between_the_reads_is_mended() {
+        let mut unroller = Unroller::default();
+        assert_eq!(unroller.time_ns(5, 0xFFFF_FF00), 0x5_FFFF_FF00);
+        assert_eq!(unroller.time_ns(5, 0x10), 0x6_0000_0010);
+        assert_eq!(unroller.time_ns(6, 0x20), 0x6_0000_0020);
+        assert_eq!(unroller.rollovers, 1);
+    }
+
+    #[test]
+    fn the_first_time_is_mended_by_reading_the_high_word_again() {
+        assert_eq!(Unroller::default().first_ns(5, 0x10, 6), 0x6_0000_0010);
+        assert_eq!(Unroller::default().first_ns(5, 0xFFFF_FFF0, 6), 0x5_FFFF_FFF0);
+        assert_eq!(Unroller::default().first_ns(5, 0x10, 5), 0x5_0000_0010);
+    }
+
+    proptest! {
+        #[test]
+        fn times_read_in_two_words_come_out_right(start_ns in 0..u64::MAX / 2, steps in prop::collection::vec((1..1_000_000_u64, 1..10_000_u64), 1..200)) {
+            let mut unroller = Unroller::default();
+            let mut now_ns = start_ns;
+            unroller.first_ns(now_ns >> 32, now_ns & 0xFFFF_FFFF, now_ns >> 32);
+            for (gap_ns, access_ns) in steps {
+                now_ns += gap_ns;
+                let high = now_ns >> 32;
+                now_ns += access_ns;
+                prop_assert_eq!(unroller.time_ns(high, now_ns & 0xFFFF_FFFF), now_ns);
+            }
+        }
+    }
+}
