@@ -17,8 +17,9 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("harness", &["record", "stats", "sys"]),
     ("copy", &["harness", "kernels", "record", "sys"]),
     ("digitizer", &["harness", "kernels", "record", "sys"]),
+    ("etherbone", &["harness", "record", "sys", "wire"]),
     ("report", &["record", "stats"]),
-    ("cli", &["copy", "digitizer", "harness", "kernels", "record", "report", "stats", "sys"]),
+    ("cli", &["copy", "digitizer", "etherbone", "harness", "kernels", "record", "report", "stats", "sys", "wire"]),
 ];
 
 /// The only rooms that may hold unsafe code.

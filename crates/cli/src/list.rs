@@ -14,7 +14,7 @@ use daqmeter_sys::host::Files;
 use crate::output::{Failure, emit};
 use crate::run::engines;
 
-/// List devices, engines, functions and kernels.
+/// List devices, engines, functions, kernels and bridges.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n\n  $ daqmeter list devices")]
 pub(crate) struct Arguments {
@@ -29,6 +29,7 @@ enum What {
     Engines,
     Functions,
     Kernels,
+    Bridges,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -37,6 +38,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         (What::Engines, "Engines", engine_list()),
         (What::Functions, "Functions (digitizer -A)", functions()),
         (What::Kernels, "Kernels", kernels()),
+        (What::Bridges, "Bridges (eb ... emu/<bridge>)", bridges()),
     ];
     let wanted = sections.into_iter().filter(|(what, ..)| arguments.what.is_none_or(|only| only == *what));
     let text: Vec<String> = wanted.map(|(_, title, table)| format!("{title}\n{table}")).collect();
@@ -89,6 +91,14 @@ fn functions() -> String {
         vec![function.number().to_string(), function.classic_name().to_owned(), function.description().to_owned()]
     };
     plain(&["-A", "name in tables", "what it does"], all.map(row))
+}
+
+fn bridges() -> String {
+    let row = |bridge: daqmeter_etherbone::transport::Bridge| {
+        let kind = if bridge.stream { "stream" } else { "datagrams" };
+        vec![bridge.name, kind.to_owned(), bridge.about]
+    };
+    plain(&["bridge", "kind", "what it stands for"], daqmeter_etherbone::transport::bridges().into_iter().map(row))
 }
 
 fn kernels() -> String {

@@ -4,6 +4,7 @@
 mod arguments;
 mod digitizer;
 mod doctor;
+mod eb;
 mod list;
 mod output;
 mod report;
@@ -41,11 +42,14 @@ enum Verb {
     Survey(survey::Arguments),
     /// Read digitizer boards in parallel and convert their samples
     Digitizer(Box<digitizer::Arguments>),
+    /// Access registers over Etherbone, serve them, measure both
+    #[command(visible_alias = "etherbone")]
+    Eb(Box<eb::Arguments>),
     /// Print the tables of recorded runs
     Show(show::Arguments),
     /// Make a page or a table from recorded runs
     Report(report::Arguments),
-    /// List devices, engines, functions and kernels
+    /// List devices, engines, functions, kernels and bridges
     List(list::Arguments),
     /// Say what this host has, what is missing and how to get it
     Doctor(doctor::Arguments),
@@ -64,16 +68,44 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    match run_verb(Cli::parse().verb) {
+    let arguments = arguments();
+    let is_tool = arguments.get(1).is_some_and(|verb| verb == "eb" || verb == "etherbone")
+        && arguments.get(2).is_none_or(|tool| tool != "perf" && tool != "reproduce");
+    let verb = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli.verb,
+        Err(error) => {
+            // When stdout and stderr are closed there is nobody left to tell.
+            let _ = error.print();
+            // The C tools have one exit code for everything but success, and it is theirs for help too.
+            let helped = !error.use_stderr();
+            let code = match (helped, is_tool) {
+                (true, _) => u8::from(output::tool_name().is_some()),
+                (false, true) => 1,
+                (false, false) => 2,
+            };
+            return ExitCode::from(code);
+        }
+    };
+    match run_verb(verb) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }
+}
+
+/// The command line; called by the name of a C tool (`eb-read`), as if the verb had been typed.
+fn arguments() -> Vec<std::ffi::OsString> {
+    let mut arguments: Vec<_> = std::env::args_os().collect();
+    if let Some(tool) = output::tool_name() {
+        arguments.splice(0..1, ["daqmeter".into(), "eb".into(), tool.into()]);
+    }
+    arguments
 }
 
 fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
     match verb {
         Verb::Survey(arguments) => survey::run(&arguments),
         Verb::Digitizer(arguments) => digitizer::run(&arguments),
+        Verb::Eb(arguments) => eb::run(&arguments),
         Verb::Show(arguments) => show::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::List(arguments) => list::run(&arguments),
@@ -114,7 +146,7 @@ mod tests {
 
     #[test]
     fn short_help_fits_a_screen() {
-        for name in ["survey", "digitizer", "show", "report", "list", "doctor"] {
+        for name in ["survey", "digitizer", "eb", "show", "report", "list", "doctor"] {
             let mut cli = Cli::command();
             let verb = cli.find_subcommand_mut(name).unwrap();
             let lines = verb.render_help().to_string().lines().count();

@@ -10,6 +10,19 @@ use daqmeter_record::{RunRecord, jsonl};
 
 /// Exit code when the work could not be done at all.
 const COULD_NOT_RUN: u8 = 2;
+/// The name that the program was called by, if it is that of a C tool.
+pub(crate) fn program_name() -> &'static str {
+    static NAME: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    NAME.get_or_init(|| tool_name().map_or("daqmeter".to_owned(), |tool| format!("eb-{tool}")))
+}
+
+/// `read`, when the program was called as `eb-read`.
+pub(crate) fn tool_name() -> Option<String> {
+    let called = std::env::args_os().next()?;
+    let name = Path::new(&called).file_name()?.to_str()?;
+    name.strip_prefix("eb-").map(str::to_owned)
+}
+
 /// Exit code when something measured failed.
 const FAILED: u8 = 1;
 /// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
@@ -28,10 +41,15 @@ impl Failure {
         Failure { line: line.to_string(), code: COULD_NOT_RUN }
     }
 
+    /// Any error of a C tool: they have one exit code.
+    pub(crate) fn tool(line: impl Display) -> Failure {
+        Failure { line: line.to_string(), code: FAILED }
+    }
+
     /// Prints the line and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         // When even stderr is closed there is nobody left to tell.
-        let _ = writeln!(io::stderr(), "daqmeter: {}", self.line);
+        let _ = writeln!(io::stderr(), "{}: {}", program_name(), self.line);
         ExitCode::from(self.code)
     }
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use clap::Args;
 use daqmeter_digitizer::devices::emulated::Profile;
 use daqmeter_digitizer::published::Published;
-use daqmeter_digitizer::reproduce::{self, INCONSISTENCIES, Line, Steps};
+use daqmeter_digitizer::reproduce::{self, INCONSISTENCIES, Steps};
 use daqmeter_harness::{Settings, StepPlan};
-use daqmeter_report::table::plain;
+use daqmeter_report::table::comparisons;
 
 use crate::digitizer::PROFILE_HZ;
 use crate::output::{Failure, emit, read_records};
@@ -63,9 +63,9 @@ fn text(published: &Published, records: &[daqmeter_record::RunRecord]) -> String
         profile.name
     );
     let lines = reproduce::tables(published, &profile, records);
-    out.push_str(&table(&lines));
+    out.push_str(&comparisons(&lines));
     out.push('\n');
-    out.push_str(&table(&reproduce::cpu(published, &profile, records)));
+    out.push_str(&comparisons(&reproduce::cpu(published, &profile, records)));
     let _ = writeln!(out, "\nFindings of the document");
     for finding in reproduce::findings(published, &profile, records) {
         let _ = writeln!(out, " {:<9}  {}\n            {}", finding.verdict.name(), finding.claim, finding.evidence);
@@ -75,24 +75,4 @@ fn text(published: &Published, records: &[daqmeter_record::RunRecord]) -> String
         let _ = writeln!(out, " - {inconsistency}");
     }
     out
-}
-
-fn table(lines: &[Line]) -> String {
-    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1}"));
-    let mut last = "";
-    let rows = lines.iter().map(|line| {
-        let title = if line.table == last { String::new() } else { line.table.clone() };
-        last = &line.table;
-        let difference = line.difference().map_or("-".to_owned(), |difference| format!("{:+.1} %", difference * 100.0));
-        vec![
-            title,
-            line.row.clone(),
-            format!("{:.1}", line.published),
-            number(line.model),
-            number(line.measured),
-            difference,
-            line.unit.to_owned(),
-        ]
-    });
-    plain(&["table", "row", "published", "model", "measured here", "difference", "unit"], rows)
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use daqmeter_copy::MemoryEngine;
 use daqmeter_digitizer::{ConvertEngine, DigitizerEngine};
+use daqmeter_etherbone::{EtherboneEngine, PingPongEngine};
 use daqmeter_harness::{Context, Engine, NullEngine, Settings, StopFlag, measure, observe};
 use daqmeter_kernels::Isa;
 use daqmeter_record::{Order, Tool, Workload};
@@ -47,6 +48,8 @@ pub(crate) fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
         Box::new(MemoryEngine),
         Box::new(ConvertEngine { last_level_bytes }),
         Box::new(DigitizerEngine { last_level_bytes }),
+        Box::new(PingPongEngine),
+        Box::new(EtherboneEngine),
     ]
 }
 

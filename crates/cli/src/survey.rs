@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use daqmeter_etherbone::Method;
 use daqmeter_harness::{StepPlan, Sweep, ordered};
 use daqmeter_record::{Host, Workload};
 use daqmeter_report::{answers, page, table};
@@ -92,7 +93,24 @@ fn plan(budget: Duration, host: &Host) -> Vec<Planned> {
     points.extend(fusion(time(250.0)));
     points.extend(readout());
     points.extend(completion(scale));
+    points.extend(etherbone(time(100.0)));
     points
+}
+
+/// An emulated timing receiver behind sockets of this host, client and server on one CPU.
+fn etherbone(plan: StepPlan) -> Vec<Planned> {
+    let methods = [(Method::Convenience, 1..=1_u64), (Method::Blocking, 1..=8), (Method::Pipelined, 1..=8)];
+    let each = |address: &'static str| {
+        methods.clone().into_iter().flat_map(move |(method, counts)| {
+            counts.filter(|count| count.is_power_of_two()).map(move |count| Planned {
+                study: "survey/etherbone",
+                engine: "etherbone",
+                workload: daqmeter_etherbone::reproduce::workload(address, method, "timestamps", count),
+                plan,
+            })
+        })
+    };
+    ["loop/udp", "loop/tcp"].into_iter().flat_map(each).collect()
 }
 
 fn memory(host: &Host, plan: StepPlan) -> Vec<Planned> {

@@ -2,7 +2,7 @@
 //!
 //! Works on records alone, fresh or read back from a file. Prints nothing.
 
-use daqmeter_record::{RunRecord, Workload};
+use daqmeter_record::{Comparison, RunRecord, Workload};
 
 use crate::devices::emulated::Profile;
 use crate::published::{CpuRow, Kind, Published, Table};
@@ -84,30 +84,6 @@ fn cpu_workload(row: &CpuRow) -> Workload {
         .with("trigger_rate_hz", 14.0)
 }
 
-/// One line of the comparison.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Line {
-    /// Table that it belongs to.
-    pub table: String,
-    /// Row within the table: board, or `mean`.
-    pub row: String,
-    /// What the document says.
-    pub published: f64,
-    /// What our model of the document's machine says.
-    pub model: Option<f64>,
-    /// What emulated boards gave on this host.
-    pub measured: Option<f64>,
-    /// Unit of all three.
-    pub unit: &'static str,
-}
-
-impl Line {
-    /// Measured over published, less one.
-    pub fn difference(&self) -> Option<f64> {
-        Some(self.measured? / self.published - 1.0)
-    }
-}
-
 /// The record of a study; of several, the one with the median wall time.
 fn find<'a>(records: &'a [RunRecord], study: &str) -> Option<&'a RunRecord> {
     let mut found: Vec<&RunRecord> =
@@ -136,7 +112,7 @@ fn speeds(record: &RunRecord, table: &Table) -> Vec<f64> {
 }
 
 /// Every row of every table. Boards of one model are interchangeable, so rows are compared in order of speed.
-pub fn tables(published: &Published, profile: &Profile, records: &[RunRecord]) -> Vec<Line> {
+pub fn tables(published: &Published, profile: &Profile, records: &[RunRecord]) -> Vec<Comparison> {
     let mut lines = Vec::new();
     for table in &published.table {
         let mut model = table.model_mb_per_s(profile);
@@ -145,7 +121,7 @@ pub fn tables(published: &Published, profile: &Profile, records: &[RunRecord]) -
         let mut rows: Vec<_> = table.rows.iter().collect();
         rows.sort_by(|a, b| b.speed_mb_per_s.total_cmp(&a.speed_mb_per_s));
         for (at, row) in rows.into_iter().enumerate() {
-            lines.push(Line {
+            lines.push(Comparison {
                 table: table.title.clone(),
                 row: format!("sis8300-{}", row.board),
                 published: row.speed_mb_per_s,
@@ -155,7 +131,7 @@ pub fn tables(published: &Published, profile: &Profile, records: &[RunRecord]) -
             });
         }
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-        lines.push(Line {
+        lines.push(Comparison {
             table: table.title.clone(),
             row: "mean".to_owned(),
             published: table.mean_mb_per_s(),
@@ -173,7 +149,7 @@ pub fn cpu_percent(record: &RunRecord) -> f64 {
 }
 
 /// Every CPU figure. The model is of read-out alone; conversion adds its cost per sample.
-pub fn cpu(published: &Published, profile: &Profile, records: &[RunRecord]) -> Vec<Line> {
+pub fn cpu(published: &Published, profile: &Profile, records: &[RunRecord]) -> Vec<Comparison> {
     let line = |(at, row): (usize, &CpuRow)| {
         let bytes = row.samples * 2;
         let own = profile.own_bytes_per_s(crate::devices::sis8300::regs::Model::L).unwrap_or(f64::INFINITY);
@@ -181,7 +157,7 @@ pub fn cpu(published: &Published, profile: &Profile, records: &[RunRecord]) -> V
         let read_s = crate::devices::emulated::uplink::predict(&profile.uplink, &own, bytes as f64)[0];
         let converted = if row.function == 5 { profile.conversion_ns_per_raw_byte.unsigned_f64 } else { 0.0 };
         let conversion = 14.0 * f64::from(row.boards) * bytes as f64 * converted * 1e-9 * 100.0;
-        Line {
+        Comparison {
             table: "CPU at 14 Hz".to_owned(),
             row: format!("{}, {} board(s), {}", row.title, row.boards, if row.polling { "poll" } else { "interrupt" }),
             published: row.percent,

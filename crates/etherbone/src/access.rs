@@ -6,6 +6,9 @@ use daqmeter_wire::etherbone::{Endian, Lanes, Width, Widths};
 use crate::scan;
 use crate::{Client, EbError};
 
+/// Most bytes of one transfer.
+const MOST_BYTES: u64 = 1 << 28;
+
 /// What is known of the device at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reach {
@@ -214,6 +217,9 @@ fn from_bytes(bytes: &[u8], endian: Endian) -> u64 {
 /// The accesses that cover a range of bytes: the widest that fit, narrower ones at its ends.
 fn range(client: &Client, reach: Reach, address: u64, bytes: u64) -> Result<Vec<(u64, Width)>, EbError> {
     let usable = reach.usable(client)?;
+    if bytes > MOST_BYTES {
+        return Err(EbError::Unsupported(format!("{bytes} bytes; at most {MOST_BYTES} go at a time")));
+    }
     let end = address
         .checked_add(bytes)
         .ok_or_else(|| EbError::Unsupported("the range leaves the address space".to_owned()))?;

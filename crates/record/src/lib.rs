@@ -7,6 +7,7 @@
 //! This room only describes. It measures nothing (`harness`), summarises nothing (`stats`) and prints nothing (`report`).
 //! Begin with [`RunRecord`].
 
+mod comparison;
 pub mod host;
 pub mod jsonl;
 pub mod ledger;
@@ -14,6 +15,7 @@ mod run;
 pub mod units;
 pub mod workload;
 
+pub use comparison::Comparison;
 pub use host::Host;
 pub use ledger::Ledger;
 pub use run::{

@@ -29,6 +29,7 @@ pub fn answers(records: &[RunRecord]) -> Vec<Answer> {
         figure("fusion").and_then(fusion),
         figure("completion").and_then(completion),
         digitizers(records),
+        etherbone(records),
         tool(records),
     ];
     all.into_iter().flatten().collect()
@@ -139,6 +140,24 @@ fn digitizers(records: &[RunRecord]) -> Option<Answer> {
             boards.floor()
         ),
         figure: Some("fusion"),
+    })
+}
+
+fn etherbone(records: &[RunRecord]) -> Option<Answer> {
+    let rows = crate::etherbone::cycle_rows(records);
+    let rows = rows.iter().filter(|row| row.address == "loop/udp" && row.payload == "timestamps");
+    let blocking = rows.clone().filter(|row| row.method == "blocking").min_by_key(|row| row.count)?;
+    let best = rows.filter(|row| row.method == "pipelined").max_by(|a, b| a.rate_khz.total_cmp(&b.rate_khz))?;
+    let limit = blocking.limit_us.map(|us| format!(" (a raw ping-pong {})", significant(us, 3))).unwrap_or_default();
+    Some(Answer {
+        question: "What does reading registers over Etherbone cost?",
+        answer: format!(
+            "over UDP on loopback one 64-bit timestamp takes {} us{limit}; {} at a time in a pipeline of cycles take {} us each",
+            significant(blocking.item_us, 3),
+            best.count,
+            significant(best.item_us, 2)
+        ),
+        figure: Some("eb-time"),
     })
 }
 

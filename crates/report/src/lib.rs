@@ -11,6 +11,7 @@
 
 pub mod answers;
 pub mod classic;
+pub mod etherbone;
 pub mod figures;
 pub mod html;
 pub mod rows;

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
-use daqmeter_record::RunRecord;
 use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_record::{Comparison, RunRecord};
 
 use crate::rows::{Row, rows, tool_cost_ns, without_lanes};
 
@@ -87,6 +87,16 @@ pub fn text(records: &[RunRecord]) -> String {
             writeln!(out, " the tool itself: {} ns per operation, {clock_ns} ns per sample", significant(cost_ns, 2));
     }
     out
+}
+
+/// What went wrong and what was lost, a line each: ledgers without losses are not told.
+pub fn faults_and_ledgers(record: &RunRecord) -> Vec<String> {
+    let faults =
+        record.lanes.iter().filter_map(|lane| Some(format!("FAILED {}: {}", lane.device, lane.outcome.reason()?)));
+    let ledgers = record.ledgers.iter().filter(|ledger| ledger.lost() > 0 || !ledger.closes());
+    let ledgers = ledgers.map(|ledger| format!("ledger: {ledger} ({})", record.workload));
+    let warnings = record.warnings.iter().map(|warning| format!("warning: {warning}"));
+    faults.chain(ledgers).chain(warnings).collect()
 }
 
 /// Faults, ledgers, counters worth a line, warnings, memory.
@@ -208,12 +218,43 @@ fn quoted(field: &str) -> String {
 
 /// A small aligned table of any text, for the verbs that list things.
 pub fn plain(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    numbers_from(headings.len(), headings, rows)
+}
+
+/// An aligned table whose columns from that one on are numbers, at the right of their column.
+pub fn numbers_from(first: usize, headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(headings.iter().copied());
     for row in rows {
         table.add_row(row);
     }
+    for column in first..headings.len() {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
     trimmed(&table.to_string())
+}
+
+/// Published figures beside ours.
+pub fn comparisons(lines: &[Comparison]) -> String {
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1}"));
+    let mut last = "";
+    let rows = lines.iter().map(|line| {
+        let title = if line.table == last { String::new() } else { line.table.clone() };
+        last = &line.table;
+        let difference = line.difference().map_or("-".to_owned(), |difference| format!("{:+.1} %", difference * 100.0));
+        vec![
+            title,
+            line.row.clone(),
+            format!("{:.1}", line.published),
+            number(line.model),
+            number(line.measured),
+            difference,
+            line.unit.to_owned(),
+        ]
+    });
+    plain(&["table", "row", "published", "model", "measured here", "difference", "unit"], rows)
 }
 
 #[cfg(test)]

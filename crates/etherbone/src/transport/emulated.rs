@@ -19,6 +19,9 @@ use crate::slave::{Slave, Stream};
 /// The bridges that ship with daqmeter.
 const BRIDGES: &str = include_str!("../../profiles/bridges.toml");
 
+/// Less than the shortest cycle with an answer.
+const STREAM_PIECE_BYTES: usize = 16;
+
 /// A bridge between a host and the bus of a timing receiver.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -169,6 +172,10 @@ impl Transport for Emulated {
 
     fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError> {
         let now_ns = monotonic_ns();
+        if self.stream.is_some() {
+            // Bytes of a stream arrive as the line brings them: a cycle begins when its last byte is there, not when all are.
+            return bytes.chunks(STREAM_PIECE_BYTES).try_for_each(|piece| self.deliver(now_ns, piece));
+        }
         let mut rest = bytes;
         for &length in lengths {
             let (message, later) = rest.split_at(length);

@@ -2,6 +2,7 @@
 
 mod completion;
 mod conversion;
+mod etherbone;
 mod fusion;
 mod memory;
 mod readout;
@@ -93,6 +94,10 @@ const FIGURES: &[Maker] = &[
     fusion::figure,
     memory::figure,
     completion::figure,
+    etherbone::time,
+    etherbone::rate,
+    etherbone::throughput,
+    etherbone::words,
     trace::figure,
 ];
 

@@ -1,0 +1,244 @@
+//! `daqmeter eb`: the tools of the C library with their letters, output and exit codes, and the performance study.
+//!
+//! Called by a name such as `eb-read` (a link to this program), it is that tool.
+
+mod perf;
+mod reproduce;
+mod serve;
+mod tools;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use daqmeter_etherbone::{Address, Client, Dialect, Options};
+use daqmeter_wire::etherbone::{Endian, Width, Widths};
+
+use crate::arguments::duration;
+use crate::output::Failure;
+
+/// Access Wishbone registers over Etherbone, serve them, and measure both.
+#[derive(Debug, Args)]
+#[command(after_help = "Addresses: udp/host[/port] tcp/host[/port] dev/name tunnel/host/port/host[/port] emu/bridge", after_long_help = EXAMPLE)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    tool: Tool,
+}
+
+const EXAMPLE: &str = "\
+Addresses: udp/host[/port], udp4/, udp6/, tcp/, tcp4/, tcp6/, dev/<name under /dev>,
+tunnel/<proxy>/<port>/<host>[/port], and emu/<bridge> for an emulated timing receiver behind an
+emulated bridge (daqmeter list bridges). Without a port: 60368. Numbers: 0x1f, 017, 15.
+
+Example:
+
+  $ daqmeter eb snoop --bus timing-receiver 60368 &
+  $ daqmeter eb ls udp/localhost
+  $ daqmeter eb read udp/localhost 0x101018/4
+  $ daqmeter eb perf udp/localhost
+
+Linked as eb-ls, eb-read, eb-write, eb-find, eb-get, eb-put, eb-discover, eb-snoop or eb-tunnel, the
+program is that tool. Options, output and exit codes (0 done, 1 any error) are those of the C tools.";
+
+#[derive(Debug, Subcommand)]
+enum Tool {
+    /// List what the self-describing bus describes
+    Ls(tools::LsArguments),
+    /// Find devices by vendor and device id
+    Find(tools::FindArguments),
+    /// Read a register
+    Read(tools::ReadArguments),
+    /// Write a register
+    Write(tools::WriteArguments),
+    /// Read a range of bytes into a file
+    Get(tools::GetArguments),
+    /// Write a file to a range of bytes
+    Put(tools::PutArguments),
+    /// Find slaves by broadcast
+    Discover(tools::DiscoverArguments),
+    /// Serve memory, or a bus described in TOML
+    Snoop(serve::SnoopArguments),
+    /// Proxy for tunnel/ addresses
+    Tunnel(serve::TunnelArguments),
+    /// Measure reads: convenience, blocking, pipelined
+    Perf(perf::Arguments),
+    /// Set the study of 2018 beside emulated bridges
+    Reproduce(reproduce::Arguments),
+}
+
+/// Options that all C tools share.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Wire {
+    /// Acceptable address widths: 8/16/32/64
+    #[arg(short = 'a', value_name = "WIDTHS", value_parser = widths, default_value = "8/16/32/64", help_heading = "Conversation")]
+    address: Widths,
+    /// Acceptable data widths
+    #[arg(short = 'd', value_name = "WIDTHS", value_parser = widths, default_value = "8/16/32/64", help_heading = "Conversation")]
+    data: Widths,
+    /// Probes before giving up; 0 asks none
+    #[arg(short = 'r', value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100), default_value = "3", help_heading = "Conversation")]
+    probes: u32,
+    /// Deadline of a cycle
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5s", help_heading = "Conversation")]
+    timeout: Duration,
+    /// Ask reads again so often after their deadline
+    #[arg(long, value_name = "N", default_value = "0", help_heading = "Conversation")]
+    retries: u32,
+    /// Speak the dialect of LiteX
+    #[arg(long, help_heading = "Conversation")]
+    litex: bool,
+    /// Tell what is done, on stderr
+    #[arg(short = 'v', help_heading = "Output")]
+    verbose: bool,
+    /// No warnings
+    #[arg(short = 'q', help_heading = "Output")]
+    quiet: bool,
+    /// One line of JSON instead of text
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+impl Wire {
+    fn options(&self) -> Options {
+        Options {
+            address: self.address,
+            data: self.data,
+            probes: self.probes,
+            timeout: self.timeout,
+            read_retries: self.retries,
+            dialect: if self.litex { Dialect::Litex } else { Dialect::Gsi },
+            ..Options::default()
+        }
+    }
+
+    /// Opens a conversation.
+    fn open(&self, address: &Address) -> Result<Client, Failure> {
+        let client = Client::open(address, &self.options()).map_err(Failure::tool)?;
+        if self.verbose {
+            let layout = client.layout();
+            let (a, d) = (layout.address.bits(), layout.data.bits());
+            crate::output::tell(&format!("Connected to {address} with {a}/{d}-bit address/port widths."));
+        }
+        Ok(client)
+    }
+
+    fn warn(&self, line: &str) {
+        if !self.quiet {
+            crate::output::tell(&format!("{}: warning: {line}", crate::output::program_name()));
+        }
+    }
+}
+
+/// Byte order, where it is forced.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Order {
+    /// Big-endian access, whatever SDB says
+    #[arg(short = 'b', conflicts_with = "little")]
+    big: bool,
+    /// Little-endian access, whatever SDB says
+    #[arg(short = 'l')]
+    little: bool,
+}
+
+impl Order {
+    fn endian(self) -> Option<Endian> {
+        match (self.big, self.little) {
+            (true, _) => Some(Endian::Big),
+            (_, true) => Some(Endian::Little),
+            _ => None,
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    match &arguments.tool {
+        Tool::Ls(arguments) => tools::ls(arguments),
+        Tool::Find(arguments) => tools::find(arguments),
+        Tool::Read(arguments) => tools::read(arguments),
+        Tool::Write(arguments) => tools::write(arguments),
+        Tool::Get(arguments) => tools::get(arguments),
+        Tool::Put(arguments) => tools::put(arguments),
+        Tool::Discover(arguments) => tools::discover(arguments),
+        Tool::Snoop(arguments) => serve::snoop(arguments),
+        Tool::Tunnel(arguments) => serve::tunnel(arguments),
+        Tool::Perf(arguments) => perf::run(arguments),
+        Tool::Reproduce(arguments) => reproduce::run(arguments),
+    }
+}
+
+fn address(text: &str) -> Result<Address, String> {
+    Address::parse(text).map_err(|error| error.to_string())
+}
+
+/// A number as C's strtoull with base 0 reads it: 0x1f, 017, 15.
+fn number(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is not a number such as 0x1f, 017 or 15");
+    let (digits, radix) = match text.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (&text[2..], 16),
+        [b'0', _, ..] => (&text[1..], 8),
+        _ => (text, 10),
+    };
+    // from_str_radix takes a sign; C's callers mean none.
+    if digits.starts_with(['+', '-']) {
+        return Err(wrong());
+    }
+    u64::from_str_radix(digits, radix).map_err(|_| wrong())
+}
+
+/// `8/16/32/64`, also with commas or semicolons.
+fn widths(text: &str) -> Result<Widths, String> {
+    text.split(['/', ',', ';']).try_fold(Widths::NONE, |set, part| {
+        let width = match part {
+            "8" => Width::W8,
+            "16" => Width::W16,
+            "32" => Width::W32,
+            "64" => Width::W64,
+            _ => return Err(format!("`{text}` is not a set of widths such as 32 or 8/16/32/64")),
+        };
+        Ok(set.or(Widths::only(width)))
+    })
+}
+
+/// `address/size`, the size 1, 2, 4 or 8 bytes.
+fn place(text: &str) -> Result<(u64, Width), String> {
+    let (at, size) = text.split_once('/').ok_or_else(|| format!("`{text}` is not address/size, e.g. 0x1000/4"))?;
+    let size = Width::of_bytes(number(size)?).ok_or_else(|| format!("`{text}`: a size is 1, 2, 4 or 8 bytes"))?;
+    Ok((number(at)?, size))
+}
+
+/// `address/length`.
+fn span(text: &str) -> Result<(u64, u64), String> {
+    let (at, length) =
+        text.split_once('/').ok_or_else(|| format!("`{text}` is not address/length, e.g. 0x1000/256"))?;
+    Ok((number(at)?, number(length)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_c_reads_them() {
+        for (text, value) in [("0x1F", 31), ("017", 15), ("15", 15), ("0", 0), ("0xffffffffffffffff", u64::MAX)] {
+            assert_eq!(number(text), Ok(value), "{text}");
+        }
+        for wrong in ["", "0x", "08", "-1", "+1", "0x-1", "1 ", "deadbeef"] {
+            assert!(number(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn widths_are_joined_by_any_separator() {
+        assert_eq!(widths("8/16,32;64"), Ok(Widths::ALL));
+        assert_eq!(widths("32"), Ok(Widths::only(Width::W32)));
+        assert!(widths("24").is_err() && widths("").is_err() && widths("32/").is_err());
+    }
+
+    #[test]
+    fn places_and_spans() {
+        assert_eq!(place("0x10/4"), Ok((16, Width::W32)));
+        assert!(place("0x10").unwrap_err().contains("address/size"));
+        assert!(place("0x10/3").unwrap_err().contains("1, 2, 4 or 8"));
+        assert_eq!(span("010/0x20"), Ok((8, 32)));
+    }
+}

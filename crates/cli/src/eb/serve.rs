@@ -1,0 +1,168 @@
+//! The tools that serve: snoop and tunnel.
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Args;
+use daqmeter_etherbone::address::Address;
+use daqmeter_etherbone::bus::Description;
+use daqmeter_etherbone::server::Event;
+use daqmeter_etherbone::transport::Bridge;
+use daqmeter_etherbone::tunnel::TunnelServer;
+use daqmeter_etherbone::{Server, ServerOptions, Slave};
+use daqmeter_wire::etherbone::{Endian, Widths};
+
+use super::{Order, address, number, widths};
+use crate::output::{Failure, emit, tell};
+
+/// Serve memory, or a bus described in TOML, on UDP and TCP, IPv4 and IPv6, in both dialects.
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n\n  $ daqmeter eb snoop 60368 0x10000-0x1ffff\n  $ daqmeter eb snoop 60368 --bus timing-receiver --pty\n\nCtrl-C ends it. A description in TOML has [timing], [[device]] (kind: memory, eca, tlu, registers,\nabsent) and [[bridge]] with the same inside; the one that ships is\ncrates/etherbone/profiles/timing-receiver.toml."
+)]
+pub(crate) struct SnoopArguments {
+    /// Port, for UDP and TCP; 0 takes a free one
+    port: u16,
+    /// Memory to serve: first-last address
+    #[arg(value_name = "FIRST-LAST", value_parser = range, required_unless_present = "bus")]
+    range: Option<(u64, u64)>,
+    /// Serve this way too: tcp/host/port or dev/name
+    #[arg(value_parser = address)]
+    passive: Option<Address>,
+    /// Serve a bus: timing-receiver, or a TOML file
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "range")]
+    bus: Option<String>,
+    /// Take the access times of this bridge's bus
+    #[arg(long, value_name = "NAME")]
+    bridge: Option<String>,
+    /// Address widths to answer to
+    #[arg(short = 'a', value_name = "WIDTHS", value_parser = widths, default_value = "8/16/32/64", help_heading = "Conversation")]
+    address: Widths,
+    /// Data widths to answer to
+    #[arg(short = 'd', value_name = "WIDTHS", value_parser = widths, default_value = "8/16/32/64", help_heading = "Conversation")]
+    data: Widths,
+    /// Access widths of the memory
+    #[arg(short = 'w', value_name = "WIDTHS", value_parser = widths, default_value = "8/16/32/64", help_heading = "Conversation")]
+    device: Widths,
+    #[command(flatten)]
+    order: Order,
+    /// Listen here only [default: every IPv6 and IPv4 address]
+    #[arg(long, value_name = "IP")]
+    bind: Vec<IpAddr>,
+    /// Answer datagrams to this port, as LiteEth does
+    #[arg(long, value_name = "PORT")]
+    reply_port: Option<u16>,
+    /// No banner for silent TCP clients (LiteX waits for one)
+    #[arg(long)]
+    no_banner: bool,
+    /// Serve a pseudo-terminal too
+    #[arg(long)]
+    pty: bool,
+    /// Log every access, on stdout
+    #[arg(short = 'v', help_heading = "Output")]
+    verbose: bool,
+    /// Say nothing
+    #[arg(short = 'q', help_heading = "Output")]
+    quiet: bool,
+}
+
+fn range(text: &str) -> Result<(u64, u64), String> {
+    let (first, last) = text.split_once('-').ok_or_else(|| format!("`{text}` is not first-last, e.g. 0x0-0xffff"))?;
+    let (first, last) = (number(first)?, number(last)?);
+    if first > last { Err(format!("`{text}` ends before it begins")) } else { Ok((first, last)) }
+}
+
+fn description(arguments: &SnoopArguments) -> Result<Description, Failure> {
+    let endian = if arguments.order.little { Endian::Little } else { Endian::Big };
+    match (&arguments.bus, arguments.range) {
+        (Some(name), _) if name == "timing-receiver" => Ok(Description::timing_receiver()),
+        (Some(file), _) => {
+            let text = std::fs::read_to_string(file)
+                .map_err(|error| Failure::tool(format!("cannot read {file}: {error} (or: --bus timing-receiver)")))?;
+            Description::parse(&text).map_err(|error| Failure::tool(format!("{file}: {error}")))
+        }
+        (None, Some((first, last))) => Ok(Description::memory(first, last, arguments.device, endian)),
+        (None, None) => Err(Failure::tool("nothing to serve: give first-last or --bus")),
+    }
+}
+
+pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
+    let mut bus = description(arguments)?.build().map_err(Failure::tool)?;
+    if let Some(bridge) = &arguments.bridge {
+        bus.set_timing(Bridge::named(bridge).map_err(Failure::tool)?.timing);
+    }
+    let slave = Slave { address: arguments.address, data: arguments.data, log: arguments.verbose, ..Slave::new(bus) };
+    let default = ServerOptions::default();
+    let options = ServerOptions {
+        bind: if arguments.bind.is_empty() { default.bind } else { arguments.bind.clone() },
+        port: arguments.port,
+        reply_port: arguments.reply_port,
+        banner_after: default.banner_after.filter(|_| !arguments.no_banner),
+        pty: arguments.pty,
+        passive: arguments.passive.clone(),
+        ..ServerOptions::default()
+    };
+    let mut server = Server::bind(slave, options).map_err(Failure::tool)?;
+    let stopper = server.stopper();
+    let stdout_closed = Arc::new(AtomicBool::new(false));
+    let (closed, stop_when_closed, quiet) = (stdout_closed.clone(), stopper.clone(), arguments.quiet);
+    server.set_log(move |event| {
+        let logged = match event {
+            Event::Access(access) => {
+                let (how, ok) = (if access.write { "Write" } else { "Read " }, if access.ok { "ok" } else { "error" });
+                let width = 2 * access.bytes;
+                emit(&format!("{how} {:#010x}/{}: {:0width$x} {ok}\n", access.address, access.bytes, access.value))
+            }
+            Event::Ended(peer, Some(why)) if !quiet => {
+                tell(&format!("daqmeter: {peer}: ended: {why}"));
+                return;
+            }
+            _ => return,
+        };
+        if logged.is_err() && !closed.swap(true, Ordering::Relaxed) {
+            stop_when_closed.stop();
+        }
+    });
+    ctrlc::set_handler(move || stopper.stop()).map_err(Failure::tool)?;
+    if !arguments.quiet {
+        let pty = server.pty_path().map(|path| format!(" and on {path} (dev/{})", path.trim_start_matches("/dev/")));
+        tell(&format!("daqmeter: serving on port {}{}; Ctrl-C ends it", server.port(), pty.unwrap_or_default()));
+    }
+    server.run().map_err(Failure::tool)?;
+    if !arguments.quiet {
+        let counts = server.counts();
+        tell(&format!(
+            "daqmeter: {} probes, {} cycles ({} of LiteX) with {} operations; {} refused",
+            counts.probes, counts.cycles, counts.litex, counts.operations, counts.refused
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Proxy for tunnel/ addresses: TCP on one side, UDP on the other.
+#[derive(Debug, Args)]
+pub(crate) struct TunnelArguments {
+    /// TCP port to listen on
+    port: u16,
+    /// Say nothing
+    #[arg(short = 'q')]
+    quiet: bool,
+}
+
+pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
+    let server = TunnelServer::bind(arguments.port).map_err(Failure::tool)?;
+    let quiet = arguments.quiet;
+    if !quiet {
+        let port = server.port().map_err(Failure::tool)?;
+        tell(&format!("daqmeter: tunnel on TCP port {port}; Ctrl-C ends it"));
+    }
+    let told = move |peer: std::net::SocketAddr, result: Result<(), daqmeter_etherbone::EbError>| {
+        if let (Err(error), false) = (result, quiet) {
+            tell(&format!("daqmeter: {peer}: {error}"));
+        }
+    };
+    server.run(told).map_err(Failure::tool)?;
+    Ok(ExitCode::SUCCESS)
+}

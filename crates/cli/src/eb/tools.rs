@@ -1,0 +1,471 @@
+//! The tools that ask: ls, find, read, write, get, put, discover.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use daqmeter_etherbone::access::{self, Reach, Transfer, Way};
+use daqmeter_etherbone::address::Address;
+use daqmeter_etherbone::scan::{self, Found};
+use daqmeter_etherbone::{Client, discover as finding};
+use daqmeter_wire::etherbone::cycle::{Check, Space};
+use daqmeter_wire::etherbone::sdb::{Record, Synthesis};
+use daqmeter_wire::etherbone::{Endian, Width, Widths};
+use serde_json::{Value, json};
+
+use super::{Order, Wire, address, number, place, span};
+use crate::arguments::duration;
+use crate::output::{Failure, emit};
+
+/// Read a register.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n\n  $ daqmeter eb read emu/gige 0x101018/4\n  18abf3c0")]
+pub(crate) struct ReadArguments {
+    /// Slave
+    #[arg(value_parser = address)]
+    slave: Address,
+    /// Address and size in bytes: 0x101018/4
+    #[arg(value_name = "ADDRESS/SIZE", value_parser = place)]
+    place: (u64, Width),
+    #[command(flatten)]
+    access: AccessOptions,
+    #[command(flatten)]
+    wire: Wire,
+}
+
+/// Write a register.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n\n  $ daqmeter eb write udp/localhost 0x10000/4 0x11223344")]
+pub(crate) struct WriteArguments {
+    /// Slave
+    #[arg(value_parser = address)]
+    slave: Address,
+    /// Address and size in bytes
+    #[arg(value_name = "ADDRESS/SIZE", value_parser = place)]
+    place: (u64, Width),
+    /// Value
+    #[arg(value_parser = number)]
+    value: u64,
+    #[command(flatten)]
+    access: AccessOptions,
+    #[command(flatten)]
+    wire: Wire,
+}
+
+/// How a register is accessed.
+#[derive(Debug, Args)]
+struct AccessOptions {
+    #[command(flatten)]
+    order: Order,
+    /// Do not ask the slave for errors
+    #[arg(short = 's')]
+    silent: bool,
+    /// Config registers instead of the bus
+    #[arg(short = 'c')]
+    config: bool,
+    /// Neither split nor widen the access
+    #[arg(short = 'f')]
+    exact: bool,
+    /// Do not ask SDB for the device
+    #[arg(short = 'p')]
+    plain: bool,
+}
+
+impl AccessOptions {
+    fn check(&self) -> Check {
+        if self.silent { Check::Silent } else { Check::Status }
+    }
+
+    fn space(&self) -> Space {
+        if self.config { Space::Config } else { Space::Bus }
+    }
+
+    /// What the device can do: by SDB, unless that is not to be asked.
+    fn reach(&self, client: &mut Client, wire: &Wire, at: u64) -> Result<Reach, Failure> {
+        if self.plain || self.config || wire.litex {
+            let endian = self.order.endian().or(self.config.then_some(Endian::Big));
+            return Ok(Reach { widths: Widths::ALL, endian });
+        }
+        let reach = Reach::of(client, at).map_err(Failure::tool)?;
+        Ok(Reach { endian: self.order.endian().or(reach.endian), ..reach })
+    }
+
+    /// Says when an access is not done as asked, or refuses.
+    fn check_way(&self, client: &Client, reach: Reach, size: Width, wire: &Wire) -> Result<(), Failure> {
+        if self.config {
+            return Ok(());
+        }
+        let what = match access::way(client, reach, size).map_err(Failure::tool)? {
+            Way::Direct => return Ok(()),
+            Way::Fragmented(part) => format!("split into accesses of {} bits", part.bits()),
+            Way::Widened(whole) => format!("done through words of {} bits", whole.bits()),
+        };
+        if self.exact {
+            return Err(Failure::tool(format!(
+                "an access of {} bits would have to be {what} (-f forbids it)",
+                size.bits()
+            )));
+        }
+        wire.warn(&format!("the access is {what}"));
+        Ok(())
+    }
+}
+
+pub(crate) fn read(arguments: &ReadArguments) -> Result<ExitCode, Failure> {
+    let (at, size) = arguments.place;
+    let options = &arguments.access;
+    let mut client = arguments.wire.open(&arguments.slave)?;
+    let reach = options.reach(&mut client, &arguments.wire, at)?;
+    options.check_way(&client, reach, size, &arguments.wire)?;
+    let (value, failed) =
+        access::read(&mut client, reach, at, size, options.space(), options.check()).map_err(Failure::tool)?;
+    if failed {
+        return Err(Failure::tool(format!(
+            "wishbone segfault reading {at:#x}/{}: the bus reports an error",
+            size.bytes()
+        )));
+    }
+    if arguments.wire.json {
+        return emit(&format!("{}\n", json!({ "address": at, "bytes": size.bytes(), "value": value })));
+    }
+    emit(&format!("{value:0width$x}\n", width = 2 * size.bytes()))
+}
+
+pub(crate) fn write(arguments: &WriteArguments) -> Result<ExitCode, Failure> {
+    let (at, size) = arguments.place;
+    let (options, value) = (&arguments.access, arguments.value);
+    if value & !size.mask() != 0 {
+        return Err(Failure::tool(format!("value {value:#x} does not fit {} bytes", size.bytes())));
+    }
+    let mut client = arguments.wire.open(&arguments.slave)?;
+    let reach = options.reach(&mut client, &arguments.wire, at)?;
+    options.check_way(&client, reach, size, &arguments.wire)?;
+    let failed = access::write(&mut client, reach, at, size, options.space(), options.check(), value);
+    if failed.map_err(Failure::tool)? {
+        return Err(Failure::tool(format!(
+            "wishbone segfault writing {at:#x}/{}: the bus reports an error",
+            size.bytes()
+        )));
+    }
+    match arguments.wire.json {
+        true => emit(&format!("{}\n", json!({ "address": at, "bytes": size.bytes(), "value": value }))),
+        false => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// List what the self-describing bus describes.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n\n  $ daqmeter eb ls emu/gige")]
+pub(crate) struct LsArguments {
+    /// Slave
+    #[arg(value_parser = address)]
+    slave: Address,
+    /// Do not follow bridges
+    #[arg(short = 'n')]
+    flat: bool,
+    #[command(flatten)]
+    wire: Wire,
+}
+
+pub(crate) fn ls(arguments: &LsArguments) -> Result<ExitCode, Failure> {
+    let mut client = arguments.wire.open(&arguments.slave)?;
+    let found = scan::scan(&mut client, !arguments.flat).map_err(Failure::tool)?;
+    if arguments.wire.json {
+        return emit(&format!("{}\n", Value::Array(found.iter().map(as_json).collect())));
+    }
+    let mut out = "BusPath        VendorID         Product   BaseAddress(Hex)  Description\n".to_owned();
+    for found in &found {
+        out.push_str(&row(found));
+        if arguments.wire.verbose {
+            out.push_str(&details(found));
+        }
+    }
+    emit(&out)
+}
+
+/// A row as eb-ls prints it: the base is that on the whole bus.
+fn row(found: &Found) -> String {
+    let path = found.path_text();
+    let flag = match found.record {
+        Record::MsiMaster { .. } => 'M',
+        _ => ' ',
+    };
+    match (found.record.component(), found.first) {
+        (Some(component), Some(first)) => {
+            let product = &component.product;
+            format!("{path:<15}{:016x}:{:08x}  {first:16x}{flag} {}\n", product.vendor, product.device, product.name)
+        }
+        _ => format!("{path:<15}---\n"),
+    }
+}
+
+fn kind(record: &Record) -> &'static str {
+    match record {
+        Record::Interconnect { .. } => "interconnect",
+        Record::Device(_) => "device",
+        Record::Bridge { .. } => "bridge",
+        Record::MsiMaster { .. } => "msi",
+        Record::Integration(_) => "integration",
+        Record::RepoUrl(_) => "repo-url",
+        Record::Synthesis(_) => "synthesis",
+        Record::Empty => "empty",
+        Record::Unknown(_) => "unknown",
+    }
+}
+
+/// Every field of a record, one per line.
+fn details(found: &Found) -> String {
+    let Value::Object(fields) = as_json(found) else { return String::new() };
+    fields.iter().fold(String::new(), |mut out, (name, value)| {
+        let shown = match value {
+            Value::Number(number) if !matches!(name.as_str(), "type") => {
+                number.as_u64().map_or(number.to_string(), |number| format!("{number:#x}"))
+            }
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let _ = writeln!(out, "  {name:<14} {shown}");
+        out
+    })
+}
+
+fn as_json(found: &Found) -> Value {
+    let record = &found.record;
+    let mut fields = json!({ "path": found.path_text(), "kind": kind(record), "type": record.record_type() });
+    let mut set = |name: &str, value: Value| {
+        fields[name] = value;
+    };
+    if let (Some(first), Some(last)) = (found.first, found.last) {
+        set("first", json!(first));
+        set("last", json!(last));
+    }
+    if let Some(product) = record.product() {
+        set("vendor", json!(product.vendor));
+        set("device", json!(product.device));
+        set("version", json!(product.version));
+        set("date", json!(format!("{:08x}", product.date)));
+        set("name", json!(product.name.to_string()));
+    }
+    match record {
+        Record::Device(device) => {
+            set("abi_class", json!(device.abi_class));
+            set("abi_version", json!(format!("{}.{}", device.abi_major, device.abi_minor)));
+            set("widths", json!(device.widths().to_string()));
+            set("endian", json!(if device.endian() == Endian::Big { "big" } else { "little" }));
+        }
+        Record::Bridge { child, .. } => set("child", json!(child)),
+        Record::MsiMaster { flags, .. } => set("flags", json!(flags)),
+        Record::RepoUrl(url) => set("url", json!(url.to_string())),
+        Record::Synthesis(Synthesis { name, commit, tool, tool_version, date, user }) => {
+            let commit: String = commit.iter().map(|byte| format!("{byte:02x}")).collect();
+            set("name", json!(name.to_string()));
+            set("commit", json!(commit));
+            set("tool", json!(tool.to_string()));
+            set("tool_version", json!(tool_version));
+            set("date", json!(format!("{date:08x}")));
+            set("user", json!(user.to_string()));
+        }
+        _ => {}
+    }
+    fields
+}
+
+/// Find devices by vendor and device id.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n\n  $ daqmeter eb find emu/gige 0x651 0xb2afc251\n  0x101000")]
+pub(crate) struct FindArguments {
+    /// Slave
+    #[arg(value_parser = address)]
+    slave: Address,
+    /// Vendor id
+    #[arg(value_parser = number)]
+    vendor: u64,
+    /// Device id
+    #[arg(value_parser = number)]
+    device: u64,
+    /// Only the one with this index, from 0
+    #[arg(short = 'n', value_name = "INDEX")]
+    index: Option<usize>,
+    #[command(flatten)]
+    wire: Wire,
+}
+
+pub(crate) fn find(arguments: &FindArguments) -> Result<ExitCode, Failure> {
+    let device = u32::try_from(arguments.device)
+        .map_err(|_| Failure::tool(format!("device id {:#x} has more than 32 bits", arguments.device)))?;
+    let mut client = arguments.wire.open(&arguments.slave)?;
+    let found = scan::find(&mut client, (arguments.vendor, device)).map_err(Failure::tool)?;
+    let addresses: Vec<u64> = found.iter().filter_map(|found| found.first).collect();
+    let chosen: Vec<u64> = match arguments.index {
+        None => addresses.clone(),
+        Some(index) => addresses.get(index).copied().into_iter().collect(),
+    };
+    if chosen.is_empty() {
+        return Err(Failure::tool(match arguments.index {
+            Some(index) if !addresses.is_empty() => format!("there are {}, none with index {index}", addresses.len()),
+            _ => format!("no device {:#x}:{device:#x} on this bus", arguments.vendor),
+        }));
+    }
+    if arguments.wire.json {
+        return emit(&format!("{}\n", json!(chosen)));
+    }
+    emit(&chosen.iter().map(|first| format!("{first:#x}\n")).collect::<String>())
+}
+
+/// Read a range of bytes into a file.
+#[derive(Debug, Args)]
+pub(crate) struct GetArguments {
+    /// Slave
+    #[arg(value_parser = address)]
+    slave: Address,
+    /// Address and length in bytes
+    #[arg(value_name = "ADDRESS/LENGTH", value_parser = span)]
+    span: (u64, u64),
+    /// File; - is stdout
+    file: PathBuf,
+    #[command(flatten)]
+    transfer: TransferOptions,
+    #[command(flatten)]
+    wire: Wire,
+}
+
+/// Write a file to a range of bytes.
+#[derive(Debug, Args)]
+pub(crate) struct PutArguments {
+    /// Slave
+    #[arg(value_parser = address)]
+    slave: Address,
+    /// Address
+    #[arg(value_name = "ADDRESS", value_parser = number)]
+    at: u64,
+    /// File; - is stdin
+    file: PathBuf,
+    #[command(flatten)]
+    transfer: TransferOptions,
+    #[command(flatten)]
+    wire: Wire,
+}
+
+/// How bytes are transferred.
+#[derive(Debug, Args)]
+struct TransferOptions {
+    #[command(flatten)]
+    order: Order,
+    /// Do not ask SDB for the device
+    #[arg(short = 'p')]
+    plain: bool,
+    /// Go on after bus errors
+    #[arg(short = 'f')]
+    ignore_errors: bool,
+    /// Cycles on their way at once [default: what the transport holds]
+    #[arg(short = 'c', value_name = "N")]
+    cycles: Option<usize>,
+}
+
+impl TransferOptions {
+    fn open(&self, wire: &Wire, slave: &Address, at: u64) -> Result<(Client, Reach), Failure> {
+        let mut options = wire.options();
+        if let Some(cycles) = self.cycles {
+            options.window_cycles = cycles;
+        }
+        let mut client = Client::open(slave, &options).map_err(Failure::tool)?;
+        let by_hand = Reach { widths: Widths::ALL, endian: self.order.endian() };
+        if self.plain || wire.litex {
+            return Ok((client, by_hand));
+        }
+        let reach = Reach::of(&mut client, at).map_err(Failure::tool)?;
+        Ok((client, Reach { endian: self.order.endian().or(reach.endian), ..reach }))
+    }
+
+    fn judge(&self, transfer: &Transfer, what: &str) -> Result<(), Failure> {
+        match transfer.first_failed {
+            Some(first) if !self.ignore_errors => {
+                let failed = transfer.failed;
+                Err(Failure::tool(format!(
+                    "{failed} accesses failed on the bus while {what}, the first at {first:#x} (-f goes on)"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(crate) fn get(arguments: &GetArguments) -> Result<ExitCode, Failure> {
+    let (at, length) = arguments.span;
+    let (mut client, reach) = arguments.transfer.open(&arguments.wire, &arguments.slave, at)?;
+    let (data, transfer) = access::get(&mut client, reach, at, length).map_err(Failure::tool)?;
+    arguments.transfer.judge(&transfer, "reading")?;
+    if arguments.file.as_os_str() == "-" {
+        use std::io::Write as _;
+        std::io::stdout()
+            .write_all(&data)
+            .map_err(|error| Failure::tool(format!("cannot write to stdout: {error}")))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let shown = arguments.file.display();
+    std::fs::write(&arguments.file, &data).map_err(|error| Failure::tool(format!("cannot write {shown}: {error}")))?;
+    told(&arguments.wire, at, data.len(), &transfer)
+}
+
+pub(crate) fn put(arguments: &PutArguments) -> Result<ExitCode, Failure> {
+    let shown = arguments.file.display();
+    let data = if arguments.file.as_os_str() == "-" {
+        use std::io::Read as _;
+        let mut data = Vec::new();
+        std::io::stdin().read_to_end(&mut data).map(|_| data)
+    } else {
+        std::fs::read(&arguments.file)
+    };
+    let data = data.map_err(|error| Failure::tool(format!("cannot read {shown}: {error}")))?;
+    let (mut client, reach) = arguments.transfer.open(&arguments.wire, &arguments.slave, arguments.at)?;
+    let transfer = access::put(&mut client, reach, arguments.at, &data).map_err(Failure::tool)?;
+    arguments.transfer.judge(&transfer, "writing")?;
+    told(&arguments.wire, arguments.at, data.len(), &transfer)
+}
+
+fn told(wire: &Wire, at: u64, bytes: usize, transfer: &Transfer) -> Result<ExitCode, Failure> {
+    match wire.json {
+        true => emit(&format!("{}\n", json!({ "address": at, "bytes": bytes, "failed": transfer.failed }))),
+        false => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Find slaves by broadcast.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n\n  $ daqmeter eb discover udp/192.168.1.255")]
+pub(crate) struct DiscoverArguments {
+    /// Broadcast address: udp/192.168.1.255
+    #[arg(value_parser = address)]
+    broadcast: Address,
+    /// End after so long without an answer
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
+    quiet: Duration,
+    /// One line of JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn discover(arguments: &DiscoverArguments) -> Result<ExitCode, Failure> {
+    let Address::Udp(family, host) = &arguments.broadcast else {
+        return Err(Failure::tool(format!(
+            "{} is not a UDP address; probes go by udp/<broadcast>",
+            arguments.broadcast
+        )));
+    };
+    let found = finding::discover(host, *family, arguments.quiet).map_err(Failure::tool)?;
+    if arguments.json {
+        let list: Vec<Value> = found
+            .iter()
+            .map(|found| json!({ "peer": found.peer.to_string(), "address": found.address.to_string(), "data": found.data.to_string() }))
+            .collect();
+        return emit(&format!("{}\n", Value::Array(list)));
+    }
+    let row = |found: &finding::Discovered| {
+        let proto = if found.peer.is_ipv4() { "udp4" } else { "udp6" };
+        let name = format!("{proto}/{}/{}", found.peer.ip(), found.peer.port());
+        format!("{name:<33} V.1; data={}-bit addr={}-bit\n", found.data, found.address)
+    };
+    emit(&found.iter().map(row).collect::<String>())
+}
