@@ -3,16 +3,18 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a developers' tool talks to the terminal")]
 
 mod ci;
+mod peers;
 mod shell;
 mod tidy;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-cargo xtask ci              fmt, clippy, docs, tidy, schema, FUSE, other CPUs, page, fuzz, survey, reproduce
+cargo xtask ci              fmt, clippy, docs, tidy, schema, FUSE, other CPUs, peers, page, fuzz, survey, reproduce
 cargo xtask tidy            the rules of ARCHITECTURE.md that a program can check
 cargo xtask schema [--check]  write (or compare) docs/schema/run-record.v1.json
 cargo xtask fuzz [SECONDS]  each fuzz target for so long [10]
+cargo xtask peers           other makers' Etherbone against ours, in network namespaces
 cargo xtask page FILE       open a page in headless Chromium and check that it drew its charts";
 
 fn main() -> ExitCode {
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
             Ok(seconds) => ci::fuzz(seconds),
             Err(_) => Err(anyhow::anyhow!("`{seconds}` is no number of seconds")),
         },
+        ["peers"] => peers::all(),
         ["page", path] => ci::page(path.as_ref()),
         _ => {
             eprintln!("{USAGE}");

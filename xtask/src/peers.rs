@@ -1,0 +1,248 @@
+//! Other makers' Etherbone against ours, between hosts that are network namespaces on one bridge.
+//!
+//! Peers: LiteX (CommUDP, RemoteClient, litex_server) and wishbone-tool, as clients of our server and, where they can be, as
+//! servers of our client.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::shell::{need, output, root, run, there};
+
+/// Versions that are exercised.
+const LITEX: &str = "litex==2024.12";
+const WISHBONE_TOOL: &str = "0.7.9";
+
+/// The client's host and two slaves' hosts.
+const CLIENT: &str = "dqm-client";
+const SLAVES: [(&str, &str); 2] = [("dqm-slave1", "10.77.0.2"), ("dqm-slave2", "10.77.0.3")];
+
+/// Namespaces on a bridge; taken down when dropped.
+struct Hosts;
+
+impl Hosts {
+    fn up() -> Result<Hosts> {
+        let hosts = Hosts;
+        hosts.down();
+        let ip = |line: &str| run("ip", &line.split(' ').collect::<Vec<_>>());
+        ip(&format!("netns add {CLIENT}"))?;
+        ip(&format!("-n {CLIENT} link add br0 type bridge"))?;
+        ip(&format!("-n {CLIENT} addr add 10.77.0.1/24 brd 10.77.0.255 dev br0"))?;
+        ip(&format!("-n {CLIENT} link set br0 up"))?;
+        ip(&format!("-n {CLIENT} link set lo up"))?;
+        for (at, (name, address)) in SLAVES.iter().enumerate() {
+            ip(&format!("netns add {name}"))?;
+            ip(&format!("-n {CLIENT} link add to{at} type veth peer name eth0 netns {name}"))?;
+            ip(&format!("-n {CLIENT} link set to{at} master br0"))?;
+            ip(&format!("-n {CLIENT} link set to{at} up"))?;
+            ip(&format!("-n {name} addr add {address}/24 brd 10.77.0.255 dev eth0"))?;
+            ip(&format!("-n {name} addr add fd77::{}/64 dev eth0 nodad", at + 2))?;
+            ip(&format!("-n {name} link set eth0 up"))?;
+            ip(&format!("-n {name} link set lo up"))?;
+        }
+        ip(&format!("-n {CLIENT} addr add fd77::1/64 dev br0 nodad"))?;
+        Ok(hosts)
+    }
+
+    fn down(&self) {
+        for name in SLAVES.iter().map(|(name, _)| *name).chain([CLIENT]) {
+            // A namespace that is not there need not be taken down.
+            let _ = Command::new("ip").args(["netns", "del", name]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        self.down();
+    }
+}
+
+/// A program in the background of a host; ended when dropped.
+struct Background(Child);
+
+impl Background {
+    fn start(host: &str, program: &str, arguments: &[&str]) -> Result<Background> {
+        let child = Command::new("ip")
+            .args(["netns", "exec", host, program])
+            .args(arguments)
+            .current_dir(root())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Ok(Background(child.with_context(|| format!("cannot start {program} on {host}"))?))
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs a program on the client's host, for at most so long, and returns what it printed.
+fn on_client(seconds: u32, program: &str, arguments: &[&str]) -> Result<String> {
+    let limit = seconds.to_string();
+    output("ip", &[&["netns", "exec", CLIENT, "timeout", &limit, program], arguments].concat())
+}
+
+/// Tries until it works or the time is over: servers take a moment to listen, and wishbone-tool sometimes hangs at its start.
+fn until<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let began = Instant::now();
+    loop {
+        match attempt() {
+            Ok(done) => return Ok(done),
+            Err(error) if began.elapsed() > limit => return Err(error.context(what.to_owned())),
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+/// Installs the peers below `target/ci`.
+fn install() -> Result<(String, String)> {
+    let litex = root().join("target/ci/litex");
+    let python = litex.join("bin/python").display().to_string();
+    if !litex.join("bin/litex_server").is_file() {
+        need("python3", &["python3", "python3-venv"])?;
+        let place = litex.display().to_string();
+        if run("python3", &["-m", "venv", &place]).is_err() {
+            run("apt-get", &["install", "-y", "-qq", "python3-venv"])?;
+            run("python3", &["-m", "venv", &place])?;
+        }
+        run(&python, &["-m", "pip", "install", "--quiet", LITEX])?;
+    }
+    let tools = root().join("target/ci/tools");
+    let wishbone_tool = tools.join("bin/wishbone-tool").display().to_string();
+    if !tools.join("bin/wishbone-tool").is_file() {
+        let place = tools.display().to_string();
+        let build = root().join("target/ci/tools-build").display().to_string();
+        let arguments = [
+            "install",
+            "--quiet",
+            "--locked",
+            "wishbone-tool",
+            "--version",
+            WISHBONE_TOOL,
+            "--root",
+            &place,
+            "--target-dir",
+            &build,
+        ];
+        run("cargo", &arguments)?;
+    }
+    Ok((python, wishbone_tool))
+}
+
+/// Why this cannot be run here, if it cannot.
+pub(crate) fn missing() -> Option<String> {
+    if !there("ip") && need("ip", &["iproute2"]).is_err() {
+        return Some("needs iproute2".to_owned());
+    }
+    let probe = Command::new("ip").args(["netns", "add", "dqm-probe"]).stderr(Stdio::null()).status();
+    if !probe.is_ok_and(|status| status.success()) {
+        return Some("needs root, or the right to make network namespaces".to_owned());
+    }
+    // It was only to see whether it could be made.
+    let _ = Command::new("ip").args(["netns", "del", "dqm-probe"]).status();
+    None
+}
+
+/// All peers, in both roles.
+pub(crate) fn all() -> Result<()> {
+    let (python, wishbone_tool) = install()?;
+    run("cargo", &["build", "--release", "--quiet"])?;
+    let daqmeter = root().join("target/release/daqmeter").display().to_string();
+    let _hosts = Hosts::up()?;
+    let _slaves: Vec<Background> = SLAVES
+        .iter()
+        .flat_map(|(name, _)| ["60368", "1234"].map(|port| (*name, port)))
+        .map(|(name, port)| {
+            Background::start(name, &daqmeter, &["eb", "snoop", "--bus", "timing-receiver", "-q", port])
+        })
+        .collect::<Result<_>>()?;
+    ours(&daqmeter)?;
+    litex(&python, &daqmeter)?;
+    wishbone(&wishbone_tool, &daqmeter)
+}
+
+/// Our client and our server on different hosts, every protocol.
+fn ours(daqmeter: &str) -> Result<()> {
+    let eb = |arguments: &[&str]| on_client(20, daqmeter, &[&["eb"], arguments].concat());
+    let first = |proto: &str, host: &str| format!("{proto}/{host}");
+    until("our slave", Duration::from_secs(20), || eb(&["ls", "-r", "1", &first("udp4", SLAVES[0].1)]))?;
+    let found = eb(&["discover", "udp/10.77.0.255"])?;
+    for (_, address) in SLAVES {
+        let line = format!("udp4/{address}/60368");
+        ensure!(found.contains(&line), "discover did not find {line}: {found}");
+    }
+    for slave in
+        [first("udp4", SLAVES[0].1), first("tcp4", SLAVES[1].1), first("udp6", "fd77::2"), first("tcp6", "fd77::3")]
+    {
+        eb(&["write", &slave, "0x10000/4", "0x11223344"])?;
+        ensure!(eb(&["read", &slave, "0x10001/1"])?.trim() == "22", "{slave}: a byte came back changed");
+        let listed = eb(&["ls", &slave])?;
+        ensure!(listed.contains("ECA_UNIT:CONTROL"), "{slave}: {listed}");
+    }
+    let _tunnel = Background::start(SLAVES[0].0, daqmeter, &["eb", "tunnel", "-q", "8183"])?;
+    let through = format!("tunnel/{}/8183/{}/60368", SLAVES[0].1, SLAVES[1].1);
+    let value = until("the tunnel", Duration::from_secs(10), || eb(&["read", &through, "0x10000/4"]))?;
+    ensure!(value.trim() == "11223344", "through the tunnel: {value}");
+    println!("agreed: daqmeter with itself between hosts: udp4, udp6, tcp4, tcp6, tunnel, discover");
+    Ok(())
+}
+
+/// Reads and writes by our client in the dialect of LiteX, through another's server.
+fn our_client(daqmeter: &str, slave: &str, what: &str) -> Result<()> {
+    let eb = |arguments: &[&str]| {
+        on_client(20, daqmeter, &[&["eb"], arguments, &["--litex", "-p", "--timeout", "2s"]].concat())
+    };
+    until(what, Duration::from_secs(40), || eb(&["write", slave, "0x10004/4", "0xcafe0001"]))?;
+    // Writes are unanswered in this dialect, and a proxy may reorder them behind the next connection's read.
+    until(what, Duration::from_secs(20), || {
+        let value = eb(&["read", slave, "0x10004/4"])?;
+        ensure!(value.trim() == "cafe0001", "read {value}");
+        Ok(())
+    })?;
+    println!("agreed: our client with {what}");
+    Ok(())
+}
+
+fn litex(python: &str, daqmeter: &str) -> Result<()> {
+    let script = root().join("xtask/peers/litex_clients.py").display().to_string();
+    for kind in ["udp", "tcp"] {
+        print!("{}", on_client(60, python, &[&script, kind, SLAVES[0].1, "1234"])?);
+    }
+    // litex_server: TCP towards clients, UDP towards our slave.
+    let server = python.replace("bin/python", "bin/litex_server");
+    let arguments =
+        [server.as_str(), "--udp", "--udp-ip", SLAVES[1].1, "--bind-ip", "127.0.0.1", "--bind-port", "4321"];
+    let _server = Background::start(CLIENT, python, &arguments)?;
+    let listens = || on_client(5, "bash", &["-c", "exec 3<>/dev/tcp/127.0.0.1/4321 && head -c 7 <&3"]);
+    let banner = until("litex_server", Duration::from_secs(30), listens)?;
+    ensure!(banner.starts_with("CommUDP"), "the banner of litex_server is {banner}");
+    our_client(daqmeter, "tcp/127.0.0.1/4321", "litex_server")?;
+    print!("{}", on_client(60, python, &[&script, "litex_server", "127.0.0.1", "4321"])?);
+    Ok(())
+}
+
+fn wishbone(wishbone_tool: &str, daqmeter: &str) -> Result<()> {
+    for (way, option) in [("UDP", None), ("TCP", Some("--ethernet-tcp"))] {
+        let host = ["--ethernet-host", SLAVES[0].1];
+        let call = |arguments: &[&str]| {
+            let options: Vec<&str> = host.into_iter().chain(option).chain(arguments.iter().copied()).collect();
+            on_client(8, wishbone_tool, &options)
+        };
+        until("wishbone-tool", Duration::from_secs(40), || {
+            call(&["0x10010", "0xdecade01"])?;
+            let found = call(&["0x10010"])?.to_lowercase();
+            if found.contains("decade01") { Ok(()) } else { bail!("read {found}") }
+        })?;
+        println!("agreed: wishbone-tool over {way}");
+    }
+    let arguments = ["-s", "wishbone", "-n", "5678", "--ethernet-host", SLAVES[1].1];
+    let _server = Background::start(CLIENT, wishbone_tool, &arguments)?;
+    our_client(daqmeter, "tcp/127.0.0.1/5678", "wishbone-tool as a server")
+}
