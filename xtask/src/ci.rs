@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use daqmeter_record::{Outcome, RunRecord, jsonl};
 
 use crate::shell::{need, output, root, run, run_with, there};
-use crate::tidy;
+use crate::{peers, tidy};
 
 /// Seconds for each fuzz target in CI.
 const FUZZ_SECONDS: u64 = 10;
@@ -34,9 +34,13 @@ pub(crate) fn all() -> Result<()> {
         ("real-device path against FUSE files", fuse),
         ("kernels on AArch64 (NEON) under qemu", neon),
         ("benchmarks build", || ran(run("cargo", &["bench", "--workspace", "--no-run", "--quiet"]))),
+        ("other makers' Etherbone", || match peers::missing() {
+            Some(why) => Ok(Done::LeftOut(why)),
+            None => ran(peers::all()),
+        }),
         ("survey, and its page in a browser", survey),
         ("the document's tables on emulated boards", reproduce),
-        ("fuzz", || ran(fuzz(FUZZ_SECONDS))),
+        ("fuzz", || ran(fuzz(FUZZ_SECONDS, None))),
     ];
     let mut left_out = Vec::new();
     for (name, step) in steps {
@@ -228,8 +232,12 @@ fn reproduce_once() -> Result<()> {
     Ok(())
 }
 
+/// The fuzz targets.
+const FUZZ_TARGETS: [&str; 8] =
+    ["record_line", "units", "profile", "fluid", "eb_wire", "eb_slave", "eb_client", "eb_text"];
+
 /// Builds the fuzz targets with coverage by stable flags (no nightly toolchain, no cargo-fuzz) and runs each.
-pub(crate) fn fuzz(seconds: u64) -> Result<()> {
+pub(crate) fn fuzz(seconds: u64, only: Option<&str>) -> Result<()> {
     need("g++", &["g++"])?;
     let target = output("rustc", &["-vV"])?;
     let target = target.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?.to_owned();
@@ -238,7 +246,7 @@ pub(crate) fn fuzz(seconds: u64) -> Result<()> {
                  -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions";
     let build = ["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", &target];
     run_with("cargo", &build, &[("RUSTFLAGS", flags)])?;
-    for name in ["record_line", "units", "profile", "fluid"] {
+    for name in FUZZ_TARGETS.iter().filter(|name| only.is_none_or(|only| name.contains(only))) {
         let corpus = root().join(format!("fuzz/corpus/{name}"));
         fs::create_dir_all(&corpus)?;
         let program = root().join(format!("fuzz/target/{target}/release/{name}"));

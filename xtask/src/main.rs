@@ -13,7 +13,7 @@ const USAGE: &str = "\
 cargo xtask ci              fmt, clippy, docs, tidy, schema, FUSE, other CPUs, peers, page, fuzz, survey, reproduce
 cargo xtask tidy            the rules of ARCHITECTURE.md that a program can check
 cargo xtask schema [--check]  write (or compare) docs/schema/run-record.v1.json
-cargo xtask fuzz [SECONDS]  each fuzz target for so long [10]
+cargo xtask fuzz [SECONDS [NAME]]  each fuzz target, or those with that in their name, for so long [10]
 cargo xtask peers           other makers' Etherbone against ours, in network namespaces
 cargo xtask page FILE       open a page in headless Chromium and check that it drew its charts";
 
@@ -25,9 +25,9 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["schema"] => ci::schema(false),
         ["schema", "--check"] => ci::schema(true),
-        ["fuzz"] => ci::fuzz(10),
-        ["fuzz", seconds] => match seconds.parse() {
-            Ok(seconds) => ci::fuzz(seconds),
+        ["fuzz"] => ci::fuzz(10, None),
+        ["fuzz", seconds, ref only @ ..] if only.len() < 2 => match seconds.parse() {
+            Ok(seconds) => ci::fuzz(seconds, only.first().copied()),
             Err(_) => Err(anyhow::anyhow!("`{seconds}` is no number of seconds")),
         },
         ["peers"] => peers::all(),

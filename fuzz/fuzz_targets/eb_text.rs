@@ -1,0 +1,18 @@
+//! Addresses, descriptions of buses and of bridges.
+#![no_main]
+
+use daqmeter_etherbone::Address;
+use daqmeter_etherbone::bus::Description;
+use daqmeter_etherbone::transport::Bridge;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    if let Ok(address) = Address::parse(text) {
+        let shown = address.to_string();
+        assert_eq!(Address::parse(&shown).expect("what is shown can be read").to_string(), shown);
+    }
+    if let Ok(description) = Description::parse(text) {
+        let _ = description.build();
+    }
+    let _ = Bridge::parse(text);
+});

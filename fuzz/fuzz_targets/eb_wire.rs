@@ -1,0 +1,49 @@
+//! Every view of the Etherbone format: no bytes break it, and what it parses it emits again.
+#![no_main]
+
+use daqmeter_wire::etherbone::cycle::tag_of;
+use daqmeter_wire::etherbone::{Header, Lanes, Layout, Message, Probe, Record, Width, litex, sdb};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(header) = Header::parse(bytes) {
+        assert_eq!(Header::parse(&header.emit()), Ok(header));
+    }
+    if let Ok(probe) = Probe::parse(bytes) {
+        assert_eq!(Probe::parse(&probe.emit()).map(|again| again.id), Ok(probe.id));
+    }
+    if let Ok(message) = Message::parse(bytes) {
+        walk(message.layout, message.records);
+    }
+    for layout in Layout::all() {
+        walk(layout, bytes);
+    }
+    litex::recognise(bytes);
+    litex::answer_probe(bytes);
+    if let Ok((record, rest)) = litex::split(bytes) {
+        assert!(rest.len() < bytes.len());
+        assert_eq!(record.read_block().map_or(0, |(_, values)| values.count()), usize::from(record.header.reads));
+    }
+    for record in bytes.as_chunks::<{ sdb::RECORD_BYTES }>().0 {
+        if let Ok(parsed) = sdb::Record::parse(record) {
+            assert_eq!(sdb::Record::parse(&parsed.emit()), Ok(parsed));
+        }
+    }
+});
+
+fn walk(layout: Layout, bytes: &[u8]) {
+    let mut rest = bytes;
+    while let Ok((record, after)) = Record::split(layout, rest) {
+        assert!(after.len() < rest.len());
+        rest = after;
+        if let Some((base, values)) = record.write_block() {
+            tag_of(base);
+            assert_eq!(values.count(), usize::from(record.header.writes));
+        }
+        for port in Width::ALL {
+            if let Ok(lanes) = Lanes::of_select(record.header.select, port) {
+                assert_eq!(lanes.select(), record.header.select);
+            }
+        }
+    }
+}
