@@ -11,7 +11,7 @@ use crate::bus::{Description, Timing};
 use crate::pingpong::{limit, server_cpu};
 use crate::server::Running;
 use crate::timestamps::Unroller;
-use crate::transport::Bridge;
+use crate::transport::{self, Bridge, Faulty};
 use crate::{Address, Client, Done, EbError, Options, Server, ServerOptions, Slave, scan};
 
 impl From<EbError> for Fault {
@@ -26,6 +26,7 @@ impl From<EbError> for Fault {
 /// - `payload`: `timestamps` (64-bit times of the ECA), `tlu` (3 reads and 1 write of the timestamp latch), `memory` (words
 ///   from `base` on);
 /// - `count`: timestamps or words per cycle; `cycles`: cycles that a pipeline takes before it is waited for;
+/// - `link`: a bridge whose link is put between the client and what the address names;
 /// - `server_cpu`: for `loop/`, the server's CPU; without it the server runs where the client may.
 ///
 /// One operation is one cycle's worth of the payload, whatever the method.
@@ -82,6 +83,7 @@ struct Plan {
     count: u64,
     cycles: u64,
     base: u64,
+    link: Option<Bridge>,
     server_cpu: Option<u32>,
 }
 
@@ -119,7 +121,12 @@ fn plan(workload: &Workload) -> Result<Plan, Fault> {
         }
     };
     let base = if workload.params.contains_key("base") { workload.int("base")? } else { 0x10000 };
+    let link = match workload.params.contains_key("link") {
+        true => Some(Bridge::named(workload.text("link")?).map_err(EbError::from)?),
+        false => None,
+    };
     Ok(Plan {
+        link,
         address,
         target,
         method,
@@ -156,6 +163,10 @@ impl Plan {
 
     /// What the rate is held against: the raw path on loopback, the bus or the line of an emulated bridge.
     fn limit(&self) -> Option<LimitSpec> {
+        if self.link.is_some() {
+            // The ping-pong does not go through the link, so it says nothing about it.
+            return None;
+        }
         let ops = self.ops(0);
         let mut room = vec![0; 64 + 64 * ops.len()];
         let mut cycle_bytes = |ops: &[Op]| {
@@ -175,7 +186,9 @@ impl Plan {
                 let cpu = self.server_cpu.map(u64::from);
                 (bytes + header <= 1472).then(|| limit(transport, bytes + header, batch, counted_bytes, cpu))
             }
-            Target::At(Address::Emulated(name)) => emulated_limit(name, &ops, bytes * messages, self.counted_bytes()),
+            Target::At(Address::Emulated(name)) => {
+                emulated_limit(name, &ops, messages, bytes * messages, self.counted_bytes())
+            }
             Target::At(_) => None,
         }
     }
@@ -184,16 +197,25 @@ impl Plan {
         let options =
             Options { address: Widths::only(Width::W32), data: Widths::only(Width::W32), ..Options::default() };
         match &self.target {
-            Target::At(address) => Ok((Client::open(address, &options)?, None)),
+            Target::At(address) => Ok((self.client(address, &options)?, None)),
             Target::Loop(transport) => {
                 let mut bus = Description::timing_receiver().build().map_err(EbError::from)?;
                 // The host's own time only: what is measured here is the path.
                 bus.set_timing(Timing::default());
                 let server = Server::bind(Slave::new(bus), ServerOptions::loopback())?.spawn(self.server_cpu)?;
                 let address = Address::parse(&format!("{transport}/127.0.0.1/{}", server.port))?;
-                Ok((Client::open(&address, &options)?, Some(server)))
+                Ok((self.client(&address, &options)?, Some(server)))
             }
         }
+    }
+
+    fn client(&self, address: &Address, options: &Options) -> Result<Client, EbError> {
+        let Some(link) = &self.link else { return Client::open(address, options) };
+        let way = transport::open(address, options.dialect, options.probe_timeout)?;
+        let way = Faulty::new(way, link.request, link.reply, 1)?;
+        // What is lost shows after the deadline: a tenth of a second is beyond any of the links.
+        let options = Options { timeout: std::time::Duration::from_millis(100), probes: 30, ..options.clone() };
+        Client::over(Box::new(way), &options, &address.to_string())
     }
 
     /// Where the payload's device is.
@@ -217,18 +239,18 @@ impl Plan {
 }
 
 /// The slower of the bus and the line for one operation's payload.
-fn emulated_limit(bridge: &str, ops: &[Op], bytes: u64, counted_bytes: u64) -> Option<LimitSpec> {
+fn emulated_limit(bridge: &str, ops: &[Op], messages: u64, bytes: u64, counted_bytes: u64) -> Option<LimitSpec> {
     let bridge = Bridge::named(bridge).ok()?;
     let writes = ops.iter().filter(|op| op.write).count() as u64;
     let reads = ops.len() as u64 - writes;
     let timing = bridge.timing;
-    let bus_ns = (timing.cycle_ns + reads * timing.read_ns + writes * timing.write_ns) as f64;
+    let bus_ns = (messages * timing.cycle_ns + reads * timing.read_ns + writes * timing.write_ns) as f64;
     let line = |bytes_per_s: f64| if bytes_per_s > 0.0 { bytes as f64 / bytes_per_s * 1e9 } else { 0.0 };
     let line_ns = line(bridge.request.bytes_per_s);
     let (what, ns) = if line_ns > bus_ns { ("line", line_ns) } else { ("bus", bus_ns) };
     (ns > 0.0).then(|| {
         LimitSpec::Given(Limit {
-            name: format!("{what} of emu/{}, {counted_bytes} B", bridge.name),
+            name: format!("{what} of emu/{}, {counted_bytes} B in {messages}", bridge.name),
             rate_bytes_per_s: counted_bytes as f64 / ns * 1e9,
             how: format!("{} ns of the {what} per cycle, by the bridge's profile", ns.round()),
         })
@@ -270,7 +292,13 @@ impl Engine for EtherboneEngine {
         if let Target::At(Address::Emulated(name)) = &plan.target {
             Bridge::named(name).map_err(EbError::from)?;
         }
-        Ok(vec![Box::new(EtherboneSession { limit: plan.limit(), plan, way: None, seen: Seen::default() })])
+        Ok(vec![Box::new(EtherboneSession {
+            limit: plan.limit(),
+            plan,
+            way: None,
+            seen: Seen::default(),
+            words: Vec::new(),
+        })])
     }
 }
 
@@ -279,6 +307,8 @@ struct EtherboneSession {
     limit: Option<LimitSpec>,
     way: Option<Way>,
     seen: Seen,
+    /// The words of the cycle at hand: room that is kept.
+    words: Vec<u64>,
 }
 
 /// The open conversation. The server ends after the client.
@@ -361,11 +391,11 @@ impl EtherboneSession {
     fn one_by_one(&mut self, operations: u64) -> Result<(), Fault> {
         let (method, payload) = (self.plan.method, self.plan.payload);
         let way = self.way.as_mut().expect("prepared before the first step");
-        let mut words = Vec::new();
+        let words = &mut self.words;
         for _ in 0..operations {
             self.seen.issued += 1;
             let result = if method == Method::Convenience {
-                way.convenience(&mut words)
+                way.convenience(words)
             } else {
                 way.client.cycle(&way.ops, Check::Status).map(|outcome| {
                     self.seen.failed_on_bus += u64::from(!outcome.failed.is_empty());
@@ -383,7 +413,7 @@ impl EtherboneSession {
                 Err(error) => return Err(error.into()),
             }
             if payload == Payload::Timestamps {
-                self.seen.timestamps(&words);
+                self.seen.timestamps(words);
             }
         }
         Ok(())
@@ -564,6 +594,24 @@ mod tests {
     }
 
     #[test]
+    fn a_lossy_link_is_in_the_ledger() {
+        let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+        let lossy = "[[bridge]]\nname = \"lossy\"\nabout = \"\"\nrequest = { loss = 0.05, duplicate = 0.05, reorder = 0.05, reorder_ns = 1000 }\n";
+        std::fs::write(file.path(), lossy).unwrap();
+        let workload = EtherboneEngine
+            .example()
+            .with("link", file.path().to_str().unwrap())
+            .with("payload", "memory")
+            .with("count", 300_u64)
+            .with("cycles", 100_u64);
+        // Each datagram holds one such cycle: so many are lost, and each loss is one cycle.
+        let record = run(&workload, StepPlan::ByStage(100));
+        let ledger = &record.ledgers[0];
+        assert!(ledger.closes() && ledger.losses["timeout"] > 0, "{ledger}");
+        assert!(record.counter("stray-answers").unwrap() > 0.0);
+    }
+
+    #[test]
     fn the_gap_within_a_cycle_is_that_of_the_bridge() {
         for (address, wanted_ns) in [("emu/gige", 64.0), ("emu/scu-pcie-2018", 5970.0)] {
             let workload =
@@ -601,6 +649,7 @@ mod tests {
         assert!(error("address", "emu/warp").contains("no bridge `warp`"));
         assert!(error("method", "magic").contains("convenience, blocking or pipelined"));
         assert!(error("payload", "gold").contains("timestamps, tlu or memory"));
+        assert!(error("link", "warp").contains("no bridge `warp`"));
         assert!(error("count", "many").contains("whole number"));
     }
 }

@@ -1,5 +1,7 @@
 //! Client and server, over every transport. Loopback only; nothing waits longer than it must.
 
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
@@ -387,7 +389,7 @@ fn reads_are_asked_again_only_when_that_was_wished_and_writes_never() {
     let address = Address::parse(&format!("udp/127.0.0.1/{}", server.port)).unwrap();
     let lossy = LinkProfile { loss: 0.3, duplicate: 0.1, reorder: 0.1, reorder_ns: 100_000, ..LinkProfile::default() };
     let client = |read_retries| {
-        let inner = ForTest(transport::open(&address, Dialect::Gsi, Duration::from_secs(1)).unwrap());
+        let inner = transport::open(&address, Dialect::Gsi, Duration::from_secs(1)).unwrap();
         let transport = Faulty::new(inner, lossy, lossy, 5).unwrap();
         let options = Options {
             timeout: Duration::from_millis(3),
@@ -412,24 +414,6 @@ fn reads_are_asked_again_only_when_that_was_wished_and_writes_never() {
     assert!(lost > 10 && impatient.counts().retried == 0);
     let counts = impatient.counts();
     assert_eq!(counts.issued, counts.completed + counts.timed_out);
-}
-
-/// A boxed transport as one.
-struct ForTest(Box<dyn transport::Transport>);
-
-impl transport::Transport for ForTest {
-    fn framing(&self) -> transport::Framing {
-        self.0.framing()
-    }
-    fn window_bytes(&self) -> usize {
-        self.0.window_bytes()
-    }
-    fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError> {
-        self.0.send(bytes, lengths)
-    }
-    fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<transport::Arrived>, EbError> {
-        self.0.receive(buffer, wait)
-    }
 }
 
 #[test]

@@ -734,6 +734,69 @@ mod tests {
         assert_eq!(record.ledgers[0].issued, 62);
     }
 
+    /// Counts what it is asked for; its operations come in batches of ten.
+    #[derive(Clone, Default)]
+    struct Batched(Arc<std::sync::Mutex<Vec<u64>>>);
+
+    impl Engine for Batched {
+        fn name(&self) -> &'static str {
+            "batched"
+        }
+        fn description(&self) -> &'static str {
+            "counts operations that come in batches"
+        }
+        fn probe(&self) -> Availability {
+            Availability::Ready
+        }
+        fn target(&self, _workload: &Workload) -> String {
+            "test".to_owned()
+        }
+        fn example(&self) -> Workload {
+            Workload::new("batched")
+        }
+        fn open(&self, _workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
+            Ok(vec![Box::new(self.clone())])
+        }
+    }
+
+    impl Session for Batched {
+        fn device(&self) -> String {
+            "test".to_owned()
+        }
+        fn stages(&self) -> Vec<StageSpec> {
+            vec![StageSpec { batch: 10, ..StageSpec::new("work", 1, 1) }]
+        }
+        fn prepare(&mut self) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
+            self.0.lock().unwrap().push(operations);
+            Ok(())
+        }
+        fn verify(&mut self) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn tally(&mut self) -> Tally {
+            Tally::default()
+        }
+    }
+
+    #[test]
+    fn operations_that_belong_together_are_not_torn_apart() {
+        for (plan, wanted) in [
+            (StepPlan::ByStage(30), vec![10, 10, 10]),
+            (StepPlan::ByStage(7), vec![7]),
+            (StepPlan::ByStage(10), vec![10]),
+        ] {
+            let engine = Batched::default();
+            run(&engine, &Settings::new(plan, "test"));
+            assert_eq!(*engine.0.lock().unwrap(), wanted);
+        }
+        let engine = Batched::default();
+        run(&engine, &Settings::new(StepPlan::Timed(Duration::from_millis(1)), "test"));
+        assert!(engine.0.lock().unwrap().iter().all(|operations| operations.is_multiple_of(10)));
+    }
+
     #[test]
     fn memory_for_samples_does_not_grow_with_the_number_of_operations() {
         let many = MAX_SAMPLES * 3;

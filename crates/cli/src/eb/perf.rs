@@ -35,6 +35,9 @@ pub(crate) struct Arguments {
     /// What is read
     #[arg(long, value_enum, default_value = "timestamps")]
     payload: Payload,
+    /// Put the link of this bridge, or of a TOML file, in between: delay, rate, loss
+    #[arg(long, value_name = "NAME|FILE")]
+    link: Option<String>,
     /// CPU of the server of loop/ [default: where the client is]
     #[arg(long, value_name = "CPU", help_heading = "Placement")]
     server_pin: Option<u32>,
@@ -130,6 +133,9 @@ fn workloads(arguments: &Arguments) -> Vec<Workload> {
         .with("cycles", arguments.cycles);
     if let Some(cpu) = arguments.server_pin {
         base = base.with("server_cpu", cpu);
+    }
+    if let Some(link) = &arguments.link {
+        base = base.with("link", link.as_str());
     }
     let counts = if arguments.payload == Payload::Tlu { vec![1] } else { arguments.per_cycle.0.clone() };
     let methods = methods(arguments.method).into_iter().map(Method::name);

@@ -25,14 +25,11 @@ use crate::output::{Failure, emit, tell};
 pub(crate) struct SnoopArguments {
     /// Port, for UDP and TCP; 0 takes a free one
     port: u16,
-    /// Memory to serve: first-last address
-    #[arg(value_name = "FIRST-LAST", value_parser = range, required_unless_present = "bus")]
-    range: Option<(u64, u64)>,
-    /// Serve this way too: tcp/host/port or dev/name
-    #[arg(value_parser = address)]
-    passive: Option<Address>,
-    /// Serve a bus: timing-receiver, or a TOML file
-    #[arg(long, value_name = "NAME|FILE", conflicts_with = "range")]
+    /// Memory to serve (first-last address); then perhaps a stream to serve too: tcp/host/port, dev/name
+    #[arg(value_name = "FIRST-LAST [PASSIVE]", num_args = 0..=2)]
+    what: Vec<String>,
+    /// Serve a bus instead of memory: timing-receiver, or a TOML file
+    #[arg(long, value_name = "NAME|FILE")]
     bus: Option<String>,
     /// Take the access times of this bridge's bus
     #[arg(long, value_name = "NAME")]
@@ -74,9 +71,22 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     if first > last { Err(format!("`{text}` ends before it begins")) } else { Ok((first, last)) }
 }
 
-fn description(arguments: &SnoopArguments) -> Result<Description, Failure> {
+/// The range of the memory, if that is served, and the stream that is served too.
+fn what(arguments: &SnoopArguments) -> Result<(Option<(u64, u64)>, Option<Address>), Failure> {
+    let passive = |text: &String| address(text).map_err(Failure::tool);
+    match (&arguments.bus, &arguments.what[..]) {
+        (Some(_), []) => Ok((None, None)),
+        (Some(_), [stream]) => Ok((None, Some(passive(stream)?))),
+        (Some(_), _) => Err(Failure::tool("--bus is served instead of memory: leave FIRST-LAST out")),
+        (None, []) => Err(Failure::tool("nothing to serve: give FIRST-LAST, e.g. 0x0-0xffff, or --bus")),
+        (None, [memory]) => Ok((Some(range(memory).map_err(Failure::tool)?), None)),
+        (None, [memory, stream, ..]) => Ok((Some(range(memory).map_err(Failure::tool)?), Some(passive(stream)?))),
+    }
+}
+
+fn description(arguments: &SnoopArguments, memory: Option<(u64, u64)>) -> Result<Description, Failure> {
     let endian = if arguments.order.little { Endian::Little } else { Endian::Big };
-    match (&arguments.bus, arguments.range) {
+    match (&arguments.bus, memory) {
         (Some(name), _) if name == "timing-receiver" => Ok(Description::timing_receiver()),
         (Some(file), _) => {
             let text = std::fs::read_to_string(file)
@@ -84,12 +94,13 @@ fn description(arguments: &SnoopArguments) -> Result<Description, Failure> {
             Description::parse(&text).map_err(|error| Failure::tool(format!("{file}: {error}")))
         }
         (None, Some((first, last))) => Ok(Description::memory(first, last, arguments.device, endian)),
-        (None, None) => Err(Failure::tool("nothing to serve: give first-last or --bus")),
+        (None, None) => Err(Failure::tool("nothing to serve")),
     }
 }
 
 pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
-    let mut bus = description(arguments)?.build().map_err(Failure::tool)?;
+    let (memory, passive) = what(arguments)?;
+    let mut bus = description(arguments, memory)?.build().map_err(Failure::tool)?;
     if let Some(bridge) = &arguments.bridge {
         bus.set_timing(Bridge::named(bridge).map_err(Failure::tool)?.timing);
     }
@@ -101,7 +112,7 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
         reply_port: arguments.reply_port,
         banner_after: default.banner_after.filter(|_| !arguments.no_banner),
         pty: arguments.pty,
-        passive: arguments.passive.clone(),
+        passive,
         ..ServerOptions::default()
     };
     let mut server = Server::bind(slave, options).map_err(Failure::tool)?;

@@ -107,9 +107,8 @@ impl<T: Transport> Faulty<T> {
     /// Hands over what is due, and takes what has come; waits for that at most so long.
     fn pump(&mut self, wait: Duration) -> Result<(), EbError> {
         let now_ns = monotonic_ns();
-        let mut datagram = [0; RECEIVE_BYTES];
-        while let Some(bytes) = self.outbox.take(now_ns, &mut datagram) {
-            self.inner.send(&datagram[..bytes], &[bytes])?;
+        while let Some(bytes) = self.outbox.take(now_ns, &mut self.scratch) {
+            self.inner.send(&self.scratch[..bytes], &[bytes])?;
         }
         if let Some(arrived) = self.inner.receive(&mut self.scratch, wait)? {
             let now_ns = monotonic_ns();

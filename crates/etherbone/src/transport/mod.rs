@@ -62,6 +62,24 @@ pub trait Transport: Send {
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError>;
 }
 
+impl Transport for Box<dyn Transport> {
+    fn framing(&self) -> Framing {
+        self.as_ref().framing()
+    }
+
+    fn window_bytes(&self) -> usize {
+        self.as_ref().window_bytes()
+    }
+
+    fn send(&mut self, bytes: &[u8], lengths: &[usize]) -> Result<(), EbError> {
+        self.as_mut().send(bytes, lengths)
+    }
+
+    fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
+        self.as_mut().receive(buffer, wait)
+    }
+}
+
 /// Opens the way to an address.
 ///
 /// # Errors
