@@ -369,6 +369,28 @@ fn answers_with_stale_tags_or_that_are_none_are_never_delivered() {
 }
 
 #[test]
+fn an_answer_from_elsewhere_is_never_delivered() {
+    let slave = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = slave.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 2048];
+        while let Ok((bytes, from)) = slave.recv_from(&mut buffer) {
+            let tag = tag_in(&buffer[..bytes]);
+            stranger.send_to(&answer(tag, 66), from).unwrap();
+            slave.send_to(&answer(tag, 42), from).unwrap();
+        }
+    });
+    let w32 = Widths::only(Width::W32);
+    let options = Options { address: w32, data: w32, probes: 0, ..quick() };
+    let mut client = Client::open(&Address::parse(&format!("udp/127.0.0.1/{port}")).unwrap(), &options).unwrap();
+    for _ in 0..20 {
+        assert_eq!(client.read(0).unwrap(), 42);
+    }
+    assert_eq!(client.counts().stray, 0);
+}
+
+#[test]
 fn a_late_answer_is_not_taken_for_that_of_the_next_cycle() {
     let held = std::sync::Mutex::new(None);
     let mut client = forged(move |request| {

@@ -71,36 +71,43 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     if first > last { Err(format!("`{text}` ends before it begins")) } else { Ok((first, last)) }
 }
 
-/// The range of the memory, if that is served, and the stream that is served too.
-fn what(arguments: &SnoopArguments) -> Result<(Option<(u64, u64)>, Option<Address>), Failure> {
-    let passive = |text: &String| address(text).map_err(Failure::tool);
-    match (&arguments.bus, &arguments.what[..]) {
-        (Some(_), []) => Ok((None, None)),
-        (Some(_), [stream]) => Ok((None, Some(passive(stream)?))),
-        (Some(_), _) => Err(Failure::tool("--bus is served instead of memory: leave FIRST-LAST out")),
-        (None, []) => Err(Failure::tool("nothing to serve: give FIRST-LAST, e.g. 0x0-0xffff, or --bus")),
-        (None, [memory]) => Ok((Some(range(memory).map_err(Failure::tool)?), None)),
-        (None, [memory, stream, ..]) => Ok((Some(range(memory).map_err(Failure::tool)?), Some(passive(stream)?))),
-    }
+/// What is put on the bus, and the stream that is served besides sockets.
+fn what(arguments: &SnoopArguments) -> Result<(Description, Option<Address>), Failure> {
+    let (memory, stream) = match (&arguments.bus, &arguments.what[..]) {
+        (Some(_), []) => (None, None),
+        (Some(_), [stream]) => (None, Some(stream)),
+        (Some(_), _) => return Err(Failure::tool("--bus is served instead of memory: leave FIRST-LAST out")),
+        (None, []) => return Err(Failure::tool("nothing to serve: give FIRST-LAST, e.g. 0x0-0xffff, or --bus")),
+        (None, [memory]) => (Some(memory), None),
+        (None, [memory, stream, ..]) => (Some(memory), Some(stream)),
+    };
+    let stream = stream.map(|text| address(text)).transpose().map_err(Failure::tool)?;
+    let description = match memory {
+        Some(memory) => {
+            let (first, last) = range(memory).map_err(Failure::tool)?;
+            let endian = if arguments.order.little { Endian::Little } else { Endian::Big };
+            Description::memory(first, last, arguments.device, endian)
+        }
+        None => described(arguments.bus.as_deref().unwrap_or_default())?,
+    };
+    Ok((description, stream))
 }
 
-fn description(arguments: &SnoopArguments, memory: Option<(u64, u64)>) -> Result<Description, Failure> {
-    let endian = if arguments.order.little { Endian::Little } else { Endian::Big };
-    match (&arguments.bus, memory) {
-        (Some(name), _) if name == "timing-receiver" => Ok(Description::timing_receiver()),
-        (Some(file), _) => {
+/// A bus by its name or its file.
+fn described(bus: &str) -> Result<Description, Failure> {
+    match bus {
+        "timing-receiver" => Ok(Description::timing_receiver()),
+        file => {
             let text = std::fs::read_to_string(file)
                 .map_err(|error| Failure::tool(format!("cannot read {file}: {error} (or: --bus timing-receiver)")))?;
             Description::parse(&text).map_err(|error| Failure::tool(format!("{file}: {error}")))
         }
-        (None, Some((first, last))) => Ok(Description::memory(first, last, arguments.device, endian)),
-        (None, None) => Err(Failure::tool("nothing to serve")),
     }
 }
 
 pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
-    let (memory, passive) = what(arguments)?;
-    let mut bus = description(arguments, memory)?.build().map_err(Failure::tool)?;
+    let (description, passive) = what(arguments)?;
+    let mut bus = description.build().map_err(Failure::tool)?;
     if let Some(bridge) = &arguments.bridge {
         bus.set_timing(Bridge::named(bridge).map_err(Failure::tool)?.timing);
     }

@@ -197,16 +197,22 @@ impl Client {
             }
             ended = Some(done.result);
         };
-        self.submit(ops, check, 0, &mut on_done)?;
+        let result = self.submit_and_wait(ops, check, &mut on_done);
+        if result.is_err() {
+            self.flights.abandon();
+            self.outgoing.clear();
+        }
+        result?;
+        ended.unwrap_or(Ok(()))
+    }
+
+    fn submit_and_wait(&mut self, ops: &[Op], check: Check, on_done: &mut dyn FnMut(Done<'_>)) -> Result<(), EbError> {
+        self.submit(ops, check, 0, on_done)?;
         self.flush()?;
         while self.flights.in_flight() > 0 {
-            if let Err(error) = self.pump(&mut on_done) {
-                self.flights.abandon();
-                self.outgoing.clear();
-                return Err(error);
-            }
+            self.pump(on_done)?;
         }
-        ended.unwrap_or(Ok(()))
+        Ok(())
     }
 
     /// Opens a pipeline: cycles are sent without waiting for the answers to those before, as far as the window lets. The
