@@ -1,5 +1,7 @@
 //! `daqmeter doctor`: what this host has, what is missing, and how to get it.
 
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -7,6 +9,7 @@ use daqmeter_harness::facts::host_facts;
 use daqmeter_kernels::Isa;
 use daqmeter_report::table::plain;
 use daqmeter_sys::host::{Files, is_root};
+use daqmeter_sys::net::enable_gro;
 use daqmeter_sys::perf::{CounterSource, EVENTS, Kernel, Sampler};
 
 use crate::list::digitizer_nodes;
@@ -32,7 +35,8 @@ fn finding(what: &'static str, good: bool, found: impl Into<String>, remedy: &st
 
 pub(crate) fn run(_arguments: &Arguments) -> Result<ExitCode, Failure> {
     let files = Files::default();
-    let findings = [host(&files), memory(&files), observation(&files), devices(&files)].into_iter().flatten();
+    let findings =
+        [host(&files), memory(&files), observation(&files), devices(&files), network()].into_iter().flatten();
     let rows = findings.map(|finding| {
         let mark = if finding.good { "ok" } else { "--" };
         vec![mark.to_owned(), finding.what.to_owned(), finding.found, finding.remedy]
@@ -127,6 +131,20 @@ fn observation(files: &Files) -> Vec<Finding> {
             if symbols { "readable" } else { "hidden" },
             "sysctl kernel.kptr_restrict=0, or run as root",
         ),
+    ]
+}
+
+fn network() -> Vec<Finding> {
+    let batches = UdpSocket::bind("127.0.0.1:0").is_ok_and(|socket| enable_gro(socket.as_fd()));
+    let v6 = UdpSocket::bind("[::1]:0").is_ok();
+    vec![
+        finding(
+            "UDP in batches",
+            batches,
+            if batches { "the kernel takes and gives batches (GSO, GRO)" } else { "one datagram at a time" },
+            "pipelined Etherbone is slower; Linux 5.0 or later has batches",
+        ),
+        finding("IPv6", v6, if v6 { "there" } else { "none" }, "udp6/ and tcp6/ addresses cannot be used"),
     ]
 }
 

@@ -156,7 +156,7 @@ fn crowded(cpu: u32) {
         let [alone_us, beside_us, alone_series_us, beside_series_us] = in_turn(
             3000,
             [
-                &mut || drop(alone.cycle(&one, Check::Status).unwrap().values[0]),
+                &mut || assert_eq!(alone.cycle(&one, Check::Status).unwrap().values, [0]),
                 &mut || {
                     // As much as the server takes; its answers are never read.
                     if let Ok(now) = slow.write(&requests[sent..]) {
@@ -165,7 +165,7 @@ fn crowded(cpu: u32) {
                             sent = 8
                         }
                     }
-                    drop(beside.cycle(&one, Check::Status).unwrap().values[0]);
+                    assert_eq!(beside.cycle(&one, Check::Status).unwrap().values, [0]);
                 },
                 &mut || assert_eq!(series(&mut alone_series, &many, 100), 1600),
                 &mut || assert_eq!(series(&mut beside_series, &many, 100), 1600),

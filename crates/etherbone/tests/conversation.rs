@@ -289,6 +289,20 @@ fn a_register_that_never_answers_delays_its_own_client_only() {
 }
 
 #[test]
+fn a_bus_that_takes_its_time_is_served_over_sockets() {
+    let mut slave = slave();
+    slave.bus.set_timing(daqmeter_etherbone::bus::Timing { read_ns: 500, cycle_ns: 700, ..Default::default() });
+    let server = Server::bind(slave, ServerOptions::loopback()).unwrap().spawn(None).unwrap();
+    for proto in ["udp", "tcp"] {
+        let mut client = open(&format!("{proto}/127.0.0.1/{}", server.port));
+        let began = std::time::Instant::now();
+        converse(&mut client);
+        // 500 cycles of 2 reads, one after the other on the bus.
+        assert!(began.elapsed() >= Duration::from_nanos(500 * (700 + 2 * 500)));
+    }
+}
+
+#[test]
 fn a_server_that_dies_ends_the_cycle_and_can_be_started_again_at_once() {
     let server = serve();
     let port = server.port;

@@ -66,6 +66,18 @@ struct Region {
     occupant: Occupant,
 }
 
+impl Region {
+    /// The address that the device sees, whose low bits come from the lanes in its own byte order, and the offset in the
+    /// device, if the access is one that it can do.
+    #[inline]
+    fn place(&self, layout: Layout, address: u64, lanes: Lanes) -> (u64, Option<u64>) {
+        let address = address & !(layout.data.bytes() as u64 - 1) | lanes.low_bits(self.endian);
+        // Where the region does not begin at a word, the low bits may lead out of it.
+        let offset = address.checked_sub(self.first).filter(|_| self.widths.has(lanes.size()));
+        (address, offset)
+    }
+}
+
 /// The bus.
 pub struct Bus {
     /// Sorted by address, without overlaps.
@@ -204,13 +216,9 @@ impl Bus {
     fn read_region(&mut self, at: usize, layout: Layout, address: u64, lanes: Lanes) -> (u64, Result<u64, BusError>) {
         let tai_ns = self.time_for(at);
         let region = &mut self.regions[at];
-        let address = seen_by(region.endian, layout, address, lanes);
+        let (address, offset) = region.place(layout, address, lanes);
+        let Some(offset) = offset else { return (address, Err(BusError::Refused)) };
         let size = lanes.size();
-        // The low bits may lead out of the region only when it does not begin at a word.
-        let Some(offset) = address.checked_sub(region.first) else { return (address, Err(BusError::Refused)) };
-        if !region.widths.has(size) {
-            return (address, Err(BusError::Refused));
-        }
         let result = match &mut region.occupant {
             Occupant::Memory(bytes) | Occupant::Sdb(bytes) => {
                 let endian = region.endian;
@@ -253,12 +261,9 @@ impl Bus {
     ) -> (u64, Result<(), BusError>) {
         let tai_ns = self.time_for(at);
         let region = &mut self.regions[at];
-        let address = seen_by(region.endian, layout, address, lanes);
+        let (address, offset) = region.place(layout, address, lanes);
+        let Some(offset) = offset else { return (address, Err(BusError::Refused)) };
         let size = lanes.size();
-        let Some(offset) = address.checked_sub(region.first) else { return (address, Err(BusError::Refused)) };
-        if !region.widths.has(size) {
-            return (address, Err(BusError::Refused));
-        }
         let result = match &mut region.occupant {
             Occupant::Memory(bytes) => {
                 devices::store(bytes, offset, size, region.endian, value).ok_or(BusError::Refused)
@@ -310,11 +315,6 @@ impl Bus {
             }
         }
     }
-}
-
-/// The address that a device sees: the low bits come from the lanes, in the device's own byte order.
-fn seen_by(endian: Endian, layout: Layout, address: u64, lanes: Lanes) -> u64 {
-    address & !(layout.data.bytes() as u64 - 1) | lanes.low_bits(endian)
 }
 
 #[cfg(test)]

@@ -13,6 +13,9 @@ use crate::slave::{Slave, Stream};
 /// Unsent answers beyond which a client is no longer read from.
 const MOST_BACKLOG_BYTES: usize = 1 << 20;
 
+/// Answers that wait for their time, beyond which a client is no longer read from.
+const MOST_DELAYED: usize = 64;
+
 /// What a stream client is connected by.
 pub(super) enum Io {
     Tcp(TcpStream),
@@ -106,7 +109,7 @@ impl Connection {
     }
 
     pub(super) fn wants_to_read(&self) -> bool {
-        self.backlog.len() < MOST_BACKLOG_BYTES
+        self.backlog.len() < MOST_BACKLOG_BYTES && self.delayed < MOST_DELAYED
     }
 
     pub(super) fn wanted(&self) -> Readiness {

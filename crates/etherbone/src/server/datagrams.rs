@@ -10,6 +10,8 @@ use crate::transport::batch;
 
 /// Batches taken from one socket before others have their turn.
 const TURNS: usize = 16;
+/// Answers that wait for their time at most.
+const MOST_DELAYED: usize = 1 << 15;
 /// A datagram of this length is likely to be followed by another.
 const LONG_BYTES: usize = 1024;
 
@@ -20,25 +22,18 @@ impl Server {
             let Ok((received, from)) = received else { return };
             self.answer.clear();
             self.lengths.clear();
-            let mut delayed = false;
             let buffer = std::mem::take(&mut self.buffer);
             for request in buffer[..received.bytes].chunks(received.segment_bytes.max(1)) {
                 let before = self.answer.len();
                 let ready_ns = self.slave.datagram(now_ns, request, &mut self.answer);
-                if self.answer.len() > before {
-                    self.lengths.push(self.answer.len() - before);
-                }
-                if ready_ns > now_ns {
-                    delayed = true;
-                    self.delay_datagram(ready_ns, socket, &from);
+                match self.answer.len() - before {
+                    0 => {}
+                    bytes if ready_ns > now_ns => self.delay_last(bytes, ready_ns, socket, &from),
+                    bytes => self.lengths.push(bytes),
                 }
             }
             self.buffer = buffer;
-            if !delayed && !self.answer.is_empty() {
-                let (answer, lengths) = (std::mem::take(&mut self.answer), std::mem::take(&mut self.lengths));
-                self.send_datagrams(socket, &answer, &lengths, &self.target(from));
-                (self.answer, self.lengths) = (answer, lengths);
-            }
+            self.send_gathered(socket, from);
             self.tell_accesses();
             if received.bytes < LONG_BYTES {
                 return;
@@ -46,20 +41,29 @@ impl Server {
         }
     }
 
-    /// Queues what is in the answer until it is ready.
-    fn delay_datagram(&mut self, ready_ns: u64, socket: usize, from: &SockAddr) {
-        // Answers of this batch that were ready at once go out first.
-        let last = self.lengths.pop().unwrap_or(0);
-        let late = self.answer.split_off(self.answer.len() - last);
-        if !self.answer.is_empty() {
-            let (answer, lengths) = (std::mem::take(&mut self.answer), std::mem::take(&mut self.lengths));
-            self.send_datagrams(socket, &answer, &lengths, &self.target(from.clone()));
+    /// Sends the answers that were ready at once.
+    fn send_gathered(&mut self, socket: usize, to: SockAddr) {
+        if self.answer.is_empty() {
+            return;
         }
+        let (answer, lengths) = (std::mem::take(&mut self.answer), std::mem::take(&mut self.lengths));
+        self.send_datagrams(socket, &answer, &lengths, &self.target(to));
+        (self.answer, self.lengths) = (answer, lengths);
+        self.answer.clear();
         self.lengths.clear();
-        self.answer = late;
-        if !self.answer.is_empty() {
-            self.delay(ready_ns, Destination::Datagram { socket, to: self.target(from.clone()) });
+    }
+
+    /// Queues the last answer until it is ready; those before it go out first. When too many wait already it is dropped, as
+    /// datagrams may be: the asker's deadline sees it.
+    fn delay_last(&mut self, bytes: usize, ready_ns: u64, socket: usize, from: &SockAddr) {
+        let last = self.answer.split_off(self.answer.len() - bytes);
+        self.send_gathered(socket, from.clone());
+        if self.delayed.len() >= MOST_DELAYED {
+            self.slave.counts.refused += 1;
+            return;
         }
+        self.answer = last;
+        self.delay(ready_ns, Destination::Datagram { socket, to: self.target(from.clone()) });
     }
 
     /// Where the answer to a datagram goes.
