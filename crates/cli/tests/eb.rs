@@ -214,7 +214,7 @@ fn perf_measures_and_its_record_can_be_shown() {
     let arguments =
         ["perf", "-m", "1,2", "-n", "10", "-l", "2", "--out", out.to_str().unwrap(), "-o", page.to_str().unwrap()];
     let text = done(&arguments);
-    assert_eq!(text.lines().filter(|line| line.contains("loop/udp")).count(), 6, "{text}");
+    assert_eq!(text.lines().filter(|line| line.contains("loop/udp")).count(), 6 + 2, "{text}");
     let html = std::fs::read_to_string(&page).unwrap();
     for figure in ["eb-time", "eb-rate", "eb-throughput", "eb-words"] {
         assert!(html.contains(figure), "{figure}");

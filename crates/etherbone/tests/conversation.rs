@@ -32,7 +32,7 @@ fn serve() -> Running {
 }
 
 fn quick() -> Options {
-    Options { probe_timeout: Duration::from_millis(500), timeout: Duration::from_millis(500), ..Options::default() }
+    Options { probe_timeout: Duration::from_secs(2), timeout: Duration::from_secs(5), ..Options::default() }
 }
 
 fn open(address: &str) -> Client {
@@ -342,7 +342,7 @@ fn forged(answers: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Client {
         address: Widths::only(Width::W32),
         data: Widths::only(Width::W32),
         probes: 0,
-        timeout: Duration::from_millis(30),
+        timeout: Duration::from_millis(200),
         ..Options::default()
     };
     Client::open(&Address::parse(&format!("udp/127.0.0.1/{port}")).unwrap(), &options).unwrap()

@@ -397,7 +397,7 @@ impl LaneRunner<'_> {
             if elapsed_ns >= warm_up_ns {
                 break elapsed_ns;
             }
-            batch = batch.saturating_mul(2).min(1 << 30);
+            batch = batch.saturating_mul(2).min(((1 << 30) / whole.max(1)).max(1) * whole.max(1));
         };
         let op_ns = (elapsed_ns as f64 / operations as f64).max(1e-3);
         let clock = &self.context.clock;

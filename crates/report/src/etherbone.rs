@@ -2,6 +2,7 @@
 
 use daqmeter_record::units::significant;
 use daqmeter_record::{RunRecord, Stage};
+use daqmeter_stats::{quantile, sorted};
 use serde::Serialize;
 
 use crate::rows::summary;
@@ -129,6 +130,27 @@ pub fn cycles_text(records: &[RunRecord]) -> String {
     )
 }
 
+/// The distribution of round trips, for the points that time each one.
+pub fn round_trips_text(records: &[RunRecord]) -> String {
+    let mut trips: Vec<(CycleRow, Vec<f64>)> = records
+        .iter()
+        .filter(|record| record.engine.name == "etherbone")
+        .filter_map(|record| {
+            let row = row(record)?;
+            row.p99_us?;
+            let samples = record.lanes[0].stages[0].sample_ns.iter().map(|&ns| ns as f64 / 1e3).collect::<Vec<_>>();
+            (row.method == "blocking").then(|| (row, sorted(&samples)))
+        })
+        .collect();
+    trips.sort_by_key(|(row, _)| (row.address.clone(), row.payload.clone(), row.count));
+    let rows = trips.into_iter().map(|(row, samples)| {
+        let at = |q: f64| significant(quantile(&samples, q), 3);
+        let per_cycle = per_cycle(&row);
+        vec![row.address, per_cycle, at(0.0), at(0.5), at(0.9), at(0.99), at(0.999), at(1.0)]
+    });
+    numbers_from(2, &["round trip [us]", "blocking", "min", "p50", "p90", "p99", "p99.9", "max"], rows)
+}
+
 fn per_cycle(row: &CycleRow) -> String {
     match (row.payload.as_str(), row.count) {
         ("tlu", _) => "3 reads, 1 write".to_owned(),
@@ -189,6 +211,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_table_for_people() {
-        insta::assert_snapshot!(cycles_text(&[example("pipelined", 8), example("blocking", 1)]));
+        let records = [example("pipelined", 8), example("blocking", 1)];
+        insta::assert_snapshot!(cycles_text(&records) + "\n" + &round_trips_text(&records));
     }
 }

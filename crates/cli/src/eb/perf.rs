@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use daqmeter_etherbone::Method;
 use daqmeter_harness::{StepPlan, Sweep, ordered};
 use daqmeter_record::{RunRecord, Workload};
-use daqmeter_report::etherbone::cycles_text;
+use daqmeter_report::etherbone::{cycles_text, round_trips_text};
 use daqmeter_report::{page, table};
 
 use crate::output::{Failure, emit, tell, write_file};
@@ -168,6 +168,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 /// The table, and once what is the same for all points.
 fn text(records: &[RunRecord]) -> String {
     let mut out = cycles_text(records);
+    if records.iter().any(|record| record.workload.text("method") == Ok("blocking")) {
+        out.push('\n');
+        out.push_str(&round_trips_text(records));
+    }
     let mut notes: Vec<String> = records.iter().flat_map(table::faults_and_ledgers).collect();
     notes.sort();
     notes.dedup();

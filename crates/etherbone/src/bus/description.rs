@@ -65,30 +65,6 @@ pub enum DescriptionError {
     NoGap(u64),
 }
 
-/// Who made it, with defaults for what does not matter.
-#[derive(Clone, Debug, Deserialize, Default)]
-#[serde(default)]
-struct Identity {
-    vendor: Option<u64>,
-    device_id: Option<u32>,
-    version: Option<u32>,
-    date: Option<u32>,
-    name: Option<String>,
-}
-
-impl Identity {
-    fn product(&self, default: ((u64, u32), &str)) -> Product {
-        let ((vendor, device), name) = default;
-        Product {
-            vendor: self.vendor.unwrap_or(vendor),
-            device: self.device_id.unwrap_or(device),
-            version: self.version.unwrap_or(1),
-            date: self.date.unwrap_or(0x2018_0201),
-            name: Text::new(self.name.as_deref().unwrap_or(name)),
-        }
-    }
-}
-
 /// What a device does.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
@@ -102,12 +78,16 @@ enum Kind {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct DeviceDescription {
     kind: Kind,
     first: u64,
     last: u64,
-    #[serde(flatten)]
-    identity: Identity,
+    vendor: Option<u64>,
+    device_id: Option<u32>,
+    version: Option<u32>,
+    date: Option<u32>,
+    name: Option<String>,
     #[serde(default)]
     abi_class: u16,
     #[serde(default)]
@@ -121,15 +101,34 @@ struct DeviceDescription {
     msi: bool,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-struct BridgeDescription {
-    first: u64,
-    last: u64,
-    #[serde(flatten)]
-    crossbar: CrossbarDescription,
+impl DeviceDescription {
+    fn product(&self, default: ((u64, u32), &str)) -> Product {
+        product((self.vendor, self.device_id), self.version, self.date, self.name.as_deref(), default)
+    }
 }
 
+/// Who made it, by what is said, else by the default id and name.
+fn product(
+    (vendor, device): (Option<u64>, Option<u32>),
+    version: Option<u32>,
+    date: Option<u32>,
+    name: Option<&str>,
+    ((default_vendor, default_device), default_name): ((u64, u32), &str),
+) -> Product {
+    Product {
+        vendor: vendor.unwrap_or(default_vendor),
+        device: device.unwrap_or(default_device),
+        version: version.unwrap_or(1),
+        date: date.unwrap_or(DATE),
+        name: Text::new(name.unwrap_or(default_name)),
+    }
+}
+
+/// The date of everything that has none of its own: that of the study's table.
+const DATE: u32 = 0x2018_0201;
+
 #[derive(Clone, Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields)]
 struct SynthesisDescription {
     name: String,
     #[serde(default)]
@@ -142,15 +141,24 @@ struct SynthesisDescription {
     user: String,
 }
 
+/// A crossbar: the whole bus, or what is behind a bridge.
 #[derive(Clone, Debug, Deserialize, Default)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 struct CrossbarDescription {
-    #[serde(flatten)]
-    identity: Identity,
+    /// Range of the bridge that leads here; the whole bus has none.
+    first: Option<u64>,
+    last: Option<u64>,
+    /// Access times, of the whole bus only.
+    timing: Option<Timing>,
+    vendor: Option<u64>,
+    device_id: Option<u32>,
+    version: Option<u32>,
+    date: Option<u32>,
+    name: Option<String>,
     /// Address of the SDB table, relative to the crossbar; without it the first gap.
     sdb: Option<u64>,
     device: Vec<DeviceDescription>,
-    bridge: Vec<BridgeDescription>,
+    bridge: Vec<CrossbarDescription>,
     /// Records of type empty at the end of the table.
     empty: u16,
     repo_url: Option<String>,
@@ -158,13 +166,28 @@ struct CrossbarDescription {
     synthesis: Option<SynthesisDescription>,
 }
 
+impl CrossbarDescription {
+    fn product(&self, default: ((u64, u32), &str)) -> Product {
+        product((self.vendor, self.device_id), self.version, self.date, self.name.as_deref(), default)
+    }
+
+    /// The range of the bridge that leads here.
+    fn range(&self) -> Result<(u64, u64), DescriptionError> {
+        match (self.first, self.last, &self.timing) {
+            (Some(first), Some(last), None) => Ok((first, last)),
+            (_, _, Some(_)) => {
+                Err(DescriptionError::Syntax("[timing] is of the whole bus, not of a bridge".to_owned()))
+            }
+            _ => Err(DescriptionError::Syntax("a [[bridge]] needs first and last".to_owned())),
+        }
+    }
+}
+
 /// A described bus.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Description {
     /// Access times.
-    #[serde(default)]
     pub timing: Timing,
-    #[serde(flatten)]
     top: CrossbarDescription,
 }
 
@@ -177,7 +200,14 @@ impl Description {
     /// # Errors
     /// When it is not TOML or does not have these fields.
     pub fn parse(text: &str) -> Result<Description, DescriptionError> {
-        toml::from_str(text).map_err(|error| DescriptionError::Syntax(error.to_string().trim_end().to_owned()))
+        let syntax = |error: toml::de::Error| DescriptionError::Syntax(error.to_string().trim_end().to_owned());
+        let top: CrossbarDescription = toml::from_str(text).map_err(syntax)?;
+        if top.first.is_some() || top.last.is_some() {
+            return Err(DescriptionError::Syntax(
+                "first and last are of devices and bridges, not of the whole bus".to_owned(),
+            ));
+        }
+        Ok(Description { timing: top.timing.unwrap_or_default(), top })
     }
 
     /// An emulated timing receiver: nested crossbars with an ECA, a TLU, memory and registers of every kind.
@@ -191,7 +221,11 @@ impl Description {
             kind: Kind::Memory,
             first,
             last,
-            identity: Identity::default(),
+            vendor: None,
+            device_id: None,
+            version: None,
+            date: None,
+            name: None,
             abi_class: 1,
             little_endian: endian == Endian::Little,
             widths: Some(
@@ -248,18 +282,18 @@ impl Builder {
             }
         }
         for bridge in &crossbar.bridge {
-            let inner = within("a bridge", bridge.first, bridge.last, place)?;
-            let table = self.crossbar(&bridge.crossbar, inner, depth + 1)?;
-            let product = bridge.crossbar.identity.product((ids::CROSSBAR, "WB4-Bridge-Emulated"));
-            let component = Component { first: bridge.first, last: bridge.last, product };
+            let (first, last) = bridge.range()?;
+            let inner = within("a bridge", first, last, place)?;
+            let table = self.crossbar(bridge, inner, depth + 1)?;
+            let product = bridge.product((ids::CROSSBAR, "WB4-Bridge-Emulated"));
+            let component = Component { first, last, product };
             records.push(Record::Bridge { child: table - place.base, component });
         }
         records.extend(crossbar.synthesis.as_ref().map(synthesis_record));
         records.extend(crossbar.repo_url.as_ref().map(|url| Record::RepoUrl(Text::new(url))));
         let integration = |name: &String| {
-            Record::Integration(
-                Identity { name: Some(name.clone()), ..Identity::default() }.product((ids::CROSSBAR, "")),
-            )
+            let (vendor, device) = ids::CROSSBAR;
+            Record::Integration(Product { vendor, device, version: 1, date: DATE, name: Text::new(name) })
         };
         records.extend(crossbar.integration.as_ref().map(integration));
         records.extend((0..crossbar.empty).map(|_| Record::Empty));
@@ -279,7 +313,7 @@ impl Builder {
             Some(offset) => within("an SDB table", offset, offset.saturating_add(bytes - 1), place)?.base,
             None => self.gap(crossbar, bytes, place)?,
         };
-        let product = crossbar.identity.product((ids::SOFTWARE_BUS, "Software-EB-Bus"));
+        let product = crossbar.product((ids::SOFTWARE_BUS, "Software-EB-Bus"));
         let component = Component { first: 0, last: place.last - place.base, product };
         let head = Record::Interconnect { records: count, version: 1, bus_type: 0, component };
         let table: Vec<u8> = std::iter::once(head).chain(records).flat_map(|record| record.emit()).collect();
@@ -298,8 +332,8 @@ impl Builder {
     /// message-signalled interrupt range takes.
     fn gap(&self, crossbar: &CrossbarDescription, bytes: u64, place: Place) -> Result<u64, DescriptionError> {
         let ranges = crossbar.device.iter().map(|device| (device.first, device.last));
-        let ranges = ranges.chain(crossbar.bridge.iter().map(|bridge| (bridge.first, bridge.last)));
-        let mut taken: Vec<(u64, u64)> = ranges.collect();
+        let bridges = crossbar.bridge.iter().filter_map(|bridge| bridge.range().ok());
+        let mut taken: Vec<(u64, u64)> = ranges.chain(bridges).collect();
         taken.sort_unstable();
         let inside = place.last - place.base;
         for step in [1_u64 << 16, 64] {
@@ -372,7 +406,7 @@ fn device_record(device: &DeviceDescription, widths: Widths) -> Record {
         Kind::Tlu => (ids::TLU, "GSI_TM_LATCH_V2"),
         Kind::Registers | Kind::Absent => ((ids::GSI, 0xdead_0000), "Registers"),
     };
-    let component = Component { first: device.first, last: device.last, product: device.identity.product(default) };
+    let component = Component { first: device.first, last: device.last, product: device.product(default) };
     let bus_specific = u32::from(widths.nibble()) | if device.little_endian { 0x80 } else { 0 };
     if device.msi {
         return Record::MsiMaster { flags: 0, bus_specific, component };
@@ -420,6 +454,10 @@ mod tests {
         assert!(error(&format!("{}{}", memory(0, 0xff), memory(0x80, 0x17f))).contains("0x80 to 0x17f are taken"));
         assert!(error(&memory(8, 4)).contains("not a range"));
         assert!(error(&memory(0, 1 << 31)).contains("bytes of memory"));
+        assert!(error("[[devices]]\nkind = \"memory\"").contains("unknown field `devices`"));
+        assert!(error(&format!("{}nmae = \"x\"", memory(0, 1))).contains("unknown field `nmae`"));
+        assert!(error("[[bridge]]\nfirst = 0").contains("needs first and last"));
+        assert!(error("first = 0").contains("not of the whole bus"));
         let outside = format!(
             "[[bridge]]\nfirst = 0\nlast = 0xfff\n{}",
             memory(0, 0x1000).replace("[[device]]", "[[bridge.device]]")
