@@ -224,7 +224,26 @@ fn litex(python: &str, daqmeter: &str) -> Result<()> {
     let banner = until("litex_server", Duration::from_secs(30), listens)?;
     ensure!(banner.starts_with("CommUDP"), "the banner of litex_server is {banner}");
     our_client(daqmeter, "tcp/127.0.0.1/4321", "litex_server")?;
+    a_file_through(daqmeter, "tcp/127.0.0.1/4321")?;
     print!("{}", on_client(60, python, &[&script, "litex_server", "127.0.0.1", "4321"])?);
+    Ok(())
+}
+
+/// A file to memory and back, in bursts.
+fn a_file_through(daqmeter: &str, slave: &str) -> Result<()> {
+    let place = |name: &str| root().join("target/ci").join(name).display().to_string();
+    let (sent, back) = (place("sent.bin"), place("back.bin"));
+    let data: Vec<u8> = (0..=250).cycle().take(2000).collect();
+    std::fs::write(&sent, &data)?;
+    let options = ["--litex", "-p"];
+    on_client(30, daqmeter, &[&["eb", "put", slave, "0x12000", &sent], &options[..]].concat())?;
+    // The proxy answers no write, so a read on a later connection may overtake the last of them.
+    until("a file through litex_server", Duration::from_secs(20), || {
+        on_client(30, daqmeter, &[&["eb", "get", slave, "0x12000/2000", &back], &options[..]].concat())?;
+        ensure!(std::fs::read(&back)? == data, "the file came back changed");
+        Ok(())
+    })?;
+    println!("agreed: a file by our client through litex_server");
     Ok(())
 }
 

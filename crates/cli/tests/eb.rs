@@ -137,6 +137,7 @@ fn measuring_refuses_with_exit_2_as_other_verbs_do() {
     for (arguments, says) in [
         (vec!["perf", "emu/warp"], "no bridge `warp`"),
         (vec!["perf", "-m", "0"], "is not a list"),
+        (vec!["perf", "-m", "159"], "does not fit a datagram of 1472 bytes"),
         (vec!["perf", "--link", "warp"], "no bridge `warp`"),
         (vec!["perf", "--pin", "900"], "CPU 900 does not exist"),
         (vec!["perf", "-n", "0"], "0"),

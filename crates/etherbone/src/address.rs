@@ -126,11 +126,6 @@ impl Address {
             _ => Err(wrong(text, "is not an address")),
         }
     }
-
-    /// True for what is emulated in this process.
-    pub fn is_emulated(&self) -> bool {
-        matches!(self, Address::Emulated(_))
-    }
 }
 
 impl fmt::Display for Address {

@@ -4,7 +4,7 @@ use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Session, StageSpe
 use daqmeter_record::{Counter, Ledger, Limit, Workload};
 use daqmeter_wire::etherbone::cycle::{Check, Op, encode};
 use daqmeter_wire::etherbone::sdb::ids;
-use daqmeter_wire::etherbone::{Layout, Width, Widths};
+use daqmeter_wire::etherbone::{DATAGRAM_BYTES, Layout, Width, Widths};
 
 use crate::bus::devices::{ECA_TIME_HI, ECA_TIME_LO, TLU_HI, TLU_LATCH, TLU_LO, TLU_READY};
 use crate::bus::{Description, Timing};
@@ -161,6 +161,19 @@ impl Plan {
         }
     }
 
+    /// Whether a cycle fits a datagram, where it must.
+    fn fits(&self) -> bool {
+        let datagrams = match &self.target {
+            Target::Loop(transport) => *transport == "udp",
+            Target::At(Address::Emulated(name)) => Bridge::named(name).is_ok_and(|bridge| !bridge.stream),
+            Target::At(Address::Udp(..) | Address::Tunnel { .. }) => true,
+            Target::At(_) => false,
+        };
+        let mut room = vec![0; DATAGRAM_BYTES - Layout::L32.header_bytes()];
+        let alone = self.method == Method::Convenience;
+        alone || !datagrams || encode(&self.ops(0), Layout::L32, 0x8000, Check::Status, &mut room).is_ok()
+    }
+
     /// What the rate is held against: the raw path on loopback, the bus or the line of an emulated bridge.
     fn limit(&self) -> Option<LimitSpec> {
         if self.link.is_some() {
@@ -184,7 +197,8 @@ impl Plan {
                 let batch = if self.method == Method::Pipelined { self.cycles } else { 1 };
                 // Messages longer than a datagram are not echoed in one piece.
                 let cpu = self.server_cpu.map(u64::from);
-                (bytes + header <= 1472).then(|| limit(transport, bytes + header, batch, counted_bytes, cpu))
+                (bytes + header <= DATAGRAM_BYTES as u64)
+                    .then(|| limit(transport, bytes + header, batch, counted_bytes, cpu))
             }
             Target::At(Address::Emulated(name)) => {
                 emulated_limit(name, &ops, messages, bytes * messages, self.counted_bytes())
@@ -291,6 +305,12 @@ impl Engine for EtherboneEngine {
         let plan = plan(workload)?;
         if let Target::At(Address::Emulated(name)) = &plan.target {
             Bridge::named(name).map_err(EbError::from)?;
+        }
+        if !plan.fits() {
+            let count = plan.count;
+            let why =
+                format!("is {count}: such a cycle does not fit a datagram of {DATAGRAM_BYTES} bytes (streams take it)");
+            return Err(workload.error("count", why).into());
         }
         Ok(vec![Box::new(EtherboneSession {
             limit: plan.limit(),
@@ -649,6 +669,11 @@ mod tests {
         assert!(error("address", "emu/warp").contains("no bridge `warp`"));
         assert!(error("method", "magic").contains("convenience, blocking or pipelined"));
         assert!(error("payload", "gold").contains("timestamps, tlu or memory"));
+        let long = |address: &str, count: u64| {
+            EtherboneEngine.open(&EtherboneEngine.example().with("address", address).with("count", count))
+        };
+        assert!(long("loop/udp", 158).is_ok() && long("loop/tcp", 159).is_ok());
+        assert!(long("loop/udp", 159).err().unwrap().0.contains("does not fit a datagram of 1472 bytes"));
         assert!(error("link", "warp").contains("no bridge `warp`"));
         assert!(error("count", "many").contains("whole number"));
     }

@@ -28,11 +28,6 @@ pub struct LinkProfile {
 }
 
 impl LinkProfile {
-    /// True when messages pass as if there were no link.
-    pub fn is_transparent(&self) -> bool {
-        *self == LinkProfile::default()
-    }
-
     /// Whether the numbers can be meant.
     ///
     /// # Errors
@@ -166,7 +161,6 @@ mod tests {
 
     #[test]
     fn a_transparent_link_delivers_at_once() {
-        assert!(LinkProfile::default().is_transparent());
         assert_eq!(arrivals(LinkProfile::default(), &[(5, 100), (7, 1)]), [Fate::Arrives(5), Fate::Arrives(7)]);
     }
 

@@ -86,10 +86,14 @@ fn row(record: &RunRecord) -> Option<CycleRow> {
     })
 }
 
-/// The points as a table.
+/// The points as a table; nothing when there are none.
 pub fn cycles_text(records: &[RunRecord]) -> String {
     let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| significant(value, 3));
-    let rows = cycle_rows(records).into_iter().map(|row| {
+    let rows = cycle_rows(records);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let rows = rows.into_iter().map(|row| {
         let per_cycle = per_cycle(&row);
         vec![
             row.address,
@@ -130,7 +134,7 @@ pub fn cycles_text(records: &[RunRecord]) -> String {
     )
 }
 
-/// The distribution of round trips, for the points that time each one.
+/// The distribution of round trips, for the points that time each one; nothing when there are none.
 pub fn round_trips_text(records: &[RunRecord]) -> String {
     let mut trips: Vec<(CycleRow, Vec<f64>)> = records
         .iter()
@@ -142,6 +146,9 @@ pub fn round_trips_text(records: &[RunRecord]) -> String {
             (row.method == "blocking").then(|| (row, sorted(&samples)))
         })
         .collect();
+    if trips.is_empty() {
+        return String::new();
+    }
     trips.sort_by_key(|(row, _)| (row.address.clone(), row.payload.clone(), row.count));
     let rows = trips.into_iter().map(|(row, samples)| {
         let at = |q: f64| significant(quantile(&samples, q), 3);

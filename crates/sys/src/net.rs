@@ -35,19 +35,6 @@ pub fn enable_gro(socket: BorrowedFd<'_>) -> bool {
     set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
 }
 
-/// Takes the congestion control of one TCP socket; the host's default may be unfit for loopback.
-///
-/// # Errors
-/// When the kernel does not have it.
-pub fn set_congestion_control(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
-    let length = libc::socklen_t::try_from(name.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: pointer and length are those of `name`, which outlives the call.
-    let done = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_ptr().cast(), length)
-    };
-    check(done).map(drop)
-}
-
 fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("4");
     // SAFETY: the pointer is to an int that outlives the call, the length is its own.
@@ -383,12 +370,5 @@ mod tests {
         epoll.change(&b, 43, Readiness { read: true, write: true }).unwrap();
         epoll.wait(None, &mut ready).unwrap();
         assert_eq!(ready, [(43, Readiness { read: true, write: true })]);
-    }
-
-    #[test]
-    fn congestion_control_is_set_per_socket() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(set_congestion_control(listener.as_fd(), "reno").is_ok());
-        assert!(set_congestion_control(listener.as_fd(), "no-such").is_err());
     }
 }

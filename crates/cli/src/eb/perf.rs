@@ -168,9 +168,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 /// The table, and once what is the same for all points.
 fn text(records: &[RunRecord]) -> String {
     let mut out = cycles_text(records);
-    if records.iter().any(|record| record.workload.text("method") == Ok("blocking")) {
+    let trips = round_trips_text(records);
+    if !trips.is_empty() {
         out.push('\n');
-        out.push_str(&round_trips_text(records));
+        out.push_str(&trips);
     }
     let mut notes: Vec<String> = records.iter().flat_map(table::faults_and_ledgers).collect();
     notes.sort();

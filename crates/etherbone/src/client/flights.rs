@@ -57,11 +57,6 @@ impl Done<'_> {
         };
         self.result.is_ok() && self.statuses.iter().enumerate().all(|(chunk, status)| status & mask(chunk) == 0)
     }
-
-    /// How many bus operations failed.
-    pub fn failures(&self) -> usize {
-        (0..self.bus_ops).filter(|&index| self.failed(index)).count()
-    }
 }
 
 /// A place for a cycle on its way; used again and again.

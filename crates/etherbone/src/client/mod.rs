@@ -143,11 +143,6 @@ impl Client {
         self.flights.counts
     }
 
-    /// The options that it was opened with.
-    pub fn options(&self) -> &Options {
-        &self.options
-    }
-
     /// Reads one word of the bus.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use daqmeter_sys::clock::monotonic_ns;
 
 use super::{Arrived, Framing, RECEIVE_BYTES, Transport};
 use crate::EbError;
-use crate::link::{Fate, Link, LinkCounts, LinkProfile};
+use crate::link::{Fate, Link, LinkProfile};
 
 /// Messages on their way, by arrival and then by the order in which they were sent. Buffers are used again.
 #[derive(Default)]
@@ -97,11 +97,6 @@ impl<T: Transport> Faulty<T> {
         let links = (Link::new(request, seed), Link::new(reply, seed.wrapping_add(1)));
         let (outbox, inbox) = (OnTheWay::default(), OnTheWay::default());
         Ok(Faulty { inner, request: links.0, reply: links.1, outbox, inbox, scratch: vec![0; RECEIVE_BYTES] })
-    }
-
-    /// What the two directions did.
-    pub fn counts(&self) -> (LinkCounts, LinkCounts) {
-        (self.request.counts, self.reply.counts)
     }
 
     /// Hands over what is due, and takes what has come; waits for that at most so long.
