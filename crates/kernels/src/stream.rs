@@ -35,6 +35,10 @@ fn gcd(a: usize, b: usize) -> usize {
 
 /// Streams `source` into `destination`: per step reads `ratio.read_lines` lines, folds them with exclusive-or and writes the
 /// result to `ratio.write_lines` lines. Stops when either slice has no whole step left; returns the source bytes read.
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(unused_variables, reason = "only the x86-64 kernels choose their stores")
+)]
 pub fn stream(isa: Isa, store: Store, ratio: Ratio, source: &[u8], destination: &mut [u8]) -> usize {
     let source_steps = source.len() / (LINE_BYTES * ratio.read_lines.max(1));
     let destination_steps = if ratio.write_lines == 0 {
