@@ -264,8 +264,8 @@ fn reproduce_once() -> Result<()> {
 }
 
 /// The fuzz targets.
-const FUZZ_TARGETS: [&str; 8] =
-    ["record_line", "units", "profile", "fluid", "eb_wire", "eb_slave", "eb_client", "eb_text"];
+const FUZZ_TARGETS: [&str; 9] =
+    ["record_line", "units", "profile", "fluid", "eb_wire", "eb_slave", "eb_client", "eb_text", "felix"];
 
 /// Builds the fuzz targets with coverage by stable flags (no nightly toolchain, no cargo-fuzz) and runs each.
 pub(crate) fn fuzz(seconds: u64, only: Option<&str>) -> Result<()> {

@@ -6,3 +6,4 @@
 #![no_std]
 
 pub mod etherbone;
+pub mod felix;

@@ -1,0 +1,423 @@
+//! Blocks into subchunks, and subchunks of an E-link into chunks. No length is trusted; a bad block costs itself and no more.
+
+use super::block::{BlockError, Flags, Format, HEADER_BYTES, Header, Kind, Trailer, TrailerWidth};
+
+/// Most subchunks that a block of the format can hold: all empty.
+pub const fn most_subchunks(format: Format) -> usize {
+    format.body_bytes() / format.trailer.bytes()
+}
+
+/// Where a subchunk lies in its block, and its trailer as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Subchunk {
+    word: u32,
+    begin: u16,
+    narrow: bool,
+}
+
+impl Subchunk {
+    /// The trailer.
+    #[inline]
+    pub fn trailer(&self) -> Trailer {
+        Trailer::of_word(self.word, if self.narrow { TrailerWidth::W16 } else { TrailerWidth::W32 })
+    }
+
+    /// The payload's place in the block; empty where there is none.
+    #[inline]
+    pub fn range(&self) -> core::ops::Range<usize> {
+        let trailer = self.trailer();
+        let begin = usize::from(self.begin);
+        begin..begin + if trailer.carries_data() { usize::from(trailer.length) } else { 0 }
+    }
+}
+
+/// Finds the subchunks of a block, from its end backwards, and returns them in their order: the last ones of `room`.
+///
+/// # Errors
+/// When the bytes are not a block of the format, or a trailer cannot be: then nothing in the block can be relied on.
+#[inline]
+pub fn subchunks<'room>(
+    format: Format,
+    block: &[u8],
+    room: &'room mut [Subchunk],
+) -> Result<(Header, &'room [Subchunk]), BlockError> {
+    if block.len() != format.block_bytes {
+        return Err(BlockError::Size { found: block.len(), wanted: format.block_bytes });
+    }
+    let header = Header::parse([block[0], block[1], block[2], block[3]]);
+    if header.magic != format.magic {
+        return Err(BlockError::Magic(header.magic));
+    }
+    // One loop per width: this is the reader's hot loop.
+    let first = match format.trailer {
+        TrailerWidth::W32 => walk::<4>(block, room)?,
+        TrailerWidth::W16 => walk::<2>(block, room)?,
+    };
+    Ok((header, &room[first..]))
+}
+
+/// Fills the room from its end; returns the place of the first subchunk.
+#[inline]
+fn walk<const TRAILER: usize>(block: &[u8], room: &mut [Subchunk]) -> Result<usize, BlockError> {
+    let width = if TRAILER == 4 { TrailerWidth::W32 } else { TrailerWidth::W16 };
+    let mut end = block.len();
+    let mut place = room.len();
+    while end > HEADER_BYTES {
+        let at = end - TRAILER;
+        let word = match TRAILER {
+            4 => u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]),
+            _ => u32::from(u16::from_le_bytes([block[at], block[at + 1]])),
+        };
+        let trailer = Trailer::of_word(word, width);
+        let extent = match trailer.kind {
+            Kind::Null | Kind::OutOfBand => 0,
+            Kind::Undefined => return Err(BlockError::Undefined { at }),
+            // A timeout's bytes are skipped even where they are no data.
+            _ => usize::from(trailer.length).next_multiple_of(TRAILER),
+        };
+        if extent > at - HEADER_BYTES {
+            return Err(BlockError::Length { at, length: trailer.length });
+        }
+        end = at - extent;
+        place = place.checked_sub(1).ok_or(BlockError::Room)?;
+        let begin = u16::try_from(end).expect("a block has at most 16 KiB");
+        room[place] = Subchunk { word, begin, narrow: TRAILER == 2 };
+    }
+    Ok(place)
+}
+
+/// What an E-link's blocks held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Blocks that could be read.
+    pub blocks: u64,
+    /// Blocks that are missing by their sequence numbers: at least so many, for the numbers wrap after 32.
+    pub blocks_missing: u64,
+    /// Subchunks by kind, in the order of their numbers.
+    pub subchunks: [u64; 8],
+    /// Whole chunks: BOTH, or ended by LAST.
+    pub chunks: u64,
+    /// Chunks that a timeout cut off: fcheck counts them as chunks, fdaqm does not.
+    pub chunks_timed_out: u64,
+    /// Bytes of payload in all of them.
+    pub payload_bytes: u64,
+    /// Chunks with the truncation flag.
+    pub truncated: u64,
+    /// With the error flag.
+    pub errors: u64,
+    /// With the checksum flag.
+    pub crc_errors: u64,
+    /// With the busy flag.
+    pub busy: u64,
+    /// Chunks of which a part is missing: cut off by a gap, or by the beginning of another.
+    pub chunks_broken: u64,
+    /// MIDDLE or LAST without a beginning, where no gap explains it.
+    pub orphans: u64,
+}
+
+/// A part of a chunk, as it is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// True for the first part of its chunk.
+    pub begins: bool,
+    /// True for the last part.
+    pub ends: bool,
+    /// Where its payload is in the block.
+    pub begin: usize,
+    /// Bytes of payload.
+    pub length: usize,
+    /// What went wrong with it.
+    pub flags: Flags,
+}
+
+/// Puts the chunks of one E-link together over its blocks. It holds no payload: parts are told to a closure, and where they lie.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reassembler {
+    next_sequence: Option<u8>,
+    /// A chunk has begun and not ended.
+    open: bool,
+    /// The beginning may be missing: at the start, and after a gap.
+    after_gap: bool,
+    /// What was found so far.
+    pub counts: Counts,
+}
+
+impl Reassembler {
+    /// At the start of an E-link, where a chunk may be under way already.
+    pub fn new() -> Reassembler {
+        Reassembler { after_gap: true, ..Reassembler::default() }
+    }
+
+    /// A block that could not be read: what was open is broken, and its sequence number is not missed again.
+    pub fn bad_block(&mut self) {
+        self.next_sequence = self.next_sequence.map(|next| (next + 1) & 0x1F);
+        self.gap();
+    }
+
+    fn gap(&mut self) {
+        self.counts.chunks_broken += u64::from(self.open);
+        self.open = false;
+        self.after_gap = true;
+    }
+
+    /// Takes the subchunks of the E-link's next block.
+    pub fn block(&mut self, header: Header, subchunks: &[Subchunk], mut on_part: impl FnMut(Part)) {
+        self.counts.blocks += 1;
+        let missing = self.next_sequence.map_or(0, |next| header.sequence.wrapping_sub(next) & 0x1F);
+        if missing > 0 {
+            self.counts.blocks_missing += u64::from(missing);
+            self.gap();
+        }
+        self.next_sequence = Some((header.sequence + 1) & 0x1F);
+        for (index, subchunk) in subchunks.iter().enumerate() {
+            let trailer = subchunk.trailer();
+            self.counts.subchunks[trailer.kind as usize] += 1;
+            if let Some((begins, ends)) = self.role(trailer, index == 0) {
+                self.book(trailer);
+                let range = subchunk.range();
+                on_part(Part { begins, ends, begin: range.start, length: range.len(), flags: trailer.flags });
+            }
+        }
+    }
+
+    /// Whether it begins and ends a chunk; none for what carries no data, or has no beginning.
+    fn role(&mut self, trailer: Trailer, first_of_block: bool) -> Option<(bool, bool)> {
+        let role = match trailer.kind {
+            Kind::Both => {
+                self.counts.chunks_broken += u64::from(self.open);
+                self.open = false;
+                self.counts.chunks += 1;
+                (true, true)
+            }
+            Kind::First => {
+                self.counts.chunks_broken += u64::from(self.open);
+                self.open = true;
+                (true, false)
+            }
+            Kind::Middle | Kind::Last if !self.open => {
+                self.counts.orphans += u64::from(!self.after_gap);
+                return None;
+            }
+            Kind::Middle => (false, false),
+            Kind::Last => {
+                self.open = false;
+                self.counts.chunks += 1;
+                (false, true)
+            }
+            Kind::Timeout if trailer.flags.truncated => {
+                let ends_open = self.open && first_of_block;
+                self.counts.chunks_broken += u64::from(self.open && !first_of_block);
+                self.open = false;
+                self.counts.chunks_timed_out += 1;
+                (!ends_open, true)
+            }
+            Kind::Null | Kind::Timeout | Kind::OutOfBand | Kind::Undefined => return None,
+        };
+        self.after_gap = false;
+        Some(role)
+    }
+
+    fn book(&mut self, trailer: Trailer) {
+        self.counts.payload_bytes += u64::from(trailer.length);
+        self.counts.truncated += u64::from(trailer.flags.truncated);
+        self.counts.errors += u64::from(trailer.flags.error);
+        self.counts.crc_errors += u64::from(trailer.flags.crc);
+        self.counts.busy += u64::from(trailer.flags.busy);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::felix::{Elink, Encoder};
+
+    extern crate std;
+    use std::vec;
+    use std::vec::Vec;
+
+    const KIB: Format = Format::phase2(1).unwrap();
+
+    fn formats() -> [Format; 4] {
+        [KIB, Format::PHASE1, Format::phase1_wide(2).unwrap(), Format::phase2(16).unwrap()]
+    }
+
+    fn encode(format: Format, chunks: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let mut memory = vec![0; format.block_bytes];
+        let mut blocks = Vec::new();
+        let mut out = |block: &[u8]| blocks.push(block.to_vec());
+        let mut encoder = Encoder::new(format, Elink::new(0x5C), &mut memory).unwrap();
+        for chunk in chunks {
+            encoder.chunk(chunk, Flags::default(), &mut out);
+        }
+        encoder.timeout(&mut out);
+        blocks
+    }
+
+    fn decode(format: Format, blocks: &[Vec<u8>]) -> (Vec<Vec<u8>>, Counts) {
+        let mut room = vec![Subchunk::default(); most_subchunks(format)];
+        let mut reassembler = Reassembler::new();
+        let mut chunks = Vec::new();
+        let mut open = Vec::new();
+        for block in blocks {
+            match subchunks(format, block, &mut room) {
+                Ok((header, found)) => reassembler.block(header, found, |part| {
+                    if part.begins {
+                        open.clear();
+                    }
+                    open.extend_from_slice(&block[part.begin..part.begin + part.length]);
+                    if part.ends {
+                        chunks.push(core::mem::take(&mut open));
+                    }
+                }),
+                Err(_) => reassembler.bad_block(),
+            }
+        }
+        (chunks, reassembler.counts)
+    }
+
+    fn numbered(lengths: &[usize]) -> Vec<Vec<u8>> {
+        lengths.iter().enumerate().map(|(at, &length)| vec![u8::try_from(at % 251).unwrap(); length]).collect()
+    }
+
+    #[test]
+    fn a_chunk_over_three_blocks_has_a_first_a_middle_and_a_last() {
+        let chunks = numbered(&[2500]);
+        let blocks = encode(KIB, &chunks);
+        let (found, counts) = decode(KIB, &blocks);
+        assert_eq!(found, chunks);
+        assert_eq!(counts.subchunks, [0, 1, 1, 0, 1, 1, 0, 0]);
+        assert_eq!((counts.blocks, counts.chunks, counts.payload_bytes), (3, 1, 2500));
+    }
+
+    #[test]
+    fn a_lost_block_costs_its_chunks_and_is_counted_once() {
+        let chunks = numbered(&[500; 40]);
+        let blocks = encode(KIB, &chunks);
+        for lost in 1..blocks.len() - 1 {
+            let mut rest = blocks.clone();
+            rest.remove(lost);
+            let (found, counts) = decode(KIB, &rest);
+            assert_eq!((counts.blocks_missing, counts.orphans), (1, 0), "block {lost}");
+            assert!(
+                found.iter().all(|chunk| chunks.contains(chunk)),
+                "nothing is joined that does not belong together"
+            );
+            assert!(found.len() >= 36 && found.len() < 40);
+        }
+    }
+
+    #[test]
+    fn a_spoilt_block_is_refused_and_the_next_one_is_read() {
+        let chunks = numbered(&[24; 300]);
+        let mut blocks = encode(KIB, &chunks);
+        let last = blocks[2].len() - 1;
+        blocks[2][last] = 0xC0;
+        let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
+        assert_eq!(subchunks(KIB, &blocks[2], &mut room), Err(BlockError::Undefined { at: 1020 }));
+        let (_, counts) = decode(KIB, &blocks);
+        assert_eq!((counts.blocks_missing, counts.orphans), (0, 0));
+        assert!(counts.chunks > 250);
+    }
+
+    #[test]
+    fn a_length_beyond_the_block_is_refused_with_its_place() {
+        let mut block = encode(KIB, &numbered(&[1016])).remove(0);
+        block[1020..].copy_from_slice(&0x6000_03FD_u32.to_le_bytes());
+        let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
+        assert_eq!(subchunks(KIB, &block, &mut room), Err(BlockError::Length { at: 1020, length: 0x3FD }));
+        assert_eq!(subchunks(KIB, &block[..1000], &mut room), Err(BlockError::Size { found: 1000, wanted: 1024 }));
+        block[2] = 0;
+        assert_eq!(subchunks(KIB, &block, &mut room), Err(BlockError::Magic(0xC000)));
+    }
+
+    fn single(kind: Kind, truncated: bool, length: u16) -> Trailer {
+        Trailer { kind, flags: Flags { truncated, ..Flags::default() }, length }
+    }
+
+    /// A block of the given trailers, each with its payload before it; the first one is stretched to fill the block.
+    fn by_hand(sequence: u8, trailers: &[Trailer]) -> Vec<u8> {
+        let mut block = Header { elink: Elink::new(1), sequence, magic: KIB.magic }.emit().to_vec();
+        let taken: usize = trailers.iter().map(|trailer| 4 + usize::from(trailer.length).next_multiple_of(4)).sum();
+        let mut stretch = 1020 - taken;
+        for trailer in trailers {
+            // Filler before the first: NULL trailers.
+            while stretch > 0 {
+                block.extend([0; 4]);
+                stretch -= 4;
+            }
+            block.resize(block.len() + usize::from(trailer.length).next_multiple_of(4), 0xAA);
+            block.extend(trailer.word(TrailerWidth::W32).to_le_bytes());
+        }
+        block
+    }
+
+    fn counts_of(blocks: &[Vec<u8>]) -> Counts {
+        decode(KIB, blocks).1
+    }
+
+    #[test]
+    fn fillers_and_markers_carry_no_payload_whatever_their_length_says() {
+        let block = by_hand(0, &[single(Kind::Both, false, 8)]);
+        let mut marked = block.clone();
+        // A NULL and an OUT-OF-BAND with nonsense in their length.
+        marked[4..8].copy_from_slice(&0x0000_FFFF_u32.to_le_bytes());
+        marked[8..12].copy_from_slice(&0xE000_1234_u32.to_le_bytes());
+        let counts = counts_of(&[marked]);
+        assert_eq!((counts.chunks, counts.payload_bytes, counts.subchunks[7]), (1, 8, 1));
+    }
+
+    #[test]
+    fn a_timeout_with_truncation_ends_the_open_chunk_or_is_one_by_itself() {
+        let full_first = |sequence| by_hand(sequence, &[single(Kind::First, false, 1016)]);
+        let ends = by_hand(1, &[single(Kind::Timeout, true, 1016)]);
+        let counts = counts_of(&[full_first(0), ends]);
+        assert_eq!((counts.chunks, counts.chunks_timed_out, counts.chunks_broken), (0, 1, 0));
+        // Not the first of its block: a short chunk of its own.
+        let alone = by_hand(0, &[single(Kind::Both, false, 8), single(Kind::Timeout, true, 8)]);
+        let counts = counts_of(&[alone]);
+        assert_eq!((counts.chunks, counts.chunks_timed_out), (1, 1));
+        // Without the flag it is filler.
+        let filler = by_hand(0, &[single(Kind::Both, false, 8), single(Kind::Timeout, false, 8)]);
+        let counts = counts_of(&[filler]);
+        assert_eq!((counts.chunks_timed_out, counts.payload_bytes), (0, 8));
+    }
+
+    #[test]
+    fn violations_of_the_order_are_counted_by_kind() {
+        let first = |sequence| by_hand(sequence, &[single(Kind::First, false, 1016)]);
+        let last = |sequence| by_hand(sequence, &[single(Kind::Last, false, 1016)]);
+        let whole = |sequence| by_hand(sequence, &[single(Kind::Both, false, 1016)]);
+        assert_eq!(counts_of(&[first(0), first(1), last(2)]).chunks_broken, 1);
+        assert_eq!(counts_of(&[whole(0), last(1)]).orphans, 1);
+        // At the start, and after a gap, a LAST may have lost its beginning.
+        assert_eq!(counts_of(&[last(7), whole(8)]).orphans, 0);
+        assert_eq!(counts_of(&[whole(0), last(2)]).orphans, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(which in 0..4_usize, lengths in prop::collection::vec(prop_oneof![0..64_usize, 900..1100_usize, 0..20_000_usize], 0..60)) {
+            let format = formats()[which];
+            let chunks = numbered(&lengths);
+            let (found, counts) = decode(format, &encode(format, &chunks));
+            prop_assert_eq!(found, chunks);
+            prop_assert_eq!((counts.chunks_broken, counts.orphans, counts.blocks_missing), (0, 0, 0));
+        }
+
+        #[test]
+        fn no_bytes_break_the_decoder(mut bytes in prop::collection::vec(any::<u8>(), 1024), which in 0..2_usize, sequences in prop::collection::vec(0..32_u8, 1..8)) {
+            let format = formats()[which];
+            let mut reassembler = Reassembler::new();
+            let mut room = vec![Subchunk::default(); most_subchunks(format)];
+            for sequence in sequences {
+                bytes[..4].copy_from_slice(&Header { elink: Elink::TTC, sequence, magic: format.magic }.emit());
+                match subchunks(format, &bytes, &mut room) {
+                    Ok((header, found)) => reassembler.block(header, found, |part| assert!(part.begin + part.length <= 1024)),
+                    Err(_) => reassembler.bad_block(),
+                }
+            }
+        }
+    }
+}

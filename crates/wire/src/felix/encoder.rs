@@ -1,0 +1,213 @@
+//! Chunks into blocks, as the card's firmware packs them.
+
+use super::block::{BlockError, Elink, Flags, Format, HEADER_BYTES, Header, Kind, Trailer};
+
+/// Packs the chunks of one E-link. Full blocks go to a closure; the block at hand is the caller's memory.
+#[derive(Debug)]
+pub struct Encoder<'a> {
+    format: Format,
+    elink: Elink,
+    sequence: u8,
+    block: &'a mut [u8],
+    used: usize,
+}
+
+impl<'a> Encoder<'a> {
+    /// An encoder whose first block has sequence number 0.
+    ///
+    /// # Errors
+    /// When the memory is not exactly a block.
+    pub fn new(format: Format, elink: Elink, block: &'a mut [u8]) -> Result<Encoder<'a>, BlockError> {
+        if block.len() != format.block_bytes {
+            return Err(BlockError::Size { found: block.len(), wanted: format.block_bytes });
+        }
+        Ok(Encoder { format, elink, sequence: 0, block, used: HEADER_BYTES })
+    }
+
+    /// Bytes that are left in the block at hand.
+    pub fn room(&self) -> usize {
+        self.format.block_bytes - self.used
+    }
+
+    /// True when the block at hand holds nothing yet.
+    pub fn is_empty(&self) -> bool {
+        self.used == HEADER_BYTES
+    }
+
+    /// Packs a chunk, over as many blocks as it needs. The flags are those of its end.
+    pub fn chunk(&mut self, payload: &[u8], flags: Flags, out: &mut impl FnMut(&[u8])) {
+        let trailer_bytes = self.format.trailer.bytes();
+        if self.format.padded(payload.len()) + trailer_bytes <= self.room() {
+            self.put(Kind::Both, payload, flags, out);
+            return;
+        }
+        if self.room() == trailer_bytes {
+            // No room for a byte of it. An empty FIRST would do as well and could not be told apart by counts.
+            self.put(Kind::Null, &[], Flags::default(), out);
+            self.chunk(payload, flags, out);
+            return;
+        }
+        let (first, mut rest) = payload.split_at(self.room() - trailer_bytes);
+        self.put(Kind::First, first, Flags::default(), out);
+        let most = self.format.body_bytes() - trailer_bytes;
+        while rest.len() > most {
+            let (middle, after) = rest.split_at(most);
+            self.put(Kind::Middle, middle, Flags::default(), out);
+            rest = after;
+        }
+        self.put(Kind::Last, rest, flags, out);
+    }
+
+    /// Puts a marker without payload.
+    pub fn out_of_band(&mut self, out: &mut impl FnMut(&[u8])) {
+        self.put(Kind::OutOfBand, &[], Flags::default(), out);
+    }
+
+    /// Closes the block at hand, as the firmware does after a while without data. Nothing happens to an empty block.
+    pub fn timeout(&mut self, out: &mut impl FnMut(&[u8])) {
+        if self.is_empty() {
+            return;
+        }
+        let unused = self.room() - self.format.trailer.bytes();
+        let end = self.used + unused;
+        self.block[self.used..end].fill(0);
+        self.used = end;
+        let length = u16::try_from(unused).expect("a block has at most 16 KiB");
+        self.trailer(Trailer { kind: Kind::Timeout, flags: Flags::default(), length }, out);
+    }
+
+    fn put(&mut self, kind: Kind, payload: &[u8], flags: Flags, out: &mut impl FnMut(&[u8])) {
+        let padded = self.format.padded(payload.len());
+        let (data, pad) = self.block[self.used..self.used + padded].split_at_mut(payload.len());
+        data.copy_from_slice(payload);
+        pad.fill(0);
+        self.used += padded;
+        let length = u16::try_from(payload.len()).expect("a block has at most 16 KiB");
+        self.trailer(Trailer { kind, flags, length }, out);
+    }
+
+    /// Writes a trailer, and hands the block over when it is full.
+    fn trailer(&mut self, trailer: Trailer, out: &mut impl FnMut(&[u8])) {
+        let bytes = self.format.trailer.bytes();
+        let word = trailer.word(self.format.trailer).to_le_bytes();
+        self.block[self.used..self.used + bytes].copy_from_slice(&word[..bytes]);
+        self.used += bytes;
+        if self.room() == 0 {
+            let header = Header { elink: self.elink, sequence: self.sequence, magic: self.format.magic };
+            self.block[..HEADER_BYTES].copy_from_slice(&header.emit());
+            out(self.block);
+            self.sequence = (self.sequence + 1) & 0x1F;
+            self.used = HEADER_BYTES;
+        }
+    }
+}
+
+/// Blocks that so many chunks of one length take, the last counted even if it is not full. By arithmetic alone: the packing
+/// repeats itself as soon as a chunk ends where a block does.
+pub fn blocks_of(format: Format, length: usize, chunks: u64) -> u64 {
+    let (mut used, mut blocks) = (0, 0);
+    for done in 1..=chunks {
+        let filled;
+        (used, filled) = after_chunk(format, length, used);
+        blocks += filled;
+        if used == 0 {
+            return chunks / done * blocks + blocks_of(format, length, chunks % done);
+        }
+    }
+    blocks + u64::from(used > 0)
+}
+
+/// What a chunk makes of a block's body of which so much is used: how much of the last block is used then, and how many blocks it
+/// filled. The steps are those of [`Encoder::chunk`].
+fn after_chunk(format: Format, length: usize, used: usize) -> (usize, u64) {
+    let (body, trailer) = (format.body_bytes(), format.trailer.bytes());
+    let room = body - used;
+    let (used, filled) = if format.padded(length) + trailer <= room {
+        (used + format.padded(length) + trailer, 0)
+    } else if room == trailer {
+        let (used, filled) = after_chunk(format, length, 0);
+        return (used, filled + 1);
+    } else {
+        let rest = length - (room - trailer);
+        let middles = (rest - 1) / (body - trailer);
+        (format.padded(rest - middles * (body - trailer)) + trailer, 1 + middles as u64)
+    };
+    if used == body { (0, filled + 1) } else { (used, filled) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    extern crate std;
+    use std::vec;
+    use std::vec::Vec;
+
+    const KIB: Format = Format::phase2(1).unwrap();
+
+    fn encoded(format: Format, lengths: &[usize], close: bool) -> Vec<Vec<u8>> {
+        let mut block = vec![0; format.block_bytes];
+        let mut blocks = Vec::new();
+        let mut out = |block: &[u8]| blocks.push(block.to_vec());
+        let mut encoder = Encoder::new(format, Elink::new(8), &mut block).unwrap();
+        for &length in lengths {
+            encoder.chunk(&vec![0x55; length], Flags::default(), &mut out);
+        }
+        if close {
+            encoder.timeout(&mut out);
+        }
+        blocks
+    }
+
+    #[test]
+    fn published_packings_of_short_chunks() {
+        for (length, chunks, blocks) in
+            [(16, 51, 1), (20, 127, 3), (24, 109, 3), (28, 127, 4), (32, 113, 4), (26, 127, 4)]
+        {
+            assert_eq!(blocks_of(KIB, length, chunks), blocks, "{length} bytes");
+            // There is no room for one more; four bytes that are left take a NULL.
+            assert_eq!(blocks_of(KIB, length, chunks + 1), blocks + 1, "{length} bytes");
+            assert_eq!(encoded(KIB, &vec![length; usize::try_from(chunks).unwrap()], true).len() as u64, blocks);
+        }
+    }
+
+    /// The chunk counts of a run with 24 E-links of 24 bytes and the trigger system's of 26 give its block counts exactly.
+    #[test]
+    fn block_totals_of_the_published_run() {
+        let total = |link0, link1, link2, ttc| {
+            let links: u64 = [link0, link1, link2].into_iter().map(|chunks| 8 * blocks_of(KIB, 24, chunks)).sum();
+            links + blocks_of(KIB, 26, ttc)
+        };
+        assert_eq!(total(5_013_397, 5_021_221, 4_956_131, 5_023_743), 3_458_957);
+        assert_eq!(total(49_648_974, 49_724_208, 49_118_639, 49_748_082), 34_262_333);
+    }
+
+    #[test]
+    fn arithmetic_and_encoder_agree_for_every_length_and_format() {
+        for format in [KIB, Format::PHASE1, Format::phase2(4).unwrap()] {
+            for length in (0..100).chain([1000, 1011, 1012, 1013, 1016, 1017, 1020, 1021, 2032, 5000, 9999]) {
+                for chunks in [1, 2, 3, 60] {
+                    let blocks = encoded(format, &vec![length; chunks], true).len() as u64;
+                    assert_eq!(blocks_of(format, length, chunks as u64), blocks, "{format:?} {length} x {chunks}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sequence_numbers_count_from_0_and_wrap_after_31() {
+        let blocks = encoded(KIB, &[1016; 40], false);
+        for (at, block) in blocks.iter().enumerate() {
+            let header = Header::parse(block[..4].try_into().unwrap());
+            assert_eq!((usize::from(header.sequence), header.magic), (at % 32, 0xC0CE));
+        }
+    }
+
+    #[test]
+    fn memory_that_is_no_block_is_refused() {
+        assert!(matches!(
+            Encoder::new(KIB, Elink::TTC, &mut [0; 100]),
+            Err(BlockError::Size { found: 100, wanted: 1024 })
+        ));
+    }
+}

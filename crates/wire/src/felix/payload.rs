@@ -1,0 +1,256 @@
+//! What is inside chunks: the emulator's pattern, the trigger system's messages, and the identifiers of streams.
+
+use super::block::Elink;
+
+/// Header of the chunks that a card's own emulator makes; behind it come the bytes 0, 1, 2 and so on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EmulatorHeader {
+    /// Bytes of the whole chunk.
+    pub length: u16,
+    /// Counts the events, 8 bits.
+    pub event: u8,
+    /// Index of the E-link.
+    pub elink_index: u8,
+    /// Width of the E-link: 2, 4, 8 or 16 bits.
+    pub width: u8,
+}
+
+/// Bytes of the emulator's header.
+pub const EMULATOR_HEADER_BYTES: usize = 8;
+
+impl EmulatorHeader {
+    /// The eight bytes.
+    pub fn emit(self) -> [u8; EMULATOR_HEADER_BYTES] {
+        let [high, low] = self.length.to_be_bytes();
+        [0xAA, high, low, self.event, self.elink_index, 0xBB, 0xAA, self.width]
+    }
+
+    /// Fills a chunk of the header's length: header and pattern. Shorter chunks hold what fits.
+    pub fn fill(self, chunk: &mut [u8]) {
+        let header = self.emit();
+        let head = header.len().min(chunk.len());
+        chunk[..head].copy_from_slice(&header[..head]);
+        for (place, byte) in chunk[head..].iter_mut().zip((0..=255_u8).cycle()) {
+            *place = byte;
+        }
+    }
+
+    /// Reads the header and checks marks, length and pattern. None names nothing: the chunk is not the emulator's.
+    pub fn check(chunk: &[u8]) -> Option<EmulatorHeader> {
+        let [0xAA, high, low, event, elink_index, 0xBB, 0xAA, width] = *chunk.first_chunk()? else { return None };
+        let header = EmulatorHeader { length: u16::from_be_bytes([high, low]), event, elink_index, width };
+        let pattern =
+            chunk[EMULATOR_HEADER_BYTES..].iter().zip((0..=255_u8).cycle()).all(|(found, wanted)| *found == wanted);
+        (usize::from(header.length) == chunk.len() && pattern).then_some(header)
+    }
+}
+
+/// A message of the trigger system towards the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ttc {
+    /// 1 (20 bytes, without the counter of accepts) or 2 (26 bytes).
+    pub format: u8,
+    /// Bunch crossing, 12 bits.
+    pub bcid: u16,
+    /// Number of the accepted trigger since the last reset, 24 bits.
+    pub l1id: u32,
+    /// Number of resets of that counter.
+    pub ecr: u8,
+    /// Orbit.
+    pub orbit: u32,
+    /// Kind of trigger.
+    pub trigger_type: u16,
+    /// Number of the level-0 trigger; its low 24 bits are the L1ID.
+    pub l0id: u32,
+    /// Accepts since the start, 48 bits; 0 in format 1.
+    pub accepts: u64,
+}
+
+/// Bytes of a message of format 2.
+pub const TTC_BYTES: usize = 26;
+/// Bytes of a message of format 1.
+pub const TTC_FORMAT1_BYTES: usize = 20;
+
+impl Ttc {
+    /// The bytes of format 2; those of format 1 are the first 20 of them.
+    pub fn emit(self) -> [u8; TTC_BYTES] {
+        let mut out = [0; TTC_BYTES];
+        let length = if self.format == 1 { TTC_FORMAT1_BYTES } else { TTC_BYTES };
+        out[0] = self.format;
+        out[1] = length.to_le_bytes()[0];
+        out[2..4].copy_from_slice(&(self.bcid & 0xFFF).to_le_bytes());
+        out[4..7].copy_from_slice(&self.l1id.to_le_bytes()[..3]);
+        out[7] = self.ecr;
+        out[8..12].copy_from_slice(&self.orbit.to_le_bytes());
+        out[12..14].copy_from_slice(&self.trigger_type.to_le_bytes());
+        out[16..20].copy_from_slice(&self.l0id.to_le_bytes());
+        if self.format != 1 {
+            out[20..].copy_from_slice(&self.accepts.to_le_bytes()[..6]);
+        }
+        out
+    }
+
+    /// Reads a message. None when format, length field and length do not agree.
+    pub fn parse(bytes: &[u8]) -> Option<Ttc> {
+        let wanted = match bytes.first()? {
+            1 => TTC_FORMAT1_BYTES,
+            2 => TTC_BYTES,
+            _ => return None,
+        };
+        if bytes.len() != wanted || usize::from(bytes[1]) != wanted {
+            return None;
+        }
+        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let accepts =
+            bytes.get(20..26).map_or(0, |tail| tail.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)));
+        Some(Ttc {
+            format: bytes[0],
+            bcid: u16_at(2) & 0xFFF,
+            l1id: u32_at(4) & 0xFF_FFFF,
+            ecr: bytes[7],
+            orbit: u32_at(8),
+            trigger_type: u16_at(12),
+            l0id: u32_at(16),
+            accepts,
+        })
+    }
+
+    /// Whether the two trigger numbers agree.
+    pub fn is_consistent(&self) -> bool {
+        self.l0id & 0xFF_FFFF == self.l1id
+    }
+}
+
+/// The number of a stream in the whole experiment: 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fid {
+    /// Detector, 8 bits.
+    pub detector: u8,
+    /// Connector, 16 bits.
+    pub connector: u16,
+    /// Not a physical link.
+    pub virtual_link: bool,
+    /// Link, 13 bits.
+    pub link: u16,
+    /// E-link, 6 bits.
+    pub elink: u8,
+    /// True towards the card.
+    pub to_card: bool,
+    /// Protocol, 7 bits.
+    pub protocol: u8,
+    /// Stream, 8 bits.
+    pub stream: u8,
+}
+
+/// The only version of fids.
+pub const FID_VERSION: u64 = 1;
+
+impl Fid {
+    /// The fid of an E-link of a detector's connector, from the card.
+    pub fn of_elink(detector: u8, connector: u16, elink: Elink) -> Fid {
+        Fid {
+            detector,
+            connector,
+            virtual_link: false,
+            link: elink.link().into(),
+            elink: elink.index(),
+            to_card: false,
+            protocol: 0,
+            stream: 0,
+        }
+    }
+
+    /// The number.
+    pub fn to_u64(self) -> u64 {
+        FID_VERSION << 60
+            | u64::from(self.detector) << 52
+            | u64::from(self.connector) << 36
+            | u64::from(self.virtual_link) << 35
+            | u64::from(self.link & 0x1FFF) << 22
+            | u64::from(self.elink & 0x3F) << 16
+            | u64::from(self.to_card) << 15
+            | u64::from(self.protocol & 0x7F) << 8
+            | u64::from(self.stream)
+    }
+
+    /// From the number; none of another version.
+    pub fn of_u64(number: u64) -> Option<Fid> {
+        if number >> 60 != FID_VERSION {
+            return None;
+        }
+        let bytes = number.to_be_bytes();
+        let field = |shift: u32, bits: u32| (number >> shift & ((1 << bits) - 1)).to_le_bytes();
+        let narrow = |shift, bits| field(shift, bits)[0];
+        let wide = |shift, bits| u16::from_le_bytes([field(shift, bits)[0], field(shift, bits)[1]]);
+        Some(Fid {
+            detector: narrow(52, 8),
+            connector: wide(36, 16),
+            virtual_link: number >> 35 & 1 == 1,
+            link: wide(22, 13),
+            elink: narrow(16, 6),
+            to_card: number >> 15 & 1 == 1,
+            protocol: narrow(8, 7),
+            stream: bytes[7],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_emulator_s_pattern_is_found_and_one_wrong_byte_too() {
+        let mut chunk = [0; 300];
+        let header = EmulatorHeader { length: 300, event: 7, elink_index: 12, width: 8 };
+        header.fill(&mut chunk);
+        assert_eq!(chunk[..10], [0xAA, 1, 44, 7, 12, 0xBB, 0xAA, 8, 0, 1]);
+        assert_eq!(EmulatorHeader::check(&chunk), Some(header));
+        assert_eq!(EmulatorHeader::check(&chunk[..299]), None);
+        assert_eq!(EmulatorHeader::check(&[]), None);
+        chunk[200] ^= 1;
+        assert_eq!(EmulatorHeader::check(&chunk), None);
+    }
+
+    #[test]
+    fn trigger_messages_lie_as_the_tools_expect_them() {
+        let ttc = Ttc {
+            format: 2,
+            bcid: 0xABC,
+            l1id: 0x12_3456,
+            ecr: 9,
+            orbit: 0x0102_0304,
+            trigger_type: 0x55AA,
+            l0id: 0x0912_3456,
+            accepts: 0x0000_A1B2_C3D4_E5F6 & 0xFFFF_FFFF_FFFF,
+        };
+        let bytes = ttc.emit();
+        assert_eq!(bytes[..8], [2, 26, 0xBC, 0x0A, 0x56, 0x34, 0x12, 9]);
+        assert_eq!(bytes[8..14], [4, 3, 2, 1, 0xAA, 0x55]);
+        assert_eq!(Ttc::parse(&bytes), Some(ttc));
+        assert!(ttc.is_consistent());
+        let short = Ttc { format: 1, accepts: 0, ..ttc };
+        assert_eq!(Ttc::parse(&short.emit()[..20]), Some(short));
+        assert_eq!(Ttc::parse(&short.emit()), None);
+        assert_eq!(Ttc::parse(&bytes[..25]), None);
+        assert_eq!(Ttc::parse(&[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn fids_of_version_1_are_read_back(number: u64) {
+            let number = number & (u64::MAX >> 4) | FID_VERSION << 60;
+            prop_assert_eq!(Fid::of_u64(number).unwrap().to_u64(), number);
+            prop_assert_eq!(Fid::of_u64(number ^ 1 << 61), None);
+        }
+    }
+
+    #[test]
+    fn an_e_link_s_fid_names_link_and_index() {
+        let fid = Fid::of_elink(0, 0, Elink::of_link(1, 28));
+        assert_eq!(fid.to_u64(), 0x1000_0000_005C_0000);
+    }
+}

@@ -1,0 +1,36 @@
+//! Blocks of every format: no bytes break the decoder, and what is found lies inside the block.
+#![no_main]
+
+use daqmeter_wire::felix::decoder::most_subchunks;
+use daqmeter_wire::felix::payload::{EmulatorHeader, Ttc};
+use daqmeter_wire::felix::{Format, Reassembler, Subchunk, subchunks};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: (u8, Vec<u8>)| {
+    let (which, bytes) = input;
+    let format = match which & 3 {
+        0 => Format::PHASE1,
+        1 => Format::phase1_wide(1).unwrap(),
+        2 => Format::phase2(1).unwrap(),
+        _ => Format::phase2(2).unwrap(),
+    };
+    let mut room = vec![Subchunk::default(); most_subchunks(format)];
+    let mut reassembler = Reassembler::new();
+    let mut block = vec![0; format.block_bytes];
+    for part in bytes.chunks(format.block_bytes) {
+        // The end of a block matters most: short parts are put there.
+        block[..4].copy_from_slice(&[0, 0, format.magic.to_le_bytes()[0], format.magic.to_le_bytes()[1]]);
+        let at = format.block_bytes - part.len();
+        block[at.max(4)..].copy_from_slice(&part[part.len() - (format.block_bytes - at.max(4))..]);
+        match subchunks(format, &block, &mut room) {
+            Ok((header, found)) => reassembler.block(header, found, |part| {
+                let payload = &block[part.begin..part.begin + part.length];
+                EmulatorHeader::check(payload);
+                if let Some(ttc) = Ttc::parse(payload) {
+                    assert_eq!(Ttc::parse(&ttc.emit()[..payload.len()]).map(|again| again.l1id), Some(ttc.l1id));
+                }
+            }),
+            Err(_) => reassembler.bad_block(),
+        }
+    }
+});
