@@ -139,6 +139,8 @@ fn measuring_refuses_with_exit_2_as_other_verbs_do() {
         (vec!["perf", "-m", "0"], "is not a list"),
         (vec!["perf", "-m", "159"], "does not fit a datagram of 1472 bytes"),
         (vec!["perf", "--link", "warp"], "no bridge `warp`"),
+        (vec!["perf", "udp/127.0.0.1/9", "--payload", "tlu"], "for loop/ and emu/ only"),
+        (vec!["perf", "udp/127.0.0.1/9", "--payload", "memory"], "`base` is missing"),
         (vec!["perf", "--pin", "900"], "CPU 900 does not exist"),
         (vec!["perf", "-n", "0"], "0"),
     ] {

@@ -24,7 +24,7 @@ impl From<EbError> for Fault {
 /// - `address`: a slave's address, or `loop/udp`, `loop/tcp` for an emulated timing receiver behind a server in this process;
 /// - `method`: `convenience` (each operation a round trip), `blocking` (each cycle a round trip), `pipelined`;
 /// - `payload`: `timestamps` (64-bit times of the ECA), `tlu` (3 reads and 1 write of the timestamp latch), `memory` (words
-///   from `base` on);
+///   from `base` on). On slaves that are not ours nothing is ever written: `tlu` is refused, `memory` needs a `base` and is read;
 /// - `count`: timestamps or words per cycle; `cycles`: cycles that a pipeline takes before it is waited for;
 /// - `link`: a bridge whose link is put between the client and what the address names;
 /// - `server_cpu`: for `loop/`, the server's CPU; without it the server runs where the client may.
@@ -83,12 +83,17 @@ struct Plan {
     count: u64,
     cycles: u64,
     base: u64,
+    /// The slave is emulated here: it may be written to.
+    ours: bool,
     link: Option<Bridge>,
     server_cpu: Option<u32>,
 }
 
 /// Words of one operation's payload at most; longer cycles fit streams only.
 const MOST_COUNT: u64 = 100_000;
+
+/// Where the emulated receiver has its memory.
+const EMULATED_MEMORY: u64 = 0x10000;
 
 fn plan(workload: &Workload) -> Result<Plan, Fault> {
     let address = workload.text("address")?.to_owned();
@@ -120,7 +125,18 @@ fn plan(workload: &Workload) -> Result<Plan, Fault> {
             Err(workload.error(name, format!("is {value}; 1 to {most} is wanted")).into())
         }
     };
-    let base = if workload.params.contains_key("base") { workload.int("base")? } else { 0x10000 };
+    let ours = !matches!(&target, Target::At(address) if !matches!(address, Address::Emulated(_)));
+    if payload == Payload::Tlu && !ours {
+        let why = "tlu writes registers as the emulated receiver has them; it is for loop/ and emu/ only";
+        return Err(workload.error("payload", why).into());
+    }
+    let base = match (workload.params.contains_key("base"), ours || payload != Payload::Memory) {
+        (true, _) => workload.int("base")?,
+        (false, true) => EMULATED_MEMORY,
+        (false, false) => {
+            return Err(workload.error("base", "is missing: say which addresses of the slave may be read").into());
+        }
+    };
     let link = match workload.params.contains_key("link") {
         true => Some(Bridge::named(workload.text("link")?).map_err(EbError::from)?),
         false => None,
@@ -134,6 +150,7 @@ fn plan(workload: &Workload) -> Result<Plan, Fault> {
         count: within("count", 1, MOST_COUNT)?,
         cycles: within("cycles", 90, 1 << 20)?,
         base,
+        ours,
         server_cpu: server_cpu(workload)?,
     })
 }
@@ -235,19 +252,15 @@ impl Plan {
     /// Where the payload's device is.
     fn device_base(&self, client: &mut Client) -> Result<u64, Fault> {
         let (id, name) = match self.payload {
-            Payload::Timestamps => (ids::ECA, "an ECA (0x651:0xb2afc251)"),
-            Payload::Tlu => (ids::TLU, "a TLU (0x651:0x10051981)"),
+            Payload::Timestamps => (ids::ECA, "ECA (0x651:0xb2afc251)"),
+            Payload::Tlu => (ids::TLU, "TLU (0x651:0x10051981)"),
             Payload::Memory => return Ok(self.base),
         };
         let found = scan::find(client, id)?;
         match (found.first().and_then(|found| found.first), found.len()) {
             (Some(first), 1) => Ok(first),
-            (_, 0) => Err(Fault::new(format!(
-                "{} has no {}",
-                self.address,
-                name.trim_start_matches("an ").trim_start_matches("a ")
-            ))),
-            (_, many) => Err(Fault::new(format!("{} has {many} of {name}; exactly one is wanted", self.address))),
+            (_, 0) => Err(Fault::new(format!("{} has no {name}", self.address))),
+            (_, many) => Err(Fault::new(format!("{} has {many} devices {name}; exactly one is wanted", self.address))),
         }
     }
 }
@@ -514,7 +527,16 @@ impl Session for EtherboneSession {
                     Some(index) => Err(Fault::new(format!("operation {index} of the TLU cycle failed on the bus"))),
                 }
             }
-            Payload::Memory => verify_memory(way),
+            Payload::Memory if self.plan.ours => verify_memory(way),
+            Payload::Memory => {
+                let outcome = way.client.cycle(&way.ops, Check::Status)?;
+                match outcome.failed.first() {
+                    None => Ok(()),
+                    Some(&index) => {
+                        Err(Fault::new(format!("no memory at {:#x}: the bus reports an error", way.ops[index].address)))
+                    }
+                }
+            }
         }
     }
 
@@ -674,6 +696,13 @@ mod tests {
         };
         assert!(long("loop/udp", 158).is_ok() && long("loop/tcp", 159).is_ok());
         assert!(long("loop/udp", 159).err().unwrap().0.contains("does not fit a datagram of 1472 bytes"));
+        assert!(long("udp/127.0.0.1/9", 1).is_ok());
+        let elsewhere = |payload: &str| {
+            let workload = EtherboneEngine.example().with("address", "udp/127.0.0.1/9").with("payload", payload);
+            EtherboneEngine.open(&workload).err().unwrap().0
+        };
+        assert!(elsewhere("tlu").contains("for loop/ and emu/ only"));
+        assert!(elsewhere("memory").contains("`base` is missing"));
         assert!(error("link", "warp").contains("no bridge `warp`"));
         assert!(error("count", "many").contains("whole number"));
     }

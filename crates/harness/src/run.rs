@@ -358,17 +358,8 @@ impl LaneRunner<'_> {
     fn plan_stage(&mut self, at: usize, spec: StageSpec) -> Result<(StageSpec, Stage), Fault> {
         let (ops_per_sample, samples) = match self.settings.plan {
             _ if spec.once => (1, 1),
-            StepPlan::ByStage(operations)
-                if spec.batch > 1 && operations.is_multiple_of(spec.batch.min(operations.max(1))) =>
-            {
-                let batch = spec.batch.min(operations.max(1));
-                let ops_per_sample = batch * (operations / batch).div_ceil(MAX_SAMPLES).max(1);
-                (ops_per_sample, operations.div_ceil(ops_per_sample))
-            }
-            StepPlan::ByStage(operations) | StepPlan::ByPass(operations) => {
-                let ops_per_sample = operations.div_ceil(MAX_SAMPLES).max(1);
-                (ops_per_sample, operations.div_ceil(ops_per_sample))
-            }
+            StepPlan::ByStage(operations) => exact(operations, spec.batch),
+            StepPlan::ByPass(passes) => exact(passes, 1),
             StepPlan::Timed(budget) => self.calibrate(at, budget, spec.batch)?,
         };
         let room = usize::try_from(samples.min(MAX_SAMPLES)).expect("at most MAX_SAMPLES");
@@ -518,6 +509,14 @@ impl LaneRunner<'_> {
 
 /// How the reason of an interrupted lane begins.
 pub const INTERRUPTED: &str = "interrupted";
+
+/// Operations per sample and number of samples for exactly so many operations: whole batches, where they divide them.
+fn exact(operations: u64, batch: u64) -> (u64, u64) {
+    let whole = batch.clamp(1, operations.max(1));
+    let batch = if operations.is_multiple_of(whole) { whole } else { 1 };
+    let ops_per_sample = batch * (operations / batch).div_ceil(MAX_SAMPLES).max(1);
+    (ops_per_sample, operations.div_ceil(ops_per_sample))
+}
 
 fn book_cpu(stage: &mut Stage, before: cpu_time::Usage) {
     let after = cpu_time::of_thread();

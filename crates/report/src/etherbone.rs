@@ -21,6 +21,8 @@ pub struct CycleRow {
     pub count: u64,
     /// Cycles measured.
     pub cycles: u64,
+    /// Cycles of a series.
+    pub series: u64,
     /// Time per cycle by the host's clock: the median.
     pub cycle_us: f64,
     /// Time per timestamp, or per cycle of the TLU, or per word, by the host's clock.
@@ -73,6 +75,7 @@ fn row(record: &RunRecord) -> Option<CycleRow> {
         payload,
         count,
         cycles,
+        series: record.workload.int("cycles").unwrap_or(1),
         cycle_us,
         item_us,
         realistic_us: window("eca-window-realistic"),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use socket2::SockAddr;
 
-/// Most datagrams that the kernel takes as one batch (`UDP_MAX_SEGMENTS` of kernels before 6.9).
+/// Most datagrams that the kernel takes as one batch (`UDP_MAX_SEGMENTS`; newer kernels take 128).
 pub const MOST_SEGMENTS: usize = 64;
 /// Most bytes that the kernel takes as one batch: an IPv4 datagram's 65,535 less the headers.
 pub const MOST_BATCH_BYTES: usize = 65_507;

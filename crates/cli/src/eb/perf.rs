@@ -35,6 +35,9 @@ pub(crate) struct Arguments {
     /// What is read
     #[arg(long, value_enum, default_value = "timestamps")]
     payload: Payload,
+    /// Address from which --payload memory reads [default: the memory of loop/ and emu/]
+    #[arg(long, value_name = "ADDRESS", value_parser = super::number)]
+    base: Option<u64>,
     /// Put the link of this bridge, or of a TOML file, in between: delay, rate, loss
     #[arg(long, value_name = "NAME|FILE")]
     link: Option<String>,
@@ -99,7 +102,7 @@ enum MethodChoice {
 enum Payload {
     /// 64-bit times of the ECA
     Timestamps,
-    /// 3 reads and 1 write of the timestamp latch
+    /// 3 reads and 1 write of the timestamp latch; loop/ and emu/ only
     Tlu,
     /// Words of memory
     Memory,
@@ -133,6 +136,9 @@ fn workloads(arguments: &Arguments) -> Vec<Workload> {
         .with("cycles", arguments.cycles);
     if let Some(cpu) = arguments.server_pin {
         base = base.with("server_cpu", cpu);
+    }
+    if let Some(address) = arguments.base {
+        base = base.with("base", address);
     }
     if let Some(link) = &arguments.link {
         base = base.with("link", link.as_str());

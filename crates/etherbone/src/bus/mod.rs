@@ -40,7 +40,7 @@ pub struct Timing {
     pub tai_offset_s: u64,
 }
 
-/// No access time; the ticks and the timeout of the HDL slave (8 ns; 6,250,000 clocks = 100 ms in its documentation).
+/// No access time; the 8 ns ticks of the study of 2018, and the bus timeout of the HDL slave (6,250,000 clocks, 100 ms).
 impl Default for Timing {
     fn default() -> Self {
         Timing { tick_ns: 8, read_ns: 0, write_ns: 0, cycle_ns: 0, timeout_ns: 100_000_000, tai_offset_s: 37 }

@@ -23,7 +23,7 @@ pub(super) struct Udp {
 }
 
 /// Requests on their way at once. Answers are not longer, and both ends' socket buffers (212,992 bytes by default, of which the
-/// kernel books 2304 for a datagram of 1472) hold twice this.
+/// kernel books about 2300 for a datagram of 1472) should hold twice this.
 const WINDOW_BYTES: usize = 64 * 1024;
 
 impl Udp {

@@ -81,9 +81,9 @@ pub(super) fn throughput(records: &[RunRecord]) -> Option<Figure> {
 pub(super) fn words(records: &[RunRecord]) -> Option<Figure> {
     let mut curves = Vec::new();
     for row in cycle_rows(records).iter().filter(|row| row.payload == "timestamps") {
-        // As in the study: a series of 90 cycles.
-        let words = 2.0 * row.count as f64 * SERIES;
-        add_point(&mut curves, &format!("{} {}", row.address, row.method), (words, row.cycle_us * SERIES / 1e3));
+        let series = row.series as f64;
+        let words = 2.0 * row.count as f64 * series;
+        add_point(&mut curves, &format!("{} {}", row.address, row.method), (words, row.cycle_us * series / 1e3));
     }
     if !curves.iter().any(|curve: &Curve| curve.points.len() > 1) {
         return None;
@@ -93,7 +93,7 @@ pub(super) fn words(records: &[RunRecord]) -> Option<Figure> {
     Some(Figure {
         id: "eb-words",
         title: "Etherbone: time to read words".to_owned(),
-        caption: "A series of 90 cycles: time against the number of 32-bit words read. Where the time does not grow with the \
+        caption: "A series of cycles (90 in the study): time against the number of 32-bit words read. Where the time does not grow with the \
                   words, latency is all there is."
             .to_owned(),
         kind: Kind::Lines,
@@ -106,9 +106,6 @@ pub(super) fn words(records: &[RunRecord]) -> Option<Figure> {
         emulated: records.iter().any(|record| record.engine.name == "etherbone" && record.engine.emulated),
     })
 }
-
-/// Cycles of the study's series.
-const SERIES: f64 = 90.0;
 
 #[cfg(test)]
 mod tests {
