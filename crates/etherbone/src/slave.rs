@@ -154,7 +154,7 @@ impl Slave {
     ) -> Result<(), WireError> {
         let begin = answer.len();
         let layout = message.layout;
-        put_header(Header::of(layout, true).emit(), layout, answer);
+        put_header(Header::of(layout, true), layout, answer);
         let after_header = answer.len();
         let mut cycle = Cycle::default();
         let mut rest = message.records;
@@ -198,7 +198,7 @@ impl Slave {
         if flags.has(Flags::CYC) {
             if !answered && cycle.answered {
                 // The cycle was answered, but not its last record: a lone header ends it.
-                put_header(RecordHeader { flags: Flags::CYC, ..RecordHeader::default() }.emit(), layout, answer);
+                put_record_header(RecordHeader { flags: Flags::CYC, ..RecordHeader::default() }, layout, answer);
             }
             cycle.open = false;
         }
@@ -226,7 +226,7 @@ impl Slave {
         let flags = Flags(flags.0 & Flags::CYC.0)
             .with_if(flags.has(Flags::BCA), Flags::WCA)
             .with_if(flags.has(Flags::RFF), Flags::WFF);
-        put_header(RecordHeader { flags, select, writes: reads, reads: 0 }.emit(), layout, answer);
+        put_record_header(RecordHeader { flags, select, writes: reads, reads: 0 }, layout, answer);
         let size = layout.value_bytes();
         put_value(answer, size, back);
         let op = (space_of(record.header.flags), false);
@@ -290,9 +290,13 @@ fn refuse(session: &mut Session, space: Space) -> u64 {
     0
 }
 
-/// Four bytes of a message or record header, with zeros to its full length.
-fn put_header(header: [u8; 4], layout: Layout, out: &mut Vec<u8>) {
-    out.extend(header);
+fn put_header(header: Header, layout: Layout, out: &mut Vec<u8>) {
+    out.extend(header.emit());
+    out.resize(out.len() + layout.header_bytes() - 4, 0);
+}
+
+fn put_record_header(header: RecordHeader, layout: Layout, out: &mut Vec<u8>) {
+    out.extend(header.emit());
     out.resize(out.len() + layout.header_bytes() - 4, 0);
 }
 
@@ -459,7 +463,7 @@ impl Stream {
                 let before = answer.len();
                 let framed = matches!(self.framing, Framing::Framed(_));
                 if framed && !*header_sent {
-                    put_header(Header::of(layout, true).emit(), layout, answer);
+                    put_header(Header::of(layout, true), layout, answer);
                 }
                 let after_header = answer.len();
                 let mut cycle = Cycle::default();

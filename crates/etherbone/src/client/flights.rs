@@ -67,6 +67,7 @@ struct Flight {
     sequence: u64,
     used: bool,
     expected: Encoded,
+    port: Option<Width>,
     words: Vec<u64>,
     statuses: Vec<u64>,
     /// For cycles that may be asked again.
@@ -106,7 +107,6 @@ pub(super) struct Flights {
     bytes: usize,
     window_cycles: usize,
     window_bytes: usize,
-    port: Width,
     /// Late tags and the time at which they may be used again.
     late: VecDeque<(u64, u16)>,
     /// How long a late answer is expected at most.
@@ -115,7 +115,7 @@ pub(super) struct Flights {
 }
 
 impl Flights {
-    pub(super) fn new(window_cycles: usize, window_bytes: usize, late_ns: u64, port: Width) -> Flights {
+    pub(super) fn new(window_cycles: usize, window_bytes: usize, late_ns: u64) -> Flights {
         // Half of the tags stay free for those that are late.
         let window_cycles = window_cycles.clamp(1, TAGS / 2);
         Flights {
@@ -130,7 +130,6 @@ impl Flights {
             bytes: 0,
             window_cycles,
             window_bytes,
-            port,
             late: VecDeque::new(),
             late_ns,
             counts: Counts::default(),
@@ -190,9 +189,10 @@ impl Flights {
     }
 
     /// Says what the answer will be, and puts the flight in order.
-    pub(super) fn expect(&mut self, number: FlightNumber, expected: Encoded) {
+    pub(super) fn expect(&mut self, number: FlightNumber, expected: Encoded, port: Width) {
         let flight = &mut self.flights[usize::from(number)];
         flight.expected = expected;
+        flight.port = Some(port);
         self.bytes += expected.bytes;
         self.order.push_back((number, flight.sequence));
         self.sequence += 1;
@@ -227,7 +227,7 @@ impl Flights {
         let token = self.flights[usize::from(number)].token;
         self.land(number, Tag::Free);
         self.counts.completed += 1;
-        on_done(Done { token, result: Ok(()), words: &[], statuses: &[], bus_ops: 0, port: self.port });
+        on_done(Done { token, result: Ok(()), words: &[], statuses: &[], bus_ops: 0, port: Width::W32 });
     }
 
     /// Everything queued was sent and must be answered by then.
@@ -262,7 +262,7 @@ impl Flights {
     #[inline]
     pub(super) fn take(&mut self, tag: u16, is_status: bool, values: Values<'_>, on_done: &mut dyn FnMut(Done<'_>)) {
         let Tag::Flight(number) = self.tags[index_of(tag)] else {
-            self.counts.stray += values.len() as u64;
+            self.counts.stray += values.count_left() as u64;
             return;
         };
         let flight = &mut self.flights[usize::from(number)];
@@ -271,7 +271,7 @@ impl Flights {
         } else {
             (&mut flight.words, flight.expected.values)
         };
-        let (had, come) = (place.len(), values.len());
+        let (had, come) = (place.len(), values.count_left());
         if had + come > expected {
             // More than was asked for: not the answer to this.
             self.counts.stray += come as u64;
@@ -286,7 +286,7 @@ impl Flights {
                 words: &flight.words,
                 statuses: &flight.statuses,
                 bus_ops: flight.expected.bus_ops,
-                port: self.port,
+                port: flight.port.unwrap_or(Width::W32),
             });
             self.counts.completed += 1;
             self.land(number, Tag::Free);
@@ -351,7 +351,7 @@ impl Flights {
         self.land(number, Tag::Late);
         self.make_late(tag, now_ns);
         self.counts.timed_out += 1;
-        on_done(Done { token, result: Err(error), words: &[], statuses: &[], bus_ops: 0, port: self.port });
+        on_done(Done { token, result: Err(error), words: &[], statuses: &[], bus_ops: 0, port: Width::W32 });
     }
 
     /// Nobody waits any more.

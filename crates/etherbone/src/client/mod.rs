@@ -232,7 +232,7 @@ impl Client {
         let flight = self.flights.begin(token);
         match self.enqueue(ops, check, self.flights.tag(flight)) {
             Ok(encoded) if encoded.is_answered() => {
-                self.flights.expect(flight, encoded);
+                self.flights.expect(flight, encoded, self.layout.data);
                 if retry {
                     self.flights.keep_for_retry(flight, ops, check, self.options.read_retries);
                 }

@@ -41,7 +41,7 @@ impl Client {
             transport,
             layout,
             options: options.clone(),
-            flights: Flights::new(options.window_cycles, window_bytes, late_ns, layout.data),
+            flights: Flights::new(options.window_cycles, window_bytes, late_ns),
             outgoing: Outgoing::default(),
             received: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             partial: Vec::new(),

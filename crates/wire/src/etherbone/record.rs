@@ -137,13 +137,18 @@ impl<'a> Values<'a> {
     /// Copies the values to the front of `out`, as many as both have, and returns how many.
     #[inline]
     pub fn copy_to(&self, out: &mut [u64]) -> usize {
-        let count = self.len().min(out.len());
+        let count = self.count_left().min(out.len());
         match self.size {
             2 => out.iter_mut().zip(self.bytes.chunks_exact(2)).for_each(|(out, bytes)| *out = be16(bytes, 0).into()),
             4 => out.iter_mut().zip(self.bytes.chunks_exact(4)).for_each(|(out, bytes)| *out = be32(bytes, 0).into()),
             _ => out.iter_mut().zip(self.bytes.chunks_exact(8)).for_each(|(out, bytes)| *out = be64(bytes, 0)),
         }
         count
+    }
+
+    /// How many are left.
+    pub fn count_left(&self) -> usize {
+        self.bytes.len() / self.size
     }
 }
 
@@ -175,8 +180,7 @@ impl Iterator for Values<'_> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.bytes.len() / self.size;
-        (left, Some(left))
+        (self.count_left(), Some(self.count_left()))
     }
 }
 
