@@ -4,7 +4,8 @@
 //! - [`affinity`], [`clock`], [`cpu_time`]: where threads run, when, and how much of the CPU they took;
 //! - [`host`]: the facts of the machine, read below a root that tests replace;
 //! - [`net`], [`tty`]: datagrams in batches, readiness, raw terminals;
-//! - [`wait`]: timerfd, the interrupt lines of emulated boards;
+//! - [`wait`]: timerfd and eventfd, the interrupt lines of emulated boards; sleeping exactly;
+//! - [`ring`], [`fds`]: the ring of an endless DMA in shared memory, and descriptors passed between processes;
 //! - [`perf`], [`symbols`]: counters and samples of our own threads;
 //! - [`sis8300`]: the ioctl border of the digitizer driver.
 //!
@@ -18,10 +19,12 @@
 pub mod affinity;
 pub mod clock;
 pub mod cpu_time;
+pub mod fds;
 pub mod host;
 pub mod memory;
 pub mod net;
 pub mod perf;
+pub mod ring;
 pub mod sis8300;
 pub mod symbols;
 pub mod tty;

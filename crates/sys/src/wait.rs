@@ -1,7 +1,8 @@
-//! A descriptor to wait on: the interrupt line of an emulated board, a timerfd that the kernel's clock signals.
+//! Waiting: the interrupt line of an emulated board (a timerfd that the kernel's clock signals, or an eventfd that another thread
+//! or process signals), and sleep that is as short as was asked.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use crate::SysError;
@@ -26,6 +27,38 @@ impl IrqLine {
         }
         // SAFETY: the descriptor was just created and is owned by nobody else.
         Ok(IrqLine { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// A line that another thread or process fires by [`IrqLine::signal`] (eventfd).
+    ///
+    /// # Errors
+    /// When the process has no descriptors left.
+    pub fn event() -> Result<IrqLine, SysError> {
+        // SAFETY: creates a new descriptor; the flags are constants.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(SysError::last("eventfd"));
+        }
+        // SAFETY: the descriptor was just created and is owned by nobody else.
+        Ok(IrqLine { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// The other end of an event line, as it came from another process.
+    pub fn of_fd(fd: OwnedFd) -> IrqLine {
+        IrqLine { fd }
+    }
+
+    /// The descriptor, to pass on.
+    pub fn share(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Fires an event line.
+    pub fn signal(&self) {
+        let one = 1_u64.to_ne_bytes();
+        // A full counter is a signal already.
+        // SAFETY: the descriptor is open and non-blocking; 8 bytes are read from `one`.
+        unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
     /// Sets the line to fire at `at_ns` of the monotonic clock; at once when that has passed.
@@ -80,9 +113,41 @@ impl IrqLine {
     }
 }
 
+/// Makes the calling thread's sleeps end when they should: the default slack of 50 us is longer than a polling interval.
+pub fn without_timer_slack() {
+    // SAFETY: takes integers only; 1 ns is the smallest slack.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
+}
+
+/// Sleeps until that time of the monotonic clock; a signal ends it early.
+pub fn sleep_until(at_ns: u64) {
+    #[allow(clippy::cast_possible_wrap, reason = "seconds and nanoseconds of the monotonic clock are far below 2^63")]
+    let at = libc::timespec { tv_sec: (at_ns / 1_000_000_000) as i64, tv_nsec: (at_ns % 1_000_000_000) as i64 };
+    // SAFETY: a valid time; what would remain is not asked for.
+    unsafe {
+        libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &raw const at, std::ptr::null_mut());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_event_line_is_fired_from_outside() {
+        let line = IrqLine::event().unwrap();
+        let other = IrqLine::of_fd(line.share().try_clone_to_owned().unwrap());
+        other.signal();
+        other.signal();
+        assert!(line.wait(Duration::from_secs(5)).unwrap());
+        assert!(!line.wait(Duration::ZERO).unwrap());
+    }
+
+    #[test]
+    fn a_sleep_until_the_past_does_not_sleep() {
+        without_timer_slack();
+        sleep_until(1);
+    }
 
     #[test]
     fn a_signal_before_the_wait_is_kept_and_wakes_one_wait() {

@@ -1,0 +1,606 @@
+//! The ring of an endless DMA in shared memory: the card writes blocks at its pointer, the host reads behind it and tells how far.
+//!
+//! Pointers are offsets with a bit that toggles at each wrap. Equal pointers with equal bits mean full, with unequal bits empty;
+//! the bits start unequal (Wupper's descriptors: `even_addr_dma`, `even_addr_pc`). The card takes a host pointer that moves back for a
+//! wrap only if it moves back by more than a gap (`PC_PTR_GAP`).
+//!
+//! One [`Producer`] (the emulated card) and one [`Consumer`] (the reader), in one process or in two that share the memory by its
+//! descriptor. Bytes between host pointer and card pointer belong to the consumer, which lends them as slices; all others belong to
+//! the producer. A peer in another process that writes where it must not changes bytes under a slice, as a broken card would.
+//!
+//! Beside the ring lie words that both sides may read and write (accounts, flags), and for each unit of the ring the time at which its
+//! first trigger was issued, which no real card tells.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::SysError;
+use crate::memory::{Pages, available_bytes};
+
+/// Marks the memory; the last byte is the layout's version.
+const MAGIC: u64 = u64::from_be_bytes(*b"DQMRING\x01");
+/// Words for the two sides.
+pub const WORDS: usize = 7168;
+const HEADER_WORDS: usize = 1024;
+const WORDS_BYTES: usize = (HEADER_WORDS + WORDS) * 8;
+const HUGE_BYTES: usize = 2 << 20;
+/// Header words. Pointers are a line apart: the two sides write them.
+const AT_MAGIC: usize = 0;
+const AT_RING_BYTES: usize = 1;
+const AT_UNIT_BYTES: usize = 2;
+const AT_GAP_BYTES: usize = 3;
+const AT_CARD: usize = 16;
+const AT_HOST: usize = 32;
+
+/// Where one side is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pointer {
+    /// Bytes from the beginning of the ring.
+    pub offset: usize,
+    /// Toggles at each wrap.
+    pub even: bool,
+}
+
+impl Pointer {
+    const CARD_START: Pointer = Pointer { offset: 0, even: true };
+    const HOST_START: Pointer = Pointer { offset: 0, even: false };
+
+    fn to_raw(self) -> u64 {
+        (self.offset as u64) << 1 | u64::from(self.even)
+    }
+
+    fn of_raw(raw: u64, ring_bytes: usize) -> Pointer {
+        let offset = usize::try_from(raw >> 1).unwrap_or(usize::MAX);
+        // A peer's pointer is not believed: outside the ring it counts as the beginning.
+        Pointer { offset: if offset < ring_bytes { offset } else { 0 }, even: raw & 1 == 1 }
+    }
+
+    /// Forward by at most a whole ring; the bit toggles at the end.
+    #[must_use]
+    pub fn forward(self, bytes: usize, ring_bytes: usize) -> Pointer {
+        let offset = self.offset + bytes;
+        if offset < ring_bytes {
+            Pointer { offset, ..self }
+        } else {
+            Pointer { offset: offset - ring_bytes, even: !self.even }
+        }
+    }
+}
+
+/// Bytes that the card has written and the host has not released.
+pub fn filled(card: Pointer, host: Pointer, ring_bytes: usize) -> usize {
+    match card.offset.cmp(&host.offset) {
+        std::cmp::Ordering::Greater => card.offset - host.offset,
+        std::cmp::Ordering::Less => ring_bytes - host.offset + card.offset,
+        std::cmp::Ordering::Equal if card.even == host.even => ring_bytes,
+        std::cmp::Ordering::Equal => 0,
+    }
+}
+
+/// What the card makes of a host pointer written to its register: the bit toggles only when the pointer moved back by more than
+/// the gap.
+#[must_use]
+pub fn accept_host(old: Pointer, offset: usize, gap_bytes: usize) -> Pointer {
+    let wrapped = offset.saturating_add(gap_bytes) < old.offset;
+    Pointer { offset, even: old.even ^ wrapped }
+}
+
+/// What ring to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes of the ring: whole units.
+    pub ring_bytes: usize,
+    /// Bytes of a unit (a block), of which each has a time.
+    pub unit_bytes: usize,
+    /// The card's `PC_PTR_GAP`: less than half the ring.
+    pub gap_bytes: usize,
+    /// Pages to ask for.
+    pub pages: Pages,
+    /// NUMA node to bind to; none leaves it to the first touch.
+    pub numa_node: Option<u32>,
+}
+
+impl Shape {
+    fn births_bytes(ring_bytes: usize, unit_bytes: usize) -> usize {
+        ring_bytes / unit_bytes * 8
+    }
+
+    /// Where the ring begins, and how long the whole is.
+    fn layout(ring_bytes: usize, unit_bytes: usize) -> Option<(usize, usize)> {
+        let start = (WORDS_BYTES + Shape::births_bytes(ring_bytes, unit_bytes)).checked_next_multiple_of(HUGE_BYTES)?;
+        Some((start, start.checked_add(ring_bytes)?.checked_next_multiple_of(HUGE_BYTES)?))
+    }
+}
+
+/// The shared memory.
+#[derive(Debug)]
+struct Memory {
+    fd: OwnedFd,
+    start: NonNull<u8>,
+    bytes: usize,
+    ring_start: usize,
+    ring_bytes: usize,
+    unit_bytes: usize,
+    gap_bytes: usize,
+    pages: Pages,
+}
+
+// SAFETY: plain shared memory that belongs to no thread; words are atomics, and who may touch which bytes of the ring is the
+// protocol of producer and consumer.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours; slices into it borrow from a producer or a consumer, which keep this alive.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+fn invalid(what: &str) -> SysError {
+    SysError { call: "open a ring".to_owned(), source: io::Error::new(io::ErrorKind::InvalidData, what.to_owned()) }
+}
+
+impl Memory {
+    fn create(shape: &Shape) -> Result<Memory, SysError> {
+        let wrong = |what: &str| SysError {
+            call: format!("make a ring of {} bytes", shape.ring_bytes),
+            source: io::Error::new(io::ErrorKind::InvalidInput, what.to_owned()),
+        };
+        if shape.unit_bytes == 0 || shape.ring_bytes < 2 * shape.unit_bytes || !shape.ring_bytes.is_multiple_of(shape.unit_bytes) {
+            return Err(wrong("not a whole number of blocks, or only one"));
+        }
+        if shape.gap_bytes >= shape.ring_bytes / 2 {
+            return Err(wrong("the pointer gap is not less than half of it: no wrap would be seen"));
+        }
+        let (ring_start, bytes) =
+            Shape::layout(shape.ring_bytes, shape.unit_bytes).ok_or_else(|| wrong("larger than an address space"))?;
+        // Touching more than there is would end in a kill, without a word.
+        if let Some(available) = available_bytes()
+            && bytes as u64 > available
+        {
+            return Err(wrong(&format!("only {available} bytes of memory are available")));
+        }
+        let huge = (shape.pages == Pages::HugeTlb).then(|| memfd(bytes, libc::MFD_HUGETLB).ok()).flatten();
+        let (fd, mut pages) = match huge {
+            Some(fd) => (fd, Pages::HugeTlb),
+            None => (memfd(bytes, 0)?, Pages::Base),
+        };
+        let start = match map(&fd, bytes) {
+            Ok(start) => (fd, start),
+            // The pool was too small: the mapping is where that shows.
+            Err(_) if pages == Pages::HugeTlb => {
+                pages = Pages::Base;
+                let fd = memfd(bytes, 0)?;
+                let start = map(&fd, bytes)?;
+                (fd, start)
+            }
+            Err(error) => return Err(error),
+        };
+        let (fd, start) = start;
+        let memory = Memory {
+            fd,
+            start,
+            bytes,
+            ring_start,
+            ring_bytes: shape.ring_bytes,
+            unit_bytes: shape.unit_bytes,
+            gap_bytes: shape.gap_bytes,
+            pages,
+        };
+        memory.place(shape);
+        memory.header(AT_RING_BYTES).store(shape.ring_bytes as u64, Ordering::Relaxed);
+        memory.header(AT_UNIT_BYTES).store(shape.unit_bytes as u64, Ordering::Relaxed);
+        memory.header(AT_GAP_BYTES).store(shape.gap_bytes as u64, Ordering::Relaxed);
+        memory.header(AT_CARD).store(Pointer::CARD_START.to_raw(), Ordering::Relaxed);
+        memory.header(AT_HOST).store(Pointer::HOST_START.to_raw(), Ordering::Relaxed);
+        memory.header(AT_MAGIC).store(MAGIC, Ordering::Release);
+        Ok(memory)
+    }
+
+    /// Binds to the node, advises huge pages, and touches everything: nothing faults later.
+    fn place(&self, shape: &Shape) {
+        let address = self.start.as_ptr();
+        if let Some(node) = shape.numa_node.filter(|node| *node < 64) {
+            let mask = 1_u64 << node;
+            const MPOL_BIND: libc::c_int = 2;
+            // Where it fails, memory comes from where the toucher runs; `numa_node` tells what was got.
+            // SAFETY: our own whole mapping; the mask is one word of 64 bits, as the count of bits says.
+            unsafe {
+                libc::syscall(libc::SYS_mbind, address, self.bytes, MPOL_BIND, &raw const mask, 64_usize + 1, 0_u32)
+            };
+        }
+        if shape.pages != Pages::Base && self.pages == Pages::Base {
+            // SAFETY: advice on our own whole mapping; it changes no contents.
+            unsafe { libc::madvise(address.cast(), self.bytes, libc::MADV_HUGEPAGE) };
+        }
+        for offset in (0..self.bytes).step_by(4096) {
+            // SAFETY: within the mapping, which nobody else knows yet; a volatile write makes the page present.
+            unsafe { address.add(offset).write_volatile(0) };
+        }
+    }
+
+    fn open(fd: OwnedFd) -> Result<Memory, SysError> {
+        // SAFETY: an all-zero stat is valid.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the descriptor is open and `stat` is valid for writes.
+        if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } != 0 {
+            return Err(SysError::last("fstat of a ring"));
+        }
+        // SAFETY: takes no memory.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+            return Err(invalid("not a sealed memory: it could shrink under the reader"));
+        }
+        let bytes = usize::try_from(stat.st_size).unwrap_or(0);
+        if bytes < WORDS_BYTES {
+            return Err(invalid("too short"));
+        }
+        let start = map(&fd, bytes)?;
+        let mut memory = Memory {
+            fd,
+            start,
+            bytes,
+            ring_start: 0,
+            ring_bytes: 0,
+            unit_bytes: 1,
+            gap_bytes: 0,
+            pages: Pages::Base,
+        };
+        let word = |at: usize| usize::try_from(memory.header(at).load(Ordering::Acquire)).unwrap_or(usize::MAX);
+        if memory.header(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
+            return Err(invalid("no ring of this version of daqmeter"));
+        }
+        let (ring_bytes, unit_bytes, gap_bytes) = (word(AT_RING_BYTES), word(AT_UNIT_BYTES), word(AT_GAP_BYTES));
+        let sane = unit_bytes > 0 && ring_bytes / 2 >= unit_bytes && ring_bytes <= bytes && ring_bytes.is_multiple_of(unit_bytes);
+        let layout = if sane { Shape::layout(ring_bytes, unit_bytes) } else { None };
+        let Some((ring_start, wanted)) = layout else { return Err(invalid("its sizes make no sense")) };
+        if wanted != bytes || gap_bytes >= ring_bytes / 2 {
+            return Err(invalid("its sizes make no sense"));
+        }
+        (memory.ring_start, memory.ring_bytes) = (ring_start, ring_bytes);
+        (memory.unit_bytes, memory.gap_bytes) = (unit_bytes, gap_bytes);
+        Ok(memory)
+    }
+
+    fn header(&self, at: usize) -> &AtomicU64 {
+        assert!(at < HEADER_WORDS + WORDS, "word {at} of a ring");
+        // SAFETY: within the words, which are only ever used as atomics, aligned to 8 because the mapping is to 4096.
+        unsafe { AtomicU64::from_ptr(self.start.as_ptr().cast::<u64>().add(at)) }
+    }
+
+    fn birth(&self, unit: usize) -> &AtomicU64 {
+        assert!(unit < self.ring_bytes / self.unit_bytes, "unit {unit} of a ring");
+        // SAFETY: within the table of times (`Shape::layout`), only ever used as atomics, aligned as the words are.
+        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(WORDS_BYTES).cast::<u64>().add(unit)) }
+    }
+
+    fn pointer(&self, at: usize, order: Ordering) -> Pointer {
+        Pointer::of_raw(self.header(at).load(order), self.ring_bytes)
+    }
+
+    fn ring(&self, offset: usize) -> *mut u8 {
+        debug_assert!(offset <= self.ring_bytes);
+        // SAFETY: the ring lies within the mapping, and callers stay within the ring.
+        unsafe { self.start.as_ptr().add(self.ring_start + offset) }
+    }
+}
+
+fn memfd(bytes: usize, flags: libc::c_uint) -> Result<OwnedFd, SysError> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags;
+    // SAFETY: the name is a C string; a new descriptor is created.
+    let fd = unsafe { libc::memfd_create(c"daqmeter-ring".as_ptr(), flags) };
+    if fd < 0 {
+        return Err(SysError::last("memfd_create"));
+    }
+    // SAFETY: just created, owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let length = libc::off_t::try_from(bytes).map_err(|_| invalid("larger than a file"))?;
+    // SAFETY: the descriptor is open.
+    if unsafe { libc::ftruncate(fd.as_raw_fd(), length) } != 0 {
+        return Err(SysError::last(format!("make a ring of {bytes} bytes")));
+    }
+    // SAFETY: the descriptor is open; the argument is an integer.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) } != 0 {
+        return Err(SysError::last("seal a ring"));
+    }
+    Ok(fd)
+}
+
+fn map(fd: &OwnedFd, bytes: usize) -> Result<NonNull<u8>, SysError> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
+    let start =
+        unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+    if start == libc::MAP_FAILED {
+        return Err(SysError::last(format!("map a ring of {bytes} bytes")));
+    }
+    Ok(NonNull::new(start.cast()).expect("the kernel never maps page zero unasked"))
+}
+
+/// Makes a ring and its two ends.
+///
+/// # Errors
+/// When its sizes make no sense, or there is not so much memory.
+pub fn ring(shape: &Shape) -> Result<(Producer, Consumer), SysError> {
+    let memory = Arc::new(Memory::create(shape)?);
+    Ok((Producer { memory: memory.clone(), card: Pointer::CARD_START }, Consumer { memory, host: Pointer::HOST_START }))
+}
+
+/// The card's end.
+#[derive(Debug)]
+pub struct Producer {
+    memory: Arc<Memory>,
+    card: Pointer,
+}
+
+impl Producer {
+    /// Bytes of the ring.
+    pub fn ring_bytes(&self) -> usize {
+        self.memory.ring_bytes
+    }
+
+    /// The memory, for another process; [`Consumer::open`] takes it.
+    pub fn share(&self) -> BorrowedFd<'_> {
+        self.memory.fd.as_fd()
+    }
+
+    /// Pages that were got.
+    pub fn pages(&self) -> Pages {
+        self.memory.pages
+    }
+
+    /// NUMA node of the ring's first page.
+    pub fn numa_node(&self) -> Option<u32> {
+        crate::affinity::node_of(self.memory.ring(0))
+    }
+
+    /// Where the card is.
+    pub fn card(&self) -> Pointer {
+        self.card
+    }
+
+    /// Bytes that the host has not released.
+    pub fn filled(&self) -> usize {
+        // Acquire: pairs with the consumer's release; what it has read is ours to write again.
+        filled(self.card, self.memory.pointer(AT_HOST, Ordering::Acquire), self.memory.ring_bytes)
+    }
+
+    /// Bytes that may be written.
+    pub fn free(&self) -> usize {
+        self.memory.ring_bytes - self.filled()
+    }
+
+    /// Writes `ahead` bytes beyond the card's pointer, over the wrap where need be.
+    ///
+    /// # Panics
+    /// When that is not free: the card must look first.
+    pub fn write(&mut self, ahead: usize, bytes: &[u8]) {
+        assert!(ahead + bytes.len() <= self.free(), "the card writes what the host has not released");
+        let at = self.card.forward(ahead, self.memory.ring_bytes).offset;
+        let first = bytes.len().min(self.memory.ring_bytes - at);
+        // SAFETY: both ranges are inside the ring and free: only we touch them (`&mut self`), and slices of the consumer lie
+        // outside. The source is not in the ring, of which we lend nothing.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.ring(at), first);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr().add(first), self.memory.ring(0), bytes.len() - first);
+        }
+    }
+
+    /// Says when the first trigger of the unit `ahead` bytes beyond the pointer was issued.
+    pub fn set_birth(&self, ahead: usize, ns: u64) {
+        let at = self.card.forward(ahead, self.memory.ring_bytes).offset;
+        self.memory.birth(at / self.memory.unit_bytes).store(ns, Ordering::Relaxed);
+    }
+
+    /// Hands over the next bytes.
+    ///
+    /// # Panics
+    /// When they are not free.
+    pub fn advance(&mut self, bytes: usize) {
+        assert!(bytes <= self.free(), "the card passes the host's pointer");
+        self.card = self.card.forward(bytes, self.memory.ring_bytes);
+        // Release: pairs with the consumer's acquire; bytes and times written before are seen.
+        self.memory.header(AT_CARD).store(self.card.to_raw(), Ordering::Release);
+    }
+
+    /// A word that both sides see.
+    pub fn word(&self, at: usize) -> &AtomicU64 {
+        self.memory.header(HEADER_WORDS + at)
+    }
+}
+
+/// The host's end.
+#[derive(Debug)]
+pub struct Consumer {
+    memory: Arc<Memory>,
+    host: Pointer,
+}
+
+impl Consumer {
+    /// Takes the host's end of a ring that another process made; goes on where its host pointer is.
+    ///
+    /// # Errors
+    /// When the memory is not such a ring.
+    pub fn open(fd: OwnedFd) -> Result<Consumer, SysError> {
+        let memory = Arc::new(Memory::open(fd)?);
+        let host = memory.pointer(AT_HOST, Ordering::Acquire);
+        Ok(Consumer { memory, host })
+    }
+
+    /// Bytes of the ring.
+    pub fn ring_bytes(&self) -> usize {
+        self.memory.ring_bytes
+    }
+
+    /// Bytes of a unit.
+    pub fn unit_bytes(&self) -> usize {
+        self.memory.unit_bytes
+    }
+
+    /// Where the host is.
+    pub fn host(&self) -> Pointer {
+        self.host
+    }
+
+    /// Bytes that the card has written, whole units and the beginning of one.
+    pub fn filled(&self) -> usize {
+        // Acquire: pairs with the producer's release.
+        filled(self.memory.pointer(AT_CARD, Ordering::Acquire), self.host, self.memory.ring_bytes)
+    }
+
+    /// What can be read from `skip` bytes beyond the host's pointer on: whole units, up to the end of the ring, and from its
+    /// beginning. The card's pointer may be inside a unit.
+    pub fn spans(&self, skip: usize) -> [&[u8]; 2] {
+        let unit = self.memory.unit_bytes;
+        let whole = self.filled() / unit * unit;
+        let length = whole.saturating_sub(skip);
+        let at = self.host.forward(skip.min(whole), self.memory.ring_bytes).offset;
+        let first = length.min(self.memory.ring_bytes - at);
+        // SAFETY: these bytes are between host and card pointer: the producer does not write them before `release`, which takes
+        // `&mut self` and so ends this borrow.
+        unsafe {
+            [
+                std::slice::from_raw_parts(self.memory.ring(at), first),
+                std::slice::from_raw_parts(self.memory.ring(0), length - first),
+            ]
+        }
+    }
+
+    /// When the first trigger of the unit `skip` bytes beyond the host's pointer was issued; 0 where nobody said.
+    pub fn birth(&self, skip: usize) -> u64 {
+        let at = self.host.forward(skip, self.memory.ring_bytes).offset;
+        self.memory.birth(at / self.memory.unit_bytes).load(Ordering::Relaxed)
+    }
+
+    /// Gives bytes back to the card. A step back that the card would not take for a wrap is made in three.
+    ///
+    /// # Panics
+    /// When more is released than was written.
+    pub fn release(&mut self, bytes: usize) {
+        assert!(bytes <= self.filled(), "the host releases what the card has not written");
+        let target = self.host.forward(bytes, self.memory.ring_bytes);
+        let mut seen = accept_host(self.host, target.offset, self.memory.gap_bytes);
+        if seen != target {
+            // Forward to the last unit, back to the beginning, which is long enough, and forward again.
+            let mut at = self.host;
+            for stop in [self.memory.ring_bytes - self.memory.unit_bytes, 0, target.offset] {
+                at = accept_host(at, stop, self.memory.gap_bytes);
+                self.memory.header(AT_HOST).store(at.to_raw(), Ordering::Release);
+            }
+            seen = at;
+        }
+        assert_eq!(seen, target, "a gap below half the ring lets every wrap be seen");
+        self.host = target;
+        // Release: pairs with the producer's acquire; our reads of the bytes are done.
+        self.memory.header(AT_HOST).store(target.to_raw(), Ordering::Release);
+    }
+
+    /// A word that both sides see.
+    pub fn word(&self, at: usize) -> &AtomicU64 {
+        self.memory.header(HEADER_WORDS + at)
+    }
+
+    /// NUMA node of the ring's first page.
+    pub fn numa_node(&self) -> Option<u32> {
+        crate::affinity::node_of(self.memory.ring(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn small(ring_bytes: usize, unit_bytes: usize, gap_bytes: usize) -> (Producer, Consumer) {
+        ring(&Shape { ring_bytes, unit_bytes, gap_bytes, pages: Pages::Base, numa_node: None }).unwrap()
+    }
+
+    #[test]
+    fn equal_pointers_are_empty_or_full_by_their_bits() {
+        let (mut card, mut host) = small(4096, 1024, 0);
+        assert_eq!((card.free(), host.filled()), (4096, 0));
+        card.write(0, &[7; 4096]);
+        card.advance(4096);
+        assert_eq!((card.free(), host.filled(), card.card().offset), (0, 4096, host.host().offset));
+        assert_eq!(host.spans(0)[0].len(), 4096);
+        host.release(4096);
+        assert_eq!((card.free(), host.filled()), (4096, 0));
+    }
+
+    #[test]
+    fn two_spans_at_a_wrap_and_none_of_a_block_that_is_not_whole() {
+        let (mut card, mut host) = small(4096, 1024, 0);
+        card.write(0, &[1; 3072]);
+        card.advance(3072);
+        host.release(3072);
+        card.write(0, &[2; 1024]);
+        card.write(1024, &[3; 1536]);
+        card.advance(2560);
+        assert_eq!(host.spans(0).map(<[u8]>::len), [1024, 1024]);
+        assert_eq!((host.spans(0)[0][0], host.spans(0)[1][0]), (2, 3));
+        assert_eq!(host.spans(1024).map(<[u8]>::len), [1024, 0]);
+        assert_eq!(host.spans(1024)[0][0], 3);
+        assert_eq!(host.spans(4096).map(<[u8]>::len), [0, 0]);
+    }
+
+    /// The corner case of the protocol: a host that releases nearly the whole ring at once moves its pointer back by less than the
+    /// gap, and the card would not see the wrap.
+    #[test]
+    fn a_wrap_shorter_than_the_gap_is_not_seen_and_therefore_made_in_three_steps() {
+        let old = Pointer { offset: 2048, even: false };
+        assert!(!accept_host(old, 1024, 1024).even, "back by the gap: not a wrap");
+        assert!(accept_host(old, 1023, 1024).even, "back by more: a wrap");
+        assert!(!accept_host(old, 3000, 1024).even, "forward");
+        let (mut card, mut host) = small(8192, 1024, 3072);
+        card.advance(2048);
+        host.release(2048);
+        for _ in 0..50 {
+            card.advance(7168);
+            host.release(7168);
+            assert_eq!((card.free(), host.filled()), (8192, 0));
+        }
+    }
+
+    #[test]
+    fn a_gap_of_half_the_ring_is_refused() {
+        let shape =
+            Shape { ring_bytes: 8192, unit_bytes: 1024, gap_bytes: 4096, pages: Pages::Base, numa_node: None };
+        assert!(ring(&shape).unwrap_err().to_string().contains("gap"));
+        assert!(ring(&Shape { ring_bytes: 1000, ..shape }).unwrap_err().to_string().contains("whole number"));
+        let error = ring(&Shape { ring_bytes: 1 << 46, ..shape }).unwrap_err().to_string();
+        assert!(error.contains("available"), "{error}");
+    }
+
+    #[test]
+    fn the_other_process_sees_bytes_times_and_words() {
+        let (mut card, _host) = small(4096, 1024, 0);
+        card.write(0, &[9; 1024]);
+        card.set_birth(0, 77);
+        card.advance(1024);
+        card.word(3).store(5, Ordering::Relaxed);
+        let other = Consumer::open(card.share().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!((other.ring_bytes(), other.unit_bytes(), other.spans(0)[0][0]), (4096, 1024, 9));
+        assert_eq!((other.birth(0), other.word(3).load(Ordering::Relaxed)), (77, 5));
+    }
+
+    #[test]
+    fn foreign_memory_is_no_ring() {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(Consumer::open(file.into()).unwrap_err().to_string().contains("sealed"));
+        let sealed = memfd(1 << 20, 0).unwrap();
+        assert!(Consumer::open(sealed).unwrap_err().to_string().contains("version"));
+        assert!(Consumer::open(memfd(16, 0).unwrap()).unwrap_err().to_string().contains("short"));
+    }
+
+    #[test]
+    #[should_panic(expected = "has not released")]
+    fn a_card_that_overwrites_is_a_bug() {
+        let (mut card, _host) = small(4096, 1024, 0);
+        card.advance(4096);
+        card.write(0, &[1]);
+    }
+}
