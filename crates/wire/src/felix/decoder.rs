@@ -22,6 +22,12 @@ impl Subchunk {
         Trailer::of_word(self.word, if self.narrow { TrailerWidth::W16 } else { TrailerWidth::W32 })
     }
 
+    /// A whole chunk and nothing wrong with it: by far the most.
+    #[inline]
+    fn is_plain(&self) -> bool {
+        if self.narrow { self.word >> 10 == 3 << 3 } else { self.word >> 25 == 3 << 4 }
+    }
+
     /// The payload's place in the block; empty where there is none.
     #[inline]
     pub fn range(&self) -> core::ops::Range<usize> {
@@ -169,8 +175,17 @@ impl Reassembler {
             self.gap();
         }
         self.next_sequence = Some((header.sequence + 1) & 0x1F);
+        let (mut plain, mut plain_bytes) = (0, 0);
         for (index, subchunk) in subchunks.iter().enumerate() {
             let trailer = subchunk.trailer();
+            if subchunk.is_plain() && !self.open {
+                plain += 1;
+                plain_bytes += u64::from(trailer.length);
+                self.after_gap = false;
+                let (begin, length) = (usize::from(subchunk.begin), usize::from(trailer.length));
+                on_part(Part { begins: true, ends: true, begin, length, flags: Flags::default() });
+                continue;
+            }
             self.counts.subchunks[trailer.kind as usize] += 1;
             if let Some((begins, ends)) = self.role(trailer, index == 0) {
                 self.book(trailer);
@@ -178,6 +193,9 @@ impl Reassembler {
                 on_part(Part { begins, ends, begin: range.start, length: range.len(), flags: trailer.flags });
             }
         }
+        self.counts.subchunks[Kind::Both as usize] += plain;
+        self.counts.chunks += plain;
+        self.counts.payload_bytes += plain_bytes;
     }
 
     /// Whether it begins and ends a chunk; none for what carries no data, or has no beginning.

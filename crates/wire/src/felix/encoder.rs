@@ -4,22 +4,23 @@ use super::block::{BlockError, Elink, Flags, Format, HEADER_BYTES, Header, Kind,
 
 /// Packs the chunks of one E-link. Full blocks go to a closure; the block at hand is the caller's memory.
 #[derive(Debug)]
-pub struct Encoder<'a> {
+pub struct Encoder<B> {
     format: Format,
     elink: Elink,
     sequence: u8,
-    block: &'a mut [u8],
+    block: B,
     used: usize,
 }
 
-impl<'a> Encoder<'a> {
+impl<B: AsMut<[u8]>> Encoder<B> {
     /// An encoder whose first block has sequence number 0.
     ///
     /// # Errors
     /// When the memory is not exactly a block.
-    pub fn new(format: Format, elink: Elink, block: &'a mut [u8]) -> Result<Encoder<'a>, BlockError> {
-        if block.len() != format.block_bytes {
-            return Err(BlockError::Size { found: block.len(), wanted: format.block_bytes });
+    pub fn new(format: Format, elink: Elink, mut block: B) -> Result<Encoder<B>, BlockError> {
+        let found = block.as_mut().len();
+        if found != format.block_bytes {
+            return Err(BlockError::Size { found, wanted: format.block_bytes });
         }
         Ok(Encoder { format, elink, sequence: 0, block, used: HEADER_BYTES })
     }
@@ -70,7 +71,7 @@ impl<'a> Encoder<'a> {
         }
         let unused = self.room() - self.format.trailer.bytes();
         let end = self.used + unused;
-        self.block[self.used..end].fill(0);
+        self.block.as_mut()[self.used..end].fill(0);
         self.used = end;
         let length = u16::try_from(unused).expect("a block has at most 16 KiB");
         self.trailer(Trailer { kind: Kind::Timeout, flags: Flags::default(), length }, out);
@@ -78,7 +79,7 @@ impl<'a> Encoder<'a> {
 
     fn put(&mut self, kind: Kind, payload: &[u8], flags: Flags, out: &mut impl FnMut(&[u8])) {
         let padded = self.format.padded(payload.len());
-        let (data, pad) = self.block[self.used..self.used + padded].split_at_mut(payload.len());
+        let (data, pad) = self.block.as_mut()[self.used..self.used + padded].split_at_mut(payload.len());
         data.copy_from_slice(payload);
         pad.fill(0);
         self.used += padded;
@@ -90,12 +91,13 @@ impl<'a> Encoder<'a> {
     fn trailer(&mut self, trailer: Trailer, out: &mut impl FnMut(&[u8])) {
         let bytes = self.format.trailer.bytes();
         let word = trailer.word(self.format.trailer).to_le_bytes();
-        self.block[self.used..self.used + bytes].copy_from_slice(&word[..bytes]);
+        let block = self.block.as_mut();
+        block[self.used..self.used + bytes].copy_from_slice(&word[..bytes]);
         self.used += bytes;
-        if self.room() == 0 {
+        if self.used == block.len() {
             let header = Header { elink: self.elink, sequence: self.sequence, magic: self.format.magic };
-            self.block[..HEADER_BYTES].copy_from_slice(&header.emit());
-            out(self.block);
+            block[..HEADER_BYTES].copy_from_slice(&header.emit());
+            out(block);
             self.sequence = (self.sequence + 1) & 0x1F;
             self.used = HEADER_BYTES;
         }
@@ -206,7 +208,7 @@ mod tests {
     #[test]
     fn memory_that_is_no_block_is_refused() {
         assert!(matches!(
-            Encoder::new(KIB, Elink::TTC, &mut [0; 100]),
+            Encoder::new(KIB, Elink::TTC, [0_u8; 100]),
             Err(BlockError::Size { found: 100, wanted: 1024 })
         ));
     }

@@ -2,7 +2,7 @@
 //!
 //! A block holds data of one E-link: a 4-byte header, then subchunks, each a payload, padding and a trailer that says how long it
 //! was. Because trailers come after their data, a block is read from its end backwards. Begin with [`block`], then [`encoder`] and
-//! [`decoder`], which are inverses; [`payload`] has what emulators and the trigger system put inside.
+//! [`decoder`], which are inverses; [`payload`] has what emulators and the trigger system put inside, [`page`] how chunks travel between hosts.
 //!
 //! Sources: the constants and parsers of the FELIX tools, confirmed by the block counts of a published run (see the tests of
 //! [`encoder`]): 1 KiB blocks with 32-bit trailers, the last block of an E-link counted even if it is not full.
@@ -10,6 +10,7 @@
 pub mod block;
 pub mod decoder;
 pub mod encoder;
+pub mod page;
 pub mod payload;
 
 pub use block::{BlockError, Elink, Flags, Format, Header, Kind, Trailer, TrailerWidth};

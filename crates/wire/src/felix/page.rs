@@ -1,0 +1,424 @@
+//! Pages: many messages coalesced into one unit of the network, and the frames around them.
+//!
+//! A message is a chunk as netio3 lays it out: a 32-bit header (bit 31: a tag follows, bit 30: a status byte follows, bits 29 to 0:
+//! bytes of payload), the status byte if it is not zero, the 64-bit tag if it differs from the message before, the payload. All
+//! little-endian. The tag is the stream's [`super::payload::Fid`]. A page of blocks holds whole blocks as the card wrote them.
+//!
+//! A frame is a 32-byte header and a body; streams of frames need nothing else between two hosts.
+
+/// Bytes of a frame's header.
+pub const FRAME_BYTES: usize = 32;
+/// Marks the beginning of a frame.
+pub const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"DQMP");
+/// The only version of frames.
+pub const FRAME_VERSION: u8 = 1;
+/// Longest body: no peer can ask for more memory.
+pub const MOST_BODY_BYTES: usize = 4 << 20;
+
+const HAS_TAG: u32 = 1 << 31;
+const HAS_STATUS: u32 = 1 << 30;
+const LENGTH: u32 = HAS_STATUS - 1;
+
+/// Bytes that a message may need besides its payload.
+pub const MOST_MESSAGE_OVERHEAD: usize = 4 + 1 + 8;
+
+/// What a frame carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// Publisher to subscriber, first: what is offered (JSON).
+    Hello = 1,
+    /// Subscriber to publisher: what is wanted (JSON).
+    Subscribe = 2,
+    /// A page of messages.
+    Messages = 3,
+    /// A page of whole blocks.
+    Blocks = 4,
+    /// Subscriber to publisher: pages up to this sequence number are done with. No body.
+    Acknowledge = 5,
+    /// Publisher to subscriber, last: the accounts at the source (JSON).
+    Account = 6,
+    /// Publisher to subscriber: refused, and why (text).
+    Refused = 7,
+}
+
+impl FrameKind {
+    fn of_byte(byte: u8) -> Option<FrameKind> {
+        Some(match byte {
+            1 => FrameKind::Hello,
+            2 => FrameKind::Subscribe,
+            3 => FrameKind::Messages,
+            4 => FrameKind::Blocks,
+            5 => FrameKind::Acknowledge,
+            6 => FrameKind::Account,
+            7 => FrameKind::Refused,
+            _ => return None,
+        })
+    }
+}
+
+/// The header of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// What it carries.
+    pub kind: FrameKind,
+    /// Bytes of the body.
+    pub body_bytes: u32,
+    /// Messages or blocks in a page.
+    pub count: u32,
+    /// Number of the page in its stream, from 1; of an acknowledgement, the last page done with.
+    pub sequence: u64,
+    /// Monotonic time at which the page's oldest trigger was issued, in ns; 0 where it is not known.
+    pub birth_ns: u64,
+}
+
+/// Why bytes are not frames or messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PageError {
+    /// Not our magic or version: another program speaks there.
+    Foreign(u32),
+    /// A kind of frame that this version does not know.
+    Kind(u8),
+    /// A body longer than allowed.
+    Body(u32),
+    /// A message that is longer than the rest of its page.
+    Message {
+        /// Where it begins in the page.
+        at: usize,
+        /// What it claims.
+        length: u32,
+    },
+    /// The first message has no tag.
+    Untagged,
+}
+
+impl core::fmt::Display for PageError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            PageError::Foreign(found) => write!(f, "{found:#010x} does not begin a frame of this version of daqmeter"),
+            PageError::Kind(kind) => write!(f, "a frame of kind {kind}, which this version does not know"),
+            PageError::Body(bytes) => write!(f, "a frame of {bytes} bytes; at most {MOST_BODY_BYTES} are taken"),
+            PageError::Message { at, length } => {
+                write!(f, "the message at {at:#x} claims {length} bytes, more than the page has left")
+            }
+            PageError::Untagged => write!(f, "the page's first message has no tag"),
+        }
+    }
+}
+
+impl core::error::Error for PageError {}
+
+impl Frame {
+    /// A frame without pages' fields.
+    pub const fn control(kind: FrameKind, body_bytes: u32) -> Frame {
+        Frame { kind, body_bytes, count: 0, sequence: 0, birth_ns: 0 }
+    }
+
+    /// The header.
+    pub fn emit(self) -> [u8; FRAME_BYTES] {
+        let mut out = [0; FRAME_BYTES];
+        out[..4].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
+        out[4..8].copy_from_slice(&self.body_bytes.to_le_bytes());
+        out[8] = self.kind as u8;
+        out[9] = FRAME_VERSION;
+        out[12..16].copy_from_slice(&self.count.to_le_bytes());
+        out[16..24].copy_from_slice(&self.sequence.to_le_bytes());
+        out[24..].copy_from_slice(&self.birth_ns.to_le_bytes());
+        out
+    }
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// When it is not one, or asks for too much.
+    pub fn parse(bytes: &[u8; FRAME_BYTES]) -> Result<Frame, PageError> {
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let u64_at = |at: usize| u64::from(u32_at(at + 4)) << 32 | u64::from(u32_at(at));
+        if u32_at(0) != FRAME_MAGIC || bytes[9] != FRAME_VERSION {
+            return Err(PageError::Foreign(u32_at(0)));
+        }
+        let body_bytes = u32_at(4);
+        if body_bytes as usize > MOST_BODY_BYTES {
+            return Err(PageError::Body(body_bytes));
+        }
+        let kind = FrameKind::of_byte(bytes[8]).ok_or(PageError::Kind(bytes[8]))?;
+        Ok(Frame { kind, body_bytes, count: u32_at(12), sequence: u64_at(16), birth_ns: u64_at(24) })
+    }
+}
+
+/// What went wrong with a message on its way: the status byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Status(pub u8);
+
+impl Status {
+    /// The card cut it off.
+    pub const CARD_TRUNCATED: u8 = 1;
+    /// The reader cut it off.
+    pub const READER_TRUNCATED: u8 = 1 << 1;
+    /// The card found it malformed.
+    pub const CARD_MALFORMED: u8 = 1 << 2;
+    /// The reader found it malformed: a part is missing.
+    pub const READER_MALFORMED: u8 = 1 << 3;
+    /// Its checksum was wrong.
+    pub const CRC: u8 = 1 << 4;
+
+    /// From a trailer's flags; the busy flag says nothing about the chunk.
+    pub fn of_flags(flags: super::Flags) -> Status {
+        let bit = |on: bool, bit: u8| if on { bit } else { 0 };
+        Status(
+            bit(flags.truncated, Status::CARD_TRUNCATED)
+                | bit(flags.error, Status::CARD_MALFORMED)
+                | bit(flags.crc, Status::CRC),
+        )
+    }
+
+    /// Nothing went wrong.
+    pub const fn is_clean(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Writes messages into a page that somebody else owns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageWriter {
+    used: usize,
+    tag: Option<u64>,
+    count: u32,
+}
+
+impl PageWriter {
+    /// Bytes written so far.
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Messages written so far.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Appends a message: `length` bytes of `source` from `begin` on. False, and nothing written, when it does not fit.
+    ///
+    /// # Panics
+    /// When the payload is not inside its source.
+    #[inline]
+    pub fn push(&mut self, page: &mut [u8], tag: u64, status: Status, source: &[u8], begin: usize, length: usize) -> bool {
+        /// Short payloads are copied in one move of this length where there is room for it: a call of memcpy costs more than the copy.
+        const MOVE: usize = 32;
+        let plain = self.tag == Some(tag) && status.is_clean();
+        if plain && length <= MOVE {
+            let at = self.used;
+            if let (Some(room), Some(payload)) = (page.get_mut(at..at + 4 + MOVE), source.get(begin..begin + MOVE)) {
+                #[allow(clippy::cast_possible_truncation, reason = "at most 32")]
+                let header = (length as u32).to_le_bytes();
+                room[..4].copy_from_slice(&header);
+                room[4..].copy_from_slice(payload);
+                self.used = at + 4 + length;
+                self.count += 1;
+                return true;
+            }
+        }
+        self.push_any(page, tag, status, &source[begin..begin + length])
+    }
+
+    fn push_any(&mut self, page: &mut [u8], tag: u64, status: Status, payload: &[u8]) -> bool {
+        let tagged = self.tag != Some(tag);
+        let overhead = 4 + usize::from(!status.is_clean()) + if tagged { 8 } else { 0 };
+        let Some(room) = page.get_mut(self.used..self.used + overhead + payload.len()) else { return false };
+        let Ok(length) = u32::try_from(payload.len()) else { return false };
+        let flags = if tagged { HAS_TAG } else { 0 } | if status.is_clean() { 0 } else { HAS_STATUS };
+        let (head, body) = room.split_at_mut(overhead);
+        head[..4].copy_from_slice(&(flags | length & LENGTH).to_le_bytes());
+        if !status.is_clean() {
+            head[4] = status.0;
+        }
+        if tagged {
+            head[overhead - 8..].copy_from_slice(&tag.to_le_bytes());
+        }
+        body.copy_from_slice(payload);
+        self.used += room.len();
+        self.tag = Some(tag);
+        self.count += 1;
+        true
+    }
+}
+
+/// A message in a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// Whose it is.
+    pub tag: u64,
+    /// What went wrong with it.
+    pub status: Status,
+    /// The chunk.
+    pub payload: &'a [u8],
+}
+
+/// The messages of a page, in their order. After an error it ends.
+#[derive(Clone, Debug)]
+pub struct Messages<'a> {
+    page: &'a [u8],
+    at: usize,
+    tag: Option<u64>,
+}
+
+impl<'a> Messages<'a> {
+    /// Of a page's body.
+    pub fn new(page: &'a [u8]) -> Messages<'a> {
+        Messages { page, at: 0, tag: None }
+    }
+
+    fn fail(&mut self, error: PageError) -> Option<Result<Message<'a>, PageError>> {
+        self.at = self.page.len();
+        Some(Err(error))
+    }
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Result<Message<'a>, PageError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let begin = self.at;
+        if begin == self.page.len() {
+            return None;
+        }
+        let Some(head) = self.page.get(begin..begin + 4) else {
+            return self.fail(PageError::Message { at: begin, length: 4 });
+        };
+        let header = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+        let length = header & LENGTH;
+        let mut at = begin + 4;
+        let mut status = Status::default();
+        if header & (HAS_TAG | HAS_STATUS) != 0 {
+            if header & HAS_STATUS != 0 {
+                let Some(&byte) = self.page.get(at) else { return self.fail(PageError::Message { at: begin, length }) };
+                status = Status(byte);
+                at += 1;
+            }
+            if header & HAS_TAG != 0 {
+                let Some(tag) = self.page.get(at..at + 8) else {
+                    return self.fail(PageError::Message { at: begin, length });
+                };
+                self.tag = Some(u64::from_le_bytes(tag.try_into().expect("eight bytes")));
+                at += 8;
+            }
+        }
+        let Some(tag) = self.tag else { return self.fail(PageError::Untagged) };
+        let Some(payload) = self.page.get(at..at + length as usize) else {
+            return self.fail(PageError::Message { at: begin, length });
+        };
+        self.at = at + length as usize;
+        Some(Ok(Message { tag, status, payload }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::felix::Flags;
+
+    extern crate std;
+    use std::vec;
+    use std::vec::Vec;
+
+    type Owned = (u64, u8, Vec<u8>);
+
+    fn write(messages: &[Owned], room: usize) -> (Vec<u8>, usize) {
+        let mut page = vec![0; room];
+        let mut writer = PageWriter::default();
+        let fitted = messages
+            .iter()
+            .take_while(|(tag, status, payload)| writer.push(&mut page, *tag, Status(*status), payload, 0, payload.len()))
+            .count();
+        page.truncate(writer.used());
+        assert_eq!(writer.count() as usize, fitted);
+        (page, fitted)
+    }
+
+    fn read(page: &[u8]) -> Vec<Owned> {
+        Messages::new(page)
+            .map(|message| message.unwrap())
+            .map(|message| (message.tag, message.status.0, message.payload.to_vec()))
+            .collect()
+    }
+
+    #[test]
+    fn a_tag_is_written_once_and_a_status_only_when_something_went_wrong() {
+        let messages = [(7, 0, vec![1, 2]), (7, 0, vec![3]), (7, 1, vec![4]), (9, 0, vec![])];
+        let (page, _) = write(&messages, 100);
+        let bytes = [
+            &[2, 0, 0, 0x80, 7, 0, 0, 0, 0, 0, 0, 0, 1, 2][..],
+            &[1, 0, 0, 0, 3],
+            &[1, 0, 0, 0x40, 1, 4],
+            &[0, 0, 0, 0x80, 9, 0, 0, 0, 0, 0, 0, 0],
+        ];
+        assert_eq!(page, bytes.concat());
+        assert_eq!(read(&page), messages);
+    }
+
+    #[test]
+    fn short_payloads_may_be_copied_with_what_follows_them_but_only_they_count() {
+        let block: Vec<u8> = (0..100).collect();
+        let mut page = [0; 100];
+        let mut writer = PageWriter::default();
+        for begin in [10, 40, 90] {
+            assert!(writer.push(&mut page, 1, Status::default(), &block, begin, 10));
+        }
+        let payloads: Vec<Vec<u8>> = read(&page[..writer.used()]).into_iter().map(|(_, _, payload)| payload).collect();
+        assert_eq!(payloads, [10, 40, 90].map(|begin: usize| block[begin..begin + 10].to_vec()));
+    }
+
+    #[test]
+    fn lengths_beyond_the_page_and_missing_tags_are_errors_and_end_it() {
+        for (page, error) in [
+            (&[1, 0, 0, 0, 5][..], PageError::Untagged),
+            (&[1, 0][..], PageError::Message { at: 0, length: 4 }),
+            (&[1, 0, 0, 0x80, 5][..], PageError::Message { at: 0, length: 1 }),
+            (&[0, 0, 0, 0x40][..], PageError::Message { at: 0, length: 0 }),
+            (&[9, 0, 0, 0x80, 1, 0, 0, 0, 0, 0, 0, 0, 1][..], PageError::Message { at: 0, length: 9 }),
+        ] {
+            let found: Vec<_> = Messages::new(page).collect();
+            assert_eq!(found, [Err(error)]);
+        }
+    }
+
+    #[test]
+    fn frames_are_read_back_and_foreign_ones_refused() {
+        let frame = Frame { kind: FrameKind::Messages, body_bytes: 65536, count: 9, sequence: 1 << 40, birth_ns: 3 };
+        assert_eq!(Frame::parse(&frame.emit()), Ok(frame));
+        let mut bytes = frame.emit();
+        bytes[8] = 99;
+        assert_eq!(Frame::parse(&bytes), Err(PageError::Kind(99)));
+        assert!(matches!(Frame::parse(&[0x48; 32]), Err(PageError::Foreign(0x4848_4848))));
+        let long = Frame { body_bytes: u32::MAX, ..frame };
+        assert_eq!(Frame::parse(&long.emit()), Err(PageError::Body(u32::MAX)));
+    }
+
+    #[test]
+    fn a_status_names_what_the_trailer_flagged() {
+        let flags = Flags { truncated: true, error: false, crc: true, busy: true };
+        assert_eq!(Status::of_flags(flags).0, Status::CARD_TRUNCATED | Status::CRC);
+        assert!(Status::of_flags(Flags { busy: true, ..Flags::default() }).is_clean());
+    }
+
+    proptest! {
+        #[test]
+        fn what_fits_is_read_back(
+            messages in proptest::collection::vec((0..3_u64, 0..3_u8, proptest::collection::vec(any::<u8>(), 0..60)), 0..60),
+            room in 0..1500_usize,
+        ) {
+            let (page, fitted) = write(&messages, room);
+            prop_assert_eq!(read(&page), &messages[..fitted]);
+        }
+
+        #[test]
+        fn no_bytes_break_it(page in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let payloads: usize = Messages::new(&page).flatten().map(|message| message.payload.len()).sum();
+            prop_assert!(payloads <= page.len());
+        }
+    }
+}
