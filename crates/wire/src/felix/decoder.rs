@@ -160,6 +160,16 @@ impl Reassembler {
         self.gap();
     }
 
+    /// Whether this is the number of the block before.
+    pub fn is_last(&self, sequence: u8) -> bool {
+        self.next_sequence == Some((sequence + 1) & 0x1F)
+    }
+
+    /// A chunk has begun and not ended.
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
     fn gap(&mut self) {
         self.counts.chunks_broken += u64::from(self.open);
         self.open = false;

@@ -1,0 +1,211 @@
+//! BUSY: when the card stops the trigger, why, and the dead time that this makes, measured at the trigger source.
+
+/// What asserted BUSY.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A ring is nearly full.
+    Dma = 0,
+    /// An output FIFO is nearly full.
+    Fifo = 1,
+}
+
+/// Both causes, in the order of their numbers.
+pub const CAUSES: [Cause; 2] = [Cause::Dma, Cause::Fifo];
+
+impl Cause {
+    /// Name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Dma => "BUSY-by-DMA",
+            Cause::Fifo => "BUSY-by-FIFO",
+        }
+    }
+}
+
+/// A level with hysteresis: above the high mark it is on, below the low mark it is off, between them it stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hysteresis {
+    /// On above this.
+    pub high: usize,
+    /// Off below this.
+    pub low: usize,
+}
+
+impl Hysteresis {
+    /// The new state.
+    pub fn state(self, was: bool, level: usize) -> bool {
+        level > self.high || was && level >= self.low
+    }
+}
+
+/// Dead time of one cause, or of all together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeadTime {
+    /// Time with BUSY.
+    pub ns: u64,
+    /// Times that it was asserted.
+    pub count: u64,
+    /// Longest time without interruption.
+    pub longest_ns: u64,
+    /// Triggers that it stopped, each booked to one cause.
+    pub vetoed: u64,
+    since: Option<u64>,
+}
+
+impl DeadTime {
+    fn set(&mut self, now_ns: u64, on: bool) {
+        match (on, self.since) {
+            (true, None) => {
+                self.since = Some(now_ns);
+                self.count += 1;
+            }
+            (false, Some(since)) => {
+                self.add(now_ns.saturating_sub(since));
+                self.since = None;
+            }
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, ns: u64) {
+        self.ns += ns;
+        self.longest_ns = self.longest_ns.max(ns);
+    }
+
+    /// What it amounts to at a time, an interval under way included.
+    #[must_use]
+    pub fn at(mut self, now_ns: u64) -> DeadTime {
+        if let Some(since) = self.since {
+            self.add(now_ns.saturating_sub(since));
+            self.since = Some(now_ns);
+        }
+        self
+    }
+}
+
+/// The BUSY output with its flags.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BusyLine {
+    /// By cause: whether it may reach the output.
+    enabled: [bool; 2],
+    inhibited: bool,
+    live: [bool; 2],
+    latched: [bool; 2],
+    dead: [DeadTime; 2],
+    all: DeadTime,
+}
+
+impl BusyLine {
+    /// With the enable bits of both causes; inhibited, flags work and nothing reaches the output.
+    pub fn new(enabled: [bool; 2], inhibited: bool) -> BusyLine {
+        BusyLine { enabled, inhibited, ..BusyLine::default() }
+    }
+
+    /// Sets a cause: the OR over all channels.
+    pub fn set(&mut self, now_ns: u64, cause: Cause, on: bool) {
+        let at = cause as usize;
+        if self.live[at] == on {
+            return;
+        }
+        self.live[at] = on;
+        self.latched[at] |= on;
+        if self.enabled[at] && !self.inhibited {
+            self.dead[at].set(now_ns, on);
+            self.all.set(now_ns, self.asserted().is_some());
+        }
+    }
+
+    /// Whether a cause is on, whatever reaches the output.
+    pub fn is_live(&self, cause: Cause) -> bool {
+        self.live[cause as usize]
+    }
+
+    /// Whether a cause was on since the flags were cleared.
+    pub fn is_latched(&self, cause: Cause) -> bool {
+        self.latched[cause as usize]
+    }
+
+    /// Clears the latched flags; live causes latch again at once.
+    pub fn clear_latched(&mut self) {
+        self.latched = self.live;
+    }
+
+    /// Why the output is on, if it is.
+    pub fn asserted(&self) -> Option<Cause> {
+        if self.inhibited {
+            return None;
+        }
+        CAUSES.into_iter().find(|cause| self.enabled[*cause as usize] && self.live[*cause as usize])
+    }
+
+    /// Books triggers that it stopped.
+    pub fn veto(&mut self, cause: Cause, triggers: u64) {
+        self.dead[cause as usize].vetoed += triggers;
+        self.all.vetoed += triggers;
+    }
+
+    /// Dead time by cause at a time.
+    pub fn dead(&self, cause: Cause, now_ns: u64) -> DeadTime {
+        self.dead[cause as usize].at(now_ns)
+    }
+
+    /// Dead time of all causes at a time: overlaps count once.
+    pub fn all(&self, now_ns: u64) -> DeadTime {
+        self.all.at(now_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn between_the_marks_it_stays_as_it_was() {
+        let marks = Hysteresis { high: 100, low: 50 };
+        let mut on = false;
+        let states: Vec<bool> = [0, 99, 100, 101, 70, 50, 49, 70, 101]
+            .map(|level| {
+                on = marks.state(on, level);
+                on
+            })
+            .to_vec();
+        assert_eq!(states, [false, false, false, true, true, true, false, false, true]);
+    }
+
+    #[test]
+    fn dead_time_is_split_by_cause_and_overlaps_count_once() {
+        let mut line = BusyLine::new([true, true], false);
+        line.set(10, Cause::Dma, true);
+        line.set(20, Cause::Fifo, true);
+        assert_eq!(line.asserted(), Some(Cause::Dma));
+        line.veto(Cause::Dma, 3);
+        line.set(40, Cause::Dma, false);
+        assert_eq!(line.asserted(), Some(Cause::Fifo));
+        line.set(50, Cause::Fifo, false);
+        line.set(90, Cause::Dma, true);
+        let (dma, fifo, all) = (line.dead(Cause::Dma, 100), line.dead(Cause::Fifo, 100), line.all(100));
+        assert_eq!((dma.ns, dma.count, dma.longest_ns, dma.vetoed), (40, 2, 30, 3));
+        assert_eq!((fifo.ns, fifo.count), (30, 1));
+        assert_eq!((all.ns, all.count, all.longest_ns, all.vetoed), (50, 2, 40, 3));
+    }
+
+    #[test]
+    fn flags_latch_and_an_inhibited_line_stops_nothing() {
+        let mut line = BusyLine::new([true, true], true);
+        line.set(10, Cause::Dma, true);
+        assert!(line.asserted().is_none() && line.is_live(Cause::Dma));
+        line.set(20, Cause::Dma, false);
+        assert!(line.is_latched(Cause::Dma) && !line.is_live(Cause::Dma) && !line.is_latched(Cause::Fifo));
+        line.clear_latched();
+        assert!(!line.is_latched(Cause::Dma));
+        assert_eq!(line.all(100), DeadTime::default());
+    }
+
+    #[test]
+    fn a_cause_that_is_not_enabled_latches_only() {
+        let mut line = BusyLine::new([true, false], false);
+        line.set(10, Cause::Fifo, true);
+        assert!(line.asserted().is_none() && line.is_latched(Cause::Fifo));
+        assert_eq!(line.all(50).ns, 0);
+    }
+}

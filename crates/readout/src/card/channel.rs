@@ -1,0 +1,212 @@
+//! One DMA channel: output FIFO, endless DMA, ring.
+
+use std::collections::VecDeque;
+
+use daqmeter_sys::ring::Producer;
+use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
+
+use super::generator::Emulator;
+use super::lap::Lap;
+
+/// What fills the FIFO.
+#[derive(Debug)]
+pub(crate) enum Filler {
+    /// Fragments made now.
+    Live(Vec<Emulator>),
+    /// A lap of blocks that are in the ring already.
+    Replay(Replay),
+}
+
+/// Where a replayed lap is.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    pub(crate) lap: Lap,
+    /// Triggers accepted so far.
+    pub(crate) accepted: u64,
+    /// The next block of the lap to be completed, and how many laps were.
+    next: usize,
+    laps: u64,
+    /// Events that found no room.
+    pub(crate) fifo_lost: u64,
+    /// The open blocks of the end were handed over.
+    pub(crate) closed: bool,
+}
+
+impl Replay {
+    pub(crate) fn new(lap: Lap) -> Replay {
+        Replay { lap, accepted: 0, next: 0, laps: 0, fifo_lost: 0, closed: false }
+    }
+
+    /// The accepted trigger, counted from 1, that completes the next block.
+    pub(crate) fn next_completion(&self) -> u64 {
+        self.laps * self.lap.triggers + self.lap.blocks[self.next].complete_at
+    }
+
+    /// The next block as it looks in this lap, and how many triggers it spans.
+    fn take(&mut self) -> (Header, u64) {
+        let block = &self.lap.blocks[self.next];
+        let turned = self.laps * u64::from(self.lap.blocks_of[usize::from(block.emulator)] & 0x1F);
+        let sequence = u8::try_from((u64::from(block.header.sequence) + turned) & 0x1F).expect("five bits");
+        let header = Header { sequence, ..block.header };
+        let spans = block.complete_at - block.first_trigger;
+        self.next += 1;
+        if self.next == self.lap.blocks.len() {
+            self.next = 0;
+            self.laps += 1;
+        }
+        (header, spans)
+    }
+
+    /// Whole laps done, and how far in the next one.
+    pub(crate) fn position(&self) -> (u64, u64) {
+        (self.accepted / self.lap.triggers, self.accepted % self.lap.triggers)
+    }
+}
+
+/// A block that waits for the DMA.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    ready_ns: u64,
+    birth_ns: u64,
+    /// Its place in the memory of the FIFO, or the header that it gets where it is in the ring already.
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Stored(usize),
+    InRing(Header, bool),
+}
+
+/// The DMA with its FIFO.
+#[derive(Debug)]
+pub(crate) struct Dma {
+    pub(crate) producer: Producer,
+    block_bytes: usize,
+    tlp: usize,
+    ns_per_byte: Option<f64>,
+    busy_until_ns: f64,
+    waiting: VecDeque<Waiting>,
+    /// Bytes of the first waiting block that are in the ring.
+    moved: usize,
+    store: Vec<u8>,
+    store_next: usize,
+    most_blocks: usize,
+}
+
+impl Dma {
+    pub(crate) fn new(producer: Producer, block_bytes: usize, tlp: usize, rate: Option<usize>, fifo: usize) -> Dma {
+        let most_blocks = fifo / block_bytes;
+        Dma {
+            producer,
+            block_bytes,
+            tlp,
+            ns_per_byte: rate.map(|rate| 1e9 / rate as f64),
+            busy_until_ns: 0.0,
+            waiting: VecDeque::with_capacity(most_blocks + 1),
+            moved: 0,
+            store: Vec::new(),
+            store_next: 0,
+            most_blocks,
+        }
+    }
+
+    /// Bytes that the FIFO holds.
+    pub(crate) fn fifo_bytes(&self) -> usize {
+        self.waiting.len() * self.block_bytes - self.moved
+    }
+
+    /// Whole blocks that it can take.
+    pub(crate) fn fifo_room(&self) -> usize {
+        self.most_blocks.saturating_sub(self.waiting.len())
+    }
+
+    /// A block from a block former. What finds no room was lost before: the former looks first.
+    pub(crate) fn push(&mut self, now_ns: u64, birth_ns: u64, block: &[u8]) {
+        if self.waiting.is_empty() && self.ns_per_byte.is_none() && self.producer.free() >= self.block_bytes {
+            self.producer.set_birth(0, birth_ns);
+            self.producer.write(0, block);
+            self.producer.advance(self.block_bytes);
+            return;
+        }
+        if self.store.is_empty() {
+            // One more than may wait: closing blocks at the end of a run may push past a full FIFO by a few.
+            self.store = vec![0; (self.most_blocks + 64) * self.block_bytes];
+        }
+        let place = self.store_next;
+        self.store[place..place + self.block_bytes].copy_from_slice(block);
+        self.store_next = (place + self.block_bytes) % self.store.len();
+        self.waiting.push_back(Waiting { ready_ns: now_ns, birth_ns, what: What::Stored(place) });
+    }
+
+    /// The next block of a lap is complete.
+    pub(crate) fn push_replayed(&mut self, now_ns: u64, replay: &mut Replay, period_ns: f64) {
+        let in_first_lap = replay.laps == 0;
+        let (header, spans) = replay.take();
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time span within a run")]
+        let birth_ns = now_ns.saturating_sub((spans as f64 * period_ns) as u64);
+        self.waiting.push_back(Waiting { ready_ns: now_ns, birth_ns, what: What::InRing(header, !in_first_lap) });
+    }
+
+    /// Moves what can be moved by now: as much as the host has released and the bus allows, in units of TLPs.
+    pub(crate) fn drain(&mut self, now_ns: u64) {
+        while let Some(front) = self.waiting.front() {
+            let left = self.block_bytes - self.moved;
+            let mut bytes = left.min(self.producer.free());
+            let begin_ns = self.busy_until_ns.max(front.ready_ns as f64);
+            if let Some(ns_per_byte) = self.ns_per_byte {
+                let budget = (now_ns as f64 - begin_ns).max(0.0) / ns_per_byte;
+                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a block")]
+                let budget = budget.min(left as f64) as usize;
+                bytes = bytes.min(budget);
+            }
+            if bytes < left {
+                bytes = bytes / self.tlp * self.tlp;
+            }
+            if bytes == 0 {
+                return;
+            }
+            if self.moved == 0 {
+                self.producer.set_birth(0, front.birth_ns);
+            }
+            match front.what {
+                What::Stored(place) => {
+                    let from = place + self.moved;
+                    self.producer.write(0, &self.store[from..from + bytes]);
+                }
+                What::InRing(header, true) if self.moved == 0 => {
+                    debug_assert!(bytes >= HEADER_BYTES);
+                    self.producer.write(0, &header.emit());
+                }
+                What::InRing(..) => {}
+            }
+            self.producer.advance(bytes);
+            self.moved += bytes;
+            self.busy_until_ns = begin_ns + bytes as f64 * self.ns_per_byte.unwrap_or(0.0);
+            if self.moved < self.block_bytes {
+                return;
+            }
+            self.moved = 0;
+            self.waiting.pop_front();
+        }
+    }
+
+    /// Nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
+/// A channel.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) dma: Dma,
+    pub(crate) filler: Filler,
+    /// BUSY causes of this channel.
+    pub(crate) busy: [bool; 2],
+    /// Told the sender to wait (FULL mode).
+    pub(crate) xoff: bool,
+    /// Triggers that the sender holds back: their times and numbers.
+    pub(crate) held: VecDeque<(u64, u64)>,
+    pub(crate) peak_bytes: usize,
+}

@@ -1,0 +1,126 @@
+//! Blocks made once, to be replayed: one turn of the ring.
+//!
+//! A lap is a multiple of 256 triggers, so that the 8-bit event counters go on over its end; its last blocks are closed by timeouts.
+//! Block sequence numbers are set when a block is shown again.
+
+use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
+
+use super::generator::{Made, Room, emulators};
+use crate::scenario::{Scenario, ScenarioError};
+
+/// Triggers of a lap are a multiple of this.
+const EVENTS: u64 = 256;
+
+/// One block of a lap.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LapBlock {
+    pub(crate) header: Header,
+    /// Which of the channel's E-links.
+    pub(crate) emulator: u16,
+    /// The trigger of its first fragment, counted from 1 in the lap.
+    pub(crate) first_trigger: u64,
+    /// The trigger that completes it.
+    pub(crate) complete_at: u64,
+}
+
+/// A turn of the ring.
+#[derive(Debug)]
+pub(crate) struct Lap {
+    pub(crate) triggers: u64,
+    pub(crate) blocks: Vec<LapBlock>,
+    /// Blocks of each E-link.
+    pub(crate) blocks_of: Vec<u64>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+const PLENTY: Room = Room { blocks: usize::MAX / 2 };
+
+impl Lap {
+    /// As many triggers as the ring of the scenario holds.
+    pub(crate) fn make(scenario: &Scenario, device: u16, channel: u16) -> Result<Lap, ScenarioError> {
+        let ring_bytes = scenario.card.ring.0;
+        let (blocks, _) = Lap::blocks(scenario, device, channel, EVENTS);
+        let block_bytes = scenario.card.block.0;
+        // The blocks that are closed early weigh less in a longer lap: the first guess is short, the rest by steps.
+        let fits = |triggers| Lap::blocks(scenario, device, channel, triggers).0 * block_bytes <= ring_bytes;
+        if blocks * block_bytes > ring_bytes {
+            return Err(ScenarioError(format!(
+                "card.ring: {ring_bytes} bytes hold fewer than {EVENTS} triggers ({} bytes), which a replay needs; say blocks = \"live\"",
+                blocks * block_bytes
+            )));
+        }
+        let (mut low, mut high) = (1_u64, 2_u64);
+        while fits(high * EVENTS) {
+            (low, high) = (high, high * 2);
+        }
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if fits(middle * EVENTS) {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(Lap::of_triggers(scenario, device, channel, low * EVENTS))
+    }
+
+    /// Blocks that a lap of so many triggers has, by arithmetic.
+    fn blocks(scenario: &Scenario, device: u16, channel: u16, triggers: u64) -> (usize, usize) {
+        let format = scenario.format().expect("the scenario was checked");
+        let elinks = scenario.elinks(device, channel);
+        let of = |spec: &crate::scenario::ElinkSpec| {
+            daqmeter_wire::felix::encoder::blocks_of(format, spec.payload_bytes, triggers)
+        };
+        let blocks: u64 = elinks.iter().map(of).sum();
+        (usize::try_from(blocks).unwrap_or(usize::MAX), elinks.len())
+    }
+
+    pub(crate) fn of_triggers(scenario: &Scenario, device: u16, channel: u16, triggers: u64) -> Lap {
+        let mut emulators = emulators(scenario, device, channel);
+        let mut lap = Lap { triggers, blocks: Vec::new(), blocks_of: vec![0; emulators.len()], bytes: Vec::new() };
+        for trigger in 1..=triggers {
+            for (at, emulator) in emulators.iter_mut().enumerate() {
+                // The trigger's number stands for its time.
+                emulator.trigger(trigger, trigger - 1, PLENTY, &mut |made| lap.take(at, trigger, made));
+            }
+        }
+        for (at, emulator) in emulators.iter_mut().enumerate() {
+            emulator.close(&mut |made| lap.take(at, triggers, made));
+        }
+        lap
+    }
+
+    fn take(&mut self, emulator: usize, trigger: u64, made: Made<'_>) {
+        let head: [u8; HEADER_BYTES] = made.block[..HEADER_BYTES].try_into().expect("a block has a header");
+        self.blocks.push(LapBlock {
+            header: Header::parse(head),
+            emulator: u16::try_from(emulator).expect("a channel has few E-links"),
+            first_trigger: made.birth_ns,
+            complete_at: trigger,
+        });
+        self.blocks_of[emulator] += 1;
+        self.bytes.extend_from_slice(made.block);
+    }
+
+    /// The last, open blocks after so many triggers of a lap: what a run that ends there has not shown yet.
+    pub(crate) fn open_blocks(
+        scenario: &Scenario,
+        device: u16,
+        channel: u16,
+        triggers: u64,
+        mut out: impl FnMut(usize, Header, &[u8]),
+    ) {
+        let mut emulators = emulators(scenario, device, channel);
+        for trigger in 1..=triggers {
+            for emulator in &mut emulators {
+                emulator.trigger(trigger, trigger - 1, PLENTY, &mut |_| {});
+            }
+        }
+        for (at, emulator) in emulators.iter_mut().enumerate() {
+            emulator.close(&mut |made| {
+                let head: [u8; HEADER_BYTES] = made.block[..HEADER_BYTES].try_into().expect("a block has a header");
+                out(at, Header::parse(head), made.block);
+            });
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! The emulated card: what a FELIX does between the trigger and the host's memory.
+//!
+//! ```text
+//! Source -> [BUSY?] -> emulators (deficit) -> block formers -> FIFO (XOFF, truncation) -> DMA (TLPs, gap) -> ring
+//!              ^------------- thresholds of FIFO and ring, hysteresis ----------------------'
+//! ```
+//!
+//! It has no clock and no thread: [`Card::advance`] carries it to a given time, event by event, so that simulations and tests need not
+//! wait. Between two calls the host has moved its pointers once, at the earlier one. Begin with `Card::advance`.
+
+mod channel;
+mod generator;
+mod lap;
+pub(crate) mod words;
+
+use daqmeter_sys::memory::Pages;
+use daqmeter_sys::ring::{self, Consumer, Shape};
+pub use words::{CardView, State};
+
+use crate::accounts::{CardAccount, CardElink};
+use crate::busy::{BusyLine, CAUSES, Cause, Hysteresis};
+use crate::scenario::{Scenario, ScenarioError};
+use crate::source::{NEVER, Source};
+use channel::{Channel, Dma, Filler, Replay};
+use generator::{Room, emulators};
+use lap::Lap;
+
+/// A card with all its devices and DMA channels.
+#[derive(Debug)]
+pub struct Card {
+    scenario: Scenario,
+    source: Source,
+    channels: Vec<Channel>,
+    line: BusyLine,
+    marks: [Hysteresis; 2],
+    state: State,
+    start_ns: u64,
+    now_ns: u64,
+    accepted: u64,
+    next_publish_ns: u64,
+}
+
+/// Accounts are told so often.
+const PUBLISH_NS: u64 = 10_000_000;
+
+/// A channel of a card by its place: all of device 0 first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelId {
+    /// Device.
+    pub device: u16,
+    /// DMA channel of the device.
+    pub channel: u16,
+}
+
+/// The channels of a scenario.
+pub fn channel_ids(scenario: &Scenario) -> Vec<ChannelId> {
+    let each = |device| (0..scenario.card.channels).map(move |channel| ChannelId { device, channel });
+    (0..scenario.card.devices).flat_map(each).collect()
+}
+
+impl Card {
+    /// A card as the scenario says, and the host's ends of its rings.
+    ///
+    /// # Errors
+    /// When the scenario asks for what cannot be: memory, gaps, files.
+    pub fn new(scenario: &Scenario) -> Result<(Card, Vec<Consumer>), ScenarioError> {
+        scenario.check()?;
+        let mut scenario = scenario.clone();
+        let mut channels = Vec::new();
+        let mut consumers = Vec::new();
+        let wanted_ring = scenario.card.ring;
+        for id in channel_ids(&scenario) {
+            scenario.card.ring = wanted_ring;
+            let (channel, consumer) = Card::channel(&mut scenario, id)?;
+            channels.push(channel);
+            consumers.push(consumer);
+        }
+        let ring_bytes = scenario.card.ring.0;
+        let (assert, release) = scenario.dma_thresholds();
+        let (low, high) = scenario.fifo_thresholds();
+        let marks = [
+            Hysteresis { high: ring_bytes.saturating_sub(assert), low: ring_bytes.saturating_sub(release) },
+            Hysteresis { high, low },
+        ];
+        let line = BusyLine::new([scenario.busy.dma, scenario.busy.fifo], scenario.busy.inhibit);
+        let source = Source::new(&scenario.trigger)?;
+        let mut card = Card {
+            scenario,
+            source,
+            channels,
+            line,
+            marks,
+            state: State::Idle,
+            start_ns: 0,
+            now_ns: 0,
+            accepted: 0,
+            next_publish_ns: 0,
+        };
+        card.publish();
+        Ok((card, consumers))
+    }
+
+    fn channel(scenario: &mut Scenario, id: ChannelId) -> Result<(Channel, Consumer), ScenarioError> {
+        let card = scenario.card.clone();
+        let elinks = scenario.elinks(id.device, id.channel).len();
+        if elinks > words::MOST_ELINKS {
+            return Err(ScenarioError(format!("{elinks} E-links in one channel; at most {}", words::MOST_ELINKS)));
+        }
+        let lap = if scenario.replays() { Some(Lap::make(scenario, id.device, id.channel)?) } else { None };
+        let ring_bytes = match &lap {
+            Some(lap) => lap.bytes.len(),
+            None => card.ring.0 / card.block.0 * card.block.0,
+        };
+        // What follows from the ring, follows from the one that there is.
+        scenario.card.ring.0 = ring_bytes;
+        let shape = Shape {
+            ring_bytes,
+            unit_bytes: card.block.0,
+            gap_bytes: scenario.pointer_gap(),
+            pages: if card.huge_pages { Pages::HugeTlb } else { Pages::Base },
+            numa_node: card.numa_node,
+        };
+        let (mut producer, consumer) = ring::ring(&shape).map_err(|error| {
+            ScenarioError(format!("card.ring: {error}; the scenario has {} of them", channel_ids(scenario).len()))
+        })?;
+        let filler = match lap {
+            Some(mut lap) => {
+                producer.write(0, &lap.bytes);
+                lap.bytes = Vec::new();
+                Filler::Replay(Replay::new(lap))
+            }
+            None => Filler::Live(emulators(scenario, id.device, id.channel)),
+        };
+        let rate = card.dma_rate.map(|rate| rate.0);
+        let dma = Dma::new(producer, card.block.0, card.tlp.0, rate, card.fifo.0);
+        let channel =
+            Channel { dma, filler, busy: [false; 2], xoff: false, held: Default::default(), peak_bytes: 0 };
+        Ok((channel, consumer))
+    }
+
+    /// The scenario, with the ring that there is.
+    pub fn scenario(&self) -> &Scenario {
+        &self.scenario
+    }
+
+    /// The trigger source, to end it.
+    pub fn source(&mut self) -> &mut Source {
+        &mut self.source
+    }
+
+    /// The memory of each channel's ring, for another process.
+    pub fn share(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
+        self.channels.iter().map(|channel| channel.dma.producer.share()).collect()
+    }
+
+    /// What kind of pages the first ring got.
+    pub fn pages(&self) -> Pages {
+        self.channels[0].dma.producer.pages()
+    }
+
+    /// Whether every reader said that it is ready.
+    pub fn may_go(&self) -> bool {
+        self.channels.iter().all(|channel| words::may_go(&channel.dma.producer))
+    }
+
+    /// Triggers come from now on; `start_ns` is the clock at this moment.
+    pub fn start(&mut self, start_ns: u64) {
+        self.start_ns = start_ns;
+        self.state = State::Running;
+        self.publish();
+    }
+
+    /// What it is doing.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// The clock at the start.
+    pub fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
+    /// Carries it to a time since its start. The host's pointers count as moved just after the time before.
+    pub fn advance(&mut self, now_ns: u64) {
+        if self.state != State::Running || now_ns < self.now_ns {
+            return;
+        }
+        self.settle(self.now_ns);
+        if self.scenario.replays() { self.advance_replay(now_ns) } else { self.advance_live(now_ns) }
+        self.settle(now_ns);
+        self.now_ns = now_ns;
+        if self.source.ahead(1) == NEVER {
+            self.finish();
+        } else if now_ns >= self.next_publish_ns {
+            self.next_publish_ns = now_ns + PUBLISH_NS;
+            self.publish();
+        }
+    }
+
+    /// When the next data may be there, for an interrupt: the next trigger, or the next whole block of a replay.
+    pub fn next_event_ns(&mut self) -> u64 {
+        let (source, accepted) = (&mut self.source, self.accepted);
+        let next = self.channels.iter().map(|channel| match &channel.filler {
+            Filler::Live(_) => accepted + 1,
+            Filler::Replay(replay) => replay.next_completion(),
+        });
+        let next = next.min().unwrap_or(accepted + 1);
+        match source.ahead(next.saturating_sub(accepted).max(1)) {
+            // The end of the source closes blocks.
+            NEVER => source.ahead(1),
+            at => at,
+        }
+    }
+
+    /// DMA and BUSY at a time.
+    fn settle(&mut self, now_ns: u64) {
+        for channel in &mut self.channels {
+            channel.dma.drain(now_ns);
+        }
+        self.update_busy(now_ns);
+    }
+
+    fn update_busy(&mut self, now_ns: u64) {
+        let mut on = [false; 2];
+        for channel in &mut self.channels {
+            let filled = channel.dma.producer.filled();
+            channel.peak_bytes = channel.peak_bytes.max(filled);
+            for (cause, level) in CAUSES.into_iter().zip([filled, channel.dma.fifo_bytes()]) {
+                let state = self.marks[cause as usize].state(channel.busy[cause as usize], level);
+                channel.busy[cause as usize] = state;
+                on[cause as usize] |= state;
+            }
+        }
+        for cause in CAUSES {
+            self.line.set(now_ns, cause, on[cause as usize]);
+        }
+    }
+
+    fn advance_replay(&mut self, now_ns: u64) {
+        let period_ns = self.source.period_ns();
+        loop {
+            if let Some(cause) = self.line.asserted() {
+                // Trigger by trigger: the FIFO may drain and release BUSY in between.
+                let at_ns = self.source.ahead(1);
+                if at_ns > now_ns {
+                    return;
+                }
+                self.source.issue(1);
+                self.line.veto(cause, 1);
+                self.settle(at_ns);
+                continue;
+            }
+            let next = self.channels.iter().filter_map(Channel::next_completion).min().expect("a replay has channels");
+            let wanted = (next - self.accepted).max(1);
+            let at_ns = self.source.ahead(wanted);
+            if at_ns > now_ns {
+                let due = self.source.due(now_ns).min(wanted - 1);
+                self.source.issue(due);
+                self.accept(due);
+                return;
+            }
+            if self.channels.iter().any(|channel| channel.completes_at(next) && channel.dma.fifo_room() == 0) {
+                // A full FIFO and no BUSY: the event finds no room anywhere.
+                self.source.issue(wanted);
+                self.accept(wanted - 1);
+                self.lose_event();
+                self.settle(at_ns);
+                continue;
+            }
+            self.source.issue(wanted);
+            self.accept(wanted);
+            for channel in &mut self.channels {
+                while channel.completes_at(next) {
+                    let Filler::Replay(replay) = &mut channel.filler else { break };
+                    channel.dma.push_replayed(at_ns, replay, period_ns);
+                }
+                channel.dma.drain(at_ns);
+            }
+            self.update_busy(at_ns);
+        }
+    }
+
+    fn accept(&mut self, triggers: u64) {
+        self.accepted += triggers;
+        for channel in &mut self.channels {
+            if let Filler::Replay(replay) = &mut channel.filler {
+                replay.accepted += triggers;
+            }
+        }
+    }
+
+    fn lose_event(&mut self) {
+        for channel in &mut self.channels {
+            if let Filler::Replay(replay) = &mut channel.filler {
+                replay.fifo_lost += 1;
+            }
+        }
+    }
+
+    fn advance_live(&mut self, now_ns: u64) {
+        loop {
+            let at_ns = self.source.ahead(1);
+            if at_ns > now_ns {
+                break;
+            }
+            self.settle(at_ns);
+            self.source.issue(1);
+            if let Some(cause) = self.line.asserted() {
+                self.line.veto(cause, 1);
+                continue;
+            }
+            let number = self.accepted;
+            self.accepted += 1;
+            let card = &self.scenario.card;
+            let before_ns = card.timeout.map(|timeout| at_ns.checked_sub(timeout.0));
+            for channel in &mut self.channels {
+                if let Some(Some(before_ns)) = before_ns {
+                    channel.time_out(at_ns, before_ns);
+                }
+                channel.flow_control(card.xoff_above.map(|b| b.0), card.xon_below.map_or(0, |b| b.0));
+                channel.live_trigger(at_ns, number, card.sender_events);
+            }
+        }
+        if let Some(before_ns) = self.scenario.card.timeout.and_then(|timeout| now_ns.checked_sub(timeout.0)) {
+            for channel in &mut self.channels {
+                channel.time_out(now_ns, before_ns);
+            }
+        }
+    }
+
+    /// The source has ended: open blocks are closed, and when the ring has all of it the state says so.
+    fn finish(&mut self) {
+        let now_ns = self.now_ns;
+        for (channel, id) in self.channels.iter_mut().zip(channel_ids(&self.scenario)) {
+            channel.close(&self.scenario, id, now_ns);
+            channel.dma.drain(now_ns);
+        }
+        if self.channels.iter().all(|channel| channel.dma.is_empty()) {
+            self.update_busy(now_ns);
+            self.state = State::Finished;
+            self.publish();
+        }
+    }
+
+    /// Highest filling of each ring so far, in bytes.
+    pub fn peak_bytes(&self) -> Vec<usize> {
+        self.channels.iter().map(|channel| channel.peak_bytes).collect()
+    }
+
+    /// Bytes in each ring now.
+    pub fn filled_bytes(&self) -> Vec<usize> {
+        self.channels.iter().map(|channel| channel.dma.producer.filled()).collect()
+    }
+
+    /// BUSY.
+    pub fn line(&self) -> &BusyLine {
+        &self.line
+    }
+
+    /// Clears the latched flags.
+    pub fn clear_latched(&mut self) {
+        self.line.clear_latched();
+    }
+
+    fn publish(&mut self) {
+        let dead = [
+            self.line.dead(Cause::Dma, self.now_ns).into(),
+            self.line.dead(Cause::Fifo, self.now_ns).into(),
+            self.line.all(self.now_ns).into(),
+        ];
+        let bit = |on: bool, at: u32| u64::from(on) << at;
+        let line = &self.line;
+        let flags = bit(line.is_live(Cause::Dma), 0)
+            | bit(line.is_live(Cause::Fifo), 1)
+            | bit(line.is_latched(Cause::Dma), 2)
+            | bit(line.is_latched(Cause::Fifo), 3);
+        for (channel, id) in self.channels.iter().zip(channel_ids(&self.scenario)) {
+            let view = CardView {
+                state: self.state,
+                account: CardAccount {
+                    issued: self.source.issued(),
+                    vetoed_dma: line.dead(Cause::Dma, 0).vetoed,
+                    vetoed_fifo: line.dead(Cause::Fifo, 0).vetoed,
+                    elinks: channel.accounts(&self.scenario, id),
+                },
+                dead,
+                flags: flags | bit(channel.xoff, 4),
+                fifo_bytes: channel.dma.fifo_bytes() as u64,
+                now_ns: self.now_ns,
+                start_ns: self.start_ns,
+            };
+            words::publish(&channel.dma.producer, &view);
+        }
+    }
+}
+
+impl Channel {
+    fn next_completion(&self) -> Option<u64> {
+        match &self.filler {
+            Filler::Replay(replay) => Some(replay.next_completion()),
+            Filler::Live(_) => None,
+        }
+    }
+
+    fn completes_at(&self, accepted: u64) -> bool {
+        self.next_completion() == Some(accepted)
+    }
+
+    fn live_trigger(&mut self, now_ns: u64, number: u64, most_held: u64) {
+        if self.xoff {
+            if (self.held.len() as u64) < most_held {
+                self.held.push_back((now_ns, number));
+            } else if let Filler::Live(emulators) = &mut self.filler {
+                emulators.iter_mut().for_each(|emulator| emulator.account.sender_lost += 1);
+            }
+            return;
+        }
+        while let Some((at_ns, number)) = self.held.pop_front() {
+            self.make(now_ns, at_ns, number);
+        }
+        self.make(now_ns, now_ns, number);
+    }
+
+    /// Fragments of a trigger that was issued at `at_ns`.
+    fn make(&mut self, now_ns: u64, at_ns: u64, number: u64) {
+        let Filler::Live(emulators) = &mut self.filler else { return };
+        for emulator in emulators {
+            let room = Room { blocks: self.dma.fifo_room() };
+            emulator.trigger(at_ns, number, room, &mut |made| self.dma.push(now_ns, made.birth_ns, made.block));
+        }
+    }
+
+    fn time_out(&mut self, now_ns: u64, before_ns: u64) {
+        let Filler::Live(emulators) = &mut self.filler else { return };
+        for emulator in emulators {
+            if self.dma.fifo_room() > 0 {
+                emulator.timeout(before_ns, &mut |made| self.dma.push(now_ns, made.birth_ns, made.block));
+            }
+        }
+    }
+
+    fn flow_control(&mut self, xoff_above: Option<usize>, xon_below: usize) {
+        let Some(xoff_above) = xoff_above else { return };
+        self.xoff = Hysteresis { high: xoff_above, low: xon_below + 1 }.state(self.xoff, self.dma.fifo_bytes());
+    }
+
+    /// Closes what is open, as far as the FIFO takes it.
+    fn close(&mut self, scenario: &Scenario, id: ChannelId, now_ns: u64) {
+        match &mut self.filler {
+            Filler::Live(_) => {
+                while let Some((at_ns, number)) = self.held.pop_front() {
+                    self.make(now_ns, at_ns, number);
+                }
+                let Filler::Live(emulators) = &mut self.filler else { return };
+                for emulator in emulators.iter_mut().filter(|emulator| emulator.has_open_block()) {
+                    self.dma.drain(now_ns);
+                    if self.dma.fifo_room() > 0 {
+                        emulator.close(&mut |made| self.dma.push(now_ns, made.birth_ns, made.block));
+                    }
+                }
+            }
+            Filler::Replay(replay) => {
+                let (laps, triggers) = replay.position();
+                if replay.closed || self.dma.fifo_room() < replay.lap.blocks_of.len() {
+                    return;
+                }
+                replay.closed = true;
+                let (blocks_of, dma) = (&replay.lap.blocks_of, &mut self.dma);
+                Lap::open_blocks(scenario, id.device, id.channel, triggers, |at, header, block| {
+                    let sequence = u8::try_from((laps * blocks_of[at] + u64::from(header.sequence)) & 0x1F);
+                    let header = daqmeter_wire::felix::Header { sequence: sequence.expect("five bits"), ..header };
+                    let mut block = block.to_vec();
+                    block[..4].copy_from_slice(&header.emit());
+                    dma.push(now_ns, now_ns, &block);
+                });
+            }
+        }
+    }
+
+    fn accounts(&self, scenario: &Scenario, id: ChannelId) -> Vec<CardElink> {
+        match &self.filler {
+            Filler::Live(emulators) => emulators.iter().map(|emulator| emulator.account).collect(),
+            Filler::Replay(replay) => scenario
+                .elinks(id.device, id.channel)
+                .iter()
+                .map(|spec| CardElink {
+                    tag: spec.tag,
+                    elink: spec.elink.number(),
+                    fifo_lost: replay.fifo_lost,
+                    chunks: replay.accepted,
+                    ..CardElink::default()
+                })
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What card and reader tell each other in the words beside the ring.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use daqmeter_sys::ring::{Consumer, Producer, WORDS};
+
+use crate::accounts::{CardAccount, CardElink, Dead};
+
+const STATE: usize = 0;
+const START_NS: usize = 1;
+const ISSUED: usize = 2;
+const VETOED: usize = 3;
+const NOW_NS: usize = 5;
+const FLAGS: usize = 6;
+const FIFO_BYTES: usize = 7;
+const DEAD: usize = 8;
+const ELINKS: usize = 24;
+const GO: usize = 25;
+const FIRST_ELINK: usize = 64;
+const WORDS_PER_ELINK: usize = 8;
+/// Most E-links of a channel for which there is room.
+pub(crate) const MOST_ELINKS: usize = (WORDS - FIRST_ELINK) / WORDS_PER_ELINK;
+
+/// What the card is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Not started.
+    Idle,
+    /// Triggers come.
+    Running,
+    /// They have ended, and all blocks are in the ring.
+    Finished,
+}
+
+/// What the card says of itself.
+#[derive(Clone, Debug)]
+pub struct CardView {
+    /// What it is doing.
+    pub state: State,
+    /// Its accounts, with the channel's E-links.
+    pub account: CardAccount,
+    /// Dead time: BUSY-by-DMA, BUSY-by-FIFO, both without overlap.
+    pub dead: [Dead; 3],
+    /// BUSY flags: live DMA and FIFO (bits 0, 1), latched (bits 2, 3), XOFF of the channel (bit 4).
+    pub flags: u64,
+    /// Bytes in the channel's FIFO.
+    pub fifo_bytes: u64,
+    /// Time since the start up to which all this holds.
+    pub now_ns: u64,
+    /// The monotonic clock at the start.
+    pub start_ns: u64,
+}
+
+/// Either end of a ring.
+pub(crate) trait Words {
+    fn word(&self, at: usize) -> &AtomicU64;
+
+    fn set(&self, at: usize, value: u64) {
+        self.word(at).store(value, Ordering::Relaxed);
+    }
+
+    fn get(&self, at: usize) -> u64 {
+        self.word(at).load(Ordering::Relaxed)
+    }
+}
+
+impl Words for Producer {
+    fn word(&self, at: usize) -> &AtomicU64 {
+        Producer::word(self, at)
+    }
+}
+
+impl Words for Consumer {
+    fn word(&self, at: usize) -> &AtomicU64 {
+        Consumer::word(self, at)
+    }
+}
+
+/// Writes what the card counts; the state last, so that who sees the end sees all of it.
+pub(crate) fn publish(ring: &impl Words, view: &CardView) {
+    ring.set(START_NS, view.start_ns);
+    ring.set(ISSUED, view.account.issued);
+    ring.set(VETOED, view.account.vetoed_dma);
+    ring.set(VETOED + 1, view.account.vetoed_fifo);
+    ring.set(NOW_NS, view.now_ns);
+    ring.set(FLAGS, view.flags);
+    ring.set(FIFO_BYTES, view.fifo_bytes);
+    for (at, dead) in view.dead.iter().enumerate() {
+        for (field, value) in [dead.ns, dead.count, dead.longest_ns, dead.vetoed].into_iter().enumerate() {
+            ring.set(DEAD + 4 * at + field, value);
+        }
+    }
+    ring.set(ELINKS, view.account.elinks.len() as u64);
+    for (at, elink) in view.account.elinks.iter().enumerate() {
+        let values = [
+            elink.tag,
+            u64::from(elink.elink),
+            elink.deficit,
+            elink.sender_lost,
+            elink.fifo_lost,
+            elink.truncated,
+            elink.fault_lost,
+            elink.chunks,
+        ];
+        for (field, value) in values.into_iter().enumerate() {
+            ring.set(FIRST_ELINK + WORDS_PER_ELINK * at + field, value);
+        }
+    }
+    // Release: pairs with the acquire in `view`.
+    ring.word(STATE).store(view.state as u64, Ordering::Release);
+}
+
+/// Reads it. While the card runs, numbers may be of different moments.
+pub(crate) fn view(ring: &impl Words) -> CardView {
+    let state = match ring.word(STATE).load(Ordering::Acquire) {
+        0 => State::Idle,
+        1 => State::Running,
+        _ => State::Finished,
+    };
+    let count = usize::try_from(ring.get(ELINKS)).map_or(0, |count| count.min(MOST_ELINKS));
+    let elink = |at: usize| {
+        let field = |field: usize| ring.get(FIRST_ELINK + WORDS_PER_ELINK * at + field);
+        CardElink {
+            tag: field(0),
+            elink: u16::try_from(field(1)).unwrap_or(u16::MAX),
+            deficit: field(2),
+            sender_lost: field(3),
+            fifo_lost: field(4),
+            truncated: field(5),
+            fault_lost: field(6),
+            chunks: field(7),
+        }
+    };
+    let dead = |at: usize| {
+        let field = |field: usize| ring.get(DEAD + 4 * at + field);
+        Dead { ns: field(0), count: field(1), longest_ns: field(2), vetoed: field(3) }
+    };
+    CardView {
+        state,
+        account: CardAccount {
+            issued: ring.get(ISSUED),
+            vetoed_dma: ring.get(VETOED),
+            vetoed_fifo: ring.get(VETOED + 1),
+            elinks: (0..count).map(elink).collect(),
+        },
+        dead: [dead(0), dead(1), dead(2)],
+        flags: ring.get(FLAGS),
+        fifo_bytes: ring.get(FIFO_BYTES),
+        now_ns: ring.get(NOW_NS),
+        start_ns: ring.get(START_NS),
+    }
+}
+
+/// Only the state: one word.
+pub(crate) fn state(ring: &impl Words) -> State {
+    match ring.word(STATE).load(Ordering::Acquire) {
+        0 => State::Idle,
+        1 => State::Running,
+        _ => State::Finished,
+    }
+}
+
+/// The reader says that it is ready: the card may start.
+pub(crate) fn say_go(ring: &impl Words) {
+    ring.word(GO).store(1, Ordering::Release);
+}
+
+/// Whether the reader is ready.
+pub(crate) fn may_go(ring: &impl Words) -> bool {
+    ring.word(GO).load(Ordering::Acquire) == 1
+}

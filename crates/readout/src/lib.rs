@@ -1,0 +1,28 @@
+//! FELIX-class read-out: an emulated card, the reader of its rings, publish/subscribe, receivers, and what they lose.
+//!
+//! ```text
+//! Scenario (TOML)
+//!    |
+//! Source -> Card -> ring ==> Reader -> pages -> Transport -> Receiver
+//!    ^-- BUSY --'      (host pointer)            (tcp, zenoh)
+//! ```
+//!
+//! Begin with [`scenario`], then [`card`] (which has no clock and no thread), then [`tohost`]. The formats are in `daqmeter-wire`, the
+//! ring is in `daqmeter-sys`.
+
+pub mod accounts;
+pub mod busy;
+pub mod card;
+pub mod chain;
+pub mod fragment;
+pub mod port;
+pub mod receive;
+pub mod scenario;
+pub mod source;
+pub mod tohost;
+pub mod transport;
+
+pub use card::Card;
+pub use receive::Receiver;
+pub use scenario::{Scenario, ScenarioError};
+pub use tohost::ToHost;

@@ -1,0 +1,147 @@
+//! How a reader reaches its DMA channel: an emulated card in this process, or one in another.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::ring::Consumer;
+use daqmeter_sys::wait::IrqLine;
+
+use crate::card::words::{self, Words};
+use crate::card::{Card, CardView, State};
+use crate::scenario::ScenarioError;
+
+/// One DMA channel, from the host's side.
+pub trait Port: Send {
+    /// The ring.
+    fn consumer(&self) -> &Consumer;
+
+    /// Lets an emulated device catch up with the clock; a real one needs nothing.
+    fn refresh(&mut self);
+
+    /// Gives bytes of the ring back.
+    fn release(&mut self, bytes: usize);
+
+    /// Sleeps until the card's interrupt says that there is data, at most so long.
+    fn wait(&mut self, timeout: Duration);
+
+    /// What the card counts.
+    fn view(&self) -> CardView {
+        words::view(self.consumer())
+    }
+
+    /// What the card is doing.
+    fn state(&self) -> State {
+        words::state(self.consumer())
+    }
+
+    /// Says that the reader is ready.
+    fn go(&self) {
+        words::say_go(self.consumer());
+    }
+}
+
+/// A card in this process, shared by the readers of its channels: whoever looks carries it to the present. Its work is done in their
+/// time, and is little for replayed blocks.
+#[derive(Debug)]
+pub struct InlinePort {
+    card: Arc<Mutex<Card>>,
+    consumer: Consumer,
+    line: IrqLine,
+}
+
+impl InlinePort {
+    /// For one channel of the card.
+    ///
+    /// # Errors
+    /// When the process has no descriptors left.
+    pub fn new(card: Arc<Mutex<Card>>, consumer: Consumer) -> Result<InlinePort, ScenarioError> {
+        let line = IrqLine::timer().map_err(|error| ScenarioError(error.to_string()))?;
+        Ok(InlinePort { card, consumer, line })
+    }
+
+    fn with_card<T>(&self, work: impl FnOnce(&mut Card) -> T) -> T {
+        // A reader that panicked has left the card as it was between two events.
+        work(&mut self.card.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Port for InlinePort {
+    fn consumer(&self) -> &Consumer {
+        &self.consumer
+    }
+
+    fn refresh(&mut self) {
+        self.with_card(|card| {
+            if card.state() == State::Idle && card.may_go() {
+                card.start(monotonic_ns());
+            }
+            card.advance(monotonic_ns().saturating_sub(card.start_ns()));
+        });
+    }
+
+    fn release(&mut self, bytes: usize) {
+        // What was held until now filled the ring until now.
+        self.refresh();
+        self.consumer.release(bytes);
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        let at_ns = self.with_card(|card| card.next_event_ns().saturating_add(card.start_ns()));
+        let end_ns = monotonic_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        self.line.fire_at(at_ns.min(end_ns));
+        // The line fires in any case; what woke us shows in the ring.
+        let _ = self.line.wait(timeout);
+    }
+}
+
+/// Words of the interrupt: the reader waits.
+const ARMED: usize = 26;
+
+/// A card in another process.
+#[derive(Debug)]
+pub struct SharedPort {
+    consumer: Consumer,
+    line: IrqLine,
+}
+
+impl SharedPort {
+    /// From what the other process passed.
+    pub fn new(consumer: Consumer, line: IrqLine) -> SharedPort {
+        SharedPort { consumer, line }
+    }
+}
+
+impl Port for SharedPort {
+    fn consumer(&self) -> &Consumer {
+        &self.consumer
+    }
+
+    fn refresh(&mut self) {}
+
+    fn release(&mut self, bytes: usize) {
+        self.consumer.release(bytes);
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        arm(&self.consumer, true);
+        // Data that came before the card could see that we wait does not signal.
+        if self.consumer.filled() < self.consumer.unit_bytes() && self.state() != State::Finished {
+            let _ = self.line.wait(timeout);
+        }
+        arm(&self.consumer, false);
+    }
+}
+
+/// The reader waits, or no longer.
+fn arm(ring: &impl Words, on: bool) {
+    // SeqCst on both sides: either the card sees the flag, or we see its data.
+    ring.word(ARMED).store(u64::from(on), std::sync::atomic::Ordering::SeqCst);
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+/// Whether the reader of a ring waits for an interrupt.
+pub(crate) fn is_armed(ring: &impl Words) -> bool {
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    ring.word(ARMED).load(std::sync::atomic::Ordering::SeqCst) == 1
+}

@@ -1,0 +1,273 @@
+//! The trigger source: when triggers come, and how many came, counted here and nowhere else.
+
+use std::collections::VecDeque;
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use crate::scenario::{ScenarioError, SourceKind, Trigger};
+
+/// Never.
+pub const NEVER: u64 = u64::MAX;
+
+/// Triggers in the order of time. Times are ns since the source's start.
+#[derive(Debug)]
+pub struct Source {
+    gaps: Gaps,
+    /// Issued so far.
+    issued: u64,
+    /// No trigger after this time.
+    end_ns: u64,
+    /// No more triggers than this.
+    most: u64,
+    /// Times that were looked at already, of sources that must be stepped.
+    ahead: VecDeque<u64>,
+    last_ns: f64,
+}
+
+#[derive(Debug)]
+enum Gaps {
+    Fixed { period_ns: f64 },
+    Poisson { period_ns: f64, random: Xoshiro256PlusPlus },
+    Bursty { burst: u64, spacing_ns: f64, between_ns: f64, at: u64 },
+    Listed { gaps_ns: Vec<f64>, at: usize },
+}
+
+impl Source {
+    /// As the scenario says.
+    ///
+    /// # Errors
+    /// When its file cannot be read, or the bursts do not fit their rate.
+    pub fn new(trigger: &Trigger) -> Result<Source, ScenarioError> {
+        let period_ns = 1e9 / trigger.rate.0;
+        let gaps = match trigger.source {
+            SourceKind::Fixed => Gaps::Fixed { period_ns },
+            SourceKind::Poisson => {
+                Gaps::Poisson { period_ns, random: Xoshiro256PlusPlus::seed_from_u64(trigger.seed) }
+            }
+            SourceKind::Bursty => {
+                let (burst, spacing_ns) = (trigger.burst, trigger.spacing.0 as f64);
+                let between_ns = period_ns * burst as f64 - spacing_ns * (burst - 1) as f64;
+                if between_ns < 0.0 {
+                    return Err(ScenarioError(format!(
+                        "trigger.spacing: bursts of {burst} triggers {spacing_ns} ns apart are slower than the rate"
+                    )));
+                }
+                Gaps::Bursty { burst, spacing_ns, between_ns, at: 0 }
+            }
+            SourceKind::File => {
+                let path = trigger.file.as_deref().unwrap_or("");
+                Gaps::Listed { gaps_ns: listed(path, period_ns)?, at: 0 }
+            }
+        };
+        let ahead = VecDeque::with_capacity(1024);
+        Ok(Source { gaps, issued: 0, end_ns: NEVER, most: u64::MAX, ahead, last_ns: 0.0 })
+    }
+
+    /// Ends it at a time, which must not lie before what was issued.
+    pub fn end_at(&mut self, ns: u64) {
+        self.end_ns = ns;
+    }
+
+    /// Ends it after so many triggers in all.
+    pub fn end_after(&mut self, triggers: u64) {
+        self.most = triggers;
+    }
+
+    /// Triggers issued so far.
+    pub fn issued(&self) -> u64 {
+        self.issued
+    }
+
+    /// True when triggers may be jumped over at no cost.
+    pub fn is_fixed(&self) -> bool {
+        matches!(self.gaps, Gaps::Fixed { .. })
+    }
+
+    /// Mean distance.
+    pub fn period_ns(&self) -> f64 {
+        match &self.gaps {
+            Gaps::Fixed { period_ns } | Gaps::Poisson { period_ns, .. } => *period_ns,
+            Gaps::Bursty { burst, spacing_ns, between_ns, .. } => {
+                (between_ns + spacing_ns * (*burst - 1) as f64) / *burst as f64
+            }
+            Gaps::Listed { gaps_ns, .. } => gaps_ns.iter().sum::<f64>() / gaps_ns.len() as f64,
+        }
+    }
+
+    /// Time of the n-th trigger from now, from 1; [`NEVER`] when the source ends before.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "times are positive and below 2^53 ns")]
+    pub fn ahead(&mut self, n: u64) -> u64 {
+        if self.issued.saturating_add(n) > self.most {
+            return NEVER;
+        }
+        let at_ns = if let Gaps::Fixed { period_ns } = &self.gaps {
+            ((self.issued + n) as f64 * period_ns) as u64
+        } else {
+            while (self.ahead.len() as u64) < n {
+                self.last_ns += self.gap();
+                self.ahead.push_back(self.last_ns as u64);
+            }
+            self.ahead[usize::try_from(n - 1).expect("a place in the queue")]
+        };
+        if at_ns > self.end_ns { NEVER } else { at_ns }
+    }
+
+    /// Issues the next n triggers.
+    pub fn issue(&mut self, n: u64) {
+        self.issued += n;
+        if !self.is_fixed() {
+            for _ in 0..n {
+                self.ahead.pop_front();
+            }
+        }
+    }
+
+    /// How many triggers are due at a time.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "times are positive and below 2^53 ns")]
+    pub fn due(&mut self, now_ns: u64) -> u64 {
+        let now_ns = now_ns.min(self.end_ns);
+        if let Gaps::Fixed { period_ns } = &self.gaps {
+            let mut total = (now_ns as f64 / period_ns) as u64;
+            // The division's rounding must agree with the product's.
+            while ((total + 1) as f64 * period_ns) as u64 <= now_ns {
+                total += 1;
+            }
+            while total > 0 && (total as f64 * period_ns) as u64 > now_ns {
+                total -= 1;
+            }
+            return total.min(self.most).saturating_sub(self.issued);
+        }
+        let mut n = 0;
+        while self.ahead(n + 1) <= now_ns {
+            n += 1;
+        }
+        n
+    }
+
+    fn gap(&mut self) -> f64 {
+        match &mut self.gaps {
+            Gaps::Fixed { period_ns } => *period_ns,
+            Gaps::Poisson { period_ns, random } => {
+                // 53 random bits, never zero.
+                let uniform = ((random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+                -uniform.ln() * *period_ns
+            }
+            Gaps::Bursty { burst, spacing_ns, between_ns, at } => {
+                let first = *at == 0;
+                *at = (*at + 1) % *burst;
+                if first { *between_ns } else { *spacing_ns }
+            }
+            Gaps::Listed { gaps_ns, at } => {
+                let gap = gaps_ns[*at];
+                *at = (*at + 1) % gaps_ns.len();
+                gap
+            }
+        }
+    }
+}
+
+/// The gaps of a file, scaled to a mean.
+fn listed(path: &str, period_ns: f64) -> Result<Vec<f64>, ScenarioError> {
+    let wrong = |what: String| ScenarioError(format!("trigger.file: {path}: {what}"));
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let mut gaps = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or("").trim();
+        if line.is_empty() {
+            continue;
+        }
+        let gap: f64 = line.parse().map_err(|_| wrong(format!("line {}: `{line}` is not a gap in ns", at + 1)))?;
+        if !gap.is_finite() || gap < 0.0 {
+            return Err(wrong(format!("line {}: `{line}` is not a gap in ns", at + 1)));
+        }
+        gaps.push(gap);
+    }
+    let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+    if gaps.is_empty() || mean <= 0.0 {
+        return Err(wrong("no gaps in it".to_owned()));
+    }
+    Ok(gaps.into_iter().map(|gap| gap * period_ns / mean).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Hertz, Nanos};
+
+    fn source(kind: SourceKind) -> Source {
+        Source::new(&Trigger { source: kind, rate: Hertz(1e6), spacing: Nanos(100), ..Trigger::default() }).unwrap()
+    }
+
+    fn times(source: &mut Source, n: usize) -> Vec<u64> {
+        let mut times = Vec::new();
+        for _ in 0..n {
+            times.push(source.ahead(1));
+            source.issue(1);
+        }
+        times
+    }
+
+    #[test]
+    fn a_fixed_source_may_be_jumped_and_counts_the_same() {
+        let mut stepped = source(SourceKind::Fixed);
+        let all = times(&mut stepped, 1000);
+        assert_eq!((all[0], all[999]), (1000, 1_000_000));
+        let mut jumped = source(SourceKind::Fixed);
+        assert_eq!((jumped.ahead(1000), jumped.due(1_000_000), jumped.due(999_999)), (1_000_000, 1000, 999));
+        jumped.issue(1000);
+        assert_eq!(jumped.ahead(1), stepped.ahead(1));
+    }
+
+    #[test]
+    fn rates_that_do_not_divide_a_second_neither_gain_nor_lose() {
+        let mut source = Source::new(&Trigger { rate: Hertz(1.05e6 / 3.7), ..Trigger::default() }).unwrap();
+        for step in 1..2000_u64 {
+            let due = source.due(step * 777);
+            assert!(due == 0 || source.ahead(due) <= step * 777);
+            assert!(source.ahead(due + 1) > step * 777);
+            source.issue(due);
+        }
+    }
+
+    #[test]
+    fn a_poisson_source_has_its_mean_and_its_spread() {
+        let mut source = source(SourceKind::Poisson);
+        let all = times(&mut source, 100_000);
+        let mean = all[99_999] as f64 / 1e5;
+        assert!((mean - 1000.0).abs() < 15.0, "{mean}");
+        let gaps: Vec<f64> = all.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        assert!((variance.sqrt() / mean - 1.0).abs() < 0.03, "{}", variance.sqrt());
+    }
+
+    #[test]
+    fn bursts_keep_the_mean_rate() {
+        let mut source = source(SourceKind::Bursty);
+        let all = times(&mut source, 30);
+        assert_eq!((all[1] - all[0], all[9] - all[0], all[10] - all[0]), (100, 900, 10_000));
+        let slow = Trigger { source: SourceKind::Bursty, rate: Hertz(100e6), ..Trigger::default() };
+        assert!(Source::new(&slow).unwrap_err().to_string().contains("slower than the rate"));
+    }
+
+    #[test]
+    fn gaps_of_a_file_are_scaled_and_repeated() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "1 # first\n\n3\n").unwrap();
+        let path = file.path().to_str().unwrap().to_owned();
+        let trigger = Trigger { source: SourceKind::File, rate: Hertz(1e6), file: Some(path), ..Trigger::default() };
+        assert_eq!(times(&mut Source::new(&trigger).unwrap(), 4), [500, 2000, 2500, 4000]);
+        std::fs::write(file.path(), "1\nx\n").unwrap();
+        assert!(Source::new(&trigger).unwrap_err().to_string().contains("line 2: `x`"));
+    }
+
+    #[test]
+    fn it_ends_by_count_and_by_time() {
+        let mut by_count = source(SourceKind::Poisson);
+        by_count.end_after(3);
+        assert_eq!(by_count.due(NEVER - 1), 3);
+        let mut by_time = source(SourceKind::Fixed);
+        by_time.end_at(2500);
+        assert_eq!((by_time.due(NEVER), by_time.ahead(2), by_time.ahead(3)), (2, 2000, NEVER));
+    }
+}

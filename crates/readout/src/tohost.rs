@@ -1,0 +1,891 @@
+//! The reader: blocks out of the ring, chunks into pages, pages to subscribers, the host pointer forward.
+//!
+//! One [`ToHost`] serves one DMA channel in one thread. [`ToHost::turn`] does what there is to do and never waits; [`ToHost::run`] turns
+//! until the card has finished, and sleeps in between.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::IoSlice;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::ring::Consumer;
+use daqmeter_sys::wait::{sleep_until, without_timer_slack};
+use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
+use daqmeter_wire::felix::decoder::{Part, most_subchunks};
+use daqmeter_wire::felix::page::{Frame, FrameKind, MOST_MESSAGE_OVERHEAD, PageWriter, Status};
+use daqmeter_wire::felix::{Elink, Format, Reassembler, Subchunk, subchunks};
+use serde::{Deserialize, Serialize};
+
+use crate::accounts::{CardAccount, ReaderElink, ledger};
+use crate::card::{CardView, State};
+use crate::fragment::FragmentCheck;
+use crate::port::Port;
+use crate::scenario::{Completion, ElinkSpec, OnSlow, Reader as Settings, ReaderMode};
+use crate::transport::{Outlet, OutletEvent, Sent, Subscription};
+
+/// Blocks after which the ring gets its bytes back and pages are sent.
+const BATCH_BYTES: usize = 64 << 10;
+/// Subscribers are looked after so often, at the least.
+const SERVICE_NS: u64 = 1_000_000;
+/// A reader that waits for an interrupt looks after subscribers so often.
+const INTERRUPT_SERVICE: Duration = Duration::from_millis(20);
+
+/// What became of chunks in a page: clean, truncated, flagged.
+type Fates = [u32; 3];
+
+/// Which of them.
+fn fate_of(status: Status) -> usize {
+    match status {
+        status if status.is_clean() => 0,
+        Status(bits) if bits & Status::CARD_TRUNCATED != 0 => 1,
+        Status(_) => 2,
+    }
+}
+
+#[derive(Debug)]
+struct Page {
+    bytes: Vec<u8>,
+    writer: PageWriter,
+    /// In zero-copy mode: positions in the stream of ring bytes, and lengths.
+    spans: Vec<(u64, usize)>,
+    span_bytes: usize,
+    blocks: u32,
+    birth_ns: u64,
+    opened_ns: u64,
+    sequence: u64,
+    fates: Vec<Fates>,
+}
+
+impl Page {
+    fn new(bytes: usize, elinks: usize) -> Page {
+        Page {
+            bytes: vec![0; bytes],
+            writer: PageWriter::default(),
+            spans: Vec::with_capacity(256),
+            span_bytes: 0,
+            blocks: 0,
+            birth_ns: 0,
+            opened_ns: 0,
+            sequence: 0,
+            fates: vec![Fates::default(); elinks],
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.writer.count() == 0 && self.blocks == 0
+    }
+
+    fn clear(&mut self) {
+        self.writer = PageWriter::default();
+        self.spans.clear();
+        (self.span_bytes, self.blocks) = (0, 0);
+        self.fates.fill(Fates::default());
+    }
+
+    fn frame(&self) -> Frame {
+        let (kind, bytes, count) = if self.blocks > 0 {
+            (FrameKind::Blocks, self.span_bytes, self.blocks)
+        } else {
+            (FrameKind::Messages, self.writer.used(), self.writer.count())
+        };
+        let body_bytes = u32::try_from(bytes).expect("a page is at most 2 MiB and one block");
+        Frame { kind, body_bytes, count, sequence: self.sequence, birth_ns: self.birth_ns }
+    }
+}
+
+/// A page that was sent and not acknowledged.
+#[derive(Debug)]
+struct Pending {
+    sequence: u64,
+    fates: Vec<Fates>,
+}
+
+/// One subscriber, or one E-link's key.
+#[derive(Debug)]
+struct Dest {
+    number: usize,
+    receiver: u64,
+    page: Page,
+    queue: VecDeque<Page>,
+    pool: Vec<Page>,
+    pending: VecDeque<Pending>,
+    spare_fates: Vec<Vec<Fates>>,
+    sequence: u64,
+    heard_ns: u64,
+}
+
+impl Dest {
+    /// The page at hand goes to the queue. False when there is no other.
+    fn roll(&mut self) -> bool {
+        if self.page.is_empty() {
+            return true;
+        }
+        let Some(next) = self.pool.pop() else { return false };
+        let mut full = std::mem::replace(&mut self.page, next);
+        self.sequence += 1;
+        full.sequence = self.sequence;
+        self.queue.push_back(full);
+        true
+    }
+
+    fn open(&mut self, now_ns: u64, birth_ns: u64) {
+        if self.page.is_empty() {
+            self.page.opened_ns = now_ns;
+            self.page.birth_ns = birth_ns;
+        }
+    }
+
+    /// Sends what the destination takes. True when something went.
+    fn pump(&mut self, outlet: &mut dyn Outlet, consumer: &Consumer, released: u64, now_ns: u64) -> bool {
+        let mut went = false;
+        while let Some(page) = self.queue.front() {
+            let frame = page.frame();
+            let sent = if page.blocks > 0 {
+                let mut parts = Vec::with_capacity(2 * page.spans.len());
+                for &(position, length) in &page.spans {
+                    let skip = usize::try_from(position - released).expect("within the ring");
+                    let [first, second] = consumer.spans(skip);
+                    let in_first = length.min(first.len());
+                    parts.push(IoSlice::new(&first[..in_first]));
+                    if in_first < length {
+                        parts.push(IoSlice::new(&second[..length - in_first]));
+                    }
+                }
+                outlet.send(self.number, &frame, &parts)
+            } else {
+                outlet.send(self.number, &frame, &[IoSlice::new(&page.bytes[..page.writer.used()])])
+            };
+            if sent != Sent::Done {
+                break;
+            }
+            went = true;
+            let mut page = self.queue.pop_front().expect("the front was there");
+            if self.pending.is_empty() {
+                self.heard_ns = now_ns;
+            }
+            let spare = self.spare_fates.pop().unwrap_or_else(|| vec![Fates::default(); page.fates.len()]);
+            let fates = std::mem::replace(&mut page.fates, spare);
+            self.pending.push_back(Pending { sequence: page.sequence, fates });
+            page.clear();
+            self.pool.push(page);
+        }
+        went
+    }
+
+    /// The earliest byte of the ring that it still needs.
+    fn needs_from(&self) -> Option<u64> {
+        let pages = self.queue.iter().chain([&self.page]);
+        pages.filter_map(|page| page.spans.first()).map(|span| span.0).min()
+    }
+}
+
+/// A block's beginning and end: enough to tell a repeated block from the 31st after it.
+type Fingerprint = [u8; 48];
+
+#[derive(Debug)]
+struct ElinkState {
+    spec: ElinkSpec,
+    reassembler: Reassembler,
+    /// Places in the table of destinations; the ledger follows the first.
+    subscribers: Vec<usize>,
+    /// The chunk at hand, as far as it is there.
+    partial: Vec<u8>,
+    /// It began before the subscriber came, who gets blocks and cannot put it together.
+    began_before: bool,
+    check: Option<FragmentCheck>,
+    fingerprint: Fingerprint,
+    account: ReaderElink,
+}
+
+/// What a reader counts besides the accounts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Blocks read.
+    pub blocks: u64,
+    /// Bytes of the ring read.
+    pub bytes: u64,
+    /// Chunks read.
+    pub chunks: u64,
+    /// Times that it looked.
+    pub polls: u64,
+    /// Of which found something.
+    pub busy_polls: u64,
+    /// Blocks that could not be read.
+    pub bad_blocks: u64,
+    /// Blocks of E-links that the scenario does not have.
+    pub unknown_blocks: u64,
+    /// Blocks that came twice.
+    pub duplicates: u64,
+    /// Blocks missing by their numbers.
+    pub missing_blocks: u64,
+    /// Times that a slow subscriber stopped it.
+    pub stalls: u64,
+    /// Pages sent.
+    pub pages: u64,
+    /// Bytes of pages sent.
+    pub page_bytes: u64,
+    /// Most bytes that it found in the ring.
+    pub peak_bytes: u64,
+    /// Sum of what it found in the ring, over the polls that found something.
+    pub found_bytes: u64,
+    /// Fragments with a counter that does not follow (where it checks).
+    pub jumps: u64,
+    /// Subscribers now.
+    pub subscribers: u64,
+}
+
+/// The last frame to a subscriber: accounts at the source.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FinalAccount {
+    /// What the card counted.
+    pub card: CardAccount,
+    /// What the reader counted, in the order of the card's E-links.
+    pub readers: Vec<ReaderElink>,
+}
+
+impl FinalAccount {
+    /// The ledger of each E-link, with its tag.
+    pub fn ledgers(&self) -> Vec<(u64, daqmeter_record::Ledger)> {
+        let of = |(at, reader)| (at, reader);
+        self.card
+            .elinks
+            .iter()
+            .zip(&self.readers)
+            .map(of)
+            .map(|(at, reader): (&crate::accounts::CardElink, &ReaderElink)| (at.tag, ledger(&self.card, at, reader)))
+            .collect()
+    }
+}
+
+/// A reader of one DMA channel.
+pub struct ToHost {
+    port: Box<dyn Port>,
+    outlet: Box<dyn Outlet>,
+    settings: Settings,
+    dead_after_ns: u64,
+    format: Format,
+    /// E-link number to place in `elinks`.
+    places: Vec<u16>,
+    elinks: Vec<ElinkState>,
+    dests: Vec<Option<Dest>>,
+    /// Accounts of lost connections, by receiver, until it comes back or the end.
+    departed: BTreeMap<u64, VecDeque<Pending>>,
+    room: Vec<Subchunk>,
+    page_bytes: usize,
+    /// Bytes of the ring read, and given back, since the start.
+    read: u64,
+    released: u64,
+    serviced_ns: u64,
+    events: Vec<OutletEvent>,
+    /// Trouble, for people.
+    notes: Vec<String>,
+    stats: Stats,
+}
+
+const NOWHERE: u16 = u16::MAX;
+
+impl ToHost {
+    /// A reader for a channel with these E-links.
+    pub fn new(
+        port: Box<dyn Port>,
+        outlet: Box<dyn Outlet>,
+        settings: Settings,
+        dead_after_ns: u64,
+        format: Format,
+        elinks: &[ElinkSpec],
+    ) -> ToHost {
+        let mut places = vec![NOWHERE; usize::from(Elink::MOST) + 1];
+        let mut states = Vec::new();
+        let longest = elinks.iter().map(|elink| elink.payload_bytes).max().unwrap_or(0);
+        for (at, spec) in elinks.iter().enumerate() {
+            places[usize::from(spec.elink.number())] = u16::try_from(at).expect("a channel has few E-links");
+            states.push(ElinkState {
+                spec: *spec,
+                reassembler: Reassembler::new(),
+                subscribers: Vec::with_capacity(8),
+                partial: Vec::with_capacity(longest),
+                began_before: false,
+                check: settings.l0id_check.then(|| FragmentCheck::new(spec.is_ttc)),
+                fingerprint: [0; 48],
+                account: ReaderElink::default(),
+            });
+        }
+        // The longest chunk must fit, and short ones are copied with what follows them.
+        let page_bytes = settings.page.0.max(longest + MOST_MESSAGE_OVERHEAD) + 64;
+        ToHost {
+            port,
+            outlet,
+            settings,
+            dead_after_ns,
+            format,
+            places,
+            elinks: states,
+            dests: Vec::new(),
+            departed: BTreeMap::new(),
+            room: vec![Subchunk::default(); most_subchunks(format)],
+            page_bytes,
+            read: 0,
+            released: 0,
+            serviced_ns: 0,
+            events: Vec::new(),
+            notes: Vec::new(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// Where receivers find it.
+    pub fn address(&self) -> String {
+        self.outlet.address()
+    }
+
+    /// What it counted.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// What the card says.
+    pub fn card(&self) -> CardView {
+        self.port.view()
+    }
+
+    /// Bytes in the ring now.
+    pub fn filled_bytes(&self) -> usize {
+        self.port.consumer().filled()
+    }
+
+    /// Bytes of the ring.
+    pub fn ring_bytes(&self) -> usize {
+        self.port.consumer().ring_bytes()
+    }
+
+    /// Takes the trouble that there was since the last time, for people.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// True when every E-link has a subscriber.
+    pub fn is_subscribed(&self) -> bool {
+        self.elinks.iter().all(|elink| !elink.subscribers.is_empty())
+    }
+
+    /// Does all there is to do; true when there was something.
+    pub fn turn(&mut self) -> bool {
+        let now_ns = monotonic_ns();
+        self.port.refresh();
+        if now_ns >= self.serviced_ns + SERVICE_NS {
+            self.serviced_ns = now_ns;
+            self.serve(now_ns);
+        }
+        self.stats.polls += 1;
+        let found = self.port.consumer().filled() as u64;
+        self.stats.peak_bytes = self.stats.peak_bytes.max(found);
+        let mut worked = false;
+        while self.read_batch(now_ns) {
+            worked = true;
+        }
+        if worked {
+            self.stats.busy_polls += 1;
+            self.stats.found_bytes += found;
+        }
+        self.flush(now_ns, false);
+        worked
+    }
+
+    /// Reads until the card has finished and all is delivered, or it is told to stop. `each` is called now and then.
+    ///
+    /// Waits for subscribers of everything first where `wait` says so.
+    pub fn run(&mut self, stop: &AtomicBool, wait: bool, mut each: impl FnMut(&mut ToHost)) -> FinalAccount {
+        without_timer_slack();
+        let mut gone = false;
+        let mut told_ns = 0;
+        while !stop.load(Ordering::Relaxed) {
+            if !gone && (!wait || self.is_subscribed()) {
+                gone = true;
+                self.port.go();
+            }
+            let begin_ns = monotonic_ns();
+            let worked = self.turn();
+            if begin_ns >= told_ns + 100_000_000 {
+                told_ns = begin_ns;
+                each(self);
+            }
+            if self.port.state() == State::Finished && self.port.consumer().filled() == 0 && self.released == self.read {
+                break;
+            }
+            match self.settings.completion {
+                _ if !gone => sleep_until(begin_ns + SERVICE_NS),
+                Completion::Interrupt if !worked => self.port.wait(self.longest_wait()),
+                Completion::Interrupt => {}
+                Completion::Poll if self.settings.poll.0 > 0 => sleep_until(begin_ns + self.settings.poll.0),
+                Completion::Poll => {}
+            }
+        }
+        let account = self.conclude();
+        each(self);
+        account
+    }
+
+    /// How long a sleep may be: open pages must go in time.
+    fn longest_wait(&self) -> Duration {
+        let open = self.dests.iter().flatten().any(|dest| !dest.page.is_empty() || !dest.queue.is_empty());
+        if open { Duration::from_nanos(self.settings.timeout.0.max(10_000)) } else { INTERRUPT_SERVICE }
+    }
+
+    /// Reads up to a batch of blocks; false when there is none, or a subscriber must be waited for.
+    fn read_batch(&mut self, now_ns: u64) -> bool {
+        let skip = usize::try_from(self.read - self.released).expect("within the ring");
+        let ToHost { port, outlet, settings, format, places, elinks, dests, room, stats, .. } = self;
+        let consumer = port.consumer();
+        let [first, second] = consumer.spans(skip);
+        let available = if first.is_empty() { second } else { first };
+        let block_bytes = format.block_bytes;
+        let mut done = 0;
+        let mut stalled = false;
+        for block in available.chunks_exact(block_bytes).take((BATCH_BYTES / block_bytes).max(1)) {
+            let head: [u8; HEADER_BYTES] = block[..HEADER_BYTES].try_into().expect("a block has a header");
+            let header = Header::parse(head);
+            let place = places[usize::from(header.elink.number())];
+            let Some(elink) = elinks.get_mut(usize::from(place)) else {
+                stats.unknown_blocks += 1;
+                done += block_bytes;
+                continue;
+            };
+            let wanted = 2 + (elink.partial.len() + block_bytes) / settings.page.0;
+            if settings.on_slow == OnSlow::Block && !elink.subscribers.is_empty() {
+                if is_full(elink, dests, wanted) {
+                    for dest in dests.iter_mut().flatten() {
+                        dest.pump(outlet.as_mut(), consumer, self.released, now_ns);
+                    }
+                    if is_full(elink, dests, wanted) {
+                        stalled = true;
+                        break;
+                    }
+                }
+            }
+            let context = Context { at: usize::from(place), now_ns, birth_ns: consumer.birth(skip + done), wanted };
+            match subchunks(*format, block, room) {
+                Ok((header, found)) => {
+                    if is_repeated(elink, header, block) {
+                        stats.duplicates += 1;
+                    } else {
+                        let missing = elink.reassembler.counts.blocks_missing;
+                        let chunks = elink.account.chunks;
+                        match settings.mode {
+                            ReaderMode::Buffered => copy_chunks(elink, dests, header, found, block, &context, settings),
+                            ReaderMode::ZeroCopy => {
+                                let position = self.read + done as u64;
+                                lend_block(elink, dests, header, found, block, position, &context, settings);
+                            }
+                        }
+                        stats.chunks += elink.account.chunks - chunks;
+                        stats.missing_blocks += elink.reassembler.counts.blocks_missing - missing;
+                    }
+                }
+                Err(_) => {
+                    stats.bad_blocks += 1;
+                    elink.reassembler.bad_block();
+                }
+            }
+            done += block_bytes;
+            stats.blocks += 1;
+        }
+        stats.bytes += done as u64;
+        stats.stalls += u64::from(stalled);
+        self.read += done as u64;
+        if done > 0 {
+            let ToHost { port, outlet, dests, .. } = self;
+            for dest in dests.iter_mut().flatten().filter(|dest| !dest.queue.is_empty()) {
+                dest.pump(outlet.as_mut(), port.consumer(), self.released, now_ns);
+            }
+            self.release();
+        }
+        done > 0
+    }
+
+    /// Gives the ring what nobody needs any more.
+    fn release(&mut self) {
+        let needed = self.dests.iter().flatten().filter_map(Dest::needs_from).min().unwrap_or(self.read);
+        let bytes = usize::try_from(needed.min(self.read) - self.released).expect("within the ring");
+        if bytes > 0 {
+            self.port.release(bytes);
+            self.released += bytes as u64;
+        }
+    }
+
+    /// Sends pages that have waited long enough, or all of them.
+    fn flush(&mut self, now_ns: u64, all: bool) {
+        let ToHost { port, outlet, dests, settings, .. } = self;
+        for dest in dests.iter_mut().flatten() {
+            let due = all || now_ns.saturating_sub(dest.page.opened_ns) >= settings.timeout.0;
+            if due && !dest.page.is_empty() {
+                dest.roll();
+            }
+            if !dest.queue.is_empty() {
+                dest.pump(outlet.as_mut(), port.consumer(), self.released, now_ns);
+            }
+        }
+        self.release();
+    }
+
+    /// What subscribers did.
+    fn serve(&mut self, now_ns: u64) {
+        let mut events = std::mem::take(&mut self.events);
+        self.outlet.poll(&mut events);
+        for event in events.drain(..) {
+            match event {
+                OutletEvent::Subscribed { dest, subscription } => self.subscribe(dest, &subscription, now_ns),
+                OutletEvent::Acknowledged { dest, sequence } => self.acknowledge(dest, sequence, now_ns),
+                OutletEvent::Gone { dest, why } => self.depart(dest, why),
+            }
+        }
+        self.events = events;
+        let dead_after_ns = self.dead_after_ns;
+        let dead = |dest: &&Dest| !dest.pending.is_empty() && now_ns.saturating_sub(dest.heard_ns) > dead_after_ns;
+        let silent: Vec<usize> = self.dests.iter().flatten().filter(dead).map(|dest| dest.number).collect();
+        for number in silent {
+            self.outlet.close(number);
+            self.depart(number, format!("a subscriber acknowledged nothing for {} s", dead_after_ns / 1_000_000_000));
+        }
+        self.stats.subscribers = self.dests.iter().flatten().count() as u64;
+    }
+
+    fn subscribe(&mut self, number: usize, subscription: &Subscription, now_ns: u64) {
+        if let Some(pending) = self.departed.remove(&subscription.receiver) {
+            self.settle(pending, subscription.last_page);
+        }
+        let wanted = |tag: u64| subscription.tags.is_empty() || subscription.tags.contains(&tag);
+        if let Some(unknown) = subscription.tags.iter().find(|tag| !self.elinks.iter().any(|elink| elink.spec.tag == **tag)) {
+            let why = format!("no E-link {unknown:#x} is published here");
+            let frame = Frame::control(FrameKind::Refused, u32::try_from(why.len()).unwrap_or(0));
+            self.outlet.send(number, &frame, &[IoSlice::new(why.as_bytes())]);
+            self.outlet.close(number);
+            self.notes.push(format!("refused a subscriber: {why}"));
+            return;
+        }
+        let elinks = self.elinks.len();
+        // Pages of blocks need no memory of their own.
+        let bytes = if self.settings.mode == ReaderMode::Buffered { self.page_bytes } else { 0 };
+        let dest = Dest {
+            number,
+            receiver: subscription.receiver,
+            page: Page::new(bytes, elinks),
+            queue: VecDeque::with_capacity(self.settings.pages + 4),
+            pool: (0..self.settings.pages + 2).map(|_| Page::new(bytes, elinks)).collect(),
+            pending: VecDeque::with_capacity(4096),
+            spare_fates: Vec::with_capacity(4096),
+            sequence: subscription.last_page,
+            heard_ns: now_ns,
+        };
+        let at = self.dests.iter().position(Option::is_none).unwrap_or(self.dests.len());
+        if at == self.dests.len() {
+            self.dests.push(None);
+        }
+        self.dests[at] = Some(dest);
+        for elink in self.elinks.iter_mut().filter(|elink| wanted(elink.spec.tag)) {
+            elink.subscribers.push(at);
+            elink.began_before = self.settings.mode == ReaderMode::ZeroCopy && elink.reassembler.is_open();
+        }
+    }
+
+    fn place(&self, number: usize) -> Option<usize> {
+        self.dests.iter().position(|dest| dest.as_ref().is_some_and(|dest| dest.number == number))
+    }
+
+    fn acknowledge(&mut self, number: usize, sequence: u64, now_ns: u64) {
+        let Some(at) = self.place(number) else { return };
+        let Some(dest) = &mut self.dests[at] else { return };
+        dest.heard_ns = now_ns;
+        while let Some(mut page) = dest.pending.pop_front_if(|page| page.sequence <= sequence) {
+            deliver(&mut self.elinks, &page.fates);
+            page.fates.fill(Fates::default());
+            dest.spare_fates.push(page.fates);
+        }
+    }
+
+    /// A connection is lost. What it had not acknowledged is kept apart: the receiver may come back and say.
+    fn depart(&mut self, number: usize, why: String) {
+        let Some(at) = self.place(number) else { return };
+        let Some(mut dest) = self.dests[at].take() else { return };
+        self.notes.push(format!("subscriber lost: {why}"));
+        for elink in &mut self.elinks {
+            elink.subscribers.retain(|place| *place != at);
+        }
+        if !dest.page.is_empty() {
+            dest.queue.push_back(dest.page);
+        }
+        // The first of them may have gone in part; none has arrived whole.
+        for page in dest.queue {
+            lose(&mut self.elinks, &page.fates);
+        }
+        if let Some(before) = self.departed.insert(dest.receiver, dest.pending) {
+            self.settle(before, 0);
+        }
+    }
+
+    /// Pages of a lost connection, of which the receiver had those up to a number.
+    fn settle(&mut self, pending: VecDeque<Pending>, last_page: u64) {
+        for page in pending {
+            if page.sequence <= last_page {
+                deliver(&mut self.elinks, &page.fates);
+            } else {
+                lose(&mut self.elinks, &page.fates);
+            }
+        }
+    }
+
+    /// All pages out, all acknowledgements in, accounts to the subscribers.
+    fn conclude(&mut self) -> FinalAccount {
+        let end_ns = monotonic_ns() + self.dead_after_ns;
+        loop {
+            let now_ns = monotonic_ns();
+            while self.read_batch(now_ns) {}
+            self.flush(now_ns, true);
+            self.serve(now_ns);
+            let open = self.dests.iter().flatten();
+            let waits = open.clone().any(|dest| !dest.queue.is_empty() || !dest.pending.is_empty() || !dest.page.is_empty());
+            if !waits || now_ns > end_ns {
+                break;
+            }
+            sleep_until(now_ns + 100_000);
+        }
+        let left: Vec<usize> = self
+            .dests
+            .iter()
+            .flatten()
+            .filter(|dest| !dest.queue.is_empty() || !dest.pending.is_empty())
+            .map(|dest| dest.number)
+            .collect();
+        for number in left {
+            self.depart(number, "took no more at the end".to_owned());
+        }
+        for (_, pending) in std::mem::take(&mut self.departed) {
+            self.settle(pending, 0);
+        }
+        let view = self.port.view();
+        let readers: Vec<ReaderElink> = view
+            .account
+            .elinks
+            .iter()
+            .map(|card| {
+                let same = self.elinks.iter().find(|elink| elink.spec.tag == card.tag);
+                same.map_or(ReaderElink::default(), |elink| elink.account)
+            })
+            .collect();
+        let account = FinalAccount { card: view.account, readers };
+        let body = serde_json::to_vec(&account).expect("plain data");
+        let frame = Frame::control(FrameKind::Account, u32::try_from(body.len()).unwrap_or(u32::MAX));
+        for number in self.dests.iter().flatten().map(|dest| dest.number).collect::<Vec<_>>() {
+            let until_ns = monotonic_ns() + 1_000_000_000;
+            while self.outlet.send(number, &frame, &[IoSlice::new(&body)]) == Sent::Blocked && monotonic_ns() < until_ns {
+                sleep_until(monotonic_ns() + 100_000);
+            }
+        }
+        // Receivers close when they have the account; a connection closed by us with their acknowledgements unread would cut it off.
+        let until_ns = monotonic_ns() + 1_000_000_000;
+        while self.dests.iter().flatten().next().is_some() && monotonic_ns() < until_ns {
+            sleep_until(monotonic_ns() + 200_000);
+            self.serve(monotonic_ns());
+        }
+        let closed = |note: &String| note.starts_with("subscriber lost") && note.contains("closed by the receiver");
+        self.notes.retain(|note| !closed(note));
+        for elink in &self.elinks {
+            self.stats.jumps += elink.check.as_ref().map_or(0, |check| check.faults.jumps);
+        }
+        account
+    }
+}
+
+/// Whether a subscriber of the E-link has no room for what a block may need.
+fn is_full(elink: &ElinkState, dests: &[Option<Dest>], wanted: usize) -> bool {
+    elink.subscribers.iter().any(|at| dests[*at].as_ref().is_some_and(|dest| dest.pool.len() < wanted))
+}
+
+fn deliver(elinks: &mut [ElinkState], fates: &[Fates]) {
+    for (elink, [clean, truncated, flagged]) in elinks.iter_mut().zip(fates) {
+        elink.account.delivered += u64::from(*clean);
+        elink.account.delivered_truncated += u64::from(*truncated);
+        elink.account.delivered_flagged += u64::from(*flagged);
+    }
+}
+
+fn lose(elinks: &mut [ElinkState], fates: &[Fates]) {
+    for (elink, fates) in elinks.iter_mut().zip(fates) {
+        elink.account.network_lost += fates.iter().copied().map(u64::from).sum::<u64>();
+    }
+}
+
+/// Whether a block is the one before it again. Remembers it otherwise.
+fn is_repeated(elink: &mut ElinkState, header: Header, block: &[u8]) -> bool {
+    let mut fingerprint = [0; 48];
+    fingerprint[..32].copy_from_slice(&block[..32]);
+    fingerprint[32..].copy_from_slice(&block[block.len() - 16..]);
+    let repeated = fingerprint == elink.fingerprint && elink.reassembler.is_last(header.sequence);
+    elink.fingerprint = fingerprint;
+    repeated
+}
+
+struct Context {
+    /// Place of the E-link.
+    at: usize,
+    now_ns: u64,
+    birth_ns: u64,
+    /// Pages that a block may need.
+    wanted: usize,
+}
+
+/// Chunks of a block into the pages of their subscribers.
+fn copy_chunks(
+    elink: &mut ElinkState,
+    dests: &mut [Option<Dest>],
+    header: Header,
+    found: &[Subchunk],
+    block: &[u8],
+    context: &Context,
+    settings: &Settings,
+) {
+    let ElinkState { spec, reassembler, subscribers, partial, check, account, .. } = elink;
+    let limit = settings.page.0;
+    // The usual case by itself: one subscriber, who has room.
+    let only = match subscribers.as_slice() {
+        [only] => dests[*only].as_mut().filter(|dest| dest.pool.len() >= context.wanted),
+        _ => None,
+    };
+    let mut chunks = 0;
+    if let Some(dest) = only {
+        dest.open(context.now_ns, context.birth_ns);
+        reassembler.block(header, found, |part| {
+            let Some((source, begin, length, status)) = whole(partial, part, block) else { return };
+            chunks += 1;
+            if let Some(check) = check {
+                check.check(&source[begin..begin + length]);
+            }
+            push(dest, spec.tag, status, source, begin, length, context, limit);
+            dest.page.fates[context.at][fate_of(status)] += 1;
+        });
+    } else {
+        reassembler.block(header, found, |part| {
+            let Some((source, begin, length, status)) = whole(partial, part, block) else { return };
+            chunks += 1;
+            if let Some(check) = check {
+                check.check(&source[begin..begin + length]);
+            }
+            if subscribers.is_empty() {
+                account.unsubscribed += 1;
+            }
+            for (order, place) in subscribers.iter().enumerate() {
+                let Some(dest) = &mut dests[*place] else { continue };
+                // The ledger follows the first subscriber; the others have copies.
+                let counted = order == 0;
+                if dest.pool.len() < context.wanted {
+                    account.dropped += u64::from(counted);
+                    continue;
+                }
+                dest.open(context.now_ns, context.birth_ns);
+                push(dest, spec.tag, status, source, begin, length, context, limit);
+                dest.page.fates[context.at][fate_of(status)] += u32::from(counted);
+            }
+        });
+    }
+    account.chunks += chunks;
+}
+
+/// The chunk that a part completes: where its bytes are, and its status.
+#[inline]
+fn whole<'a>(partial: &'a mut Vec<u8>, part: Part, block: &'a [u8]) -> Option<(&'a [u8], usize, usize, Status)> {
+    let status = Status::of_flags(part.flags);
+    if part.begins && part.ends {
+        return Some((block, part.begin, part.length, status));
+    }
+    if part.begins {
+        partial.clear();
+    }
+    partial.extend_from_slice(&block[part.begin..part.begin + part.length]);
+    part.ends.then(|| (&partial[..], 0, partial.len(), status))
+}
+
+#[inline]
+#[allow(clippy::too_many_arguments, reason = "the hot path of the reader, kept free of a struct that would be built per chunk")]
+fn push(
+    dest: &mut Dest,
+    tag: u64,
+    status: Status,
+    source: &[u8],
+    begin: usize,
+    length: usize,
+    context: &Context,
+    limit: usize,
+) {
+    let fits = dest.page.writer.used() + length <= limit || dest.page.is_empty();
+    if fits && dest.page.writer.push(&mut dest.page.bytes, tag, status, source, begin, length) {
+        return;
+    }
+    dest.roll();
+    dest.open(context.now_ns, context.birth_ns);
+    let pushed = dest.page.writer.push(&mut dest.page.bytes, tag, status, source, begin, length);
+    debug_assert!(pushed, "an empty page takes the longest chunk");
+}
+
+/// A block as it is into the pages of its E-link's subscribers.
+#[allow(clippy::too_many_arguments, reason = "as for copied chunks, and the block's position")]
+fn lend_block(
+    elink: &mut ElinkState,
+    dests: &mut [Option<Dest>],
+    header: Header,
+    found: &[Subchunk],
+    block: &[u8],
+    position: u64,
+    context: &Context,
+    settings: &Settings,
+) {
+    let ElinkState { reassembler, subscribers, partial, check, account, began_before, .. } = elink;
+    let mut fates = Fates::default();
+    let mut torn = 0;
+    reassembler.block(header, found, |part| {
+        let status = Status::of_flags(part.flags);
+        if let Some(check) = check
+            && let Some((source, begin, length, _)) = whole(partial, part, block)
+        {
+            check.check(&source[begin..begin + length]);
+        }
+        if part.begins {
+            *began_before = false;
+        }
+        if part.ends {
+            account.chunks += 1;
+            if *began_before {
+                torn += 1;
+            } else {
+                fates[fate_of(status)] += 1;
+            }
+        }
+    });
+    account.unsubscribed += torn;
+    let total: u64 = fates.iter().copied().map(u64::from).sum();
+    if subscribers.is_empty() {
+        account.unsubscribed += total;
+    }
+    for (order, place) in subscribers.iter().enumerate() {
+        let Some(dest) = &mut dests[*place] else { continue };
+        if dest.pool.is_empty() {
+            account.dropped += if order == 0 { total } else { 0 };
+            continue;
+        }
+        if dest.page.span_bytes + block.len() > settings.page.0 {
+            dest.roll();
+        }
+        dest.open(context.now_ns, context.birth_ns);
+        let page = &mut dest.page;
+        match page.spans.last_mut() {
+            Some((from, length)) if *from + *length as u64 == position => *length += block.len(),
+            _ => page.spans.push((position, block.len())),
+        }
+        page.span_bytes += block.len();
+        page.blocks += 1;
+        if order == 0 {
+            for (sum, fate) in page.fates[context.at].iter_mut().zip(fates) {
+                *sum += fate;
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The bus directory: publishers leave a file that says which tags they have and where, receivers look tags up.
+//!
+//! A file whose publisher is gone is stale: it is named, never followed silently. A tag that a living publisher has is not published again.
+
+use std::fs;
+use std::net::TcpStream;
+use std::net::ToSocketAddrs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::TransportError;
+
+/// One publisher's file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Where it listens.
+    pub address: String,
+    /// Number of its life.
+    pub stream: u64,
+    /// What it publishes.
+    pub tags: Vec<u64>,
+}
+
+/// A file in the directory; gone when dropped.
+#[derive(Debug)]
+pub struct Announcement {
+    path: PathBuf,
+}
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn other(line: String) -> TransportError {
+    TransportError::Other(line)
+}
+
+/// All entries with their files. Files that are none are named in the error.
+///
+/// # Errors
+/// When the directory cannot be read, or holds something else.
+pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, Entry)>, TransportError> {
+    let shown = directory.display();
+    let listed = fs::read_dir(directory).map_err(|error| other(format!("bus directory {shown}: {error}")))?;
+    let mut entries = Vec::new();
+    for file in listed.flatten().map(|file| file.path()).filter(|path| path.extension().is_some_and(|x| x == "bus")) {
+        // One that went away meanwhile is none.
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        let entry = serde_json::from_str(&text)
+            .map_err(|error| other(format!("{}: not an entry of a bus directory: {error}", file.display())))?;
+        entries.push((file, entry));
+    }
+    entries.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(entries)
+}
+
+/// Whether somebody listens there.
+fn is_alive(entry: &Entry) -> bool {
+    let address = entry.address.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+    address.is_some_and(|address| TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok())
+}
+
+/// Leaves a publisher's file.
+///
+/// # Errors
+/// When another living publisher has one of the tags, or the file cannot be written.
+pub fn announce(directory: &Path, entry: &Entry) -> Result<Announcement, TransportError> {
+    for (path, known) in entries(directory)? {
+        let Some(tag) = known.tags.iter().find(|tag| entry.tags.contains(tag)) else { continue };
+        if is_alive(&known) {
+            return Err(other(format!(
+                "E-link {tag:#x} is published already, by {} ({}); end that publisher or take other devices",
+                known.address,
+                path.display()
+            )));
+        }
+        // Its publisher is dead, and we take its tags over.
+        let _ = fs::remove_file(&path);
+    }
+    let path = directory.join(format!("{:016x}.bus", entry.stream));
+    let text = serde_json::to_string(entry).expect("plain data");
+    fs::write(&path, text).map_err(|error| other(format!("cannot write {}: {error}", path.display())))?;
+    Ok(Announcement { path })
+}
+
+/// Who has the wanted tags (all where it is empty): addresses, each with its part.
+///
+/// # Errors
+/// When nobody has one of them, or the entry that has it is stale.
+pub fn find(directory: &Path, wanted: &[u64]) -> Result<Vec<(String, Vec<u64>)>, TransportError> {
+    let entries = entries(directory)?;
+    if let Some(missing) = wanted.iter().find(|tag| !entries.iter().any(|(_, entry)| entry.tags.contains(tag))) {
+        return Err(other(format!("nobody publishes E-link {missing:#x} in {}", directory.display())));
+    }
+    let mut found = Vec::new();
+    for (path, entry) in &entries {
+        let tags: Vec<u64> =
+            entry.tags.iter().filter(|tag| wanted.is_empty() || wanted.contains(tag)).copied().collect();
+        if tags.is_empty() {
+            continue;
+        }
+        if !is_alive(entry) {
+            let (file, address) = (path.display(), &entry.address);
+            return Err(other(format!("{file} is stale: nobody listens at {address} any more; remove it")));
+        }
+        found.push((entry.address.clone(), tags));
+    }
+    if found.is_empty() {
+        return Err(other(format!("nobody publishes anything in {}", directory.display())));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn living_publishers_are_found_stale_ones_named_and_tags_have_one_publisher() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        assert!(find(path, &[]).unwrap_err().to_string().contains("nobody publishes anything"));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let entry = Entry { address: address.clone(), stream: 1, tags: vec![5, 6] };
+        let kept = announce(path, &entry).unwrap();
+        assert_eq!(find(path, &[6]).unwrap(), [(address.clone(), vec![6])]);
+        assert!(find(path, &[7]).unwrap_err().to_string().contains("nobody publishes E-link 0x7"));
+        let second = Entry { stream: 2, ..entry.clone() };
+        assert!(announce(path, &second).unwrap_err().to_string().contains("published already"));
+        drop(listener);
+        assert!(find(path, &[]).unwrap_err().to_string().contains("is stale"));
+        let over = announce(path, &second).unwrap();
+        assert_eq!(entries(path).unwrap().len(), 1, "the stale entry is taken over");
+        drop((kept, over));
+        assert!(entries(path).unwrap().is_empty());
+        fs::write(path.join("x.bus"), "{").unwrap();
+        assert!(entries(path).unwrap_err().to_string().contains("not an entry"));
+        assert!(find(&path.join("none"), &[]).unwrap_err().to_string().contains("bus directory"));
+    }
+}

@@ -1,0 +1,207 @@
+//! Pages between hosts. A publisher has an [`Outlet`], a receiver an [`Inlet`] per publisher; a [`Transport`] makes both.
+//!
+//! What subscribers may rely on:
+//! - late: data from the subscription on; what came before is booked as not subscribed;
+//! - slow: the publisher waits (and BUSY follows) or drops whole pages, as the scenario says;
+//! - killed: what it has not acknowledged is booked to the network, and the publisher goes on;
+//! - returning: it says which page it had last, so that the account of the old connection becomes exact.
+
+pub mod bus;
+pub mod tcp;
+#[cfg(feature = "zenoh")]
+pub mod zenoh;
+
+use std::io::IoSlice;
+use std::time::Duration;
+
+use daqmeter_wire::felix::page::{Frame, PageError};
+use serde::{Deserialize, Serialize};
+
+use crate::scenario::Publish;
+
+/// Why a transport cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// The address is none, or taken, or nobody is there.
+    #[error("{what} {address}: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// With whom.
+        address: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The other side speaks something else.
+    #[error("{address}: {source}")]
+    Foreign {
+        /// Who.
+        address: String,
+        /// What it said.
+        source: PageError,
+    },
+    /// The other side refused.
+    #[error("{address} refuses: {why}")]
+    Refused {
+        /// Who.
+        address: String,
+        /// Why.
+        why: String,
+    },
+    /// Anything else, in one line.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// What a publisher offers: the first frame of a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Number of this publisher's life.
+    pub stream: u64,
+    /// Name of the scenario.
+    pub scenario: String,
+    /// Tags that it publishes.
+    pub tags: Vec<u64>,
+    /// Magic and size of its blocks, for pages of blocks.
+    pub magic: u16,
+    /// Bytes of a block.
+    pub block_bytes: u32,
+}
+
+/// What a receiver wants: its first frame.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subscription {
+    /// Number of this receiver's life.
+    pub receiver: u64,
+    /// The last page that it had from this stream, 0 for none.
+    pub last_page: u64,
+    /// Tags; all that are offered where it is empty.
+    pub tags: Vec<u64>,
+}
+
+/// What happened to a publisher's subscribers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OutletEvent {
+    /// A new destination.
+    Subscribed {
+        /// Its number, never used again.
+        dest: usize,
+        /// Who and what.
+        subscription: Subscription,
+    },
+    /// Pages up to this number are done with.
+    Acknowledged {
+        /// Of this destination.
+        dest: usize,
+        /// Up to this page.
+        sequence: u64,
+    },
+    /// It is no more.
+    Gone {
+        /// Which.
+        dest: usize,
+        /// Why, for people.
+        why: String,
+    },
+}
+
+/// How a page was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// All of it.
+    Done,
+    /// Not all: offer the same page again.
+    Blocked,
+    /// The destination is no more; an event follows.
+    Gone,
+}
+
+/// The publishing end. It never waits.
+pub trait Outlet: Send {
+    /// Where receivers find it.
+    fn address(&self) -> String;
+
+    /// What a record should say of it: names and values.
+    fn facts(&self) -> Vec<(String, String)>;
+
+    /// Takes in what subscribers did.
+    fn poll(&mut self, events: &mut Vec<OutletEvent>);
+
+    /// Offers a frame to a destination.
+    fn send(&mut self, dest: usize, frame: &Frame, body: &[IoSlice<'_>]) -> Sent;
+
+    /// Gives a destination up.
+    fn close(&mut self, dest: usize);
+
+    /// Which pages have a destination of their own: true when there is one per E-link, not one per subscriber.
+    fn is_per_elink(&self) -> bool {
+        false
+    }
+}
+
+/// What a receiver gets.
+#[derive(Debug)]
+pub enum Received<'a> {
+    /// A frame with its body.
+    Frame(Frame, &'a [u8]),
+    /// Nothing for the time it waited.
+    Nothing,
+}
+
+/// The receiving end of one publisher.
+pub trait Inlet: Send {
+    /// What the publisher offers.
+    fn hello(&self) -> &Hello;
+
+    /// The next frame, waiting at most so long for it.
+    ///
+    /// # Errors
+    /// When the connection is lost or the bytes are foreign; the inlet is of no use then.
+    fn receive(&mut self, wait: Duration) -> Result<Received<'_>, TransportError>;
+
+    /// Says that pages up to this number are done with.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    fn acknowledge(&mut self, sequence: u64) -> Result<(), TransportError>;
+}
+
+/// A way between hosts.
+pub trait Transport: Send + Sync {
+    /// Name in scenarios and records.
+    fn name(&self) -> &'static str;
+
+    /// Makes the publishing end.
+    ///
+    /// # Errors
+    /// When the address cannot be had.
+    fn publish(&self, settings: &Publish, hello: &Hello) -> Result<Box<dyn Outlet>, TransportError>;
+
+    /// Connects to a publisher and subscribes. The last page is looked up by the stream that answers.
+    ///
+    /// # Errors
+    /// When nobody is there, or it is something else, or it refuses.
+    fn subscribe(
+        &self,
+        settings: &Publish,
+        subscription: &Subscription,
+        last_page_of: &dyn Fn(u64) -> u64,
+    ) -> Result<Box<dyn Inlet>, TransportError>;
+}
+
+/// The transport of that name.
+///
+/// # Errors
+/// When it was not built in.
+pub fn named(name: &str) -> Result<Box<dyn Transport>, TransportError> {
+    match name {
+        "tcp" => Ok(Box::new(tcp::Tcp)),
+        #[cfg(feature = "zenoh")]
+        "zenoh" => Ok(Box::new(zenoh::Zenoh)),
+        "zenoh" => Err(TransportError::Other(
+            "this daqmeter was built without zenoh: build it with --features zenoh".to_owned(),
+        )),
+        _ => Err(TransportError::Other(format!("there is no transport `{name}`; tcp or zenoh"))),
+    }
+}

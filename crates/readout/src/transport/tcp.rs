@@ -1,0 +1,380 @@
+//! Pages over TCP: frames one after the other, nothing else.
+//!
+//! The publisher listens and never blocks; a page that the socket does not take is offered again where it stopped. The receiver reads
+//! large pieces and lends frames out of its buffer.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use daqmeter_sys::net::{Readiness, wait_ready};
+use daqmeter_wire::felix::page::{FRAME_BYTES, Frame, FrameKind, PageError};
+use socket2::{SockRef, TcpKeepalive};
+use std::os::fd::AsFd;
+
+use super::{Hello, Inlet, Outlet, OutletEvent, Received, Sent, Subscription, Transport, TransportError};
+use crate::scenario::Publish;
+
+/// The transport.
+#[derive(Clone, Copy, Debug)]
+pub struct Tcp;
+
+/// Largest control message that a publisher takes.
+const MOST_CONTROL_BYTES: usize = 1 << 20;
+/// A connection that says nothing is dropped after this time.
+const SUBSCRIBE_WITHIN: Duration = Duration::from_secs(5);
+
+impl Transport for Tcp {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn publish(&self, settings: &Publish, hello: &Hello) -> Result<Box<dyn Outlet>, TransportError> {
+        let failed = |source| TransportError::Io { what: "cannot listen on", address: settings.address.clone(), source };
+        let listener = TcpListener::bind(resolve(&settings.address).map_err(failed)?).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        // Accepted sockets inherit it.
+        let congestion = set_congestion(&SockRef::from(&listener), &settings.congestion);
+        let body = serde_json::to_vec(hello).expect("plain data");
+        let mut greeting = Frame::control(FrameKind::Hello, body.len().try_into().unwrap_or(u32::MAX)).emit().to_vec();
+        greeting.extend_from_slice(&body);
+        Ok(Box::new(TcpOutlet { listener, greeting, congestion, connections: BTreeMap::new(), next: 0 }))
+    }
+
+    fn subscribe(
+        &self,
+        settings: &Publish,
+        subscription: &Subscription,
+        last_page_of: &dyn Fn(u64) -> u64,
+    ) -> Result<Box<dyn Inlet>, TransportError> {
+        let address = settings.address.clone();
+        let failed = |source| TransportError::Io { what: "cannot connect to", address: address.clone(), source };
+        let stream = TcpStream::connect_timeout(&resolve(&address).map_err(failed)?, SUBSCRIBE_WITHIN).map_err(failed)?;
+        set_congestion(&SockRef::from(&stream), &settings.congestion);
+        prepare(&stream).map_err(failed)?;
+        let mut inlet = TcpInlet {
+            stream,
+            address,
+            buffer: vec![0; RECEIVE_BYTES],
+            begin: 0,
+            end: 0,
+            hello: Hello::default(),
+        };
+        inlet.hello = inlet.greeted()?;
+        let subscription = Subscription { last_page: last_page_of(inlet.hello.stream), ..subscription.clone() };
+        let body = serde_json::to_vec(&subscription).expect("plain data");
+        let frame = Frame::control(FrameKind::Subscribe, u32::try_from(body.len()).unwrap_or(u32::MAX));
+        inlet.write(&[&frame.emit()[..], &body].concat())?;
+        Ok(Box::new(inlet))
+    }
+}
+
+fn resolve(address: &str) -> io::Result<std::net::SocketAddr> {
+    let none = || io::Error::new(ErrorKind::NotFound, "not an address; write host:port");
+    address.to_socket_addrs().map_err(|_| none())?.next().ok_or_else(none)
+}
+
+/// Sets it, and says what it is then.
+fn set_congestion(socket: &SockRef<'_>, wanted: &str) -> String {
+    if wanted != "default" {
+        // A host without it keeps its own, and the record says which.
+        let _ = socket.set_tcp_congestion(wanted.as_bytes());
+    }
+    let name = socket.tcp_congestion().unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned()
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(5)).with_interval(Duration::from_secs(2));
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+struct TcpOutlet {
+    listener: TcpListener,
+    greeting: Vec<u8>,
+    congestion: String,
+    connections: BTreeMap<usize, Connection>,
+    next: usize,
+}
+
+struct Connection {
+    stream: TcpStream,
+    peer: String,
+    since: Instant,
+    /// What came from it and is not a whole frame yet.
+    heard: Vec<u8>,
+    subscribed: bool,
+    /// Bytes of the frame at hand that the socket has.
+    offset: usize,
+    broken: Option<String>,
+}
+
+impl Outlet for TcpOutlet {
+    fn address(&self) -> String {
+        self.listener.local_addr().map_or_else(|_| "closed".to_owned(), |address| address.to_string())
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        vec![("congestion control".to_owned(), self.congestion.clone())]
+    }
+
+    fn poll(&mut self, events: &mut Vec<OutletEvent>) {
+        while let Ok((stream, peer)) = self.listener.accept() {
+            // The greeting is short: a fresh socket takes all of it.
+            let mut stream = stream;
+            if prepare(&stream).is_ok() && stream.write_all(&self.greeting).is_ok() {
+                let connection = Connection {
+                    stream,
+                    peer: peer.to_string(),
+                    since: Instant::now(),
+                    heard: Vec::new(),
+                    subscribed: false,
+                    offset: 0,
+                    broken: None,
+                };
+                self.connections.insert(self.next, connection);
+                self.next += 1;
+            }
+        }
+        for (&dest, connection) in &mut self.connections {
+            connection.listen(dest, events);
+            if !connection.subscribed && connection.since.elapsed() > SUBSCRIBE_WITHIN {
+                connection.broken.get_or_insert_with(|| "said nothing".to_owned());
+            }
+        }
+        self.connections.retain(|&dest, connection| {
+            let Some(why) = connection.broken.take() else { return true };
+            if connection.subscribed {
+                events.push(OutletEvent::Gone { dest, why: format!("{}: {why}", connection.peer) });
+            }
+            false
+        });
+    }
+
+    fn send(&mut self, dest: usize, frame: &Frame, body: &[IoSlice<'_>]) -> Sent {
+        let Some(connection) = self.connections.get_mut(&dest) else { return Sent::Gone };
+        connection.send(frame, body)
+    }
+
+    fn close(&mut self, dest: usize) {
+        if let Some(connection) = self.connections.get_mut(&dest) {
+            connection.broken.get_or_insert_with(|| "given up".to_owned());
+        }
+    }
+}
+
+/// Parts of a body that are handed to one system call.
+const MOST_PARTS: usize = 64;
+
+impl Connection {
+    fn send(&mut self, frame: &Frame, body: &[IoSlice<'_>]) -> Sent {
+        if self.broken.is_some() {
+            return Sent::Gone;
+        }
+        let head = frame.emit();
+        let total = FRAME_BYTES + frame.body_bytes as usize;
+        while self.offset < total {
+            let mut parts = [IoSlice::new(&[]); MOST_PARTS];
+            let used = rest(&head, body, self.offset, &mut parts);
+            match self.stream.write_vectored(&parts[..used]) {
+                Ok(0) => return self.fail("closed"),
+                Ok(written) => self.offset += written,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Sent::Blocked,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return self.fail(&error.to_string()),
+            }
+        }
+        self.offset = 0;
+        Sent::Done
+    }
+
+    fn fail(&mut self, why: &str) -> Sent {
+        self.broken = Some(why.to_owned());
+        Sent::Gone
+    }
+
+    fn listen(&mut self, dest: usize, events: &mut Vec<OutletEvent>) {
+        let mut room = [0; 4096];
+        while self.broken.is_none() {
+            match self.stream.read(&mut room) {
+                Ok(0) => self.broken = Some("closed by the receiver".to_owned()),
+                Ok(got) => self.heard.extend_from_slice(&room[..got]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => self.broken = Some(error.to_string()),
+            }
+            self.frames(dest, events);
+        }
+    }
+
+    fn frames(&mut self, dest: usize, events: &mut Vec<OutletEvent>) {
+        let mut at = 0;
+        while let Some(head) = self.heard[at..].first_chunk::<FRAME_BYTES>() {
+            let frame = match Frame::parse(head) {
+                Ok(frame) if (frame.body_bytes as usize) < MOST_CONTROL_BYTES => frame,
+                Ok(_) => return self.broken = Some("asked for too much".to_owned()),
+                Err(error) => return self.broken = Some(error.to_string()),
+            };
+            let end = at + FRAME_BYTES + frame.body_bytes as usize;
+            let Some(body) = self.heard.get(at + FRAME_BYTES..end) else { break };
+            match frame.kind {
+                FrameKind::Subscribe if !self.subscribed => match serde_json::from_slice(body) {
+                    Ok(subscription) => {
+                        self.subscribed = true;
+                        events.push(OutletEvent::Subscribed { dest, subscription });
+                    }
+                    Err(error) => return self.broken = Some(format!("its subscription is none: {error}")),
+                },
+                FrameKind::Acknowledge if self.subscribed => {
+                    events.push(OutletEvent::Acknowledged { dest, sequence: frame.sequence });
+                }
+                kind => return self.broken = Some(format!("sent a frame of kind {kind:?}")),
+            }
+            at = end;
+        }
+        self.heard.drain(..at);
+    }
+}
+
+/// What is left of header and body from an offset on, as far as the parts go.
+fn rest<'a>(head: &'a [u8], body: &'a [IoSlice<'a>], offset: usize, parts: &mut [IoSlice<'a>; MOST_PARTS]) -> usize {
+    let mut skip = offset;
+    let mut used = 0;
+    for piece in std::iter::once(head).chain(body.iter().map(|slice| &**slice)) {
+        if skip >= piece.len() {
+            skip -= piece.len();
+        } else if used < MOST_PARTS {
+            parts[used] = IoSlice::new(&piece[skip..]);
+            skip = 0;
+            used += 1;
+        }
+    }
+    used
+}
+
+/// Room for several pages.
+const RECEIVE_BYTES: usize = 1 << 20;
+
+struct TcpInlet {
+    stream: TcpStream,
+    address: String,
+    buffer: Vec<u8>,
+    begin: usize,
+    end: usize,
+    hello: Hello,
+}
+
+impl TcpInlet {
+    fn lost(&self, source: io::Error) -> TransportError {
+        TransportError::Io { what: "lost", address: self.address.clone(), source }
+    }
+
+    fn foreign(&self, source: PageError) -> TransportError {
+        TransportError::Foreign { address: self.address.clone(), source }
+    }
+
+    fn greeted(&mut self) -> Result<Hello, TransportError> {
+        let address = self.address.clone();
+        let since = Instant::now();
+        while since.elapsed() < SUBSCRIBE_WITHIN {
+            match self.receive(Duration::from_millis(200))? {
+                Received::Frame(Frame { kind: FrameKind::Hello, .. }, body) => {
+                    return serde_json::from_slice(body)
+                        .map_err(|error| TransportError::Other(format!("{address}: its greeting is none: {error}")));
+                }
+                Received::Frame(frame, _) => {
+                    return Err(TransportError::Other(format!("{address}: begins with {:?}", frame.kind)));
+                }
+                Received::Nothing => {}
+            }
+        }
+        Err(TransportError::Other(format!("{address} says nothing: is it a daqmeter readout publisher?")))
+    }
+
+    /// Short messages, which the socket takes at once.
+    fn write(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.stream.write(&bytes[done..]) {
+                Ok(written) => done += written,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let wanted = Readiness { read: false, write: true };
+                    wait_ready(self.stream.as_fd(), wanted, Some(SUBSCRIBE_WITHIN)).map_err(|error| self.lost(error))?;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.lost(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The frame at the beginning of what was read, if it is whole.
+    fn whole(&self) -> Result<Option<Frame>, TransportError> {
+        let Some(head) = self.buffer[self.begin..self.end].first_chunk::<FRAME_BYTES>() else { return Ok(None) };
+        let frame = Frame::parse(head).map_err(|error| self.foreign(error))?;
+        let bytes = FRAME_BYTES + frame.body_bytes as usize;
+        Ok((self.end - self.begin >= bytes).then_some(frame))
+    }
+
+    /// Room for at least the frame that has begun, at the beginning of the buffer.
+    fn make_room(&mut self) -> Result<(), TransportError> {
+        let wanted = match self.buffer[self.begin..self.end].first_chunk::<FRAME_BYTES>() {
+            Some(head) => FRAME_BYTES + Frame::parse(head).map_err(|error| self.foreign(error))?.body_bytes as usize,
+            None => FRAME_BYTES,
+        };
+        if self.begin + wanted > self.buffer.len() || self.begin == self.end {
+            self.buffer.copy_within(self.begin..self.end, 0);
+            (self.begin, self.end) = (0, self.end - self.begin);
+        }
+        if wanted > self.buffer.len() {
+            self.buffer.resize(wanted, 0);
+        }
+        Ok(())
+    }
+}
+
+impl Inlet for TcpInlet {
+    fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    fn receive(&mut self, wait: Duration) -> Result<Received<'_>, TransportError> {
+        let mut waited = false;
+        let frame = loop {
+            if let Some(frame) = self.whole()? {
+                break frame;
+            }
+            self.make_room()?;
+            match self.stream.read(&mut self.buffer[self.end..]) {
+                Ok(0) => return Err(self.lost(ErrorKind::UnexpectedEof.into())),
+                Ok(got) => self.end += got,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if waited {
+                        return Ok(Received::Nothing);
+                    }
+                    let wanted = Readiness { read: true, write: false };
+                    let ready = wait_ready(self.stream.as_fd(), wanted, Some(wait)).map_err(|error| self.lost(error))?;
+                    waited = !ready.read;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.lost(error)),
+            }
+        };
+        let body = self.begin + FRAME_BYTES;
+        self.begin = body + frame.body_bytes as usize;
+        let body = &self.buffer[body..self.begin];
+        if frame.kind == FrameKind::Refused {
+            let why = String::from_utf8_lossy(body).into_owned();
+            return Err(TransportError::Refused { address: self.address.clone(), why });
+        }
+        Ok(Received::Frame(frame, body))
+    }
+
+    fn acknowledge(&mut self, sequence: u64) -> Result<(), TransportError> {
+        let frame = Frame { sequence, ..Frame::control(FrameKind::Acknowledge, 0) };
+        self.write(&frame.emit())
+    }
+}
