@@ -2,6 +2,7 @@
 //!
 //! - [`convert`]: digitizer samples (u16) to floating point: cast, scale, Q-format, with decimation.
 //! - [`stream`]: the physical limit of such a kernel: the same bytes read and written, with no arithmetic.
+//! - [`prefetch`]: bytes that will be read soon, in an order that no hardware foresees.
 //!
 //! Kernels take slices and return nothing; they allocate nothing, read no clock and never print. Begin with
 //! [`convert::Converter`].
@@ -11,8 +12,10 @@
     reason = "vector loads and stores are intrinsics on raw pointers; bounds are checked once per call"
 )]
 
+mod ahead;
 pub mod convert;
 pub mod isa;
 pub mod stream;
 
+pub use ahead::prefetch;
 pub use isa::{Isa, Store};

@@ -35,6 +35,11 @@ pub trait Port: Send {
         words::state(self.consumer())
     }
 
+    /// The monotonic clock at the card's start.
+    fn start_ns(&self) -> u64 {
+        words::start_ns(self.consumer())
+    }
+
     /// Says that the reader is ready.
     fn go(&self) {
         words::say_go(self.consumer());

@@ -419,7 +419,7 @@ impl Default for Reader {
             mode: ReaderMode::Buffered,
             poll: Nanos(100_000),
             completion: Completion::Poll,
-            page: Bytes(128 << 10),
+            page: Bytes(256 << 10),
             pages: 64,
             timeout: Nanos(1_000_000),
             l0id_check: false,

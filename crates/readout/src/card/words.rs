@@ -160,6 +160,11 @@ pub(crate) fn state(ring: &impl Words) -> State {
     }
 }
 
+/// The monotonic clock at the start.
+pub(crate) fn start_ns(ring: &impl Words) -> u64 {
+    ring.get(START_NS)
+}
+
 /// The reader says that it is ready: the card may start.
 pub(crate) fn say_go(ring: &impl Words) {
     ring.word(GO).store(1, Ordering::Release);

@@ -28,6 +28,12 @@ impl Subchunk {
         if self.narrow { self.word >> 10 == 3 << 3 } else { self.word >> 25 == 3 << 4 }
     }
 
+    /// Its length, where it is plain.
+    #[inline]
+    fn plain_length(&self) -> usize {
+        (self.word & if self.narrow { 0x3FF } else { 0xFFFF }) as usize
+    }
+
     /// The payload's place in the block; empty where there is none.
     #[inline]
     pub fn range(&self) -> core::ops::Range<usize> {
@@ -71,11 +77,15 @@ fn walk<const TRAILER: usize>(block: &[u8], room: &mut [Subchunk]) -> Result<usi
     while end > HEADER_BYTES {
         let at = end - TRAILER;
         let word = match TRAILER {
-            4 => u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]),
-            _ => u32::from(u16::from_le_bytes([block[at], block[at + 1]])),
+            // One load: by single bytes it is four.
+            4 => u32::from_le_bytes(block[at..end].try_into().expect("four bytes")),
+            _ => u32::from(u16::from_le_bytes(block[at..end].try_into().expect("two bytes"))),
         };
+        // By far the most are whole chunks with nothing wrong.
+        let plain = if TRAILER == 4 { word >> 25 == 3 << 4 } else { word >> 10 == 3 << 3 };
         let trailer = Trailer::of_word(word, width);
         let extent = match trailer.kind {
+            _ if plain => usize::from(trailer.length).next_multiple_of(TRAILER),
             Kind::Null | Kind::OutOfBand => 0,
             Kind::Undefined => return Err(BlockError::Undefined { at }),
             // A timeout's bytes are skipped even where they are no data.
@@ -177,7 +187,18 @@ impl Reassembler {
     }
 
     /// Takes the subchunks of the E-link's next block.
+    #[inline]
     pub fn block(&mut self, header: Header, subchunks: &[Subchunk], mut on_part: impl FnMut(Part)) {
+        self.begin(header);
+        for (index, subchunk) in subchunks.iter().enumerate() {
+            if let Some(part) = self.part(subchunk, index == 0) {
+                on_part(part);
+            }
+        }
+    }
+
+    /// The next block begins; its subchunks follow one by one.
+    pub fn begin(&mut self, header: Header) {
         self.counts.blocks += 1;
         let missing = self.next_sequence.map_or(0, |next| header.sequence.wrapping_sub(next) & 0x1F);
         if missing > 0 {
@@ -185,27 +206,29 @@ impl Reassembler {
             self.gap();
         }
         self.next_sequence = Some((header.sequence + 1) & 0x1F);
-        let (mut plain, mut plain_bytes) = (0, 0);
-        for (index, subchunk) in subchunks.iter().enumerate() {
-            let trailer = subchunk.trailer();
-            if subchunk.is_plain() && !self.open {
-                plain += 1;
-                plain_bytes += u64::from(trailer.length);
-                self.after_gap = false;
-                let (begin, length) = (usize::from(subchunk.begin), usize::from(trailer.length));
-                on_part(Part { begins: true, ends: true, begin, length, flags: Flags::default() });
-                continue;
-            }
-            self.counts.subchunks[trailer.kind as usize] += 1;
-            if let Some((begins, ends)) = self.role(trailer, index == 0) {
-                self.book(trailer);
-                let range = subchunk.range();
-                on_part(Part { begins, ends, begin: range.start, length: range.len(), flags: trailer.flags });
-            }
+    }
+
+    /// The next subchunk of the block; none where it carries no data of a chunk.
+    #[inline]
+    pub fn part(&mut self, subchunk: &Subchunk, first_of_block: bool) -> Option<Part> {
+        if subchunk.is_plain() && !self.open {
+            let (begin, length) = (usize::from(subchunk.begin), subchunk.plain_length());
+            self.counts.subchunks[Kind::Both as usize] += 1;
+            self.counts.chunks += 1;
+            self.counts.payload_bytes += length as u64;
+            self.after_gap = false;
+            return Some(Part { begins: true, ends: true, begin, length, flags: Flags::default() });
         }
-        self.counts.subchunks[Kind::Both as usize] += plain;
-        self.counts.chunks += plain;
-        self.counts.payload_bytes += plain_bytes;
+        self.part_of_any(subchunk, first_of_block)
+    }
+
+    fn part_of_any(&mut self, subchunk: &Subchunk, first_of_block: bool) -> Option<Part> {
+        let trailer = subchunk.trailer();
+        self.counts.subchunks[trailer.kind as usize] += 1;
+        let (begins, ends) = self.role(trailer, first_of_block)?;
+        self.book(trailer);
+        let range = subchunk.range();
+        Some(Part { begins, ends, begin: range.start, length: range.len(), flags: trailer.flags })
     }
 
     /// Whether it begins and ends a chunk; none for what carries no data, or has no beginning.
