@@ -23,6 +23,10 @@ use crate::transport::{Inlet, Received, Subscription, Transport, TransportError}
 
 /// Pages after which they are acknowledged.
 const ACKNOWLEDGE_EACH: u64 = 8;
+/// Data flows when some came within this time.
+const FLOWS_NS: u64 = 1_000_000;
+/// Sleep of a receiver that has nothing to do while data flows.
+const NAP_NS: u64 = 15_000;
 /// A lost publisher is asked again after this time.
 const RETRY_NS: u64 = 200_000_000;
 
@@ -211,6 +215,7 @@ impl Receiver {
 
     /// Receives until every publisher has ended, or it is told to stop, or a lost one stays away for so long.
     pub fn run(&mut self, stop: &AtomicBool, patience: Duration, mut each: impl FnMut(&mut Receiver)) -> Report {
+        daqmeter_sys::wait::without_timer_slack();
         let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let mut told_ns = monotonic_ns();
         let mut heard_ns = told_ns;
@@ -237,8 +242,10 @@ impl Receiver {
         let alone = self.sources.len() == 1;
         let mut worked = false;
         for at in 0..self.sources.len() {
-            // With several publishers none may be waited for.
-            let wait = if alone { Duration::from_millis(50) } else { Duration::ZERO };
+            // With several publishers none may be waited for; while data flows, a short sleep is cheaper for the sender than
+            // being woken by each of its pages.
+            let flows = now_ns.saturating_sub(self.last_ns) < FLOWS_NS;
+            let wait = if alone && !flows { Duration::from_millis(50) } else { Duration::ZERO };
             match self.take(at, wait, now_ns) {
                 Ok(came) => worked |= came,
                 Err(error) => {
@@ -250,8 +257,8 @@ impl Receiver {
                 }
             }
         }
-        if !worked && !alone {
-            sleep_until(monotonic_ns() + 50_000);
+        if !worked && (!alone || now_ns.saturating_sub(self.last_ns) < FLOWS_NS) {
+            sleep_until(monotonic_ns() + NAP_NS);
         }
         worked
     }
