@@ -27,10 +27,12 @@ use crate::transport::{Outlet, OutletEvent, Sent, Subscription};
 
 /// Blocks after which the ring gets its bytes back and pages are sent.
 const BATCH_BYTES: usize = 64 << 10;
-/// Subscribers are looked after so often, at the least.
+/// Subscribers that owe acknowledgements are looked after so often.
 const SERVICE_NS: u64 = 1_000_000;
+/// And those that do not, and new ones.
+const IDLE_SERVICE_NS: u64 = 20_000_000;
 /// A reader that waits for an interrupt looks after subscribers so often.
-const INTERRUPT_SERVICE: Duration = Duration::from_millis(20);
+const INTERRUPT_SERVICE: Duration = Duration::from_millis(50);
 
 /// Blocks are walked from their ends, which no hardware foresees: they are fetched so many ahead.
 const PREFETCH_BLOCKS: usize = 2;
@@ -377,7 +379,7 @@ impl ToHost {
     pub fn turn(&mut self) -> bool {
         let now_ns = monotonic_ns();
         self.port.refresh();
-        if now_ns >= self.serviced_ns + SERVICE_NS {
+        if now_ns >= self.serviced_ns + IDLE_SERVICE_NS || now_ns >= self.serviced_ns + SERVICE_NS && self.is_owed() {
             self.serviced_ns = now_ns;
             self.serve(now_ns);
         }
@@ -433,6 +435,11 @@ impl ToHost {
         let account = self.conclude();
         each(self);
         account
+    }
+
+    /// Whether a subscriber has pages that it has not acknowledged.
+    fn is_owed(&self) -> bool {
+        self.dests.iter().flatten().any(|dest| !dest.pending.is_empty() || !dest.queue.is_empty())
     }
 
     /// How long a sleep may be: open pages must go in time.

@@ -1,0 +1,56 @@
+//! Blocks as files: what a card would write into its rings, without waiting for it.
+
+use std::io;
+
+use crate::card::{Card, State};
+use crate::scenario::{Scenario, ScenarioError};
+
+/// Why blocks could not be recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The scenario.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// Writing.
+    #[error("cannot write: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Carries a card through so many triggers, in time that is only counted, and hands over the bytes of its rings: the channel's
+/// place, then whole blocks. Nothing is stopped by BUSY, because the rings are emptied in time.
+///
+/// # Errors
+/// When the scenario cannot be, or the closure fails.
+pub fn record(
+    scenario: &Scenario,
+    triggers: u64,
+    mut out: impl FnMut(usize, &[u8]) -> io::Result<()>,
+) -> Result<(), RecordError> {
+    let (mut card, mut rings) = Card::new(scenario)?;
+    card.source().end_after(triggers);
+    card.start(0);
+    // Steps that fill a small part of the ring, which stays in the cache.
+    let per_trigger: usize = scenario.elinks(0, 0).iter().map(|elink| elink.payload_bytes + 8).sum();
+    let step = (card.scenario().card.ring.0.min(512 << 10) / 4 / per_trigger.max(1)).max(1);
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time, rounded")]
+    let step_ns = ((step as f64 * card.source().period_ns()) as u64).max(1);
+    let mut now_ns = 0;
+    loop {
+        let finished = card.state() == State::Finished;
+        for (at, ring) in rings.iter_mut().enumerate() {
+            let spans = ring.spans(0);
+            let bytes: usize = spans.iter().map(|span| span.len()).sum();
+            for span in spans {
+                if !span.is_empty() {
+                    out(at, span)?;
+                }
+            }
+            ring.release(bytes);
+        }
+        if finished {
+            return Ok(());
+        }
+        now_ns += step_ns;
+        card.advance(now_ns);
+    }
+}

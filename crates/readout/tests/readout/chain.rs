@@ -1,0 +1,209 @@
+//! Card, reader and receiver over loopback: every trigger is found again, whatever goes wrong.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use daqmeter_readout::chain::{self, Done, Placement};
+use daqmeter_readout::receive::Receiver;
+use daqmeter_readout::scenario::Publish;
+use daqmeter_readout::transport;
+use daqmeter_readout::{Card, Scenario};
+
+fn run(text: &str, triggers: u64) -> Done {
+    let scenario = Scenario::parse(text, "test").unwrap();
+    let stop = AtomicBool::new(false);
+    let done = chain::run(&scenario, &Placement::default(), Duration::from_secs(60), Some(triggers), &stop).unwrap();
+    assert_eq!(done.issued(), triggers);
+    for (tag, ledger) in &done.ledgers {
+        assert!(ledger.closes(), "{text}: {tag:#x}: {ledger}");
+    }
+    done
+}
+
+fn losses(done: &Done, reason: &str) -> u64 {
+    done.ledger().losses[reason]
+}
+
+const SMALL: &str = "[trigger]\nrate = \"200kHz\"\n[card]\nring = \"8MiB\"\n";
+
+#[test]
+fn nothing_is_lost_in_either_mode() {
+    for mode in ["buffered", "zero-copy"] {
+        for card in ["", "ttc = true\n", "mode = \"full\"\npayload = \"3000B\"\nlinks = 2\n"] {
+            let done = run(&format!("{SMALL}{card}[reader]\nmode = \"{mode}\"\nl0id_check = true\n"), 10_000);
+            let (report, _) = &done.receivers[0];
+            assert_eq!((done.lost(), report.faults(), report.bad_pages), (0, Default::default(), 0), "{mode} {card}");
+            assert_eq!(done.readers[0].stats.jumps, 0);
+            assert!(report.latency_ns.count() > 0 && report.latency_ns.max() < 5_000_000_000);
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_wakes_the_reader() {
+    let done = run(&format!("{SMALL}[reader]\ncompletion = \"interrupt\"\n"), 5000);
+    assert_eq!(done.lost(), 0);
+}
+
+#[test]
+fn several_channels_go_to_one_receiver() {
+    let text = "[trigger]\nrate = \"100kHz\"\n[card]\ndevices = 2\nchannels = 2\nlinks = 1\nring = \"2MiB\"\n";
+    let scenario = Scenario::parse(text, "test").unwrap();
+    let placement = Placement { receivers: 1, ..Placement::default() };
+    let stop = AtomicBool::new(false);
+    let done = chain::run(&scenario, &placement, Duration::from_secs(60), Some(5000), &stop).unwrap();
+    assert_eq!((done.readers.len(), done.receivers.len(), done.ledgers.len()), (4, 1, 32));
+    assert!(done.closes() && done.lost() == 0);
+}
+
+#[test]
+fn each_injected_fault_is_booked_where_it_belongs() {
+    for (kind, every, reason) in [
+        ("lost-block", 7, "injected faults"),
+        ("corrupted-trailer", 9, "injected faults"),
+        ("corrupted-magic", 9, "injected faults"),
+        ("swapped-blocks", 11, "injected faults"),
+        ("truncated", 100, "FIFO truncation"),
+        ("error", 100, "flagged error or CRC"),
+        ("crc", 100, "flagged error or CRC"),
+    ] {
+        for card in ["links = 1\n", "mode = \"full\"\npayload = \"700B\"\nlinks = 1\n"] {
+            for mode in ["buffered", "zero-copy"] {
+                // Blocks of a page that cannot be read reach the receiver in zero-copy mode too.
+                let text = format!(
+                    "{SMALL}{card}[reader]\nmode = \"{mode}\"\n[[fault]]\nkind = \"{kind}\"\nevery = {every}\n"
+                );
+                let done = run(&text, 4000);
+                assert!(losses(&done, reason) > 0, "{kind} {mode}: {}", done.ledger());
+                assert_eq!(done.lost(), losses(&done, reason), "{kind} {mode}: {}", done.ledger());
+            }
+        }
+    }
+}
+
+#[test]
+fn repeated_blocks_are_known_markers_and_busy_flags_cost_nothing() {
+    for kind in ["duplicated-block", "busy", "out-of-band"] {
+        let done = run(&format!("{SMALL}links = 1\n[[fault]]\nkind = \"{kind}\"\nevery = 5\n"), 4000);
+        assert_eq!(done.lost(), 0, "{kind}");
+        assert_eq!(done.readers[0].stats.duplicates > 0, kind == "duplicated-block");
+    }
+}
+
+#[test]
+fn a_faster_card_than_reader_makes_dead_time_and_no_other_loss() {
+    // One page per millisecond at the most: far below what the card makes.
+    let text = "[trigger]\nrate = \"2MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\n[reader]\npage = \"4KiB\"\npages = 2\npoll = \"20ms\"\n";
+    let done = run(text, 100_000);
+    assert!(done.dead_share() > 0.1, "{}", done.dead_share());
+    assert_eq!(done.lost(), losses(&done, "stopped by BUSY-by-DMA"));
+    assert!(done.peak_bytes() > 700_000);
+}
+
+/// A publisher with a card that goes on until it is told, receivers that come and go.
+struct Publisher {
+    publish: Publish,
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<(daqmeter_readout::tohost::FinalAccount, Vec<String>)>,
+}
+
+fn publisher(text: &str, triggers: u64) -> Publisher {
+    let scenario = Scenario::parse(text, "test").unwrap();
+    let (mut card, mut consumers) = Card::new(&scenario).unwrap();
+    card.source().end_after(triggers);
+    let scenario = card.scenario().clone();
+    let card = Arc::new(Mutex::new(card));
+    let (mut reader, _) = chain::reader(&scenario, &card, consumers.remove(0), 0, &scenario.publish).unwrap();
+    let publish = Publish { address: reader.address(), ..scenario.publish.clone() };
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = stop.clone();
+    let thread = std::thread::spawn(move || {
+        let mut notes = Vec::new();
+        let account = reader.run(&asked, true, |reader| notes.extend(reader.take_notes()));
+        (account, notes)
+    });
+    Publisher { publish, stop, thread }
+}
+
+fn receiver(publish: &Publish, tags: &[u64]) -> Receiver {
+    Receiver::connect(transport::named("tcp").unwrap(), &[(publish.clone(), tags.to_vec())]).unwrap()
+}
+
+#[test]
+fn a_killed_receiver_s_pages_are_booked_to_the_network_and_the_next_one_goes_on() {
+    let publisher = publisher("[trigger]\nrate = \"50kHz\"\n[card]\nlinks = 1\nring = \"8MiB\"\n", 20_000);
+    let mut first = receiver(&publisher.publish, &[]);
+    let enough = AtomicBool::new(false);
+    first.run(&enough, Duration::from_secs(5), |receiver| {
+        enough.store(receiver.report().chunks() > 1000, Ordering::Relaxed);
+    });
+    drop(first);
+    let mut second = receiver(&publisher.publish, &[]);
+    let report = second.run(&AtomicBool::new(false), Duration::from_secs(5), |_| {});
+    assert!(report.chunks() > 0);
+    let (account, notes) = publisher.thread.join().unwrap();
+    for (tag, ledger) in account.ledgers() {
+        assert!(ledger.closes(), "{tag:#x}: {ledger}");
+        assert!(ledger.delivered > 0);
+    }
+    assert!(notes.iter().any(|note| note.contains("subscriber lost")), "{notes:?}");
+}
+
+#[test]
+fn two_receivers_share_the_e_links_and_one_of_nothing_known_is_refused() {
+    let publisher = publisher("[trigger]\nrate = \"100kHz\"\n[card]\nlinks = 2\nring = \"8MiB\"\n", 10_000);
+    let scenario = Scenario::parse("[card]\nlinks = 2\n", "").unwrap();
+    let tags: Vec<u64> = scenario.elinks(0, 0).iter().map(|elink| elink.tag).collect();
+    let mut stranger = receiver(&publisher.publish, &[5]);
+    let mut said = Vec::new();
+    stranger.run(&AtomicBool::new(false), Duration::ZERO, |receiver| said.extend(receiver.take_notes()));
+    assert!(said.iter().any(|note| note.contains("no E-link 0x5 is published here")), "{said:?}");
+    let mut halves: Vec<Receiver> = tags.chunks(8).map(|half| receiver(&publisher.publish, half)).collect();
+    let mut other = halves.pop().unwrap();
+    let thread = std::thread::spawn(move || other.run(&AtomicBool::new(false), Duration::from_secs(5), |_| {}));
+    let one = halves[0].run(&AtomicBool::new(false), Duration::from_secs(5), |_| {});
+    let two = thread.join().unwrap();
+    assert_eq!((one.streams.len(), two.streams.len(), one.chunks(), two.chunks()), (8, 8, 80_000, 80_000));
+    assert!(one.ledgers().iter().chain(&two.ledgers()).all(|(_, ledger)| ledger.closes()));
+    publisher.stop.store(true, Ordering::Relaxed);
+    publisher.thread.join().unwrap();
+}
+
+#[test]
+fn a_slow_receiver_s_pages_are_dropped_where_the_scenario_says_so() {
+    let text = "[trigger]\nrate = \"300kHz\"\n[card]\nmode = \"full\"\nlinks = 1\npayload = \"4000B\"\nring = \"8MiB\"\n\
+                [reader]\non_slow = \"drop\"\npages = 2\npage = \"64KiB\"\n";
+    let publisher = publisher(text, 30_000);
+    let mut slow = receiver(&publisher.publish, &[]);
+    slow.dawdle = Duration::from_millis(1);
+    let report = slow.run(&AtomicBool::new(false), Duration::from_secs(5), |_| {});
+    let (account, _) = publisher.thread.join().unwrap();
+    let (_, ledger) = &account.ledgers()[0];
+    assert!(ledger.closes(), "{ledger}");
+    assert_eq!(ledger.losses["stopped by BUSY-by-DMA"], 0);
+    assert_eq!(ledger.losses["dropped by reader"] + report.chunks(), 30_000);
+}
+
+#[test]
+fn ports_that_are_taken_and_publishers_that_are_none_are_said() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let text = format!("[publish]\naddress = \"{address}\"\n");
+    let scenario = Scenario::parse(&text, "test").unwrap();
+    let stop = AtomicBool::new(false);
+    let error = chain::run(&scenario, &Placement::default(), Duration::from_millis(1), None, &stop).unwrap_err();
+    assert!(error.to_string().contains("cannot listen on"), "{error}");
+    let answers = std::thread::spawn(move || {
+        use std::io::Write;
+        taken.accept().unwrap().0.write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n").unwrap();
+    });
+    let publish = Publish { address, ..Publish::default() };
+    let error = Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])]).err().unwrap().to_string();
+    assert!(error.contains("does not begin a frame"), "{error}");
+    answers.join().unwrap();
+    let placement = Placement { reader_cpus: vec![1000], ..Placement::default() };
+    let scenario = Scenario::parse("[card]\nring = \"2MiB\"\nlinks = 1\n", "test").unwrap();
+    let error = chain::run(&scenario, &placement, Duration::from_millis(1), None, &stop).unwrap_err().to_string();
+    assert!(error.contains("CPU 1000"), "{error}");
+}

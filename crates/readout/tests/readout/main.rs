@@ -1,0 +1,6 @@
+//! The chain without hardware: the card by itself in time that is only counted, and with readers and receivers over loopback.
+
+#![allow(clippy::unwrap_used, reason = "tests stop at the first surprise")]
+
+mod card;
+mod chain;
