@@ -222,31 +222,33 @@ impl Checker {
                 at += size;
                 continue;
             }
-            // The next block where one should be: only this one's start is bad. Else bytes are missing: look for the next start.
-            let next_good = left.get(size + 2..size + 4).is_none_or(|magic| magic == format.magic.to_le_bytes());
-            if next_good {
-                // Not yet known while nothing follows: more bytes may come.
-                if left.len() < size + HEADER_BYTES && !last {
-                    return Ok(at);
+            // Whole blocks until the next start: their starts are bad. Else bytes are missing or added.
+            let skip = match next_start(left, format, last) {
+                Next::At(skip) => skip,
+                Next::Unknown if left.len() < MOST_LOOK_AHEAD => return Ok(at),
+                Next::Unknown | Next::None => left.len(),
+            };
+            if skip.is_multiple_of(size) {
+                for block in left[..skip].chunks_exact(size) {
+                    let head = *block.first_chunk::<HEADER_BYTES>().expect("a block has a header");
+                    self.bad_start(head);
                 }
-                self.fault("bad block start", || format!("{:#010x}", u32::from_le_bytes(*head)));
-                if let Some(elink) = self.elinks.get_mut(&header.elink.number()) {
-                    elink.reassembler.bad_block();
-                }
-                self.blocks += 1;
-                self.position += size as u64;
-                at += size;
-                continue;
+            } else {
+                self.fault("bytes of no block", || format!("{skip} bytes skipped"));
+                self.skipped_bytes += skip as u64;
+                self.position += skip as u64;
             }
-            if left.len() < 2 * size + HEADER_BYTES && !last {
-                return Ok(at);
-            }
-            let skip = next_start(left, format).unwrap_or(left.len());
-            self.fault("bytes of no block", || format!("{skip} bytes skipped"));
-            self.skipped_bytes += skip as u64;
-            self.position += skip as u64;
             at += skip;
         }
+    }
+
+    fn bad_start(&mut self, head: [u8; HEADER_BYTES]) {
+        self.fault("bad block start", || format!("{:#010x}", u32::from_le_bytes(head)));
+        if let Some(elink) = self.elinks.get_mut(&Header::parse(head).elink.number()) {
+            elink.reassembler.bad_block();
+        }
+        self.blocks += 1;
+        self.position += self.block_bytes() as u64;
     }
 
     fn recognise(&mut self, header: Header, head: [u8; HEADER_BYTES]) -> Result<Format, CheckError> {
@@ -356,11 +358,30 @@ impl Checker {
     }
 }
 
+/// Bytes without any block start that are kept while one is looked for.
+const MOST_LOOK_AHEAD: usize = 16 << 20;
+
+enum Next {
+    At(usize),
+    /// More bytes are needed to say.
+    Unknown,
+    None,
+}
+
 /// The next place where a block begins and another follows, or the bytes end.
-fn next_start(bytes: &[u8], format: Format) -> Option<usize> {
+fn next_start(bytes: &[u8], format: Format, last: bool) -> Next {
     let magic = format.magic.to_le_bytes();
     let starts = |at: usize| bytes.get(at + 2..at + 4) == Some(&magic[..]);
-    (1..bytes.len()).find(|&at| starts(at) && (at + format.block_bytes >= bytes.len() || starts(at + format.block_bytes)))
+    for at in (1..bytes.len()).filter(|at| starts(*at)) {
+        let follower = at + format.block_bytes;
+        if follower + HEADER_BYTES > bytes.len() {
+            return if last { Next::At(at) } else { Next::Unknown };
+        }
+        if starts(follower) {
+            return Next::At(at);
+        }
+    }
+    if last { Next::None } else { Next::Unknown }
 }
 
 impl ElinkCheck {
@@ -549,7 +570,7 @@ mod tests {
         assert!(lost.messages[0].contains("expected 2, seen 3"), "{:?}", lost.messages);
         let missing = faults(&|bytes| drop(bytes.drain(20_000..20_100)));
         assert_eq!((missing.faults["bytes of no block"], missing.faults["sequence mismatch"]), (1, 1), "{missing:?}");
-        let payload = faults(&|bytes| bytes[20 * 1024 + 20] ^= 1);
+        let payload = faults(&|bytes| bytes[20] ^= 1);
         assert_eq!(payload.faults["wrong payload"], 1);
         let short = faults(&|bytes| bytes.truncate(20 * 1024 + 5));
         assert_eq!((short.faults["cut off"], short.skipped_bytes), (1, 5));
@@ -558,7 +579,7 @@ mod tests {
     #[test]
     fn levels_leave_out_what_is_above_them() {
         let mut bytes = file(500, "");
-        bytes[20 * 1024 + 20] ^= 1;
+        bytes[20] ^= 1;
         bytes.drain(21 * 1024..22 * 1024);
         let at = |level| check(&bytes[..], &Options { level, ..Options::default() }).unwrap().faults;
         assert!(at(0).is_empty());

@@ -152,7 +152,7 @@ fn busy_by_dma_is_asserted_at_the_mark_and_released_above_the_other() {
         rings[0].release(512 << 10);
         card.advance(now_ns + 2 * MS);
         assert_eq!(card.line().asserted(), Some(Cause::Dma), "{blocks}");
-        rings[0].release(520 << 10);
+        rings[0].release(540 << 10);
         card.advance(now_ns + 3 * MS);
         let line = card.line();
         assert_eq!((line.asserted(), line.is_latched(Cause::Dma)), (None, true), "{blocks}");
