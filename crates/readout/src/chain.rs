@@ -9,7 +9,7 @@ use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::{affinity, cpu_time};
 
 use crate::accounts::{Dead, ledger};
-use crate::card::{Card, channel_ids};
+use crate::card::{Card, State, channel_ids};
 use crate::port::InlinePort;
 use crate::receive::{Receiver, Report};
 use crate::scenario::{Publish, Scenario, ScenarioError};
@@ -67,6 +67,8 @@ pub struct ReaderDone {
     pub dead: [Dead; 3],
     /// Time from start to end as the card saw it.
     pub card_ns: u64,
+    /// Bytes in the ring, every 10 ms or so while triggers came: the card's time, the bytes.
+    pub filling: Vec<(u64, u64)>,
 }
 
 /// What came of a run.
@@ -258,7 +260,7 @@ pub fn run(
 }
 
 /// The card's and the readers' counts with what the receivers had.
-fn joined(readers: &[ReaderDone], receivers: &[(Report, Load)]) -> Vec<(u64, Ledger)> {
+pub fn joined(readers: &[ReaderDone], receivers: &[(Report, Load)]) -> Vec<(u64, Ledger)> {
     let mut ledgers = Vec::new();
     for reader in readers {
         for (at, counts) in reader.account.card.elinks.iter().zip(&reader.account.readers) {
@@ -282,16 +284,26 @@ fn read(
         failed.store(true, Ordering::Relaxed);
         return Err(error);
     }
+    Ok(read_here(&mut reader, cpu, quit))
+}
+
+/// Runs a reader in this thread to its end.
+pub fn read_here(reader: &mut ToHost, cpu: Option<u32>, quit: &(impl Fn() -> bool + Sync)) -> ReaderDone {
     let stop = AtomicBool::new(false);
+    let mut filling = Vec::with_capacity(1 << 14);
     let (account, load) = loaded(cpu, || {
-        reader.run(&stop, true, |_| {
+        reader.run(&stop, true, |reader| {
+            let (state, start_ns) = reader.card_clock();
+            if state == State::Running && filling.len() < filling.capacity() {
+                filling.push((monotonic_ns().saturating_sub(start_ns), reader.filled_bytes() as u64));
+            }
             if quit() {
                 stop.store(true, Ordering::Relaxed);
             }
         })
     });
     let view = reader.card();
-    Ok(ReaderDone {
+    ReaderDone {
         stats: reader.stats(),
         account,
         load,
@@ -299,10 +311,15 @@ fn read(
         ring_bytes: reader.ring_bytes(),
         dead: view.dead,
         card_ns: view.now_ns,
-    })
+        filling,
+    }
 }
 
-fn receive(
+/// Connects a receiver and runs it in this thread to the end of its publishers.
+///
+/// # Errors
+/// When it cannot be pinned or connected; then the flag is set, too.
+pub fn receive(
     transport: &str,
     publishers: &[(Publish, Vec<u64>)],
     cpu: Option<u32>,

@@ -20,6 +20,8 @@ pub mod port;
 pub mod receive;
 pub mod recording;
 pub mod scenario;
+pub mod search;
+pub mod simulate;
 pub mod source;
 pub mod tohost;
 pub mod transport;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::card::{Card, State};
+use crate::card::{Card, ChannelId, State, channel_ids};
 use crate::scenario::{Scenario, ScenarioError};
 
 /// Why blocks could not be recorded.
@@ -16,6 +16,9 @@ pub enum RecordError {
     Io(#[from] io::Error),
 }
 
+/// A ring that a recording needs.
+const SMALL_RING_BYTES: usize = 1 << 20;
+
 /// Carries a card through so many triggers, in time that is only counted, and hands over the bytes of its rings: the channel's
 /// place, then whole blocks. Nothing is stopped by BUSY, because the rings are emptied in time.
 ///
@@ -24,14 +27,33 @@ pub enum RecordError {
 pub fn record(
     scenario: &Scenario,
     triggers: u64,
+    out: impl FnMut(usize, &[u8]) -> io::Result<()>,
+) -> Result<(), RecordError> {
+    record_channels(scenario, &channel_ids(scenario), triggers, out)
+}
+
+/// The same with some of the channels.
+///
+/// # Errors
+/// As [`record`].
+pub fn record_channels(
+    scenario: &Scenario,
+    ids: &[ChannelId],
+    triggers: u64,
     mut out: impl FnMut(usize, &[u8]) -> io::Result<()>,
 ) -> Result<(), RecordError> {
-    let (mut card, mut rings) = Card::new(scenario)?;
+    let mut scenario = scenario.clone();
+    if scenario.card.ring.0 > SMALL_RING_BYTES && Card::fits(&scenario, SMALL_RING_BYTES) {
+        // What comes out is the same, and a small ring stays in the cache.
+        scenario.card.ring.0 = SMALL_RING_BYTES;
+        (scenario.card.pointer_gap, scenario.busy) = (None, Default::default());
+    }
+    let (mut card, mut rings) = Card::of_channels(&scenario, ids)?;
     card.source().end_after(triggers);
     card.start(0);
     // Steps that fill a small part of the ring, which stays in the cache.
     let per_trigger: usize = scenario.elinks(0, 0).iter().map(|elink| elink.payload_bytes + 8).sum();
-    let step = (card.scenario().card.ring.0.min(512 << 10) / 4 / per_trigger.max(1)).max(1);
+    let step = (card.scenario().card.ring.0 / 4 / per_trigger.max(1)).max(1);
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time, rounded")]
     let step_ns = ((step as f64 * card.source().period_ns()) as u64).max(1);
     let mut now_ns = 0;

@@ -31,6 +31,8 @@ const BATCH_BYTES: usize = 64 << 10;
 const SERVICE_NS: u64 = 1_000_000;
 /// And those that do not, and new ones.
 const IDLE_SERVICE_NS: u64 = 20_000_000;
+/// Who runs a reader is called so often.
+const EACH_NS: u64 = 10_000_000;
 /// A reader that waits for an interrupt looks after subscribers so often.
 const INTERRUPT_SERVICE: Duration = Duration::from_millis(50);
 
@@ -355,6 +357,11 @@ impl ToHost {
         self.port.view()
     }
 
+    /// What the card is doing, and the clock at its start.
+    pub fn card_clock(&self) -> (State, u64) {
+        (self.port.state(), self.port.start_ns())
+    }
+
     /// Bytes in the ring now.
     pub fn filled_bytes(&self) -> usize {
         self.port.consumer().filled()
@@ -402,7 +409,7 @@ impl ToHost {
         worked
     }
 
-    /// Reads until the card has finished and all is delivered, or it is told to stop. `each` is called now and then.
+    /// Reads until the card has finished and all is delivered, or it is told to stop. `each` is called every 10 ms or so.
     ///
     /// Waits for subscribers of everything first where `wait` says so.
     pub fn run(&mut self, stop: &AtomicBool, wait: bool, mut each: impl FnMut(&mut ToHost)) -> FinalAccount {
@@ -416,7 +423,7 @@ impl ToHost {
             }
             let begin_ns = monotonic_ns();
             let worked = self.turn();
-            if begin_ns >= told_ns + 100_000_000 {
+            if begin_ns >= told_ns + EACH_NS {
                 told_ns = begin_ns;
                 each(self);
             }

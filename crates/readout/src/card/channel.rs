@@ -200,6 +200,7 @@ impl Dma {
 /// A channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
+    pub(crate) id: super::ChannelId,
     pub(crate) dma: Dma,
     pub(crate) filler: Filler,
     /// BUSY causes of this channel.

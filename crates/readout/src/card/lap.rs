@@ -64,6 +64,11 @@ impl Lap {
         Ok(Lap::of_triggers(scenario, device, channel, low * EVENTS))
     }
 
+    /// Whether the shortest lap fits.
+    pub(crate) fn fits(scenario: &Scenario, ring_bytes: usize) -> bool {
+        Lap::blocks(scenario, 0, 0, EVENTS).0 * scenario.card.block.0 <= ring_bytes
+    }
+
     /// Blocks that a lap of so many triggers has, by arithmetic.
     fn blocks(scenario: &Scenario, device: u16, channel: u16, triggers: u64) -> (usize, usize) {
         let format = scenario.format().expect("the scenario was checked");

@@ -64,12 +64,22 @@ impl Card {
     /// # Errors
     /// When the scenario asks for what cannot be: memory, gaps, files.
     pub fn new(scenario: &Scenario) -> Result<(Card, Vec<Consumer>), ScenarioError> {
+        Card::of_channels(scenario, &channel_ids(scenario))
+    }
+
+    /// A card of which only some channels are there.
+    ///
+    /// # Errors
+    /// As [`Card::new`].
+    pub fn of_channels(scenario: &Scenario, ids: &[ChannelId]) -> Result<(Card, Vec<Consumer>), ScenarioError> {
         scenario.check()?;
         let mut scenario = scenario.clone();
+        // Channel 0 of a device has the trigger system's E-link; without it there is none.
+        scenario.card.ttc &= ids.iter().any(|id| id.channel == 0);
         let mut channels = Vec::new();
         let mut consumers = Vec::new();
         let wanted_ring = scenario.card.ring;
-        for id in channel_ids(&scenario) {
+        for &id in ids {
             scenario.card.ring = wanted_ring;
             let (channel, consumer) = Card::channel(&mut scenario, id)?;
             channels.push(channel);
@@ -98,6 +108,14 @@ impl Card {
         };
         card.publish();
         Ok((card, consumers))
+    }
+
+    /// Whether a ring of that size holds what the scenario needs at once.
+    pub fn fits(scenario: &Scenario, ring_bytes: usize) -> bool {
+        let card = &scenario.card;
+        let of = |spec: &crate::scenario::ElinkSpec| 4 * (spec.payload_bytes + card.block.0);
+        let enough: usize = scenario.elinks(0, 0).iter().map(of).sum();
+        ring_bytes > enough + 2 * card.fifo.0.min(1 << 16) && (!scenario.replays() || Lap::fits(scenario, ring_bytes / 2))
     }
 
     fn channel(scenario: &mut Scenario, id: ChannelId) -> Result<(Channel, Consumer), ScenarioError> {
@@ -134,7 +152,7 @@ impl Card {
         let rate = card.dma_rate.map(|rate| rate.0);
         let dma = Dma::new(producer, card.block.0, card.tlp.0, rate, card.fifo.0);
         let channel =
-            Channel { dma, filler, busy: [false; 2], xoff: false, held: Default::default(), peak_bytes: 0 };
+            Channel { id, dma, filler, busy: [false; 2], xoff: false, held: Default::default(), peak_bytes: 0 };
         Ok((channel, consumer))
     }
 
@@ -331,8 +349,8 @@ impl Card {
     /// The source has ended: open blocks are closed, and when the ring has all of it the state says so.
     fn finish(&mut self) {
         let now_ns = self.now_ns;
-        for (channel, id) in self.channels.iter_mut().zip(channel_ids(&self.scenario)) {
-            channel.close(&self.scenario, id, now_ns);
+        for channel in &mut self.channels {
+            channel.close(&self.scenario, now_ns);
             channel.dma.drain(now_ns);
         }
         if self.channels.iter().all(|channel| channel.dma.is_empty()) {
@@ -374,14 +392,14 @@ impl Card {
             | bit(line.is_live(Cause::Fifo), 1)
             | bit(line.is_latched(Cause::Dma), 2)
             | bit(line.is_latched(Cause::Fifo), 3);
-        for (channel, id) in self.channels.iter().zip(channel_ids(&self.scenario)) {
+        for channel in &self.channels {
             let view = CardView {
                 state: self.state,
                 account: CardAccount {
                     issued: self.source.issued(),
                     vetoed_dma: line.dead(Cause::Dma, 0).vetoed,
                     vetoed_fifo: line.dead(Cause::Fifo, 0).vetoed,
-                    elinks: channel.accounts(&self.scenario, id),
+                    elinks: channel.accounts(&self.scenario),
                 },
                 dead,
                 flags: flags | bit(channel.xoff, 4),
@@ -445,7 +463,8 @@ impl Channel {
     }
 
     /// Closes what is open, as far as the FIFO takes it.
-    fn close(&mut self, scenario: &Scenario, id: ChannelId, now_ns: u64) {
+    fn close(&mut self, scenario: &Scenario, now_ns: u64) {
+        let id = self.id;
         match &mut self.filler {
             Filler::Live(_) => {
                 while let Some((at_ns, number)) = self.held.pop_front() {
@@ -477,7 +496,8 @@ impl Channel {
         }
     }
 
-    fn accounts(&self, scenario: &Scenario, id: ChannelId) -> Vec<CardElink> {
+    fn accounts(&self, scenario: &Scenario) -> Vec<CardElink> {
+        let id = self.id;
         match &self.filler {
             Filler::Live(emulators) => emulators.iter().map(|emulator| emulator.account).collect(),
             Filler::Replay(replay) => scenario

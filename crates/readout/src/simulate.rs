@@ -1,0 +1,179 @@
+//! Chains in time that is only counted: rings that fill at one rate and are emptied at another, poll by poll, with the hysteresis of
+//! BUSY. For the search's own tests, and for the ring occupancy of the published study.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use crate::busy::Hysteresis;
+use crate::search::{Observation, System};
+
+/// A ring between a source and a reader that polls.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ring {
+    /// Bytes at which BUSY is asserted, and below which it is released.
+    pub marks: (f64, f64),
+    /// Bytes per second that come.
+    pub input: f64,
+    /// Bytes per second that the reader takes while it works.
+    pub drain: f64,
+    /// Bytes now.
+    pub filled: f64,
+}
+
+/// What rings did over a time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Occupancy {
+    /// Filling of each ring at each sample, in bytes.
+    pub samples: Vec<Vec<f64>>,
+    /// Share of the time with BUSY.
+    pub dead_share: f64,
+    /// Time at which BUSY came first, in seconds.
+    pub first_busy_s: Option<f64>,
+}
+
+/// Several rings behind one trigger: BUSY of one stops the input of all.
+#[derive(Clone, Debug)]
+pub struct Rings {
+    /// The rings.
+    pub rings: Vec<Ring>,
+    /// The readers' polling interval in seconds.
+    pub poll_s: f64,
+    /// Random times by which polls come late, as a share of the interval; a host's scheduling.
+    pub jitter: f64,
+    /// Times per second that the host stops a reader, and for how long.
+    pub hiccups: (f64, f64),
+    /// Of the random numbers.
+    pub seed: u64,
+}
+
+impl Rings {
+    /// Runs for so long, with samples at equal distance.
+    pub fn run(&mut self, seconds: f64, samples: usize) -> Occupancy {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(self.seed);
+        let mut uniform = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+        let marks = |ring: &Ring| Hysteresis { high: to_bytes(ring.marks.0), low: to_bytes(ring.marks.1) };
+        let mut busy = vec![false; self.rings.len()];
+        let mut done = Occupancy { samples: vec![Vec::with_capacity(samples); self.rings.len()], ..Occupancy::default() };
+        let (mut now_s, mut dead_s) = (0.0, 0.0);
+        let mut next_sample_s = seconds / samples as f64;
+        while now_s < seconds {
+            // A poll: what came since the last one is there, and is taken as far as the time until the next one allows.
+            let late_s = self.poll_s * self.jitter * uniform();
+            let stopped_s = if uniform() < self.hiccups.0 * self.poll_s { self.hiccups.1 } else { 0.0 };
+            let step_s = self.poll_s + late_s + stopped_s;
+            let any = busy.iter().any(|busy| *busy);
+            let mut fullest = (0.0_f64, f64::INFINITY);
+            for ring in &self.rings {
+                // When this step's input would bring the ring to its mark.
+                let until_s = (ring.marks.0 - ring.filled).max(0.0) / ring.input;
+                if until_s < fullest.1 {
+                    fullest = (ring.filled, until_s);
+                }
+            }
+            let live_s = if any { 0.0 } else { step_s.min(fullest.1) };
+            let sampled = now_s + step_s >= next_sample_s;
+            for (ring, samples) in self.rings.iter_mut().zip(&mut done.samples) {
+                ring.filled += ring.input * live_s;
+                if sampled {
+                    // At a random moment between two polls: the reader has taken a part of it.
+                    samples.push(ring.filled - (ring.drain * step_s * uniform()).min(ring.filled) * 0.5);
+                }
+                ring.filled = (ring.filled - ring.drain * (step_s - stopped_s)).max(0.0);
+            }
+            if sampled {
+                next_sample_s += seconds / samples as f64;
+            }
+            dead_s += step_s - live_s;
+            if step_s > live_s && done.first_busy_s.is_none() {
+                done.first_busy_s = Some(now_s + live_s);
+            }
+            for (busy, ring) in busy.iter_mut().zip(&self.rings) {
+                let reached = ring.filled + ring.drain * (step_s - stopped_s) >= ring.marks.0;
+                *busy = marks(ring).state(*busy || reached, to_bytes(ring.filled));
+            }
+            now_s += step_s;
+        }
+        done.dead_share = dead_s / now_s;
+        done
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a ring")]
+fn to_bytes(bytes: f64) -> usize {
+    bytes.max(0.0) as usize
+}
+
+/// One ring whose reader keeps up to a known rate: what the search must find.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Simulated {
+    /// The highest rate that the reader keeps up with.
+    pub knee_hz: f64,
+    /// Bytes per trigger.
+    pub event_bytes: f64,
+    /// Bytes of the ring.
+    pub ring_bytes: f64,
+    /// Times per second that the host stops the reader for 5 ms.
+    pub hiccups_per_s: f64,
+    /// Of the random numbers; each observation has its own.
+    pub seed: u64,
+}
+
+impl Default for Simulated {
+    fn default() -> Self {
+        Simulated { knee_hz: 1e6, event_bytes: 700.0, ring_bytes: 64e6, hiccups_per_s: 0.0, seed: 1 }
+    }
+}
+
+impl System for Simulated {
+    type Error = Infallible;
+
+    fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Infallible> {
+        self.seed += 1000;
+        let (input, busy_at) = (rate_hz * self.event_bytes, self.ring_bytes * 25.0 / 32.0);
+        let drain = self.knee_hz * self.event_bytes;
+        let ring = Ring { marks: (busy_at, self.ring_bytes * 0.75), input, drain, filled: 0.0 };
+        let hiccups = (self.hiccups_per_s, 5e-3);
+        let mut rings = Rings { rings: vec![ring], poll_s: 1e-4, jitter: 0.5, hiccups, seed: self.seed };
+        let seconds = duration.as_secs_f64();
+        let done = rings.run(seconds, 100);
+        let lost = (done.dead_share * rate_hz * seconds).round();
+        let at = |(step, bytes): (usize, &f64)| ((step as f64 + 1.0) * seconds / 100.0, *bytes);
+        Ok(Observation {
+            lost: to_bytes(lost) as u64,
+            dead_share: done.dead_share,
+            filling: done.samples[0].iter().enumerate().map(at).collect(),
+            busy_at_bytes: busy_at,
+            input_bytes_per_s: input,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rings(input: f64) -> Rings {
+        let ring = Ring { marks: (800e6, 768e6), input, drain: 1e9, filled: 0.0 };
+        Rings { rings: vec![ring; 2], poll_s: 1e-4, jitter: 0.0, hiccups: (0.0, 0.0), seed: 1 }
+    }
+
+    #[test]
+    fn below_its_limit_a_ring_holds_what_one_poll_brings() {
+        let done = rings(0.99e9).run(10.0, 50);
+        assert_eq!((done.dead_share, done.first_busy_s), (0.0, None));
+        assert!(done.samples[0].iter().all(|bytes| *bytes < 0.2e6), "{:?}", done.samples[0]);
+    }
+
+    #[test]
+    fn above_it_the_ring_fills_at_the_difference_and_the_surplus_is_dead_time() {
+        let done = rings(1.05e9).run(60.0, 50);
+        let first = done.first_busy_s.unwrap();
+        assert!((first - 16.0).abs() < 0.1, "800 MB at 50 MB/s: {first}");
+        // The surplus over the time after that, less the hysteresis that is not used up.
+        let expected = (1.0 - 1.0 / 1.05) * (60.0 - 16.0) / 60.0;
+        assert!((done.dead_share - expected).abs() < 0.012, "{} {expected}", done.dead_share);
+    }
+}
