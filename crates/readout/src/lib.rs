@@ -15,6 +15,7 @@ pub mod busy;
 pub mod card;
 pub mod chain;
 pub mod check;
+pub mod engine;
 pub mod fragment;
 pub mod port;
 pub mod receive;
@@ -27,6 +28,7 @@ pub mod tohost;
 pub mod transport;
 
 pub use card::Card;
+pub use engine::{DecodeEngine, ReadoutEngine};
 pub use receive::Receiver;
 pub use scenario::{Scenario, ScenarioError};
 pub use tohost::ToHost;

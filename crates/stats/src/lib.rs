@@ -213,6 +213,15 @@ impl LogHistogram {
         self.most = self.most.max(value);
     }
 
+    /// Adds all values of another.
+    pub fn merge(&mut self, other: &LogHistogram) {
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+        self.total += other.total;
+        self.most = self.most.max(other.most);
+    }
+
     /// How many values there are.
     pub fn count(&self) -> u64 {
         self.total

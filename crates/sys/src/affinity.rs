@@ -44,6 +44,19 @@ pub fn pin_to(cpu: u32) -> Result<Vec<u32>, SysError> {
     allowed_cpus()
 }
 
+/// Lets the calling thread run on every CPU that the process may use: threads inherit the mask of the one that made them.
+pub fn unpin() {
+    // SAFETY: as in `allowed_cpus`.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for cpu in 0..usize::try_from(libc::CPU_SETSIZE).expect("a positive constant") {
+        // SAFETY: below CPU_SETSIZE.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    // CPUs that do not exist or that the cgroup forbids are left out by the kernel.
+    // SAFETY: `set` is valid for reads of its own size; 0 means the calling thread.
+    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+}
+
 /// The CPU that the calling thread runs on at this moment.
 pub fn current_cpu() -> Option<u32> {
     // SAFETY: takes no arguments and cannot fault.
