@@ -18,8 +18,12 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("copy", &["harness", "kernels", "record", "sys"]),
     ("digitizer", &["harness", "kernels", "record", "sys"]),
     ("etherbone", &["harness", "record", "sys", "wire"]),
+    ("readout", &["harness", "kernels", "record", "stats", "sys", "wire"]),
     ("report", &["record", "stats"]),
-    ("cli", &["copy", "digitizer", "etherbone", "harness", "kernels", "record", "report", "stats", "sys", "wire"]),
+    (
+        "cli",
+        &["copy", "digitizer", "etherbone", "harness", "kernels", "readout", "record", "report", "stats", "sys", "wire"],
+    ),
 ];
 
 /// The only rooms that may hold unsafe code.

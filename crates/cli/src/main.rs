@@ -6,7 +6,9 @@ mod digitizer;
 mod doctor;
 mod eb;
 mod list;
+mod metrics;
 mod output;
+mod readout;
 mod report;
 mod reproduce;
 mod run;
@@ -45,6 +47,8 @@ enum Verb {
     /// Access registers over Etherbone, serve them, measure both
     #[command(visible_alias = "etherbone")]
     Eb(Box<eb::Arguments>),
+    /// Read out an emulated FELIX card, with a ledger of every trigger
+    Readout(Box<readout::Arguments>),
     /// Print the tables of recorded runs
     Show(show::Arguments),
     /// Make a page or a table from recorded runs
@@ -106,6 +110,7 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Survey(arguments) => survey::run(&arguments),
         Verb::Digitizer(arguments) => digitizer::run(&arguments),
         Verb::Eb(arguments) => eb::run(&arguments),
+        Verb::Readout(arguments) => readout::run(&arguments),
         Verb::Show(arguments) => show::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::List(arguments) => list::run(&arguments),
@@ -146,7 +151,7 @@ mod tests {
 
     #[test]
     fn short_help_fits_a_screen() {
-        for name in ["survey", "digitizer", "eb", "show", "report", "list", "doctor"] {
+        for name in ["survey", "digitizer", "eb", "readout", "show", "report", "list", "doctor"] {
             let mut cli = Cli::command();
             let verb = cli.find_subcommand_mut(name).unwrap();
             let lines = verb.render_help().to_string().lines().count();

@@ -46,6 +46,11 @@ impl Failure {
         Failure { line: line.to_string(), code: FAILED }
     }
 
+    /// Ctrl-C, where there is no result to go with what was measured.
+    pub(crate) fn interrupted() -> Failure {
+        Failure { line: "interrupted; what was measured is kept".to_owned(), code: INTERRUPTED }
+    }
+
     /// Prints the line and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         // When even stderr is closed there is nobody left to tell.

@@ -1,6 +1,8 @@
 //! What every measuring verb shares: the context, Ctrl-C, progress, and running points one after the other.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use daqmeter_copy::MemoryEngine;
@@ -8,6 +10,7 @@ use daqmeter_digitizer::{ConvertEngine, DigitizerEngine};
 use daqmeter_etherbone::{EtherboneEngine, PingPongEngine};
 use daqmeter_harness::{Context, Engine, NullEngine, Settings, StopFlag, measure, observe};
 use daqmeter_kernels::Isa;
+use daqmeter_readout::{DecodeEngine, ReadoutEngine};
 use daqmeter_record::{Order, Tool, Workload};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -50,6 +53,8 @@ pub(crate) fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
         Box::new(DigitizerEngine { last_level_bytes }),
         Box::new(PingPongEngine),
         Box::new(EtherboneEngine),
+        Box::new(DecodeEngine),
+        Box::new(ReadoutEngine),
     ]
 }
 
@@ -77,6 +82,22 @@ fn command_line() -> String {
     std::iter::once("daqmeter".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
+/// Ctrl-C sets the flag; the second ends at once.
+pub(crate) fn on_ctrl_c(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
+    let asked = stop.clone();
+    take_ctrl_c(move || asked.swap(true, Ordering::Relaxed))
+}
+
+/// Calls at each Ctrl-C; ends at once when it is told that it is not the first.
+fn take_ctrl_c(ask: impl Fn() -> bool + Send + 'static) -> Result<(), Failure> {
+    let handler = ctrlc::set_handler(move || {
+        if ask() {
+            std::process::exit(130);
+        }
+    });
+    handler.map_err(|error| Failure::refused(format!("cannot take over Ctrl-C: {error}")))
+}
+
 impl Runner {
     /// Gathers the context and takes over Ctrl-C: the first lets the sample at hand finish, the second ends at once.
     pub(crate) fn new(common: &Common, points: usize) -> Result<Runner, Failure> {
@@ -85,13 +106,11 @@ impl Runner {
         let context = Context::gather(tool(), command_line(), isa);
         let stop = StopFlag::default();
         let asked = stop.clone();
-        let handler = ctrlc::set_handler(move || {
-            if asked.is_set() {
-                std::process::exit(130);
-            }
+        take_ctrl_c(move || {
+            let again = asked.is_set();
             asked.set();
-        });
-        handler.map_err(|error| Failure::refused(format!("cannot take over Ctrl-C: {error}")))?;
+            again
+        })?;
         let progress =
             if progress_wanted() && !common.json { ProgressBar::new(points as u64) } else { ProgressBar::hidden() };
         let style =

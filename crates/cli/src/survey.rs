@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         .clone()
         .unwrap_or_else(|| CpuList(runner.context.host.allowed_cpus.iter().rev().copied().collect()))
         .0;
-    let points = plan(arguments.budget, &runner.context.host);
+    let points = plan(arguments.budget, &runner.context.host, &pin);
     runner.expect(points.len());
     for (order, point) in ordered(points, arguments.seed) {
         let settings = runner.settings(point.plan, point.study, &pin);
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 const SAMPLES: u64 = 3_000_000;
 
 /// The points, sized so that all of them together take about the budget.
-fn plan(budget: Duration, host: &Host) -> Vec<Planned> {
+fn plan(budget: Duration, host: &Host, pin: &[u32]) -> Vec<Planned> {
     // At 60 s the timed points below take about 20 s together with their limits, the paced and triggered ones 15 s.
     let scale = (budget.as_secs_f64() / 60.0).clamp(0.05, 20.0);
     let time = |ms: f64| StepPlan::Timed(Duration::from_secs_f64(ms * scale / 1e3));
@@ -94,6 +94,7 @@ fn plan(budget: Duration, host: &Host) -> Vec<Planned> {
     points.extend(readout());
     points.extend(completion(scale));
     points.extend(etherbone(time(100.0)));
+    points.extend(felix(scale, pin, time(200.0)));
     points
 }
 
@@ -111,6 +112,32 @@ fn etherbone(plan: StepPlan) -> Vec<Planned> {
         })
     };
     ["loop/udp", "loop/tcp"].into_iter().flat_map(each).collect()
+}
+
+/// Read-out chains of one reader and one receiver, each on a CPU of its own where there are two; and decoding by itself.
+fn felix(scale: f64, pin: &[u32], plan: StepPlan) -> Vec<Planned> {
+    let receiver = pin.get(1).or(pin.first()).map(u32::to_string).unwrap_or_default();
+    let decode = ["gbt", "full"].map(|scenario| Planned {
+        study: "survey/decode",
+        engine: "decode",
+        workload: Workload::new("decode").with("scenario", scenario).with("bytes", 64_u64 << 20),
+        plan,
+    });
+    let chain = |scenario: &'static str, rate_hz: f64, poll_us: f64| Planned {
+        study: "survey/felix",
+        engine: "readout",
+        workload: Workload::new("readout")
+            .with("scenario", scenario)
+            .with("rate_hz", rate_hz)
+            .with("poll_us", poll_us)
+            .with("seconds", (0.5 * scale).clamp(0.05, 10.0))
+            .with("receiver_cpus", receiver.as_str()),
+        plan: StepPlan::ByStage(1),
+    };
+    let rates = [1.0, 250e3, 500e3, 1e6, 1.5e6, 2e6];
+    let gbt = [100.0, 1000.0].into_iter().flat_map(|poll_us| rates.map(|rate_hz| chain("gbt", rate_hz, poll_us)));
+    let full = [500e3, 1.05e6, 2e6].map(|rate_hz| chain("full", rate_hz, 100.0));
+    decode.into_iter().chain(gbt).chain(full).collect()
 }
 
 fn memory(host: &Host, plan: StepPlan) -> Vec<Planned> {

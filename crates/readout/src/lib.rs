@@ -20,10 +20,12 @@ pub mod fragment;
 pub mod port;
 pub mod receive;
 pub mod recording;
+pub mod remote;
 pub mod scenario;
 pub mod search;
 pub mod simulate;
 pub mod source;
+pub mod study;
 pub mod tohost;
 pub mod transport;
 

@@ -30,6 +30,7 @@ pub fn answers(records: &[RunRecord]) -> Vec<Answer> {
         figure("completion").and_then(completion),
         digitizers(records),
         etherbone(records),
+        felix(records),
         tool(records),
     ];
     all.into_iter().flatten().collect()
@@ -158,6 +159,31 @@ fn etherbone(records: &[RunRecord]) -> Option<Answer> {
             significant(best.item_us, 2)
         ),
         figure: Some("eb-time"),
+    })
+}
+
+/// From chains that lost nothing: how fast, and what a chunk costs.
+fn felix(records: &[RunRecord]) -> Option<Answer> {
+    let rows = crate::readout::chain_rows(records);
+    let clean = rows.iter().filter(|row| row.lost == 0 && row.dead_share == 0.0 && row.closes);
+    let best = clean.max_by(|a, b| a.mchunks_per_s.total_cmp(&b.mchunks_per_s))?;
+    let decode = records.iter().find(|record| record.engine.name == "decode").and_then(|record| {
+        let stage = record.lanes.first()?.stages.first()?;
+        let per_pass = record.counter("subchunks per pass")?;
+        let ns = crate::rows::summary(stage)?.median / per_pass;
+        Some(format!("; finding a chunk in its block takes {} ns", significant(ns, 2)))
+    });
+    Some(Answer {
+        question: "What trigger rate can this host read out?",
+        answer: format!(
+            "one reader and one receiver carry {} at {} kHz without a loss ({} M chunks/s, {} ns of the reader's core each){}",
+            best.chain,
+            significant(best.rate_hz / 1e3, 4),
+            significant(best.mchunks_per_s, 3),
+            best.reader_ns_per_chunk.map_or("-".to_owned(), |ns| significant(ns, 3)),
+            decode.unwrap_or_default()
+        ),
+        figure: Some("felix-cpu").filter(|_| rows.len() > 1),
     })
 }
 

@@ -14,6 +14,7 @@ pub mod classic;
 pub mod etherbone;
 pub mod figures;
 pub mod html;
+pub mod readout;
 pub mod rows;
 pub mod table;
 

@@ -15,6 +15,7 @@ pub(crate) mod words;
 
 use daqmeter_sys::memory::Pages;
 use daqmeter_sys::ring::{self, Consumer, Shape};
+use daqmeter_sys::wait::IrqLine;
 pub use words::{CardView, State};
 
 use crate::accounts::{CardAccount, CardElink};
@@ -193,6 +194,16 @@ impl Card {
         self.state
     }
 
+    /// Triggers issued so far.
+    pub fn issued(&self) -> u64 {
+        self.source.issued()
+    }
+
+    /// The time to which it was carried.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
     /// The clock at the start.
     pub fn start_ns(&self) -> u64 {
         self.start_ns
@@ -357,6 +368,17 @@ impl Card {
             self.update_busy(now_ns);
             self.state = State::Finished;
             self.publish();
+        }
+    }
+
+    /// Fires the lines of readers that wait and have data, or whose card has finished.
+    pub fn signal(&self, lines: &[IrqLine]) {
+        for (channel, line) in self.channels.iter().zip(lines) {
+            let producer = &channel.dma.producer;
+            let data = producer.filled() >= self.scenario.card.block.0 || self.state == State::Finished;
+            if data && crate::port::is_armed(producer) {
+                line.signal();
+            }
         }
     }
 

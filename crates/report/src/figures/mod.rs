@@ -3,6 +3,7 @@
 mod completion;
 mod conversion;
 mod etherbone;
+mod felix;
 mod fusion;
 mod memory;
 mod readout;
@@ -99,6 +100,10 @@ const FIGURES: &[Maker] = &[
     etherbone::throughput,
     etherbone::words,
     trace::figure,
+    felix::cpu,
+    felix::ring,
+    felix::dead_time,
+    felix::polling,
 ];
 
 /// Every figure that the records can fill.

@@ -1,0 +1,139 @@
+//! Counters for Prometheus and for our own monitor: a page of OpenMetrics text behind a port.
+//!
+//! One request per connection, whatever is asked: there is one page. Format: OpenMetrics 1.0.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::output::Failure;
+
+/// Values by name and instance.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Page(Arc<Mutex<BTreeMap<(&'static str, String), f64>>>);
+
+/// What the names mean; names that end in `_total` are counters.
+const HELP: &[(&str, &str)] = &[
+    ("daqmeter_triggers_total", "Triggers that the source issued"),
+    ("daqmeter_vetoed_triggers_total", "Triggers that BUSY stopped"),
+    ("daqmeter_dead_seconds_total", "Time with BUSY"),
+    ("daqmeter_busy", "BUSY now: 1 DMA, 2 FIFO, 3 both"),
+    ("daqmeter_ring_bytes", "Bytes in the ring"),
+    ("daqmeter_ring_size_bytes", "Bytes of the ring"),
+    ("daqmeter_fifo_bytes", "Bytes in the FIFO of the card's channel"),
+    ("daqmeter_blocks_total", "Blocks read"),
+    ("daqmeter_chunks_total", "Chunks read or received"),
+    ("daqmeter_bytes_total", "Bytes read or received"),
+    ("daqmeter_errors_total", "Blocks, pages or fragments that were wrong or missing"),
+    ("daqmeter_lost_connections_total", "Subscribers or publishers that were lost"),
+    ("daqmeter_subscribers", "Subscribers now"),
+    ("daqmeter_cpu_seconds_total", "CPU time of the instance's thread"),
+    ("daqmeter_latency_p99_seconds", "From the oldest trigger of a page to its receipt"),
+];
+
+impl Page {
+    /// Sets a value.
+    pub(crate) fn set(&self, name: &'static str, instance: &str, value: f64) {
+        debug_assert!(HELP.iter().any(|(known, _)| *known == name), "{name} has no help");
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((name, instance.to_owned()), value);
+    }
+
+    /// The page.
+    pub(crate) fn text(&self) -> String {
+        let values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut out = String::new();
+        for (name, help) in HELP {
+            let mut own = values.iter().filter(|((known, _), _)| known == name).peekable();
+            if own.peek().is_none() {
+                continue;
+            }
+            let family = name.strip_suffix("_total").unwrap_or(name);
+            let kind = if family == *name { "gauge" } else { "counter" };
+            let _ = writeln!(out, "# TYPE {family} {kind}\n# HELP {family} {help}");
+            for ((_, instance), value) in own {
+                let _ = writeln!(out, "{name}{{instance=\"{}\"}} {value}", instance.replace(['"', '\\', '\n'], "_"));
+            }
+        }
+        out.push_str("# EOF\n");
+        out
+    }
+
+    /// Serves the page from now on, in a thread that ends with the process.
+    pub(crate) fn serve(&self, address: &str) -> Result<String, Failure> {
+        let listener = TcpListener::bind(address)
+            .map_err(|error| Failure::refused(format!("cannot serve metrics on {address}: {error}")))?;
+        let at = listener.local_addr().map_or_else(|_| address.to_owned(), |at| at.to_string());
+        let page = self.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                // A client that goes away has what it wanted.
+                let _ = page.answer(stream);
+            }
+        });
+        Ok(at)
+    }
+
+    fn answer(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+        // The request's first bytes are enough to know that there is one.
+        let _ = stream.read(&mut [0; 2048])?;
+        let body = self.text();
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes())?;
+        stream.write_all(body.as_bytes())
+    }
+}
+
+/// Reads another's page: name, instance, value.
+pub(crate) fn scrape(address: &str) -> std::io::Result<Vec<(String, String, f64)>> {
+    use std::net::ToSocketAddrs;
+    let at = address.to_socket_addrs()?.next().ok_or(std::io::ErrorKind::NotFound)?;
+    let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(1))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    stream.write_all(format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes())?;
+    let mut text = String::new();
+    stream.take(4 << 20).read_to_string(&mut text)?;
+    Ok(parse(&text))
+}
+
+fn parse(text: &str) -> Vec<(String, String, f64)> {
+    let line = |line: &str| {
+        let (name, rest) = line.split_once("{instance=\"")?;
+        let (instance, value) = rest.split_once("\"} ")?;
+        Some((name.to_owned(), instance.to_owned(), value.trim().parse().ok()?))
+    };
+    text.lines().filter(|text| text.starts_with("daqmeter_")).filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_openmetrics_and_is_read_back() {
+        let page = Page::default();
+        page.set("daqmeter_ring_bytes", "gbt:0.1", 1024.0);
+        page.set("daqmeter_blocks_total", "gbt:0.0", 5.0);
+        page.set("daqmeter_blocks_total", "gbt:0.1", 7.0);
+        insta::assert_snapshot!(page.text(), @r#"
+        # TYPE daqmeter_ring_bytes gauge
+        # HELP daqmeter_ring_bytes Bytes in the ring
+        daqmeter_ring_bytes{instance="gbt:0.1"} 1024
+        # TYPE daqmeter_blocks counter
+        # HELP daqmeter_blocks Blocks read
+        daqmeter_blocks_total{instance="gbt:0.0"} 5
+        daqmeter_blocks_total{instance="gbt:0.1"} 7
+        # EOF
+        "#);
+        let address = page.serve("127.0.0.1:0").map_err(|_| ()).unwrap();
+        let found = scrape(&address).unwrap();
+        assert_eq!(found.len(), 3);
+        assert_eq!(found[2], ("daqmeter_blocks_total".to_owned(), "gbt:0.1".to_owned(), 7.0));
+    }
+}
