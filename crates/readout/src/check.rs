@@ -142,24 +142,55 @@ pub enum CheckError {
 
 /// Read at a time: stays in the second-level cache between the copy and the check.
 const READ_BYTES: usize = 512 << 10;
+/// Buffers that are read ahead.
+const READ_AHEAD: usize = 4;
 
-/// Checks all that a reader gives.
+/// Checks all that a reader gives, which reads ahead in a thread of its own.
 ///
 /// # Errors
 /// When it cannot be read, or does not begin with a block.
-pub fn check(mut from: impl Read, options: &Options) -> Result<Checked, CheckError> {
+pub fn check(mut from: impl Read + Send, options: &Options) -> Result<Checked, CheckError> {
     let mut checker = Checker::new(options.clone());
-    let mut buffer = vec![0; READ_BYTES];
-    loop {
-        let got = match from.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(got) => got,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error.into()),
-        };
-        checker.take(&buffer[..got])?;
+    let (full_in, full) = std::sync::mpsc::sync_channel::<io::Result<(Vec<u8>, usize)>>(READ_AHEAD);
+    let (empty_in, empty) = std::sync::mpsc::channel();
+    for _ in 0..READ_AHEAD {
+        // The receiver is in this function: nobody has gone away.
+        let _ = empty_in.send(vec![0; READ_BYTES]);
     }
-    checker.finish()
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while let Ok(mut buffer) = empty.recv() {
+                let got = fill(&mut from, &mut buffer);
+                let last = !matches!(got, Ok(got) if got > 0);
+                if full_in.send(got.map(|got| (buffer, got))).is_err() || last {
+                    break;
+                }
+            }
+        });
+        for part in full {
+            let (buffer, got) = part?;
+            checker.take(&buffer[..got])?;
+            // At the end nobody wants it back.
+            let _ = empty_in.send(buffer);
+        }
+        // The reading thread waits for buffers where the check ended early.
+        drop(empty_in);
+        checker.finish()
+    })
+}
+
+/// Reads until the buffer is full or the end is reached.
+fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match from.read(&mut buffer[done..]) {
+            Ok(0) => break,
+            Ok(got) => done += got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
 }
 
 impl Checker {

@@ -34,12 +34,13 @@ impl FragmentCheck {
     #[inline]
     pub fn check(&mut self, payload: &[u8]) {
         let Some(&event) = payload.get(3) else { return self.short(payload) };
-        if self.pattern.len() == payload.len() && !self.is_ttc {
-            self.pattern[3] = event;
-            if same(&self.pattern, payload) && self.expected == Some(u32::from(event)) {
-                self.expected = Some(u32::from(event.wrapping_add(1)));
-                return;
-            }
+        if self.pattern.len() == payload.len()
+            && self.expected == Some(u32::from(event))
+            && !self.is_ttc
+            && same_but_counter(&self.pattern, payload)
+        {
+            self.expected = Some(u32::from(event.wrapping_add(1)));
+            return;
         }
         self.check_any(payload, event);
     }
@@ -84,15 +85,21 @@ impl FragmentCheck {
     }
 }
 
-/// Short fragments are compared in moves of fixed length: a call of memcmp costs more than the comparison.
+/// Whether two fragments of one length differ in their counter at most. By words: the counter is masked out of the first, because a byte
+/// written into the pattern just before a word is read from it would stall the core.
 #[inline]
-fn same(a: &[u8], b: &[u8]) -> bool {
-    let mut a = a.chunks_exact(8);
-    let mut b = b.chunks_exact(8);
-    let words = a.by_ref().zip(b.by_ref());
-    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-    let differ = words.fold(0, |differ, (a, b)| differ | (word(a) ^ word(b)));
-    differ == 0 && (a.remainder().is_empty() || a.remainder() == b.remainder())
+fn same_but_counter(a: &[u8], b: &[u8]) -> bool {
+    let (Some((first_a, a)), Some((first_b, b))) = (a.split_first_chunk::<8>(), b.split_first_chunk::<8>()) else {
+        return a[..3] == b[..3] && a.get(4..) == b.get(4..);
+    };
+    const COUNTER: u64 = u64::from_le_bytes([0, 0, 0, 0xFF, 0, 0, 0, 0]);
+    let mut differ = (u64::from_le_bytes(*first_a) ^ u64::from_le_bytes(*first_b)) & !COUNTER;
+    let (mut words_a, mut words_b) = (a.chunks_exact(8), b.chunks_exact(8));
+    for (a, b) in words_a.by_ref().zip(words_b.by_ref()) {
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        differ |= word(a) ^ word(b);
+    }
+    differ == 0 && (words_a.remainder().is_empty() || words_a.remainder() == words_b.remainder())
 }
 
 /// The emulator's header and pattern; chunks of 64 KiB and more say their length modulo 2^16, short ones have a part of the header.

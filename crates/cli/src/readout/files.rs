@@ -134,7 +134,7 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
         let shown = path.display().to_string();
         let refused = |error: &dyn std::fmt::Display| Failure::refused(format!("{shown}: {error}"));
         let checked = if shown == "-" {
-            check_stream(io::stdin().lock(), &arguments.options())
+            check_stream(io::stdin(), &arguments.options())
         } else {
             check_stream(File::open(path).map_err(|error| refused(&error))?, &arguments.options())
         };
