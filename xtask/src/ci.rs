@@ -9,7 +9,7 @@ use daqmeter_etherbone::reproduce::{self, Published};
 use daqmeter_record::{Outcome, RunRecord, jsonl};
 
 use crate::shell::{need, output, root, run, run_with, there};
-use crate::{peers, tidy};
+use crate::{hosts, peers, readout, tidy};
 
 /// Seconds for each fuzz target in CI.
 const FUZZ_SECONDS: u64 = 10;
@@ -35,9 +35,13 @@ pub(crate) fn all() -> Result<()> {
         ("real-device path against FUSE files", fuse),
         ("kernels on AArch64 (NEON) under qemu", neon),
         ("benchmarks build", || ran(run("cargo", &["bench", "--workspace", "--no-run", "--quiet"]))),
-        ("other makers' Etherbone", || match peers::missing() {
+        ("other makers' Etherbone", || match hosts::missing() {
             Some(why) => Ok(Done::LeftOut(why)),
             None => ran(peers::all()),
+        }),
+        ("read-out between hosts", || match hosts::missing() {
+            Some(why) => Ok(Done::LeftOut(why)),
+            None => ran(readout::all()),
         }),
         ("survey, and its page in a browser", survey),
         ("the document's tables on emulated boards", reproduce),

@@ -3,7 +3,9 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a developers' tool talks to the terminal")]
 
 mod ci;
+mod hosts;
 mod peers;
+mod readout;
 mod shell;
 mod tidy;
 
@@ -15,6 +17,7 @@ cargo xtask tidy            the rules of ARCHITECTURE.md that a program can chec
 cargo xtask schema [--check]  write (or compare) docs/schema/run-record.v1.json
 cargo xtask fuzz [SECONDS [NAME]]  each fuzz target, or those with that in their name, for so long [10]
 cargo xtask peers           other makers' Etherbone against ours, in network namespaces
+cargo xtask readout         the read-out chain between hosts, in network namespaces
 cargo xtask page FILE       open a page in headless Chromium and check that it drew its charts";
 
 fn main() -> ExitCode {
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
             Err(_) => Err(anyhow::anyhow!("`{seconds}` is no number of seconds")),
         },
         ["peers"] => peers::all(),
+        ["readout"] => readout::all(),
         ["page", path] => ci::page(path.as_ref()),
         _ => {
             eprintln!("{USAGE}");

@@ -3,12 +3,12 @@
 //! Peers: LiteX (CommUDP, RemoteClient, litex_server) and wishbone-tool, as clients of our server and, where they can be, as
 //! servers of our client.
 
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
-use crate::shell::{need, output, root, run, there};
+use crate::hosts::{Background, Hosts, until};
+use crate::shell::{need, output, root, run};
 
 /// Versions that are exercised.
 const LITEX: &str = "litex==2024.12";
@@ -18,87 +18,10 @@ const WISHBONE_TOOL: &str = "0.7.9";
 const CLIENT: &str = "dqm-client";
 const SLAVES: [(&str, &str); 2] = [("dqm-slave1", "10.77.0.2"), ("dqm-slave2", "10.77.0.3")];
 
-/// Namespaces on a bridge; taken down when dropped.
-struct Hosts;
-
-impl Hosts {
-    fn up() -> Result<Hosts> {
-        let hosts = Hosts;
-        hosts.down();
-        let ip = |line: &str| run("ip", &line.split(' ').collect::<Vec<_>>());
-        ip(&format!("netns add {CLIENT}"))?;
-        ip(&format!("-n {CLIENT} link add br0 type bridge"))?;
-        ip(&format!("-n {CLIENT} addr add 10.77.0.1/24 brd 10.77.0.255 dev br0"))?;
-        ip(&format!("-n {CLIENT} link set br0 up"))?;
-        ip(&format!("-n {CLIENT} link set lo up"))?;
-        for (at, (name, address)) in SLAVES.iter().enumerate() {
-            ip(&format!("netns add {name}"))?;
-            ip(&format!("-n {CLIENT} link add to{at} type veth peer name eth0 netns {name}"))?;
-            ip(&format!("-n {CLIENT} link set to{at} master br0"))?;
-            ip(&format!("-n {CLIENT} link set to{at} up"))?;
-            ip(&format!("-n {name} addr add {address}/24 brd 10.77.0.255 dev eth0"))?;
-            ip(&format!("-n {name} addr add fd77::{}/64 dev eth0 nodad", at + 2))?;
-            ip(&format!("-n {name} link set eth0 up"))?;
-            ip(&format!("-n {name} link set lo up"))?;
-        }
-        ip(&format!("-n {CLIENT} addr add fd77::1/64 dev br0 nodad"))?;
-        Ok(hosts)
-    }
-
-    fn down(&self) {
-        for name in SLAVES.iter().map(|(name, _)| *name).chain([CLIENT]) {
-            // A namespace that is not there need not be taken down.
-            let _ = Command::new("ip").args(["netns", "del", name]).stderr(Stdio::null()).status();
-        }
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        self.down();
-    }
-}
-
-/// A program in the background of a host; ended when dropped.
-struct Background(Child);
-
-impl Background {
-    fn start(host: &str, program: &str, arguments: &[&str]) -> Result<Background> {
-        let child = Command::new("ip")
-            .args(["netns", "exec", host, program])
-            .args(arguments)
-            .current_dir(root())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        Ok(Background(child.with_context(|| format!("cannot start {program} on {host}"))?))
-    }
-}
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Runs a program on the client's host, for at most so long, and returns what it printed.
 fn on_client(seconds: u32, program: &str, arguments: &[&str]) -> Result<String> {
     let limit = seconds.to_string();
     output("ip", &[&["netns", "exec", CLIENT, "timeout", &limit, program], arguments].concat())
-}
-
-/// Tries until it works or the time is over: servers take a moment to listen, and wishbone-tool sometimes hangs at its start.
-fn until<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    let began = Instant::now();
-    loop {
-        match attempt() {
-            Ok(done) => return Ok(done),
-            Err(error) if began.elapsed() > limit => return Err(error.context(what.to_owned())),
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
-    }
 }
 
 /// Installs the peers below `target/ci`.
@@ -136,26 +59,12 @@ fn install() -> Result<(String, String)> {
     Ok((python, wishbone_tool))
 }
 
-/// Why this cannot be run here, if it cannot.
-pub(crate) fn missing() -> Option<String> {
-    if !there("ip") && need("ip", &["iproute2"]).is_err() {
-        return Some("needs iproute2".to_owned());
-    }
-    let probe = Command::new("ip").args(["netns", "add", "dqm-probe"]).stderr(Stdio::null()).status();
-    if !probe.is_ok_and(|status| status.success()) {
-        return Some("needs root, or the right to make network namespaces".to_owned());
-    }
-    // It was only to see whether it could be made.
-    let _ = Command::new("ip").args(["netns", "del", "dqm-probe"]).status();
-    None
-}
-
 /// All peers, in both roles.
 pub(crate) fn all() -> Result<()> {
     let (python, wishbone_tool) = install()?;
     run("cargo", &["build", "--release", "--quiet"])?;
     let daqmeter = root().join("target/release/daqmeter").display().to_string();
-    let _hosts = Hosts::up()?;
+    let _hosts = Hosts::up("10.77.0", &[CLIENT, SLAVES[0].0, SLAVES[1].0])?;
     let _slaves: Vec<Background> = SLAVES
         .iter()
         .flat_map(|(name, _)| ["60368", "1234"].map(|port| (*name, port)))

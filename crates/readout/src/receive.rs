@@ -43,7 +43,6 @@ struct Source {
     inlet: Option<Box<dyn Inlet>>,
     stream: u64,
     last_page: u64,
-    acknowledged: u64,
     retry_ns: u64,
     format: Option<Format>,
     ended: bool,
@@ -181,7 +180,6 @@ impl Receiver {
                 inlet: None,
                 stream: 0,
                 last_page: 0,
-                acknowledged: 0,
                 retry_ns: 0,
                 format: None,
                 ended: false,
@@ -321,9 +319,12 @@ impl Receiver {
             }
         }
         source.last_page = last_page;
-        if source.last_page > source.acknowledged && !source.ended {
-            source.acknowledged = source.last_page;
-            inlet.acknowledge(source.last_page)?;
+        if took > 0 {
+            // One that has ended needs it, too, to count the last pages; where it is gone already, it has.
+            let said = inlet.acknowledge(source.last_page);
+            if !source.ended {
+                said?;
+            }
         }
         if source.ended {
             source.inlet = None;
@@ -345,7 +346,7 @@ impl Source {
         let inlet = transport.subscribe(&self.settings, &subscription, &last_page_of)?;
         let hello = inlet.hello();
         if hello.stream != self.stream {
-            (self.stream, self.last_page, self.acknowledged) = (hello.stream, 0, 0);
+            (self.stream, self.last_page) = (hello.stream, 0);
         }
         let kib = u8::try_from(hello.block_bytes / 1024).unwrap_or(0);
         self.format = Format::of_magic(hello.magic, kib);

@@ -595,12 +595,14 @@ impl ToHost {
         let elinks = self.elinks.len();
         // Pages of blocks need no memory of their own.
         let bytes = if self.settings.mode == ReaderMode::Buffered { self.page_bytes } else { 0 };
+        // A destination of one E-link needs few.
+        let spare_pages = if self.outlet.is_per_elink() { self.settings.pages.min(4) } else { self.settings.pages };
         let dest = Dest {
             number,
             receiver: subscription.receiver,
             page: Page::new(bytes, elinks),
             queue: VecDeque::with_capacity(self.settings.pages + 4),
-            pool: (0..self.settings.pages + 2).map(|_| Page::new(bytes, elinks)).collect(),
+            pool: (0..spare_pages + 2).map(|_| Page::new(bytes, elinks)).collect(),
             pending: VecDeque::with_capacity(4096),
             spare_fates: Vec::with_capacity(4096),
             sequence: subscription.last_page,

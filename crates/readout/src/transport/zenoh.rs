@@ -1,0 +1,310 @@
+//! Pages over Zenoh: for many hosts, with its discovery and its routers. Each E-link is a key expression.
+//!
+//! - `felix/<tag>`: pages, one publisher per E-link, reliable, `CongestionControl::Block`: a slow subscriber holds the reader back;
+//! - `felix-hello/<stream>`: answers what is offered;
+//! - `felix-ack/<stream>`: acknowledgements, as pairs of tag and page number.
+//!
+//! Unlike over TCP, pages are per E-link, an offer may wait, and a receiver that comes back does not say what it had: what was not
+//! acknowledged when the last subscriber of an E-link goes is booked to the network.
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use daqmeter_wire::felix::page::{FRAME_BYTES, Frame, FrameKind};
+use zenoh::bytes::ZBytes;
+use zenoh::pubsub::{Publisher, Subscriber};
+use zenoh::qos::CongestionControl;
+use zenoh::sample::Sample;
+use zenoh::{Config, Session, Wait};
+
+use super::{Hello, Inlet, Outlet, OutletEvent, Received, Sent, Subscription, Transport, TransportError};
+use crate::scenario::Publish;
+
+/// The transport.
+#[derive(Clone, Copy, Debug)]
+pub struct Zenoh;
+
+/// Pages that may wait in a receiver.
+const RECEIVE_PAGES: usize = 64;
+
+fn other(what: &str, error: impl std::fmt::Display) -> TransportError {
+    // Errors of Zenoh have their source lines behind them.
+    let text = error.to_string();
+    let first = text.split(" at ").next().unwrap_or("").trim();
+    TransportError::Other(format!("zenoh: {what}: {first}"))
+}
+
+/// An address: `host:port`, a Zenoh endpoint (`tcp/host:port`), or `scout` to find peers and routers by multicast.
+fn session(address: &str, listens: bool) -> Result<Session, TransportError> {
+    let mut config = Config::default();
+    let mut set = |key: &str, value: String| {
+        config.insert_json5(key, &value).map_err(|error| other(&format!("cannot set {key}"), error))
+    };
+    if address == "scout" {
+        set("listen/endpoints", "[\"tcp/0.0.0.0:0\"]".to_owned())?;
+    } else {
+        let endpoint = if address.contains('/') { address.to_owned() } else { format!("tcp/{address}") };
+        set("scouting/multicast/enabled", "false".to_owned())?;
+        let (own, peer) = if listens { (endpoint, None) } else { ("tcp/127.0.0.1:0".to_owned(), Some(endpoint)) };
+        set("listen/endpoints", format!("[\"{own}\"]"))?;
+        if let Some(peer) = peer {
+            set("connect/endpoints", format!("[\"{peer}\"]"))?;
+        }
+    }
+    zenoh::open(config).wait().map_err(|error| other(&format!("cannot open a session at {address}"), error))
+}
+
+type Acknowledged = Arc<Mutex<BTreeMap<u64, u64>>>;
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Transport for Zenoh {
+    fn name(&self) -> &'static str {
+        "zenoh"
+    }
+
+    fn publish(&self, settings: &Publish, hello: &Hello) -> Result<Box<dyn Outlet>, TransportError> {
+        let session = session(&settings.address, true)?;
+        let address = if settings.address == "scout" {
+            "scout".to_owned()
+        } else {
+            let locators = session.info().locators().wait();
+            locators.iter().map(ToString::to_string).find(|at| at.starts_with("tcp/")).unwrap_or(settings.address.clone())
+        };
+        let mut lanes = Vec::new();
+        for tag in &hello.tags {
+            let publisher = session
+                .declare_publisher(format!("felix/{tag:016x}"))
+                .congestion_control(CongestionControl::Block)
+                .wait()
+                .map_err(|error| other("cannot declare a publisher", error))?;
+            lanes.push(Lane { tag: *tag, publisher, matched: false, acknowledged: 0 });
+        }
+        let body = serde_json::to_vec(hello).expect("plain data");
+        let key = format!("felix-hello/{:016x}", hello.stream);
+        let reply_key = key.clone();
+        let queryable = session
+            .declare_queryable(key)
+            .callback(move |query| {
+                // Who asked and went away needs no answer.
+                let _ = query.reply(reply_key.clone(), body.clone()).wait();
+            })
+            .wait()
+            .map_err(|error| other("cannot declare a queryable", error))?;
+        let acknowledged = Acknowledged::default();
+        let heard = acknowledged.clone();
+        let acknowledgements = session
+            .declare_subscriber(format!("felix-ack/{:016x}", hello.stream))
+            .callback(move |sample| {
+                let mut heard = locked(&heard);
+                for pair in sample.payload().to_bytes().chunks_exact(16) {
+                    let word = |at: usize| u64::from_le_bytes(pair[at..at + 8].try_into().expect("eight bytes"));
+                    let sequence = heard.entry(word(0)).or_default();
+                    *sequence = (*sequence).max(word(8));
+                }
+            })
+            .wait()
+            .map_err(|error| other("cannot subscribe to acknowledgements", error))?;
+        let keep: Box<dyn Send> = Box::new((queryable, acknowledgements));
+        Ok(Box::new(ZenohOutlet { session, address, lanes, acknowledged, _keep: keep }))
+    }
+
+    fn subscribe(
+        &self,
+        settings: &Publish,
+        subscription: &Subscription,
+        _last_page_of: &dyn Fn(u64) -> u64,
+    ) -> Result<Box<dyn Inlet>, TransportError> {
+        let session = session(&settings.address, false)?;
+        let hello = hellos(&session)?;
+        let wanted = if subscription.tags.is_empty() { hello.tags.clone() } else { subscription.tags.clone() };
+        if let Some(unknown) = wanted.iter().find(|tag| !hello.tags.contains(tag)) {
+            let why = format!("no E-link {unknown:#x} is published here");
+            return Err(TransportError::Refused { address: settings.address.clone(), why });
+        }
+        let (sender, pages) = std::sync::mpsc::sync_channel::<Sample>(RECEIVE_PAGES);
+        let mut subscribers = Vec::new();
+        for tag in &wanted {
+            let sender = sender.clone();
+            let subscriber = session
+                .declare_subscriber(format!("felix/{tag:016x}"))
+                // A receiver that went away needs no more.
+                .callback(move |sample| drop(sender.send(sample)))
+                .wait()
+                .map_err(|error| other("cannot subscribe", error))?;
+            subscribers.push(subscriber);
+        }
+        let acknowledge = session
+            .declare_publisher(format!("felix-ack/{:016x}", hello.stream))
+            .congestion_control(CongestionControl::Block)
+            .wait()
+            .map_err(|error| other("cannot declare a publisher", error))?;
+        Ok(Box::new(ZenohInlet {
+            hello,
+            pages: Pages(pages),
+            acknowledge,
+            had: BTreeMap::new(),
+            body: Vec::new(),
+            _subscribers: subscribers,
+            session,
+        }))
+    }
+}
+
+/// Asks who publishes. One publisher per address; by scouting, the first that answers.
+fn hellos(session: &Session) -> Result<Hello, TransportError> {
+    for _ in 0..20 {
+        let replies = session.get("felix-hello/*").wait().map_err(|error| other("cannot ask for publishers", error))?;
+        while let Ok(reply) = replies.recv() {
+            let Ok(sample) = reply.result() else { continue };
+            if let Ok(hello) = serde_json::from_slice::<Hello>(&sample.payload().to_bytes()) {
+                return Ok(hello);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Err(TransportError::Other("zenoh: nobody publishes there".to_owned()))
+}
+
+struct Lane {
+    tag: u64,
+    publisher: Publisher<'static>,
+    matched: bool,
+    acknowledged: u64,
+}
+
+struct ZenohOutlet {
+    session: Session,
+    address: String,
+    lanes: Vec<Lane>,
+    acknowledged: Acknowledged,
+    _keep: Box<dyn Send>,
+}
+
+impl Drop for ZenohOutlet {
+    fn drop(&mut self) {
+        // What is on its way arrives before the session ends.
+        let _ = self.session.close().wait();
+    }
+}
+
+impl Outlet for ZenohOutlet {
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        vec![("zenoh id".to_owned(), self.session.zid().to_string())]
+    }
+
+    fn poll(&mut self, events: &mut Vec<OutletEvent>) {
+        let heard = locked(&self.acknowledged).clone();
+        for (dest, lane) in self.lanes.iter_mut().enumerate() {
+            let matches = lane.publisher.matching_status().wait().is_ok_and(|status| status.matching());
+            if matches != lane.matched {
+                lane.matched = matches;
+                events.push(if matches {
+                    let subscription = Subscription { receiver: lane.tag, last_page: lane.acknowledged, tags: vec![lane.tag] };
+                    OutletEvent::Subscribed { dest, subscription }
+                } else {
+                    OutletEvent::Gone { dest, why: "closed by the receiver".to_owned() }
+                });
+            }
+            if let Some(&sequence) = heard.get(&lane.tag)
+                && sequence > lane.acknowledged
+            {
+                lane.acknowledged = sequence;
+                events.push(OutletEvent::Acknowledged { dest, sequence });
+            }
+        }
+        // Acknowledgements of what a subscriber had before it went come before its going.
+        events.sort_by_key(|event| matches!(event, OutletEvent::Gone { .. }));
+    }
+
+    fn send(&mut self, dest: usize, frame: &Frame, body: &[IoSlice<'_>]) -> Sent {
+        let Some(lane) = self.lanes.get(dest) else { return Sent::Gone };
+        let mut bytes = Vec::with_capacity(FRAME_BYTES + frame.body_bytes as usize);
+        bytes.extend_from_slice(&frame.emit());
+        for part in body {
+            bytes.extend_from_slice(part);
+        }
+        match lane.publisher.put(ZBytes::from(bytes)).wait() {
+            Ok(()) => Sent::Done,
+            Err(_) => Sent::Gone,
+        }
+    }
+
+    fn close(&mut self, dest: usize) {
+        if let Some(lane) = self.lanes.get_mut(dest) {
+            lane.matched = false;
+        }
+    }
+
+    fn is_per_elink(&self) -> bool {
+        true
+    }
+}
+
+struct ZenohInlet {
+    hello: Hello,
+    pages: Pages,
+    acknowledge: Publisher<'static>,
+    /// Last page of each tag that is not acknowledged.
+    had: BTreeMap<u64, u64>,
+    body: Vec<u8>,
+    _subscribers: Vec<Subscriber<()>>,
+    session: Session,
+}
+
+impl Drop for ZenohInlet {
+    fn drop(&mut self) {
+        // The publisher sees at once that nobody subscribes any more.
+        let _ = self.session.close().wait();
+    }
+}
+
+impl Inlet for ZenohInlet {
+    fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    fn receive(&mut self, wait: Duration) -> Result<Received<'_>, TransportError> {
+        let Some(sample) = self.pages.next(wait) else { return Ok(Received::Nothing) };
+        // The bytes of a sample may lie in several pieces.
+        self.body.clear();
+        sample.payload().slices().for_each(|piece| self.body.extend_from_slice(piece));
+        let head = self.body.first_chunk::<FRAME_BYTES>();
+        let head = head.ok_or_else(|| TransportError::Other("zenoh: a page without a header".to_owned()))?;
+        let frame = Frame::parse(head)
+            .map_err(|source| TransportError::Foreign { address: sample.key_expr().to_string(), source })?;
+        if matches!(frame.kind, FrameKind::Messages | FrameKind::Blocks)
+            && let Some(tag) = sample.key_expr().as_str().rsplit('/').next()
+            && let Ok(tag) = u64::from_str_radix(tag, 16)
+        {
+            self.had.insert(tag, frame.sequence);
+        }
+        Ok(Received::Frame(frame, &self.body[FRAME_BYTES..]))
+    }
+
+    fn acknowledge(&mut self, _sequence: u64) -> Result<(), TransportError> {
+        let mut bytes = Vec::with_capacity(16 * self.had.len());
+        for (tag, sequence) in std::mem::take(&mut self.had) {
+            bytes.extend_from_slice(&tag.to_le_bytes());
+            bytes.extend_from_slice(&sequence.to_le_bytes());
+        }
+        self.acknowledge.put(ZBytes::from(bytes)).wait().map_err(|error| other("cannot acknowledge", error))
+    }
+}
+
+/// Pages of all subscribed E-links, in the order of their coming; when it is full, Zenoh waits, and so does the publisher.
+struct Pages(std::sync::mpsc::Receiver<Sample>);
+
+impl Pages {
+    fn next(&self, wait: Duration) -> Option<Sample> {
+        if wait.is_zero() { self.0.try_recv().ok() } else { self.0.recv_timeout(wait).ok() }
+    }
+}
