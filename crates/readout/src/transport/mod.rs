@@ -199,6 +199,7 @@ pub fn named(name: &str) -> Result<Box<dyn Transport>, TransportError> {
         "tcp" => Ok(Box::new(tcp::Tcp)),
         #[cfg(feature = "zenoh")]
         "zenoh" => Ok(Box::new(zenoh::Zenoh)),
+        #[cfg(not(feature = "zenoh"))]
         "zenoh" => Err(TransportError::Other(
             "this daqmeter was built without zenoh: build it with --features zenoh".to_owned(),
         )),

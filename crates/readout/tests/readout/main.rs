@@ -4,3 +4,5 @@
 
 mod card;
 mod chain;
+#[cfg(feature = "zenoh")]
+mod zenoh;

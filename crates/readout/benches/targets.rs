@@ -1,0 +1,202 @@
+//! The speed targets: `cargo bench -p daqmeter-readout [-- SECONDS]`.
+//!
+//! Both sides of each ratio are sampled in turn. Placement: the reader, and everything that has one thread, on the last CPU allowed; the
+//! receiver on the first one. Chains run for so many seconds [10]. Prints medians; judges nothing and fails nothing, because shared
+//! machines are noisy.
+
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and may stop when the host refuses")]
+
+use std::io::{Read, Seek, SeekFrom};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use daqmeter_copy::MemoryEngine;
+use daqmeter_harness::{Engine, Session};
+use daqmeter_readout::chain::{self, Placement};
+use daqmeter_readout::check::{self, Options};
+use daqmeter_readout::scenario::{Completion, Hertz, Nanos, ReaderMode};
+use daqmeter_readout::{DecodeEngine, Scenario, recording};
+use daqmeter_record::Workload;
+use daqmeter_sys::{affinity, clock, cpu_time, wait};
+
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+fn seconds(work: &mut dyn FnMut()) -> f64 {
+    let begin = clock::monotonic_ns();
+    work();
+    (clock::monotonic_ns() - begin) as f64 * 1e-9
+}
+
+/// Medians of two things, sampled in turn.
+fn in_turn(rounds: usize, mut sides: [&mut dyn FnMut(); 2]) -> [f64; 2] {
+    let mut samples = [Vec::new(), Vec::new()];
+    for round in 0..rounds + rounds / 10 + 1 {
+        for (side, samples) in sides.iter_mut().zip(&mut samples) {
+            let took = seconds(side);
+            // The first tenth warms up.
+            if round > rounds / 10 {
+                samples.push(took);
+            }
+        }
+    }
+    samples.map(median)
+}
+
+fn prepared(engine: &dyn Engine, workload: &Workload) -> Box<dyn Session> {
+    let mut session = engine.open(workload).unwrap().remove(0);
+    session.prepare().unwrap();
+    session.verify().unwrap();
+    session
+}
+
+fn decode(scenario: &str, bytes: u64) {
+    let mut blocks = prepared(&DecodeEngine, &Workload::new("decode").with("scenario", scenario).with("bytes", bytes));
+    let read = Workload::new("memory").with("read_bytes", bytes).with("read_lines", 1_u64).with("write_lines", 0_u64);
+    let mut memory = prepared(&MemoryEngine, &read);
+    let stages = memory.stages().len();
+    blocks.step(0, 1).unwrap();
+    let counters = blocks.tally().counters;
+    let subchunks = counters.iter().find(|counter| counter.name == "subchunks per pass").unwrap().value;
+    // The fastest way of reading is the limit.
+    let best = (0..stages)
+        .min_by(|a, b| {
+            let mut of = |stage: usize| median((0..9).map(|_| seconds(&mut || memory.step(stage, 1).unwrap())).collect());
+            of(*a).total_cmp(&of(*b))
+        })
+        .unwrap();
+    let [took, limit] = in_turn(60, [&mut || blocks.step(0, 1).unwrap(), &mut || memory.step(best, 1).unwrap()]);
+    println!(
+        "  decode {scenario}, {} MiB: {:.0} M subchunks/s, {:.2} ns each, {:.2} GB/s; memory read {:.2} GB/s; ratio {:.2}",
+        bytes >> 20,
+        subchunks / took / 1e6,
+        took / subchunks * 1e9,
+        bytes as f64 / took / 1e9,
+        bytes as f64 / limit / 1e9,
+        limit / took
+    );
+}
+
+fn checker(scenario: &str, triggers: u64) {
+    let mut file = tempfile::tempfile().unwrap();
+    let scenario = Scenario::load(scenario).unwrap();
+    recording::record(&scenario, triggers, |_, part| std::io::Write::write_all(&mut file, part)).unwrap();
+    let bytes = file.metadata().unwrap().len() as f64;
+    for level in [1, 2, 3] {
+        let options = Options { level, ..Options::default() };
+        let (mut checked, mut plain) = (file.try_clone().unwrap(), file.try_clone().unwrap());
+        let mut buffer = vec![0; 512 << 10];
+        let [took, limit] = in_turn(
+            5,
+            [
+                &mut || {
+                    checked.seek(SeekFrom::Start(0)).unwrap();
+                    assert!(check::check(&checked, &options).unwrap().is_good());
+                },
+                &mut || {
+                    plain.seek(SeekFrom::Start(0)).unwrap();
+                    while plain.read(&mut buffer).unwrap() > 0 {}
+                },
+            ],
+        );
+        println!(
+            "  check {}, level {level}, {:.1} GB from the page cache: {:.2} GB/s; reading alone {:.2} GB/s (target 2)",
+            scenario.name,
+            bytes / 1e9,
+            bytes / took / 1e9,
+            bytes / limit / 1e9
+        );
+    }
+}
+
+fn run(scenario: &Scenario, cpus: (u32, u32), time: Duration) -> chain::Done {
+    let placement = Placement { reader_cpus: vec![cpus.0], receiver_cpus: vec![cpus.1], receivers: 1 };
+    chain::run(scenario, &placement, time, None, &AtomicBool::new(false)).unwrap()
+}
+
+fn rate(name: &str, rate_hz: f64, change: impl Fn(&mut Scenario), cpus: (u32, u32), time: Duration, target: &str) {
+    let mut scenario = Scenario::load(name).unwrap();
+    scenario.trigger.rate = Hertz(rate_hz);
+    change(&mut scenario);
+    let done = run(&scenario, cpus, time);
+    let (report, load) = &done.receivers[0];
+    println!(
+        "  {name}, {:?}, {}, page {} KiB: {:.0} kHz for {:.0} s: {:.1} M chunks/s, {:.2} GB/s of pages; lost {}, BUSY {:.3} %, closes {}, \
+         ring peak {:.1} MB; reader {:.0} %, receiver {:.0} % of a core; p99 {:.2} ms (target {target})",
+        scenario.reader.mode,
+        scenario.publish.transport,
+        scenario.reader.page.0 >> 10,
+        done.trigger_rate_hz() / 1e3,
+        time.as_secs_f64(),
+        report.chunks() as f64 / (report.span_ns as f64 * 1e-9) / 1e6,
+        report.bytes as f64 / report.span_ns as f64,
+        done.lost(),
+        done.dead_share() * 100.0,
+        done.closes(),
+        done.peak_bytes() as f64 / 1e6,
+        done.readers[0].load.cpu * 100.0,
+        load.cpu * 100.0,
+        report.latency_ns.quantile(0.99) as f64 / 1e6,
+    );
+}
+
+/// CPU of a thread that does nothing but sleep for an interval.
+fn bare_sleep(poll_ns: u64, time: Duration) -> f64 {
+    wait::without_timer_slack();
+    let used = || {
+        let usage = cpu_time::of_thread();
+        (usage.user_ns + usage.system_ns) as f64
+    };
+    let (begin, before) = (clock::monotonic_ns(), used());
+    let end = begin + u64::try_from(time.as_nanos()).unwrap();
+    let mut now = begin;
+    while now < end {
+        wait::sleep_until(now + poll_ns);
+        now = clock::monotonic_ns();
+    }
+    (used() - before) / (now - begin) as f64
+}
+
+fn idle(cpus: (u32, u32)) {
+    let time = Duration::from_secs(5);
+    let reader = |poll: Nanos, completion: Completion| {
+        let mut scenario = Scenario::load("gbt").unwrap();
+        scenario.trigger.rate = Hertz(0.1);
+        (scenario.reader.poll, scenario.reader.completion) = (poll, completion);
+        run(&scenario, cpus, time).readers[0].load.cpu * 100.0
+    };
+    for (poll, target) in [(Nanos(100_000), "2 %"), (Nanos(1_000_000), "0.3 %")] {
+        let (ours, bare) = (reader(poll, Completion::Poll), bare_sleep(poll.0, time) * 100.0);
+        println!("  idle reader, polling every {} us: {ours:.2} % of a core; a thread that only sleeps {bare:.2} % (target {target})", poll.0 / 1000);
+    }
+    println!("  idle reader, interrupt: {:.2} % of a core (target 0.2 %)", reader(Nanos(0), Completion::Interrupt));
+}
+
+fn main() {
+    let time = std::env::args().find_map(|argument| argument.parse().ok()).unwrap_or(10);
+    let time = Duration::from_secs(time);
+    let allowed = affinity::allowed_cpus().unwrap();
+    let cpus = (*allowed.last().unwrap(), allowed[0]);
+    affinity::pin_to(cpus.0).unwrap();
+    println!("reader on CPU {}, receiver on CPU {}", cpus.0, cpus.1);
+    decode("gbt", 256 << 10);
+    decode("gbt", 64 << 20);
+    decode("full", 64 << 20);
+    decode("full", 512 << 20);
+    idle(cpus);
+    rate("gbt", 2.0e6, |_| {}, cpus, time, "2000 kHz, lost 0, BUSY 0");
+    let zero_copy = |scenario: &mut Scenario| scenario.reader.mode = ReaderMode::ZeroCopy;
+    // 1.09 kB of blocks per trigger.
+    rate("full", 2.8e6, |_| {}, cpus, time, "3 GB/s");
+    rate("full", 2.9e6, zero_copy, cpus, time, "3 GB/s");
+    if cfg!(feature = "zenoh") {
+        let zenoh = |scenario: &mut Scenario| scenario.publish.transport = "zenoh".to_owned();
+        rate("gbt", 1.2e6, zenoh, cpus, time, "1200 kHz, lost 0, BUSY 0");
+    }
+    // Two threads: the one that reads ahead may be anywhere.
+    affinity::unpin();
+    checker("gbt", 3_000_000);
+    checker("full", 2_000_000);
+}
