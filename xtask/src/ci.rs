@@ -46,6 +46,13 @@ pub(crate) fn all() -> Result<()> {
         ("survey, and its page in a browser", survey),
         ("the document's tables on emulated boards", reproduce),
         ("the Etherbone study on emulated bridges", etherbone),
+        ("read-out: maximum rate and study", read_out),
+        ("read-out: the published run's 384 E-links", published_run),
+        ("read-out over Zenoh", || {
+            let test =
+                ["test", "--quiet", "-p", "daqmeter-readout", "--features", "zenoh", "--test", "readout", "zenoh"];
+            ran(run("cargo", &test))
+        }),
         ("fuzz", || ran(fuzz(FUZZ_SECONDS, None))),
     ];
     let mut left_out = Vec::new();
@@ -267,9 +274,57 @@ fn reproduce_once() -> Result<()> {
     Ok(())
 }
 
+/// The sweep finds a rate and draws its figures, and every row of the study is within its band.
+fn read_out() -> Result<Done> {
+    let (out, html) = (scratch("sweep.jsonl")?, scratch("sweep.html")?);
+    daqmeter(&["readout", "sweep", "gbt", "--probe", "200ms", "--resolution", "0.05", "--out", &out, "-o", &html])?;
+    page(html.as_ref())?;
+    let records = records(out.as_ref())?;
+    let open: Vec<_> = records.iter().filter(|record| !record.outcome.is_ok()).map(|record| &record.outcome).collect();
+    ensure!(open.is_empty(), "{open:?}");
+    ensure!(records.iter().filter(|record| record.study == "readout/sweep").count() == 24, "{} points", records.len());
+    ran(daqmeter(&["readout", "reproduce"]))
+}
+
+/// 50 s worth of the published data, made and checked: the counts of device 0, DMA 0 are the published ones.
+fn published_run() -> Result<Done> {
+    const TRIGGERS: &str = "49748082";
+    const CHUNKS: [u64; 3] = [49_648_974, 49_724_208, 49_118_639];
+    let check = ["readout", "check", "--scenario", "nikhef", "--triggers", TRIGGERS, "--level", "2", "--json"];
+    let text = output("cargo", &[&["run", "--release", "--quiet", "--"], &check[..]].concat())?;
+    let channels: Vec<serde_json::Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    ensure!(channels.len() == 16, "{} channels", channels.len());
+    let mut elinks = 0;
+    for (at, channel) in channels.iter().enumerate() {
+        let rows = channel["checked"]["rows"].as_array().context("no rows")?;
+        elinks += rows.len();
+        for (nth, row) in rows.iter().enumerate() {
+            let wanted = CHUNKS.get(nth / 8).map_or_else(|| TRIGGERS.to_owned(), u64::to_string);
+            ensure!(row["chunks"].to_string() == wanted, "channel {at}: {row}");
+        }
+    }
+    ensure!(elinks == 384 + 4, "{elinks} E-links");
+    let blocks = &channels[0]["checked"]["blocks"];
+    ensure!(*blocks == 34_262_333, "{blocks} blocks instead of the published 34262333");
+    println!("{elinks} E-links, each with the published count; {blocks} blocks in device 0, DMA 0");
+    Ok(Done::Ran)
+}
+
 /// The fuzz targets.
-const FUZZ_TARGETS: [&str; 9] =
-    ["record_line", "units", "profile", "fluid", "eb_wire", "eb_slave", "eb_client", "eb_text", "felix"];
+const FUZZ_TARGETS: [&str; 12] = [
+    "record_line",
+    "units",
+    "profile",
+    "fluid",
+    "eb_wire",
+    "eb_slave",
+    "eb_client",
+    "eb_text",
+    "felix",
+    "felix_page",
+    "readout_check",
+    "readout_scenario",
+];
 
 /// Builds the fuzz targets with coverage by stable flags (no nightly toolchain, no cargo-fuzz) and runs each.
 pub(crate) fn fuzz(seconds: u64, only: Option<&str>) -> Result<()> {

@@ -124,4 +124,3 @@ pub(crate) fn missing() -> Option<String> {
     let _ = Command::new("ip").args(["netns", "del", "dqm-probe"]).status();
     None
 }
-

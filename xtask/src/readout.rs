@@ -137,7 +137,14 @@ fn only_busy(outcome: &Outcome) -> Result<()> {
 }
 
 const CASES: &[Case] = &[
-    Case { name: "three hosts", rate: "100kHz", time: "3s", address: "10.78.0.1:12350", meanwhile: nothing, expect: all_there },
+    Case {
+        name: "three hosts",
+        rate: "100kHz",
+        time: "3s",
+        address: "10.78.0.1:12350",
+        meanwhile: nothing,
+        expect: all_there,
+    },
     Case {
         name: "100 Mbit/s to one receiver (tbf)",
         rate: "100kHz",
@@ -150,7 +157,10 @@ const CASES: &[Case] = &[
             run("ip", &["netns", "exec", SERVER, "tc", "qdisc", "del", "dev", "to0", "root"])
         },
         expect: |outcome| {
-            ensure!(outcome.lost("stopped by BUSY-by-DMA") > 0, "a link of a third of the data did not hold the card back");
+            ensure!(
+                outcome.lost("stopped by BUSY-by-DMA") > 0,
+                "a link of a third of the data did not hold the card back"
+            );
             only_busy(outcome)
         },
     },
@@ -169,7 +179,14 @@ const CASES: &[Case] = &[
         },
         expect: only_busy,
     },
-    Case { name: "20 ms of delay (relay)", rate: "50kHz", time: "3s", address: "127.0.0.1:12351", meanwhile: nothing, expect: only_busy },
+    Case {
+        name: "20 ms of delay (relay)",
+        rate: "50kHz",
+        time: "3s",
+        address: "127.0.0.1:12351",
+        meanwhile: nothing,
+        expect: only_busy,
+    },
     Case {
         name: "a receiver killed and restarted",
         rate: "50kHz",
@@ -185,7 +202,8 @@ const CASES: &[Case] = &[
         expect: |outcome| {
             ensure!(outcome.lost("not subscribed") > 0, "nothing was lost while nobody subscribed: {}", outcome.losses);
             ensure!(outcome.received[0].0 > 0, "the second receiver got nothing");
-            let lost: u64 = ["not subscribed", "network", "stopped by BUSY-by-DMA"].iter().map(|r| outcome.lost(r)).sum();
+            let lost: u64 =
+                ["not subscribed", "network", "stopped by BUSY-by-DMA"].iter().map(|r| outcome.lost(r)).sum();
             ensure!(outcome.delivered + lost == outcome.issued, "{}", outcome.losses);
             Ok(())
         },
@@ -216,7 +234,8 @@ const CASES: &[Case] = &[
             run("ip", &["-n", SERVER, "link", "set", "to0", "up"])
         },
         expect: |outcome| {
-            let lost: u64 = ["not subscribed", "network", "stopped by BUSY-by-DMA"].iter().map(|r| outcome.lost(r)).sum();
+            let lost: u64 =
+                ["not subscribed", "network", "stopped by BUSY-by-DMA"].iter().map(|r| outcome.lost(r)).sum();
             ensure!(outcome.lost("not subscribed") > 0, "the dead receiver held its E-links: {}", outcome.losses);
             ensure!(outcome.delivered + lost == outcome.issued, "{}", outcome.losses);
             ensure!(outcome.received[1].0 > 0, "the other receiver got nothing");

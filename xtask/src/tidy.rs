@@ -22,7 +22,19 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("report", &["record", "stats"]),
     (
         "cli",
-        &["copy", "digitizer", "etherbone", "harness", "kernels", "readout", "record", "report", "stats", "sys", "wire"],
+        &[
+            "copy",
+            "digitizer",
+            "etherbone",
+            "harness",
+            "kernels",
+            "readout",
+            "record",
+            "report",
+            "stats",
+            "sys",
+            "wire",
+        ],
     ),
 ];
 

@@ -14,7 +14,7 @@ use daqmeter_sys::host::Files;
 use crate::output::{Failure, emit};
 use crate::run::engines;
 
-/// List devices, engines, functions, kernels and bridges.
+/// List devices, engines, functions, kernels, bridges and scenarios.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n\n  $ daqmeter list devices")]
 pub(crate) struct Arguments {
@@ -30,6 +30,7 @@ enum What {
     Functions,
     Kernels,
     Bridges,
+    Scenarios,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -39,6 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         (What::Functions, "Functions (digitizer -A)", functions()),
         (What::Kernels, "Kernels", kernels()),
         (What::Bridges, "Bridges (eb ... emu/<bridge>)", bridges()),
+        (What::Scenarios, "Scenarios (readout ... <scenario>)", scenarios()),
     ];
     let wanted = sections.into_iter().filter(|(what, ..)| arguments.what.is_none_or(|only| only == *what));
     let text: Vec<String> = wanted.map(|(_, title, table)| format!("{title}\n{table}")).collect();
@@ -99,6 +101,29 @@ fn bridges() -> String {
         vec![bridge.name, kind.to_owned(), bridge.about]
     };
     plain(&["bridge", "kind", "what it stands for"], daqmeter_etherbone::transport::bridges().into_iter().map(row))
+}
+
+fn scenarios() -> String {
+    let row = |(name, text): &(&str, &str)| {
+        let scenario = daqmeter_readout::Scenario::parse(text, name).expect("ships with the binary and is tested");
+        let card = &scenario.card;
+        let elinks = scenario.elinks(0, 0).len();
+        let source = if scenario.replays() { "replayed" } else { "live" };
+        // The first sentence of the comment at the head of the file.
+        let about: String = text.lines().map_while(|line| line.strip_prefix("# ")).collect::<Vec<_>>().join(" ");
+        let about =
+            about.split(": ").next().unwrap_or("").split(". ").next().unwrap_or("").trim_end_matches('.').to_owned();
+        vec![
+            (*name).to_owned(),
+            format!("{} x {}", card.devices, card.channels),
+            elinks.to_string(),
+            format!("{} B", card.payload.0),
+            source.to_owned(),
+            about,
+        ]
+    };
+    let headings = ["scenario", "devices x channels", "E-links", "payload", "blocks", "what it is"];
+    plain(&headings, daqmeter_readout::scenario::SHIPPED.iter().map(row))
 }
 
 fn kernels() -> String {

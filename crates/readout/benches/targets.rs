@@ -63,7 +63,8 @@ fn decode(scenario: &str, bytes: u64) {
     // The fastest way of reading is the limit.
     let best = (0..stages)
         .min_by(|a, b| {
-            let mut of = |stage: usize| median((0..9).map(|_| seconds(&mut || memory.step(stage, 1).unwrap())).collect());
+            let mut of =
+                |stage: usize| median((0..9).map(|_| seconds(&mut || memory.step(stage, 1).unwrap())).collect());
             of(*a).total_cmp(&of(*b))
         })
         .unwrap();
@@ -119,6 +120,8 @@ fn run(scenario: &Scenario, cpus: (u32, u32), time: Duration) -> chain::Done {
 fn rate(name: &str, rate_hz: f64, change: impl Fn(&mut Scenario), cpus: (u32, u32), time: Duration, target: &str) {
     let mut scenario = Scenario::load(name).unwrap();
     scenario.trigger.rate = Hertz(rate_hz);
+    // Half of the published ring: what the host stops for now and then must fit.
+    scenario.card.ring.0 = 512 << 20;
     change(&mut scenario);
     let done = run(&scenario, cpus, time);
     let (report, load) = &done.receivers[0];
@@ -169,7 +172,10 @@ fn idle(cpus: (u32, u32)) {
     };
     for (poll, target) in [(Nanos(100_000), "2 %"), (Nanos(1_000_000), "0.3 %")] {
         let (ours, bare) = (reader(poll, Completion::Poll), bare_sleep(poll.0, time) * 100.0);
-        println!("  idle reader, polling every {} us: {ours:.2} % of a core; a thread that only sleeps {bare:.2} % (target {target})", poll.0 / 1000);
+        println!(
+            "  idle reader, polling every {} us: {ours:.2} % of a core; a thread that only sleeps {bare:.2} % (target {target})",
+            poll.0 / 1000
+        );
     }
     println!("  idle reader, interrupt: {:.2} % of a core (target 0.2 %)", reader(Nanos(0), Completion::Interrupt));
 }

@@ -123,7 +123,8 @@ mod tests {
 
     #[test]
     fn it_closes_when_card_and_reader_agree_and_not_when_one_chunk_is_missing() {
-        let at = CardElink { deficit: 5, fifo_lost: 2, truncated: 1, fault_lost: 3, chunks: 85, ..CardElink::default() };
+        let at =
+            CardElink { deficit: 5, fifo_lost: 2, truncated: 1, fault_lost: 3, chunks: 85, ..CardElink::default() };
         let card = CardAccount { issued: 100, vetoed_dma: 4, vetoed_fifo: 1, elinks: vec![at] };
         let reader = ReaderElink {
             chunks: 85,

@@ -133,7 +133,9 @@ pub enum CheckError {
     #[error("cannot read: {0}")]
     Io(#[from] io::Error),
     /// No block at the beginning.
-    #[error("no file of FELIX blocks: it begins with {0:#010x}, whose second half is no block id (0xABCD, 0xABCE, 0xCnCE)")]
+    #[error(
+        "no file of FELIX blocks: it begins with {0:#010x}, whose second half is no block id (0xABCD, 0xABCE, 0xCnCE)"
+    )]
     Foreign(u32),
     /// Too short for a block.
     #[error("{0} bytes: shorter than one block")]
@@ -446,7 +448,11 @@ impl ElinkCheck {
                 continue;
             }
             if part.begins && part.ends {
-                if part.flags.truncated { fragments.cut(payload) } else { fragments.check(payload) }
+                if part.flags.truncated {
+                    fragments.cut(payload)
+                } else {
+                    fragments.check(payload)
+                }
                 if width.is_none() {
                     *width = payload.get(7).copied();
                 }

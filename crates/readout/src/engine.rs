@@ -163,12 +163,15 @@ impl Engine for ReadoutEngine {
     }
 }
 
+/// How a receiver's thread ends.
+type Receiving = Result<(Report, Load), ChainError>;
+
 /// What the lanes of a run share.
 struct Shared {
     publishers: Vec<Publish>,
     receivers: usize,
     receiver_cpus: Vec<u32>,
-    threads: Mutex<Vec<JoinHandle<Result<(Report, Load), ChainError>>>>,
+    threads: Mutex<Vec<JoinHandle<Receiving>>>,
     done: Mutex<Vec<Option<ReaderDone>>>,
     received: Mutex<Vec<(Report, Load)>>,
     failed: AtomicBool,
@@ -289,7 +292,9 @@ impl Session for ReadoutSession {
         let faults = received.iter().map(|(report, _)| (report.faults().payload, report.bad_pages));
         for (payload, bad_pages) in faults {
             if payload + bad_pages > 0 && self.scenario.fault.is_empty() {
-                return Err(Fault::new(format!("{payload} fragments with wrong bytes, {bad_pages} pages that make no sense")));
+                return Err(Fault::new(format!(
+                    "{payload} fragments with wrong bytes, {bad_pages} pages that make no sense"
+                )));
             }
         }
         Ok(())
@@ -449,7 +454,15 @@ impl Engine for DecodeEngine {
             return Err(workload.error("bytes", "is at least a block and at most 16 GiB").into());
         }
         let bytes = bytes / format.block_bytes as u64 * format.block_bytes as u64;
-        Ok(vec![Box::new(DecodeSession { scenario, format, bytes, blocks: Vec::new(), room: Vec::new(), seen: 0, passes: 0 })])
+        Ok(vec![Box::new(DecodeSession {
+            scenario,
+            format,
+            bytes,
+            blocks: Vec::new(),
+            room: Vec::new(),
+            seen: 0,
+            passes: 0,
+        })])
     }
 }
 
@@ -543,10 +556,8 @@ impl Session for DecodeSession {
     fn tally(&mut self) -> Tally {
         let blocks = self.blocks.len() / self.format.block_bytes;
         let per_pass = self.seen / self.passes.max(1);
-        let counters = vec![
-            Counter::count("subchunks per pass", per_pass),
-            Counter::count("blocks per pass", blocks as u64),
-        ];
+        let counters =
+            vec![Counter::count("subchunks per pass", per_pass), Counter::count("blocks per pass", blocks as u64)];
         Tally { counters, ..Tally::default() }
     }
 }

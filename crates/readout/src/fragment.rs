@@ -80,7 +80,8 @@ impl FragmentCheck {
 
     /// Too short for a counter: only the beginning of the header can be looked at.
     fn short(&mut self, payload: &[u8]) {
-        let header = EmulatorHeader { length: u16::try_from(payload.len()).unwrap_or(0), event: 0, elink_index: 0, width: 8 };
+        let header =
+            EmulatorHeader { length: u16::try_from(payload.len()).unwrap_or(0), event: 0, elink_index: 0, width: 8 };
         self.faults.payload += u64::from(header.emit()[..payload.len()] != *payload);
     }
 }
@@ -120,7 +121,8 @@ mod tests {
 
     fn fragment(event: u8, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
-        let header = EmulatorHeader { length: (length & 0xFFFF) as u16, event, elink_index: 8, width: 8 };
+        let header =
+            EmulatorHeader { length: u16::try_from(length & 0xFFFF).unwrap(), event, elink_index: 8, width: 8 };
         header.fill(&mut bytes);
         bytes
     }

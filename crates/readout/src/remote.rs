@@ -70,7 +70,8 @@ impl Server {
             }
             std::fs::remove_file(path).map_err(|error| RemoteError(format!("{shown} is in the way: {error}")))?;
         }
-        let listener = UnixListener::bind(path).map_err(|error| RemoteError(format!("cannot listen at {shown}: {error}")))?;
+        let listener =
+            UnixListener::bind(path).map_err(|error| RemoteError(format!("cannot listen at {shown}: {error}")))?;
         listener.set_nonblocking(true).map_err(|error| RemoteError(error.to_string()))?;
         let scenario = card.scenario().clone();
         let channels = channel_ids(&scenario).len();

@@ -475,6 +475,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("gbt", include_str!("../scenarios/gbt.toml")),
     ("full", include_str!("../scenarios/full.toml")),
     ("felig", include_str!("../scenarios/felig.toml")),
+    ("nikhef", include_str!("../scenarios/nikhef.toml")),
 ];
 
 /// Most bytes of a chunk: a page must hold it.
@@ -525,7 +526,10 @@ impl Scenario {
             return wrong("card.devices is 1 to 64, card.channels 1 to 8".to_owned());
         }
         if card.links == 0 || u32::from(card.links) * u32::from(card.channels) > 24 {
-            return wrong(format!("card.links: {} x {} channels; a device has 1 to 24 links", card.links, card.channels));
+            return wrong(format!(
+                "card.links: {} x {} channels; a device has 1 to 24 links",
+                card.links, card.channels
+            ));
         }
         let mut indices = self.link_elinks();
         indices.sort_unstable();

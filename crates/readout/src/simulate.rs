@@ -56,7 +56,8 @@ impl Rings {
         let mut uniform = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
         let marks = |ring: &Ring| Hysteresis { high: to_bytes(ring.marks.0), low: to_bytes(ring.marks.1) };
         let mut busy = vec![false; self.rings.len()];
-        let mut done = Occupancy { samples: vec![Vec::with_capacity(samples); self.rings.len()], ..Occupancy::default() };
+        let mut done =
+            Occupancy { samples: vec![Vec::with_capacity(samples); self.rings.len()], ..Occupancy::default() };
         let (mut now_s, mut dead_s) = (0.0, 0.0);
         let mut next_sample_s = seconds / samples as f64;
         while now_s < seconds {

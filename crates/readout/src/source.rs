@@ -42,9 +42,7 @@ impl Source {
         let period_ns = 1e9 / trigger.rate.0;
         let gaps = match trigger.source {
             SourceKind::Fixed => Gaps::Fixed { period_ns },
-            SourceKind::Poisson => {
-                Gaps::Poisson { period_ns, random: Xoshiro256PlusPlus::seed_from_u64(trigger.seed) }
-            }
+            SourceKind::Poisson => Gaps::Poisson { period_ns, random: Xoshiro256PlusPlus::seed_from_u64(trigger.seed) },
             SourceKind::Bursty => {
                 let (burst, spacing_ns) = (trigger.burst, trigger.spacing.0 as f64);
                 let between_ns = period_ns * burst as f64 - spacing_ns * (burst - 1) as f64;
@@ -72,6 +70,11 @@ impl Source {
     /// Ends it after so many triggers in all.
     pub fn end_after(&mut self, triggers: u64) {
         self.most = triggers;
+    }
+
+    /// The time after which no trigger comes.
+    pub fn end_ns(&self) -> u64 {
+        self.end_ns
     }
 
     /// Triggers issued so far.
@@ -111,6 +114,11 @@ impl Source {
             self.ahead[usize::try_from(n - 1).expect("a place in the queue")]
         };
         if at_ns > self.end_ns { NEVER } else { at_ns }
+    }
+
+    /// Whether no trigger comes any more: all were issued, or the time is over.
+    pub fn is_over(&self, now_ns: u64) -> bool {
+        self.issued >= self.most || now_ns >= self.end_ns
     }
 
     /// Issues the next n triggers.
@@ -263,6 +271,9 @@ mod tests {
 
     #[test]
     fn it_ends_by_count_and_by_time() {
+        let mut idle = Source::new(&Trigger { rate: Hertz(0.1), ..Trigger::default() }).unwrap();
+        idle.end_at(1_000_000_000);
+        assert_eq!((idle.due(NEVER), idle.is_over(999_999_999), idle.is_over(1_000_000_000)), (0, false, true));
         let mut by_count = source(SourceKind::Poisson);
         by_count.end_after(3);
         assert_eq!(by_count.due(NEVER - 1), 3);

@@ -203,8 +203,7 @@ fn format(published: &Published) -> Format {
 fn totals(published: &Published) -> Vec<Row> {
     let (format, input) = (format(published), &published.input);
     let of = |run: &Run| {
-        let links: u64 =
-            run.links.iter().map(|chunks| input.elinks_per_link * blocks_of(format, 24, *chunks)).sum();
+        let links: u64 = run.links.iter().map(|chunks| input.elinks_per_link * blocks_of(format, 24, *chunks)).sum();
         let blocks = (links + blocks_of(format, TTC_BYTES, run.ttc)) as f64;
         let exact = run.blocks as f64;
         let share = run.ttc as f64 / run.pittrigger as f64;
@@ -384,12 +383,24 @@ fn costs(published: &Published, records: &[RunRecord]) -> Vec<Row> {
     let seconds = |record: &RunRecord| Some(record.counter("triggers")? / record.counter("trigger-rate")?);
     let percent = |record: &RunRecord, cpu: f64| seconds(record).map(|_| cpu * 100.0);
     rows.push(
-        row("FULL mode, 1050 kHz", "CPU of a reader of 3 links (below)".to_owned(), Kind::Measured, output.full_reader_cpu_percent, "%")
-            .measured(full.and_then(|record| percent(record, record.counter("reader-cpu-ppm")? * 1e-6))),
+        row(
+            "FULL mode, 1050 kHz",
+            "CPU of a reader of 3 links (below)".to_owned(),
+            Kind::Measured,
+            output.full_reader_cpu_percent,
+            "%",
+        )
+        .measured(full.and_then(|record| percent(record, record.counter("reader-cpu-ppm")? * 1e-6))),
     );
     rows.push(
-        row("FULL mode, 1050 kHz", "CPU of a receiver of 6 links (here 3)".to_owned(), Kind::Measured, output.full_receiver_cpu_percent, "%")
-            .measured(full.and_then(|record| percent(record, record.counter("receiver-cpu")?))),
+        row(
+            "FULL mode, 1050 kHz",
+            "CPU of a receiver of 6 links (here 3)".to_owned(),
+            Kind::Measured,
+            output.full_receiver_cpu_percent,
+            "%",
+        )
+        .measured(full.and_then(|record| percent(record, record.counter("receiver-cpu")?))),
     );
     // One cost of a poll explains all three intervals.
     for idle in &published.idle {

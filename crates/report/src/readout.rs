@@ -77,7 +77,8 @@ fn row(record: &RunRecord) -> Option<ChainRow> {
     let chunks = value("chunks");
     let stage = record.lanes.first().and_then(|lane| lane.stages.first());
     let limit = stage.and_then(|stage| record.limit(stage.limit.as_deref()?)).map(|limit| limit.rate_bytes_per_s);
-    let bytes_per_s = stage.map_or(0.0, |stage| stage.bytes_per_op as f64 / seconds.max(1e-9)) * (1.0 - value("dead-time"));
+    let bytes_per_s =
+        stage.map_or(0.0, |stage| stage.bytes_per_op as f64 / seconds.max(1e-9)) * (1.0 - value("dead-time"));
     let interrupt = record.workload.text("completion").is_ok_and(|completion| completion == "interrupt");
     Some(ChainRow {
         chain: name(record),
@@ -188,7 +189,8 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn example(poll_us: f64, rate_hz: f64, dead: f64) -> RunRecord {
-        let workload = Workload::new("readout").with("scenario", "gbt").with("rate_hz", rate_hz).with("poll_us", poll_us);
+        let workload =
+            Workload::new("readout").with("scenario", "gbt").with("rate_hz", rate_hz).with("poll_us", poll_us);
         let engine = EngineInfo { name: "readout".to_owned(), target: "gbt over tcp".to_owned(), emulated: true };
         let mut record = RunRecord::new(engine, workload);
         record.study = "readout/sweep".to_owned();

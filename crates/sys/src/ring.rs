@@ -151,7 +151,10 @@ impl Memory {
             call: format!("make a ring of {} bytes", shape.ring_bytes),
             source: io::Error::new(io::ErrorKind::InvalidInput, what.to_owned()),
         };
-        if shape.unit_bytes == 0 || shape.ring_bytes < 2 * shape.unit_bytes || !shape.ring_bytes.is_multiple_of(shape.unit_bytes) {
+        if shape.unit_bytes == 0
+            || shape.ring_bytes < 2 * shape.unit_bytes
+            || !shape.ring_bytes.is_multiple_of(shape.unit_bytes)
+        {
             return Err(wrong("not a whole number of blocks, or only one"));
         }
         if shape.gap_bytes >= shape.ring_bytes / 2 {
@@ -241,22 +244,17 @@ impl Memory {
             return Err(invalid("too short"));
         }
         let start = map(&fd, bytes)?;
-        let mut memory = Memory {
-            fd,
-            start,
-            bytes,
-            ring_start: 0,
-            ring_bytes: 0,
-            unit_bytes: 1,
-            gap_bytes: 0,
-            pages: Pages::Base,
-        };
+        let mut memory =
+            Memory { fd, start, bytes, ring_start: 0, ring_bytes: 0, unit_bytes: 1, gap_bytes: 0, pages: Pages::Base };
         let word = |at: usize| usize::try_from(memory.header(at).load(Ordering::Acquire)).unwrap_or(usize::MAX);
         if memory.header(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
             return Err(invalid("no ring of this version of daqmeter"));
         }
         let (ring_bytes, unit_bytes, gap_bytes) = (word(AT_RING_BYTES), word(AT_UNIT_BYTES), word(AT_GAP_BYTES));
-        let sane = unit_bytes > 0 && ring_bytes / 2 >= unit_bytes && ring_bytes <= bytes && ring_bytes.is_multiple_of(unit_bytes);
+        let sane = unit_bytes > 0
+            && ring_bytes / 2 >= unit_bytes
+            && ring_bytes <= bytes
+            && ring_bytes.is_multiple_of(unit_bytes);
         let layout = if sane { Shape::layout(ring_bytes, unit_bytes) } else { None };
         let Some((ring_start, wanted)) = layout else { return Err(invalid("its sizes make no sense")) };
         if wanted != bytes || gap_bytes >= ring_bytes / 2 {
@@ -314,8 +312,7 @@ fn memfd(bytes: usize, flags: libc::c_uint) -> Result<OwnedFd, SysError> {
 fn map(fd: &OwnedFd, bytes: usize) -> Result<NonNull<u8>, SysError> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
-    let start =
-        unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
     if start == libc::MAP_FAILED {
         return Err(SysError::last(format!("map a ring of {bytes} bytes")));
     }
@@ -567,8 +564,7 @@ mod tests {
 
     #[test]
     fn a_gap_of_half_the_ring_is_refused() {
-        let shape =
-            Shape { ring_bytes: 8192, unit_bytes: 1024, gap_bytes: 4096, pages: Pages::Base, numa_node: None };
+        let shape = Shape { ring_bytes: 8192, unit_bytes: 1024, gap_bytes: 4096, pages: Pages::Base, numa_node: None };
         assert!(ring(&shape).unwrap_err().to_string().contains("gap"));
         assert!(ring(&Shape { ring_bytes: 1000, ..shape }).unwrap_err().to_string().contains("whole number"));
         let error = ring(&Shape { ring_bytes: 1 << 46, ..shape }).unwrap_err().to_string();

@@ -112,7 +112,8 @@ impl CheckArguments {
             let _ = writeln!(out, " {message}");
         }
         if checked.messages.len() > self.messages {
-            let _ = writeln!(out, " ... {} more messages; --messages N shows them", checked.messages.len() - self.messages);
+            let _ =
+                writeln!(out, " ... {} more messages; --messages N shows them", checked.messages.len() - self.messages);
         }
         out.push_str(&checked.fcheck_table());
         out.push('\n');
@@ -127,7 +128,11 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
         let scenario = Scenario::load(name).map_err(Failure::refused)?;
         for (id, checked) in check_card(&scenario, arguments)? {
             good &= checked.is_good();
-            arguments.show(&format!("{name}:{}.{}", id.device, id.channel), &format!("{}-{}", id.device, id.channel), &checked)?;
+            arguments.show(
+                &format!("{name}:{}.{}", id.device, id.channel),
+                &format!("{}-{}", id.device, id.channel),
+                &checked,
+            )?;
         }
     }
     for path in &arguments.files {

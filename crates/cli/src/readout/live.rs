@@ -65,7 +65,11 @@ pub(crate) fn emulate(arguments: &EmulateArguments) -> Result<ExitCode, Failure>
     let mut server = remote::Server::bind(card, &arguments.at).map_err(Failure::refused)?;
     chain::pin(arguments.pin).map_err(Failure::refused)?;
     let at = arguments.at.display();
-    tell(&format!("{}: {} channels at {at}; triggers begin when all have readers", scenario.name, channel_ids(&scenario).len()));
+    tell(&format!(
+        "{}: {} channels at {at}; triggers begin when all have readers",
+        scenario.name,
+        channel_ids(&scenario).len()
+    ));
     let name = format!("card {}", scenario.name);
     server.run(&stop, |server| {
         let (card, now_ns) = (server.card(), server.card().now_ns());
@@ -187,7 +191,11 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
         let id = channel_ids(&scenario)[at];
         let name = format!("tohost {}:{}.{}", scenario.name, id.device, id.channel);
         let facts: Vec<String> = facts.iter().map(|(name, value)| format!("{name} {value}")).collect();
-        tell(&format!("{name} publishes at {}{}", reader.address(), if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) }));
+        tell(&format!(
+            "{name} publishes at {}{}",
+            reader.address(),
+            if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) }
+        ));
         let announcement = announce(&arguments.network, &scenario, at, &reader)?;
         ready.push(Ready { name, reader, _announcement: announcement, _connection: connection });
     }
@@ -276,7 +284,11 @@ fn read(
         page.set("daqmeter_blocks_total", &name, stats.blocks as f64);
         page.set("daqmeter_chunks_total", &name, stats.chunks as f64);
         page.set("daqmeter_bytes_total", &name, stats.bytes as f64);
-        page.set("daqmeter_errors_total", &name, (stats.bad_blocks + stats.unknown_blocks + stats.missing_blocks) as f64);
+        page.set(
+            "daqmeter_errors_total",
+            &name,
+            (stats.bad_blocks + stats.unknown_blocks + stats.missing_blocks) as f64,
+        );
         page.set("daqmeter_subscribers", &name, stats.subscribers as f64);
         page.set("daqmeter_ring_bytes", &name, reader.filled_bytes() as f64);
         page.set("daqmeter_ring_size_bytes", &name, ring_bytes);
@@ -303,7 +315,8 @@ fn show_account(name: &str, account: &FinalAccount, view: Option<&CardView>, jso
             .map(|(tag, ledger)| serde_json::json!({ "elink": elink_of(*tag).map(|e| e.number()), "tag": format!("{tag:#x}"), "ledger": ledger, "closes": ledger.closes() }))
             .collect();
         let dead = view.map(|view| view.dead);
-        let line = serde_json::json!({ "name": name, "elinks": each, "dead": dead, "time_ns": view.map(|view| view.now_ns) });
+        let line =
+            serde_json::json!({ "name": name, "elinks": each, "dead": dead, "time_ns": view.map(|view| view.now_ns) });
         return emit(&format!("{line}\n")).map(drop);
     }
     let mut out = format!("{name}\n");
@@ -458,7 +471,8 @@ fn show_report(name: &str, report: &Report, json: bool) -> Result<(), Failure> {
         });
         return emit(&format!("{line}\n")).map(drop);
     }
-    let mut out = format!("{name}\n {} chunks of {} E-links in {} pages", report.chunks(), report.streams.len(), report.pages);
+    let mut out =
+        format!("{name}\n {} chunks of {} E-links in {} pages", report.chunks(), report.streams.len(), report.pages);
     let _ = writeln!(
         out,
         ", {} over {}: {} M chunks/s, {} Gb/s",

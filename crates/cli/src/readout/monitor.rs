@@ -20,9 +20,7 @@ use crate::output::{Failure, emit};
 
 /// Watch every instance: rates, ring, CPU, BUSY, errors. q ends it.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Instances serve what is shown by --metrics HOST:PORT (OpenMetrics, for Prometheus, too)."
-)]
+#[command(after_help = "Instances serve what is shown by --metrics HOST:PORT (OpenMetrics, for Prometheus, too).")]
 pub(crate) struct Arguments {
     /// Where instances serve their metrics: host:port
     #[arg(required = true)]

@@ -76,7 +76,10 @@ fn text(rows: &[Row], outside: &[&Row]) -> String {
     let banded = rows.iter().filter(|row| row.is_within().is_some()).count();
     out.push_str(&format!("\n{} of {banded} rows with a band are within it\n", banded - outside.len()));
     for row in outside {
-        out.push_str(&format!("  outside: {}: {}: {:?}, band {:?}\n", row.line.table, row.line.row, row.line.model, row.band));
+        out.push_str(&format!(
+            "  outside: {}: {}: {:?}, band {:?}\n",
+            row.line.table, row.line.row, row.line.model, row.band
+        ));
     }
     out.push_str("\nWhat to know\n");
     for remark in REMARKS {

@@ -204,7 +204,11 @@ fn text(results: &[(Workload, Found)], records: &[RunRecord]) -> String {
             let why = found.probes.iter().rev().find(|probe| probe.rate_hz == hz).map(|probe| probe.verdict);
             format!("not stable at {} ({})", khz(hz), why.map_or("", why_text))
         });
-        out.push_str(&format!("{name}: maximum rate {rate}; {above}\n  {} probes; {}\n", found.probes.len(), found.confidence()));
+        out.push_str(&format!(
+            "{name}: maximum rate {rate}; {above}\n  {} probes; {}\n",
+            found.probes.len(),
+            found.confidence()
+        ));
         if found.lowered > 0 {
             out.push_str(&format!("  lowered {} times because a confirmation failed twice\n", found.lowered));
         }

@@ -45,7 +45,7 @@ impl Replay {
     /// The next block as it looks in this lap, and how many triggers it spans.
     fn take(&mut self) -> (Header, u64) {
         let block = &self.lap.blocks[self.next];
-        let turned = self.laps * u64::from(self.lap.blocks_of[usize::from(block.emulator)] & 0x1F);
+        let turned = self.laps * (self.lap.blocks_of[usize::from(block.emulator)] & 0x1F);
         let sequence = u8::try_from((u64::from(block.header.sequence) + turned) & 0x1F).expect("five bits");
         let header = Header { sequence, ..block.header };
         let spans = block.complete_at - block.first_trigger;

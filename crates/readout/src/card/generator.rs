@@ -49,7 +49,10 @@ impl Emulator {
         let encoder = Encoder::new(format, spec.elink, block).expect("the memory is a block of the format");
         let mut payload = vec![0; spec.payload_bytes];
         let width = if mode == Mode::Full { 16 } else { 8 };
-        #[allow(clippy::cast_possible_truncation, reason = "the header has 16 bits; longer chunks say their length modulo 2^16")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "the header has 16 bits; longer chunks say their length modulo 2^16"
+        )]
         let length = spec.payload_bytes as u16;
         EmulatorHeader { length, event: 0, elink_index: spec.elink.index(), width }.fill(&mut payload);
         let own: Vec<FaultSpec> = faults
@@ -138,7 +141,11 @@ impl Emulator {
 }
 
 fn ttc(now_ns: u64, l0id: u64) -> Ttc {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of bunch crossings since the start")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count of bunch crossings since the start"
+    )]
     let crossing = (now_ns as f64 / BUNCH_NS) as u64;
     let low = |value: u64| u32::try_from(value & 0xFFFF_FFFF).expect("32 bits");
     Ttc {
@@ -161,12 +168,7 @@ pub(crate) fn emulators(scenario: &Scenario, device: u16, channel: u16) -> Vec<E
 }
 
 /// A block to the ring, through the faults if there are any.
-fn pass(
-    faults: &mut Option<Box<Faults>>,
-    account: &mut CardElink,
-    made: Made<'_>,
-    out: &mut impl FnMut(Made<'_>),
-) {
+fn pass(faults: &mut Option<Box<Faults>>, account: &mut CardElink, made: Made<'_>, out: &mut impl FnMut(Made<'_>)) {
     match faults {
         None => out(made),
         Some(faults) => faults.block(account, made, out),
@@ -247,8 +249,9 @@ impl Faults {
         let (_, found) = subchunks(self.format, block, &mut self.room).expect("the encoder's own block");
         let kinds = found.iter().map(|subchunk| subchunk.trailer());
         let ended = kinds.clone().filter(|trailer| matches!(trailer.kind, Kind::Both | Kind::Last)).count() as u64;
-        let data = kinds.filter(Trailer::carries_data);
-        let ends_inside = data.last().map_or(self.last.ends_inside, |last| matches!(last.kind, Kind::First | Kind::Middle));
+        let mut data = kinds.filter(Trailer::carries_data);
+        let ends_inside =
+            data.next_back().map_or(self.last.ends_inside, |last| matches!(last.kind, Kind::First | Kind::Middle));
         let begins_inside = self.last.ends_inside;
         let first = if begins_inside { self.last.end - 1 } else { self.last.end };
         self.last = Span { first, end: first + ended + u64::from(ends_inside), begins_inside, ends_inside };

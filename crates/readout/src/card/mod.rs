@@ -116,7 +116,8 @@ impl Card {
         let card = &scenario.card;
         let of = |spec: &crate::scenario::ElinkSpec| 4 * (spec.payload_bytes + card.block.0);
         let enough: usize = scenario.elinks(0, 0).iter().map(of).sum();
-        ring_bytes > enough + 2 * card.fifo.0.min(1 << 16) && (!scenario.replays() || Lap::fits(scenario, ring_bytes / 2))
+        ring_bytes > enough + 2 * card.fifo.0.min(1 << 16)
+            && (!scenario.replays() || Lap::fits(scenario, ring_bytes / 2))
     }
 
     fn channel(scenario: &mut Scenario, id: ChannelId) -> Result<(Channel, Consumer), ScenarioError> {
@@ -215,10 +216,14 @@ impl Card {
             return;
         }
         self.settle(self.now_ns);
-        if self.scenario.replays() { self.advance_replay(now_ns) } else { self.advance_live(now_ns) }
+        if self.scenario.replays() {
+            self.advance_replay(now_ns)
+        } else {
+            self.advance_live(now_ns)
+        }
         self.settle(now_ns);
         self.now_ns = now_ns;
-        if self.source.ahead(1) == NEVER {
+        if self.source.is_over(now_ns) {
             self.finish();
         } else if now_ns >= self.next_publish_ns {
             self.next_publish_ns = now_ns + PUBLISH_NS;
@@ -235,8 +240,8 @@ impl Card {
         });
         let next = next.min().unwrap_or(accepted + 1);
         match source.ahead(next.saturating_sub(accepted).max(1)) {
-            // The end of the source closes blocks.
-            NEVER => source.ahead(1),
+            // Open blocks are closed when the source ends.
+            NEVER => source.end_ns(),
             at => at,
         }
     }
@@ -269,6 +274,13 @@ impl Card {
         let period_ns = self.source.period_ns();
         loop {
             if let Some(cause) = self.line.asserted() {
+                if self.scenario.card.dma_rate.is_none() {
+                    // Only the host releases BUSY then, and it has not until now.
+                    let due = self.source.due(now_ns);
+                    self.source.issue(due);
+                    self.line.veto(cause, due);
+                    return;
+                }
                 // Trigger by trigger: the FIFO may drain and release BUSY in between.
                 let at_ns = self.source.ahead(1);
                 if at_ns > now_ns {

@@ -31,7 +31,8 @@ impl Transport for Tcp {
     }
 
     fn publish(&self, settings: &Publish, hello: &Hello) -> Result<Box<dyn Outlet>, TransportError> {
-        let failed = |source| TransportError::Io { what: "cannot listen on", address: settings.address.clone(), source };
+        let failed =
+            |source| TransportError::Io { what: "cannot listen on", address: settings.address.clone(), source };
         let listener = TcpListener::bind(resolve(&settings.address).map_err(failed)?).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         // Accepted sockets inherit it.
@@ -50,17 +51,12 @@ impl Transport for Tcp {
     ) -> Result<Box<dyn Inlet>, TransportError> {
         let address = settings.address.clone();
         let failed = |source| TransportError::Io { what: "cannot connect to", address: address.clone(), source };
-        let stream = TcpStream::connect_timeout(&resolve(&address).map_err(failed)?, SUBSCRIBE_WITHIN).map_err(failed)?;
+        let stream =
+            TcpStream::connect_timeout(&resolve(&address).map_err(failed)?, SUBSCRIBE_WITHIN).map_err(failed)?;
         set_congestion(&SockRef::from(&stream), &settings.congestion);
         prepare(&stream).map_err(failed)?;
-        let mut inlet = TcpInlet {
-            stream,
-            address,
-            buffer: vec![0; RECEIVE_BYTES],
-            begin: 0,
-            end: 0,
-            hello: Hello::default(),
-        };
+        let mut inlet =
+            TcpInlet { stream, address, buffer: vec![0; RECEIVE_BYTES], begin: 0, end: 0, hello: Hello::default() };
         inlet.hello = inlet.greeted()?;
         let subscription = Subscription { last_page: last_page_of(inlet.hello.stream), ..subscription.clone() };
         let body = serde_json::to_vec(&subscription).expect("plain data");
@@ -302,7 +298,8 @@ impl TcpInlet {
                 Ok(written) => done += written,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let wanted = Readiness { read: false, write: true };
-                    wait_ready(self.stream.as_fd(), wanted, Some(SUBSCRIBE_WITHIN)).map_err(|error| self.lost(error))?;
+                    wait_ready(self.stream.as_fd(), wanted, Some(SUBSCRIBE_WITHIN))
+                        .map_err(|error| self.lost(error))?;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.lost(error)),
@@ -356,7 +353,8 @@ impl Inlet for TcpInlet {
                         return Ok(Received::Nothing);
                     }
                     let wanted = Readiness { read: true, write: false };
-                    let ready = wait_ready(self.stream.as_fd(), wanted, Some(wait)).map_err(|error| self.lost(error))?;
+                    let ready =
+                        wait_ready(self.stream.as_fd(), wanted, Some(wait)).map_err(|error| self.lost(error))?;
                     waited = !ready.read;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

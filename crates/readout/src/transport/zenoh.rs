@@ -73,7 +73,11 @@ impl Transport for Zenoh {
             "scout".to_owned()
         } else {
             let locators = session.info().locators().wait();
-            locators.iter().map(ToString::to_string).find(|at| at.starts_with("tcp/")).unwrap_or(settings.address.clone())
+            locators
+                .iter()
+                .map(ToString::to_string)
+                .find(|at| at.starts_with("tcp/"))
+                .unwrap_or(settings.address.clone())
         };
         let mut lanes = Vec::new();
         for tag in &hello.tags {
@@ -208,7 +212,8 @@ impl Outlet for ZenohOutlet {
             if matches != lane.matched {
                 lane.matched = matches;
                 events.push(if matches {
-                    let subscription = Subscription { receiver: lane.tag, last_page: lane.acknowledged, tags: vec![lane.tag] };
+                    let subscription =
+                        Subscription { receiver: lane.tag, last_page: lane.acknowledged, tags: vec![lane.tag] };
                     OutletEvent::Subscribed { dest, subscription }
                 } else {
                     OutletEvent::Gone { dest, why: "closed by the receiver".to_owned() }

@@ -50,7 +50,8 @@ impl Reading {
                 let (_, reassembler, events) = &mut self.links[at];
                 reassembler.block(header, found, |part| {
                     let bytes = &block[part.begin..part.begin + part.length];
-                    if part.begins && part.ends
+                    if part.begins
+                        && part.ends
                         && let Some(header) = EmulatorHeader::check(bytes)
                     {
                         events.push(header.event);
@@ -90,7 +91,11 @@ fn live_and_replayed_blocks_carry_the_same_fragments() {
         assert_eq!(reading.links.len(), 8);
         for (elink, reassembler, events) in &reading.links {
             let counts = reassembler.counts;
-            assert_eq!((counts.chunks, counts.blocks_missing, counts.chunks_broken), (20_011, 0, 0), "{blocks} {elink}");
+            assert_eq!(
+                (counts.chunks, counts.blocks_missing, counts.chunks_broken),
+                (20_011, 0, 0),
+                "{blocks} {elink}"
+            );
             // Fragments over a block's end are not in the list; the others count on.
             assert!(events.windows(2).all(|pair| (1..=2).contains(&pair[1].wrapping_sub(pair[0]))), "{blocks} {elink}");
         }
@@ -111,7 +116,10 @@ fn a_live_run_makes_exactly_the_blocks_of_the_arithmetic() {
 fn deficits_are_each_links_own_and_the_same_for_its_e_links() {
     let text = "[card]\nlinks = 2\nring = \"16MiB\"\n[[link]]\nlink = 1\ndeficit = 0.01\n";
     let (_, reading) = run(text, 10_000, MS);
-    assert_eq!((reading.counts(0x008).chunks, reading.counts(0x048).chunks, reading.counts(0x064).chunks), (10_000, 9900, 9900));
+    assert_eq!(
+        (reading.counts(0x008).chunks, reading.counts(0x048).chunks, reading.counts(0x064).chunks),
+        (10_000, 9900, 9900)
+    );
 }
 
 #[test]
@@ -263,7 +271,10 @@ fn bursts_and_random_gaps_end_with_every_fragment_too() {
                 "[trigger]\nsource = \"{source}\"\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"{blocks}\"\n"
             );
             let (_, reading) = run(&text, 5000, 100_000);
-            assert!(reading.links.iter().all(|(_, reassembler, _)| reassembler.counts.chunks == 5000), "{source} {blocks}");
+            assert!(
+                reading.links.iter().all(|(_, reassembler, _)| reassembler.counts.chunks == 5000),
+                "{source} {blocks}"
+            );
         }
     }
 }

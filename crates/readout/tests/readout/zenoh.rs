@@ -9,7 +9,8 @@ use daqmeter_readout::receive::Receiver;
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport;
 
-const SMALL: &str = "[trigger]\nrate = \"20kHz\"\n[card]\nlinks = 1\nring = \"32MiB\"\n[publish]\ntransport = \"zenoh\"\n";
+const SMALL: &str =
+    "[trigger]\nrate = \"20kHz\"\n[card]\nlinks = 1\nring = \"32MiB\"\n[publish]\ntransport = \"zenoh\"\n";
 
 #[test]
 fn nothing_is_lost_and_every_account_closes() {

@@ -203,7 +203,15 @@ impl PageWriter {
     /// # Panics
     /// When the payload is not inside its source.
     #[inline]
-    pub fn push(&mut self, page: &mut [u8], tag: u64, status: Status, source: &[u8], begin: usize, length: usize) -> bool {
+    pub fn push(
+        &mut self,
+        page: &mut [u8],
+        tag: u64,
+        status: Status,
+        source: &[u8],
+        begin: usize,
+        length: usize,
+    ) -> bool {
         /// Short payloads are copied in one move of this length where there is room for it: a call of memcpy costs more than the copy.
         const MOVE: usize = 32;
         let plain = self.tag == Some(tag) && status.is_clean();
@@ -332,7 +340,9 @@ mod tests {
         let mut writer = PageWriter::default();
         let fitted = messages
             .iter()
-            .take_while(|(tag, status, payload)| writer.push(&mut page, *tag, Status(*status), payload, 0, payload.len()))
+            .take_while(|(tag, status, payload)| {
+                writer.push(&mut page, *tag, Status(*status), payload, 0, payload.len())
+            })
             .count();
         page.truncate(writer.used());
         assert_eq!(writer.count() as usize, fitted);

@@ -3,6 +3,9 @@
 //! One [`ToHost`] serves one DMA channel in one thread. [`ToHost::turn`] does what there is to do and never waits; [`ToHost::run`] turns
 //! until the card has finished, and sleeps in between.
 
+mod blocks;
+mod dest;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +13,10 @@ use std::time::Duration;
 
 use daqmeter_kernels::prefetch;
 use daqmeter_sys::clock::monotonic_ns;
-use daqmeter_sys::ring::Consumer;
 use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
-use daqmeter_wire::felix::decoder::{Part, most_subchunks};
-use daqmeter_wire::felix::page::{Frame, FrameKind, MOST_MESSAGE_OVERHEAD, PageWriter, Status};
+use daqmeter_wire::felix::decoder::most_subchunks;
+use daqmeter_wire::felix::page::{Frame, FrameKind, MOST_MESSAGE_OVERHEAD};
 use daqmeter_wire::felix::{Elink, Format, Reassembler, Subchunk, subchunks};
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +26,8 @@ use crate::fragment::FragmentCheck;
 use crate::port::Port;
 use crate::scenario::{Completion, ElinkSpec, OnSlow, Reader as Settings, ReaderMode};
 use crate::transport::{Outlet, OutletEvent, Sent, Subscription};
+use blocks::{Context, copy_chunks, is_repeated, lend_block};
+use dest::{Dest, Fates, Page, Pending};
 
 /// Blocks after which the ring gets its bytes back and pages are sent.
 const BATCH_BYTES: usize = 64 << 10;
@@ -38,155 +42,6 @@ const INTERRUPT_SERVICE: Duration = Duration::from_millis(50);
 
 /// Blocks are walked from their ends, which no hardware foresees: they are fetched so many ahead.
 const PREFETCH_BLOCKS: usize = 2;
-
-/// What became of chunks in a page: clean, truncated, flagged.
-type Fates = [u32; 3];
-
-/// Which of them.
-fn fate_of(status: Status) -> usize {
-    match status {
-        status if status.is_clean() => 0,
-        Status(bits) if bits & Status::CARD_TRUNCATED != 0 => 1,
-        Status(_) => 2,
-    }
-}
-
-#[derive(Debug)]
-struct Page {
-    bytes: Vec<u8>,
-    writer: PageWriter,
-    /// In zero-copy mode: positions in the stream of ring bytes, and lengths.
-    spans: Vec<(u64, usize)>,
-    span_bytes: usize,
-    blocks: u32,
-    birth_ns: u64,
-    opened_ns: u64,
-    sequence: u64,
-    fates: Vec<Fates>,
-}
-
-impl Page {
-    fn new(bytes: usize, elinks: usize) -> Page {
-        Page {
-            bytes: vec![0; bytes],
-            writer: PageWriter::default(),
-            spans: Vec::with_capacity(256),
-            span_bytes: 0,
-            blocks: 0,
-            birth_ns: 0,
-            opened_ns: 0,
-            sequence: 0,
-            fates: vec![Fates::default(); elinks],
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.writer.count() == 0 && self.blocks == 0
-    }
-
-    fn clear(&mut self) {
-        self.writer = PageWriter::default();
-        self.spans.clear();
-        (self.span_bytes, self.blocks) = (0, 0);
-        self.fates.fill(Fates::default());
-    }
-
-    fn frame(&self) -> Frame {
-        let (kind, bytes, count) = if self.blocks > 0 {
-            (FrameKind::Blocks, self.span_bytes, self.blocks)
-        } else {
-            (FrameKind::Messages, self.writer.used(), self.writer.count())
-        };
-        let body_bytes = u32::try_from(bytes).expect("a page is at most 2 MiB and one block");
-        Frame { kind, body_bytes, count, sequence: self.sequence, birth_ns: self.birth_ns }
-    }
-}
-
-/// A page that was sent and not acknowledged.
-#[derive(Debug)]
-struct Pending {
-    sequence: u64,
-    fates: Vec<Fates>,
-}
-
-/// One subscriber, or one E-link's key.
-#[derive(Debug)]
-struct Dest {
-    number: usize,
-    receiver: u64,
-    page: Page,
-    queue: VecDeque<Page>,
-    pool: Vec<Page>,
-    pending: VecDeque<Pending>,
-    spare_fates: Vec<Vec<Fates>>,
-    sequence: u64,
-    heard_ns: u64,
-}
-
-impl Dest {
-    /// The page at hand goes to the queue. False when there is no other.
-    fn roll(&mut self) -> bool {
-        if self.page.is_empty() {
-            return true;
-        }
-        let Some(next) = self.pool.pop() else { return false };
-        let mut full = std::mem::replace(&mut self.page, next);
-        self.sequence += 1;
-        full.sequence = self.sequence;
-        self.queue.push_back(full);
-        true
-    }
-
-    fn open(&mut self, now_ns: u64, birth_ns: u64) {
-        if self.page.is_empty() {
-            self.page.opened_ns = now_ns;
-            self.page.birth_ns = birth_ns;
-        }
-    }
-
-    /// Sends what the destination takes. True when something went.
-    fn pump(&mut self, outlet: &mut dyn Outlet, consumer: &Consumer, released: u64, now_ns: u64) -> bool {
-        let mut went = false;
-        while let Some(page) = self.queue.front() {
-            let frame = page.frame();
-            let sent = if page.blocks > 0 {
-                let mut parts = Vec::with_capacity(2 * page.spans.len());
-                for &(position, length) in &page.spans {
-                    let skip = usize::try_from(position - released).expect("within the ring");
-                    let [first, second] = consumer.spans(skip);
-                    let in_first = length.min(first.len());
-                    parts.push(IoSlice::new(&first[..in_first]));
-                    if in_first < length {
-                        parts.push(IoSlice::new(&second[..length - in_first]));
-                    }
-                }
-                outlet.send(self.number, &frame, &parts)
-            } else {
-                outlet.send(self.number, &frame, &[IoSlice::new(&page.bytes[..page.writer.used()])])
-            };
-            if sent != Sent::Done {
-                break;
-            }
-            went = true;
-            let mut page = self.queue.pop_front().expect("the front was there");
-            if self.pending.is_empty() {
-                self.heard_ns = now_ns;
-            }
-            let spare = self.spare_fates.pop().unwrap_or_else(|| vec![Fates::default(); page.fates.len()]);
-            let fates = std::mem::replace(&mut page.fates, spare);
-            self.pending.push_back(Pending { sequence: page.sequence, fates });
-            page.clear();
-            self.pool.push(page);
-        }
-        went
-    }
-
-    /// The earliest byte of the ring that it still needs.
-    fn needs_from(&self) -> Option<u64> {
-        let pages = self.queue.iter().chain([&self.page]);
-        pages.filter_map(|page| page.spans.first()).map(|span| span.0).min()
-    }
-}
 
 /// A block's beginning and end: enough to tell a repeated block from the 31st after it.
 type Fingerprint = [u8; 48];
@@ -427,7 +282,8 @@ impl ToHost {
                 told_ns = begin_ns;
                 each(self);
             }
-            if self.port.state() == State::Finished && self.port.consumer().filled() == 0 && self.released == self.read {
+            if self.port.state() == State::Finished && self.port.consumer().filled() == 0 && self.released == self.read
+            {
                 break;
             }
             match self.settings.completion {
@@ -480,15 +336,13 @@ impl ToHost {
                 continue;
             };
             let wanted = 2 + (elink.partial.len() + block_bytes) / settings.page.0;
-            if settings.on_slow == OnSlow::Block && !elink.subscribers.is_empty() {
+            if settings.on_slow == OnSlow::Block && is_full(elink, dests, wanted) {
+                for dest in dests.iter_mut().flatten() {
+                    dest.pump(outlet.as_mut(), consumer, self.released, now_ns);
+                }
                 if is_full(elink, dests, wanted) {
-                    for dest in dests.iter_mut().flatten() {
-                        dest.pump(outlet.as_mut(), consumer, self.released, now_ns);
-                    }
-                    if is_full(elink, dests, wanted) {
-                        stalled = true;
-                        break;
-                    }
+                    stalled = true;
+                    break;
                 }
             }
             let birth_ns = start_ns + consumer.birth(skip + done);
@@ -584,7 +438,9 @@ impl ToHost {
             self.settle(pending, subscription.last_page);
         }
         let wanted = |tag: u64| subscription.tags.is_empty() || subscription.tags.contains(&tag);
-        if let Some(unknown) = subscription.tags.iter().find(|tag| !self.elinks.iter().any(|elink| elink.spec.tag == **tag)) {
+        if let Some(unknown) =
+            subscription.tags.iter().find(|tag| !self.elinks.iter().any(|elink| elink.spec.tag == **tag))
+        {
             let why = format!("no E-link {unknown:#x} is published here");
             let frame = Frame::control(FrameKind::Refused, u32::try_from(why.len()).unwrap_or(0));
             self.outlet.send(number, &frame, &[IoSlice::new(why.as_bytes())]);
@@ -674,7 +530,8 @@ impl ToHost {
             self.flush(now_ns, true);
             self.serve(now_ns);
             let open = self.dests.iter().flatten();
-            let waits = open.clone().any(|dest| !dest.queue.is_empty() || !dest.pending.is_empty() || !dest.page.is_empty());
+            let waits =
+                open.clone().any(|dest| !dest.queue.is_empty() || !dest.pending.is_empty() || !dest.page.is_empty());
             if !waits || now_ns > end_ns {
                 break;
             }
@@ -708,7 +565,8 @@ impl ToHost {
         let frame = Frame::control(FrameKind::Account, u32::try_from(body.len()).unwrap_or(u32::MAX));
         for number in self.dests.iter().flatten().map(|dest| dest.number).collect::<Vec<_>>() {
             let until_ns = monotonic_ns() + 1_000_000_000;
-            while self.outlet.send(number, &frame, &[IoSlice::new(&body)]) == Sent::Blocked && monotonic_ns() < until_ns {
+            while self.outlet.send(number, &frame, &[IoSlice::new(&body)]) == Sent::Blocked && monotonic_ns() < until_ns
+            {
                 sleep_until(monotonic_ns() + 100_000);
             }
         }
@@ -743,208 +601,5 @@ fn deliver(elinks: &mut [ElinkState], fates: &[Fates]) {
 fn lose(elinks: &mut [ElinkState], fates: &[Fates]) {
     for (elink, fates) in elinks.iter_mut().zip(fates) {
         elink.account.network_lost += fates.iter().copied().map(u64::from).sum::<u64>();
-    }
-}
-
-/// Whether a block is the one before it again. Remembers it otherwise.
-fn is_repeated(elink: &mut ElinkState, header: Header, block: &[u8]) -> bool {
-    let mut fingerprint = [0; 48];
-    fingerprint[..32].copy_from_slice(&block[..32]);
-    fingerprint[32..].copy_from_slice(&block[block.len() - 16..]);
-    let repeated = fingerprint == elink.fingerprint && elink.reassembler.is_last(header.sequence);
-    elink.fingerprint = fingerprint;
-    repeated
-}
-
-struct Context {
-    /// Place of the E-link.
-    at: usize,
-    now_ns: u64,
-    birth_ns: u64,
-    /// Pages that a block may need.
-    wanted: usize,
-}
-
-/// Chunks of a block into the pages of their subscribers.
-fn copy_chunks(
-    elink: &mut ElinkState,
-    dests: &mut [Option<Dest>],
-    header: Header,
-    found: &[Subchunk],
-    block: &[u8],
-    context: &Context,
-) {
-    // The usual case by itself: one subscriber, who has room.
-    if let [only] = elink.subscribers.as_slice()
-        && let Some(dest) = dests[*only].as_mut().filter(|dest| dest.pool.len() >= context.wanted)
-    {
-        return copy_to_one(elink, dest, header, found, block, context);
-    }
-    let ElinkState { spec, reassembler, subscribers, partial, check, account, .. } = elink;
-    reassembler.block(header, found, |part| {
-        let Some(chunk) = whole(partial, part, block) else { return };
-        account.chunks += 1;
-        if let Some(check) = check {
-            check.check(chunk.payload());
-        }
-        if subscribers.is_empty() {
-            account.unsubscribed += 1;
-        }
-        for (order, place) in subscribers.iter().enumerate() {
-            let Some(dest) = &mut dests[*place] else { continue };
-            // The ledger follows the first subscriber; the others have copies.
-            let counted = order == 0;
-            if dest.pool.len() < context.wanted {
-                account.dropped += u64::from(counted);
-                continue;
-            }
-            push(dest, spec.tag, &chunk, context);
-            dest.page.fates[context.at][fate_of(chunk.status)] += u32::from(counted);
-        }
-    });
-}
-
-/// The hot path: everything in one loop, and what is the same for most chunks counted once per block.
-fn copy_to_one(
-    elink: &mut ElinkState,
-    dest: &mut Dest,
-    header: Header,
-    found: &[Subchunk],
-    block: &[u8],
-    context: &Context,
-) {
-    let ElinkState { spec, reassembler, partial, check, account, .. } = elink;
-    dest.open(context.now_ns, context.birth_ns);
-    reassembler.begin(header);
-    let mut clean = 0;
-    for (index, subchunk) in found.iter().enumerate() {
-        let Some(part) = reassembler.part(subchunk, index == 0) else { continue };
-        let Some(chunk) = whole(partial, part, block) else { continue };
-        if let Some(check) = check {
-            check.check(chunk.payload());
-        }
-        let Chunk { source, begin, length, status } = chunk;
-        let page = &mut dest.page;
-        if status.is_clean() && page.writer.push(&mut page.bytes, spec.tag, status, source, begin, length) {
-            clean += 1;
-            continue;
-        }
-        dest.page.fates[context.at][0] += clean;
-        account.chunks += u64::from(clean) + 1;
-        clean = 0;
-        push(dest, spec.tag, &chunk, context);
-        dest.page.fates[context.at][fate_of(status)] += 1;
-    }
-    dest.page.fates[context.at][0] += clean;
-    account.chunks += u64::from(clean);
-}
-
-/// A chunk: bytes of a source that goes on behind them.
-struct Chunk<'a> {
-    source: &'a [u8],
-    begin: usize,
-    length: usize,
-    status: Status,
-}
-
-impl Chunk<'_> {
-    fn payload(&self) -> &[u8] {
-        &self.source[self.begin..self.begin + self.length]
-    }
-}
-
-/// The chunk that a part completes.
-#[inline]
-fn whole<'a>(partial: &'a mut Vec<u8>, part: Part, block: &'a [u8]) -> Option<Chunk<'a>> {
-    if part.begins && part.ends {
-        let status = Status::of_flags(part.flags);
-        return Some(Chunk { source: block, begin: part.begin, length: part.length, status });
-    }
-    pieced(partial, part, block)
-}
-
-fn pieced<'a>(partial: &'a mut Vec<u8>, part: Part, block: &'a [u8]) -> Option<Chunk<'a>> {
-    if part.begins {
-        partial.clear();
-    }
-    partial.extend_from_slice(&block[part.begin..part.begin + part.length]);
-    let (source, status) = (&partial[..], Status::of_flags(part.flags));
-    part.ends.then(|| Chunk { source, begin: 0, length: source.len(), status })
-}
-
-/// A chunk into a destination's page, or the next.
-fn push(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>, context: &Context) {
-    let Chunk { source, begin, length, status } = *chunk;
-    dest.open(context.now_ns, context.birth_ns);
-    if dest.page.writer.push(&mut dest.page.bytes, tag, status, source, begin, length) {
-        return;
-    }
-    dest.roll();
-    dest.open(context.now_ns, context.birth_ns);
-    let pushed = dest.page.writer.push(&mut dest.page.bytes, tag, status, source, begin, length);
-    debug_assert!(pushed, "an empty page takes the longest chunk");
-}
-
-/// A block as it is into the pages of its E-link's subscribers.
-#[allow(clippy::too_many_arguments, reason = "as for copied chunks, and the block's position")]
-fn lend_block(
-    elink: &mut ElinkState,
-    dests: &mut [Option<Dest>],
-    header: Header,
-    found: &[Subchunk],
-    block: &[u8],
-    position: u64,
-    context: &Context,
-    settings: &Settings,
-) {
-    let ElinkState { reassembler, subscribers, partial, check, account, began_before, .. } = elink;
-    let mut fates = Fates::default();
-    let mut torn = 0;
-    reassembler.block(header, found, |part| {
-        let status = Status::of_flags(part.flags);
-        if let Some(check) = check
-            && let Some(chunk) = whole(partial, part, block)
-        {
-            check.check(chunk.payload());
-        }
-        if part.begins {
-            *began_before = false;
-        }
-        if part.ends {
-            account.chunks += 1;
-            if *began_before {
-                torn += 1;
-            } else {
-                fates[fate_of(status)] += 1;
-            }
-        }
-    });
-    account.unsubscribed += torn;
-    let total: u64 = fates.iter().copied().map(u64::from).sum();
-    if subscribers.is_empty() {
-        account.unsubscribed += total;
-    }
-    for (order, place) in subscribers.iter().enumerate() {
-        let Some(dest) = &mut dests[*place] else { continue };
-        if dest.pool.is_empty() {
-            account.dropped += if order == 0 { total } else { 0 };
-            continue;
-        }
-        if dest.page.span_bytes + block.len() > settings.page.0 {
-            dest.roll();
-        }
-        dest.open(context.now_ns, context.birth_ns);
-        let page = &mut dest.page;
-        match page.spans.last_mut() {
-            Some((from, length)) if *from + *length as u64 == position => *length += block.len(),
-            _ => page.spans.push((position, block.len())),
-        }
-        page.span_bytes += block.len();
-        page.blocks += 1;
-        if order == 0 {
-            for (sum, fate) in page.fates[context.at].iter_mut().zip(fates) {
-                *sum += fate;
-            }
-        }
     }
 }

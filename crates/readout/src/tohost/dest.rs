@@ -1,0 +1,158 @@
+//! A subscriber's pages: the one that is filled, those that wait, those that are not acknowledged.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use daqmeter_sys::ring::Consumer;
+use daqmeter_wire::felix::page::{Frame, FrameKind, PageWriter, Status};
+
+use crate::transport::{Outlet, Sent};
+
+/// What became of chunks in a page: clean, truncated, flagged.
+pub(super) type Fates = [u32; 3];
+
+/// Which of them.
+pub(super) fn fate_of(status: Status) -> usize {
+    match status {
+        status if status.is_clean() => 0,
+        Status(bits) if bits & Status::CARD_TRUNCATED != 0 => 1,
+        Status(_) => 2,
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Page {
+    pub(super) bytes: Vec<u8>,
+    pub(super) writer: PageWriter,
+    /// In zero-copy mode: positions in the stream of ring bytes, and lengths.
+    pub(super) spans: Vec<(u64, usize)>,
+    pub(super) span_bytes: usize,
+    pub(super) blocks: u32,
+    pub(super) birth_ns: u64,
+    pub(super) opened_ns: u64,
+    pub(super) sequence: u64,
+    pub(super) fates: Vec<Fates>,
+}
+
+impl Page {
+    pub(super) fn new(bytes: usize, elinks: usize) -> Page {
+        Page {
+            bytes: vec![0; bytes],
+            writer: PageWriter::default(),
+            spans: Vec::with_capacity(256),
+            span_bytes: 0,
+            blocks: 0,
+            birth_ns: 0,
+            opened_ns: 0,
+            sequence: 0,
+            fates: vec![Fates::default(); elinks],
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.writer.count() == 0 && self.blocks == 0
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.writer = PageWriter::default();
+        self.spans.clear();
+        (self.span_bytes, self.blocks) = (0, 0);
+        self.fates.fill(Fates::default());
+    }
+
+    pub(super) fn frame(&self) -> Frame {
+        let (kind, bytes, count) = if self.blocks > 0 {
+            (FrameKind::Blocks, self.span_bytes, self.blocks)
+        } else {
+            (FrameKind::Messages, self.writer.used(), self.writer.count())
+        };
+        let body_bytes = u32::try_from(bytes).expect("a page is at most 2 MiB and one block");
+        Frame { kind, body_bytes, count, sequence: self.sequence, birth_ns: self.birth_ns }
+    }
+}
+
+/// A page that was sent and not acknowledged.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) sequence: u64,
+    pub(super) fates: Vec<Fates>,
+}
+
+/// One subscriber, or one E-link's key.
+#[derive(Debug)]
+pub(super) struct Dest {
+    pub(super) number: usize,
+    pub(super) receiver: u64,
+    pub(super) page: Page,
+    pub(super) queue: VecDeque<Page>,
+    pub(super) pool: Vec<Page>,
+    pub(super) pending: VecDeque<Pending>,
+    pub(super) spare_fates: Vec<Vec<Fates>>,
+    pub(super) sequence: u64,
+    pub(super) heard_ns: u64,
+}
+
+impl Dest {
+    /// The page at hand goes to the queue. False when there is no other.
+    pub(super) fn roll(&mut self) -> bool {
+        if self.page.is_empty() {
+            return true;
+        }
+        let Some(next) = self.pool.pop() else { return false };
+        let mut full = std::mem::replace(&mut self.page, next);
+        self.sequence += 1;
+        full.sequence = self.sequence;
+        self.queue.push_back(full);
+        true
+    }
+
+    pub(super) fn open(&mut self, now_ns: u64, birth_ns: u64) {
+        if self.page.is_empty() {
+            self.page.opened_ns = now_ns;
+            self.page.birth_ns = birth_ns;
+        }
+    }
+
+    /// Sends what the destination takes. True when something went.
+    pub(super) fn pump(&mut self, outlet: &mut dyn Outlet, consumer: &Consumer, released: u64, now_ns: u64) -> bool {
+        let mut went = false;
+        while let Some(page) = self.queue.front() {
+            let frame = page.frame();
+            let sent = if page.blocks > 0 {
+                let mut parts = Vec::with_capacity(2 * page.spans.len());
+                for &(position, length) in &page.spans {
+                    let skip = usize::try_from(position - released).expect("within the ring");
+                    let [first, second] = consumer.spans(skip);
+                    let in_first = length.min(first.len());
+                    parts.push(IoSlice::new(&first[..in_first]));
+                    if in_first < length {
+                        parts.push(IoSlice::new(&second[..length - in_first]));
+                    }
+                }
+                outlet.send(self.number, &frame, &parts)
+            } else {
+                outlet.send(self.number, &frame, &[IoSlice::new(&page.bytes[..page.writer.used()])])
+            };
+            if sent != Sent::Done {
+                break;
+            }
+            went = true;
+            let mut page = self.queue.pop_front().expect("the front was there");
+            if self.pending.is_empty() {
+                self.heard_ns = now_ns;
+            }
+            let spare = self.spare_fates.pop().unwrap_or_else(|| vec![Fates::default(); page.fates.len()]);
+            let fates = std::mem::replace(&mut page.fates, spare);
+            self.pending.push_back(Pending { sequence: page.sequence, fates });
+            page.clear();
+            self.pool.push(page);
+        }
+        went
+    }
+
+    /// The earliest byte of the ring that it still needs.
+    pub(super) fn needs_from(&self) -> Option<u64> {
+        let pages = self.queue.iter().chain([&self.page]);
+        pages.filter_map(|page| page.spans.first()).map(|span| span.0).min()
+    }
+}

@@ -1,0 +1,19 @@
+//! The checker: whatever the file and however it is cut, every byte belongs to a block or is said to be skipped.
+#![no_main]
+
+use daqmeter_readout::check::{Checker, Options};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: (u8, u16, Vec<u8>)| {
+    let (level, cut, bytes) = input;
+    let mut whole = vec![8, 0, 0xCE, 0xC0];
+    whole.extend_from_slice(&bytes);
+    let options = Options { level: level & 3, ..Options::default() };
+    let mut checker = Checker::new(options);
+    for part in whole.chunks(usize::from(cut).max(1)) {
+        checker.take(part).unwrap();
+    }
+    let checked = checker.finish().unwrap();
+    assert_eq!(checked.blocks * 1024 + checked.skipped_bytes, whole.len() as u64);
+    let _ = (checked.fcheck_table(), checked.fdaqm_table("0-0"));
+});
