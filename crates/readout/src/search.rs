@@ -177,16 +177,26 @@ struct Search<'a, S: System> {
 }
 
 impl<S: System> Search<'_, S> {
-    fn once(&mut self, rate_hz: f64, confirms: bool) -> Result<bool, S::Error> {
-        let duration = if confirms { self.plan.confirm } else { self.plan.probe };
+    fn once(&mut self, rate_hz: f64, duration: Duration, confirms: bool) -> Result<Verdict, S::Error> {
         let verdict = self.system.observe(rate_hz, duration)?.verdict(self.plan.allowed);
         self.probes.push(Probe { rate_hz, verdict, confirms });
-        Ok(verdict == Verdict::Stable)
+        Ok(verdict)
     }
 
-    /// The majority of up to three; one that passes at once needs no second.
+    fn confirm(&mut self, rate_hz: f64) -> Result<bool, S::Error> {
+        Ok(self.once(rate_hz, self.plan.confirm, true)? == Verdict::Stable)
+    }
+
+    /// The majority of up to three; one that passes at once needs no second. A ring that seems to fill may be emptying after the host
+    /// stopped for a moment: a longer look tells.
     fn is_stable(&mut self, rate_hz: f64) -> Result<bool, S::Error> {
-        Ok(self.once(rate_hz, false)? || (self.once(rate_hz, false)? && self.once(rate_hz, false)?))
+        let duration = match self.once(rate_hz, self.plan.probe, false)? {
+            Verdict::Stable => return Ok(true),
+            Verdict::Filling => self.plan.confirm,
+            Verdict::Lost | Verdict::Dead => self.plan.probe,
+        };
+        let second = self.once(rate_hz, duration, false)? == Verdict::Stable;
+        Ok(second && self.once(rate_hz, duration, false)? == Verdict::Stable)
     }
 }
 
@@ -221,7 +231,7 @@ pub fn highest_rate<S: System>(system: &mut S, plan: &Plan) -> Result<Found, S::
     'lower: loop {
         for _ in 0..plan.confirmations {
             // A confirmation that fails once may be the host's fault; twice it is not.
-            if !search.once(good, true)? && !search.once(good, true)? {
+            if !search.confirm(good)? && !search.confirm(good)? {
                 bad = Some(good);
                 good *= 1.0 - 2.0 * plan.resolution;
                 lowered += 1;

@@ -38,7 +38,7 @@ const IDLE_SERVICE_NS: u64 = 20_000_000;
 /// Who runs a reader is called so often.
 const EACH_NS: u64 = 10_000_000;
 /// A reader that waits for an interrupt looks after subscribers so often.
-const INTERRUPT_SERVICE: Duration = Duration::from_millis(50);
+const INTERRUPT_SERVICE: Duration = Duration::from_millis(100);
 
 /// Blocks are walked from their ends, which no hardware foresees: they are fetched so many ahead.
 const PREFETCH_BLOCKS: usize = 2;
