@@ -96,6 +96,8 @@ pub struct Report {
     pub lost: u64,
     /// Bytes that could not be understood.
     pub bad_pages: u64,
+    /// Publishers that refused the subscription, and why.
+    pub refused: Vec<String>,
     /// Accounts of the publishers that have ended.
     pub accounts: Vec<FinalAccount>,
 }
@@ -246,6 +248,12 @@ impl Receiver {
             let wait = if alone && !flows { Duration::from_millis(50) } else { Duration::ZERO };
             match self.take(at, wait, now_ns) {
                 Ok(came) => worked |= came,
+                Err(TransportError::Refused { address, why }) => {
+                    // Asking again would change nothing.
+                    self.sources[at].inlet = None;
+                    self.sources[at].ended = true;
+                    self.report.refused.push(format!("{address} refuses: {why}"));
+                }
                 Err(error) => {
                     let source = &mut self.sources[at];
                     source.inlet = None;

@@ -164,7 +164,8 @@ fn etherbone(records: &[RunRecord]) -> Option<Answer> {
 
 /// From chains that lost nothing: how fast, and what a chunk costs.
 fn felix(records: &[RunRecord]) -> Option<Answer> {
-    let rows = crate::readout::chain_rows(records);
+    let mut rows = crate::readout::chain_rows(records);
+    rows.retain(|row| !row.is_probe);
     let clean = rows.iter().filter(|row| row.lost == 0 && row.dead_share == 0.0 && row.closes);
     let best = clean.max_by(|a, b| a.mchunks_per_s.total_cmp(&b.mchunks_per_s))?;
     let decode = records.iter().find(|record| record.engine.name == "decode").and_then(|record| {
@@ -176,9 +177,10 @@ fn felix(records: &[RunRecord]) -> Option<Answer> {
     Some(Answer {
         question: "What trigger rate can this host read out?",
         answer: format!(
-            "one reader and one receiver carry {} at {} kHz without a loss ({} M chunks/s, {} ns of the reader's core each){}",
+            "{} was carried at {} kHz for {} s without a loss ({} M chunks/s, {} ns of a reader's core each){}",
             best.chain,
             significant(best.rate_hz / 1e3, 4),
+            significant(best.seconds, 2),
             significant(best.mchunks_per_s, 3),
             best.reader_ns_per_chunk.map_or("-".to_owned(), |ns| significant(ns, 3)),
             decode.unwrap_or_default()

@@ -17,6 +17,10 @@ pub struct ChainRow {
     pub poll_us: Option<f64>,
     /// Triggers per second as issued.
     pub rate_hz: f64,
+    /// Time for which they came.
+    pub seconds: f64,
+    /// A probe of a search for the maximum rate.
+    pub is_probe: bool,
     /// Share of the time with BUSY.
     pub dead_share: f64,
     /// Triggers x E-links that were issued and not delivered, for whatever reason but the emulators' deficit.
@@ -84,6 +88,8 @@ fn row(record: &RunRecord) -> Option<ChainRow> {
         chain: name(record),
         poll_us: record.workload.float("poll_us").ok().filter(|_| !interrupt),
         rate_hz,
+        seconds,
+        is_probe: record.study == "readout/search",
         dead_share: value("dead-time"),
         lost: ledger.lost() - deficit,
         ring_peak_bytes: value("ring peak"),

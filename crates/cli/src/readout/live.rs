@@ -453,6 +453,12 @@ pub(crate) fn receive(arguments: &ReceiveArguments) -> Result<ExitCode, Failure>
         page.set("daqmeter_latency_p99_seconds", &name, report.latency_ns.quantile(0.99) as f64 * 1e-9);
         page.set("daqmeter_cpu_seconds_total", &name, cpu_seconds());
     });
+    if report.chunks() == 0
+        && let Some(why) = report.refused.first()
+    {
+        return Err(Failure::refused(why));
+    }
+    report.refused.iter().for_each(|why| tell(&format!("daqmeter: {why}")));
     show_report(&name, &report, arguments.network.json)?;
     let bad = report.faults().payload + report.bad_pages > 0;
     Ok(exit(!bad && report.chunks() > 0, stop.load(Ordering::Relaxed)))

@@ -7,12 +7,7 @@ use crate::readout::{ChainRow, chain_rows};
 
 /// Rows of sweeps; probes of searches are too short to draw.
 fn swept(records: &[RunRecord]) -> Vec<ChainRow> {
-    let own: Vec<RunRecord> = records
-        .iter()
-        .filter(|record| record.engine.name == "readout" && record.study != "readout/search")
-        .cloned()
-        .collect();
-    chain_rows(&own)
+    chain_rows(records).into_iter().filter(|row| !row.is_probe).collect()
 }
 
 /// Below this a rate is as good as none.
