@@ -1,5 +1,7 @@
 //! How a reader reaches its DMA channel: an emulated card in this process, or one in another.
 
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +26,14 @@ pub trait Port: Send {
 
     /// Sleeps until the card's interrupt says that there is data, at most so long.
     fn wait(&mut self, timeout: Duration);
+
+    /// Ends the triggers of a card of ours, because the reader was told to stop. A card of others goes on.
+    fn stop(&mut self) {}
+
+    /// Whether what is in the ring is all that will come, or will be soon.
+    fn ends(&self) -> bool {
+        self.state() == State::Finished
+    }
 
     /// What the card counts.
     fn view(&self) -> CardView {
@@ -76,6 +86,18 @@ impl Port for InlinePort {
         &self.consumer
     }
 
+    fn stop(&mut self) {
+        self.with_card(|card| {
+            let now_ns = monotonic_ns().saturating_sub(card.start_ns());
+            card.source().end_at(now_ns);
+        });
+    }
+
+    fn ends(&self) -> bool {
+        // It is carried by its readers: told to stop, it ends at the next look.
+        true
+    }
+
     fn refresh(&mut self) {
         self.with_card(|card| {
             if card.state() == State::Idle && card.may_go() {
@@ -108,12 +130,23 @@ const ARMED: usize = 26;
 pub struct SharedPort {
     consumer: Consumer,
     line: IrqLine,
+    /// Open as long as the other process lives, and the channel is ours.
+    connection: UnixStream,
+    looked_ns: u64,
+    is_gone: bool,
 }
+
+/// Whether the card's process lives is looked at so often.
+const ALIVE_NS: u64 = 100_000_000;
 
 impl SharedPort {
     /// From what the other process passed.
-    pub fn new(consumer: Consumer, line: IrqLine) -> SharedPort {
-        SharedPort { consumer, line }
+    ///
+    /// # Errors
+    /// When the connection cannot be made non-blocking.
+    pub fn new(consumer: Consumer, line: IrqLine, connection: UnixStream) -> io::Result<SharedPort> {
+        connection.set_nonblocking(true)?;
+        Ok(SharedPort { consumer, line, connection, looked_ns: 0, is_gone: false })
     }
 }
 
@@ -122,7 +155,19 @@ impl Port for SharedPort {
         &self.consumer
     }
 
-    fn refresh(&mut self) {}
+    fn refresh(&mut self) {
+        let now_ns = monotonic_ns();
+        if now_ns >= self.looked_ns + ALIVE_NS {
+            self.looked_ns = now_ns;
+            let heard = self.connection.read(&mut [0]);
+            self.is_gone = !matches!(heard, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        }
+    }
+
+    fn state(&self) -> State {
+        // A card whose process is gone sends no more.
+        if self.is_gone { State::Finished } else { words::state(&self.consumer) }
+    }
 
     fn release(&mut self, bytes: usize) {
         self.consumer.release(bytes);

@@ -174,19 +174,11 @@ impl Server {
     }
 }
 
-/// The host's end of a channel of a card in another process.
-pub struct Remote {
-    /// The channel.
-    pub port: SharedPort,
-    /// Kept open: the channel is ours as long as this is.
-    pub connection: UnixStream,
-}
-
 /// Asks for a channel.
 ///
 /// # Errors
 /// When there is no card, or it refuses, or what it gives is no ring.
-pub fn connect(path: &Path, scenario: &Scenario, channel: usize) -> Result<Remote, RemoteError> {
+pub fn connect(path: &Path, scenario: &Scenario, channel: usize) -> Result<SharedPort, RemoteError> {
     let shown = path.display();
     let failed = |error: io::Error| RemoteError(format!("{shown}: {error}; is a card emulated there?"));
     let mut stream = UnixStream::connect(path).map_err(failed)?;
@@ -211,7 +203,7 @@ pub fn connect(path: &Path, scenario: &Scenario, channel: usize) -> Result<Remot
     }
     let (memory, line) = (passed.remove(0), passed.remove(0));
     let consumer: Consumer = ring::Consumer::open(memory).map_err(|error| RemoteError(format!("{shown}: {error}")))?;
-    Ok(Remote { port: SharedPort::new(consumer, IrqLine::of_fd(line)), connection: stream })
+    SharedPort::new(consumer, IrqLine::of_fd(line), stream).map_err(failed)
 }
 
 #[cfg(test)]
@@ -232,37 +224,36 @@ mod tests {
         let taken = Server::bind(other, &path).err().unwrap().to_string();
         assert!(taken.contains("is taken"), "{taken}");
         let thread = std::thread::spawn(move || server.run(&AtomicBool::new(false), |_| {}));
-        let first = connect(&path, &scenario, 0).unwrap();
-        let error = |result: Result<Remote, RemoteError>| result.err().unwrap().to_string();
+        let mut port = connect(&path, &scenario, 0).unwrap();
+        let error = |result: Result<SharedPort, RemoteError>| result.err().unwrap().to_string();
         assert!(error(connect(&path, &scenario, 0)).contains("has a reader already"));
         let wrong = Scenario::parse("[card]\nlinks = 2\n", "").unwrap();
         assert!(error(connect(&path, &wrong, 0)).contains("other E-links"));
         assert!(error(connect(&path, &scenario, 1)).contains("no channel 1"));
-        first.port.go();
-        let mut port = first.port;
+        port.go();
         while port.consumer().filled() < 4096 {
             port.wait(Duration::from_millis(100));
         }
         port.release(2048);
         let at = port.consumer().host();
-        drop((port, first.connection));
+        drop(port);
         let mut second = loop {
             if let Ok(second) = connect(&path, &scenario, 0) {
                 break second;
             }
             std::thread::yield_now();
         };
-        assert_eq!(second.port.consumer().host(), at);
+        assert_eq!(second.consumer().host(), at);
         let mut bytes = 2048;
         loop {
-            let finished = second.port.state() == State::Finished;
-            let got = second.port.consumer().spans(0).map(<[u8]>::len).iter().sum::<usize>();
-            second.port.release(got);
+            let finished = second.state() == State::Finished;
+            let got = second.consumer().spans(0).map(<[u8]>::len).iter().sum::<usize>();
+            second.release(got);
             bytes += got;
             if finished && got == 0 {
                 break;
             }
-            second.port.wait(Duration::from_millis(100));
+            second.wait(Duration::from_millis(100));
         }
         let format = scenario.format().unwrap();
         assert_eq!(bytes as u64, 8 * 1024 * daqmeter_wire::felix::encoder::blocks_of(format, 24, 2000));
@@ -270,5 +261,27 @@ mod tests {
         thread.join().unwrap();
         assert!(!path.exists());
         assert!(error(connect(&path, &scenario, 0)).contains("is a card emulated there?"));
+    }
+
+    #[test]
+    fn a_card_whose_process_is_gone_has_finished() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("card");
+        let scenario = Scenario::parse("[card]\nlinks = 1\nring = \"2MiB\"\n", "test").unwrap();
+        let (card, _rings) = Card::new(&scenario).unwrap();
+        let mut server = Server::bind(card, &path).unwrap();
+        let stop = std::sync::Arc::new(AtomicBool::new(false));
+        let asked = stop.clone();
+        let thread = std::thread::spawn(move || server.run(&asked, |_| {}));
+        let mut port = connect(&path, &scenario, 0).unwrap();
+        port.go();
+        while port.state() != State::Running {
+            std::thread::yield_now();
+        }
+        stop.store(true, Ordering::Relaxed);
+        thread.join().unwrap();
+        while port.state() != State::Finished {
+            port.refresh();
+        }
     }
 }

@@ -63,7 +63,9 @@ pub fn chain_rows(records: &[RunRecord]) -> Vec<ChainRow> {
 /// The chain's name: scenario and what differs from it.
 fn name(record: &RunRecord) -> String {
     let mut name = record.workload.text("scenario").unwrap_or("?").to_owned();
-    for (parameter, unit) in [("payload_bytes", " B"), ("channels", " channels"), ("mode", ""), ("transport", "")] {
+    let parameters =
+        [("payload_bytes", " B"), ("channels", " channels"), ("mode", ""), ("placement", ""), ("transport", "")];
+    for (parameter, unit) in parameters {
         if let Some(value) = record.workload.params.get(parameter) {
             let _ = write!(name, ", {value}{unit}");
         }

@@ -148,7 +148,6 @@ struct Ready {
     name: String,
     reader: ToHost,
     _announcement: Option<Announcement>,
-    _connection: Option<std::os::unix::net::UnixStream>,
 }
 
 pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
@@ -167,12 +166,12 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
     if arguments.card.is_none() && channels.len() < count {
         return Err(Failure::refused("a card in this process has all its channels read; --channels needs --card"));
     }
-    let mut ports: Vec<(usize, Box<dyn Port>, Option<std::os::unix::net::UnixStream>)> = Vec::new();
+    let mut ports: Vec<(usize, Box<dyn Port>)> = Vec::new();
     match &arguments.card {
         Some(path) => {
             for at in channels {
                 let found = remote::connect(path, &scenario, at).map_err(Failure::refused)?;
-                ports.push((at, Box::new(found.port), Some(found.connection)));
+                ports.push((at, Box::new(found)));
             }
         }
         None => {
@@ -180,12 +179,12 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
             scenario = card.scenario().clone();
             let card = Arc::new(Mutex::new(card));
             for (at, ring) in rings.into_iter().enumerate() {
-                ports.push((at, Box::new(InlinePort::new(card.clone(), ring).map_err(Failure::refused)?), None));
+                ports.push((at, Box::new(InlinePort::new(card.clone(), ring).map_err(Failure::refused)?)));
             }
         }
     }
     let mut ready = Vec::new();
-    for (nth, (at, port, connection)) in ports.into_iter().enumerate() {
+    for (nth, (at, port)) in ports.into_iter().enumerate() {
         let publish = Publish { address: nth_address(&scenario.publish.address, nth)?, ..scenario.publish.clone() };
         let (reader, facts) = chain::reader_of(&scenario, port, at, &publish).map_err(Failure::refused)?;
         let id = channel_ids(&scenario)[at];
@@ -197,7 +196,7 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
             if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) }
         ));
         let announcement = announce(&arguments.network, &scenario, at, &reader)?;
-        ready.push(Ready { name, reader, _announcement: announcement, _connection: connection });
+        ready.push(Ready { name, reader, _announcement: announcement });
     }
     let cpus = arguments.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
     let wait = !arguments.no_wait;

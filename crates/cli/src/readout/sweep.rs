@@ -36,6 +36,9 @@ pub(crate) struct Arguments {
     /// Search in both modes: copied chunks, and blocks from the ring
     #[arg(long)]
     both_modes: bool,
+    /// Search with threads pinned and free
+    #[arg(long, requires = "pin")]
+    both_placements: bool,
     /// Polling intervals of the curves
     #[arg(long, value_name = "TIME,..", value_delimiter = ',', value_parser = duration, default_value = "10us,100us,1ms")]
     polls: Vec<Duration>,
@@ -110,7 +113,13 @@ impl Arguments {
         if self.both_modes {
             sweep = sweep.over("mode", ["buffered", "zero-copy"]);
         }
-        let bases = sweep.workloads();
+        if self.both_placements {
+            sweep = sweep.over("placement", ["pinned", FREE]);
+        }
+        let mut bases = sweep.workloads();
+        for base in bases.iter_mut().filter(|base| is_free(base)) {
+            base.params.remove("receiver_cpus");
+        }
         // A combination that cannot be is refused before the first is run.
         for base in &bases {
             daqmeter_readout::engine::scenario_of(base)?;
@@ -131,6 +140,13 @@ impl Arguments {
     }
 }
 
+/// Threads run where the kernel puts them.
+const FREE: &str = "free";
+
+fn is_free(workload: &Workload) -> bool {
+    workload.text("placement").is_ok_and(|placement| placement == FREE)
+}
+
 /// Rates of the curves, as shares of the maximum.
 const SHARES: [f64; 7] = [0.1, 0.25, 0.5, 0.75, 0.95, 1.05, 1.2];
 
@@ -141,6 +157,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let pin = arguments.common.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
     let mut results = Vec::new();
     for base in &bases {
+        let pin = if is_free(base) { Vec::new() } else { pin.clone() };
         let mut chain = Chain { runner: &mut runner, base: base.clone(), pin: pin.clone() };
         let found = match highest_rate(&mut chain, &arguments.plan()) {
             Ok(found) => found,
@@ -194,7 +211,7 @@ fn text(results: &[(Workload, Found)], records: &[RunRecord]) -> String {
     for (workload, found) in results {
         let khz = |hz: f64| format!("{} kHz", significant(hz / 1e3, 4));
         let mut name = workload.text("scenario").unwrap_or("").to_owned();
-        for (parameter, unit) in [("payload_bytes", " B"), ("channels", " channels"), ("mode", "")] {
+        for (parameter, unit) in [("payload_bytes", " B"), ("channels", " channels"), ("mode", ""), ("placement", "")] {
             if let Some(value) = workload.params.get(parameter) {
                 name.push_str(&format!(", {value}{unit}"));
             }

@@ -295,6 +295,9 @@ impl ToHost {
                 Completion::Poll => {}
             }
         }
+        if stop.load(Ordering::Relaxed) {
+            self.port.stop();
+        }
         let account = self.conclude();
         each(self);
         account
@@ -526,13 +529,17 @@ impl ToHost {
         let end_ns = monotonic_ns() + self.dead_after_ns;
         loop {
             let now_ns = monotonic_ns();
-            while self.read_batch(now_ns) {}
+            self.port.refresh();
+            // A card that goes on without us is not read to its end: there is none.
+            let ends = self.port.ends();
+            while ends && self.read_batch(now_ns) && monotonic_ns() < end_ns {}
             self.flush(now_ns, true);
             self.serve(now_ns);
+            let comes = ends && (self.port.state() == State::Running || self.filled_bytes() >= self.format.block_bytes);
             let open = self.dests.iter().flatten();
             let waits =
                 open.clone().any(|dest| !dest.queue.is_empty() || !dest.pending.is_empty() || !dest.page.is_empty());
-            if !waits || now_ns > end_ns {
+            if !(waits || comes) || now_ns > end_ns {
                 break;
             }
             sleep_until(now_ns + 100_000);

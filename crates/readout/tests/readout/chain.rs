@@ -209,3 +209,20 @@ fn ports_that_are_taken_and_publishers_that_are_none_are_said() {
     let error = chain::run(&scenario, &placement, Duration::from_millis(1), None, &stop).unwrap_err().to_string();
     assert!(error.contains("CPU 1000"), "{error}");
 }
+
+#[test]
+fn a_reader_that_is_told_to_stop_ends_its_card_and_the_accounts_close() {
+    let publisher = publisher("[trigger]\nrate = \"100kHz\"\n[card]\nlinks = 1\nring = \"8MiB\"\n", u64::MAX);
+    let stop = publisher.stop.clone();
+    let mut receiver = receiver(&publisher.publish, &[]);
+    let report = receiver.run(&AtomicBool::new(false), Duration::from_secs(5), |receiver| {
+        stop.store(receiver.report().chunks() > 10_000, Ordering::Relaxed);
+    });
+    let (account, _) = publisher.thread.join().unwrap();
+    assert!(
+        account.ledgers().iter().all(|(_, ledger)| ledger.closes() && ledger.lost() == 0),
+        "{:?}",
+        account.ledgers()
+    );
+    assert_eq!(report.chunks(), account.card.issued * 8);
+}
