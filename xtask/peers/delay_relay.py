@@ -51,7 +51,12 @@ def main():
     listener = socket.create_server(("", port))
     while True:
         client, _ = listener.accept()
-        server = socket.create_connection((host, peer))
+        try:
+            server = socket.create_connection((host, peer))
+        except OSError:
+            # Nobody listens there yet: the client tries again.
+            client.close()
+            continue
         for source, sink, delay in ((server, client, delay_ms / 1e3), (client, server, 0.0)):
             threading.Thread(target=forward, args=(source, sink, delay), daemon=True).start()
 
