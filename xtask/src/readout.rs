@@ -32,6 +32,8 @@ struct Case {
 /// The processes of a run.
 struct Chain {
     daqmeter: String,
+    /// Ends with its reader, or with the case that failed.
+    _card: Background,
     address: &'static str,
     readers: Background,
     receivers: Vec<Background>,
@@ -60,15 +62,19 @@ impl Chain {
     fn start(daqmeter: &str, case: &Case) -> Result<Chain> {
         let card = place("card.sock").display().to_string();
         let emulate = ["readout", "emulate", "gbt", "--at", &card, "--rate", case.rate, "--time", case.time];
-        // The card ends with its reader; nobody needs what it prints.
         let card_process = Background::start(SERVER, daqmeter, &emulate)?;
-        std::mem::forget(card_process);
         let tohost = ["readout", "tohost", "gbt", "--card", &card, "--address", "10.78.0.1:12350", "--json"];
         let readers = until("the emulated card", Duration::from_secs(10), || {
             ensure!(place("card.sock").exists(), "no socket yet");
             Background::into_file(SERVER, daqmeter, &tohost, &place("tohost.json"))
         })?;
-        let mut chain = Chain { daqmeter: daqmeter.to_owned(), address: case.address, readers, receivers: Vec::new() };
+        let mut chain = Chain {
+            daqmeter: daqmeter.to_owned(),
+            _card: card_process,
+            address: case.address,
+            readers,
+            receivers: Vec::new(),
+        };
         for at in 0..RECEIVERS.len() {
             let receiver = chain.receiver(at, &format!("receive{at}.json"))?;
             chain.receivers.push(receiver);
