@@ -130,7 +130,7 @@ impl Dma {
             return;
         }
         if self.store.is_empty() {
-            // One more than may wait: closing blocks at the end of a run may push past a full FIFO by a few.
+            // More than may wait: closing blocks at the end of a run may push past a full FIFO by a few.
             self.store = vec![0; (self.most_blocks + 64) * self.block_bytes];
         }
         let place = self.store_next;

@@ -1,6 +1,6 @@
 //! Fragments for triggers: the emulators of the links, and the faults that a scenario asks for.
 
-use daqmeter_wire::felix::block::{Flags, Kind, Trailer, TrailerWidth};
+use daqmeter_wire::felix::block::{Flags, Kind, Trailer};
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::payload::{EmulatorHeader, Ttc};
 use daqmeter_wire::felix::{Encoder, Format, Subchunk, subchunks};
@@ -131,7 +131,7 @@ impl Emulator {
         let (faults, account) = (&mut self.faults, &mut self.account);
         self.encoder.timeout(&mut |block| pass(faults, account, Made { block, birth_ns }, out));
         if let Some(faults) = faults {
-            faults.finish(account, out);
+            faults.finish(out);
         }
     }
 
@@ -303,7 +303,6 @@ impl Faults {
                     // The kind's bits, in the last byte of either width.
                     let last = block.len() - 1;
                     block[last] = block[last] & 0x1F | (Kind::Undefined as u8) << 5;
-                    debug_assert!(matches!(self.format.trailer, TrailerWidth::W16 | TrailerWidth::W32));
                 }
                 out(Made { block: &block, ..made });
             }
@@ -312,7 +311,7 @@ impl Faults {
     }
 
     /// A block that waited for another that never came goes as it is.
-    fn finish(&mut self, _account: &mut CardElink, out: &mut impl FnMut(Made<'_>)) {
+    fn finish(&mut self, out: &mut impl FnMut(Made<'_>)) {
         if let Some((block, birth_ns, _)) = self.held.take() {
             out(Made { block: &block, birth_ns });
         }

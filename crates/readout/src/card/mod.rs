@@ -137,7 +137,7 @@ impl Card {
             ring_bytes,
             unit_bytes: card.block.0,
             gap_bytes: scenario.pointer_gap(),
-            pages: if card.huge_pages { Pages::HugeTlb } else { Pages::Base },
+            pages: scenario.ring_pages(),
             numa_node: card.numa_node,
         };
         let (mut producer, consumer) = ring::ring(&shape).map_err(|error| {

@@ -112,11 +112,7 @@ pub(crate) fn publish(ring: &impl Words, view: &CardView) {
 
 /// Reads it. While the card runs, numbers may be of different moments.
 pub(crate) fn view(ring: &impl Words) -> CardView {
-    let state = match ring.word(STATE).load(Ordering::Acquire) {
-        0 => State::Idle,
-        1 => State::Running,
-        _ => State::Finished,
-    };
+    let state = state(ring);
     let count = usize::try_from(ring.get(ELINKS)).map_or(0, |count| count.min(MOST_ELINKS));
     let elink = |at: usize| {
         let field = |field: usize| ring.get(FIRST_ELINK + WORDS_PER_ELINK * at + field);
