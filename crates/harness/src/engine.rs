@@ -62,6 +62,19 @@ pub trait Session: Send {
     /// When the work cannot go on; the lane then fails and the others finish.
     fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault>;
 
+    /// Called before each sample of a stage that is `fresh`, outside the clock.
+    ///
+    /// # Errors
+    /// When the stage cannot be made ready; the lane then fails.
+    fn freshen(&mut self, _stage: usize) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// When the last operation of a stage that is `device_timed` began and ended.
+    fn device_time(&self) -> DeviceTime {
+        DeviceTime::default()
+    }
+
     /// Checks the bytes: before timing it does each stage's work once and compares, after timing it compares what the last
     /// step left. A wrong byte is a failure, whatever the speed.
     ///
@@ -91,12 +104,41 @@ pub struct StageSpec {
     pub once: bool,
     /// Operations that belong together, of which a sample takes whole batches: cycles in a pipeline, datagrams in a burst.
     pub batch: u64,
+    /// Each operation is a sample of its own, and [`Session::freshen`] comes before it, outside the clock: caches to empty, a
+    /// pipe to fill.
+    pub fresh: bool,
+    /// The device itself says when each operation began and ended ([`Session::device_time`]): the clock of a kernel module, with
+    /// what surrounds the work left out. Each operation is a sample of its own.
+    pub device_timed: bool,
+}
+
+/// When a device began and ended an operation, in nanoseconds of `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceTime {
+    /// Before.
+    pub before_ns: u64,
+    /// After.
+    pub after_ns: u64,
 }
 
 impl StageSpec {
+    /// Whether each sample stands apart from the others.
+    pub(crate) fn apart(&self) -> bool {
+        self.fresh || self.device_timed
+    }
+
     /// A repeated stage without a limit.
     pub fn new(name: impl Into<String>, bytes_per_op: u64, traffic_bytes_per_op: u64) -> Self {
-        StageSpec { name: name.into(), bytes_per_op, traffic_bytes_per_op, limit: None, once: false, batch: 1 }
+        StageSpec {
+            name: name.into(),
+            bytes_per_op,
+            traffic_bytes_per_op,
+            limit: None,
+            once: false,
+            batch: 1,
+            fresh: false,
+            device_timed: false,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! up, times steps between [`Observer`]s, verifies again, and leaves a record. Engines do the work: they never time, format
 //! or print. Begin with `run.rs`, then `null.rs`, the thirty-line engine.
 
+mod conclude;
 pub mod conformance;
 pub mod engine;
 pub mod facts;
@@ -12,7 +13,7 @@ pub mod observe;
 pub mod run;
 pub mod sweep;
 
-pub use engine::{Availability, Engine, Fault, LimitSpec, Session, StageSpec, Tally};
+pub use engine::{Availability, DeviceTime, Engine, Fault, LimitSpec, Session, StageSpec, Tally};
 pub use facts::Context;
 pub use null::NullEngine;
 pub use observe::Observer;

@@ -13,14 +13,13 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use daqmeter_record::{
-    Counter, CpuTime, EngineInfo, Host, HostCpu, Hotspot, Lane, Ledger, Limit, Memory, Outcome, RunRecord, Stage,
-    Workload,
+    Counter, CpuTime, EngineInfo, Host, HostCpu, Lane, Ledger, Limit, Outcome, RunRecord, Stage, Workload,
 };
 use daqmeter_stats as stats;
 use daqmeter_sys::perf::Sampler;
-use daqmeter_sys::symbols::Symbols;
 use daqmeter_sys::{affinity, clock, cpu_time};
 
+use crate::conclude::conclude;
 use crate::{Availability, Context, Engine, Fault, LimitSpec, Observer, Session, StageSpec};
 
 /// Most samples that a stage keeps; beyond it each sample covers several operations, so that memory does not grow with the
@@ -28,8 +27,6 @@ use crate::{Availability, Context, Engine, Fault, LimitSpec, Observer, Session, 
 pub const MAX_SAMPLES: u64 = 1 << 16;
 /// A sample must last this many times the clock's cost and resolution, so that they stay below 0.1 % of it.
 const SAMPLE_OVER_CLOCK: f64 = 1000.0;
-/// Drift between the first and last third of the samples that is worth a warning.
-const DRIFT_WORTH_SAYING: f64 = 0.05;
 
 /// How many steps, and in which order.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -145,7 +142,7 @@ fn check_cpus(pin: &[u32], host: &Host) -> Result<(), Refusal> {
     }
 }
 
-fn join(cpus: &[u32]) -> String {
+pub(crate) fn join(cpus: &[u32]) -> String {
     cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
@@ -198,12 +195,12 @@ fn median_rate(stage: &Stage) -> f64 {
 }
 
 /// What one lane's thread brings back.
-struct LaneDone {
-    lane: Lane,
-    ledgers: Vec<Ledger>,
-    counters: Vec<Counter>,
-    warnings: Vec<String>,
-    pointers: Vec<u64>,
+pub(crate) struct LaneDone {
+    pub(crate) lane: Lane,
+    pub(crate) ledgers: Vec<Ledger>,
+    pub(crate) counters: Vec<Counter>,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) pointers: Vec<u64>,
 }
 
 /// The points where all lanes and the starting thread meet.
@@ -250,6 +247,7 @@ fn run_lanes(
         meeting.released.wait();
         meeting.done.wait();
         record.wall_ns = clock::monotonic_ns() - origin_ns;
+        record.origin_ns = origin_ns;
         record.counters = observers.iter_mut().flat_map(|observer| observer.stop()).collect();
         let process = cpu_time::of_process();
         record.process_cpu = CpuTime {
@@ -358,6 +356,8 @@ impl LaneRunner<'_> {
     fn plan_stage(&mut self, at: usize, spec: StageSpec) -> Result<(StageSpec, Stage), Fault> {
         let (ops_per_sample, samples) = match self.settings.plan {
             _ if spec.once => (1, 1),
+            StepPlan::ByStage(operations) | StepPlan::ByPass(operations) if spec.apart() => (1, operations),
+            StepPlan::Timed(_) if spec.apart() => (1, MAX_SAMPLES),
             StepPlan::ByStage(operations) => exact(operations, spec.batch),
             StepPlan::ByPass(passes) => exact(passes, 1),
             StepPlan::Timed(budget) => self.calibrate(at, budget, spec.batch)?,
@@ -370,6 +370,7 @@ impl LaneRunner<'_> {
             traffic_bytes_per_op: spec.traffic_bytes_per_op,
             limit: spec.limit.as_ref().map(|limit| limit.name().to_owned()),
             sample_ns: Vec::with_capacity(room),
+            sample_start_ns: Vec::with_capacity(if spec.apart() { room } else { 0 }),
             ..Stage::default()
         };
         Ok((spec, stage))
@@ -425,7 +426,7 @@ impl LaneRunner<'_> {
                         if !spec.once || pass == 0 {
                             seen.extend(affinity::current_cpu());
                             let merge = pass % stage.ops_per_sample != 0;
-                            self.one_pass(at, stage, merge, origin_ns)?;
+                            self.one_pass(at, spec, stage, merge, origin_ns)?;
                         }
                     }
                     self.check_stop(pass + 1, passes)?;
@@ -435,13 +436,13 @@ impl LaneRunner<'_> {
             StepPlan::ByStage(operations) => stages.iter_mut().enumerate().try_for_each(|(at, (spec, stage))| {
                 let samples = if spec.once { 1 } else { operations.div_ceil(stage.ops_per_sample) };
                 seen.extend(affinity::current_cpu());
-                self.stage_samples(at, stage, samples, u64::MAX, origin_ns)?;
+                self.stage_samples(at, spec, stage, (samples, u64::MAX), origin_ns)?;
                 seen.extend(affinity::current_cpu());
                 self.check_stop(stage.sample_ns.len() as u64, samples)
             }),
-            StepPlan::Timed(budget) => stages.iter_mut().enumerate().try_for_each(|(at, (_, stage))| {
+            StepPlan::Timed(budget) => stages.iter_mut().enumerate().try_for_each(|(at, (spec, stage))| {
                 seen.extend(affinity::current_cpu());
-                self.stage_samples(at, stage, MAX_SAMPLES, as_ns(budget), origin_ns)?;
+                self.stage_samples(at, spec, stage, (MAX_SAMPLES, as_ns(budget)), origin_ns)?;
                 seen.extend(affinity::current_cpu());
                 self.check_stop(stage.sample_ns.len() as u64, MAX_SAMPLES)
             }),
@@ -452,11 +453,14 @@ impl LaneRunner<'_> {
     fn stage_samples(
         &mut self,
         at: usize,
+        spec: &StageSpec,
         stage: &mut Stage,
-        most: u64,
-        budget_ns: u64,
+        (most, budget_ns): (u64, u64),
         origin_ns: u64,
     ) -> Result<(), Fault> {
+        if spec.apart() {
+            return self.samples_apart(at, spec, stage, (most, budget_ns), origin_ns);
+        }
         let cpu_before = cpu_time::of_thread();
         let begin = clock::monotonic_ns();
         if stage.sample_ns.is_empty() {
@@ -480,8 +484,67 @@ impl LaneRunner<'_> {
         result
     }
 
+    /// The same where each sample is one operation that stands apart from the others: made ready before, or timed by the device.
+    fn samples_apart(
+        &mut self,
+        at: usize,
+        spec: &StageSpec,
+        stage: &mut Stage,
+        (most, budget_ns): (u64, u64),
+        origin_ns: u64,
+    ) -> Result<(), Fault> {
+        let cpu_before = cpu_time::of_thread();
+        let begin = clock::monotonic_ns();
+        let mut last = begin;
+        let mut taken = 0;
+        let mut result = Ok(());
+        while taken < most && (last - begin < budget_ns || taken < 5) && !self.settings.stop.is_set() {
+            result = self.sample_apart(at, spec, stage, origin_ns);
+            if result.is_err() {
+                break;
+            }
+            last = clock::monotonic_ns();
+            taken += 1;
+        }
+        book_cpu(stage, cpu_before);
+        result
+    }
+
+    fn sample_apart(&mut self, at: usize, spec: &StageSpec, stage: &mut Stage, origin_ns: u64) -> Result<(), Fault> {
+        if spec.fresh {
+            self.session.freshen(at)?;
+        }
+        let before = clock::monotonic_ns();
+        self.session.step(at, 1)?;
+        let after = clock::monotonic_ns();
+        let (before, after) = if spec.device_timed {
+            let told = self.session.device_time();
+            (told.before_ns, told.after_ns)
+        } else {
+            (before, after)
+        };
+        let start_ns = before.saturating_sub(origin_ns);
+        if stage.sample_ns.is_empty() {
+            stage.start_ns = start_ns;
+        }
+        stage.end_ns = after.saturating_sub(origin_ns);
+        stage.sample_start_ns.push(start_ns);
+        stage.sample_ns.push(after.saturating_sub(before));
+        Ok(())
+    }
+
     /// One operation of a by-pass plan. With more than [`MAX_SAMPLES`] passes, consecutive ones share a sample.
-    fn one_pass(&mut self, at: usize, stage: &mut Stage, merge: bool, origin_ns: u64) -> Result<(), Fault> {
+    fn one_pass(
+        &mut self,
+        at: usize,
+        spec: &StageSpec,
+        stage: &mut Stage,
+        merge: bool,
+        origin_ns: u64,
+    ) -> Result<(), Fault> {
+        if spec.apart() {
+            return self.samples_apart(at, spec, stage, (1, u64::MAX), origin_ns);
+        }
         let cpu_before = cpu_time::of_thread();
         let begin = clock::monotonic_ns();
         let result = self.session.step(at, 1);
@@ -530,110 +593,6 @@ fn as_ns(time: Duration) -> u64 {
 
 fn after(what: &str, fault: Fault) -> Fault {
     Fault(format!("{what}: {}", fault.0))
-}
-
-/// Puts the lanes into the record, adds up their accounts, and judges.
-fn conclude(record: &mut RunRecord, lanes: Vec<LaneDone>, settings: &Settings, context: &Context) {
-    let mut pointers = Vec::new();
-    for mut done in lanes {
-        pointers.append(&mut done.pointers);
-        for ledger in done.ledgers {
-            match record.ledgers.iter_mut().find(|known| known.unit == ledger.unit) {
-                Some(known) => known.add(&ledger),
-                None => record.ledgers.push(ledger),
-            }
-        }
-        for counter in done.counters {
-            match record.counters.iter_mut().find(|known| known.name == counter.name) {
-                Some(known) => known.value += counter.value,
-                None => record.counters.push(counter),
-            }
-        }
-        for warning in done.warnings {
-            if !record.warnings.contains(&warning) {
-                record.warnings.push(warning);
-            }
-        }
-        record.lanes.push(done.lane);
-    }
-    record.hotspots = hotspots(&pointers);
-    let samples: usize = record.lanes.iter().flat_map(|lane| &lane.stages).map(|stage| stage.sample_ns.len()).sum();
-    record.memory = Memory { peak_rss_bytes: cpu_time::peak_rss_bytes(), sample_bytes: samples as u64 * 8 };
-    record.warnings.extend(placement_warnings(record, settings, &context.host));
-    record.warnings.extend(drift_warnings(record));
-    record.outcome = judge(record);
-}
-
-/// Hot functions that took at least one sample in a hundred.
-fn hotspots(pointers: &[u64]) -> Vec<Hotspot> {
-    if pointers.is_empty() {
-        return Vec::new();
-    }
-    let share = |count: u64| count as f64 / pointers.len() as f64;
-    Symbols::of_this_process()
-        .histogram(pointers)
-        .into_iter()
-        .map(|(symbol, count)| Hotspot {
-            space: if symbol.in_kernel { "kernel" } else { "user" }.to_owned(),
-            symbol: symbol.name,
-            share: share(count),
-        })
-        .filter(|hotspot| hotspot.share >= 0.01)
-        .collect()
-}
-
-fn judge(record: &RunRecord) -> Outcome {
-    let failed = record.lanes.iter().filter_map(|lane| Some(format!("{}: {}", lane.device, lane.outcome.reason()?)));
-    let open = record.ledgers.iter().filter(|ledger| !ledger.closes()).map(|ledger| format!("ledger: {ledger}"));
-    let reasons: Vec<String> = failed.chain(open).collect();
-    if reasons.is_empty() { Outcome::Ok } else { Outcome::Failed(reasons.join("; ")) }
-}
-
-fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let (lanes, cpus) = (record.lanes.len(), host.allowed_cpus.len());
-    if lanes > cpus {
-        warnings.push(format!("{lanes} threads share {cpus} CPUs: rates are those of a crowded host"));
-    } else if !settings.pin.is_empty() && lanes > settings.pin.len() {
-        warnings.push(format!("{lanes} threads share the pinned CPUs {}", join(&settings.pin)));
-    }
-    let stolen = record.host_cpu.steal_ns as f64;
-    let available = record.wall_ns as f64 * f64::from(host.logical_cpus);
-    if available > 0.0 && stolen / available > 0.02 {
-        warnings.push(format!(
-            "the hypervisor took {:.0} % of the CPU time: repeat on a quiet host",
-            stolen / available * 100.0
-        ));
-    }
-    if record.tool.profile == "debug" {
-        warnings.push("debug build: rates are meaningless; use cargo run --release".to_owned());
-    }
-    warnings
-}
-
-/// One line per stage name, however many lanes drift.
-fn drift_warnings(record: &RunRecord) -> Vec<String> {
-    let mut drifts: Vec<(&str, Vec<f64>)> = Vec::new();
-    for stage in record.lanes.iter().flat_map(|lane| &lane.stages) {
-        let samples: Vec<f64> = stage.sample_ns.iter().map(|&ns| ns as f64).collect();
-        let drift = stats::drift(&samples);
-        if drift.abs() > DRIFT_WORTH_SAYING && samples.len() >= 12 {
-            match drifts.iter_mut().find(|(name, _)| *name == stage.name) {
-                Some((_, known)) => known.push(drift),
-                None => drifts.push((&stage.name, vec![drift])),
-            }
-        }
-    }
-    let line = |(name, drifts): (&str, Vec<f64>)| {
-        let worst = drifts.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(0.0);
-        let direction = if worst > 0.0 { "slower" } else { "faster" };
-        let lanes = if drifts.len() > 1 { format!(" (worst of {} lanes)", drifts.len()) } else { String::new() };
-        format!(
-            "{name} got {:.0} % {direction} from the first third of the run to the last{lanes}",
-            worst.abs() * 100.0
-        )
-    };
-    drifts.into_iter().map(line).collect()
 }
 
 #[cfg(test)]

@@ -56,6 +56,9 @@ pub struct RunRecord {
     /// Where the time went, from sampling our own threads; empty where that was not asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hotspots: Vec<Hotspot>,
+    /// `CLOCK_MONOTONIC` at the release of the lanes, which all times of stages are relative to; 0 in older records.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub origin_ns: u64,
     /// Wall time of the timed region, from the release of the lanes to the end of the last one.
     #[serde(default)]
     pub wall_ns: u64,
@@ -189,6 +192,10 @@ pub struct Stage {
     pub end_ns: u64,
     /// Raw samples: duration of each in nanoseconds, in the order in which they were taken. None is ever dropped.
     pub sample_ns: Vec<u64>,
+    /// Where samples do not follow one another: the start of each, relative to the release of all lanes. Empty where each
+    /// begins when the one before it ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sample_start_ns: Vec<u64>,
     /// CPU time that the thread spent in this stage.
     pub cpu: CpuTime,
 }
@@ -230,6 +237,11 @@ pub struct Counter {
     /// Share of the time in which the counter was really counting; below 1 the value is scaled.
     #[serde(default = "whole")]
     pub share: f64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 fn whole() -> f64 {

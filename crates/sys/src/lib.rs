@@ -7,7 +7,8 @@
 //! - [`wait`]: timerfd and eventfd, the interrupt lines of emulated boards; sleeping exactly;
 //! - [`ring`], [`fds`]: the ring of an endless DMA in shared memory, and descriptors passed between processes;
 //! - [`perf`], [`symbols`]: counters and samples of our own threads;
-//! - [`sis8300`]: the ioctl border of the digitizer driver.
+//! - [`sis8300`], [`uapi`]: the ioctl borders of the digitizer driver and of our own modules;
+//! - [`copies`], [`uring`]: system calls that copy.
 //!
 //! It measures nothing and decides nothing; errors carry the call and the errno. With `kernels`, the only room with unsafe.
 
@@ -18,6 +19,7 @@
 
 pub mod affinity;
 pub mod clock;
+pub mod copies;
 pub mod cpu_time;
 pub mod fds;
 pub mod host;
@@ -28,6 +30,8 @@ pub mod ring;
 pub mod sis8300;
 pub mod symbols;
 pub mod tty;
+pub mod uapi;
+pub mod uring;
 pub mod wait;
 
 use std::io;

@@ -213,6 +213,12 @@ impl DeviceMemory {
         }
     }
 
+    /// Lends all of it for the time of a call that only names addresses (flushing caches). Nothing may be transferred meanwhile.
+    pub fn with_bytes<T>(&self, work: impl FnOnce(&[u8]) -> T) -> T {
+        // SAFETY: the mapping is readable and has as many bytes; that no transfer runs is the caller's part.
+        work(unsafe { std::slice::from_raw_parts(self.mapping.start.as_ptr(), self.mapping.bytes) })
+    }
+
     /// Copies in, starting at `offset`.
     ///
     /// # Panics
@@ -226,9 +232,38 @@ impl DeviceMemory {
     }
 }
 
+/// Copies between two places of device memory, as an engine does: `bytes` from `from_at` on to `to_at` on. The memories may be
+/// the same, the ranges may not overlap.
+///
+/// # Panics
+/// When a range leaves its memory, or they overlap.
+pub fn device_copy(from: &DeviceMemory, from_at: usize, to: &DeviceMemory, to_at: usize, bytes: usize) {
+    from.check(from_at, bytes);
+    to.check(to_at, bytes);
+    let apart = from.mapping.start != to.mapping.start || from_at + bytes <= to_at || to_at + bytes <= from_at;
+    assert!(apart, "{bytes} bytes from {from_at} to {to_at} of the same memory overlap");
+    // SAFETY: both ranges were checked and do not overlap; nobody holds references into device memory.
+    unsafe {
+        let source = from.mapping.start.as_ptr().add(from_at);
+        std::ptr::copy_nonoverlapping(source, to.mapping.start.as_ptr().add(to_at), bytes);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_engine_copies_between_memories_but_never_over_itself() {
+        let (one, other) = (DeviceMemory::sparse(8192).unwrap(), DeviceMemory::sparse(4096).unwrap());
+        one.write(100, b"bytes");
+        device_copy(&one, 100, &other, 7, 5);
+        device_copy(&other, 7, &one, 4096, 5);
+        let mut back = [0; 5];
+        one.read(4096, &mut back);
+        assert_eq!(&back, b"bytes");
+        assert!(std::panic::catch_unwind(|| device_copy(&one, 0, &one, 4, 5)).is_err());
+    }
 
     #[test]
     fn a_buffer_is_zeroed_and_says_which_pages_it_got() {

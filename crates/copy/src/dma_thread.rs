@@ -1,0 +1,328 @@
+//! An emulated DMA engine: a thread that copies for its channels. It exists so that the policies can be used and studied on any
+//! host; it is a CPU that copies, and every record says so.
+//!
+//! As with a real engine, memory is registered before (which stands for pinning and mapping), a copy is a few numbers written
+//! to the channel, and the end is a word to poll or an interrupt line. The engine takes pieces of its channels in turn, as
+//! channels share a bus; under the priority policy low channels wait until the high ones' quantum is over.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use daqmeter_harness::Fault;
+use daqmeter_sys::memory::{DeviceMemory, device_copy};
+use daqmeter_sys::wait::IrqLine;
+use daqmeter_sys::{affinity, clock};
+
+use crate::request::{Completion, Context, Direction, Window};
+
+/// Most channels, and most registered pairs of memory.
+pub(crate) const MOST_CHANNELS: usize = 64;
+/// Bytes that a channel moves before the next has its turn.
+const PIECE_BYTES: usize = 64 << 10;
+/// The same under the priority policy: a long piece would overrun the quantum.
+const GATED_PIECE_BYTES: usize = 4 << 10;
+/// Looks of a client before it lets others run: the engine may need this CPU.
+const LOOKS: u32 = 20_000;
+
+const FREE: u32 = 0;
+const CLAIMED: u32 = 1;
+const SUBMITTED: u32 = 2;
+const DONE: u32 = 3;
+
+/// One channel: a descriptor, and who may touch it. The client writes the descriptor while the state is CLAIMED and publishes it
+/// with SUBMITTED (release); the engine reads it after seeing that (acquire), and publishes the bytes with DONE (release).
+struct Channel {
+    state: AtomicU32,
+    pair: AtomicUsize,
+    to_user: AtomicBool,
+    bytes: AtomicUsize,
+    wakes: AtomicBool,
+    line: IrqLine,
+    copies: AtomicU64,
+}
+
+/// The two sides of a lane.
+pub(crate) struct Pair {
+    pub(crate) user: DeviceMemory,
+    pub(crate) kernel: DeviceMemory,
+}
+
+struct Shared {
+    channels: Vec<Channel>,
+    pairs: [OnceLock<Arc<Pair>>; MOST_CHANNELS],
+    context: Context,
+    window: Window,
+    stop: AtomicBool,
+    turn: AtomicUsize,
+    high_ns: AtomicU64,
+    low_ns: AtomicU64,
+    windows: AtomicU64,
+}
+
+/// The engine; its thread ends when the last lane lets go.
+pub(crate) struct Engine {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Starts an engine, on the given CPU or free.
+    ///
+    /// # Errors
+    /// When there is no room for the thread or its interrupt lines.
+    pub(crate) fn start(channels: usize, context: Context, window: Window, cpu: Option<u32>) -> Result<Engine, Fault> {
+        let channel = || {
+            Ok(Channel {
+                state: AtomicU32::new(FREE),
+                pair: AtomicUsize::new(0),
+                to_user: AtomicBool::new(false),
+                bytes: AtomicUsize::new(0),
+                wakes: AtomicBool::new(false),
+                line: IrqLine::event()?,
+                copies: AtomicU64::new(0),
+            })
+        };
+        let shared = Arc::new(Shared {
+            channels: (0..channels.clamp(1, MOST_CHANNELS)).map(|_| channel()).collect::<Result<_, Fault>>()?,
+            pairs: [const { OnceLock::new() }; MOST_CHANNELS],
+            context,
+            window,
+            stop: AtomicBool::new(false),
+            turn: AtomicUsize::new(0),
+            high_ns: AtomicU64::new(0),
+            low_ns: AtomicU64::new(0),
+            windows: AtomicU64::new(0),
+        });
+        let work = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("dma-engine".to_owned())
+            .spawn(move || {
+                if let Some(cpu) = cpu {
+                    // Not to be had: the engine runs where the kernel puts it.
+                    let _ = affinity::pin_to(cpu);
+                }
+                work.run();
+            })
+            .map_err(|error| Fault::new(format!("start the engine's thread: {error}")))?;
+        Ok(Engine { shared, thread: Some(thread) })
+    }
+
+    /// Registers a lane's memory.
+    pub(crate) fn register(&self, lane: usize, pair: Arc<Pair>) {
+        // A lane registers once; a second time would change nothing.
+        let _ = self.shared.pairs[lane].set(pair);
+    }
+
+    /// Number of channels.
+    pub(crate) fn channels(&self) -> usize {
+        self.shared.channels.len()
+    }
+
+    /// Copies of one channel so far.
+    pub(crate) fn copies(&self, channel: usize) -> u64 {
+        self.shared.channels[channel].copies.load(Ordering::Relaxed)
+    }
+
+    /// What the gate did: nanoseconds of the high channels, of all, and windows.
+    pub(crate) fn gate(&self) -> (u64, u64, u64) {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (of(&self.shared.high_ns), of(&self.shared.low_ns), of(&self.shared.windows))
+    }
+
+    /// Copies a lane's registered memory; returns when the bytes are there.
+    pub(crate) fn copy(&self, lane: usize, direction: Direction, bytes: usize, completion: Completion) {
+        let channel = self.claim(lane);
+        channel.pair.store(lane, Ordering::Relaxed);
+        channel.to_user.store(direction == Direction::To, Ordering::Relaxed);
+        channel.bytes.store(bytes, Ordering::Relaxed);
+        let interrupt = completion == Completion::Interrupt;
+        channel.wakes.store(interrupt, Ordering::Relaxed);
+        channel.state.store(SUBMITTED, Ordering::Release);
+        if interrupt {
+            // A stop in between is no reason to wait for ever; the state says whether it is done.
+            while channel.state.load(Ordering::Acquire) != DONE {
+                let _ = channel.line.wait(Duration::from_millis(100));
+                channel.line.clear();
+            }
+        } else {
+            wait_until(|| channel.state.load(Ordering::Acquire) == DONE);
+        }
+        channel.state.store(FREE, Ordering::Release);
+    }
+
+    /// A channel by the policy: the lane's own, or whichever is free.
+    fn claim(&self, lane: usize) -> &Channel {
+        let channels = &self.shared.channels;
+        let take = |channel: &Channel| {
+            channel.state.compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        if self.shared.context != Context::Shared {
+            let own = &channels[lane % channels.len()];
+            wait_until(|| take(own));
+            return own;
+        }
+        let mut taken = None;
+        wait_until(|| {
+            let turn = self.shared.turn.fetch_add(1, Ordering::Relaxed);
+            let order = (0..channels.len()).map(|at| &channels[(turn + at) % channels.len()]);
+            taken = order.into_iter().find(|channel| take(channel));
+            taken.is_some()
+        });
+        taken.expect("the wait ends with a channel")
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic in the engine has been reported by its own thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn wait_until(mut done: impl FnMut() -> bool) {
+    let mut looks = 0;
+    while !done() {
+        looks += 1;
+        if looks % LOOKS == 0 {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// The engine's side of the gate.
+struct Gate {
+    high_only: bool,
+    changed_ns: u64,
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut moved = [0_usize; MOST_CHANNELS];
+        let mut gate = Gate { high_only: true, changed_ns: clock::monotonic_ns() };
+        let mut idle = 0_u32;
+        while !self.stop.load(Ordering::Relaxed) {
+            let mut worked = false;
+            for (at, channel) in self.channels.iter().enumerate() {
+                if self.context == Context::Priority {
+                    self.turn_gate(&mut gate);
+                    if gate.high_only && self.window.high_channels & (1 << at) == 0 {
+                        continue;
+                    }
+                }
+                if channel.state.load(Ordering::Acquire) == SUBMITTED {
+                    self.piece(channel, &mut moved[at]);
+                    worked = true;
+                }
+            }
+            idle = if worked { 0 } else { idle.saturating_add(1) };
+            if idle > LOOKS {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Opens and closes the gate when its time has come, and accounts for how long it really was so.
+    fn turn_gate(&self, gate: &mut Gate) {
+        let now = clock::monotonic_ns();
+        let Window { quantum_ns, window_ns, .. } = self.window;
+        let due = if gate.high_only { quantum_ns } else { window_ns - quantum_ns };
+        let lasted = now - gate.changed_ns;
+        if lasted < due {
+            return;
+        }
+        if gate.high_only {
+            self.high_ns.fetch_add(lasted, Ordering::Relaxed);
+        } else {
+            self.low_ns.fetch_add(lasted, Ordering::Relaxed);
+            self.windows.fetch_add(1, Ordering::Relaxed);
+        }
+        *gate = Gate { high_only: !gate.high_only, changed_ns: now };
+    }
+
+    /// Moves the channel's next piece; the last one completes its copy.
+    fn piece(&self, channel: &Channel, moved: &mut usize) {
+        let pair = self.pairs[channel.pair.load(Ordering::Relaxed)].get().expect("registered before the first copy");
+        let bytes = channel.bytes.load(Ordering::Relaxed);
+        let most = if self.context == Context::Priority { GATED_PIECE_BYTES } else { PIECE_BYTES };
+        let piece = (bytes - *moved).min(most);
+        let to_user = channel.to_user.load(Ordering::Relaxed);
+        let (from, to) = if to_user { (&pair.kernel, &pair.user) } else { (&pair.user, &pair.kernel) };
+        device_copy(from, *moved, to, *moved, piece);
+        *moved += piece;
+        if *moved < bytes {
+            return;
+        }
+        *moved = 0;
+        channel.copies.fetch_add(1, Ordering::Relaxed);
+        let wakes = channel.wakes.load(Ordering::Relaxed);
+        channel.state.store(DONE, Ordering::Release);
+        if wakes {
+            channel.line.signal();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(bytes: usize) -> Arc<Pair> {
+        Arc::new(Pair { user: DeviceMemory::sparse(bytes).unwrap(), kernel: DeviceMemory::sparse(bytes).unwrap() })
+    }
+
+    #[test]
+    fn every_policy_and_completion_moves_every_byte() {
+        for context in [Context::Exclusive, Context::Shared, Context::Priority] {
+            for completion in [Completion::Polled, Completion::Interrupt] {
+                let engine = Engine::start(2, context, Window::default(), None).unwrap();
+                let sides = pair(200_000);
+                engine.register(1, sides.clone());
+                let bytes: Vec<u8> = (0..200_000_u32).map(|i| u8::try_from(i % 253).unwrap()).collect();
+                sides.user.write(0, &bytes);
+                engine.copy(1, Direction::From, 200_000, completion);
+                sides.user.write(0, &vec![0; 200_000]);
+                engine.copy(1, Direction::To, 200_000, completion);
+                let mut back = vec![0; 200_000];
+                sides.user.read(0, &mut back);
+                assert_eq!(back, bytes, "{context:?} {completion:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn lanes_share_fewer_channels() {
+        let engine = Engine::start(1, Context::Shared, Window::default(), None).unwrap();
+        (0..3).for_each(|lane| engine.register(lane, pair(5000)));
+        std::thread::scope(|scope| {
+            for lane in 0..3 {
+                let engine = &engine;
+                scope.spawn(move || {
+                    (0..50).for_each(|_| engine.copy(lane, Direction::To, 5000, Completion::Polled));
+                });
+            }
+        });
+        assert_eq!(engine.copies(0), 150);
+    }
+
+    #[test]
+    fn the_gate_is_accounted() {
+        let window = Window { quantum_ns: 50_000, window_ns: 150_000, high_channels: 1 };
+        let engine = Engine::start(2, Context::Priority, window, None).unwrap();
+        engine.register(1, pair(4096));
+        // A low channel's copies go on only while the gate is open, so every few of them a window has passed.
+        while engine.gate().2 < 3 {
+            engine.copy(1, Direction::From, 4096, Completion::Polled);
+        }
+        let (high_ns, low_ns, windows) = engine.gate();
+        assert!(high_ns >= windows * 50_000 && low_ns >= windows * 100_000, "{high_ns} {low_ns} {windows}");
+    }
+}

@@ -1,0 +1,143 @@
+//! Copies by the emulated engine ([`crate::dma_thread`]).
+
+use std::sync::Arc;
+
+use daqmeter_harness::Fault;
+use daqmeter_record::Counter;
+use daqmeter_sys::memory::DeviceMemory;
+
+use super::Mover;
+use crate::dma_thread::{Engine, MOST_CHANNELS, Pair};
+use crate::request::{Completion, Context, Direction, Request};
+
+struct EngineMover {
+    lane: usize,
+    lanes: usize,
+    bytes: usize,
+    engine: Arc<Engine>,
+    completion: Completion,
+    context: Context,
+    pair: Option<Arc<Pair>>,
+    before: (u64, u64, u64, u64),
+}
+
+pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
+    if request.context == Context::Cpu {
+        return Err(Fault::new("engine-thread copies by channels: choose context exclusive, shared or priority"));
+    }
+    let channels = if request.channels == 0 { request.lanes } else { request.channels };
+    if channels > MOST_CHANNELS {
+        return Err(Fault::new(format!("{channels} channels: an emulated engine has {MOST_CHANNELS} at most")));
+    }
+    let engine = Arc::new(Engine::start(channels, request.context, request.window, None)?);
+    let lane = |lane| -> Box<dyn Mover> {
+        Box::new(EngineMover {
+            lane,
+            lanes: request.lanes,
+            bytes: request.block_bytes,
+            engine: engine.clone(),
+            completion: request.completion,
+            context: request.context,
+            pair: None,
+            before: (0, 0, 0, 0),
+        })
+    };
+    Ok((0..request.lanes).map(lane).collect())
+}
+
+impl EngineMover {
+    fn pair(&self) -> &Pair {
+        self.pair.as_ref().expect("prepared before the first copy")
+    }
+
+    fn now(&self) -> (u64, u64, u64, u64) {
+        let (high_ns, low_ns, windows) = self.engine.gate();
+        (high_ns, low_ns, windows, self.engine.copies(self.lane % self.engine.channels()))
+    }
+}
+
+impl Mover for EngineMover {
+    fn device(&self) -> String {
+        match self.context {
+            Context::Shared => format!("emulated engine, {} channels shared", self.engine.channels()),
+            _ => format!("emulated engine, channel {}", self.lane % self.engine.channels()),
+        }
+    }
+
+    fn prepare(&mut self) -> Result<(), Fault> {
+        let memory = || -> Result<DeviceMemory, Fault> {
+            let memory = DeviceMemory::sparse(self.bytes)?;
+            memory.write(0, &vec![0; self.bytes]);
+            Ok(memory)
+        };
+        let pair = Arc::new(Pair { user: memory()?, kernel: memory()? });
+        self.engine.register(self.lane, pair.clone());
+        self.pair = Some(pair);
+        Ok(())
+    }
+
+    #[inline]
+    fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
+        self.engine.copy(self.lane, direction, self.bytes, self.completion);
+        Ok(())
+    }
+
+    fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.pair().user.write(0, bytes);
+        Ok(())
+    }
+
+    fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+        self.pair().user.read(0, into);
+        Ok(())
+    }
+
+    fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.pair().kernel.write(0, bytes);
+        Ok(())
+    }
+
+    fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+        self.pair().kernel.read(0, into);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Fault> {
+        let pair = self.pair();
+        if pair.user.with_bytes(daqmeter_kernels::copy::flush) && pair.kernel.with_bytes(daqmeter_kernels::copy::flush)
+        {
+            Ok(())
+        } else {
+            Err(super::not_flushed())
+        }
+    }
+
+    fn begin(&mut self) {
+        self.before = self.now();
+    }
+
+    fn counters(&mut self) -> Vec<Counter> {
+        let ((high, low, windows, copies), before) = (self.now(), self.before);
+        let mut counters = vec![Counter::count(format!("copies of lane {}", self.lane), copies - before.3)];
+        // The gate is the engine's, not the lane's: told once, by the first of them.
+        if self.context == Context::Priority && self.lane == 0 {
+            let ns = |name: &str, value: u64| Counter { unit: "ns".to_owned(), ..Counter::count(name, value) };
+            counters.push(ns("gate-high", high - before.0));
+            counters.push(ns("gate-low", low - before.1));
+            counters.push(Counter::count("gate-windows", windows - before.2));
+        }
+        counters
+    }
+
+    fn warnings(&mut self) -> Vec<String> {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let crowded = self.lanes + 1 > cpus;
+        let said = crowded.then(|| {
+            format!(
+                "the emulated engine's thread shares {cpus} CPUs with {} lanes: its times are of a crowded host",
+                self.lanes
+            )
+        });
+        said.into_iter().collect()
+    }
+}

@@ -1,0 +1,141 @@
+//! Between two buffers of this process: by every copy instruction, and by the kernel (`process_vm_readv`, `_writev`).
+
+use daqmeter_harness::{Availability, Fault};
+use daqmeter_kernels::copy::{CopyKernel, flush};
+use daqmeter_sys::copies::{process_read, process_write};
+use daqmeter_sys::memory::{Buffer, Pages};
+
+use super::{Mover, each, not_flushed};
+use crate::request::{Direction, Request};
+
+#[derive(Clone, Copy)]
+enum How {
+    Kernel(CopyKernel),
+    ProcessVm,
+}
+
+struct LocalMover {
+    how: How,
+    bytes: usize,
+    buffers: Option<(Buffer, Buffer)>,
+}
+
+pub(super) fn kernel(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
+    let Some(kernel) = CopyKernel::from_name(&request.path) else {
+        return Err(Fault::new(format!("this CPU has no {}", request.path)));
+    };
+    each(request, |_| Ok(LocalMover { how: How::Kernel(kernel), bytes: request.block_bytes, buffers: None }))
+}
+
+pub(super) fn process_vm(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
+    each(request, |_| Ok(LocalMover { how: How::ProcessVm, bytes: request.block_bytes, buffers: None }))
+}
+
+fn probe_kernel(name: &str) -> Availability {
+    match CopyKernel::from_name(name) {
+        Some(_) => Availability::Ready,
+        None => Availability::Waived(format!("this CPU has no {name}")),
+    }
+}
+
+pub(super) fn probe_string() -> Availability {
+    probe_kernel("rep-movsb")
+}
+
+pub(super) fn probe_avx2() -> Availability {
+    probe_kernel("avx2")
+}
+
+pub(super) fn probe_avx512() -> Availability {
+    probe_kernel("avx512")
+}
+
+pub(super) fn probe_process_vm() -> Availability {
+    match process_read(&[1], &mut [0]) {
+        Ok(_) => Availability::Ready,
+        Err(error) => Availability::Waived(format!("process_vm_readv: {error}; a sandbox or ptrace_scope forbids it")),
+    }
+}
+
+impl LocalMover {
+    /// The two sides: the user's, and the one that stands for the kernel's.
+    fn sides(&mut self) -> (&mut [u8], &mut [u8]) {
+        let (user, kernel) = self.buffers.as_mut().expect("prepared before the first copy");
+        (user.slice_mut::<u8>(self.bytes), kernel.slice_mut::<u8>(self.bytes))
+    }
+}
+
+impl Mover for LocalMover {
+    fn device(&self) -> String {
+        match self.how {
+            How::Kernel(kernel) => kernel.name().to_owned(),
+            How::ProcessVm => "process_vm".to_owned(),
+        }
+    }
+
+    fn prepare(&mut self) -> Result<(), Fault> {
+        let buffer = || Buffer::new(self.bytes, Pages::Transparent);
+        self.buffers = Some((buffer()?, buffer()?));
+        Ok(())
+    }
+
+    #[inline]
+    fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
+        let (how, bytes) = (self.how, self.bytes);
+        let (user, kernel) = self.sides();
+        let (from, to) = if direction == Direction::To { (kernel, user) } else { (user, kernel) };
+        let done = match how {
+            How::Kernel(copy) => {
+                copy.copy(from, to);
+                std::hint::black_box(to);
+                return Ok(());
+            }
+            How::ProcessVm if direction == Direction::To => process_read(from, to),
+            How::ProcessVm => process_write(from, to),
+        };
+        match done {
+            Ok(moved) if moved == bytes => Ok(()),
+            Ok(moved) => Err(Fault::new(format!("process_vm: {moved} of {bytes} bytes moved"))),
+            Err(error) => Err(Fault::new(format!("process_vm: {error}"))),
+        }
+    }
+
+    fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.sides().0.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+        into.copy_from_slice(self.sides().0);
+        Ok(())
+    }
+
+    fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.sides().1.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+        into.copy_from_slice(self.sides().1);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Fault> {
+        let (user, kernel) = self.sides();
+        if flush(user) && flush(kernel) { Ok(()) } else { Err(not_flushed()) }
+    }
+
+    fn is_system_call(&self) -> bool {
+        matches!(self.how, How::ProcessVm)
+    }
+
+    fn warnings(&mut self) -> Vec<String> {
+        let base = self.buffers.as_ref().is_some_and(|(user, _)| user.pages() == Pages::Base);
+        let said = base.then(|| "no huge pages for the buffers: TLB misses lower the rates".to_owned());
+        said.into_iter().collect()
+    }
+
+    fn numa_node(&self) -> Option<u32> {
+        self.buffers.as_ref().and_then(|(user, _)| user.numa_node())
+    }
+}

@@ -1,0 +1,262 @@
+//! Copies by daqmeter's kernel module: the kernel's own `copy_from_user` and `copy_to_user`, or DMA channels. The module reads
+//! the clock around the copy alone; pinning and mapping come apart, as counters.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use daqmeter_harness::{Availability, DeviceTime, Fault};
+use daqmeter_record::Counter;
+use daqmeter_sys::memory::{Buffer, Pages};
+use daqmeter_sys::uapi::{ANY_CHANNEL, CHANNEL_SOFTWARE, COLD, COPY_DEVICE, Copy, CopyDevice, Info, Policy, text};
+
+use super::Mover;
+use crate::request::{Completion, Context, Direction, Request};
+
+/// The device with a policy in force; the channels go back to the kernel with it.
+struct Service {
+    device: CopyDevice,
+    context: Context,
+}
+
+impl Service {
+    fn start(request: &Request) -> Result<Service, Fault> {
+        let device = CopyDevice::open(Path::new(COPY_DEVICE)).map_err(|error| explained(&error))?;
+        let policy = Policy {
+            policy: request.context.policy(),
+            high_channels: request.window.high_channels,
+            quantum_ns: request.window.quantum_ns,
+            window_ns: request.window.window_ns,
+            ..Policy::default()
+        };
+        if request.context != Context::Cpu {
+            device.set_policy(policy).map_err(|error| explained(&error))?;
+        }
+        Ok(Service { device, context: request.context })
+    }
+
+    fn info(&self) -> Result<Info, Fault> {
+        Ok(self.device.info()?)
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if self.context != Context::Cpu {
+            // Another program may be copying; then it is that one's policy.
+            let _ = self.device.set_policy(Policy::default());
+        }
+    }
+}
+
+/// What to do about it, for the errors that have a remedy.
+fn explained(error: &daqmeter_sys::SysError) -> Fault {
+    let remedy = match error.errno() {
+        Some(2) => "; load the module (see kmod/README.md), or choose another --path",
+        Some(13 | 1) => "; the device is root's: run as root",
+        Some(16) => "; another program is copying: wait until it is done",
+        Some(19) => "; no driver offers a DMA_MEMCPY channel: load ioatdma, idxd or kmod/softdma.ko",
+        Some(22) => "; the window must hold the quantum and 5 us more, at most 1 s, and high channels must exist",
+        Some(33) => "; this engine copies only what is aligned to more than a byte",
+        Some(34) => "; the region is smaller: load the module with a larger region_mb",
+        Some(44) => "; there is no such channel",
+        Some(95) => "; caches can be flushed on x86 only: leave --no-cache out",
+        Some(110) => "; the engine did not complete in time",
+        _ => "",
+    };
+    Fault::new(format!("{error}{remedy}"))
+}
+
+pub(super) fn probe() -> Availability {
+    match waiver() {
+        None => Availability::Ready,
+        Some(reason) => Availability::Waived(reason),
+    }
+}
+
+/// Why the module cannot be used, or none.
+pub(crate) fn waiver() -> Option<String> {
+    CopyDevice::open(Path::new(COPY_DEVICE)).err().map(|error| explained(&error).0)
+}
+
+/// Driver of the channels, how many, and whether they are software.
+pub(crate) fn provider(request: &Request) -> Option<(String, u32, bool)> {
+    let service = Service::start(request).ok()?;
+    let info = service.info().ok()?;
+    let first = service.device.channel(0).ok()?;
+    Some((text(&first.driver), info.channels, first.flags & CHANNEL_SOFTWARE != 0))
+}
+
+struct ModuleMover {
+    lane: usize,
+    service: Arc<Service>,
+    copy: Copy,
+    user: Option<Buffer>,
+    bytes: usize,
+    last: DeviceTime,
+    spent: Spent,
+    gate: (u64, u64, u64),
+}
+
+#[derive(Default)]
+struct Spent {
+    pin_ns: u64,
+    map_ns: u64,
+    unmap_ns: u64,
+    unpin_ns: u64,
+    segments: u64,
+}
+
+pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
+    let service = Arc::new(Service::start(request)?);
+    let info = service.info()?;
+    let stride = request.block_bytes.next_multiple_of(4096) as u64;
+    if stride * request.lanes as u64 > info.region_bytes {
+        return Err(Fault::new(format!(
+            "{} lanes of {} bytes do not fit the module's region of {} bytes: load it with a larger region_mb",
+            request.lanes, request.block_bytes, info.region_bytes
+        )));
+    }
+    let lane = |lane: usize| -> Box<dyn Mover> {
+        let channel = match request.context {
+            Context::Exclusive | Context::Priority => u32::try_from(lane).unwrap_or(0) % info.channels.max(1),
+            Context::Cpu | Context::Shared => ANY_CHANNEL,
+        };
+        let copy = Copy {
+            by: u32::from(request.context != Context::Cpu),
+            completion: u32::from(request.completion == Completion::Interrupt),
+            flags: if request.cold { COLD } else { 0 },
+            bytes: request.block_bytes as u64,
+            region_offset: stride * lane as u64,
+            channel,
+            ..Copy::default()
+        };
+        Box::new(ModuleMover {
+            lane,
+            service: service.clone(),
+            copy,
+            user: None,
+            bytes: request.block_bytes,
+            last: DeviceTime::default(),
+            spent: Spent::default(),
+            gate: (0, 0, 0),
+        })
+    };
+    Ok((0..request.lanes).map(lane).collect())
+}
+
+fn number(direction: Direction) -> u32 {
+    match direction {
+        Direction::From => 0,
+        Direction::To => 1,
+        Direction::Both => 2,
+    }
+}
+
+impl ModuleMover {
+    /// By the CPU, with another buffer: what puts and gets the region's bytes for verification.
+    fn by_cpu(&self, bytes: &mut Buffer, direction: Direction) -> Result<(), Fault> {
+        let mut copy = Copy { by: 0, flags: 0, direction: number(direction), ..self.copy };
+        self.service.device.copy(&mut copy, bytes, 0).map_err(|error| explained(&error))
+    }
+
+    fn user(&mut self) -> &mut [u8] {
+        self.user.as_mut().expect("prepared before the first copy").slice_mut::<u8>(self.bytes)
+    }
+}
+
+impl Mover for ModuleMover {
+    fn device(&self) -> String {
+        if self.copy.by == 0 {
+            return "module, CPU".to_owned();
+        }
+        let channels = match self.copy.channel {
+            ANY_CHANNEL => "shared channels".to_owned(),
+            channel => format!("channel {channel}"),
+        };
+        let driver = self.service.device.channel(0).map_or_else(|_| "?".to_owned(), |first| text(&first.driver));
+        format!("module, {driver} {channels}")
+    }
+
+    fn prepare(&mut self) -> Result<(), Fault> {
+        self.user = Some(Buffer::new(self.bytes, Pages::Transparent)?);
+        Ok(())
+    }
+
+    fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
+        self.copy.direction = number(direction);
+        let user = self.user.as_mut().expect("prepared before the first copy");
+        self.service.device.copy(&mut self.copy, user, 0).map_err(|error| explained(&error))?;
+        let copy = &self.copy;
+        self.last = DeviceTime { before_ns: copy.before_ns, after_ns: copy.after_ns };
+        self.spent.pin_ns += copy.pin_ns;
+        self.spent.map_ns += copy.map_ns;
+        self.spent.unmap_ns += copy.unmap_ns;
+        self.spent.unpin_ns += copy.unpin_ns;
+        self.spent.segments += u64::from(copy.segments);
+        Ok(())
+    }
+
+    fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.user().copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+        into.copy_from_slice(self.user());
+        Ok(())
+    }
+
+    fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        let mut buffer = Buffer::new(bytes.len(), Pages::Base)?;
+        buffer.slice_mut::<u8>(bytes.len()).copy_from_slice(bytes);
+        self.by_cpu(&mut buffer, Direction::From)
+    }
+
+    fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+        let mut buffer = Buffer::new(into.len(), Pages::Base)?;
+        self.by_cpu(&mut buffer, Direction::To)?;
+        into.copy_from_slice(buffer.slice::<u8>(into.len()));
+        Ok(())
+    }
+
+    /// The module flushes, between pinning and its clock.
+    fn flush(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn device_time(&self) -> Option<DeviceTime> {
+        Some(self.last)
+    }
+
+    fn begin(&mut self) {
+        self.spent = Spent::default();
+        self.gate = self.service.info().map_or((0, 0, 0), |info| gate_of(&info));
+    }
+
+    fn counters(&mut self) -> Vec<Counter> {
+        let ns = |name: &str, value: u64| Counter { unit: "ns".to_owned(), ..Counter::count(name, value) };
+        let mut counters = vec![Counter::count("segments", self.spent.segments)];
+        if self.copy.by == 1 {
+            counters.push(ns("pin", self.spent.pin_ns));
+            counters.push(ns("map", self.spent.map_ns));
+            counters.push(ns("unmap", self.spent.unmap_ns));
+            counters.push(ns("unpin", self.spent.unpin_ns));
+        }
+        let info = self.service.info().unwrap_or_default();
+        if self.service.context == Context::Priority && self.lane == 0 {
+            let (high, low, windows) = gate_of(&info);
+            counters.push(ns("gate-high", high - self.gate.0));
+            counters.push(ns("gate-low", low - self.gate.1));
+            counters.push(Counter::count("gate-windows", windows - self.gate.2));
+        }
+        counters
+    }
+
+    fn numa_node(&self) -> Option<u32> {
+        self.user.as_ref().and_then(Buffer::numa_node)
+    }
+}
+
+fn gate_of(info: &Info) -> (u64, u64, u64) {
+    (info.gate_high_ns, info.gate_low_ns, info.gate_windows)
+}

@@ -1,0 +1,153 @@
+//! Pipes and sockets: a write copies from the user, a read to it. What is written must be read again before the next write,
+//! outside the clock.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use daqmeter_harness::Fault;
+use daqmeter_kernels::copy::flush;
+use daqmeter_sys::copies::set_pipe_bytes;
+use daqmeter_sys::memory::{Buffer, Pages};
+
+use super::{Mover, each, not_flushed};
+use crate::request::{Direction, Request};
+
+/// A pipe of 1 MiB is what everybody may have (`/proc/sys/fs/pipe-max-size`); sockets take less than their buffer's size.
+const MOST_PIPE_BYTES: usize = 1 << 20;
+const MOST_SOCKET_BYTES: usize = 128 << 10;
+
+struct StreamMover {
+    name: &'static str,
+    bytes: usize,
+    write: File,
+    read: File,
+    user: Option<Buffer>,
+    /// What is in the stream at the moment.
+    inside: Vec<u8>,
+    filled: usize,
+}
+
+pub(super) fn pipe(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
+    fits(request, MOST_PIPE_BYTES)?;
+    each(request, |_| {
+        let (read, write) = io::pipe().map_err(|error| Fault::new(format!("make a pipe: {error}")))?;
+        // Whole pages, and one more: a write that is not aligned to them begins in one of its own.
+        set_pipe_bytes(&write, request.block_bytes.next_power_of_two().max(1 << 16))?;
+        Ok(mover("pipe", request, OwnedFd::from(write).into(), OwnedFd::from(read).into()))
+    })
+}
+
+pub(super) fn unix(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
+    fits(request, MOST_SOCKET_BYTES)?;
+    each(request, |_| {
+        let (write, read) = UnixStream::pair().map_err(|error| Fault::new(format!("make a socket pair: {error}")))?;
+        Ok(mover("unix", request, OwnedFd::from(write).into(), OwnedFd::from(read).into()))
+    })
+}
+
+fn fits(request: &Request, most: usize) -> Result<(), Fault> {
+    if request.block_bytes > most {
+        let (path, bytes) = (&request.path, request.block_bytes);
+        return Err(Fault::new(format!("{path} holds {most} bytes at most, not {bytes}: choose smaller --sizes")));
+    }
+    Ok(())
+}
+
+fn mover(name: &'static str, request: &Request, write: File, read: File) -> StreamMover {
+    StreamMover { name, bytes: request.block_bytes, write, read, user: None, inside: Vec::new(), filled: 0 }
+}
+
+impl StreamMover {
+    fn user(&mut self) -> &mut [u8] {
+        self.user.as_mut().expect("prepared before the first copy").slice_mut::<u8>(self.bytes)
+    }
+
+    fn drain(&mut self) -> Result<(), Fault> {
+        if self.filled > 0 {
+            let read = self.read.read_exact(&mut self.inside[..self.filled]);
+            read.map_err(|error| self.failed(&error))?;
+            self.filled = 0;
+        }
+        Ok(())
+    }
+
+    fn failed(&self, error: &io::Error) -> Fault {
+        Fault::new(format!("{}: {} bytes: {error}", self.name, self.bytes))
+    }
+}
+
+impl Mover for StreamMover {
+    fn device(&self) -> String {
+        self.name.to_owned()
+    }
+
+    fn prepare(&mut self) -> Result<(), Fault> {
+        self.user = Some(Buffer::new(self.bytes, Pages::Base)?);
+        self.inside = vec![0; self.bytes];
+        Ok(())
+    }
+
+    fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
+        let user = self.user.as_mut().expect("prepared before the first copy").slice_mut::<u8>(self.bytes);
+        let done = if direction == Direction::To {
+            self.filled = 0;
+            self.read.read_exact(user)
+        } else {
+            self.filled = self.bytes;
+            self.write.write_all(user)
+        };
+        done.map_err(|error| self.failed(&error))
+    }
+
+    fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.user().copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+        into.copy_from_slice(self.user());
+        Ok(())
+    }
+
+    fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.drain()?;
+        self.inside.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// What was written last, read back.
+    fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+        self.drain()?;
+        into.copy_from_slice(&self.inside);
+        Ok(())
+    }
+
+    fn is_consumed(&self) -> bool {
+        true
+    }
+
+    fn freshen(&mut self, direction: Direction) -> Result<(), Fault> {
+        // What is read back goes in again: the bytes that were put there stay the same.
+        self.drain()?;
+        if direction == Direction::To {
+            let written = self.write.write_all(&self.inside);
+            written.map_err(|error| self.failed(&error))?;
+            self.filled = self.bytes;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Fault> {
+        Err(if flush(self.user()) {
+            Fault::new(format!("{}: the kernel's buffer cannot be flushed from here: leave --no-cache out", self.name))
+        } else {
+            not_flushed()
+        })
+    }
+
+    fn is_system_call(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,116 @@
+//! The end of a run: what the lanes brought back becomes the record, with its warnings and its verdict.
+
+use daqmeter_record::{Host, Hotspot, Memory, Outcome, RunRecord};
+use daqmeter_stats as stats;
+use daqmeter_sys::cpu_time;
+use daqmeter_sys::symbols::Symbols;
+
+use crate::run::{LaneDone, join};
+use crate::{Context, Settings};
+
+/// Drift between the first and last third of the samples that is worth a warning.
+const DRIFT_WORTH_SAYING: f64 = 0.05;
+
+/// Puts the lanes into the record, adds up their accounts, and judges.
+pub(crate) fn conclude(record: &mut RunRecord, lanes: Vec<LaneDone>, settings: &Settings, context: &Context) {
+    let mut pointers = Vec::new();
+    for mut done in lanes {
+        pointers.append(&mut done.pointers);
+        for ledger in done.ledgers {
+            match record.ledgers.iter_mut().find(|known| known.unit == ledger.unit) {
+                Some(known) => known.add(&ledger),
+                None => record.ledgers.push(ledger),
+            }
+        }
+        for counter in done.counters {
+            match record.counters.iter_mut().find(|known| known.name == counter.name) {
+                Some(known) => known.value += counter.value,
+                None => record.counters.push(counter),
+            }
+        }
+        for warning in done.warnings {
+            if !record.warnings.contains(&warning) {
+                record.warnings.push(warning);
+            }
+        }
+        record.lanes.push(done.lane);
+    }
+    record.hotspots = hotspots(&pointers);
+    let samples: usize = record.lanes.iter().flat_map(|lane| &lane.stages).map(|stage| stage.sample_ns.len()).sum();
+    record.memory = Memory { peak_rss_bytes: cpu_time::peak_rss_bytes(), sample_bytes: samples as u64 * 8 };
+    record.warnings.extend(placement_warnings(record, settings, &context.host));
+    record.warnings.extend(drift_warnings(record));
+    record.outcome = judge(record);
+}
+
+/// Hot functions that took at least one sample in a hundred.
+fn hotspots(pointers: &[u64]) -> Vec<Hotspot> {
+    if pointers.is_empty() {
+        return Vec::new();
+    }
+    let share = |count: u64| count as f64 / pointers.len() as f64;
+    Symbols::of_this_process()
+        .histogram(pointers)
+        .into_iter()
+        .map(|(symbol, count)| Hotspot {
+            space: if symbol.in_kernel { "kernel" } else { "user" }.to_owned(),
+            symbol: symbol.name,
+            share: share(count),
+        })
+        .filter(|hotspot| hotspot.share >= 0.01)
+        .collect()
+}
+
+fn judge(record: &RunRecord) -> Outcome {
+    let failed = record.lanes.iter().filter_map(|lane| Some(format!("{}: {}", lane.device, lane.outcome.reason()?)));
+    let open = record.ledgers.iter().filter(|ledger| !ledger.closes()).map(|ledger| format!("ledger: {ledger}"));
+    let reasons: Vec<String> = failed.chain(open).collect();
+    if reasons.is_empty() { Outcome::Ok } else { Outcome::Failed(reasons.join("; ")) }
+}
+
+fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let (lanes, cpus) = (record.lanes.len(), host.allowed_cpus.len());
+    if lanes > cpus {
+        warnings.push(format!("{lanes} threads share {cpus} CPUs: rates are those of a crowded host"));
+    } else if !settings.pin.is_empty() && lanes > settings.pin.len() {
+        warnings.push(format!("{lanes} threads share the pinned CPUs {}", join(&settings.pin)));
+    }
+    let stolen = record.host_cpu.steal_ns as f64;
+    let available = record.wall_ns as f64 * f64::from(host.logical_cpus);
+    if available > 0.0 && stolen / available > 0.02 {
+        warnings.push(format!(
+            "the hypervisor took {:.0} % of the CPU time: repeat on a quiet host",
+            stolen / available * 100.0
+        ));
+    }
+    if record.tool.profile == "debug" {
+        warnings.push("debug build: rates are meaningless; use cargo run --release".to_owned());
+    }
+    warnings
+}
+
+/// One line per stage name, however many lanes drift.
+fn drift_warnings(record: &RunRecord) -> Vec<String> {
+    let mut drifts: Vec<(&str, Vec<f64>)> = Vec::new();
+    for stage in record.lanes.iter().flat_map(|lane| &lane.stages) {
+        let samples: Vec<f64> = stage.sample_ns.iter().map(|&ns| ns as f64).collect();
+        let drift = stats::drift(&samples);
+        if drift.abs() > DRIFT_WORTH_SAYING && samples.len() >= 12 {
+            match drifts.iter_mut().find(|(name, _)| *name == stage.name) {
+                Some((_, known)) => known.push(drift),
+                None => drifts.push((&stage.name, vec![drift])),
+            }
+        }
+    }
+    let line = |(name, drifts): (&str, Vec<f64>)| {
+        let worst = drifts.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(0.0);
+        let direction = if worst > 0.0 { "slower" } else { "faster" };
+        let lanes = if drifts.len() > 1 { format!(" (worst of {} lanes)", drifts.len()) } else { String::new() };
+        format!(
+            "{name} got {:.0} % {direction} from the first third of the run to the last{lanes}",
+            worst.abs() * 100.0
+        )
+    };
+    drifts.into_iter().map(line).collect()
+}

@@ -1,0 +1,467 @@
+//! The border to daqmeter's own kernel modules, `kmod/daqmeter_uapi.h`, mirrored.
+//!
+//! [`LAYOUT`] says where every field lies; `cargo xtask copy-vm` compiles the C header and compares all of it.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use crate::SysError;
+use crate::memory::Buffer;
+
+/// The version that both sides must have.
+pub const ABI: u32 = 1;
+/// The copy service.
+pub const COPY_DEVICE: &str = "/dev/daqmeter-copy";
+/// The tracer.
+pub const TRACE_DEVICE: &str = "/dev/daqmeter-trace";
+/// Let the policy choose the channel.
+pub const ANY_CHANNEL: u32 = u32::MAX;
+/// Flush both buffers before the clock starts ([`Copy::flags`]).
+pub const COLD: u32 = 1;
+/// The whole region lies on huge pages ([`Info::flags`]).
+pub const REGION_HUGE: u32 = 1;
+/// [`COLD`] works on this machine ([`Info::flags`]).
+pub const CAN_FLUSH: u32 = 2;
+/// The hardware can pause the channel ([`Channel::flags`]).
+pub const CHANNEL_PAUSES: u32 = 1;
+/// It completes out of order.
+pub const CHANNEL_UNORDERED: u32 = 2;
+/// An engine that cannot be stopped is late.
+pub const CHANNEL_STUCK: u32 = 4;
+/// No hardware: `softdma`.
+pub const CHANNEL_SOFTWARE: u32 = 8;
+
+macro_rules! mirrored {
+    ($($(#[$meta:meta])* $name:ident = $c:literal { $($(#[$field_meta:meta])* $field:ident: $kind:ty,)* })*) => {
+        $(
+            $(#[$meta])*
+            #[repr(C)]
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+            pub struct $name { $($(#[$field_meta])* pub $field: $kind,)* }
+        )*
+        /// Structure, field (empty for the size of the whole), offset or size in bytes.
+        pub const LAYOUT: &[(&str, &str, usize)] = &[
+            $( ($c, "", size_of::<$name>()), $( ($c, stringify!($field), std::mem::offset_of!($name, $field)), )* )*
+        ];
+    };
+}
+
+mirrored! {
+    /// What the copy service is and does at the moment.
+    Info = "daqmeter_info" {
+        /// In and out: version.
+        abi: u32,
+        /// [`REGION_HUGE`], [`CAN_FLUSH`].
+        flags: u32,
+        /// Policy in force, as [`Policy::policy`].
+        policy: u32,
+        /// Channels held.
+        channels: u32,
+        /// Size of the kernel's region.
+        region_bytes: u64,
+        /// Bit mask of high channels.
+        high_channels: u64,
+        /// Time of the high channels in each window.
+        quantum_ns: u64,
+        /// The window.
+        window_ns: u64,
+        /// For how long the gate really was closed to low channels.
+        gate_high_ns: u64,
+        /// For how long it was open.
+        gate_low_ns: u64,
+        /// Windows so far.
+        gate_windows: u64,
+        /// Copies under way.
+        in_flight: u64,
+        /// User pages pinned at the moment.
+        pinned_pages: u64,
+        /// Pages kept because an engine may still write them.
+        quarantined_pages: u64,
+    }
+    /// One DMA channel.
+    Channel = "daqmeter_channel" {
+        /// In: which.
+        index: u32,
+        /// `CHANNEL_*`.
+        flags: u32,
+        /// Name, NUL-padded.
+        name: [u8; 32],
+        /// Driver, NUL-padded.
+        driver: [u8; 32],
+        /// Copies done since the policy was set.
+        copies: u64,
+        /// Bytes of them.
+        bytes: u64,
+        /// Copies that failed.
+        failures: u64,
+        /// Copies that took too long.
+        timeouts: u64,
+        /// Completions of copies that had been given up.
+        late: u64,
+    }
+    /// Who gets which channel: 0 nobody, 1 exclusive, 2 shared, 3 priority.
+    Policy = "daqmeter_policy" {
+        /// The policy.
+        policy: u32,
+        /// Zero.
+        reserved: u32,
+        /// Bit mask of high channels.
+        high_channels: u64,
+        /// Their time in each window.
+        quantum_ns: u64,
+        /// The window.
+        window_ns: u64,
+    }
+    /// One copy.
+    Copy = "daqmeter_copy" {
+        /// 0 CPU, 1 DMA.
+        by: u32,
+        /// 0 from user, 1 to user, 2 from and then to.
+        direction: u32,
+        /// 0 polled, 1 interrupt.
+        completion: u32,
+        /// [`COLD`].
+        flags: u32,
+        /// Where in user memory.
+        user_address: u64,
+        /// How many.
+        bytes: u64,
+        /// Where in the region.
+        region_offset: u64,
+        /// Channel, or [`ANY_CHANNEL`].
+        channel: u32,
+        /// Limit of a DMA copy; 0 is 10 s.
+        timeout_ms: u32,
+        /// Out: the channel.
+        channel_used: u32,
+        /// Out: descriptors, or pieces of a CPU copy.
+        segments: u32,
+        /// Out: CPU at the start.
+        cpu_before: u32,
+        /// Out: CPU at the end.
+        cpu_after: u32,
+        /// Out: `CLOCK_MONOTONIC` before the copy alone.
+        before_ns: u64,
+        /// Out: and after it.
+        after_ns: u64,
+        /// Out: pinning the user's pages.
+        pin_ns: u64,
+        /// Out: mapping both sides for the engine.
+        map_ns: u64,
+        /// Out: unmapping.
+        unmap_ns: u64,
+        /// Out: unpinning.
+        unpin_ns: u64,
+    }
+    /// One traced call.
+    TraceRecord = "daqmeter_trace_record" {
+        /// Event counter of the ring; counts dropped events, too.
+        counter: u64,
+        /// Bytes asked to copy.
+        bytes: u64,
+        /// `CLOCK_MONOTONIC` at entry.
+        before_ns: u64,
+        /// And at return.
+        after_ns: u64,
+        /// Return address of the traced function.
+        caller: u64,
+        /// CPU whose ring took the record.
+        ring_cpu: u32,
+        /// CPU that began the copy.
+        begin_cpu: u32,
+        /// Process.
+        pid: u32,
+        /// 0 `copy_from_user`, 1 `copy_to_user`, 2 `__copy_from_user`, 3 `__copy_to_user`.
+        operation: u16,
+        /// 0 CPU, 1 DMA.
+        by: u16,
+        /// Command, NUL-padded.
+        comm: [u8; 16],
+    }
+    /// The tracer's accounts.
+    TraceInfo = "daqmeter_trace_info" {
+        /// In and out: version.
+        abi: u32,
+        /// Whether probes are set.
+        running: u32,
+        /// CPUs.
+        cpus: u32,
+        /// Room of a ring.
+        ring_records: u32,
+        /// Bit mask of operations that can be seen.
+        probed: u32,
+        /// Zero.
+        reserved: u32,
+        /// Records taken, by operation.
+        recorded: [u64; 4],
+        /// Events that found a full ring, by operation.
+        dropped: [u64; 4],
+        /// Calls that found no free probe instance.
+        missed: u64,
+    }
+}
+
+const MAGIC: u32 = 0xDA;
+
+const fn request(direction: u32, number: u32, bytes: usize) -> u32 {
+    assert!(bytes < 1 << 14);
+    #[allow(clippy::cast_possible_truncation, reason = "asserted to fit 14 bits")]
+    let bytes = bytes as u32;
+    direction << 30 | bytes << 16 | MAGIC << 8 | number
+}
+
+const READ_WRITE: u32 = 3;
+const WRITE: u32 = 1;
+const INFO: u32 = request(READ_WRITE, 0x60, size_of::<Info>());
+const CHANNEL: u32 = request(READ_WRITE, 0x61, size_of::<Channel>());
+const POLICY: u32 = request(WRITE, 0x62, size_of::<Policy>());
+const COPY: u32 = request(READ_WRITE, 0x63, size_of::<Copy>());
+const TRACE_INFO: u32 = request(READ_WRITE, 0x68, size_of::<TraceInfo>());
+const TRACE_START: u32 = request(0, 0x69, 0);
+const TRACE_STOP: u32 = request(0, 0x6A, 0);
+
+/// Names and values of the commands, compared with the C header like [`LAYOUT`].
+pub const COMMANDS: &[(&str, u32)] = &[
+    ("DAQMETER_IOC_INFO", INFO),
+    ("DAQMETER_IOC_CHANNEL", CHANNEL),
+    ("DAQMETER_IOC_POLICY", POLICY),
+    ("DAQMETER_IOC_COPY", COPY),
+    ("DAQMETER_IOC_TRACE_INFO", TRACE_INFO),
+    ("DAQMETER_IOC_TRACE_START", TRACE_START),
+    ("DAQMETER_IOC_TRACE_STOP", TRACE_STOP),
+];
+
+fn ioctl<T>(file: &File, number: u32, argument: *mut T, call: &str) -> Result<(), SysError> {
+    // SAFETY: the number encodes the size of `T`; the module reads and writes that many bytes at the pointer, which comes
+    // from a live reference (or is null for commands without argument).
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(number), argument) };
+    if done < 0 { Err(SysError::last(call)) } else { Ok(()) }
+}
+
+/// Text of a NUL-padded field.
+pub fn text(field: &[u8]) -> String {
+    let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
+    String::from_utf8_lossy(&field[..end]).into_owned()
+}
+
+fn open(path: &Path) -> Result<File, SysError> {
+    let opened = File::options().read(true).write(true).open(path);
+    opened.map_err(|source| SysError { call: format!("open {}", path.display()), source })
+}
+
+fn versioned<T>(file: &File, number: u32, argument: &mut T, abi: impl Fn(&T) -> u32) -> Result<(), SysError> {
+    ioctl(file, number, std::ptr::from_mut(argument), "ask the module for its version").map_err(|error| {
+        if error.errno() != Some(libc::EPROTO) {
+            return error;
+        }
+        let call = format!(
+            "the kernel module speaks ABI {}, this program {ABI}: build and load the modules of this version (kmod/)",
+            abi(argument)
+        );
+        SysError { call, ..error }
+    })
+}
+
+/// The copy service, open.
+#[derive(Debug)]
+pub struct CopyDevice(File);
+
+impl CopyDevice {
+    /// Opens the device and compares versions.
+    ///
+    /// # Errors
+    /// When there is no module, no right to it, or another version of it.
+    pub fn open(path: &Path) -> Result<CopyDevice, SysError> {
+        let device = CopyDevice(open(path)?);
+        device.info()?;
+        Ok(device)
+    }
+
+    /// The service's state.
+    ///
+    /// # Errors
+    /// EPROTO for a module of another version.
+    pub fn info(&self) -> Result<Info, SysError> {
+        let mut info = Info { abi: ABI, ..Info::default() };
+        versioned(&self.0, INFO, &mut info, |info| info.abi)?;
+        Ok(info)
+    }
+
+    /// One channel of those that are held.
+    ///
+    /// # Errors
+    /// ECHRNG beyond the last.
+    pub fn channel(&self, index: u32) -> Result<Channel, SysError> {
+        let mut channel = Channel { index, ..Channel::default() };
+        ioctl(&self.0, CHANNEL, &raw mut channel, "ask for a DMA channel")?;
+        Ok(channel)
+    }
+
+    /// Changes the policy.
+    ///
+    /// # Errors
+    /// EBUSY while copies are under way, ENODEV without a memory-to-memory channel, EINVAL for times or channels that cannot be.
+    pub fn set_policy(&self, mut policy: Policy) -> Result<(), SysError> {
+        ioctl(&self.0, POLICY, &raw mut policy, "set the channel policy")
+    }
+
+    /// Does one copy at `offset` of the buffer; fills the outputs of the request.
+    ///
+    /// # Errors
+    /// ETIMEDOUT, EIO and what else an engine does wrong; EFAULT, ERANGE for ranges that cannot be.
+    ///
+    /// # Panics
+    /// When the range leaves the buffer.
+    pub fn copy(&self, request: &mut Copy, buffer: &mut Buffer, offset: usize) -> Result<(), SysError> {
+        let bytes = usize::try_from(request.bytes).expect("a byte count of this process");
+        let range = &mut buffer.slice_mut::<u8>(offset + bytes)[offset..];
+        request.user_address = range.as_mut_ptr().addr() as u64;
+        self.copy_at(request)
+    }
+
+    /// The same for any address: the module checks that the range may be read or written, and refuses what may not.
+    ///
+    /// Safe only in the sense that the kernel guards itself; tests of refusals use it with ranges that are not mapped.
+    ///
+    /// # Errors
+    /// As [`CopyDevice::copy`].
+    fn copy_at(&self, request: &mut Copy) -> Result<(), SysError> {
+        ioctl(&self.0, COPY, std::ptr::from_mut(request), "copy through the module")
+    }
+
+    /// Asks for a copy from or to memory that is not there (page zero), or to a page of the program's own constants; the
+    /// module must refuse it. Returns what it said.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn copy_outside(&self, request: &mut Copy, read_only: bool) -> Result<(), SysError> {
+        static CONSTANT: [u8; 64] = [7; 64];
+        request.user_address = if read_only { CONSTANT.as_ptr().addr() as u64 } else { 0 };
+        request.bytes = request.bytes.min(64);
+        // Direction "to user" into constants would be wrong if the module did it; the page is read-only, so it cannot.
+        self.copy_at(request)
+    }
+}
+
+/// The tracer, open; it stops when this is dropped.
+#[derive(Debug)]
+pub struct TraceDevice(File);
+
+impl TraceDevice {
+    /// Opens the tracer and compares versions.
+    ///
+    /// # Errors
+    /// As [`CopyDevice::open`]; EBUSY when another program has it.
+    pub fn open(path: &Path) -> Result<TraceDevice, SysError> {
+        let device = TraceDevice(open(path)?);
+        device.info()?;
+        Ok(device)
+    }
+
+    /// The tracer's accounts.
+    ///
+    /// # Errors
+    /// EPROTO for a module of another version.
+    pub fn info(&self) -> Result<TraceInfo, SysError> {
+        let mut info = TraceInfo { abi: ABI, ..TraceInfo::default() };
+        versioned(&self.0, TRACE_INFO, &mut info, |info| info.abi)?;
+        Ok(info)
+    }
+
+    /// Sets the probes; this process is not traced.
+    ///
+    /// # Errors
+    /// Those of `register_kretprobe`.
+    pub fn start(&self) -> Result<(), SysError> {
+        ioctl(&self.0, TRACE_START, std::ptr::null_mut::<u8>(), "set the probes")
+    }
+
+    /// Takes them away.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn stop(&self) -> Result<(), SysError> {
+        ioctl(&self.0, TRACE_STOP, std::ptr::null_mut::<u8>(), "take the probes away")
+    }
+
+    /// Appends what the rings hold; returns how many records came.
+    ///
+    /// # Errors
+    /// Those of `read(2)`.
+    pub fn read(&mut self, into: &mut Vec<TraceRecord>) -> Result<usize, SysError> {
+        const EACH: usize = size_of::<TraceRecord>();
+        let mut bytes = vec![0; 4096 * EACH];
+        let mut count = 0;
+        loop {
+            let got =
+                self.0.read(&mut bytes).map_err(|source| SysError { call: "read the trace".to_owned(), source })?;
+            into.extend(bytes[..got].chunks_exact(EACH).map(TraceRecord::parse));
+            count += got / EACH;
+            if got == 0 {
+                return Ok(count);
+            }
+        }
+    }
+}
+
+impl TraceRecord {
+    /// From the bytes of one record, in the machine's order.
+    fn parse(bytes: &[u8]) -> TraceRecord {
+        let u64_at = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+        let u16_at = |at: usize| u16::from_ne_bytes(bytes[at..at + 2].try_into().expect("2 bytes"));
+        TraceRecord {
+            counter: u64_at(0),
+            bytes: u64_at(8),
+            before_ns: u64_at(16),
+            after_ns: u64_at(24),
+            caller: u64_at(32),
+            ring_cpu: u32_at(40),
+            begin_cpu: u32_at(44),
+            pid: u32_at(48),
+            operation: u16_at(52),
+            by: u16_at(54),
+            comm: bytes[56..72].try_into().expect("16 bytes"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_have_no_hidden_padding() {
+        let mut ends: Vec<(&str, usize)> = Vec::new();
+        for (name, field, at) in LAYOUT {
+            if field.is_empty() {
+                assert_eq!(at % 8, 0, "{name} is a multiple of eight");
+                ends.push((name, *at));
+            }
+        }
+        assert_eq!(ends.len(), 6);
+        assert_eq!(size_of::<TraceRecord>(), 72);
+        assert_eq!(size_of::<Copy>(), 112);
+    }
+
+    #[test]
+    fn a_trace_record_is_read_field_by_field() {
+        let mut bytes = vec![0; 72];
+        bytes[0] = 5;
+        bytes[8] = 16;
+        bytes[48] = 9;
+        bytes[52] = 3;
+        bytes[56..60].copy_from_slice(b"cat\0");
+        let record = TraceRecord::parse(&bytes);
+        assert_eq!((record.counter, record.bytes, record.pid, record.operation), (5, 16, 9, 3));
+        assert_eq!(text(&record.comm), "cat");
+    }
+
+    #[test]
+    fn a_file_that_is_no_module_is_refused() {
+        assert_eq!(CopyDevice::open(Path::new("/dev/null")).unwrap_err().errno(), Some(libc::ENOTTY));
+        assert!(CopyDevice::open(Path::new("/nowhere/daqmeter-copy")).is_err());
+    }
+}
