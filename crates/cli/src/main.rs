@@ -2,6 +2,7 @@
 //! the records; nothing here computes a number.
 
 mod arguments;
+mod copy;
 mod digitizer;
 mod doctor;
 mod eb;
@@ -49,6 +50,8 @@ enum Verb {
     Eb(Box<eb::Arguments>),
     /// Read out an emulated FELIX card, with a ledger of every trigger
     Readout(Box<readout::Arguments>),
+    /// Copy between user and kernel by CPU or DMA: latency, bandwidth, pollution, trace
+    Copy(Box<copy::Arguments>),
     /// Print the tables of recorded runs
     Show(show::Arguments),
     /// Make a page or a table from recorded runs
@@ -111,6 +114,7 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Digitizer(arguments) => digitizer::run(&arguments),
         Verb::Eb(arguments) => eb::run(&arguments),
         Verb::Readout(arguments) => readout::run(&arguments),
+        Verb::Copy(arguments) => copy::run(&arguments),
         Verb::Show(arguments) => show::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::List(arguments) => list::run(&arguments),
@@ -151,7 +155,7 @@ mod tests {
 
     #[test]
     fn short_help_fits_a_screen() {
-        for name in ["survey", "digitizer", "eb", "readout", "show", "report", "list", "doctor"] {
+        for name in ["survey", "digitizer", "eb", "readout", "copy", "show", "report", "list", "doctor"] {
             let mut cli = Cli::command();
             let verb = cli.find_subcommand_mut(name).unwrap();
             let lines = verb.render_help().to_string().lines().count();

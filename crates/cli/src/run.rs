@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
-use daqmeter_copy::MemoryEngine;
+use daqmeter_copy::{CopyEngine, HEAVY, HeavyLoad, MemoryEngine, PollutionEngine};
 use daqmeter_digitizer::{ConvertEngine, DigitizerEngine};
 use daqmeter_etherbone::{EtherboneEngine, PingPongEngine};
 use daqmeter_harness::{Context, Engine, NullEngine, Settings, StopFlag, measure, observe};
 use daqmeter_kernels::Isa;
 use daqmeter_readout::{DecodeEngine, ReadoutEngine};
-use daqmeter_record::{Order, Tool, Workload};
+use daqmeter_record::{Order, RunRecord, Tool, Workload};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::arguments::cpu_list;
@@ -49,6 +49,8 @@ pub(crate) fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
     vec![
         Box::new(NullEngine),
         Box::new(MemoryEngine),
+        Box::new(CopyEngine),
+        Box::new(PollutionEngine),
         Box::new(ConvertEngine { last_level_bytes }),
         Box::new(DigitizerEngine { last_level_bytes }),
         Box::new(PingPongEngine),
@@ -140,11 +142,21 @@ impl Runner {
         let named = |name: &str| self.engines.iter().find(|candidate| candidate.name() == name).map(Box::as_ref);
         let found = named(engine).expect("verbs name engines that exist");
         let mut observers = observe::standard();
+        if workload.text("load") == Ok(HEAVY) {
+            observers.insert(0, Box::new(HeavyLoad::default()));
+        }
         let engines: Vec<&dyn Engine> = self.engines.iter().map(Box::as_ref).collect();
         let mut record = measure(found, workload, settings, &self.context, &engines, &mut observers)?;
         record.order = order;
         self.progress.inc(1);
         self.recorder.take(record)
+    }
+
+    /// Measures something whose record is only looked at: the limits that points are then held against.
+    pub(crate) fn quietly(&self, engine: &str, workload: &Workload, settings: &Settings) -> Result<RunRecord, Failure> {
+        let found = self.engines.iter().find(|candidate| candidate.name() == engine);
+        let found = found.expect("verbs name engines that exist").as_ref();
+        Ok(measure(found, workload, settings, &self.context, &[], &mut [])?)
     }
 
     /// Says how many points there will be.

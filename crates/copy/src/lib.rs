@@ -6,16 +6,28 @@
 
 mod dma_thread;
 mod engine;
+mod load;
 mod memory;
 mod paths;
+mod pollution;
 mod request;
+pub mod verify;
+mod victims;
 
 pub use engine::{CopyEngine, NULL_CALL, stage_name};
+pub use load::{HEAVY, HeavyLoad};
 pub use memory::MemoryEngine;
 pub use paths::{PATHS, Path, path};
+pub use pollution::{NEIGHBOURS, PollutionEngine, STUDY_COPIES};
 pub use request::{Completion, Context, Direction, Request, Window};
+pub use victims::TESTS;
 
 /// Why the kernel module cannot be used here, or none.
 pub fn module_waiver() -> Option<String> {
     paths::module_waiver()
+}
+
+/// Whether a request can be opened here.
+pub fn opens(request: &Request) -> bool {
+    daqmeter_harness::Engine::open(&CopyEngine, &request.workload()).is_ok()
 }

@@ -11,6 +11,8 @@
 
 pub mod answers;
 pub mod classic;
+pub mod copy;
+pub mod copy_classic;
 pub mod etherbone;
 pub mod figures;
 pub mod html;

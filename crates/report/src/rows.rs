@@ -186,6 +186,7 @@ pub(crate) mod tests {
                 limit: Some(limit.into()),
                 start_ns,
                 end_ns: start_ns + ns * 3,
+                sample_start_ns: vec![],
                 sample_ns: vec![ns - 1000, ns, ns + 1000],
                 cpu: CpuTime { user_ns: ns * 3 / 2, system_ns: 0 },
             };

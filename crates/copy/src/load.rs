@@ -1,0 +1,115 @@
+//! Heavy load: what a busy system does beside the copies, defined and counted.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use daqmeter_harness::Observer;
+use daqmeter_kernels::copy::CopyKernel;
+use daqmeter_record::Counter;
+use daqmeter_sys::copies::null_call;
+use daqmeter_sys::memory::{Buffer, Pages};
+use daqmeter_sys::{affinity, cpu_time};
+
+/// Bytes that a round copies: from one half of the buffer to the other.
+const ROUND_BYTES: usize = 4 << 20;
+/// Integer operations of a round.
+const ROUND_STEPS: u64 = 500_000;
+/// System calls of a round.
+const ROUND_CALLS: u32 = 200;
+
+/// Heavy load: one thread on each allowed CPU that does rounds of 500,000 integer steps, a copy of 4 MiB, and 200 system calls,
+/// without pause, at ordinary priority, while the point is measured. (The study's "heavy load" is not defined.)
+#[derive(Debug, Default)]
+pub struct HeavyLoad {
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    stop: Arc<AtomicBool>,
+    rounds: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+    rounds_before: u64,
+}
+
+/// How the load is described in records.
+pub const HEAVY: &str = "heavy";
+
+impl Observer for HeavyLoad {
+    /// Starts the threads and waits until each has done a round.
+    fn arm(&mut self) {
+        let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let start = |cpu: u32| {
+            let (stop, rounds) = (stop.clone(), rounds.clone());
+            let work = move || {
+                // Not pinned, the load is still there: the kernel spreads it.
+                let _ = affinity::pin_to(cpu);
+                work(&stop, &rounds);
+            };
+            std::thread::Builder::new().name(format!("load-{cpu}")).spawn(work).ok()
+        };
+        let threads: Vec<_> = affinity::allowed_cpus().unwrap_or_default().into_iter().filter_map(start).collect();
+        while rounds.load(Ordering::Relaxed) < threads.len() as u64 {
+            std::thread::yield_now();
+        }
+        self.running = Some(Running { stop, rounds, threads, rounds_before: 0 });
+    }
+
+    fn start(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.rounds_before = running.rounds.load(Ordering::Relaxed);
+        }
+    }
+
+    fn stop(&mut self) -> Vec<Counter> {
+        let Some(running) = self.running.take() else { return Vec::new() };
+        let rounds = running.rounds.load(Ordering::Relaxed) - running.rounds_before;
+        let count = running.threads.len() as u64;
+        running.stop.store(true, Ordering::Relaxed);
+        for thread in running.threads {
+            // A load that panicked has said so itself.
+            let _ = thread.join();
+        }
+        vec![Counter::count("load-threads", count), Counter::count("load-rounds", rounds)]
+    }
+}
+
+fn work(stop: &AtomicBool, rounds: &AtomicU64) {
+    let Ok(mut buffer) = Buffer::new(2 * ROUND_BYTES, Pages::Base) else { return };
+    let mut number = cpu_time::peak_rss_bytes() | 1;
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..ROUND_STEPS {
+            // Marsaglia's xorshift: a dependent chain that the compiler cannot shorten.
+            number ^= number << 13;
+            number ^= number >> 7;
+            number ^= number << 17;
+        }
+        black_box(number);
+        let (from, to) = buffer.slice_mut::<u8>(2 * ROUND_BYTES).split_at_mut(ROUND_BYTES);
+        CopyKernel::Memcpy.copy(from, to);
+        (0..ROUND_CALLS).for_each(|_| null_call());
+        rounds.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_load_works_while_it_is_asked_and_says_how_much() {
+        let mut load = HeavyLoad::default();
+        load.arm();
+        load.start();
+        let rounds = load.running.as_ref().map(|running| running.rounds.clone()).unwrap();
+        let before = rounds.load(Ordering::Relaxed);
+        while rounds.load(Ordering::Relaxed) < before + 2 {
+            std::thread::yield_now();
+        }
+        let counters = load.stop();
+        assert!(counters[0].value >= 1.0 && counters[1].value >= 2.0);
+        assert!(load.stop().is_empty());
+    }
+}

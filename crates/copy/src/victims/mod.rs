@@ -1,0 +1,155 @@
+//! Programs that a copying neighbour disturbs: image filters and sorts like those of the study (section 2.5), written here from
+//! the published algorithms, on inputs made from a seed.
+
+mod quicksort;
+mod susan;
+
+use daqmeter_harness::Fault;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use quicksort::{Point, Word};
+use susan::Image;
+
+/// A program with its input.
+pub(crate) enum Victim {
+    Smooth(Image, Image),
+    Edges(Image, susan::Edges),
+    Corners(Image, susan::Corners),
+    Words { input: Vec<Word>, work: Vec<Word> },
+    Points { input: Vec<Point>, work: Vec<Point> },
+}
+
+/// The tests of the study, by its names, with the L2 references that it states.
+pub const TESTS: [(&str, u64); 11] = [
+    ("susan[s]_small", 1431),
+    ("susan[e]_small", 1986),
+    ("susan[c]_small", 1652),
+    ("susan[s]_large", 7776),
+    ("susan[e]_large", 39_514),
+    ("susan[c]_large", 20_955),
+    ("susan[s]_huge", 88_063),
+    ("susan[e]_huge", 304_382),
+    ("susan[c]_huge", 108_839),
+    ("qsort_small", 157_450),
+    ("qsort_large", 519_904),
+];
+
+/// Seed of every input; the same bytes on every host.
+const SEED: u64 = 2012;
+
+impl Victim {
+    /// The test of that name, its memory allocated and touched.
+    ///
+    /// # Errors
+    /// For a name that is none.
+    pub(crate) fn new(test: &str) -> Result<Victim, Fault> {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(SEED);
+        let size = test.rsplit('_').next().unwrap_or("");
+        let image = |random: &mut Xoshiro256PlusPlus| match size {
+            "small" => susan::scene(76, 95, random),
+            "large" => susan::scene(384, 288, random),
+            _ => susan::scene(1024, 1024, random),
+        };
+        let victim = match test.split('_').next().unwrap_or("") {
+            _ if !TESTS.iter().any(|(name, _)| *name == test) => {
+                let names: Vec<&str> = TESTS.iter().map(|(name, _)| *name).collect();
+                return Err(Fault::new(format!("there is no test `{test}`; choose among {}", names.join(", "))));
+            }
+            "susan[s]" => {
+                let image = image(&mut random);
+                let out = image.clone();
+                Victim::Smooth(image, out)
+            }
+            "susan[e]" => {
+                let image = image(&mut random);
+                let work = susan::Edges::of(&image);
+                Victim::Edges(image, work)
+            }
+            "susan[c]" => {
+                let image = image(&mut random);
+                let work = susan::Corners::of(&image);
+                Victim::Corners(image, work)
+            }
+            _ if size == "small" => {
+                let input: Vec<Word> = (0..10_000).map(|_| word(&mut random)).collect();
+                Victim::Words { work: input.clone(), input }
+            }
+            _ => {
+                let input: Vec<Point> = (0..50_000).map(|_| Point::random(&mut random)).collect();
+                Victim::Points { work: input.clone(), input }
+            }
+        };
+        Ok(victim)
+    }
+
+    /// Runs the program once.
+    pub(crate) fn run(&mut self) {
+        match self {
+            Victim::Smooth(image, out) => susan::smooth(image, out),
+            Victim::Edges(image, work) => work.find(image),
+            Victim::Corners(image, work) => work.find(image),
+            Victim::Words { input, work } => {
+                work.copy_from_slice(input);
+                quicksort::sort(work, |a, b| b.cmp(a));
+            }
+            Victim::Points { input, work } => {
+                work.copy_from_slice(input);
+                quicksort::sort(work, |a, b| a.distance_squared().cmp(&b.distance_squared()));
+            }
+        }
+        std::hint::black_box(self);
+    }
+
+    /// Whether the last run's result is right, as far as it can be told without doing it again.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let right = match self {
+            Victim::Smooth(image, out) => out.mean_step() < image.mean_step(),
+            Victim::Edges(_, work) => (1..work.pixels() / 4).contains(&work.count()),
+            Victim::Corners(_, work) => (1..500).contains(&work.count()),
+            Victim::Words { work, .. } => work.is_sorted_by(|a, b| a >= b),
+            Victim::Points { work, .. } => work.is_sorted_by_key(Point::distance_squared),
+        };
+        if right { Ok(()) } else { Err("its result is not what the algorithm gives".to_owned()) }
+    }
+}
+
+/// A word of 3 to 12 letters in a record of 128 bytes, as the original sorts them.
+fn word(random: &mut Xoshiro256PlusPlus) -> Word {
+    let mut word = [0; 128];
+    let length = 3 + random.next_u64() % 10;
+    for letter in word.iter_mut().take(usize::try_from(length).unwrap_or(3)) {
+        *letter = b'a' + u8::try_from(random.next_u64() % 26).unwrap_or(0);
+    }
+    word
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_test_runs_and_checks() {
+        // The huge ones take their time in a debug build; their code is that of the small ones.
+        for (test, _) in TESTS.iter().filter(|(test, _)| !test.ends_with("huge")) {
+            let mut victim = Victim::new(test).unwrap();
+            victim.run();
+            victim.check().unwrap_or_else(|error| panic!("{test}: {error}"));
+        }
+        assert!(Victim::new("susan[x]_small").err().unwrap().0.contains("choose among susan[s]_small"));
+    }
+
+    #[test]
+    fn inputs_have_the_studys_sizes() {
+        let bytes = |test: &str| match Victim::new(test).unwrap() {
+            Victim::Smooth(image, _) | Victim::Edges(image, _) | Victim::Corners(image, _) => image.pixels.len(),
+            Victim::Words { input, .. } => size_of_val(input.as_slice()),
+            Victim::Points { input, .. } => size_of_val(input.as_slice()),
+        };
+        assert_eq!(bytes("susan[e]_small"), 7220);
+        assert_eq!(bytes("susan[s]_large"), 110_592);
+        assert_eq!(bytes("susan[c]_huge"), 1 << 20);
+        assert_eq!(bytes("qsort_small"), 1_280_000);
+        assert_eq!(bytes("qsort_large"), 600_000);
+    }
+}

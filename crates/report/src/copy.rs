@@ -1,0 +1,491 @@
+//! Records of copies between user and kernel: latency by size, bandwidth by channel, and what a neighbour does to a program.
+
+use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_record::{RunRecord, Stage};
+use daqmeter_stats as stats;
+use serde::Serialize;
+
+use crate::table::{faults_and_ledgers, numbers_from};
+
+/// Stages of a copy record that are no copy.
+const NULL_CALL: &str = "null_call";
+
+/// One point.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CopyRow {
+    /// By what: a system call, a kernel, the module, an engine.
+    pub path: String,
+    /// `cpu`, `exclusive`, `shared`, `priority`.
+    pub context: String,
+    /// `from`, `to`, `both`.
+    pub direction: String,
+    /// Caches were emptied before each copy.
+    pub cold: bool,
+    /// `light` or `heavy`.
+    pub load: String,
+    /// True when an emulated engine copied.
+    pub emulated: bool,
+    /// Bytes of one block.
+    pub block_bytes: u64,
+    /// Bytes of one operation: a call may move several blocks, both ways moves two.
+    pub bytes_per_op: u64,
+    /// Operations of each lane.
+    pub n: usize,
+    /// Fastest.
+    pub min_ns: f64,
+    /// Median.
+    pub median_ns: f64,
+    /// Mean.
+    pub mean_ns: f64,
+    /// Sample variance (divided by n - 1), in ns squared.
+    pub variance: f64,
+    /// 99th percentile.
+    pub p99_ns: f64,
+    /// Slowest.
+    pub max_ns: f64,
+    /// Median of a system call without work, where the copy is one.
+    pub null_ns: Option<f64>,
+    /// Rate of each lane in bytes per second: all its operations over their time.
+    pub lanes_bytes_per_s: Vec<f64>,
+    /// All bytes over the union of the lanes' times.
+    pub union_bytes_per_s: f64,
+    /// The limit, per lane.
+    pub limit_bytes_per_s: Option<f64>,
+}
+
+impl CopyRow {
+    /// Sum over the lanes: the document's total.
+    pub fn total_bytes_per_s(&self) -> f64 {
+        self.lanes_bytes_per_s.iter().sum()
+    }
+
+    /// Rate at the median.
+    pub fn median_bytes_per_s(&self) -> f64 {
+        self.bytes_per_op as f64 / self.median_ns.max(1e-9) * 1e9
+    }
+
+    /// Who and how, for headings: `cpu (pread)`.
+    pub fn who(&self) -> String {
+        let emulated = if self.emulated && self.path != "engine-thread" { ", emulated" } else { "" };
+        format!("{} ({}{emulated})", self.context, self.path)
+    }
+
+    /// The operation as options spell it: `from`, `to_nc`.
+    pub fn operation(&self) -> String {
+        format!("{}{}", self.direction, if self.cold { "_nc" } else { "" })
+    }
+}
+
+/// All copy points, in the order of operation, size and context.
+pub fn copy_rows(records: &[RunRecord]) -> Vec<CopyRow> {
+    let mut rows: Vec<CopyRow> = records.iter().filter(|record| record.engine.name == "copy").filter_map(row).collect();
+    let rank = |context: &str| ["cpu", "exclusive", "priority", "shared"].iter().position(|known| *known == context);
+    rows.sort_by_key(|row| {
+        (row.load == "heavy", row.cold, row.direction.clone(), row.block_bytes, rank(&row.context), row.path.clone())
+    });
+    rows
+}
+
+pub(crate) fn copied(record: &RunRecord) -> impl Iterator<Item = &Stage> {
+    record.lanes.iter().filter_map(|lane| lane.stages.first())
+}
+
+/// Samples of all lanes, per operation.
+fn samples(record: &RunRecord) -> Vec<f64> {
+    let of = |stage: &Stage| {
+        let per = stage.ops_per_sample.max(1) as f64;
+        stage.sample_ns.iter().map(move |ns| *ns as f64 / per).collect::<Vec<_>>()
+    };
+    copied(record).flat_map(of).collect()
+}
+
+fn row(record: &RunRecord) -> Option<CopyRow> {
+    let samples = samples(record);
+    let sorted = stats::sorted(&samples);
+    let first = copied(record).next()?;
+    if sorted.is_empty() {
+        return None;
+    }
+    let mean_ns = samples.iter().sum::<f64>() / samples.len() as f64;
+    let squares: f64 = samples.iter().map(|ns| (ns - mean_ns).powi(2)).sum();
+    let null = record.lanes.iter().flat_map(|lane| &lane.stages).find(|stage| stage.name == NULL_CALL);
+    let begin = copied(record).map(|stage| stage.start_ns).min()?;
+    let end = copied(record).map(|stage| stage.end_ns).max()?;
+    let bytes: f64 = copied(record).map(|stage| stage.rate_bytes_per_s() * stage.seconds()).sum();
+    let text = |name: &str| record.workload.text(name).unwrap_or("").to_owned();
+    Some(CopyRow {
+        path: text("path"),
+        context: text("context"),
+        direction: text("direction"),
+        cold: record.workload.flag("cold"),
+        load: record.workload.text("load").unwrap_or("light").to_owned(),
+        emulated: record.engine.emulated,
+        block_bytes: record.workload.int("block_bytes").ok()?,
+        bytes_per_op: first.bytes_per_op,
+        n: first.sample_ns.len(),
+        min_ns: sorted[0],
+        median_ns: stats::quantile(&sorted, 0.5),
+        mean_ns,
+        variance: if samples.len() > 1 { squares / (samples.len() - 1) as f64 } else { 0.0 },
+        p99_ns: stats::quantile(&sorted, 0.99),
+        max_ns: *sorted.last()?,
+        null_ns: null.and_then(crate::rows::summary).map(|summary| summary.median),
+        lanes_bytes_per_s: copied(record).map(Stage::rate_bytes_per_s).collect(),
+        union_bytes_per_s: if end > begin { bytes / (end - begin) as f64 * 1e9 } else { 0.0 },
+        limit_bytes_per_s: first
+            .limit
+            .as_deref()
+            .and_then(|name| record.limit(name))
+            .map(|limit| limit.rate_bytes_per_s),
+    })
+}
+
+/// What each operation's rows are of, in the document's words.
+fn operation_name(row: &CopyRow) -> String {
+    let name = match row.direction.as_str() {
+        "from" => "copy_from_user",
+        "to" => "copy_to_user",
+        _ => "copy_from_user + copy_to_user",
+    };
+    let cold = if row.cold { ", no cache" } else { "" };
+    let load = if row.load == "heavy" { ", heavy load" } else { "" };
+    format!("{name}{cold}{load}")
+}
+
+/// Latency: one table for each operation, one line for each size, the contexts side by side.
+pub fn latency_text(records: &[RunRecord]) -> String {
+    let rows = copy_rows(records);
+    let mut out = String::new();
+    let mut operations: Vec<String> = Vec::new();
+    for row in &rows {
+        let name = operation_name(row);
+        if !operations.contains(&name) {
+            operations.push(name);
+        }
+    }
+    for operation in operations {
+        let of: Vec<&CopyRow> = rows.iter().filter(|row| operation_name(row) == operation).collect();
+        out.push_str(&latency_table(&operation, &of));
+        out.push('\n');
+    }
+    out.push_str(&footnotes(records, &rows));
+    out
+}
+
+fn latency_table(operation: &str, rows: &[&CopyRow]) -> String {
+    let mut whos: Vec<String> = Vec::new();
+    for row in rows {
+        if !whos.contains(&row.who()) {
+            whos.push(row.who());
+        }
+    }
+    let mut headings = vec!["block".to_owned()];
+    for who in &whos {
+        headings.extend([format!("{who} median"), "p99".to_owned(), "max".to_owned(), "of memcpy".to_owned()]);
+    }
+    let mut sizes: Vec<u64> = rows.iter().map(|row| row.block_bytes).collect();
+    sizes.dedup();
+    let line = |bytes: u64| {
+        let mut cells = vec![show_bytes(bytes)];
+        for who in &whos {
+            match rows.iter().find(|row| row.block_bytes == bytes && row.who() == *who) {
+                None => cells.extend(std::iter::repeat_n("-".to_owned(), 4)),
+                Some(row) => {
+                    let of = row.limit_bytes_per_s.map(|limit| row.median_bytes_per_s() / limit);
+                    cells.extend([show_ns(row.median_ns), show_ns(row.p99_ns), show_ns(row.max_ns)]);
+                    cells.push(of.map_or("-".to_owned(), |of| significant(of, 2)));
+                }
+            }
+        }
+        cells
+    };
+    let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+    let n = rows.iter().map(|row| row.n).max().unwrap_or(0);
+    let table = numbers_from(0, &headings, sizes.into_iter().map(line));
+    format!("{operation}: time of one copy, {n} repetitions\n{table}")
+}
+
+/// Bandwidth: one line for each point; MB are of 2^20 bytes, as in the document.
+pub fn bandwidth_text(records: &[RunRecord]) -> String {
+    const MIB: f64 = 1_048_576.0;
+    let rows = copy_rows(records);
+    let mib = |rate: f64| significant(rate / MIB, 4);
+    let headings = [
+        "operation",
+        "context",
+        "block",
+        "channels",
+        "slowest MiB/s",
+        "fastest MiB/s",
+        "sum MiB/s",
+        "together MiB/s",
+        "of memcpy",
+    ];
+    let line = |row: &CopyRow| {
+        let lanes = &row.lanes_bytes_per_s;
+        let least = lanes.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = lanes.iter().copied().fold(0.0, f64::max);
+        let of = row.limit_bytes_per_s.map(|limit| row.total_bytes_per_s() / (limit * lanes.len() as f64));
+        vec![
+            operation_name(row),
+            row.who(),
+            show_bytes(row.block_bytes),
+            lanes.len().to_string(),
+            mib(least),
+            mib(most),
+            mib(row.total_bytes_per_s()),
+            mib(row.union_bytes_per_s),
+            of.map_or("-".to_owned(), |of| significant(of, 2)),
+        ]
+    };
+    let mut out = numbers_from(2, &headings, rows.iter().map(line));
+    out.push_str(
+        "sum: rates of the channels added up (the document's total); together: all bytes over the time of all\n",
+    );
+    out.push_str(&footnotes(records, &rows));
+    out
+}
+
+fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
+    let mut out = String::new();
+    let mut nulls: Vec<f64> = rows.iter().filter_map(|row| row.null_ns).collect();
+    nulls.sort_by(f64::total_cmp);
+    if !nulls.is_empty() {
+        let null = stats::quantile(&nulls, 0.5);
+        out.push_str(&format!(
+            "a system call without work takes {} here (median), which is in the times above\n",
+            show_ns(null)
+        ));
+    }
+    if rows.iter().any(|row| row.path == "engine-thread") {
+        out.push_str("engine-thread is a thread that copies for its channels: no hardware, and its times say nothing about any\n");
+    }
+    let gates: Vec<String> = records.iter().filter_map(gate).collect();
+    if let Some(last) = gates.last() {
+        out.push_str(last);
+        out.push('\n');
+    }
+    let mut said: Vec<String> = Vec::new();
+    for line in records.iter().flat_map(|record| {
+        let warnings = record.warnings.iter().filter(|warning| !warning.contains("third of the run"));
+        warnings.cloned().chain(faults_and_ledgers(record).into_iter().filter(|_| !record.outcome.is_ok()))
+    }) {
+        if !said.contains(&line) {
+            out.push_str(&format!("{line}\n"));
+            said.push(line);
+        }
+    }
+    out
+}
+
+/// What the gate of the priority policy did in a run.
+fn gate(record: &RunRecord) -> Option<String> {
+    let windows = record.counter("gate-windows").filter(|windows| *windows > 0.0)?;
+    let (high, low) = (record.counter("gate-high")? / windows, record.counter("gate-low")? / windows);
+    let asked = |name: &str| record.workload.int(name).map_or(0.0, |ns| ns as f64);
+    Some(format!(
+        "priority: {windows} windows; high channels had {} of {} on average, asked {} of {}",
+        show_ns(high),
+        show_ns(high + low),
+        show_ns(asked("quantum_ns")),
+        show_ns(asked("window_ns"))
+    ))
+}
+
+/// One victim beside one neighbour.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PollutionRow {
+    /// Program, e.g. `susan[s]_small`.
+    pub test: String,
+    /// What the neighbour does: `ideal`, `cpu`, `dma`, `spin`, `null-call`.
+    pub neighbour: String,
+    /// Its operation and block, e.g. `from 224`.
+    pub copies: String,
+    /// Runs.
+    pub n: usize,
+    /// Mean time.
+    pub mean_ns: f64,
+    /// Median time.
+    pub median_ns: f64,
+    /// Low percentile: the 10th.
+    pub p10_ns: f64,
+    /// Slowest.
+    pub max_ns: f64,
+    /// Cache references and misses of one run, where they were counted.
+    pub references: Option<f64>,
+    /// Misses of one run.
+    pub misses: Option<f64>,
+    /// True where a model counted, not a cache.
+    pub simulated: bool,
+    /// Bytes that the neighbour copied in each second.
+    pub copied_bytes_per_s: f64,
+}
+
+impl PollutionRow {
+    /// Misses in percent of references.
+    pub fn miss_percent(&self) -> Option<f64> {
+        self.references.zip(self.misses).filter(|(references, _)| *references > 0.0).map(|(r, m)| m / r * 100.0)
+    }
+}
+
+/// All pollution points.
+pub fn pollution_rows(records: &[RunRecord]) -> Vec<PollutionRow> {
+    let mut rows: Vec<PollutionRow> =
+        records.iter().filter(|record| record.engine.name == "pollution").filter_map(pollution_row).collect();
+    rows.sort_by_key(|row| (row.copies.clone(), row.test.clone()));
+    rows
+}
+
+fn pollution_row(record: &RunRecord) -> Option<PollutionRow> {
+    let samples = samples(record);
+    let sorted = stats::sorted(&samples);
+    let runs = record.counter("victim-runs").filter(|runs| *runs > 0.0);
+    let per_run = |name: &str| Some(record.counter(name)? / runs?);
+    let text = |name: &str| record.workload.text(name).unwrap_or("").to_owned();
+    let bytes = record.workload.int("block_bytes").unwrap_or(0);
+    let copied = record.counter("neighbour-bytes").unwrap_or(0.0);
+    Some(PollutionRow {
+        test: text("test"),
+        neighbour: text("neighbour"),
+        copies: format!("{} {bytes}", text("direction")),
+        n: samples.len(),
+        mean_ns: samples.iter().sum::<f64>() / samples.len().max(1) as f64,
+        median_ns: stats::quantile(&sorted, 0.5),
+        p10_ns: stats::quantile(&sorted, 0.1),
+        max_ns: *sorted.last()?,
+        references: per_run("victim-cache-references"),
+        misses: per_run("victim-cache-misses"),
+        simulated: record.workload.flag("simulated"),
+        copied_bytes_per_s: copied / (record.wall_ns.max(1) as f64) * 1e9,
+    })
+}
+
+/// What neighbours do to programs.
+pub fn pollution_text(records: &[RunRecord]) -> String {
+    let rows = pollution_rows(records);
+    let alone = |row: &PollutionRow| {
+        let ideal =
+            |other: &&PollutionRow| other.test == row.test && other.copies == row.copies && other.neighbour == "ideal";
+        rows.iter().find(ideal).map(|ideal| (row.p10_ns / ideal.p10_ns, row.median_ns / ideal.median_ns))
+    };
+    let headings = [
+        "copies",
+        "test",
+        "neighbour",
+        "mean",
+        "p10",
+        "median",
+        "max",
+        "p10/alone",
+        "median/alone",
+        "references",
+        "miss %",
+        "copied MB/s",
+    ];
+    let lines = rows.iter().map(|row| {
+        let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| significant(value, 4));
+        let against = alone(row);
+        vec![
+            row.copies.clone(),
+            row.test.clone(),
+            format!("{}{}", row.neighbour, if row.simulated { " (simulated)" } else { "" }),
+            show_ns(row.mean_ns),
+            show_ns(row.p10_ns),
+            show_ns(row.median_ns),
+            show_ns(row.max_ns),
+            number(against.map(|(p10, _)| p10)),
+            number(against.map(|(_, median)| median)),
+            number(row.references),
+            number(row.miss_percent()),
+            significant(row.copied_bytes_per_s / 1e6, 3),
+        ]
+    });
+    let mut out = numbers_from(3, &headings, lines);
+    if rows.iter().all(|row| row.references.is_none()) {
+        out.push_str("no cache counters here (no PMU): times only. Time alone misleads: compare copies with the spin and null-call neighbours.\n");
+    }
+    out.push_str(&footnotes(records, &[]));
+    out
+}
+
+/// The operations that a trace knows, as the kernel names them.
+pub const TRACED: [&str; 4] = ["copy_from_user", "copy_to_user", "__copy_from_user", "__copy_to_user"];
+
+/// Calls by size of one operation, from a trace record's counters (`copy_from_user:16`).
+pub fn traced_sizes(record: &RunRecord, operation: &str) -> Vec<(u64, f64)> {
+    let mut sizes: Vec<(u64, f64)> = record
+        .counters
+        .iter()
+        .filter_map(|counter| {
+            let (name, bytes) = counter.name.split_once(':')?;
+            (name == operation).then_some((bytes.parse().ok()?, counter.value))
+        })
+        .collect();
+    sizes.sort_by_key(|(bytes, _)| *bytes);
+    sizes
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use daqmeter_record::{EngineInfo, Lane, Limit, Workload};
+
+    use super::*;
+
+    pub(crate) fn example(context: &str, direction: &str, block_bytes: u64, samples: &[u64]) -> RunRecord {
+        let workload = Workload::new("copy")
+            .with("path", if context == "cpu" { "pread" } else { "engine-thread" })
+            .with("context", context)
+            .with("direction", direction)
+            .with("block_bytes", block_bytes);
+        let engine = EngineInfo { name: "copy".into(), target: "pread".into(), emulated: context != "cpu" };
+        let mut record = RunRecord::new(engine, workload);
+        record.origin_ns = 1_000_000;
+        record.command = "daqmeter copy latency".to_owned();
+        record.limits = vec![Limit { name: "memcpy".into(), rate_bytes_per_s: 1e9, how: "test".into() }];
+        let stage = Stage {
+            name: "copy".into(),
+            ops_per_sample: 1,
+            bytes_per_op: block_bytes,
+            limit: Some("memcpy".into()),
+            start_ns: 100,
+            end_ns: 100 + samples.iter().sum::<u64>(),
+            sample_ns: samples.to_vec(),
+            ..Stage::default()
+        };
+        record.lanes = vec![Lane { seen_cpus: vec![3], stages: vec![stage], ..Lane::default() }];
+        record
+    }
+
+    #[test]
+    fn a_row_has_the_documents_statistics() {
+        // The document's synthesis line for 1 byte: mean and variance with n - 1.
+        let row = &copy_rows(&[example("cpu", "to", 64, &[96, 98, 100, 102])])[0];
+        assert_eq!((row.min_ns, row.max_ns, row.mean_ns, row.median_ns), (96.0, 102.0, 99.0, 99.0));
+        assert!((row.variance - 20.0 / 3.0).abs() < 1e-9);
+        assert_eq!(row.who(), "cpu (pread)");
+    }
+
+    #[test]
+    fn totals_are_sums_and_unions_apart() {
+        let mut record = example("shared", "from", 1 << 20, &[1000, 1000]);
+        let mut later = record.lanes[0].clone();
+        later.stages[0].start_ns += 1000;
+        later.stages[0].end_ns += 1000;
+        record.lanes.push(later);
+        let row = &copy_rows(&[record])[0];
+        let one = (1 << 20) as f64 / 1e-6;
+        assert!((row.total_bytes_per_s() / (2.0 * one) - 1.0).abs() < 1e-9);
+        assert!((row.union_bytes_per_s / (4.0 / 3.0 * one) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn tables_read_well() {
+        let records = [
+            example("cpu", "to", 1, &[170, 171, 190]),
+            example("cpu", "to", 4096, &[200, 210, 230]),
+            example("shared", "to", 4096, &[900, 950, 2000]),
+        ];
+        insta::assert_snapshot!("copy_latency", latency_text(&records));
+        insta::assert_snapshot!("copy_bandwidth", bandwidth_text(&records));
+    }
+}
