@@ -18,8 +18,6 @@
 
 #include "copy.h"
 
-/* Between two pieces of a long CPU copy signals are looked at. */
-#define CPU_PIECE SZ_16M
 #define LONGEST_WINDOW_NS NSEC_PER_SEC
 /* A shorter phase would be all timer. */
 #define SHORTEST_PHASE_NS (5 * NSEC_PER_USEC)
@@ -37,6 +35,8 @@ static struct dqm_engine engine;
 /* Read: a copy is under way. Written: the policy is changed; never waits. */
 static DECLARE_RWSEM(policy_lock);
 static atomic_t in_flight;
+/* Open files. */
+static atomic_t users;
 
 static void engine_name(char *into, const char *name)
 {
@@ -121,6 +121,14 @@ static long set_policy(const void __user *argument)
 	return error;
 }
 
+/* Hardened usercopy refuses what spans two allocations, also when they are neighbours. */
+static size_t to_block_end(const struct daqmeter_copy *request, size_t at)
+{
+	size_t block = PAGE_SIZE << region.order;
+
+	return block - ((request->region_offset + at) & (block - 1));
+}
+
 /* One direction by the CPU, as a driver would: one call for each contiguous run of the region. */
 static int cpu_copy(struct daqmeter_copy *request, bool to_user)
 {
@@ -131,7 +139,7 @@ static int cpu_copy(struct daqmeter_copy *request, bool to_user)
 	dqm_side_of_region(&side, &region, request->region_offset, request->bytes, !to_user);
 	while (at < request->bytes) {
 		void *address;
-		size_t run = min_t(size_t, dqm_side_run(&side, at, &address), CPU_PIECE);
+		size_t run = min(dqm_side_run(&side, at, &address), to_block_end(request, at));
 
 		if (to_user ? copy_to_user(user + at, address, run) :
 			      copy_from_user(address, user + at, run))
@@ -343,8 +351,28 @@ static long copy_ioctl(struct file *file, unsigned int command, unsigned long ar
 	}
 }
 
+static int copy_open(struct inode *inode, struct file *file)
+{
+	atomic_inc(&users);
+	return 0;
+}
+
+/* With the last program the policy goes: no timer ticks and no channel is held for nobody. */
+static int copy_release(struct inode *inode, struct file *file)
+{
+	if (atomic_dec_and_test(&users)) {
+		down_write(&policy_lock);
+		if (!atomic_read(&users))
+			dqm_engine_stop(&engine);
+		up_write(&policy_lock);
+	}
+	return 0;
+}
+
 static const struct file_operations copy_operations = {
 	.owner = THIS_MODULE,
+	.open = copy_open,
+	.release = copy_release,
 	.unlocked_ioctl = copy_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
 	.llseek = noop_llseek,

@@ -8,6 +8,7 @@ mod peers;
 mod readout;
 mod shell;
 mod tidy;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -18,6 +19,7 @@ cargo xtask schema [--check]  write (or compare) docs/schema/run-record.v1.json
 cargo xtask fuzz [SECONDS [NAME]]  each fuzz target, or those with that in their name, for so long [10]
 cargo xtask peers           other makers' Etherbone against ours, in network namespaces
 cargo xtask readout         the read-out chain between hosts, in network namespaces
+cargo xtask copy-vm         the kernel modules under Debian's kernels in QEMU
 cargo xtask page FILE       open a page in headless Chromium and check that it drew its charts";
 
 fn main() -> ExitCode {
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         },
         ["peers"] => peers::all(),
         ["readout"] => readout::all(),
+        ["copy-vm"] => vm::all(),
         ["page", path] => ci::page(path.as_ref()),
         _ => {
             eprintln!("{USAGE}");

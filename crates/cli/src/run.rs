@@ -70,6 +70,12 @@ pub(crate) fn tool() -> Tool {
     }
 }
 
+/// What is known of this host and this invocation.
+pub(crate) fn context() -> Context {
+    let isa = Isa::available().map(|isa| isa.name().to_owned()).collect();
+    Context::gather(tool(), command_line(), isa)
+}
+
 /// The command line as typed, with quotes where a shell needs them, so that it can be pasted.
 fn command_line() -> String {
     let quoted = |argument: String| {
@@ -103,9 +109,8 @@ fn take_ctrl_c(ask: impl Fn() -> bool + Send + 'static) -> Result<(), Failure> {
 impl Runner {
     /// Gathers the context and takes over Ctrl-C: the first lets the sample at hand finish, the second ends at once.
     pub(crate) fn new(common: &Common, points: usize) -> Result<Runner, Failure> {
-        let isa = Isa::available().map(|isa| isa.name().to_owned()).collect();
         let recorder = Recorder::new(common.out.as_deref(), common.json)?;
-        let context = Context::gather(tool(), command_line(), isa);
+        let context = context();
         let stop = StopFlag::default();
         let asked = stop.clone();
         take_ctrl_c(move || {

@@ -11,6 +11,7 @@ mod memory;
 mod paths;
 mod pollution;
 mod request;
+pub mod trace;
 pub mod verify;
 mod victims;
 

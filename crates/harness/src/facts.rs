@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use daqmeter_record::host::{Cache, HugePages, NumaNode};
-use daqmeter_record::{Clock, Host, NoiseFloor, Tool};
+use daqmeter_record::{Clock, EngineInfo, Host, NoiseFloor, RunRecord, Tool, Workload};
 use daqmeter_stats as stats;
 use daqmeter_sys::host::{Files, bracketed, page_bytes, parse_cpu_list, parse_kernel_size};
 use daqmeter_sys::{affinity, clock};
@@ -28,6 +28,19 @@ pub struct Context {
 }
 
 impl Context {
+    /// A record with all that is known before anything is measured.
+    pub fn blank_record(&self, engine: EngineInfo, workload: Workload) -> RunRecord {
+        let mut record = RunRecord::new(engine, workload);
+        record.tool = self.tool.clone();
+        record.time_utc = utc_now();
+        record.run_id.clone_from(&self.run_id);
+        record.command.clone_from(&self.command);
+        record.clock = self.clock.clone();
+        record.noise = self.noise.clone();
+        record.host = self.host.clone();
+        record
+    }
+
     /// Reads the host and measures clock and noise; about 60 ms.
     pub fn gather(tool: Tool, command: String, isa: Vec<String>) -> Context {
         let host = host_facts(&Files::default(), isa);

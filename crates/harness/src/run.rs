@@ -120,15 +120,8 @@ fn blank(engine: &dyn Engine, workload: &Workload, settings: &Settings, context:
         target: engine.target(workload),
         emulated: engine.is_emulated(workload),
     };
-    let mut record = RunRecord::new(info, workload.clone());
-    record.tool = context.tool.clone();
-    record.time_utc = crate::facts::utc_now();
-    record.run_id.clone_from(&context.run_id);
+    let mut record = context.blank_record(info, workload.clone());
     record.study.clone_from(&settings.study);
-    record.command.clone_from(&context.command);
-    record.clock = context.clock.clone();
-    record.noise = context.noise.clone();
-    record.host = context.host.clone();
     record
 }
 

@@ -12,6 +12,22 @@ pub fn null_call() {
     unsafe { libc::syscall(libc::SYS_getppid) };
 }
 
+/// A sleep that the kernel refuses after it has copied the 16 bytes of its time: for tests of tracers.
+pub fn refused_sleep() {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: 2_000_000_000 };
+    // SAFETY: a live structure; nothing is written.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, std::ptr::null_mut::<libc::timespec>()) };
+}
+
+/// Asks for the system's name, 390 bytes, and forgets it: for tests of tracers.
+pub fn system_name() {
+    // SAFETY: all zeros are a value of the structure, which the kernel fills.
+    unsafe {
+        let mut name: libc::utsname = std::mem::zeroed();
+        libc::syscall(libc::SYS_uname, &raw mut name);
+    }
+}
+
 fn owned(fd: libc::c_long, call: impl Into<String>) -> Result<OwnedFd, SysError> {
     match i32::try_from(fd) {
         // SAFETY: the descriptor was just created and is owned by nobody else.

@@ -19,6 +19,7 @@ struct EngineMover {
     context: Context,
     pair: Option<Arc<Pair>>,
     before: (u64, u64, u64, u64),
+    cpus: usize,
 }
 
 pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
@@ -30,6 +31,8 @@ pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
         return Err(Fault::new(format!("{channels} channels: an emulated engine has {MOST_CHANNELS} at most")));
     }
     let engine = Arc::new(Engine::start(channels, request.context, request.window, None)?);
+    // Here, before the lanes' threads are pinned: all that the process may use.
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let lane = |lane| -> Box<dyn Mover> {
         Box::new(EngineMover {
             lane,
@@ -40,6 +43,7 @@ pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
             context: request.context,
             pair: None,
             before: (0, 0, 0, 0),
+            cpus,
         })
     };
     Ok((0..request.lanes).map(lane).collect())
@@ -130,7 +134,7 @@ impl Mover for EngineMover {
     }
 
     fn warnings(&mut self) -> Vec<String> {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let cpus = self.cpus;
         let crowded = self.lanes + 1 > cpus;
         let said = crowded.then(|| {
             format!(
