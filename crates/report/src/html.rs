@@ -57,7 +57,15 @@ struct DataTable {
 /// # Errors
 /// When the template fails, which its test rules out.
 pub fn page(records: &[RunRecord]) -> Result<String, PageError> {
-    let figures: Vec<DataTable> = figures(records).into_iter().map(data_table).collect();
+    page_of(records, figures(records))
+}
+
+/// The same with other figures than those that the records fill by themselves.
+///
+/// # Errors
+/// As [`page`].
+pub fn page_of(records: &[RunRecord], figures: Vec<Figure>) -> Result<String, PageError> {
+    let figures: Vec<DataTable> = figures.into_iter().map(data_table).collect();
     let charts: Vec<&Figure> = figures.iter().map(|table| &table.figure).collect();
     let first = records.first();
     let ledgers: Vec<String> = records

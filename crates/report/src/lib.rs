@@ -12,6 +12,7 @@
 pub mod answers;
 pub mod classic;
 pub mod copy;
+pub mod copy_claims;
 pub mod copy_classic;
 pub mod etherbone;
 pub mod figures;
@@ -22,5 +23,5 @@ pub mod table;
 
 pub use answers::{Answer, answers};
 pub use figures::{Figure, figures};
-pub use html::page;
+pub use html::{page, page_of};
 pub use rows::{Row, rows};

@@ -1,9 +1,136 @@
-use crate::output::Failure;
-use clap::Args;
+//! `daqmeter copy reproduce`: the study's claims, asked of this host.
+
+use std::path::PathBuf;
 use std::process::ExitCode;
-/// x
+
+use clap::Args;
+use daqmeter_copy::{Context, Direction, Request, TESTS, module_waiver};
+use daqmeter_harness::{StepPlan, ordered};
+use daqmeter_record::Workload;
+use daqmeter_report::copy_claims::{Verdict, claims};
+
+use super::{limits, module_has_channels, write_page};
+use crate::arguments::count;
+use crate::output::{Failure, emit, read_records};
+use crate::run::{Common, Runner};
+
+/// Ask the study's questions of this host: crossover, spread, policies, pollution, each with its verdict.
 #[derive(Debug, Args)]
-pub(super) struct Arguments {}
-pub(super) fn run(_arguments: &Arguments) -> Result<ExitCode, Failure> {
-    Ok(ExitCode::SUCCESS)
+#[command(
+    after_long_help = "The study's machine is gone and its engine no longer supported (reference: ioatdma binds version 3 and later), so\nverdicts are this host's own. What an emulated engine shows is said to be so.\n\nExample:\n\n  $ daqmeter copy reproduce --out claims.jsonl"
+)]
+pub(super) struct Arguments {
+    /// Judge these records instead of measuring; traces and a cache model's misses may be among them
+    #[arg(long, value_name = "FILE.jsonl")]
+    from: Vec<PathBuf>,
+    /// Copies of each size
+    #[arg(long, value_name = "N", value_parser = count, default_value = "300")]
+    reps: u64,
+    /// Page to write
+    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Sizes: each third power of two up to the study's largest, and a cache line.
+const SIZES: [usize; 9] = [1, 64, 512, 4096, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 32 << 20];
+/// Sizes of the bandwidth points.
+const LARGE: [usize; 2] = [64 << 10, 1 << 20];
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if !arguments.from.is_empty() {
+        let records = read_records(&arguments.from)?;
+        emit(&text(&records))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut runner = Runner::new(&arguments.common, 0)?;
+    let cpus = runner.context.host.allowed_cpus.clone();
+    let pin = arguments.common.pin.as_ref().map_or_else(|| cpus.iter().rev().copied().collect(), |list| list.0.clone());
+    let limits = limits(&mut runner, &SIZES, 1, &pin)?;
+    let by_cpu = if module_waiver().is_none() { "module" } else { "pread" };
+    let engine = if module_has_channels() { "module" } else { "engine-thread" };
+    let mut points = latencies(by_cpu, engine, &limits);
+    points.extend(bandwidths(engine, cpus.len().clamp(2, 4)));
+    points.extend(neighbours(engine, &cpus));
+    runner.expect(points.len());
+    for (order, (engine, workload)) in ordered(points, 1) {
+        // Three hundred copies of 32 MiB would take longer than everything else.
+        let large = workload.int("block_bytes").is_ok_and(|bytes| bytes > 4 << 20);
+        let reps = if large || engine == "pollution" { arguments.reps.min(30) } else { arguments.reps };
+        let settings = runner.settings(StepPlan::ByStage(reps.max(2)), "copy/reproduce", &pin);
+        runner.point(engine, &workload, &settings, Some(order))?;
+    }
+    runner.finish();
+    if !arguments.common.json {
+        emit(&text(&runner.recorder.records))?;
+    }
+    write_page(arguments.output.as_ref(), &runner)?;
+    Ok(runner.recorder.exit_code(runner.stop.is_set()))
+}
+
+type Point = (&'static str, Workload);
+
+fn latencies(by_cpu: &str, engine: &str, limits: &[f64]) -> Vec<Point> {
+    let mut points = Vec::new();
+    for (size, limit) in SIZES.into_iter().zip(limits) {
+        for (context, path) in [(Context::Cpu, by_cpu), (Context::Exclusive, engine), (Context::Shared, engine)] {
+            for direction in [Direction::From, Direction::To] {
+                for cold in [false, true] {
+                    if cold && context == Context::Shared {
+                        continue;
+                    }
+                    let request = Request {
+                        context,
+                        cold,
+                        limit_bytes_per_s: Some(*limit),
+                        ..Request::new(path, direction, size)
+                    };
+                    points.push(("copy", request.workload()));
+                }
+            }
+        }
+    }
+    points
+}
+
+fn bandwidths(engine: &str, lanes: usize) -> Vec<Point> {
+    let request = |context, size| Request { context, lanes, ..Request::new(engine, Direction::From, size) };
+    let contexts = [Context::Exclusive, Context::Shared, Context::Priority];
+    contexts.into_iter().flat_map(|context| LARGE.map(|size| ("copy", request(context, size).workload()))).collect()
+}
+
+/// One image filter and one sort, of those whose data fill a cache, beside every neighbour.
+fn neighbours(engine: &str, cpus: &[u32]) -> Vec<Point> {
+    if cpus.len() < 2 {
+        return Vec::new();
+    }
+    let chosen = ["qsort_small", "susan[e]_large"];
+    debug_assert!(chosen.iter().all(|name| TESTS.iter().any(|(known, _)| known == name)));
+    let point = |test: &str, neighbour: &str| {
+        let path = if neighbour == "dma" { engine } else { "pread" };
+        let workload = Workload::new("pollution")
+            .with("test", test)
+            .with("neighbour", neighbour)
+            .with("direction", "from")
+            .with("block_bytes", 16_064_u64)
+            .with("path", path)
+            .with("neighbour_cpu", cpus[0]);
+        ("pollution", workload)
+    };
+    let neighbours = ["ideal", "cpu", "dma", "spin", "null-call"];
+    chosen.into_iter().flat_map(|test| neighbours.map(|neighbour| point(test, neighbour))).collect()
+}
+
+fn text(records: &[daqmeter_record::RunRecord]) -> String {
+    let mut out = String::new();
+    for claim in claims(records) {
+        let verdict = match claim.verdict {
+            Verdict::Holds => "holds",
+            Verdict::Differs => "DIFFERS",
+            Verdict::Untold => "untold",
+        };
+        out.push_str(&format!("{verdict:<8}{}\n        {}\n", claim.claim, claim.here));
+    }
+    out
 }

@@ -2,6 +2,8 @@
 
 mod completion;
 mod conversion;
+mod copy;
+pub mod copy_study;
 mod etherbone;
 mod felix;
 mod fusion;
@@ -104,6 +106,9 @@ const FIGURES: &[Maker] = &[
     felix::ring,
     felix::dead_time,
     felix::polling,
+    copy::latency,
+    copy::bandwidth,
+    copy::pollution,
 ];
 
 /// Every figure that the records can fill.
