@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         ["peers"] => peers::all(),
         ["readout"] => readout::all(),
         ["copy-vm"] => vm::all(),
+        ["copy-vm", "--static"] => vm::static_policies(),
         ["page", path] => ci::page(path.as_ref()),
         _ => {
             eprintln!("{USAGE}");

@@ -5,6 +5,7 @@
 
 mod guest;
 mod kernels;
+mod patched;
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,6 +16,8 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::shell::{need, output, root, run, run_with, there};
 use guest::{Boot, Machine};
 use kernels::{Kernel, Modules};
+
+pub(crate) use patched::static_policies;
 
 /// Everything of the virtual machines lies here.
 pub(crate) fn folder() -> PathBuf {
@@ -151,7 +154,7 @@ fn style(source: &kernels::Source) -> Result<()> {
     for patch in fs::read_dir(root().join("kmod/patches"))?.flatten().map(|entry| entry.path()) {
         if patch.extension().is_some_and(|extension| extension == "patch") {
             // Not sent anywhere: no sign-off, no maintainers.
-            let ignored = ["--ignore", "MISSING_SIGN_OFF,FILE_PATH_CHANGES,COMMIT_MESSAGE,NO_AUTHOR_SIGN_OFF"];
+            let ignored = ["--ignore", "MISSING_SIGN_OFF,FILE_PATH_CHANGES,COMMIT_MESSAGE,NO_AUTHOR_SIGN_OFF,CONFIG_DESCRIPTION"];
             run("perl", &[&common[..], &ignored[..], &[patch.display().to_string().as_str()]].concat())?;
         }
     }
