@@ -35,8 +35,9 @@ fn finding(what: &'static str, good: bool, found: impl Into<String>, remedy: &st
 
 pub(crate) fn run(_arguments: &Arguments) -> Result<ExitCode, Failure> {
     let files = Files::default();
-    let findings =
-        [host(&files), memory(&files), observation(&files), devices(&files), network()].into_iter().flatten();
+    let findings = [host(&files), memory(&files), observation(&files), devices(&files), copies(&files), network()]
+        .into_iter()
+        .flatten();
     let rows = findings.map(|finding| {
         let mark = if finding.good { "ok" } else { "--" };
         vec![mark.to_owned(), finding.what.to_owned(), finding.found, finding.remedy]
@@ -145,6 +146,44 @@ fn network() -> Vec<Finding> {
             "pipelined Etherbone is slower; Linux 5.0 or later has batches",
         ),
         finding("IPv6", v6, if v6 { "there" } else { "none" }, "udp6/ and tcp6/ addresses cannot be used"),
+    ]
+}
+
+/// The kernel modules and the engines that could copy.
+fn copies(files: &Files) -> Vec<Finding> {
+    let waiver = daqmeter_copy::module_waiver();
+    let tracer = files.root().join("dev/daqmeter-trace").exists();
+    let channels = files.names("sys/class/dma");
+    let engines = daqmeter_copy::engines_found(files);
+    vec![
+        finding(
+            "copy module",
+            waiver.is_none(),
+            waiver.unwrap_or_else(|| "loaded, of this version".to_owned()),
+            "optional: make -C kmod && insmod kmod/daqmeter_copy.ko; system calls stand for it meanwhile",
+        ),
+        finding(
+            "copy tracer",
+            tracer,
+            if tracer { "loaded" } else { "not loaded" },
+            "optional: insmod kmod/daqmeter_trace.ko; /proc/PID/io stands for it meanwhile",
+        ),
+        finding(
+            "DMA channels of the kernel",
+            !channels.is_empty(),
+            if channels.is_empty() {
+                "none".to_owned()
+            } else {
+                format!("{}: {}", channels.len(), channels.join(", "))
+            },
+            "modprobe ioatdma or idxd where the host has the hardware; kmod/softdma.ko anywhere",
+        ),
+        finding(
+            "user-space engines",
+            engines.iter().any(|engine| engine.usable),
+            engines.iter().map(|engine| engine.found.clone()).collect::<Vec<_>>().join("; "),
+            "an emulated engine (engine-thread) stands for them",
+        ),
     ]
 }
 

@@ -14,7 +14,7 @@ use daqmeter_sys::host::Files;
 use crate::output::{Failure, emit};
 use crate::run::engines;
 
-/// List devices, engines, functions, kernels, bridges and scenarios.
+/// List devices, engines, functions, kernels, bridges, scenarios and ways to copy.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Example:\n\n  $ daqmeter list devices")]
 pub(crate) struct Arguments {
@@ -31,6 +31,7 @@ enum What {
     Kernels,
     Bridges,
     Scenarios,
+    Copies,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -41,6 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         (What::Kernels, "Kernels", kernels()),
         (What::Bridges, "Bridges (eb ... emu/<bridge>)", bridges()),
         (What::Scenarios, "Scenarios (readout ... <scenario>)", scenarios()),
+        (What::Copies, "Ways to copy (copy ... --path)", copies()),
     ];
     let wanted = sections.into_iter().filter(|(what, ..)| arguments.what.is_none_or(|only| only == *what));
     let text: Vec<String> = wanted.map(|(_, title, table)| format!("{title}\n{table}")).collect();
@@ -124,6 +126,17 @@ fn scenarios() -> String {
     };
     let headings = ["scenario", "devices x channels", "E-links", "payload", "blocks", "what it is"];
     plain(&headings, daqmeter_readout::scenario::SHIPPED.iter().map(row))
+}
+
+fn copies() -> String {
+    let row = |path: &daqmeter_copy::Path| {
+        let state = match path.probe() {
+            Availability::Ready => "ready".to_owned(),
+            Availability::Waived(reason) => format!("waived: {reason}"),
+        };
+        vec![path.name.to_owned(), path.what.to_owned(), state]
+    };
+    plain(&["path", "what it does", "state"], daqmeter_copy::PATHS.iter().map(row))
 }
 
 fn kernels() -> String {

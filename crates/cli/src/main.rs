@@ -56,7 +56,7 @@ enum Verb {
     Show(show::Arguments),
     /// Make a page or a table from recorded runs
     Report(report::Arguments),
-    /// List devices, engines, functions, kernels, bridges, scenarios
+    /// List devices, engines, kernels, bridges, scenarios, ways to copy
     List(list::Arguments),
     /// Say what this host has, what is missing and how to get it
     Doctor(doctor::Arguments),

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use daqmeter_copy::{Direction, Request};
 use daqmeter_etherbone::Method;
 use daqmeter_harness::{StepPlan, Sweep, ordered};
 use daqmeter_record::{Host, Workload};
@@ -95,7 +96,27 @@ fn plan(budget: Duration, host: &Host, pin: &[u32]) -> Vec<Planned> {
     points.extend(completion(scale));
     points.extend(etherbone(time(100.0)));
     points.extend(felix(scale, pin, time(200.0)));
+    points.extend(copies(time(25.0)));
     points
+}
+
+/// Copies between user and kernel by system calls, and beside them the plain copies that are their limit.
+fn copies(plan: StepPlan) -> Vec<Planned> {
+    let sizes = [1, 64, 1024, 4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
+    let each = |size: usize| {
+        ["pread", "memcpy"].into_iter().flat_map(move |path| {
+            [Direction::From, Direction::To]
+                .into_iter()
+                .filter(move |direction| path == "pread" || *direction == Direction::To)
+                .map(move |direction| Planned {
+                    study: "survey/copies",
+                    engine: "copy",
+                    workload: Request::new(path, direction, size).workload(),
+                    plan,
+                })
+        })
+    };
+    sizes.into_iter().flat_map(each).collect()
 }
 
 /// An emulated timing receiver behind sockets of this host, client and server on one CPU.

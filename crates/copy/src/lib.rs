@@ -18,7 +18,7 @@ mod victims;
 pub use engine::{CopyEngine, NULL_CALL, stage_name};
 pub use load::{HEAVY, HeavyLoad};
 pub use memory::MemoryEngine;
-pub use paths::{PATHS, Path, path};
+pub use paths::{EngineFound, PATHS, Path, engines_found, path};
 pub use pollution::{NEIGHBOURS, PollutionEngine, STUDY_COPIES};
 pub use request::{Completion, Context, Direction, Request, Window};
 pub use victims::TESTS;

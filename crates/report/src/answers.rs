@@ -1,6 +1,6 @@
 //! What the records say in plain words: the first thing on the page and the last thing in the terminal.
 
-use daqmeter_record::units::{show_bytes, significant};
+use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_record::{RunRecord, Stage};
 use serde::Serialize;
 
@@ -31,6 +31,7 @@ pub fn answers(records: &[RunRecord]) -> Vec<Answer> {
         digitizers(records),
         etherbone(records),
         felix(records),
+        copies(records),
         tool(records),
     ];
     all.into_iter().flatten().collect()
@@ -186,6 +187,42 @@ fn felix(records: &[RunRecord]) -> Option<Answer> {
             decode.unwrap_or_default()
         ),
         figure: Some("felix-cpu").filter(|_| rows.len() > 1),
+    })
+}
+
+/// What a copy costs, and from which size an engine would pay: by a model, since few hosts have one.
+fn copies(records: &[RunRecord]) -> Option<Answer> {
+    let rows = crate::copy::copy_rows(records);
+    let of = |bytes: u64| {
+        let wanted = |row: &&crate::copy::CopyRow| {
+            row.direction == "to"
+                && row.context == "cpu"
+                && row.null_ns.is_some()
+                && !row.cold
+                && row.block_bytes == bytes
+        };
+        rows.iter().find(wanted)
+    };
+    let (one, large) = (of(1)?, of(1 << 20)?);
+    let plain = rows.iter().find(|row| row.path == "memcpy" && row.block_bytes == large.block_bytes)?;
+    let model = crate::copy_claims::DSA;
+    let pays = match crate::copy_claims::modelled_crossover(records, model, "to", false)? {
+        Some(bytes) => format!("would pay from {} on", show_bytes(bytes)),
+        None => "would pay at no size measured".to_owned(),
+    };
+    Some(Answer {
+        question: "What does a copy out of the kernel cost, and would a DMA engine pay?",
+        answer: format!(
+            "{} for 1 B (a call without work takes {}), {} of a plain copy's rate at {}; an engine {pays} (MODELLED: {}, {} ns and {} GB/s)",
+            show_ns(one.median_ns),
+            one.null_ns.map_or("-".to_owned(), show_ns),
+            significant(plain.median_ns / large.median_ns, 2),
+            show_bytes(large.block_bytes),
+            model.source,
+            significant(model.fixed_ns, 3),
+            significant(model.bytes_per_ns, 3)
+        ),
+        figure: Some("copy-latency"),
     })
 }
 

@@ -8,7 +8,8 @@
 //! - [`ring`], [`fds`]: the ring of an endless DMA in shared memory, and descriptors passed between processes;
 //! - [`perf`], [`symbols`]: counters and samples of our own threads;
 //! - [`sis8300`], [`uapi`]: the ioctl borders of the digitizer driver and of our own modules;
-//! - [`copies`], [`uring`]: system calls that copy.
+//! - [`copies`], [`uring`]: system calls that copy;
+//! - [`dsa`], [`cuda`]: engines that programs drive themselves.
 //!
 //! It measures nothing and decides nothing; errors carry the call and the errno. With `kernels`, the only room with unsafe.
 
@@ -21,6 +22,8 @@ pub mod affinity;
 pub mod clock;
 pub mod copies;
 pub mod cpu_time;
+pub mod cuda;
+pub mod dsa;
 pub mod fds;
 pub mod host;
 pub mod memory;

@@ -195,6 +195,11 @@ impl DeviceMemory {
         self.mapping.bytes
     }
 
+    /// Where it lies, for the descriptor of an engine that shares the process' addresses.
+    pub fn address(&self) -> u64 {
+        self.mapping.start.as_ptr().expose_provenance() as u64
+    }
+
     fn check(&self, offset: usize, len: usize) {
         let fits = offset.checked_add(len).is_some_and(|end| end <= self.mapping.bytes);
         assert!(fits, "{len} bytes at {offset} of device memory of {} bytes", self.mapping.bytes);

@@ -154,7 +154,8 @@ fn style(source: &kernels::Source) -> Result<()> {
     for patch in fs::read_dir(root().join("kmod/patches"))?.flatten().map(|entry| entry.path()) {
         if patch.extension().is_some_and(|extension| extension == "patch") {
             // Not sent anywhere: no sign-off, no maintainers.
-            let ignored = ["--ignore", "MISSING_SIGN_OFF,FILE_PATH_CHANGES,COMMIT_MESSAGE,NO_AUTHOR_SIGN_OFF,CONFIG_DESCRIPTION"];
+            let ignored =
+                ["--ignore", "MISSING_SIGN_OFF,FILE_PATH_CHANGES,COMMIT_MESSAGE,NO_AUTHOR_SIGN_OFF,CONFIG_DESCRIPTION"];
             run("perl", &[&common[..], &ignored[..], &[patch.display().to_string().as_str()]].concat())?;
         }
     }

@@ -139,6 +139,12 @@ enum EngineChoice {
     Module,
     /// An emulated engine: a thread
     Thread,
+    /// Intel DSA's user work queues
+    Dsa,
+    /// CUDA's copy engines, pinned host memory
+    CudaPinned,
+    /// The same with ordinary host memory
+    CudaPageable,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -205,6 +211,9 @@ impl Chosen {
                 }
             }
             (_, EngineChoice::Thread) => "engine-thread",
+            (_, EngineChoice::Dsa) => usable("dsa")?,
+            (_, EngineChoice::CudaPinned) => usable("cuda-pinned")?,
+            (_, EngineChoice::CudaPageable) => usable("cuda-pageable")?,
             (_, EngineChoice::Module) => match waiver {
                 None => "module",
                 Some(reason) => return Err(Failure::refused(reason)),
@@ -248,6 +257,10 @@ fn module_has_channels() -> bool {
     let mut request = Request::new("module", Direction::To, 64);
     request.context = Context::Shared;
     module_waiver().is_none() && daqmeter_copy::opens(&request)
+}
+
+fn usable(name: &'static str) -> Result<&'static str, Failure> {
+    known(name).map(|()| name)
 }
 
 fn known(name: &str) -> Result<(), Failure> {

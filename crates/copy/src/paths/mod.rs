@@ -4,6 +4,7 @@
 //! Left out on purpose: `/dev/zero`, which clears and copies nothing; `/proc/self/mem`, which copies twice; `vmsplice`, which
 //! moves pages.
 
+mod device;
 mod engine_thread;
 mod file;
 mod local;
@@ -16,6 +17,7 @@ use daqmeter_record::Counter;
 
 use crate::request::{Context, Direction, Request};
 
+pub use device::{EngineFound, engines_found};
 pub(crate) use module::{provider, waiver as module_waiver};
 
 /// One lane's way to copy.
@@ -205,6 +207,27 @@ pub const PATHS: &[Path] = &[
         by_engine: true,
         make: module::lanes,
         probe: module::probe,
+    },
+    Path {
+        name: "dsa",
+        what: "Intel DSA user work queues (MOVDIR64B, ENQCMD); never exercised on hardware",
+        by_engine: true,
+        make: device::dsa,
+        probe: device::probe_dsa,
+    },
+    Path {
+        name: "cuda-pinned",
+        what: "CUDA copy engines, pinned host memory; never exercised on hardware",
+        by_engine: true,
+        make: device::cuda,
+        probe: device::probe_cuda,
+    },
+    Path {
+        name: "cuda-pageable",
+        what: "the same with ordinary host memory",
+        by_engine: true,
+        make: device::cuda,
+        probe: device::probe_cuda,
     },
     Path {
         name: "engine-thread",

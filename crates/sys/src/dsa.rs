@@ -1,0 +1,294 @@
+//! User work queues of Intel's Data Streaming Accelerator (idxd), as accel-config sets them up.
+//!
+//! Sources: Intel DSA Architecture Specification (341204), 8.1 (descriptor), 8.2 (completion record), 8.3.4 (memory move); the
+//! kernel's `Documentation/ABI/stable/sysfs-driver-dma-idxd` and `include/uapi/linux/idxd.h`. Written against these and tested on
+//! a portal that executes descriptors in software; never run on hardware.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::SysError;
+use crate::host::Files;
+use crate::memory::DeviceMemory;
+
+/// A work queue that programs may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkQueue {
+    /// `wq0.1`: device and queue.
+    pub name: String,
+    /// Of one program (MOVDIR64B), or of many (ENQCMD).
+    pub dedicated: bool,
+    /// Enabled and of type `user`; otherwise why not.
+    pub refusal: Option<String>,
+}
+
+impl WorkQueue {
+    /// Its character device.
+    pub fn path(&self) -> String {
+        format!("/dev/dsa/{}", self.name)
+    }
+}
+
+/// All work queues, usable or not.
+pub fn work_queues(files: &Files) -> Vec<WorkQueue> {
+    const DEVICES: &str = "sys/bus/dsa/devices";
+    let mut names: Vec<String> = files.names(DEVICES).into_iter().filter(|name| name.starts_with("wq")).collect();
+    names.sort();
+    let queue = |name: String| {
+        let text = |file: &str| files.text(&format!("{DEVICES}/{name}/{file}")).unwrap_or_default().trim().to_owned();
+        let (state, kind) = (text("state"), text("type"));
+        let refusal = match (state.as_str(), kind.as_str()) {
+            ("enabled", "user") => None,
+            ("enabled", _) => Some(format!("{name} is of type {kind}: accel-config config-wq --type=user")),
+            _ => Some(format!("{name} is {state}: accel-config enable-wq")),
+        };
+        WorkQueue { dedicated: text("mode") == "dedicated", name, refusal }
+    };
+    names.into_iter().map(queue).collect()
+}
+
+/// A work descriptor; 64 bytes at a multiple of 64.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Address space; the CPU fills it in for ENQCMD, and the queue's own is used for MOVDIR64B.
+    pub pasid: u32,
+    /// Flags in 24 bits, operation in the upper 8.
+    pub operation: u32,
+    /// Where the completion record lies.
+    pub completion: u64,
+    /// Source.
+    pub source: u64,
+    /// Destination.
+    pub destination: u64,
+    /// Bytes.
+    pub bytes: u32,
+    /// Interrupt handle; unused.
+    pub interrupt: u16,
+    reserved: [u8; 26],
+}
+
+/// What the engine writes when it is done; 32 bytes at a multiple of 32. The status byte is written last.
+#[repr(C, align(32))]
+#[derive(Debug, Default)]
+pub struct Completion {
+    /// 0 while under way, 1 done, 3 a page that was not there.
+    pub status: AtomicU8,
+    result: u8,
+    reserved: u16,
+    /// Bytes done, when it stopped early.
+    pub bytes_completed: u32,
+    fault: u64,
+    rest: [u64; 2],
+}
+
+const _: () = assert!(size_of::<Descriptor>() == 64 && size_of::<Completion>() == 32);
+const _: () =
+    assert!(std::mem::offset_of!(Descriptor, completion) == 8 && std::mem::offset_of!(Descriptor, bytes) == 32);
+
+const OPCODE_MEMORY_MOVE: u32 = 3;
+/// A page that is not there is waited for; the record's address is valid; a record is asked for.
+const FLAGS: u32 = 1 << 1 | 1 << 2 | 1 << 3;
+const DONE: u8 = 1;
+/// Most bytes of a descriptor that every device takes (`max_transfer_size` is 2 GiB).
+const MOST_BYTES: usize = 1 << 30;
+
+/// Where descriptors go. A device's portal, or a test's.
+pub trait Portal: Send {
+    /// Hands over a descriptor.
+    fn submit(&self, descriptor: &Descriptor);
+}
+
+/// The portal of a work queue, mapped.
+#[derive(Debug)]
+pub struct DevicePortal {
+    at: *mut u8,
+    dedicated: bool,
+}
+
+// SAFETY: the mapping belongs to the process; submissions are single instructions.
+unsafe impl Send for DevicePortal {}
+
+const PORTAL_BYTES: usize = 4096;
+
+impl DevicePortal {
+    /// Opens a queue.
+    ///
+    /// # Errors
+    /// Those of the device; ENOSYS on CPUs without the instructions.
+    pub fn open(queue: &WorkQueue) -> Result<DevicePortal, SysError> {
+        let path = queue.path();
+        if !has_instructions() {
+            let source = std::io::Error::from_raw_os_error(libc::ENOSYS);
+            return Err(SysError { call: "this CPU has no MOVDIR64B and ENQCMD".to_owned(), source });
+        }
+        let file = File::options().read(true).write(true).open(&path);
+        let file = file.map_err(|source| SysError { call: format!("open {path}"), source })?;
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        // SAFETY: a new mapping of the device's portal page.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), PORTAL_BYTES, libc::PROT_WRITE, flags, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED {
+            return Err(SysError::last(format!("map the portal of {path}")));
+        }
+        Ok(DevicePortal { at: at.cast(), dedicated: queue.dedicated })
+    }
+}
+
+impl Drop for DevicePortal {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping.
+        unsafe { libc::munmap(self.at.cast(), PORTAL_BYTES) };
+    }
+}
+
+/// CPUID leaf 7: ECX bit 28 MOVDIR64B, bit 29 ENQCMD.
+fn has_instructions() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let features = std::arch::x86_64::__cpuid_count(7, 0).ecx;
+        features & (1 << 28) != 0 && features & (1 << 29) != 0
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+impl Portal for DevicePortal {
+    fn submit(&self, descriptor: &Descriptor) {
+        #[cfg(target_arch = "x86_64")]
+        loop {
+            let source = std::ptr::from_ref(descriptor);
+            let mut full: u8 = 0;
+            // SAFETY: the portal is mapped for writing, the descriptor is 64 aligned bytes; the fence makes what it names visible
+            // before. The instructions are given by their bytes: movdir64b rax,[rcx] and enqcmd rax,[rcx].
+            unsafe {
+                if self.dedicated {
+                    std::arch::asm!("sfence", ".byte 0x66, 0x0f, 0x38, 0xf8, 0x01", in("rax") self.at, in("rcx") source, options(nostack));
+                } else {
+                    std::arch::asm!("sfence", ".byte 0xf2, 0x0f, 0x38, 0xf8, 0x01", "setz {full}", in("rax") self.at, in("rcx") source,
+                        full = inout(reg_byte) full, options(nostack));
+                }
+            }
+            // A shared queue that is full says so by the zero flag.
+            if full == 0 {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (descriptor, self.at, self.dedicated);
+    }
+}
+
+/// One program's use of a queue.
+pub struct Mover<P: Portal> {
+    portal: P,
+    completion: Box<Completion>,
+}
+
+impl<P: Portal> Mover<P> {
+    /// Over a portal.
+    pub fn new(portal: P) -> Mover<P> {
+        Mover { portal, completion: Box::default() }
+    }
+
+    /// Copies the first bytes of one memory to the start of another and waits for the end by looking. Pages must have been touched.
+    ///
+    /// # Errors
+    /// The engine's status where it is not "done".
+    ///
+    /// # Panics
+    /// When either memory is smaller.
+    pub fn copy(&mut self, from: &DeviceMemory, to: &DeviceMemory, bytes: usize) -> Result<(), SysError> {
+        assert!(
+            bytes <= from.bytes() && bytes <= to.bytes(),
+            "{bytes} bytes between {} and {}",
+            from.bytes(),
+            to.bytes()
+        );
+        let mut done = 0;
+        while done < bytes {
+            let part = (bytes - done).min(MOST_BYTES);
+            self.completion.status.store(0, Ordering::Relaxed);
+            let descriptor = Descriptor {
+                operation: OPCODE_MEMORY_MOVE << 24 | FLAGS,
+                completion: std::ptr::from_ref(self.completion.as_ref()).addr() as u64,
+                source: from.address() + done as u64,
+                destination: to.address() + done as u64,
+                bytes: u32::try_from(part).expect("at most 1 GiB"),
+                ..Descriptor::default()
+            };
+            self.portal.submit(&descriptor);
+            let status = loop {
+                match self.completion.status.load(Ordering::Acquire) {
+                    0 => std::hint::spin_loop(),
+                    status => break status,
+                }
+            };
+            if status != DONE {
+                let call = format!("DSA memory move of {part} bytes: status {status:#04x}");
+                return Err(SysError { call, source: std::io::Error::from_raw_os_error(libc::EIO) });
+            }
+            done += part;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Executes descriptors at once, as the specification says.
+    struct Software {
+        status: u8,
+    }
+
+    impl Portal for Software {
+        fn submit(&self, descriptor: &Descriptor) {
+            assert_eq!(descriptor.operation, 0x0300_000E);
+            assert_eq!(descriptor.completion % 32, 0);
+            // SAFETY: the test's own addresses, live during the call.
+            unsafe {
+                let (source, destination) = (descriptor.source as *const u8, descriptor.destination as *mut u8);
+                std::ptr::copy_nonoverlapping(source, destination, descriptor.bytes as usize);
+                (*(descriptor.completion as *const Completion)).status.store(self.status, Ordering::Release);
+            }
+        }
+    }
+
+    #[test]
+    fn a_move_is_the_descriptor_that_the_specification_asks_for() {
+        let (from, to) = (DeviceMemory::sparse(8192).unwrap(), DeviceMemory::sparse(8192).unwrap());
+        from.write(0, &[7; 5000]);
+        Mover::new(Software { status: DONE }).copy(&from, &to, 5000).unwrap();
+        let mut back = [0; 5001];
+        to.read(0, &mut back);
+        assert!(back[..5000].iter().all(|byte| *byte == 7) && back[5000] == 0);
+        let error = Mover::new(Software { status: 3 }).copy(&from, &to, 64).unwrap_err().to_string();
+        assert!(error.contains("status 0x03"), "{error}");
+    }
+
+    #[test]
+    fn queues_are_found_with_what_keeps_them_from_use() {
+        let root = tempfile::tempdir().unwrap();
+        for (name, state, kind, mode) in [
+            ("wq0.0", "enabled", "user", "dedicated"),
+            ("wq0.1", "disabled", "user", "shared"),
+            ("wq1.0", "enabled", "kernel", "shared"),
+        ] {
+            let place = root.path().join("sys/bus/dsa/devices").join(name);
+            std::fs::create_dir_all(&place).unwrap();
+            for (file, text) in [("state", state), ("type", kind), ("mode", mode)] {
+                std::fs::write(place.join(file), format!("{text}\n")).unwrap();
+            }
+        }
+        let queues = work_queues(&Files::below(root.path()));
+        assert_eq!(queues.len(), 3);
+        assert!(queues[0].dedicated && queues[0].refusal.is_none());
+        assert!(queues[1].refusal.as_ref().unwrap().contains("enable-wq"));
+        assert!(queues[2].refusal.as_ref().unwrap().contains("--type=user"));
+        assert!(work_queues(&Files::below("/nowhere")).is_empty());
+    }
+}
