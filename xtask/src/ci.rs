@@ -9,7 +9,7 @@ use daqmeter_etherbone::reproduce::{self, Published};
 use daqmeter_record::{Outcome, RunRecord, jsonl};
 
 use crate::shell::{need, output, root, run, run_with, there};
-use crate::{hosts, peers, readout, tidy};
+use crate::{hosts, peers, readout, tidy, vm};
 
 /// Seconds for each fuzz target in CI.
 const FUZZ_SECONDS: u64 = 10;
@@ -53,6 +53,11 @@ pub(crate) fn all() -> Result<()> {
                 ["test", "--quiet", "-p", "daqmeter-readout", "--features", "zenoh", "--test", "readout", "zenoh"];
             ran(run("cargo", &test))
         }),
+        ("copies: the kernel modules under Debian's kernels in QEMU", || match vm::missing() {
+            Some(why) => Ok(Done::LeftOut(why)),
+            None => ran(vm::all().and_then(|()| vm::pollution(false))),
+        }),
+        ("copies: the study's figures and claims", copies),
         ("fuzz", || ran(fuzz(FUZZ_SECONDS, None))),
     ];
     let mut left_out = Vec::new();
@@ -308,6 +313,36 @@ fn published_run() -> Result<Done> {
     ensure!(*blocks == 34_262_333, "{blocks} blocks instead of the published 34262333");
     println!("{elinks} E-links, each with the published count; {blocks} blocks in device 0, DMA 0");
     Ok(Done::Ran)
+}
+
+/// Latency, bandwidth and pollution at a few sizes fill figures that a browser draws; every claim gets a verdict.
+fn copies() -> Result<Done> {
+    let (out, html) = (scratch("copies.jsonl")?, scratch("copies.html")?);
+    let common = ["--reps", "20", "--out", &out];
+    let sizes = ["--sizes", "1,64,4KiB,64KiB,1MiB"];
+    daqmeter(&[&["copy", "latency"], &common[..], &sizes[..]].concat())?;
+    daqmeter(&[&["copy", "latency", "--load", "heavy", "--contexts", "cpu"], &common[..], &sizes[..]].concat())?;
+    daqmeter(&[&["copy", "bandwidth"], &common[..], &["--sizes", "4KiB,64KiB"]].concat())?;
+    daqmeter(
+        &[&["copy", "pollution"], &common[..], &["--tests", "qsort_small,susan[e]_small", "--copies", "from:16064"]]
+            .concat(),
+    )?;
+    daqmeter(&["copy", "trace", "--time", "1s", "--out", &out])?;
+    let simulated = vm::folder().join("pollution.jsonl").display().to_string();
+    let mut files = vec![out.as_str()];
+    if Path::new(&simulated).exists() {
+        files.push(&simulated);
+    }
+    daqmeter(&[&["copy", "figures"], &files[..], &["-o", &html]].concat())?;
+    page(html.as_ref())?;
+    let open: Vec<String> = records(out.as_ref())?
+        .iter()
+        .filter(|record| !record.outcome.is_ok())
+        .map(|record| format!("{}: {:?}", record.workload, record.outcome))
+        .collect();
+    ensure!(open.is_empty(), "{}", open.join("\n"));
+    daqmeter(&["copy", "verify"])?;
+    ran(daqmeter(&["copy", "reproduce", "--reps", "30"]))
 }
 
 /// The fuzz targets.

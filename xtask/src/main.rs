@@ -13,13 +13,15 @@ mod vm;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-cargo xtask ci              fmt, clippy, docs, tidy, schema, FUSE, other CPUs, peers, page, fuzz, survey, reproduce
+cargo xtask ci              fmt, clippy, docs, tidy, schema, FUSE, other CPUs, peers, VMs, page, fuzz, survey, reproduce
 cargo xtask tidy            the rules of ARCHITECTURE.md that a program can check
 cargo xtask schema [--check]  write (or compare) docs/schema/run-record.v1.json
 cargo xtask fuzz [SECONDS [NAME]]  each fuzz target, or those with that in their name, for so long [10]
 cargo xtask peers           other makers' Etherbone against ours, in network namespaces
 cargo xtask readout         the read-out chain between hosts, in network namespaces
 cargo xtask copy-vm         the kernel modules under Debian's kernels in QEMU
+cargo xtask copy-vm --static     the patched kernel with static policies, built and booted
+cargo xtask copy-vm --pollution  the whole pollution study under a cache model
 cargo xtask page FILE       open a page in headless Chromium and check that it drew its charts";
 
 fn main() -> ExitCode {
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         ["readout"] => readout::all(),
         ["copy-vm"] => vm::all(),
         ["copy-vm", "--static"] => vm::static_policies(),
+        ["copy-vm", "--pollution"] => vm::pollution(true),
         ["page", path] => ci::page(path.as_ref()),
         _ => {
             eprintln!("{USAGE}");

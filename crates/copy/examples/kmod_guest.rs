@@ -44,8 +44,10 @@ fn main() -> ExitCode {
         Some("unordered") => || moves(500, 3, &[0, 1]),
         Some("small-pool") => || moves(60, 2, &[0, 1]),
         Some("priority") => priority,
+        Some("uname-cost") => trace_cost,
         Some("trace") => trace,
         Some("trace-full") => trace_full,
+        Some("trace-cost") => trace_cost,
         Some("clean") => clean,
         _ => return ExitCode::from(2),
     };
@@ -412,6 +414,36 @@ fn trace_full() -> Verdict {
     let whole = rings.values().all(|counters| counters.iter().copied().eq(0..counters.len() as u64));
     expect("the oldest are kept, without a hole", whole, true)?;
     Ok(format!("{recorded} kept, {dropped} dropped, {} rings", rings.len()))
+}
+
+/// What a record costs, in instructions: under icount a nanosecond is a fixed number of them (shift 3: 8 ns each), so the time of
+/// a call with the probes less the time without is a count.
+fn trace_cost() -> Verdict {
+    const EACH: u32 = 2000;
+    let per_call = || {
+        let begin = Instant::now();
+        (0..EACH).for_each(|_| daqmeter_sys::copies::system_name());
+        begin.elapsed().as_nanos() as f64 / f64::from(EACH)
+    };
+    let in_child = |what: &str| -> f64 {
+        let output = Command::new(std::env::current_exe().unwrap()).arg(what).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
+    };
+    if std::env::args().nth(1).as_deref() == Some("uname-cost") {
+        println!("{}", per_call());
+        std::process::exit(0);
+    }
+    let without = in_child("uname-cost");
+    let tracer = TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(|error| error.to_string())?;
+    tracer.start().map_err(|error| error.to_string())?;
+    // Probes on functions are turned into jumps a moment later.
+    std::thread::sleep(Duration::from_secs(1));
+    let with = in_child("uname-cost");
+    let instructions = (with - without) / 8.0;
+    if instructions < 50.0 {
+        return Err(format!("{instructions} instructions cannot be: {without} ns without, {with} ns with"));
+    }
+    Ok(format!("{instructions:.0} instructions a record ({without:.0} and {with:.0} ns of 8 ns each for uname)"))
 }
 
 /// After all modules are gone: no probe is left, nothing is pinned.

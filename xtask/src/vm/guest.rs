@@ -80,7 +80,15 @@ impl Boot<'_> {
                 // qemu64 has neither ERMS nor FSRM: the string instruction is then not emulated byte by byte.
                 // One host thread for all CPUs: with several, a CPU can meet the int3 of a kernel that patches its own code
                 // (static keys) after the others have forgotten it, and the kernel dies of that.
-                command.args(["qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=single", "-cpu", "qemu64"]);
+                command.args([
+                    "qemu-system-x86_64",
+                    "-machine",
+                    "q35",
+                    "-accel",
+                    "tcg,thread=single",
+                    "-cpu",
+                    "qemu64",
+                ]);
                 command.args(["-m", "1536"]);
                 command.args(["-smp", &cpus.to_string()]);
                 if *icount {

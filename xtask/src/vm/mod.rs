@@ -3,6 +3,7 @@
 //! Everything runs in TCG: no time from here is a performance result. Packages come by the system's own apt, into a private
 //! state below `target/`, and are unpacked there; nothing is installed into the system but the tools.
 
+mod cache;
 mod guest;
 mod kernels;
 mod patched;
@@ -17,6 +18,7 @@ use crate::shell::{need, output, root, run, run_with, there};
 use guest::{Boot, Machine};
 use kernels::{Kernel, Modules};
 
+pub(crate) use cache::pollution;
 pub(crate) use patched::static_policies;
 
 /// Everything of the virtual machines lies here.
@@ -189,7 +191,7 @@ fn cases(kernel: &Kernel, modules: &Modules, programs: &Programs) -> Result<()> 
 
 /// One CPU whose clock counts instructions: there the window can be kept.
 fn window(kernel: &Kernel, modules: &Modules, programs: &Programs) -> Result<()> {
-    let script = "insmod /softdma.ko channels=3\ninsmod /daqmeter_copy.ko region_mb=8\n/kmod_guest priority\n";
+    let script = "insmod /softdma.ko channels=3\ninsmod /daqmeter_copy.ko region_mb=8\n/kmod_guest priority\ninsmod /daqmeter_trace.ko\n/kmod_guest trace-cost\n";
     let boot = Boot {
         name: "icount",
         machine: Machine::X86 { cpus: 1, icount: true, plugin: None },
@@ -199,11 +201,12 @@ fn window(kernel: &Kernel, modules: &Modules, programs: &Programs) -> Result<()>
         files: &[
             (&programs.guest, "kmod_guest"),
             (&modules.copy, "daqmeter_copy.ko"),
+            (&modules.trace, "daqmeter_trace.ko"),
             (&modules.softdma, "softdma.ko"),
         ],
         limit_s: 240,
     };
-    guest::judge(&boot.run()?, 1)
+    guest::judge(&boot.run()?, 2)
 }
 
 fn arm() -> Option<String> {
