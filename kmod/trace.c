@@ -31,6 +31,10 @@ static unsigned int ring_records = 16384;
 module_param(ring_records, uint, 0444);
 MODULE_PARM_DESC(ring_records, "records in each ring, one ring for each CPU and operation (16384)");
 
+static bool inline_forms = true;
+module_param(inline_forms, bool, 0444);
+MODULE_PARM_DESC(inline_forms, "probe the helpers of the __ forms, too; without, a record costs less (Y)");
+
 /*
  * One writer (this CPU, interrupts off) and one reader (the open file). head
  * is published with release after the record is complete, the reader loads it
@@ -192,6 +196,8 @@ static int set_probes(void)
 		struct probe *probe = &probes[at];
 		int error;
 
+		if (probe->kind >= HELPER && !inline_forms)
+			continue;
 		memset(&probe->at, 0, sizeof(probe->at));
 		probe->at.kp.symbol_name = probe->symbol;
 		probe->at.entry_handler = entered;

@@ -78,7 +78,7 @@ fn merged(said: &str, segments: &str) -> Result<Vec<RunRecord>> {
         ensure!(record.outcome.is_ok(), "{}: {:?}", record.workload, record.outcome);
         let runs = record.counter("victim-runs").context("no runs")?;
         let (mut references, mut misses, mut counted) = (0.0, 0.0, 0.0);
-        for run in 0..runs as u64 {
+        for run in 0..whole(runs) {
             let segment = segments.next().context("fewer segments than runs")??;
             if run > 0 {
                 references += segment.references;
@@ -104,6 +104,11 @@ fn merged(said: &str, segments: &str) -> Result<Vec<RunRecord>> {
     }
     ensure!(segments.next().is_none(), "more segments than runs");
     Ok(records)
+}
+
+/// A count that a counter keeps as a number.
+fn whole(count: f64) -> u64 {
+    format!("{count:.0}").parse().unwrap_or(0)
 }
 
 fn write(records: &[RunRecord]) -> Result<PathBuf> {

@@ -1,0 +1,164 @@
+//! The copy verbs as scripts meet them: output, files, exit codes, one clear line for what is wrong.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+use std::process::{Command, Output};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_daqmeter");
+
+fn copy(arguments: &[&str]) -> Output {
+    Command::new(PROGRAM).arg("copy").args(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn bad_input_gives_one_clear_line_and_exit_2() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).display().to_string();
+    let (none, empty) = (place("none.jsonl"), place("empty.jsonl"));
+    std::fs::write(&empty, "").unwrap();
+    for (arguments, wanted) in [
+        (&["latency", "--sizes", "0"][..], "at least one size of 1 B or more"),
+        (&["latency", "--sizes", "100TiB"], "choose smaller --sizes"),
+        (&["latency", "--sizes", "many"], "many"),
+        (&["latency", "--path", "nowhere"], "choose among pread"),
+        (&["latency", "--contexts", "best"], "none of cpu, exclusive, shared, priority"),
+        (&["latency", "--operations", "sideways"], "none of from, to, both"),
+        (&["latency", "--pin", "1000", "--sizes", "64"], "CPU 1000 does not exist"),
+        (&["latency", "--format", "classic", "--sizes", "64"], "--out-dir"),
+        (&["latency", "--engine", "dsa", "--contexts", "shared", "--sizes", "64"], "DSA"),
+        (&["bandwidth", "--lanes", "1000", "--sizes", "4KiB"], "lanes"),
+        (&["bandwidth", "--contexts", "priority", "--quantum", "90us", "--sizes", "4KiB"], "quantum_ns"),
+        (&["pollution", "--tests", "doom"], "choose among susan[s]_small"),
+        (&["pollution", "--neighbours", "noisy"], "choose among ideal"),
+        (&["pollution", "--copies", "224"], "is not like from:224"),
+        (&["verify", "--path", "nowhere"], "choose among pread"),
+        (&["figures", &none], "No such file"),
+        (&["figures", &empty], "holds no record"),
+    ] {
+        let output = copy(arguments);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(wanted), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn latency_leaves_the_studys_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().display().to_string();
+    let sizes = ["--sizes", "1,64,4KiB", "--reps", "7", "--contexts", "cpu", "--operations", "from,to"];
+    let output =
+        copy(&[&["latency", "--path", "pread", "--format", "classic", "--out-dir", &place], &sizes[..]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let mut names: Vec<String> = std::fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "micro-benchmark_from_1.dat",
+            "micro-benchmark_from_1_synth.dat",
+            "micro-benchmark_to_1.dat",
+            "micro-benchmark_to_1_synth.dat"
+        ]
+    );
+    let raw = std::fs::read_to_string(directory.path().join(&names[2])).unwrap();
+    let rows: Vec<Vec<u64>> =
+        raw.lines().map(|line| line.split('\t').map(|field| field.parse().unwrap()).collect()).collect();
+    assert_eq!(rows.len(), 3 * 7);
+    assert!(rows.iter().all(|row| row.len() == 5 && row[3] - row[2] == row[4]), "{raw}");
+    let synthesis = std::fs::read_to_string(directory.path().join(&names[3])).unwrap();
+    let sizes: Vec<&str> = synthesis.lines().map(|line| line.split('\t').next().unwrap()).collect();
+    assert_eq!(sizes, ["1", "64", "4096"]);
+}
+
+#[test]
+fn bandwidth_says_who_copied_and_that_an_engine_is_emulated() {
+    let output = copy(&[
+        "bandwidth",
+        "--engine",
+        "thread",
+        "--sizes",
+        "4KiB",
+        "--reps",
+        "5",
+        "--lanes",
+        "2",
+        "--operations",
+        "from",
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    for wanted in [
+        "exclusive (engine-thread)",
+        "shared (engine-thread)",
+        "priority (engine-thread)",
+        "no hardware",
+        "asked 30 us of 90 us",
+    ] {
+        assert!(text.contains(wanted), "{wanted}: {text}");
+    }
+}
+
+#[test]
+fn records_fill_figures_and_missing_ones_name_their_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).display().to_string();
+    let (records, page) = (place("copies.jsonl"), place("figures.html"));
+    let latency =
+        ["latency", "--path", "pread", "--sizes", "1,4KiB", "--reps", "5", "--contexts", "cpu", "--out", &records];
+    assert!(copy(&latency).status.success());
+    let output = copy(&["figures", &records, "-o", &page]);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(text.lines().filter(|line| line.trim_end().ends_with("drawn")).count(), 4, "{text}");
+    assert!(text.contains("daqmeter copy pollution --copies from:224"), "{text}");
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("2.1 copy_from_user: mean latency, light load"));
+    let output = copy(&["reproduce", "--from", &records]);
+    let text = stdout(&output);
+    assert!(output.status.success() && text.contains("untold") && text.contains("2694.138933"), "{text}");
+}
+
+#[test]
+fn verify_checks_every_way_of_this_host() {
+    let output = copy(&["verify", "--path", "engine-thread", "--up-to", "70000", "--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let cases: Vec<serde_json::Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(cases.len(), 3 * 2 * 2, "three policies, two completions, two directions");
+    assert!(cases.iter().all(|case| case["outcome"]["verified"]["copies"] == 30), "{cases:?}");
+}
+
+#[test]
+fn without_the_tracer_a_trace_says_what_it_can() {
+    if std::path::Path::new("/dev/daqmeter-trace").exists() {
+        return;
+    }
+    let output = copy(&["trace", "--time", "50ms", "--delay", "10ms"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("not single copies"), "{}", stdout(&output));
+    assert!(stderr(&output).contains("without the tracer"), "{}", stderr(&output));
+}
+
+#[test]
+fn help_for_people() {
+    for verb in ["latency", "bandwidth", "pollution", "trace", "verify", "figures", "reproduce"] {
+        let text = stdout(&copy(&[verb, "-h"]));
+        assert!(text.lines().count() <= 48, "{verb}: {} lines", text.lines().count());
+        let mut settings = insta::Settings::clone_current();
+        settings.set_snapshot_suffix(verb);
+        settings.bind(|| insta::assert_snapshot!("help", text));
+    }
+    insta::assert_snapshot!("help", stdout(&copy(&["-h"])));
+}
