@@ -21,6 +21,7 @@ cargo xtask peers           other makers' Etherbone against ours, in network nam
 cargo xtask readout         the read-out chain between hosts, in network namespaces
 cargo xtask copy-vm         the kernel modules under Debian's kernels in QEMU
 cargo xtask copy-vm --static     the patched kernel with static policies, built and booted
+cargo xtask copy-vm --versal     the emulated engine of mainline alone
 cargo xtask copy-vm --pollution  the whole pollution study under a cache model
 cargo xtask page FILE       open a page in headless Chromium and check that it drew its charts";
 
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         ["readout"] => readout::all(),
         ["copy-vm"] => vm::all(),
         ["copy-vm", "--static"] => vm::static_policies(),
+        ["copy-vm", "--versal"] => vm::versal_alone(),
         ["copy-vm", "--pollution"] => vm::pollution(true),
         ["page", path] => ci::page(path.as_ref()),
         _ => {

@@ -272,7 +272,7 @@ pub(crate) fn source() -> Result<Source> {
     fs::copy(tree.join("drivers/dma/dmaengine.h"), drivers.join("dmaengine.h"))?;
     let zynqmp = fs::read_to_string(tree.join("drivers/dma/xilinx/zynqmp_dma.c"))?;
     fs::write(drivers.join("zynqmp_dma.c"), zynqmp.replace("\"../dmaengine.h\"", "\"dmaengine.h\""))?;
-    fs::write(drivers.join("Kbuild"), "obj-m := dmatest.o\nobj-$(CONFIG_ARM64) += zynqmp_dma.o\n")?;
+    fs::write(drivers.join("Kbuild"), "obj-m := dmatest.o\nobj-$(if $(CONFIG_ARM64),m) += zynqmp_dma.o\n")?;
     Ok(Source { archive, tree, drivers })
 }
 

@@ -74,6 +74,18 @@ pub(crate) fn all() -> Result<()> {
     Ok(())
 }
 
+/// The emulated Versal alone.
+pub(crate) fn versal_alone() -> Result<()> {
+    tools()?;
+    fs::create_dir_all(folder())?;
+    kernels::update()?;
+    let source = kernels::source()?;
+    match arm() {
+        Some(why) => bail!("{why}"),
+        None => timed("6.1 arm64: zynqmp_dma's eight channels on the emulated Versal", || versal(&source)),
+    }
+}
+
 pub(crate) fn timed<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     println!("--- {what}");
     let began = Instant::now();
