@@ -346,7 +346,7 @@ fn copies() -> Result<Done> {
 }
 
 /// The fuzz targets.
-const FUZZ_TARGETS: [&str; 12] = [
+const FUZZ_TARGETS: [&str; 13] = [
     "record_line",
     "units",
     "profile",
@@ -359,6 +359,7 @@ const FUZZ_TARGETS: [&str; 12] = [
     "felix_page",
     "readout_check",
     "readout_scenario",
+    "copy_trace",
 ];
 
 /// Builds the fuzz targets with coverage by stable flags (no nightly toolchain, no cargo-fuzz) and runs each.

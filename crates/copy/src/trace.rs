@@ -23,7 +23,7 @@ struct Sum {
 impl Sum {
     fn add(&mut self, bytes: u64) {
         self.calls += 1;
-        self.bytes += bytes;
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 }
 
@@ -81,7 +81,7 @@ impl Trace {
             self.sizes.entry((record.operation, record.bytes)).or_default().add(record.bytes);
             self.callers.entry((record.operation, record.caller)).or_default().add(record.bytes);
             self.processes.entry((record.operation, text(&record.comm))).or_default().add(record.bytes);
-            self.ns[at] += record.after_ns - record.before_ns;
+            self.ns[at] = self.ns[at].wrapping_add(record.after_ns.saturating_sub(record.before_ns));
             if self.keeps {
                 self.kept[at].push_str(&classic_line(record));
             }
@@ -103,7 +103,7 @@ impl Trace {
             Some(OperationRow {
                 operation,
                 calls,
-                bytes: of.iter().map(|(_, sum)| sum.bytes).sum(),
+                bytes: of.iter().fold(0, |bytes, (_, sum)| bytes.saturating_add(sum.bytes)),
                 median_bytes: median?.0,
                 mean_ns: self.ns[at] as f64 / calls.max(1) as f64,
             })
@@ -161,7 +161,7 @@ fn classic_line(record: &TraceRecord) -> String {
         record.begin_cpu,
         record.before_ns,
         record.after_ns,
-        record.after_ns - record.before_ns,
+        record.after_ns.saturating_sub(record.before_ns),
         record.caller,
         if record.by == 0 { "CPU" } else { "DMA" }
     )
@@ -220,7 +220,8 @@ impl Names {
         Names::parse(&std::fs::read_to_string("/proc/kallsyms").unwrap_or_default())
     }
 
-    fn parse(kallsyms: &str) -> Names {
+    /// From the text of that file; lines that are none are left out.
+    pub fn parse(kallsyms: &str) -> Names {
         let symbol = |line: &str| {
             let mut parts = line.split_whitespace();
             let address = u64::from_str_radix(parts.next()?, 16).ok().filter(|address| *address != 0)?;
@@ -259,7 +260,8 @@ pub struct ProcessIo {
 }
 
 impl ProcessIo {
-    fn parse(name: &str, pid: u32, io: &str) -> ProcessIo {
+    /// From the texts of a process' `comm` and `io`; what is missing is 0.
+    pub fn parse(name: &str, pid: u32, io: &str) -> ProcessIo {
         let field = |key: &str| {
             let line = io.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
             line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)

@@ -408,7 +408,10 @@ impl TraceDevice {
 
 impl TraceRecord {
     /// From the bytes of one record, in the machine's order.
-    fn parse(bytes: &[u8]) -> TraceRecord {
+    ///
+    /// # Panics
+    /// When there are fewer than 72.
+    pub fn parse(bytes: &[u8]) -> TraceRecord {
         let u64_at = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         let u16_at = |at: usize| u16::from_ne_bytes(bytes[at..at + 2].try_into().expect("2 bytes"));

@@ -1,0 +1,31 @@
+//! Any bytes as trace records, kernel symbols, process accounts and requests: no panic, and every record is counted once.
+#![no_main]
+
+use daqmeter_copy::trace::{Names, ProcessIo, Trace};
+use daqmeter_copy::{Context, Direction, Request};
+use daqmeter_sys::uapi::TraceRecord;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let records: Vec<TraceRecord> = bytes.chunks_exact(72).map(TraceRecord::parse).collect();
+    let mut trace = Trace::new(true);
+    trace.add(&records);
+    assert_eq!(trace.calls(), records.len() as u64);
+    assert_eq!(trace.classic().values().map(|file| file.lines().count()).sum::<usize>(), records.len());
+    let text = String::from_utf8_lossy(bytes);
+    let names = Names::parse(&text);
+    for record in &records {
+        assert!(!names.name(record.caller).is_empty());
+    }
+    assert!(trace.by_size(5).len() <= 5 && trace.by_caller(&names, 5).len() <= 5 && trace.by_process(5).len() <= 5);
+    assert_eq!(ProcessIo::parse(&text, 1, &text).cells().len(), 8);
+    if let [direction, context, rest @ ..] = bytes {
+        let direction = Direction::ALL[usize::from(*direction) % 3];
+        let mut request = Request::new("pread", direction, rest.len());
+        request.context = Context::ALL[usize::from(*context) % 4];
+        request.window.quantum_ns = rest.iter().map(|byte| u64::from(*byte)).sum();
+        if let Ok(again) = Request::of(&request.workload()) {
+            assert_eq!(again.block_bytes, rest.len());
+        }
+    }
+});
