@@ -159,7 +159,11 @@ fn copies(files: &Files) -> Vec<Finding> {
         finding(
             "copy module",
             waiver.is_none(),
-            waiver.unwrap_or_else(|| "loaded, of this version".to_owned()),
+            match waiver {
+                None => "loaded, of this version".to_owned(),
+                Some(_) if !files.root().join("dev/daqmeter-copy").exists() => "not loaded".to_owned(),
+                Some(reason) => reason,
+            },
             "optional: make -C kmod && insmod kmod/daqmeter_copy.ko; system calls stand for it meanwhile",
         ),
         finding(
