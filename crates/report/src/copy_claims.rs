@@ -14,6 +14,8 @@ pub enum Verdict {
     Holds,
     /// Otherwise.
     Differs,
+    /// Seen on an emulated engine only, which says nothing about hardware.
+    Emulated,
     /// What is needed for it is not here.
     Untold,
 }
@@ -119,12 +121,13 @@ fn judged(claim: &'static str, holds: bool, here: String) -> Claim {
     Claim { claim, verdict: if holds { Verdict::Holds } else { Verdict::Differs }, here }
 }
 
-fn emulated(rows: &[CopyRow], context: &str) -> &'static str {
+/// A verdict about an engine, unless the engine was emulated.
+fn of_engine(claim: &'static str, holds: bool, here: String, rows: &[CopyRow], context: &str) -> Claim {
     if rows.iter().any(|row| row.context == context && row.emulated) {
-        " (emulated engine: says nothing about hardware)"
-    } else {
-        ""
+        let here = format!("on an EMULATED engine, which says nothing about hardware: {here}");
+        return Claim { claim, verdict: Verdict::Emulated, here };
     }
+    judged(claim, holds, here)
 }
 
 fn flat(rows: &[CopyRow]) -> Claim {
@@ -159,7 +162,7 @@ fn no_cache(rows: &[CopyRow]) -> Claim {
         significant(most.1, 3),
         show_bytes(most.0)
     );
-    judged(CLAIM, ratios.iter().filter(|(_, ratio)| *ratio > 1.0).count() * 10 >= ratios.len() * 9, here)
+    judged(CLAIM, ratios.iter().filter(|(_, ratio)| *ratio > 1.0).count() * 5 >= ratios.len() * 4, here)
 }
 
 /// Standard deviation over mean.
@@ -180,11 +183,10 @@ fn predictable(rows: &[CopyRow]) -> Claim {
     let higher = pairs.iter().filter(|(cpu, engine)| engine.mean_ns > cpu.mean_ns).count();
     let steadier = pairs.iter().filter(|(cpu, engine)| spread(engine) < spread(cpu)).count();
     let here = format!(
-        "of {} sizes the engine's mean is higher at {higher}, its deviation over the mean lower at {steadier}{}",
-        pairs.len(),
-        emulated(rows, "exclusive")
+        "of {} sizes the engine's mean is higher at {higher}, its deviation over the mean lower at {steadier}",
+        pairs.len()
     );
-    judged(CLAIM, higher * 2 > pairs.len() && steadier * 2 > pairs.len(), here)
+    of_engine(CLAIM, higher * 2 > pairs.len() && steadier * 2 > pairs.len(), here, rows, "exclusive")
 }
 
 fn crossover(rows: &[CopyRow], direction: &'static str) -> Claim {
@@ -201,9 +203,8 @@ fn crossover(rows: &[CopyRow], direction: &'static str) -> Claim {
     let show =
         |size: Option<u64>| size.map_or("at no size measured".to_owned(), |size| format!("from {}", show_bytes(size)));
     let (measured, modelled) = (pays_from(&cpu, at), pays_from(&cpu, |bytes| Some(DSA.ns(bytes))));
-    let here =
-        format!("pays {}{}; MODELLED, {}: {}", show(measured), emulated(rows, "exclusive"), DSA.source, show(modelled));
-    judged(claim, measured.is_some(), here)
+    let here = format!("pays {}; MODELLED, {}: {}", show(measured), DSA.source, show(modelled));
+    of_engine(claim, measured.is_some(), here, rows, "exclusive")
 }
 
 fn shared(rows: &[CopyRow]) -> Claim {
@@ -218,13 +219,8 @@ fn shared(rows: &[CopyRow]) -> Claim {
         return untold(CLAIM, "no size was measured under both");
     }
     let mean = (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
-    let here = format!(
-        "shared over exclusive: {} (geometric mean of {} sizes){}",
-        significant(mean, 3),
-        ratios.len(),
-        emulated(rows, "shared")
-    );
-    judged(CLAIM, (0.8..1.25).contains(&mean), here)
+    let here = format!("shared over exclusive: {} (geometric mean of {} sizes)", significant(mean, 3), ratios.len());
+    of_engine(CLAIM, (0.8..1.25).contains(&mean), here, rows, "shared")
 }
 
 fn priority(rows: &[CopyRow], records: &[RunRecord]) -> Claim {
@@ -242,14 +238,13 @@ fn priority(rows: &[CopyRow], records: &[RunRecord]) -> Claim {
     });
     let mib = |rate: f64| significant(rate / 1_048_576.0, 4);
     let here = format!(
-        "at {}: high {} MB/s, best of the others {} MB/s{}{}",
+        "at {}: high {} MB/s, best of the others {} MB/s{}",
         show_bytes(row.block_bytes),
         mib(high),
         mib(low),
-        gate.unwrap_or_default(),
-        emulated(rows, "priority")
+        gate.unwrap_or_default()
     );
-    judged(CLAIM, high > low, here)
+    of_engine(CLAIM, high > low, here, rows, "priority")
 }
 
 /// The study's own sample rows (section 3.4.1), recomputed: 300 copies of 1 KiB in 108,743 ns, and a total that is a sum.
@@ -371,8 +366,17 @@ mod tests {
             example("exclusive", "from", 1 << 20, &[40_000, 40_001]),
         ];
         let crossover = claims(&records).into_iter().find(|claim| claim.claim.starts_with("copy_from_user")).unwrap();
+        assert_eq!(crossover.verdict, Verdict::Emulated);
+        assert!(
+            crossover.here.contains("EMULATED") && crossover.here.contains("pays from 1 MiB; MODELLED"),
+            "{}",
+            crossover.here
+        );
+        let real = records.map(|mut record| {
+            record.engine.emulated = false;
+            record
+        });
+        let crossover = claims(&real).into_iter().find(|claim| claim.claim.starts_with("copy_from_user")).unwrap();
         assert_eq!(crossover.verdict, Verdict::Holds);
-        assert!(crossover.here.starts_with("pays from 1 MiB (emulated engine"), "{}", crossover.here);
-        assert!(crossover.here.contains("MODELLED"));
     }
 }

@@ -128,9 +128,10 @@ fn text(records: &[daqmeter_record::RunRecord]) -> String {
         let verdict = match claim.verdict {
             Verdict::Holds => "holds",
             Verdict::Differs => "DIFFERS",
+            Verdict::Emulated => "emulated",
             Verdict::Untold => "untold",
         };
-        out.push_str(&format!("{verdict:<8}{}\n        {}\n", claim.claim, claim.here));
+        out.push_str(&format!("{verdict:<9}{}\n         {}\n", claim.claim, claim.here));
     }
     out
 }
