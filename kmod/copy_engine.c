@@ -280,7 +280,8 @@ static int finish_batch(struct dqm_channel *channel, struct batch *batch)
 						   max(1L, (long)(batch->until - jiffies)));
 		error = left < 0 ? -EINTR : !left ? -ETIMEDOUT : channel->failed ? -EIO : 0;
 	}
-	if (!error)
+	/* A copy that failed has completed, too: nothing is queued any more. */
+	if (!error || error == -EIO)
 		batch->count = 0;
 	return error;
 }

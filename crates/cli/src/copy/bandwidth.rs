@@ -4,11 +4,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use daqmeter_copy::Context;
-use daqmeter_harness::{StepPlan, ordered};
 use daqmeter_report::copy::bandwidth_text;
 use daqmeter_report::copy_classic;
 
-use super::{Chosen, Operation, Written, limits, operation, refuse_large, write_classic, write_page};
+use super::{Chosen, Study, Written, write_classic, write_page};
 use crate::arguments::count;
 use crate::output::{Failure, emit};
 use crate::run::{Common, Runner};
@@ -30,40 +29,20 @@ pub(super) struct Arguments {
     common: Common,
 }
 
-fn operations(chosen: &Chosen) -> Vec<Operation> {
-    if !chosen.operations.is_empty() {
-        return chosen.operations.clone();
-    }
-    ["from", "to", "both"].into_iter().filter_map(|name| operation(name).ok()).collect()
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let chosen = &arguments.chosen;
-    let sizes = chosen.sizes(1024)?;
-    let contexts = chosen.contexts(&Context::ALL);
-    let paths = contexts.iter().map(|context| chosen.path_of(*context)).collect::<Result<Vec<_>, _>>()?;
-    let mut runner = Runner::new(&arguments.common, contexts.len() * sizes.len() * operations(chosen).len())?;
+    let mut runner = Runner::new(&arguments.common, 0)?;
     let cpus = runner.context.host.allowed_cpus.clone();
-    let lanes = arguments.lanes.map_or(cpus.len().min(64), |lanes| usize::try_from(lanes).unwrap_or(usize::MAX));
-    refuse_large(&sizes, lanes)?;
-    let pin = arguments.common.pin.as_ref().map_or(cpus, |list| list.0.clone());
-    let limits = limits(&mut runner, &sizes, lanes, &pin)?;
-    let mut points = Vec::new();
-    for (context, path) in contexts.iter().zip(&paths) {
-        for operation in operations(chosen) {
-            for (size, limit) in sizes.iter().zip(&limits) {
-                let mut request = chosen.request(path, *context, operation, *size)?;
-                request.lanes = lanes;
-                request.limit_bytes_per_s = Some(*limit).filter(|limit| *limit > 0.0);
-                points.push(chosen.workload(&request));
-            }
-        }
-    }
-    let settings = runner.settings(StepPlan::ByStage(chosen.reps.clamp(1, 1 << 20)), "copy/bandwidth", &pin);
-    for (order, workload) in ordered(points, chosen.seed) {
-        runner.point("copy", &workload, &settings, Some(order))?;
-    }
-    runner.finish();
+    let study = Study {
+        chosen,
+        name: "copy/bandwidth",
+        who: chosen.who(&Context::ALL)?,
+        operations: chosen.operations(&["from", "to", "both"]),
+        sizes: chosen.sizes(1024)?,
+        lanes: arguments.lanes.map_or(cpus.len().min(64), |lanes| usize::try_from(lanes).unwrap_or(usize::MAX)),
+        pin: arguments.common.pin.as_ref().map_or(cpus, |list| list.0.clone()),
+    };
+    study.run(&mut runner)?;
     let records = &runner.recorder.records;
     if !arguments.common.json {
         emit(&bandwidth_text(records))?;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use daqmeter_copy::{Completion, Context, Direction, HEAVY, Request, Window, module_waiver};
-use daqmeter_harness::{Availability, StepPlan};
+use daqmeter_harness::{Availability, StepPlan, ordered};
 use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_record::Workload;
 use daqmeter_report::copy_classic::Files;
@@ -185,8 +185,17 @@ impl Chosen {
         sizes.into_iter().map(|size| usize::try_from(size).map_err(Failure::refused)).collect()
     }
 
-    fn contexts(&self, otherwise: &[Context]) -> Vec<Context> {
-        if self.contexts.is_empty() { otherwise.to_vec() } else { self.contexts.clone() }
+    /// The contexts, each with the way to copy in it.
+    fn who(&self, otherwise: &[Context]) -> Result<Vec<(Context, String)>, Failure> {
+        let contexts = if self.contexts.is_empty() { otherwise } else { &self.contexts };
+        contexts.iter().map(|context| Ok((*context, self.path_of(*context)?))).collect()
+    }
+
+    fn operations(&self, otherwise: &[&str]) -> Vec<Operation> {
+        if !self.operations.is_empty() {
+            return self.operations.clone();
+        }
+        otherwise.iter().filter_map(|name| operation(name).ok()).collect()
     }
 
     fn window(&self) -> Window {
@@ -251,6 +260,46 @@ impl Chosen {
         if self.load == Load::Heavy { workload.with("load", HEAVY) } else { workload }
     }
 }
+
+/// What a verb measures, once its options are understood: every context by every operation and size.
+struct Study<'a> {
+    chosen: &'a Chosen,
+    name: &'static str,
+    who: Vec<(Context, String)>,
+    operations: Vec<Operation>,
+    sizes: Vec<usize>,
+    lanes: usize,
+    pin: Vec<u32>,
+}
+
+impl Study<'_> {
+    /// Measures the limits first, then all points in random order.
+    fn run(&self, runner: &mut Runner) -> Result<(), Failure> {
+        refuse_large(&self.sizes, self.lanes)?;
+        let limits = limits(runner, &self.sizes, self.lanes, &self.pin)?;
+        let mut points = Vec::new();
+        for (context, path) in &self.who {
+            for operation in &self.operations {
+                for (size, limit) in self.sizes.iter().zip(&limits) {
+                    let mut request = self.chosen.request(path, *context, *operation, *size)?;
+                    request.lanes = self.lanes;
+                    request.limit_bytes_per_s = Some(*limit).filter(|limit| *limit > 0.0);
+                    points.push(self.chosen.workload(&request));
+                }
+            }
+        }
+        runner.expect(points.len());
+        let settings = runner.settings(StepPlan::ByStage(self.chosen.reps.clamp(1, MOST_REPS)), self.name, &self.pin);
+        for (order, workload) in ordered(points, self.chosen.seed) {
+            runner.point("copy", &workload, &settings, Some(order))?;
+        }
+        runner.finish();
+        Ok(())
+    }
+}
+
+/// As many samples as a stage keeps one by one.
+const MOST_REPS: u64 = 65_536;
 
 /// Whether the module is there and some driver gives it channels.
 fn module_has_channels() -> bool {
