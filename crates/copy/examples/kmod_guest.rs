@@ -242,6 +242,14 @@ fn losing() -> Verdict {
 /// An engine that cannot be stopped (`terminating=0`) keeps its pages until the channel is given back.
 fn stuck() -> Verdict {
     let device = device(1);
+    // A copy that fails is over: it keeps nothing, also where nothing can be stopped.
+    set("fail_every", 1);
+    let failed = round(&device, &mut dma(8192, 1, 1, 0), 1);
+    set("fail_every", 0);
+    if !failed.as_ref().is_err_and(|why| why.contains("os error 5")) {
+        return Err(format!("{failed:?} instead of EIO"));
+    }
+    round(&device, &mut dma(8192, 1, 0, 0), 2)?;
     set("delay_us", 500_000);
     let late = round(&device, &mut dma(8192, 1, 1, 0), 1);
     set("delay_us", 0);
