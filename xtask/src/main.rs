@@ -13,7 +13,7 @@ mod vm;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-cargo xtask ci              fmt, clippy, docs, tidy, schema, FUSE, other CPUs, peers, VMs, page, fuzz, survey, reproduce
+cargo xtask ci [PART]       fmt, clippy, docs, tidy, schema, FUSE, other CPUs, peers, VMs, page, fuzz, survey, reproduce
 cargo xtask tidy            the rules of ARCHITECTURE.md that a program can check
 cargo xtask schema [--check]  write (or compare) docs/schema/run-record.v1.json
 cargo xtask fuzz [SECONDS [NAME]]  each fuzz target, or those with that in their name, for so long [10]
@@ -29,7 +29,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match arguments[..] {
-        ["ci"] => ci::all(),
+        ["ci"] => ci::all(None),
+        ["ci", part] => ci::all(Some(part)),
         ["tidy"] => tidy::run(),
         ["schema"] => ci::schema(false),
         ["schema", "--check"] => ci::schema(true),
