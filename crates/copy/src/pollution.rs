@@ -361,11 +361,18 @@ mod tests {
                 workload = workload.with("path", "engine-thread");
             }
             let settings = Settings::new(StepPlan::ByStage(4), "test");
-            let record = measure(&PollutionEngine, &workload, &settings, &Facts::default(), &[], &mut []).unwrap();
-            assert!(record.outcome.is_ok(), "{neighbour}: {:?}", record.outcome);
-            assert_eq!(record.counter("victim-runs"), Some(4.0));
-            let copied = record.counter("neighbour-bytes").unwrap();
-            assert_eq!(copied > 0.0, ["cpu", "dma"].contains(&neighbour), "{neighbour}: {copied}");
+            let copied = || {
+                let record = measure(&PollutionEngine, &workload, &settings, &Facts::default(), &[], &mut []).unwrap();
+                assert!(record.outcome.is_ok(), "{neighbour}: {:?}", record.outcome);
+                assert_eq!(record.counter("victim-runs"), Some(4.0));
+                record.counter("neighbour-bytes").unwrap()
+            };
+            if ["cpu", "dma"].contains(&neighbour) {
+                // Four short runs can be over before a crowded host lets the neighbour finish a copy: then they are run again.
+                assert!((0..1000).any(|_| copied() > 0.0), "{neighbour} copied nothing");
+            } else {
+                assert_eq!(copied(), 0.0, "{neighbour}");
+            }
         }
     }
 
