@@ -136,7 +136,7 @@ impl Session for CopySession {
             LimitSpec::Given(Limit {
                 name: format!("memcpy at {} B", self.request.block_bytes),
                 rate_bytes_per_s,
-                how: "a plain copy of as many bytes in the same run; the best of memcpy, rep movsb and vectors"
+                how: "a plain copy of as many bytes, 128 MiB at most, in the same run; the best of memcpy, rep movsb and vectors"
                     .to_owned(),
             })
         });

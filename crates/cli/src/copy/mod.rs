@@ -326,14 +326,17 @@ fn known(name: &str) -> Result<(), Failure> {
 /// Time of each measurement of a limit.
 const LIMIT_TIME: Duration = Duration::from_millis(4);
 
-/// What plain copies of each size reach here: the best of this CPU's, in bytes per second. Measured in the same run.
+/// Far beyond the caches the rate does not depend on the size any more, but the time to prepare does.
+const LARGEST_LIMIT: usize = 128 << 20;
+
+/// What plain copies of each size (of 128 MiB at most) reach here: the best of this CPU's, in bytes per second. Measured in the same run.
 pub(crate) fn limits(runner: &mut Runner, sizes: &[usize], lanes: usize, pin: &[u32]) -> Result<Vec<f64>, Failure> {
     let settings = runner.settings(StepPlan::Timed(LIMIT_TIME), "copy/limit", pin);
     let mut limits = Vec::new();
     for size in sizes {
         let mut best: f64 = 0.0;
         for kernel in CopyKernel::available() {
-            let mut request = Request::new(kernel.name(), Direction::To, *size);
+            let mut request = Request::new(kernel.name(), Direction::To, (*size).min(LARGEST_LIMIT));
             request.lanes = lanes;
             let record = runner.quietly("copy", &request.workload(), &settings)?;
             let rows = daqmeter_report::copy::copy_rows(&[record]);
