@@ -61,6 +61,10 @@ fn place(name: &str) -> PathBuf {
 impl Chain {
     fn start(daqmeter: &str, case: &Case) -> Result<Chain> {
         let card = place("card.sock").display().to_string();
+        // The socket of a run before would be found at once, with nobody behind it.
+        if place("card.sock").exists() {
+            std::fs::remove_file(place("card.sock"))?;
+        }
         let emulate = ["readout", "emulate", "gbt", "--at", &card, "--rate", case.rate, "--time", case.time];
         let card_process = Background::start(SERVER, daqmeter, &emulate)?;
         let tohost = ["readout", "tohost", "gbt", "--card", &card, "--address", "10.78.0.1:12350", "--json"];
