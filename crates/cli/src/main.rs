@@ -9,6 +9,7 @@ mod eb;
 mod list;
 mod metrics;
 mod output;
+mod pmu;
 mod readout;
 mod report;
 mod reproduce;
@@ -52,6 +53,8 @@ enum Verb {
     Readout(Box<readout::Arguments>),
     /// Copy between user and kernel by CPU or DMA: latency, bandwidth, pollution, trace
     Copy(Box<copy::Arguments>),
+    /// Counters of the interconnect and the system: list, map, plan, stat, verify
+    Pmu(Box<pmu::Arguments>),
     /// Print the tables of recorded runs
     Show(show::Arguments),
     /// Make a page or a table from recorded runs
@@ -115,6 +118,7 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Eb(arguments) => eb::run(&arguments),
         Verb::Readout(arguments) => readout::run(&arguments),
         Verb::Copy(arguments) => copy::run(&arguments),
+        Verb::Pmu(arguments) => pmu::run(&arguments),
         Verb::Show(arguments) => show::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::List(arguments) => list::run(&arguments),
@@ -155,7 +159,7 @@ mod tests {
 
     #[test]
     fn short_help_fits_a_screen() {
-        for name in ["survey", "digitizer", "eb", "readout", "copy", "show", "report", "list", "doctor"] {
+        for name in ["survey", "digitizer", "eb", "readout", "copy", "pmu", "show", "report", "list", "doctor"] {
             let mut cli = Cli::command();
             let verb = cli.find_subcommand_mut(name).unwrap();
             let lines = verb.render_help().to_string().lines().count();

@@ -1,6 +1,6 @@
 //! Observers stand around the timed region and count.
 
-use daqmeter_record::Counter;
+use daqmeter_record::{Counter, Observations};
 use daqmeter_sys::cpu_time;
 use daqmeter_sys::perf::{CounterSource, EVENTS, Kernel, OpenCounter};
 
@@ -14,6 +14,16 @@ pub trait Observer: Send {
 
     /// Called when the last lane is done.
     fn stop(&mut self) -> Vec<Counter>;
+
+    /// What was counted over time, if it was, relative to the release of the lanes; called once after [`Observer::stop`].
+    fn observations(&mut self, _origin_ns: u64) -> Option<Observations> {
+        None
+    }
+
+    /// What the reader must know of the observer itself.
+    fn trouble(&mut self) -> Option<String> {
+        None
+    }
 }
 
 /// Counters of `perf_event_open`, of all our threads. An event that the host lacks is simply not among the counters.

@@ -242,6 +242,8 @@ fn run_lanes(
         record.wall_ns = clock::monotonic_ns() - origin_ns;
         record.origin_ns = origin_ns;
         record.counters = observers.iter_mut().flat_map(|observer| observer.stop()).collect();
+        record.observed = observers.iter_mut().find_map(|observer| observer.observations(origin_ns));
+        record.warnings.extend(observers.iter_mut().filter_map(|observer| observer.trouble()));
         let process = cpu_time::of_process();
         record.process_cpu = CpuTime {
             user_ns: process.user_ns.saturating_sub(process_before.user_ns),

@@ -11,6 +11,8 @@ mod comparison;
 pub mod host;
 pub mod jsonl;
 pub mod ledger;
+pub mod mesh;
+pub mod observed;
 mod run;
 pub mod units;
 pub mod workload;
@@ -18,6 +20,8 @@ pub mod workload;
 pub use comparison::Comparison;
 pub use host::Host;
 pub use ledger::Ledger;
+pub use mesh::Mesh;
+pub use observed::Observations;
 pub use run::{
     Clock, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, Memory, NoiseFloor, Order, Outcome, RunRecord,
     Stage, Tool,

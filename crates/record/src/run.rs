@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Host, Ledger, SCHEMA_VERSION, Workload};
+use crate::{Host, Ledger, Observations, SCHEMA_VERSION, Workload};
 
 /// One measured point: one engine, one workload, one go. See the crate documentation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -47,6 +47,9 @@ pub struct RunRecord {
     /// What the observers counted around the timed region.
     #[serde(default)]
     pub counters: Vec<Counter>,
+    /// Counters of the machine over time, where they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed: Option<Observations>,
     /// CPU time of this process over the timed region, all its threads.
     #[serde(default)]
     pub process_cpu: CpuTime,

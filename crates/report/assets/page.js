@@ -106,4 +106,41 @@
   let pending;
   addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(draw, 120); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+
+  // Meshes: colour and number of each counted node in the interval that the slider stands at.
+  JSON.parse(document.getElementById("meshes").textContent).forEach((mesh, nth) => {
+    const slider = document.querySelector(`[data-mesh="${nth}"]`);
+    if (!slider) return;
+    const section = document.getElementById(mesh.id);
+    const output = section.querySelector("output");
+    const short = (v) => {
+      const unit = v < 1e3 ? [1, ""] : v < 1e6 ? [1e3, "k"] : v < 1e9 ? [1e6, "M"] : [1e9, "G"];
+      return digits(v / unit[0]) + unit[1] + "/s";
+    };
+    const show = () => {
+      const at = Number(slider.value);
+      mesh.rates[at].forEach((rate, node) => {
+        const box = section.querySelector(`[data-node="${node}"]`);
+        const text = section.querySelector(`[data-rate="${node}"]`);
+        if (!box) return;
+        box.setAttribute("fill-opacity", rate == null ? 0 : 0.1 + 0.75 * rate / (mesh.most || 1));
+        text.textContent = rate == null ? "–" : short(rate);
+      });
+      output.textContent = `until ${mesh.times_s[at].toFixed(1)} s`;
+    };
+    slider.addEventListener("input", show);
+    const button = section.querySelector("[data-play]");
+    let timer = null;
+    button.addEventListener("click", () => {
+      if (timer) { clearInterval(timer); timer = null; button.textContent = "Play"; return; }
+      button.textContent = "Stop";
+      if (Number(slider.value) >= Number(slider.max)) slider.value = 0;
+      timer = setInterval(() => {
+        if (Number(slider.value) >= Number(slider.max)) { button.click(); return; }
+        slider.value = Number(slider.value) + 1;
+        show();
+      }, 250);
+    });
+    show();
+  });
 })();

@@ -45,6 +45,27 @@ struct Fact {
     value: String,
 }
 
+/// A mesh with what its nodes did, for a picture that plays.
+#[derive(Serialize)]
+struct MeshView {
+    id: String,
+    title: String,
+    event: String,
+    command: String,
+    emulated: bool,
+    svg: String,
+    intervals: usize,
+}
+
+/// What its script needs.
+#[derive(Serialize)]
+struct MeshData {
+    id: String,
+    times_s: Vec<f64>,
+    rates: Vec<Vec<Option<f64>>>,
+    most: f64,
+}
+
 #[derive(Serialize)]
 struct DataTable {
     figure: Figure,
@@ -67,6 +88,7 @@ pub fn page(records: &[RunRecord]) -> Result<String, PageError> {
 pub fn page_of(records: &[RunRecord], figures: Vec<Figure>) -> Result<String, PageError> {
     let figures: Vec<DataTable> = figures.into_iter().map(data_table).collect();
     let charts: Vec<&Figure> = figures.iter().map(|table| &table.figure).collect();
+    let (meshes, mesh_data) = mesh_views(records);
     let first = records.first();
     let ledgers: Vec<String> = records
         .iter()
@@ -88,12 +110,47 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>) -> Result<String, Pa
         answers => serde(&answers(records)),
         figures => serde(&figures),
         charts => serde(&charts),
+        meshes => serde(&meshes),
+        mesh_data => serde(&mesh_data),
         rows => serde(&table_rows(records)),
         facts => serde(&facts(records)),
         notes => serde(&notes(records)),
         ledgers => ledgers,
         records => records.len(),
     })?)
+}
+
+/// As many pictures of one mesh as a page holds.
+const MOST_FRAMES: usize = 3600;
+
+/// Every mesh whose nodes were counted, and those of records that only draw one.
+fn mesh_views(records: &[RunRecord]) -> (Vec<MeshView>, Vec<MeshData>) {
+    let (mut views, mut data) = (Vec::new(), Vec::new());
+    for record in records {
+        let Some(observed) = &record.observed else { continue };
+        let heats = crate::pmu::frames(observed);
+        for mesh in &observed.meshes {
+            let heat = heats.iter().find(|heat| heat.mesh.name == mesh.name);
+            let frames = heat.map(|heat| &heat.frames[heat.frames.len().saturating_sub(MOST_FRAMES)..]).unwrap_or_default();
+            let id = format!("mesh-{}", views.len());
+            data.push(MeshData {
+                id: id.clone(),
+                times_s: frames.iter().map(|(end_s, _)| *end_s).collect(),
+                rates: frames.iter().map(|(_, rates)| rates.clone()).collect(),
+                most: heat.map_or(0.0, crate::pmu::Heat::most),
+            });
+            views.push(MeshView {
+                id,
+                title: crate::pmu::map::title(mesh),
+                event: heat.map(|heat| heat.event.clone()).unwrap_or_default(),
+                command: record.command.clone(),
+                emulated: record.engine.emulated,
+                svg: crate::pmu::map::svg(mesh, heat),
+                intervals: frames.len(),
+            });
+        }
+    }
+    (views, data)
 }
 
 fn serde<T: Serialize>(value: &T) -> minijinja::Value {
@@ -196,6 +253,20 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::rows::tests::example;
+
+    #[test]
+    fn a_mesh_is_drawn_once_and_its_name_is_escaped() {
+        let mut record = example();
+        let mut observed = crate::pmu::heat::tests::example();
+        observed.meshes[0].name = "arm_cmn_0".into();
+        observed.events[0].pmu = "arm_cmn_0".into();
+        observed.meshes[0].nodes[0].kind = "<script>alert(1)</script>".into();
+        observed.meshes[0].crosspoints[0].ports[0] = "<script>alert(1)</script>".into();
+        record.observed = Some(observed);
+        let page = page(&[record]).unwrap();
+        assert_eq!(page.matches("<svg").count(), 1);
+        assert!(page.contains("id=\"mesh-0\"") && !page.contains("<script>alert(1)"));
+    }
 
     #[test]
     fn the_page_is_whole_and_asks_nobody() {

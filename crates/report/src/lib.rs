@@ -17,6 +17,7 @@ pub mod copy_classic;
 pub mod etherbone;
 pub mod figures;
 pub mod html;
+pub mod pmu;
 pub mod readout;
 pub mod rows;
 pub mod table;

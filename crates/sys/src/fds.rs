@@ -35,14 +35,14 @@ pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Re
     message.msg_iovlen = 1;
     if !numbers.is_empty() {
         message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = space(numbers.len());
+        message.msg_controllen = crate::control_length(space(numbers.len()));
         // SAFETY: the control room is aligned and holds a header and 64 numbers (`space(64)` is below 512 bytes).
         unsafe {
             let header = libc::CMSG_FIRSTHDR(&raw const message);
             (*header).cmsg_level = libc::SOL_SOCKET;
             (*header).cmsg_type = libc::SCM_RIGHTS;
             let length = u32::try_from(size_of_val(&numbers[..])).expect("at most 256 bytes");
-            (*header).cmsg_len = libc::CMSG_LEN(length) as usize;
+            (*header).cmsg_len = crate::control_length(libc::CMSG_LEN(length) as usize);
             std::ptr::copy_nonoverlapping(numbers.as_ptr(), libc::CMSG_DATA(header).cast(), numbers.len());
         }
     }
@@ -67,7 +67,7 @@ pub fn receive(socket: &UnixStream, room: &mut [u8]) -> io::Result<(usize, Vec<O
     message.msg_iov = &raw mut vector;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = space(MOST);
+    message.msg_controllen = crate::control_length(space(MOST));
     // SAFETY: message, vector and control are valid for the call.
     let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
     let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
@@ -78,9 +78,10 @@ pub fn receive(socket: &UnixStream, room: &mut [u8]) -> io::Result<(usize, Vec<O
         let mut header = libc::CMSG_FIRSTHDR(&raw const message);
         while !header.is_null() {
             if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
-                let bytes = (*header).cmsg_len - libc::CMSG_LEN(0) as usize;
+                let bytes = (*header).cmsg_len - crate::control_length(libc::CMSG_LEN(0) as usize);
+                let count = bytes / crate::control_length(size_of::<libc::c_int>());
                 let data = libc::CMSG_DATA(header).cast::<libc::c_int>();
-                for at in 0..bytes / size_of::<libc::c_int>() {
+                for at in 0..count as usize {
                     fds.push(OwnedFd::from_raw_fd(data.add(at).read_unaligned()));
                 }
             }

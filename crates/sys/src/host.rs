@@ -80,6 +80,9 @@ pub fn bracketed(text: &str) -> Option<&str> {
     text.split_once('[')?.1.split_once(']').map(|(chosen, _)| chosen)
 }
 
+/// Flag for opening a file past the page cache; reads and writes are then of whole, aligned blocks (open(2)).
+pub const DIRECT: i32 = libc::O_DIRECT;
+
 /// Size of a base page in bytes.
 pub fn page_bytes() -> u64 {
     // SAFETY: sysconf takes any name and cannot fault.

@@ -6,7 +6,7 @@
 //! - [`net`], [`tty`]: datagrams in batches, readiness, raw terminals;
 //! - [`wait`]: timerfd and eventfd, the interrupt lines of emulated boards; sleeping exactly;
 //! - [`ring`], [`fds`]: the ring of an endless DMA in shared memory, and descriptors passed between processes;
-//! - [`perf`], [`symbols`]: counters and samples of our own threads;
+//! - [`perf`], [`symbols`]: counters and samples of our own threads; [`counters`]: of a whole CPU, by any PMU;
 //! - [`sis8300`], [`uapi`]: the ioctl borders of the digitizer driver and of our own modules;
 //! - [`copies`], [`uring`]: system calls that copy;
 //! - [`dsa`], [`cuda`]: engines that programs drive themselves.
@@ -21,6 +21,7 @@
 pub mod affinity;
 pub mod clock;
 pub mod copies;
+pub mod counters;
 pub mod cpu_time;
 pub mod cuda;
 pub mod dsa;
@@ -38,6 +39,30 @@ pub mod uring;
 pub mod wait;
 
 use std::io;
+
+/// Length of control data as the C library at hand has it: `size_t` in glibc, 32 bits in musl. Ours are below 600 bytes.
+#[cfg(target_env = "musl")]
+pub(crate) type ControlLength = libc::socklen_t;
+/// As for musl.
+#[cfg(not(target_env = "musl"))]
+pub(crate) type ControlLength = libc::size_t;
+
+/// An ioctl's number as the C library at hand has it: unsigned in glibc, `int` in musl, the same bits for the kernel.
+#[allow(
+    clippy::cast_possible_wrap,
+    clippy::unnecessary_cast,
+    trivial_numeric_casts,
+    reason = "the bits are what counts; the type depends on the C library"
+)]
+pub(crate) fn ioctl_number(number: u32) -> libc::Ioctl {
+    number as libc::Ioctl
+}
+
+/// A length of control data.
+#[allow(clippy::cast_possible_truncation, reason = "control rooms are below 600 bytes")]
+pub(crate) fn control_length(bytes: usize) -> ControlLength {
+    bytes as ControlLength
+}
 
 /// A call to the kernel that failed.
 #[derive(Debug, thiserror::Error)]

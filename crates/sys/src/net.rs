@@ -92,7 +92,7 @@ fn receive_into(
     message.msg_iov = &raw mut vector;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = control.0.len();
+    message.msg_controllen = crate::control_length(control.0.len());
     // SAFETY: every pointer of `message` is to memory of the stated length that outlives the call.
     let bytes = check_size(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) })?;
     let segment_bytes = segment_of(&message).filter(|&segment| segment > 0 && segment < bytes).unwrap_or(bytes);
@@ -137,11 +137,11 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], segment_bytes: usize, to: Opti
         message.msg_control = control.0.as_mut_ptr().cast();
         // SAFETY: the control buffer is aligned and has room for one message with a u16 (24 bytes of 64).
         unsafe {
-            message.msg_controllen = libc::CMSG_SPACE(2) as usize;
+            message.msg_controllen = crate::control_length(libc::CMSG_SPACE(2) as usize);
             let header = libc::CMSG_FIRSTHDR(&raw const message);
             (*header).cmsg_level = libc::SOL_UDP;
             (*header).cmsg_type = libc::UDP_SEGMENT;
-            (*header).cmsg_len = libc::CMSG_LEN(2) as usize;
+            (*header).cmsg_len = crate::control_length(libc::CMSG_LEN(2) as usize);
             libc::CMSG_DATA(header).cast::<u16>().write_unaligned(segment);
         }
     }

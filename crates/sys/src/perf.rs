@@ -34,45 +34,51 @@ pub const EVENTS: &[Event] = &[
 
 #[repr(C)]
 #[derive(Default)]
-struct Attr {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_freq: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup: u32,
-    bp_type: u32,
-    config1: u64,
-    config2: u64,
-    branch_sample_type: u64,
-    sample_regs_user: u64,
-    sample_stack_user: u32,
-    clockid: i32,
-    sample_regs_intr: u64,
-    aux_watermark: u32,
-    sample_max_stack: u16,
-    reserved: u16,
+pub(crate) struct Attr {
+    pub(crate) kind: u32,
+    pub(crate) size: u32,
+    pub(crate) config: u64,
+    pub(crate) sample_freq: u64,
+    pub(crate) sample_type: u64,
+    pub(crate) read_format: u64,
+    pub(crate) flags: u64,
+    pub(crate) wakeup: u32,
+    pub(crate) bp_type: u32,
+    pub(crate) config1: u64,
+    pub(crate) config2: u64,
+    pub(crate) branch_sample_type: u64,
+    pub(crate) sample_regs_user: u64,
+    pub(crate) sample_stack_user: u32,
+    pub(crate) clockid: i32,
+    pub(crate) sample_regs_intr: u64,
+    pub(crate) aux_watermark: u32,
+    pub(crate) sample_max_stack: u16,
+    pub(crate) reserved: u16,
 }
 const _: () = assert!(size_of::<Attr>() == 112);
 
-const FLAG_DISABLED: u64 = 1 << 0;
+pub(crate) const FLAG_DISABLED: u64 = 1 << 0;
 const FLAG_INHERIT: u64 = 1 << 1;
 const FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
 const FLAG_EXCLUDE_HV: u64 = 1 << 6;
 const FLAG_FREQ: u64 = 1 << 10;
-const READ_TOTAL_TIME_ENABLED: u64 = 1;
-const READ_TOTAL_TIME_RUNNING: u64 = 2;
+pub(crate) const READ_TOTAL_TIME_ENABLED: u64 = 1;
+pub(crate) const READ_TOTAL_TIME_RUNNING: u64 = 2;
 const SAMPLE_IP: u64 = 1;
-const IOC_ENABLE: libc::c_ulong = 0x2400;
-const IOC_DISABLE: libc::c_ulong = 0x2401;
+pub(crate) const IOC_ENABLE: libc::c_ulong = 0x2400;
+pub(crate) const IOC_DISABLE: libc::c_ulong = 0x2401;
 
 fn open(attr: &mut Attr, call: &str) -> Result<OwnedFd, SysError> {
+    // The calling thread, on any CPU, in no group.
+    open_at(attr, (0, -1, -1), call)
+}
+
+/// Opens an event for a process, a CPU and a group's leader, as perf_event_open(2) numbers them.
+pub(crate) fn open_at(attr: &mut Attr, (pid, cpu, group): (i32, i32, i32), call: &str) -> Result<OwnedFd, SysError> {
     attr.size = 112;
     let cloexec: libc::c_ulong = 8;
-    // SAFETY: `attr` is valid for its stated size; pid 0 and cpu -1 mean the calling thread on any CPU; no group.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, std::ptr::from_mut(attr), 0, -1, -1, cloexec) };
+    // SAFETY: `attr` is valid for its stated size; the kernel checks the other arguments.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, std::ptr::from_mut(attr), pid, cpu, group, cloexec) };
     match i32::try_from(fd) {
         // SAFETY: the descriptor was just created and is owned by nobody else.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),

@@ -56,7 +56,7 @@ const _: () = assert!(WAIT_IRQ == 0xC00C_7302 && RELEASE_IRQ == 0xC00C_7303 && S
 fn ioctl<T>(file: &File, number: u32, argument: &mut T, call: &str) -> Result<(), SysError> {
     // SAFETY: the number encodes the size of `T` (asserted above for each caller), the driver reads and writes that many
     // bytes at the pointer, and `argument` is valid for both.
-    let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(number), std::ptr::from_mut(argument)) };
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), crate::ioctl_number(number), std::ptr::from_mut(argument)) };
     if done < 0 { Err(SysError::last(call)) } else { Ok(()) }
 }
 

@@ -236,7 +236,7 @@ pub const COMMANDS: &[(&str, u32)] = &[
 fn ioctl<T>(file: &File, number: u32, argument: *mut T, call: &str) -> Result<(), SysError> {
     // SAFETY: the number encodes the size of `T`; the module reads and writes that many bytes at the pointer, which comes
     // from a live reference (or is null for commands without argument).
-    let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(number), argument) };
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), crate::ioctl_number(number), argument) };
     if done < 0 { Err(SysError::last(call)) } else { Ok(()) }
 }
 

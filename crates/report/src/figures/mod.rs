@@ -2,6 +2,7 @@
 
 mod completion;
 mod conversion;
+mod counters;
 mod copy;
 pub mod copy_study;
 mod etherbone;
@@ -109,6 +110,7 @@ const FIGURES: &[Maker] = &[
     copy::latency,
     copy::bandwidth,
     copy::pollution,
+    counters::figure,
 ];
 
 /// Every figure that the records can fill.

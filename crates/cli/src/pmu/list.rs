@@ -1,0 +1,191 @@
+//! `daqmeter pmu list`.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+use daqmeter_pmu::event::{HARDWARE, SOFTWARE};
+use daqmeter_pmu::sysfs::tracepoints;
+use daqmeter_pmu::system::SystemCounter;
+use daqmeter_pmu::{Group, Pmu, discover};
+use daqmeter_report::table::plain;
+use daqmeter_sys::host::Files;
+
+use super::Place;
+use crate::output::{Failure, emit};
+
+/// List PMUs; with --events their events, with --groups the groups that ship.
+///
+/// Everything is read from sysfs, so that events are shown that perf's own listing leaves out or calls by other names.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n\n  $ daqmeter pmu list --events arm_cmn_0/hnf")]
+pub(crate) struct Arguments {
+    /// Only what holds this text: a PMU, an event, arm_cmn_0/hnf
+    filter: Option<String>,
+    /// Events of PMUs, tracepoints, counters of the system
+    #[arg(short, long)]
+    events: bool,
+    /// Groups, what they compute and whether this host has them
+    #[arg(short, long)]
+    groups: bool,
+    /// Lines of JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if arguments.groups {
+        return emit(&groups(&arguments.place.setting()?.pmus));
+    }
+    // The meshes are not needed for a list: reading debugfs is left out.
+    let files = Files::default();
+    let pmus = if arguments.place.emulated.is_some() { arguments.place.setting()?.pmus } else { discover(&files) };
+    if arguments.json {
+        return emit(&json(&pmus, arguments));
+    }
+    let text = if arguments.events { events(&files, &pmus, arguments.filter.as_deref()) } else { overview(&files, &pmus, arguments) };
+    if text.is_empty() {
+        return Err(Failure::refused(format!("nothing here holds `{}`", arguments.filter.as_deref().unwrap_or(""))));
+    }
+    emit(&text)
+}
+
+fn cpus(pmu: &Pmu) -> String {
+    let text = |cpus: &[u32]| cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    if pmu.cpus.is_empty() { "each".to_owned() } else { text(&pmu.cpus) }
+}
+
+fn overview(files: &Files, pmus: &[Pmu], arguments: &Arguments) -> String {
+    let wanted = |name: &str| arguments.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()));
+    let rows: Vec<Vec<String>> = pmus
+        .iter()
+        .filter(|pmu| wanted(&pmu.name))
+        .map(|pmu| {
+            let number = |value: Option<u64>| value.map_or("-".to_owned(), |value| format!("{value}"));
+            vec![
+                pmu.name.clone(),
+                pmu.kind.to_string(),
+                pmu.events().len().to_string(),
+                cpus(pmu),
+                number(pmu.mux_interval_ms),
+                pmu.identifier.clone().unwrap_or_else(|| "-".to_owned()),
+                pmu.base.map_or("-".to_owned(), |base| format!("{base:#x}")),
+                pmu.formats().iter().map(|format| format.name.as_str()).collect::<Vec<_>>().join(" "),
+            ]
+        })
+        .collect();
+    if rows.is_empty() && arguments.filter.is_some() {
+        return events(files, pmus, arguments.filter.as_deref());
+    }
+    let mut out = if rows.is_empty() {
+        "no PMU in sysfs\n".to_owned()
+    } else {
+        plain(&["PMU", "type", "events", "CPUs", "turn [ms]", "identifier", "registers", "fields"], rows)
+    };
+    if arguments.place.emulated.is_none() && arguments.filter.is_none() {
+        out.push_str("\nthe system by itself\n");
+        let rows = SystemCounter::all(files).into_iter().map(|(source, names)| {
+            let first = names.first().cloned().unwrap_or_else(|| "none here".to_owned());
+            vec![source.to_owned(), names.len().to_string(), first]
+        });
+        out.push_str(&plain(&["source", "counters", "such as"], rows));
+        let _ = writeln!(out, "\n{} tracepoints on the way of data; {} software events; events of all: --events; groups: --groups", tracepoints(files).len(), SOFTWARE.len());
+        if let Some(line) = missing(pmus) {
+            let _ = writeln!(out, "{line}");
+        }
+    }
+    out
+}
+
+/// What cannot be counted here, with what can.
+fn missing(pmus: &[Pmu]) -> Option<String> {
+    let interconnect = ["arm_cmn", "uncore_imc", "amd_df", "amd_umc"];
+    let there = pmus.iter().any(|pmu| interconnect.iter().any(|family| pmu.name.starts_with(family)));
+    (!there).then(|| {
+        "no PMU of an interconnect or a memory controller: DRAM bandwidth cannot be counted here (usual in virtual machines); copies \
+         measured by `daqmeter survey` are context, not a counter"
+            .to_owned()
+    })
+}
+
+fn events(files: &Files, pmus: &[Pmu], filter: Option<&str>) -> String {
+    let mut out = String::new();
+    let mut section = |title: &str, lines: Vec<(String, String)>| {
+        let lines: Vec<Vec<String>> = lines
+            .into_iter()
+            .filter(|(name, _)| filter.is_none_or(|filter| name.contains(filter)))
+            .map(|(name, terms)| vec![name, terms])
+            .collect();
+        if !lines.is_empty() {
+            let _ = write!(out, "{}{title}\n{}", if out.is_empty() { "" } else { "\n" }, plain(&["event", "is"], lines));
+        }
+    };
+    for pmu in pmus {
+        let lines = pmu.events().iter().map(|alias| {
+            let unit = if alias.unit.is_empty() { String::new() } else { format!(" x {} {}", alias.scale, alias.unit) };
+            (format!("{}/{}/", pmu.name, alias.name), format!("{}{unit}", alias.terms))
+        });
+        section(&pmu.name, lines.collect());
+    }
+    if pmus.iter().all(|pmu| pmu.kind != 0) {
+        section("software", SOFTWARE.iter().map(|(name, config, _)| ((*name).to_owned(), format!("config={config}"))).collect());
+        section("hardware, where a PMU of the CPUs is there", HARDWARE.iter().map(|(name, config)| ((*name).to_owned(), format!("config={config}"))).collect());
+        section("tracepoints", tracepoints(files).into_iter().map(|name| (name, "counted, one by one".to_owned())).collect());
+        for (source, names) in SystemCounter::all(files) {
+            section(source, names.into_iter().map(|name| (name, String::new())).collect());
+        }
+    }
+    out
+}
+
+fn groups(pmus: &[Pmu]) -> String {
+    let mut out = String::new();
+    for (folder, group) in Group::shipped() {
+        let there = if group.is_there(pmus) { "here" } else { "not here" };
+        let needs = if group.pmu.is_empty() { String::new() } else { format!(", needs {}", group.pmu) };
+        let _ = writeln!(out, "{} ({folder}, {there}{needs})\n  {}", group.name, group.about);
+        for metric in &group.metric {
+            let unit = if metric.unit.is_empty() { "ratio" } else { &metric.unit };
+            let over = if metric.over.is_empty() { String::new() } else { format!(" / ({})", metric.over.join(" + ")) };
+            let times = if (metric.times - 1.0).abs() < f64::EPSILON { String::new() } else { format!(" x {}", metric.times) };
+            let _ = writeln!(out, "    {} [{unit}] = ({}){times}{over}", metric.name, metric.sum.join(" + "));
+            if !metric.caveat.is_empty() {
+                let _ = writeln!(out, "      {}", metric.caveat);
+            }
+        }
+    }
+    out
+}
+
+fn json(pmus: &[Pmu], arguments: &Arguments) -> String {
+    let wanted = |name: &str| arguments.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()));
+    pmus.iter()
+        .filter(|pmu| wanted(&pmu.name))
+        .map(|pmu| {
+            let formats: serde_json::Map<String, serde_json::Value> = pmu
+                .formats()
+                .iter()
+                .map(|format| (format.name.clone(), serde_json::json!({ "word": format.word, "bits": format.ranges })))
+                .collect();
+            let events: Vec<serde_json::Value> = pmu
+                .events()
+                .iter()
+                .map(|alias| serde_json::json!({ "name": alias.name, "terms": alias.terms, "unit": alias.unit, "scale": alias.scale }))
+                .collect();
+            let line = serde_json::json!({
+                "name": pmu.name, "type": pmu.kind, "cpus": pmu.cpus, "identifier": pmu.identifier,
+                "mux_interval_ms": pmu.mux_interval_ms, "base": pmu.base, "formats": formats, "events": events,
+            });
+            format!("{line}\n")
+        })
+        .collect()
+}
+
+/// One line for the doctor and the survey: what can be counted here.
+pub(crate) fn summary() -> (bool, String) {
+    let pmus = discover(&Files::default());
+    let names: Vec<&str> = pmus.iter().map(|pmu| pmu.name.as_str()).collect();
+    (missing(&pmus).is_none(), if names.is_empty() { "none in sysfs".to_owned() } else { names.join(", ") })
+}

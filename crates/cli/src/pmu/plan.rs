@@ -1,0 +1,115 @@
+//! `daqmeter pmu plan`.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use daqmeter_pmu::Event;
+use daqmeter_pmu::plan::{Driver, Plan, plan};
+use daqmeter_report::table::plain;
+
+use super::Wanted;
+use crate::output::{Failure, emit};
+
+/// Tell which events fit at once, what share of the time each will get, and a better order if there is one.
+///
+/// Nothing is opened. The rules are those of the kernel's scheduler and of the driver; the map of the mesh is needed.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Example:\n\n  $ daqmeter pmu plan --emulated n1sdp -e arm_cmn/rnid_{r,t}xdat_flits,nodeid={8,12}/ --driver n1sdp\n\nA group that does not fit keeps those behind it waiting: order alone changes the shares.")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    wanted: Wanted,
+    /// Whose rules: mainline Linux, or the driver of the N1SDP's software release
+    #[arg(long, value_enum, default_value = "mainline")]
+    driver: DriverChoice,
+    /// Lines of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DriverChoice {
+    Mainline,
+    N1sdp,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let setting = arguments.wanted.place.setting()?;
+    if setting.meshes.is_empty() {
+        return Err(Failure::refused(
+            "a plan needs the map of a mesh: root and debugfs on the machine itself, --map FILE, or --emulated n1sdp",
+        ));
+    }
+    let chosen = arguments.wanted.choose(&setting)?;
+    let driver = match arguments.driver {
+        DriverChoice::Mainline => Driver::Mainline,
+        DriverChoice::N1sdp => Driver::N1sdp,
+    };
+    let mut out = String::new();
+    for mesh in &setting.meshes {
+        let of_mesh = |event: &Event| event.pmu == mesh.name || mesh.name.starts_with(&format!("{}_", event.pmu));
+        let groups: Vec<Vec<Event>> =
+            chosen.set.groups.iter().filter(|group| group.iter().all(of_mesh)).cloned().collect();
+        if groups.is_empty() {
+            continue;
+        }
+        let found = plan(mesh, driver, &groups).map_err(Failure::refused)?;
+        if arguments.json {
+            out.push_str(&json(&mesh.name, &groups, &found));
+        } else {
+            let _ = write!(out, "{}{}", if out.is_empty() { "" } else { "\n" }, text(&mesh.name, driver, &groups, &found));
+        }
+    }
+    if out.is_empty() {
+        return Err(Failure::refused("no group of events is on a known mesh as a whole: a plan is for one mesh's events"));
+    }
+    emit(&out)
+}
+
+fn name(group: &[Event]) -> String {
+    let names: Vec<&str> = group.iter().map(|event| event.name.as_str()).collect();
+    if names.len() == 1 { names[0].to_owned() } else { format!("{{{}}}", names.join(",")) }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+fn text(mesh: &str, driver: Driver, groups: &[Vec<Event>], plan: &Plan) -> String {
+    let least = plan.shares.iter().copied().fold(f64::INFINITY, f64::min);
+    let mut out = if least >= 1.0 {
+        format!("{mesh}, {} driver: everything counts all the time\n", driver.name())
+    } else {
+        format!("{mesh}, {} driver: events take turns, the least counts {} of the time\n", driver.name(), percent(least))
+    };
+    let rows = groups.iter().enumerate().map(|(at, group)| {
+        let waits: Vec<String> =
+            plan.binding.iter().filter(|(group, _)| *group == at).map(|(_, limit)| limit.to_string()).collect();
+        vec![name(group), percent(plan.shares[at]), waits.join("; ")]
+    });
+    out.push_str(&plain(&["event", "share", "waits for"], rows));
+    if let Some((order, shares)) = &plan.better {
+        let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
+        let _ = writeln!(out, "\na better order, the least counts {}:", percent(least));
+        let rows = order.iter().map(|at| vec![format!("-e {}", name(&groups[*at])), percent(shares[*at])]);
+        out.push_str(&plain(&["event", "share"], rows));
+    }
+    out
+}
+
+fn json(mesh: &str, groups: &[Vec<Event>], plan: &Plan) -> String {
+    let rows: Vec<serde_json::Value> = groups
+        .iter()
+        .zip(&plan.shares)
+        .enumerate()
+        .map(|(at, (group, share))| {
+            let waits: Vec<String> =
+                plan.binding.iter().filter(|(group, _)| *group == at).map(|(_, limit)| limit.to_string()).collect();
+            serde_json::json!({ "group": name(group), "share": share, "waits_for": waits })
+        })
+        .collect();
+    let better = plan.better.as_ref().map(|(order, shares)| {
+        order.iter().map(|at| serde_json::json!({ "group": name(&groups[*at]), "share": shares[*at] })).collect::<Vec<_>>()
+    });
+    format!("{}\n", serde_json::json!({ "mesh": mesh, "groups": rows, "better": better }))
+}

@@ -1,0 +1,337 @@
+//! `daqmeter pmu stat` and `record`: counting in intervals.
+
+use std::io::{BufRead, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use daqmeter_pmu::Count;
+use daqmeter_pmu::count::{error_of, total_error_of};
+use daqmeter_pmu::emulated::Synthetic;
+use daqmeter_pmu::perf_format::{self, PerfFormat};
+use daqmeter_pmu::source::{Kernel, Opener};
+use daqmeter_record::{CpuTime, EngineInfo, Observations, RunRecord, Workload};
+use daqmeter_report::pmu::{frames, map, tables};
+use daqmeter_sys::{clock, cpu_time};
+
+use super::live::Live;
+use super::{ByteUnit, Chosen, Setting, Wanted};
+use crate::arguments::duration;
+use crate::output::{Failure, Recorder, emit, tell, write_file};
+use crate::run::{context, on_ctrl_c};
+
+/// Count in intervals: scaled values with their share and error, rates, a heat map of a mesh.
+///
+/// Without --time, --count or a command it goes on until Ctrl-C. `nodeid` without `bynodeid` is done as it is meant, and said.
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Examples:\n\n  $ daqmeter pmu stat --group block -I 1s --count 5\n  $ daqmeter pmu stat -e arm_cmn/hnf_mc_reqs,nodeid=0x24/ -I 1s --format perf\n  $ daqmeter pmu stat --emulated n1sdp --heat hnf_mc_reqs -I 100ms\n  $ perf stat -I 1000 -x';' -e ... 2>&1 | daqmeter pmu stat --from -\n\n`95 %` is half the width of the interval in which the true count of an event that took turns lies; METHODOLOGY.md says how it is had."
+)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    wanted: Wanted,
+    /// Length of an interval
+    #[arg(short = 'I', long, value_name = "TIME", value_parser = duration, default_value = "1s")]
+    interval: Duration,
+    /// End after this time
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "step")]
+    time: Option<Duration>,
+    /// End after so many intervals
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// End an interval at each line on stdin instead of by time
+    #[arg(long, conflicts_with = "interval")]
+    step: bool,
+    /// Read the output of perf stat (text, -x or -j) instead of counting; - is stdin
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "groups", "heat", "time", "count", "step"])]
+    from: Option<PathBuf>,
+    #[command(flatten)]
+    written: Written,
+    /// Count while this command runs
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["time", "count", "step", "from"])]
+    command: Vec<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+struct Written {
+    /// How intervals are printed
+    #[arg(long, value_enum, default_value = "table", help_heading = "Output")]
+    format: Format,
+    /// Separator of --format csv
+    #[arg(short = 'x', long, value_name = "CHAR", default_value = ";", help_heading = "Output")]
+    separator: char,
+    /// Unit of bytes
+    #[arg(long, value_enum, default_value = "mb", help_heading = "Output")]
+    bytes: ByteUnit,
+    /// Append the record to this file (JSON lines)
+    #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
+    out: Option<PathBuf>,
+    /// Print the record (a JSON line) instead of tables
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+    /// Page to write
+    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Aligned, with errors and rates; a heat map where --heat asks for one
+    Table,
+    /// As perf stat prints it
+    Perf,
+    /// As perf stat -x
+    Csv,
+    /// As perf stat -j
+    PerfJson,
+}
+
+impl Written {
+    fn perf_format(&self) -> Option<PerfFormat> {
+        match self.format {
+            Format::Table => None,
+            Format::Perf => Some(PerfFormat::Text),
+            Format::Csv => Some(PerfFormat::Csv(self.separator)),
+            Format::PerfJson => Some(PerfFormat::Json),
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failure> {
+    if quiet && arguments.written.out.is_none() {
+        return Err(Failure::refused("record needs --out FILE.jsonl, into which it records"));
+    }
+    if arguments.interval.is_zero() {
+        return Err(Failure::refused("-I 0: an interval has a length, e.g. -I 1s"));
+    }
+    if let Some(path) = &arguments.from {
+        return convert(path, arguments);
+    }
+    let setting = arguments.wanted.place.setting()?;
+    let chosen = arguments.wanted.choose(&setting)?;
+    let mut opener: Box<dyn Opener> = if setting.is_emulated {
+        Box::new(Synthetic::new(&setting.meshes[0], &chosen.set.groups).map_err(Failure::refused)?)
+    } else {
+        Box::new(Kernel { files: setting.files.clone() })
+    };
+    let mut recorder = Recorder::new(arguments.written.out.as_deref(), arguments.written.json)?;
+    let count = Count::open(&chosen.set, &chosen.what, opener.as_mut()).map_err(Failure::refused)?;
+    for refused in &count.refused {
+        tell(&format!("daqmeter: not counted: {refused}"));
+    }
+    let count = count.with(chosen.metrics.clone(), setting.meshes.clone());
+    let stop = Arc::new(AtomicBool::new(false));
+    on_ctrl_c(&stop)?;
+    let context = context();
+    let began_cpu = cpu_time::of_process();
+    let origin_ns = clock::monotonic_ns();
+    let shown = shown(arguments, quiet, &count, &setting)?;
+    let observed = Loop { arguments, stop: &stop, shown }.run(count, origin_ns)?;
+    let mut record = context.blank_record(info(&chosen, &setting), workload(arguments, &chosen));
+    record.study = "pmu/stat".to_owned();
+    record.origin_ns = origin_ns;
+    record.wall_ns = clock::monotonic_ns() - origin_ns;
+    let cpu = cpu_time::of_process();
+    record.process_cpu = CpuTime {
+        user_ns: cpu.user_ns.saturating_sub(began_cpu.user_ns),
+        system_ns: cpu.system_ns.saturating_sub(began_cpu.system_ns),
+    };
+    record.warnings.clone_from(&chosen.set.warnings);
+    finish(record, observed, arguments, quiet, &mut recorder)
+}
+
+fn info(chosen: &Chosen, setting: &Setting) -> EngineInfo {
+    let mut pmus: Vec<&str> = chosen.set.events().map(|event| event.pmu.as_str()).collect();
+    pmus.sort_unstable();
+    pmus.dedup();
+    EngineInfo { name: "pmu".to_owned(), target: pmus.join(", "), emulated: setting.is_emulated }
+}
+
+fn workload(arguments: &Arguments, chosen: &Chosen) -> Workload {
+    Workload::new("pmu").with("what", chosen.what.as_str()).with("interval_s", arguments.interval.as_secs_f64())
+}
+
+fn finish(
+    mut record: RunRecord,
+    observed: Observations,
+    arguments: &Arguments,
+    quiet: bool,
+    recorder: &mut Recorder,
+) -> Result<ExitCode, Failure> {
+    let text = tables::summary(&observed, arguments.written.bytes.into(), total_error_of);
+    record.observed = Some(observed);
+    recorder.take(record)?;
+    if arguments.written.perf_format().is_none() && !arguments.written.json && !quiet {
+        emit(&format!("\n{text}"))?;
+    }
+    if let Some(path) = &arguments.written.output {
+        write_file(path, &daqmeter_report::page(&recorder.records).map_err(Failure::refused)?)?;
+        tell(&format!("wrote {}", path.display()));
+    }
+    // Ctrl-C is how a count without an end ends.
+    Ok(recorder.exit_code(false))
+}
+
+/// Where intervals go while it counts.
+enum Shown {
+    Nowhere,
+    Table,
+    Perf(PerfFormat),
+    Grid,
+    Live(Box<Live>),
+}
+
+fn shown(arguments: &Arguments, quiet: bool, count: &Count, setting: &Setting) -> Result<Shown, Failure> {
+    if quiet || arguments.written.json {
+        return Ok(Shown::Nowhere);
+    }
+    if let Some(format) = arguments.written.perf_format() {
+        return Ok(Shown::Perf(format));
+    }
+    let has_heat = arguments.wanted.heat.is_some() && !setting.meshes.is_empty();
+    if has_heat && std::io::stdout().is_terminal() && !arguments.step {
+        return Ok(Shown::Live(Box::new(Live::open(count.observed().what.clone())?)));
+    }
+    Ok(if has_heat { Shown::Grid } else { Shown::Table })
+}
+
+struct Loop<'a> {
+    arguments: &'a Arguments,
+    stop: &'a AtomicBool,
+    shown: Shown,
+}
+
+impl Loop<'_> {
+    fn run(mut self, mut count: Count, origin_ns: u64) -> Result<Observations, Failure> {
+        count.begin(origin_ns);
+        let mut child = self.start()?;
+        let began = Instant::now();
+        let mut lines = std::io::stdin().lock().lines();
+        let mut intervals = 0_u64;
+        let mut due = began;
+        loop {
+            let mut is_last = false;
+            if self.arguments.step {
+                is_last = !matches!(lines.next(), Some(Ok(_)));
+                if is_last {
+                    break;
+                }
+            } else {
+                // Deadlines, not pauses: intervals do not drift.
+                due += self.arguments.interval;
+                let end = self.arguments.time.map(|time| began + time);
+                is_last = self.sleep(end.map_or(due, |end| end.min(due)), child.as_mut())? || is_last;
+                is_last = is_last || end.is_some_and(|end| Instant::now() >= end);
+            }
+            count.interval();
+            intervals += 1;
+            is_last = self.show(&count)? || is_last;
+            if is_last || self.arguments.count == Some(intervals) {
+                break;
+            }
+        }
+        if let Some(mut child) = child {
+            let status = child.wait().map_err(Failure::refused)?;
+            if !status.success() {
+                tell(&format!("daqmeter: the command ended with {status}"));
+            }
+        }
+        Ok(count.finish())
+    }
+
+    fn start(&self) -> Result<Option<Child>, Failure> {
+        let Some((program, arguments)) = self.arguments.command.split_first() else { return Ok(None) };
+        let child = Command::new(program).args(arguments).spawn();
+        Ok(Some(child.map_err(|error| Failure::refused(format!("cannot start {program}: {error}")))?))
+    }
+
+    /// Sleeps until then; true when it is to end: Ctrl-C, q in the view, the command's end.
+    fn sleep(&mut self, until: Instant, mut child: Option<&mut Child>) -> Result<bool, Failure> {
+        const LOOK: Duration = Duration::from_millis(100);
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Ok(true);
+            }
+            if let Some(child) = &mut child
+                && child.try_wait().map_err(Failure::refused)?.is_some()
+            {
+                return Ok(true);
+            }
+            let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else {
+                return Ok(false);
+            };
+            match &mut self.shown {
+                Shown::Live(live) => {
+                    if live.wait(left)? {
+                        return Ok(true);
+                    }
+                }
+                // A command may end any time.
+                _ => std::thread::sleep(left.min(if child.is_some() { LOOK / 20 } else { LOOK })),
+            }
+        }
+    }
+
+    fn show(&mut self, count: &Count) -> Result<bool, Failure> {
+        let observed = count.observed();
+        let at = observed.end_ns.len() - 1;
+        match &mut self.shown {
+            Shown::Nowhere => {}
+            Shown::Table => {
+                emit(&tables::interval(observed, at, self.arguments.written.bytes.into(), error_of))?;
+            }
+            Shown::Perf(format) => {
+                emit(&perf_format::emit_interval(observed, at, *format))?;
+            }
+            Shown::Grid => {
+                for heat in frames(observed) {
+                    let last = heat.frames.len() - 1;
+                    emit(&format!("{}, {:.3} s\n{}\n", heat.event, heat.frames[last].0, map::grid(&heat.mesh, Some((&heat, last)))))?;
+                }
+            }
+            Shown::Live(live) => live.show(observed, at)?,
+        }
+        Ok(false)
+    }
+}
+
+/// `--from`: perf's output as our tables, record and page, or in another of perf's formats.
+fn convert(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let shown = path.display();
+    let text = if path.as_os_str() == "-" {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(path)
+    };
+    let text = text.map_err(|error| Failure::refused(format!("cannot read {shown}: {error}")))?;
+    let observed = perf_format::parse(&text).map_err(|error| Failure::refused(format!("{shown}: {error}")))?;
+    let ignored: Vec<&str> = observed
+        .events
+        .iter()
+        .map(|event| event.name.as_str())
+        .filter(|name| name.contains("nodeid=") && !name.contains("bynodeid=1") && name.starts_with("arm_cmn"))
+        .collect();
+    if let Some(name) = ignored.first() {
+        tell(&format!(
+            "daqmeter: warning: {} event(s) such as `{name}` name a node without bynodeid=1: mainline's driver ignored it and counted all nodes of the type",
+            ignored.len()
+        ));
+    }
+    let mut recorder = Recorder::new(arguments.written.out.as_deref(), arguments.written.json)?;
+    if !arguments.written.json {
+        for at in 0..observed.end_ns.len() {
+            let text = match arguments.written.perf_format() {
+                Some(format) => perf_format::emit_interval(&observed, at, format),
+                None => tables::interval(&observed, at, arguments.written.bytes.into(), error_of),
+            };
+            emit(&text)?;
+        }
+    }
+    let info = EngineInfo { name: "pmu".to_owned(), target: "perf stat".to_owned(), emulated: false };
+    let mut record = context().blank_record(info, Workload::new("pmu").with("what", "perf stat"));
+    record.study = "pmu/perf".to_owned();
+    finish(record, observed, arguments, false, &mut recorder)
+}

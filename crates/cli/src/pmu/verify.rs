@@ -1,0 +1,336 @@
+//! `daqmeter pmu verify`: counters against loads whose bytes are known.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use daqmeter_pmu::source::Kernel;
+use daqmeter_pmu::verify::{Band, BlockFile, LoadError, Moved, Verdict, fio, loopback, memory, netperf};
+use daqmeter_pmu::{Count, Group, Host};
+use daqmeter_record::units::significant;
+use daqmeter_record::{Counter, EngineInfo, Outcome, Workload};
+use daqmeter_report::table::numbers_from;
+
+use super::{Place, Setting};
+use crate::arguments::duration;
+use crate::output::{Failure, Recorder, emit, tell};
+use crate::run::context;
+
+/// Count while a known load runs, and compare bytes: PASS or FAIL, with the ratio.
+///
+/// Loads: memory (reads of what no cache holds), block (reads past the page cache), net (TCP over loopback, or netperf from a host).
+#[derive(Debug, Args)]
+#[command(after_long_help = "Examples:\n\n  $ daqmeter pmu verify\n  $ daqmeter pmu verify block --with fio --file /dev/nvme0n1p5 --time 10s   # the document's fio comparison\n  $ daqmeter pmu verify net --with netperf --host lab7 --time 10s           # the document's netperf comparison\n\nExit 1 when a counter fails. A counter that this host does not have is waived, with what stands for it. Files are only read; without\n--file one of 256 MiB is made in the present directory and removed.")]
+pub(crate) struct Arguments {
+    /// Which loads; all of them without it
+    #[arg(value_enum)]
+    loads: Vec<Load>,
+    /// Time of each load
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
+    time: Duration,
+    /// File or block device to read
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Other programs as loads, with the document's arguments
+    #[arg(long, value_enum)]
+    with: Option<With>,
+    /// Host that netserver runs on
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    host: String,
+    /// Deviation of an interconnect's counter that passes
+    #[arg(long, value_name = "FRACTION", default_value = "0.05")]
+    tolerance: f64,
+    /// An event to hold against the load, instead of those known: its counts times --bytes-per-event
+    #[arg(short, long, value_name = "EVENT")]
+    event: Option<String>,
+    /// Bytes that one count of --event stands for
+    #[arg(long, value_name = "N", default_value = "1")]
+    bytes_per_event: f64,
+    /// Pause between the end of a load and the last look at the counters
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "20ms")]
+    settle: Duration,
+    /// Append the record to this file (JSON lines)
+    #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
+    out: Option<PathBuf>,
+    /// Print the record instead of a table
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Load {
+    Memory,
+    Block,
+    Net,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum With {
+    Fio,
+    Netperf,
+}
+
+/// What counts the bytes of a load.
+struct Meter {
+    name: String,
+    texts: Vec<String>,
+    bytes_per_event: f64,
+    band: Band,
+}
+
+/// One line of the result.
+pub(crate) struct Check {
+    load: &'static str,
+    how: String,
+    counter: String,
+    payload: u64,
+    counted: Option<f64>,
+    pub(crate) verdict: Verdict,
+}
+
+impl Check {
+    fn waived(load: &'static str, counter: &str, reason: impl Into<String>) -> Check {
+        let verdict = Verdict::Waived(reason.into());
+        Check { load, how: String::new(), counter: counter.to_owned(), payload: 0, counted: None, verdict }
+    }
+
+    fn ratio(&self) -> Option<f64> {
+        Some(self.counted? / self.payload.max(1) as f64)
+    }
+
+    /// One sentence for the survey.
+    pub(crate) fn sentence(&self) -> String {
+        match (&self.verdict, self.ratio()) {
+            (Verdict::Waived(reason), _) => format!("{}: not verified: {reason}", self.load),
+            (verdict, Some(ratio)) => {
+                let word = if *verdict == Verdict::Pass { "PASS" } else { "FAIL" };
+                format!("{}: {word}: {} counted {ratio:.6} of the payload", self.load, self.counter)
+            }
+            (_, None) => format!("{}: not counted", self.load),
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if arguments.place.emulated.is_some() {
+        return Err(Failure::refused("an emulated mesh sees no load of this host; cargo xtask pmu-vm closes the loop on emulated registers"));
+    }
+    if !(0.0..1.0).contains(&arguments.tolerance) {
+        return Err(Failure::refused("--tolerance: a fraction below 1 is wanted, e.g. 0.05"));
+    }
+    let setting = arguments.place.setting()?;
+    let mut recorder = Recorder::new(arguments.out.as_deref(), arguments.json)?;
+    let mut loads = arguments.loads.clone();
+    if loads.is_empty() {
+        loads = vec![Load::Memory, Load::Block, Load::Net];
+    }
+    let checks = gather(arguments, &setting, &loads)?;
+    let failed = checks.iter().any(|check| check.verdict == Verdict::Fail);
+    if arguments.json || arguments.out.is_some() {
+        recorder.take(record(&checks))?;
+    }
+    if !arguments.json {
+        emit(&text(&checks))?;
+    }
+    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// The checks of a survey: short loads, files in the present directory.
+pub(crate) fn checks(time: Duration) -> Vec<Check> {
+    let arguments = Arguments {
+        loads: Vec::new(),
+        time,
+        file: None,
+        with: None,
+        host: String::new(),
+        tolerance: 0.05,
+        event: None,
+        bytes_per_event: 1.0,
+        settle: Duration::from_millis(20),
+        out: None,
+        json: false,
+        place: Place::default(),
+    };
+    let found = arguments.place.setting().and_then(|setting| gather(&arguments, &setting, &[Load::Memory, Load::Block, Load::Net]));
+    found.unwrap_or_default()
+}
+
+fn gather(arguments: &Arguments, setting: &Setting, loads: &[Load]) -> Result<Vec<Check>, Failure> {
+    let mut checks = Vec::new();
+    for load in loads {
+        checks.extend(match load {
+            Load::Memory => of_memory(arguments, setting)?,
+            Load::Block => of_block(arguments, setting)?,
+            Load::Net => of_net(arguments, setting)?,
+        });
+    }
+    Ok(checks)
+}
+
+/// Bytes read from memory, by whatever counts them here.
+fn of_memory(arguments: &Arguments, setting: &Setting) -> Result<Vec<Check>, Failure> {
+    let band = Band::around(arguments.tolerance);
+    let mut meters = vec![];
+    let known = [("memory", "arm_cmn/hnf_mc_reqs/", 64.0), ("imc", "uncore_imc/cas_count_read/", 1_048_576.0)];
+    for (name, text, bytes_per_event) in known {
+        if Group::find(name).is_ok_and(|group| group.is_there(&setting.pmus)) {
+            meters.push(Meter { name: text.to_owned(), texts: vec![text.to_owned()], bytes_per_event, band });
+        }
+    }
+    let total = "resctrl.mon_L3_00.mbm_total_bytes";
+    if daqmeter_pmu::system::SystemCounter::find(&setting.files, total).is_some() {
+        meters.push(Meter { name: total.to_owned(), texts: vec![total.to_owned()], bytes_per_event: 1.0, band });
+    }
+    meters.extend(own_meter(arguments, band));
+    if meters.is_empty() {
+        return Ok(vec![Check::waived("memory", "none", daqmeter_pmu::groups::INSTEAD)]);
+    }
+    let last_level = daqmeter_harness::facts::host_facts(&setting.files, Vec::new()).last_level_cache_bytes();
+    held_against("memory", setting, arguments, &meters, || memory(arguments.time, last_level))
+}
+
+fn own_meter(arguments: &Arguments, band: Band) -> Option<Meter> {
+    let text = arguments.event.clone()?;
+    Some(Meter { name: text.clone(), texts: vec![text], bytes_per_event: arguments.bytes_per_event, band })
+}
+
+/// Beats of 32 bytes that PCIe devices write to memory.
+fn pcie_meter(arguments: &Arguments, setting: &Setting) -> Option<Meter> {
+    let text = "arm_cmn/rnid_s0_wdata_beats/";
+    let there = Group::find("pcie").is_ok_and(|group| group.is_there(&setting.pmus));
+    there.then(|| Meter {
+        name: text.to_owned(),
+        texts: vec![text.to_owned()],
+        bytes_per_event: 32.0,
+        // Descriptors and headers are counted, too: 1.002 for a disk, 1.094 for Ethernet in the document.
+        band: Band { low: 1.0 - arguments.tolerance, high: 1.1 + arguments.tolerance },
+    })
+}
+
+fn of_block(arguments: &Arguments, setting: &Setting) -> Result<Vec<Check>, Failure> {
+    let file = match &arguments.file {
+        Some(path) => BlockFile::existing(path).map_err(Failure::refused)?,
+        None => match BlockFile::temporary(Path::new("."), 256 << 20) {
+            Ok(file) => file,
+            Err(LoadError(reason)) => return Ok(vec![Check::waived("block", "none", reason)]),
+        },
+    };
+    let mut meters = Vec::new();
+    match &file.disk {
+        Some(disk) => {
+            let text = format!("disk.{disk}.read_bytes");
+            meters.push(Meter { name: text.clone(), texts: vec![text], bytes_per_event: 1.0, band: Band::payload_and(arguments.tolerance) });
+        }
+        None => tell("daqmeter: the file lies on no block device of its own (overlay, network): its disk cannot be counted"),
+    }
+    meters.extend(pcie_meter(arguments, setting));
+    meters.extend(own_meter(arguments, Band::around(arguments.tolerance)));
+    if meters.is_empty() {
+        return Ok(vec![Check::waived("block", "none", "no block device behind the file; give one with --file")]);
+    }
+    let load = || match (arguments.with, &arguments.file) {
+        (Some(With::Fio), Some(path)) => fio(path, arguments.time),
+        (Some(With::Fio), None) => Err(LoadError("--with fio needs --file, which it reads".to_owned())),
+        _ => file.read(arguments.time),
+    };
+    held_against("block", setting, arguments, &meters, load)
+}
+
+fn of_net(arguments: &Arguments, setting: &Setting) -> Result<Vec<Check>, Failure> {
+    let is_real = arguments.with == Some(With::Netperf);
+    let local = !is_real || arguments.host == "127.0.0.1" || arguments.host == "localhost";
+    let text = if local { "net.lo.rx_bytes" } else { "net.rx_bytes" };
+    // Headers: 66 bytes of 65549 on loopback, 66 of 1514 on Ethernet.
+    let band = Band::payload_and(if local { arguments.tolerance.max(0.01) } else { 0.1 });
+    let mut meters = vec![Meter { name: text.to_owned(), texts: vec![text.to_owned()], bytes_per_event: 1.0, band }];
+    if !local {
+        meters.extend(pcie_meter(arguments, setting));
+    }
+    meters.extend(own_meter(arguments, Band { low: 1.0, high: 1.1 + arguments.tolerance }));
+    let load = || if is_real { netperf(&arguments.host, arguments.time) } else { loopback(arguments.time) };
+    held_against("net", setting, arguments, &meters, load)
+}
+
+/// Runs a load once and holds every meter against it.
+fn held_against(
+    load: &'static str,
+    setting: &Setting,
+    arguments: &Arguments,
+    meters: &[Meter],
+    run: impl FnOnce() -> Result<Moved, LoadError>,
+) -> Result<Vec<Check>, Failure> {
+    let host = Host { pmus: &setting.pmus, files: &setting.files };
+    let mut open = Vec::new();
+    let mut waived = Vec::new();
+    for meter in meters {
+        let set = host.resolve(&meter.texts).map_err(Failure::refused)?;
+        match Count::open(&set, &meter.name, &mut Kernel { files: setting.files.clone() }) {
+            Ok(count) => open.push((meter, count)),
+            Err(refused) => waived.push(Check::waived(load, &meter.name, refused.reason)),
+        }
+    }
+    open.iter_mut().for_each(|(_, count)| count.begin(0));
+    let moved = match run() {
+        Ok(moved) => moved,
+        Err(LoadError(reason)) if arguments.with.is_some() || arguments.file.is_some() => return Err(Failure::refused(reason)),
+        Err(LoadError(reason)) => return Ok(vec![Check::waived(load, "none", reason)]),
+    };
+    // What is under way when the load ends is counted, too.
+    std::thread::sleep(arguments.settle);
+    let checks = open.into_iter().map(|(meter, mut count)| {
+        count.interval();
+        let observed = count.finish();
+        let counts: Option<f64> = observed.events.iter().map(|event| Some(event.total_scaled()?.0)).sum();
+        let counted = counts.map(|counts| counts * meter.bytes_per_event);
+        let verdict = counted.map_or_else(
+            || Verdict::Waived("the counter never ran".to_owned()),
+            |counted| meter.band.judge(counted, moved.bytes),
+        );
+        Check { load, how: moved.how.clone(), counter: meter.name.clone(), payload: moved.bytes, counted, verdict }
+    });
+    Ok(checks.chain(waived).collect())
+}
+
+fn text(checks: &[Check]) -> String {
+    let rows = checks.iter().map(|check| {
+        let (verdict, note) = match &check.verdict {
+            Verdict::Pass => ("PASS", check.how.clone()),
+            Verdict::Fail => ("FAIL", check.how.clone()),
+            Verdict::Waived(reason) => ("waived", reason.clone()),
+        };
+        let bytes = |bytes: f64| daqmeter_report::pmu::tables::grouped(bytes);
+        vec![
+            check.load.to_owned(),
+            check.counter.clone(),
+            note,
+            if check.payload > 0 { bytes(check.payload as f64) } else { "-".to_owned() },
+            check.counted.map_or("-".to_owned(), bytes),
+            check.ratio().map_or("-".to_owned(), |ratio| significant(ratio, 7)),
+            verdict.to_owned(),
+        ]
+    });
+    numbers_from(3, &["load", "counter", "how", "payload [B]", "counted [B]", "ratio", "verdict"], rows)
+}
+
+fn record(checks: &[Check]) -> daqmeter_record::RunRecord {
+    let info = EngineInfo { name: "pmu".to_owned(), target: "verify".to_owned(), emulated: false };
+    let mut record = context().blank_record(info, Workload::new("pmu-verify"));
+    record.study = "pmu/verify".to_owned();
+    for check in checks {
+        let name = format!("{}: {}", check.load, check.counter);
+        let bytes = |name: String, value: f64| Counter { name, value, unit: "B".to_owned(), share: 1.0 };
+        if let Some(counted) = check.counted {
+            record.counters.push(bytes(format!("{name}, payload"), check.payload as f64));
+            record.counters.push(bytes(name.clone(), counted));
+        }
+        match &check.verdict {
+            Verdict::Pass => {}
+            Verdict::Fail => record.outcome = Outcome::Failed(check.sentence()),
+            Verdict::Waived(reason) => record.warnings.push(format!("{name}: {reason}")),
+        }
+    }
+    record
+}

@@ -1,0 +1,277 @@
+//! Counting in intervals: open a set of events, and take what passed between two looks.
+
+use daqmeter_record::observed::{EventStatus, ObservedEvent};
+use daqmeter_record::{Mesh, Observations};
+use daqmeter_sys::clock;
+use daqmeter_sys::perf::Reading;
+
+use crate::event::{Event, EventSet, OnMesh};
+use crate::groups::Metric;
+use crate::mesh::nodes;
+use crate::source::{Counters, Opener, Refused};
+
+/// Open events and everything that they counted.
+pub struct Count {
+    open: Vec<OpenGroup>,
+    observed: Observations,
+    metrics: Vec<Metric>,
+    origin_ns: u64,
+    /// Events that could not be opened.
+    pub refused: Vec<Refused>,
+}
+
+struct OpenGroup {
+    first: usize,
+    counters: Option<Box<dyn Counters>>,
+    before: Vec<Reading>,
+    now: Vec<Reading>,
+}
+
+impl Count {
+    /// Opens all groups. An event by itself that is refused is kept as not supported, as perf does; a group that is refused
+    /// is an error, because what it stands for cannot be had.
+    ///
+    /// # Errors
+    /// When a group is refused, or every event is.
+    pub fn open(set: &EventSet, what: &str, opener: &mut dyn Opener) -> Result<Count, Refused> {
+        let mut count = Count {
+            open: Vec::new(),
+            observed: Observations { what: what.to_owned(), ..Observations::default() },
+            metrics: Vec::new(),
+            origin_ns: 0,
+            refused: Vec::new(),
+        };
+        for group in &set.groups {
+            let first = count.observed.events.len();
+            count.observed.events.extend(group.iter().map(blank));
+            let (counters, places) = match opener.open(group) {
+                Ok(counters) => {
+                    let places = counters.places();
+                    (Some(counters), places)
+                }
+                Err(refused) if group.len() > 1 => return Err(refused),
+                Err(refused) => {
+                    count.observed.events[first].status = EventStatus::NotSupported(refused.reason.clone());
+                    count.refused.push(refused);
+                    (None, vec![0])
+                }
+            };
+            for (event, places) in count.observed.events[first..].iter_mut().zip(places) {
+                event.places = places;
+            }
+            let blank = vec![Reading::default(); group.len()];
+            count.open.push(OpenGroup { first, counters, before: blank.clone(), now: blank });
+        }
+        match count.refused.first() {
+            Some(refused) if count.open.iter().all(|group| group.counters.is_none()) => Err(refused.clone()),
+            _ => Ok(count),
+        }
+    }
+
+    /// Adds metrics, computed at each interval, and meshes for those who draw.
+    #[must_use]
+    pub fn with(mut self, metrics: Vec<Metric>, meshes: Vec<Mesh>) -> Count {
+        self.observed.metrics = metrics.iter().map(Metric::blank).collect();
+        self.metrics = metrics;
+        self.observed.meshes = meshes;
+        self
+    }
+
+    /// Begins the first interval; times are told relative to `origin_ns` of `CLOCK_MONOTONIC`.
+    pub fn begin(&mut self, origin_ns: u64) {
+        self.origin_ns = origin_ns;
+        self.observed.begin_ns = clock::monotonic_ns().saturating_sub(origin_ns);
+        for group in &mut self.open {
+            if let Some(counters) = &mut group.counters {
+                counters.read(&mut group.before);
+            }
+        }
+    }
+
+    /// Ends an interval and begins the next.
+    pub fn interval(&mut self) {
+        self.observed.end_ns.push(clock::monotonic_ns().saturating_sub(self.origin_ns));
+        for group in &mut self.open {
+            if let Some(counters) = &mut group.counters {
+                counters.read(&mut group.now);
+            }
+            for (at, (before, now)) in group.before.iter_mut().zip(&group.now).enumerate() {
+                let event = &mut self.observed.events[group.first + at];
+                // Counts of one-way counters wrap, times do not: a CPU that went away may take its part with it.
+                event.count.push(now.value.wrapping_sub(before.value));
+                event.enabled_ns.push(now.enabled_ns.saturating_sub(before.enabled_ns));
+                event.running_ns.push(now.running_ns.saturating_sub(before.running_ns));
+                *before = *now;
+            }
+        }
+        let at = self.observed.end_ns.len() - 1;
+        for (metric, observed) in self.metrics.iter().zip(&mut self.observed.metrics) {
+            observed.values.push(metric.value(&self.observed.events, at));
+        }
+    }
+
+    /// What was observed so far.
+    pub fn observed(&self) -> &Observations {
+        &self.observed
+    }
+
+    /// Everything that was observed.
+    pub fn finish(self) -> Observations {
+        self.observed
+    }
+}
+
+fn kind_of(on: &OnMesh) -> String {
+    match nodes::of_code(on.type_code) {
+        Some(node) => node.name.to_owned(),
+        None => "XP".to_owned(),
+    }
+}
+
+fn blank(event: &Event) -> ObservedEvent {
+    ObservedEvent {
+        name: event.name.clone(),
+        pmu: event.pmu.clone(),
+        node_id: event.on_mesh.as_ref().and_then(|on| on.node_id),
+        node_kind: event.on_mesh.as_ref().filter(|on| on.node_id.is_some()).map_or(String::new(), kind_of),
+        unit: event.unit.clone(),
+        scale: event.scale,
+        ..ObservedEvent::default()
+    }
+}
+
+/// Half the width of the 95 % interval of a scaled count, from its share and from how much the scaled counts of the run vary;
+/// none where it is not known (fewer than three intervals), zero where nothing was scaled.
+///
+/// A count that ran for the share s of the time is a sample of it. Two things make the rest uncertain: the grain of the counts
+/// themselves (Poisson: the sample holds n, the estimate n/s has the standard deviation sqrt(n (1-s)) / s), and bursts that fall
+/// into or beside the sampled time. How bursty the load is shows in the scatter of the scaled counts between intervals, taken
+/// from successive differences so that a drift does not count; it holds the sampling error already, and so bounds it from above
+/// for a load that is even beyond an interval.
+pub fn error_of(event: &ObservedEvent, interval: usize) -> Option<f64> {
+    let share = event.share(interval).filter(|share| *share > 0.0)?;
+    if share >= 0.9999 {
+        return Some(0.0);
+    }
+    // The intervals around it: a run of hours holds many loads.
+    const AROUND: usize = 32;
+    let around = interval.saturating_sub(AROUND)..(interval + AROUND).min(event.count.len());
+    let values: Vec<f64> = around.filter_map(|at| event.scaled(at)).collect();
+    if values.len() < 3 {
+        return None;
+    }
+    let count = *event.count.get(interval)? as f64;
+    let grain = count * (1.0 - share) / (share * share) * event.scale * event.scale;
+    let differences: f64 = values.windows(2).map(|pair| (pair[1] - pair[0]).powi(2)).sum();
+    let scatter = differences / (2.0 * (values.len() - 1) as f64);
+    // Student's factor for few intervals, 1.96 for many.
+    let freedom = (values.len() - 1) as f64;
+    Some((1.96 + 2.4 / freedom + 5.9 / (freedom * freedom)) * grain.max(scatter).sqrt())
+}
+
+/// The same for the whole run: the intervals' errors are independent of one another.
+pub fn total_error_of(event: &ObservedEvent) -> Option<f64> {
+    let errors: Option<Vec<f64>> =
+        (0..event.count.len()).filter(|at| event.scaled(*at).is_some()).map(|at| error_of(event, at)).collect();
+    Some(errors?.iter().map(|error| error * error).sum::<f64>().sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Source;
+    use crate::source::Script;
+
+    pub(crate) fn event(name: &str) -> Event {
+        Event {
+            name: name.into(),
+            pmu: "x".into(),
+            sources: Vec::<Source>::new(),
+            unit: String::new(),
+            scale: 1.0,
+            on_mesh: None,
+        }
+    }
+
+    fn reading(value: u64, enabled_ns: u64, running_ns: u64) -> Reading {
+        Reading { value, enabled_ns, running_ns }
+    }
+
+    #[test]
+    fn each_interval_holds_what_passed_in_it() {
+        let rows = vec![reading(u64::MAX - 1, 10, 10), reading(5, 110, 60), reading(5, 210, 60)];
+        let mut script = Script { readings: vec![("a".into(), rows)] };
+        let set = EventSet { groups: vec![vec![event("a")], vec![event("b")]], warnings: vec![] };
+        let mut count = Count::open(&set, "test", &mut script).unwrap();
+        assert_eq!(count.refused[0].event, "b");
+        count.begin(0);
+        count.interval();
+        count.interval();
+        let observed = count.finish();
+        let a = &observed.events[0];
+        assert_eq!((a.count.as_slice(), a.enabled_ns.as_slice(), a.running_ns.as_slice()), (&[7, 0][..], &[100, 100][..], &[50, 0][..]));
+        assert_eq!((a.scaled(0), a.scaled(1)), (Some(14.0), None), "not counted is not zero");
+        assert!(matches!(observed.events[1].status, EventStatus::NotSupported(_)));
+        assert_eq!(observed.end_ns.len(), 2);
+    }
+
+    #[test]
+    fn a_group_that_is_refused_ends_it_and_so_does_a_set_of_which_nothing_opens() {
+        let mut script = Script { readings: vec![("a".into(), vec![])] };
+        let group = EventSet { groups: vec![vec![event("a"), event("b")]], warnings: vec![] };
+        assert_eq!(Count::open(&group, "", &mut script).err().map(|refused| refused.member), Some(1));
+        let alone = EventSet { groups: vec![vec![event("b")]], warnings: vec![] };
+        assert!(Count::open(&alone, "", &mut script).is_err());
+    }
+
+    #[test]
+    fn the_error_of_a_scaled_count_covers_the_truth_for_even_and_for_bursty_loads() {
+        // A load in 50 slices an interval, of which every third is counted; what happens in a slice is random.
+        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+        let mut random = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 11) as f64 / (1_u64 << 53) as f64
+        };
+        for burst in [0.0, 0.9] {
+            let (mut covered, mut told) = (0, 0);
+            for _ in 0..100 {
+                let (mut event, mut truth) = (ObservedEvent { scale: 1.0, ..ObservedEvent::default() }, Vec::new());
+                for _ in 0..20 {
+                    let (mut all, mut seen, mut ran) = (0.0, 0.0, 0);
+                    for slice in 0..50 {
+                        let rate = if random() < burst { 0.0 } else { 1000.0 / (1.0 - burst) };
+                        // A count around the rate, with the scatter of a Poisson process.
+                        let noise: f64 = (0..12).map(|_| random()).sum::<f64>() - 6.0;
+                        let here = (rate + noise * rate.sqrt()).max(0.0).round();
+                        all += here;
+                        if slice % 3 == 0 {
+                            seen += here;
+                            ran += 1;
+                        }
+                    }
+                    truth.push(all);
+                    event.count.push(seen as u64);
+                    event.enabled_ns.push(50);
+                    event.running_ns.push(ran);
+                }
+                for (at, truth) in truth.iter().enumerate() {
+                    let error = error_of(&event, at).unwrap();
+                    told += 1;
+                    covered += u32::from((event.scaled(at).unwrap() - truth).abs() <= error);
+                }
+            }
+            let share = f64::from(covered) / f64::from(told);
+            assert!(share > 0.93, "burst {burst}: {share}");
+        }
+    }
+
+    #[test]
+    fn what_ran_all_the_time_has_no_error_and_too_few_intervals_tell_none() {
+        let whole = ObservedEvent { count: vec![5; 4], enabled_ns: vec![10; 4], running_ns: vec![10; 4], ..Default::default() };
+        assert_eq!(error_of(&whole, 0), Some(0.0));
+        let few = ObservedEvent { count: vec![5; 2], enabled_ns: vec![10; 2], running_ns: vec![5; 2], ..Default::default() };
+        assert_eq!(error_of(&few, 0), None);
+    }
+}

@@ -1,0 +1,294 @@
+//! What the counters of a mesh do when things happen in it: the hardware's side of the driver's registers.
+//!
+//! Sources: CMN-600 TRM 5 "Debug trace and PMU" (por_dtm_pmu_config, por_dtm_pmevcnt, por_dt_pmevcnt, por_dt_pmovsr); Linux
+//! drivers/perf/arm-cmn.c for how they are programmed.
+
+use daqmeter_record::Mesh;
+
+use super::image::{Memory, Places, pmu_at};
+use crate::mesh::nodes::{DTC, RND, RNI, XP};
+
+const DTM_CONFIG: u64 = 0x210;
+const DTM_COUNTERS: u64 = 0x220;
+const DTM_STRIDE: u64 = 0x200;
+const DTC_CONTROL: u64 = 0xA00;
+const DTC_CYCLES: u64 = 0x40;
+const DTC_PMCR: u64 = 0x100;
+const DTC_OVERFLOW: u64 = 0x118;
+const DTC_OVERFLOW_CLEAR: u64 = 0x120;
+const CYCLES_OVERFLOW: u64 = 1 << 8;
+
+/// Something that a mesh can count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Happening {
+    /// Type of the node; RN-D counts as RN-I.
+    pub type_code: u16,
+    /// Its NodeID.
+    pub node_id: u16,
+    /// Number of the event.
+    pub event_id: u64,
+    /// How often it happened.
+    pub count: u64,
+}
+
+/// A controller whose counter wrapped: an interrupt is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wrap {
+    /// Number of the controller.
+    pub dtc: usize,
+}
+
+/// The counters of one mesh in some memory.
+#[derive(Debug)]
+pub struct Emulator<M> {
+    mesh: Mesh,
+    places: Places,
+    /// Offsets of the controllers.
+    controllers: Vec<u64>,
+    memory: M,
+}
+
+impl<M: Memory> Emulator<M> {
+    /// Takes over memory that holds the image of the mesh.
+    pub fn new(mesh: &Mesh, memory: M) -> Emulator<M> {
+        let places = Places::of(mesh);
+        let dtcs = mesh.nodes.iter().zip(&places.nodes).filter(|(node, _)| node.type_code == DTC);
+        let controllers = dtcs.map(|(_, place)| *place).collect();
+        Emulator { mesh: mesh.clone(), places, controllers, memory }
+    }
+
+    fn read(&self, at: u64) -> u64 {
+        self.memory.read(at).unwrap_or(0)
+    }
+
+    /// The memory.
+    pub fn memory(&mut self) -> &mut M {
+        &mut self.memory
+    }
+
+    fn dtc_pmu(&self, dtc: usize) -> u64 {
+        self.controllers.get(dtc).copied().unwrap_or(0) + pmu_at(&self.mesh, DTC)
+    }
+
+    /// True while the driver lets the counters run: only the first controller starts and stops.
+    pub fn runs(&self) -> bool {
+        let control = self.controllers.first().map_or(0, |place| self.read(place + DTC_CONTROL));
+        control & 1 == 1 && self.read(self.dtc_pmu(0) + DTC_PMCR) & 1 == 1
+    }
+
+    /// Clears what the driver asked to be cleared.
+    fn acknowledge(&mut self) {
+        for dtc in 0..self.controllers.len() {
+            let at = self.dtc_pmu(dtc);
+            let clear = self.read(at + DTC_OVERFLOW_CLEAR) & 0xFFFF_FFFF;
+            if clear != 0 {
+                let status = self.read(at + DTC_OVERFLOW);
+                self.memory.write(at + DTC_OVERFLOW, status & !clear);
+                self.memory.write(at + DTC_OVERFLOW_CLEAR, 0);
+            }
+        }
+    }
+
+    /// Lets something happen; nothing is counted while the counters stand still.
+    pub fn happen(&mut self, what: Happening) -> Vec<Wrap> {
+        self.acknowledge();
+        let mut wraps = Vec::new();
+        if !self.runs() {
+            return wraps;
+        }
+        for at in 0..self.mesh.crosspoints.len() {
+            let ports = self.mesh.crosspoints[at].ports.len();
+            let monitors = if self.mesh.multi_dtm { ports.div_ceil(2).max(1) } else { 1 };
+            for monitor in 0..monitors {
+                self.count(at, monitor, what, &mut wraps);
+            }
+        }
+        wraps.dedup();
+        wraps
+    }
+
+    fn count(&mut self, crosspoint: usize, monitor: usize, what: Happening, wraps: &mut Vec<Wrap>) {
+        let base = self.places.crosspoints[crosspoint] + pmu_at(&self.mesh, XP) + DTM_STRIDE * monitor as u64;
+        let config = self.read(base + DTM_CONFIG);
+        if config & 1 == 0 {
+            return;
+        }
+        for counter in 0..4_u64 {
+            let is_chained = config >> (4 + counter) & 1 == 1;
+            let input = config >> (32 + 8 * counter) & 0x3F;
+            if !is_chained || self.selected(crosspoint, monitor, input) != Some((what.type_code, what.node_id, what.event_id)) {
+                continue;
+            }
+            let live = self.read(base + DTM_COUNTERS);
+            let before = live >> (16 * counter) & 0xFFFF;
+            let sum = before.wrapping_add(what.count);
+            let carried = (u128::from(before) + u128::from(what.count)) >> 16;
+            let field = 0xFFFF << (16 * counter);
+            self.memory.write(base + DTM_COUNTERS, live & !field | (sum & 0xFFFF) << (16 * counter));
+            let global = config >> (16 + 4 * counter) & 0x7;
+            self.carry(crosspoint, global, u64::try_from(carried).unwrap_or(u64::MAX), wraps);
+        }
+    }
+
+    /// What an input of a monitor looks at: type, NodeID, event.
+    fn selected(&self, crosspoint: usize, monitor: usize, input: u64) -> Option<(u16, u16, u64)> {
+        let wide = matches!(self.mesh.part.as_str(), "CMN-700" | "CMN-S3");
+        if (4..8).contains(&input) {
+            let xp = &self.mesh.crosspoints[crosspoint];
+            let select = self.read(self.places.crosspoints[crosspoint] + pmu_at(&self.mesh, XP));
+            let slot = input - 4;
+            let event = if wide { select >> (16 * slot) & 0xFFFF } else { select >> (8 * slot) & 0xFF };
+            return Some((XP, xp.node_id, event));
+        }
+        let device = input.checked_sub(0x10)?;
+        let (slot, number, port) = (device & 3, device >> 2 & 3, device >> 4);
+        let port = port + if self.mesh.multi_dtm { 2 * monitor as u64 } else { 0 };
+        let here = self.mesh.nodes.iter().zip(&self.places.nodes).filter(|(node, _)| {
+            node.crosspoint as usize == crosspoint && u64::from(node.port) == port && u64::from(node.device) == number
+        });
+        // Several nodes may share a place (HN-D): the one whose select is set is meant.
+        here.filter_map(|(node, place)| {
+            let at = place + pmu_at(&self.mesh, node.type_code);
+            // HN-P has the selects of both its halves, HN-P's own behind HN-I's.
+            let own = if node.kind == "HN-P" { at + 8 } else { at };
+            let event = self.read(own) >> (8 * slot) & 0xFF;
+            let type_code = if node.type_code == RND { RNI } else { node.type_code };
+            (event != 0).then_some((type_code, node.node_id, event))
+        })
+        .next()
+    }
+
+    fn carry(&mut self, crosspoint: usize, global: u64, carried: u64, wraps: &mut Vec<Wrap>) {
+        if carried == 0 {
+            return;
+        }
+        let dtc = self.mesh.crosspoints[crosspoint].dtc.map_or(0, usize::from);
+        // Two 32-bit counters in each 64-bit register, on a stride of 16.
+        let at = self.dtc_pmu(dtc) + global / 2 * 16;
+        let shift = 32 * (global % 2);
+        let pair = self.read(at);
+        let sum = (pair >> shift & 0xFFFF_FFFF) + carried;
+        self.memory.write(at, pair & !(0xFFFF_FFFF << shift) | (sum & 0xFFFF_FFFF) << shift);
+        if sum >> 32 != 0 {
+            self.overflow(dtc, 1 << global, wraps);
+        }
+    }
+
+    fn overflow(&mut self, dtc: usize, bits: u64, wraps: &mut Vec<Wrap>) {
+        let at = self.dtc_pmu(dtc) + DTC_OVERFLOW;
+        let status = self.read(at);
+        self.memory.write(at, status | bits);
+        wraps.push(Wrap { dtc });
+    }
+
+    /// Lets cycles pass in every controller.
+    pub fn cycles(&mut self, count: u64) -> Vec<Wrap> {
+        self.acknowledge();
+        let mut wraps = Vec::new();
+        let running = if self.runs() { self.controllers.len() } else { 0 };
+        for dtc in 0..running {
+            let at = self.dtc_pmu(dtc) + DTC_CYCLES;
+            let sum = (self.read(at) & 0xFF_FFFF_FFFF) + count;
+            self.memory.write(at, sum & 0xFF_FFFF_FFFF);
+            if sum >> 40 != 0 {
+                self.overflow(dtc, CYCLES_OVERFLOW, &mut wraps);
+            }
+        }
+        wraps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulated::Image;
+    use crate::mesh::registers::Registers;
+    use crate::mesh::topology::shipped;
+
+    /// Programs an event as the driver does: counter 1 of the monitor, chained to counter 3 of the controller.
+    fn programmed(mesh: &str, kind: &str, node_id: u16, event: u64) -> Emulator<Image> {
+        let mesh = shipped(mesh).unwrap();
+        let mut emulator = Emulator::new(&mesh, Image::of(&mesh));
+        let places = Places::of(&mesh);
+        let (number, node) =
+            mesh.nodes.iter().enumerate().find(|(_, node)| node.kind == kind && node.node_id == node_id).unwrap();
+        let port = u64::from(node.port);
+        let (monitor, port) = if mesh.multi_dtm { (port / 2, port % 2) } else { (0, port) };
+        let dtm = places.crosspoints[node.crosspoint as usize] + pmu_at(&mesh, XP) + DTM_STRIDE * monitor;
+        let input = 0x10 + 1 + (port << 4) + (u64::from(node.device) << 2);
+        let memory = emulator.memory();
+        memory.write(dtm + DTM_CONFIG, 1 | 1 << 5 | 3 << 20 | input << 40);
+        memory.write(places.nodes[number] + pmu_at(&mesh, node.type_code), event << 8);
+        let dtcs: Vec<u64> = emulator.controllers.clone();
+        for dtc in 0..dtcs.len() {
+            let pmu = emulator.dtc_pmu(dtc);
+            emulator.memory().write(pmu + 16, 0x8000_0000 << 32);
+        }
+        let pmu = emulator.dtc_pmu(0);
+        emulator.memory().write(dtcs[0] + DTC_CONTROL, 1);
+        emulator.memory().write(pmu + DTC_PMCR, 0x41);
+        emulator
+    }
+
+    /// What the driver computes: change of 16 bits and 65536 times the change of the controller's counter.
+    fn counted(emulator: &Emulator<Image>, dtm: u64, dtc: usize) -> u64 {
+        let low = emulator.read(dtm + DTM_COUNTERS) >> 16 & 0xFFFF;
+        let high = emulator.read(emulator.dtc_pmu(dtc) + 16) >> 32;
+        low + ((high - 0x8000_0000) << 16)
+    }
+
+    #[test]
+    fn what_happens_is_counted_to_the_last_one_across_wraps() {
+        let mut emulator = programmed("n1sdp", "HN-F", 0x24, 0xd);
+        let mesh = emulator.mesh.clone();
+        let dtm = Places::of(&mesh).crosspoints[1] + 0x2000;
+        let mut sum = 0;
+        for count in [1, 65_534, 1, 1, 3_000_000_000, 65_536, 12_345] {
+            assert!(emulator.happen(Happening { type_code: 0x5, node_id: 0x24, event_id: 0xd, count }).is_empty());
+            sum += count;
+        }
+        assert_eq!(counted(&emulator, dtm, 0), sum);
+        for other in [(0x5, 0x28, 0xd), (0x5, 0x24, 0xc), (0xa, 0x24, 0xd)] {
+            emulator.happen(Happening { type_code: other.0, node_id: other.1, event_id: other.2, count: 99 });
+        }
+        assert_eq!(counted(&emulator, dtm, 0), sum, "other nodes and other events are not counted");
+    }
+
+    #[test]
+    fn a_second_monitor_and_a_second_domain_are_found() {
+        // Port 2 of a crosspoint with four ports: the second monitor.
+        let mut emulator = programmed("cmn700", "RN-I", 0x2c, 4);
+        let mesh = emulator.mesh.clone();
+        let number = mesh.nodes.iter().find(|node| node.kind == "RN-I").unwrap().crosspoint as usize;
+        let dtm = Places::of(&mesh).crosspoints[number] + 0x2000 + DTM_STRIDE;
+        emulator.happen(Happening { type_code: RNI, node_id: 0x2c, event_id: 4, count: 70_000 });
+        assert_eq!(counted(&emulator, dtm, 0), 70_000);
+        let right = mesh.nodes.iter().find(|node| node.kind == "HN-F" && mesh.crosspoint_of(node).unwrap().dtc == Some(1)).unwrap();
+        let mut emulator = programmed("cmn700", "HN-F", right.node_id, 1);
+        emulator.happen(Happening { type_code: 0x5, node_id: right.node_id, event_id: 1, count: 200_000 });
+        let dtm = Places::of(&mesh).crosspoints[right.crosspoint as usize] + 0x2000 + DTM_STRIDE * u64::from(right.port / 2);
+        assert_eq!(counted(&emulator, dtm, 1), 200_000);
+    }
+
+    #[test]
+    fn a_wrap_of_the_controller_asks_for_an_interrupt_until_it_is_cleared() {
+        let mut emulator = programmed("n1sdp", "HN-F", 0x24, 0xd);
+        let event = Happening { type_code: 0x5, node_id: 0x24, event_id: 0xd, count: 1 << 47 };
+        assert_eq!(emulator.happen(event), [Wrap { dtc: 0 }]);
+        let status = emulator.dtc_pmu(0) + DTC_OVERFLOW;
+        assert_eq!(emulator.read(status), 1 << 3);
+        emulator.memory().write(status + 8, 1 << 3);
+        assert!(emulator.cycles(1).is_empty());
+        assert_eq!((emulator.read(status), emulator.read(status + 8)), (0, 0));
+    }
+
+    #[test]
+    fn nothing_counts_while_the_driver_has_stopped_it() {
+        let mut emulator = programmed("n1sdp", "HN-F", 0x24, 0xd);
+        let control = emulator.dtc_pmu(0) + DTC_PMCR;
+        emulator.memory().write(control, 0x40);
+        emulator.happen(Happening { type_code: 0x5, node_id: 0x24, event_id: 0xd, count: 5 });
+        let dtm = emulator.places.crosspoints[1] + 0x2000;
+        assert_eq!(emulator.memory().read(dtm + DTM_COUNTERS), None);
+    }
+}

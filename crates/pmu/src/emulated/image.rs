@@ -1,0 +1,167 @@
+//! The configuration space of a mesh as the driver finds it after reset.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use daqmeter_record::Mesh;
+
+use crate::mesh::nodes::{self, CFG, Part, XP};
+use crate::mesh::registers::{
+    CHILD_INFO, CHILD_POINTERS, EXTERNAL, INFO_GLOBAL, MULTIPLE_DTM, NODE_INFO, PERIPH_ID_01, PERIPH_ID_23, Registers,
+    connect_info,
+};
+
+/// Registers that can be written.
+pub trait Memory: Registers {
+    /// Writes a 64-bit register.
+    fn write(&mut self, offset: u64, value: u64);
+}
+
+/// Where the nodes of a mesh are, as offsets from the periphery's base.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// The root.
+    pub root: u64,
+    /// Each crosspoint, in the mesh's order.
+    pub crosspoints: Vec<u64>,
+    /// Each node, in the mesh's order.
+    pub nodes: Vec<u64>,
+}
+
+/// Root of CMN-600, as on the N1SDP (Linux Documentation/devicetree/bindings/perf/arm,cmn.yaml, `arm,root-node`).
+const ROOT_600: u64 = 0xD0_0000;
+
+/// A configuration space in memory; what is not written reads as zero in hardware, and is absent here.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    values: BTreeMap<u64, u64>,
+    places: Places,
+    base: u64,
+}
+
+/// The part that a mesh is of; CMN-600 where it does not say.
+pub(super) fn part_of(mesh: &Mesh) -> &'static Part {
+    nodes::part_of_name(&mesh.part).unwrap_or(&nodes::PARTS[0])
+}
+
+/// Where the PMU registers of a node begin: those of crosspoints moved in S3 r1.
+pub(super) fn pmu_at(mesh: &Mesh, type_code: u16) -> u64 {
+    let part = part_of(mesh);
+    if part.name == "CMN-S3" && type_code == XP && mesh.revision.as_str() >= "r1" { 0xA000 } else { part.pmu_at }
+}
+
+impl Places {
+    /// The places that [`Image::of`] gives to a mesh.
+    pub fn of(mesh: &Mesh) -> Places {
+        let part = part_of(mesh);
+        let root = if part.name == "CMN-600" { ROOT_600 } else { 0 };
+        let mut next = root;
+        let mut place = || {
+            next += part.node_bytes;
+            next
+        };
+        let crosspoints = mesh.crosspoints.iter().map(|_| place()).collect();
+        let nodes = mesh.nodes.iter().map(|_| place()).collect();
+        Places { root, crosspoints, nodes }
+    }
+}
+
+impl Image {
+    /// The space of a mesh.
+    pub fn of(mesh: &Mesh) -> Image {
+        let part = part_of(mesh);
+        let places = Places::of(mesh);
+        let mut image = Image { base: mesh.base.unwrap_or(0), places: places.clone(), ..Image::default() };
+        let info = |code: u16, node: u16, logical: u16| {
+            u64::from(code) | u64::from(node) << 16 | u64::from(logical) << 32
+        };
+        let dtc = mesh.nodes.iter().find(|node| node.kind == "DTC").map_or(0, |node| node.node_id);
+        let revision = part.revisions.iter().position(|revision| *revision == mesh.revision).unwrap_or(0) as u64;
+        image.write(places.root + NODE_INFO, info(CFG, dtc, 0));
+        image.write(places.root + PERIPH_ID_01, u64::from(part.code & 0xFF) | u64::from(part.code >> 8) << 32);
+        image.write(places.root + PERIPH_ID_23, revision << 4);
+        // One virtual channel of each kind.
+        image.write(places.root + INFO_GLOBAL, if mesh.multi_dtm { MULTIPLE_DTM } else { 0 } | 1 << 52 | 1 << 50);
+        image.write(places.root + INFO_GLOBAL + 8, 1 << 2 | 1);
+        image.children(places.root, &places.crosspoints);
+        // External nodes lie behind everything else and are not looked at.
+        let beyond = places.nodes.last().or(places.crosspoints.last()).copied().unwrap_or(0) + part.node_bytes;
+        for (at, (xp, place)) in mesh.crosspoints.iter().zip(&places.crosspoints).enumerate() {
+            image.write(place + NODE_INFO, info(XP, xp.node_id, xp.logical_id));
+            for (port, name) in xp.ports.iter().enumerate() {
+                let code = nodes::device_of_name(name).map_or(0, |(code, _)| code);
+                if let Some(offset) = connect_info(part, port) {
+                    image.write(place + offset, u64::from(code));
+                }
+            }
+            if let Some(offset) = part.domain_at {
+                image.write(place + offset, u64::from(xp.dtc.unwrap_or(0)));
+            }
+            let here = mesh.nodes.iter().zip(&places.nodes).filter(|(node, _)| node.crosspoint as usize == at);
+            let mut children: Vec<u64> = here.map(|(_, place)| *place).collect();
+            // Each requester has its address map in a node of its own.
+            children.extend(xp.ports.iter().filter(|name| name.starts_with("RN-F")).map(|_| EXTERNAL | beyond));
+            image.children(*place, &children);
+        }
+        for (node, place) in mesh.nodes.iter().zip(&places.nodes) {
+            image.write(place + NODE_INFO, info(node.type_code, node.node_id, node.logical_id));
+            image.write(place + CHILD_INFO, 0);
+        }
+        image
+    }
+
+    fn children(&mut self, of: u64, children: &[u64]) {
+        self.write(of + CHILD_INFO, children.len() as u64 | CHILD_POINTERS << 16);
+        for (at, child) in children.iter().enumerate() {
+            self.write(of + CHILD_POINTERS + 8 * at as u64, *child);
+        }
+    }
+
+    /// Offset of the root.
+    pub fn root(&self) -> u64 {
+        self.places.root
+    }
+
+    /// Offsets of all registers that are not zero after reset.
+    pub fn places(&self) -> impl Iterator<Item = u64> {
+        self.values.keys().copied()
+    }
+
+    /// The dump that cmn-tools would make of it.
+    pub fn dump(&self) -> String {
+        let mut out = String::new();
+        for (offset, value) in &self.values {
+            out.push_str(&format!("R {:#x} {value:#x}\n", self.base + offset));
+        }
+        out
+    }
+
+    /// Writes it into a file that a machine maps; everything else in the file is zero.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn write_to(&self, file: &File, bytes: u64, at: u64) -> io::Result<()> {
+        // Truncated and grown, the file is all holes.
+        if file.metadata()?.len() < at + bytes {
+            file.set_len(at + bytes)?;
+        }
+        for (offset, value) in &self.values {
+            file.write_all_at(&value.to_le_bytes(), at + offset)?;
+        }
+        Ok(())
+    }
+}
+
+impl Registers for Image {
+    fn read(&self, offset: u64) -> Option<u64> {
+        self.values.get(&offset).copied()
+    }
+}
+
+impl Memory for Image {
+    fn write(&mut self, offset: u64, value: u64) {
+        self.values.insert(offset, value);
+    }
+}

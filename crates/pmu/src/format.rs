@@ -1,0 +1,154 @@
+//! Formats of a PMU's configuration: which bits of which word hold a field. Parsed from sysfs, never assumed: the bits of
+//! arm-cmn's `wp_grp` moved between Linux 6.1 and 6.12.
+//!
+//! Grammar: Documentation/ABI/testing/sysfs-bus-event_source-devices-format, `config1:0-7,32-35`.
+
+/// Bits of one configuration word, lowest bits of the value first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Format {
+    /// Name of the field.
+    pub name: String,
+    /// 0 for `config`, 1 for `config1`, 2 for `config2`.
+    pub word: usize,
+    /// Ranges of bits, first and last included.
+    pub ranges: Vec<(u32, u32)>,
+}
+
+/// Why a format or a value is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// The text is not a format.
+    #[error("format `{name}` is `{text}`; config:FIRST-LAST is wanted")]
+    Text {
+        /// Field.
+        name: String,
+        /// Its text.
+        text: String,
+    },
+    /// The value has more bits than the field.
+    #[error("{name}={value:#x} does not fit: the field has {bits} bits, at most {most:#x}")]
+    TooLarge {
+        /// Field.
+        name: String,
+        /// Value.
+        value: u64,
+        /// Bits of the field.
+        bits: u32,
+        /// Largest value.
+        most: u64,
+    },
+}
+
+impl Format {
+    /// Parses the text of a format file.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn parse(name: &str, text: &str) -> Result<Format, FormatError> {
+        let wrong = || FormatError::Text { name: name.to_owned(), text: text.trim().to_owned() };
+        let (word, bits) = text.trim().split_once(':').ok_or_else(wrong)?;
+        let word = match word {
+            "config" => 0,
+            "config1" => 1,
+            "config2" => 2,
+            _ => return Err(wrong()),
+        };
+        let range = |part: &str| -> Option<(u32, u32)> {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+            (first <= last && last < 64).then_some((first, last))
+        };
+        let ranges: Option<Vec<_>> = bits.split(',').map(range).collect();
+        let format = Format { name: name.to_owned(), word, ranges: ranges.ok_or_else(wrong)? };
+        if format.bits() > 64 { Err(wrong()) } else { Ok(format) }
+    }
+
+    /// Number of bits.
+    pub fn bits(&self) -> u32 {
+        self.ranges.iter().map(|(first, last)| last - first + 1).sum()
+    }
+
+    /// Puts a value into the words.
+    ///
+    /// # Errors
+    /// When it has more bits than the field.
+    pub fn place(&self, value: u64, words: &mut [u64; 3]) -> Result<(), FormatError> {
+        let bits = self.bits();
+        let most = u64::MAX.checked_shr(64 - bits).unwrap_or(0);
+        if value > most {
+            return Err(FormatError::TooLarge { name: self.name.clone(), value, bits, most });
+        }
+        let mut rest = value;
+        for (first, last) in &self.ranges {
+            let width = last - first + 1;
+            let mask = u64::MAX >> (64 - width);
+            words[self.word] = words[self.word] & !(mask << first) | (rest & mask) << first;
+            rest = rest.checked_shr(width).unwrap_or(0);
+        }
+        Ok(())
+    }
+
+    /// The value that the words hold.
+    pub fn value(&self, words: &[u64; 3]) -> u64 {
+        let (mut value, mut at) = (0, 0);
+        for (first, last) in &self.ranges {
+            let width = last - first + 1;
+            value |= (words[self.word] >> first & (u64::MAX >> (64 - width))) << at;
+            at += width;
+        }
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_fields_of_the_drivers() {
+        let mut words = [0; 3];
+        for (name, text, value) in [("type", "config:0-15", 5), ("eventid", "config:16-26", 0xd), ("bynodeid", "config:31", 1)]
+        {
+            Format::parse(name, text).unwrap().place(value, &mut words).unwrap();
+        }
+        Format::parse("nodeid", "config:32-47\n").unwrap().place(0x24, &mut words).unwrap();
+        Format::parse("wp_val", "config1:0-63").unwrap().place(u64::MAX, &mut words).unwrap();
+        assert_eq!(words, [0x24_800d_0005, u64::MAX, 0]);
+    }
+
+    #[test]
+    fn a_value_that_does_not_fit_is_refused_with_the_limit() {
+        let field = Format::parse("nodeid", "config:32-47").unwrap();
+        let error = field.place(0x1_0000, &mut [0; 3]).unwrap_err().to_string();
+        assert_eq!(error, "nodeid=0x10000 does not fit: the field has 16 bits, at most 0xffff");
+    }
+
+    #[test]
+    fn what_is_no_format_is_refused() {
+        for text in ["", "config", "config9:0-3", "config:9-3", "config:0-64", "config:a", "config:0-63,0-63"] {
+            assert!(Format::parse("x", text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn values_come_back_from_scattered_bits(value in any::<u64>(), before in any::<u64>(), parts in 1_usize..5) {
+            // Ranges of five bits each, three bits apart, highest first.
+            let ranges: Vec<_> = (0..u32::try_from(parts).unwrap()).rev().map(|at| format!("{}-{}", at * 8, at * 8 + 4)).collect();
+            let format = Format::parse("x", &format!("config2:{}", ranges.join(","))).unwrap();
+            let value = value & (u64::MAX >> (64 - format.bits()));
+            let mut words = [0, 0, before];
+            format.place(value, &mut words).unwrap();
+            prop_assert_eq!(format.value(&words), value);
+            // Bits between the ranges stay.
+            let between: u64 = 0xE0E0_E0E0_E0E0_E0E0;
+            prop_assert_eq!(words[2] & between, before & between);
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in ".{0,24}") {
+            let _ = Format::parse("x", &text);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The driver's map of the mesh, `/sys/kernel/debug/arm-cmn/map`: dimensions, ports and logical numbers, but neither NodeIDs nor
+//! node types. Those follow from the place: the NodeID of a device is its crosspoint's with port and device below.
+//!
+//! The grid (Linux drivers/perf/arm-cmn.c, `arm_cmn_map_show`): a line `Y`, a line of domains, then for each port a line of
+//! device types and two of logical numbers, cells of eight characters between bars, the highest row first.
+
+use daqmeter_record::Mesh;
+use daqmeter_record::mesh::{Crosspoint, Node};
+
+use super::MeshError;
+use super::nodes;
+use super::topology::{MAX_DIMENSION, MAX_PORTS, coordinate_bits, port_and_device_bits};
+
+struct RowLines<'a> {
+    y: u32,
+    domains: Vec<&'a str>,
+    /// For each port: device types.
+    types: Vec<Vec<&'a str>>,
+    /// For each port: logical numbers of device 0 and 1.
+    numbers: Vec<[Vec<&'a str>; 2]>,
+}
+
+/// Parses a map; `name` is the PMU's.
+///
+/// # Errors
+/// When it is no such grid.
+pub fn parse(text: &str, name: &str) -> Result<Mesh, MeshError> {
+    let wrong = |line: usize, problem: &str| MeshError::File {
+        file: format!("map of {name}"),
+        problem: format!("line {}: {problem}", line + 1),
+    };
+    let mut rows: Vec<RowLines<'_>> = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        // The cell of a port without a known width begins after the first bar.
+        let Some((head, cells)) = line.split_once('|') else { continue };
+        let cells: Vec<&str> = cells.split('|').map(str::trim).filter(|_| true).collect();
+        let cells = cells[..cells.len().saturating_sub(1)].to_vec();
+        if cells.first().is_some_and(|cell| cell.starts_with("XP")) {
+            let y = head.trim().parse().map_err(|_| wrong(at, "a row without its number"))?;
+            rows.push(RowLines { y, domains: Vec::new(), types: Vec::new(), numbers: Vec::new() });
+            continue;
+        }
+        let row = rows.last_mut().ok_or_else(|| wrong(at, "cells before the first row"))?;
+        let place = head.trim();
+        if cells.first().is_some_and(|cell| cell.starts_with("DTC")) {
+            row.domains = cells;
+        } else if cells.first().is_some_and(|cell| cell.starts_with("..")) || cells.is_empty() {
+            // The line between the crosspoint and its ports.
+        } else if head.starts_with("    ") && (place == "0" || place == "1") {
+            let numbers = row.numbers.last_mut().ok_or_else(|| wrong(at, "numbers before a port"))?;
+            numbers[usize::from(place == "1")] = cells;
+        } else {
+            row.types.push(cells);
+            row.numbers.push([Vec::new(), Vec::new()]);
+        }
+        if row.types.len() > MAX_PORTS {
+            return Err(wrong(at, "more ports than a crosspoint has"));
+        }
+    }
+    build(rows, name).map_err(|problem| wrong(0, &problem))
+}
+
+fn build(mut rows: Vec<RowLines<'_>>, name: &str) -> Result<Mesh, String> {
+    rows.sort_by_key(|row| row.y);
+    let height = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+    let width = rows.first().map_or(0, |row| row.domains.len());
+    let width = u32::try_from(width).unwrap_or(u32::MAX);
+    if !(1..=MAX_DIMENSION).contains(&width) || !(1..=MAX_DIMENSION).contains(&height) {
+        return Err(format!("a mesh of {width} x {height}"));
+    }
+    if rows.iter().enumerate().any(|(at, row)| row.y as usize != at || row.domains.len() != width as usize) {
+        return Err("rows are missing or of different lengths".to_owned());
+    }
+    let bits = coordinate_bits(width, height);
+    let mut mesh = Mesh { name: name.to_owned(), width, height, ..Mesh::default() };
+    for row in &rows {
+        for x in 0..width {
+            let cell = |cells: &[&str]| cells.get(x as usize).copied().unwrap_or("").to_owned();
+            let number = u32::try_from(mesh.crosspoints.len()).unwrap_or(u32::MAX);
+            let node_id = u16::try_from((x << bits | row.y) << 3).map_err(|_| "a NodeID of more than 16 bits")?;
+            let mut ports: Vec<String> = row.types.iter().map(|cells| cell(cells)).collect();
+            while ports.last().is_some_and(String::is_empty) {
+                ports.pop();
+            }
+            let (_, device_bits) = port_and_device_bits((width * height) as usize, ports.len());
+            for (port, device_name) in ports.iter().enumerate() {
+                let Some((_, kinds)) = nodes::device_of_name(device_name) else { continue };
+                for device in 0..2_u16 {
+                    let logical = cell(&row.numbers[port][usize::from(device)]);
+                    let Some(logical_id) = logical.strip_prefix('#').and_then(|text| text.trim().parse().ok()) else { continue };
+                    let place = u16::try_from(port).unwrap_or(0) << device_bits | device;
+                    mesh.nodes.extend(kinds.iter().map(|code| Node {
+                        kind: nodes::of_code(*code).map_or(String::new(), |node| node.name.to_owned()),
+                        type_code: *code,
+                        node_id: node_id | place,
+                        logical_id,
+                        crosspoint: number,
+                        port: u8::try_from(port).unwrap_or(u8::MAX),
+                        device: u8::try_from(device).unwrap_or(u8::MAX),
+                        label: String::new(),                    }));
+                }
+            }
+            let dtc = cell(&row.domains).trim_start_matches("DTC").trim().parse().ok();
+            let logical_id = u16::try_from(number).unwrap_or(u16::MAX);
+            mesh.crosspoints.push(Crosspoint { x, y: row.y, node_id, logical_id, dtc, ports });
+        }
+    }
+    if mesh.dtcs() == 1 {
+        mesh.crosspoints.iter_mut().for_each(|xp| xp.dtc = Some(0));
+    }
+    Ok(mesh)
+}

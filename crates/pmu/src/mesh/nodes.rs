@@ -1,0 +1,228 @@
+//! Node types, device types, parts: what the numbers in the registers mean.
+//!
+//! Sources: CMN-600, CMN-650, CMN-700 and CMN S3 TRMs (por_*_node_info, por_mxp_device_port_connect_info,
+//! por_cfgm_periph_id_*); Linux drivers/perf/arm-cmn.c.
+
+/// A type of node: number in `node_info`, name, prefix of its events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeType {
+    /// `node_info[15:0]`.
+    pub code: u16,
+    /// Name as the TRMs have it.
+    pub name: &'static str,
+    /// What arm-cmn's event names begin with; empty for nodes without events.
+    pub events: &'static str,
+}
+
+const fn node(code: u16, name: &'static str, events: &'static str) -> NodeType {
+    NodeType { code, name, events }
+}
+
+/// All types that are known.
+pub const TYPES: &[NodeType] = &[
+    node(0x1, "DVM", "dn"),
+    node(0x2, "CFG", ""),
+    node(0x3, "DTC", "dtc_cycles"),
+    node(0x4, "HN-I", "hni"),
+    node(0x5, "HN-F", "hnf"),
+    node(0x6, "XP", "mxp"),
+    node(0x7, "SBSX", "sbsx"),
+    node(0x8, "MPAM-S", ""),
+    node(0x9, "MPAM-NS", ""),
+    node(0xa, "RN-I", "rnid"),
+    node(0xd, "RN-D", "rnid"),
+    node(0xf, "RN-SAM", ""),
+    node(0x10, "MTSX", "mtsx"),
+    node(0x11, "HN-P", "hnp"),
+    node(0x100, "CXRA", "cxra"),
+    node(0x101, "CXHA", "cxha"),
+    node(0x102, "CXLA", ""),
+    node(0x103, "CCRA", "ccra"),
+    node(0x104, "CCHA", "ccha"),
+    node(0x105, "CCLA", "ccla"),
+    node(0x106, "CCLA-RNI", "ccla"),
+    node(0x200, "HN-S", "hns"),
+    node(0x201, "HN-S-MPAM-S", ""),
+    node(0x202, "HN-S-MPAM-NS", ""),
+    node(0x1000, "APB", ""),
+];
+
+/// Not a node: the comparators of a crosspoint's monitor.
+pub const WATCHPOINT: u16 = 0x7770;
+/// The crosspoints themselves.
+pub const XP: u16 = 0x6;
+/// The debug/trace controllers.
+pub const DTC: u16 = 0x3;
+/// The root.
+pub const CFG: u16 = 0x2;
+/// RN-I, to which the driver counts RN-D too.
+pub const RNI: u16 = 0xa;
+/// RN-D.
+pub const RND: u16 = 0xd;
+
+/// The type of that number.
+pub fn of_code(code: u16) -> Option<&'static NodeType> {
+    TYPES.iter().find(|node| node.code == code)
+}
+
+/// The type of that name, in any case; `RND3` and `RN-D` are the same kind.
+pub fn of_name(name: &str) -> Option<&'static NodeType> {
+    TYPES.iter().find(|node| node.name.eq_ignore_ascii_case(name))
+}
+
+/// What is connected to a port: number in the port's connect information, name, and the types of the nodes that it brings.
+pub const DEVICES: &[(u8, &str, &[u16])] = &[
+    (0x01, "RN-I", &[0xa]),
+    (0x02, "RN-D", &[0xd]),
+    (0x04, "RN-F_B", &[]),
+    (0x05, "RN-F_B_E", &[]),
+    (0x06, "RN-F_A", &[]),
+    (0x07, "RN-F_A_E", &[]),
+    (0x08, "HN-T", &[0x3, 0x4]),
+    (0x09, "HN-I", &[0x4]),
+    (0x0a, "HN-D", &[0x3, 0x1, 0x4]),
+    (0x0b, "HN-P", &[0x11]),
+    (0x0c, "SN-F", &[]),
+    (0x0d, "SBSX", &[0x7]),
+    (0x0e, "HN-F", &[0x5]),
+    (0x0f, "SN-F_E", &[]),
+    (0x10, "SN-F_D", &[]),
+    (0x11, "CXHA", &[0x101]),
+    (0x12, "CXRA", &[0x100]),
+    (0x13, "CXRH", &[0x100, 0x101]),
+    (0x14, "RN-F_D", &[]),
+    (0x15, "RN-F_D_E", &[]),
+    (0x16, "RN-F_C", &[]),
+    (0x17, "RN-F_C_E", &[]),
+    (0x18, "RN-F_E", &[]),
+    (0x19, "RN-F_E_E", &[]),
+    (0x1a, "HN-S", &[0x200]),
+    (0x1c, "MTSX", &[0x10]),
+    (0x1d, "HN-V", &[0x3, 0x1, 0x4]),
+    (0x1e, "CCG", &[0x103, 0x104, 0x105]),
+    (0x20, "RN-F_F", &[]),
+    (0x22, "SN-F_F", &[]),
+];
+
+/// The device of that name; `RN-F` alone is any of the kind.
+pub fn device_of_name(name: &str) -> Option<(u8, &'static [u16])> {
+    let wanted = if name == "RN-F" { "RN-F_A" } else { name };
+    DEVICES.iter().find(|(_, known, _)| *known == wanted).map(|(code, _, nodes)| (*code, *nodes))
+}
+
+/// Name of a device type, `?NN` for one that is not known.
+pub fn device_name(code: u8) -> String {
+    let known = DEVICES.iter().find(|(known, ..)| *known == code);
+    known.map_or_else(|| format!("?{code:02x}"), |(_, name, _)| (*name).to_owned())
+}
+
+/// A part of the family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Number in the peripheral identification.
+    pub code: u16,
+    /// Name.
+    pub name: &'static str,
+    /// Revisions by number.
+    pub revisions: &'static [&'static str],
+    /// Bytes of a node's registers.
+    pub node_bytes: u64,
+    /// Bits of an address in a child pointer.
+    pub pointer_bits: u32,
+    /// Where a crosspoint tells its DTC domain; none on CMN-600.
+    pub domain_at: Option<u64>,
+    /// Where a node's PMU registers begin.
+    pub pmu_at: u64,
+}
+
+/// The parts that the driver knows.
+pub const PARTS: &[Part] = &[
+    Part {
+        code: 0x434,
+        name: "CMN-600",
+        revisions: &["r1p0", "r1p1", "r1p2", "r1p3", "r2p0", "r3p0", "r3p1"],
+        node_bytes: 0x4000,
+        pointer_bits: 28,
+        domain_at: None,
+        pmu_at: 0x2000,
+    },
+    Part {
+        code: 0x436,
+        name: "CMN-650",
+        revisions: &["r0p0", "r1p0", "r1p1", "r2p0", "r1p2"],
+        node_bytes: 0x1_0000,
+        pointer_bits: 30,
+        domain_at: Some(0x910),
+        pmu_at: 0x2000,
+    },
+    Part {
+        code: 0x43c,
+        name: "CMN-700",
+        revisions: &["r0p0", "r1p0", "r2p0", "r3p0"],
+        node_bytes: 0x1_0000,
+        pointer_bits: 30,
+        domain_at: Some(0x960),
+        pmu_at: 0x2000,
+    },
+    Part {
+        code: 0x43e,
+        name: "CMN-S3",
+        revisions: &["r0p0", "r0p1", "r1p0"],
+        node_bytes: 0x1_0000,
+        pointer_bits: 30,
+        domain_at: Some(0x960),
+        pmu_at: 0xd900,
+    },
+    Part {
+        code: 0x43a,
+        name: "CI-700",
+        revisions: &["r0p0", "r1p0", "r2p0"],
+        node_bytes: 0x1_0000,
+        pointer_bits: 30,
+        domain_at: Some(0x910),
+        pmu_at: 0x2000,
+    },
+];
+
+/// The part of that number; CMN-600AE is taken as CMN-600, as the driver does.
+pub fn part_of_code(code: u16) -> Option<&'static Part> {
+    let code = if code == 0x438 { 0x434 } else { code };
+    PARTS.iter().find(|part| part.code == code)
+}
+
+/// The part of that name.
+pub fn part_of_name(name: &str) -> Option<&'static Part> {
+    PARTS.iter().find(|part| part.name.eq_ignore_ascii_case(name))
+}
+
+/// Part and revision from the driver's `identifier`: `43402` is part 0x434, revision 2.
+pub fn of_identifier(text: &str) -> Option<(String, String)> {
+    let part = part_of_code(u16::from_str_radix(text.get(..3)?, 16).ok()?)?;
+    let revision = usize::from_str_radix(text.get(3..)?, 16).ok()?;
+    Some((part.name.to_owned(), part.revisions.get(revision).copied().unwrap_or("").to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_name_part_and_revision() {
+        assert_eq!(of_identifier("43402"), Some(("CMN-600".into(), "r1p2".into())));
+        assert_eq!(of_identifier("43c03"), Some(("CMN-700".into(), "r3p0".into())));
+        for wrong in ["", "4", "zzz00", "99900", "43"] {
+            assert_eq!(of_identifier(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn types_and_devices_are_unique() {
+        for (at, node) in TYPES.iter().enumerate() {
+            assert!(TYPES[at + 1..].iter().all(|other| other.code != node.code && other.name != node.name));
+        }
+        for (at, (code, name, nodes)) in DEVICES.iter().enumerate() {
+            assert!(DEVICES[at + 1..].iter().all(|(other, label, _)| other != code && label != name));
+            assert!(nodes.iter().all(|node| of_code(*node).is_some()));
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! Discovery from registers: the tree of node information that every part of the family has, read from a dump or from an
+//! emulated configuration space. Nothing in it is believed before it is checked: a corrupt dump ends in an error, never in a loop.
+//!
+//! Sources: CMN-600 TRM 2.5 "Discovery" (node_info, child_info, child pointers); cmn-tools for the format of dumps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use daqmeter_record::Mesh;
+use daqmeter_record::mesh::{Crosspoint, Node};
+
+use super::MeshError;
+use super::nodes::{self, Part};
+use super::topology::{MAX_DIMENSION, MAX_PORTS, port_and_device_bits};
+
+/// Offset of a node's type, NodeID and logical number.
+pub const NODE_INFO: u64 = 0x0;
+/// Offset of the number of children and of their pointers.
+pub const CHILD_INFO: u64 = 0x80;
+/// Where the pointers are in every part so far.
+pub const CHILD_POINTERS: u64 = 0x100;
+/// Root: part number.
+pub const PERIPH_ID_01: u64 = 0x8;
+/// Root: revision.
+pub const PERIPH_ID_23: u64 = 0x10;
+/// Root: what the mesh is configured with.
+pub const INFO_GLOBAL: u64 = 0x900;
+/// `INFO_GLOBAL`: crosspoints have several monitors.
+pub const MULTIPLE_DTM: u64 = 1 << 63;
+/// A pointer to a node that is not part of the mesh: RN-SAM, CXLA.
+pub const EXTERNAL: u64 = 1 << 31;
+/// S3 r2 and later: a pointer to an isolated device.
+const ISOLATED: u64 = 1 << 30;
+/// Offset of the connect information of a port of a crosspoint.
+pub fn connect_info(part: &Part, port: usize) -> Option<u64> {
+    let at = 0x8 + 8 * port as u64;
+    match (part.name, port) {
+        ("CMN-600" | "CMN-650", 2..) => None,
+        // CI-700 has the mesh ports' registers in between.
+        ("CI-700", 2..) => Some(at + 0x10),
+        _ => Some(at),
+    }
+}
+
+/// Something that gives 64-bit registers by offset.
+pub trait Registers {
+    /// The register; none when there is nothing at this offset.
+    fn read(&self, offset: u64) -> Option<u64>;
+}
+
+/// Most children of one node: twelve ports' devices with several node types each stay below.
+const MAX_CHILDREN: u64 = 64;
+
+/// Finds the mesh below the root at `root`; all offsets are relative to the periphery's base.
+///
+/// # Errors
+/// Names the register that makes no sense.
+pub fn discover(registers: &dyn Registers, root: u64, name: &str) -> Result<Mesh, MeshError> {
+    let mut walk = Walk { registers, seen: BTreeSet::new() };
+    walk.mesh(root, name)
+}
+
+struct Walk<'a> {
+    registers: &'a dyn Registers,
+    seen: BTreeSet<u64>,
+}
+
+struct Found {
+    offset: u64,
+    type_code: u16,
+    node_id: u16,
+    logical_id: u16,
+}
+
+fn wrong<T>(at: u64, problem: impl Into<String>) -> Result<T, MeshError> {
+    Err(MeshError::Registers { at, problem: problem.into() })
+}
+
+fn bits(value: u64, first: u32, last: u32) -> u64 {
+    value >> first & (u64::MAX >> (63 - (last - first)))
+}
+
+fn narrow(value: u64) -> u16 {
+    u16::try_from(value & 0xFFFF).expect("masked to 16 bits")
+}
+
+impl Walk<'_> {
+    fn read(&self, at: u64) -> Result<u64, MeshError> {
+        match self.registers.read(at) {
+            Some(value) => Ok(value),
+            None => wrong(at, "it is not in the dump, or lies outside of the configuration space"),
+        }
+    }
+
+    fn node(&mut self, offset: u64) -> Result<Found, MeshError> {
+        if !self.seen.insert(offset) {
+            return wrong(offset, "the node is reached twice: the tree has a loop");
+        }
+        let info = self.read(offset + NODE_INFO)?;
+        Ok(Found {
+            offset,
+            type_code: narrow(bits(info, 0, 15)),
+            node_id: narrow(bits(info, 16, 31)),
+            logical_id: narrow(bits(info, 32, 47)),
+        })
+    }
+
+    fn children(&self, of: u64, part: &Part, most: u64) -> Result<Vec<u64>, MeshError> {
+        let info = self.read(of + CHILD_INFO)?;
+        let (count, pointers) = (bits(info, 0, 15), bits(info, 16, 31));
+        if count > most {
+            return wrong(of + CHILD_INFO, format!("{count} children; {most} at most are possible"));
+        }
+        let mut offsets = Vec::new();
+        for at in 0..count {
+            let pointer = self.read(of + pointers + 8 * at)?;
+            let is_external = pointer & EXTERNAL != 0;
+            let is_isolated = part.name == "CMN-S3" && pointer & ISOLATED != 0;
+            // Some meshes announce more children than they have; only on CMN-600 is offset 0 a possible place.
+            if is_external || is_isolated || (pointer == 0 && part.name != "CMN-600") {
+                continue;
+            }
+            offsets.push(pointer & (u64::MAX >> (64 - part.pointer_bits)));
+        }
+        Ok(offsets)
+    }
+
+    fn mesh(&mut self, root: u64, name: &str) -> Result<Mesh, MeshError> {
+        let config = self.node(root)?;
+        if config.type_code != nodes::CFG {
+            return wrong(root, format!("a node of type {:#x}; the root is of type 0x2", config.type_code));
+        }
+        let id = self.read(root + PERIPH_ID_01)?;
+        let code = narrow(bits(id, 0, 7) | bits(id, 32, 35) << 8);
+        let Some(part) = nodes::part_of_code(code) else {
+            return wrong(root + PERIPH_ID_01, format!("part {code:#x}, which is none of the family"));
+        };
+        let revision = bits(self.read(root + PERIPH_ID_23)?, 4, 7);
+        let revision = usize::try_from(revision).ok().and_then(|at| part.revisions.get(at)).copied().unwrap_or("");
+        // Older parts have no such register; a dump may lack it.
+        let global = self.registers.read(root + INFO_GLOBAL).unwrap_or(0);
+        let most = u64::from(MAX_DIMENSION * MAX_DIMENSION);
+        let offsets = self.children(root, part, most)?;
+        let mut mesh = Mesh {
+            name: name.to_owned(),
+            part: part.name.to_owned(),
+            revision: revision.to_owned(),
+            multi_dtm: global & MULTIPLE_DTM != 0,
+            ..Mesh::default()
+        };
+        let mut xps = Vec::new();
+        for offset in &offsets {
+            let xp = self.node(*offset)?;
+            if xp.type_code != nodes::XP {
+                return wrong(*offset, format!("a node of type {:#x} where crosspoints are", xp.type_code));
+            }
+            xps.push(xp);
+        }
+        self.place(&mut mesh, &mut xps, root)?;
+        for (number, xp) in xps.iter().enumerate() {
+            self.ports(&mut mesh, number, xp, part)?;
+        }
+        let DtcDomains { known, one } = domains(&mesh);
+        for xp in &mut mesh.crosspoints {
+            xp.dtc = if one { Some(0) } else { xp.dtc.filter(|_| known) };
+        }
+        Ok(mesh)
+    }
+
+    /// Width and height: the crosspoint with NodeID 8 is (0,1), and its logical number is the width.
+    fn place(&self, mesh: &mut Mesh, xps: &mut [Found], root: u64) -> Result<(), MeshError> {
+        let count = u32::try_from(xps.len()).unwrap_or(u32::MAX);
+        let width = xps.iter().find(|xp| xp.node_id == 8).map_or(count, |xp| u32::from(xp.logical_id));
+        if count == 0 || width == 0 || !count.is_multiple_of(width) {
+            return wrong(root, format!("{count} crosspoints in rows of {width}"));
+        }
+        let height = count / width;
+        if width > MAX_DIMENSION || height > MAX_DIMENSION {
+            return wrong(root, format!("a mesh of {width} x {height}; {MAX_DIMENSION} each are possible"));
+        }
+        xps.sort_by_key(|xp| xp.logical_id);
+        (mesh.width, mesh.height) = (width, height);
+        for (number, xp) in xps.iter().enumerate() {
+            if usize::from(xp.logical_id) != number {
+                return wrong(xp.offset, format!("logical number {} where {number} is expected", xp.logical_id));
+            }
+            let number = u32::try_from(number).unwrap_or(u32::MAX);
+            mesh.crosspoints.push(Crosspoint {
+                x: number % width,
+                y: number / width,
+                node_id: xp.node_id,
+                logical_id: xp.logical_id,
+                dtc: None,
+                ports: Vec::new(),
+            });
+        }
+        Ok(())
+    }
+
+    fn ports(&mut self, mesh: &mut Mesh, number: usize, xp: &Found, part: &Part) -> Result<(), MeshError> {
+        let mut ports: Vec<String> = Vec::new();
+        for port in 0..MAX_PORTS {
+            let Some(at) = connect_info(part, port) else { break };
+            // A dump may hold only the ports that are used.
+            let info = self.registers.read(xp.offset + at).unwrap_or(0);
+            let kind = u8::try_from(info & 0x3F).unwrap_or(0);
+            ports.push(if kind == 0 { String::new() } else { nodes::device_name(kind) });
+        }
+        while ports.last().is_some_and(String::is_empty) {
+            ports.pop();
+        }
+        let (_, device_bits) = port_and_device_bits(mesh.crosspoints.len(), ports.len());
+        if let Some(at) = part.domain_at {
+            let domain = self.registers.read(xp.offset + at).unwrap_or(0) & 0x3;
+            mesh.crosspoints[number].dtc = u8::try_from(domain).ok();
+        }
+        mesh.crosspoints[number].ports = ports;
+        for offset in self.children(xp.offset, part, MAX_CHILDREN)? {
+            let node = self.node(offset)?;
+            let Some(kind) = nodes::of_code(node.type_code) else {
+                return wrong(offset, format!("a node of type {:#x}, which is not known", node.type_code));
+            };
+            // What is below the crosspoint's own bits is port and device; the rest must be the crosspoint's.
+            let below = node.node_id & 0x7;
+            if node.node_id & !0x7 != xp.node_id & !0x7 && mesh.crosspoints.len() > 1 {
+                return wrong(offset, format!("NodeID {:#x} below the crosspoint {:#x}", node.node_id, xp.node_id));
+            }
+            mesh.nodes.push(Node {
+                kind: kind.name.to_owned(),
+                type_code: node.type_code,
+                node_id: node.node_id,
+                logical_id: node.logical_id,
+                crosspoint: u32::try_from(number).unwrap_or(u32::MAX),
+                port: u8::try_from(below >> device_bits).unwrap_or(u8::MAX),
+                device: u8::try_from(below & ((1 << device_bits) - 1)).unwrap_or(u8::MAX),
+                label: String::new(),            });
+        }
+        Ok(())
+    }
+}
+
+struct DtcDomains {
+    known: bool,
+    one: bool,
+}
+
+fn domains(mesh: &Mesh) -> DtcDomains {
+    let known = nodes::part_of_name(&mesh.part).is_some_and(|part| part.domain_at.is_some());
+    DtcDomains { known, one: mesh.dtcs() == 1 }
+}
+
+/// A dump of registers: lines `R 0xADDRESS 0xVALUE` of 64-bit registers, as cmn-tools writes them; `#` begins a comment.
+#[derive(Clone, Debug, Default)]
+pub struct Dump {
+    file: String,
+    values: BTreeMap<u64, u64>,
+    base: u64,
+}
+
+impl Dump {
+    /// Parses a dump.
+    ///
+    /// # Errors
+    /// Names the line.
+    pub fn parse(text: &str, file: &str) -> Result<Dump, MeshError> {
+        let wrong = |line: usize, problem: &str| MeshError::File {
+            file: file.to_owned(),
+            problem: format!("line {}: {problem}", line + 1),
+        };
+        let mut dump = Dump { file: file.to_owned(), ..Dump::default() };
+        for (at, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or("").trim();
+            if line.is_empty() {
+                continue;
+            }
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let number = |text: &str| crate::sysfs::parse_number(text);
+            match words.as_slice() {
+                [kind, address, value] if kind.eq_ignore_ascii_case("R") => match (number(address), number(value)) {
+                    (Some(address), Some(value)) if address % 8 == 0 => {
+                        dump.values.insert(address, value);
+                    }
+                    _ => return Err(wrong(at, "no address (a multiple of 8) and value")),
+                },
+                // What was written or is told beside the registers.
+                [kind, ..] if kind.eq_ignore_ascii_case("W") => {}
+                _ => return Err(wrong(at, "R 0xADDRESS 0xVALUE is expected")),
+            }
+        }
+        Ok(dump)
+    }
+
+    /// Finds the root in it, and from there the mesh.
+    ///
+    /// # Errors
+    /// When there is no root, or the tree makes no sense.
+    pub fn discover(&self) -> Result<Mesh, MeshError> {
+        let is_root = |(address, value): &(&u64, &u64)| {
+            let id = self.values.get(&(**address + PERIPH_ID_01));
+            let part = id.map(|id| narrow(bits(*id, 0, 7) | bits(*id, 32, 35) << 8));
+            **address % 0x4000 == 0 && **value & 0xFFFF == u64::from(nodes::CFG) && part.and_then(nodes::part_of_code).is_some()
+        };
+        let Some((root, _)) = self.values.iter().find(is_root) else {
+            let problem = "no register is the root of a mesh (node type 2 with a known part number)".to_owned();
+            return Err(MeshError::File { file: self.file.clone(), problem });
+        };
+        // The root is at the base, but for CMN-600, whose pointers count from the base of 64 MiB in which it lies.
+        let id = self.values.get(&(root + PERIPH_ID_01)).copied().unwrap_or(0);
+        let is_600 = matches!(narrow(bits(id, 0, 7) | bits(id, 32, 35) << 8), 0x434 | 0x438);
+        let base = if is_600 { root & !0x3FF_FFFF } else { *root };
+        let at_base = Dump { base, ..self.clone() };
+        let mut mesh = discover(&at_base, root - base, &self.file)?;
+        mesh.base = Some(base);
+        Ok(mesh)
+    }
+}
+
+impl Registers for Dump {
+    fn read(&self, offset: u64) -> Option<u64> {
+        self.values.get(&self.base.checked_add(offset)?).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulated::{Image, Memory};
+    use crate::mesh::{from_text, topology};
+    use proptest::prelude::*;
+
+    #[test]
+    fn discovery_finds_what_the_image_was_made_of() {
+        for (name, _) in topology::SHIPPED {
+            let mesh = topology::shipped(name).unwrap();
+            let image = Image::of(&mesh);
+            let found = discover(&image, image.root(), name).unwrap();
+            let without_base = Mesh { base: None, ..unlabelled(mesh) };
+            assert_eq!(found, without_base, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_dump_gives_the_same_mesh_with_its_address() {
+        for (name, _) in topology::SHIPPED {
+            let mesh = topology::shipped(name).unwrap();
+            let found = from_text(&Image::of(&mesh).dump(), name).unwrap();
+            assert_eq!(found, unlabelled(mesh), "{name}");
+        }
+    }
+
+    /// What registers tell: everything but what a node is for.
+    fn unlabelled(mut mesh: Mesh) -> Mesh {
+        mesh.nodes.iter_mut().for_each(|node| node.label.clear());
+        mesh
+    }
+
+    fn corrupt(change: impl Fn(&mut Image)) -> String {
+        let mut image = Image::of(&topology::shipped("cmn700").unwrap());
+        change(&mut image);
+        discover(&image, image.root(), "x").unwrap_err().to_string()
+    }
+
+    #[test]
+    fn loops_absurd_counts_and_pointers_outside_are_errors() {
+        let root = Image::of(&topology::shipped("cmn700").unwrap()).root();
+        let first = |image: &Image| image.read(root + CHILD_POINTERS).unwrap();
+        assert!(corrupt(|image| image.write(root + CHILD_INFO, 0xFFFF | CHILD_POINTERS << 16)).contains("65535 children"));
+        assert!(corrupt(|image| image.write(root + CHILD_POINTERS, first(image) + (1 << 29))).contains("outside"));
+        let again = |image: &mut Image| {
+            let first = first(image);
+            image.write(root + CHILD_POINTERS + 8, first);
+        };
+        assert!(corrupt(again).contains("reached twice"));
+        // A crosspoint whose child is itself.
+        let loops = |image: &mut Image| {
+            let xp = first(image);
+            image.write(xp + CHILD_INFO, 1 | CHILD_POINTERS << 16);
+            image.write(xp + CHILD_POINTERS, xp);
+        };
+        assert!(corrupt(loops).contains("reached twice"));
+        assert!(corrupt(|image| image.write(root, 0)).contains("type 0x0; the root"));
+        assert!(corrupt(|image| image.write(root + PERIPH_ID_01, 0x99)).contains("part 0x99"));
+        let foreign = |image: &mut Image| {
+            let xp = first(image);
+            let child = image.read(xp + CHILD_POINTERS).unwrap();
+            image.write(child, 0xBEEF);
+        };
+        assert!(corrupt(foreign).contains("0xbeef"));
+    }
+
+    #[test]
+    fn texts_that_are_no_dump_are_refused_with_the_line() {
+        for (text, part) in [
+            ("R 0x0 zzz", "line 1"),
+            ("R 0x8 0x1\nR 0x4 0x1", "line 2"),
+            ("R 0x0", "line 1"),
+            ("R 0x0 0x0", "no register is the root"),
+        ] {
+            let error = from_text(text, "x.dump").unwrap_err().to_string();
+            assert!(error.starts_with("x.dump") && error.contains(part), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn no_corruption_hangs_or_panics(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u64>()), 1..8)) {
+            let mut image = Image::of(&topology::shipped("n1sdp").unwrap());
+            let places: Vec<u64> = image.places().collect();
+            for (place, value) in changes {
+                let at = places[place.index(places.len())];
+                let before = image.read(at).unwrap();
+                image.write(at, before ^ value & 0xFFFF_FFFF);
+            }
+            let _ = discover(&image, image.root(), "x");
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in "(R 0x[0-9a-f]{1,6}0 0x[0-9a-f]{1,8}\n){0,12}.{0,20}") {
+            let _ = from_text(&text, "x");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Meshes described in files: crosspoints and what is at their ports. The descriptions that ship are below `meshes/`; the
+//! emulated configuration space is made from them.
+
+use daqmeter_record::Mesh;
+use daqmeter_record::mesh::{Crosspoint, Node};
+use serde::Deserialize;
+
+use super::MeshError;
+use super::nodes;
+
+/// A description as its file has it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Description {
+    name: String,
+    part: String,
+    #[serde(default)]
+    revision: String,
+    #[serde(default)]
+    base: Option<u64>,
+    width: u32,
+    height: u32,
+    #[serde(default)]
+    multi_dtm: bool,
+    xp: Vec<DescribedXp>,
+    #[serde(default)]
+    label: Vec<Label>,
+}
+
+/// What a node is for.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Label {
+    kind: String,
+    node: u16,
+    text: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DescribedXp {
+    x: u32,
+    y: u32,
+    #[serde(default)]
+    dtc: Option<u8>,
+    /// `RN-D`, or `HN-F*2` for two devices at the port; empty for a free port.
+    ports: Vec<String>,
+}
+
+/// The largest mesh of the family, in each direction.
+pub const MAX_DIMENSION: u32 = 12;
+/// Ports of a crosspoint at most.
+pub const MAX_PORTS: usize = 6;
+
+/// The descriptions that ship with the binary.
+pub const SHIPPED: &[(&str, &str)] = &[
+    ("n1sdp", include_str!("../../meshes/n1sdp.toml")),
+    ("cmn650", include_str!("../../meshes/cmn650.toml")),
+    ("cmn700", include_str!("../../meshes/cmn700.toml")),
+    ("s3", include_str!("../../meshes/s3.toml")),
+];
+
+/// The shipped mesh of that name.
+pub fn shipped(name: &str) -> Option<Mesh> {
+    let (name, text) = SHIPPED.iter().find(|(known, _)| *known == name)?;
+    Some(parse(text, name).expect("ships with the binary and is tested"))
+}
+
+/// Bits of a coordinate in a NodeID: two at least in the hardware.
+pub fn coordinate_bits(width: u32, height: u32) -> u32 {
+    (32 - (width.max(height).max(1) - 1).leading_zeros()).max(2)
+}
+
+/// Bits of port and device in the NodeIDs of a crosspoint's devices.
+pub fn port_and_device_bits(crosspoints: usize, ports_used: usize) -> (u32, u32) {
+    match (crosspoints, ports_used) {
+        (1, _) => (3, 2),
+        (_, used) if used > 2 => (2, 1),
+        _ => (1, 2),
+    }
+}
+
+/// Parses a description.
+///
+/// # Errors
+/// Names what is wrong, with the line where it is one line's fault.
+pub fn parse(text: &str, file: &str) -> Result<Mesh, MeshError> {
+    let wrong = |problem: String| MeshError::File { file: file.to_owned(), problem };
+    let description: Description = toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+        wrong(format!("line {line}: {}", error.message().lines().next().unwrap_or("")))
+    })?;
+    let Description { width, height, .. } = description;
+    if !(1..=MAX_DIMENSION).contains(&width) || !(1..=MAX_DIMENSION).contains(&height) {
+        return Err(wrong(format!("a mesh of {width} x {height}; 1 to {MAX_DIMENSION} each are possible")));
+    }
+    if nodes::part_of_name(&description.part).is_none() {
+        let parts: Vec<&str> = nodes::PARTS.iter().map(|part| part.name).collect();
+        return Err(wrong(format!("there is no part `{}`; there are {}", description.part, parts.join(", "))));
+    }
+    let bits = coordinate_bits(width, height);
+    let count = (width * height) as usize;
+    let mut mesh = Mesh {
+        name: description.name,
+        part: description.part,
+        revision: description.revision,
+        base: description.base,
+        width,
+        height,
+        multi_dtm: description.multi_dtm,
+        crosspoints: Vec::with_capacity(count),
+        nodes: Vec::new(),
+    };
+    for y in 0..height {
+        for x in 0..width {
+            let mut found = description.xp.iter().filter(|xp| (xp.x, xp.y) == (x, y));
+            let (Some(xp), None) = (found.next(), found.next()) else {
+                return Err(wrong(format!("crosspoint ({x},{y}) is to be described once")));
+            };
+            add_crosspoint(&mut mesh, xp, bits).map_err(wrong)?;
+        }
+    }
+    if let Some(xp) = description.xp.iter().find(|xp| xp.x >= width || xp.y >= height) {
+        return Err(wrong(format!("crosspoint ({},{}) lies outside of {width} x {height}", xp.x, xp.y)));
+    }
+    number(&mut mesh);
+    for label in description.label {
+        let found = mesh.nodes.iter_mut().find(|node| node.kind == label.kind && node.node_id == label.node);
+        match found {
+            Some(node) => node.label = label.text,
+            None => return Err(wrong(format!("label for {} {:#x}, which is not there", label.kind, label.node))),
+        }
+    }
+    Ok(mesh)
+}
+
+fn add_crosspoint(mesh: &mut Mesh, xp: &DescribedXp, bits: u32) -> Result<(), String> {
+    let narrow = |value: u32| u16::try_from(value).map_err(|_| "a NodeID of more than 16 bits".to_owned());
+    let crosspoint = u32::try_from(mesh.crosspoints.len()).unwrap_or(u32::MAX);
+    if xp.ports.len() > MAX_PORTS {
+        return Err(format!("crosspoint ({},{}) has {} ports; {MAX_PORTS} at most", xp.x, xp.y, xp.ports.len()));
+    }
+    let (port_bits, device_bits) = port_and_device_bits((mesh.width * mesh.height) as usize, xp.ports.len());
+    let node_id = narrow((xp.x << bits | xp.y) << 3)?;
+    let mut ports = Vec::new();
+    for (port, text) in xp.ports.iter().enumerate() {
+        let (name, devices) = text.split_once('*').unwrap_or((text, "1"));
+        let devices: u32 = devices.parse().map_err(|_| format!("`{text}` is no device; write HN-F or HN-F*2"))?;
+        if name.is_empty() {
+            ports.push(String::new());
+            continue;
+        }
+        let (_, kinds) = nodes::device_of_name(name).ok_or_else(|| {
+            let known: Vec<&str> = nodes::DEVICES.iter().map(|(_, name, _)| *name).collect();
+            format!("there is no device `{name}`; there are {}", known.join(", "))
+        })?;
+        let port = u32::try_from(port).unwrap_or(u32::MAX);
+        if port >= 1 << port_bits || devices > 1 << device_bits || devices == 0 {
+            return Err(format!("`{text}` at port {port} of ({},{}) has no NodeIDs of its own", xp.x, xp.y));
+        }
+        for device in 0..devices {
+            let id = node_id | narrow(port << device_bits | device)?;
+            for code in kinds {
+                mesh.nodes.push(Node {
+                    kind: nodes::of_code(*code).map_or(String::new(), |node| node.name.to_owned()),
+                    type_code: *code,
+                    node_id: id,
+                    logical_id: 0,
+                    crosspoint,
+                    port: u8::try_from(port).unwrap_or(u8::MAX),
+                    device: u8::try_from(device).unwrap_or(u8::MAX),
+                    label: String::new(),
+                });
+            }
+        }
+        ports.push(if name == "RN-F" { "RN-F_A".to_owned() } else { name.to_owned() });
+    }
+    // CMN-600 does not tell the domain of a crosspoint; with one controller there is only one.
+    let logical_id = narrow(crosspoint)?;
+    mesh.crosspoints.push(Crosspoint { x: xp.x, y: xp.y, node_id, logical_id, dtc: xp.dtc, ports });
+    Ok(())
+}
+
+/// Numbers the nodes of each type in the order of their crosspoints, as the hardware does.
+fn number(mesh: &mut Mesh) {
+    let mut next = std::collections::BTreeMap::new();
+    for node in &mut mesh.nodes {
+        let counter = next.entry(node.type_code).or_insert(0);
+        node.logical_id = *counter;
+        *counter += 1;
+    }
+    if mesh.dtcs() == 1 {
+        mesh.crosspoints.iter_mut().for_each(|xp| xp.dtc = Some(0));
+    }
+}
+
+/// The description of a mesh, which [`parse`] reads back: for saving a map.
+pub fn emit(mesh: &Mesh) -> String {
+    use std::fmt::Write;
+    let mut out = format!("name = {:?}\npart = {:?}\nrevision = {:?}\n", mesh.name, mesh.part, mesh.revision);
+    if let Some(base) = mesh.base {
+        let _ = writeln!(out, "base = {base:#x}");
+    }
+    let _ = writeln!(out, "width = {}\nheight = {}\nmulti_dtm = {}", mesh.width, mesh.height, mesh.multi_dtm);
+    for (at, xp) in mesh.crosspoints.iter().enumerate() {
+        let _ = write!(out, "\n[[xp]]\nx = {}\ny = {}\n", xp.x, xp.y);
+        if let Some(dtc) = xp.dtc {
+            let _ = writeln!(out, "dtc = {dtc}");
+        }
+        let port = |(port, name): (usize, &String)| {
+            let here = |node: &&Node| node.crosspoint as usize == at && usize::from(node.port) == port;
+            let devices = mesh.nodes.iter().filter(here).map(|node| node.device + 1).max().unwrap_or(1);
+            format!("\"{name}{}\"", if devices > 1 { format!("*{devices}") } else { String::new() })
+        };
+        let ports: Vec<String> = xp.ports.iter().enumerate().map(port).collect();
+        let _ = writeln!(out, "ports = [{}]", ports.join(", "));
+    }
+    for node in mesh.nodes.iter().filter(|node| !node.label.is_empty()) {
+        let (kind, id, text) = (&node.kind, node.node_id, &node.label);
+        let _ = write!(out, "\n[[label]]\nkind = \"{kind}\"\nnode = {id:#x}\ntext = {text:?}\n");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_published_nodes_of_the_n1sdp_are_where_the_document_says() {
+        let mesh = shipped("n1sdp").unwrap();
+        for (kind, node, x, y, port) in [
+            ("HN-F", 0x24, 1, 0, 1),
+            ("HN-F", 0x28, 1, 1, 0),
+            ("HN-F", 0x44, 2, 0, 1),
+            ("HN-F", 0x48, 2, 1, 0),
+            ("RN-D", 0x08, 0, 1, 0),
+            ("RN-D", 0x0c, 0, 1, 1),
+            ("SBSX", 0x64, 3, 0, 1),
+            ("DTC", 0x68, 3, 1, 0),
+        ] {
+            let found = mesh.nodes.iter().find(|found| found.kind == kind && found.node_id == node);
+            let found = found.unwrap_or_else(|| panic!("no {kind} {node:#x}"));
+            assert_eq!((mesh.place(node), found.port), (Some((x, y)), port), "{kind} {node:#x}");
+        }
+        let xps: Vec<u16> = mesh.crosspoints.iter().map(|xp| xp.node_id).collect();
+        let mut sorted = xps.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, [0x00, 0x08, 0x20, 0x28, 0x40, 0x48, 0x60, 0x68]);
+        assert_eq!(mesh.dtcs(), 1);
+    }
+
+    #[test]
+    fn a_mesh_survives_the_way_to_text_and_back() {
+        for (name, text) in SHIPPED {
+            let mesh = parse(text, name).unwrap();
+            assert_eq!(parse(&emit(&mesh), name), Ok(mesh));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_what_is_wrong() {
+        let n1sdp = SHIPPED[0].1;
+        for (from, to, part) in [
+            ("width = 4", "width = 40", "40 x 2"),
+            ("width = 4", "width = 5", "crosspoint (4,0) is to be described once"),
+            ("x = 3\ny = 1", "x = 3\ny = 0", "described once"),
+            ("part = \"CMN-600\"", "part = \"CMN-1\"", "there is no part `CMN-1`"),
+            ("\"SBSX\"", "\"SBSY\"", "there is no device `SBSY`"),
+            ("\"SBSX\"", "\"SBSX*9\"", "no NodeIDs of its own"),
+            ("width = 4", "width = four", "line "),
+        ] {
+            assert!(n1sdp.contains(from), "{from}");
+            let error = parse(&n1sdp.replace(from, to), "x.toml").unwrap_err().to_string();
+            assert!(error.starts_with("x.toml: ") && error.contains(part), "{from} -> {to}: {error}");
+        }
+    }
+}

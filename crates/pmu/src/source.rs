@@ -1,0 +1,254 @@
+//! Where counts come from: the kernel, or an emulated mesh ([`crate::emulated`]). One trait, so that everything above works
+//! and is tested without hardware.
+
+use daqmeter_sys::clock;
+use daqmeter_sys::counters::{Attributes, Group};
+use daqmeter_sys::host::Files;
+use daqmeter_sys::perf::Reading;
+
+use crate::event::{Event, Source};
+use crate::system::SystemCounter;
+
+/// Opens groups of events.
+pub trait Opener {
+    /// Opens a group; its events count from now on.
+    ///
+    /// # Errors
+    /// Names the event that is refused and why.
+    fn open(&mut self, group: &[Event]) -> Result<Box<dyn Counters>, Refused>;
+}
+
+/// An open group.
+pub trait Counters: Send {
+    /// What was counted since it was opened: one reading for each event.
+    fn read(&mut self, into: &mut [Reading]);
+
+    /// For each event, how many places (CPUs, instances) are added up in it.
+    fn places(&self) -> Vec<u32>;
+}
+
+/// An event that could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{event}`: {reason}")]
+pub struct Refused {
+    /// Position in its group.
+    pub member: usize,
+    /// The event.
+    pub event: String,
+    /// Why, and what to do.
+    pub reason: String,
+}
+
+/// The kernel's counters.
+#[derive(Debug)]
+pub struct Kernel {
+    /// Where its settings are read.
+    pub files: Files,
+}
+
+struct Places {
+    /// One open group for each CPU of each instance.
+    groups: Vec<Group>,
+    row: Vec<Reading>,
+    members: usize,
+}
+
+struct Alone {
+    counter: SystemCounter,
+    first: u64,
+    last: u64,
+    since_ns: u64,
+}
+
+impl Opener for Kernel {
+    fn open(&mut self, group: &[Event]) -> Result<Box<dyn Counters>, Refused> {
+        if let [Event { sources, .. }] = group
+            && let [Source::System(counter)] = sources.as_slice()
+        {
+            let first = counter.value().unwrap_or(0);
+            return Ok(Box::new(Alone { counter: counter.clone(), first, last: first, since_ns: clock::monotonic_ns() }));
+        }
+        let mut groups = Vec::new();
+        let places = group.first().map_or(0, |event| event.sources.len());
+        for place in 0..places {
+            let (members, cpus) = members(group, place)?;
+            for cpu in cpus {
+                let opened = Group::open(&members, cpu).map_err(|refused| {
+                    self.explain(group, refused.member, refused.error.errno().unwrap_or(0), &refused.error.to_string())
+                })?;
+                groups.push(opened);
+            }
+        }
+        Ok(Box::new(Places { groups, row: vec![Reading::default(); group.len()], members: group.len() }))
+    }
+}
+
+/// What is opened together at one place: all events of the group in their instance number `place`.
+fn members(group: &[Event], place: usize) -> Result<(Vec<Attributes>, Vec<u32>), Refused> {
+    let mut all = Vec::new();
+    let mut on: Option<Vec<u32>> = None;
+    for (member, event) in group.iter().enumerate() {
+        let refuse = |reason: &str| Refused { member, event: event.name.clone(), reason: reason.to_owned() };
+        let Some(Source::Perf { attributes, cpus }) = event.sources.get(place) else {
+            return Err(refuse("counters of files and of PMUs with another number of instances cannot be in one group"));
+        };
+        match &on {
+            Some(before) if before != cpus => return Err(refuse("it counts on other CPUs than the first of its group")),
+            _ => on = Some(cpus.clone()),
+        }
+        all.push(*attributes);
+    }
+    Ok((all, on.unwrap_or_default()))
+}
+
+const ENOENT: i32 = 2;
+const EACCES: i32 = 13;
+const EBUSY: i32 = 16;
+const ENODEV: i32 = 19;
+const EINVAL: i32 = 22;
+const EMFILE: i32 = 24;
+const EPERM: i32 = 1;
+const EOPNOTSUPP: i32 = 95;
+
+impl Kernel {
+    fn explain(&self, group: &[Event], member: usize, errno: i32, said: &str) -> Refused {
+        let event = group.get(member).map_or(String::new(), |event| event.name.clone());
+        let paranoid = self.files.text("proc/sys/kernel/perf_event_paranoid").unwrap_or_else(|| "unknown".to_owned());
+        let reason = match errno {
+            EACCES | EPERM => format!(
+                "not allowed: kernel.perf_event_paranoid is {paranoid}; run as root, give the program CAP_PERFMON, or: sysctl kernel.perf_event_paranoid=0"
+            ),
+            ENOENT => "this host does not have it (usual in virtual machines: no hardware PMU is passed through)".to_owned(),
+            ENODEV | EOPNOTSUPP => format!("the PMU cannot count it here: {said}"),
+            EBUSY => "the counter is taken by another program that keeps it (perf record, a watchdog)".to_owned(),
+            EMFILE => "too many open files: raise ulimit -n, one descriptor is needed for each event and CPU".to_owned(),
+            EINVAL if group.len() > 1 => format!(
+                "the driver refuses the group at this member: it does not fit beside the {member} before it (daqmeter pmu plan tells which limit binds)"
+            ),
+            EINVAL => "the driver refuses it: no node of this type and NodeID, or a field that the part does not have (daqmeter pmu map)".to_owned(),
+            _ => said.to_owned(),
+        };
+        Refused { member, event, reason }
+    }
+}
+
+impl Counters for Places {
+    fn read(&mut self, into: &mut [Reading]) {
+        into.fill(Reading::default());
+        for group in &mut self.groups {
+            self.row.fill(Reading::default());
+            group.read(&mut self.row);
+            for (sum, one) in into.iter_mut().zip(&self.row) {
+                sum.value = sum.value.wrapping_add(one.value);
+                sum.enabled_ns += one.enabled_ns;
+                sum.running_ns += one.running_ns;
+            }
+        }
+    }
+
+    fn places(&self) -> Vec<u32> {
+        vec![u32::try_from(self.groups.len()).unwrap_or(u32::MAX); self.members]
+    }
+}
+
+impl Counters for Alone {
+    fn read(&mut self, into: &mut [Reading]) {
+        // A device that went away keeps what it had.
+        self.last = self.counter.value().unwrap_or(self.last);
+        let passed_ns = clock::monotonic_ns().saturating_sub(self.since_ns);
+        if let Some(reading) = into.first_mut() {
+            *reading =
+                Reading { value: self.last.wrapping_sub(self.first), enabled_ns: passed_ns, running_ns: passed_ns };
+        }
+    }
+
+    fn places(&self) -> Vec<u32> {
+        vec![1]
+    }
+}
+
+/// Counts given beforehand, for tests: what the n-th reading of each event gives.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    /// By event name: its cumulative readings, the last of which repeats; an event that is not here is refused.
+    pub readings: Vec<(String, Vec<Reading>)>,
+}
+
+struct Scripted {
+    rows: Vec<Vec<Reading>>,
+    at: usize,
+}
+
+impl Opener for Script {
+    fn open(&mut self, group: &[Event]) -> Result<Box<dyn Counters>, Refused> {
+        let mut rows = Vec::new();
+        for (member, event) in group.iter().enumerate() {
+            let found = self.readings.iter().find(|(name, _)| *name == event.name);
+            let refused = || Refused { member, event: event.name.clone(), reason: "not in the script".to_owned() };
+            rows.push(found.ok_or_else(refused)?.1.clone());
+        }
+        Ok(Box::new(Scripted { rows, at: 0 }))
+    }
+}
+
+impl Counters for Scripted {
+    fn read(&mut self, into: &mut [Reading]) {
+        for (reading, row) in into.iter_mut().zip(&self.rows) {
+            *reading = row.get(self.at).or(row.last()).copied().unwrap_or_default();
+        }
+        self.at += 1;
+    }
+
+    fn places(&self) -> Vec<u32> {
+        vec![1; self.rows.len()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sysfs::tests::tree;
+
+    fn event(name: &str, cpus: &[u32]) -> Event {
+        let source = Source::Perf { attributes: Attributes::default(), cpus: cpus.to_vec() };
+        Event {
+            name: name.into(),
+            pmu: "x".into(),
+            sources: vec![source],
+            unit: String::new(),
+            scale: 1.0,
+            on_mesh: None,
+        }
+    }
+
+    #[test]
+    fn refusals_say_what_to_change() {
+        let (_root, files) = tree(&[("proc/sys/kernel/perf_event_paranoid", "3\n")]);
+        let kernel = Kernel { files };
+        let group = [event("a", &[0]), event("b", &[0])];
+        let reason = |group: &[Event], errno| kernel.explain(group, 1.min(group.len() - 1), errno, "said").to_string();
+        assert!(reason(&group, EACCES).contains("perf_event_paranoid is 3; run as root"));
+        assert!(reason(&group, EINVAL).contains("`b`: the driver refuses the group at this member"));
+        assert!(reason(&group[..1], EINVAL).contains("no node of this type"));
+        assert!(reason(&group[..1], ENOENT).contains("does not have it"));
+    }
+
+    #[test]
+    fn a_group_over_different_cpus_is_refused_before_it_is_opened() {
+        let refused = members(&[event("a", &[0]), event("b", &[1])], 0).unwrap_err();
+        assert_eq!((refused.member, refused.event.as_str()), (1, "b"));
+    }
+
+    #[test]
+    fn a_file_counter_begins_at_zero() {
+        let (root, files) = tree(&[("proc/vmstat", "pgpgin 100\n")]);
+        let counter = SystemCounter::find(&files, "vmstat.pgpgin").unwrap();
+        let mut one = event("vmstat.pgpgin", &[]);
+        one.sources = vec![Source::System(counter)];
+        let mut open = Kernel { files }.open(&[one]).unwrap();
+        std::fs::write(root.path().join("proc/vmstat"), "pgpgin 142\n").unwrap();
+        let mut readings = [Reading::default()];
+        open.read(&mut readings);
+        assert_eq!((readings[0].value, readings[0].enabled_ns), (42, readings[0].running_ns));
+    }
+}

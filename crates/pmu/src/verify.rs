@@ -1,0 +1,349 @@
+//! Known loads: so many bytes are moved, and counters must agree. What the document does by hand with fio and netperf in a
+//! second terminal.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use daqmeter_kernels::stream::{Ratio, stream};
+use daqmeter_kernels::{Isa, Store};
+use daqmeter_sys::host::{DIRECT, Files};
+use daqmeter_sys::memory::{Buffer, Pages};
+
+/// What a load moved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moved {
+    /// Bytes of payload.
+    pub bytes: u64,
+    /// Time it took.
+    pub seconds: f64,
+    /// What it was, for the reader.
+    pub how: String,
+}
+
+/// A load that could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct LoadError(pub String);
+
+fn wrong(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> LoadError {
+    move |error| LoadError(format!("{what}: {error}"))
+}
+
+fn moved(bytes: u64, began: Instant, how: String) -> Moved {
+    Moved { bytes, seconds: began.elapsed().as_secs_f64(), how }
+}
+
+/// Reads memory that no cache holds, again and again, until the time is over.
+///
+/// # Errors
+/// When there is not enough memory.
+pub fn memory(time: Duration, last_level_bytes: u64) -> Result<Moved, LoadError> {
+    let bytes = usize::try_from((last_level_bytes * 8).clamp(64 << 20, 2 << 30)).unwrap_or(64 << 20);
+    let buffer = Buffer::new(bytes, Pages::Transparent).map_err(|error| LoadError(error.to_string()))?;
+    let source = buffer.slice::<u8>(bytes);
+    let (began, mut read) = (Instant::now(), 0);
+    while began.elapsed() < time {
+        read += stream(Isa::best(), Store::Cached, Ratio { read_lines: 1, write_lines: 0 }, source, &mut []) as u64;
+    }
+    Ok(moved(read, began, format!("own reads of {} MiB, one thread", bytes >> 20)))
+}
+
+/// A file to read past the page cache, and the disk that it is on.
+#[derive(Debug)]
+pub struct BlockFile {
+    path: PathBuf,
+    bytes: u64,
+    is_ours: bool,
+    /// Name of the whole disk below /sys/block, when there is one.
+    pub disk: Option<String>,
+}
+
+const BLOCK: usize = 1 << 20;
+
+impl BlockFile {
+    /// An existing file or block device; it is only read.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn existing(path: &Path) -> Result<BlockFile, LoadError> {
+        let shown = path.display();
+        let about = path.metadata().map_err(wrong(&shown))?;
+        let is_device = about.file_type().is_block_device();
+        let number = if is_device { about.rdev() } else { about.dev() };
+        let disk = disk_of(&Files::default(), number);
+        let bytes = if is_device { device_bytes(&Files::default(), number) } else { about.len() };
+        if bytes < BLOCK as u64 {
+            return Err(LoadError(format!("{shown}: {bytes} bytes are too few; 1 MiB at least is read")));
+        }
+        Ok(BlockFile { path: path.to_owned(), bytes, is_ours: false, disk })
+    }
+
+    /// A new file below a directory, of the given size, written through; removed at the end.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn temporary(directory: &Path, bytes: u64) -> Result<BlockFile, LoadError> {
+        let path = directory.join(format!("daqmeter-verify-{}.tmp", std::process::id()));
+        let shown = path.display().to_string();
+        let mut file = File::create_new(&path).map_err(wrong(&shown))?;
+        let mut block = vec![0_u8; BLOCK];
+        let written = (0..bytes / BLOCK as u64).try_for_each(|number| {
+            // No two blocks are equal: nothing below can fold them.
+            block.iter_mut().zip(number.to_le_bytes().into_iter().cycle()).for_each(|(byte, new)| *byte = new ^ 0x5A);
+            file.write_all(&block)
+        });
+        let made = written.and_then(|()| file.sync_all());
+        // Removed even when it could not be filled.
+        let file = BlockFile { disk: None, bytes, is_ours: true, path };
+        made.map_err(wrong(&shown))?;
+        let about = file.path.metadata().map_err(wrong(&shown))?;
+        Ok(BlockFile { disk: disk_of(&Files::default(), about.dev()), path: file.path.clone(), is_ours: true, bytes: file.forget() })
+    }
+
+    fn forget(mut self) -> u64 {
+        self.is_ours = false;
+        self.bytes
+    }
+
+    /// Reads it past the page cache, again and again, until the time is over; each pass whole.
+    ///
+    /// # Errors
+    /// When the file system has no direct I/O, or a read fails.
+    pub fn read(&self, time: Duration) -> Result<Moved, LoadError> {
+        let shown = self.path.display();
+        let opened = OpenOptions::new().read(true).custom_flags(DIRECT).open(&self.path);
+        let file = opened.map_err(wrong(format!("{shown}, past the page cache (a file system without direct I/O, such as tmpfs?)")))?;
+        let mut buffer = Buffer::new(BLOCK, Pages::Base).map_err(|error| LoadError(error.to_string()))?;
+        let block = buffer.slice_mut::<u8>(BLOCK);
+        let blocks = self.bytes / BLOCK as u64;
+        let (began, mut bytes, mut number) = (Instant::now(), 0_u64, 0);
+        while began.elapsed() < time || bytes == 0 {
+            file.read_exact_at(block, number % blocks * BLOCK as u64).map_err(wrong(&shown))?;
+            bytes += BLOCK as u64;
+            number += 1;
+        }
+        Ok(moved(bytes, began, format!("own O_DIRECT reads of 1 MiB from {shown}")))
+    }
+}
+
+impl Drop for BlockFile {
+    fn drop(&mut self) {
+        if self.is_ours {
+            // It may be gone already.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Name of the whole disk of a device number (glibc's `makedev` layout).
+fn disk_of(files: &Files, number: u64) -> Option<String> {
+    let place = std::fs::canonicalize(files.root().join(device_directory(number))).ok()?;
+    // A partition lies below its disk.
+    let whole = if place.join("partition").exists() { place.parent()?.to_owned() } else { place };
+    Some(whole.file_name()?.to_str()?.to_owned())
+}
+
+fn device_directory(number: u64) -> String {
+    let major = number >> 8 & 0xFFF | number >> 32 & !0xFFF;
+    let minor = number & 0xFF | number >> 12 & !0xFF;
+    format!("sys/dev/block/{major}:{minor}")
+}
+
+fn device_bytes(files: &Files, number: u64) -> u64 {
+    let sectors = files.text(&format!("{}/size", device_directory(number)));
+    sectors.and_then(|text| text.parse::<u64>().ok()).map_or(0, |sectors| sectors * 512)
+}
+
+/// Sends bytes to ourselves over TCP on the loopback interface until the time is over.
+///
+/// # Errors
+/// When there is no loopback.
+pub fn loopback(time: Duration) -> Result<Moved, LoadError> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(wrong("listen on loopback"))?;
+    let address = listener.local_addr().map_err(wrong("listen on loopback"))?;
+    let receiver = std::thread::spawn(move || -> std::io::Result<u64> {
+        let (mut stream, _) = listener.accept()?;
+        let (mut buffer, mut bytes) = (vec![0_u8; BLOCK], 0);
+        loop {
+            match stream.read(&mut buffer)? {
+                0 => return Ok(bytes),
+                got => bytes += got as u64,
+            }
+        }
+    });
+    let mut sender = TcpStream::connect(address).map_err(wrong("connect to loopback"))?;
+    let (began, block) = (Instant::now(), vec![0xA5_u8; BLOCK]);
+    while began.elapsed() < time {
+        sender.write_all(&block).map_err(wrong("send over loopback"))?;
+    }
+    drop(sender);
+    let bytes = receiver.join().map_err(|_| LoadError("the receiver panicked".to_owned()))?;
+    Ok(moved(bytes.map_err(wrong("receive over loopback"))?, began, "own TCP stream over loopback".to_owned()))
+}
+
+/// The document's fio job on a file or device, for a time.
+///
+/// # Errors
+/// When fio is not there or fails.
+pub fn fio(file: &Path, time: Duration) -> Result<Moved, LoadError> {
+    let seconds = time.as_secs().max(1);
+    let arguments = [
+        "--ioengine=libaio".to_owned(),
+        "--randrepeat=1".to_owned(),
+        "--direct=1".to_owned(),
+        "--gtod_reduce=1".to_owned(),
+        "--time_based".to_owned(),
+        "--readwrite=read".to_owned(),
+        "--bs=64k".to_owned(),
+        "--iodepth=64k".to_owned(),
+        "--name=r0".to_owned(),
+        format!("--filename={}", file.display()),
+        "--numjobs=1".to_owned(),
+        format!("--runtime={seconds}"),
+        "--output-format=json".to_owned(),
+    ];
+    let began = Instant::now();
+    let text = output("fio", &arguments)?;
+    let bytes = fio_bytes(&text).ok_or_else(|| LoadError("fio: its output has no jobs[0].read.io_bytes".to_owned()))?;
+    Ok(moved(bytes, began, format!("fio {}", arguments.join(" "))))
+}
+
+/// Bytes that fio read, from its JSON (which may follow lines of text).
+pub fn fio_bytes(text: &str) -> Option<u64> {
+    let json: serde_json::Value = serde_json::from_str(&text[text.find('{')?..]).ok()?;
+    json["jobs"][0]["read"]["io_bytes"].as_u64()
+}
+
+/// The document's netperf run from a host, for a time.
+///
+/// # Errors
+/// When netperf is not there or fails.
+pub fn netperf(host: &str, time: Duration) -> Result<Moved, LoadError> {
+    let seconds = time.as_secs().max(1).to_string();
+    let arguments: Vec<String> =
+        ["-H", host, "-t", "TCP_MAERTS", "-l", &seconds, "-P", "0"].map(str::to_owned).into();
+    let began = Instant::now();
+    let text = output("netperf", &arguments)?;
+    let bits = netperf_bits_per_s(&text).ok_or_else(|| LoadError("netperf: no throughput in its output".to_owned()))?;
+    let took = began.elapsed().as_secs_f64();
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a run, not negative")]
+    let bytes = (bits / 8.0 * time.as_secs_f64().max(1.0)) as u64;
+    Ok(Moved { bytes, seconds: took, how: format!("netperf {}", arguments.join(" ")) })
+}
+
+/// Throughput of netperf: `941.52 10^6bits/s` of an interim result, or the last column of the table, in 10^6 bits per second.
+pub fn netperf_bits_per_s(text: &str) -> Option<f64> {
+    let interim = text.lines().rev().find_map(|line| {
+        let (value, _) = line.split_once("Interim result:")?.1.trim().split_once(' ')?;
+        value.parse::<f64>().ok()
+    });
+    let table = || text.lines().rev().find_map(|line| line.split_whitespace().nth(4)?.parse::<f64>().ok());
+    interim.or_else(table).map(|megabits| megabits * 1e6)
+}
+
+fn output(program: &str, arguments: &[String]) -> Result<String, LoadError> {
+    let done = Command::new(program).args(arguments).output();
+    let done = done.map_err(|error| LoadError(format!("{program}: {error}; install it, or leave out --with")))?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr);
+        return Err(LoadError(format!("{program}: {}", said.lines().last().unwrap_or("it failed"))));
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// How a counter compares with a known load.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// Within the band.
+    Pass,
+    /// Outside of it.
+    Fail,
+    /// Not comparable here, for this reason.
+    Waived(String),
+}
+
+/// What a counter may count for each byte of payload.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Band {
+    /// Least.
+    pub low: f64,
+    /// Most.
+    pub high: f64,
+}
+
+impl Band {
+    /// Everything is counted, and headers, descriptors and others' traffic may be counted too.
+    pub fn payload_and(more: f64) -> Band {
+        Band { low: 1.0, high: 1.0 + more }
+    }
+
+    /// A tolerance to both sides.
+    pub fn around(tolerance: f64) -> Band {
+        Band { low: 1.0 - tolerance, high: 1.0 + tolerance }
+    }
+
+    /// Judges a counted number of bytes.
+    pub fn judge(self, counted: f64, payload: u64) -> Verdict {
+        // A counter of single bytes is held to them.
+        let ratio = counted / payload.max(1) as f64;
+        if ratio >= self.low - 1e-9 && ratio <= self.high { Verdict::Pass } else { Verdict::Fail }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bands_hold_counters_to_the_payload_and_no_less() {
+        let net = Band::payload_and(0.1);
+        assert_eq!(net.judge(1030.144e6, 941_520_000), Verdict::Pass, "the document's: 1.094");
+        assert_eq!(net.judge(941_519_000.0, 941_520_000), Verdict::Fail, "less than the payload is a lost count");
+        assert_eq!(Band::around(0.02).judge(2711.3e6, 2_706_353_317), Verdict::Pass, "the document's: 1.002");
+        assert_eq!(Band::around(0.02).judge(0.0, 5), Verdict::Fail);
+    }
+
+    #[test]
+    fn outputs_of_fio_and_netperf_are_read() {
+        let fio = "note: both iodepth >= 1 and synchronous\n{\"jobs\":[{\"read\":{\"io_bytes\":13244891136}}]}";
+        assert_eq!(fio_bytes(fio), Some(202_101 * 65_536));
+        assert_eq!(fio_bytes("fio: nothing"), None);
+        let interim = "Interim result:  941.52 10^6bits/s over 10.000 seconds ending at 1576269135.608\n";
+        assert_eq!(netperf_bits_per_s(interim), Some(941.52e6));
+        assert_eq!(netperf_bits_per_s("131072  16384  16384    10.00    941.52\n"), Some(941.52e6));
+        assert_eq!(netperf_bits_per_s("netperf: cannot shake hands"), None);
+    }
+
+    #[test]
+    fn the_loads_move_what_they_say() {
+        let net = loopback(Duration::from_millis(5)).unwrap();
+        assert!(net.bytes >= BLOCK as u64 && net.bytes % BLOCK as u64 == 0);
+        let memory = memory(Duration::from_millis(1), 1 << 20).unwrap();
+        assert!(memory.bytes >= 64 << 20);
+    }
+
+    #[test]
+    fn a_temporary_file_is_read_whole_and_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = BlockFile::temporary(directory.path(), 4 << 20).unwrap();
+        match file.read(Duration::ZERO) {
+            Ok(moved) => assert!(moved.bytes >= BLOCK as u64),
+            Err(error) => assert!(error.to_string().contains("past the page cache"), "{error}"),
+        }
+        drop(file);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        assert!(BlockFile::existing(Path::new("/nonexistent/file")).unwrap_err().to_string().contains("/nonexistent/file"));
+    }
+
+    #[test]
+    fn device_numbers_are_split_as_the_kernel_does() {
+        assert_eq!(device_directory(0xFE01), "sys/dev/block/254:1");
+        // makedev(259, 0x12345): the minor's upper bits lie above the major's lower ones.
+        assert_eq!(device_directory(0x1231_0345), format!("sys/dev/block/{}:{}", 259, 0x12345));
+    }
+}

@@ -1,0 +1,161 @@
+//! What each node of a mesh did in each interval, for heat maps in the terminal and on the page.
+
+use daqmeter_record::observed::ObservedEvent;
+use daqmeter_record::{Mesh, Observations};
+
+/// Rates on one mesh over time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Heat {
+    /// The mesh.
+    pub mesh: Mesh,
+    /// The event, without its node.
+    pub event: String,
+    /// The nodes that were counted: kind and NodeID.
+    pub nodes: Vec<(String, u16)>,
+    /// For each interval its end in seconds and for each node its rate per second; none where it did not count.
+    pub frames: Vec<(f64, Vec<Option<f64>>)>,
+}
+
+impl Heat {
+    /// The largest rate of all.
+    pub fn most(&self) -> f64 {
+        self.frames.iter().flat_map(|(_, rates)| rates).flatten().copied().fold(0.0, f64::max)
+    }
+
+    /// The rate of a node in an interval: none for a node that is not counted or did not count.
+    pub fn rate(&self, frame: usize, kind: &str, node_id: u16) -> Option<f64> {
+        let at = self.nodes.iter().position(|(known, id)| same_kind(known, kind) && *id == node_id)?;
+        *self.frames.get(frame)?.1.get(at)?
+    }
+}
+
+/// The driver counts RN-D as RN-I.
+fn same_kind(counted: &str, node: &str) -> bool {
+    counted == node || (counted == "RN-I" && node == "RN-D")
+}
+
+/// The event without the terms that choose its node.
+pub fn base_name(event: &str) -> String {
+    let Some((pmu, rest)) = event.split_once('/') else { return event.to_owned() };
+    let terms = rest.trim_end_matches('/').split(',');
+    let kept: Vec<&str> = terms.filter(|term| !term.starts_with("nodeid") && !term.starts_with("bynodeid")).collect();
+    format!("{pmu}/{}/", kept.join(","))
+}
+
+fn is_on(event: &ObservedEvent, mesh: &Mesh) -> bool {
+    event.node_id.is_some() && (event.pmu == mesh.name || mesh.name.starts_with(&format!("{}_", event.pmu)))
+}
+
+/// The heat of each mesh: of the first event that is counted by node there.
+pub fn frames(observed: &Observations) -> Vec<Heat> {
+    let heat = |mesh: &Mesh| {
+        let first = observed.events.iter().find(|event| is_on(event, mesh))?;
+        let base = base_name(&first.name);
+        let events: Vec<&ObservedEvent> =
+            observed.events.iter().filter(|event| is_on(event, mesh) && base_name(&event.name) == base).collect();
+        let rate = |event: &&ObservedEvent, at: usize| Some(event.scaled(at)? / event.seconds(at)?);
+        let frame = |at: usize| {
+            let end_s = observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9;
+            (end_s, events.iter().map(|event| rate(event, at)).collect())
+        };
+        Some(Heat {
+            mesh: mesh.clone(),
+            event: base,
+            nodes: events.iter().map(|event| (event.node_kind.clone(), event.node_id.unwrap_or(0))).collect(),
+            frames: (0..observed.end_ns.len()).map(frame).collect(),
+        })
+    };
+    observed.meshes.iter().filter_map(heat).collect()
+}
+
+/// A rate in few letters: `121.7M`.
+pub fn short(rate: f64) -> String {
+    let (value, unit) = match rate {
+        rate if rate < 1e3 => (rate, ""),
+        rate if rate < 1e6 => (rate / 1e3, "k"),
+        rate if rate < 1e9 => (rate / 1e6, "M"),
+        rate => (rate / 1e9, "G"),
+    };
+    format!("{}{unit}", daqmeter_record::units::significant(value, 4))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use daqmeter_record::mesh::{Crosspoint, Node};
+
+    /// Two crosspoints, three nodes, two intervals.
+    pub(crate) fn example() -> Observations {
+        let xp = |x: u32, ports: &[&str]| Crosspoint {
+            x,
+            y: 0,
+            node_id: u16::try_from(x << 5).unwrap(),
+            logical_id: u16::try_from(x).unwrap(),
+            dtc: Some(0),
+            ports: ports.iter().map(|port| (*port).to_owned()).collect(),
+        };
+        let node = |kind: &str, node_id: u16, crosspoint, port, label: &str| Node {
+            kind: kind.into(),
+            node_id,
+            crosspoint,
+            port,
+            label: label.into(),
+            ..Node::default()
+        };
+        let mesh = Mesh {
+            name: "arm_cmn_0".into(),
+            part: "CMN-600".into(),
+            revision: "r1p2".into(),
+            base: Some(0x5000_0000),
+            width: 2,
+            height: 1,
+            crosspoints: vec![xp(0, &["RN-D", "HN-F"]), xp(1, &["HN-F"])],
+            nodes: vec![
+                node("RN-D", 0x0, 0, 0, "PCI_0"),
+                node("HN-F", 0x4, 0, 1, ""),
+                node("HN-F", 0x20, 1, 0, ""),
+            ],
+            ..Mesh::default()
+        };
+        let event = |id: u16, counts: [u64; 2], ran: u64| ObservedEvent {
+            name: format!("arm_cmn_0/hnf_mc_reqs,bynodeid=1,nodeid={id:#x}/"),
+            pmu: "arm_cmn_0".into(),
+            node_id: Some(id),
+            node_kind: "HN-F".into(),
+            scale: 1.0,
+            places: 1,
+            count: counts.to_vec(),
+            enabled_ns: vec![1_000_000_000; 2],
+            running_ns: vec![1_000_000_000, ran],
+            ..ObservedEvent::default()
+        };
+        Observations {
+            what: "memory-nodes".into(),
+            begin_ns: 0,
+            end_ns: vec![1_000_000_000, 2_000_000_000],
+            events: vec![event(0x4, [121_713_206, 60_000_000], 500_000_000), event(0x20, [1500, 0], 0)],
+            metrics: vec![daqmeter_record::observed::ObservedMetric {
+                name: "memory".into(),
+                unit: "B/s".into(),
+                caveat: "assumes that memory traffic is what misses the cache".into(),
+                values: vec![Some(7.79e9), None],
+            }],
+            meshes: vec![mesh],
+        }
+    }
+
+    #[test]
+    fn each_interval_has_a_rate_for_each_counted_node() {
+        let heat = &frames(&example())[0];
+        assert_eq!(heat.event, "arm_cmn_0/hnf_mc_reqs/");
+        assert_eq!(heat.rate(0, "HN-F", 0x4), Some(121_713_206.0));
+        assert_eq!(heat.rate(1, "HN-F", 0x4), Some(120_000_000.0), "scaled by its share");
+        assert_eq!((heat.rate(1, "HN-F", 0x20), heat.rate(0, "RN-D", 0x0)), (None, None));
+        assert_eq!(heat.most(), 121_713_206.0);
+    }
+
+    #[test]
+    fn rates_are_short() {
+        assert_eq!([0.0, 999.0, 1500.0, 121_713_206.0, 2e9].map(short), ["0", "999", "1.5k", "121.7M", "2G"]);
+    }
+}

@@ -1,0 +1,318 @@
+//! A mesh as a grid for the terminal, as SVG, and as the table that documents print.
+
+use std::fmt::Write;
+
+use daqmeter_record::Mesh;
+use daqmeter_record::mesh::{Crosspoint, Node};
+
+use super::heat::{Heat, short};
+use crate::table::plain;
+
+/// One line of a crosspoint's cell: what is at a port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Text, e.g. `HN-F 0x24`.
+    pub text: String,
+    /// Rate in the frame shown, for a node that is counted.
+    pub rate: Option<f64>,
+}
+
+/// Lines of a crosspoint's cell: itself, then its ports.
+pub fn cell(mesh: &Mesh, number: usize, xp: &Crosspoint, heat: Option<(&Heat, usize)>) -> Vec<Entry> {
+    let rate = |kind: &str, id: u16| heat.and_then(|(heat, frame)| heat.rate(frame, kind, id));
+    let dtc = xp.dtc.map_or("DTC ?".to_owned(), |dtc| format!("DTC {dtc}"));
+    let mut lines = vec![Entry { text: format!("XP {:#04x}  {dtc}", xp.node_id), rate: rate("XP", xp.node_id) }];
+    for (port, device) in xp.ports.iter().enumerate() {
+        let here = mesh.nodes.iter().filter(|node| node.crosspoint as usize == number && usize::from(node.port) == port);
+        let mut ids: Vec<u16> = here.clone().map(|node| node.node_id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        if device.is_empty() {
+            lines.push(Entry { text: format!("p{port} -"), rate: None });
+        } else if ids.is_empty() {
+            // No registers of its own: the NodeID follows from the place.
+            let bits = if xp.ports.len() > 2 { 1 } else { 2 };
+            let id = usize::from(xp.node_id) | port << bits;
+            lines.push(Entry { text: format!("p{port} {device} {id:#04x}"), rate: None });
+        }
+        for id in ids {
+            let rates: Vec<f64> =
+                here.clone().filter(|node| node.node_id == id).filter_map(|node| rate(&node.kind, id)).collect();
+            let rate = rates.iter().copied().reduce(f64::max);
+            lines.push(Entry { text: format!("p{port} {device} {id:#04x}"), rate });
+        }
+    }
+    lines
+}
+
+/// Part, size, place: the line above a grid.
+pub fn title(mesh: &Mesh) -> String {
+    let mut out = mesh.name.clone();
+    if !mesh.part.is_empty() {
+        let _ = write!(out, ": {} {}", mesh.part, mesh.revision);
+    }
+    let _ = write!(out, ", {} x {} crosspoints, {} DTC", mesh.width, mesh.height, mesh.dtcs());
+    if let Some(base) = mesh.base {
+        let _ = write!(out, ", registers at {base:#x}");
+    }
+    out
+}
+
+/// The grid, the highest row first, as maps are.
+pub fn grid(mesh: &Mesh, heat: Option<(&Heat, usize)>) -> String {
+    let cells: Vec<Vec<String>> = mesh
+        .crosspoints
+        .iter()
+        .enumerate()
+        .map(|(number, xp)| cell(mesh, number, xp, heat).iter().map(entry_text).collect())
+        .collect();
+    let width = cells.iter().flatten().map(|line| line.chars().count()).max().unwrap_or(0);
+    let rule = format!("      +{}", format!("{}+", "-".repeat(width + 2)).repeat(mesh.width as usize));
+    let mut out = format!("{}\n", title(mesh));
+    for y in (0..mesh.height).rev() {
+        let row: Vec<&Vec<String>> = (0..mesh.width).filter_map(|x| cells.get((y * mesh.width + x) as usize)).collect();
+        let lines = row.iter().map(|lines| lines.len()).max().unwrap_or(0);
+        let _ = writeln!(out, "{rule}");
+        for line in 0..lines {
+            let head = if line == 0 { format!("y={y}") } else { String::new() };
+            let _ = write!(out, " {head:<5}|");
+            for cell in &row {
+                let _ = write!(out, " {:<width$} |", cell.get(line).map_or("", String::as_str));
+            }
+            out.push('\n');
+        }
+    }
+    let _ = writeln!(out, "{rule}");
+    let foot: String = (0..mesh.width).map(|x| format!("{:^1$}", format!("x={x}"), width + 3)).collect();
+    let _ = writeln!(out, "       {}", foot.trim_end());
+    out
+}
+
+fn entry_text(entry: &Entry) -> String {
+    match entry.rate {
+        Some(rate) => format!("{} {:>6}/s", entry.text, short(rate)),
+        None => entry.text.clone(),
+    }
+}
+
+fn purpose(kind: &str) -> &'static str {
+    match kind {
+        "HN-F" => "System-level cache slices (SLC)",
+        "HN-S" => "System-level cache slices (SLC), S3",
+        "RN-D" => "I/O requesters with DVM",
+        "RN-I" => "I/O requesters",
+        "XP" => "Crosspoints",
+        "DTC" => "Debug/trace controllers",
+        "SBSX" => "ACE-Lite slaves",
+        "DVM" => "Distributed virtual memory",
+        "HN-I" => "I/O home nodes",
+        "HN-P" => "I/O home nodes, PCIe",
+        "CXRA" | "CXHA" | "CXLA" => "CCIX gateways",
+        "CCRA" | "CCHA" | "CCLA" | "CCLA-RNI" => "CXL and CCIX gateways",
+        "MTSX" => "Memory tag slaves",
+        _ => "",
+    }
+}
+
+/// What the driver's events of a kind begin with.
+fn prefix(kind: &str) -> &'static str {
+    match kind {
+        "HN-F" => "hnf",
+        "HN-S" => "hns",
+        "RN-D" | "RN-I" => "rnid",
+        "XP" => "mxp",
+        "DTC" => "dtc_cycles",
+        "SBSX" => "sbsx",
+        "DVM" => "dn",
+        "HN-I" => "hni",
+        "HN-P" => "hnp",
+        "CXRA" => "cxra",
+        "CXHA" => "cxha",
+        "CCRA" => "ccra",
+        "CCHA" => "ccha",
+        "CCLA" | "CCLA-RNI" => "ccla",
+        "MTSX" => "mtsx",
+        _ => "",
+    }
+}
+
+/// One row of the table of nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KindRow {
+    /// What they are for.
+    pub purpose: String,
+    /// Kind.
+    pub kind: String,
+    /// NodeIDs.
+    pub node_ids: Vec<u16>,
+    /// What their events begin with.
+    pub events: String,
+}
+
+/// Nodes by kind, those with a purpose of their own first.
+pub fn kinds(mesh: &Mesh) -> Vec<KindRow> {
+    let mut rows: Vec<KindRow> = Vec::new();
+    let mut add = |purpose: &str, kind: &str, id: u16| {
+        let known = rows.iter_mut().find(|row| row.purpose == purpose && row.kind == kind);
+        match known {
+            Some(row) => row.node_ids.push(id),
+            None => rows.push(KindRow {
+                purpose: purpose.to_owned(),
+                kind: kind.to_owned(),
+                node_ids: vec![id],
+                events: prefix(kind).to_owned(),
+            }),
+        }
+    };
+    let of_kind = |node: &Node| if node.label.is_empty() { purpose(&node.kind).to_owned() } else { node.label.clone() };
+    let order = ["HN-F", "HN-S", "RN-D", "RN-I"];
+    for kind in order {
+        let here = mesh.nodes.iter().filter(|node| node.kind == kind);
+        let (labelled, plain): (Vec<&Node>, Vec<&Node>) = here.partition(|node| !node.label.is_empty());
+        labelled.into_iter().chain(plain).for_each(|node| add(&of_kind(node), kind, node.node_id));
+    }
+    mesh.crosspoints.iter().for_each(|xp| add(purpose("XP"), "XP", xp.node_id));
+    for kind in ["DTC", "SBSX"] {
+        mesh.nodes.iter().filter(|node| node.kind == kind).for_each(|node| add(&of_kind(node), kind, node.node_id));
+    }
+    let rest = mesh.nodes.iter().filter(|node| !order.contains(&node.kind.as_str()) && !["DTC", "SBSX"].contains(&node.kind.as_str()));
+    rest.for_each(|node| add(&of_kind(node), &node.kind, node.node_id));
+    rows.iter_mut().for_each(|row| row.node_ids.sort_unstable());
+    rows
+}
+
+/// The table of nodes, as the document of the N1SDP prints it.
+pub fn node_table(mesh: &Mesh) -> String {
+    let rows = kinds(mesh).into_iter().map(|row| {
+        let ids: Vec<String> = row.node_ids.iter().map(|id| format!("{id:#04x}")).collect();
+        let events = if row.events.is_empty() { "-".to_owned() } else { format!("arm_cmn/{}", row.events) };
+        vec![row.purpose, row.kind, ids.join(" "), events]
+    });
+    plain(&["purpose", "node type", "NodeIDs", "event name"], rows)
+}
+
+/// Escapes text for XML.
+fn xml(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+const CELL: (usize, usize) = (168, 16);
+
+/// The mesh as SVG; nodes that are counted carry `data-node`, so that a page can colour them. Colours come from the page where
+/// there is one, and are given here for a picture by itself.
+pub fn svg(mesh: &Mesh, heat: Option<&Heat>) -> String {
+    let most = mesh
+        .crosspoints
+        .iter()
+        .enumerate()
+        .map(|(number, xp)| cell(mesh, number, xp, None).len())
+        .max()
+        .unwrap_or(1);
+    let (cell_width, line) = CELL;
+    let cell_height = most * line + 20;
+    let (width, height) = (mesh.width as usize * (cell_width + 24) + 40, mesh.height as usize * (cell_height + 24) + 56);
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\" class=\"mesh\" font-family=\"system-ui, sans-serif\" font-size=\"12\">\n<title>{}</title>\n",
+        xml(&title(mesh)),
+        xml(&title(mesh)),
+    );
+    let centre = |x: u32, y: u32| {
+        let row = (mesh.height - 1 - y) as usize;
+        (40 + x as usize * (cell_width + 24) + cell_width / 2, 12 + row * (cell_height + 24) + cell_height / 2)
+    };
+    for xp in &mesh.crosspoints {
+        let (cx, cy) = centre(xp.x, xp.y);
+        for (x, y) in [(xp.x + 1, xp.y), (xp.x, xp.y + 1)] {
+            if x < mesh.width && y < mesh.height {
+                let (tx, ty) = centre(x, y);
+                let _ = writeln!(
+                    out,
+                    "<line x1=\"{cx}\" y1=\"{cy}\" x2=\"{tx}\" y2=\"{ty}\" stroke=\"#8a8f98\" stroke-width=\"3\"/>"
+                );
+            }
+        }
+    }
+    for (number, xp) in mesh.crosspoints.iter().enumerate() {
+        let (cx, cy) = centre(xp.x, xp.y);
+        let (left, top) = (cx - cell_width / 2, cy - cell_height / 2);
+        let _ = writeln!(
+            out,
+            "<rect x=\"{left}\" y=\"{top}\" width=\"{cell_width}\" height=\"{cell_height}\" rx=\"6\" fill=\"var(--paper, #fff)\" stroke=\"#8a8f98\"/>"
+        );
+        for (at, entry) in cell(mesh, number, xp, None).iter().enumerate() {
+            let y = top + 10 + at * line;
+            let counted = heat.and_then(|heat| counted_node(heat, mesh, number, xp, at));
+            if let Some(index) = counted {
+                let _ = writeln!(
+                    out,
+                    "<rect data-node=\"{index}\" x=\"{}\" y=\"{y}\" width=\"{}\" height=\"{line}\" rx=\"3\" fill=\"#d9480f\" fill-opacity=\"0\"/>",
+                    left + 4,
+                    cell_width - 8
+                );
+                let _ = writeln!(
+                    out,
+                    "<text data-rate=\"{index}\" x=\"{}\" y=\"{}\" text-anchor=\"end\" fill=\"var(--ink, #1b1f24)\"></text>",
+                    left + cell_width - 8,
+                    y + 12
+                );
+            }
+            let weight = if at == 0 { " font-weight=\"600\"" } else { "" };
+            let _ = writeln!(
+                out,
+                "<text x=\"{}\" y=\"{}\" fill=\"var(--ink, #1b1f24)\"{weight}>{}</text>",
+                left + 8,
+                y + 12,
+                xml(&entry.text)
+            );
+        }
+    }
+    for x in 0..mesh.width {
+        let (cx, _) = centre(x, 0);
+        let _ = writeln!(out, "<text x=\"{cx}\" y=\"{}\" text-anchor=\"middle\" fill=\"var(--soft, #57606a)\">x={x}</text>", height - 24);
+    }
+    for y in 0..mesh.height {
+        let (_, cy) = centre(0, y);
+        let _ = writeln!(out, "<text x=\"6\" y=\"{cy}\" fill=\"var(--soft, #57606a)\">y={y}</text>");
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+/// Which of the counted nodes stands in a line of a cell.
+fn counted_node(heat: &Heat, mesh: &Mesh, number: usize, xp: &Crosspoint, line: usize) -> Option<usize> {
+    // A heat in which only one node has a rate shows where that node stands.
+    (0..heat.nodes.len()).find(|index| {
+        let rates = (0..heat.nodes.len()).map(|at| (at == *index).then_some(1.0)).collect();
+        let alone = Heat { frames: vec![(0.0, rates)], ..heat.clone() };
+        cell(mesh, number, xp, Some((&alone, 0))).get(line).is_some_and(|entry| entry.rate.is_some())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmu::heat::frames;
+    use crate::pmu::heat::tests::example;
+
+    #[test]
+    fn the_grid_shows_every_node_in_its_place_and_its_rate() {
+        let observed = example();
+        let heat = &frames(&observed)[0];
+        insta::assert_snapshot!(format!(
+            "{}\n{}\n{}",
+            grid(&observed.meshes[0], None),
+            grid(&observed.meshes[0], Some((heat, 0))),
+            node_table(&observed.meshes[0])
+        ));
+    }
+
+    #[test]
+    fn the_picture_is_whole_and_marks_what_is_counted() {
+        let mut observed = example();
+        observed.meshes[0].name = "<arm & cmn>".into();
+        let picture = svg(&observed.meshes[0], Some(&frames(&example())[0]));
+        assert!(picture.starts_with("<svg") && picture.ends_with("</svg>\n"));
+        assert_eq!(picture.matches("data-node=").count(), 2);
+        assert!(picture.contains("&lt;arm &amp; cmn&gt;") && !picture.contains("<arm"));
+    }
+}
