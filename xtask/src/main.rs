@@ -5,6 +5,7 @@
 mod ci;
 mod hosts;
 mod peers;
+mod pmu;
 mod readout;
 mod shell;
 mod tidy;
@@ -23,6 +24,8 @@ cargo xtask copy-vm         the kernel modules under Debian's kernels in QEMU
 cargo xtask copy-vm --static     the patched kernel with static policies, built and booted
 cargo xtask copy-vm --versal     the emulated engine of mainline alone
 cargo xtask copy-vm --pollution  the whole pollution study under a cache model
+cargo xtask pmu-vm          the mesh's PMU on emulated registers, under Debian's kernels in QEMU
+cargo xtask pmu-vm --record      the same; writes the events that the driver shows into the source
 cargo xtask page FILE       open a page in headless Chromium and check that it drew its charts";
 
 fn main() -> ExitCode {
@@ -45,6 +48,8 @@ fn main() -> ExitCode {
         ["copy-vm", "--static"] => vm::static_policies(),
         ["copy-vm", "--versal"] => vm::versal_alone(),
         ["copy-vm", "--pollution"] => vm::pollution(true),
+        ["pmu-vm"] => pmu::all(false),
+        ["pmu-vm", "--record"] => pmu::all(true),
         ["page", path] => ci::page(path.as_ref()),
         _ => {
             eprintln!("{USAGE}");

@@ -111,6 +111,7 @@ fn observation(files: &Files) -> Vec<Finding> {
         Ok(_) => (false, "user mode only".to_owned()),
         Err(error) => (false, error.to_string()),
     };
+    let interconnect = crate::pmu::summary();
     let symbols =
         files.text("proc/kallsyms").is_some_and(|text| text.lines().any(|line| !line.starts_with("0000000000000000")));
     vec![
@@ -120,6 +121,7 @@ fn observation(files: &Files) -> Vec<Finding> {
             events.join(", "),
             "no PMU here: usual in virtual machines; cycles and cache misses stay uncounted",
         ),
+        finding("interconnect counters", interconnect.0, interconnect.1, "no PMU of an interconnect or a memory controller: DRAM traffic stays uncounted (arm-cmn: CONFIG_ARM_CMN and a firmware that describes the mesh); daqmeter pmu list"),
         finding(
             "what takes the time",
             sampler.0,

@@ -16,6 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::arguments::cpu_list;
 use crate::output::{Failure, Recorder, progress_wanted};
+use crate::pmu::Observed;
 
 /// Options of every verb that measures.
 #[derive(Debug, Clone, Args)]
@@ -29,6 +30,9 @@ pub(crate) struct Common {
     /// CPUs to pin threads to, in turn: 0,1 or 0-3
     #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
     pub(crate) pin: Option<CpuList>,
+    /// Count a group or events meanwhile, every 100 ms or as given: block, net@10ms, page-faults
+    #[arg(long, value_name = "GROUP[@TIME]", help_heading = "Output")]
+    pub(crate) observe: Option<String>,
 }
 
 /// CPUs in the order in which threads get them.
@@ -42,6 +46,7 @@ pub(crate) struct Runner {
     pub(crate) stop: StopFlag,
     progress: ProgressBar,
     engines: Vec<Box<dyn Engine>>,
+    observed: Option<Observed>,
 }
 
 /// Every engine, for a host with a last-level cache of that size.
@@ -109,6 +114,7 @@ fn take_ctrl_c(ask: impl Fn() -> bool + Send + 'static) -> Result<(), Failure> {
 impl Runner {
     /// Gathers the context and takes over Ctrl-C: the first lets the sample at hand finish, the second ends at once.
     pub(crate) fn new(common: &Common, points: usize) -> Result<Runner, Failure> {
+        let observed = common.observe.as_deref().map(Observed::understand).transpose()?;
         let recorder = Recorder::new(common.out.as_deref(), common.json)?;
         let context = context();
         let stop = StopFlag::default();
@@ -124,7 +130,7 @@ impl Runner {
             ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}").expect("a constant template");
         progress.set_style(style);
         let engines = engines(context.host.last_level_cache_bytes());
-        Ok(Runner { context, recorder, stop, progress, engines })
+        Ok(Runner { context, recorder, stop, progress, engines, observed })
     }
 
     /// Settings for a study, with this runner's stop flag.
@@ -150,11 +156,21 @@ impl Runner {
         if workload.text("load") == Ok(HEAVY) {
             observers.insert(0, Box::new(HeavyLoad::default()));
         }
+        if let Some(observed) = &self.observed {
+            observers.push(observed.observer());
+        }
         let engines: Vec<&dyn Engine> = self.engines.iter().map(Box::as_ref).collect();
         let mut record = measure(found, workload, settings, &self.context, &engines, &mut observers)?;
         record.order = order;
         self.progress.inc(1);
         self.recorder.take(record)
+    }
+
+    /// Counts a group meanwhile, if this host has it and nothing else was asked for.
+    pub(crate) fn observe_if_there(&mut self, group: &str) {
+        if self.observed.is_none() {
+            self.observed = Observed::understand(group).ok();
+        }
     }
 
     /// Measures something whose record is only looked at: the limits that points are then held against.

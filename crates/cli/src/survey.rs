@@ -60,11 +60,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         .clone()
         .unwrap_or_else(|| CpuList(runner.context.host.allowed_cpus.iter().rev().copied().collect()))
         .0;
+    // Memory traffic beside every point, where something counts it.
+    for group in ["memory", "imc", "mbm"] {
+        runner.observe_if_there(group);
+    }
     let points = plan(arguments.budget, &runner.context.host, &pin);
     runner.expect(points.len());
     for (order, point) in ordered(points, arguments.seed) {
         let settings = runner.settings(point.plan, point.study, &pin);
         runner.point(point.engine, &point.workload, &settings, Some(order))?;
+    }
+    if !runner.stop.is_set() {
+        // A fiftieth of the budget for each of the loads that counters are held against.
+        let record = crate::pmu::survey(arguments.budget.div_f64(50.0).min(Duration::from_secs(2)), &runner.context);
+        record.map(|record| runner.recorder.take(record)).transpose()?;
     }
     runner.finish();
     let records = &runner.recorder.records;

@@ -2,20 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
-use std::process::{Command, Output};
+mod common;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_daqmeter");
+use common::{are_refused, daqmeter, stderr, stdout};
 
-fn copy(arguments: &[&str]) -> Output {
-    Command::new(PROGRAM).arg("copy").args(arguments).output().unwrap()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
+fn copy(arguments: &[&str]) -> std::process::Output {
+    daqmeter("copy", arguments)
 }
 
 #[test]
@@ -24,30 +16,28 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
     let place = |name: &str| directory.path().join(name).display().to_string();
     let (none, empty) = (place("none.jsonl"), place("empty.jsonl"));
     std::fs::write(&empty, "").unwrap();
-    for (arguments, wanted) in [
-        (&["latency", "--sizes", "0"][..], "at least one size of 1 B or more"),
-        (&["latency", "--sizes", "100TiB"], "choose smaller --sizes"),
-        (&["latency", "--sizes", "many"], "many"),
-        (&["latency", "--path", "nowhere"], "choose among pread"),
-        (&["latency", "--contexts", "best"], "none of cpu, exclusive, shared, priority"),
-        (&["latency", "--operations", "sideways"], "none of from, to, both"),
-        (&["latency", "--pin", "1000", "--sizes", "64"], "CPU 1000 does not exist"),
-        (&["latency", "--format", "classic", "--sizes", "64"], "--out-dir"),
-        (&["latency", "--engine", "dsa", "--contexts", "shared", "--sizes", "64"], "DSA"),
-        (&["bandwidth", "--lanes", "1000", "--sizes", "4KiB"], "lanes"),
-        (&["bandwidth", "--contexts", "priority", "--quantum", "90us", "--sizes", "4KiB"], "quantum_ns"),
-        (&["pollution", "--tests", "doom"], "choose among susan[s]_small"),
-        (&["pollution", "--neighbours", "noisy"], "choose among ideal"),
-        (&["pollution", "--copies", "224"], "is not like from:224"),
-        (&["verify", "--path", "nowhere"], "choose among pread"),
-        (&["figures", &none], "No such file"),
-        (&["figures", &empty], "holds no record"),
-    ] {
-        let output = copy(arguments);
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(wanted), "{arguments:?}: {said}");
-    }
+    are_refused(
+        "copy",
+        &[
+            (&["latency", "--sizes", "0"][..], "at least one size of 1 B or more"),
+            (&["latency", "--sizes", "100TiB"], "choose smaller --sizes"),
+            (&["latency", "--sizes", "many"], "many"),
+            (&["latency", "--path", "nowhere"], "choose among pread"),
+            (&["latency", "--contexts", "best"], "none of cpu, exclusive, shared, priority"),
+            (&["latency", "--operations", "sideways"], "none of from, to, both"),
+            (&["latency", "--pin", "1000", "--sizes", "64"], "CPU 1000 does not exist"),
+            (&["latency", "--format", "classic", "--sizes", "64"], "--out-dir"),
+            (&["latency", "--engine", "dsa", "--contexts", "shared", "--sizes", "64"], "DSA"),
+            (&["bandwidth", "--lanes", "1000", "--sizes", "4KiB"], "lanes"),
+            (&["bandwidth", "--contexts", "priority", "--quantum", "90us", "--sizes", "4KiB"], "quantum_ns"),
+            (&["pollution", "--tests", "doom"], "choose among susan[s]_small"),
+            (&["pollution", "--neighbours", "noisy"], "choose among ideal"),
+            (&["pollution", "--copies", "224"], "is not like from:224"),
+            (&["verify", "--path", "nowhere"], "choose among pread"),
+            (&["figures", &none], "No such file"),
+            (&["figures", &empty], "holds no record"),
+        ],
+    );
 }
 
 #[test]

@@ -1,0 +1,208 @@
+//! The counters' verbs as scripts meet them: output, exit codes, one clear line for what is wrong. On emulated meshes and on counters
+//! that every host has.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+mod common;
+
+use std::process::Stdio;
+
+use common::{are_refused, daqmeter, stderr, stdout};
+
+fn pmu(arguments: &[&str]) -> std::process::Output {
+    daqmeter("pmu", arguments)
+}
+
+/// Prints of a call that must succeed.
+fn said(arguments: &[&str]) -> String {
+    let output = pmu(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    stdout(&output)
+}
+
+const N1SDP: [&str; 2] = ["--emulated", "n1sdp"];
+
+#[test]
+fn bad_input_gives_one_clear_line_and_exit_2() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str, text: &str| {
+        let path = directory.path().join(name).display().to_string();
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let dump = place("loop.dump", "R 0x50d00000 0x680002\nR 0x50d00008 0x400000034\n");
+    let wrong = place("wrong.toml", "name = \"x\"\npart = \"CMN-600\"\nwidth = 4\nheight = 2\nsurprise = 1\n");
+    let group = place("group.toml", "name = \"x\"\nabout = \"x\"\nevents = []\n");
+    let perf = place("perf.txt", "these are no counts\n");
+    let plain = place("plain.jsonl", "");
+    are_refused(
+        "pmu",
+        &[
+            (&["stat"], "what is to be counted?"),
+            (&["stat", "--group", "nothing"], "there are memory, pcie"),
+            (&["stat", "--group", &group], "it has no events"),
+            (&["stat", "-e", "arm_cnm/x/"], "no PMU `arm_cnm`"),
+            (&["stat", "-e", "page-fault"], "is no event"),
+            (&["stat", "-e", "{page-faults"], "not closed"),
+            (&["stat", "-I", "0s", "-e", "page-faults"], "an interval has a length"),
+            (&["stat", "--from", &perf], "line 1"),
+            (&["stat", "--from", "/nowhere"], "No such file"),
+            (&["stat", "--emulated", "n2"], "there are n1sdp, cmn650"),
+            (&["stat", N1SDP[0], N1SDP[1], "-e", "arm_cmn/hnf_mc_reqs,nodeid=0x99/"], "no HN-F with NodeID 0x99; those of the type are 0x24"),
+            (&["stat", N1SDP[0], N1SDP[1], "-e", "arm_cmn/hnf_mc_reqs,nodeid=8/"], "0x8 is a RN-D"),
+            (&["stat", N1SDP[0], N1SDP[1], "-e", "{arm_cmn/dtc_cycles/,arm_cmn/dtc_cycles/}"], "one cycle counter in each DTC"),
+            (&["stat", N1SDP[0], N1SDP[1], "--heat", "hnf_mc_req"], "has no event `hnf_mc_req`"),
+            (&["record", "-e", "page-faults"], "record needs --out"),
+            (&["map", "--map", &dump], "register 0xd00010"),
+            (&["map", "--map", &wrong], "line 5"),
+            (&["plan", "-e", "page-faults", N1SDP[0], N1SDP[1]], "no group of events is on a known mesh"),
+            (&["verify", N1SDP[0], N1SDP[1]], "sees no load of this host"),
+            (&["verify", "block", "--file", "/nowhere"], "No such file"),
+            (&["verify", "--tolerance", "2"], "--tolerance"),
+            (&["replay", &plain], "holds no record"),
+            (&["list", "no such thing"], "nothing here holds"),
+        ],
+    );
+    are_refused(
+        "digitizer",
+        &[
+            (&["emu:l0", "-N", "1", "--observe", "nothing"], "is no event"),
+            (&["emu:l0", "-N", "1", "--observe", "block@soon"], "--observe block@soon"),
+            (&["emu:l0", "-N", "1", "--observe", "net@1us"], "1ms at least"),
+        ],
+    );
+}
+
+#[test]
+fn the_map_of_the_n1sdp_has_the_documents_rows() {
+    let text = said(&["map", "--emulated", "n1sdp"]);
+    insta::assert_snapshot!(text);
+    // Saved, it is read again.
+    let directory = tempfile::tempdir().unwrap();
+    let (path, picture) = (directory.path().join("n1sdp.toml"), directory.path().join("n1sdp.svg"));
+    std::fs::write(&path, said(&["map", "--emulated", "n1sdp", "--format", "toml"])).unwrap();
+    let again = said(&["map", "--map", &path.display().to_string(), "--svg", &picture.display().to_string()]);
+    assert_eq!(again, text);
+    assert!(std::fs::read_to_string(picture).unwrap().contains("HN-F 0x24"));
+}
+
+#[test]
+fn a_plan_names_what_binds_and_a_better_order() {
+    let rnd = |name: &str| format!("arm_cmn/rnid_{name},nodeid=8,bynodeid=1/");
+    let hnf = |node: &str| format!("arm_cmn/hnf_mc_reqs,nodeid={node},bynodeid=1/");
+    let mut events: Vec<String> =
+        ["s0_rdata_beats", "s1_rdata_beats", "s2_rdata_beats", "rxdat_flits", "txdat_flits"].iter().map(|name| rnd(name)).collect();
+    events.extend(["0x24", "0x28", "0x44"].map(hnf));
+    let mut arguments = vec!["plan", "--emulated", "n1sdp"];
+    events.iter().for_each(|event| arguments.extend(["-e", event.as_str()]));
+    insta::assert_snapshot!(said(&arguments));
+    arguments.push("--json");
+    let json: serde_json::Value = serde_json::from_str(&said(&arguments)).unwrap();
+    assert_eq!(json["groups"][4]["share"], 0.5);
+}
+
+#[test]
+fn the_documents_four_events_get_half_the_time_with_its_driver() {
+    let mut arguments = vec!["plan", "--emulated", "n1sdp", "--driver", "n1sdp"];
+    let events = ["txdat_flits,nodeid=8", "txdat_flits,nodeid=12", "rxdat_flits,nodeid=8", "rxdat_flits,nodeid=12"];
+    let events: Vec<String> = events.iter().map(|event| format!("arm_cmn/rnid_{event}/")).collect();
+    events.iter().for_each(|event| arguments.extend(["-e", event.as_str()]));
+    let output = pmu(&arguments);
+    assert_eq!(stdout(&output).matches("50.0 %").count(), 5, "{}", stdout(&output));
+    assert!(stderr(&output).contains("bynodeid=1 was added; the same for 3 more"), "{}", stderr(&output));
+}
+
+#[test]
+fn an_emulated_mesh_is_counted_recorded_and_replayed() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).display().to_string();
+    let (out, page) = (place("n1sdp.jsonl"), place("n1sdp.html"));
+    let grid = said(&["stat", "--emulated", "n1sdp", "--heat", "hnf_mc_reqs", "-I", "5ms", "--count", "3", "--out", &out, "-o", &page]);
+    assert_eq!(grid.matches("XP 0x08").count(), 3, "{grid}");
+    assert!(grid.contains("HN-F 0x24") && grid.contains("/s"), "{grid}");
+    assert!(said(&["replay", &out]).contains("XP 0x68"));
+    assert!(said(&["replay", "--totals", &out]).contains("3 intervals"));
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("id=\"mesh-0\"") && page.matches("data-node=").count() >= 4);
+    said(&["record", "--emulated", "n1sdp", "--group", "memory", "-I", "5ms", "--count", "2", "--out", &out]);
+    assert!(said(&["replay", "--totals", &out, "--bytes", "both"]).contains("MiB/s"));
+}
+
+#[test]
+fn perfs_three_formats_are_written_and_read() {
+    let event = "arm_cmn/hnf_mc_reqs,nodeid=0x24,bynodeid=1/";
+    let directory = tempfile::tempdir().unwrap();
+    for format in ["perf", "csv", "perf-json"] {
+        let text = said(&["stat", "--emulated", "n1sdp", "-e", event, "-I", "5ms", "--count", "2", "--format", format]);
+        let path = directory.path().join(format);
+        std::fs::write(&path, &text).unwrap();
+        let table = said(&["stat", "--from", &path.display().to_string()]);
+        assert!(table.contains("2 intervals") && table.contains(event), "{format}: {text}{table}");
+        assert_eq!(said(&["stat", "--from", &path.display().to_string(), "--format", format]), text, "{format}");
+    }
+}
+
+#[test]
+fn the_documents_table_is_read_with_its_warning() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("document.txt");
+    std::fs::write(
+        &path,
+        "     2.000394365        121,713,206      arm_cmn/hnf_mc_reqs,nodeid=0x24/\n     2.000394365        121,715,680      arm_cmn/hnf_mc_reqs,nodeid=0x28/\n",
+    )
+    .unwrap();
+    let output = pmu(&["stat", "--from", &path.display().to_string()]);
+    assert!(stdout(&output).contains("121,713,206"));
+    assert!(stderr(&output).contains("2 event(s) such as `arm_cmn/hnf_mc_reqs,nodeid=0x24/` name a node without bynodeid=1"));
+}
+
+#[test]
+fn counters_of_the_system_are_there_on_every_host() {
+    let text = said(&["stat", "-e", "vmstat.pgpgin,vmstat.pgpgout", "-I", "2ms", "--count", "2"]);
+    assert!(text.contains("vmstat.pgpgin") && text.contains("2 intervals"), "{text}");
+    let text = said(&["stat", "-e", "vmstat.pgfault", "--", "true"]);
+    assert!(text.contains("1 intervals") || text.contains("intervals"), "{text}");
+    assert!(said(&["list"]).contains("virtual memory"));
+    assert!(said(&["list", "--groups"]).contains("memory (cmn"));
+    assert!(said(&["list", "--events", "vmstat.pgpgin"]).contains("vmstat.pgpgin"));
+    assert!(said(&["list", "--emulated", "n1sdp", "--events", "hnf_mc"]).contains("arm_cmn_0/hnf_mc_reqs/"));
+}
+
+#[test]
+fn steps_end_at_lines_on_stdin() {
+    use std::io::Write;
+    let mut child = std::process::Command::new(common::PROGRAM)
+        .args(["pmu", "stat", "--step", "--format", "csv", "-e", "vmstat.pgpgin"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"\n\n\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(stdout(&output).lines().count(), 3, "{}", stdout(&output));
+}
+
+#[test]
+fn any_verb_counts_meanwhile_and_its_record_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("o.jsonl").display().to_string();
+    let arguments = ["latency", "--sizes", "64", "--reps", "3", "--path", "memcpy", "--contexts", "cpu", "--observe", "vmstat.pgfault@1ms", "--out", &out];
+    let output = daqmeter("copy", &arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = std::fs::read_to_string(&out).unwrap();
+    let record: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    let observed = &record["observed"];
+    assert_eq!(observed["events"][0]["name"], "vmstat.pgfault");
+    assert!(observed["end_ns"].as_array().is_some_and(|ends| !ends.is_empty()));
+    assert!(said(&["replay", "--totals", &out]).contains("vmstat.pgfault"));
+}
+
+#[test]
+fn known_loads_are_counted_exactly_where_the_host_counts_them() {
+    let output = pmu(&["verify", "net", "--time", "20ms"]);
+    let text = stdout(&output);
+    assert!(text.contains("net.lo.rx_bytes"), "{text}{}", stderr(&output));
+    assert!(matches!(output.status.code(), Some(0 | 1)));
+    let output = pmu(&["verify", "memory", "--time", "1ms"]);
+    assert!(output.status.success() || output.status.code() == Some(1), "{}", stderr(&output));
+}

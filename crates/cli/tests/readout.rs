@@ -2,20 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
-use std::process::{Command, Output, Stdio};
+mod common;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_daqmeter");
+use std::process::{Command, Stdio};
 
-fn readout(arguments: &[&str]) -> Output {
-    Command::new(PROGRAM).arg("readout").args(arguments).output().unwrap()
-}
+use common::{PROGRAM, are_refused, daqmeter, stderr, stdout};
 
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
+fn readout(arguments: &[&str]) -> std::process::Output {
+    daqmeter("readout", arguments)
 }
 
 #[test]
@@ -29,32 +23,29 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
     let port = listener.local_addr().unwrap().to_string();
     std::fs::write(&taken, format!("[publish]\naddress = \"{port}\"\n")).unwrap();
     let none = place("none");
-    for (arguments, wanted) in [
-        (&["run", "nothing"][..], "shipped ones are gbt, full, felig, nikhef"),
-        (&["run", &wrong], "line 3 (`colour = \"red\"`)"),
-        (&["run", &taken, "--time", "10ms"], "cannot listen on"),
-        (&["run", "gbt", "--pin", "1000"], "CPU 1000 does not exist"),
-        (&["run", "gbt", "--receiver-pin", "1000"], "CPU 1000 does not exist"),
-        (&["run", "gbt", "--payload", "0"], "card.payload"),
-        (&["run", "gbt", "--transport", "pigeon"], "publish.transport"),
-        (&["check", &foreign], "no file of FELIX blocks"),
-        (&["check", &none], "No such file"),
-        (&["check", "--scenario", "nothing"], "cannot read the scenario"),
-        (&["record", "gbt", "-o", "/nowhere/x"], "cannot write /nowhere/x"),
-        (&["tohost", "gbt", "--card", &none], "is a card emulated there?"),
-        (&["tohost", "gbt", "--channels", "3"], "no channel 3; the scenario has 0 to 0"),
-        (&["receive", "127.0.0.1:1", "--patience", "0s"], "cannot connect to 127.0.0.1:1"),
-        (&["receive", "--bus-dir", &none, "--patience", "0s"], "bus directory"),
-        (&["monitor", "127.0.0.1:1"], "does an instance serve --metrics there?"),
-        (&["sweep", "gbt", "--payloads", "24,2MiB"], "card.payload"),
-        (&["receive", "127.0.0.1:1", "--elinks", "0x800"], "E-links are 0 to 0x7ff"),
-    ] {
-        let output = readout(arguments);
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(wanted), "{arguments:?}: {said}");
-        assert!(stdout(&output).is_empty(), "{arguments:?}: {}", stdout(&output));
-    }
+    are_refused(
+        "readout",
+        &[
+            (&["run", "nothing"][..], "shipped ones are gbt, full, felig, nikhef"),
+            (&["run", &wrong], "line 3 (`colour = \"red\"`)"),
+            (&["run", &taken, "--time", "10ms"], "cannot listen on"),
+            (&["run", "gbt", "--pin", "1000"], "CPU 1000 does not exist"),
+            (&["run", "gbt", "--receiver-pin", "1000"], "CPU 1000 does not exist"),
+            (&["run", "gbt", "--payload", "0"], "card.payload"),
+            (&["run", "gbt", "--transport", "pigeon"], "publish.transport"),
+            (&["check", &foreign], "no file of FELIX blocks"),
+            (&["check", &none], "No such file"),
+            (&["check", "--scenario", "nothing"], "cannot read the scenario"),
+            (&["record", "gbt", "-o", "/nowhere/x"], "cannot write /nowhere/x"),
+            (&["tohost", "gbt", "--card", &none], "is a card emulated there?"),
+            (&["tohost", "gbt", "--channels", "3"], "no channel 3; the scenario has 0 to 0"),
+            (&["receive", "127.0.0.1:1", "--patience", "0s"], "cannot connect to 127.0.0.1:1"),
+            (&["receive", "--bus-dir", &none, "--patience", "0s"], "bus directory"),
+            (&["monitor", "127.0.0.1:1"], "does an instance serve --metrics there?"),
+            (&["sweep", "gbt", "--payloads", "24,2MiB"], "card.payload"),
+            (&["receive", "127.0.0.1:1", "--elinks", "0x800"], "E-links are 0 to 0x7ff"),
+        ],
+    );
 }
 
 #[test]

@@ -194,7 +194,12 @@ impl Host<'_> {
                 set.groups.push(events?);
             }
         }
-        set.warnings.dedup();
+        if set.warnings.len() > 1 {
+            // One trap, told once.
+            let others = set.warnings.len() - 1;
+            set.warnings.truncate(1);
+            set.warnings[0].push_str(&format!("; the same for {others} more"));
+        }
         Ok(set)
     }
 

@@ -32,9 +32,41 @@ pub fn answers(records: &[RunRecord]) -> Vec<Answer> {
         etherbone(records),
         felix(records),
         copies(records),
+        counters(records),
+        memory_traffic(records),
         tool(records),
     ];
     all.into_iter().flatten().collect()
+}
+
+/// What was held against known loads.
+fn counters(records: &[RunRecord]) -> Option<Answer> {
+    let record = records.iter().find(|record| record.engine.name == "pmu" && record.engine.target == "verify")?;
+    // Each counter stands behind what was really moved.
+    let pairs = record.counters.iter().zip(record.counters.iter().skip(1)).step_by(2);
+    let passed = pairs.map(|(payload, counted)| {
+        format!("{} saw {} of the payload", counted.name, significant(counted.value / payload.value.max(1.0), 7))
+    });
+    let failed = record.outcome.reason().map(|reason| format!("FAILED: {reason}"));
+    let verdicts: Vec<String> = passed.chain(failed).chain(record.warnings.iter().cloned()).collect();
+    let answer = verdicts.join("; ");
+    (!answer.is_empty()).then_some(Answer { question: "Do the counters of this host count what is moved?", answer, figure: None })
+}
+
+/// Memory traffic while points were measured, where a counter of it exists.
+fn memory_traffic(records: &[RunRecord]) -> Option<Answer> {
+    let observed = records.iter().filter_map(|record| Some((record, record.observed.as_ref()?)));
+    let rates = observed.filter_map(|(record, observed)| {
+        let metric = observed.metrics.iter().find(|metric| metric.unit == "B/s")?;
+        let most = metric.values.iter().flatten().copied().fold(0.0, f64::max);
+        (most > 0.0).then_some((record, metric, most))
+    });
+    let (record, metric, most) = rates.max_by(|a, b| a.2.total_cmp(&b.2))?;
+    Some(Answer {
+        question: "What is the highest memory traffic that the counters saw?",
+        answer: format!("{} MB/s of `{}` during {}", significant(most / 1e6, 4), metric.name, record.study),
+        figure: Some("counters"),
+    })
 }
 
 fn sum(values: &[Option<f64>]) -> f64 {

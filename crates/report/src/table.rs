@@ -116,6 +116,9 @@ pub fn footnotes(record: &RunRecord) -> String {
     if !counts.is_empty() {
         let _ = writeln!(out, " counted: {}", counts.join(", "));
     }
+    if let Some(observed) = &record.observed {
+        out.push_str(&crate::pmu::tables::footnote(observed));
+    }
     if record.wall_ns > 0 {
         // The kernel books CPU time late and the observers take some: below a few milliseconds the share means nothing.
         let cpu = match record.wall_ns {

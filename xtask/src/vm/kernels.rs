@@ -33,7 +33,7 @@ fn apt(program: &str, arguments: &[&str]) -> Result<String> {
 }
 
 /// Reads the package lists, once a day.
-pub(super) fn update() -> Result<()> {
+pub(crate) fn update() -> Result<()> {
     for directory in ["apt/lists/partial", "apt/cache/archives/partial", "debs"] {
         fs::create_dir_all(folder().join(directory))?;
     }
@@ -49,7 +49,7 @@ pub(super) fn update() -> Result<()> {
 }
 
 /// Downloads packages (unless they are there) and unpacks them below a folder of their own.
-fn unpack(packages: &[String], into: &Path) -> Result<()> {
+pub(crate) fn unpack(packages: &[String], into: &Path) -> Result<()> {
     let mark = into.join("unpacked");
     let wanted = packages.join("\n");
     if fs::read_to_string(&mark).is_ok_and(|unpacked| unpacked == wanted) {
@@ -153,6 +153,50 @@ impl Kernel {
         kernel.relocate()?;
         println!("kernel {}", kernel.release);
         Ok(kernel)
+    }
+
+    /// The newest image of a series by itself, without headers.
+    pub(crate) fn image_of(series: &str, arch: &str) -> Result<Kernel> {
+        let start = format!("linux-image-{series}.");
+        let end = format!("-{arch}");
+        let names = apt("apt-cache", &["pkgnames", &start])?;
+        let version = |name: &str| -> Option<String> {
+            let release = name.strip_prefix("linux-image-")?.strip_suffix(&end)?.to_owned();
+            let special = ["cloud", "rt", "dbg", "unsigned", "16k"].iter().any(|kind| release.contains(kind));
+            (!special).then_some(release)
+        };
+        let mut releases: Vec<String> = names.lines().filter_map(version).collect();
+        releases.sort_by_key(|release| numbers(release));
+        let Some(release) = releases.pop().map(|release| release + &end) else {
+            bail!("no {start}*{end} in the package lists: add a suite that has the {series} kernel");
+        };
+        let root = folder().join(format!("{series}-{arch}-image"));
+        unpack(&[format!("linux-image-{release}:{arch}")], &root)?;
+        let image = root.join(format!("boot/vmlinuz-{release}"));
+        ensure!(image.exists(), "{} is not in the package", image.display());
+        println!("kernel {release}");
+        Ok(Kernel { series: series.to_owned(), arch: arch.to_owned(), release, root, image })
+    }
+
+    /// The bytes of one of the kernel's own modules; none when it is not a module.
+    pub(crate) fn module(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let below = [self.root.join("lib/modules"), self.root.join("usr/lib/modules")];
+        let mut open: Vec<PathBuf> = below.into_iter().filter(|path| path.exists()).collect();
+        while let Some(directory) = open.pop() {
+            for path in fs::read_dir(&directory)?.flatten().map(|entry| entry.path()) {
+                let file = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+                if path.is_dir() {
+                    open.push(path);
+                } else if file == format!("{name}.ko") {
+                    return Ok(Some(fs::read(path)?));
+                } else if file == format!("{name}.ko.xz") {
+                    let done = Command::new("xz").args(["-dc"]).arg(&path).output().context("cannot start xz")?;
+                    ensure!(done.status.success(), "xz cannot read {}", path.display());
+                    return Ok(Some(done.stdout));
+                }
+            }
+        }
+        Ok(None)
     }
 
     fn headers(&self) -> PathBuf {
@@ -274,6 +318,26 @@ pub(crate) fn source() -> Result<Source> {
     fs::write(drivers.join("zynqmp_dma.c"), zynqmp.replace("\"../dmaengine.h\"", "\"dmaengine.h\""))?;
     fs::write(drivers.join("Kbuild"), "obj-m := dmatest.o\nobj-$(if $(CONFIG_ARM64),m) += zynqmp_dma.o\n")?;
     Ok(Source { archive, tree, drivers })
+}
+
+/// A package of another architecture and everything that it depends on, as `name:arch`, for a system that has nothing yet.
+pub(crate) fn closure(package: &str, arch: &str) -> Result<Vec<String>> {
+    let nothing = folder().join("apt/nothing");
+    fs::write(&nothing, "")?;
+    let status = format!("Dir::State::status={}", nothing.display());
+    let native = format!("APT::Architecture={arch}");
+    let options =
+        ["-o", &status, "-o", &native, "-o", "Debug::NoLocking=1", "--no-install-recommends", "--print-uris", "-y"];
+    let text = apt("apt-get", &[&options[..], &["install", package]].concat())?;
+    // 'URI' name_version_arch.deb size hash
+    let name = |line: &str| -> Option<String> {
+        let file = line.strip_prefix('\'')?.split_whitespace().nth(1)?.strip_suffix(".deb")?;
+        let (name, rest) = file.split_once('_')?;
+        Some(format!("{name}:{}", rest.rsplit_once('_')?.1))
+    };
+    let names: Vec<String> = text.lines().filter_map(name).collect();
+    ensure!(!names.is_empty(), "apt names no packages for {package}:{arch}");
+    Ok(names)
 }
 
 /// A static busybox of another architecture.

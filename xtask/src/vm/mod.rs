@@ -5,7 +5,7 @@
 
 mod cache;
 mod guest;
-mod kernels;
+pub(crate) mod kernels;
 mod patched;
 
 use std::fs;
@@ -261,11 +261,16 @@ fn versal(source: &kernels::Source) -> Result<()> {
 
 /// A cpio archive as an initial file system.
 fn archive(name: &str, files: &[(String, Vec<u8>, u32)]) -> Result<PathBuf> {
-    let tree = folder().join(format!("initrd-{name}"));
+    archive_in(&folder(), name, files)
+}
+
+/// The same in another folder.
+pub(crate) fn archive_in(folder: &std::path::Path, name: &str, files: &[(String, Vec<u8>, u32)]) -> Result<PathBuf> {
+    let tree = folder.join(format!("initrd-{name}"));
     if tree.exists() {
         fs::remove_dir_all(&tree)?;
     }
-    for directory in ["bin", "proc", "sys", "dev", "tmp", "etc"] {
+    for directory in ["bin", "lib", "proc", "sys", "dev", "tmp", "etc"] {
         fs::create_dir_all(tree.join(directory))?;
     }
     for (path, bytes, mode) in files {
@@ -273,7 +278,7 @@ fn archive(name: &str, files: &[(String, Vec<u8>, u32)]) -> Result<PathBuf> {
         fs::write(&path, bytes)?;
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(*mode))?;
     }
-    let archive = folder().join(format!("{name}.cpio"));
+    let archive = folder.join(format!("{name}.cpio"));
     let command = format!("cd '{}' && find . | cpio -o -H newc --quiet > '{}'", tree.display(), archive.display());
     if !std::process::Command::new("sh").args(["-c", &command]).status()?.success() {
         bail!("cpio could not write {}", archive.display());

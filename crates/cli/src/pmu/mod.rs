@@ -10,20 +10,24 @@ mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use daqmeter_pmu::emulated::catalogue;
 use daqmeter_pmu::mesh::{self, topology};
 use daqmeter_pmu::plan::{Driver, PlanError, Rules};
-use daqmeter_pmu::{EventSet, Group, Host, Pmu, discover};
+use daqmeter_harness::Observer;
+use daqmeter_pmu::source::Kernel;
+use daqmeter_pmu::{Count, EventSet, Group, Host, Pmu, PmuObserver, discover};
 use daqmeter_record::Mesh;
 use daqmeter_report::pmu::tables::Bytes;
 use daqmeter_sys::host::Files;
 
+use crate::arguments::duration;
 use crate::output::{Failure, tell};
 
 pub(crate) use list::summary;
-pub(crate) use verify::checks;
+pub(crate) use verify::survey;
 
 /// See, plan, measure and verify counters: of an Arm CMN mesh, of every other PMU, of the kernel
 #[derive(Debug, Args)]
@@ -233,6 +237,39 @@ fn heat_events(event: &str, setting: &Setting) -> Result<Vec<String>, Failure> {
         ));
     }
     Ok(texts)
+}
+
+/// What `--observe` asks for, understood once and opened around every point.
+pub(crate) struct Observed {
+    chosen: Chosen,
+    meshes: Vec<Mesh>,
+    interval: Duration,
+}
+
+impl Observed {
+    /// `GROUP`, `EVENTS`, or either with `@TIME`.
+    pub(crate) fn understand(text: &str) -> Result<Observed, Failure> {
+        let (what, interval) = text.rsplit_once('@').unwrap_or((text, "100ms"));
+        let interval = duration(interval).map_err(|error| Failure::refused(format!("--observe {text}: {error}")))?;
+        if interval < Duration::from_millis(1) {
+            return Err(Failure::refused(format!("--observe {text}: 1ms at least lie between two looks")));
+        }
+        let is_group = !what.contains(['/', ':', '{', ',']) && Group::find(what).is_ok();
+        let mut wanted = Wanted::default();
+        if is_group { wanted.groups.push(what.to_owned()) } else { wanted.events.push(what.to_owned()) }
+        let setting = wanted.place.setting()?;
+        let chosen = wanted.choose(&setting)?;
+        // What cannot be opened is better known before anything is measured.
+        Count::open(&chosen.set, &chosen.what, &mut Kernel { files: setting.files }).map_err(Failure::refused)?;
+        Ok(Observed { chosen, meshes: setting.meshes, interval })
+    }
+
+    /// An observer of one point.
+    pub(crate) fn observer(&self) -> Box<dyn Observer> {
+        let Chosen { what, set, metrics } = &self.chosen;
+        let kernel = Kernel { files: Files::default() };
+        Box::new(PmuObserver::new(what, set.clone(), metrics.clone(), self.meshes.clone(), self.interval, kernel))
+    }
 }
 
 /// Units of bytes on the command line.

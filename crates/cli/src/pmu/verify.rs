@@ -9,7 +9,8 @@ use daqmeter_pmu::source::Kernel;
 use daqmeter_pmu::verify::{Band, BlockFile, LoadError, Moved, Verdict, fio, loopback, memory, netperf};
 use daqmeter_pmu::{Count, Group, Host};
 use daqmeter_record::units::significant;
-use daqmeter_record::{Counter, EngineInfo, Outcome, Workload};
+use daqmeter_harness::Context;
+use daqmeter_record::{Counter, EngineInfo, Outcome, RunRecord, Workload};
 use daqmeter_report::table::numbers_from;
 
 use super::{Place, Setting};
@@ -32,6 +33,9 @@ pub(crate) struct Arguments {
     /// File or block device to read
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
+    /// Size of the file that is made when none is given
+    #[arg(long, value_name = "BYTES", value_parser = crate::arguments::bytes, default_value = "256MiB")]
+    file_bytes: u64,
     /// Other programs as loads, with the document's arguments
     #[arg(long, value_enum)]
     with: Option<With>,
@@ -61,7 +65,7 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Load {
+enum Load {
     Memory,
     Block,
     Net,
@@ -82,13 +86,13 @@ struct Meter {
 }
 
 /// One line of the result.
-pub(crate) struct Check {
+struct Check {
     load: &'static str,
     how: String,
     counter: String,
     payload: u64,
     counted: Option<f64>,
-    pub(crate) verdict: Verdict,
+    verdict: Verdict,
 }
 
 impl Check {
@@ -101,16 +105,10 @@ impl Check {
         Some(self.counted? / self.payload.max(1) as f64)
     }
 
-    /// One sentence for the survey.
-    pub(crate) fn sentence(&self) -> String {
-        match (&self.verdict, self.ratio()) {
-            (Verdict::Waived(reason), _) => format!("{}: not verified: {reason}", self.load),
-            (verdict, Some(ratio)) => {
-                let word = if *verdict == Verdict::Pass { "PASS" } else { "FAIL" };
-                format!("{}: {word}: {} counted {ratio:.6} of the payload", self.load, self.counter)
-            }
-            (_, None) => format!("{}: not counted", self.load),
-        }
+    /// What went wrong, in one line.
+    fn sentence(&self) -> String {
+        let ratio = self.ratio().map_or("nothing".to_owned(), |ratio| format!("{ratio:.6}"));
+        format!("{}: {} counted {ratio} of the payload", self.load, self.counter)
     }
 }
 
@@ -130,7 +128,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let checks = gather(arguments, &setting, &loads)?;
     let failed = checks.iter().any(|check| check.verdict == Verdict::Fail);
     if arguments.json || arguments.out.is_some() {
-        recorder.take(record(&checks))?;
+        recorder.take(record(&checks, &context()))?;
     }
     if !arguments.json {
         emit(&text(&checks))?;
@@ -138,12 +136,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-/// The checks of a survey: short loads, files in the present directory.
-pub(crate) fn checks(time: Duration) -> Vec<Check> {
+/// The checks of a survey, as a record: short loads, a small file in the present directory.
+pub(crate) fn survey(time: Duration, context: &Context) -> Option<RunRecord> {
     let arguments = Arguments {
         loads: Vec::new(),
         time,
         file: None,
+        file_bytes: 32 << 20,
         with: None,
         host: String::new(),
         tolerance: 0.05,
@@ -154,8 +153,11 @@ pub(crate) fn checks(time: Duration) -> Vec<Check> {
         json: false,
         place: Place::default(),
     };
-    let found = arguments.place.setting().and_then(|setting| gather(&arguments, &setting, &[Load::Memory, Load::Block, Load::Net]));
-    found.unwrap_or_default()
+    let setting = arguments.place.setting().ok()?;
+    let checks = gather(&arguments, &setting, &[Load::Memory, Load::Block, Load::Net]).ok()?;
+    let mut record = record(&checks, context);
+    record.study = "survey/counters".to_owned();
+    Some(record)
 }
 
 fn gather(arguments: &Arguments, setting: &Setting, loads: &[Load]) -> Result<Vec<Check>, Failure> {
@@ -213,7 +215,7 @@ fn pcie_meter(arguments: &Arguments, setting: &Setting) -> Option<Meter> {
 fn of_block(arguments: &Arguments, setting: &Setting) -> Result<Vec<Check>, Failure> {
     let file = match &arguments.file {
         Some(path) => BlockFile::existing(path).map_err(Failure::refused)?,
-        None => match BlockFile::temporary(Path::new("."), 256 << 20) {
+        None => match BlockFile::temporary(Path::new("."), arguments.file_bytes.max(1 << 20)) {
             Ok(file) => file,
             Err(LoadError(reason)) => return Ok(vec![Check::waived("block", "none", reason)]),
         },
@@ -315,9 +317,9 @@ fn text(checks: &[Check]) -> String {
     numbers_from(3, &["load", "counter", "how", "payload [B]", "counted [B]", "ratio", "verdict"], rows)
 }
 
-fn record(checks: &[Check]) -> daqmeter_record::RunRecord {
+fn record(checks: &[Check], context: &Context) -> RunRecord {
     let info = EngineInfo { name: "pmu".to_owned(), target: "verify".to_owned(), emulated: false };
-    let mut record = context().blank_record(info, Workload::new("pmu-verify"));
+    let mut record = context.blank_record(info, Workload::new("pmu-verify"));
     record.study = "pmu/verify".to_owned();
     for check in checks {
         let name = format!("{}: {}", check.load, check.counter);
@@ -329,7 +331,7 @@ fn record(checks: &[Check]) -> daqmeter_record::RunRecord {
         match &check.verdict {
             Verdict::Pass => {}
             Verdict::Fail => record.outcome = Outcome::Failed(check.sentence()),
-            Verdict::Waived(reason) => record.warnings.push(format!("{name}: {reason}")),
+            Verdict::Waived(reason) => record.warnings.push(format!("{}: {reason}", check.load)),
         }
     }
     record

@@ -15,9 +15,15 @@ use crate::plan::{Driver, Rules, Schedule};
 use crate::source::{Counters, Opener, Refused};
 use crate::sysfs::{Alias, Pmu};
 
-/// Events of the parts as the kernel's driver names them on Linux 6.1 (recorded from the emulated configuration space), and the
-/// fields of its format.
-const EVENTS: &str = include_str!("events.txt");
+/// Events of the parts as the kernel's driver names them, recorded from its sysfs on the emulated configuration space
+/// (`cargo xtask pmu-vm --record`): Linux 6.1, S3 from 6.12.
+const EVENTS: &[(&str, &str)] = &[
+    ("CMN-600", include_str!("events/cmn600.txt")),
+    ("CMN-650", include_str!("events/cmn650.txt")),
+    ("CMN-700", include_str!("events/cmn700.txt")),
+    ("CMN-S3", include_str!("events/s3.txt")),
+];
+/// Fields of the driver's format on Linux 6.12.
 const FORMATS: &[(&str, &str)] = &[
     ("type", "config:0-15"),
     ("eventid", "config:16-26"),
@@ -45,7 +51,8 @@ pub fn catalogue(mesh: &Mesh) -> Pmu {
         let alias = Alias { name: name.to_owned(), terms: terms.to_owned(), unit: String::new(), scale: 1.0 };
         has(alias.term("type")?).then_some(alias)
     };
-    let events = EVENTS.lines().filter(|line| !line.starts_with('#')).filter_map(alias).collect();
+    let of_part = EVENTS.iter().find(|(part, _)| *part == mesh.part).map_or("", |(_, events)| *events);
+    let events = of_part.lines().filter(|line| !line.starts_with('#')).filter_map(alias).collect();
     let formats = FORMATS.iter().map(|(name, text)| Format::parse(name, text).expect("constant, and tested")).collect();
     let mut pmu = Pmu::assumed("arm_cmn_0", formats, events);
     pmu.mux_interval_ms = Some(MUX_NS / 1_000_000);

@@ -92,6 +92,23 @@ fn mean(metric: &ObservedMetric, observed: &Observations) -> Option<f64> {
     (seconds > 0.0).then(|| pairs.iter().map(|(seconds, value)| seconds * value).sum::<f64>() / seconds)
 }
 
+/// One line below the table of a measurement: what was counted meanwhile.
+pub fn footnote(observed: &Observations) -> String {
+    let metric = |metric: &ObservedMetric| {
+        format!("{} {}", metric.name, metric_text(mean(metric, observed), &metric.unit, Bytes::Mb))
+    };
+    let event = |event: &ObservedEvent| match event.total_scaled() {
+        Some((count, _)) => format!("{} {}", event.name, grouped(count)),
+        None => format!("{} not counted", event.name),
+    };
+    let parts: Vec<String> = if observed.metrics.is_empty() {
+        observed.events.iter().map(event).collect()
+    } else {
+        observed.metrics.iter().map(metric).collect()
+    };
+    format!(" meanwhile ({}): {}\n", observed.what, parts.join(", "))
+}
+
 /// The whole run: totals with error and rate, then metrics with their caveats.
 pub fn summary(observed: &Observations, bytes: Bytes, error: impl Fn(&ObservedEvent) -> Option<f64>) -> String {
     let rows = observed.events.iter().map(|event| {
@@ -140,7 +157,8 @@ mod tests {
         });
         let error = |_: &ObservedEvent, at: usize| Some(if at == 1 { 1_500_000.0 } else { 0.0 });
         let text: String = (0..2).map(|at| interval(&observed, at, Bytes::Both, error)).collect();
-        insta::assert_snapshot!(format!("{text}\n{}", summary(&observed, Bytes::Mb, |_| None)));
+        let below = footnote(&observed);
+        insta::assert_snapshot!(format!("{text}\n{}\n{below}", summary(&observed, Bytes::Mb, |_| None)));
     }
 
     #[test]

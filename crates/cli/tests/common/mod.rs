@@ -1,0 +1,31 @@
+//! Running the program as scripts do.
+
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use std::process::{Command, Output};
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_daqmeter");
+
+/// Runs the program with a verb and its arguments.
+pub fn daqmeter(verb: &str, arguments: &[&str]) -> Output {
+    Command::new(PROGRAM).arg(verb).args(arguments).output().unwrap()
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Each of the calls ends with 2, says on stderr what it should, and prints nothing else.
+pub fn are_refused(verb: &str, calls: &[(&[&str], &str)]) {
+    for (arguments, wanted) in calls {
+        let output = daqmeter(verb, arguments);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(wanted), "{arguments:?}: {said}");
+        assert!(stdout(&output).is_empty(), "{arguments:?}: {}", stdout(&output));
+    }
+}
