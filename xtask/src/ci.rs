@@ -9,7 +9,7 @@ use daqmeter_etherbone::reproduce::{self, Published};
 use daqmeter_record::{Outcome, RunRecord, jsonl};
 
 use crate::shell::{need, output, root, run, run_with, there};
-use crate::{hosts, peers, readout, tidy, vm};
+use crate::{hosts, peers, pmu, readout, tidy, vm};
 
 /// Seconds for each fuzz target in CI.
 const FUZZ_SECONDS: u64 = 10;
@@ -59,6 +59,11 @@ pub(crate) fn all(only: Option<&str>) -> Result<()> {
             None => ran(vm::all().and_then(|()| vm::pollution(false))),
         }),
         ("copies: the study's figures and claims", copies),
+        ("counters: the mesh's PMU without silicon, in QEMU", || match pmu::missing() {
+            Some(why) => Ok(Done::LeftOut(why)),
+            None => ran(pmu::all(false, "")),
+        }),
+        ("counters: a mesh on a page", mesh_page),
         ("fuzz", || ran(fuzz(FUZZ_SECONDS, None))),
     ];
     let mut left_out = Vec::new();
@@ -348,8 +353,17 @@ fn copies() -> Result<Done> {
     ran(daqmeter(&["copy", "reproduce", "--reps", "30"]))
 }
 
+/// An emulated mesh, counted, drawn in a browser; and known loads on this host.
+fn mesh_page() -> Result<Done> {
+    let html = scratch("mesh.html")?;
+    let common = ["pmu", "stat", "--emulated", "cmn700", "--heat", "hnf_mc_reqs", "-I", "20ms", "--count", "30"];
+    output("cargo", &[&["run", "--release", "--quiet", "--"], &common[..], &["-o", &html]].concat())?;
+    page(html.as_ref())?;
+    ran(daqmeter(&["pmu", "verify", "--time", "500ms"]))
+}
+
 /// The fuzz targets.
-const FUZZ_TARGETS: [&str; 13] = [
+const FUZZ_TARGETS: [&str; 14] = [
     "record_line",
     "units",
     "profile",
@@ -363,6 +377,7 @@ const FUZZ_TARGETS: [&str; 13] = [
     "readout_check",
     "readout_scenario",
     "copy_trace",
+    "pmu_text",
 ];
 
 /// Builds the fuzz targets with coverage by stable flags (no nightly toolchain, no cargo-fuzz) and runs each.

@@ -24,7 +24,7 @@ cargo xtask copy-vm         the kernel modules under Debian's kernels in QEMU
 cargo xtask copy-vm --static     the patched kernel with static policies, built and booted
 cargo xtask copy-vm --versal     the emulated engine of mainline alone
 cargo xtask copy-vm --pollution  the whole pollution study under a cache model
-cargo xtask pmu-vm          the mesh's PMU on emulated registers, under Debian's kernels in QEMU
+cargo xtask pmu-vm [NAME]   the mesh's PMU on emulated registers, under Debian's kernels in QEMU
 cargo xtask pmu-vm --record      the same; writes the events that the driver shows into the source
 cargo xtask page FILE       open a page in headless Chromium and check that it drew its charts";
 
@@ -48,8 +48,9 @@ fn main() -> ExitCode {
         ["copy-vm", "--static"] => vm::static_policies(),
         ["copy-vm", "--versal"] => vm::versal_alone(),
         ["copy-vm", "--pollution"] => vm::pollution(true),
-        ["pmu-vm"] => pmu::all(false),
-        ["pmu-vm", "--record"] => pmu::all(true),
+        ["pmu-vm"] => pmu::all(false, ""),
+        ["pmu-vm", "--record"] => pmu::all(true, ""),
+        ["pmu-vm", only] => pmu::all(false, only),
         ["page", path] => ci::page(path.as_ref()),
         _ => {
             eprintln!("{USAGE}");

@@ -19,6 +19,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("digitizer", &["harness", "kernels", "record", "sys"]),
     ("etherbone", &["harness", "record", "sys", "wire"]),
     ("readout", &["harness", "kernels", "record", "stats", "sys", "wire"]),
+    ("pmu", &["harness", "kernels", "record", "sys"]),
     ("report", &["record", "stats"]),
     (
         "cli",
@@ -28,6 +29,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "etherbone",
             "harness",
             "kernels",
+            "pmu",
             "readout",
             "record",
             "report",

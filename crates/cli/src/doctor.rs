@@ -121,7 +121,12 @@ fn observation(files: &Files) -> Vec<Finding> {
             events.join(", "),
             "no PMU here: usual in virtual machines; cycles and cache misses stay uncounted",
         ),
-        finding("interconnect counters", interconnect.0, interconnect.1, "no PMU of an interconnect or a memory controller: DRAM traffic stays uncounted (arm-cmn: CONFIG_ARM_CMN and a firmware that describes the mesh); daqmeter pmu list"),
+        finding(
+            "interconnect counters",
+            interconnect.0,
+            interconnect.1,
+            "no PMU of an interconnect or a memory controller: DRAM traffic stays uncounted (arm-cmn: CONFIG_ARM_CMN and a firmware that describes the mesh); daqmeter pmu list",
+        ),
         finding(
             "what takes the time",
             sampler.0,

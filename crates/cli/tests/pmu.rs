@@ -48,9 +48,15 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["stat", "--from", &perf], "line 1"),
             (&["stat", "--from", "/nowhere"], "No such file"),
             (&["stat", "--emulated", "n2"], "there are n1sdp, cmn650"),
-            (&["stat", N1SDP[0], N1SDP[1], "-e", "arm_cmn/hnf_mc_reqs,nodeid=0x99/"], "no HN-F with NodeID 0x99; those of the type are 0x24"),
+            (
+                &["stat", N1SDP[0], N1SDP[1], "-e", "arm_cmn/hnf_mc_reqs,nodeid=0x99/"],
+                "no HN-F with NodeID 0x99; those of the type are 0x24",
+            ),
             (&["stat", N1SDP[0], N1SDP[1], "-e", "arm_cmn/hnf_mc_reqs,nodeid=8/"], "0x8 is a RN-D"),
-            (&["stat", N1SDP[0], N1SDP[1], "-e", "{arm_cmn/dtc_cycles/,arm_cmn/dtc_cycles/}"], "one cycle counter in each DTC"),
+            (
+                &["stat", N1SDP[0], N1SDP[1], "-e", "{arm_cmn/dtc_cycles/,arm_cmn/dtc_cycles/}"],
+                "one cycle counter in each DTC",
+            ),
             (&["stat", N1SDP[0], N1SDP[1], "--heat", "hnf_mc_req"], "has no event `hnf_mc_req`"),
             (&["record", "-e", "page-faults"], "record needs --out"),
             (&["map", "--map", &dump], "register 0xd00010"),
@@ -90,8 +96,10 @@ fn the_map_of_the_n1sdp_has_the_documents_rows() {
 fn a_plan_names_what_binds_and_a_better_order() {
     let rnd = |name: &str| format!("arm_cmn/rnid_{name},nodeid=8,bynodeid=1/");
     let hnf = |node: &str| format!("arm_cmn/hnf_mc_reqs,nodeid={node},bynodeid=1/");
-    let mut events: Vec<String> =
-        ["s0_rdata_beats", "s1_rdata_beats", "s2_rdata_beats", "rxdat_flits", "txdat_flits"].iter().map(|name| rnd(name)).collect();
+    let mut events: Vec<String> = ["s0_rdata_beats", "s1_rdata_beats", "s2_rdata_beats", "rxdat_flits", "txdat_flits"]
+        .iter()
+        .map(|name| rnd(name))
+        .collect();
     events.extend(["0x24", "0x28", "0x44"].map(hnf));
     let mut arguments = vec!["plan", "--emulated", "n1sdp"];
     events.iter().for_each(|event| arguments.extend(["-e", event.as_str()]));
@@ -117,7 +125,21 @@ fn an_emulated_mesh_is_counted_recorded_and_replayed() {
     let directory = tempfile::tempdir().unwrap();
     let place = |name: &str| directory.path().join(name).display().to_string();
     let (out, page) = (place("n1sdp.jsonl"), place("n1sdp.html"));
-    let grid = said(&["stat", "--emulated", "n1sdp", "--heat", "hnf_mc_reqs", "-I", "5ms", "--count", "3", "--out", &out, "-o", &page]);
+    let grid = said(&[
+        "stat",
+        "--emulated",
+        "n1sdp",
+        "--heat",
+        "hnf_mc_reqs",
+        "-I",
+        "5ms",
+        "--count",
+        "3",
+        "--out",
+        &out,
+        "-o",
+        &page,
+    ]);
     assert_eq!(grid.matches("XP 0x08").count(), 3, "{grid}");
     assert!(grid.contains("HN-F 0x24") && grid.contains("/s"), "{grid}");
     assert!(said(&["replay", &out]).contains("XP 0x68"));
@@ -153,7 +175,10 @@ fn the_documents_table_is_read_with_its_warning() {
     .unwrap();
     let output = pmu(&["stat", "--from", &path.display().to_string()]);
     assert!(stdout(&output).contains("121,713,206"));
-    assert!(stderr(&output).contains("2 event(s) such as `arm_cmn/hnf_mc_reqs,nodeid=0x24/` name a node without bynodeid=1"));
+    assert!(
+        stderr(&output)
+            .contains("2 event(s) such as `arm_cmn/hnf_mc_reqs,nodeid=0x24/` name a node without bynodeid=1")
+    );
 }
 
 #[test]
@@ -186,7 +211,21 @@ fn steps_end_at_lines_on_stdin() {
 fn any_verb_counts_meanwhile_and_its_record_says_so() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("o.jsonl").display().to_string();
-    let arguments = ["latency", "--sizes", "64", "--reps", "3", "--path", "memcpy", "--contexts", "cpu", "--observe", "vmstat.pgfault@1ms", "--out", &out];
+    let arguments = [
+        "latency",
+        "--sizes",
+        "64",
+        "--reps",
+        "3",
+        "--path",
+        "memcpy",
+        "--contexts",
+        "cpu",
+        "--observe",
+        "vmstat.pgfault@1ms",
+        "--out",
+        &out,
+    ];
     let output = daqmeter("copy", &arguments);
     assert!(output.status.success(), "{}", stderr(&output));
     let text = std::fs::read_to_string(&out).unwrap();

@@ -209,7 +209,10 @@ mod tests {
         count.interval();
         let observed = count.finish();
         let a = &observed.events[0];
-        assert_eq!((a.count.as_slice(), a.enabled_ns.as_slice(), a.running_ns.as_slice()), (&[7, 0][..], &[100, 100][..], &[50, 0][..]));
+        assert_eq!(
+            (a.count.as_slice(), a.enabled_ns.as_slice(), a.running_ns.as_slice()),
+            (&[7, 0][..], &[100, 100][..], &[50, 0][..])
+        );
         assert_eq!((a.scaled(0), a.scaled(1)), (Some(14.0), None), "not counted is not zero");
         assert!(matches!(observed.events[1].status, EventStatus::NotSupported(_)));
         assert_eq!(observed.end_ns.len(), 2);
@@ -252,7 +255,7 @@ mod tests {
                         }
                     }
                     truth.push(all);
-                    event.count.push(seen as u64);
+                    event.count.push(format!("{seen:.0}").parse().unwrap());
                     event.enabled_ns.push(50);
                     event.running_ns.push(ran);
                 }
@@ -269,9 +272,11 @@ mod tests {
 
     #[test]
     fn what_ran_all_the_time_has_no_error_and_too_few_intervals_tell_none() {
-        let whole = ObservedEvent { count: vec![5; 4], enabled_ns: vec![10; 4], running_ns: vec![10; 4], ..Default::default() };
+        let whole =
+            ObservedEvent { count: vec![5; 4], enabled_ns: vec![10; 4], running_ns: vec![10; 4], ..Default::default() };
         assert_eq!(error_of(&whole, 0), Some(0.0));
-        let few = ObservedEvent { count: vec![5; 2], enabled_ns: vec![10; 2], running_ns: vec![5; 2], ..Default::default() };
+        let few =
+            ObservedEvent { count: vec![5; 2], enabled_ns: vec![10; 2], running_ns: vec![5; 2], ..Default::default() };
         assert_eq!(error_of(&few, 0), None);
     }
 }

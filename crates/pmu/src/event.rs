@@ -104,13 +104,17 @@ pub enum EventError {
         error: FormatError,
     },
     /// A name without a PMU that is nothing we know.
-    #[error("`{text}` is no event: write PMU/EVENT/, SUBSYSTEM:TRACEPOINT, a software event or a counter of the system such as disk.read_bytes (daqmeter pmu list)")]
+    #[error(
+        "`{text}` is no event: write PMU/EVENT/, SUBSYSTEM:TRACEPOINT, a software event or a counter of the system such as disk.read_bytes (daqmeter pmu list)"
+    )]
     Unknown {
         /// The text.
         text: String,
     },
     /// Modifiers are not taken.
-    #[error("`{text}`: modifiers (`:{modifier}`) are not taken: what is shared by all CPUs has no user and kernel mode")]
+    #[error(
+        "`{text}`: modifiers (`:{modifier}`) are not taken: what is shared by all CPUs has no user and kernel mode"
+    )]
     Modifier {
         /// The event.
         text: String,
@@ -350,7 +354,13 @@ impl Terms<'_> {
             .events()
             .iter()
             .map(|alias| alias.name.as_str())
-            .filter(|name| name.contains(term) || term.len() > 4 && name.contains(&term[..term.len().min(term.char_indices().nth(5).map_or(term.len(), |(at, _)| at))]))
+            .filter(|name| {
+                name.contains(term)
+                    || term.len() > 4
+                        && name.contains(
+                            &term[..term.len().min(term.char_indices().nth(5).map_or(term.len(), |(at, _)| at))],
+                        )
+            })
             .take(6)
             .collect();
         let hint = if near.is_empty() {
@@ -453,7 +463,8 @@ mod tests {
             ("wp_val", "config1:0-63"),
         ];
         let formats = formats.iter().map(|(name, text)| Format::parse(name, text).unwrap()).collect();
-        let alias = |name: &str, terms: &str| Alias { name: name.into(), terms: terms.into(), unit: String::new(), scale: 1.0 };
+        let alias =
+            |name: &str, terms: &str| Alias { name: name.into(), terms: terms.into(), unit: String::new(), scale: 1.0 };
         let events = vec![
             alias("hnf_mc_reqs", "type=0x5,eventid=0xd"),
             alias("hnf_qos_pocq_occupancy_read", "type=0x5,eventid=0xf,occupid=0x1"),

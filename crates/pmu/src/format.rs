@@ -108,7 +108,8 @@ mod tests {
     #[test]
     fn the_fields_of_the_drivers() {
         let mut words = [0; 3];
-        for (name, text, value) in [("type", "config:0-15", 5), ("eventid", "config:16-26", 0xd), ("bynodeid", "config:31", 1)]
+        for (name, text, value) in
+            [("type", "config:0-15", 5), ("eventid", "config:16-26", 0xd), ("bynodeid", "config:31", 1)]
         {
             Format::parse(name, text).unwrap().place(value, &mut words).unwrap();
         }

@@ -1,7 +1,7 @@
 //! Groups: which events answer a question, and how they become rates. One TOML file each, below `groups/<uarch>/`.
 
-use daqmeter_record::observed::{ObservedEvent, ObservedMetric};
 use daqmeter_record::Mesh;
+use daqmeter_record::observed::{ObservedEvent, ObservedMetric};
 use serde::Deserialize;
 
 use crate::sysfs::Pmu;
@@ -112,7 +112,9 @@ pub enum GroupError {
         instead: String,
     },
     /// Events for each node, and no map.
-    #[error("group `{name}` counts each {kind} by itself and the map of the mesh is not known: give one with --map FILE (daqmeter pmu map)")]
+    #[error(
+        "group `{name}` counts each {kind} by itself and the map of the mesh is not known: give one with --map FILE (daqmeter pmu map)"
+    )]
     NoMap {
         /// Group.
         name: String,
@@ -164,13 +166,16 @@ impl Group {
     /// When there is neither, or the file is wrong.
     pub fn find(name: &str) -> Result<Group, GroupError> {
         if name.ends_with(".toml") {
-            let problem = |error: std::io::Error| GroupError::File { file: name.to_owned(), problem: error.to_string() };
+            let problem =
+                |error: std::io::Error| GroupError::File { file: name.to_owned(), problem: error.to_string() };
             return Group::parse(&std::fs::read_to_string(name).map_err(problem)?, name);
         }
         let all = Group::shipped();
         let there = || all.iter().map(|(_, group)| group.name.as_str()).collect::<Vec<_>>().join(", ");
         let found = all.iter().find(|(_, group)| group.name == name);
-        found.map(|(_, group)| group.clone()).ok_or_else(|| GroupError::Unknown { name: name.to_owned(), there: there() })
+        found
+            .map(|(_, group)| group.clone())
+            .ok_or_else(|| GroupError::Unknown { name: name.to_owned(), there: there() })
     }
 
     /// Whether the host has what it needs.
@@ -259,12 +264,20 @@ mod tests {
     use super::*;
 
     fn counted(count: u64, seconds: f64) -> ObservedEvent {
-        let ns = (seconds * 1e9) as u64;
-        ObservedEvent { count: vec![count], enabled_ns: vec![ns], running_ns: vec![ns], scale: 1.0, places: 1, ..Default::default() }
+        let ns = u64::try_from(std::time::Duration::from_secs_f64(seconds).as_nanos()).unwrap();
+        ObservedEvent {
+            count: vec![count],
+            enabled_ns: vec![ns],
+            running_ns: vec![ns],
+            scale: 1.0,
+            places: 1,
+            ..Default::default()
+        }
     }
 
     fn metric(text: &str, events: &[ObservedEvent]) -> Option<f64> {
-        let ids: Vec<String> = (0..events.len()).map(|at| format!("[[events]]\nid='e{at}'\nevent='page-faults'\n")).collect();
+        let ids: Vec<String> =
+            (0..events.len()).map(|at| format!("[[events]]\nid='e{at}'\nevent='page-faults'\n")).collect();
         let text = format!("name='x'\nabout='x'\n{}[[metric]]\nname='m'\nsource='x'\n{text}", ids.concat());
         let (_, metrics) = Group::parse(&text, "test").unwrap().expand(&[], &[]).unwrap();
         metrics[0].value(events, 0)
@@ -275,9 +288,13 @@ mod tests {
         // hnf_mc_reqs of four slices; the document prints "29715 MB/sec", which is MiB and per its interval.
         let events = [121_713_206_u64, 121_715_680, 121_712_781, 121_715_432];
         assert_eq!(events.iter().sum::<u64>() * 64, 31_158_854_336);
-        let second: Vec<_> = [121_683_890, 121_685_839, 121_682_684, 121_685_669].map(|count| counted(count, 1.000_250_043)).into();
+        let second: Vec<_> =
+            [121_683_890, 121_685_839, 121_682_684, 121_685_669].map(|count| counted(count, 1.000_250_043)).into();
         let rate = metric("unit='B/s'\nsum=['e0','e1','e2','e3']\ntimes=64", &second).unwrap();
-        assert_eq!((format!("{:.2}", rate / 1e6), format!("{:.2}", rate / f64::from(1 << 20))), ("31143.45".into(), "29700.71".into()));
+        assert_eq!(
+            (format!("{:.2}", rate / 1e6), format!("{:.2}", rate / f64::from(1 << 20))),
+            ("31143.45".into(), "29700.71".into())
+        );
     }
 
     #[test]
@@ -313,7 +330,11 @@ mod tests {
     #[test]
     fn every_shipped_group_parses_and_says_where_its_formulas_are_from() {
         for (_, group) in Group::shipped() {
-            assert!(!group.about.is_empty() && group.metric.iter().all(|metric| metric.source.len() > 10), "{}", group.name);
+            assert!(
+                !group.about.is_empty() && group.metric.iter().all(|metric| metric.source.len() > 10),
+                "{}",
+                group.name
+            );
         }
         let mut names: Vec<String> = Group::shipped().into_iter().map(|(_, group)| group.name).collect();
         let all = names.len();

@@ -47,7 +47,14 @@ fn lock(shared: &Shared) -> MutexGuard<'_, State> {
 
 impl<O: Opener + Send> PmuObserver<O> {
     /// Counts the set, which is called `what` in records, at the given interval.
-    pub fn new(what: &str, set: EventSet, metrics: Vec<Metric>, meshes: Vec<Mesh>, interval: Duration, opener: O) -> Self {
+    pub fn new(
+        what: &str,
+        set: EventSet,
+        metrics: Vec<Metric>,
+        meshes: Vec<Mesh>,
+        interval: Duration,
+        opener: O,
+    ) -> Self {
         PmuObserver {
             what: what.to_owned(),
             set,

@@ -6,8 +6,8 @@
 
 use std::fmt::Write;
 
-use daqmeter_record::observed::{EventStatus, ObservedEvent};
 use daqmeter_record::Observations;
+use daqmeter_record::observed::{EventStatus, ObservedEvent};
 use serde_json::Value;
 
 /// Which of the three.
@@ -78,7 +78,8 @@ const NOT_SUPPORTED: &str = "<not supported>";
 /// # Errors
 /// Names the first line that is none of perf's.
 pub fn parse(text: &str) -> Result<Observations, PerfError> {
-    let first = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#')).ok_or(PerfError::Empty)?;
+    let first =
+        text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#')).ok_or(PerfError::Empty)?;
     let rows = if first.starts_with('{') {
         rows(text, parse_json)?
     } else if let Some(separator) = csv_separator(text) {
@@ -98,7 +99,8 @@ fn rows(text: &str, parse: impl Fn(&str) -> Result<Option<Row>, String>) -> Resu
             continue;
         }
         let is_said = trimmed.ends_with("seconds user") || trimmed.ends_with("seconds sys");
-        if trimmed.is_empty() || trimmed.starts_with('#') || trimmed.starts_with("Performance counter stats") || is_said {
+        if trimmed.is_empty() || trimmed.starts_with('#') || trimmed.starts_with("Performance counter stats") || is_said
+        {
             continue;
         }
         let wrong = |problem: String| PerfError::Line { line: at + 1, problem, text: line.chars().take(60).collect() };
@@ -139,14 +141,20 @@ fn parse_text(line: &str) -> Result<Option<Row>, String> {
     for mark in [NOT_COUNTED, NOT_SUPPORTED] {
         if let Some((before, after)) = rest.split_once(mark) {
             is_supported = mark == NOT_COUNTED;
-            time = before.split_ascii_whitespace().next().map(|stamp| stamp.parse::<f64>().map_err(|_| "a time stamp that is no number")).transpose()?;
+            time = before
+                .split_ascii_whitespace()
+                .next()
+                .map(|stamp| stamp.parse::<f64>().map_err(|_| "a time stamp that is no number"))
+                .transpose()?;
             words = after.split_ascii_whitespace().collect();
         }
     }
     if words.is_empty() {
         let all: Vec<&str> = rest.split_ascii_whitespace().collect();
         // A stamp has nine decimals and a value follows it.
-        let stamped = all.len() > 2 && all[0].split_once('.').is_some_and(|(_, decimals)| decimals.len() == 9) && number(all[1]).is_some();
+        let stamped = all.len() > 2
+            && all[0].split_once('.').is_some_and(|(_, decimals)| decimals.len() == 9)
+            && number(all[1]).is_some();
         if stamped {
             time = all[0].parse().ok();
         }
@@ -210,7 +218,12 @@ fn parse_csv(line: &str, separator: char) -> Result<Option<Row>, String> {
 
 fn parse_json(line: &str) -> Result<Option<Row>, String> {
     // perf writes `nan` for metrics without a value, which is no JSON.
-    let line = line.trim().trim_end_matches(',').replace(": nan", ": null").replace(": -nan", ": null").replace(": inf", ": null");
+    let line = line
+        .trim()
+        .trim_end_matches(',')
+        .replace(": nan", ": null")
+        .replace(": -nan", ": null")
+        .replace(": inf", ": null");
     let object: Value = serde_json::from_str(&line).map_err(|error| error.to_string())?;
     let text = |name: &str| match &object[name] {
         Value::String(text) => Some(text.trim().to_owned()),
@@ -229,7 +242,10 @@ fn parse_json(line: &str) -> Result<Option<Row>, String> {
         is_supported: value != NOT_SUPPORTED,
         unit: text("unit").unwrap_or_default(),
         event,
-        running_ns: text("event-runtime").and_then(|text| number(&text)).map(|ns| ns.max(0.0)).and_then(|ns| format!("{ns:.0}").parse().ok()),
+        running_ns: text("event-runtime")
+            .and_then(|text| number(&text))
+            .map(|ns| ns.max(0.0))
+            .and_then(|ns| format!("{ns:.0}").parse().ok()),
         share: text("pcnt-running").and_then(|text| number(&text)),
     }))
 }
@@ -286,7 +302,9 @@ fn build((rows, elapsed): (Vec<Row>, Option<f64>)) -> Result<Observations, PerfE
         let before = if interval == 0 { 0.0 } else { stamps[interval - 1].unwrap_or(0.0) };
         let passed = row.time.or(elapsed).map_or(0.0, |end| end - before);
         let share = row.share.map_or(1.0, |percent| percent / 100.0);
-        let enabled = row.running_ns.map_or(passed * NS, |running| if share > 0.0 { running as f64 / share } else { passed * NS });
+        let enabled = row
+            .running_ns
+            .map_or(passed * NS, |running| if share > 0.0 { running as f64 / share } else { passed * NS });
         let counted = row.value.is_some();
         let Printed { digits, decimals } = row.value.unwrap_or(Printed { digits: 0, decimals: 0 });
         // One scale for all intervals of an event: the finest seen.
@@ -321,7 +339,10 @@ pub fn emit_interval(observed: &Observations, interval: usize, format: PerfForma
     let end_ns = observed.end_ns.get(interval).copied().unwrap_or(0).saturating_sub(observed.begin_ns);
     let stamp = format!("{}.{:09}", end_ns / 1_000_000_000, end_ns % 1_000_000_000);
     for event in &observed.events {
-        let (enabled, running) = (event.enabled_ns.get(interval).copied().unwrap_or(0), event.running_ns.get(interval).copied().unwrap_or(0));
+        let (enabled, running) = (
+            event.enabled_ns.get(interval).copied().unwrap_or(0),
+            event.running_ns.get(interval).copied().unwrap_or(0),
+        );
         let value = match (&event.status, event.scaled(interval)) {
             (EventStatus::NotSupported(_), _) => NOT_SUPPORTED.to_owned(),
             (EventStatus::Counted, None) => NOT_COUNTED.to_owned(),
@@ -338,11 +359,21 @@ pub fn emit_interval(observed: &Observations, interval: usize, format: PerfForma
             // As perf has it: an integer division.
             PerfFormat::Csv(separator) => {
                 let s = separator;
-                writeln!(out, "{stamp}{s}{value}{s}{}{s}{}{s}{running}{s}{:.2}{s}{s}", event.unit, event.name, percent.floor())
+                writeln!(
+                    out,
+                    "{stamp}{s}{value}{s}{}{s}{}{s}{running}{s}{:.2}{s}{s}",
+                    event.unit,
+                    event.name,
+                    percent.floor()
+                )
             }
             PerfFormat::Json => {
                 let quoted = |text: &str| Value::String(text.to_owned()).to_string();
-                let value = if value.starts_with('<') { quoted(&value) } else { format!("\"{value}.000000\"").replace("..", ".") };
+                let value = if value.starts_with('<') {
+                    quoted(&value)
+                } else {
+                    format!("\"{value}.000000\"").replace("..", ".")
+                };
                 writeln!(
                     out,
                     "{{\"interval\" : {stamp}, \"counter-value\" : {value}, \"unit\" : {}, \"event\" : {}, \"event-runtime\" : {running}, \"pcnt-running\" : {:.2}}}",
@@ -393,7 +424,10 @@ mod tests {
     fn thousands_are_read_whatever_the_locale() {
         let text = "     2.000394365        121,713,206      arm_cmn/hnf_mc_reqs,nodeid=0x24/\n     2.000394365   121\u{202f}715\u{202f}680      arm_cmn/hnf_mc_reqs,nodeid=0x28/\n";
         let observed = parse(text).unwrap();
-        assert_eq!((values(&observed, 0), values(&observed, 1)), (vec![Some(121_713_206.0)], vec![Some(121_715_680.0)]));
+        assert_eq!(
+            (values(&observed, 0), values(&observed, 1)),
+            (vec![Some(121_713_206.0)], vec![Some(121_715_680.0)])
+        );
     }
 
     #[test]
@@ -444,7 +478,13 @@ mod tests {
 
     #[test]
     fn what_is_not_perfs_is_refused_with_its_line() {
-        for (text, part) in [("hello world\n", "line 1"), ("# x\n\n", "no counts"), ("", "no counts"), ("{\"a\": }\n", "line 1"), ("1.000000000 5 x/y/ (abc%)\n", "line 1")] {
+        for (text, part) in [
+            ("hello world\n", "line 1"),
+            ("# x\n\n", "no counts"),
+            ("", "no counts"),
+            ("{\"a\": }\n", "line 1"),
+            ("1.000000000 5 x/y/ (abc%)\n", "line 1"),
+        ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text:?}: {error}");
         }
@@ -468,7 +508,13 @@ mod tests {
                 }
             });
             let end_ns = (1..=intervals as u64).map(|at| at * 1_000_000_007).collect();
-            Observations { what: "perf stat".into(), begin_ns: 0, end_ns, events: events.collect(), ..Observations::default() }
+            Observations {
+                what: "perf stat".into(),
+                begin_ns: 0,
+                end_ns,
+                events: events.collect(),
+                ..Observations::default()
+            }
         })
     }
 

@@ -193,8 +193,7 @@ impl<'a> Rules<'a> {
             // A watchpoint looks at one pair of ports.
             if on.type_code == WATCHPOINT { u8::try_from(on.wp_device).unwrap_or(0) } else { port }
         };
-        let monitors =
-            nodes.iter().map(|(crosspoint, port, _)| self.monitor_of(*crosspoint, port_of(*port))).collect();
+        let monitors = nodes.iter().map(|(crosspoint, port, _)| self.monitor_of(*crosspoint, port_of(*port))).collect();
         let filtered = on.occup_id != 0 || self.has_filter(on);
         Ok(Demand {
             controllers,
@@ -618,7 +617,15 @@ mod tests {
             let nodes = mesh.nodes.iter().filter(|node| node.kind == "HN-F");
             nodes.filter(|node| mesh.crosspoint_of(node).unwrap().dtc == Some(dtc)).map(|node| node.node_id).collect()
         };
-        let eight = |dtc| of(dtc).into_iter().cycle().take(8).enumerate().map(|(at, node)| hnf(at as u64 + 1, node)).collect::<Vec<_>>();
+        let eight = |dtc| {
+            of(dtc)
+                .into_iter()
+                .cycle()
+                .take(8)
+                .enumerate()
+                .map(|(at, node)| hnf(at as u64 + 1, node))
+                .collect::<Vec<_>>()
+        };
         let sixteen = [eight(0), eight(1)].concat();
         assert!(plan(&mesh, Driver::Mainline, &alone(&sixteen)).unwrap().shares.iter().all(|share| *share == 1.0));
         // Twelve on three crosspoints of one domain: two thirds, bound by the controller.
@@ -633,7 +640,9 @@ mod tests {
         let mesh = shipped("n1sdp").unwrap();
         let refused = |groups: &[Vec<Event>]| plan(&mesh, Driver::Mainline, groups).unwrap_err().to_string();
         let group: Vec<Event> = (1..=5).map(|number| rnd(number, 0x8)).collect();
-        assert!(refused(&[group]).contains("group of 5: `0xa/0x5@Some(8)` does not fit beside those before it: the counters of the monitor at XP 0x8"));
+        assert!(refused(&[group]).contains(
+            "group of 5: `0xa/0x5@Some(8)` does not fit beside those before it: the counters of the monitor at XP 0x8"
+        ));
         let cycles = event(DTC, 0, None);
         assert!(refused(&[vec![cycles.clone(), cycles.clone()]]).contains("one cycle counter in each DTC"));
         assert!(refused(&alone(&[hnf(1, 0x99)])).contains("no HN-F with NodeID 0x99; those of the type are 0x24"));

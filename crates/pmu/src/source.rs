@@ -66,7 +66,12 @@ impl Opener for Kernel {
             && let [Source::System(counter)] = sources.as_slice()
         {
             let first = counter.value().unwrap_or(0);
-            return Ok(Box::new(Alone { counter: counter.clone(), first, last: first, since_ns: clock::monotonic_ns() }));
+            return Ok(Box::new(Alone {
+                counter: counter.clone(),
+                first,
+                last: first,
+                since_ns: clock::monotonic_ns(),
+            }));
         }
         let mut groups = Vec::new();
         let places = group.first().map_or(0, |event| event.sources.len());
@@ -90,10 +95,14 @@ fn members(group: &[Event], place: usize) -> Result<(Vec<Attributes>, Vec<u32>),
     for (member, event) in group.iter().enumerate() {
         let refuse = |reason: &str| Refused { member, event: event.name.clone(), reason: reason.to_owned() };
         let Some(Source::Perf { attributes, cpus }) = event.sources.get(place) else {
-            return Err(refuse("counters of files and of PMUs with another number of instances cannot be in one group"));
+            return Err(refuse(
+                "counters of files and of PMUs with another number of instances cannot be in one group",
+            ));
         };
         match &on {
-            Some(before) if before != cpus => return Err(refuse("it counts on other CPUs than the first of its group")),
+            Some(before) if before != cpus => {
+                return Err(refuse("it counts on other CPUs than the first of its group"));
+            }
             _ => on = Some(cpus.clone()),
         }
         all.push(*attributes);

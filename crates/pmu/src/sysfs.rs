@@ -130,7 +130,9 @@ impl Pmu {
         self.events.get_or_init(|| {
             let directory = format!("{DEVICES}/{}/events", self.name);
             let names = self.files.names(&directory);
-            let attribute = |name: &str| ["unit", "scale", "per-pkg", "snapshot"].iter().any(|end| name.ends_with(&format!(".{end}")));
+            let attribute = |name: &str| {
+                ["unit", "scale", "per-pkg", "snapshot"].iter().any(|end| name.ends_with(&format!(".{end}")))
+            };
             let read = |name: &String| {
                 let text = |end: &str| self.files.text(&format!("{directory}/{name}{end}"));
                 Some(Alias {
@@ -215,11 +217,20 @@ pub(crate) mod tests {
         std::os::unix::fs::symlink(&device, root.path().join(DEVICES).join("arm_cmn_0")).unwrap();
         let pmus = discover(&Files::below(root.path()));
         let pmu = &pmus[0];
-        assert_eq!((pmu.name.as_str(), pmu.family(), pmu.kind, pmu.cpus.as_slice()), ("arm_cmn_0", "arm_cmn", 11, &[0][..]));
-        assert_eq!((pmu.base, pmu.identifier.as_deref(), pmu.mux_interval_ms), (Some(0x5000_0000), Some("43402"), Some(4)));
+        assert_eq!(
+            (pmu.name.as_str(), pmu.family(), pmu.kind, pmu.cpus.as_slice()),
+            ("arm_cmn_0", "arm_cmn", 11, &[0][..])
+        );
+        assert_eq!(
+            (pmu.base, pmu.identifier.as_deref(), pmu.mux_interval_ms),
+            (Some(0x5000_0000), Some("43402"), Some(4))
+        );
         let names: Vec<_> = pmu.events().iter().map(|alias| alias.name.as_str()).collect();
         assert_eq!(names, ["energy", "hnf_mc_reqs"], "units and scales are no events");
-        assert_eq!(pmu.event("energy").map(|alias| (alias.unit.as_str(), alias.scale)), Some(("Joules", 2.328_306_436_538_696_3e-10)));
+        assert_eq!(
+            pmu.event("energy").map(|alias| (alias.unit.as_str(), alias.scale)),
+            Some(("Joules", 2.328_306_436_538_696_3e-10))
+        );
         assert_eq!(pmu.event("hnf_mc_reqs").and_then(|alias| alias.term("eventid")), Some(0xd));
         assert_eq!(pmu.format("type").map(Format::bits), Some(16));
     }
@@ -233,7 +244,13 @@ pub(crate) mod tests {
 
     #[test]
     fn families_lose_only_the_number_of_the_instance() {
-        for (name, family) in [("arm_cmn_12", "arm_cmn"), ("uncore_imc_0", "uncore_imc"), ("cpu", "cpu"), ("armv8_pmuv3_0", "armv8_pmuv3"), ("l3c", "l3c")] {
+        for (name, family) in [
+            ("arm_cmn_12", "arm_cmn"),
+            ("uncore_imc_0", "uncore_imc"),
+            ("cpu", "cpu"),
+            ("armv8_pmuv3_0", "armv8_pmuv3"),
+            ("l3c", "l3c"),
+        ] {
             assert_eq!(Pmu::assumed(name, vec![], vec![]).family(), family);
         }
     }

@@ -24,8 +24,10 @@ enum What {
 }
 
 /// Fields of a line of /proc/diskstats after the name, from 0, with what one of them is in bytes (sectors are 512).
-const DISK: &[(&str, usize, u64)] = &[("reads", 0, 1), ("read_bytes", 2, 512), ("writes", 4, 1), ("write_bytes", 6, 512)];
-const NET: &[&str] = &["rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "rx_dropped", "tx_dropped", "rx_errors", "tx_errors"];
+const DISK: &[(&str, usize, u64)] =
+    &[("reads", 0, 1), ("read_bytes", 2, 512), ("writes", 4, 1), ("write_bytes", 6, 512)];
+const NET: &[&str] =
+    &["rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "rx_dropped", "tx_dropped", "rx_errors", "tx_errors"];
 const RESCTRL: &str = "sys/fs/resctrl/mon_data";
 
 impl SystemCounter {
@@ -44,22 +46,26 @@ impl SystemCounter {
         let net = interfaces.iter().flat_map(|name| NET.iter().map(move |field| format!("net.{name}.{field}")));
         let net = NET.iter().map(|field| format!("net.{field}")).chain(net);
         let interrupts = files.text("proc/interrupts").unwrap_or_default();
-        let interrupts = interrupts.lines().skip(1).filter_map(|line| Some(format!("irq.{}", line.split_once(':')?.0.trim())));
+        let interrupts =
+            interrupts.lines().skip(1).filter_map(|line| Some(format!("irq.{}", line.split_once(':')?.0.trim())));
         let lines = |path: &str, prefix: &str| -> Vec<String> {
             let text = files.text(path).unwrap_or_default();
             text.lines().filter_map(|line| Some(format!("{prefix}.{}", line.split_whitespace().next()?))).collect()
         };
         let nodes = files.names("sys/devices/system/node").into_iter().filter(|name| name.starts_with("node"));
-        let numa = nodes.flat_map(|node| lines(&format!("sys/devices/system/node/{node}/numastat"), &format!("numa.{node}")));
-        let pressure = files.names("proc/pressure").into_iter().flat_map(|name| {
-            ["some", "full"].map(|kind| format!("pressure.{name}.{kind}"))
-        });
+        let numa =
+            nodes.flat_map(|node| lines(&format!("sys/devices/system/node/{node}/numastat"), &format!("numa.{node}")));
+        let pressure = files
+            .names("proc/pressure")
+            .into_iter()
+            .flat_map(|name| ["some", "full"].map(|kind| format!("pressure.{name}.{kind}")));
         let domains = files.names(RESCTRL).into_iter();
         let resctrl = domains.flat_map(|domain| {
             let names = files.names(&format!("{RESCTRL}/{domain}")).into_iter();
             names.map(|name| format!("resctrl.{domain}.{name}")).collect::<Vec<_>>()
         });
-        let there = |names: Vec<String>| names.into_iter().filter(|name| SystemCounter::find(files, name).is_some()).collect();
+        let there =
+            |names: Vec<String>| names.into_iter().filter(|name| SystemCounter::find(files, name).is_some()).collect();
         vec![
             ("block devices (/proc/diskstats)", if disks.is_empty() { Vec::new() } else { disk.collect() }),
             ("networks (/sys/class/net)", if interfaces.is_empty() { Vec::new() } else { net.collect() }),
@@ -99,11 +105,15 @@ impl SystemCounter {
                 sum(text.lines().filter_map(|line| {
                     let mut words = line.split_whitespace().skip(2);
                     let name = words.next()?;
-                    wanted.iter().any(|wanted| wanted == name).then(|| words.nth(*field)?.parse::<u64>().ok()?.checked_mul(*factor))?
+                    wanted
+                        .iter()
+                        .any(|wanted| wanted == name)
+                        .then(|| words.nth(*field)?.parse::<u64>().ok()?.checked_mul(*factor))?
                 }))
             }
             What::Net { interface, field } => {
-                let read = |name: &String| self.files.text(&format!("sys/class/net/{name}/statistics/{field}"))?.parse().ok();
+                let read =
+                    |name: &String| self.files.text(&format!("sys/class/net/{name}/statistics/{field}"))?.parse().ok();
                 match interface {
                     Some(name) => read(name),
                     None => sum(self.files.names("sys/class/net").iter().filter_map(read)),
@@ -111,7 +121,8 @@ impl SystemCounter {
             }
             What::Interrupt(name) => {
                 let text = self.files.text("proc/interrupts")?;
-                let line = text.lines().find(|line| line.split_once(':').is_some_and(|(head, _)| head.trim() == name))?;
+                let line =
+                    text.lines().find(|line| line.split_once(':').is_some_and(|(head, _)| head.trim() == name))?;
                 let counts = line.split_once(':')?.1.split_whitespace();
                 sum(counts.map_while(|word| word.parse::<u64>().ok()))
             }
@@ -140,12 +151,14 @@ fn what(name: &str) -> Option<What> {
     let plain = |part: &str| !part.is_empty() && !part.contains('/') && part != "..";
     match source {
         "disk" => {
-            let (device, field) = rest.rsplit_once('.').map_or((None, rest), |(device, field)| (Some(device.to_owned()), field));
+            let (device, field) =
+                rest.rsplit_once('.').map_or((None, rest), |(device, field)| (Some(device.to_owned()), field));
             let (_, field, factor) = DISK.iter().find(|(known, ..)| *known == field)?;
             Some(What::Disk { device, field: *field, factor: *factor })
         }
         "net" => {
-            let (interface, field) = rest.rsplit_once('.').map_or((None, rest), |(name, field)| (Some(name.to_owned()), field));
+            let (interface, field) =
+                rest.rsplit_once('.').map_or((None, rest), |(name, field)| (Some(name.to_owned()), field));
             (interface.as_deref().is_none_or(plain) && NET.contains(&field))
                 .then(|| What::Net { interface, field: field.to_owned() })
         }
@@ -153,7 +166,10 @@ fn what(name: &str) -> Option<What> {
         "vmstat" => Some(What::Line { path: "proc/vmstat".to_owned(), name: rest.to_owned() }),
         "numa" => {
             let (node, field) = rest.split_once('.')?;
-            plain(node).then(|| What::Line { path: format!("sys/devices/system/node/{node}/numastat"), name: field.to_owned() })
+            plain(node).then(|| What::Line {
+                path: format!("sys/devices/system/node/{node}/numastat"),
+                name: field.to_owned(),
+            })
         }
         "pressure" => {
             let (name, kind) = rest.split_once('.')?;
@@ -172,7 +188,10 @@ fn disks(files: &Files) -> Vec<String> {
     let there = |name: &String| {
         let size = files.text(&format!("sys/block/{name}/size"));
         let slaves = files.names(&format!("sys/block/{name}/slaves"));
-        size.is_some_and(|size| size != "0") && slaves.is_empty() && !name.starts_with("loop") && !name.starts_with("ram")
+        size.is_some_and(|size| size != "0")
+            && slaves.is_empty()
+            && !name.starts_with("loop")
+            && !name.starts_with("ram")
     };
     files.names("sys/block").into_iter().filter(there).collect()
 }
@@ -185,12 +204,18 @@ mod tests {
     #[test]
     fn bytes_of_disks_and_networks_are_exact() {
         let (_root, files) = tree(&[
-            ("proc/diskstats", " 254 0 vda 10 2 2048 5 7 1 4096 9 0 1 2\n 254 1 vda1 9 2 1024 5 7 1 8 9 0 1 2\n 7 0 loop0 1 0 8 0 0 0 0 0\n"),
+            (
+                "proc/diskstats",
+                " 254 0 vda 10 2 2048 5 7 1 4096 9 0 1 2\n 254 1 vda1 9 2 1024 5 7 1 8 9 0 1 2\n 7 0 loop0 1 0 8 0 0 0 0 0\n",
+            ),
             ("sys/block/vda/size", "100"),
             ("sys/block/loop0/size", "100"),
             ("sys/class/net/lo/statistics/rx_bytes", "123\n"),
             ("sys/class/net/eth0/statistics/rx_bytes", "1000\n"),
-            ("proc/interrupts", "           CPU0       CPU1\n  24:        5          7  PCI-MSI 1-edge virtio0\nNMI:   1  2  Non-maskable\n"),
+            (
+                "proc/interrupts",
+                "           CPU0       CPU1\n  24:        5          7  PCI-MSI 1-edge virtio0\nNMI:   1  2  Non-maskable\n",
+            ),
             ("proc/vmstat", "pgpgin 77\npgpginx 1\n"),
             ("proc/pressure/io", "some avg10=0.00 avg60=0.00 avg300=0.00 total=55\nfull avg10=0.00 total=44\n"),
             ("sys/fs/resctrl/mon_data/mon_L3_00/mbm_total_bytes", "640\n"),
@@ -205,7 +230,10 @@ mod tests {
         assert_eq!((value("irq.24"), value("irq.NMI")), (Some(12), Some(3)));
         assert_eq!(value("vmstat.pgpgin"), Some(77));
         assert_eq!((value("pressure.io.some"), value("pressure.io.full")), (Some(55), Some(44)));
-        assert_eq!((value("resctrl.mon_L3_00.mbm_total_bytes"), value("resctrl.mon_L3_01.mbm_total_bytes")), (Some(640), None));
+        assert_eq!(
+            (value("resctrl.mon_L3_00.mbm_total_bytes"), value("resctrl.mon_L3_01.mbm_total_bytes")),
+            (Some(640), None)
+        );
         let sources = SystemCounter::all(&files);
         assert!(sources.iter().any(|(_, names)| names.contains(&"resctrl.mon_L3_00.mbm_total_bytes".to_owned())));
     }
@@ -213,7 +241,16 @@ mod tests {
     #[test]
     fn names_that_would_leave_their_directory_are_none() {
         let (_root, files) = tree(&[("sys/class/net/lo/statistics/rx_bytes", "1"), ("secret", "5")]);
-        for name in ["net.../../../secret", "net.a/b.rx_bytes", "resctrl.../../../../secret.x", "disk.x", "irq", "", "numa...x", "pressure.../some"] {
+        for name in [
+            "net.../../../secret",
+            "net.a/b.rx_bytes",
+            "resctrl.../../../../secret.x",
+            "disk.x",
+            "irq",
+            "",
+            "numa...x",
+            "pressure.../some",
+        ] {
             assert!(SystemCounter::find(&files, name).is_none(), "{name}");
         }
     }

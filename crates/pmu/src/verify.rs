@@ -102,7 +102,12 @@ impl BlockFile {
         let file = BlockFile { disk: None, bytes, is_ours: true, path };
         made.map_err(wrong(&shown))?;
         let about = file.path.metadata().map_err(wrong(&shown))?;
-        Ok(BlockFile { disk: disk_of(&Files::default(), about.dev()), path: file.path.clone(), is_ours: true, bytes: file.forget() })
+        Ok(BlockFile {
+            disk: disk_of(&Files::default(), about.dev()),
+            path: file.path.clone(),
+            is_ours: true,
+            bytes: file.forget(),
+        })
     }
 
     fn forget(mut self) -> u64 {
@@ -117,7 +122,9 @@ impl BlockFile {
     pub fn read(&self, time: Duration) -> Result<Moved, LoadError> {
         let shown = self.path.display();
         let opened = OpenOptions::new().read(true).custom_flags(DIRECT).open(&self.path);
-        let file = opened.map_err(wrong(format!("{shown}, past the page cache (a file system without direct I/O, such as tmpfs?)")))?;
+        let file = opened.map_err(wrong(format!(
+            "{shown}, past the page cache (a file system without direct I/O, such as tmpfs?)"
+        )))?;
         let mut buffer = Buffer::new(BLOCK, Pages::Base).map_err(|error| LoadError(error.to_string()))?;
         let block = buffer.slice_mut::<u8>(BLOCK);
         let blocks = self.bytes / BLOCK as u64;
@@ -225,8 +232,7 @@ pub fn fio_bytes(text: &str) -> Option<u64> {
 /// When netperf is not there or fails.
 pub fn netperf(host: &str, time: Duration) -> Result<Moved, LoadError> {
     let seconds = time.as_secs().max(1).to_string();
-    let arguments: Vec<String> =
-        ["-H", host, "-t", "TCP_MAERTS", "-l", &seconds, "-P", "0"].map(str::to_owned).into();
+    let arguments: Vec<String> = ["-H", host, "-t", "TCP_MAERTS", "-l", &seconds, "-P", "0"].map(str::to_owned).into();
     let began = Instant::now();
     let text = output("netperf", &arguments)?;
     let bits = netperf_bits_per_s(&text).ok_or_else(|| LoadError("netperf: no throughput in its output".to_owned()))?;
@@ -322,7 +328,7 @@ mod tests {
     #[test]
     fn the_loads_move_what_they_say() {
         let net = loopback(Duration::from_millis(5)).unwrap();
-        assert!(net.bytes >= BLOCK as u64 && net.bytes % BLOCK as u64 == 0);
+        assert!(net.bytes >= BLOCK as u64 && net.bytes.is_multiple_of(BLOCK as u64));
         let memory = memory(Duration::from_millis(1), 1 << 20).unwrap();
         assert!(memory.bytes >= 64 << 20);
     }
@@ -337,7 +343,9 @@ mod tests {
         }
         drop(file);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
-        assert!(BlockFile::existing(Path::new("/nonexistent/file")).unwrap_err().to_string().contains("/nonexistent/file"));
+        assert!(
+            BlockFile::existing(Path::new("/nonexistent/file")).unwrap_err().to_string().contains("/nonexistent/file")
+        );
     }
 
     #[test]

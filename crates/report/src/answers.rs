@@ -50,7 +50,11 @@ fn counters(records: &[RunRecord]) -> Option<Answer> {
     let failed = record.outcome.reason().map(|reason| format!("FAILED: {reason}"));
     let verdicts: Vec<String> = passed.chain(failed).chain(record.warnings.iter().cloned()).collect();
     let answer = verdicts.join("; ");
-    (!answer.is_empty()).then_some(Answer { question: "Do the counters of this host count what is moved?", answer, figure: None })
+    (!answer.is_empty()).then_some(Answer {
+        question: "Do the counters of this host count what is moved?",
+        answer,
+        figure: None,
+    })
 }
 
 /// Memory traffic while points were measured, where a counter of it exists.

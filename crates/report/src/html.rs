@@ -131,7 +131,8 @@ fn mesh_views(records: &[RunRecord]) -> (Vec<MeshView>, Vec<MeshData>) {
         let heats = crate::pmu::frames(observed);
         for mesh in &observed.meshes {
             let heat = heats.iter().find(|heat| heat.mesh.name == mesh.name);
-            let frames = heat.map(|heat| &heat.frames[heat.frames.len().saturating_sub(MOST_FRAMES)..]).unwrap_or_default();
+            let frames =
+                heat.map(|heat| &heat.frames[heat.frames.len().saturating_sub(MOST_FRAMES)..]).unwrap_or_default();
             let id = format!("mesh-{}", views.len());
             data.push(MeshData {
                 id: id.clone(),

@@ -60,14 +60,7 @@ pub(crate) const CASES: &[Case] = &[
         events: Some(("s3.txt", "6.12")),
         run: one_of_each,
     },
-    Case {
-        name: "two meshes",
-        series: &["6.1"],
-        meshes: &["n1sdp", "n1sdp"],
-        cpus: 1,
-        events: None,
-        run: two_meshes,
-    },
+    Case { name: "two meshes", series: &["6.1"], meshes: &["n1sdp", "n1sdp"], cpus: 1, events: None, run: two_meshes },
 ];
 
 /// A machine with the meshes that it was made of.
@@ -85,6 +78,7 @@ pub(crate) fn run(case: &Case, kernel: &Kernel, guest: &Guest, record: bool) -> 
     let machine = Machine::boot(&name, kernel, guest, &meshes, case.cpus)?;
     println!("booted in {:.1} s", machine.boot_s);
     let mut bench = Bench { machine, meshes, series: kernel.series.clone() };
+    bench.machine.guest("test -d /sys/bus/event_source/devices/arm_cmn_0 || { dmesg | tail -15; false; }")?;
     if let Some((file, _)) = case.events.filter(|(_, series)| *series == kernel.series) {
         bench.events(file, record)?;
     }
@@ -94,7 +88,9 @@ pub(crate) fn run(case: &Case, kernel: &Kernel, guest: &Guest, record: bool) -> 
     }
     bench.map()?;
     (case.run)(&mut bench)?;
-    let said = bench.machine.guest("dmesg -r | grep -E '^<[0-3]>|WARNING|BUG' | grep -v -i -E 'timer|efi|psci|rtc' | head -5; true")?;
+    let said = bench
+        .machine
+        .guest("dmesg -r | grep -E '^<[0-3]>|WARNING|BUG' | grep -v -i -E 'timer|efi|psci|rtc' | head -5; true")?;
     ensure!(!said.contains("WARNING") && !said.contains("BUG"), "the kernel complained:\n{said}");
     bench.machine.end()
 }
@@ -156,7 +152,8 @@ impl Bench {
                 let differs = |(port, name): (usize, &String)| {
                     seen.ports.get(port).is_none_or(|found| found != name && !found.contains('?'))
                 };
-                let wrong = made.ports.iter().enumerate().find(|(port, name)| !name.is_empty() && differs((*port, name)));
+                let wrong =
+                    made.ports.iter().enumerate().find(|(port, name)| !name.is_empty() && differs((*port, name)));
                 ensure!(wrong.is_none(), "ports {:?} instead of {:?}", seen.ports, made.ports);
             }
             let is_plain = mesh.crosspoints.iter().all(|xp| xp.ports.len() <= 2);
@@ -206,11 +203,7 @@ impl Bench {
         self.machine.end_of_input()?;
         let (status, said) = self.machine.finish()?;
         ensure!(status == 0, "stat ended with {status}: {said}");
-        println!(
-            "exact: {steps} steps, {} events, {sum} in all, {:.1} s",
-            events.len(),
-            began.elapsed().as_secs_f64()
-        );
+        println!("exact: {steps} steps, {} events, {sum} in all, {:.1} s", events.len(), began.elapsed().as_secs_f64());
         Ok(())
     }
 
@@ -258,7 +251,11 @@ impl Bench {
         let perfs = perf_values(&said)?;
         ensure!(ours == expected, "the tool counted {ours:?} instead of {expected:?}");
         ensure!(perfs == expected, "perf counted {perfs:?} instead of {expected:?}");
-        println!("perf and daqmeter agree to the count: {} events, {} in all", events.len(), expected.iter().sum::<u64>());
+        println!(
+            "perf and daqmeter agree to the count: {} events, {} in all",
+            events.len(),
+            expected.iter().sum::<u64>()
+        );
         Ok(())
     }
 
@@ -287,7 +284,8 @@ impl Bench {
             .iter()
             .map(|event| number(&event["running_ns"]) / number(&event["enabled_ns"]).max(1.0))
             .collect();
-        let shown = |shares: &[f64]| shares.iter().map(|share| format!("{:.0}", share * 100.0)).collect::<Vec<_>>().join(" ");
+        let shown =
+            |shares: &[f64]| shares.iter().map(|share| format!("{:.0}", share * 100.0)).collect::<Vec<_>>().join(" ");
         println!("shares [%]: planned {}; perf {}; daqmeter {}", shown(&predicted), shown(&perfs), shown(&ours));
         for (name, found) in [("perf", &perfs), ("daqmeter", &ours)] {
             ensure!(found.len() == predicted.len(), "{name} has {} rows: {said}", found.len());
@@ -307,7 +305,8 @@ impl Bench {
 }
 
 fn share_of(line: &str) -> f64 {
-    let percent = line.rsplit_once('(').and_then(|(_, tail)| tail.trim().strip_suffix("%)")?.trim().parse::<f64>().ok());
+    let percent =
+        line.rsplit_once('(').and_then(|(_, tail)| tail.trim().strip_suffix("%)")?.trim().parse::<f64>().ok());
     if line.contains("<not") { 0.0 } else { percent.map_or(1.0, |percent| percent / 100.0) }
 }
 
@@ -336,8 +335,15 @@ fn n1sdp(bench: &mut Bench) -> Result<()> {
 fn driver_is_there(bench: &mut Bench) -> Result<()> {
     let said = bench.machine.guest("daqmeter pmu list --events arm_cmn_0/hnf_")?;
     for name in [
-        "brd_snoops_sent", "cache_fill", "cache_miss", "cmp_adq_full", "dir_snoops_sent", "intv_dirty", "ld_st_swp_adq_full",
-        "mc_reqs", "mc_retries",
+        "brd_snoops_sent",
+        "cache_fill",
+        "cache_miss",
+        "cmp_adq_full",
+        "dir_snoops_sent",
+        "intv_dirty",
+        "ld_st_swp_adq_full",
+        "mc_reqs",
+        "mc_retries",
     ] {
         ensure!(said.contains(&format!("arm_cmn_0/hnf_{name}/")), "C1: no hnf_{name}:\n{said}");
     }
@@ -352,7 +358,10 @@ fn driver_is_there(bench: &mut Bench) -> Result<()> {
     let registers = said.contains("0x50000000");
     ensure!(registers || bench.series == "6.1", "from 6.12 on sysfs tells the address:\n{said}");
     let said = bench.machine.guest("daqmeter doctor")?;
-    ensure!(said.lines().any(|line| line.contains("interconnect counters") && line.contains("arm_cmn_0")), "C10: {said}");
+    ensure!(
+        said.lines().any(|line| line.contains("interconnect counters") && line.contains("arm_cmn_0")),
+        "C10: {said}"
+    );
     let said = bench.machine.guest("daqmeter pmu map")?;
     for part in ["0x24 0x28 0x44 0x48", "XP 0x68", "p1 RN-D 0x0c", "p1 SBSX 0x64"] {
         ensure!(said.contains(part), "the map lacks `{part}`:\n{said}");
@@ -391,7 +400,12 @@ fn formulas(bench: &mut Bench) -> Result<()> {
     for (group, happenings, metric, expected) in [
         (
             "memory",
-            vec![(HNF, 0x24, 0xd, 121_713_206), (HNF, 0x28, 0xd, 121_715_680), (HNF, 0x44, 0xd, 121_712_781), (HNF, 0x48, 0xd, 121_715_432)],
+            vec![
+                (HNF, 0x24, 0xd, 121_713_206),
+                (HNF, 0x28, 0xd, 121_715_680),
+                (HNF, 0x44, 0xd, 121_712_781),
+                (HNF, 0x48, 0xd, 121_715_432),
+            ],
             "memory",
             31_158_854_336.0,
         ),
@@ -411,10 +425,12 @@ fn formulas(bench: &mut Bench) -> Result<()> {
         let record: serde_json::Value = serde_json::from_str(said.trim()).with_context(|| said.clone())?;
         let observed = &record["observed"];
         let found = observed["metrics"].as_array().context("no metrics")?.iter().find(|found| found["name"] == metric);
-        let rate = found.and_then(|found| found["values"][0].as_f64()).with_context(|| format!("{group}: {observed}"))?;
+        let rate =
+            found.and_then(|found| found["values"][0].as_f64()).with_context(|| format!("{group}: {observed}"))?;
         // The rate is per second of the counters' own time.
         let events = observed["events"].as_array().context("no events")?;
-        let event = events.iter().find(|event| event["count"][0].as_u64().unwrap_or(0) > 0).context("nothing counted")?;
+        let event =
+            events.iter().find(|event| event["count"][0].as_u64().unwrap_or(0) > 0).context("nothing counted")?;
         let seconds = event["enabled_ns"][0].as_f64().unwrap_or(0.0) * 1e-9;
         let off = rate * seconds / expected - 1.0;
         ensure!(off.abs() < 1e-9, "{group}, {metric}: {} bytes instead of {expected}", rate * seconds);
@@ -482,13 +498,7 @@ fn planner(bench: &mut Bench) -> Result<()> {
     let [x, y, z] = three.clone();
     check(bench, vec![a.clone(), x.clone(), b.clone(), c.clone(), y.clone(), d.clone(), z.clone(), e.clone()])?;
     let more = ["0x24", "0x28", "0x44"].map(|node| hnf("cache_miss", node));
-    check(
-        bench,
-        vec![
-            format!("{{{a},{b},{c},{d},{x},{y},{z}}}"),
-            format!("{{{e},{}}}", more.join(",")),
-        ],
-    )
+    check(bench, vec![format!("{{{a},{b},{c},{d},{x},{y},{z}}}"), format!("{{{e},{}}}", more.join(","))])
 }
 
 /// The document's fio step: a device reads a disk, and every byte is a beat of 32 that passes the bridge.
@@ -529,7 +539,10 @@ fn closed_loop(bench: &mut Bench) -> Result<()> {
         .collect();
     let beats: Vec<&f64> = counters.iter().filter(|(name, _)| name.contains("wdata")).map(|(_, value)| value).collect();
     ensure!(beats.len() >= 2, "{counters:?}");
-    ensure!(beats.iter().all(|bytes| *bytes == beats[0] && **bytes > 0.0), "bytes read and beats x 32 differ: {counters:?}");
+    ensure!(
+        beats.iter().all(|bytes| *bytes == beats[0] && **bytes > 0.0),
+        "bytes read and beats x 32 differ: {counters:?}"
+    );
     ensure!(record["outcome"]["status"] == "ok", "{said}");
     println!("closed loop: {} bytes read = beats x 32, exactly ({pairs} stops of the machine)", beats[0]);
     Ok(())
@@ -565,8 +578,10 @@ fn bad_input(bench: &mut Bench) -> Result<()> {
     let node = |event: &str, node: &str| format!("arm_cmn_0/{event},nodeid={node},bynodeid=1/");
     bench.refused(&format!("stat --count 1 -e {}", node("hnf_mc_reqs", "0x99")), "no HN-F with NodeID 0x99")?;
     bench.refused(&format!("stat --count 1 -e {}", node("hnf_mc_reqs", "0x8")), "0x8 is a RN-D")?;
-    let five: Vec<String> =
-        ["s0_rdata_beats", "s1_rdata_beats", "s2_rdata_beats", "rxdat_flits", "txdat_flits"].iter().map(|name| node(&format!("rnid_{name}"), "8")).collect();
+    let five: Vec<String> = ["s0_rdata_beats", "s1_rdata_beats", "s2_rdata_beats", "rxdat_flits", "txdat_flits"]
+        .iter()
+        .map(|name| node(&format!("rnid_{name}"), "8"))
+        .collect();
     bench.refused(&format!("stat --count 1 -e '{{{}}}'", five.join(",")), "the counters of the monitor at XP 0x8")?;
     bench.refused("stat --count 1 -e '{arm_cmn_0/dtc_cycles/,arm_cmn_0/dtc_cycles/}'", "one cycle counter")?;
     let filters = ["read", "write"].map(|kind| node(&format!("hnf_qos_pocq_occupancy_{kind}"), "0x24"));
@@ -577,7 +592,8 @@ fn bad_input(bench: &mut Bench) -> Result<()> {
     bench.refused(&format!("stat --count 1 -e '{{{}}}'", five.join(",")), "does not fit beside the 4 before it")?;
     bench.refused("map", "debugfs mounted")?;
     bench.machine.guest("mount -t debugfs debug /sys/kernel/debug; echo 3 > /proc/sys/kernel/perf_event_paranoid")?;
-    let said = bench.machine.tell("su nobody -c 'PATH=/bin daqmeter pmu stat --count 1 -e arm_cmn_0/hnf_mc_reqs/' 2>&1")?;
+    let said =
+        bench.machine.tell("su nobody -c 'PATH=/bin daqmeter pmu stat --count 1 -e arm_cmn_0/hnf_mc_reqs/' 2>&1")?;
     ensure!(said.0 == 2 && said.1.contains("perf_event_paranoid is 3; run as root"), "{said:?}");
     bench.refused("stat --count 1 -e cycles:k", "is no event")?;
     println!("bad input: refused before anything is opened, with the reason");
@@ -594,7 +610,9 @@ fn one_of_each(bench: &mut Bench) -> Result<()> {
         let code = if node.type_code == 0xd { RNI } else { node.type_code };
         // The plainest event of the type: no filter.
         let plain = |alias: &&daqmeter_pmu::sysfs::Alias| {
-            alias.term("type") == Some(u64::from(code)) && alias.term("occupid").is_none() && alias.term("eventid").is_some_and(|id| id < 0x100)
+            alias.term("type") == Some(u64::from(code))
+                && alias.term("occupid").is_none()
+                && alias.term("eventid").is_some_and(|id| id < 0x100)
         };
         let Some(alias) = pmu.events().iter().find(plain) else { continue };
         let id = alias.term("eventid").context("no eventid")?;
@@ -613,11 +631,16 @@ fn two_controllers(bench: &mut Bench) -> Result<()> {
     let mesh = bench.meshes[0].clone();
     let of = |dtc: u8| -> Vec<u16> {
         let nodes = mesh.nodes.iter().filter(|node| node.kind == "HN-F");
-        nodes.filter(|node| mesh.crosspoint_of(node).is_some_and(|xp| xp.dtc == Some(dtc))).map(|node| node.node_id).collect()
+        nodes
+            .filter(|node| mesh.crosspoint_of(node).is_some_and(|xp| xp.dtc == Some(dtc)))
+            .map(|node| node.node_id)
+            .collect()
     };
     let event = |name: &str, node: u16| format!("arm_cmn_0/hnf_{name},nodeid={node:#x},bynodeid=1/");
     let names = ["cache_miss", "slc_sf_cache_access", "cache_fill", "pocq_retry"];
-    let eight = |dtc: u8| -> Vec<String> { of(dtc)[..2].iter().flat_map(|node| names.map(|name| event(name, *node))).collect() };
+    let eight = |dtc: u8| -> Vec<String> {
+        of(dtc)[..2].iter().flat_map(|node| names.map(|name| event(name, *node))).collect()
+    };
     let all = [eight(0), eight(1)].concat();
     bench.planned(&all.iter().map(String::as_str).collect::<Vec<_>>(), 0.04)?;
     let counted: Vec<Counted> = [0, 1]

@@ -22,8 +22,11 @@ use crate::vm::kernels::Kernel;
 const RAM_MIB: u64 = 256;
 const MESH_BASE: u64 = 0x5000_0000;
 const MESH_BYTES: u64 = 0x400_0000;
-/// First shared interrupt of a controller; those of virtio-mmio end below.
-const FIRST_SPI: usize = 46;
+
+/// Shared interrupt of the n-th controller: the N1SDP's own 46, then those behind virtio-mmio, whose last is the disk's.
+fn spi(number: usize) -> usize {
+    if number == 0 { 46 } else { 47 + number }
+}
 
 /// Registers in a file that the machine maps.
 #[derive(Debug)]
@@ -56,8 +59,8 @@ pub(crate) struct Machine {
     qmp: Qmp,
     qtest: BufReader<UnixStream>,
     gic: String,
-    /// Interrupt line of each mesh's first controller.
-    lines: Vec<usize>,
+    /// Number of each mesh's first controller.
+    controllers: Vec<usize>,
     pub(crate) meshes: Vec<Emulator<FileMemory>>,
     pub(crate) boot_s: f64,
 }
@@ -79,10 +82,11 @@ fn tree(machine: &[String], meshes: &[Mesh], place: &Path) -> Result<PathBuf> {
             "CMN-700" => "arm,cmn-700",
             _ => "arm,cmn-s3",
         };
-        let first = first_line(meshes, at);
+        let first = first_controller(meshes, at);
         // Shared, number, rising edge: one for each controller.
-        let interrupts: Vec<String> =
-            (0..mesh.dtcs()).flat_map(|dtc| ["0".to_owned(), format!("{:x}", first + dtc), "1".to_owned()]).collect();
+        let interrupts: Vec<String> = (0..mesh.dtcs())
+            .flat_map(|dtc| ["0".to_owned(), format!("{:x}", spi(first + dtc)), "1".to_owned()])
+            .collect();
         let interrupts: Vec<&str> = interrupts.iter().map(String::as_str).collect();
         let (high, low) = (format!("{:x}", base >> 32), format!("{base:x}"));
         run("fdtput", &["-c", &shown, &node])?;
@@ -96,9 +100,9 @@ fn tree(machine: &[String], meshes: &[Mesh], place: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Interrupt lines are numbered through all meshes.
-fn first_line(meshes: &[Mesh], at: usize) -> usize {
-    FIRST_SPI + meshes[..at].iter().map(Mesh::dtcs).sum::<usize>()
+/// Controllers are numbered through all meshes.
+fn first_controller(meshes: &[Mesh], at: usize) -> usize {
+    meshes[..at].iter().map(Mesh::dtcs).sum()
 }
 
 /// Prepares the system, says so, and then does what the host says, a line at a time.
@@ -189,7 +193,7 @@ impl Machine {
             qmp,
             qtest,
             gic: String::new(),
-            lines: (0..meshes.len()).map(|at| first_line(meshes, at)).collect(),
+            controllers: (0..meshes.len()).map(|at| first_controller(meshes, at)).collect(),
             meshes: emulators?,
             boot_s: 0.0,
         };
@@ -262,12 +266,15 @@ impl Machine {
     }
 
     /// Stops the machine, lets things happen in the mesh, raises what interrupts are due, and lets the machine go on.
-    pub(crate) fn frozen(&mut self, work: impl FnOnce(&mut [Emulator<FileMemory>], &mut Qmp) -> Result<Vec<(usize, Wrap)>>) -> Result<()> {
+    pub(crate) fn frozen(
+        &mut self,
+        work: impl FnOnce(&mut [Emulator<FileMemory>], &mut Qmp) -> Result<Vec<(usize, Wrap)>>,
+    ) -> Result<()> {
         self.qmp.ask("stop", json!({}))?;
         let wraps = work(&mut self.meshes, &mut self.qmp);
         self.qmp.ask("cont", json!({}))?;
         for (mesh, wrap) in wraps? {
-            self.pulse(self.lines[mesh] + wrap.dtc)?;
+            self.pulse(spi(self.controllers[mesh] + wrap.dtc))?;
         }
         Ok(())
     }

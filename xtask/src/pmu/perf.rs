@@ -36,7 +36,8 @@ pub(crate) fn fetch() -> Result<Perf> {
                 continue;
             }
             let directories = ["lib/aarch64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib", "usr/lib"];
-            let found = directories.iter().map(|directory| place.join(directory).join(&name)).find(|path| path.exists());
+            let found =
+                directories.iter().map(|directory| place.join(directory).join(&name)).find(|path| path.exists());
             let found = found.with_context(|| format!("{name}, which perf needs, is in none of the packages"))?;
             files.push((found.clone(), format!("lib/{name}")));
             open.push(found);

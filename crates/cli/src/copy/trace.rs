@@ -1,7 +1,7 @@
 //! `daqmeter copy trace`: which sizes the kernel copies, how often, for whom.
 
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use daqmeter_sys::uapi::{TRACE_DEVICE, TraceDevice};
 use super::{Format, Written, write_classic};
 use crate::arguments::duration;
 use crate::output::{Failure, Recorder, emit, tell, write_file};
-use crate::run::{Common, context, on_ctrl_c};
+use crate::run::{context, on_ctrl_c};
 
 /// Count the kernel's copies by operation, size, caller and process over a time.
 ///
@@ -42,14 +42,18 @@ pub(super) struct Arguments {
     live: bool,
     #[command(flatten)]
     written: Written,
-    #[command(flatten)]
-    common: Common,
+    /// Append the record to this file (JSON lines)
+    #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
+    out: Option<PathBuf>,
+    /// Print the record (a JSON line) instead of tables
+    #[arg(long, help_heading = "Output")]
+    json: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
-    let mut recorder = Recorder::new(arguments.common.out.as_deref(), arguments.common.json)?;
+    let mut recorder = Recorder::new(arguments.out.as_deref(), arguments.json)?;
     let context = context();
     let began = Instant::now();
     let live = arguments.live && std::io::stdout().is_terminal();
@@ -68,7 +72,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut record = record;
     record.wall_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
     recorder.take(record)?;
-    if !arguments.common.json {
+    if !arguments.json {
         emit(&text)?;
     }
     write_classic(&arguments.written, &files)?;

@@ -45,7 +45,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.json {
         return emit(&json(&pmus, arguments));
     }
-    let text = if arguments.events { events(&files, &pmus, arguments.filter.as_deref()) } else { overview(&files, &pmus, arguments) };
+    let text = if arguments.events {
+        events(&files, &pmus, arguments.filter.as_deref())
+    } else {
+        overview(&files, &pmus, arguments)
+    };
     if text.is_empty() {
         return Err(Failure::refused(format!("nothing here holds `{}`", arguments.filter.as_deref().unwrap_or(""))));
     }
@@ -91,7 +95,12 @@ fn overview(files: &Files, pmus: &[Pmu], arguments: &Arguments) -> String {
             vec![source.to_owned(), names.len().to_string(), first]
         });
         out.push_str(&plain(&["source", "counters", "such as"], rows));
-        let _ = writeln!(out, "\n{} tracepoints on the way of data; {} software events; events of all: --events; groups: --groups", tracepoints(files).len(), SOFTWARE.len());
+        let _ = writeln!(
+            out,
+            "\n{} tracepoints on the way of data; {} software events; events of all: --events; groups: --groups",
+            tracepoints(files).len(),
+            SOFTWARE.len()
+        );
         if let Some(line) = missing(pmus) {
             let _ = writeln!(out, "{line}");
         }
@@ -119,7 +128,8 @@ fn events(files: &Files, pmus: &[Pmu], filter: Option<&str>) -> String {
             .map(|(name, terms)| vec![name, terms])
             .collect();
         if !lines.is_empty() {
-            let _ = write!(out, "{}{title}\n{}", if out.is_empty() { "" } else { "\n" }, plain(&["event", "is"], lines));
+            let _ =
+                write!(out, "{}{title}\n{}", if out.is_empty() { "" } else { "\n" }, plain(&["event", "is"], lines));
         }
     };
     for pmu in pmus {
@@ -130,9 +140,18 @@ fn events(files: &Files, pmus: &[Pmu], filter: Option<&str>) -> String {
         section(&pmu.name, lines.collect());
     }
     if pmus.iter().all(|pmu| pmu.kind != 0) {
-        section("software", SOFTWARE.iter().map(|(name, config, _)| ((*name).to_owned(), format!("config={config}"))).collect());
-        section("hardware, where a PMU of the CPUs is there", HARDWARE.iter().map(|(name, config)| ((*name).to_owned(), format!("config={config}"))).collect());
-        section("tracepoints", tracepoints(files).into_iter().map(|name| (name, "counted, one by one".to_owned())).collect());
+        section(
+            "software",
+            SOFTWARE.iter().map(|(name, config, _)| ((*name).to_owned(), format!("config={config}"))).collect(),
+        );
+        section(
+            "hardware, where a PMU of the CPUs is there",
+            HARDWARE.iter().map(|(name, config)| ((*name).to_owned(), format!("config={config}"))).collect(),
+        );
+        section(
+            "tracepoints",
+            tracepoints(files).into_iter().map(|name| (name, "counted, one by one".to_owned())).collect(),
+        );
         for (source, names) in SystemCounter::all(files) {
             section(source, names.into_iter().map(|name| (name, String::new())).collect());
         }
@@ -149,7 +168,8 @@ fn groups(pmus: &[Pmu]) -> String {
         for metric in &group.metric {
             let unit = if metric.unit.is_empty() { "ratio" } else { &metric.unit };
             let over = if metric.over.is_empty() { String::new() } else { format!(" / ({})", metric.over.join(" + ")) };
-            let times = if (metric.times - 1.0).abs() < f64::EPSILON { String::new() } else { format!(" x {}", metric.times) };
+            let times =
+                if (metric.times - 1.0).abs() < f64::EPSILON { String::new() } else { format!(" x {}", metric.times) };
             let _ = writeln!(out, "    {} [{unit}] = ({}){times}{over}", metric.name, metric.sum.join(" + "));
             if !metric.caveat.is_empty() {
                 let _ = writeln!(out, "      {}", metric.caveat);

@@ -25,7 +25,8 @@ pub(super) struct Live {
 
 impl Live {
     pub(super) fn open(what: String) -> Result<Live, Failure> {
-        let terminal = ratatui::try_init().map_err(|error| Failure::refused(format!("cannot take over the terminal: {error}")))?;
+        let terminal =
+            ratatui::try_init().map_err(|error| Failure::refused(format!("cannot take over the terminal: {error}")))?;
         Ok(Live { terminal, what, most: 0.0 })
     }
 
@@ -92,8 +93,10 @@ fn draw(frame: &mut Frame<'_>, heats: &[Heat], observed: &Observations, most: f6
         mesh(frame, heat, *area, most);
     }
     let scaled = observed.events.iter().filter(|event| event.share(0).is_some_and(|share| share < 0.9999)).count();
-    let turns = if scaled > 0 { format!("; {scaled} of {} events take turns", observed.events.len()) } else { String::new() };
-    let unsure = observed.events.iter().filter(|event| error_of(event, 0).is_none() && event.scaled(0).is_none()).count();
+    let turns =
+        if scaled > 0 { format!("; {scaled} of {} events take turns", observed.events.len()) } else { String::new() };
+    let unsure =
+        observed.events.iter().filter(|event| error_of(event, 0).is_none() && event.scaled(0).is_none()).count();
     let unsure = if unsure > 0 { format!("; {unsure} not counted") } else { String::new() };
     let mut lines = vec![Line::from(format!("{what}   {seconds:.1} s   full colour {}/s{turns}{unsure}", short(most)))];
     for metric in &observed.metrics {

@@ -13,10 +13,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use daqmeter_harness::Observer;
 use daqmeter_pmu::emulated::catalogue;
 use daqmeter_pmu::mesh::{self, topology};
 use daqmeter_pmu::plan::{Driver, PlanError, Rules};
-use daqmeter_harness::Observer;
 use daqmeter_pmu::source::Kernel;
 use daqmeter_pmu::{Count, EventSet, Group, Host, Pmu, PmuObserver, discover};
 use daqmeter_record::Mesh;
@@ -179,7 +179,9 @@ impl Wanted {
         texts.extend(self.events.iter().cloned());
         names.extend(self.events.iter().cloned());
         if texts.is_empty() {
-            return Err(Failure::refused("what is to be counted? --event, --group or --heat (daqmeter pmu list --groups)"));
+            return Err(Failure::refused(
+                "what is to be counted? --event, --group or --heat (daqmeter pmu list --groups)",
+            ));
         }
         let host = Host { pmus: &setting.pmus, files: &setting.files };
         let set = host.resolve(&texts).map_err(Failure::refused)?;
@@ -256,7 +258,11 @@ impl Observed {
         }
         let is_group = !what.contains(['/', ':', '{', ',']) && Group::find(what).is_ok();
         let mut wanted = Wanted::default();
-        if is_group { wanted.groups.push(what.to_owned()) } else { wanted.events.push(what.to_owned()) }
+        if is_group {
+            wanted.groups.push(what.to_owned())
+        } else {
+            wanted.events.push(what.to_owned())
+        }
         let setting = wanted.place.setting()?;
         let chosen = wanted.choose(&setting)?;
         // What cannot be opened is better known before anything is measured.

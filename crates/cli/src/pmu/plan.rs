@@ -15,7 +15,9 @@ use crate::output::{Failure, emit};
 ///
 /// Nothing is opened. The rules are those of the kernel's scheduler and of the driver; the map of the mesh is needed.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n\n  $ daqmeter pmu plan --emulated n1sdp -e arm_cmn/rnid_{r,t}xdat_flits,nodeid={8,12}/ --driver n1sdp\n\nA group that does not fit keeps those behind it waiting: order alone changes the shares.")]
+#[command(
+    after_long_help = "Example:\n\n  $ daqmeter pmu plan --emulated n1sdp -e arm_cmn/rnid_{r,t}xdat_flits,nodeid={8,12}/ --driver n1sdp\n\nA group that does not fit keeps those behind it waiting: order alone changes the shares."
+)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     wanted: Wanted,
@@ -57,11 +59,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         if arguments.json {
             out.push_str(&json(&mesh.name, &groups, &found));
         } else {
-            let _ = write!(out, "{}{}", if out.is_empty() { "" } else { "\n" }, text(&mesh.name, driver, &groups, &found));
+            let _ =
+                write!(out, "{}{}", if out.is_empty() { "" } else { "\n" }, text(&mesh.name, driver, &groups, &found));
         }
     }
     if out.is_empty() {
-        return Err(Failure::refused("no group of events is on a known mesh as a whole: a plan is for one mesh's events"));
+        return Err(Failure::refused(
+            "no group of events is on a known mesh as a whole: a plan is for one mesh's events",
+        ));
     }
     emit(&out)
 }
@@ -75,17 +80,28 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
+/// What a group itself does not get.
+fn limits(plan: &Plan, at: usize) -> Vec<String> {
+    plan.binding.iter().filter(|(group, _)| *group == at).map(|(_, limit)| limit.to_string()).collect()
+}
+
 fn text(mesh: &str, driver: Driver, groups: &[Vec<Event>], plan: &Plan) -> String {
     let least = plan.shares.iter().copied().fold(f64::INFINITY, f64::min);
     let mut out = if least >= 1.0 {
         format!("{mesh}, {} driver: everything counts all the time\n", driver.name())
     } else {
-        format!("{mesh}, {} driver: events take turns, the least counts {} of the time\n", driver.name(), percent(least))
+        format!(
+            "{mesh}, {} driver: events take turns, the least counts {} of the time\n",
+            driver.name(),
+            percent(least)
+        )
     };
     let rows = groups.iter().enumerate().map(|(at, group)| {
-        let waits: Vec<String> =
-            plan.binding.iter().filter(|(group, _)| *group == at).map(|(_, limit)| limit.to_string()).collect();
-        vec![name(group), percent(plan.shares[at]), waits.join("; ")]
+        let mut waits = limits(plan, at).join("; ");
+        if waits.is_empty() && plan.shares[at] < 1.0 {
+            waits = "those before it in the list".to_owned();
+        }
+        vec![name(group), percent(plan.shares[at]), waits]
     });
     out.push_str(&plain(&["event", "share", "waits for"], rows));
     if let Some((order, shares)) = &plan.better {
@@ -103,13 +119,14 @@ fn json(mesh: &str, groups: &[Vec<Event>], plan: &Plan) -> String {
         .zip(&plan.shares)
         .enumerate()
         .map(|(at, (group, share))| {
-            let waits: Vec<String> =
-                plan.binding.iter().filter(|(group, _)| *group == at).map(|(_, limit)| limit.to_string()).collect();
-            serde_json::json!({ "group": name(group), "share": share, "waits_for": waits })
+            serde_json::json!({ "group": name(group), "share": share, "waits_for": limits(plan, at) })
         })
         .collect();
     let better = plan.better.as_ref().map(|(order, shares)| {
-        order.iter().map(|at| serde_json::json!({ "group": name(&groups[*at]), "share": shares[*at] })).collect::<Vec<_>>()
+        order
+            .iter()
+            .map(|at| serde_json::json!({ "group": name(&groups[*at]), "share": shares[*at] }))
+            .collect::<Vec<_>>()
     });
     format!("{}\n", serde_json::json!({ "mesh": mesh, "groups": rows, "better": better }))
 }

@@ -289,7 +289,12 @@ impl Loop<'_> {
             Shown::Grid => {
                 for heat in frames(observed) {
                     let last = heat.frames.len() - 1;
-                    emit(&format!("{}, {:.3} s\n{}\n", heat.event, heat.frames[last].0, map::grid(&heat.mesh, Some((&heat, last)))))?;
+                    emit(&format!(
+                        "{}, {:.3} s\n{}\n",
+                        heat.event,
+                        heat.frames[last].0,
+                        map::grid(&heat.mesh, Some((&heat, last)))
+                    ))?;
                 }
             }
             Shown::Live(live) => live.show(observed, at)?,
@@ -301,11 +306,8 @@ impl Loop<'_> {
 /// `--from`: perf's output as our tables, record and page, or in another of perf's formats.
 fn convert(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let shown = path.display();
-    let text = if path.as_os_str() == "-" {
-        std::io::read_to_string(std::io::stdin())
-    } else {
-        std::fs::read_to_string(path)
-    };
+    let text =
+        if path.as_os_str() == "-" { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) };
     let text = text.map_err(|error| Failure::refused(format!("cannot read {shown}: {error}")))?;
     let observed = perf_format::parse(&text).map_err(|error| Failure::refused(format!("{shown}: {error}")))?;
     let ignored: Vec<&str> = observed

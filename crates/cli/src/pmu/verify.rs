@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use daqmeter_harness::Context;
 use daqmeter_pmu::source::Kernel;
 use daqmeter_pmu::verify::{Band, BlockFile, LoadError, Moved, Verdict, fio, loopback, memory, netperf};
 use daqmeter_pmu::{Count, Group, Host};
 use daqmeter_record::units::significant;
-use daqmeter_harness::Context;
 use daqmeter_record::{Counter, EngineInfo, Outcome, RunRecord, Workload};
 use daqmeter_report::table::numbers_from;
 
@@ -22,7 +22,9 @@ use crate::run::context;
 ///
 /// Loads: memory (reads of what no cache holds), block (reads past the page cache), net (TCP over loopback, or netperf from a host).
 #[derive(Debug, Args)]
-#[command(after_long_help = "Examples:\n\n  $ daqmeter pmu verify\n  $ daqmeter pmu verify block --with fio --file /dev/nvme0n1p5 --time 10s   # the document's fio comparison\n  $ daqmeter pmu verify net --with netperf --host lab7 --time 10s           # the document's netperf comparison\n\nExit 1 when a counter fails. A counter that this host does not have is waived, with what stands for it. Files are only read; without\n--file one of 256 MiB is made in the present directory and removed.")]
+#[command(
+    after_long_help = "Examples:\n\n  $ daqmeter pmu verify\n  $ daqmeter pmu verify block --with fio --file /dev/nvme0n1p5 --time 10s   # the document's fio comparison\n  $ daqmeter pmu verify net --with netperf --host lab7 --time 10s           # the document's netperf comparison\n\nExit 1 when a counter fails. A counter that this host does not have is waived, with what stands for it. Files are only read; without\n--file one of 256 MiB is made in the present directory and removed."
+)]
 pub(crate) struct Arguments {
     /// Which loads; all of them without it
     #[arg(value_enum)]
@@ -114,7 +116,9 @@ impl Check {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.place.emulated.is_some() {
-        return Err(Failure::refused("an emulated mesh sees no load of this host; cargo xtask pmu-vm closes the loop on emulated registers"));
+        return Err(Failure::refused(
+            "an emulated mesh sees no load of this host; cargo xtask pmu-vm closes the loop on emulated registers",
+        ));
     }
     if !(0.0..1.0).contains(&arguments.tolerance) {
         return Err(Failure::refused("--tolerance: a fraction below 1 is wanted, e.g. 0.05"));
@@ -224,9 +228,16 @@ fn of_block(arguments: &Arguments, setting: &Setting) -> Result<Vec<Check>, Fail
     match &file.disk {
         Some(disk) => {
             let text = format!("disk.{disk}.read_bytes");
-            meters.push(Meter { name: text.clone(), texts: vec![text], bytes_per_event: 1.0, band: Band::payload_and(arguments.tolerance) });
+            meters.push(Meter {
+                name: text.clone(),
+                texts: vec![text],
+                bytes_per_event: 1.0,
+                band: Band::payload_and(arguments.tolerance),
+            });
         }
-        None => tell("daqmeter: the file lies on no block device of its own (overlay, network): its disk cannot be counted"),
+        None => {
+            tell("daqmeter: the file lies on no block device of its own (overlay, network): its disk cannot be counted")
+        }
     }
     meters.extend(pcie_meter(arguments, setting));
     meters.extend(own_meter(arguments, Band::around(arguments.tolerance)));
@@ -277,7 +288,9 @@ fn held_against(
     open.iter_mut().for_each(|(_, count)| count.begin(0));
     let moved = match run() {
         Ok(moved) => moved,
-        Err(LoadError(reason)) if arguments.with.is_some() || arguments.file.is_some() => return Err(Failure::refused(reason)),
+        Err(LoadError(reason)) if arguments.with.is_some() || arguments.file.is_some() => {
+            return Err(Failure::refused(reason));
+        }
         Err(LoadError(reason)) => return Ok(vec![Check::waived(load, "none", reason)]),
     };
     // What is under way when the load ends is counted, too.

@@ -1,26 +1,26 @@
 //! Running the program as scripts do.
 
-#![allow(dead_code, reason = "each test program uses its part")]
+#![allow(dead_code, clippy::unwrap_used, reason = "each test program uses its part; a test stops where it fails")]
 
 use std::process::{Command, Output};
 
-pub const PROGRAM: &str = env!("CARGO_BIN_EXE_daqmeter");
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_daqmeter");
 
 /// Runs the program with a verb and its arguments.
-pub fn daqmeter(verb: &str, arguments: &[&str]) -> Output {
+pub(crate) fn daqmeter(verb: &str, arguments: &[&str]) -> Output {
     Command::new(PROGRAM).arg(verb).args(arguments).output().unwrap()
 }
 
-pub fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-pub fn stderr(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 /// Each of the calls ends with 2, says on stderr what it should, and prints nothing else.
-pub fn are_refused(verb: &str, calls: &[(&[&str], &str)]) {
+pub(crate) fn are_refused(verb: &str, calls: &[(&[&str], &str)]) {
     for (arguments, wanted) in calls {
         let output = daqmeter(verb, arguments);
         let said = stderr(&output);

@@ -116,7 +116,9 @@ impl<M: Memory> Emulator<M> {
         for counter in 0..4_u64 {
             let is_chained = config >> (4 + counter) & 1 == 1;
             let input = config >> (32 + 8 * counter) & 0x3F;
-            if !is_chained || self.selected(crosspoint, monitor, input) != Some((what.type_code, what.node_id, what.event_id)) {
+            if !is_chained
+                || self.selected(crosspoint, monitor, input) != Some((what.type_code, what.node_id, what.event_id))
+            {
                 continue;
             }
             let live = self.read(base + DTM_COUNTERS);
@@ -263,10 +265,15 @@ mod tests {
         let dtm = Places::of(&mesh).crosspoints[number] + 0x2000 + DTM_STRIDE;
         emulator.happen(Happening { type_code: RNI, node_id: 0x2c, event_id: 4, count: 70_000 });
         assert_eq!(counted(&emulator, dtm, 0), 70_000);
-        let right = mesh.nodes.iter().find(|node| node.kind == "HN-F" && mesh.crosspoint_of(node).unwrap().dtc == Some(1)).unwrap();
+        let right = mesh
+            .nodes
+            .iter()
+            .find(|node| node.kind == "HN-F" && mesh.crosspoint_of(node).unwrap().dtc == Some(1))
+            .unwrap();
         let mut emulator = programmed("cmn700", "HN-F", right.node_id, 1);
         emulator.happen(Happening { type_code: 0x5, node_id: right.node_id, event_id: 1, count: 200_000 });
-        let dtm = Places::of(&mesh).crosspoints[right.crosspoint as usize] + 0x2000 + DTM_STRIDE * u64::from(right.port / 2);
+        let dtm =
+            Places::of(&mesh).crosspoints[right.crosspoint as usize] + 0x2000 + DTM_STRIDE * u64::from(right.port / 2);
         assert_eq!(counted(&emulator, dtm, 1), 200_000);
     }
 

@@ -74,9 +74,8 @@ impl Image {
         let part = part_of(mesh);
         let places = Places::of(mesh);
         let mut image = Image { base: mesh.base.unwrap_or(0), places: places.clone(), ..Image::default() };
-        let info = |code: u16, node: u16, logical: u16| {
-            u64::from(code) | u64::from(node) << 16 | u64::from(logical) << 32
-        };
+        let info =
+            |code: u16, node: u16, logical: u16| u64::from(code) | u64::from(node) << 16 | u64::from(logical) << 32;
         let dtc = mesh.nodes.iter().find(|node| node.kind == "DTC").map_or(0, |node| node.node_id);
         let revision = part.revisions.iter().position(|revision| *revision == mesh.revision).unwrap_or(0) as u64;
         image.write(places.root + NODE_INFO, info(CFG, dtc, 0));

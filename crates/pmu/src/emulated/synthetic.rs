@@ -100,7 +100,11 @@ impl Synthetic {
     ///
     /// # Errors
     /// As [`Synthetic::new`].
-    pub fn told(mesh: &Mesh, groups: &[Vec<Event>], now_ns: Arc<AtomicU64>) -> Result<Synthetic, crate::plan::PlanError> {
+    pub fn told(
+        mesh: &Mesh,
+        groups: &[Vec<Event>],
+        now_ns: Arc<AtomicU64>,
+    ) -> Result<Synthetic, crate::plan::PlanError> {
         Synthetic::with_clock(mesh, groups, Clock::Told(now_ns))
     }
 
@@ -199,7 +203,11 @@ impl Counters for Group {
                     *fraction += rates.iter().map(of).sum::<f64>() * passed_ns as f64 * 1e-9;
                     let whole = fraction.floor();
                     *fraction -= whole;
-                    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and not negative")]
+                    #[allow(
+                        clippy::cast_possible_truncation,
+                        clippy::cast_sign_loss,
+                        reason = "whole and not negative"
+                    )]
                     let counted = whole as u64;
                     reading.value += counted;
                 }
@@ -226,10 +234,24 @@ mod tests {
     fn the_catalogue_has_the_documents_events_for_the_n1sdp() {
         let pmu = catalogue(&shipped("n1sdp").unwrap());
         for name in [
-            "hnf_brd_snoops_sent", "hnf_cache_fill", "hnf_cache_miss", "hnf_cmp_adq_full", "hnf_dir_snoops_sent", "hnf_intv_dirty",
-            "hnf_ld_st_swp_adq_full", "hnf_mc_reqs", "hnf_mc_retries", "dn_rxreq_dvmop", "dn_rxreq_dvmop_vmid_filtered",
-            "dn_rxreq_dvmsync", "dn_rxreq_retried", "dn_rxreq_trk_occupancy_all", "dn_rxreq_trk_occupancy_dvmop",
-            "rnid_s0_rdata_beats", "rnid_s0_wdata_beats", "dtc_cycles",
+            "hnf_brd_snoops_sent",
+            "hnf_cache_fill",
+            "hnf_cache_miss",
+            "hnf_cmp_adq_full",
+            "hnf_dir_snoops_sent",
+            "hnf_intv_dirty",
+            "hnf_ld_st_swp_adq_full",
+            "hnf_mc_reqs",
+            "hnf_mc_retries",
+            "dn_rxreq_dvmop",
+            "dn_rxreq_dvmop_vmid_filtered",
+            "dn_rxreq_dvmsync",
+            "dn_rxreq_retried",
+            "dn_rxreq_trk_occupancy_all",
+            "dn_rxreq_trk_occupancy_dvmop",
+            "rnid_s0_rdata_beats",
+            "rnid_s0_wdata_beats",
+            "dtc_cycles",
         ] {
             assert!(pmu.event(name).is_some(), "{name}");
         }

@@ -87,7 +87,9 @@ fn build(mut rows: Vec<RowLines<'_>>, name: &str) -> Result<Mesh, String> {
                 let Some((_, kinds)) = nodes::device_of_name(device_name) else { continue };
                 for device in 0..2_u16 {
                     let logical = cell(&row.numbers[port][usize::from(device)]);
-                    let Some(logical_id) = logical.strip_prefix('#').and_then(|text| text.trim().parse().ok()) else { continue };
+                    let Some(logical_id) = logical.strip_prefix('#').and_then(|text| text.trim().parse().ok()) else {
+                        continue;
+                    };
                     let place = u16::try_from(port).unwrap_or(0) << device_bits | device;
                     mesh.nodes.extend(kinds.iter().map(|code| Node {
                         kind: nodes::of_code(*code).map_or(String::new(), |node| node.name.to_owned()),
@@ -97,7 +99,8 @@ fn build(mut rows: Vec<RowLines<'_>>, name: &str) -> Result<Mesh, String> {
                         crosspoint: number,
                         port: u8::try_from(port).unwrap_or(u8::MAX),
                         device: u8::try_from(device).unwrap_or(u8::MAX),
-                        label: String::new(),                    }));
+                        label: String::new(),
+                    }));
                 }
             }
             let dtc = cell(&row.domains).trim_start_matches("DTC").trim().parse().ok();

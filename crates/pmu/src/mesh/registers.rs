@@ -232,7 +232,8 @@ impl Walk<'_> {
                 crosspoint: u32::try_from(number).unwrap_or(u32::MAX),
                 port: u8::try_from(below >> device_bits).unwrap_or(u8::MAX),
                 device: u8::try_from(below & ((1 << device_bits) - 1)).unwrap_or(u8::MAX),
-                label: String::new(),            });
+                label: String::new(),
+            });
         }
         Ok(())
     }
@@ -297,7 +298,9 @@ impl Dump {
         let is_root = |(address, value): &(&u64, &u64)| {
             let id = self.values.get(&(**address + PERIPH_ID_01));
             let part = id.map(|id| narrow(bits(*id, 0, 7) | bits(*id, 32, 35) << 8));
-            **address % 0x4000 == 0 && **value & 0xFFFF == u64::from(nodes::CFG) && part.and_then(nodes::part_of_code).is_some()
+            **address % 0x4000 == 0
+                && **value & 0xFFFF == u64::from(nodes::CFG)
+                && part.and_then(nodes::part_of_code).is_some()
         };
         let Some((root, _)) = self.values.iter().find(is_root) else {
             let problem = "no register is the root of a mesh (node type 2 with a known part number)".to_owned();
@@ -363,7 +366,9 @@ mod tests {
     fn loops_absurd_counts_and_pointers_outside_are_errors() {
         let root = Image::of(&topology::shipped("cmn700").unwrap()).root();
         let first = |image: &Image| image.read(root + CHILD_POINTERS).unwrap();
-        assert!(corrupt(|image| image.write(root + CHILD_INFO, 0xFFFF | CHILD_POINTERS << 16)).contains("65535 children"));
+        assert!(
+            corrupt(|image| image.write(root + CHILD_INFO, 0xFFFF | CHILD_POINTERS << 16)).contains("65535 children")
+        );
         assert!(corrupt(|image| image.write(root + CHILD_POINTERS, first(image) + (1 << 29))).contains("outside"));
         let again = |image: &mut Image| {
             let first = first(image);

@@ -28,11 +28,7 @@ fn end_s(observed: &Observations, at: usize) -> f64 {
 fn events(observed: &Observations) -> Vec<Curve> {
     let curve = |event: &daqmeter_record::observed::ObservedEvent| {
         let rate = |at: usize| Some((end_s(observed, at), event.scaled(at)? / event.seconds(at)?));
-        Curve {
-            label: event.name.clone(),
-            limit: false,
-            points: (0..observed.end_ns.len()).filter_map(rate).collect(),
-        }
+        Curve { label: event.name.clone(), limit: false, points: (0..observed.end_ns.len()).filter_map(rate).collect() }
     };
     observed.events.iter().take(12).map(curve).collect()
 }

@@ -2,9 +2,9 @@
 
 mod completion;
 mod conversion;
-mod counters;
 mod copy;
 pub mod copy_study;
+mod counters;
 mod etherbone;
 mod felix;
 mod fusion;

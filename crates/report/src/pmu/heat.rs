@@ -110,11 +110,7 @@ pub(crate) mod tests {
             width: 2,
             height: 1,
             crosspoints: vec![xp(0, &["RN-D", "HN-F"]), xp(1, &["HN-F"])],
-            nodes: vec![
-                node("RN-D", 0x0, 0, 0, "PCI_0"),
-                node("HN-F", 0x4, 0, 1, ""),
-                node("HN-F", 0x20, 1, 0, ""),
-            ],
+            nodes: vec![node("RN-D", 0x0, 0, 0, "PCI_0"), node("HN-F", 0x4, 0, 1, ""), node("HN-F", 0x20, 1, 0, "")],
             ..Mesh::default()
         };
         let event = |id: u16, counts: [u64; 2], ran: u64| ObservedEvent {

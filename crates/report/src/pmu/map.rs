@@ -23,7 +23,8 @@ pub fn cell(mesh: &Mesh, number: usize, xp: &Crosspoint, heat: Option<(&Heat, us
     let dtc = xp.dtc.map_or("DTC ?".to_owned(), |dtc| format!("DTC {dtc}"));
     let mut lines = vec![Entry { text: format!("XP {:#04x}  {dtc}", xp.node_id), rate: rate("XP", xp.node_id) }];
     for (port, device) in xp.ports.iter().enumerate() {
-        let here = mesh.nodes.iter().filter(|node| node.crosspoint as usize == number && usize::from(node.port) == port);
+        let here =
+            mesh.nodes.iter().filter(|node| node.crosspoint as usize == number && usize::from(node.port) == port);
         let mut ids: Vec<u16> = here.clone().map(|node| node.node_id).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -175,7 +176,10 @@ pub fn kinds(mesh: &Mesh) -> Vec<KindRow> {
     for kind in ["DTC", "SBSX"] {
         mesh.nodes.iter().filter(|node| node.kind == kind).for_each(|node| add(&of_kind(node), kind, node.node_id));
     }
-    let rest = mesh.nodes.iter().filter(|node| !order.contains(&node.kind.as_str()) && !["DTC", "SBSX"].contains(&node.kind.as_str()));
+    let rest = mesh
+        .nodes
+        .iter()
+        .filter(|node| !order.contains(&node.kind.as_str()) && !["DTC", "SBSX"].contains(&node.kind.as_str()));
     rest.for_each(|node| add(&of_kind(node), &node.kind, node.node_id));
     rows.iter_mut().for_each(|row| row.node_ids.sort_unstable());
     rows
@@ -201,16 +205,12 @@ const CELL: (usize, usize) = (168, 16);
 /// The mesh as SVG; nodes that are counted carry `data-node`, so that a page can colour them. Colours come from the page where
 /// there is one, and are given here for a picture by itself.
 pub fn svg(mesh: &Mesh, heat: Option<&Heat>) -> String {
-    let most = mesh
-        .crosspoints
-        .iter()
-        .enumerate()
-        .map(|(number, xp)| cell(mesh, number, xp, None).len())
-        .max()
-        .unwrap_or(1);
+    let most =
+        mesh.crosspoints.iter().enumerate().map(|(number, xp)| cell(mesh, number, xp, None).len()).max().unwrap_or(1);
     let (cell_width, line) = CELL;
     let cell_height = most * line + 20;
-    let (width, height) = (mesh.width as usize * (cell_width + 24) + 40, mesh.height as usize * (cell_height + 24) + 56);
+    let (width, height) =
+        (mesh.width as usize * (cell_width + 24) + 40, mesh.height as usize * (cell_height + 24) + 56);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\" class=\"mesh\" font-family=\"system-ui, sans-serif\" font-size=\"12\">\n<title>{}</title>\n",
         xml(&title(mesh)),
@@ -268,7 +268,11 @@ pub fn svg(mesh: &Mesh, heat: Option<&Heat>) -> String {
     }
     for x in 0..mesh.width {
         let (cx, _) = centre(x, 0);
-        let _ = writeln!(out, "<text x=\"{cx}\" y=\"{}\" text-anchor=\"middle\" fill=\"var(--soft, #57606a)\">x={x}</text>", height - 24);
+        let _ = writeln!(
+            out,
+            "<text x=\"{cx}\" y=\"{}\" text-anchor=\"middle\" fill=\"var(--soft, #57606a)\">x={x}</text>",
+            height - 24
+        );
     }
     for y in 0..mesh.height {
         let (_, cy) = centre(0, y);

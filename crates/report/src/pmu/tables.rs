@@ -74,12 +74,18 @@ pub fn interval(
 ) -> String {
     let end_s = observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9;
     let rows = observed.events.iter().map(|event| {
-        let half = error(event, at).filter(|half| *half > 0.0).map_or(String::new(), |half| format!("+- {}", grouped(half)));
+        let half =
+            error(event, at).filter(|half| *half > 0.0).map_or(String::new(), |half| format!("+- {}", grouped(half)));
         vec![format!("{end_s:.3}"), event.name.clone(), value(event, at), event.unit.clone(), half, share(event, at)]
     });
     let mut out = numbers_from(2, &["time [s]", "event", "count", "unit", "95 %", "counted"], rows);
     for metric in &observed.metrics {
-        let _ = writeln!(out, " {}: {}", metric.name, metric_text(metric.values.get(at).copied().flatten(), &metric.unit, bytes));
+        let _ = writeln!(
+            out,
+            " {}: {}",
+            metric.name,
+            metric_text(metric.values.get(at).copied().flatten(), &metric.unit, bytes)
+        );
     }
     out
 }
@@ -123,7 +129,8 @@ pub fn summary(observed: &Observations, bytes: Bytes, error: impl Fn(&ObservedEv
                 (count_text, share, significant(count / seconds, 4))
             }
         };
-        let half = error(event).filter(|half| *half > 0.0).map_or(String::new(), |half| format!("+- {}", grouped(half)));
+        let half =
+            error(event).filter(|half| *half > 0.0).map_or(String::new(), |half| format!("+- {}", grouped(half)));
         vec![event.name.clone(), count, event.unit.clone(), half, share, rate]
     });
     let mut out = format!("{} intervals, {:.3} s\n", observed.end_ns.len(), observed.total_seconds());
