@@ -94,8 +94,9 @@ fn rows(text: &str, parse: impl Fn(&str) -> Result<Option<Row>, String>) -> Resu
     let (mut rows, mut elapsed) = (Vec::new(), None);
     for (at, line) in text.lines().enumerate() {
         let trimmed = line.trim();
-        if let Some(seconds) = trimmed.strip_suffix("seconds time elapsed") {
-            elapsed = seconds.trim().replace(',', "").parse().ok();
+        // `0.000984 +- 0.000186 seconds time elapsed  ( +- 18.94% )` with -r.
+        if trimmed.contains("seconds time elapsed") {
+            elapsed = trimmed.split_ascii_whitespace().next().and_then(number);
             continue;
         }
         let is_said = trimmed.ends_with("seconds user") || trimmed.ends_with("seconds sys");
@@ -135,41 +136,49 @@ fn parse_text(line: &str) -> Result<Option<Row>, String> {
         rest = head.trim_end();
     }
     rest = rest.split('#').next().unwrap_or("").trim();
-    let mut words: Vec<&str> = Vec::new();
-    let (mut value, mut is_supported) = (None, true);
+    // The marks hold a blank: one word each while the line is taken apart.
+    let marked = rest.replace(NOT_COUNTED, "<not-counted>").replace(NOT_SUPPORTED, "<not-supported>");
+    let mut words: Vec<&str> = marked.split_ascii_whitespace().collect();
+    let is_value = |word: &str| word.starts_with("<not-") || printed(word).is_some();
+    // A stamp has nine decimals; a value, or who it is of, follows.
+    let is_stamp = |word: &str| word.split_once('.').is_some_and(|(_, decimals)| decimals.len() == 9);
     let mut time = None;
-    for mark in [NOT_COUNTED, NOT_SUPPORTED] {
-        if let Some((before, after)) = rest.split_once(mark) {
-            is_supported = mark == NOT_COUNTED;
-            time = before
-                .split_ascii_whitespace()
-                .next()
-                .map(|stamp| stamp.parse::<f64>().map_err(|_| "a time stamp that is no number"))
-                .transpose()?;
-            words = after.split_ascii_whitespace().collect();
+    if words.len() > 2 && is_stamp(words[0]) {
+        time = words.remove(0).parse().ok();
+    }
+    let mut place = String::new();
+    if words.len() > 2 && is_place(words[0]) {
+        place = format!("{} ", words.remove(0));
+        // The number of CPUs that are added up there.
+        if words.len() > 2 && is_value(words[0]) && is_value(words[1]) {
+            words.remove(0);
         }
     }
-    if words.is_empty() {
-        let all: Vec<&str> = rest.split_ascii_whitespace().collect();
-        // A stamp has nine decimals and a value follows it.
-        let stamped = all.len() > 2
-            && all[0].split_once('.').is_some_and(|(_, decimals)| decimals.len() == 9)
-            && number(all[1]).is_some();
-        if stamped {
-            time = all[0].parse().ok();
-        }
-        let at = usize::from(stamped);
-        value = Some(all.get(at).and_then(|word| printed(word)).ok_or("no count at the beginning")?);
-        words = all[at + 1..].to_vec();
+    if words.first().is_none_or(|word| !is_value(word)) {
+        return Err("no count at the beginning".to_owned());
+    }
+    let shown = words.remove(0);
+    let (value, is_supported) = (printed(shown), shown != "<not-supported>");
+    // 6.12 names the PMU behind the event where it might be several.
+    if words.len() > 1 && words.last().is_some_and(|word| word.starts_with('[') && word.ends_with(']')) {
+        words.pop();
     }
     let (unit, event) = match words.as_slice() {
         [] => return Err("no event".to_owned()),
-        [event] => ("", (*event).to_owned()),
+        [event] => ("", format!("{place}{event}")),
         // Units are one word; an event with blanks does not exist.
-        [unit, event] => (*unit, (*event).to_owned()),
-        [unit, event, ..] => (*unit, (*event).to_owned()),
+        [unit, event, ..] => (*unit, format!("{place}{event}")),
     };
     Ok(Some(Row { time, value, is_supported, unit: unit.to_owned(), event, running_ns: None, share }))
+}
+
+/// Who a row is of, with -A and --per-*: `CPU0`, `S0-D0-C1`, `N0`.
+fn is_place(word: &str) -> bool {
+    let part = |part: &str| {
+        let bare = part.trim_start_matches(|c: char| c.is_ascii_uppercase());
+        bare.len() < part.len() && !bare.is_empty() && bare.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    word.split('-').all(part)
 }
 
 /// The separator of `-x`, when the text is of that kind: the character behind the first value that also stands behind `ns,pct`.
@@ -205,12 +214,14 @@ fn parse_csv(line: &str, separator: char) -> Result<Option<Row>, String> {
         })
         .ok_or("no value, unit, event and time")?;
     let value = fields[value_at].as_str();
+    let place = fields[begin..value_at].first().filter(|place| is_place(place));
+    let place = place.map_or(String::new(), |place| format!("{place} "));
     Ok(Some(Row {
         time: stamp,
         value: printed(value),
         is_supported: value != NOT_SUPPORTED,
         unit: fields[value_at + 1].clone(),
-        event: fields[value_at + 2].clone(),
+        event: format!("{place}{}", fields[value_at + 2].split(" [").next().unwrap_or("")),
         running_ns: fields[value_at + 3].parse().ok(),
         share: fields.get(value_at + 4).and_then(|share| number(share)),
     }))
@@ -232,6 +243,10 @@ fn parse_json(line: &str) -> Result<Option<Row>, String> {
     };
     // A line of a metric alone.
     let Some(event) = text("event") else { return Ok(None) };
+    let place = ["cpu", "socket", "die", "core", "node"].iter().find_map(|name| text(name));
+    let event = place.map_or(event.clone(), |place| {
+        format!("{}{place} {event}", if place.starts_with(|c: char| c.is_ascii_digit()) { "CPU" } else { "" })
+    });
     let value = text("counter-value").ok_or("no counter-value")?;
     if value != NOT_COUNTED && value != NOT_SUPPORTED && printed(&value).is_none() {
         return Err("a counter-value that is no number".to_owned());
@@ -440,7 +455,7 @@ mod tests {
             "79;;arm_cmn/rnid_txdat_flits/;1000089438;100.00;;\n",
         ] {
             let observed = parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
-            assert!(observed.events[0].name.starts_with("arm_cmn/rnid_txdat_flits"), "{text}");
+            assert!(observed.events[0].name.contains("arm_cmn/rnid_txdat_flits"), "{text}");
             let value = observed.events[0].scaled(0).unwrap();
             assert!((value - 79.0).abs() < 1.0, "{text}: {value}");
         }
@@ -488,6 +503,39 @@ mod tests {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text:?}: {error}");
         }
+    }
+
+    #[test]
+    fn recorded_output_of_three_versions_is_read_with_its_three_states() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/perf");
+        let mut files = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            let observed =
+                parse(&std::fs::read_to_string(&path).unwrap()).unwrap_or_else(|error| panic!("{name}: {error}"));
+            files += 1;
+            let per_cpu = if name.contains("cpus") { 2 } else { 1 };
+            assert_eq!(observed.events.len(), 4 * per_cpu, "{name}: {:?}", observed.events);
+            let of = |event: &str| {
+                let found = observed.events.iter().find(|found| found.name.ends_with(event));
+                found.unwrap_or_else(|| panic!("{name}: no {event} in {:?}", observed.events))
+            };
+            assert!(matches!(of("cycles").status, EventStatus::NotSupported(_)), "{name}");
+            assert_eq!(of("cpu-clock").unit, "msec", "{name}");
+            let (faults, clock) = (of("page-faults"), of("cpu-clock"));
+            assert!(faults.scaled(0).is_some_and(|count| count >= 1.0 && count.fract() == 0.0), "{name}: {faults:?}");
+            assert!(clock.scaled(0).is_some_and(|ms| ms > 0.0 && ms < 500.0), "{name}: {clock:?}");
+            if name.contains("interval") {
+                assert_eq!(observed.end_ns.len(), 3, "{name}");
+                // The command sleeps in the second interval: never scheduled there.
+                assert_eq!((faults.scaled(1), faults.scaled(2)), (None, Some(0.0)), "{name}");
+            }
+            if name.contains("cpus") {
+                assert!(observed.events[0].name.starts_with("CPU0 "), "{name}");
+            }
+        }
+        assert_eq!(files, 21);
     }
 
     fn observed() -> impl Strategy<Value = Observations> {

@@ -68,7 +68,13 @@ fn memory_traffic(records: &[RunRecord]) -> Option<Answer> {
     let (record, metric, most) = rates.max_by(|a, b| a.2.total_cmp(&b.2))?;
     Some(Answer {
         question: "What is the highest memory traffic that the counters saw?",
-        answer: format!("{} MB/s of `{}` during {}", significant(most / 1e6, 4), metric.name, record.study),
+        answer: format!(
+            "{} MB/s of `{}` during {}{}",
+            significant(most / 1e6, 4),
+            metric.name,
+            record.study,
+            if record.engine.emulated && record.engine.name == "pmu" { ", counted on an emulated mesh" } else { "" }
+        ),
         figure: Some("counters"),
     })
 }

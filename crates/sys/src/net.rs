@@ -200,7 +200,7 @@ pub fn select_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool
     if usize::try_from(raw).map_or(true, |raw| raw >= libc::FD_SETSIZE) {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
-    let seconds = libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX);
+    let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
     let mut time = libc::timeval { tv_sec: seconds, tv_usec: timeout.subsec_micros().into() };
     // SAFETY: an all-zero fd_set is empty; the descriptor is below FD_SETSIZE; all pointers are valid or null.
     let ready = unsafe {
@@ -216,10 +216,7 @@ pub fn select_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool
 }
 
 fn timespec(time: Duration) -> libc::timespec {
-    libc::timespec {
-        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: time.subsec_nanos().into(),
-    }
+    libc::timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
 }
 
 /// Readiness of many descriptors, level-triggered, with a timeout in nanoseconds. (mio is edge-triggered, which costs one more

@@ -62,5 +62,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Format::Toml => topology::emit(mesh),
         Format::Json => format!("{}\n", serde_json::to_string(mesh).unwrap_or_default()),
     });
-    emit(&text.collect::<Vec<_>>().join("\n"))
+    let between = if arguments.format == Format::Json { "" } else { "\n" };
+    emit(&text.collect::<Vec<_>>().join(between))
 }

@@ -146,7 +146,9 @@ impl<M: Memory> Emulator<M> {
         let (slot, number, port) = (device & 3, device >> 2 & 3, device >> 4);
         let port = port + if self.mesh.multi_dtm { 2 * monitor as u64 } else { 0 };
         let here = self.mesh.nodes.iter().zip(&self.places.nodes).filter(|(node, _)| {
-            node.crosspoint as usize == crosspoint && u64::from(node.port) == port && u64::from(node.device) == number
+            let is_here = node.crosspoint as usize == crosspoint;
+            // A controller has counters where other nodes have their selects.
+            is_here && u64::from(node.port) == port && u64::from(node.device) == number && node.type_code != DTC
         });
         // Several nodes may share a place (HN-D): the one whose select is set is meant.
         here.filter_map(|(node, place)| {
@@ -275,6 +277,18 @@ mod tests {
         let dtm =
             Places::of(&mesh).crosspoints[right.crosspoint as usize] + 0x2000 + DTM_STRIDE * u64::from(right.port / 2);
         assert_eq!(counted(&emulator, dtm, 1), 200_000);
+    }
+
+    #[test]
+    fn nodes_that_share_a_place_with_a_controller_are_told_apart() {
+        let mut emulator = programmed("n1sdp", "HN-I", 0x68, 3);
+        let mesh = emulator.mesh.clone();
+        let dtm = Places::of(&mesh).crosspoints[7] + 0x2000;
+        // The controller's counters stand where a select would be.
+        let counters = emulator.dtc_pmu(0);
+        emulator.memory().write(counters, 0x8000_0707);
+        emulator.happen(Happening { type_code: 0x4, node_id: 0x68, event_id: 3, count: 12 });
+        assert_eq!(counted(&emulator, dtm, 0), 12);
     }
 
     #[test]

@@ -43,14 +43,17 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     };
     let caveats: Vec<&str> =
         observed.metrics.iter().map(|metric| metric.caveat.as_str()).filter(|text| !text.is_empty()).collect();
-    let caption = format!("{what}; {}. {}", observed.what, caveats.join(". "));
+    let mut caption = format!("{what}: {}.", observed.what);
+    if !caveats.is_empty() {
+        caption.push_str(&format!(" To know: {}.", caveats.join("; ")));
+    }
     let (xs, series) = join(curves);
     Some(Figure {
         id: "counters",
         title: "Counters over time".to_owned(),
         caption,
         kind: Kind::Lines,
-        x: Axis::linear("s"),
+        x: Axis::linear("time [s]"),
         y: Axis { label: y.to_owned(), log: false, unit: "" },
         xs,
         categories: Vec::new(),
