@@ -93,6 +93,20 @@ fn the_map_of_the_n1sdp_has_the_documents_rows() {
 }
 
 #[test]
+fn the_documents_figures_are_computed_again() {
+    insta::assert_snapshot!(said(&["reproduce"]));
+}
+
+#[test]
+fn help_of_each_verb_fits_a_screen() {
+    for verb in ["list", "map", "plan", "stat", "verify", "record", "replay"] {
+        let text = said(&[verb, "-h"]);
+        assert!(text.lines().count() <= 48, "{verb}: {} lines", text.lines().count());
+        insta::with_settings!({ snapshot_suffix => verb }, { insta::assert_snapshot!("help", text) });
+    }
+}
+
+#[test]
 fn a_plan_names_what_binds_and_a_better_order() {
     let rnd = |name: &str| format!("arm_cmn/rnid_{name},nodeid=8,bynodeid=1/");
     let hnf = |node: &str| format!("arm_cmn/hnf_mc_reqs,nodeid={node},bynodeid=1/");

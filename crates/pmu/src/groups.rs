@@ -73,6 +73,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("cmn", include_str!("../groups/cmn/pcie.toml")),
     ("cmn", include_str!("../groups/cmn/slc.toml")),
     ("cmn", include_str!("../groups/cmn/nodes.toml")),
+    ("cmn", include_str!("../groups/cmn/rni.toml")),
     ("intel", include_str!("../groups/intel/imc.toml")),
     ("any", include_str!("../groups/any/energy.toml")),
     ("any", include_str!("../groups/any/block.toml")),

@@ -74,7 +74,9 @@ pub fn rows_only(records: &[RunRecord]) -> String {
 
 /// The aligned table, and below it what must be known to believe it.
 pub fn text(records: &[RunRecord]) -> String {
-    let mut out = build(records);
+    // Records of counters alone have no stages.
+    let is_empty = rows(records).is_empty() && records.iter().any(|record| record.engine.name == "pmu");
+    let mut out = if is_empty { String::new() } else { build(records) };
     for (record, how, why) in without_lanes(records) {
         let _ = writeln!(out, " {} {}: {how}: {why}", record.study, record.engine.name);
     }

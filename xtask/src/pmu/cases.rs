@@ -280,9 +280,9 @@ impl Bench {
         let list: Vec<String> = groups.iter().map(|text| format!("-e '{text}'")).collect();
         let list = list.join(" ");
         // The text has the share with decimals, where there is one.
-        let said = self.machine.guest(&format!("perf stat -o /tmp/perf {list} sleep 4; cat /tmp/perf"))?;
+        let said = self.machine.guest(&format!("perf stat -o /tmp/perf {list} sleep 3; cat /tmp/perf"))?;
         let perfs: Vec<f64> = said.lines().filter(|line| line.contains("arm_cmn")).map(share_of).collect();
-        let said = self.machine.guest(&format!("daqmeter pmu stat {list} -I 4s --count 1 --json 2>/dev/null"))?;
+        let said = self.machine.guest(&format!("daqmeter pmu stat {list} -I 3s --count 1 --json 2>/dev/null"))?;
         let record: serde_json::Value = serde_json::from_str(said.trim()).with_context(|| said.clone())?;
         let number = |value: &serde_json::Value| value[0].as_u64().unwrap_or(0) as f64;
         let ours: Vec<f64> = record["observed"]["events"]

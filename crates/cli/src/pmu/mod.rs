@@ -5,6 +5,7 @@ mod live;
 mod map;
 mod plan;
 mod replay;
+mod reproduce;
 mod stat;
 mod verify;
 
@@ -65,6 +66,8 @@ enum Verb {
     Record(Box<stat::Arguments>),
     /// Show what was recorded, as tables or as a heat map that moves
     Replay(replay::Arguments),
+    /// Compute the figures of the N1SDP document again
+    Reproduce(reproduce::Arguments),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -76,6 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::Verify(arguments) => verify::run(arguments),
         Verb::Record(arguments) => stat::run(arguments, true),
         Verb::Replay(arguments) => replay::run(arguments),
+        Verb::Reproduce(arguments) => reproduce::run(arguments),
     }
 }
 

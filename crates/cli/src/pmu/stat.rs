@@ -139,6 +139,7 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
         user_ns: cpu.user_ns.saturating_sub(began_cpu.user_ns),
         system_ns: cpu.system_ns.saturating_sub(began_cpu.system_ns),
     };
+    record.memory.peak_rss_bytes = cpu_time::peak_rss_bytes();
     record.warnings.clone_from(&chosen.set.warnings);
     finish(record, observed, arguments, quiet, &mut recorder)
 }
