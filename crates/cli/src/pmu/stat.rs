@@ -196,7 +196,13 @@ fn shown(arguments: &Arguments, quiet: bool, count: &Count, setting: &Setting) -
     if has_heat && std::io::stdout().is_terminal() && !arguments.step {
         return Ok(Shown::Live(Box::new(Live::open(count.observed().what.clone())?)));
     }
-    Ok(if has_heat { Shown::Grid } else { Shown::Table })
+    // One interval is its own summary.
+    let is_one = arguments.count == Some(1);
+    Ok(match (has_heat, is_one) {
+        (true, _) => Shown::Grid,
+        (false, true) => Shown::Nowhere,
+        (false, false) => Shown::Table,
+    })
 }
 
 struct Loop<'a> {
