@@ -447,31 +447,14 @@ fn split_groups(text: &str) -> Result<Vec<Vec<String>>, EventError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::Format;
-    use crate::sysfs::Alias;
+    use crate::emulated::catalogue;
+    use crate::mesh::topology::shipped;
     use proptest::prelude::*;
 
-    /// The fields of Linux 6.12's arm-cmn.
     fn cmn(name: &str) -> Pmu {
-        let formats = [
-            ("type", "config:0-15"),
-            ("eventid", "config:16-26"),
-            ("occupid", "config:27-30"),
-            ("bynodeid", "config:31"),
-            ("nodeid", "config:32-47"),
-            ("wp_dev_sel", "config:48-50"),
-            ("wp_val", "config1:0-63"),
-        ];
-        let formats = formats.iter().map(|(name, text)| Format::parse(name, text).unwrap()).collect();
-        let alias =
-            |name: &str, terms: &str| Alias { name: name.into(), terms: terms.into(), unit: String::new(), scale: 1.0 };
-        let events = vec![
-            alias("hnf_mc_reqs", "type=0x5,eventid=0xd"),
-            alias("hnf_qos_pocq_occupancy_read", "type=0x5,eventid=0xf,occupid=0x1"),
-            alias("rnid_s0_rdata_beats", "type=0xa,eventid=0x1"),
-            alias("watchpoint_up", "type=0x7770,eventid=0x0,wp_dev_sel=?,wp_val=?"),
-        ];
-        Pmu::assumed(name, formats, events)
+        let mut pmu = catalogue(&shipped("n1sdp").unwrap());
+        pmu.name = name.to_owned();
+        pmu
     }
 
     fn resolve(text: &str) -> Result<EventSet, EventError> {
@@ -526,7 +509,7 @@ mod tests {
             ("arm_cmn/nonsense/", "its fields are type, eventid"),
             ("arm_cmn/hnf_mc_reqs,nodeid=0x12345/", "nodeid=0x12345 does not fit"),
             ("arm_cmn/hnf_mc_reqs,nodeid/", "nodeid needs a value"),
-            ("arm_cmn/watchpoint_up,wp_dev_sel=0/", "wp_val needs a value"),
+            ("arm_cmn/watchpoint_up,wp_dev_sel=0,wp_chn_sel=0,wp_grp=0/", "wp_val needs a value"),
             ("arm_cmn/hnf_mc_reqs/u", "modifiers"),
             ("arm_cmn/hnf_mc_reqs", "second slash"),
             ("{page-faults", "not closed"),

@@ -52,10 +52,39 @@ pub struct Demand {
     monitors: Vec<usize>,
     /// Crosspoint's comparators: monitor, direction (0 up, 2 down), combination.
     watchpoint: Option<(u64, u64)>,
-    /// Filter that its nodes are set to: kind of filter and value, by node.
-    filter: Option<(Vec<usize>, u64)>,
+    /// Filter that its nodes are set to: which of them, the nodes, the value.
+    filter: Option<(Filter, Vec<usize>, u64)>,
     /// It takes the cycle counter of a controller.
     cycles: bool,
+}
+
+/// The filters of a node: each has one value for all events that it counts at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Filter {
+    /// What occupies a queue: reads, writes, atomics, ...
+    Occupancy,
+    /// Quality-of-service class.
+    Class,
+    /// Group and direction of throttled memory requests.
+    Throttle,
+    /// Transactions that come from home, or pass the local one (S3).
+    HomeOrLocal,
+    /// Requests to memory or to another home (S3).
+    MemoryOrHome,
+}
+
+/// The filter that an event of a node is counted through, also when its value is 0: the driver's `arm_cmn_filter_sel`.
+fn filter_of(on: &OnMesh) -> Option<Filter> {
+    match (on.type_code, on.event_id) {
+        (0x1, 0x5 | 0xc | 0xd | 0xe) | (0x5 | 0x200, 0xf) => Some(Filter::Occupancy),
+        (0x5 | 0x200, 0x26..=0x29) | (0x200, 0x3c) => Some(Filter::Class),
+        (0x5 | 0x200, 0x2a | 0x2b) => Some(Filter::Throttle),
+        (0x200, 0x1..=0x7 | 0xa | 0xb) => Some(Filter::HomeOrLocal),
+        (0x200, 0xd | 0x3b) => Some(Filter::MemoryOrHome),
+        // Asked for by number, and not known: the first is what most have.
+        (code, _) if on.occup_id != 0 && code != WATCHPOINT => Some(Filter::Occupancy),
+        _ => None,
+    }
 }
 
 /// The limit that stands in the way.
@@ -136,7 +165,7 @@ struct Taken {
     controllers: Vec<usize>,
     monitors: Vec<usize>,
     watchpoints: BTreeMap<(usize, u64), u64>,
-    filters: BTreeMap<usize, (u64, usize)>,
+    filters: BTreeMap<(Filter, usize), u64>,
     cycles: usize,
 }
 
@@ -167,8 +196,12 @@ impl<'a> Rules<'a> {
     }
 
     fn monitor_of(&self, crosspoint: u32, port: u8) -> usize {
-        let first = self.first_monitor.get(crosspoint as usize).copied().unwrap_or(0);
-        first + if self.mesh.multi_dtm { usize::from(port) / 2 } else { 0 }
+        let at = crosspoint as usize;
+        let first = self.first_monitor.get(at).copied().unwrap_or(0);
+        let next = self.first_monitor.get(at + 1).copied().unwrap_or(self.monitors);
+        // A watchpoint may name a port that the crosspoint does not have.
+        let last = next.saturating_sub(1).max(first);
+        if self.mesh.multi_dtm { (first + usize::from(port) / 2).min(last) } else { first }
     }
 
     /// What an event takes.
@@ -194,20 +227,14 @@ impl<'a> Rules<'a> {
             if on.type_code == WATCHPOINT { u8::try_from(on.wp_device).unwrap_or(0) } else { port }
         };
         let monitors = nodes.iter().map(|(crosspoint, port, _)| self.monitor_of(*crosspoint, port_of(*port))).collect();
-        let filtered = on.occup_id != 0 || self.has_filter(on);
         Ok(Demand {
             controllers,
             monitors,
             watchpoint: (on.type_code == WATCHPOINT).then_some((on.event_id, on.occup_id)),
-            filter: (filtered && on.type_code != WATCHPOINT)
-                .then(|| (nodes.iter().map(|(.., number)| *number).collect(), on.occup_id)),
+            filter: filter_of(on)
+                .map(|filter| (filter, nodes.iter().map(|(.., number)| *number).collect(), on.occup_id)),
             cycles: false,
         })
-    }
-
-    /// Events whose filter is a part of the event even when it is 0: occupancies of HN-F and DVM.
-    fn has_filter(&self, on: &OnMesh) -> bool {
-        matches!((on.type_code, on.event_id), (0x5 | 0x200, 0xf) | (0x1, 0x5))
     }
 
     fn controller_of(&self, crosspoint: u32) -> usize {
@@ -286,8 +313,9 @@ impl<'a> Rules<'a> {
                 }
             }
         }
-        if let Some((nodes, value)) = &demand.filter
-            && let Some(node) = nodes.iter().find(|node| taken.filters.get(node).is_some_and(|(set, _)| set != value))
+        if let Some((filter, nodes, value)) = &demand.filter
+            && let Some(node) =
+                nodes.iter().find(|node| taken.filters.get(&(*filter, **node)).is_some_and(|set| set != value))
         {
             let id = self.mesh.nodes.get(*node).map_or(0, |node| node.node_id);
             return Err(Limit::Filter(id));
@@ -300,10 +328,8 @@ impl<'a> Rules<'a> {
                 taken.watchpoints.insert((*monitor, direction + second), combine);
             }
         }
-        if let Some((nodes, value)) = &demand.filter {
-            for node in nodes {
-                taken.filters.entry(*node).or_insert((*value, 0)).1 += 1;
-            }
+        if let Some((filter, nodes, value)) = &demand.filter {
+            taken.filters.extend(nodes.iter().map(|node| ((*filter, *node), *value)));
         }
         Ok(())
     }
@@ -655,9 +681,19 @@ mod tests {
         };
         assert!(refused(&[vec![filter(1), filter(2)]]).contains("the one filter of node 0x24"));
         assert!(plan(&mesh, Driver::Mainline, &[vec![filter(1), filter(1)]]).is_ok());
+        // A class is another filter than an occupancy.
+        let mut class = hnf(0x26, 0x24);
+        class.on_mesh.as_mut().unwrap().occup_id = 3;
+        assert!(plan(&mesh, Driver::Mainline, &[vec![filter(1), class]]).is_ok());
+        // `all` is a value of the filter like the others.
+        assert!(refused(&[vec![filter(0), filter(2)]]).contains("the one filter of node 0x24"));
         let watch = |direction| event(WATCHPOINT, direction, Some(0x8));
         assert!(refused(&[vec![watch(0), watch(0), watch(0)]]).contains("the watchpoints of XP 0x8"));
         assert!(plan(&mesh, Driver::Mainline, &[vec![watch(0), watch(0), watch(2), watch(2)]]).is_ok());
+        // A watchpoint at a port that is not there takes the last monitor's.
+        let mut beyond = event(WATCHPOINT, 0, Some(0x78));
+        beyond.on_mesh.as_mut().unwrap().wp_device = 7;
+        assert!(plan(&shipped("cmn700").unwrap(), Driver::Mainline, &alone(&[beyond])).is_ok());
         // By themselves, two cycle events share the one counter.
         assert_eq!(shares(Driver::Mainline, &alone(&[cycles.clone(), cycles])), [0.5, 0.5]);
     }

@@ -3,48 +3,46 @@
 //! Sources: CMN-600, CMN-650, CMN-700 and CMN S3 TRMs (por_*_node_info, por_mxp_device_port_connect_info,
 //! por_cfgm_periph_id_*); Linux drivers/perf/arm-cmn.c.
 
-/// A type of node: number in `node_info`, name, prefix of its events.
+/// A type of node: number in `node_info`, name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeType {
     /// `node_info[15:0]`.
     pub code: u16,
     /// Name as the TRMs have it.
     pub name: &'static str,
-    /// What arm-cmn's event names begin with; empty for nodes without events.
-    pub events: &'static str,
 }
 
-const fn node(code: u16, name: &'static str, events: &'static str) -> NodeType {
-    NodeType { code, name, events }
+const fn node(code: u16, name: &'static str) -> NodeType {
+    NodeType { code, name }
 }
 
 /// All types that are known.
 pub const TYPES: &[NodeType] = &[
-    node(0x1, "DVM", "dn"),
-    node(0x2, "CFG", ""),
-    node(0x3, "DTC", "dtc_cycles"),
-    node(0x4, "HN-I", "hni"),
-    node(0x5, "HN-F", "hnf"),
-    node(0x6, "XP", "mxp"),
-    node(0x7, "SBSX", "sbsx"),
-    node(0x8, "MPAM-S", ""),
-    node(0x9, "MPAM-NS", ""),
-    node(0xa, "RN-I", "rnid"),
-    node(0xd, "RN-D", "rnid"),
-    node(0xf, "RN-SAM", ""),
-    node(0x10, "MTSX", "mtsx"),
-    node(0x11, "HN-P", "hnp"),
-    node(0x100, "CXRA", "cxra"),
-    node(0x101, "CXHA", "cxha"),
-    node(0x102, "CXLA", ""),
-    node(0x103, "CCRA", "ccra"),
-    node(0x104, "CCHA", "ccha"),
-    node(0x105, "CCLA", "ccla"),
-    node(0x106, "CCLA-RNI", "ccla"),
-    node(0x200, "HN-S", "hns"),
-    node(0x201, "HN-S-MPAM-S", ""),
-    node(0x202, "HN-S-MPAM-NS", ""),
-    node(0x1000, "APB", ""),
+    node(0x1, "DVM"),
+    node(0x2, "CFG"),
+    node(0x3, "DTC"),
+    node(0x4, "HN-I"),
+    node(0x5, "HN-F"),
+    node(0x6, "XP"),
+    node(0x7, "SBSX"),
+    node(0x8, "MPAM-S"),
+    node(0x9, "MPAM-NS"),
+    node(0xa, "RN-I"),
+    node(0xd, "RN-D"),
+    node(0xf, "RN-SAM"),
+    node(0x10, "MTSX"),
+    node(0x11, "HN-P"),
+    node(0x100, "CXRA"),
+    node(0x101, "CXHA"),
+    node(0x102, "CXLA"),
+    node(0x103, "CCRA"),
+    node(0x104, "CCHA"),
+    node(0x105, "CCLA"),
+    node(0x106, "CCLA-RNI"),
+    node(0x200, "HN-S"),
+    node(0x201, "HN-S-MPAM-S"),
+    node(0x202, "HN-S-MPAM-NS"),
+    node(0x1000, "APB"),
 ];
 
 /// Not a node: the comparators of a crosspoint's monitor.
@@ -63,11 +61,6 @@ pub const RND: u16 = 0xd;
 /// The type of that number.
 pub fn of_code(code: u16) -> Option<&'static NodeType> {
     TYPES.iter().find(|node| node.code == code)
-}
-
-/// The type of that name, in any case; `RND3` and `RN-D` are the same kind.
-pub fn of_name(name: &str) -> Option<&'static NodeType> {
-    TYPES.iter().find(|node| node.name.eq_ignore_ascii_case(name))
 }
 
 /// What is connected to a port: number in the port's connect information, name, and the types of the nodes that it brings.
