@@ -349,20 +349,10 @@ impl Terms<'_> {
     }
 
     fn no_term(&self, term: &str) -> EventError {
-        let near: Vec<&str> = self
-            .pmu
-            .events()
-            .iter()
-            .map(|alias| alias.name.as_str())
-            .filter(|name| {
-                name.contains(term)
-                    || term.len() > 4
-                        && name.contains(
-                            &term[..term.len().min(term.char_indices().nth(5).map_or(term.len(), |(at, _)| at))],
-                        )
-            })
-            .take(6)
-            .collect();
+        let start: String = term.chars().take(5).collect();
+        let is_near = |name: &&str| name.contains(term) || (term.len() > 4 && name.contains(&start));
+        let names = self.pmu.events().iter().map(|alias| alias.name.as_str());
+        let near: Vec<&str> = names.filter(is_near).take(6).collect();
         let hint = if near.is_empty() {
             let fields: Vec<&str> = self.pmu.formats().iter().map(|format| format.name.as_str()).collect();
             format!("; its fields are {}", fields.join(", "))

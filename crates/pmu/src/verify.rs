@@ -99,20 +99,11 @@ impl BlockFile {
         });
         let made = written.and_then(|()| file.sync_all());
         // Removed even when it could not be filled.
-        let file = BlockFile { disk: None, bytes, is_ours: true, path };
+        let mut file = BlockFile { disk: None, bytes, is_ours: true, path };
         made.map_err(wrong(&shown))?;
         let about = file.path.metadata().map_err(wrong(&shown))?;
-        Ok(BlockFile {
-            disk: disk_of(&Files::default(), about.dev()),
-            path: file.path.clone(),
-            is_ours: true,
-            bytes: file.forget(),
-        })
-    }
-
-    fn forget(mut self) -> u64 {
-        self.is_ours = false;
-        self.bytes
+        file.disk = disk_of(&Files::default(), about.dev());
+        Ok(file)
     }
 
     /// Reads it past the page cache, again and again, until the time is over; each pass whole.

@@ -124,29 +124,30 @@ impl ObservedEvent {
 }
 
 impl Observations {
-    /// The same without its intervals, to be filled again.
+    /// One interval by itself, still on the time axis of the whole.
     #[must_use]
-    pub fn clone_without_intervals(&self) -> Observations {
+    pub fn only(&self, interval: usize) -> Observations {
+        let of = |values: &Vec<u64>| values.get(interval).copied().into_iter().collect::<Vec<u64>>();
         let event = |event: &ObservedEvent| ObservedEvent {
             name: event.name.clone(),
             pmu: event.pmu.clone(),
             node_kind: event.node_kind.clone(),
             unit: event.unit.clone(),
             status: event.status.clone(),
-            count: Vec::new(),
-            enabled_ns: Vec::new(),
-            running_ns: Vec::new(),
+            count: of(&event.count),
+            enabled_ns: of(&event.enabled_ns),
+            running_ns: of(&event.running_ns),
             ..*event
         };
         let metric = |metric: &ObservedMetric| ObservedMetric {
             name: metric.name.clone(),
             unit: metric.unit.clone(),
             caveat: metric.caveat.clone(),
-            values: Vec::new(),
+            values: metric.values.get(interval).copied().into_iter().collect(),
         };
         Observations {
             what: self.what.clone(),
-            end_ns: Vec::new(),
+            end_ns: of(&self.end_ns),
             begin_ns: self.begin_ns,
             events: self.events.iter().map(event).collect(),
             metrics: self.metrics.iter().map(metric).collect(),

@@ -186,7 +186,7 @@ impl Bench {
         for step in 0..steps {
             let mut expected = vec![0_u64; events.len()];
             let mut happenings = Vec::new();
-            for (at, event) in events.iter().enumerate() {
+            for event in events {
                 for (type_code, node_id, event_id) in &event.of {
                     // From 1 to most, on a scale on which small and large ones are alike.
                     let bits = random.next() % (64 - u64::from(most.leading_zeros()));
@@ -198,7 +198,6 @@ impl Bench {
                         }
                     }
                     sum += u128::from(count);
-                    let _ = at;
                 }
             }
             self.machine.frozen(|meshes, _| {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use daqmeter_pmu::count::error_of;
 use daqmeter_record::Observations;
 use daqmeter_report::pmu::heat::short;
 use daqmeter_report::pmu::tables::{Bytes, metric_text};
@@ -42,7 +41,7 @@ impl Live {
 
     pub(super) fn show(&mut self, observed: &Observations, at: usize) -> Result<(), Failure> {
         // Only the frame at hand is needed: a long run has many.
-        let last = window(observed, at);
+        let last = observed.only(at);
         let heats = frames(&last);
         let most = heats.iter().map(Heat::most).fold(self.most, f64::max);
         self.most = most;
@@ -56,22 +55,6 @@ impl Drop for Live {
     fn drop(&mut self) {
         ratatui::restore();
     }
-}
-
-/// One interval by itself, still on the time axis of the whole.
-fn window(observed: &Observations, at: usize) -> Observations {
-    let mut last = observed.clone_without_intervals();
-    last.begin_ns = observed.begin_ns;
-    last.end_ns = vec![observed.end_ns[at]];
-    for (event, whole) in last.events.iter_mut().zip(&observed.events) {
-        event.count = whole.count[at..=at].to_vec();
-        event.enabled_ns = whole.enabled_ns[at..=at].to_vec();
-        event.running_ns = whole.running_ns[at..=at].to_vec();
-    }
-    for (metric, whole) in last.metrics.iter_mut().zip(&observed.metrics) {
-        metric.values = whole.values[at..=at].to_vec();
-    }
-    last
 }
 
 /// From cold to hot; the number beside it says the same without colour.
@@ -95,8 +78,7 @@ fn draw(frame: &mut Frame<'_>, heats: &[Heat], observed: &Observations, most: f6
     let scaled = observed.events.iter().filter(|event| event.share(0).is_some_and(|share| share < 0.9999)).count();
     let turns =
         if scaled > 0 { format!("; {scaled} of {} events take turns", observed.events.len()) } else { String::new() };
-    let unsure =
-        observed.events.iter().filter(|event| error_of(event, 0).is_none() && event.scaled(0).is_none()).count();
+    let unsure = observed.events.iter().filter(|event| event.scaled(0).is_none()).count();
     let unsure = if unsure > 0 { format!("; {unsure} not counted") } else { String::new() };
     let mut lines = vec![Line::from(format!("{what}   {seconds:.1} s   full colour {}/s{turns}{unsure}", short(most)))];
     for metric in &observed.metrics {
@@ -164,7 +146,7 @@ mod tests {
         count.interval();
         let mut observed = count.finish();
         (observed.begin_ns, observed.end_ns) = (0, vec![1_000_000_000]);
-        let last = window(&observed, 0);
+        let last = observed.only(0);
         let heats = frames(&last);
         let mut terminal = ratatui::Terminal::new(ratatui::backend::TestBackend::new(100, 13)).unwrap();
         terminal.draw(|frame| draw(frame, &heats, &last, heats[0].most(), &last.what)).unwrap();

@@ -220,22 +220,21 @@ impl Loop<'_> {
         let mut intervals = 0_u64;
         let mut due = began;
         loop {
-            let mut is_last = false;
-            if self.arguments.step {
-                is_last = !matches!(lines.next(), Some(Ok(_)));
-                if is_last {
+            let is_last = if self.arguments.step {
+                if !matches!(lines.next(), Some(Ok(_))) {
                     break;
                 }
+                false
             } else {
                 // Deadlines, not pauses: intervals do not drift.
                 due += self.arguments.interval;
                 let end = self.arguments.time.map(|time| began + time);
-                is_last = self.sleep(end.map_or(due, |end| end.min(due)), child.as_mut())? || is_last;
-                is_last = is_last || end.is_some_and(|end| Instant::now() >= end);
-            }
+                let asked = self.sleep(end.map_or(due, |end| end.min(due)), child.as_mut())?;
+                asked || end.is_some_and(|end| Instant::now() >= end)
+            };
             count.interval();
             intervals += 1;
-            is_last = self.show(&count)? || is_last;
+            self.show(&count)?;
             if is_last || self.arguments.count == Some(intervals) {
                 break;
             }
@@ -282,7 +281,7 @@ impl Loop<'_> {
         }
     }
 
-    fn show(&mut self, count: &Count) -> Result<bool, Failure> {
+    fn show(&mut self, count: &Count) -> Result<(), Failure> {
         let observed = count.observed();
         let at = observed.end_ns.len() - 1;
         match &mut self.shown {
@@ -306,7 +305,7 @@ impl Loop<'_> {
             }
             Shown::Live(live) => live.show(observed, at)?,
         }
-        Ok(false)
+        Ok(())
     }
 }
 

@@ -81,8 +81,7 @@ enum With {
 
 /// What counts the bytes of a load.
 struct Meter {
-    name: String,
-    texts: Vec<String>,
+    event: String,
     bytes_per_event: f64,
     band: Band,
 }
@@ -183,12 +182,12 @@ fn of_memory(arguments: &Arguments, setting: &Setting) -> Result<Vec<Check>, Fai
     let known = [("memory", "arm_cmn/hnf_mc_reqs/", 64.0), ("imc", "uncore_imc/cas_count_read/", 1_048_576.0)];
     for (name, text, bytes_per_event) in known {
         if Group::find(name).is_ok_and(|group| group.is_there(&setting.pmus)) {
-            meters.push(Meter { name: text.to_owned(), texts: vec![text.to_owned()], bytes_per_event, band });
+            meters.push(Meter { event: text.to_owned(), bytes_per_event, band });
         }
     }
     let total = "resctrl.mon_L3_00.mbm_total_bytes";
     if daqmeter_pmu::system::SystemCounter::find(&setting.files, total).is_some() {
-        meters.push(Meter { name: total.to_owned(), texts: vec![total.to_owned()], bytes_per_event: 1.0, band });
+        meters.push(Meter { event: total.to_owned(), bytes_per_event: 1.0, band });
     }
     meters.extend(own_meter(arguments, band));
     if meters.is_empty() {
@@ -200,7 +199,7 @@ fn of_memory(arguments: &Arguments, setting: &Setting) -> Result<Vec<Check>, Fai
 
 fn own_meter(arguments: &Arguments, band: Band) -> Option<Meter> {
     let text = arguments.event.clone()?;
-    Some(Meter { name: text.clone(), texts: vec![text], bytes_per_event: arguments.bytes_per_event, band })
+    Some(Meter { event: text, bytes_per_event: arguments.bytes_per_event, band })
 }
 
 /// Beats of 32 bytes that PCIe devices write to memory.
@@ -208,8 +207,7 @@ fn pcie_meter(arguments: &Arguments, setting: &Setting) -> Option<Meter> {
     let text = "arm_cmn/rnid_s0_wdata_beats/";
     let there = Group::find("pcie").is_ok_and(|group| group.is_there(&setting.pmus));
     there.then(|| Meter {
-        name: text.to_owned(),
-        texts: vec![text.to_owned()],
+        event: text.to_owned(),
         bytes_per_event: 32.0,
         // Descriptors and headers are counted, too: 1.002 for a disk, 1.094 for Ethernet in the document.
         band: Band { low: 1.0 - arguments.tolerance, high: 1.1 + arguments.tolerance },
@@ -228,12 +226,7 @@ fn of_block(arguments: &Arguments, setting: &Setting) -> Result<Vec<Check>, Fail
     match &file.disk {
         Some(disk) => {
             let text = format!("disk.{disk}.read_bytes");
-            meters.push(Meter {
-                name: text.clone(),
-                texts: vec![text],
-                bytes_per_event: 1.0,
-                band: Band::payload_and(arguments.tolerance),
-            });
+            meters.push(Meter { event: text, bytes_per_event: 1.0, band: Band::payload_and(arguments.tolerance) });
         }
         None => {
             tell("daqmeter: the file lies on no block device of its own (overlay, network): its disk cannot be counted")
@@ -258,7 +251,7 @@ fn of_net(arguments: &Arguments, setting: &Setting) -> Result<Vec<Check>, Failur
     let text = if local { "net.lo.rx_bytes" } else { "net.rx_bytes" };
     // Headers: 66 bytes of 65549 on loopback, 66 of 1514 on Ethernet.
     let band = Band::payload_and(if local { arguments.tolerance.max(0.01) } else { 0.1 });
-    let mut meters = vec![Meter { name: text.to_owned(), texts: vec![text.to_owned()], bytes_per_event: 1.0, band }];
+    let mut meters = vec![Meter { event: text.to_owned(), bytes_per_event: 1.0, band }];
     if !local {
         meters.extend(pcie_meter(arguments, setting));
     }
@@ -279,10 +272,10 @@ fn held_against(
     let mut open = Vec::new();
     let mut waived = Vec::new();
     for meter in meters {
-        let set = host.resolve(&meter.texts).map_err(Failure::refused)?;
-        match Count::open(&set, &meter.name, &mut Kernel { files: setting.files.clone() }) {
+        let set = host.resolve(std::slice::from_ref(&meter.event)).map_err(Failure::refused)?;
+        match Count::open(&set, &meter.event, &mut Kernel { files: setting.files.clone() }) {
             Ok(count) => open.push((meter, count)),
-            Err(refused) => waived.push(Check::waived(load, &meter.name, refused.reason)),
+            Err(refused) => waived.push(Check::waived(load, &meter.event, refused.reason)),
         }
     }
     open.iter_mut().for_each(|(_, count)| count.begin(0));
@@ -304,7 +297,7 @@ fn held_against(
             || Verdict::Waived("the counter never ran".to_owned()),
             |counted| meter.band.judge(counted, moved.bytes),
         );
-        Check { load, how: moved.how.clone(), counter: meter.name.clone(), payload: moved.bytes, counted, verdict }
+        Check { load, how: moved.how.clone(), counter: meter.event.clone(), payload: moved.bytes, counted, verdict }
     });
     Ok(checks.chain(waived).collect())
 }

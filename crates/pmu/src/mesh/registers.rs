@@ -159,9 +159,9 @@ impl Walk<'_> {
         for (number, xp) in xps.iter().enumerate() {
             self.ports(&mut mesh, number, xp, part)?;
         }
-        let DtcDomains { known, one } = domains(&mesh);
-        for xp in &mut mesh.crosspoints {
-            xp.dtc = if one { Some(0) } else { xp.dtc.filter(|_| known) };
+        // CMN-600 does not tell domains; with one controller there is only one.
+        if mesh.dtcs() == 1 {
+            mesh.crosspoints.iter_mut().for_each(|xp| xp.dtc = Some(0));
         }
         Ok(mesh)
     }
@@ -237,16 +237,6 @@ impl Walk<'_> {
         }
         Ok(())
     }
-}
-
-struct DtcDomains {
-    known: bool,
-    one: bool,
-}
-
-fn domains(mesh: &Mesh) -> DtcDomains {
-    let known = nodes::part_of_name(&mesh.part).is_some_and(|part| part.domain_at.is_some());
-    DtcDomains { known, one: mesh.dtcs() == 1 }
 }
 
 /// A dump of registers: lines `R 0xADDRESS 0xVALUE` of 64-bit registers, as cmn-tools writes them; `#` begins a comment.

@@ -22,10 +22,9 @@ impl Heat {
         self.frames.iter().flat_map(|(_, rates)| rates).flatten().copied().fold(0.0, f64::max)
     }
 
-    /// The rate of a node in an interval: none for a node that is not counted or did not count.
-    pub fn rate(&self, frame: usize, kind: &str, node_id: u16) -> Option<f64> {
-        let at = self.nodes.iter().position(|(known, id)| same_kind(known, kind) && *id == node_id)?;
-        *self.frames.get(frame)?.1.get(at)?
+    /// Number of a node among those that are counted.
+    pub fn number(&self, kind: &str, node_id: u16) -> Option<usize> {
+        self.nodes.iter().position(|(known, id)| same_kind(known, kind) && *id == node_id)
     }
 }
 
@@ -144,9 +143,11 @@ pub(crate) mod tests {
     fn each_interval_has_a_rate_for_each_counted_node() {
         let heat = &frames(&example())[0];
         assert_eq!(heat.event, "arm_cmn_0/hnf_mc_reqs/");
-        assert_eq!(heat.rate(0, "HN-F", 0x4), Some(121_713_206.0));
-        assert_eq!(heat.rate(1, "HN-F", 0x4), Some(120_000_000.0), "scaled by its share");
-        assert_eq!((heat.rate(1, "HN-F", 0x20), heat.rate(0, "RN-D", 0x0)), (None, None));
+        let at = heat.number("HN-F", 0x4).unwrap();
+        assert_eq!(heat.frames[0].1[at], Some(121_713_206.0));
+        assert_eq!(heat.frames[1].1[at], Some(120_000_000.0), "scaled by its share");
+        assert_eq!(heat.frames[1].1[heat.number("HN-F", 0x20).unwrap()], None);
+        assert_eq!(heat.number("RN-D", 0x0), None);
         assert_eq!(heat.most(), 121_713_206.0);
     }
 

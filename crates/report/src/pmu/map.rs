@@ -13,34 +13,44 @@ use crate::table::plain;
 pub struct Entry {
     /// Text, e.g. `HN-F 0x24`.
     pub text: String,
-    /// Rate in the frame shown, for a node that is counted.
+    /// Number of the node among those that are counted.
+    pub counted: Option<usize>,
+    /// Its rate in the frame shown.
     pub rate: Option<f64>,
 }
 
 /// Lines of a crosspoint's cell: itself, then its ports.
 pub fn cell(mesh: &Mesh, number: usize, xp: &Crosspoint, heat: Option<(&Heat, usize)>) -> Vec<Entry> {
-    let rate = |kind: &str, id: u16| heat.and_then(|(heat, frame)| heat.rate(frame, kind, id));
+    let entry = |text: String, kinds: &[&str], id: u16| {
+        let found = heat.and_then(|(heat, frame)| {
+            let at = kinds.iter().find_map(|kind| heat.number(kind, id))?;
+            Some((at, heat.frames.get(frame).and_then(|(_, rates)| *rates.get(at)?)))
+        });
+        Entry { text, counted: found.map(|(at, _)| at), rate: found.and_then(|(_, rate)| rate) }
+    };
     let dtc = xp.dtc.map_or("DTC ?".to_owned(), |dtc| format!("DTC {dtc}"));
-    let mut lines = vec![Entry { text: format!("XP {:#04x}  {dtc}", xp.node_id), rate: rate("XP", xp.node_id) }];
+    let mut lines = vec![entry(format!("XP {:#04x}  {dtc}", xp.node_id), &["XP"], xp.node_id)];
     for (port, device) in xp.ports.iter().enumerate() {
-        let here =
-            mesh.nodes.iter().filter(|node| node.crosspoint as usize == number && usize::from(node.port) == port);
-        let mut ids: Vec<u16> = here.clone().map(|node| node.node_id).collect();
+        let here: Vec<&Node> = mesh
+            .nodes
+            .iter()
+            .filter(|node| node.crosspoint as usize == number && usize::from(node.port) == port)
+            .collect();
+        let mut ids: Vec<u16> = here.iter().map(|node| node.node_id).collect();
         ids.sort_unstable();
         ids.dedup();
         if device.is_empty() {
-            lines.push(Entry { text: format!("p{port} -"), rate: None });
+            lines.push(Entry { text: format!("p{port} -"), counted: None, rate: None });
         } else if ids.is_empty() {
             // No registers of its own: the NodeID follows from the place.
             let bits = if xp.ports.len() > 2 { 1 } else { 2 };
             let id = usize::from(xp.node_id) | port << bits;
-            lines.push(Entry { text: format!("p{port} {device} {id:#04x}"), rate: None });
+            lines.push(Entry { text: format!("p{port} {device} {id:#04x}"), counted: None, rate: None });
         }
         for id in ids {
-            let rates: Vec<f64> =
-                here.clone().filter(|node| node.node_id == id).filter_map(|node| rate(&node.kind, id)).collect();
-            let rate = rates.iter().copied().reduce(f64::max);
-            lines.push(Entry { text: format!("p{port} {device} {id:#04x}"), rate });
+            let kinds: Vec<&str> =
+                here.iter().filter(|node| node.node_id == id).map(|node| node.kind.as_str()).collect();
+            lines.push(entry(format!("p{port} {device} {id:#04x}"), &kinds, id));
         }
     }
     lines
@@ -239,10 +249,9 @@ pub fn svg(mesh: &Mesh, heat: Option<&Heat>) -> String {
             out,
             "<rect x=\"{left}\" y=\"{top}\" width=\"{cell_width}\" height=\"{cell_height}\" rx=\"6\" fill=\"var(--paper, #fff)\" stroke=\"#8a8f98\"/>"
         );
-        for (at, entry) in cell(mesh, number, xp, None).iter().enumerate() {
+        for (at, entry) in cell(mesh, number, xp, heat.map(|heat| (heat, 0))).iter().enumerate() {
             let y = top + 10 + at * line;
-            let counted = heat.and_then(|heat| counted_node(heat, mesh, number, xp, at));
-            if let Some(index) = counted {
+            if let Some(index) = entry.counted {
                 let _ = writeln!(
                     out,
                     "<rect data-node=\"{index}\" x=\"{}\" y=\"{y}\" width=\"{}\" height=\"{line}\" rx=\"3\" fill=\"#d9480f\" fill-opacity=\"0\"/>",
@@ -280,16 +289,6 @@ pub fn svg(mesh: &Mesh, heat: Option<&Heat>) -> String {
     }
     out.push_str("</svg>\n");
     out
-}
-
-/// Which of the counted nodes stands in a line of a cell.
-fn counted_node(heat: &Heat, mesh: &Mesh, number: usize, xp: &Crosspoint, line: usize) -> Option<usize> {
-    // A heat in which only one node has a rate shows where that node stands.
-    (0..heat.nodes.len()).find(|index| {
-        let rates = (0..heat.nodes.len()).map(|at| (at == *index).then_some(1.0)).collect();
-        let alone = Heat { frames: vec![(0.0, rates)], ..heat.clone() };
-        cell(mesh, number, xp, Some((&alone, 0))).get(line).is_some_and(|entry| entry.rate.is_some())
-    })
 }
 
 #[cfg(test)]
