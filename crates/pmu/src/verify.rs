@@ -211,6 +211,14 @@ pub fn fio(file: &Path, time: Duration) -> Result<Moved, LoadError> {
     Ok(moved(bytes, began, format!("fio {}", arguments.join(" "))))
 }
 
+/// Starts a program once for nothing, so that loading it from the disk is not counted with the load.
+///
+/// # Errors
+/// When it is not there.
+pub fn warm(program: &str, argument: &str) -> Result<(), LoadError> {
+    output(program, &[argument.to_owned()]).map(|_| ())
+}
+
 /// Bytes that fio read, from its JSON (which may follow lines of text).
 pub fn fio_bytes(text: &str) -> Option<u64> {
     let json: serde_json::Value = serde_json::from_str(&text[text.find('{')?..]).ok()?;

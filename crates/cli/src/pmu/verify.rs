@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use daqmeter_harness::Context;
 use daqmeter_pmu::source::Kernel;
-use daqmeter_pmu::verify::{Band, BlockFile, LoadError, Moved, Verdict, fio, loopback, memory, netperf};
+use daqmeter_pmu::verify::{Band, BlockFile, LoadError, Moved, Verdict, fio, loopback, memory, netperf, warm};
 use daqmeter_pmu::{Count, Group, Host};
 use daqmeter_record::units::significant;
 use daqmeter_record::{Counter, EngineInfo, Outcome, RunRecord, Workload};
@@ -236,6 +236,9 @@ fn of_block(arguments: &Arguments, setting: &Setting) -> Result<Vec<Check>, Fail
     meters.extend(own_meter(arguments, Band::around(arguments.tolerance)));
     if meters.is_empty() {
         return Ok(vec![Check::waived("block", "none", "no block device behind the file; give one with --file")]);
+    }
+    if arguments.with == Some(With::Fio) {
+        warm("fio", "--version").map_err(Failure::refused)?;
     }
     let load = || match (arguments.with, &arguments.file) {
         (Some(With::Fio), Some(path)) => fio(path, arguments.time),
