@@ -84,7 +84,7 @@ pub(crate) fn context() -> Context {
 /// The command line as typed, with quotes where a shell needs them, so that it can be pasted.
 fn command_line() -> String {
     let quoted = |argument: String| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+".contains(c);
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@".contains(c);
         if !argument.is_empty() && argument.chars().all(plain) {
             argument
         } else {

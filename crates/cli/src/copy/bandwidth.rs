@@ -7,9 +7,9 @@ use daqmeter_copy::Context;
 use daqmeter_report::copy::bandwidth_text;
 use daqmeter_report::copy_classic;
 
-use super::{Chosen, Study, Written, write_classic, write_page};
+use super::{Chosen, Study, Written, finish};
 use crate::arguments::count;
-use crate::output::{Failure, emit};
+use crate::output::Failure;
 use crate::run::{Common, Runner};
 
 /// Rate of all CPUs or all channels at once: per channel and in total, the priority policy included.
@@ -44,10 +44,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     study.run(&mut runner)?;
     let records = &runner.recorder.records;
-    if !arguments.common.json {
-        emit(&bandwidth_text(records))?;
-    }
-    write_classic(&arguments.written, &copy_classic::bandwidth(records))?;
-    write_page(arguments.written.output.as_ref(), &runner)?;
-    Ok(runner.recorder.exit_code(runner.stop.is_set()))
+    let files = copy_classic::bandwidth(records);
+    finish(&runner, &arguments.common, &arguments.written, &bandwidth_text(records), &files)
 }

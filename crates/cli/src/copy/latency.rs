@@ -7,8 +7,8 @@ use daqmeter_copy::Context;
 use daqmeter_report::copy::latency_text;
 use daqmeter_report::copy_classic;
 
-use super::{Chosen, Study, Written, write_classic, write_page};
-use crate::output::{Failure, emit};
+use super::{Chosen, Study, Written, finish};
+use crate::output::Failure;
 use crate::run::{Common, Runner};
 
 /// Time of one copy by size: from, to, and both with caches emptied, by CPU and by an engine's channels.
@@ -39,10 +39,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut runner = Runner::new(&arguments.common, 0)?;
     study.run(&mut runner)?;
     let records = &runner.recorder.records;
-    if !arguments.common.json {
-        emit(&latency_text(records))?;
-    }
-    write_classic(&arguments.written, &copy_classic::latency(records))?;
-    write_page(arguments.written.output.as_ref(), &runner)?;
-    Ok(runner.recorder.exit_code(runner.stop.is_set()))
+    let files = copy_classic::latency(records);
+    finish(&runner, &arguments.common, &arguments.written, &latency_text(records), &files)
 }

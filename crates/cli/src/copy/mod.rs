@@ -20,8 +20,8 @@ use daqmeter_record::Workload;
 use daqmeter_report::copy_classic::Files;
 
 use crate::arguments::{bytes, count, duration};
-use crate::output::{Failure, tell, write_file};
-use crate::run::Runner;
+use crate::output::{Failure, emit, tell, write_file};
+use crate::run::{Common, Runner};
 
 /// Copy between user and kernel memory by CPU or DMA: latency, bandwidth, pollution, trace.
 #[derive(Debug, Args)]
@@ -360,6 +360,16 @@ fn write_classic(written: &Written, files: &Files) -> Result<(), Failure> {
     }
     tell(&format!("wrote {} files below {}", files.len(), dir.display()));
     Ok(())
+}
+
+/// What every study ends with: its table, the original's files, the page, the exit code.
+fn finish(runner: &Runner, common: &Common, written: &Written, text: &str, files: &Files) -> Result<ExitCode, Failure> {
+    if !common.json {
+        emit(text)?;
+    }
+    write_classic(written, files)?;
+    write_page(written.output.as_ref(), runner)?;
+    Ok(runner.recorder.exit_code(runner.stop.is_set()))
 }
 
 fn write_page(written: Option<&PathBuf>, runner: &Runner) -> Result<(), Failure> {

@@ -9,9 +9,9 @@ use daqmeter_record::Workload;
 use daqmeter_report::copy::pollution_text;
 use daqmeter_report::copy_classic;
 
-use super::{Written, known, module_has_channels, operation, write_classic, write_page};
+use super::{Written, finish, known, module_has_channels, operation};
 use crate::arguments::{bytes, count};
-use crate::output::{Failure, emit};
+use crate::output::Failure;
 use crate::run::{Common, Runner};
 
 /// What a copying neighbour does to a program on another CPU: time, and cache misses where they can be counted.
@@ -108,10 +108,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     runner.finish();
     let records = &runner.recorder.records;
-    if !arguments.common.json {
-        emit(&pollution_text(records))?;
-    }
-    write_classic(&arguments.written, &copy_classic::pollution(records, &arguments.name))?;
-    write_page(arguments.written.output.as_ref(), &runner)?;
-    Ok(runner.recorder.exit_code(runner.stop.is_set()))
+    let files = copy_classic::pollution(records, &arguments.name);
+    finish(&runner, &arguments.common, &arguments.written, &pollution_text(records), &files)
 }
