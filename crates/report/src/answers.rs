@@ -45,7 +45,7 @@ fn counters(records: &[RunRecord]) -> Option<Answer> {
     // Each counter stands behind what was really moved.
     let pairs = record.counters.iter().zip(record.counters.iter().skip(1)).step_by(2);
     let passed = pairs.map(|(payload, counted)| {
-        format!("{} saw {} of the payload", counted.name, significant(counted.value / payload.value.max(1.0), 7))
+        format!("{} saw {:.6} of the payload", counted.name, counted.value / payload.value.max(1.0))
     });
     let failed = record.outcome.reason().map(|reason| format!("FAILED: {reason}"));
     let verdicts: Vec<String> = passed.chain(failed).chain(record.warnings.iter().cloned()).collect();

@@ -333,6 +333,7 @@ fn n1sdp(bench: &mut Bench) -> Result<()> {
     exactness(bench)?;
     planner(bench)?;
     closed_loop(bench)?;
+    tracepoints(bench)?;
     hotplug(bench)?;
     bad_input(bench)
 }
@@ -551,6 +552,24 @@ fn closed_loop(bench: &mut Bench) -> Result<()> {
     );
     ensure!(record["outcome"]["status"] == "ok", "{said}");
     println!("closed loop: {} bytes read = beats x 32, exactly ({pairs} stops of the machine)", beats[0]);
+    Ok(())
+}
+
+/// What every host has: a tracepoint counts requests, the disk's own counters requests and bytes, while a command runs.
+fn tracepoints(bench: &mut Bench) -> Result<()> {
+    let said = bench.machine.guest(
+        "daqmeter pmu stat --json -e block:block_rq_complete,disk.vda.reads,disk.vda.read_bytes,page-faults -- dd if=/dev/vda of=/dev/null bs=64k count=32 iflag=direct 2>/dev/null",
+    )?;
+    let record: serde_json::Value = serde_json::from_str(said.trim()).with_context(|| said.clone())?;
+    let events = record["observed"]["events"].as_array().context("no events")?;
+    let totals: Vec<u64> = events
+        .iter()
+        .map(|event| {
+            event["count"].as_array().map_or(0, |counts| counts.iter().filter_map(serde_json::Value::as_u64).sum())
+        })
+        .collect();
+    ensure!(totals[..3] == [32, 32, 32 << 16] && totals[3] > 0, "{totals:?}");
+    println!("tracepoint and disk agree: {} requests, {} bytes", totals[0], totals[2]);
     Ok(())
 }
 

@@ -88,6 +88,9 @@ fn overview(files: &Files, pmus: &[Pmu], arguments: &Arguments) -> String {
     } else {
         plain(&["PMU", "type", "events", "CPUs", "turn [ms]", "identifier", "registers", "fields"], rows)
     };
+    for pmu in pmus.iter().filter(|pmu| pmu.family() == "arm_cmn" && wanted(&pmu.name)) {
+        let _ = writeln!(out, "{}, events by node type: {}", pmu.name, by_node_type(pmu));
+    }
     if arguments.place.emulated.is_none() && arguments.filter.is_none() {
         out.push_str("\nthe system by itself\n");
         let rows = SystemCounter::all(files).into_iter().map(|(source, names)| {
@@ -106,6 +109,15 @@ fn overview(files: &Files, pmus: &[Pmu], arguments: &Arguments) -> String {
         }
     }
     out
+}
+
+/// `hnf 35, mxp 112, ...`: what the names of a mesh's events begin with, and how many there are of each.
+fn by_node_type(pmu: &Pmu) -> String {
+    let mut counts = std::collections::BTreeMap::new();
+    for alias in pmu.events() {
+        *counts.entry(alias.name.split('_').next().unwrap_or("")).or_insert(0_u32) += 1;
+    }
+    counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect::<Vec<_>>().join(", ")
 }
 
 /// What cannot be counted here, with what can.

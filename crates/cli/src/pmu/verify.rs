@@ -131,7 +131,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let checks = gather(arguments, &setting, &loads)?;
     let failed = checks.iter().any(|check| check.verdict == Verdict::Fail);
     if arguments.json || arguments.out.is_some() {
-        recorder.take(record(&checks, &context()))?;
+        recorder.take(record(&checks, &setting, &context()))?;
     }
     if !arguments.json {
         emit(&text(&checks))?;
@@ -158,7 +158,7 @@ pub(crate) fn survey(time: Duration, context: &Context) -> Option<RunRecord> {
     };
     let setting = arguments.place.setting().ok()?;
     let checks = gather(&arguments, &setting, &[Load::Memory, Load::Block, Load::Net]).ok()?;
-    let mut record = record(&checks, context);
+    let mut record = record(&checks, &setting, context);
     record.study = "survey/counters".to_owned();
     Some(record)
 }
@@ -326,9 +326,11 @@ fn text(checks: &[Check]) -> String {
     numbers_from(3, &["load", "counter", "how", "payload [B]", "counted [B]", "ratio", "verdict"], rows)
 }
 
-fn record(checks: &[Check], context: &Context) -> RunRecord {
+fn record(checks: &[Check], setting: &Setting, context: &Context) -> RunRecord {
     let info = EngineInfo { name: "pmu".to_owned(), target: "verify".to_owned(), emulated: false };
-    let mut record = context.blank_record(info, Workload::new("pmu-verify"));
+    let pmus: Vec<&str> = setting.pmus.iter().map(|pmu| pmu.name.as_str()).collect();
+    let workload = Workload::new("pmu-verify").with("pmus", pmus.join(", "));
+    let mut record = context.blank_record(info, workload);
     record.study = "pmu/verify".to_owned();
     for check in checks {
         let name = format!("{}: {}", check.load, check.counter);
