@@ -48,13 +48,12 @@ fn counters(records: &[RunRecord]) -> Option<Answer> {
         format!("{} saw {:.6} of the payload", counted.name, counted.value / payload.value.max(1.0))
     });
     let failed = record.outcome.reason().map(|reason| format!("FAILED: {reason}"));
-    let verdicts: Vec<String> = passed.chain(failed).chain(record.warnings.iter().cloned()).collect();
-    let answer = verdicts.join("; ");
-    (!answer.is_empty()).then_some(Answer {
-        question: "Do the counters of this host count what is moved?",
-        answer,
-        figure: None,
-    })
+    let there = record.workload.text("pmus").ok().filter(|pmus| !pmus.is_empty());
+    let there = there.map(|pmus| format!("PMUs here: {pmus}"));
+    let said: Vec<String> =
+        there.into_iter().chain(passed).chain(failed).chain(record.warnings.iter().cloned()).collect();
+    let question = "What can be counted here, and does it count what is moved?";
+    (!said.is_empty()).then(|| Answer { question, answer: said.join("; "), figure: None })
 }
 
 /// Memory traffic while points were measured, where a counter of it exists.
