@@ -137,7 +137,11 @@ impl Bench {
         let path = root().join("crates/pmu/src/emulated/events").join(file);
         println!("{} events in sysfs", lines.len());
         if record {
-            return Ok(std::fs::write(path, text)?);
+            std::fs::write(path, text)?;
+            let map = self.machine.guest("cat /sys/kernel/debug/arm-cmn/map")?;
+            let maps = root().join("crates/pmu/testdata/maps");
+            std::fs::create_dir_all(&maps)?;
+            return Ok(std::fs::write(maps.join(file), map)?);
         }
         let known = std::fs::read_to_string(&path)?;
         ensure!(known == text, "{file} is not what the driver shows: cargo xtask pmu-vm --record");

@@ -33,7 +33,7 @@ pub fn parse(text: &str, name: &str) -> Result<Mesh, MeshError> {
     for (at, line) in text.lines().enumerate() {
         // The cell of a port without a known width begins after the first bar.
         let Some((head, cells)) = line.split_once('|') else { continue };
-        let cells: Vec<&str> = cells.split('|').map(str::trim).filter(|_| true).collect();
+        let cells: Vec<&str> = cells.split('|').map(str::trim).collect();
         let cells = cells[..cells.len().saturating_sub(1)].to_vec();
         if cells.first().is_some_and(|cell| cell.starts_with("XP")) {
             let y = head.trim().parse().map_err(|_| wrong(at, "a row without its number"))?;
@@ -108,8 +108,78 @@ fn build(mut rows: Vec<RowLines<'_>>, name: &str) -> Result<Mesh, String> {
             mesh.crosspoints.push(Crosspoint { x, y: row.y, node_id, logical_id, dtc, ports });
         }
     }
+    // The map does not tell whether crosspoints have several monitors; those with more than two ports have, as far as is known.
+    mesh.multi_dtm = mesh.crosspoints.iter().any(|xp| xp.ports.len() > 2);
     if mesh.dtcs() == 1 {
         mesh.crosspoints.iter_mut().for_each(|xp| xp.dtc = Some(0));
     }
     Ok(mesh)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mesh::topology::shipped;
+    use proptest::prelude::*;
+
+    /// Recorded from the driver on the emulated configuration space of the shipped mesh.
+    const MAPS: [(&str, &str); 4] = [
+        ("n1sdp", include_str!("../../testdata/maps/cmn600.txt")),
+        ("cmn650", include_str!("../../testdata/maps/cmn650.txt")),
+        ("cmn700", include_str!("../../testdata/maps/cmn700.txt")),
+        ("s3", include_str!("../../testdata/maps/s3.txt")),
+    ];
+
+    #[test]
+    fn the_drivers_map_gives_the_nodes_and_nodeids_that_the_mesh_was_made_of() {
+        for (name, text) in MAPS {
+            let (found, made) = (parse(text, "arm_cmn_0").unwrap(), shipped(name).unwrap());
+            assert_eq!(
+                (found.width, found.height, found.multi_dtm),
+                (made.width, made.height, made.multi_dtm),
+                "{name}"
+            );
+            for (seen, xp) in found.crosspoints.iter().zip(&made.crosspoints) {
+                assert_eq!((seen.x, seen.y, seen.node_id, seen.dtc), (xp.x, xp.y, xp.node_id, xp.dtc), "{name}");
+                // Types that the driver has no name for are shown as unknown.
+                let same = seen.ports.iter().zip(&xp.ports).all(|(seen, made)| seen == made || seen.contains('?'));
+                assert!(same && seen.ports.len() == xp.ports.len(), "{name}: {seen:?} {xp:?}");
+            }
+            for node in &found.nodes {
+                let is_there = |other: &&Node| {
+                    (other.type_code, other.node_id, other.crosspoint)
+                        == (node.type_code, node.node_id, node.crosspoint)
+                };
+                assert!(made.nodes.iter().any(|other| is_there(&other)), "{name}: {node:?}");
+            }
+            let home = |mesh: &Mesh| -> Vec<u16> {
+                mesh.nodes.iter().filter(|node| node.kind == "HN-F").map(|node| node.node_id).collect()
+            };
+            assert_eq!(home(&found), home(&made), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_map_is_refused() {
+        for (text, part) in [
+            ("", "0 x 0"),
+            ("X 0\n | a |\n", "cells before the first row"),
+            ("x | XP #0 |\n", "a row without its number"),
+            ("3 | XP #0 |\n  | DTC 0 |\n", "rows are missing"),
+        ] {
+            let error = parse(text, "x").unwrap_err().to_string();
+            assert!(error.contains(part), "{text:?}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_damage_to_a_map_makes_it_panic(at in any::<prop::sample::Index>(), letter in any::<char>(), cut in any::<prop::sample::Index>()) {
+            let mut letters: Vec<char> = MAPS[2].1.chars().collect();
+            let at = at.index(letters.len());
+            letters[at] = letter;
+            letters.truncate(cut.index(letters.len()) + 1);
+            let _ = parse(&letters.into_iter().collect::<String>(), "x");
+        }
+    }
 }
