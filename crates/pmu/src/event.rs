@@ -243,7 +243,7 @@ impl Host<'_> {
             name: text.to_owned(),
             pmu: "system".to_owned(),
             unit: counter.unit().to_owned(),
-            scale: counter.scale(),
+            scale: 1.0,
             sources: vec![Source::System(counter)],
             on_mesh: None,
         })

@@ -50,7 +50,8 @@ impl SystemCounter {
             interrupts.lines().skip(1).filter_map(|line| Some(format!("irq.{}", line.split_once(':')?.0.trim())));
         let lines = |path: &str, prefix: &str| -> Vec<String> {
             let text = files.text(path).unwrap_or_default();
-            text.lines().filter_map(|line| Some(format!("{prefix}.{}", line.split_whitespace().next()?))).collect()
+            let names = text.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| is_counter(name));
+            names.map(|name| format!("{prefix}.{name}")).collect()
         };
         let nodes = files.names("sys/devices/system/node").into_iter().filter(|name| name.starts_with("node"));
         let numa =
@@ -86,11 +87,6 @@ impl SystemCounter {
             What::Pressure { .. } => "us",
             _ => "",
         }
-    }
-
-    /// Factor from [`SystemCounter::value`] to the unit.
-    pub fn scale(&self) -> f64 {
-        1.0
     }
 
     /// The counter now; none when it is not there, or no more.
@@ -145,6 +141,15 @@ fn sum(values: impl Iterator<Item = u64>) -> Option<u64> {
     values.fold(None, |total: Option<u64>, value| Some(total.unwrap_or(0).wrapping_add(value)))
 }
 
+/// What only grows. Levels that rise and fall (free pages, cache occupancy) have no count in an interval.
+fn is_counter(field: &str) -> bool {
+    let grows = ["nr_dirtied", "nr_written"].contains(&field);
+    grows
+        || (!field.starts_with("nr_")
+            && !field.ends_with("_threshold")
+            && !["llc_occupancy", "workingset_nodes"].contains(&field))
+}
+
 fn what(name: &str) -> Option<What> {
     let (source, rest) = name.split_once('.')?;
     // Names come from the command line and become parts of paths.
@@ -163,7 +168,7 @@ fn what(name: &str) -> Option<What> {
                 .then(|| What::Net { interface, field: field.to_owned() })
         }
         "irq" => Some(What::Interrupt(rest.to_owned())),
-        "vmstat" => Some(What::Line { path: "proc/vmstat".to_owned(), name: rest.to_owned() }),
+        "vmstat" => is_counter(rest).then(|| What::Line { path: "proc/vmstat".to_owned(), name: rest.to_owned() }),
         "numa" => {
             let (node, field) = rest.split_once('.')?;
             plain(node).then(|| What::Line {
@@ -177,7 +182,8 @@ fn what(name: &str) -> Option<What> {
         }
         "resctrl" => {
             let (domain, field) = rest.split_once('.')?;
-            (plain(domain) && plain(field)).then(|| What::File(format!("{RESCTRL}/{domain}/{field}")))
+            (plain(domain) && plain(field) && is_counter(field))
+                .then(|| What::File(format!("{RESCTRL}/{domain}/{field}")))
         }
         _ => None,
     }
@@ -216,7 +222,7 @@ mod tests {
                 "proc/interrupts",
                 "           CPU0       CPU1\n  24:        5          7  PCI-MSI 1-edge virtio0\nNMI:   1  2  Non-maskable\n",
             ),
-            ("proc/vmstat", "pgpgin 77\npgpginx 1\n"),
+            ("proc/vmstat", "nr_free_pages 5\npgpgin 77\npgpginx 1\n"),
             ("proc/pressure/io", "some avg10=0.00 avg60=0.00 avg300=0.00 total=55\nfull avg10=0.00 total=44\n"),
             ("sys/fs/resctrl/mon_data/mon_L3_00/mbm_total_bytes", "640\n"),
             ("sys/fs/resctrl/mon_data/mon_L3_01/mbm_total_bytes", "Unavailable\n"),
@@ -229,6 +235,7 @@ mod tests {
         assert_eq!((value("net.eth0.rx_bytes"), value("net.rx_bytes")), (Some(1000), Some(1123)));
         assert_eq!((value("irq.24"), value("irq.NMI")), (Some(12), Some(3)));
         assert_eq!(value("vmstat.pgpgin"), Some(77));
+        assert_eq!(value("vmstat.nr_free_pages"), None, "a level that rises and falls is no counter");
         assert_eq!((value("pressure.io.some"), value("pressure.io.full")), (Some(55), Some(44)));
         assert_eq!(
             (value("resctrl.mon_L3_00.mbm_total_bytes"), value("resctrl.mon_L3_01.mbm_total_bytes")),
