@@ -125,7 +125,7 @@ pub enum GroupError {
 }
 
 /// What hosts without an interconnect PMU can count, for those who asked for more.
-pub const INSTEAD: &str = "DRAM traffic cannot be counted here; block, net, kernel and cpu work on every host";
+pub const INSTEAD: &str = "DRAM traffic cannot be counted here; block, net and kernel work on every host";
 
 impl Group {
     /// All groups that ship, with the folder that they lie in.
