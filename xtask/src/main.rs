@@ -23,6 +23,7 @@ cargo xtask readout         the read-out chain between hosts, in network namespa
 cargo xtask copy-vm         the kernel modules under Debian's kernels in QEMU
 cargo xtask copy-vm --static     the patched kernel with static policies, built and booted
 cargo xtask copy-vm --versal     the emulated engine of mainline alone
+cargo xtask copy-vm --window     the priority policy's window under icount alone
 cargo xtask copy-vm --pollution  the whole pollution study under a cache model
 cargo xtask pmu-vm [NAME]   the mesh's PMU on emulated registers, under Debian's kernels in QEMU
 cargo xtask pmu-vm --record      the same; writes the events that the driver shows into the source
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         ["copy-vm"] => vm::all(),
         ["copy-vm", "--static"] => vm::static_policies(),
         ["copy-vm", "--versal"] => vm::versal_alone(),
+        ["copy-vm", "--window"] => vm::window_alone(),
         ["copy-vm", "--pollution"] => vm::pollution(true),
         ["pmu-vm"] => pmu::all(false, ""),
         ["pmu-vm", "--record"] => pmu::all(true, ""),

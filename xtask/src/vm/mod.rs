@@ -86,6 +86,18 @@ pub(crate) fn versal_alone() -> Result<()> {
     }
 }
 
+/// The priority policy's window alone.
+pub(crate) fn window_alone() -> Result<()> {
+    tools()?;
+    fs::create_dir_all(folder())?;
+    let programs = programs("x86_64-unknown-linux-gnu")?;
+    kernels::update()?;
+    let source = kernels::source()?;
+    let kernel = Kernel::fetch("6.1", "amd64")?;
+    let modules = kernel.modules(&source)?;
+    timed("6.1: priority window under icount", || window(&kernel, &modules, &programs))
+}
+
 pub(crate) fn timed<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     println!("--- {what}");
     let began = Instant::now();
