@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use daqmeter_campaign::{Plan, engines};
 use daqmeter_digitizer::Function;
 use daqmeter_digitizer::devices::emulated::Profile;
 use daqmeter_digitizer::devices::sis8300::{Found, probe};
@@ -12,21 +13,42 @@ use daqmeter_report::table::plain;
 use daqmeter_sys::host::Files;
 
 use crate::output::{Failure, emit};
-use crate::run::engines;
 
-/// List devices, engines, functions, kernels, bridges, scenarios and ways to copy.
+/// List devices, engines, plans, functions, kernels, bridges, scenarios and ways to copy; or the points of a plan.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n\n  $ daqmeter list devices")]
+#[command(
+    after_long_help = "Example:\n\n  $ daqmeter list devices\n  $ daqmeter list quick          the points of a plan, and what would be waived"
+)]
 pub(crate) struct Arguments {
-    /// Only this
-    #[arg(value_enum)]
-    what: Option<What>,
+    /// Only this: devices, engines, plans, functions, kernels, bridges, scenarios, copies; or a plan, by name or file
+    #[arg(value_name = "WHAT", value_parser = asked)]
+    what: Option<Asked>,
+}
+
+/// A section, or a plan whose points are listed.
+#[derive(Clone, Debug)]
+enum Asked {
+    Section(What),
+    Plan(String),
+}
+
+fn asked(text: &str) -> Result<Asked, String> {
+    match What::from_str(text, true) {
+        Ok(what) => Ok(Asked::Section(what)),
+        Err(_) if crate::plan::is_named(text) => Ok(Asked::Plan(text.to_owned())),
+        Err(_) => {
+            let names = What::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+            let names: Vec<String> = names.map(|value| value.get_name().to_owned()).collect();
+            Err(format!("nothing and no plan is called so; there are: {}", names.join(", ")))
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum What {
     Devices,
     Engines,
+    Plans,
     Functions,
     Kernels,
     Bridges,
@@ -34,18 +56,27 @@ enum What {
     Copies,
 }
 
+/// Its word, its title, and who makes its table.
+type Section = (What, &'static str, fn() -> String);
+
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let sections = [
-        (What::Devices, "Devices", devices()),
-        (What::Engines, "Engines", engine_list()),
-        (What::Functions, "Functions (digitizer -A)", functions()),
-        (What::Kernels, "Kernels", kernels()),
-        (What::Bridges, "Bridges (eb ... emu/<bridge>)", bridges()),
-        (What::Scenarios, "Scenarios (readout ... <scenario>)", scenarios()),
-        (What::Copies, "Ways to copy (copy ... --path)", copies()),
+    let only = match &arguments.what {
+        Some(Asked::Plan(name)) => return emit(&crate::plan::points(&Plan::load(name).map_err(Failure::refused)?)),
+        Some(Asked::Section(what)) => Some(*what),
+        None => None,
+    };
+    let sections: [Section; 8] = [
+        (What::Devices, "Devices", devices),
+        (What::Engines, "Engines", engine_list),
+        (What::Plans, "Plans (run ...)", crate::plan::shipped),
+        (What::Functions, "Functions (digitizer -A)", functions),
+        (What::Kernels, "Kernels", kernels),
+        (What::Bridges, "Bridges (eb ... emu/<bridge>)", bridges),
+        (What::Scenarios, "Scenarios (readout ... <scenario>)", scenarios),
+        (What::Copies, "Ways to copy (copy ... --path)", copies),
     ];
-    let wanted = sections.into_iter().filter(|(what, ..)| arguments.what.is_none_or(|only| only == *what));
-    let text: Vec<String> = wanted.map(|(_, title, table)| format!("{title}\n{table}")).collect();
+    let wanted = sections.into_iter().filter(|(what, ..)| only.is_none_or(|only| only == *what));
+    let text: Vec<String> = wanted.map(|(_, title, table)| format!("{title}\n{}", table())).collect();
     emit(&text.join("\n"))
 }
 

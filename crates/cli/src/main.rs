@@ -2,6 +2,7 @@
 //! the records; nothing here computes a number.
 
 mod arguments;
+mod cmp;
 mod copy;
 mod digitizer;
 mod doctor;
@@ -9,6 +10,7 @@ mod eb;
 mod list;
 mod metrics;
 mod output;
+mod plan;
 mod pmu;
 mod readout;
 mod report;
@@ -55,11 +57,15 @@ enum Verb {
     Copy(Box<copy::Arguments>),
     /// Counters of the interconnect and the system: list, map, plan, stat, verify
     Pmu(Box<pmu::Arguments>),
+    /// Measure the points of a plan
+    Run(plan::Arguments),
     /// Print the tables of recorded runs
     Show(show::Arguments),
     /// Make a page or a table from recorded runs
     Report(report::Arguments),
-    /// List devices, engines, kernels, bridges, scenarios, ways to copy
+    /// Compare two sets of records: what became slower, with what confidence
+    Cmp(cmp::Arguments),
+    /// List devices, engines, plans, kernels and more, or the points of a plan
     List(list::Arguments),
     /// Say what this host has, what is missing and how to get it
     Doctor(doctor::Arguments),
@@ -119,8 +125,10 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Readout(arguments) => readout::run(&arguments),
         Verb::Copy(arguments) => copy::run(&arguments),
         Verb::Pmu(arguments) => pmu::run(&arguments),
+        Verb::Run(arguments) => plan::run(&arguments),
         Verb::Show(arguments) => show::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
+        Verb::Cmp(arguments) => cmp::run(&arguments),
         Verb::List(arguments) => list::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Completions { shell } => completions(shell),
@@ -159,7 +167,9 @@ mod tests {
 
     #[test]
     fn short_help_fits_a_screen() {
-        for name in ["survey", "digitizer", "eb", "readout", "copy", "pmu", "show", "report", "list", "doctor"] {
+        for name in
+            ["survey", "digitizer", "eb", "readout", "copy", "pmu", "run", "show", "report", "cmp", "list", "doctor"]
+        {
             let mut cli = Cli::command();
             let verb = cli.find_subcommand_mut(name).unwrap();
             let lines = verb.render_help().to_string().lines().count();

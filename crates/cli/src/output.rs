@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -24,7 +24,7 @@ pub(crate) fn tool_name() -> Option<String> {
 }
 
 /// Exit code when something measured failed.
-const FAILED: u8 = 1;
+pub(crate) const FAILED: u8 = 1;
 /// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
@@ -102,13 +102,18 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// Appends to the file, if there is one, and prints lines if `json`.
+    ///
+    /// A file that another run is writing is refused: lines of two runs in one another's midst are of use to nobody.
     pub(crate) fn new(out: Option<&Path>, json: bool) -> Result<Recorder, Failure> {
-        let file = out.map(|path| -> Result<_, Failure> {
-            let opened = OpenOptions::new().create(true).append(true).open(path);
-            let file = opened.map_err(|error| Failure::refused(format!("cannot write {}: {error}", path.display())))?;
-            Ok((path.to_owned(), jsonl::Writer::new(file)))
-        });
+        let file = out.map(|path| Ok::<_, Failure>((path.to_owned(), jsonl::Writer::new(lines_of(path)?))));
         Ok(Recorder { file: file.transpose()?, json, records: Vec::new() })
+    }
+
+    /// Empties the file first: what is in it then is of this run alone.
+    pub(crate) fn afresh(&mut self) -> Result<(), Failure> {
+        let Some((path, _)) = &self.file else { return Ok(()) };
+        let emptied = OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0));
+        emptied.map_err(|error| Failure::refused(format!("cannot write {}: {error}", path.display())))
     }
 
     /// Takes one record; it is on the disk when this returns.
@@ -138,6 +143,35 @@ impl Recorder {
     }
 }
 
+/// A file to append to, locked until this program ends; a last line that was cut off is ended first.
+fn lines_of(path: &Path) -> Result<File, Failure> {
+    let refused = |error: io::Error| Failure::refused(format!("cannot write {}: {error}", path.display()));
+    let opened = OpenOptions::new().create(true).append(true).read(true).open(path);
+    // What cannot be read may still be written: pipes, terminals.
+    let opened = opened.or_else(|error| OpenOptions::new().append(true).open(path).map_err(|_| error));
+    let mut file = opened.map_err(refused)?;
+    if file.metadata().is_ok_and(|facts| facts.is_file()) {
+        match file.try_lock() {
+            Err(std::fs::TryLockError::WouldBlock) => {
+                let path = path.display();
+                return Err(Failure::refused(format!(
+                    "{path} is being written by another run: name another file with --out"
+                )));
+            }
+            // Some network file systems have no locks; two runs into one file are then the user's own affair.
+            Err(std::fs::TryLockError::Error(_)) | Ok(()) => {}
+        }
+        let mut last = [b'\n'];
+        if file.seek(io::SeekFrom::End(-1)).is_ok() {
+            let _ = file.read(&mut last);
+        }
+        if last != *b"\n" {
+            file.write_all(b"\n").map_err(refused)?;
+        }
+    }
+    Ok(file)
+}
+
 /// Writes a file whole: to a name beside it first, so that an interrupted write leaves no half page.
 pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     let refused = |error: io::Error| Failure::refused(format!("cannot write {}: {error}", path.display()));
@@ -158,21 +192,32 @@ pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
 pub(crate) fn read_records(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
     let mut records = Vec::new();
     for path in paths {
-        let shown = path.display();
-        let refused = |error: io::Error| Failure::refused(format!("cannot read {shown}: {error}"));
-        let contents = if path.as_os_str() == "-" {
-            jsonl::read(io::stdin().lock()).map_err(refused)?
-        } else {
-            let file = File::open(path).map_err(refused)?;
-            jsonl::read(io::BufReader::new(file)).map_err(refused)?
-        };
-        for error in &contents.errors {
-            tell(&format!("daqmeter: {shown}: {error}"));
-        }
+        let contents = read_file(path)?;
         if contents.records.is_empty() {
-            return Err(Failure::refused(format!("{shown}: holds no record that this daqmeter can read")));
+            return Err(Failure::refused(format!("{}: holds no record that this daqmeter can read", path.display())));
         }
         records.extend(contents.records);
     }
     Ok(records)
+}
+
+/// Reads one file, which may hold nothing, and tells what could not be read.
+pub(crate) fn read_file(path: &Path) -> Result<jsonl::Contents, Failure> {
+    /// So many lines that cannot be read are told one by one.
+    const MOST_TOLD: usize = 10;
+    let shown = path.display();
+    let refused = |error: io::Error| Failure::refused(format!("cannot read {shown}: {error}"));
+    let contents = if path.as_os_str() == "-" {
+        jsonl::read(io::stdin().lock()).map_err(refused)?
+    } else {
+        let file = File::open(path).map_err(refused)?;
+        jsonl::read(io::BufReader::with_capacity(1 << 20, file)).map_err(refused)?
+    };
+    for error in contents.errors.iter().take(MOST_TOLD) {
+        tell(&format!("daqmeter: {shown}: {error}"));
+    }
+    if contents.errors.len() > MOST_TOLD {
+        tell(&format!("daqmeter: {shown}: {} more lines could not be read", contents.errors.len() - MOST_TOLD));
+    }
+    Ok(contents)
 }

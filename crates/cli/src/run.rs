@@ -5,12 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
-use daqmeter_copy::{CopyEngine, HEAVY, HeavyLoad, MemoryEngine, PollutionEngine};
-use daqmeter_digitizer::{ConvertEngine, DigitizerEngine};
-use daqmeter_etherbone::{EtherboneEngine, PingPongEngine};
-use daqmeter_harness::{Context, Engine, NullEngine, Settings, StopFlag, measure, observe};
+use daqmeter_campaign::engines;
+use daqmeter_copy::{HEAVY, HeavyLoad};
+use daqmeter_harness::{Context, Engine, Limits, Settings, StopFlag, measure, observe};
 use daqmeter_kernels::Isa;
-use daqmeter_readout::{DecodeEngine, ReadoutEngine};
 use daqmeter_record::{Order, RunRecord, Tool, Workload};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -44,25 +42,11 @@ pub(crate) struct Runner {
     pub(crate) context: Context,
     pub(crate) recorder: Recorder,
     pub(crate) stop: StopFlag,
+    /// How limits are measured.
+    pub(crate) limits: Limits,
     progress: ProgressBar,
     engines: Vec<Box<dyn Engine>>,
     observed: Option<Observed>,
-}
-
-/// Every engine, for a host with a last-level cache of that size.
-pub(crate) fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
-    vec![
-        Box::new(NullEngine),
-        Box::new(MemoryEngine),
-        Box::new(CopyEngine),
-        Box::new(PollutionEngine),
-        Box::new(ConvertEngine { last_level_bytes }),
-        Box::new(DigitizerEngine { last_level_bytes }),
-        Box::new(PingPongEngine),
-        Box::new(EtherboneEngine),
-        Box::new(DecodeEngine),
-        Box::new(ReadoutEngine),
-    ]
 }
 
 /// What the records say of this program.
@@ -130,12 +114,17 @@ impl Runner {
             ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}").expect("a constant template");
         progress.set_style(style);
         let engines = engines(context.host.last_level_cache_bytes());
-        Ok(Runner { context, recorder, stop, progress, engines, observed })
+        Ok(Runner { context, recorder, stop, limits: Limits::default(), progress, engines, observed })
     }
 
     /// Settings for a study, with this runner's stop flag.
     pub(crate) fn settings(&self, plan: daqmeter_harness::StepPlan, study: &str, pin: &[u32]) -> Settings {
-        Settings { pin: pin.to_vec(), stop: self.stop.clone(), ..Settings::new(plan, study) }
+        Settings {
+            pin: pin.to_vec(),
+            stop: self.stop.clone(),
+            limits: self.limits.clone(),
+            ..Settings::new(plan, study)
+        }
     }
 
     /// Measures one point with its limits and keeps the record. Does nothing once interrupted.

@@ -47,14 +47,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let began = Instant::now();
     let mut common = arguments.common.clone();
     if common.out.is_none() {
-        // The survey's records are of this survey alone.
-        let path = PathBuf::from("records.jsonl");
-        write_file(&path, "")?;
-        common.out = Some(path);
+        common.out = Some(PathBuf::from("records.jsonl"));
     }
     // The page is announced at the end: that it can be written is better known now.
     write_file(&arguments.output, "daqmeter survey is under way\n")?;
     let mut runner = Runner::new(&common, 0)?;
+    if arguments.common.out.is_none() {
+        // The survey's records are of this survey alone.
+        runner.recorder.afresh()?;
+    }
     let pin = common
         .pin
         .clone()

@@ -1,6 +1,8 @@
 //! The engine `copy`: one point of latency or bandwidth, by any path and policy.
 
-use daqmeter_harness::{Availability, DeviceTime, Engine, Fault, LimitSpec, Session, StageSpec, Tally};
+use daqmeter_harness::{
+    Availability, DeviceTime, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters,
+};
 use daqmeter_record::{Ledger, Limit, Workload};
 use daqmeter_sys::copies::null_call;
 
@@ -63,6 +65,25 @@ impl Engine for CopyEngine {
             "module" if request.context != Context::Cpu => paths::provider(&request).is_some_and(|(_, _, soft)| soft),
             _ => false,
         }
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        parameters![
+            "path": "a way to copy, as daqmeter list copies names it",
+            "context": "who does it: cpu, exclusive, shared or priority",
+            "direction": "from the kernel, to it, or both",
+            "block_bytes": "bytes of one copy",
+            "lanes": "threads that copy at the same time; 1",
+            "cold": "true flushes the buffers from the caches before each copy",
+            "channels": "DMA channels; 0 takes all",
+            "completion": "polled or interrupt",
+            "quantum_ns": "time of the high channels in each window",
+            "window_ns": "window of the priority policy",
+            "high_channels": "bit mask of the high channels",
+            "depth": "copies on their way at once; 1",
+            "load": "heavy keeps all other CPUs busy",
+            "limit_bytes_per_s": "limit that is known already",
+        ]
     }
 
     fn example(&self) -> Workload {

@@ -1,6 +1,6 @@
 //! Memory read and written in a given ratio over a given footprint, by each store that this CPU has. Also glibc's memcpy.
 
-use daqmeter_harness::{Availability, Engine, Fault, Session, StageSpec, Tally};
+use daqmeter_harness::{Availability, Engine, Fault, Parameter, Session, StageSpec, Tally, parameters};
 use daqmeter_kernels::stream::{LINE_BYTES, Ratio, stream};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::Workload;
@@ -72,6 +72,15 @@ impl Engine for MemoryEngine {
 
     fn target(&self, _workload: &Workload) -> String {
         Isa::best().name().to_owned()
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        parameters![
+            "read_bytes": "bytes read in one pass",
+            "read_lines": "cache lines read in each step, at least 1",
+            "write_lines": "cache lines written in each step",
+            "threads": "lanes that stream at the same time; 1",
+        ]
     }
 
     fn example(&self) -> Workload {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use daqmeter_harness::{Availability, Engine, Fault, Session, StageSpec, Tally};
+use daqmeter_harness::{Availability, Engine, Fault, Parameter, Session, StageSpec, Tally, parameters};
 use daqmeter_kernels::copy::mark;
 use daqmeter_record::{Counter, Ledger, Workload};
 use daqmeter_sys::affinity;
@@ -100,6 +100,17 @@ impl Engine for PollutionEngine {
 
     fn is_emulated(&self, workload: &Workload) -> bool {
         workload.text("neighbour") == Ok("dma") && workload.text("path") == Ok("engine-thread")
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        parameters![
+            "test": "program that is disturbed, as susan[c]_small",
+            "neighbour": "ideal, cpu, dma, spin or null-call",
+            "direction": "from the kernel, to it, or both",
+            "block_bytes": "bytes of one of the neighbour's copies",
+            "path": "the neighbour's way to copy",
+            "neighbour_cpu": "CPU of the neighbour",
+        ]
     }
 
     fn example(&self) -> Workload {

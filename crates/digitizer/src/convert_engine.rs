@@ -1,6 +1,6 @@
 //! The conversion kernels alone, on memory: what a consumer could reach if read-out cost nothing.
 
-use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Session, StageSpec, Tally};
+use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters};
 use daqmeter_kernels::Store;
 use daqmeter_kernels::convert::{Conversion, Converter, Out};
 use daqmeter_record::Workload;
@@ -41,6 +41,23 @@ impl Engine for ConvertEngine {
 
     fn target(&self, workload: &Workload) -> String {
         workload.text("isa").unwrap_or("best").to_owned()
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        parameters![
+            "samples": "16-bit samples of one conversion",
+            "function": "conversion, 0 to 8, as daqmeter list functions names it",
+            "dec_factor": "keeps each n-th sample; 1",
+            "dec_offset": "first sample that is kept; 0",
+            "scale_factor": "factor of scaling; 1",
+            "scale_offset": "offset of scaling; 0",
+            "unsigned_q": "fixed-point format of magnitudes, bits before and after the point, as 16.16",
+            "signed_q": "fixed-point format of phases",
+            "fast": "true multiplies and adds in one rounding",
+            "isa": "instruction set, as daqmeter list kernels names it; best",
+            "store": "by-footprint, cached or non-temporal",
+            "threads": "lanes that convert at the same time; 1",
+        ]
     }
 
     fn example(&self) -> Workload {

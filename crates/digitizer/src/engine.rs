@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Session, StageSpec, Tally};
+use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn, oracle};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::{Counter, Ledger, Limit, Param, Workload};
@@ -250,6 +250,32 @@ impl Engine for DigitizerEngine {
 
     fn is_emulated(&self, workload: &Workload) -> bool {
         workload.text("devices").is_ok_and(|devices| devices.split(' ').any(|name| name.starts_with(EMULATED_PREFIX)))
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        parameters![
+            "devices": "boards, parted by blanks: emu:l0, emu:ku0, emu:l0..4, /dev/...",
+            "samples": "samples of one read-out",
+            "function": "what follows the read-out: 0 to 8, 99 all, 100 a pattern",
+            "dec_factor": "keeps each n-th sample; 1",
+            "dec_offset": "first sample that is kept; 0",
+            "scale_factor": "factor of scaling; 1",
+            "scale_offset": "offset of scaling; 0",
+            "unsigned_q": "fixed-point format of magnitudes, bits before and after the point, as 16.16",
+            "signed_q": "fixed-point format of phases",
+            "fast": "true multiplies and adds in one rounding",
+            "isa": "instruction set; best",
+            "store": "by-footprint, cached or non-temporal",
+            "block_bytes": "converts in blocks while reading; 0 reads all first",
+            "access": "0 reads, 1 maps the board's buffer",
+            "completion": "none, poll or interrupt: how the trigger is waited for",
+            "poll_interval_us": "time between two looks",
+            "trigger_rate_hz": "rate of the trigger; 0 for none",
+            "unpaced": "true lets emulated boards move as fast as memory",
+            "profile": "model of the emulated boards; ess-2017",
+            "reads": "read-outs of the run, for the reader of the record",
+            "passes": "passes of the run, for the reader of the record",
+        ]
     }
 
     fn example(&self) -> Workload {

@@ -1,6 +1,6 @@
 //! The engine: reads over Etherbone in the ways of the study of 2018, one lane, one client.
 
-use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Session, StageSpec, Tally};
+use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters};
 use daqmeter_record::{Counter, Ledger, Limit, Workload};
 use daqmeter_wire::etherbone::cycle::{Check, Op, encode};
 use daqmeter_wire::etherbone::sdb::ids;
@@ -303,6 +303,19 @@ impl Engine for EtherboneEngine {
 
     fn is_emulated(&self, workload: &Workload) -> bool {
         workload.text("address").is_ok_and(|address| address.starts_with("emu/") || address.starts_with("loop/"))
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        parameters![
+            "address": "loop/udp, loop/tcp, emu/<bridge>, or an address such as udp/host/60368",
+            "method": "convenience, blocking or pipelined",
+            "payload": "timestamps, tlu or memory",
+            "count": "values of one cycle",
+            "cycles": "cycles of one series; 90",
+            "base": "first address that may be read",
+            "link": "bridge that a loop's messages are delayed by",
+            "server_cpu": "CPU of the server",
+        ]
     }
 
     fn example(&self) -> Workload {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Session, StageSpec, Tally};
+use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters};
 use daqmeter_record::{Ledger, Workload};
 use daqmeter_sys::{affinity, net};
 
@@ -75,6 +75,16 @@ impl Engine for PingPongEngine {
 
     fn target(&self, workload: &Workload) -> String {
         format!("{} on loopback", workload.text("transport").unwrap_or("udp"))
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        parameters![
+            "transport": "udp or tcp",
+            "message_bytes": "bytes of a message, 1 to 1472",
+            "batch": "messages on their way at once",
+            "counted_bytes": "bytes that one operation is counted as",
+            "server_cpu": "CPU of the other end",
+        ]
     }
 
     fn example(&self) -> Workload {

@@ -27,7 +27,7 @@ fn context() -> Context {
     let allowed_cpus = daqmeter_sys::affinity::allowed_cpus().expect("the kernel tells our own mask");
     let host = daqmeter_record::Host { allowed_cpus, logical_cpus: 1, ..Default::default() };
     let clock = daqmeter_record::Clock { resolution_ns: 20.0, overhead_ns: 20.0, ..Default::default() };
-    Context { host, clock, ..Context::default() }
+    Context { host: host.into(), clock, ..Context::default() }
 }
 
 fn measured(engine: &dyn Engine, plan: StepPlan) -> RunRecord {

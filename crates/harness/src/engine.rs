@@ -21,6 +21,11 @@ pub trait Engine: Send + Sync {
         false
     }
 
+    /// What a workload of this engine may hold, for lists and for checking plans before anything runs.
+    fn parameters(&self) -> &'static [Parameter] {
+        &[]
+    }
+
     /// A small workload that the conformance suite runs, quick and without hardware.
     fn example(&self) -> Workload;
 
@@ -30,6 +35,23 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// When the workload asks for what this engine cannot do, or a device refuses.
     fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault>;
+}
+
+/// A parameter of an engine's workloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// Name in the workload, with its unit last.
+    pub name: &'static str,
+    /// What it is, in half a sentence.
+    pub about: &'static str,
+}
+
+/// Parameters from pairs of name and meaning.
+#[macro_export]
+macro_rules! parameters {
+    ($($name:literal: $about:literal),* $(,)?) => {
+        &[$($crate::Parameter { name: $name, about: $about }),*]
+    };
 }
 
 /// Whether an engine can run.

@@ -1,5 +1,6 @@
 //! What is the same for all points of one invocation: the tool, the host, the clock, the noise.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use daqmeter_record::host::{Cache, HugePages, NumaNode};
@@ -20,7 +21,7 @@ pub struct Context {
     /// Groups the records.
     pub run_id: String,
     /// The machine.
-    pub host: Host,
+    pub host: Arc<Host>,
     /// The clock and its cost.
     pub clock: Clock,
     /// Spread of equal work.
@@ -52,7 +53,7 @@ impl Context {
             tool_ns_per_op: tool_ns_per_op(),
         };
         let run_id = format!("{}-{}", utc_now().replace([':', '-'], ""), std::process::id());
-        Context { tool, command, run_id, host, clock, noise: noise_floor() }
+        Context { tool, command, run_id, host: Arc::new(host), clock, noise: noise_floor() }
     }
 }
 
@@ -92,6 +93,7 @@ fn noise_floor() -> NoiseFloor {
         relative_mad: summary.mad / summary.median,
         relative_worst: summary.max / summary.median - 1.0,
         n: samples.len() as u64,
+        reference_ns: summary.median,
     }
 }
 

@@ -11,11 +11,13 @@ pub mod facts;
 pub mod null;
 pub mod observe;
 pub mod run;
+pub mod settings;
 pub mod sweep;
 
-pub use engine::{Availability, DeviceTime, Engine, Fault, LimitSpec, Session, StageSpec, Tally};
+pub use engine::{Availability, DeviceTime, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally};
 pub use facts::Context;
 pub use null::NullEngine;
 pub use observe::Observer;
-pub use run::{Refusal, Settings, StepPlan, StopFlag, measure};
+pub use run::{Refusal, measure};
+pub use settings::{Limits, Settings, StepPlan, StopFlag};
 pub use sweep::{Sweep, ordered};

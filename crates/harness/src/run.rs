@@ -8,8 +8,8 @@
 //! Only this file reads the clock around work. Timed steps allocate nothing: sample vectors have their room beforehand.
 //! Consecutive samples share their time stamp, so one reading of the clock is the whole cost per sample.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use daqmeter_record::{
@@ -20,6 +20,7 @@ use daqmeter_sys::perf::Sampler;
 use daqmeter_sys::{affinity, clock, cpu_time};
 
 use crate::conclude::conclude;
+use crate::settings::{Settings, StepPlan};
 use crate::{Availability, Context, Engine, Fault, LimitSpec, Observer, Session, StageSpec};
 
 /// Most samples that a stage keeps; beyond it each sample covers several operations, so that memory does not grow with the
@@ -27,55 +28,6 @@ use crate::{Availability, Context, Engine, Fault, LimitSpec, Observer, Session, 
 pub const MAX_SAMPLES: u64 = 1 << 16;
 /// A sample must last this many times the clock's cost and resolution, so that they stay below 0.1 % of it.
 const SAMPLE_OVER_CLOCK: f64 = 1000.0;
-
-/// How many steps, and in which order.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum StepPlan {
-    /// Exactly this many operations of the first stage, then of the second, and so on: what `-N` means.
-    ByStage(u64),
-    /// Exactly this many passes, each one operation of every stage in turn: what `-l` means.
-    ByPass(u64),
-    /// For each stage, as many samples as fit into the time, and at least five.
-    Timed(Duration),
-}
-
-/// How to run.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Steps.
-    pub plan: StepPlan,
-    /// CPUs for the lanes, in turn; empty leaves the threads free.
-    pub pin: Vec<u32>,
-    /// Samples per second of CPU time, to answer "what takes the time"; none does not ask.
-    pub profile_hz: Option<u64>,
-    /// Goes into the record.
-    pub study: String,
-    /// Set by Ctrl-C: lanes stop after the sample at hand.
-    pub stop: StopFlag,
-}
-
-impl Settings {
-    /// Free threads, no profile.
-    pub fn new(plan: StepPlan, study: impl Into<String>) -> Self {
-        Settings { plan, pin: Vec::new(), profile_hz: None, study: study.into(), stop: StopFlag::default() }
-    }
-}
-
-/// Asks running lanes to stop.
-#[derive(Clone, Debug, Default)]
-pub struct StopFlag(Arc<AtomicBool>);
-
-impl StopFlag {
-    /// Asks.
-    pub fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether it was asked. A hint, ordered with nothing: lanes look at it between samples.
-    pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// The work was not begun: bad parameters, a device that is not understood. Nothing was measured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -157,17 +109,18 @@ fn limits(
             LimitSpec::Measured { name, how, workload, scale } => {
                 let Some(engine) = engines.iter().find(|engine| engine.name() == workload.kind) else { continue };
                 let workload = workload.with("threads", sessions.len() as u64);
-                let settings = Settings { plan: StepPlan::Timed(LIMIT_TIME), profile_hz: None, ..settings.clone() };
-                let record = measure(*engine, &workload, &settings, context, &[], &mut [])?;
-                Limit { name, rate_bytes_per_s: best_lane_rate(&record) * scale, how }
+                let key = format!("{workload} on {}", join(&settings.pin));
+                let rate = settings.limits.rate(key, || {
+                    let plan = StepPlan::Timed(settings.limits.time);
+                    let settings = Settings { plan, profile_hz: None, ..settings.clone() };
+                    Ok(best_lane_rate(&measure(*engine, &workload, &settings, context, &[], &mut [])?))
+                })?;
+                Limit { name, rate_bytes_per_s: rate * scale, how }
             }
         });
     }
     Ok(limits)
 }
-
-/// Time for the measurement of one limit.
-const LIMIT_TIME: Duration = Duration::from_millis(150);
 
 /// The fastest stage of the limit engine, as the mean over the lanes of the median rates.
 fn best_lane_rate(record: &RunRecord) -> f64 {
@@ -598,7 +551,7 @@ mod tests {
     fn context() -> Context {
         let host = Host { allowed_cpus: affinity::allowed_cpus().unwrap(), logical_cpus: 1, ..Host::default() };
         let clock = daqmeter_record::Clock { resolution_ns: 20.0, overhead_ns: 20.0, ..Default::default() };
-        Context { host, clock, ..Context::default() }
+        Context { host: host.into(), clock, ..Context::default() }
     }
 
     fn run(engine: &dyn Engine, settings: &Settings) -> RunRecord {
@@ -689,7 +642,7 @@ mod tests {
 
     /// Counts what it is asked for; its operations come in batches of ten.
     #[derive(Clone, Default)]
-    struct Batched(Arc<std::sync::Mutex<Vec<u64>>>);
+    struct Batched(std::sync::Arc<std::sync::Mutex<Vec<u64>>>);
 
     impl Engine for Batched {
         fn name(&self) -> &'static str {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Session, StageSpec, Tally};
+use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters};
 use daqmeter_record::{Counter, Workload};
 use daqmeter_stats::LogHistogram;
 use daqmeter_sys::clock::monotonic_ns;
@@ -120,6 +120,23 @@ impl Engine for ReadoutEngine {
 
     fn is_emulated(&self, _workload: &Workload) -> bool {
         true
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        parameters![
+            "scenario": "read-out chain, as daqmeter list scenarios names it, or a file",
+            "seconds": "length of the run",
+            "rate_hz": "trigger rate",
+            "poll_us": "time between two looks of the reader",
+            "payload_bytes": "bytes of one chunk",
+            "channels": "channels of the card",
+            "mode": "of the reader: buffered or zero-copy",
+            "completion": "poll or interrupt",
+            "transport": "tcp, or zenoh where it was built in: how pages reach the receivers",
+            "receivers": "number of receivers",
+            "receiver_cpus": "their CPUs",
+            "probe": "true says what was carried instead of judging it",
+        ]
     }
 
     fn example(&self) -> Workload {
@@ -440,6 +457,16 @@ impl Engine for DecodeEngine {
 
     fn is_emulated(&self, _workload: &Workload) -> bool {
         false
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        parameters![
+            "scenario": "read-out chain whose blocks are decoded",
+            "bytes": "bytes of blocks",
+            "channels": "channels of the card",
+            "payload_bytes": "bytes of one chunk",
+            "mode": "of the reader: buffered or zero-copy",
+        ]
     }
 
     fn example(&self) -> Workload {

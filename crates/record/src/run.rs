@@ -1,6 +1,7 @@
 //! The record itself, in the order in which a reader wants it: who measured, what, where, with which result.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -73,8 +74,8 @@ pub struct RunRecord {
     /// How much equal work varies on this host at this moment.
     #[serde(default)]
     pub noise: NoiseFloor,
-    /// The machine.
-    pub host: Host,
+    /// The machine. Records of one run share it.
+    pub host: Arc<Host>,
 }
 
 impl RunRecord {
@@ -339,4 +340,7 @@ pub struct NoiseFloor {
     pub relative_worst: f64,
     /// Number of pieces.
     pub n: u64,
+    /// Median time of a piece, 200,000 dependent multiplications: how fast this host was at this moment. 0 in older records.
+    #[serde(default)]
+    pub reference_ns: f64,
 }

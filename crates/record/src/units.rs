@@ -67,12 +67,12 @@ fn scaled(trimmed: &str) -> Option<u64> {
     u64::try_from(numerator / denominator).ok()
 }
 
-/// Reads a time: `3s`, `100us`, `1.5ms`, `2min`. The unit is needed.
+/// Reads a time: `3s`, `100us`, `1.5ms`, `2m` (minutes), `1h`. The unit is needed.
 ///
 /// # Errors
 /// When it is no number, has no unit, or is negative.
 pub fn parse_duration(input: &str) -> Result<Duration, UnitError> {
-    let error = || UnitError { input: input.to_owned(), wanted: "a time such as 3s, 10ms, 50us or 2min" };
+    let error = || UnitError { input: input.to_owned(), wanted: "a time such as 3s, 10ms, 50us or 2m" };
     let trimmed = input.trim();
     let digits_end = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).ok_or_else(error)?;
     let (number, unit) = trimmed.split_at(digits_end);
@@ -81,7 +81,8 @@ pub fn parse_duration(input: &str) -> Result<Duration, UnitError> {
         "us" | "µs" => 1e-6,
         "ms" => 1e-3,
         "s" => 1.0,
-        "min" => 60.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
         _ => return Err(error()),
     };
     let number: f64 = number.parse().map_err(|_| error())?;
@@ -180,6 +181,7 @@ mod tests {
     fn times_and_rates_read_as_typed() {
         assert_eq!(parse_duration("1.5ms"), Ok(Duration::from_micros(1500)));
         assert_eq!(parse_duration("2min"), Ok(Duration::from_secs(120)));
+        assert_eq!(parse_duration("10m"), Ok(Duration::from_secs(600)));
         assert_eq!(parse_rate_hz("1.2kHz"), Ok(1200.0));
         assert_eq!(parse_rate_hz("14 Hz"), Ok(14.0));
     }

@@ -39,6 +39,22 @@ impl std::fmt::Display for Param {
     }
 }
 
+/// `convert dec_factor=10 function=1`: kind and parameters in order of their names, quoted where a value holds a blank.
+impl std::fmt::Display for Workload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.kind)?;
+        for (name, value) in &self.params {
+            let text = value.to_string();
+            if text.is_empty() || text.contains(char::is_whitespace) {
+                write!(f, " {name}='{text}'")?;
+            } else {
+                write!(f, " {name}={text}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 macro_rules! param_from {
     ($($from:ty => $variant:ident),* $(,)?) => {$(
         impl From<$from> for Param {
@@ -120,16 +136,6 @@ impl Workload {
     /// A switch; absent means off.
     pub fn flag(&self, name: &str) -> bool {
         matches!(self.params.get(name), Some(Param::Flag(true)))
-    }
-}
-
-impl std::fmt::Display for Workload {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.kind)?;
-        for (name, value) in &self.params {
-            write!(f, " {name}={value}")?;
-        }
-        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@
 
 pub mod answers;
 pub mod classic;
+pub mod cmp;
 pub mod copy;
 pub mod copy_claims;
 pub mod copy_classic;
@@ -18,6 +19,7 @@ pub mod etherbone;
 pub mod figures;
 pub mod html;
 pub mod pmu;
+pub mod points;
 pub mod readout;
 pub mod rows;
 pub mod table;

@@ -171,7 +171,8 @@ pub(crate) mod tests {
         record.study = "digitizer".into();
         record.time_utc = "2026-11-21T03:00:00.000Z".into();
         record.command = "daqmeter digitizer emu:ku0 emu:l0 -S 3000000 -N 3 -A 4".into();
-        record.host.cpu_model = "Test CPU <script>alert(1)</script>".into();
+        let cpu_model = "Test CPU <script>alert(1)</script>".into();
+        record.host = daqmeter_record::Host { cpu_model, ..Default::default() }.into();
         record.tool.name = "daqmeter".into();
         record.limits = vec![
             Limit { name: "link".into(), rate_bytes_per_s: 1.278e9, how: "profile".into() },

@@ -7,13 +7,14 @@
     reason = "ranks are computed as f64 from slice lengths, which stay far below 2^53"
 )]
 
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
+mod changes;
+mod compare;
 
-/// Resamples of the bootstrap; the interval's own error is then about 1 % of its width.
-const RESAMPLES: usize = 1000;
-/// Above this many samples the exact order-statistic interval replaces the bootstrap: both agree there, and it is O(n).
-const BOOTSTRAP_MOST: usize = 2000;
+pub use changes::{Change, change_points};
+pub use compare::{Comparison, Effect, Side, Verdict, compare};
+
+use compare::normal_quantile;
+
 /// MAD times this estimates the standard deviation of normal data: 1 / quantile(3/4).
 const MAD_TO_SIGMA: f64 = 1.4826;
 /// Iglewicz and Hoaglin's limit on the modified z-score.
@@ -60,7 +61,7 @@ impl Summary {
             min: sorted[0],
             max: sorted[sorted.len() - 1],
             p99: percentile(&sorted, 0.99),
-            median_ci: median_ci(&sorted, 0x0DA9_3E7E_5EED),
+            median_ci: median_ci(&sorted),
             outliers: outliers(samples).iter().filter(|&&is| is).count(),
             drift: drift(samples),
         })
@@ -108,44 +109,37 @@ pub fn mad(sorted: &[f64]) -> f64 {
     quantile(&deviations, 0.5)
 }
 
-/// 95 % confidence interval of the median: percentile bootstrap with a seeded generator, or for many samples the
-/// order-statistic interval from the normal approximation of the binomial. `sorted` ascends and is not empty.
-pub fn median_ci(sorted: &[f64], seed: u64) -> (f64, f64) {
-    let n = sorted.len();
-    if n > BOOTSTRAP_MOST {
-        let half_width = 1.96 * (n as f64).sqrt() / 2.0;
-        let low = (n as f64 / 2.0 - half_width).floor().max(0.0) as usize;
-        let high = (n as f64 / 2.0 + half_width).ceil() as usize;
-        return (sorted[low], sorted[high.min(n - 1)]);
-    }
-    let mut generator = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let mut medians: Vec<f64> = (0..RESAMPLES).map(|_| resampled_median(sorted, &mut generator)).collect();
-    medians.sort_by(f64::total_cmp);
-    (quantile(&medians, 0.025), quantile(&medians, 0.975))
+/// 95 % confidence interval of the median: the narrowest pair of order statistics, equally deep from both ends, that covers it at
+/// least that often whatever the distribution (sign test; Conover, Practical Nonparametric Statistics, 3.2). Below six samples no
+/// pair does: the whole range then covers it with 1 - 2^(1-n). `sorted` ascends and is not empty.
+pub fn median_ci(sorted: &[f64]) -> (f64, f64) {
+    median_ci_at(sorted, 0.95)
 }
 
-/// Median of one resample. Drawing ranks and counting them is enough, since `sorted` already ascends.
-fn resampled_median(sorted: &[f64], generator: &mut Xoshiro256PlusPlus) -> f64 {
+/// The same with another confidence, between 0 and 1.
+pub fn median_ci_at(sorted: &[f64], confidence: f64) -> (f64, f64) {
     let n = sorted.len();
-    let mut drawn = vec![0_u32; n];
-    for _ in 0..n {
-        // Multiply-shift maps 64 random bits to 0..n; its bias is below n / 2^64.
-        let at = ((u128::from(generator.next_u64()) * n as u128) >> 64) as usize;
-        drawn[at] += 1;
+    let depth = sign_test_depth(n, (1.0 - confidence) / 2.0).max(1);
+    (sorted[depth - 1], sorted[n - depth])
+}
+
+/// The deepest r at which P(Binomial(n, 1/2) < r) stays within `tail`; 0 when even the ends do not.
+fn sign_test_depth(n: usize, tail: f64) -> usize {
+    // Sums of the distribution from its end; from a thousand on 2^-n leaves the range of f64, and the normal is exact to a rank.
+    if n > 1000 {
+        let deviation = normal_quantile(tail) * (n as f64).sqrt() / 2.0;
+        return ((n as f64 / 2.0 + deviation).floor().max(0.0)) as usize;
     }
-    let (lower_rank, upper_rank) = ((n - 1) / 2, n / 2);
-    let mut seen = 0;
-    let mut lower = None;
-    for (value, &times) in sorted.iter().zip(&drawn) {
-        seen += times as usize;
-        if lower.is_none() && seen > lower_rank {
-            lower = Some(*value);
+    let (mut mass, mut sum, mut depth) = (0.5_f64.powi(i32::try_from(n).unwrap_or(i32::MAX)), 0.0, 0);
+    for r in 0..n / 2 {
+        sum += mass;
+        if sum > tail {
+            break;
         }
-        if seen > upper_rank {
-            return (lower.unwrap_or(*value) + value) / 2.0;
-        }
+        depth = r + 1;
+        mass *= (n - r) as f64 / (r + 1) as f64;
     }
-    sorted[n - 1]
+    depth
 }
 
 /// For each sample, whether it lies further than 3.5 robust standard deviations from the median.
@@ -258,6 +252,8 @@ impl LogHistogram {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rand_xoshiro::Xoshiro256PlusPlus;
+    use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
     #[test]
     fn quantiles_of_a_known_row() {
@@ -293,47 +289,29 @@ mod tests {
     }
 
     #[test]
-    fn the_bootstrap_covers_the_true_median_about_as_often_as_it_says() {
+    fn the_interval_covers_the_true_median_at_least_as_often_as_it_says() {
         let mut generator = Xoshiro256PlusPlus::seed_from_u64(1);
-        let rounds = 200;
-        let covered = (0..rounds)
-            .filter(|&round| {
-                let samples: Vec<f64> = (0..31).map(|_| generator.next_u32() as f64 / f64::from(u32::MAX)).collect();
-                let (low, high) = median_ci(&sorted(&samples), round);
-                low <= 0.5 && 0.5 <= high
-            })
-            .count();
-        assert!((180..=200).contains(&covered), "{covered} of {rounds}");
+        for n in [6, 31, 200, 1500] {
+            let covered = (0..400).filter(|_| {
+                let samples: Vec<f64> =
+                    (0..n).map(|_| (f64::from(generator.next_u32()) / f64::from(u32::MAX)).powi(3)).collect();
+                let (low, high) = median_ci(&sorted(&samples));
+                low <= 0.125 && 0.125 <= high
+            });
+            assert!((374..=400).contains(&covered.count()), "{n} samples");
+        }
     }
 
     #[test]
-    fn both_interval_methods_agree_where_they_meet() {
-        let samples: Vec<f64> = (0..BOOTSTRAP_MOST).map(|i| (i as f64 * 0.618).fract()).collect();
-        let bootstrap = median_ci(&sorted(&samples), 7);
-        let mut more = samples.clone();
-        more.push(0.5);
-        let exact = median_ci(&sorted(&more), 7);
-        assert!((bootstrap.0 - exact.0).abs() < 0.01 && (bootstrap.1 - exact.1).abs() < 0.01);
-    }
-
-    /// The plain bootstrap that the counting one must equal.
-    fn naive_resampled_median(sorted_samples: &[f64], generator: &mut Xoshiro256PlusPlus) -> f64 {
-        let n = sorted_samples.len();
-        let drawn: Vec<f64> =
-            (0..n).map(|_| sorted_samples[((u128::from(generator.next_u64()) * n as u128) >> 64) as usize]).collect();
-        let drawn = sorted(&drawn);
-        (drawn[(n - 1) / 2] + drawn[n / 2]) / 2.0
+    fn the_depth_is_that_of_the_tables() {
+        // Two-sided 95 %: tables of the sign test, e.g. Conover's A3.
+        for (n, depth) in [(5, 0), (6, 1), (8, 1), (9, 2), (12, 3), (20, 6), (30, 10), (100, 40)] {
+            assert_eq!(sign_test_depth(n, 0.025), depth, "{n} samples");
+        }
+        assert!(sign_test_depth(1000, 0.025).abs_diff(sign_test_depth(1001, 0.025)) <= 1);
     }
 
     proptest! {
-        #[test]
-        fn counting_ranks_equals_sorting_the_resample(samples in proptest::collection::vec(-1e6..1e6_f64, 1..40), seed: u64) {
-            let samples = sorted(&samples);
-            let fast = resampled_median(&samples, &mut Xoshiro256PlusPlus::seed_from_u64(seed));
-            let slow = naive_resampled_median(&samples, &mut Xoshiro256PlusPlus::seed_from_u64(seed));
-            prop_assert_eq!(fast, slow);
-        }
-
         #[test]
         fn the_numbers_keep_their_order(samples in proptest::collection::vec(-1e9..1e9_f64, 1..200)) {
             let s = Summary::of(&samples).unwrap();

@@ -1,0 +1,122 @@
+//! How a point is run: steps, placement, how its limits are found, and when to stop.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::Refusal;
+
+/// How many steps, and in which order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum StepPlan {
+    /// Exactly this many operations of the first stage, then of the second, and so on: what `-N` means.
+    ByStage(u64),
+    /// Exactly this many passes, each one operation of every stage in turn: what `-l` means.
+    ByPass(u64),
+    /// For each stage, as many samples as fit into the time, and at least five.
+    Timed(Duration),
+}
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Steps.
+    pub plan: StepPlan,
+    /// CPUs for the lanes, in turn; empty leaves the threads free.
+    pub pin: Vec<u32>,
+    /// Samples per second of CPU time, to answer "what takes the time"; none does not ask.
+    pub profile_hz: Option<u64>,
+    /// Goes into the record.
+    pub study: String,
+    /// Set by Ctrl-C: lanes stop after the sample at hand.
+    pub stop: StopFlag,
+    /// How the limits of the stages are measured.
+    pub limits: Limits,
+}
+
+/// How limits are measured, and those that were.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Time for each stage of the engine that measures the limit.
+    pub time: Duration,
+    /// Limits of this invocation that points of the same placement share; none measures each anew.
+    known: Option<Arc<Mutex<BTreeMap<String, f64>>>>,
+}
+
+impl Default for Limits {
+    /// Each anew, right before its point.
+    fn default() -> Self {
+        Limits { time: Duration::from_millis(150), known: None }
+    }
+}
+
+impl Limits {
+    /// Each once in this invocation, for the points that have it in common: clones of this share what was measured.
+    pub fn shared(time: Duration) -> Self {
+        Limits { time, known: Some(Arc::default()) }
+    }
+
+    /// The rate that is known, or that which `measure` finds.
+    pub(crate) fn rate(&self, key: String, measure: impl FnOnce() -> Result<f64, Refusal>) -> Result<f64, Refusal> {
+        let Some(known) = &self.known else { return measure() };
+        let found = known.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
+        if let Some(rate) = found {
+            return Ok(rate);
+        }
+        let rate = measure()?;
+        known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, rate);
+        Ok(rate)
+    }
+}
+
+impl Settings {
+    /// Free threads, no profile.
+    pub fn new(plan: StepPlan, study: impl Into<String>) -> Self {
+        Settings {
+            plan,
+            pin: Vec::new(),
+            profile_hz: None,
+            study: study.into(),
+            stop: StopFlag::default(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Asks running lanes to stop.
+#[derive(Clone, Debug, Default)]
+pub struct StopFlag(Arc<AtomicBool>);
+
+impl StopFlag {
+    /// Asks.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was asked. A hint, ordered with nothing: lanes look at it between samples.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_limit_is_measured_once_for_each_workload_and_placement() {
+        let measured = std::cell::Cell::new(0);
+        let measure = || {
+            measured.set(measured.get() + 1);
+            Ok(f64::from(measured.get()))
+        };
+        let shared = Limits::shared(Duration::from_millis(1));
+        let again = shared.clone();
+        assert_eq!(shared.rate("a on 0".into(), measure), Ok(1.0));
+        assert_eq!(again.rate("a on 0".into(), measure), Ok(1.0));
+        assert_eq!(again.rate("a on 1".into(), measure), Ok(2.0));
+        let each = Limits::default();
+        assert_eq!((each.rate("a".into(), measure), each.rate("a".into(), measure)), (Ok(3.0), Ok(4.0)));
+    }
+}

@@ -1,0 +1,324 @@
+//! Two sides of many points: which differ, by how much, and which differences could not have been seen.
+//!
+//! A side of a point is one or more runs, each with its samples. Samples of one run share its memory, its neighbours and its
+//! minute: they tell how well the run's median is known, and little of what another run would give. So:
+//!
+//! - with two runs or more on each side, each run counts as one value, the logarithm of its median;
+//! - with one run on a side, the medians of eight consecutive blocks are the values, and what changes between runs is added:
+//!   estimated from how much the points of this very comparison scatter, since most of them are alike on both sides, or, with fewer
+//!   than eight points, allowed for.
+//!
+//! Variances of few values are poor; each is drawn towards the median variance of all points, as if that had four degrees of
+//! freedom (Smyth 2004, "Linear models and empirical Bayes methods", with the prior's freedom fixed). Intervals are Student's
+//! at 95 % over *all* points together (Bonferroni), and a difference counts when its interval lies beyond what is to be ignored.
+
+use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
+
+use crate::{MAD_TO_SIGMA, mad, median_ci_at, quantile, sorted};
+
+/// Chance of one false difference in a whole comparison.
+const FALSE_ALARM: f64 = 0.05;
+/// Weight of the median variance of all points, in degrees of freedom.
+const PRIOR_FREEDOM: f64 = 4.0;
+/// Blocks that a single run is cut into.
+const BLOCKS: usize = 8;
+/// Points from which on their scatter tells what changes between runs.
+const SCATTER_POINTS: usize = 8;
+/// What single runs are allowed to differ by when there are too few points to tell, as a standard deviation of one run.
+const ALLOWED: f64 = 0.02;
+
+/// One side of a point: runs, each with its samples in the order in which they were taken.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Side {
+    /// Samples of each run, all above zero.
+    pub runs: Vec<Vec<f64>>,
+}
+
+/// Logarithms that stand for the side, and how many runs they come from.
+struct Values {
+    logs: Vec<f64>,
+    median: f64,
+    single: bool,
+}
+
+impl Side {
+    fn values(&self) -> Option<Values> {
+        let usable = |run: &&Vec<f64>| !run.is_empty() && run.iter().all(|x| x.is_finite() && *x > 0.0);
+        let runs: Vec<&Vec<f64>> = self.runs.iter().filter(usable).collect();
+        let median_of = |samples: &[f64]| quantile(&sorted(samples), 0.5);
+        let medians: Vec<f64> = runs.iter().map(|run| median_of(run)).collect();
+        let median = median_of(&medians);
+        let (logs, single) = match runs[..] {
+            [] => return None,
+            [only] => {
+                let blocks = BLOCKS.min(only.len()).max(1);
+                let bounds = |at: usize| at * only.len() / blocks;
+                let block = |at: usize| median_of(&only[bounds(at)..bounds(at + 1)]).ln();
+                ((0..blocks).map(block).collect(), true)
+            }
+            _ => (medians.iter().map(|median| median.ln()).collect(), false),
+        };
+        Some(Values { logs, median, single })
+    }
+}
+
+/// What was found of one point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// B takes longer, beyond what is to be ignored.
+    Slower,
+    /// B takes less time, beyond what is to be ignored.
+    Faster,
+    /// The interval lies within what is to be ignored.
+    Same,
+    /// The interval is too wide to say: more runs would tell.
+    Unclear,
+    /// One side has no usable samples.
+    Missing,
+}
+
+/// Time of B over time of A of one point.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effect {
+    /// Median of A, in the unit of the samples.
+    pub a: f64,
+    /// Median of B.
+    pub b: f64,
+    /// B over A.
+    pub ratio: f64,
+    /// Interval of the ratio; all intervals of a comparison hold together with 95 %.
+    pub interval: (f64, f64),
+    /// What it means.
+    pub verdict: Verdict,
+}
+
+/// Two sides compared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    /// One effect for each point, in their order.
+    pub effects: Vec<Effect>,
+    /// Median of all ratios with its interval at 99 %; none below eight points.
+    pub overall: Option<(f64, f64, f64)>,
+    /// True when that interval lies beyond what is to be ignored: everything together became slower or faster.
+    pub shifted: bool,
+    /// Standard deviation of the logarithm that was added for what changes between single runs; 0 where runs were repeated.
+    pub between_runs: f64,
+}
+
+impl Comparison {
+    /// Points with that verdict.
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.effects.iter().filter(|effect| effect.verdict == verdict).count()
+    }
+
+    /// True when something differs.
+    pub fn differs(&self) -> bool {
+        self.shifted || self.effects.iter().any(|effect| matches!(effect.verdict, Verdict::Slower | Verdict::Faster))
+    }
+}
+
+/// A point with usable samples on both sides.
+struct Pair {
+    at: usize,
+    a: Values,
+    b: Values,
+}
+
+impl Pair {
+    fn effect(&self) -> f64 {
+        mean(&self.b.logs) - mean(&self.a.logs)
+    }
+
+    fn freedom(&self) -> f64 {
+        (self.a.logs.len() + self.b.logs.len()).saturating_sub(2) as f64
+    }
+
+    /// Variance of one value, from both sides.
+    fn variance(&self) -> f64 {
+        let squares = |logs: &[f64]| logs.iter().map(|x| (x - mean(logs)).powi(2)).sum::<f64>();
+        (squares(&self.a.logs) + squares(&self.b.logs)) / self.freedom().max(1.0)
+    }
+
+    fn single(&self) -> bool {
+        self.a.single || self.b.single
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Quantile of the standard normal distribution.
+pub(crate) fn normal_quantile(probability: f64) -> f64 {
+    Normal::standard().inverse_cdf(probability)
+}
+
+/// Compares sides point by point. Differences up to `ignore` (0.02 is 2 %) are not of interest.
+pub fn compare(points: &[(Side, Side)], ignore: f64) -> Comparison {
+    let pairs: Vec<Pair> = points
+        .iter()
+        .enumerate()
+        .filter_map(|(at, (a, b))| Some(Pair { at, a: a.values()?, b: b.values()? }))
+        .collect();
+    let between_runs = if pairs.iter().any(Pair::single) { scatter(&pairs) } else { 0.0 };
+    let variances: Vec<f64> = pairs.iter().filter(|pair| pair.freedom() > 0.0).map(Pair::variance).collect();
+    let prior = if variances.len() >= 3 { Some(quantile(&sorted(&variances), 0.5)) } else { None };
+    let border = (1.0 + ignore).ln();
+    let missing =
+        Effect { a: f64::NAN, b: f64::NAN, ratio: f64::NAN, interval: (f64::NAN, f64::NAN), verdict: Verdict::Missing };
+    let mut effects = vec![missing; points.len()];
+    for pair in &pairs {
+        let half = half_width(pair, prior, between_runs, pairs.len());
+        let (low, high) = (pair.effect() - half, pair.effect() + half);
+        let verdict = match (low, high) {
+            _ if low > border => Verdict::Slower,
+            _ if high < -border => Verdict::Faster,
+            _ if low >= -border && high <= border => Verdict::Same,
+            _ => Verdict::Unclear,
+        };
+        let ratio = pair.effect().exp();
+        effects[pair.at] =
+            Effect { a: pair.a.median, b: pair.b.median, ratio, interval: (low.exp(), high.exp()), verdict };
+    }
+    let overall = overall(&pairs);
+    let shifted = overall.is_some_and(|(_, low, high)| low.ln() > border || high.ln() < -border);
+    Comparison { effects, overall, shifted, between_runs }
+}
+
+/// Half the width of the interval of the effect.
+fn half_width(pair: &Pair, prior: Option<f64>, between_runs: f64, points: usize) -> f64 {
+    let (own, freedom) = (pair.variance(), pair.freedom());
+    let (variance, freedom) = match prior {
+        Some(prior) => ((PRIOR_FREEDOM * prior + freedom * own) / (PRIOR_FREEDOM + freedom), PRIOR_FREEDOM + freedom),
+        None => (own, freedom.max(1.0)),
+    };
+    let counts = 1.0 / pair.a.logs.len() as f64 + 1.0 / pair.b.logs.len() as f64;
+    let within = variance * counts;
+    // A scatter of as many points has about as much freedom, but runs differ from point to point: it is not believed that far.
+    let (squared, freedom) =
+        if pair.single() { (within + between_runs.powi(2), freedom.min(PRIOR_FREEDOM)) } else { (within, freedom) };
+    let tail = FALSE_ALARM / 2.0 / points as f64;
+    let student = StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |t| -t.inverse_cdf(tail));
+    student * squared.sqrt()
+}
+
+/// What single runs differ by although nothing changed: the robust spread of the effects around their median.
+fn scatter(pairs: &[Pair]) -> f64 {
+    let allowed = ALLOWED * std::f64::consts::SQRT_2;
+    if pairs.len() < SCATTER_POINTS {
+        return allowed;
+    }
+    let effects = sorted(&pairs.iter().map(Pair::effect).collect::<Vec<_>>());
+    MAD_TO_SIGMA * mad(&effects)
+}
+
+/// Median of all ratios and its interval at 99 %.
+fn overall(pairs: &[Pair]) -> Option<(f64, f64, f64)> {
+    if pairs.len() < SCATTER_POINTS {
+        return None;
+    }
+    let effects = sorted(&pairs.iter().map(Pair::effect).collect::<Vec<_>>());
+    let (low, high) = median_ci_at(&effects, 0.99);
+    Some((quantile(&effects, 0.5).exp(), low.exp(), high.exp()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand_xoshiro::Xoshiro256PlusPlus;
+    use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+    /// A host that differs from run to run by some per cent, whose samples scatter and sometimes take twice as long.
+    struct Host {
+        generator: Xoshiro256PlusPlus,
+        between: f64,
+        within: f64,
+    }
+
+    impl Host {
+        fn new(seed: u64) -> Host {
+            Host { generator: Xoshiro256PlusPlus::seed_from_u64(seed), between: 0.01, within: 0.02 }
+        }
+
+        fn uniform(&mut self) -> f64 {
+            (f64::from(self.generator.next_u32()) + 0.5) / 4_294_967_296.0
+        }
+
+        fn normal(&mut self) -> f64 {
+            normal_quantile(self.uniform())
+        }
+
+        fn run(&mut self, level: f64) -> Vec<f64> {
+            let level = level * (self.between * self.normal()).exp();
+            let sample = |host: &mut Host| {
+                let disturbed = if host.uniform() < 0.03 { 2.0 } else { 1.0 };
+                level * disturbed * (host.within * host.normal()).exp()
+            };
+            (0..40).map(|_| sample(self)).collect()
+        }
+
+        fn side(&mut self, runs: usize, level: f64) -> Side {
+            Side { runs: (0..runs).map(|_| self.run(level)).collect() }
+        }
+
+        fn points(&mut self, count: usize, runs: usize, slower: impl Fn(usize) -> f64) -> Vec<(Side, Side)> {
+            (0..count).map(|at| (self.side(runs, 100.0), self.side(runs, 100.0 * slower(at)))).collect()
+        }
+    }
+
+    fn of_100(
+        count: usize,
+        runs: usize,
+        slower: impl Fn(usize) -> f64 + Copy,
+        found: impl Fn(&Comparison) -> bool,
+    ) -> usize {
+        (0..100).filter(|&seed| found(&compare(&Host::new(seed).points(count, runs, slower), 0.01))).count()
+    }
+
+    #[test]
+    fn the_same_host_twice_raises_no_alarm() {
+        for (count, runs) in [(1, 1), (6, 1), (140, 1), (6, 5), (30, 3), (1, 5)] {
+            let alarms = of_100(count, runs, |_| 1.0, Comparison::differs);
+            assert!(alarms <= 5, "{count} points, {runs} runs: {alarms} false alarms of 100");
+        }
+    }
+
+    #[test]
+    fn five_per_cent_are_found_with_five_runs_wherever_they_are() {
+        let one =
+            of_100(8, 5, |at| if at == 3 { 1.05 } else { 1.0 }, |found| found.effects[3].verdict == Verdict::Slower);
+        assert!(one >= 90, "one point: {one} of 100");
+        let all = of_100(8, 5, |_| 1.05, |found| found.count(Verdict::Slower) >= 6);
+        assert!(all >= 90, "all points: {all} of 100");
+        let faster = of_100(8, 5, |_| 0.95, |found| found.count(Verdict::Faster) >= 6);
+        assert!(faster >= 90, "all points: {faster} of 100");
+    }
+
+    #[test]
+    fn five_per_cent_of_everything_are_found_with_one_run_and_many_points() {
+        let found = of_100(140, 1, |_| 1.05, |found| found.shifted);
+        assert!(found >= 90, "{found} of 100");
+    }
+
+    #[test]
+    fn what_is_the_same_is_said_to_be_the_same_and_not_only_unclear() {
+        let mut host = Host { between: 0.001, within: 0.002, ..Host::new(7) };
+        let found = compare(&host.points(10, 5, |_| 1.0), 0.02);
+        assert_eq!(found.count(Verdict::Same), 10);
+        let mut wild = Host { between: 0.2, ..Host::new(7) };
+        let found = compare(&wild.points(10, 3, |_| 1.0), 0.02);
+        assert!(found.count(Verdict::Unclear) >= 9);
+    }
+
+    #[test]
+    fn samples_that_are_no_times_are_missing_and_not_a_panic() {
+        let bad = [vec![], vec![0.0], vec![f64::NAN, 1.0], vec![-1.0]];
+        for runs in bad {
+            let points = [(Side { runs: vec![runs] }, Side { runs: vec![vec![1.0, 1.0]] })];
+            assert_eq!(compare(&points, 0.02).effects[0].verdict, Verdict::Missing);
+        }
+        assert_eq!(compare(&[], 0.02).effects, []);
+        let equal = [(Side { runs: vec![vec![5.0]] }, Side { runs: vec![vec![5.0]] })];
+        assert_eq!(compare(&equal, 0.02).effects[0].ratio, 1.0);
+    }
+}
