@@ -64,6 +64,9 @@ pub(crate) fn all(only: Option<&str>) -> Result<()> {
             None => ran(pmu::all(false, "")),
         }),
         ("counters: a mesh on a page", mesh_page),
+        ("cmp: no false alarm, and 5 % are found, 100 times each", || {
+            tried(|| run("cargo", &["bench", "-q", "-p", "daqmeter-campaign", "--bench", "promises"]))
+        }),
         ("fuzz", || ran(fuzz(FUZZ_SECONDS, None))),
     ];
     let mut left_out = Vec::new();

@@ -7,6 +7,7 @@ mod copy;
 mod digitizer;
 mod doctor;
 mod eb;
+mod history;
 mod list;
 mod metrics;
 mod output;
@@ -65,6 +66,10 @@ enum Verb {
     Report(report::Arguments),
     /// Compare two sets of records: what became slower, with what confidence
     Cmp(cmp::Arguments),
+    /// Show how points changed from run to run, and where they took a step
+    History(history::Arguments),
+    /// Write records as CSV or Parquet
+    Export(history::ExportArguments),
     /// List devices, engines, plans, kernels and more, or the points of a plan
     List(list::Arguments),
     /// Say what this host has, what is missing and how to get it
@@ -129,6 +134,8 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Show(arguments) => show::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::Cmp(arguments) => cmp::run(&arguments),
+        Verb::History(arguments) => history::run(&arguments),
+        Verb::Export(arguments) => history::export(&arguments),
         Verb::List(arguments) => list::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Completions { shell } => completions(shell),
@@ -167,9 +174,22 @@ mod tests {
 
     #[test]
     fn short_help_fits_a_screen() {
-        for name in
-            ["survey", "digitizer", "eb", "readout", "copy", "pmu", "run", "show", "report", "cmp", "list", "doctor"]
-        {
+        for name in [
+            "survey",
+            "digitizer",
+            "eb",
+            "readout",
+            "copy",
+            "pmu",
+            "run",
+            "show",
+            "report",
+            "cmp",
+            "history",
+            "export",
+            "list",
+            "doctor",
+        ] {
             let mut cli = Cli::command();
             let verb = cli.find_subcommand_mut(name).unwrap();
             let lines = verb.render_help().to_string().lines().count();

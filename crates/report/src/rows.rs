@@ -51,7 +51,7 @@ pub fn rows(records: &[RunRecord]) -> Vec<Row> {
     records.iter().flat_map(rows_of).collect()
 }
 
-fn rows_of(record: &RunRecord) -> Vec<Row> {
+pub(crate) fn rows_of(record: &RunRecord) -> Vec<Row> {
     let stages = record.lanes.iter().flat_map(|lane| lane.stages.iter().map(move |stage| (lane, stage)));
     stages
         .map(|(lane, stage)| {

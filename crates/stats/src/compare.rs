@@ -3,23 +3,34 @@
 //! A side of a point is one or more runs, each with its samples. Samples of one run share its memory, its neighbours and its
 //! minute: they tell how well the run's median is known, and little of what another run would give. So:
 //!
-//! - with two runs or more on each side, each run counts as one value, the logarithm of its median;
-//! - with one run on a side, the medians of eight consecutive blocks are the values, and what changes between runs is added:
+//! - with three runs or more on each side, each run counts as one value, the logarithm of its median;
+//!   With eight or more the fastest and the slowest fifth are trimmed (Yuen 1974), so that runs that something disturbed weigh little;
+//!   with fewer that would take two kinds of runs (memory that lay well or badly) for a difference of the sides;
+//! - with fewer on a side, what changes between runs is added (and a single run's values are the medians of eight consecutive blocks):
 //!   estimated from how much the points of this very comparison scatter, since most of them are alike on both sides, or, with fewer
 //!   than eight points, allowed for.
 //!
-//! Variances of few values are poor; each is drawn towards the median variance of all points, as if that had four degrees of
-//! freedom (Smyth 2004, "Linear models and empirical Bayes methods", with the prior's freedom fixed). Intervals are Student's
+//! Variances of few values are poor; each is drawn towards the median variance of all points, as if that had two degrees of
+//! freedom (after Smyth 2004, "Linear models and empirical Bayes methods"; the mean is geometric and the freedom fixed, because
+//! points of one comparison differ in noise by orders of magnitude). Intervals are Student's
 //! at 95 % over *all* points together (Bonferroni), and a difference counts when its interval lies beyond what is to be ignored.
 
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
-use crate::{MAD_TO_SIGMA, mad, median_ci_at, quantile, sorted};
+use crate::{median_ci_at, quantile, sorted};
 
 /// Chance of one false difference in a whole comparison.
 const FALSE_ALARM: f64 = 0.05;
 /// Weight of the median variance of all points, in degrees of freedom.
-const PRIOR_FREEDOM: f64 = 4.0;
+const PRIOR_FREEDOM: f64 = 2.0;
+/// Most freedom that is believed of few runs.
+const FEW_FREEDOM: f64 = 3.0;
+/// Least standard deviation that is believed of a few equal values.
+const LEAST_DEVIATION: f64 = 1e-3;
+/// Runs from which on the ends are trimmed.
+const TRIM_FROM: usize = 8;
+/// Runs from which on they tell themselves what changes between them.
+const ENOUGH_RUNS: usize = 3;
 /// Blocks that a single run is cut into.
 const BLOCKS: usize = 8;
 /// Points from which on their scatter tells what changes between runs.
@@ -38,7 +49,31 @@ pub struct Side {
 struct Values {
     logs: Vec<f64>,
     median: f64,
-    single: bool,
+    few: bool,
+}
+
+impl Values {
+    /// Values trimmed from each end.
+    fn trimmed(&self) -> usize {
+        if self.logs.len() >= TRIM_FROM && !self.few { self.logs.len() / 5 } else { 0 }
+    }
+
+    fn kept(&self) -> usize {
+        self.logs.len() - 2 * self.trimmed()
+    }
+
+    fn trimmed_mean(&self) -> f64 {
+        let trimmed = self.trimmed();
+        mean(&sorted(&self.logs)[trimmed..self.logs.len() - trimmed])
+    }
+
+    /// Sum of squares of the winsorised values around their mean.
+    fn squares(&self) -> f64 {
+        let (sorted, trimmed) = (sorted(&self.logs), self.trimmed());
+        let (least, most) = (sorted[trimmed], sorted[sorted.len() - 1 - trimmed]);
+        let drawn: Vec<f64> = sorted.iter().map(|x| x.clamp(least, most)).collect();
+        drawn.iter().map(|x| (x - mean(&drawn)).powi(2)).sum()
+    }
 }
 
 impl Side {
@@ -48,7 +83,7 @@ impl Side {
         let median_of = |samples: &[f64]| quantile(&sorted(samples), 0.5);
         let medians: Vec<f64> = runs.iter().map(|run| median_of(run)).collect();
         let median = median_of(&medians);
-        let (logs, single) = match runs[..] {
+        let (logs, few) = match runs[..] {
             [] => return None,
             [only] => {
                 let blocks = BLOCKS.min(only.len()).max(1);
@@ -56,9 +91,9 @@ impl Side {
                 let block = |at: usize| median_of(&only[bounds(at)..bounds(at + 1)]).ln();
                 ((0..blocks).map(block).collect(), true)
             }
-            _ => (medians.iter().map(|median| median.ln()).collect(), false),
+            _ => (medians.iter().map(|median| median.ln()).collect(), runs.len() < ENOUGH_RUNS),
         };
-        Some(Values { logs, median, single })
+        Some(Values { logs, median, few })
     }
 }
 
@@ -126,21 +161,21 @@ struct Pair {
 
 impl Pair {
     fn effect(&self) -> f64 {
-        mean(&self.b.logs) - mean(&self.a.logs)
+        self.b.trimmed_mean() - self.a.trimmed_mean()
     }
 
     fn freedom(&self) -> f64 {
-        (self.a.logs.len() + self.b.logs.len()).saturating_sub(2) as f64
+        (self.a.kept() + self.b.kept()).saturating_sub(2) as f64
     }
 
-    /// Variance of one value, from both sides.
+    /// Variance of one kept value, from both sides: of all values with those that are trimmed drawn in (winsorised).
     fn variance(&self) -> f64 {
-        let squares = |logs: &[f64]| logs.iter().map(|x| (x - mean(logs)).powi(2)).sum::<f64>();
-        (squares(&self.a.logs) + squares(&self.b.logs)) / self.freedom().max(1.0)
+        let variance = (self.a.squares() + self.b.squares()) / self.freedom().max(1.0);
+        variance.max(LEAST_DEVIATION.powi(2))
     }
 
-    fn single(&self) -> bool {
-        self.a.single || self.b.single
+    fn few(&self) -> bool {
+        self.a.few || self.b.few
     }
 }
 
@@ -160,7 +195,7 @@ pub fn compare(points: &[(Side, Side)], ignore: f64) -> Comparison {
         .enumerate()
         .filter_map(|(at, (a, b))| Some(Pair { at, a: a.values()?, b: b.values()? }))
         .collect();
-    let between_runs = if pairs.iter().any(Pair::single) { scatter(&pairs) } else { 0.0 };
+    let between_runs = if pairs.iter().any(Pair::few) { scatter(&pairs) } else { 0.0 };
     let variances: Vec<f64> = pairs.iter().filter(|pair| pair.freedom() > 0.0).map(Pair::variance).collect();
     let prior = if variances.len() >= 3 { Some(quantile(&sorted(&variances), 0.5)) } else { None };
     let border = (1.0 + ignore).ln();
@@ -189,27 +224,34 @@ pub fn compare(points: &[(Side, Side)], ignore: f64) -> Comparison {
 fn half_width(pair: &Pair, prior: Option<f64>, between_runs: f64, points: usize) -> f64 {
     let (own, freedom) = (pair.variance(), pair.freedom());
     let (variance, freedom) = match prior {
-        Some(prior) => ((PRIOR_FREEDOM * prior + freedom * own) / (PRIOR_FREEDOM + freedom), PRIOR_FREEDOM + freedom),
+        Some(prior) => {
+            let logs = (PRIOR_FREEDOM * prior.ln() + freedom * own.ln()) / (PRIOR_FREEDOM + freedom);
+            // A geometric mean lies low: only half of the prior counts.
+            (logs.exp(), PRIOR_FREEDOM / 2.0 + freedom)
+        }
         None => (own, freedom.max(1.0)),
     };
-    let counts = 1.0 / pair.a.logs.len() as f64 + 1.0 / pair.b.logs.len() as f64;
+    let counts = 1.0 / pair.a.kept() as f64 + 1.0 / pair.b.kept() as f64;
     let within = variance * counts;
     // A scatter of as many points has about as much freedom, but runs differ from point to point: it is not believed that far.
     let (squared, freedom) =
-        if pair.single() { (within + between_runs.powi(2), freedom.min(PRIOR_FREEDOM)) } else { (within, freedom) };
+        if pair.few() { (within + between_runs.powi(2), freedom.min(FEW_FREEDOM)) } else { (within, freedom) };
     let tail = FALSE_ALARM / 2.0 / points as f64;
     let student = StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |t| -t.inverse_cdf(tail));
     student * squared.sqrt()
 }
 
-/// What single runs differ by although nothing changed: the robust spread of the effects around their median.
+/// What single runs differ by although nothing changed, as a standard deviation: nine of ten points stay within 1.645 of it. Not
+/// the middle of the points but their noisy end sets it, because points differ in noise by orders of magnitude.
 fn scatter(pairs: &[Pair]) -> f64 {
     let allowed = ALLOWED * std::f64::consts::SQRT_2;
     if pairs.len() < SCATTER_POINTS {
         return allowed;
     }
     let effects = sorted(&pairs.iter().map(Pair::effect).collect::<Vec<_>>());
-    MAD_TO_SIGMA * mad(&effects)
+    let middle = quantile(&effects, 0.5);
+    let away = sorted(&effects.iter().map(|effect| (effect - middle).abs()).collect::<Vec<_>>());
+    quantile(&away, 0.9) / normal_quantile(0.95)
 }
 
 /// Median of all ratios and its interval at 99 %.
@@ -238,6 +280,12 @@ mod tests {
     impl Host {
         fn new(seed: u64) -> Host {
             Host { generator: Xoshiro256PlusPlus::seed_from_u64(seed), between: 0.01, within: 0.02 }
+        }
+
+        /// Noise of a point: of one host, points differ by two orders of magnitude.
+        fn of_point(mut self, at: usize) -> Host {
+            self.between = 0.0005 * 100_f64.powf((at * 7 % 10) as f64 / 9.0);
+            self
         }
 
         fn uniform(&mut self) -> f64 {
@@ -281,6 +329,46 @@ mod tests {
             let alarms = of_100(count, runs, |_| 1.0, Comparison::differs);
             assert!(alarms <= 5, "{count} points, {runs} runs: {alarms} false alarms of 100");
         }
+    }
+
+    #[test]
+    fn points_of_very_different_noise_raise_no_alarm_either_and_the_quiet_ones_stay_sharp() {
+        let comparison = |seed: u64, runs: usize| {
+            let mut generator = Host::new(seed).generator;
+            let mut pair = |at: usize| {
+                let mut host = Host { generator: generator.clone(), ..Host::new(0) }.of_point(at);
+                let pair = (host.side(runs, 100.0), host.side(runs, 100.0));
+                generator = host.generator;
+                pair
+            };
+            compare(&(0..30).map(&mut pair).collect::<Vec<_>>(), 0.02)
+        };
+        for runs in [1, 2, 3, 5, 10] {
+            let found: Vec<Comparison> = (0..100).map(|seed| comparison(seed, runs)).collect();
+            let alarms = found.iter().filter(|found| found.differs()).count();
+            assert!(alarms <= 5, "{runs} runs: {alarms} false alarms of 100");
+            if runs == 5 {
+                let same: usize = found.iter().map(|found| found.count(Verdict::Same)).sum();
+                assert!(same >= 100 * 8, "{same} points of 3000 are known to be the same");
+            }
+        }
+    }
+
+    #[test]
+    fn disturbed_runs_hide_nothing_when_there_are_ten() {
+        let found = |seed: u64| {
+            let mut host = Host { between: 0.004, ..Host::new(seed) };
+            let mut points = host.points(4, 10, |at| if at == 1 { 1.05 } else { 1.0 });
+            for (a, b) in &mut points {
+                // Two runs of each side were in a bad minute.
+                for run in [3, 8] {
+                    a.runs[run].iter_mut().chain(&mut b.runs[run - 1]).for_each(|ns| *ns *= 1.3);
+                }
+            }
+            compare(&points, 0.02).effects.iter().map(|effect| effect.verdict == Verdict::Slower).collect::<Vec<_>>()
+        };
+        let right = (0..100).filter(|&seed| found(seed) == [false, true, false, false]).count();
+        assert!(right >= 90, "{right} of 100");
     }
 
     #[test]

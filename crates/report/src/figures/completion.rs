@@ -30,6 +30,7 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
         label: label.to_owned(),
         ys: categories.iter().map(|name| value(name, by)).collect(),
         limit: false,
+        band: Vec::new(),
     };
     let both = vec![series("polling", "poll"), series("interrupt", "interrupt")];
     (!categories.is_empty()).then(|| {

@@ -2,7 +2,7 @@
 
 use daqmeter_record::RunRecord;
 
-use super::{Figure, Series, bars, of_engine, rate_mb};
+use super::{Figure, Series, bars, of_engine, rate_band_mb};
 use crate::rows::short;
 
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
@@ -19,13 +19,14 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
             stage.limit.as_deref().and_then(|limit| record.limit(limit)).map(|limit| limit.rate_bytes_per_s / 1e6);
         command.get_or_insert(record.command.clone());
         let order = record.workload.int("function").unwrap_or(0) * 1000 + factor;
-        points.push((order, name, rate_mb(stage), limit));
+        points.push((order, name, rate_band_mb(stage), limit));
     }
     if points.is_empty() {
         return None;
     }
     points.sort_by_key(|(order, ..)| *order);
-    let series = |label: &str, limit: bool, ys: Vec<Option<f64>>| Series { label: label.to_owned(), ys, limit };
+    let rates = points.iter().map(|(.., rate, _)| rate.map(|(rate, _)| rate)).collect();
+    let band = points.iter().map(|(.., rate, _)| rate.map(|(_, band)| band)).collect();
     let mut figure = bars(
         "conversion",
         "Conversion against its limit",
@@ -34,8 +35,8 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
         "MB/s raw",
         points.iter().map(|(_, name, ..)| name.clone()).collect(),
         vec![
-            series("converted", false, points.iter().map(|(.., rate, _)| *rate).collect()),
-            series("limit", true, points.iter().map(|(.., limit)| *limit).collect()),
+            Series { band, ..Series::new("converted", rates) },
+            Series::new("limit", points.iter().map(|(.., limit)| *limit).collect()).as_limit(),
         ],
     );
     figure.command = command.unwrap_or_default();

@@ -70,6 +70,7 @@ pub(super) fn pollution(records: &[RunRecord]) -> Option<Figure> {
         label: neighbour.to_owned(),
         ys: places.iter().map(|place| Some(of(place, neighbour)? / of(place, "ideal")?)).collect(),
         limit: false,
+        band: Vec::new(),
     });
     let series: Vec<Series> = series.filter(|series| series.ys.iter().any(Option::is_some)).collect();
     let categories = places.iter().map(|(test, copies)| format!("{test}, {copies} B")).collect();

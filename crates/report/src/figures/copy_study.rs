@@ -264,7 +264,7 @@ impl Study {
                         Some(known) => known.1 += point.1,
                         None => curve.points.push(point),
                     },
-                    None => curves.push(Curve { label: operations.join(" + "), limit: false, points: vec![point] }),
+                    None => curves.push(Curve::new(operations.join(" + "), vec![point])),
                 }
             }
         }
@@ -303,6 +303,7 @@ impl Study {
                 })
                 .collect(),
             limit: false,
+            band: Vec::new(),
         })
         .filter(|series| series.ys.iter().any(Option::is_some))
         .collect();

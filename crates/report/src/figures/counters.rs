@@ -16,7 +16,7 @@ fn metrics(observed: &Observations, unit: &str, factor: f64) -> Vec<Curve> {
     let curve = |metric: &daqmeter_record::observed::ObservedMetric| {
         let points = metric.values.iter().enumerate();
         let points = points.filter_map(|(at, value)| Some((end_s(observed, at), (*value)? * factor))).collect();
-        Curve { label: metric.name.clone(), limit: false, points }
+        Curve::new(metric.name.clone(), points)
     };
     of_unit.map(curve).collect()
 }
@@ -28,7 +28,7 @@ fn end_s(observed: &Observations, at: usize) -> f64 {
 fn events(observed: &Observations) -> Vec<Curve> {
     let curve = |event: &daqmeter_record::observed::ObservedEvent| {
         let rate = |at: usize| Some((end_s(observed, at), event.scaled(at)? / event.seconds(at)?));
-        Curve { label: event.name.clone(), limit: false, points: (0..observed.end_ns.len()).filter_map(rate).collect() }
+        Curve::new(event.name.clone(), (0..observed.end_ns.len()).filter_map(rate).collect())
     };
     observed.events.iter().take(12).map(curve).collect()
 }

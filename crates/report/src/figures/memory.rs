@@ -2,7 +2,7 @@
 
 use daqmeter_record::RunRecord;
 
-use super::{Axis, Figure, Kind, add_point, join, of_engine, rate_mb};
+use super::{Axis, Figure, Kind, add_banded, join, of_engine, rate_band_mb};
 
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let mut curves = Vec::new();
@@ -19,10 +19,11 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
             _ => format!("{reads} read : {writes} written"),
         };
         // The best store of each point: that is the limit.
-        let Some(rate) = record.lanes[0].stages.iter().filter_map(rate_mb).reduce(f64::max) else { continue };
+        let rates = record.lanes[0].stages.iter().filter_map(rate_band_mb);
+        let Some((rate, band)) = rates.reduce(|a, b| if b.0 > a.0 { b } else { a }) else { continue };
         let moved = 1.0 + writes as f64 / reads.max(1) as f64;
         command.get_or_insert(record.command.clone());
-        add_point(&mut curves, &label, (bytes as f64 * moved, rate * moved));
+        add_banded(&mut curves, &label, (bytes as f64 * moved, rate * moved), (band.0 * moved, band.1 * moved));
     }
     curves.sort_by(|a, b| a.label.cmp(&b.label));
     let (xs, series) = join(curves);

@@ -85,6 +85,22 @@ pub struct Series {
     pub ys: Vec<Option<f64>>,
     /// True for limits, which are drawn as marks instead of bars and as dashed lines.
     pub limit: bool,
+    /// 95 % intervals of the values, where they are known: drawn as a band, or as whiskers on bars. As many as values, or none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub band: Vec<Option<(f64, f64)>>,
+}
+
+impl Series {
+    /// A series without intervals.
+    pub fn new(label: impl Into<String>, ys: Vec<Option<f64>>) -> Series {
+        Series { label: label.into(), ys, limit: false, band: Vec::new() }
+    }
+
+    /// The same as a limit.
+    #[must_use]
+    pub fn as_limit(self) -> Series {
+        Series { limit: true, ..self }
+    }
 }
 
 /// Fills a figure from the records, if they can.
@@ -125,8 +141,14 @@ fn of_engine<'a>(records: &'a [RunRecord], engine: &'a str) -> impl Iterator<Ite
 
 /// Median rate in MB/s of one stage.
 fn rate_mb(stage: &daqmeter_record::Stage) -> Option<f64> {
-    let median = crate::rows::summary(stage)?.median;
-    (median > 0.0).then(|| stage.bytes_per_op as f64 / median * 1e3)
+    rate_band_mb(stage).map(|(rate, _)| rate)
+}
+
+/// Median rate in MB/s of one stage with its 95 % interval.
+fn rate_band_mb(stage: &daqmeter_record::Stage) -> Option<(f64, (f64, f64))> {
+    let summary = crate::rows::summary(stage)?;
+    let rate = |ns: f64| stage.bytes_per_op as f64 / ns * 1e3;
+    (summary.median_ci.0 > 0.0).then(|| (rate(summary.median), (rate(summary.median_ci.1), rate(summary.median_ci.0))))
 }
 
 fn bars(id: &'static str, title: &str, caption: &str, y: &str, categories: Vec<String>, series: Vec<Series>) -> Figure {
@@ -150,13 +172,33 @@ struct Curve {
     label: String,
     limit: bool,
     points: Vec<(f64, f64)>,
+    /// Intervals of some of the points: place, interval.
+    bands: Vec<(f64, (f64, f64))>,
+}
+
+impl Curve {
+    fn new(label: impl Into<String>, points: Vec<(f64, f64)>) -> Curve {
+        Curve { label: label.into(), limit: false, points, bands: Vec::new() }
+    }
+
+    fn as_limit(self) -> Curve {
+        Curve { limit: true, ..self }
+    }
+}
+
+/// Adds a point with its interval to the curve of that label.
+fn add_banded(curves: &mut Vec<Curve>, label: &str, point: (f64, f64), band: (f64, f64)) {
+    add_point(curves, label, point);
+    if let Some(curve) = curves.iter_mut().find(|curve| curve.label == label) {
+        curve.bands.push((point.0, band));
+    }
 }
 
 /// Adds a point to the curve of that label.
 fn add_point(curves: &mut Vec<Curve>, label: &str, point: (f64, f64)) {
     match curves.iter_mut().find(|curve| curve.label == label) {
         Some(curve) => curve.points.push(point),
-        None => curves.push(Curve { label: label.to_owned(), limit: false, points: vec![point] }),
+        None => curves.push(Curve::new(label, vec![point])),
     }
 }
 
@@ -168,8 +210,22 @@ fn join(curves: Vec<Curve>) -> (Vec<f64>, Vec<Series>) {
     let series = curves
         .into_iter()
         .map(|curve| {
-            let at = |x: &f64| curve.points.iter().find(|(place, _)| place == x).map(|(_, y)| *y);
-            Series { ys: xs.iter().map(at).collect(), label: curve.label, limit: curve.limit }
+            // Thousands of places are usual: looked up, not searched for.
+            let points: std::collections::HashMap<u64, f64> =
+                curve.points.iter().rev().map(|(x, y)| (x.to_bits(), *y)).collect();
+            let bands: std::collections::HashMap<u64, (f64, f64)> =
+                curve.bands.iter().rev().map(|(x, band)| (x.to_bits(), *band)).collect();
+            let band = if bands.is_empty() {
+                Vec::new()
+            } else {
+                xs.iter().map(|x| bands.get(&x.to_bits()).copied()).collect()
+            };
+            Series {
+                ys: xs.iter().map(|x| points.get(&x.to_bits()).copied()).collect(),
+                label: curve.label,
+                limit: curve.limit,
+                band,
+            }
         })
         .collect();
     (xs, series)
@@ -193,11 +249,7 @@ mod tests {
 
     #[test]
     fn curves_with_different_places_get_holes() {
-        let curve = |label: &str, points: &[(f64, f64)]| Curve {
-            label: label.to_owned(),
-            limit: false,
-            points: points.to_vec(),
-        };
+        let curve = |label: &str, points: &[(f64, f64)]| Curve::new(label, points.to_vec());
         let (xs, series) = join(vec![curve("a", &[(1.0, 10.0), (3.0, 30.0)]), curve("b", &[(2.0, 20.0)])]);
         assert_eq!(xs, [1.0, 2.0, 3.0]);
         assert_eq!(series[0].ys, [Some(10.0), None, Some(30.0)]);

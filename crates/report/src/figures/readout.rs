@@ -14,7 +14,7 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
         |lane: &daqmeter_record::Lane| lane.stages.iter().find(|stage| stage.name == "func_readout").cloned();
     let stages: Vec<_> = record.lanes.iter().filter_map(|lane| Some((lane.device.clone(), stage_of(lane)?))).collect();
     let limit = |stage: &daqmeter_record::Stage| Some(record.limit(stage.limit.as_deref()?)?.rate_bytes_per_s / 1e6);
-    let series = |label: &str, limit: bool, ys: Vec<Option<f64>>| Series { label: label.to_owned(), ys, limit };
+    let series = |label: &str, limit: bool, ys: Vec<Option<f64>>| Series { limit, ..Series::new(label, ys) };
     let mut figure = bars(
         "readout",
         "Boards read in parallel",

@@ -17,7 +17,7 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     for lane in &record.lanes {
         for stage in lane.stages.iter().filter(|stage| stage.bytes_per_op > 0 && stage.sample_ns.len() > 1) {
             let label = format!("{} {}", lane.device, short(&stage.name));
-            curves.push(Curve { label, limit: false, points: thinned(stage) });
+            curves.push(Curve::new(label, thinned(stage)));
         }
     }
     let (xs, series) = join(curves);

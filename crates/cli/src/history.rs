@@ -1,0 +1,156 @@
+//! `daqmeter history`: points over time; `daqmeter export`: records as tables for other tools.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use daqmeter_record::RunRecord;
+use daqmeter_report::export::{Frame, counters, samples, summary};
+use daqmeter_report::history::{figures, text, trends};
+use daqmeter_report::page_of;
+
+use crate::cmp::per_cent;
+use crate::output::{Failure, emit, read_records, tell, write_file};
+
+/// Show how points changed from run to run, and where they took a step.
+///
+/// Reads files and folders of records, such as bench/record/<host>/<date>.jsonl. Each run of a point counts as one value, its median;
+/// hosts are kept apart. Steps are sought over all runs of a point; a single wild run is none.
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Example:\n\n  $ daqmeter run quick --out bench/record/lab7/2026-11-21.jsonl\n  $ daqmeter history bench/record/lab7\n  $ daqmeter history bench/record -o history.html"
+)]
+pub(crate) struct Arguments {
+    /// Records (JSON lines), or folders of them
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Only studies whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    study: Option<String>,
+    /// Steps that are of no interest
+    #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "2%")]
+    ignore: f64,
+    /// Write a page with a figure for each study
+    #[arg(short, long, value_name = "FILE.html")]
+    output: Option<PathBuf>,
+    /// Print the trends as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Write records as a table that DuckDB, pandas, Polars and spreadsheets read.
+///
+/// One row a stage with its summary, or with --what a row a sample or a counter. Parameters of the workloads are columns of their
+/// own, named param.<name>.
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Example:\n\n  $ daqmeter export records.jsonl -o records.parquet\n  $ duckdb -c \"select stage, median(rate_bytes_per_s) / 1e6 from 'records.parquet' group by stage\"\n  $ daqmeter export bench/record --what samples -o samples.parquet\n  $ daqmeter export records.jsonl > records.csv"
+)]
+pub(crate) struct ExportArguments {
+    /// Records (JSON lines), or folders of them; - is standard input
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// What a row is
+    #[arg(long, value_enum, default_value = "stages")]
+    what: Rows,
+    /// Where to; .parquet is Parquet, everything else CSV; standard output unless told otherwise
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Rows {
+    /// A stage of a lane, summarised
+    Stages,
+    /// A sample
+    Samples,
+    /// A counter
+    Counters,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut records = read_all(&arguments.paths)?;
+    if let Some(wanted) = &arguments.study {
+        records.retain(|record| record.study.contains(wanted));
+    }
+    let found = trends(&records, arguments.ignore);
+    if found.is_empty() {
+        return Err(Failure::refused("no point was run twice on one host: there is no history yet"));
+    }
+    if let Some(path) = &arguments.output {
+        let names: Vec<String> = arguments.paths.iter().map(|path| path.display().to_string()).collect();
+        let figures = figures(&found, &format!("daqmeter history {}", names.join(" ")));
+        let newest: Vec<RunRecord> =
+            records.into_iter().max_by(|a, b| a.time_utc.cmp(&b.time_utc)).into_iter().collect();
+        write_file(path, &page_of(&newest, figures).map_err(Failure::refused)?)?;
+        tell(&format!("daqmeter: wrote {}", path.display()));
+    }
+    if arguments.json {
+        let lines = found.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>().map_err(Failure::refused)?;
+        return emit(&(lines.join("\n") + "\n"));
+    }
+    emit(&text(&found))
+}
+
+pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, Failure> {
+    let records = read_all(&arguments.paths)?;
+    let frame = match arguments.what {
+        Rows::Stages => summary(&records),
+        Rows::Samples => samples(&records),
+        Rows::Counters => counters(&records),
+    };
+    if frame.is_empty() {
+        return Err(Failure::refused("the records hold no such row"));
+    }
+    let Some(path) = &arguments.output else { return emit(&frame.csv()) };
+    if path.extension().is_some_and(|extension| extension == "parquet") {
+        write_parquet(path, &frame)?;
+    } else {
+        write_file(path, &frame.csv())?;
+    }
+    tell(&format!("daqmeter: wrote {} ({} rows, {} columns)", path.display(), frame.len(), frame.columns.len()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes to a name beside it first, so that an interrupted write leaves no half file.
+fn write_parquet(path: &Path, frame: &Frame) -> Result<(), Failure> {
+    let refused = |error: &dyn std::fmt::Display| Failure::refused(format!("cannot write {}: {error}", path.display()));
+    let beside = path.with_extension("parquet.part");
+    let file = std::fs::File::create(&beside).map_err(|error| refused(&error))?;
+    frame.parquet(std::io::BufWriter::new(file)).map_err(|error| refused(&error))?;
+    std::fs::rename(&beside, path).map_err(|error| refused(&error))
+}
+
+/// Files as they are named, folders with all their .jsonl files in order of their names.
+pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            let before = files.len();
+            collect(path, &mut files, 0)?;
+            if files.len() == before {
+                return Err(Failure::refused(format!("{}: no .jsonl file in this folder or below", path.display())));
+            }
+        } else {
+            files.push(path.clone());
+        }
+    }
+    read_records(&files)
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>, depth: usize) -> Result<(), Failure> {
+    /// Folders of folders; deeper is a link that leads back.
+    const MOST_DEPTH: usize = 8;
+    let refused = |error: std::io::Error| Failure::refused(format!("cannot read {}: {error}", folder.display()));
+    let mut entries: Vec<PathBuf> =
+        std::fs::read_dir(folder).map_err(refused)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    entries.sort();
+    for entry in entries {
+        if entry.is_dir() && depth < MOST_DEPTH {
+            collect(&entry, files, depth + 1)?;
+        } else if entry.extension().is_some_and(|extension| extension == "jsonl") {
+            files.push(entry);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,405 @@
+//! Records as flat tables for other tools: CSV and Parquet, which DuckDB, pandas and Polars read as they are.
+//!
+//! Three tables: one row a stage ([`summary`]), one row a sample ([`samples`]), one row a counter ([`counters`]). Names of columns carry
+//! their unit last, as in the record; parameters of workloads are columns of their own, `param.<name>`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::sync::Arc;
+
+use daqmeter_record::{Param, RunRecord};
+use parquet::basic::{Compression, ConvertedType, Repetition, Type as Physical};
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::Type;
+
+use crate::rows::rows_of;
+
+/// Values of one column; holes are values that a row does not have.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Column {
+    /// Names.
+    Text(Vec<Option<String>>),
+    /// Counts and nanoseconds.
+    Int(Vec<Option<i64>>),
+    /// Numbers.
+    Float(Vec<Option<f64>>),
+}
+
+/// A table: columns by name, all of one length.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Frame {
+    /// The columns in their order.
+    pub columns: Vec<(String, Column)>,
+}
+
+/// Values of one row as they come.
+enum Cell {
+    Text(String),
+    Int(u64),
+    Float(f64),
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Cell {
+        Cell::Text(text.to_owned())
+    }
+}
+
+/// Rows with names, from which columns are made: a name that any row has is a column.
+#[derive(Default)]
+struct Rows {
+    names: Vec<String>,
+    places: BTreeMap<String, usize>,
+    rows: Vec<Vec<Option<Cell>>>,
+}
+
+impl Rows {
+    fn begin(&mut self) {
+        self.rows.push(Vec::new());
+    }
+
+    fn set(&mut self, name: &str, value: impl Into<Cell>) {
+        let at = *self.places.entry(name.to_owned()).or_insert_with(|| {
+            self.names.push(name.to_owned());
+            self.names.len() - 1
+        });
+        let Some(row) = self.rows.last_mut() else { return };
+        if row.len() <= at {
+            row.resize_with(at + 1, || None);
+        }
+        row[at] = Some(value.into());
+    }
+
+    fn frame(mut self) -> Frame {
+        let column = |at: usize| -> Vec<Option<Cell>> {
+            self.rows.iter_mut().map(|row| row.get_mut(at).and_then(Option::take)).collect()
+        };
+        let cells: Vec<Vec<Option<Cell>>> = (0..self.names.len()).map(column).collect();
+        Frame { columns: self.names.into_iter().zip(cells.into_iter().map(typed)).collect() }
+    }
+}
+
+/// The narrowest type that holds all of them: a parameter may be a number at one engine and a name at another.
+fn typed(cells: Vec<Option<Cell>>) -> Column {
+    let any = |wanted: fn(&Cell) -> bool| cells.iter().flatten().any(wanted);
+    if any(|cell| matches!(cell, Cell::Text(_))) {
+        let text = |cell| match cell {
+            Cell::Text(text) => text,
+            Cell::Int(number) => number.to_string(),
+            Cell::Float(number) => number.to_string(),
+        };
+        return Column::Text(cells.into_iter().map(|cell| cell.map(text)).collect());
+    }
+    if any(|cell| matches!(cell, Cell::Float(_))) {
+        let number = |cell| match cell {
+            Cell::Float(number) => number,
+            Cell::Int(number) => number as f64,
+            Cell::Text(_) => f64::NAN,
+        };
+        return Column::Float(cells.into_iter().map(|cell| cell.map(number)).collect());
+    }
+    let whole = |cell| match cell {
+        Cell::Int(number) => i64::try_from(number).unwrap_or(i64::MAX),
+        Cell::Float(_) | Cell::Text(_) => 0,
+    };
+    Column::Int(cells.into_iter().map(|cell| cell.map(whole)).collect())
+}
+
+impl From<u64> for Cell {
+    fn from(number: u64) -> Cell {
+        Cell::Int(number)
+    }
+}
+
+impl From<f64> for Cell {
+    fn from(number: f64) -> Cell {
+        Cell::Float(number)
+    }
+}
+
+impl From<&Param> for Cell {
+    fn from(param: &Param) -> Cell {
+        match param {
+            Param::Flag(flag) => Cell::Int(u64::from(*flag)),
+            Param::Int(number) => Cell::Int(*number),
+            Param::Float(number) => Cell::Float(*number),
+            Param::Text(text) => Cell::Text(text.clone()),
+        }
+    }
+}
+
+/// What tells the records apart.
+fn identity(rows: &mut Rows, record: &RunRecord) {
+    rows.begin();
+    rows.set("run_id", record.run_id.as_str());
+    rows.set("time_utc", record.time_utc.as_str());
+    rows.set("study", record.study.as_str());
+    rows.set("engine", record.engine.name.as_str());
+    rows.set("target", record.engine.target.as_str());
+    rows.set("workload", record.workload.to_string().as_str());
+}
+
+/// One row for each stage of each lane; a record without lanes (waived, failed) is a row with its reason.
+pub fn summary(records: &[RunRecord]) -> Frame {
+    let mut rows = Rows::default();
+    for record in records {
+        let stages = rows_of(record);
+        for at in 0..stages.len().max(1) {
+            identity(&mut rows, record);
+            rows.set("emulated", u64::from(record.engine.emulated));
+            rows.set(
+                "outcome",
+                if record.outcome.is_ok() {
+                    "ok"
+                } else if matches!(record.outcome, daqmeter_record::Outcome::Waived(_)) {
+                    "waived"
+                } else {
+                    "failed"
+                },
+            );
+            rows.set("reason", record.outcome.reason().unwrap_or(""));
+            rows.set("cpu_model", record.host.cpu_model.as_str());
+            rows.set("logical_cpus", u64::from(record.host.logical_cpus));
+            rows.set("kernel", record.host.kernel.as_str());
+            rows.set("tool_version", record.tool.version.as_str());
+            rows.set("git_revision", record.tool.git_revision.as_str());
+            if let Some(row) = stages.get(at) {
+                rows.set("device", row.device.as_str());
+                rows.set("stage", row.stage.as_str());
+                rows.set("n", row.n as u64);
+                rows.set("bytes_per_op", row.bytes_per_op);
+                rows.set("median_ns", row.median_ns);
+                rows.set("ci_low_ns", row.ci_ns.0);
+                rows.set("ci_high_ns", row.ci_ns.1);
+                rows.set("spread", row.spread);
+                rows.set("p99_ns", row.p99_ns);
+                rows.set("outliers", row.outliers as u64);
+                rows.set("rate_bytes_per_s", row.rate_bytes_per_s);
+                if let (Some(limit), Some(fraction)) = (row.limit_bytes_per_s, row.fraction) {
+                    rows.set("limit_bytes_per_s", limit);
+                    rows.set("fraction", fraction);
+                }
+                rows.set("cpu_fraction", row.cpu_fraction);
+            }
+            for (name, value) in &record.workload.params {
+                rows.set(&format!("param.{name}"), value);
+            }
+        }
+    }
+    rows.frame()
+}
+
+/// One row for each sample, in the order in which they were taken.
+pub fn samples(records: &[RunRecord]) -> Frame {
+    let mut rows = Rows::default();
+    for record in records {
+        for lane in &record.lanes {
+            for stage in &lane.stages {
+                let mut start_ns = stage.start_ns;
+                for (at, &sample_ns) in stage.sample_ns.iter().enumerate() {
+                    identity(&mut rows, record);
+                    rows.set("device", lane.device.as_str());
+                    rows.set("stage", stage.name.as_str());
+                    rows.set("index", at as u64);
+                    rows.set("start_ns", stage.sample_start_ns.get(at).copied().unwrap_or(start_ns));
+                    rows.set("sample_ns", sample_ns);
+                    rows.set("ops", stage.ops_per_sample);
+                    rows.set("bytes_per_op", stage.bytes_per_op);
+                    start_ns = start_ns.saturating_add(sample_ns);
+                }
+            }
+        }
+    }
+    rows.frame()
+}
+
+/// One row for each counter of each record.
+pub fn counters(records: &[RunRecord]) -> Frame {
+    let mut rows = Rows::default();
+    for record in records {
+        for counter in &record.counters {
+            identity(&mut rows, record);
+            rows.set("counter", counter.name.as_str());
+            rows.set("value", counter.value);
+            rows.set("unit", counter.unit.as_str());
+            rows.set("share", counter.share);
+        }
+    }
+    rows.frame()
+}
+
+impl Frame {
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.columns.first().map_or(0, |(_, column)| match column {
+            Column::Text(values) => values.len(),
+            Column::Int(values) => values.len(),
+            Column::Float(values) => values.len(),
+        })
+    }
+
+    /// True without rows.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Comma-separated values (RFC 4180): a heading, then the rows; holes are empty.
+    pub fn csv(&self) -> String {
+        let names: Vec<String> = self.columns.iter().map(|(name, _)| crate::table::quoted(name)).collect();
+        let mut out = names.join(",");
+        out.push('\n');
+        for at in 0..self.len() {
+            for (place, (_, column)) in self.columns.iter().enumerate() {
+                if place > 0 {
+                    out.push(',');
+                }
+                match column {
+                    Column::Text(values) => {
+                        out.push_str(&values[at].as_deref().map(crate::table::quoted).unwrap_or_default())
+                    }
+                    Column::Int(values) => values[at].iter().for_each(|value| {
+                        let _ = write!(out, "{value}");
+                    }),
+                    Column::Float(values) => values[at].iter().for_each(|value| {
+                        let _ = write!(out, "{value}");
+                    }),
+                }
+            }
+            out.push('\n');
+        }
+        out
+    }
+
+    /// Parquet, Snappy-compressed, one row group for each million rows.
+    ///
+    /// # Errors
+    /// Those of the sink, and of a table without columns.
+    pub fn parquet(&self, sink: impl Write + Send) -> Result<(), ParquetError> {
+        /// Rows of a group.
+        const GROUP: usize = 1 << 20;
+        let field = |(name, column): &(String, Column)| {
+            let (physical, converted) = match column {
+                Column::Text(_) => (Physical::BYTE_ARRAY, ConvertedType::UTF8),
+                Column::Int(_) => (Physical::INT64, ConvertedType::NONE),
+                Column::Float(_) => (Physical::DOUBLE, ConvertedType::NONE),
+            };
+            let built = Type::primitive_type_builder(name, physical)
+                .with_repetition(Repetition::OPTIONAL)
+                .with_converted_type(converted)
+                .build()?;
+            Ok(Arc::new(built))
+        };
+        let fields = self.columns.iter().map(field).collect::<Result<Vec<_>, ParquetError>>()?;
+        let schema = Arc::new(Type::group_type_builder("daqmeter").with_fields(fields).build()?);
+        let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
+        let mut writer = SerializedFileWriter::new(sink, schema, Arc::new(properties))?;
+        let mut from = 0;
+        while from < self.len() {
+            let to = (from + GROUP).min(self.len());
+            let mut group = writer.next_row_group()?;
+            for (_, column) in &self.columns {
+                let mut sink =
+                    group.next_column()?.ok_or_else(|| ParquetError::General("a column too many".to_owned()))?;
+                match column {
+                    Column::Text(values) => {
+                        let bytes = |text: &String| ByteArray::from(text.as_str());
+                        write_column::<ByteArrayType, _>(sink.typed(), &values[from..to], bytes)?;
+                    }
+                    Column::Int(values) => {
+                        write_column::<Int64Type, _>(sink.typed(), &values[from..to], |value| *value)?
+                    }
+                    Column::Float(values) => {
+                        write_column::<DoubleType, _>(sink.typed(), &values[from..to], |value| *value)?
+                    }
+                }
+                sink.close()?;
+            }
+            group.close()?;
+            from = to;
+        }
+        writer.close().map(drop)
+    }
+}
+
+fn write_column<T: DataType, V>(
+    sink: &mut parquet::column::writer::ColumnWriterImpl<'_, T>,
+    values: &[Option<V>],
+    as_stored: impl Fn(&V) -> T::T,
+) -> Result<(), ParquetError> {
+    let levels: Vec<i16> = values.iter().map(|value| i16::from(value.is_some())).collect();
+    let there: Vec<T::T> = values.iter().flatten().map(as_stored).collect();
+    sink.write_batch(&there, Some(&levels), None).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::tests::example;
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::RowAccessor;
+
+    fn waived() -> RunRecord {
+        let mut record = example();
+        record.lanes.clear();
+        record.outcome = daqmeter_record::Outcome::Waived("no \"card\", here".into());
+        record.workload = record.workload.with("function", "all");
+        record
+    }
+
+    #[test]
+    fn a_row_for_each_stage_and_for_what_was_waived() {
+        let frame = summary(&[example(), waived()]);
+        assert_eq!(frame.len(), 5);
+        let csv = frame.csv();
+        assert!(
+            csv.lines().next().unwrap().ends_with("param.dec_factor,param.devices,param.function,param.samples"),
+            "{csv}"
+        );
+        assert!(csv.contains("\"no \"\"card\"\", here\""));
+        assert_eq!(csv.lines().count(), 6);
+    }
+
+    #[test]
+    fn samples_follow_one_another_in_time() {
+        let frame = samples(&[example()]);
+        assert_eq!(frame.len(), 12);
+        let column = |wanted: &str| frame.columns.iter().find(|(name, _)| name == wanted).unwrap().1.clone();
+        let (Column::Int(starts), Column::Int(times)) = (column("start_ns"), column("sample_ns")) else {
+            panic!("whole numbers")
+        };
+        assert_eq!(starts[1].unwrap(), starts[0].unwrap() + times[0].unwrap());
+        assert!(counters(&[example()]).is_empty());
+    }
+
+    #[test]
+    fn parquet_is_read_back_with_its_holes() {
+        let mut bytes = Vec::new();
+        let frame = summary(&[example(), waived()]);
+        frame.parquet(&mut bytes).unwrap();
+        let reader = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
+        let names: Vec<String> = reader
+            .metadata()
+            .file_metadata()
+            .schema()
+            .get_fields()
+            .iter()
+            .map(|field| field.name().to_owned())
+            .collect();
+        assert_eq!(names, frame.columns.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>());
+        let place = |wanted: &str| names.iter().position(|name| name == wanted).unwrap();
+        let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
+        assert_eq!(rows.len(), 5);
+        assert_eq!(rows[0].get_double(place("rate_bytes_per_s")).unwrap(), 1.2e9);
+        assert_eq!(rows[4].get_string(place("outcome")).unwrap(), "waived");
+        assert!(rows[4].get_double(place("median_ns")).is_err(), "a hole");
+        assert_eq!(
+            rows[4].get_string(place("param.function")).unwrap(),
+            "all",
+            "a column of numbers and names is text"
+        );
+    }
+}

@@ -1,0 +1,252 @@
+//! A point over time: one value a run, its trend, and where it took a step.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use daqmeter_record::units::show_ns;
+use daqmeter_record::{RunRecord, Stage};
+use daqmeter_stats::{change_points, quantile, sorted};
+use serde::Serialize;
+
+use crate::figures::{Axis, Figure, Kind, Series};
+use crate::points::runs_by_point;
+use crate::table::numbers_from;
+
+/// One run of a point.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Run {
+    /// When it began, RFC 3339.
+    pub time_utc: String,
+    /// Its number.
+    pub run_id: String,
+    /// Revision of the tool.
+    pub revision: String,
+    /// Median time of one operation.
+    pub median_ns: f64,
+}
+
+/// A step: from this run on the point takes another time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Step {
+    /// Place of the first run of the new level.
+    pub at: usize,
+    /// Time after over time before.
+    pub ratio: f64,
+    /// Revision before and after.
+    pub revisions: (String, String),
+}
+
+/// A point on one host.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Trend {
+    /// The host: CPU model and number of CPUs.
+    pub host: String,
+    /// Study, engine, parameters, stage.
+    pub point: String,
+    /// Study alone.
+    pub study: String,
+    /// Runs in the order of their time.
+    pub runs: Vec<Run>,
+    /// Steps.
+    pub steps: Vec<Step>,
+}
+
+/// Trends of all points that were run at least twice on a host. Steps up to `ignore` (0.02 is 2 %) are passed over.
+pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
+    let mut hosts: BTreeMap<String, Vec<RunRecord>> = BTreeMap::new();
+    for record in records {
+        let host = format!("{}, {} CPUs", record.host.cpu_model, record.host.logical_cpus);
+        hosts.entry(host).or_default().push(record.clone());
+    }
+    hosts.iter().flat_map(|(host, records)| of_host(host, records, ignore)).collect()
+}
+
+fn of_host(host: &str, records: &[RunRecord], ignore: f64) -> Vec<Trend> {
+    let trend = |(point, found): (crate::points::Point, Vec<(&RunRecord, &Stage)>)| {
+        let mut by_run: BTreeMap<(String, String), (String, Vec<f64>)> = BTreeMap::new();
+        for (record, stage) in found {
+            let Some(median) = crate::rows::summary(stage).map(|summary| summary.median).filter(|median| *median > 0.0)
+            else {
+                continue;
+            };
+            // Runs are told apart by their number and put in order by their first record.
+            let key = by_run.keys().find(|(_, run_id)| *run_id == record.run_id).cloned();
+            let key = key.unwrap_or_else(|| (record.time_utc.clone(), record.run_id.clone()));
+            by_run.entry(key).or_insert_with(|| (record.tool.git_revision.clone(), Vec::new())).1.push(median);
+        }
+        let run = |((time_utc, run_id), (revision, medians)): ((String, String), (String, Vec<f64>))| Run {
+            time_utc,
+            run_id,
+            revision,
+            median_ns: quantile(&sorted(&medians), 0.5),
+        };
+        let runs: Vec<Run> = by_run.into_iter().map(run).collect();
+        let values: Vec<f64> = runs.iter().map(|run| run.median_ns).collect();
+        let steps = change_points(&values, ignore).into_iter().map(|change| Step {
+            at: change.at,
+            ratio: change.ratio,
+            revisions: (runs[change.at - 1].revision.clone(), runs[change.at].revision.clone()),
+        });
+        Trend { host: host.to_owned(), point: point.to_string(), study: point.study, steps: steps.collect(), runs }
+    };
+    runs_by_point(records).into_iter().map(trend).filter(|trend| trend.runs.len() >= 2).collect()
+}
+
+/// Eight heights, from the fastest run to the slowest; a middle line where all are alike to 1 %.
+fn spark(runs: &[Run]) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    /// The newest runs that fit into a column.
+    const MOST: usize = 24;
+    let shown = &runs[runs.len().saturating_sub(MOST)..];
+    let least = shown.iter().map(|run| run.median_ns).fold(f64::INFINITY, f64::min);
+    let most = shown.iter().map(|run| run.median_ns).fold(0.0, f64::max);
+    let height = |run: &Run| {
+        if most / least < 1.01 {
+            BARS[3]
+        } else {
+            BARS[((run.median_ns - least) / (most - least) * 7.0).round() as usize]
+        }
+    };
+    shown.iter().map(height).collect()
+}
+
+/// For people: a line a point, and below it its steps.
+pub fn text(trends: &[Trend]) -> String {
+    let mut out = String::new();
+    let mut hosts: Vec<&String> = trends.iter().map(|trend| &trend.host).collect();
+    hosts.dedup();
+    for host in hosts {
+        let own: Vec<&Trend> = trends.iter().filter(|trend| &trend.host == host).collect();
+        let _ = writeln!(out, "{host}");
+        let rows = own.iter().map(|trend| {
+            let (first, last) = (
+                trend.runs.first().map_or(0.0, |run| run.median_ns),
+                trend.runs.last().map_or(0.0, |run| run.median_ns),
+            );
+            vec![
+                trend.point.clone(),
+                spark(&trend.runs),
+                trend.runs.len().to_string(),
+                show_ns(first),
+                show_ns(last),
+                format!("{:.3}", last / first),
+                trend.steps.len().to_string(),
+            ]
+        });
+        out.push_str(&numbers_from(
+            2,
+            &["point", "slower is higher", "runs", "first", "last", "last/first", "steps"],
+            rows,
+        ));
+        out.push('\n');
+        for trend in own {
+            for step in &trend.steps {
+                let what = if step.ratio > 1.0 { "slower" } else { "faster" };
+                let run = &trend.runs[step.at];
+                let (before, after) = &step.revisions;
+                let revisions = if before == after {
+                    format!("revision {after} before and after")
+                } else {
+                    format!("{before} -> {after}")
+                };
+                let _ = writeln!(
+                    out,
+                    "step  {}: {:.1} % {what} from {} on ({revisions})",
+                    trend.point,
+                    (step.ratio - 1.0).abs() * 100.0,
+                    run.time_utc.get(..16).unwrap_or(&run.time_utc)
+                );
+            }
+        }
+    }
+    let steps: usize = trends.iter().map(|trend| trend.steps.len()).sum();
+    let _ = writeln!(out, "{} points, {steps} steps", trends.len());
+    out
+}
+
+/// A figure a study: every point over its runs, as a ratio to its first run, so that points of all sizes share an axis.
+pub fn figures(trends: &[Trend], command: &str) -> Vec<Figure> {
+    /// As many curves as colours can tell apart.
+    const MOST: usize = 8;
+    let mut studies: Vec<(&String, &String)> = trends.iter().map(|trend| (&trend.host, &trend.study)).collect();
+    studies.dedup();
+    let figure = |(host, study): (&String, &String)| {
+        // Those that changed most are shown.
+        let mut own: Vec<&Trend> = trends.iter().filter(|trend| (&trend.host, &trend.study) == (host, study)).collect();
+        let range = |trend: &Trend| {
+            let values: Vec<f64> = sorted(&trend.runs.iter().map(|run| run.median_ns).collect::<Vec<_>>());
+            values[values.len() - 1] / values[0]
+        };
+        own.sort_by(|a, b| {
+            (b.steps.len(), range(b)).partial_cmp(&(a.steps.len(), range(a))).unwrap_or(std::cmp::Ordering::Equal)
+        });
+        own.truncate(MOST);
+        let longest = own.iter().map(|trend| trend.runs.len()).max().unwrap_or(0);
+        let series = own.iter().map(|trend| {
+            let ratio = |at: usize| trend.runs.get(at).map(|run| run.median_ns / trend.runs[0].median_ns);
+            let label = trend.point.strip_prefix(study.as_str()).unwrap_or(&trend.point).trim();
+            Series::new(label, (0..longest).map(ratio).collect())
+        });
+        Figure {
+            id: "history",
+            title: format!("{study} over time"),
+            caption: format!(
+                "{host}. Each run's median time over that of the point's first run: above 1 is slower. Of many points, the eight that changed most."
+            ),
+            kind: Kind::Lines,
+            x: Axis { label: "run".to_owned(), log: false, unit: "" },
+            y: Axis { label: "time over first run".to_owned(), log: false, unit: "" },
+            xs: (1..=longest).map(|at| at as f64).collect(),
+            categories: Vec::new(),
+            series: series.collect(),
+            command: command.to_owned(),
+            emulated: false,
+        }
+    };
+    studies.into_iter().map(figure).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::tests::example;
+
+    /// Ten runs; the last five take 10 % longer at one stage.
+    fn ten_runs() -> Vec<RunRecord> {
+        let run = |at: u64| {
+            let mut record = example();
+            record.time_utc = format!("2026-11-{:02}T03:00:00.000Z", at + 1);
+            record.run_id = format!("run-{at}");
+            record.tool.git_revision = if at < 5 { "aaaa" } else { "bbbb" }.into();
+            for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
+                let slower = if at >= 5 && stage.name == "func_readout" { 110 } else { 100 };
+                stage.sample_ns.iter_mut().for_each(|ns| *ns = *ns * (slower * 10 + at % 3) / 1000);
+            }
+            record
+        };
+        // Files need not be in the order of time.
+        (0..10).rev().map(run).collect()
+    }
+
+    #[test]
+    fn a_step_is_named_with_the_revisions_around_it() {
+        let found = trends(&ten_runs(), 0.02);
+        assert_eq!(found.len(), 4);
+        let step = &found[0].steps[0];
+        assert_eq!((step.at, &step.revisions), (5, &("aaaa".to_owned(), "bbbb".to_owned())));
+        assert!(found[1].steps.is_empty());
+        insta::assert_snapshot!(text(&found));
+        assert_eq!(figures(&found, "daqmeter history x")[0].series.len(), 4);
+    }
+
+    #[test]
+    fn hosts_are_kept_apart_and_single_runs_have_no_trend() {
+        let mut records = ten_runs();
+        let host = daqmeter_record::Host { cpu_model: "another".into(), ..Default::default() };
+        records.truncate(3);
+        records[0].host = host.into();
+        let found = trends(&records, 0.02);
+        assert_eq!((found.len(), found[0].runs.len()), (4, 2));
+        assert!(trends(&records[..1], 0.02).is_empty());
+    }
+}
