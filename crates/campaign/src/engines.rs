@@ -4,6 +4,7 @@ use daqmeter_copy::{CopyEngine, MemoryEngine, PollutionEngine};
 use daqmeter_digitizer::{ConvertEngine, DigitizerEngine};
 use daqmeter_etherbone::{EtherboneEngine, PingPongEngine};
 use daqmeter_harness::{Engine, NullEngine};
+use daqmeter_hostio::{BlockEngine, StreamEngine};
 use daqmeter_readout::{DecodeEngine, ReadoutEngine};
 
 /// Every engine, for a host with a last-level cache of that size.
@@ -17,6 +18,8 @@ pub fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
         Box::new(DigitizerEngine { last_level_bytes }),
         Box::new(PingPongEngine),
         Box::new(EtherboneEngine),
+        Box::new(BlockEngine),
+        Box::new(StreamEngine),
         Box::new(DecodeEngine),
         Box::new(ReadoutEngine),
     ]

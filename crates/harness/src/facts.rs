@@ -9,7 +9,7 @@ use daqmeter_stats as stats;
 use daqmeter_sys::host::{Files, bracketed, page_bytes, parse_cpu_list, parse_kernel_size};
 use daqmeter_sys::{affinity, clock};
 
-use crate::{Engine, NullEngine};
+use crate::{Engine, NullEngine, devices};
 
 /// Goes into every record of one invocation.
 #[derive(Clone, Debug, Default)]
@@ -136,6 +136,7 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
             .unwrap_or_else(|| "unknown".to_owned()),
         allowed_cpus: affinity::allowed_cpus().unwrap_or_default(),
         cgroup_cpu_quota: cgroup_quota(files),
+        devices: devices::devices(files),
     }
 }
 

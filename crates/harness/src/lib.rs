@@ -6,6 +6,7 @@
 
 mod conclude;
 pub mod conformance;
+mod devices;
 pub mod engine;
 pub mod facts;
 pub mod null;

@@ -49,6 +49,10 @@ pub struct Host {
     /// CPU quota of the cgroup in CPUs (cgroup v2 `cpu.max`); absent when unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_cpu_quota: Option<String>,
+    /// What data could come from or go through: block devices, network interfaces, PMUs, DMA engines, GPUs, boards. Empty in older
+    /// records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<HostDevice>,
 }
 
 impl Host {
@@ -56,6 +60,18 @@ impl Host {
     pub fn last_level_cache_bytes(&self) -> u64 {
         self.caches.iter().max_by_key(|cache| cache.level).map_or(0, |cache| cache.bytes)
     }
+}
+
+/// Something built in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HostDevice {
+    /// `block`, `network`, `pmu`, `dma`, `gpu`, `digitizer` or `readout`.
+    pub kind: String,
+    /// Name that the kernel gives it.
+    pub name: String,
+    /// Size, speed, model, driver, as far as the kernel tells.
+    #[serde(default)]
+    pub about: String,
 }
 
 /// One NUMA node.
