@@ -23,6 +23,8 @@ pub fn answers(records: &[RunRecord]) -> Vec<Answer> {
     let figures = figures(records);
     let figure = |id: &str| figures.iter().find(|figure| figure.id == id);
     let all = [
+        limits(records),
+        first_change(records),
         figure("readout").and_then(|figure| readout(records, figure)),
         figure("conversion").and_then(conversion),
         figure("stores").and_then(stores),
@@ -37,6 +39,26 @@ pub fn answers(records: &[RunRecord]) -> Vec<Answer> {
         tool(records),
     ];
     all.into_iter().flatten().collect()
+}
+
+/// The stage that gives out first, in the picture of the path.
+fn limits(records: &[RunRecord]) -> Option<Answer> {
+    let answer = crate::path::bottleneck(&crate::path::path(records))?;
+    Some(Answer { question: "Which stage limits this host?", answer, figure: Some("path") })
+}
+
+fn first_change(records: &[RunRecord]) -> Option<Answer> {
+    // Advice is for hosts whose path was measured, not for a table of one run.
+    if crate::path::path(records).is_empty() {
+        return None;
+    }
+    let all = crate::advice::advice(records);
+    let said = all.iter().map(|advice| match &advice.evidence {
+        Some(evidence) => format!("{} (measured here: {evidence})", advice.what),
+        None => format!("{} (advice without evidence from this run)", advice.what),
+    });
+    let answer = said.collect::<Vec<_>>().join("; ");
+    (!answer.is_empty()).then_some(Answer { question: "What to change first?", answer, figure: None })
 }
 
 /// What was held against known loads.
@@ -173,17 +195,22 @@ fn digitizers(records: &[RunRecord]) -> Option<Answer> {
     };
     let best = fused.filter_map(seconds_per_byte).reduce(f64::min)?;
     let cores = records.first()?.host.allowed_cpus.len() as f64;
-    let boards = cores / (best * BYTES * RATE_HZ);
-    Some(Answer {
-        question: "How many digitizers can this host serve?",
-        answer: format!(
-            "copy and cast of 6 MB at 14 Hz take {} % of a core per board: the {cores} CPUs would do for about {:.0} boards; \
-             an uplink gives out long before (estimate from memory rates, no PCIe measured)",
-            significant(best * BYTES * RATE_HZ * 100.0, 2),
-            boards.floor()
-        ),
-        figure: Some("fusion"),
-    })
+    let at = |bytes: f64, rate_hz: f64| {
+        let boards = cores / (best * bytes * rate_hz);
+        if boards >= 1.0 { significant(boards.floor(), 3) } else { "none".to_owned() }
+    };
+    let answer = format!(
+        "copy and cast of 6 MB at {RATE_HZ} Hz take {} % of a core per board; by CPU the {cores} CPUs would do for {} boards of 6 MB at 14 Hz, {} at \
+         100 Hz, {} at 1 kHz; of 0.6 MB for {}, {} and {}; uplinks give out long before (from memory rates; no PCIe was measured)",
+        significant(best * BYTES * RATE_HZ * 100.0, 2),
+        at(BYTES, 14.0),
+        at(BYTES, 100.0),
+        at(BYTES, 1000.0),
+        at(BYTES / 10.0, 14.0),
+        at(BYTES / 10.0, 100.0),
+        at(BYTES / 10.0, 1000.0),
+    );
+    Some(Answer { question: "How many digitizers can this host serve?", answer, figure: Some("fusion") })
 }
 
 fn etherbone(records: &[RunRecord]) -> Option<Answer> {
@@ -225,10 +252,22 @@ fn felix(records: &[RunRecord]) -> Option<Answer> {
             significant(best.seconds, 2),
             significant(best.mchunks_per_s, 3),
             best.reader_ns_per_chunk.map_or("-".to_owned(), |ns| significant(ns, 3)),
-            decode.unwrap_or_default()
+            decode.unwrap_or_default() + &by_links(best.reader_ns_per_chunk)
         ),
         figure: Some("felix-cpu").filter(|_| rows.len() > 1),
     })
+}
+
+/// The highest trigger rate of one reader's core for a number of E-links, if chunks cost what they cost in the best chain.
+fn by_links(ns_per_chunk: Option<f64>) -> String {
+    let Some(ns) = ns_per_chunk.filter(|ns| *ns > 0.0) else { return String::new() };
+    let khz = |links: f64| significant(1e6 / (links * ns), 2);
+    format!(
+        "; by its CPU a reader's core would do for 24 E-links up to {} kHz, 96 up to {}, 384 up to {}",
+        khz(24.0),
+        khz(96.0),
+        khz(384.0)
+    )
 }
 
 /// What a copy costs, and from which size an engine would pay: by a model, since few hosts have one.

@@ -9,6 +9,7 @@
     reason = "numbers are rounded for display; nothing is computed from them afterwards"
 )]
 
+pub mod advice;
 pub mod answers;
 pub mod classic;
 pub mod cmp;
@@ -20,6 +21,7 @@ pub mod export;
 pub mod figures;
 pub mod history;
 pub mod html;
+pub mod path;
 pub mod pmu;
 pub mod points;
 pub mod readout;

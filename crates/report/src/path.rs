@@ -1,0 +1,367 @@
+//! The whole path in one picture: every stage with what was measured, the limit beside it, and which one gives out first.
+
+use std::fmt::Write;
+
+use daqmeter_record::units::{show_bytes, significant};
+use daqmeter_record::{RunRecord, Stage};
+use serde::Serialize;
+
+/// A part of the way that data takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Segment {
+    /// Where data is afterwards, for the picture: `host buffer`, `samples`.
+    pub into: &'static str,
+    /// What moves it.
+    pub by: String,
+    /// Bytes per second that one thread, or all boards together, move.
+    pub rate_bytes_per_s: f64,
+    /// The physical limit measured beside it.
+    pub limit_bytes_per_s: Option<f64>,
+    /// True where a model of hardware moves it: that says nothing of this host.
+    pub emulated: bool,
+    /// True for the stage that gives out first on the way through this host.
+    pub weakest: bool,
+    /// Anchor of its figure.
+    pub figure: &'static str,
+}
+
+impl Segment {
+    /// Rate over limit.
+    pub fn fraction(&self) -> Option<f64> {
+        self.limit_bytes_per_s.filter(|limit| *limit > 0.0).map(|limit| self.rate_bytes_per_s / limit)
+    }
+}
+
+/// The path as far as the records know it, from the device to the consumer; empty where fewer than two parts of it were measured.
+pub fn path(records: &[RunRecord]) -> Vec<Segment> {
+    let all = [
+        devices(records),
+        storage(records),
+        kernel(records),
+        conversion(records),
+        decoding(records),
+        network(records),
+        consumer(records),
+    ];
+    let mut segments: Vec<Segment> = all.into_iter().flatten().collect();
+    // Storage stands beside the device, not behind it: it is shown, but data does not have to pass it.
+    let on_the_way = segments.iter().enumerate().filter(|(_, segment)| !segment.emulated && segment.figure != "block");
+    let weakest =
+        on_the_way.min_by(|(_, a), (_, b)| a.rate_bytes_per_s.total_cmp(&b.rate_bytes_per_s)).map(|(at, _)| at);
+    if segments.len() < 2 {
+        return Vec::new();
+    }
+    if let Some(at) = weakest {
+        segments[at].weakest = true;
+    }
+    segments
+}
+
+fn of<'a>(records: &'a [RunRecord], engine: &'a str) -> impl Iterator<Item = &'a RunRecord> {
+    records
+        .iter()
+        .filter(move |record| record.engine.name == engine && record.outcome.is_ok() && !record.lanes.is_empty())
+}
+
+/// Rate at the median of a stage, and its limit.
+fn rate(record: &RunRecord, stage: &Stage) -> Option<(f64, Option<f64>)> {
+    let median = crate::rows::summary(stage)?.median;
+    let limit = stage.limit.as_deref().and_then(|name| record.limit(name)).map(|limit| limit.rate_bytes_per_s);
+    (median > 0.0 && stage.bytes_per_op > 0).then(|| (stage.bytes_per_op as f64 / median * 1e9, limit))
+}
+
+fn segment(
+    into: &'static str,
+    by: String,
+    (rate_bytes_per_s, limit_bytes_per_s): (f64, Option<f64>),
+    figure: &'static str,
+) -> Segment {
+    Segment { into, by, rate_bytes_per_s, limit_bytes_per_s, emulated: false, weakest: false, figure }
+}
+
+/// The most boards at once, all lanes together; one thread a board.
+fn devices(records: &[RunRecord]) -> Option<Segment> {
+    let together = |record: &RunRecord| {
+        let stages = record
+            .lanes
+            .iter()
+            .filter_map(|lane| Some((lane, lane.stages.iter().find(|stage| stage.name == "func_readout")?)));
+        let rates: Vec<(f64, Option<f64>)> = stages.filter_map(|(_, stage)| rate(record, stage)).collect();
+        let limit: Option<f64> = rates.iter().map(|(_, limit)| *limit).sum();
+        (rates.iter().map(|(rate, _)| rate).sum::<f64>(), limit)
+    };
+    let record = of(records, "digitizer")
+        .filter(|record| record.study.contains("readout"))
+        .max_by_key(|record| record.lanes.len())?;
+    let boards = if record.lanes.len() == 1 { "1 board".to_owned() } else { format!("{} boards", record.lanes.len()) };
+    let (rate, limit) = together(record);
+    let emulated = record.engine.emulated;
+    let by = if emulated { format!("read-out of {boards} (emulated)") } else { format!("read-out of {boards}") };
+    Some(Segment { emulated, ..segment("host buffer", by, (rate, limit), "readout") })
+        .filter(|segment| segment.rate_bytes_per_s > 0.0)
+}
+
+fn storage(records: &[RunRecord]) -> Option<Segment> {
+    let direct = of(records, "block").filter(|record| !record.workload.flag("cached"));
+    let best = direct.filter_map(|record| Some((record, rate(record, record.lanes[0].stages.first()?)?)));
+    let (record, found) = best.max_by(|a, b| a.1.0.total_cmp(&b.1.0))?;
+    let device = record.workload.text("path").unwrap_or("disk").to_owned();
+    Some(segment("host buffer", format!("replay from {device}"), found, "block"))
+}
+
+/// The copy out of the kernel at a megabyte, or the largest below.
+fn kernel(records: &[RunRecord]) -> Option<Segment> {
+    const USUAL: u64 = 1 << 20;
+    let bytes = |record: &RunRecord| record.workload.int("block_bytes").unwrap_or(0);
+    let copies = of(records, "copy").filter(|record| {
+        let is = |name: &str, value: &str| record.workload.text(name) == Ok(value);
+        is("path", "pread") && is("direction", "to") && bytes(record) <= USUAL && !record.workload.flag("cold")
+    });
+    let record = copies.max_by_key(|record| bytes(record))?;
+    let stage = record.lanes[0].stages.iter().find(|stage| stage.bytes_per_op > 0)?;
+    let found = rate(record, stage)?;
+    let plain =
+        of(records, "copy").find(|other| other.workload.text("path") == Ok("memcpy") && bytes(other) == bytes(record));
+    let plain = plain
+        .and_then(|other| Some(rate(other, other.lanes[0].stages.iter().find(|stage| stage.bytes_per_op > 0)?)?.0));
+    let by = format!("kernel copy, {} at a time", show_bytes(bytes(record)));
+    Some(segment("user buffer", by, (found.0, found.1.or(plain)), "copy-latency"))
+}
+
+/// Scaling to f32, which every crate does; else the first conversion there is.
+fn conversion(records: &[RunRecord]) -> Option<Segment> {
+    let mut all = of(records, "convert").filter(|record| !record.study.contains("stores")).collect::<Vec<_>>();
+    all.sort_by_key(|record| record.workload.int("function") != Ok(3));
+    let record = all.first()?;
+    let stage = record.lanes[0].stages.first()?;
+    let by = format!("conversion: {}", crate::rows::short(&stage.name));
+    Some(segment("samples", by, rate(record, stage)?, "conversion"))
+}
+
+fn decoding(records: &[RunRecord]) -> Option<Segment> {
+    let found =
+        of(records, "decode").filter_map(|record| Some((record, rate(record, record.lanes[0].stages.first()?)?)));
+    let (record, found) = found.min_by(|a, b| a.1.0.total_cmp(&b.1.0))?;
+    let by = format!("FELIX decoding, {}", record.workload.text("scenario").unwrap_or("blocks"));
+    Some(segment("chunks", by, found, "felix-cpu"))
+}
+
+/// The stream at the page size of the chains, 64 KiB, or the nearest to it.
+fn network(records: &[RunRecord]) -> Option<Segment> {
+    const USUAL: u64 = 64 << 10;
+    let bytes = |record: &RunRecord| record.workload.int("message_bytes").unwrap_or(0);
+    let record = of(records, "stream").min_by_key(|record| bytes(record).abs_diff(USUAL))?;
+    let found = rate(record, record.lanes[0].stages.first()?)?;
+    Some(segment("network", format!("TCP stream, {} messages", show_bytes(bytes(record))), found, "stream"))
+}
+
+/// Reading once what lies in memory: the least that a consumer does.
+fn consumer(records: &[RunRecord]) -> Option<Segment> {
+    let reads = of(records, "memory").filter(|record| record.workload.int("write_lines") == Ok(0));
+    let record = reads.max_by_key(|record| record.workload.int("read_bytes").unwrap_or(0))?;
+    let rates = record.lanes[0].stages.iter().filter_map(|stage| rate(record, stage));
+    let (best, _) = rates.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let footprint = show_bytes(record.workload.int("read_bytes").unwrap_or(0));
+    Some(segment("consumer", format!("reading once, {footprint}"), (best, None), "memory"))
+}
+
+/// Which stage gives out first, in words.
+pub fn bottleneck(segments: &[Segment]) -> Option<String> {
+    let weakest = segments.iter().find(|segment| segment.weakest)?;
+    let mb = |rate: f64| significant(rate / 1e6, 3);
+    let mut out = format!("{} at {} MB/s of one core", weakest.by, mb(weakest.rate_bytes_per_s));
+    match weakest.fraction() {
+        Some(fraction) if fraction >= 0.85 => {
+            let _ = write!(
+                out,
+                ", {:.0} % of what memory allows there: only fewer bytes, or more cores, make it faster",
+                fraction * 100.0
+            );
+        }
+        Some(fraction) => {
+            let _ = write!(
+                out,
+                ", {:.0} % of what memory allows there: the work itself is the limit, and software can be better",
+                fraction * 100.0
+            );
+        }
+        None => {}
+    }
+    if let Some(devices) = segments.iter().find(|segment| segment.figure == "readout") {
+        let what = if devices.emulated { "the modelled boards" } else { "the boards" };
+        let compared = devices.rate_bytes_per_s / weakest.rate_bytes_per_s;
+        if compared < 1.0 {
+            let _ = write!(
+                out,
+                "; {what} bring {} MB/s, so the link to them gives out before this host does",
+                mb(devices.rate_bytes_per_s)
+            );
+        } else {
+            let _ = write!(
+                out,
+                "; {what} bring {} MB/s, more than one core takes: {} cores are needed",
+                mb(devices.rate_bytes_per_s),
+                compared.ceil()
+            );
+        }
+    }
+    Some(out)
+}
+
+/// The picture: boxes for where data is, arrows for what moves it, on each its rate, its limit and the share.
+pub fn svg(segments: &[Segment]) -> String {
+    /// Height of one stage, and where its arrow stands.
+    const ROW: usize = 66;
+    if segments.is_empty() {
+        return String::new();
+    }
+    let most = segments
+        .iter()
+        .map(|segment| segment.limit_bytes_per_s.unwrap_or(0.0).max(segment.rate_bytes_per_s))
+        .fold(1.0, f64::max);
+    let height = segments.len() * ROW + 54;
+    let spoken: Vec<String> = segments.iter().map(spoken).collect();
+    let mut out = format!(
+        "<svg class=\"path\" viewBox=\"0 0 900 {height}\" role=\"img\" aria-label=\"The path of the data. {}\">",
+        escaped(&spoken.join(". "))
+    );
+    let node = |out: &mut String, y: usize, name: &str| {
+        let _ = write!(
+            out,
+            "<rect class=\"node\" x=\"8\" y=\"{y}\" width=\"128\" height=\"30\" rx=\"5\"/><text class=\"place\" x=\"72\" y=\"{}\">{}</text>",
+            y + 20,
+            escaped(name)
+        );
+    };
+    node(&mut out, 8, "device");
+    for (at, segment) in segments.iter().enumerate() {
+        let y = 8 + at * ROW;
+        let class = match (segment.weakest, segment.emulated) {
+            (true, _) => "edge weakest",
+            (false, true) => "edge modelled",
+            (false, false) => "edge",
+        };
+        let _ = write!(
+            out,
+            "<path class=\"{class}\" d=\"M72 {} V{}\"/><path class=\"{class} head\" d=\"M67 {} L72 {} L77 {}\"/>",
+            y + 30,
+            y + ROW - 2,
+            y + ROW - 9,
+            y + ROW - 2,
+            y + ROW - 9
+        );
+        node(&mut out, y + ROW, segment.into);
+        // Logarithmic: what matters is by how much stages differ, not by how many bytes.
+        let width = |rate: f64| ((rate / most).max(1e-3).log10() / 3.0 + 1.0) * 330.0;
+        let (bar_y, text_y) = (y + 46, y + 40);
+        let mb = |rate: f64| significant(rate / 1e6, 3);
+        let mark = if segment.weakest { " ◀ gives out first" } else { "" };
+        let _ = write!(
+            out,
+            "<text class=\"by\" x=\"160\" y=\"{text_y}\">{}<tspan class=\"first\">{mark}</tspan></text>",
+            escaped(&segment.by)
+        );
+        if let Some(limit) = segment.limit_bytes_per_s {
+            let _ = write!(
+                out,
+                "<rect class=\"limit\" x=\"160\" y=\"{bar_y}\" width=\"{:.1}\" height=\"9\"/>",
+                width(limit)
+            );
+        }
+        let _ = write!(
+            out,
+            "<rect class=\"rate{}\" x=\"160\" y=\"{bar_y}\" width=\"{:.1}\" height=\"9\"/>",
+            if segment.weakest { " weakest" } else { "" },
+            width(segment.rate_bytes_per_s)
+        );
+        let limit =
+            segment.limit_bytes_per_s.map_or("no limit known".to_owned(), |limit| format!("limit {} MB/s", mb(limit)));
+        let share = segment.fraction().map_or(String::new(), |fraction| format!(" · {:.0} %", fraction * 100.0));
+        let _ = write!(
+            out,
+            "<text class=\"number\" x=\"510\" y=\"{}\"><tspan class=\"strong\">{} MB/s</tspan> · {limit}{share}</text>",
+            bar_y + 9,
+            mb(segment.rate_bytes_per_s)
+        );
+    }
+    out.push_str("</svg>");
+    out
+}
+
+fn spoken(segment: &Segment) -> String {
+    let mb = |rate: f64| significant(rate / 1e6, 3);
+    let limit = segment.limit_bytes_per_s.map_or(String::new(), |limit| format!(" of {} MB/s possible", mb(limit)));
+    let first = if segment.weakest { ", gives out first" } else { "" };
+    format!("Into {}: {}, {} MB/s{limit}{first}", segment.into, segment.by, mb(segment.rate_bytes_per_s))
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use daqmeter_record::{EngineInfo, Lane, Limit, Workload};
+
+    /// One lane, one stage of 1 MB that takes so many nanoseconds, with a limit of 10 GB/s.
+    pub(crate) fn record(engine: &str, workload: Workload, study: &str, stage: &str, ns: u64) -> RunRecord {
+        let mut record = RunRecord::new(EngineInfo { name: engine.into(), ..Default::default() }, workload);
+        record.study = study.into();
+        record.limits = vec![Limit { name: "memory".into(), rate_bytes_per_s: 10e9, how: String::new() }];
+        let stage = Stage {
+            name: stage.into(),
+            ops_per_sample: 1,
+            bytes_per_op: 1_000_000,
+            limit: Some("memory".into()),
+            sample_ns: vec![ns; 9],
+            ..Stage::default()
+        };
+        record.lanes = vec![Lane { stages: vec![stage], ..Lane::default() }];
+        record
+    }
+
+    fn host() -> Vec<RunRecord> {
+        let with = |kind: &str| Workload::new(kind);
+        let mut boards = record("digitizer", with("digitizer"), "survey/readout", "func_readout", 1_600_000);
+        boards.engine.emulated = true;
+        vec![
+            boards,
+            record("convert", with("convert").with("function", 3_u64), "survey/conversion", "func_sca", 110_000),
+            record("stream", with("stream").with("message_bytes", 65_536_u64), "survey/network", "receive", 400_000),
+            record("stream", with("stream").with("message_bytes", 4096_u64), "survey/network", "receive", 900_000),
+            record("block", with("block").with("path", "/dev/<b>"), "survey/storage", "read, direct", 2_000_000),
+            record(
+                "memory",
+                with("memory").with("read_bytes", 1_u64 << 26).with("write_lines", 0_u64),
+                "survey/memory",
+                "avx2",
+                60_000,
+            ),
+        ]
+    }
+
+    #[test]
+    fn the_stage_that_gives_out_first_is_neither_the_model_nor_the_disk() {
+        let segments = path(&host());
+        assert_eq!(
+            segments.iter().map(|segment| segment.into).collect::<Vec<_>>(),
+            ["host buffer", "host buffer", "samples", "network", "consumer"]
+        );
+        let weakest: Vec<&Segment> = segments.iter().filter(|segment| segment.weakest).collect();
+        assert_eq!((weakest.len(), weakest[0].into, weakest[0].fraction()), (1, "network", Some(0.25)));
+        assert_eq!(
+            bottleneck(&segments).unwrap(),
+            "TCP stream, 64 KiB messages at 2500 MB/s of one core, 25 % of what memory allows there: the work itself is the limit, and software \
+             can be better; the modelled boards bring 625 MB/s, so the link to them gives out before this host does"
+        );
+    }
+
+    #[test]
+    fn the_picture_says_in_words_what_it_shows_and_takes_no_markup_from_names() {
+        let picture = svg(&path(&host()));
+        assert!(picture.contains("gives out first") && picture.contains("aria-label") && !picture.contains("<b>"));
+        insta::assert_snapshot!(picture.replace("><", ">\n<"));
+        assert!(svg(&path(&host()[..1])).is_empty(), "one stage is no path");
+    }
+}
