@@ -1,5 +1,6 @@
 //! `daqmeter survey`: everything that can be measured on this host with what exists so far, as one report.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,9 +9,10 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use daqmeter_copy::{Direction, Request};
 use daqmeter_etherbone::Method;
-use daqmeter_harness::{StepPlan, Sweep, ordered};
+use daqmeter_harness::{Limits, StepPlan, Sweep, ordered};
 use daqmeter_record::{Host, Workload};
 use daqmeter_report::{answers, page, table};
+use daqmeter_sys::host::Files;
 
 use crate::arguments::duration;
 use crate::output::{Failure, emit, tell, write_file};
@@ -40,11 +42,104 @@ struct Planned {
     study: &'static str,
     engine: &'static str,
     workload: Workload,
-    plan: StepPlan,
+    /// What it takes of a survey of a minute.
+    part: Part,
+}
+
+/// How a point uses its share of the budget.
+#[derive(Clone, Copy)]
+enum Part {
+    /// Each of so many stages for a time.
+    Timed { ms: f64, stages: u32 },
+    /// A chain that runs for a time, once.
+    Chain { seconds: f64 },
+    /// Passes at 14 Hz.
+    Passes { passes: f64 },
+    /// A fixed number of reads, which take about that time.
+    Reads { reads: u64, ms: f64 },
+}
+
+impl Part {
+    /// Time of it in a survey of a minute.
+    fn nominal_s(self) -> f64 {
+        match self {
+            Part::Timed { ms, stages } => ms * f64::from(stages) / 1e3,
+            Part::Chain { seconds } => seconds,
+            Part::Passes { passes } => passes / TRIGGER_HZ,
+            Part::Reads { ms, .. } => ms / 1e3,
+        }
+    }
+}
+
+/// Triggers of the points that wait for them.
+const TRIGGER_HZ: f64 = 14.0;
+
+impl Planned {
+    fn timed(study: &'static str, engine: &'static str, workload: Workload, ms: f64) -> Planned {
+        let stages = if engine == "memory" { 4 } else { 1 };
+        Planned { study, engine, workload, part: Part::Timed { ms, stages } }
+    }
+
+    /// The workload and its steps when every part gets that multiple of its share.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number of passes")]
+    fn scaled(&self, scale: f64) -> (Workload, StepPlan) {
+        let workload = self.workload.clone();
+        match self.part {
+            Part::Timed { ms, .. } => {
+                (workload, StepPlan::Timed(Duration::from_secs_f64((ms * scale / 1e3).max(1e-3))))
+            }
+            Part::Chain { seconds } => {
+                (workload.with("seconds", (seconds * scale).clamp(0.03, 10.0)), StepPlan::ByStage(1))
+            }
+            Part::Passes { passes } => {
+                let passes = (passes * scale).clamp(4.0, 280.0) as u64;
+                (workload.with("passes", passes), StepPlan::ByPass(passes))
+            }
+            Part::Reads { reads, .. } => (workload, StepPlan::ByStage(reads)),
+        }
+    }
+}
+
+/// Keeps the survey to its budget: what is left is shared out anew before each point, by what preparation and verification of each
+/// engine took so far.
+struct Budget {
+    began: Instant,
+    whole_s: f64,
+    /// Seconds beside the timed part, and points, by engine.
+    beside: BTreeMap<&'static str, (f64, f64)>,
+    timed_s: f64,
+}
+
+impl Budget {
+    /// Before an engine was seen, its preparation is taken to last so long.
+    const GUESS_S: f64 = 0.12;
+    /// Kept back for the page and the counters' loads.
+    const KEPT: f64 = 0.06;
+
+    fn new(budget: Duration) -> Budget {
+        Budget { began: Instant::now(), whole_s: budget.as_secs_f64(), beside: BTreeMap::new(), timed_s: 0.0 }
+    }
+
+    /// Multiple of their shares that the points which are left may have.
+    fn scale(&self, left: &[&Planned]) -> f64 {
+        let beside =
+            |point: &&Planned| self.beside.get(point.engine).map_or(Self::GUESS_S, |(sum, points)| sum / points);
+        let beside: f64 = left.iter().map(beside).sum();
+        let nominal: f64 = left.iter().map(|point| point.part.nominal_s()).sum();
+        let left_s = self.whole_s * (1.0 - Self::KEPT) - self.began.elapsed().as_secs_f64();
+        ((left_s - beside) / nominal.max(1e-3)).clamp(0.02, 20.0)
+    }
+
+    fn spent(&mut self, engine: &'static str, took_s: f64, timed_s: f64) {
+        let known = self.beside.entry(engine).or_default();
+        *known = (known.0 + (took_s - timed_s).max(0.0), known.1 + 1.0);
+        self.timed_s += timed_s;
+    }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let began = Instant::now();
+    let mut budget = Budget::new(arguments.budget);
     let mut common = arguments.common.clone();
     if common.out.is_none() {
         common.out = Some(PathBuf::from("records.jsonl"));
@@ -65,64 +160,116 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     for group in ["memory", "imc", "mbm"] {
         runner.observe_if_there(group);
     }
-    let points = plan(arguments.budget, &runner.context.host, &pin);
+    // Points of one footprint share its limit, which is measured once in this survey.
+    runner.limits =
+        Limits::shared(arguments.budget.div_f64(1500.0).clamp(Duration::from_millis(8), Duration::from_millis(150)));
+    let points = ordered(plan(arguments.budget, &runner.context.host, &pin), arguments.seed);
     runner.expect(points.len());
-    for (order, point) in ordered(points, arguments.seed) {
-        let settings = runner.settings(point.plan, point.study, &pin);
-        runner.point(point.engine, &point.workload, &settings, Some(order))?;
+    let mut measuring_s = 0.0;
+    for (at, (order, point)) in points.iter().enumerate() {
+        let left: Vec<&Planned> = points[at..].iter().map(|(_, point)| point).collect();
+        let (workload, steps) = point.scaled(budget.scale(&left));
+        let settings = runner.settings(steps, point.study, &pin);
+        let begin = Instant::now();
+        runner.point(point.engine, &workload, &settings, Some(order.clone()))?;
+        let timed_s = runner.recorder.records.last().map_or(0.0, |record| record.wall_ns as f64 * 1e-9);
+        let took_s = begin.elapsed().as_secs_f64();
+        budget.spent(point.engine, took_s, timed_s.min(took_s));
+        measuring_s += took_s;
     }
     if !runner.stop.is_set() {
         // A fiftieth of the budget for each of the loads that counters are held against.
+        let begin = Instant::now();
         let record = crate::pmu::survey(arguments.budget.div_f64(50.0).min(Duration::from_secs(2)), &runner.context);
         record.map(|record| runner.recorder.take(record)).transpose()?;
+        measuring_s += begin.elapsed().as_secs_f64();
     }
     runner.finish();
     let records = &runner.recorder.records;
-    if !common.json {
-        emit(&summary(records, began.elapsed()))?;
-    }
     write_file(&arguments.output, &page(records).map_err(Failure::refused)?)?;
+    if !common.json {
+        let took_s = began.elapsed().as_secs_f64();
+        let spent = Spent { took_s, timed_s: budget.timed_s, measuring_s };
+        emit(&summary(records, &spent))?;
+    }
     if let (Some(out), false) = (&common.out, common.json) {
         tell(&format!("\nwrote {} and {}", arguments.output.display(), out.display()));
     }
     Ok(runner.recorder.exit_code(runner.stop.is_set()))
 }
 
+/// Where the survey's time went.
+struct Spent {
+    took_s: f64,
+    /// In timed steps.
+    timed_s: f64,
+    /// In points as a whole: limits, preparation, timed steps, verification.
+    measuring_s: f64,
+}
+
 /// Samples of the source document's conversion tables: 6 MB raw.
 const SAMPLES: u64 = 3_000_000;
 
-/// The points, sized so that all of them together take about the budget.
+/// The points; a short survey has fewer of them.
 fn plan(budget: Duration, host: &Host, pin: &[u32]) -> Vec<Planned> {
-    // At 60 s the timed points below take about 20 s together with their limits, the paced and triggered ones 15 s.
-    let scale = (budget.as_secs_f64() / 60.0).clamp(0.05, 20.0);
-    let time = |ms: f64| StepPlan::Timed(Duration::from_secs_f64(ms * scale / 1e3));
-    let mut points =
-        vec![Planned { study: "survey/tool", engine: "null", workload: Workload::new("null"), plan: time(300.0) }];
-    points.extend(memory(host, time(40.0)));
-    points.extend(conversion(time(350.0)));
-    points.extend(stores(host, time(250.0)));
-    points.extend(fusion(time(250.0)));
+    let coarse = budget < Duration::from_secs(40);
+    let mut points = vec![Planned::timed("survey/tool", "null", Workload::new("null"), 300.0)];
+    points.extend(memory(host, coarse));
+    points.extend(conversion());
+    points.extend(stores(host, coarse));
+    points.extend(fusion(coarse));
     points.extend(readout());
-    points.extend(completion(scale));
-    points.extend(etherbone(time(100.0)));
-    points.extend(felix(scale, pin, time(200.0)));
-    points.extend(copies(time(25.0)));
+    points.extend(completion());
+    points.extend(etherbone(coarse));
+    points.extend(felix(pin, coarse));
+    points.extend(copies(coarse));
+    points.extend(storage());
+    points.extend(network(pin));
     points
 }
 
+/// The system's disk, read past the page cache and out of it.
+fn storage() -> Vec<Planned> {
+    // Where the disk itself may not be read, this program's file on it may.
+    let own = std::env::current_exe().ok().map(|path| path.display().to_string());
+    let candidates = daqmeter_hostio::system_disk(&Files::default()).into_iter().chain(own);
+    let disk = candidates.into_iter().find(|path| daqmeter_hostio::reads_directly(path).is_ok());
+    let direct = disk.into_iter().flat_map(|disk| {
+        [4_u64 << 10, 64 << 10, 1 << 20]
+            .map(|bytes| (Workload::new("block").with("path", disk.as_str()).with("block_bytes", bytes), 250.0))
+    });
+    // This program's own file lies in the page cache.
+    let cached = [4_u64 << 10, 64 << 10, 1 << 20].map(|bytes| {
+        (Workload::new("block").with("path", "/proc/self/exe").with("cached", true).with("block_bytes", bytes), 80.0)
+    });
+    direct.chain(cached).map(|(workload, ms)| Planned::timed("survey/storage", "block", workload, ms)).collect()
+}
+
+/// Streams on loopback at sizes of pages, sender and receiver on CPUs of their own where there are two.
+fn network(pin: &[u32]) -> Vec<Planned> {
+    let sender = pin.get(1).or(pin.first()).copied();
+    let sizes = [4_u64 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+    let stream = |bytes| {
+        let workload = Workload::new("stream").with("message_bytes", bytes);
+        let workload = sender.map_or(workload.clone(), |cpu| workload.with("sender_cpu", cpu));
+        Planned::timed("survey/network", "stream", workload, 200.0)
+    };
+    sizes.map(stream).into_iter().collect()
+}
+
 /// Copies between user and kernel by system calls, and beside them the plain copies that are their limit.
-fn copies(plan: StepPlan) -> Vec<Planned> {
+fn copies(coarse: bool) -> Vec<Planned> {
     let sizes = [1, 64, 1024, 4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
+    let sizes: Vec<usize> =
+        sizes.into_iter().filter(|size| !coarse || ![64, 1024, 16 << 10, 256 << 10, 16 << 20].contains(size)).collect();
     let each = |size: usize| {
         ["pread", "memcpy"].into_iter().flat_map(move |path| {
             [Direction::From, Direction::To]
                 .into_iter()
                 .filter(move |direction| path == "pread" || *direction == Direction::To)
-                .map(move |direction| Planned {
-                    study: "survey/copies",
-                    engine: "copy",
-                    workload: Request::new(path, direction, size).workload(),
-                    plan,
+                .map(move |direction| {
+                    let workload = Request::new(path, direction, size).workload();
+                    Planned::timed("survey/copies", "copy", workload, 60.0)
                 })
         })
     };
@@ -130,15 +277,14 @@ fn copies(plan: StepPlan) -> Vec<Planned> {
 }
 
 /// An emulated timing receiver behind sockets of this host, client and server on one CPU.
-fn etherbone(plan: StepPlan) -> Vec<Planned> {
+fn etherbone(coarse: bool) -> Vec<Planned> {
     let methods = [(Method::Convenience, 1..=1_u64), (Method::Blocking, 1..=8), (Method::Pipelined, 1..=8)];
     let each = |address: &'static str| {
         methods.clone().into_iter().flat_map(move |(method, counts)| {
-            counts.filter(|count| count.is_power_of_two()).map(move |count| Planned {
-                study: "survey/etherbone",
-                engine: "etherbone",
-                workload: daqmeter_etherbone::reproduce::workload(address, method, "timestamps", count),
-                plan,
+            let wanted = move |count: &u64| if coarse { *count == 1 || *count == 8 } else { count.is_power_of_two() };
+            counts.filter(wanted).map(move |count| {
+                let workload = daqmeter_etherbone::reproduce::workload(address, method, "timestamps", count);
+                Planned::timed("survey/etherbone", "etherbone", workload, 150.0)
             })
         })
     };
@@ -146,13 +292,11 @@ fn etherbone(plan: StepPlan) -> Vec<Planned> {
 }
 
 /// Read-out chains of one reader and one receiver, each on a CPU of its own where there are two; and decoding by itself.
-fn felix(scale: f64, pin: &[u32], plan: StepPlan) -> Vec<Planned> {
+fn felix(pin: &[u32], coarse: bool) -> Vec<Planned> {
     let receiver = pin.get(1).or(pin.first()).map(u32::to_string).unwrap_or_default();
-    let decode = ["gbt", "full"].map(|scenario| Planned {
-        study: "survey/decode",
-        engine: "decode",
-        workload: Workload::new("decode").with("scenario", scenario).with("bytes", 64_u64 << 20),
-        plan,
+    let decode = ["gbt", "full"].map(|scenario| {
+        let workload = Workload::new("decode").with("scenario", scenario).with("bytes", 64_u64 << 20);
+        Planned::timed("survey/decode", "decode", workload, 250.0)
     });
     let chain = |scenario: &'static str, rate_hz: f64, poll_us: f64| Planned {
         study: "survey/felix",
@@ -161,66 +305,73 @@ fn felix(scale: f64, pin: &[u32], plan: StepPlan) -> Vec<Planned> {
             .with("scenario", scenario)
             .with("rate_hz", rate_hz)
             .with("poll_us", poll_us)
-            .with("seconds", (0.5 * scale).clamp(0.05, 10.0))
             .with("receiver_cpus", receiver.as_str()),
-        plan: StepPlan::ByStage(1),
+        part: Part::Chain { seconds: 0.6 },
     };
-    let rates = [1.0, 250e3, 500e3, 1e6, 1.5e6, 2e6];
-    let gbt = [100.0, 1000.0].into_iter().flat_map(|poll_us| rates.map(|rate_hz| chain("gbt", rate_hz, poll_us)));
-    let full = [500e3, 1.05e6, 2e6].map(|rate_hz| chain("full", rate_hz, 100.0));
+    let rates: &[f64] = if coarse { &[1.0, 1e6, 2e6, 4e6] } else { &[1.0, 250e3, 500e3, 1e6, 2e6, 3e6, 4e6, 6e6] };
+    let polls: &[f64] = if coarse { &[100.0] } else { &[100.0, 1000.0] };
+    let gbt = polls.iter().flat_map(|&poll_us| rates.iter().map(move |&rate_hz| (poll_us, rate_hz)));
+    let gbt: Vec<Planned> = gbt
+        .filter(|(poll_us, rate_hz)| *poll_us < 1000.0 || *rate_hz <= 1e6)
+        .map(|(poll_us, rate_hz)| chain("gbt", rate_hz, poll_us))
+        .collect();
+    let full: &[f64] = if coarse { &[1.05e6] } else { &[500e3, 1.05e6, 2e6] };
+    let full: Vec<Planned> = full.iter().map(|&rate_hz| chain("full", rate_hz, 100.0)).collect();
     decode.into_iter().chain(gbt).chain(full).collect()
 }
 
-fn memory(host: &Host, plan: StepPlan) -> Vec<Planned> {
+fn memory(host: &Host, coarse: bool) -> Vec<Planned> {
     let last_level = host.last_level_cache_bytes().max(8 << 20);
     let most = (last_level * 4).clamp(64 << 20, host.memory_bytes / 8);
-    let footprints =
-        std::iter::successors(Some(16_u64 << 10), |bytes| Some(bytes * 2)).take_while(|bytes| *bytes <= most);
+    let footprints = std::iter::successors(Some(16_u64 << 10), |bytes| Some(bytes * if coarse { 4 } else { 2 }))
+        .take_while(|bytes| *bytes <= most);
     let ratios = [(1_u64, 0_u64), (1, 1), (1, 2)];
     let each = |bytes: u64| {
-        ratios.map(|(reads, writes)| Planned {
-            study: "survey/memory",
-            engine: "memory",
-            workload: Workload::new("memory")
+        ratios.map(|(reads, writes)| {
+            let workload = Workload::new("memory")
                 .with("read_bytes", bytes * reads / (reads + writes))
                 .with("read_lines", reads)
-                .with("write_lines", writes),
-            plan,
+                .with("write_lines", writes);
+            Planned::timed("survey/memory", "memory", workload, 30.0)
         })
     };
     footprints.flat_map(each).collect()
 }
 
-fn conversion(plan: StepPlan) -> Vec<Planned> {
+fn conversion() -> Vec<Planned> {
     let base =
         Workload::new("convert").with("samples", SAMPLES).with("scale_factor", 0.123).with("scale_offset", -45.6);
     let mut workloads = Sweep::of(base.clone()).over("function", 0_u64..=8).workloads();
     for function in [1_u64, 2] {
         workloads.push(base.clone().with("function", function).with("dec_factor", 10_u64));
     }
-    let planned = |workload| Planned { study: "survey/conversion", engine: "convert", workload, plan };
+    let planned = |workload| Planned::timed("survey/conversion", "convert", workload, 350.0);
     workloads.into_iter().map(planned).collect()
 }
 
-fn stores(host: &Host, plan: StepPlan) -> Vec<Planned> {
+fn stores(host: &Host, coarse: bool) -> Vec<Planned> {
     // Up to the source reference's 240 MB raw, if memory allows.
     let most = (host.memory_bytes / 24).min(120_000_000);
     let samples =
         [50_000, 500_000, SAMPLES, 12_000_000, 120_000_000].into_iter().filter(|&samples| samples <= most.max(SAMPLES));
+    // The largest takes its time to prepare.
+    let samples = samples.filter(|&samples| !coarse || ![500_000, 120_000_000].contains(&samples));
     let base = Workload::new("convert").with("function", 4_u64);
     let workloads = Sweep::of(base).over("samples", samples).over("store", ["cached", "non-temporal"]).workloads();
-    let planned = |workload| Planned { study: "survey/stores", engine: "convert", workload, plan };
+    let planned = |workload| Planned::timed("survey/stores", "convert", workload, 250.0);
     workloads.into_iter().map(planned).collect()
 }
 
-fn fusion(plan: StepPlan) -> Vec<Planned> {
+fn fusion(coarse: bool) -> Vec<Planned> {
     let base = Workload::new("digitizer")
         .with("devices", "emu:l0")
         .with("samples", SAMPLES)
         .with("function", 4_u64)
         .with("unpaced", true);
     let blocks = [0_u64, 4 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
-    let planned = |workload| Planned { study: "survey/fusion", engine: "digitizer", workload, plan };
+    let blocks: Vec<u64> =
+        blocks.into_iter().filter(|block| !coarse || ![8 << 10, 64 << 10, 1 << 20].contains(block)).collect();
+    let planned = |workload| Planned::timed("survey/fusion", "digitizer", workload, 250.0);
     Sweep::of(base).over("block_bytes", blocks).workloads().into_iter().map(planned).collect()
 }
 
@@ -230,14 +381,12 @@ fn readout() -> Vec<Planned> {
         study: "survey/readout",
         engine: "digitizer",
         workload: Workload::new("digitizer").with("devices", devices).with("samples", SAMPLES).with("reads", 30_u64),
-        plan: StepPlan::ByStage(30),
+        part: Part::Reads { reads: 30, ms: 300.0 },
     };
     crates.map(planned).into_iter().collect()
 }
 
-fn completion(scale: f64) -> Vec<Planned> {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number of passes")]
-    let passes = (28.0 * scale).clamp(5.0, 280.0) as u64;
+fn completion() -> Vec<Planned> {
     let crates = [("emu:l0", 300_000_u64), ("emu:l0..4", SAMPLES)];
     let each = |(devices, samples): (&str, u64)| {
         ["poll", "interrupt"].map(|completion| Planned {
@@ -246,17 +395,16 @@ fn completion(scale: f64) -> Vec<Planned> {
             workload: Workload::new("digitizer")
                 .with("devices", devices)
                 .with("samples", samples)
-                .with("passes", passes)
                 .with("completion", completion)
-                .with("trigger_rate_hz", 14.0),
-            plan: StepPlan::ByPass(passes),
+                .with("trigger_rate_hz", TRIGGER_HZ),
+            part: Part::Passes { passes: 28.0 },
         })
     };
     crates.into_iter().flat_map(each).collect()
 }
 
 /// The host in one line, the answers, and the table of what was asked about most.
-fn summary(records: &[daqmeter_record::RunRecord], took: Duration) -> String {
+fn summary(records: &[daqmeter_record::RunRecord], spent: &Spent) -> String {
     let mut out = String::new();
     let Some(first) = records.first() else { return "nothing was measured\n".to_owned() };
     let host = &first.host;
@@ -267,7 +415,16 @@ fn summary(records: &[daqmeter_record::RunRecord], took: Duration) -> String {
         host.logical_cpus,
         host.kernel.split(' ').next().unwrap_or("")
     );
-    let _ = writeln!(out, "{} points in {:.0} s\n", records.len(), took.as_secs_f64());
+    let share = |seconds: f64| seconds / spent.took_s * 100.0;
+    let _ = writeln!(
+        out,
+        "{} points in {:.0} s: {:.0} % timed, {:.0} % limits, preparation and verification, {:.1} % the survey itself\n",
+        records.len(),
+        spent.took_s,
+        share(spent.timed_s),
+        share(spent.measuring_s - spent.timed_s),
+        share(spent.took_s - spent.measuring_s)
+    );
     let shown: Vec<_> = records
         .iter()
         .filter(|record| record.study == "survey/conversion" || record.study == "survey/readout")

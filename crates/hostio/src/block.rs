@@ -14,7 +14,8 @@ const MOST_BYTES: u64 = 64 << 20;
 /// Reads stay within so many bytes from the start, and begin again there: enough to leave a device's own cache.
 const SPAN_BYTES: u64 = 8 << 30;
 /// Blocks of direct reads are multiples of this.
-const SECTOR_BYTES: u64 = 4096;
+const SECTOR_BYTES: u64 = SECTOR as u64;
+const SECTOR: usize = 4096;
 
 /// Reads in order, one block at a time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +45,16 @@ pub fn system_disk(files: &Files) -> Option<String> {
     };
     let disk = files.names("sys/block").into_iter().find(is_disk)?;
     Some(files.root().join("dev").join(disk).display().to_string())
+}
+
+/// Whether this process may read the device or file past the page cache; `Err` says why not.
+///
+/// # Errors
+/// Those of opening it.
+pub fn reads_directly(path: &str) -> std::io::Result<()> {
+    let file = OpenOptions::new().read(true).custom_flags(DIRECT).open(path)?;
+    let mut buffer = Buffer::new(SECTOR, Pages::Base).map_err(std::io::Error::other)?;
+    file.read_at(buffer.slice_mut::<u8>(SECTOR), 0).map(drop)
 }
 
 impl Engine for BlockEngine {

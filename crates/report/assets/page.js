@@ -49,6 +49,43 @@
     });
   };
 
+  // 95 % intervals: a band behind a line, a whisker on a bar.
+  const bands = (figure) => (u) => {
+    const ctx = u.ctx;
+    figure.series.forEach((series, s) => {
+      if (!series.band || !u.series[s + 1].show) return;
+      ctx.save();
+      ctx.strokeStyle = ctx.fillStyle = colour("--s" + (s % 8));
+      if (figure.kind === "bars") {
+        ctx.strokeStyle = colour("--ink");
+        ctx.lineWidth = 1.5 * devicePixelRatio;
+        const laid = spread(figure);
+        const bars = figure.series.filter((other) => !other.limit);
+        series.band.forEach((interval, at) => {
+          if (!interval) return;
+          const x = u.valToPos(at + (bars.indexOf(series) - (bars.length - 1) / 2) * laid.width, "x", true);
+          const [low, high] = interval.map((y) => u.valToPos(y, "y", true));
+          const half = 4 * devicePixelRatio;
+          ctx.beginPath();
+          ctx.moveTo(x, low); ctx.lineTo(x, high);
+          ctx.moveTo(x - half, low); ctx.lineTo(x + half, low);
+          ctx.moveTo(x - half, high); ctx.lineTo(x + half, high);
+          ctx.stroke();
+        });
+      } else {
+        ctx.globalAlpha = 0.18;
+        const there = figure.xs.map((x, at) => [x, series.band[at]]).filter(([, interval]) => interval);
+        ctx.beginPath();
+        there.forEach(([x, [low]], at) => ctx[at ? "lineTo" : "moveTo"](u.valToPos(x, "x", true), u.valToPos(low, "y", true)));
+        there.reverse().forEach(([x, [, high]]) => ctx.lineTo(u.valToPos(x, "x", true), u.valToPos(high, "y", true)));
+        ctx.fill();
+      }
+      ctx.restore();
+    });
+  };
+  // Lines differ by more than their colour.
+  const dashes = [undefined, [10, 4], [3, 3], [12, 3, 3, 3], [6, 6], [2, 6], [14, 4, 4, 4, 4, 4], [8, 2]];
+
   const axis = (label, extra) => ({
     label, labelSize: 22, labelFont: "13px system-ui, sans-serif", font: "12px system-ui, sans-serif",
     stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 }, ...extra,
@@ -67,7 +104,7 @@
           paths: uPlot.paths.bars({ size: [laid.width * (figure.categories.length > 1 ? 0.9 * minGap(laid.data[0]) / laid.width : 0.3), 90] }) };
       }
       if (figure.kind === "points") return { ...base, paths: () => null, points: { show: true, size: 4, stroke: base.stroke, fill: base.stroke } };
-      return { ...base, dash: s.limit ? [8, 5] : undefined, points: { show: !s.limit, size: 6 } };
+      return { ...base, dash: s.limit ? [8, 5] : dashes[at % 8], points: { show: !s.limit && figure.xs.length < 200, size: 6 } };
     });
     const x = { time: false };
     if (isBars) x.range = () => [-0.6, figure.categories.length - 0.4];
@@ -86,7 +123,7 @@
         legend: { live: figure.series.length <= 12 },
         series: [{ label: figure.x.label || "at", value: (_, v) => v == null ? "–" : isBars ? nearest(v) : figure.x.unit === "bytes" ? bytes(v) : digits(v) }, ...series],
         axes: [xAxis, axis(figure.y.label, { size: 66, values: (_, at) => at.map((v) => v == null ? "" : digits(v)) })],
-        hooks: isBars ? { draw: [limitMarks(figure, laid.width)] } : {},
+        hooks: isBars ? { draw: [limitMarks(figure, laid.width), bands(figure)] } : { drawClear: [bands(figure)] },
       },
     };
   };
@@ -103,6 +140,96 @@
     document.body.dataset.charts = String(charts.length);
   };
   draw();
+
+  // Arrow keys move the cursor from value to value; the legend tells them.
+  document.querySelectorAll(".chart").forEach((host, nth) => host.addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const u = charts[nth];
+    if (!by || !u) return;
+    const most = u.data[0].length - 1;
+    const at = Math.max(0, Math.min(most, (u.cursor.idx ?? (by > 0 ? -1 : most + 1)) + by));
+    u.setCursor({ left: u.valToPos(u.data[0][at], "x"), top: u.over.clientHeight / 2 });
+    event.preventDefault();
+  }));
+
+  const table = (figure) => {
+    const quoted = (text) => /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+    const headings = [figure.x.label || "category"];
+    figure.series.forEach((s) => { headings.push(s.label); if (s.band) headings.push(s.label + " low", s.label + " high"); });
+    const lines = figure.xs.map((x, at) => [figure.categories[at] ?? String(x), ...figure.series.flatMap((s) =>
+      [s.ys[at], ...(s.band ? (s.band[at] ?? [null, null]) : [])].map((v) => v == null ? "" : String(v)))]);
+    return [headings, ...lines].map((cells) => cells.map(quoted).join(",")).join("\n") + "\n";
+  };
+
+  // The same figure as drawing: for papers and slides.
+  const vector = (figure) => {
+    const [w, h, left, top, right, bottom] = [860, 480, 86, 44, 20, 96];
+    const text = (s) => String(s).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
+    const bars = figure.kind === "bars";
+    const ys = figure.series.flatMap((s) => s.ys).filter((y) => y != null && (!figure.y.log || y > 0));
+    const scale = (values, log, from, to) => {
+      let [least, most] = [Math.min(...values), Math.max(...values)];
+      if (log) { least = Math.log10(least); most = Math.log10(most); }
+      if (most === least) most = least + 1;
+      return { at: (v) => from + ((log ? Math.log10(v) : v) - least) / (most - least) * (to - from), least, most };
+    };
+    const x = bars ? scale([-0.6, figure.categories.length - 0.4], false, left, w - right) : scale(figure.xs.filter((v) => !figure.x.log || v > 0), figure.x.log, left, w - right);
+    const y = scale(figure.y.log ? ys : [0, ...ys.map((v) => v * 1.05)], figure.y.log, h - bottom, top);
+    const ticks = (s, log) => Array.from({ length: 6 }, (_, i) => s.least + (s.most - s.least) * i / 5).map((v) => log ? 10 ** v : v);
+    const paint = (at) => colour("--s" + (at % 8));
+    let out = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${w} ${h}" font-family="sans-serif" font-size="12" fill="${colour("--ink")}"><rect width="${w}" height="${h}" fill="${colour("--paper")}"/><text x="${left}" y="22" font-size="16" font-weight="600">${text(figure.title)}</text>`;
+    ticks(y, figure.y.log).forEach((v) => { out += `<line x1="${left}" x2="${w - right}" y1="${y.at(v)}" y2="${y.at(v)}" stroke="${colour("--line")}"/><text x="${left - 6}" y="${y.at(v) + 4}" text-anchor="end">${text(digits(v))}</text>`; });
+    if (bars) figure.categories.forEach((name, at) => { out += `<text transform="translate(${x.at(at)} ${h - bottom + 14}) rotate(-30)" text-anchor="end">${text(name)}</text>`; });
+    else ticks(x, figure.x.log).forEach((v) => { out += `<text x="${x.at(v)}" y="${h - bottom + 18}" text-anchor="middle">${text(figure.x.unit === "bytes" ? bytes(v) : digits(v))}</text>`; });
+    out += `<text x="${(left + w - right) / 2}" y="${h - bottom + 36}" text-anchor="middle">${text(figure.x.label)}</text><text transform="translate(16 ${(top + h - bottom) / 2}) rotate(-90)" text-anchor="middle">${text(figure.y.label)}</text>`;
+    const solid = figure.series.filter((s) => !s.limit);
+    figure.series.forEach((s, at) => {
+      const points = s.ys.map((v, i) => v == null || (figure.y.log && v <= 0) ? null : [x.at(bars ? i : figure.xs[i]), y.at(v)]);
+      if (bars) {
+        const width = (x.at(1) - x.at(0)) * 0.8 / Math.max(1, solid.length);
+        points.forEach((p) => {
+          if (!p) return;
+          const from = p[0] + (s.limit ? -width * solid.length / 2 : (solid.indexOf(s) - solid.length / 2) * width);
+          out += s.limit ? `<line x1="${from}" x2="${from + width * solid.length}" y1="${p[1]}" y2="${p[1]}" stroke="${colour("--s1")}" stroke-width="2.5"/>`
+            : `<rect x="${from}" y="${p[1]}" width="${width * 0.92}" height="${h - bottom - p[1]}" fill="${paint(at)}"/>`;
+        });
+      } else {
+        const line = points.filter(Boolean);
+        if (figure.kind !== "points" && line.length) out += `<polyline fill="none" stroke="${paint(at)}" stroke-width="2" stroke-dasharray="${(s.limit ? [8, 5] : dashes[at % 8] ?? []).join(" ")}" points="${line.map((p) => p.map((v) => v.toFixed(1)).join(",")).join(" ")}"/>`;
+        if (line.length < 200 || figure.kind === "points") line.forEach((p) => { out += `<circle cx="${p[0].toFixed(1)}" cy="${p[1].toFixed(1)}" r="2.5" fill="${paint(at)}"/>`; });
+      }
+      const place = left + (at % 4) * 190;
+      out += `<rect x="${place}" y="${h - 46 + Math.floor(at / 4) * 16}" width="10" height="10" fill="${s.limit && bars ? colour("--s1") : paint(at)}"/><text x="${place + 15}" y="${h - 37 + Math.floor(at / 4) * 16}">${text(s.label)}</text>`;
+    });
+    return out + "</svg>";
+  };
+
+  const save = (name, url) => {
+    const link = document.createElement("a");
+    link.href = url;
+    link.download = name;
+    link.click();
+  };
+  document.querySelectorAll("[data-save]").forEach((line) => line.addEventListener("click", (event) => {
+    const as = event.target.dataset?.as;
+    const nth = Number(line.dataset.save);
+    const figure = figures[nth];
+    if (as === "csv") save(figure.id + ".csv", "data:text/csv;charset=utf-8," + encodeURIComponent(table(figure)));
+    if (as === "svg") save(figure.id + ".svg", "data:image/svg+xml;charset=utf-8," + encodeURIComponent(vector(figure)));
+    if (as !== "png") return;
+    // The canvas has no ground of its own.
+    const from = charts[nth].ctx.canvas;
+    const canvas = document.createElement("canvas");
+    canvas.width = from.width;
+    canvas.height = from.height;
+    const ctx = canvas.getContext("2d");
+    ctx.fillStyle = colour("--paper");
+    ctx.fillRect(0, 0, canvas.width, canvas.height);
+    ctx.drawImage(from, 0, 0);
+    save(figure.id + ".png", canvas.toDataURL("image/png"));
+  }));
+  // For the test in a browser: every figure can be saved in every form.
+  document.body.dataset.saves = String(figures.filter((figure) => table(figure).length > 2 && vector(figure).endsWith("</svg>")).length);
   let pending;
   addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(draw, 120); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

@@ -94,6 +94,9 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>) -> Result<String, Pa
         .iter()
         .flat_map(|record| record.ledgers.iter().map(move |ledger| format!("{}: {ledger}", record.study)))
         .collect();
+    // A browser lays out some thousand rows at once; what is beyond is in the records, and in `daqmeter export`.
+    let shown = &records[..records.len().min(MOST_ROWS)];
+    let rows_left = records.len() - shown.len();
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.add_template("page.html", TEMPLATE)?;
@@ -108,16 +111,33 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>) -> Result<String, Pa
         command => first.map(|record| record.command.clone()),
         emulated => records.iter().any(|record| record.engine.emulated),
         answers => serde(&answers(records)),
+        path => crate::path::svg(&crate::path::path(records)),
+        rows_left => rows_left,
         figures => serde(&figures),
         charts => serde(&charts),
         meshes => serde(&meshes),
         mesh_data => serde(&mesh_data),
-        rows => serde(&table_rows(records)),
+        rows => serde(&table_rows(shown)),
         facts => serde(&facts(records)),
-        notes => serde(&notes(records)),
-        ledgers => ledgers,
+        notes => serde(&most(notes(records), "notes")),
+        ledgers => most(ledgers, "ledgers"),
         records => records.len(),
     })?)
+}
+
+/// As many records as the page's table shows.
+const MOST_ROWS: usize = 2000;
+/// As many lines as its lists show.
+const MOST_LINES: usize = 300;
+
+/// The first lines, and how many there are more.
+fn most(mut lines: Vec<String>, what: &str) -> Vec<String> {
+    let left = lines.len().saturating_sub(MOST_LINES);
+    lines.truncate(MOST_LINES);
+    if left > 0 {
+        lines.push(format!("and {left} more {what}: they are in the records"));
+    }
+    lines
 }
 
 /// As many pictures of one mesh as a page holds.
@@ -265,7 +285,7 @@ mod tests {
         observed.meshes[0].crosspoints[0].ports[0] = "<script>alert(1)</script>".into();
         record.observed = Some(observed);
         let page = page(&[record]).unwrap();
-        assert_eq!(page.matches("<svg").count(), 1);
+        assert_eq!(page.matches("class=\"mesh\"").count(), 1);
         assert!(page.contains("id=\"mesh-0\"") && !page.contains("<script>alert(1)"));
     }
 

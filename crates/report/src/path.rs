@@ -81,14 +81,14 @@ fn segment(
 
 /// The most boards at once, all lanes together; one thread a board.
 fn devices(records: &[RunRecord]) -> Option<Segment> {
+    // As long as all boards are read: all bytes over the whole time, not the sum of what each does at its best.
     let together = |record: &RunRecord| {
-        let stages = record
-            .lanes
-            .iter()
-            .filter_map(|lane| Some((lane, lane.stages.iter().find(|stage| stage.name == "func_readout")?)));
-        let rates: Vec<(f64, Option<f64>)> = stages.filter_map(|(_, stage)| rate(record, stage)).collect();
-        let limit: Option<f64> = rates.iter().map(|(_, limit)| *limit).sum();
-        (rates.iter().map(|(rate, _)| rate).sum::<f64>(), limit)
+        let stages =
+            record.lanes.iter().filter_map(|lane| lane.stages.iter().find(|stage| stage.name == "func_readout"));
+        let bytes: f64 = stages.clone().map(|stage| stage.rate_bytes_per_s() * stage.seconds()).sum();
+        let end_s = stages.clone().map(|stage| stage.end_ns).max().unwrap_or(0) as f64 * 1e-9;
+        let limit: Option<f64> = stages.map(|stage| rate(record, stage)?.1).sum();
+        (if end_s > 0.0 { bytes / end_s } else { 0.0 }, limit)
     };
     let record = of(records, "digitizer")
         .filter(|record| record.study.contains("readout"))
@@ -181,7 +181,7 @@ pub fn bottleneck(segments: &[Segment]) -> Option<String> {
         Some(fraction) => {
             let _ = write!(
                 out,
-                ", {:.0} % of what memory allows there: the work itself is the limit, and software can be better",
+                ", {:.0} % of what memory allows there: its own instructions and waits are the limit, so that larger blocks, better software or more cores help",
                 fraction * 100.0
             );
         }
@@ -314,6 +314,7 @@ pub(crate) mod tests {
             ops_per_sample: 1,
             bytes_per_op: 1_000_000,
             limit: Some("memory".into()),
+            end_ns: 9 * ns,
             sample_ns: vec![ns; 9],
             ..Stage::default()
         };
@@ -352,8 +353,8 @@ pub(crate) mod tests {
         assert_eq!((weakest.len(), weakest[0].into, weakest[0].fraction()), (1, "network", Some(0.25)));
         assert_eq!(
             bottleneck(&segments).unwrap(),
-            "TCP stream, 64 KiB messages at 2500 MB/s of one core, 25 % of what memory allows there: the work itself is the limit, and software \
-             can be better; the modelled boards bring 625 MB/s, so the link to them gives out before this host does"
+            "TCP stream, 64 KiB messages at 2500 MB/s of one core, 25 % of what memory allows there: its own instructions and waits are the \
+             limit, so that larger blocks, better software or more cores help; the modelled boards bring 625 MB/s, so the link to them gives out before this host does"
         );
     }
 

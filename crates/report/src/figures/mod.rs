@@ -8,6 +8,7 @@ mod counters;
 mod etherbone;
 mod felix;
 mod fusion;
+mod hostio;
 mod memory;
 mod readout;
 mod stores;
@@ -113,6 +114,8 @@ const FIGURES: &[Maker] = &[
     stores::figure,
     fusion::figure,
     memory::figure,
+    hostio::block,
+    hostio::stream,
     completion::figure,
     etherbone::time,
     etherbone::rate,
