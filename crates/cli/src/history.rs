@@ -121,21 +121,27 @@ fn write_parquet(path: &Path, frame: &Frame) -> Result<(), Failure> {
     std::fs::rename(&beside, path).map_err(|error| refused(&error))
 }
 
-/// Files as they are named, folders with all their .jsonl files in order of their names.
+/// Records of files and folders.
 pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
+    let files = files_of(paths)?;
+    if files.is_empty() {
+        let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        return Err(Failure::refused(format!("{}: no .jsonl file in this folder or below", names.join(", "))));
+    }
+    read_records(&files)
+}
+
+/// Files as they are named, folders with all their .jsonl files in order of their names.
+pub(crate) fn files_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for path in paths {
         if path.is_dir() {
-            let before = files.len();
             collect(path, &mut files, 0)?;
-            if files.len() == before {
-                return Err(Failure::refused(format!("{}: no .jsonl file in this folder or below", path.display())));
-            }
         } else {
             files.push(path.clone());
         }
     }
-    read_records(&files)
+    Ok(files)
 }
 
 fn collect(folder: &Path, files: &mut Vec<PathBuf>, depth: usize) -> Result<(), Failure> {

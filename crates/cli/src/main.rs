@@ -17,6 +17,7 @@ mod readout;
 mod report;
 mod reproduce;
 mod run;
+mod serve;
 mod show;
 mod survey;
 
@@ -70,6 +71,8 @@ enum Verb {
     History(history::Arguments),
     /// Write records as CSV or Parquet
     Export(history::ExportArguments),
+    /// Show records in the browser, and runs while they are measured
+    Serve(serve::Arguments),
     /// List devices, engines, plans, kernels and more, or the points of a plan
     List(list::Arguments),
     /// Say what this host has, what is missing and how to get it
@@ -136,6 +139,7 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Cmp(arguments) => cmp::run(&arguments),
         Verb::History(arguments) => history::run(&arguments),
         Verb::Export(arguments) => history::export(&arguments),
+        Verb::Serve(arguments) => serve::run(&arguments),
         Verb::List(arguments) => list::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Completions { shell } => completions(shell),
@@ -187,6 +191,7 @@ mod tests {
             "cmp",
             "history",
             "export",
+            "serve",
             "list",
             "doctor",
         ] {

@@ -31,6 +31,12 @@ const HELP: &[(&str, &str)] = &[
     ("daqmeter_lost_connections_total", "Subscribers or publishers that were lost"),
     ("daqmeter_subscribers", "Subscribers now"),
     ("daqmeter_cpu_seconds_total", "CPU time of the instance's thread"),
+    ("daqmeter_points_planned", "Points that the run will measure"),
+    ("daqmeter_points_total", "Points measured so far, by outcome"),
+    ("daqmeter_median_seconds", "Median time of one operation of a stage, at its last point"),
+    ("daqmeter_rate_bytes_per_second", "Rate of a stage at its last point"),
+    ("daqmeter_limit_fraction", "Rate of a stage over the limit measured beside it"),
+    ("daqmeter_events_total", "Events counted so far, by event"),
     ("daqmeter_latency_p99_seconds", "From the oldest trigger of a page to its receipt"),
 ];
 
@@ -39,6 +45,32 @@ impl Page {
     pub(crate) fn set(&self, name: &'static str, instance: &str, value: f64) {
         debug_assert!(HELP.iter().any(|(known, _)| *known == name), "{name} has no help");
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((name, instance.to_owned()), value);
+    }
+
+    /// Adds to a value.
+    pub(crate) fn add(&self, name: &'static str, instance: &str, more: f64) {
+        debug_assert!(HELP.iter().any(|(known, _)| *known == name), "{name} has no help");
+        let mut values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *values.entry((name, instance.to_owned())).or_default() += more;
+    }
+
+    /// What a measured point tells.
+    pub(crate) fn point(&self, record: &daqmeter_record::RunRecord) {
+        use daqmeter_record::Outcome;
+        let outcome = match record.outcome {
+            Outcome::Ok => "ok",
+            Outcome::Waived(_) => "waived",
+            Outcome::Failed(_) => "failed",
+        };
+        self.add("daqmeter_points_total", outcome, 1.0);
+        for row in daqmeter_report::rows(std::slice::from_ref(record)) {
+            let stage = format!("{} {} {}", row.study, row.device, row.stage);
+            self.set("daqmeter_median_seconds", &stage, row.median_ns * 1e-9);
+            self.set("daqmeter_rate_bytes_per_second", &stage, row.rate_bytes_per_s);
+            if let Some(fraction) = row.fraction {
+                self.set("daqmeter_limit_fraction", &stage, fraction);
+            }
+        }
     }
 
     /// The page.

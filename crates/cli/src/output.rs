@@ -51,6 +51,11 @@ impl Failure {
         Failure { line: "interrupted; what was measured is kept".to_owned(), code: INTERRUPTED }
     }
 
+    /// The line.
+    pub(crate) fn line(&self) -> &str {
+        &self.line
+    }
+
     /// Prints the line and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         // When even stderr is closed there is nobody left to tell.

@@ -13,7 +13,8 @@ use daqmeter_record::{Order, RunRecord, Tool, Workload};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::arguments::cpu_list;
-use crate::output::{Failure, Recorder, progress_wanted};
+use crate::metrics::Page;
+use crate::output::{Failure, Recorder, progress_wanted, tell};
 use crate::pmu::Observed;
 
 /// Options of every verb that measures.
@@ -28,6 +29,9 @@ pub(crate) struct Common {
     /// CPUs to pin threads to, in turn: 0,1 or 0-3
     #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
     pub(crate) pin: Option<CpuList>,
+    /// Serve the run's progress and rates here as OpenMetrics, for Prometheus: 127.0.0.1:9477
+    #[arg(long, value_name = "ADDR:PORT", help_heading = "Output", hide_short_help = true)]
+    pub(crate) metrics: Option<String>,
     /// Count a group or events meanwhile, every 100 ms or as given: block, net@10ms, page-faults
     #[arg(long, value_name = "GROUP[@TIME]", help_heading = "Output")]
     pub(crate) observe: Option<String>,
@@ -47,6 +51,7 @@ pub(crate) struct Runner {
     progress: ProgressBar,
     engines: Vec<Box<dyn Engine>>,
     observed: Option<Observed>,
+    metrics: Option<Page>,
 }
 
 /// What the records say of this program.
@@ -95,11 +100,20 @@ fn take_ctrl_c(ask: impl Fn() -> bool + Send + 'static) -> Result<(), Failure> {
     handler.map_err(|error| Failure::refused(format!("cannot take over Ctrl-C: {error}")))
 }
 
+/// A page of metrics that is served from now on.
+pub(crate) fn served(address: &str) -> Result<Page, Failure> {
+    let page = Page::default();
+    let at = page.serve(address)?;
+    tell(&format!("metrics at http://{at}/metrics"));
+    Ok(page)
+}
+
 impl Runner {
     /// Gathers the context and takes over Ctrl-C: the first lets the sample at hand finish, the second ends at once.
     pub(crate) fn new(common: &Common, points: usize) -> Result<Runner, Failure> {
         let observed = common.observe.as_deref().map(Observed::understand).transpose()?;
         let recorder = Recorder::new(common.out.as_deref(), common.json)?;
+        let metrics = common.metrics.as_deref().map(served).transpose()?;
         let context = context();
         let stop = StopFlag::default();
         let asked = stop.clone();
@@ -114,7 +128,7 @@ impl Runner {
             ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}").expect("a constant template");
         progress.set_style(style);
         let engines = engines(context.host.last_level_cache_bytes());
-        Ok(Runner { context, recorder, stop, limits: Limits::default(), progress, engines, observed })
+        Ok(Runner { context, recorder, stop, limits: Limits::default(), progress, engines, observed, metrics })
     }
 
     /// Settings for a study, with this runner's stop flag.
@@ -152,6 +166,9 @@ impl Runner {
         let mut record = measure(found, workload, settings, &self.context, &engines, &mut observers)?;
         record.order = order;
         self.progress.inc(1);
+        if let Some(page) = &self.metrics {
+            page.point(&record);
+        }
         self.recorder.take(record)
     }
 
@@ -172,6 +189,9 @@ impl Runner {
     /// Says how many points there will be.
     pub(crate) fn expect(&self, points: usize) {
         self.progress.set_length(points as u64);
+        if let Some(page) = &self.metrics {
+            page.set("daqmeter_points_planned", "run", points as f64);
+        }
     }
 
     /// Clears the progress line.

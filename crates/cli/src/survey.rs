@@ -11,6 +11,7 @@ use daqmeter_copy::{Direction, Request};
 use daqmeter_etherbone::Method;
 use daqmeter_harness::{Limits, StepPlan, Sweep, ordered};
 use daqmeter_record::{Host, Workload};
+use daqmeter_report::advice::advice;
 use daqmeter_report::{answers, page, table};
 use daqmeter_sys::host::Files;
 
@@ -442,6 +443,15 @@ fn summary(records: &[daqmeter_record::RunRecord], spent: &Spent) -> String {
     out.push_str(&table::rows_only(&shown));
     for answer in answers(records) {
         let _ = writeln!(out, "\n{}\n  {}", answer.question, answer.answer);
+    }
+    let all = advice(records);
+    if all.len() > 1 {
+        let _ = writeln!(out, "\nWhat else to change");
+    }
+    for advice in all.iter().skip(1) {
+        let evidence =
+            advice.evidence.as_deref().map_or("no evidence from this run".to_owned(), |found| format!("here: {found}"));
+        let _ = writeln!(out, "  - {} ({evidence})", advice.what);
     }
     let failed = records.iter().filter_map(|record| Some(format!("{}: {}", record.study, record.outcome.reason()?)));
     for line in failed {

@@ -49,11 +49,12 @@ fn median_ns(record: &RunRecord) -> Option<f64> {
 /// Waiting by interrupt where polling costs a core and the rate is low.
 fn interrupts(records: &[RunRecord]) -> Option<Advice> {
     let share = |completion: &str| {
-        let record = records.iter().find(|record| {
+        let waits = |record: &&RunRecord| {
             record.engine.name == "digitizer"
                 && record.workload.text("completion") == Ok(completion)
                 && record.outcome.is_ok()
-        })?;
+        };
+        let record = records.iter().filter(waits).min_by_key(|record| record.lanes.len())?;
         Some((
             record.process_cpu.total_ns() as f64 / record.wall_ns.max(1) as f64,
             record.workload.float("trigger_rate_hz").ok()?,

@@ -53,12 +53,17 @@ fn first_change(records: &[RunRecord]) -> Option<Answer> {
         return None;
     }
     let all = crate::advice::advice(records);
-    let said = all.iter().map(|advice| match &advice.evidence {
-        Some(evidence) => format!("{} (measured here: {evidence})", advice.what),
-        None => format!("{} (advice without evidence from this run)", advice.what),
-    });
-    let answer = said.collect::<Vec<_>>().join("; ");
-    (!answer.is_empty()).then_some(Answer { question: "What to change first?", answer, figure: None })
+    let first = all.first()?;
+    let evidence = first
+        .evidence
+        .as_deref()
+        .map_or("without evidence from this run".to_owned(), |evidence| format!("measured here: {evidence}"));
+    let more = match all.len() - 1 {
+        0 => String::new(),
+        more => format!("; {more} more below"),
+    };
+    let answer = format!("{} ({evidence}){more}", first.what);
+    Some(Answer { question: "What to change first?", answer, figure: Some("advice") })
 }
 
 /// What was held against known loads.

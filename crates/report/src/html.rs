@@ -94,6 +94,7 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>) -> Result<String, Pa
         .iter()
         .flat_map(|record| record.ledgers.iter().map(move |ledger| format!("{}: {ledger}", record.study)))
         .collect();
+    let way = crate::path::path(records);
     // A browser lays out some thousand rows at once; what is beyond is in the records, and in `daqmeter export`.
     let shown = &records[..records.len().min(MOST_ROWS)];
     let rows_left = records.len() - shown.len();
@@ -111,7 +112,9 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>) -> Result<String, Pa
         command => first.map(|record| record.command.clone()),
         emulated => records.iter().any(|record| record.engine.emulated),
         answers => serde(&answers(records)),
-        path => crate::path::svg(&crate::path::path(records)),
+        path => crate::path::svg(&way),
+        // Advice is for hosts whose path was measured, not for a table of one run.
+        advice => serde(&if way.is_empty() { Vec::new() } else { crate::advice::advice(records) }),
         rows_left => rows_left,
         figures => serde(&figures),
         charts => serde(&charts),

@@ -106,7 +106,13 @@ fn storage(records: &[RunRecord]) -> Option<Segment> {
     let best = direct.filter_map(|record| Some((record, rate(record, record.lanes[0].stages.first()?)?)));
     let (record, found) = best.max_by(|a, b| a.1.0.total_cmp(&b.1.0))?;
     let device = record.workload.text("path").unwrap_or("disk").to_owned();
-    Some(segment("host buffer", format!("replay from {device}"), found, "block"))
+    // Of a file its name is enough.
+    let device = if device.starts_with("/dev/") {
+        device
+    } else {
+        device.rsplit('/').next().unwrap_or_default().to_owned() + " on disk"
+    };
+    Some(segment("or from disk", format!("replay from {device}"), found, "block"))
 }
 
 /// The copy out of the kernel at a megabyte, or the largest below.
@@ -347,7 +353,7 @@ pub(crate) mod tests {
         let segments = path(&host());
         assert_eq!(
             segments.iter().map(|segment| segment.into).collect::<Vec<_>>(),
-            ["host buffer", "host buffer", "samples", "network", "consumer"]
+            ["host buffer", "or from disk", "samples", "network", "consumer"]
         );
         let weakest: Vec<&Segment> = segments.iter().filter(|segment| segment.weakest).collect();
         assert_eq!((weakest.len(), weakest[0].into, weakest[0].fraction()), (1, "network", Some(0.25)));

@@ -20,6 +20,7 @@ use daqmeter_sys::{clock, cpu_time};
 use super::live::Live;
 use super::{ByteUnit, Chosen, Setting, Wanted};
 use crate::arguments::duration;
+use crate::metrics::Page;
 use crate::output::{Failure, Recorder, emit, tell, write_file};
 use crate::run::{context, on_ctrl_c};
 
@@ -48,6 +49,9 @@ pub(crate) struct Arguments {
     /// Read the output of perf stat (text, -x or -j) instead of counting; - is stdin
     #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "groups", "heat", "time", "count", "step"])]
     from: Option<PathBuf>,
+    /// Serve the counts here as OpenMetrics, for Prometheus: 127.0.0.1:9477
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "from", hide_short_help = true)]
+    metrics: Option<String>,
     #[command(flatten)]
     written: Written,
     /// Count while this command runs
@@ -128,8 +132,9 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
     let context = context();
     let began_cpu = cpu_time::of_process();
     let origin_ns = clock::monotonic_ns();
+    let metrics = arguments.metrics.as_deref().map(crate::run::served).transpose()?;
     let shown = shown(arguments, quiet, &count, &setting)?;
-    let observed = Loop { arguments, stop: &stop, shown }.run(count, origin_ns)?;
+    let observed = Loop { arguments, stop: &stop, shown, metrics }.run(count, origin_ns)?;
     let mut record = context.blank_record(info(&chosen, &setting), workload(arguments, &chosen));
     record.study = "pmu/stat".to_owned();
     record.origin_ns = origin_ns;
@@ -176,6 +181,19 @@ fn finish(
     Ok(recorder.exit_code(false))
 }
 
+/// What the last interval counted, scaled to the time for which the event was enabled.
+fn publish(page: &Page, observed: &Observations) {
+    for event in &observed.events {
+        let last = (event.count.last(), event.enabled_ns.last(), event.running_ns.last());
+        if let (Some(&count), Some(&enabled), Some(&running)) = last
+            && running > 0
+        {
+            let scaled = count as f64 * event.scale * (enabled as f64 / running as f64).max(1.0);
+            page.add("daqmeter_events_total", &event.name, scaled);
+        }
+    }
+}
+
 /// Where intervals go while it counts.
 enum Shown {
     Nowhere,
@@ -209,6 +227,7 @@ struct Loop<'a> {
     arguments: &'a Arguments,
     stop: &'a AtomicBool,
     shown: Shown,
+    metrics: Option<Page>,
 }
 
 impl Loop<'_> {
@@ -234,6 +253,9 @@ impl Loop<'_> {
             };
             count.interval();
             intervals += 1;
+            if let Some(page) = &self.metrics {
+                publish(page, count.observed());
+            }
             self.show(&count)?;
             if is_last || self.arguments.count == Some(intervals) {
                 break;
