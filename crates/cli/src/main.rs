@@ -19,6 +19,7 @@ mod reproduce;
 mod run;
 mod serve;
 mod show;
+mod studies;
 mod survey;
 
 use std::process::ExitCode;
@@ -61,6 +62,8 @@ enum Verb {
     Pmu(Box<pmu::Arguments>),
     /// Measure the points of a plan
     Run(plan::Arguments),
+    /// Repeat the published studies: every row beside model and measurement
+    Reproduce(studies::Arguments),
     /// Print the tables of recorded runs
     Show(show::Arguments),
     /// Make a page or a table from recorded runs
@@ -134,6 +137,7 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Copy(arguments) => copy::run(&arguments),
         Verb::Pmu(arguments) => pmu::run(&arguments),
         Verb::Run(arguments) => plan::run(&arguments),
+        Verb::Reproduce(arguments) => studies::run(&arguments),
         Verb::Show(arguments) => show::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::Cmp(arguments) => cmp::run(&arguments),
@@ -186,6 +190,7 @@ mod tests {
             "copy",
             "pmu",
             "run",
+            "reproduce",
             "show",
             "report",
             "cmp",

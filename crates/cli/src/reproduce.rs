@@ -33,24 +33,31 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(path) = &arguments.from {
         return emit(&text(&published, &read_records(std::slice::from_ref(path))?));
     }
-    let plan = reproduce::plan(&published);
     let pin = arguments.common.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
-    let mut runner = Runner::new(&arguments.common, plan.len())?;
+    let mut runner = Runner::new(&arguments.common, 0)?;
+    measure(&mut runner, &pin)?;
+    runner.finish();
+    if !arguments.common.json {
+        emit(&text(&published, &runner.recorder.records))?;
+    }
+    Ok(runner.recorder.exit_code(runner.stop.is_set()))
+}
+
+/// Measures the study's points.
+pub(crate) fn measure(runner: &mut Runner, pin: &[u32]) -> Result<(), Failure> {
+    let plan = reproduce::plan(&Published::default());
+    runner.expect(plan.len());
     for point in plan {
         let steps = match point.steps {
             Steps::Reads(reads) => StepPlan::ByStage(reads),
             Steps::Passes(passes) => StepPlan::ByPass(passes),
             Steps::Timed => StepPlan::Timed(Duration::from_millis(300)),
         };
-        let settings = runner.settings(steps, &point.study, &pin);
+        let settings = runner.settings(steps, &point.study, pin);
         let settings = Settings { profile_hz: point.profile.then_some(PROFILE_HZ), ..settings };
         runner.point(point.engine, &point.workload, &settings, None)?;
     }
-    runner.finish();
-    if !arguments.common.json {
-        emit(&text(&published, &runner.recorder.records))?;
-    }
-    Ok(runner.recorder.exit_code(runner.stop.is_set()))
+    Ok(())
 }
 
 fn text(published: &Published, records: &[daqmeter_record::RunRecord]) -> String {

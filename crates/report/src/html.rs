@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::answers::answers;
 use crate::figures::{Figure, figures};
 use crate::rows::{rows, without_lanes};
+use crate::studies::Study;
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
 const STYLE: &str = include_str!("../assets/page.css");
@@ -86,6 +87,22 @@ pub fn page(records: &[RunRecord]) -> Result<String, PageError> {
 /// # Errors
 /// As [`page`].
 pub fn page_of(records: &[RunRecord], figures: Vec<Figure>) -> Result<String, PageError> {
+    page_of_studies(records, figures, &[])
+}
+
+/// A study for the page.
+#[derive(Serialize)]
+struct StudyView<'a> {
+    study: &'a Study,
+    summary: String,
+}
+
+/// The same with published studies beside the measurements, row by row.
+///
+/// # Errors
+/// As [`page`].
+pub fn page_of_studies(records: &[RunRecord], figures: Vec<Figure>, studies: &[Study]) -> Result<String, PageError> {
+    let views: Vec<StudyView<'_>> = studies.iter().map(|study| StudyView { study, summary: study.summary() }).collect();
     let figures: Vec<DataTable> = figures.into_iter().map(data_table).collect();
     let charts: Vec<&Figure> = figures.iter().map(|table| &table.figure).collect();
     let (meshes, mesh_data) = mesh_views(records);
@@ -116,6 +133,7 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>) -> Result<String, Pa
         // Advice is for hosts whose path was measured, not for a table of one run.
         advice => serde(&if way.is_empty() { Vec::new() } else { crate::advice::advice(records) }),
         rows_left => rows_left,
+        studies => serde(&views),
         figures => serde(&figures),
         charts => serde(&charts),
         meshes => serde(&meshes),

@@ -26,6 +26,7 @@ pub mod pmu;
 pub mod points;
 pub mod readout;
 pub mod rows;
+pub mod studies;
 pub mod table;
 
 pub use answers::{Answer, answers};

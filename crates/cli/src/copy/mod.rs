@@ -4,7 +4,7 @@ mod bandwidth;
 mod figures;
 mod latency;
 mod pollution;
-mod reproduce;
+pub(crate) mod reproduce;
 mod trace;
 mod verify;
 

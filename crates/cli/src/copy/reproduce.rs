@@ -45,9 +45,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut runner = Runner::new(&arguments.common, 0)?;
+    let pin = arguments.common.pin.as_ref().map(|list| list.0.clone());
+    measure(&mut runner, pin, arguments.reps)?;
+    runner.finish();
+    if !arguments.common.json {
+        emit(&text(&runner.recorder.records))?;
+    }
+    write_page(arguments.output.as_ref(), &runner)?;
+    Ok(runner.recorder.exit_code(runner.stop.is_set()))
+}
+
+/// Measures the study's points, each so many times.
+pub(crate) fn measure(runner: &mut Runner, pin: Option<Vec<u32>>, reps: u64) -> Result<(), Failure> {
     let cpus = runner.context.host.allowed_cpus.clone();
-    let pin = arguments.common.pin.as_ref().map_or_else(|| cpus.iter().rev().copied().collect(), |list| list.0.clone());
-    let limits = limits(&mut runner, &SIZES, 1, &pin)?;
+    let pin = pin.unwrap_or_else(|| cpus.iter().rev().copied().collect());
+    let limits = limits(runner, &SIZES, 1, &pin)?;
     let by_cpu = if module_waiver().is_none() { "module" } else { "pread" };
     let engine = if module_has_channels() { "module" } else { "engine-thread" };
     let mut points = latencies(by_cpu, engine, &limits);
@@ -57,16 +69,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     for (order, (engine, workload)) in ordered(points, 1) {
         // Three hundred copies of 32 MiB would take longer than everything else.
         let large = workload.int("block_bytes").is_ok_and(|bytes| bytes > 4 << 20);
-        let reps = if large || engine == "pollution" { arguments.reps.min(30) } else { arguments.reps };
-        let settings = runner.settings(StepPlan::ByStage(reps.max(2)), "copy/reproduce", &pin);
+        let times = if large || engine == "pollution" { reps.min(30) } else { reps };
+        let settings = runner.settings(StepPlan::ByStage(times.max(2)), "copy/reproduce", &pin);
         runner.point(engine, &workload, &settings, Some(order))?;
     }
-    runner.finish();
-    if !arguments.common.json {
-        emit(&text(&runner.recorder.records))?;
-    }
-    write_page(arguments.output.as_ref(), &runner)?;
-    Ok(runner.recorder.exit_code(runner.stop.is_set()))
+    Ok(())
 }
 
 type Point = (&'static str, Workload);

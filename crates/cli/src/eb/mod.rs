@@ -3,7 +3,7 @@
 //! Called by a name such as `eb-read` (a link to this program), it is that tool.
 
 mod perf;
-mod reproduce;
+pub(crate) mod reproduce;
 mod serve;
 mod tools;
 

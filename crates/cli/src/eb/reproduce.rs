@@ -35,13 +35,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         write_page(arguments, &records)?;
         return emit(&text(&published, &records));
     }
-    let plan = reproduce::plan(&published);
     let pin = arguments.common.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
-    let mut runner = Runner::new(&arguments.common, plan.len())?;
-    for (order, point) in ordered(plan, 1) {
-        let settings = runner.settings(StepPlan::ByStage(point.cycles), STUDY, &pin);
-        runner.point("etherbone", &point.workload, &settings, Some(order))?;
-    }
+    let mut runner = Runner::new(&arguments.common, 0)?;
+    measure(&mut runner, &pin)?;
     runner.finish();
     let records = &runner.recorder.records;
     if !arguments.common.json {
@@ -49,6 +45,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     write_page(arguments, records)?;
     Ok(runner.recorder.exit_code(runner.stop.is_set()))
+}
+
+/// Measures the study's points.
+pub(crate) fn measure(runner: &mut Runner, pin: &[u32]) -> Result<(), Failure> {
+    let plan = reproduce::plan(&Published::default());
+    runner.expect(plan.len());
+    for (order, point) in ordered(plan, 1) {
+        let settings = runner.settings(StepPlan::ByStage(point.cycles), STUDY, pin);
+        runner.point("etherbone", &point.workload, &settings, Some(order))?;
+    }
+    Ok(())
 }
 
 fn write_page(arguments: &Arguments, records: &[RunRecord]) -> Result<(), Failure> {

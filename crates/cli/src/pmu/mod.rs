@@ -5,7 +5,7 @@ mod live;
 mod map;
 mod plan;
 mod replay;
-mod reproduce;
+pub(crate) mod reproduce;
 mod stat;
 mod verify;
 

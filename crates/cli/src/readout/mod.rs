@@ -3,7 +3,7 @@
 mod files;
 mod live;
 mod monitor;
-mod reproduce;
+pub(crate) mod reproduce;
 mod run;
 mod sweep;
 

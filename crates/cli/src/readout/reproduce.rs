@@ -40,16 +40,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.no_measurement {
         return show(arguments, &published, &[]);
     }
-    let plan = study::plan(&published, &cpus(arguments.receiver_pin.as_ref()).unwrap_or_default());
-    let mut runner = Runner::new(&arguments.common, plan.len())?;
+    let mut runner = Runner::new(&arguments.common, 0)?;
     check_pins(arguments.receiver_pin.as_ref(), &runner)?;
     let pin = arguments.common.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
-    for workload in &plan {
-        let settings = runner.settings(StepPlan::ByStage(1), STUDY, &pin);
-        runner.point("readout", workload, &settings, None)?;
-    }
+    measure(&mut runner, &pin, &cpus(arguments.receiver_pin.as_ref()).unwrap_or_default())?;
     runner.finish();
     show(arguments, &published, &runner.recorder.records)
+}
+
+/// Measures the study's points.
+pub(crate) fn measure(runner: &mut Runner, pin: &[u32], receiver_cpus: &str) -> Result<(), Failure> {
+    let plan = study::plan(&Published::default(), receiver_cpus);
+    runner.expect(plan.len());
+    for workload in &plan {
+        let settings = runner.settings(StepPlan::ByStage(1), STUDY, pin);
+        runner.point("readout", workload, &settings, None)?;
+    }
+    Ok(())
 }
 
 fn show(arguments: &Arguments, published: &Published, records: &[RunRecord]) -> Result<ExitCode, Failure> {
