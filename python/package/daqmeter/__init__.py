@@ -1,0 +1,255 @@
+"""daqmeter from Python: records, engines, plans, decoders, conversions.
+
+>>> import daqmeter
+>>> records = daqmeter.load("records.jsonl")
+>>> records.to_polars().group_by("stage").len()          # doctest: +SKIP
+>>> volts = daqmeter.Scale(0.123, -45.6)(samples)        # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native
+from ._native import __version__
+
+__all__ = [
+    "Cast",
+    "Chunk",
+    "Conversion",
+    "FixedPoint",
+    "Records",
+    "Scale",
+    "__version__",
+    "decode_etherbone",
+    "decode_felix",
+    "engines",
+    "load",
+    "run",
+    "run_plan",
+]
+
+What = Literal["stages", "samples", "counters"]
+
+
+class Records:
+    """Measured points, read from files or just measured.
+
+    Iterating gives each record as a dictionary with the fields of the JSON Schema (`docs/schema/run-record.v1.json`).
+    `errors` says what could not be read; the other lines are here all the same.
+    """
+
+    def __init__(self, lines: Sequence[str], errors: Sequence[str] = (), paths: Sequence[str] = ()) -> None:
+        self._lines = list(lines)
+        self.errors = list(errors)
+        self._paths = list(paths)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(json.loads, self._lines)
+
+    def __getitem__(self, at: int) -> dict[str, Any]:
+        return json.loads(self._lines[at])
+
+    def columns(self, what: What = "stages") -> dict[str, Any]:
+        """Columns by name: a row a stage with its summary, a sample, or a counter.
+
+        Numbers are numpy arrays (holes are NaN), names are lists. Names carry their unit last; parameters of the workloads are
+        columns named `param.<name>`.
+        """
+        if self._paths:
+            return _native.read_columns(self._paths, what)[0]
+        import tempfile
+
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl", delete=False) as file:
+            file.writelines(line + "\n" for line in self._lines)
+        try:
+            return _native.read_columns([file.name], what)[0]
+        finally:
+            os.unlink(file.name)
+
+    def to_arrow(self, what: What = "stages") -> Any:
+        """A `pyarrow.Table`."""
+        import pyarrow
+
+        return pyarrow.table(self.columns(what))
+
+    def to_pandas(self, what: What = "stages") -> Any:
+        """A `pandas.DataFrame`."""
+        import pandas
+
+        return pandas.DataFrame(self.columns(what))
+
+    def to_polars(self, what: What = "stages") -> Any:
+        """A `polars.DataFrame`."""
+        import polars
+
+        return polars.DataFrame(self.columns(what))
+
+
+def load(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Records:
+    """Reads records from a file, from files, or from folders of `.jsonl` files.
+
+    Lines that are no record, or of a newer daqmeter, are left out and named in `Records.errors`.
+    """
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    files: list[str] = []
+    for path in map(Path, given):
+        files.extend(sorted(map(str, path.rglob("*.jsonl"))) if path.is_dir() else [str(path)])
+    lines, errors = _native.read_json(files)
+    return Records(lines, errors, files)
+
+
+def engines() -> dict[str, dict[str, str]]:
+    """Every engine with its parameters and what they mean."""
+    return {name: dict(parameters) for name, _, parameters in _native.engine_list()}
+
+
+def run(
+    engine: str,
+    workload: Mapping[str, bool | int | float | str] | None = None,
+    *,
+    seconds: float = 0.3,
+    pin: Sequence[int] = (),
+    study: str = "python",
+) -> dict[str, Any]:
+    """Measures one point: bytes are verified, its limits are measured beside it, and the record is returned.
+
+    `engines()` names the engines and their parameters. The interpreter's lock is not held meanwhile.
+    """
+    return json.loads(_native.run_engine(engine, dict(workload or {}), seconds, list(pin), study))
+
+
+def run_plan(
+    plan: str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None, budget_s: float | None = None
+) -> Records:
+    """Measures the points of a plan, a TOML file or the name of one that ships with daqmeter.
+
+    Each record is appended to `out` as it is measured. After `budget_s` no further point is begun.
+    """
+    return Records(_native.run_plan(os.fspath(plan), None if out is None else os.fspath(out), budget_s))
+
+
+class Conversion:
+    """A conversion of 16-bit samples, prepared once and used on any number of arrays.
+
+    The arithmetic is that of the command, to the bit: oracle-tested kernels of this CPU's best instruction set. Arrays are not
+    copied: samples must be contiguous `uint16`, and `out`, if it is given, contiguous and of `dtype`.
+    """
+
+    dtype: type[np.float32] | type[np.float64] = np.float32
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        factor: float = 1.0,
+        offset: float = 0.0,
+        bits: tuple[int, int] = (1, 15),
+        signed: bool = False,
+        decimation: int = 1,
+        first: int = 0,
+        non_temporal: bool = False,
+    ) -> None:
+        self._native = _native.NativeConverter(
+            kind, factor, offset, bits[0], bits[1], signed, decimation, first, non_temporal
+        )
+        self.dtype = np.float64 if self._native.doubles else np.float32
+
+    def kept(self, samples: int) -> int:
+        """How many of so many samples are kept."""
+        return self._native.kept(samples)
+
+    def __call__(
+        self, samples: npt.NDArray[np.uint16], out: npt.NDArray[Any] | None = None
+    ) -> npt.NDArray[Any]:
+        """Converts; returns `out`, or a new array where none is given."""
+        samples = np.asarray(samples)
+        if samples.dtype != np.uint16 or samples.ndim != 1:
+            raise TypeError(f"samples: a one-dimensional array of uint16 is wanted, not {samples.dtype} of {samples.ndim}")
+        if out is None:
+            out = np.empty(self.kept(len(samples)), dtype=self.dtype)
+        self._native.into(samples, out)
+        return out
+
+
+class Cast(Conversion):
+    """The raw code as `float32`."""
+
+    def __init__(self, *, decimation: int = 1, first: int = 0, non_temporal: bool = False) -> None:
+        super().__init__("cast", decimation=decimation, first=first, non_temporal=non_temporal)
+
+
+class Scale(Conversion):
+    """`float32(float64(raw) * factor + offset)`, with two roundings as the original has them."""
+
+    def __init__(
+        self, factor: float, offset: float, *, decimation: int = 1, first: int = 0, non_temporal: bool = False
+    ) -> None:
+        super().__init__(
+            "scale", factor=factor, offset=offset, decimation=decimation, first=first, non_temporal=non_temporal
+        )
+
+
+class FixedPoint(Conversion):
+    """Fixed-point codes of `int_bits` and `frac_bits`, two's complement or not, to `float32` or `float64`."""
+
+    def __init__(
+        self,
+        int_bits: int,
+        frac_bits: int,
+        *,
+        signed: bool = False,
+        double: bool = False,
+        decimation: int = 1,
+        first: int = 0,
+        non_temporal: bool = False,
+    ) -> None:
+        super().__init__(
+            "fixed-f64" if double else "fixed-f32",
+            bits=(int_bits, frac_bits),
+            signed=signed,
+            decimation=decimation,
+            first=first,
+            non_temporal=non_temporal,
+        )
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A whole chunk of a FELIX E-link."""
+
+    elink: int
+    """Number of the E-link, 11 bits."""
+    payload: bytes
+    """Its bytes, put together over blocks."""
+    flags: tuple[str, ...]
+    """What went wrong with it: truncated, error, crc, busy."""
+
+
+def decode_felix(data: bytes | bytearray | memoryview, *, abce_kib: int = 1) -> tuple[list[Chunk], dict[str, int]]:
+    """Whole chunks of consecutive FELIX blocks of any generation, in the order in which they end, and what was wrong.
+
+    The size of blocks with magic ABCE is not in them: `abce_kib` tells it. Raises `ValueError` where no block begins, or the last
+    one is cut off.
+    """
+    chunks, counts = _native.decode_felix(bytes(data), abce_kib)
+    return [Chunk(elink, payload, tuple(flags)) for elink, payload, flags in chunks], counts
+
+
+def decode_etherbone(data: bytes | bytearray | memoryview) -> dict[str, Any]:
+    """One Etherbone message: its header's flags and its records, with `write` and `read` as `(base, values)` or None.
+
+    Raises `ValueError` with what is wrong, and where.
+    """
+    return _native.decode_etherbone(bytes(data))

@@ -1,0 +1,37 @@
+"""The compiled part; use the names in `daqmeter`."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__version__: str
+
+class NativeConverter:
+    doubles: bool
+    def __init__(
+        self,
+        kind: str,
+        factor: float,
+        offset: float,
+        int_bits: int,
+        frac_bits: int,
+        signed: bool,
+        decimation: int,
+        first: int,
+        non_temporal: bool,
+    ) -> None: ...
+    def kept(self, samples: int) -> int: ...
+    def into(self, raw: npt.NDArray[np.uint16], out: npt.NDArray[Any]) -> None: ...
+
+def read_columns(paths: list[str], what: str) -> tuple[dict[str, Any], list[str]]: ...
+def read_json(paths: list[str]) -> tuple[list[str], list[str]]: ...
+def run_engine(
+    engine: str, workload: dict[str, Any], seconds: float, pin: list[int], study: str
+) -> str: ...
+def run_plan(plan: str, out: str | None, budget_s: float | None) -> list[str]: ...
+def engine_list() -> list[tuple[str, str, list[tuple[str, str]]]]: ...
+def decode_felix(
+    data: bytes, abce_kib: int
+) -> tuple[list[tuple[int, bytes, list[str]]], dict[str, int]]: ...
+def decode_etherbone(data: bytes) -> dict[str, Any]: ...

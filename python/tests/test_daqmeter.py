@@ -1,0 +1,144 @@
+"""The package as its users meet it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import daqmeter
+
+RECORDS = Path(__file__).parents[2] / "crates" / "record" / "testdata" / "v1"
+
+
+@pytest.fixture
+def samples() -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 65536, 10_007, dtype=np.uint16)
+
+
+def test_scaling_is_the_double_arithmetic_to_the_bit(samples):
+    wanted = (samples.astype(np.float64) * 0.123 - 45.6).astype(np.float32)
+    assert np.array_equal(daqmeter.Scale(0.123, -45.6)(samples), wanted)
+
+
+def test_casting_keeps_every_third_sample_into_an_array_that_is_there(samples):
+    cast = daqmeter.Cast(decimation=3, first=2)
+    out = np.full(cast.kept(len(samples)), np.nan, dtype=np.float32)
+    assert cast(samples, out) is out
+    assert np.array_equal(out, samples[2::3][: len(out)].astype(np.float32))
+
+
+def test_fixed_point_folds_negative_codes(samples):
+    found = daqmeter.FixedPoint(3, 13, signed=True, double=True)(samples)
+    assert found.dtype == np.float64
+    assert np.array_equal(found, samples.view(np.int16).astype(np.float64) / 2**13)
+
+
+def test_arrays_that_would_have_to_be_copied_are_refused(samples):
+    with pytest.raises(TypeError, match="uint16"):
+        daqmeter.Cast()(samples.astype(np.int32))
+    with pytest.raises(ValueError, match="contiguous"):
+        daqmeter.Cast()(samples[::2])
+    with pytest.raises(ValueError, match="float32"):
+        daqmeter.Cast()(samples, np.empty(len(samples)))
+    with pytest.raises(ValueError, match="places are wanted"):
+        daqmeter.Cast()(samples, np.empty(3, dtype=np.float32))
+    with pytest.raises(ValueError, match="1 or more"):
+        daqmeter.Cast(decimation=0)
+
+
+def test_records_become_the_frames_of_three_libraries():
+    records = daqmeter.load(RECORDS)
+    assert len(records) >= 2 and records.errors == []
+    assert all(record["schema"] == 1 for record in records)
+    pandas, polars, arrow = records.to_pandas(), records.to_polars(), records.to_arrow()
+    assert len(pandas) == len(polars) == arrow.num_rows
+    assert pandas["median_ns"].sum() == pytest.approx(float(polars["median_ns"].sum()))
+    assert {"study", "stage", "rate_bytes_per_s"} <= set(arrow.column_names)
+    assert len(records.to_polars("samples")) > len(polars)
+
+
+def test_exported_parquet_and_csv_are_read_by_others(tmp_path):
+    """What `daqmeter export` wrote, if CI made it beforehand."""
+    import duckdb
+
+    parquet = Path(__file__).parents[2] / "target" / "ci" / "export.parquet"
+    if not parquet.exists():
+        pytest.skip("target/ci/export.parquet is made by cargo xtask ci")
+    rows, fastest = duckdb.sql(f"select count(*), max(rate_bytes_per_s) from '{parquet}'").fetchone()
+    import pandas
+    import polars
+
+    assert rows == len(pandas.read_parquet(parquet)) == len(polars.read_parquet(parquet))
+    assert rows == len(polars.read_csv(parquet.with_suffix(".csv"), infer_schema_length=None))
+    assert fastest > 0
+
+
+def test_a_cut_line_is_named_and_the_rest_is_read(tmp_path):
+    line = (RECORDS / "digitizer.jsonl").read_text().splitlines()[0]
+    path = tmp_path / "cut.jsonl"
+    path.write_text(line + "\n" + line[:100])
+    records = daqmeter.load(path)
+    assert len(records) == 1 and "cut off" in records.errors[0]
+    with pytest.raises(OSError, match="No such file"):
+        daqmeter.load(tmp_path / "nowhere.jsonl")
+
+
+def test_an_engine_runs_and_leaves_a_record():
+    record = daqmeter.run("convert", {"samples": 2000, "function": 3, "scale_factor": 0.5}, seconds=0.01)
+    assert record["outcome"] == {"status": "ok"}
+    assert record["lanes"][0]["stages"][0]["sample_ns"]
+    with pytest.raises(ValueError, match="no engine; there are: null"):
+        daqmeter.run("convrt")
+    with pytest.raises(ValueError, match="`sample` is no parameter of convert"):
+        daqmeter.run("convert", {"sample": 1})
+    assert "samples" in daqmeter.engines()["convert"]
+
+
+def test_a_plan_runs_and_its_file_holds_what_it_measured(tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        'title = "t"\ntime = "2ms"\nrepetitions = 2\n[[sweep]]\nstudy = "s"\nengine = "null"\n'
+        '[[sweep]]\nstudy = "s"\nengine = "memory"\nworkload = { read_lines = 1, write_lines = 1 }\n'
+        'axes = { read_bytes = ["4KiB", "64KiB"] }\n'
+    )
+    out = tmp_path / "out.jsonl"
+    records = daqmeter.run_plan(plan, out=out)
+    assert len(records) == 6 == len(daqmeter.load(out))
+    assert len(records.to_pandas()) > 6
+    with pytest.raises(ValueError, match="plans that ship with daqmeter"):
+        daqmeter.run_plan("nonsense.toml")
+
+
+def felix_block(elink: int, sequence: int, chunks: list[bytes]) -> bytes:
+    """A phase-I block of whole chunks, by hand: header, payloads with their trailers, a null at the end."""
+    body = b""
+    for chunk in chunks:
+        body += chunk + b"\0" * (len(chunk) % 2) + (3 << 13 | len(chunk)).to_bytes(2, "little")
+    header = (sequence << 11 | elink).to_bytes(2, "little") + (0xABCD).to_bytes(2, "little")
+    left = 1020 - len(body)
+    # TIMEOUT/null subchunk: type 0, padding before its trailer.
+    return header + body + b"\0" * (left - 2) + (left - 2).to_bytes(2, "little")
+
+
+def test_felix_blocks_become_chunks():
+    data = felix_block(5, 0, [b"first", b"second!"]) + felix_block(5, 1, [b"third"])
+    chunks, counts = daqmeter.decode_felix(data)
+    assert [(chunk.elink, chunk.payload) for chunk in chunks] == [(5, b"first"), (5, b"second!"), (5, b"third")]
+    assert counts["blocks"] == 2 and counts["blocks_missing"] == 0 and counts["bad_blocks"] == 0
+    _, gap = daqmeter.decode_felix(felix_block(5, 0, [b"a"]) + felix_block(5, 3, [b"b"]))
+    assert gap["blocks_missing"] == 2
+    with pytest.raises(ValueError, match="cut off"):
+        daqmeter.decode_felix(data[:-1])
+    with pytest.raises(ValueError, match="byte 1024: no block begins here"):
+        daqmeter.decode_felix(data[:1024] + b"\0" * 1024)
+
+
+def test_an_etherbone_message_becomes_its_records():
+    # One record: write 0x1234 to 0x100, then read 0x104 with answers to 0x8000; the golden bytes of a capture's layout.
+    message = bytes.fromhex("4e6f1044" + "080f0101" + "00000100" + "00001234" + "00008000" + "00000104")
+    found = daqmeter.decode_etherbone(message)
+    assert found["records"] == [
+        {"flags": ["CYC"], "select": 15, "write": (0x100, [0x1234]), "read": (0x8000, [0x104])}
+    ]
+    with pytest.raises(ValueError):
+        daqmeter.decode_etherbone(message[:-2])
