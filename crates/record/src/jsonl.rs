@@ -108,22 +108,26 @@ pub fn read(mut source: impl BufRead) -> io::Result<Contents> {
     let mut contents = Contents::default();
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
     let mut line = 0;
-    loop {
-        let mut batches = Vec::new();
-        let mut ended = false;
-        while batches.len() < workers && !ended {
-            let batch = Batch::take(&mut source, &mut line)?;
-            ended = batch.last;
-            batches.push(batch);
+    let mut round = |source: &mut _| -> io::Result<Vec<Batch>> {
+        let mut batches: Vec<Batch> = Vec::new();
+        while batches.len() < workers && batches.last().is_none_or(|batch| !batch.last) {
+            batches.push(Batch::take(source, &mut line)?);
         }
-        let parsed: Vec<Contents> = if let [only] = &batches[..] {
-            vec![only.parse()]
-        } else {
-            std::thread::scope(|scope| {
-                let running: Vec<_> = batches.iter().map(|batch| scope.spawn(|| batch.parse())).collect();
-                running.into_iter().map(|thread| thread.join().expect("parsing does not panic")).collect()
-            })
-        };
+        Ok(batches)
+    };
+    let mut batches = round(&mut source)?;
+    loop {
+        let ended = batches.last().is_none_or(|batch| batch.last);
+        // The next round is read while this one is parsed.
+        let (parsed, next) = std::thread::scope(|scope| {
+            let running: Vec<_> = match &batches[..] {
+                [only] if ended => return (vec![only.parse()], Ok(Vec::new())),
+                all => all.iter().map(|batch| scope.spawn(|| batch.parse())).collect(),
+            };
+            let next = if ended { Ok(Vec::new()) } else { round(&mut source) };
+            let parsed = running.into_iter().map(|thread| thread.join().expect("parsing does not panic"));
+            (parsed.collect::<Vec<Contents>>(), next)
+        });
         for mut part in parsed {
             contents.errors.append(&mut part.errors);
             if let (Some(last), Some(first)) = (contents.records.last(), part.records.first())
@@ -139,6 +143,7 @@ pub fn read(mut source: impl BufRead) -> io::Result<Contents> {
         if ended {
             return Ok(contents);
         }
+        batches = next?;
     }
 }
 
@@ -198,6 +203,24 @@ impl Batch {
     }
 }
 
+/// Gives back what growing vectors took too much: of a hundred thousand records that is a third of all.
+fn trim(record: &mut RunRecord) {
+    for lane in &mut record.lanes {
+        for stage in &mut lane.stages {
+            stage.sample_ns.shrink_to_fit();
+            stage.sample_start_ns.shrink_to_fit();
+        }
+        lane.stages.shrink_to_fit();
+        lane.allowed_cpus.shrink_to_fit();
+        lane.seen_cpus.shrink_to_fit();
+    }
+    record.lanes.shrink_to_fit();
+    record.limits.shrink_to_fit();
+    record.ledgers.shrink_to_fit();
+    record.counters.shrink_to_fit();
+    record.warnings.shrink_to_fit();
+}
+
 /// How the lines of [`SCHEMA_VERSION`] begin.
 const PRESENT: &str = "{\"schema\":1,";
 
@@ -214,9 +237,7 @@ pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
     // Most lines are of this version and say so first: they need no second look.
     if bytes.starts_with(PRESENT.as_bytes()) {
         let mut record: RunRecord = serde_json::from_slice(bytes).map_err(malformed)?;
-        for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
-            stage.sample_ns.shrink_to_fit();
-        }
+        trim(&mut record);
         return Ok(record);
     }
     // The version first: a newer record may well not parse, and "use the newer daqmeter" is the better answer then.
@@ -246,7 +267,7 @@ fn read_line(source: &mut impl BufRead, bytes: &mut Vec<u8>) -> io::Result<LineR
                 (false, false) => LineRead::Line { ended: false },
             });
         }
-        let (taken, ended) = match chunk.iter().position(|&byte| byte == b'\n') {
+        let (taken, ended) = match memchr::memchr(b'\n', chunk) {
             Some(at) => (at + 1, true),
             None => (chunk.len(), false),
         };

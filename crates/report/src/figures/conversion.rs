@@ -24,7 +24,11 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     if points.is_empty() {
         return None;
     }
+    // Of several runs the newest is drawn; the sort keeps them in their order.
     points.sort_by_key(|(order, ..)| *order);
+    points.reverse();
+    points.dedup_by(|a, b| (a.0, &a.1) == (b.0, &b.1));
+    points.reverse();
     let rates = points.iter().map(|(.., rate, _)| rate.map(|(rate, _)| rate)).collect();
     let band = points.iter().map(|(.., rate, _)| rate.map(|(_, band)| band)).collect();
     let mut figure = bars(
