@@ -12,12 +12,12 @@ use crate::shell::{need, output, root, run, run_with, there};
 use crate::{hosts, peers, pmu, readout, tidy, vm};
 
 /// Seconds for each fuzz target in CI.
-const FUZZ_SECONDS: u64 = 10;
+const FUZZ_SECONDS: u64 = 6;
 
 type Step = (&'static str, fn() -> Result<Done>);
 
 /// How a step ended, when it did not fail.
-enum Done {
+pub(crate) enum Done {
     Ran,
     /// Could not be run here; said loudly at the end.
     LeftOut(String),
@@ -64,6 +64,8 @@ pub(crate) fn all(only: Option<&str>) -> Result<()> {
             None => ran(pmu::all(false, "")),
         }),
         ("counters: a mesh on a page", mesh_page),
+        ("Python: wheel, tests, rate", crate::book::python),
+        ("documentation site and its links", crate::book::book),
         ("cmp: no false alarm, and 5 % are found, 100 times each", || {
             tried(|| run("cargo", &["bench", "-q", "-p", "daqmeter-campaign", "--bench", "promises"]))
         }),
@@ -87,7 +89,7 @@ pub(crate) fn all(only: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-fn ran(result: Result<()>) -> Result<Done> {
+pub(crate) fn ran(result: Result<()>) -> Result<Done> {
     result.map(|()| Done::Ran)
 }
 
@@ -96,17 +98,21 @@ fn docs() -> Result<Done> {
     ran(run_with("cargo", &["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"], &environment))
 }
 
-/// Writes the schema of the record, or compares it with what is checked in.
+/// Writes the schemas of records and plans, or compares them with what is checked in.
 pub(crate) fn schema(check: bool) -> Result<()> {
-    let path = root().join("docs/schema/run-record.v1.json");
-    let generated = daqmeter_record::json_schema();
-    if check {
-        let found = fs::read_to_string(&path).unwrap_or_default();
-        ensure!(found == generated, "docs/schema/run-record.v1.json is not the types' schema: run cargo xtask schema");
-        return Ok(());
+    let all =
+        [("run-record.v1.json", daqmeter_record::json_schema()), ("plan.v1.json", daqmeter_campaign::json_schema())];
+    for (name, generated) in all {
+        let path = root().join("docs/schema").join(name);
+        if check {
+            let found = fs::read_to_string(&path).unwrap_or_default();
+            ensure!(found == generated, "docs/schema/{name} is not the types' schema: run cargo xtask schema");
+            continue;
+        }
+        fs::create_dir_all(path.parent().expect("a file in docs/schema"))?;
+        fs::write(path, generated)?;
     }
-    fs::create_dir_all(path.parent().expect("a file in docs/schema"))?;
-    Ok(fs::write(path, generated)?)
+    Ok(())
 }
 
 fn fuse() -> Result<Done> {
@@ -159,7 +165,11 @@ fn scratch(name: &str) -> Result<String> {
 
 fn survey() -> Result<Done> {
     let (out, html) = (scratch("survey.jsonl")?, scratch("survey.html")?);
-    daqmeter(&["survey", "--budget", "15s", "--out", &out, "-o", &html])?;
+    daqmeter(&["survey", "--budget", "20s", "--out", &out, "-o", &html])?;
+    // The Python tests read what was exported.
+    for name in ["export.parquet", "export.csv"] {
+        daqmeter(&["export", &out, "-o", &scratch(name)?])?;
+    }
     let records = records(out.as_ref())?;
     let failed: Vec<_> = records.iter().filter(|record| matches!(record.outcome, Outcome::Failed(_))).collect();
     ensure!(
@@ -201,16 +211,33 @@ pub(crate) fn page(path: &Path) -> Result<()> {
         "{figures} figures on the page, but the browser did not draw them all"
     );
     ensure!(dom.matches("<canvas").count() == figures, "a chart has no canvas");
-    for (theme, option) in
-        [("light", None), ("dark", Some("--force-dark-mode")), ("phone", Some("--window-size=390,7600"))]
-    {
+    ensure!(dom.contains("data-faults=\"0\""), "an error on the page, or a request that its policy stopped");
+    ensure!(dom.contains(&format!("data-saves=\"{figures}\"")), "a figure cannot be saved as CSV or SVG");
+    need("convert", &["imagemagick"])?;
+    let themes = [
+        ("light", "--blink-settings=preferredColorScheme=1", 0.8..1.0),
+        ("dark", "--blink-settings=preferredColorScheme=0", 0.0..0.3),
+        ("phone", "--window-size=390,7600", 0.8..1.0),
+    ];
+    for (theme, option, brightness) in themes {
         let picture = root().join(format!("target/ci/page-{theme}.png"));
         let screenshot = format!("--screenshot={}", picture.display());
-        let options: Vec<&str> =
-            common.iter().copied().chain(option).chain([screenshot.as_str(), url.as_str()]).collect();
+        let options: Vec<&str> = common.iter().copied().chain([option, screenshot.as_str(), url.as_str()]).collect();
         output("chromium", &options)?;
         let bytes = fs::metadata(&picture)?.len();
         ensure!(bytes > 50_000, "{} is only {bytes} bytes: an empty page?", picture.display());
+        // Coarsely: of a page that is drawn in its theme, most is paper, and not all.
+        let image = picture.display().to_string();
+        let measured = output(
+            "convert",
+            &[&image, "-colorspace", "gray", "-format", "%[fx:mean] %[fx:standard_deviation]", "info:"],
+        )?;
+        let numbers: Vec<f64> = measured.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+        let [mean, deviation] = numbers[..] else { bail!("convert said `{measured}`") };
+        ensure!(
+            brightness.contains(&mean) && deviation > 0.03,
+            "{image}: mean {mean:.2}, deviation {deviation:.2}: not the {theme} page"
+        );
     }
     println!("{figures} charts drawn; pictures in target/ci");
     Ok(())
@@ -222,7 +249,7 @@ fn reproduce() -> Result<Done> {
     tried(reproduce_once)
 }
 
-fn tried(once: fn() -> Result<()>) -> Result<Done> {
+pub(crate) fn tried(once: fn() -> Result<()>) -> Result<Done> {
     const TRIES: u32 = 3;
     for attempt in 1..TRIES {
         match once() {

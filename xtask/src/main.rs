@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a developers' tool talks to the terminal")]
 
+mod book;
 mod ci;
 mod hosts;
 mod peers;

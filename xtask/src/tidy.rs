@@ -20,14 +20,18 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("etherbone", &["harness", "record", "sys", "wire"]),
     ("readout", &["harness", "kernels", "record", "stats", "sys", "wire"]),
     ("pmu", &["harness", "kernels", "record", "sys"]),
+    ("hostio", &["harness", "record", "sys"]),
+    ("campaign", &["copy", "digitizer", "etherbone", "harness", "hostio", "readout", "record"]),
     ("report", &["record", "stats"]),
     (
         "cli",
         &[
+            "campaign",
             "copy",
             "digitizer",
             "etherbone",
             "harness",
+            "hostio",
             "kernels",
             "pmu",
             "readout",

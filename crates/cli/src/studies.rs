@@ -105,7 +105,16 @@ fn show(wanted: &[Name], records: &[RunRecord], arguments: &Arguments, code: Exi
 fn digitizer(records: &[RunRecord]) -> Study {
     use daqmeter_digitizer::reproduce::{INCONSISTENCIES, cpu, findings, tables};
     let (published, profile) = (daqmeter_digitizer::published::Published::default(), Profile::default());
-    let lines = tables(&published, &profile, records).into_iter().chain(cpu(&published, &profile, records));
+    let is_readout = |line: &daqmeter_record::Comparison| {
+        published
+            .table
+            .iter()
+            .any(|table| table.title == line.table && table.kind == daqmeter_digitizer::published::Kind::Readout)
+    };
+    let row = |line: daqmeter_record::Comparison| {
+        if is_readout(&line) { StudyRow::of(&line) } else { StudyRow::of_own_host(&line) }
+    };
+    let lines = tables(&published, &profile, records).into_iter().chain(cpu(&published, &profile, records)).map(row);
     let claims = findings(&published, &profile, records);
     let claims = claims.iter().map(|finding| StudyRow::claim(finding.claim, &finding.evidence, finding.verdict.name()));
     Study {
@@ -113,7 +122,7 @@ fn digitizer(records: &[RunRecord]) -> Study {
         title: "Performance measurements with SIS8300 boards (ESS, 2017)",
         about: "Read-out on emulated boards that are paced like the document's crate; conversion and CPU load are this host's own.",
         command: "daqmeter digitizer reproduce",
-        rows: lines.map(|line| StudyRow::of(&line)).chain(claims).collect(),
+        rows: lines.chain(claims).collect(),
         remarks: INCONSISTENCIES.iter().map(ToString::to_string).collect(),
     }
 }

@@ -322,7 +322,21 @@ fn ctrl_c_keeps_what_was_measured_and_exits_130() {
 
 #[test]
 fn help_for_people() {
-    for verb in ["", "survey", "digitizer", "show", "report", "list", "doctor"] {
+    for verb in [
+        "",
+        "survey",
+        "digitizer",
+        "run",
+        "reproduce",
+        "show",
+        "report",
+        "cmp",
+        "history",
+        "export",
+        "serve",
+        "list",
+        "doctor",
+    ] {
         let arguments: Vec<&str> = [verb, "-h"].into_iter().filter(|argument| !argument.is_empty()).collect();
         let mut settings = insta::Settings::clone_current();
         settings.set_snapshot_suffix(if verb.is_empty() { "daqmeter" } else { verb });

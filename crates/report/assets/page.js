@@ -1,6 +1,13 @@
 // Draws the figures that stand as JSON in #charts. No request, no storage; redraws on resize and change of theme.
 "use strict";
 (() => {
+  // For the test in a browser: what went wrong is counted, as are requests that the policy stopped.
+  let faults = 0;
+  const fault = () => { faults += 1; document.body.dataset.faults = String(faults); };
+  addEventListener("error", fault);
+  addEventListener("unhandledrejection", fault);
+  document.addEventListener("securitypolicyviolation", fault);
+  document.body.dataset.faults = "0";
   const figures = JSON.parse(document.getElementById("charts").textContent);
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const digits = (v) => v == null ? "–" : v === 0 ? "0" : String(Number(v.toPrecision(4)));

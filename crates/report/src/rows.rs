@@ -151,7 +151,7 @@ pub fn without_lanes(records: &[RunRecord]) -> impl Iterator<Item = (&RunRecord,
 /// it. None for records of tools that did not measure it.
 pub fn tool_cost_ns(records: &[RunRecord]) -> Option<f64> {
     let null = records.iter().filter(|record| record.engine.name == "null");
-    let null = null.flat_map(|record| rows_of(record)).map(|row| row.median_ns).next();
+    let null = null.flat_map(rows_of).map(|row| row.median_ns).next();
     null.or_else(|| records.iter().map(|record| record.clock.tool_ns_per_op).find(|&ns| ns > 0.0))
 }
 

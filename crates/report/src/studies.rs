@@ -70,6 +70,13 @@ impl StudyRow {
         }
     }
 
+    /// A row whose measurement is of this host alone, such as a conversion's rate: the model is judged, the measurement is shown.
+    pub fn of_own_host(line: &Comparison) -> StudyRow {
+        let judged = StudyRow::of(&Comparison { measured: None, ..line.clone() });
+        let verdict = if line.model.is_some() { format!("model {}", judged.verdict) } else { "this host".to_owned() };
+        StudyRow { here: StudyRow::of(line).here, verdict, ..judged }
+    }
+
     /// A claim with its evidence.
     pub fn claim(claim: &str, evidence: &str, verdict: &str) -> StudyRow {
         StudyRow {
@@ -112,7 +119,7 @@ pub fn text(studies: &[Study]) -> String {
     }
     let differs = studies.iter().flat_map(|study| study.rows.iter().map(move |row| (study, row)));
     let differs: Vec<Vec<String>> = differs
-        .filter(|(_, row)| ["differs", "refuted"].contains(&row.verdict.as_str()))
+        .filter(|(_, row)| ["differs", "model differs", "refuted"].contains(&row.verdict.as_str()))
         .map(|(study, row)| {
             vec![
                 study.id.to_owned(),
@@ -148,6 +155,9 @@ mod tests {
         assert_eq!(verdict(100.0, Some(102.0), None), "reproduced");
         assert_eq!(verdict(100.0, None, Some(900.0)), "this host");
         assert_eq!(verdict(100.0, None, None), "not measured");
+        let own = StudyRow::of_own_host(&line(100.0, Some(101.0), Some(900.0)));
+        assert_eq!((&*own.verdict, &*own.here), ("model reproduced", "900.0 MB/s"));
+        assert_eq!(StudyRow::of_own_host(&line(100.0, None, Some(900.0))).verdict, "this host");
     }
 
     #[test]

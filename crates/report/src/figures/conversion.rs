@@ -40,7 +40,7 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
         points.iter().map(|(_, name, ..)| name.clone()).collect(),
         vec![
             Series { band, ..Series::new("converted", rates) },
-            Series::new("limit", points.iter().map(|(.., limit)| *limit).collect()).as_limit(),
+            Series::new("limit", points.iter().map(|(.., limit)| *limit).collect()).into_limit(),
         ],
     );
     figure.command = command.unwrap_or_default();

@@ -24,7 +24,7 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     fused.sort_by(|a, b| a.0.total_cmp(&b.0));
     let straight = unfused.map(|rate| fused.iter().map(|(block_bytes, _)| (*block_bytes, rate)).collect::<Vec<_>>());
     let mut curves = vec![Curve::new("fused", fused)];
-    curves.extend(straight.map(|points| Curve::new("one after the other", points).as_limit()));
+    curves.extend(straight.map(|points| Curve::new("one after the other", points).into_limit()));
     let (xs, series) = join(curves);
     (!xs.is_empty()).then(|| Figure {
         id: "fusion",

@@ -99,7 +99,7 @@ impl Series {
 
     /// The same as a limit.
     #[must_use]
-    pub fn as_limit(self) -> Series {
+    pub fn into_limit(self) -> Series {
         Series { limit: true, ..self }
     }
 }
@@ -184,7 +184,7 @@ impl Curve {
         Curve { label: label.into(), limit: false, points, bands: Vec::new() }
     }
 
-    fn as_limit(self) -> Curve {
+    fn into_limit(self) -> Curve {
         Curve { limit: true, ..self }
     }
 }

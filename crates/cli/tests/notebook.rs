@@ -1,0 +1,256 @@
+//! Plans, comparisons, history, export and serving, as users meet them.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{PROGRAM, are_refused, daqmeter, stderr, stdout};
+
+/// A plan of a few milliseconds, two repetitions of two points.
+const PLAN: &str = "title = 'Tiny'\nabout = 'For tests.'\nrepetitions = 2\ntime = '2ms'\n[[sweep]]\nstudy = 'tiny'\nengine = 'memory'\n\
+                    workload = { read_lines = 1, write_lines = 0 }\naxes = { read_bytes = ['4KiB', '16KiB'] }\n";
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        let folder = Folder(tempfile::tempdir().unwrap());
+        folder.write("plan.toml", PLAN);
+        folder
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.0.path().join(name), text).unwrap();
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    fn lines(&self, name: &str) -> usize {
+        std::fs::read_to_string(self.path(name)).unwrap().lines().count()
+    }
+
+    fn measured(&self, name: &str) -> String {
+        let out = self.path(name);
+        assert_eq!(daqmeter("run", &[&self.path("plan.toml"), "--out", &out]).status.code(), Some(0));
+        out
+    }
+}
+
+#[test]
+fn an_interrupted_plan_is_gone_on_with_where_it_stopped() {
+    let folder = Folder::new();
+    let out = folder.measured("out.jsonl");
+    assert_eq!(folder.lines("out.jsonl"), 4);
+    // Cut off in the third line, as a crash would.
+    let text = std::fs::read_to_string(&out).unwrap();
+    let two: usize = text.lines().take(2).map(|line| line.len() + 1).sum();
+    std::fs::write(&out, &text[..two + 100]).unwrap();
+    let again = daqmeter("run", &[&folder.path("plan.toml"), "--out", &out, "--resume"]);
+    assert_eq!(again.status.code(), Some(0), "{}", stderr(&again));
+    assert!(stderr(&again).contains("2 of 4 points are in the file already"), "{}", stderr(&again));
+    assert!(stderr(&again).contains("line 3: not a record"), "{}", stderr(&again));
+    let shown = daqmeter("export", &[&out]);
+    // Two that were whole, and two that were measured again; a memory point has a row for each kind of read.
+    let rows = stdout(&shown).lines().count() - 1;
+    assert!(rows >= 4 && rows.is_multiple_of(4), "{rows} rows");
+    let done = daqmeter("run", &[&folder.path("plan.toml"), "--out", &out, "--resume"]);
+    assert!(stderr(&done).contains("4 of 4 points are in the file already"));
+}
+
+#[test]
+fn a_budget_ends_a_plan_between_points_and_says_how_to_go_on() {
+    let folder = Folder::new();
+    let out = folder.path("out.jsonl");
+    let run = daqmeter("run", &[&folder.path("plan.toml"), "--out", &out, "--budget", "1ns"]);
+    assert_eq!(run.status.code(), Some(0));
+    assert!(
+        stderr(&run).contains("0 of 4 points were measured") && stderr(&run).contains("--resume goes on"),
+        "{}",
+        stderr(&run)
+    );
+}
+
+#[test]
+fn a_list_shows_points_and_runs_nothing() {
+    let folder = Folder::new();
+    let listed = stdout(&daqmeter("list", &[&folder.path("plan.toml")]));
+    assert!(listed.contains("4 points, 2 of them different") && listed.contains("ready"), "{listed}");
+    assert_eq!(stdout(&daqmeter("run", &[&folder.path("plan.toml"), "--list"])), listed);
+    assert!(stdout(&daqmeter("list", &["plans"])).contains("digitizer-2017"));
+}
+
+#[test]
+fn two_runs_do_not_write_one_file() {
+    let folder = Folder::new();
+    let out = folder.path("out.jsonl");
+    let held = std::fs::File::create(&out).unwrap();
+    held.lock().unwrap();
+    are_refused("run", &[(&[&folder.path("plan.toml"), "--out", &out], "is being written by another run")]);
+    drop(held);
+    assert_eq!(daqmeter("run", &[&folder.path("plan.toml"), "--out", &out]).status.code(), Some(0));
+}
+
+#[test]
+fn a_gate_fails_on_what_became_slower_and_on_nothing_else() {
+    let folder = Folder::new();
+    let out = folder.measured("a.jsonl");
+    let text = std::fs::read_to_string(&out).unwrap();
+    // Ten runs a side with samples of our own: what is compared is the comparison, not this host.
+    let side = |name: &str, ns: u64| {
+        let mut lines = String::new();
+        for run in 0..10_u64 {
+            let mut record: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+            for stage in record["lanes"][0]["stages"].as_array_mut().unwrap() {
+                stage["sample_ns"] = (0..20).map(|at| ns + run * 3 + at % 5).collect::<Vec<u64>>().into();
+            }
+            lines.push_str(&format!("{record}\n"));
+        }
+        folder.write(name, &lines);
+        folder.path(name)
+    };
+    let (a, b, same) = (side("before.jsonl", 10_000), side("after.jsonl", 10_800), side("same.jsonl", 10_001));
+    let code = |arguments: &[&str]| daqmeter("cmp", arguments).status.code();
+    assert_eq!(code(&[&a, &b, "--fail-on", "5%"]), Some(1));
+    assert_eq!(code(&[&a, &b, "--fail-on", "10%"]), Some(0));
+    assert_eq!(code(&[&a, &b]), Some(0), "without a gate a difference is no failure");
+    assert_eq!(code(&[&b, &a, "--fail-on", "5%"]), Some(0), "faster is no regression");
+    let alike = daqmeter("cmp", &[&a, &same, "--fail-on", "5%"]);
+    assert!(stdout(&alike).ends_with("verdict: no difference\n"), "{}", stdout(&alike));
+    let json: serde_json::Value = serde_json::from_str(&stdout(&daqmeter("cmp", &[&a, &b, "--json"]))).unwrap();
+    assert_eq!(json["points"][0]["verdict"], "slower");
+}
+
+#[test]
+fn what_cannot_be_compared_exported_or_planned_is_refused_in_a_line() {
+    let folder = Folder::new();
+    let out = folder.measured("a.jsonl");
+    folder.write("empty.jsonl", "");
+    folder.write("newer.jsonl", "{\"schema\":99,\"new\":true}\n");
+    folder.write("typo.toml", &PLAN.replace("read_lines", "raed_lines"));
+    let (empty, newer, typo) = (folder.path("empty.jsonl"), folder.path("newer.jsonl"), folder.path("typo.toml"));
+    let nothing = format!("{out}@no-such-run");
+    are_refused(
+        "cmp",
+        &[
+            (&[&out, &empty], "holds no record"),
+            (&[&out, &newer], "holds no record"),
+            (&[&out, &nothing], "nothing is left of"),
+            (&[&out, "/nonexistent"], "No such file"),
+        ],
+    );
+    assert!(
+        stderr(&daqmeter("show", &[&newer]))
+            .contains("schema version 99, this daqmeter reads up to 1: use the newer daqmeter")
+    );
+    are_refused(
+        "run",
+        &[
+            (&[&typo], "typo.toml:8: sweep 1, workload: `raed_lines` is no parameter of memory"),
+            (&[&folder.path("plan.toml"), "--resume"], "name it with --out"),
+        ],
+    );
+    are_refused("history", &[(&[&out], "no point was run twice")]);
+    are_refused("export", &[(&[&folder.path("")], "holds no record")]);
+    are_refused(
+        "serve",
+        &[(&["--bind", "0.0.0.0:0"], "give a --token"), (&["--bind", "0.0.0.0:0", "--token", "short"], "too short")],
+    );
+}
+
+#[test]
+fn a_step_between_revisions_is_found_and_drawn() {
+    let folder = Folder::new();
+    let out = folder.measured("a.jsonl");
+    let first = std::fs::read_to_string(&out).unwrap().lines().next().unwrap().to_owned();
+    std::fs::create_dir(folder.0.path().join("host")).unwrap();
+    for day in 1..=12 {
+        let mut record: serde_json::Value = serde_json::from_str(&first).unwrap();
+        record["time_utc"] = format!("2026-11-{day:02}T00:00:00.000Z").into();
+        record["run_id"] = format!("run-{day}").into();
+        record["tool"]["git_revision"] = if day <= 6 { "aaaaaaa" } else { "bbbbbbb" }.into();
+        for stage in record["lanes"][0]["stages"].as_array_mut().unwrap() {
+            let ns = if day <= 6 { 1000 } else { 1200 };
+            stage["sample_ns"] = (0..20).map(|at| ns + (at + day) % 4).collect::<Vec<u64>>().into();
+        }
+        folder.write(&format!("host/2026-11-{day:02}.jsonl"), &format!("{record}\n"));
+    }
+    let page = folder.path("history.html");
+    let found = daqmeter("history", &[&folder.path("host"), "-o", &page]);
+    assert_eq!(found.status.code(), Some(0), "{}", stderr(&found));
+    assert!(stdout(&found).contains("slower from 2026-11-07T00:00 on (aaaaaaa -> bbbbbbb)"), "{}", stdout(&found));
+    assert!(std::fs::read_to_string(&page).unwrap().contains("tiny over time"));
+}
+
+#[test]
+fn parquet_begins_and_ends_as_parquet_does() {
+    let folder = Folder::new();
+    let (out, parquet) = (folder.measured("a.jsonl"), folder.path("a.parquet"));
+    let done = daqmeter("export", &[&out, "--what", "samples", "-o", &parquet]);
+    assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    let bytes = std::fs::read(&parquet).unwrap();
+    assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
+    assert!(!Path::new(&folder.path("a.parquet.part")).exists());
+}
+
+#[test]
+fn a_line_of_a_hundred_megabytes_costs_only_itself() {
+    let folder = Folder::new();
+    let out = folder.measured("a.jsonl");
+    let whole = std::fs::read(&out).unwrap();
+    let mut file = std::fs::File::create(folder.path("long.jsonl")).unwrap();
+    let piece = vec![b'x'; 1 << 20];
+    (0..100).for_each(|_| file.write_all(&piece).unwrap());
+    file.write_all(b"\n").unwrap();
+    file.write_all(&whole).unwrap();
+    let shown = daqmeter("show", &[&folder.path("long.jsonl")]);
+    assert_eq!(shown.status.code(), Some(0));
+    assert!(stderr(&shown).contains("line 1: longer than") && stdout(&shown).contains("read"), "{}", stderr(&shown));
+}
+
+#[test]
+fn a_browser_gets_the_index_and_a_report() {
+    let folder = Folder::new();
+    folder.measured("a.jsonl");
+    let mut server =
+        Command::new(PROGRAM).args(["serve", &folder.path(""), "--port", "0"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    let mut stdout = server.stdout.take().unwrap();
+    while !said.ends_with("/\n") {
+        let mut byte = [0];
+        stdout.read_exact(&mut byte).unwrap();
+        said.push(char::from(byte[0]));
+    }
+    let address = said.rsplit("http://").next().unwrap().trim().trim_end_matches('/').to_owned();
+    let get = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+        stream
+            .write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes())
+            .unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    assert!(said.contains("serving 1 files") && get("/").contains("a.jsonl"));
+    let report = get("/report/0");
+    assert!(
+        report.starts_with("HTTP/1.1 200") && report.contains("http-equiv=\"refresh\""),
+        "a file that was just written is live"
+    );
+    assert!(get("/report/1").starts_with("HTTP/1.1 404"));
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+#[test]
+fn a_run_tells_its_progress_as_metrics() {
+    let folder = Folder::new();
+    let run = daqmeter("run", &[&folder.path("plan.toml"), "--metrics", "127.0.0.1:0"]);
+    assert!(stderr(&run).contains("metrics at http://127.0.0.1:"), "{}", stderr(&run));
+    are_refused("run", &[(&[&folder.path("plan.toml"), "--metrics", "256.0.0.1:1"], "cannot serve metrics on")]);
+}
