@@ -14,7 +14,7 @@ use crate::output::{Failure, emit, read_records, tell, write_file};
 
 /// Show how points changed from run to run, and where they took a step.
 ///
-/// Reads files and folders of records, such as bench/record/<host>/<date>.jsonl. Each run of a point counts as one value, its median;
+/// Reads files and folders of records, such as bench/record/HOST/DATE.jsonl. Each run of a point counts as one value, its median;
 /// hosts are kept apart. Steps are sought over all runs of a point; a single wild run is none.
 #[derive(Debug, Args)]
 #[command(
@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
 /// Write records as a table that DuckDB, pandas, Polars and spreadsheets read.
 ///
 /// One row a stage with its summary, or with --what a row a sample or a counter. Parameters of the workloads are columns of their
-/// own, named param.<name>.
+/// own, named param.NAME.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n\n  $ daqmeter export records.jsonl -o records.parquet\n  $ duckdb -c \"select stage, median(rate_bytes_per_s) / 1e6 from 'records.parquet' group by stage\"\n  $ daqmeter export bench/record --what samples -o samples.parquet\n  $ daqmeter export records.jsonl > records.csv"
