@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crate::ci::{Done, ran};
 use crate::shell::{output, root, run, there};
 
-/// mdBook of this version; it is built once into `target/tools` where it is not installed.
+/// mdBook of this version; it is built once, unoptimised, into `target/tools` where it is not installed.
 const MDBOOK: &str = "0.5";
 
 /// Builds the site and follows every link in it that stays in it.
@@ -32,7 +32,17 @@ fn mdbook() -> Result<String> {
         let tools = tools.display().to_string();
         run(
             "cargo",
-            &["install", "mdbook", "--version", MDBOOK, "--no-default-features", "--quiet", "--root", &tools],
+            &[
+                "install",
+                "mdbook",
+                "--version",
+                MDBOOK,
+                "--no-default-features",
+                "--debug",
+                "--quiet",
+                "--root",
+                &tools,
+            ],
         )?;
     }
     Ok(own.display().to_string())

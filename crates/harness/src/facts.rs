@@ -1,7 +1,7 @@
 //! What is the same for all points of one invocation: the tool, the host, the clock, the noise.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use daqmeter_record::host::{Cache, HugePages, NumaNode};
 use daqmeter_record::{Clock, EngineInfo, Host, NoiseFloor, RunRecord, Tool, Workload};
@@ -26,6 +26,27 @@ pub struct Context {
     pub clock: Clock,
     /// Spread of equal work.
     pub noise: NoiseFloor,
+    /// When the invocation began, by the wall clock and by one that is never set.
+    pub began: Option<(SystemTime, Instant)>,
+}
+
+/// The wall clock may drift by so much against the other before it is called set.
+const CLOCK_STEP: Duration = Duration::from_secs(1);
+
+/// How the wall clock was set while `elapsed` went by, in words; none when it was not.
+fn clock_step(began: SystemTime, now: SystemTime, elapsed: Duration) -> Option<String> {
+    let (by, where_to) = match now.duration_since(began) {
+        Ok(wall) if wall > elapsed => (wall - elapsed, "forward"),
+        Ok(wall) => (elapsed - wall, "back"),
+        Err(before) => (elapsed + before.duration(), "back"),
+    };
+    (by > CLOCK_STEP).then(|| {
+        format!(
+            "the system's clock was set {where_to} by {:.0} s during this run: samples are not touched by it, but times of day differ \
+             between its records",
+            by.as_secs_f64()
+        )
+    })
 }
 
 impl Context {
@@ -39,11 +60,15 @@ impl Context {
         record.clock = self.clock.clone();
         record.noise = self.noise.clone();
         record.host = self.host.clone();
+        if let Some((wall, steady)) = self.began {
+            record.warnings.extend(clock_step(wall, SystemTime::now(), steady.elapsed()));
+        }
         record
     }
 
     /// Reads the host and measures clock and noise; about 60 ms.
     pub fn gather(tool: Tool, command: String, isa: Vec<String>) -> Context {
+        let began = Some((SystemTime::now(), Instant::now()));
         let host = host_facts(&Files::default(), isa);
         let cost = clock::measure();
         let clock = Clock {
@@ -53,7 +78,7 @@ impl Context {
             tool_ns_per_op: tool_ns_per_op(),
         };
         let run_id = format!("{}-{}", utc_now().replace([':', '-'], ""), std::process::id());
-        Context { tool, command, run_id, host: Arc::new(host), clock, noise: noise_floor() }
+        Context { tool, command, run_id, host: Arc::new(host), clock, noise: noise_floor(), began }
     }
 }
 
@@ -250,6 +275,16 @@ mod tests {
         assert_eq!(host.huge_pages[0].free, 60);
         assert_eq!(host.cgroup_cpu_quota.as_deref(), Some("1.50"));
         assert!(host.hypervisor.is_some());
+    }
+
+    #[test]
+    fn a_clock_that_was_set_is_told_and_one_that_runs_is_not() {
+        let (began, second) = (SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000), Duration::from_secs(1));
+        let said = |wall: SystemTime| clock_step(began, wall, 10 * second).unwrap_or_default();
+        assert_eq!(said(began + 10 * second), "");
+        assert!(said(began + 70 * second).contains("forward by 60 s"));
+        assert!(said(began - 5 * second).contains("back by 15 s"));
+        assert!(said(began + 4 * second).contains("back by 6 s"));
     }
 
     #[test]

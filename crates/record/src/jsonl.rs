@@ -319,6 +319,16 @@ mod tests {
     }
 
     #[test]
+    fn values_that_are_no_numbers_cost_no_record() {
+        let mut before = record(vec![1]);
+        before.counters.push(crate::Counter { value: f64::NAN, ..crate::Counter::count("ratio", 0) });
+        before.limits.push(crate::Limit { rate_bytes_per_s: f64::INFINITY, ..Default::default() });
+        before.noise.relative_mad = f64::NAN;
+        let after = parse_line(&to_line(&before), 1).unwrap();
+        assert!(after.counters[0].value.is_nan() && after.limits[0].rate_bytes_per_s.is_nan());
+    }
+
+    #[test]
     fn many_batches_keep_the_order_and_share_the_host() {
         let mut bytes = Vec::new();
         for at in 0..300_u64 {

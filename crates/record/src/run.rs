@@ -223,6 +223,7 @@ pub struct Limit {
     /// Name that stages refer to.
     pub name: String,
     /// The rate, in the bytes that the stage counts, per second.
+    #[serde(deserialize_with = "number")]
     pub rate_bytes_per_s: f64,
     /// How it was measured, for the reader.
     pub how: String,
@@ -234,18 +235,24 @@ pub struct Counter {
     /// Name, e.g. `page-faults`, `register-reads`.
     pub name: String,
     /// Value over the timed region.
+    #[serde(deserialize_with = "number")]
     pub value: f64,
     /// Unit of the value; empty for plain counts.
     #[serde(default)]
     pub unit: String,
     /// Share of the time in which the counter was really counting; below 1 the value is scaled.
-    #[serde(default = "whole")]
+    #[serde(default = "whole", deserialize_with = "number")]
     pub share: f64,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(value: &u64) -> bool {
     *value == 0
+}
+
+/// JSON has no word for what is no number: such values are written as `null`, and are none again when they are read.
+fn number<'de, D: serde::Deserializer<'de>>(source: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(source)?.unwrap_or(f64::NAN))
 }
 
 fn whole() -> f64 {
@@ -335,8 +342,10 @@ pub struct Clock {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NoiseFloor {
     /// Median absolute deviation over the median of a fixed piece of arithmetic, as a fraction.
+    #[serde(deserialize_with = "number")]
     pub relative_mad: f64,
     /// The worst of the pieces over the median, minus one.
+    #[serde(deserialize_with = "number")]
     pub relative_worst: f64,
     /// Number of pieces.
     pub n: u64,

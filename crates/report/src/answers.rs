@@ -165,7 +165,7 @@ fn fusion(figure: &Figure) -> Option<Answer> {
     let (fused, plain) = (&figure.series.first()?.ys, figure.series.get(1)?.ys.iter().flatten().next()?);
     let best = (0..fused.len())
         .filter(|&at| fused[at].is_some())
-        .max_by(|&a, &b| fused[a].partial_cmp(&fused[b]).expect("rates"))?;
+        .max_by(|&a, &b| fused[a].unwrap_or(0.0).total_cmp(&fused[b].unwrap_or(0.0)))?;
     Some(Answer {
         question: "What does fusing read-out and conversion gain?",
         answer: format!("{:.2} times, in blocks of {}", fused[best]? / plain, show_bytes(figure.xs[best] as u64)),

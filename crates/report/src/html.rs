@@ -286,6 +286,20 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
         notes.extend(record.warnings.iter().map(|warning| format!("{}: {warning}", record.study)));
         notes.extend(record.outcome.reason().map(|reason| format!("{}: {reason}", record.study)));
     }
+    let mut hosts: Vec<String> = Vec::new();
+    for record in records {
+        let host =
+            format!("{}, {} CPUs, kernel {}", record.host.cpu_model, record.host.logical_cpus, record.host.kernel);
+        if hosts.last() != Some(&host) && !hosts.contains(&host) {
+            hosts.push(host);
+        }
+    }
+    if hosts.len() > 1 {
+        let rest = hosts.split_off(1).join("; ");
+        notes.push(format!(
+            "records of several hosts are on this page, and the block below is of the first; the others: {rest}"
+        ));
+    }
     notes.sort();
     notes.dedup();
     notes
