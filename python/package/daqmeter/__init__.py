@@ -59,7 +59,8 @@ class Records:
         return map(json.loads, self._lines)
 
     def __getitem__(self, at: int) -> dict[str, Any]:
-        return json.loads(self._lines[at])
+        record: dict[str, Any] = json.loads(self._lines[at])
+        return record
 
     def columns(self, what: What = "stages") -> dict[str, Any]:
         """Columns by name: a row a stage with its summary, a sample, or a counter.
@@ -127,7 +128,10 @@ def run(
 
     `engines()` names the engines and their parameters. The interpreter's lock is not held meanwhile.
     """
-    return json.loads(_native.run_engine(engine, dict(workload or {}), seconds, list(pin), study))
+    record: dict[str, Any] = json.loads(
+        _native.run_engine(engine, dict(workload or {}), seconds, list(pin), study)
+    )
+    return record
 
 
 def run_plan(
