@@ -43,7 +43,7 @@ pub fn advice(records: &[RunRecord]) -> Vec<Advice> {
 }
 
 fn median_ns(record: &RunRecord) -> Option<f64> {
-    Some(crate::rows::summary(record.lanes.first()?.stages.first()?)?.median)
+    crate::rows::median_ns(record.lanes.first()?.stages.first()?)
 }
 
 /// Waiting by interrupt where polling costs a core and the rate is low.

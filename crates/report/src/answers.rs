@@ -5,7 +5,7 @@ use daqmeter_record::{RunRecord, Stage};
 use serde::Serialize;
 
 use crate::figures::{Figure, figures};
-use crate::rows::{rows, tool_cost_ns};
+use crate::rows::{median_ns, times_ns, tool_cost_ns};
 
 /// One statement and the figure that it rests on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -194,8 +194,7 @@ fn digitizers(records: &[RunRecord]) -> Option<Answer> {
     const BYTES: f64 = 6e6;
     let fused = records.iter().filter(|record| record.study.contains("fusion") && !record.lanes.is_empty());
     let seconds_per_byte = |record: &RunRecord| {
-        let ns: Option<f64> =
-            record.lanes[0].stages.iter().map(|stage: &Stage| Some(crate::rows::summary(stage)?.median)).sum();
+        let ns: Option<f64> = record.lanes[0].stages.iter().map(|stage: &Stage| median_ns(stage)).sum();
         Some(ns? * 1e-9 / record.lanes[0].stages.first()?.bytes_per_op.max(1) as f64)
     };
     let best = fused.filter_map(seconds_per_byte).reduce(f64::min)?;
@@ -245,7 +244,7 @@ fn felix(records: &[RunRecord]) -> Option<Answer> {
     let decode = records.iter().find(|record| record.engine.name == "decode").and_then(|record| {
         let stage = record.lanes.first()?.stages.first()?;
         let per_pass = record.counter("subchunks per pass")?;
-        let ns = crate::rows::summary(stage)?.median / per_pass;
+        let ns = median_ns(stage)? / per_pass;
         Some(format!("; finding a chunk in its block takes {} ns", significant(ns, 2)))
     });
     Some(Answer {
@@ -319,8 +318,9 @@ fn tool(records: &[RunRecord]) -> Option<Answer> {
     let clock_ns = records.first()?.clock.overhead_ns;
     let noise = records.first()?.noise.relative_mad * 100.0;
     // The spread of a few thousand records is that of all.
-    let worst =
-        rows(&records[..records.len().min(SPREAD_RECORDS)]).iter().map(|row| row.spread).fold(0.0, f64::max) * 100.0;
+    let stages = records.iter().take(SPREAD_RECORDS).flat_map(|record| &record.lanes).flat_map(|lane| &lane.stages);
+    let spreads = stages.map(|stage| daqmeter_stats::relative_spread(&times_ns(stage)));
+    let worst = spreads.filter(|spread| spread.is_finite()).fold(0.0, f64::max) * 100.0;
     Some(Answer {
         question: "How far can these numbers be trusted?",
         answer: format!(

@@ -73,7 +73,7 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], ignore: f64) -> Compared {
     let known: std::collections::HashSet<_> = of_a.iter().map(|(point, _)| point).collect();
     let both: Vec<_> = of_a.iter().filter_map(|(point, runs)| Some((point, runs, *places.get(point)?))).collect();
     let side = |runs: &[(&RunRecord, &daqmeter_record::Stage)]| Side {
-        runs: runs.iter().map(|(_, stage)| times(stage)).collect(),
+        runs: runs.iter().map(|(_, stage)| crate::rows::times_ns(stage)).collect(),
     };
     let sides: Vec<(Side, Side)> = both.iter().map(|(_, a, b)| (side(a), side(b))).collect();
     let found = compare(&sides, ignore);
@@ -93,12 +93,6 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], ignore: f64) -> Compared {
         ignore,
         reference: reference(a).zip(reference(b)).map(|(a, b)| b / a),
     }
-}
-
-/// Time of one operation in each sample.
-fn times(stage: &daqmeter_record::Stage) -> Vec<f64> {
-    let ops = stage.ops_per_sample.max(1) as f64;
-    stage.sample_ns.iter().map(|&ns| ns as f64 / ops).collect()
 }
 
 fn described(point: String, effect: &Effect, runs: (usize, usize)) -> ComparedPoint {

@@ -65,8 +65,7 @@ fn of_host(host: &str, records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     let trend = |(point, found): (crate::points::Point, Vec<(&RunRecord, &Stage)>)| {
         let mut by_run: BTreeMap<(String, String), (String, Vec<f64>)> = BTreeMap::new();
         for (record, stage) in found {
-            let Some(median) = crate::rows::summary(stage).map(|summary| summary.median).filter(|median| *median > 0.0)
-            else {
+            let Some(median) = crate::rows::median_ns(stage).filter(|median| *median > 0.0) else {
                 continue;
             };
             // Runs are told apart by their number and put in order by their first record.

@@ -65,7 +65,7 @@ fn of<'a>(records: &'a [RunRecord], engine: &'a str) -> impl Iterator<Item = &'a
 
 /// Rate at the median of a stage, and its limit.
 fn rate(record: &RunRecord, stage: &Stage) -> Option<(f64, Option<f64>)> {
-    let median = crate::rows::summary(stage)?.median;
+    let median = crate::rows::median_ns(stage)?;
     let limit = stage.limit.as_deref().and_then(|name| record.limit(name)).map(|limit| limit.rate_bytes_per_s);
     (median > 0.0 && stage.bytes_per_op > 0).then(|| (stage.bytes_per_op as f64 / median * 1e9, limit))
 }

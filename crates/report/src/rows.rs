@@ -127,9 +127,18 @@ pub(crate) fn short(name: &str) -> String {
 
 /// Summary of a stage in nanoseconds per operation; none without samples.
 pub fn summary(stage: &Stage) -> Option<Summary> {
+    Summary::of(&times_ns(stage))
+}
+
+/// Median alone, which takes a tenth of the time.
+pub(crate) fn median_ns(stage: &Stage) -> Option<f64> {
+    Some(daqmeter_stats::median(&times_ns(stage))).filter(|median| median.is_finite())
+}
+
+/// Time of one operation in each sample.
+pub(crate) fn times_ns(stage: &Stage) -> Vec<f64> {
     let per_op = stage.ops_per_sample.max(1) as f64;
-    let samples: Vec<f64> = stage.sample_ns.iter().map(|&ns| ns as f64 / per_op).collect();
-    Summary::of(&samples)
+    stage.sample_ns.iter().map(|&ns| ns as f64 / per_op).collect()
 }
 
 /// CPU time of the thread over the time that its samples took.

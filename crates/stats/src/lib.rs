@@ -107,6 +107,18 @@ pub fn mad(sorted: &[f64]) -> f64 {
     middle(sorted.iter().map(|x| (x - median).abs()).collect())
 }
 
+/// Median of values in any order, for those who need nothing else: no sorting. NaN if there are none.
+pub fn median(samples: &[f64]) -> f64 {
+    middle(samples.to_vec())
+}
+
+/// Robust standard deviation over the median, of values in any order; the same as [`Summary::relative_spread`]. NaN if there are none.
+pub fn relative_spread(samples: &[f64]) -> f64 {
+    let median = median(samples);
+    let mad = middle(samples.iter().map(|x| (x - median).abs()).collect());
+    if median == 0.0 { 0.0 } else { mad * MAD_TO_SIGMA / median.abs() }
+}
+
 /// Median of values in any order, without sorting them all; NaN if there are none.
 fn middle(mut values: Vec<f64>) -> f64 {
     let n = values.len();
@@ -340,7 +352,9 @@ mod tests {
         fn selecting_the_middle_equals_sorting(samples in proptest::collection::vec(-1e6..1e6_f64, 1..60)) {
             prop_assert_eq!(middle(samples.clone()), quantile(&sorted(&samples), 0.5));
             let marked = outliers(&samples).iter().filter(|&&is| is).count();
-            prop_assert_eq!(Summary::of(&samples).unwrap().outliers, marked);
+            let summary = Summary::of(&samples).unwrap();
+            prop_assert_eq!((summary.outliers, summary.median), (marked, median(&samples)));
+            prop_assert_eq!(summary.relative_spread(), relative_spread(&samples));
         }
 
         #[test]

@@ -11,7 +11,7 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let mut emulated = false;
     for record in of_engine(records, "digitizer").filter(|record| record.study.contains("fusion")) {
         let stages: Vec<&Stage> = record.lanes[0].stages.iter().filter(|stage| stage.bytes_per_op > 0).collect();
-        let ns: Option<f64> = stages.iter().map(|stage| Some(crate::rows::summary(stage)?.median)).sum();
+        let ns: Option<f64> = stages.iter().map(|stage| crate::rows::median_ns(stage)).sum();
         let Some(ns) = ns.filter(|&ns| ns > 0.0) else { continue };
         let rate = stages[0].bytes_per_op as f64 / ns * 1e3;
         emulated |= record.engine.emulated;

@@ -144,7 +144,7 @@ fn of_engine<'a>(records: &'a [RunRecord], engine: &'a str) -> impl Iterator<Ite
 
 /// Median rate in MB/s of one stage.
 fn rate_mb(stage: &daqmeter_record::Stage) -> Option<f64> {
-    rate_band_mb(stage).map(|(rate, _)| rate)
+    crate::rows::median_ns(stage).filter(|median| *median > 0.0).map(|median| stage.bytes_per_op as f64 / median * 1e3)
 }
 
 /// Median rate in MB/s of one stage with its 95 % interval.
