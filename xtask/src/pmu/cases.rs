@@ -270,7 +270,21 @@ impl Bench {
     }
 
     /// Shares that the planner predicts, against perf's and our own, with the events in this order.
+    ///
+    /// On a busy host the guest's clock ticks while the events are still being opened, and they then take turns in another order: a
+    /// prediction that is wrong is wrong each time, so three measurements are made before it is called so.
     fn planned(&mut self, groups: &[&str], tolerance: f64) -> Result<()> {
+        const TRIES: u32 = 3;
+        for attempt in 1..TRIES {
+            match self.planned_once(groups, tolerance) {
+                Ok(()) => return Ok(()),
+                Err(error) => println!("try {attempt} of {TRIES} did not pass: {error:#}"),
+            }
+        }
+        self.planned_once(groups, tolerance)
+    }
+
+    fn planned_once(&mut self, groups: &[&str], tolerance: f64) -> Result<()> {
         let mut mesh = self.meshes[0].clone();
         mesh.name = "arm_cmn_0".to_owned();
         let pmus = [catalogue(&mesh)];
