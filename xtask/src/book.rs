@@ -10,7 +10,7 @@ use crate::ci::{Done, ran};
 use crate::shell::{output, root, run, there};
 
 /// mdBook of this version; it is built once, unoptimised, into `target/tools` where it is not installed.
-const MDBOOK: &str = "0.5";
+const MDBOOK: &str = "0.5.4";
 
 /// Builds the site and follows every link in it that stays in it.
 pub(crate) fn book() -> Result<Done> {
