@@ -1,7 +1,7 @@
 //! What `daqmeter cmp` promises, held on this host with real work: the same host twice is no difference in at least 95 of 100
 //! repetitions, and a slowdown of 5 % is found in at least 90 of 100, at one point and at all.
 //!
-//! `cargo bench -p daqmeter-campaign --bench promises [-- REPETITIONS]`; exits with 1 when a promise is broken.
+//! `cargo bench -p daqmeter-campaign --bench promises [-- REPETITIONS]`; exits with 1 when a promise is broken on a host quiet enough to judge.
 
 #![allow(
     clippy::print_stdout,
@@ -24,7 +24,7 @@ use daqmeter_report::cmp::{Compared, cmp};
 const RUNS: u64 = 10;
 /// Time of each run.
 const TIME: Duration = Duration::from_millis(10);
-/// Typical half width of an interval, in per cent, from which on this host says nothing about `cmp`: three times that of a quiet one.
+/// Typical half width of an interval, in per cent, from which on this host says nothing about `cmp`: a quiet one was at 0.3 to 0.6.
 const NOISY: f64 = 0.8;
 /// Differences that are ignored, as `daqmeter cmp` does unless told otherwise.
 const IGNORE: f64 = 0.02;
@@ -165,7 +165,7 @@ fn main() -> ExitCode {
     let kept = same * 100 >= repetitions * 95 && one * 100 >= repetitions * 90 && all * 100 >= repetitions * 90;
     if !kept && typical > NOISY {
         println!(
-            "!!! NOT JUDGED: unchanged points could only be told to {typical:.1} %: other guests of this host disturb too many runs; `cargo test` holds the promises on simulated hosts"
+            "!!! NOT JUDGED: unchanged points could only be told to {typical:.1} %: too many runs were disturbed; `cargo test` holds the promises on simulated hosts"
         );
         return ExitCode::SUCCESS;
     }
