@@ -99,7 +99,7 @@ impl Drop for Background {
     }
 }
 
-/// Tries until it works or the time is over: servers take a moment to listen, and wishbone-tool sometimes hangs at its start.
+/// Tries until it works or the time is over: servers take a moment to listen.
 pub(crate) fn until<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
     let began = Instant::now();
     loop {
