@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use crate::ci::{Done, ran};
-use crate::shell::{output, root, run, there};
+use crate::shell::{need, output, root, run, there, tried};
 
 /// mdBook of this version; it is built once, unoptimised, into `target/tools` where it is not installed.
 const MDBOOK: &str = "0.5.4";
@@ -37,6 +37,7 @@ fn mdbook() -> Result<String> {
                 "mdbook",
                 "--version",
                 MDBOOK,
+                "--locked",
                 "--no-default-features",
                 "--debug",
                 "--quiet",
@@ -99,27 +100,16 @@ fn collect(folder: &Path, pages: &mut Vec<PathBuf>) -> Result<()> {
 
 /// Builds the wheel in a virtual environment, runs its tests, the notebook and the measurement of its rate.
 pub(crate) fn python() -> Result<Done> {
-    if !there("python3") || output("python3", &["-c", "import venv, ensurepip"]).is_err() {
-        return Ok(Done::LeftOut("no python3 with venv (apt install python3-venv)".to_owned()));
+    need("python3", &["python3", "python3-venv"])?;
+    if output("python3", &["-c", "import venv, ensurepip"]).is_err() {
+        run("apt-get", &["install", "-y", "-qq", "python3-venv"])?;
     }
     let venv = root().join("target/ci/venv");
     let inside = |program: &str| venv.join("bin").join(program).display().to_string();
     if !venv.join("bin/maturin").exists() {
         run("python3", &["-m", "venv", &venv.display().to_string()])?;
-        let wanted = [
-            "numpy",
-            "pytest",
-            "pyarrow",
-            "pandas",
-            "polars",
-            "duckdb",
-            "maturin",
-            "mypy",
-            "nbconvert",
-            "ipykernel",
-            "matplotlib",
-        ];
-        run(&inside("pip"), &[&["install", "--quiet", "--disable-pip-version-check"], &wanted[..]].concat())?;
+        let wanted = root().join("python/tests/requirements.txt").display().to_string();
+        run(&inside("pip"), &["install", "--quiet", "--disable-pip-version-check", "-r", &wanted])?;
     }
     let wheels = root().join("target/ci/wheels");
     let _ = fs::remove_dir_all(&wheels);
@@ -144,8 +134,6 @@ pub(crate) fn python() -> Result<Done> {
         &inside("jupyter"),
         &["nbconvert", "--to", "html", "--execute", "--log-level", "ERROR", "--output", &made, &notebook],
     )?;
-    crate::ci::tried(|| {
-        let venv = root().join("target/ci/venv/bin/python").display().to_string();
-        run(&venv, &[&root().join("python/tests/rate.py").display().to_string()])
-    })
+    let rate = root().join("python/tests/rate.py").display().to_string();
+    ran(tried(|| run(&inside("python"), &[&rate])))
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use daqmeter_etherbone::reproduce::{self, Published};
 use daqmeter_record::{Outcome, RunRecord, jsonl};
 
-use crate::shell::{need, output, root, run, run_with, there};
+use crate::shell::{need, output, root, run, run_with, there, tried};
 use crate::{hosts, peers, pmu, readout, tidy, vm};
 
 /// Seconds for each fuzz target in CI.
@@ -35,30 +35,31 @@ pub(crate) fn all(only: Option<&str>) -> Result<()> {
         ("schema", || ran(schema(true))),
         ("real-device path against FUSE files", fuse),
         ("kernels on AArch64 (NEON) under qemu", neon),
-        ("benchmarks build", || ran(run("cargo", &["bench", "--workspace", "--no-run", "--quiet"]))),
+        // Targets that are benchmarks only: `--benches` alone would build every library's tests once more, optimised.
+        ("benchmarks build", || ran(run("cargo", &["bench", "--workspace", "--bench", "*", "--no-run", "--quiet"]))),
         ("other makers' Etherbone", || match hosts::missing() {
             Some(why) => Ok(Done::LeftOut(why)),
-            None => ran(peers::all()),
+            None => ran(tried(peers::all)),
         }),
         ("read-out between hosts", || match hosts::missing() {
             Some(why) => Ok(Done::LeftOut(why)),
             None => ran(readout::all()),
         }),
-        ("survey, and its page in a browser", survey),
-        ("the document's tables on emulated boards", reproduce),
-        ("the Etherbone study on emulated bridges", etherbone),
-        ("read-out: maximum rate and study", read_out),
+        ("survey, and its page in a browser", || ran(tried(survey))),
+        ("the document's tables on emulated boards", || ran(tried(reproduce))),
+        ("the Etherbone study on emulated bridges", || ran(tried(etherbone))),
+        ("read-out: maximum rate and study", || ran(tried(read_out))),
         ("read-out: the published run's 384 E-links", published_run),
         ("read-out over Zenoh", || {
             let test =
                 ["test", "--quiet", "-p", "daqmeter-readout", "--features", "zenoh", "--test", "readout", "zenoh"];
-            ran(run("cargo", &test))
+            ran(tried(|| run("cargo", &test)))
         }),
         ("copies: the kernel modules under Debian's kernels in QEMU", || match vm::missing() {
             Some(why) => Ok(Done::LeftOut(why)),
-            None => ran(vm::all().and_then(|()| vm::pollution(false))),
+            None => ran(vm::all().and_then(|()| tried(|| vm::pollution(false)))),
         }),
-        ("copies: the study's figures and claims", copies),
+        ("copies: the study's figures and claims", || ran(tried(copies))),
         ("counters: the mesh's PMU without silicon, in QEMU", || match pmu::missing() {
             Some(why) => Ok(Done::LeftOut(why)),
             None => ran(pmu::all(false, "")),
@@ -67,7 +68,7 @@ pub(crate) fn all(only: Option<&str>) -> Result<()> {
         ("Python: wheel, tests, rate", crate::book::python),
         ("documentation site and its links", crate::book::book),
         ("cmp: no false alarm, and 5 % are found, 100 times each", || {
-            tried(|| run("cargo", &["bench", "-q", "-p", "daqmeter-campaign", "--bench", "promises"]))
+            ran(tried(|| run("cargo", &["bench", "-q", "-p", "daqmeter-campaign", "--bench", "promises"])))
         }),
         ("fuzz", || ran(fuzz(FUZZ_SECONDS, None))),
     ];
@@ -163,7 +164,7 @@ fn scratch(name: &str) -> Result<String> {
     Ok(path.display().to_string())
 }
 
-fn survey() -> Result<Done> {
+fn survey() -> Result<()> {
     let (out, html) = (scratch("survey.jsonl")?, scratch("survey.html")?);
     daqmeter(&["survey", "--budget", "20s", "--out", &out, "-o", &html])?;
     // The Python tests read what was exported.
@@ -178,7 +179,7 @@ fn survey() -> Result<Done> {
         failed.iter().map(|record| (&record.study, &record.outcome)).collect::<Vec<_>>()
     );
     ensure!(records.len() > 50, "{} points only", records.len());
-    ran(page(html.as_ref()))
+    page(html.as_ref())
 }
 
 /// Opens a page in headless Chromium without a network, in both themes, and asks it how many charts it drew.
@@ -243,29 +244,8 @@ pub(crate) fn page(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Paced boards give the document's read-out tables, mean per table, within 3 %. Real time on a shared machine: a hypervisor
-/// that takes the CPU away for a while is not our fault, so it may be tried again twice, and says so.
-fn reproduce() -> Result<Done> {
-    tried(reproduce_once)
-}
-
-pub(crate) fn tried(once: fn() -> Result<()>) -> Result<Done> {
-    const TRIES: u32 = 3;
-    for attempt in 1..TRIES {
-        match once() {
-            Ok(()) => return Ok(Done::Ran),
-            Err(error) => println!("try {attempt} of {TRIES} did not pass: {error:#}"),
-        }
-    }
-    ran(once())
-}
-
 /// Emulated bridges take the time of their model, and the page has the study's four figures.
-fn etherbone() -> Result<Done> {
-    tried(etherbone_once)
-}
-
-fn etherbone_once() -> Result<()> {
+fn etherbone() -> Result<()> {
     let (out, html) = (scratch("etherbone.jsonl")?, scratch("etherbone.html")?);
     daqmeter(&["eb", "reproduce", "--out", &out, "-o", &html])?;
     page(html.as_ref())?;
@@ -285,7 +265,8 @@ fn etherbone_once() -> Result<()> {
     Ok(())
 }
 
-fn reproduce_once() -> Result<()> {
+/// Paced boards give the document's read-out tables, mean per table, within 3 %.
+fn reproduce() -> Result<()> {
     let out = scratch("reproduce.jsonl")?;
     daqmeter(&["digitizer", "reproduce", "--out", &out])?;
     let text = output("cargo", &["run", "--release", "--quiet", "--", "digitizer", "reproduce", "--from", &out])?;
@@ -318,7 +299,7 @@ fn reproduce_once() -> Result<()> {
 }
 
 /// The sweep finds a rate and draws its figures, and every row of the study is within its band.
-fn read_out() -> Result<Done> {
+fn read_out() -> Result<()> {
     let (out, html) = (scratch("sweep.jsonl")?, scratch("sweep.html")?);
     daqmeter(&["readout", "sweep", "gbt", "--probe", "200ms", "--resolution", "0.05", "--out", &out, "-o", &html])?;
     page(html.as_ref())?;
@@ -326,7 +307,7 @@ fn read_out() -> Result<Done> {
     let open: Vec<_> = records.iter().filter(|record| !record.outcome.is_ok()).map(|record| &record.outcome).collect();
     ensure!(open.is_empty(), "{open:?}");
     ensure!(records.iter().filter(|record| record.study == "readout/sweep").count() == 24, "{} points", records.len());
-    ran(daqmeter(&["readout", "reproduce"]))
+    daqmeter(&["readout", "reproduce"])
 }
 
 /// 50 s worth of the published data, made and checked: the counts of device 0, DMA 0 are the published ones.
@@ -354,7 +335,7 @@ fn published_run() -> Result<Done> {
 }
 
 /// Latency, bandwidth and pollution at a few sizes fill figures that a browser draws; every claim gets a verdict.
-fn copies() -> Result<Done> {
+fn copies() -> Result<()> {
     let (out, html) = (scratch("copies.jsonl")?, scratch("copies.html")?);
     let common = ["--reps", "20", "--out", &out];
     let sizes = ["--sizes", "1,64,4KiB,64KiB,1MiB"];
@@ -380,7 +361,7 @@ fn copies() -> Result<Done> {
         .collect();
     ensure!(open.is_empty(), "{}", open.join("\n"));
     daqmeter(&["copy", "verify"])?;
-    ran(daqmeter(&["copy", "reproduce", "--reps", "30"]))
+    daqmeter(&["copy", "reproduce", "--reps", "30"])
 }
 
 /// An emulated mesh, counted, drawn in a browser; and known loads on this host.
@@ -390,7 +371,7 @@ fn mesh_page() -> Result<Done> {
     output("cargo", &[&["run", "--release", "--quiet", "--"], &common[..], &["-o", &html]].concat())?;
     page(html.as_ref())?;
     // Others may use the disk meanwhile.
-    tried(|| daqmeter(&["pmu", "verify", "--time", "500ms"]))
+    ran(tried(|| daqmeter(&["pmu", "verify", "--time", "500ms"])))
 }
 
 /// The fuzz targets.

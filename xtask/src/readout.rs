@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::hosts::{Background, Hosts, until};
-use crate::shell::{need, root, run, there};
+use crate::shell::{need, root, run, there, tried};
 
 const SERVER: &str = "dqm-server";
 const RECEIVERS: [&str; 2] = ["dqm-recv1", "dqm-recv2"];
@@ -266,21 +266,26 @@ pub(crate) fn all() -> Result<()> {
     let daqmeter = root().join("target/release/daqmeter").display().to_string();
     let relay = root().join("xtask/peers/delay_relay.py").display().to_string();
     for case in CASES {
-        // A network of its own for each, as a cut link leaves traces.
-        let _hosts = Hosts::up("10.78.0", &[SERVER, RECEIVERS[0], RECEIVERS[1]])?;
-        let _relays: Vec<Background> = if case.address.ends_with("12351") {
-            let arguments = [relay.as_str(), "12351", "10.78.0.1", "12350", "20"];
-            RECEIVERS.iter().map(|host| Background::start(host, "python3", &arguments)).collect::<Result<_>>()?
-        } else {
-            Vec::new()
-        };
-        let mut chain = Chain::start(&daqmeter, case)?;
-        let done = (case.meanwhile)(&mut chain).and_then(|()| chain.outcome());
-        let outcome = done.with_context(|| case.name)?;
-        if let Err(error) = (case.expect)(&outcome) {
-            bail!("{}: {error:#}", case.name);
-        }
-        println!("closed: {}: {} issued, {} delivered", case.name, outcome.issued, outcome.delivered);
+        tried(|| one(case, &daqmeter, &relay))?;
     }
+    Ok(())
+}
+
+fn one(case: &Case, daqmeter: &str, relay: &str) -> Result<()> {
+    // A network of its own for each, as a cut link leaves traces.
+    let _hosts = Hosts::up("10.78.0", &[SERVER, RECEIVERS[0], RECEIVERS[1]])?;
+    let _relays: Vec<Background> = if case.address.ends_with("12351") {
+        let arguments = [relay, "12351", "10.78.0.1", "12350", "20"];
+        RECEIVERS.iter().map(|host| Background::start(host, "python3", &arguments)).collect::<Result<_>>()?
+    } else {
+        Vec::new()
+    };
+    let mut chain = Chain::start(daqmeter, case)?;
+    let done = (case.meanwhile)(&mut chain).and_then(|()| chain.outcome());
+    let outcome = done.with_context(|| case.name)?;
+    if let Err(error) = (case.expect)(&outcome) {
+        bail!("{}: {error:#}", case.name);
+    }
+    println!("closed: {}: {} issued, {} delivered", case.name, outcome.issued, outcome.delivered);
     Ok(())
 }

@@ -34,6 +34,19 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Tries up to three times what depends on the time of a shared machine or on other makers' programs: a hypervisor that takes the
+/// CPU away for a while is not our fault. Every try that did not pass is said; a defect does not pass in any.
+pub(crate) fn tried<T>(mut once: impl FnMut() -> Result<T>) -> Result<T> {
+    const TRIES: u32 = 3;
+    for attempt in 1..TRIES {
+        match once() {
+            Ok(done) => return Ok(done),
+            Err(error) => println!("!!! try {attempt} of {TRIES} did not pass: {error:#}"),
+        }
+    }
+    once()
+}
+
 /// True when the program can be started.
 pub(crate) fn there(program: &str) -> bool {
     Command::new("sh")

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-use crate::shell::{need, root, run, run_with, there};
+use crate::shell::{need, root, run, run_with, there, tried};
 use crate::vm::{kernels, timed};
 
 /// Everything of these machines lies here.
@@ -78,7 +78,7 @@ pub(crate) fn all(record: bool, only: &str) -> Result<()> {
             if !name.contains(only) {
                 continue;
             }
-            timed(&name, || cases::run(case, &kernel, &guest, record))?;
+            timed(&name, || tried(|| cases::run(case, &kernel, &guest, record)))?;
             ran += 1;
         }
     }

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::shell::{need, output, root, run, run_with, there};
+use crate::shell::{need, output, root, run, run_with, there, tried};
 use guest::{Boot, Machine};
 use kernels::{Kernel, Modules};
 
@@ -209,8 +209,7 @@ fn cases(kernel: &Kernel, modules: &Modules, programs: &Programs) -> Result<()> 
         ],
         limit_s: 240,
     };
-    let said = boot.run()?;
-    guest::judge(&said, 20)
+    tried(|| guest::judge(&boot.run()?, 20))
 }
 
 /// One CPU whose clock counts instructions: there the window can be kept.
@@ -231,7 +230,7 @@ fn window(kernel: &Kernel, modules: &Modules, programs: &Programs) -> Result<()>
         ],
         limit_s: 240,
     };
-    guest::judge(&boot.run()?, 3)
+    tried(|| guest::judge(&boot.run()?, 3))
 }
 
 fn arm() -> Option<String> {
@@ -268,7 +267,7 @@ fn versal(source: &kernels::Source) -> Result<()> {
         ],
         limit_s: 300,
     };
-    guest::judge(&boot.run()?, 3)
+    tried(|| guest::judge(&boot.run()?, 3))
 }
 
 /// A cpio archive as an initial file system.
