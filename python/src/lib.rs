@@ -153,10 +153,11 @@ fn run_engine(
     })
 }
 
-/// Measures the points of a plan; returns their records as JSON texts, each appended to a file first if one is named.
+/// Measures the points of a plan; returns their records as JSON texts, each appended to a file first if one is named, and what was not
+/// measured, with the reason: a point that is refused costs no other.
 #[pyfunction]
 #[pyo3(signature = (plan, out, budget_s))]
-fn run_plan(python: Python<'_>, plan: &str, out: Option<String>, budget_s: Option<f64>) -> PyResult<Vec<String>> {
+fn run_plan(python: Python<'_>, plan: &str, out: Option<String>, budget_s: Option<f64>) -> PyResult<(Vec<String>, Vec<String>)> {
     let plan = Plan::load(plan).map_err(wrong)?;
     let began = Instant::now();
     let budget = budget_s.map(Duration::try_from_secs_f64).transpose().map_err(wrong)?.or(plan.budget);
@@ -165,33 +166,44 @@ fn run_plan(python: Python<'_>, plan: &str, out: Option<String>, budget_s: Optio
     let mut file = match &out {
         None => None,
         Some(path) => {
-            let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
-            let file = opened.map_err(|error| PyOSError::new_err(format!("{path}: {error}")))?;
-            // As the command does: lines of two runs in one another's midst are of use to nobody.
-            if matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)) {
-                return Err(PyOSError::new_err(format!("{path} is being written by another run")));
-            }
-            Some(jsonl::Writer::new(file))
+            let opened = jsonl::append_to(path.as_ref()).map_err(|error| match error.kind() {
+                std::io::ErrorKind::WouldBlock => PyOSError::new_err(format!("{path} is being written by another run")),
+                _ => PyOSError::new_err(format!("{path}: {error}")),
+            });
+            Some(jsonl::Writer::new(opened?))
         }
     };
     let limits = Limits::shared(Duration::from_millis(40));
-    let mut lines = Vec::new();
-    for point in plan.points {
+    let (mut lines, mut errors) = (Vec::new(), Vec::new());
+    let of = plan.points.len();
+    for (at, point) in plan.points.into_iter().enumerate() {
         // Ctrl-C is noticed between points.
         python.check_signals()?;
         if budget.is_some_and(|budget| began.elapsed() > budget) {
+            errors.push(format!("the time is over: {at} of {of} points were begun"));
             break;
         }
-        let settings =
-            Settings { pin: point.pin.clone(), limits: limits.clone(), ..Settings::new(point.steps, point.study.clone()) };
-        let mut record = python.detach(|| measured(&all, &point.engine, &point.workload, &settings, &context))?;
+        let settings = Settings {
+            pin: point.pin.clone(),
+            limits: limits.clone(),
+            profile_hz: point.profile_hz,
+            waive: true,
+            ..Settings::new(point.steps, point.study.clone())
+        };
+        let mut record = match python.detach(|| measured(&all, &point.engine, &point.workload, &settings, &context)) {
+            Ok(record) => record,
+            Err(error) => {
+                errors.push(format!("{}: {error}", point.workload));
+                continue;
+            }
+        };
         record.order = Some(point.place);
         if let Some(writer) = &mut file {
             writer.write(&record).map_err(|error| PyOSError::new_err(error.to_string()))?;
         }
         lines.push(line(&record));
     }
-    Ok(lines)
+    Ok((lines, errors))
 }
 
 /// Engines with their parameters: name, description, [(parameter, meaning)].

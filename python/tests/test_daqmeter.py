@@ -109,6 +109,20 @@ def test_a_plan_runs_and_its_file_holds_what_it_measured(tmp_path):
         daqmeter.run_plan("nonsense.toml")
 
 
+def test_a_point_that_is_refused_and_a_cut_line_cost_only_themselves(tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        'title = "t"\ntime = "2ms"\norder = "given"\n[[sweep]]\nstudy = "s"\nengine = "copy"\n'
+        'workload = { path = "no-such-way", block_bytes = 64 }\n[[sweep]]\nstudy = "s"\nengine = "null"\n'
+    )
+    out = tmp_path / "out.jsonl"
+    out.write_text('{"schema":1,"cut')
+    records = daqmeter.run_plan(plan, out=out)
+    assert len(records) == 1 and len(records.errors) == 1 and "no-such-way" in records.errors[0]
+    assert len(daqmeter.load(out)) == 1
+    assert "the time is over: 0 of 2" in daqmeter.run_plan(plan, budget_s=0.0).errors[0]
+
+
 def felix_block(elink: int, sequence: int, chunks: list[bytes]) -> bytes:
     """A phase-I block of whole chunks, by hand: header, payloads with their trailers, a null at the end."""
     body = b""

@@ -184,17 +184,18 @@ impl Plan {
         let file = reader.file(source)?;
         let sweeps = reader.sweeps(source, &file, &mut BTreeSet::from([source.name.clone()]))?;
         let budget = file.budget.as_ref().map(|text| source.duration("budget", text)).transpose()?;
-        let points = in_order(&sweeps, file.order, file.seed);
-        if points.is_empty() {
+        // Before they are laid out: a billion repetitions would not fit anywhere.
+        let all = sweeps.iter().fold(0_u64, |all, (repetitions, _)| all.saturating_add(*repetitions));
+        if all == 0 {
             return Err(PlanError(format!("{}: no point is left: give it a [[sweep]] or an include", source.name)));
         }
-        if points.len() > MOST_POINTS {
+        if all > MOST_POINTS as u64 {
             return Err(PlanError(format!(
-                "{}: {} points; at most {MOST_POINTS} are measured in one plan",
-                source.name,
-                points.len()
+                "{}: {all} points with their repetitions; at most {MOST_POINTS} are measured in one plan",
+                source.name
             )));
         }
+        let points = in_order(&sweeps, file.order, file.seed);
         Ok(Plan { title: file.title, about: file.about.trim().to_owned(), budget, points })
     }
 }
@@ -503,5 +504,7 @@ seconds = 0.1
         let error = Plan::load("/nonexistent.toml").unwrap_err().to_string();
         assert!(error.contains("No such file") && error.contains("memory"), "{error}");
         assert!(Plan::parse("title = 'empty'", "p.toml").unwrap_err().to_string().contains("no point is left"));
+        let endless = refused("repetitions = 2", "repetitions = 9000000000000000000");
+        assert!(endless.contains("at most 100000 are measured"), "{endless}");
     }
 }

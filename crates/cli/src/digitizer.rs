@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -14,6 +15,7 @@ use daqmeter_record::{RunRecord, Workload};
 use daqmeter_report::{classic, table};
 
 use crate::arguments::{bytes, count, duration, rate};
+use crate::metrics::Metrics;
 use crate::output::{Failure, emit, tell};
 use crate::reproduce;
 use crate::run::{Common, Runner};
@@ -167,6 +169,8 @@ pub(crate) struct ServeArguments {
     /// As fast as memory
     #[arg(long)]
     unpaced: bool,
+    #[command(flatten)]
+    metrics: Metrics,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -306,6 +310,15 @@ fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
     })
     .map_err(Failure::refused)?;
     let served = serve(board, &arguments.path, Dialect::Ess)?;
+    if let Some(page) = arguments.metrics.served()? {
+        let (traffic, name) = (served.traffic.clone(), arguments.board.clone());
+        page.ask(move |page| {
+            let of = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
+            page.set("daqmeter_triggers_total", &name, of(&traffic.triggers));
+            page.set("daqmeter_bytes_total", &name, of(&traffic.read_bytes));
+            page.set("daqmeter_operations_total", &name, of(&traffic.registers));
+        });
+    }
     tell(&format!("daqmeter: {} stands at {}; Ctrl-C ends it", arguments.board, served.path.display()));
     // An error here means that the handler is gone: then nobody can ask to stop any more.
     let _ = wait.recv();

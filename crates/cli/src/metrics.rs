@@ -9,11 +9,43 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::output::Failure;
+use clap::Args;
+
+use crate::output::{Failure, tell};
+
+/// The option of every verb that goes on for long.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Metrics {
+    /// Serve OpenMetrics here, for Prometheus: 127.0.0.1:9477
+    #[arg(id = "metrics", long = "metrics", value_name = "ADDR:PORT", help_heading = "Output")]
+    address: Option<String>,
+}
+
+impl Metrics {
+    /// The page, served from now on, if one is asked for.
+    pub(crate) fn served(&self) -> Result<Option<Page>, Failure> {
+        let Some(address) = &self.address else { return Ok(None) };
+        let page = Page::default();
+        let at = page.serve(address)?;
+        tell(&format!("metrics at http://{at}/metrics"));
+        Ok(Some(page))
+    }
+}
+
+type Values = BTreeMap<(&'static str, String), f64>;
+
+/// What the page is called in HTTP.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What is looked at when somebody asks for the page.
+type Source = Box<dyn Fn(&Page) + Send>;
 
 /// Values by name and instance.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Page(Arc<Mutex<BTreeMap<(&'static str, String), f64>>>);
+#[derive(Clone, Default)]
+pub(crate) struct Page {
+    values: Arc<Mutex<Values>>,
+    sources: Arc<Mutex<Vec<Source>>>,
+}
 
 /// What the names mean; names that end in `_total` are counters.
 const HELP: &[(&str, &str)] = &[
@@ -26,7 +58,7 @@ const HELP: &[(&str, &str)] = &[
     ("daqmeter_fifo_bytes", "Bytes in the FIFO of the card's channel"),
     ("daqmeter_blocks_total", "Blocks read"),
     ("daqmeter_chunks_total", "Chunks read or received"),
-    ("daqmeter_bytes_total", "Bytes read or received"),
+    ("daqmeter_bytes_total", "Bytes read, received, or passed on"),
     ("daqmeter_errors_total", "Blocks, pages or fragments that were wrong or missing"),
     ("daqmeter_lost_connections_total", "Subscribers or publishers that were lost"),
     ("daqmeter_subscribers", "Subscribers now"),
@@ -37,6 +69,15 @@ const HELP: &[(&str, &str)] = &[
     ("daqmeter_rate_bytes_per_second", "Rate of a stage at its last point"),
     ("daqmeter_limit_fraction", "Rate of a stage over the limit measured beside it"),
     ("daqmeter_events_total", "Events counted so far, by event"),
+    ("daqmeter_probes_total", "Etherbone probes answered"),
+    ("daqmeter_cycles_total", "Etherbone cycles executed"),
+    ("daqmeter_operations_total", "Operations on the bus, or accesses to registers"),
+    ("daqmeter_refused_total", "Datagrams and streams that were not Etherbone"),
+    ("daqmeter_clients", "Clients that are connected now"),
+    ("daqmeter_frames_total", "Frames passed on, by direction"),
+    ("daqmeter_requests_total", "Requests answered, by status"),
+    ("daqmeter_files", "Files of records that are served"),
+    ("daqmeter_live_files", "Files of records that are being written"),
     ("daqmeter_latency_p99_seconds", "From the oldest trigger of a page to its receipt"),
 ];
 
@@ -44,13 +85,13 @@ impl Page {
     /// Sets a value.
     pub(crate) fn set(&self, name: &'static str, instance: &str, value: f64) {
         debug_assert!(HELP.iter().any(|(known, _)| *known == name), "{name} has no help");
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((name, instance.to_owned()), value);
+        self.values.lock().unwrap_or_else(PoisonError::into_inner).insert((name, instance.to_owned()), value);
     }
 
     /// Adds to a value.
     pub(crate) fn add(&self, name: &'static str, instance: &str, more: f64) {
         debug_assert!(HELP.iter().any(|(known, _)| *known == name), "{name} has no help");
-        let mut values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
         *values.entry((name, instance.to_owned())).or_default() += more;
     }
 
@@ -73,9 +114,17 @@ impl Page {
         }
     }
 
+    /// Calls this, which sets values, whenever somebody asks: for counts that others keep.
+    pub(crate) fn ask(&self, source: impl Fn(&Page) + Send + 'static) {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(source));
+    }
+
     /// The page.
     pub(crate) fn text(&self) -> String {
-        let values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for source in &*self.sources.lock().unwrap_or_else(PoisonError::into_inner) {
+            source(self);
+        }
+        let values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
         let mut out = String::new();
         for (name, help) in HELP {
             let mut own = values.iter().filter(|((known, _), _)| known == name).peekable();
@@ -114,7 +163,7 @@ impl Page {
         let _ = stream.read(&mut [0; 2048])?;
         let body = self.text();
         let head = format!(
-            "HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
             body.len()
         );
         stream.write_all(head.as_bytes())?;

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
-use std::io::{self, IsTerminal, Read, Seek, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -148,33 +148,17 @@ impl Recorder {
     }
 }
 
-/// A file to append to, locked until this program ends; a last line that was cut off is ended first.
+/// A file to append to, which no other run is writing.
 fn lines_of(path: &Path) -> Result<File, Failure> {
-    let refused = |error: io::Error| Failure::refused(format!("cannot write {}: {error}", path.display()));
-    let opened = OpenOptions::new().create(true).append(true).read(true).open(path);
-    // What cannot be read may still be written: pipes, terminals.
-    let opened = opened.or_else(|error| OpenOptions::new().append(true).open(path).map_err(|_| error));
-    let mut file = opened.map_err(refused)?;
-    if file.metadata().is_ok_and(|facts| facts.is_file()) {
-        match file.try_lock() {
-            Err(std::fs::TryLockError::WouldBlock) => {
-                let path = path.display();
-                return Err(Failure::refused(format!(
-                    "{path} is being written by another run: name another file with --out"
-                )));
+    jsonl::append_to(path).map_err(|error| {
+        let path = path.display();
+        Failure::refused(match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                format!("{path} is being written by another run: name another file with --out")
             }
-            // Some network file systems have no locks; two runs into one file are then the user's own affair.
-            Err(std::fs::TryLockError::Error(_)) | Ok(()) => {}
-        }
-        let mut last = [b'\n'];
-        if file.seek(io::SeekFrom::End(-1)).is_ok() {
-            let _ = file.read(&mut last);
-        }
-        if last != *b"\n" {
-            file.write_all(b"\n").map_err(refused)?;
-        }
-    }
-    Ok(file)
+            _ => format!("cannot write {path}: {error}"),
+        })
+    })
 }
 
 /// Writes a file whole: to a name beside it first, so that an interrupted write leaves no half page.

@@ -1,12 +1,14 @@
 //! `daqmeter run`: the points of a plan, one after the other; and what `daqmeter list PLAN` says of them beforehand.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_campaign::{Plan, PlannedPoint, engines, left_to_measure};
-use daqmeter_harness::{Availability, Limits, Settings, StepPlan};
+use daqmeter_harness::{Availability, Limits, Refusal, Settings, StepPlan};
+use daqmeter_record::RunRecord;
 use daqmeter_report::table;
 
 use crate::arguments::duration;
@@ -64,13 +66,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     runner.expect(points.len());
     let budget = arguments.budget.or(plan.budget);
-    let (of, mut done) = (points.len(), 0);
+    let (of, mut done, mut refused) = (points.len(), 0, 0);
     for point in points {
         if runner.stop.is_set() || budget.is_some_and(|budget| began.elapsed() > budget) {
             break;
         }
-        measure(&mut runner, point, &arguments.common)?;
         done += 1;
+        let name = point.workload.to_string();
+        match measured(&mut runner, point, &arguments.common) {
+            Ok(record) => runner.keep(record)?,
+            // The other points are worth having all the same.
+            Err(refusal) => {
+                refused += 1;
+                tell(&format!("daqmeter: {name}: {refusal}"));
+            }
+        }
     }
     runner.finish();
     if !arguments.common.json {
@@ -83,13 +93,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         };
         tell(&format!("daqmeter: {done} of {of} points were measured; {go_on}"));
     }
+    if refused > 0 {
+        return Err(Failure::refused(format!("{refused} of {of} points could not be measured; the others are")));
+    }
     Ok(runner.recorder.exit_code(runner.stop.is_set()))
 }
 
-fn measure(runner: &mut Runner, point: PlannedPoint, common: &Common) -> Result<(), Failure> {
+fn measured(runner: &mut Runner, point: PlannedPoint, common: &Common) -> Result<RunRecord, Refusal> {
     let pin = common.pin.as_ref().map_or(point.pin, |list| list.0.clone());
-    let settings = Settings { profile_hz: point.profile_hz, ..runner.settings(point.steps, &point.study, &pin) };
-    runner.point(&point.engine, &point.workload, &settings, Some(point.place))
+    let settings =
+        Settings { profile_hz: point.profile_hz, waive: true, ..runner.settings(point.steps, &point.study, &pin) };
+    runner.measured(&point.engine, &point.workload, &settings, Some(point.place))
 }
 
 /// Every point of the plan with what would become of it. Engines are asked whether they are there and whether they understand the
@@ -98,11 +112,10 @@ pub(crate) fn points(plan: &Plan) -> String {
     let engines = engines(0);
     let mut out = format!("{}\n{}\n\n", plan.title, plan.about);
     let mut seen: Vec<(&PlannedPoint, u64)> = Vec::new();
+    let mut places: HashMap<(&str, &str, String), usize> = HashMap::new();
     for point in &plan.points {
-        let same = |known: &&mut (&PlannedPoint, u64)| {
-            (&known.0.study, &known.0.engine, &known.0.workload) == (&point.study, &point.engine, &point.workload)
-        };
-        match seen.iter_mut().find(same) {
+        let place = *places.entry((&point.study, &point.engine, point.workload.to_string())).or_insert(seen.len());
+        match seen.get_mut(place) {
             Some((_, times)) => *times += 1,
             None => seen.push((point, 1)),
         }
@@ -115,7 +128,7 @@ pub(crate) fn points(plan: &Plan) -> String {
                 time += each * u32::try_from(*times).unwrap_or(u32::MAX);
             }
             let engine = engines.iter().find(|engine| engine.name() == point.engine);
-            let state = match engine.map(|engine| (engine.probe(), engine)) {
+            let state = match engine.map(|engine| (engine.probe_for(&point.workload), engine)) {
                 Some((Availability::Waived(why), _)) => format!("waived: {why}"),
                 Some((Availability::Ready, engine)) => match engine.open(&point.workload) {
                     Ok(_) => "ready".to_owned(),

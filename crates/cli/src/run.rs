@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Args;
 use daqmeter_campaign::engines;
 use daqmeter_copy::{HEAVY, HeavyLoad};
-use daqmeter_harness::{Context, Engine, Limits, Settings, StopFlag, measure, observe};
+use daqmeter_harness::{Context, Engine, Limits, Refusal, Settings, StopFlag, measure, observe};
 use daqmeter_kernels::Isa;
 use daqmeter_record::{Order, RunRecord, Tool, Workload};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::arguments::cpu_list;
-use crate::metrics::Page;
-use crate::output::{Failure, Recorder, progress_wanted, tell};
+use crate::metrics::{Metrics, Page};
+use crate::output::{Failure, Recorder, progress_wanted};
 use crate::pmu::Observed;
 
 /// Options of every verb that measures.
@@ -29,10 +29,9 @@ pub(crate) struct Common {
     /// CPUs to pin threads to, in turn: 0,1 or 0-3
     #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
     pub(crate) pin: Option<CpuList>,
-    /// Serve the run's progress and rates here as OpenMetrics, for Prometheus: 127.0.0.1:9477
-    #[arg(long, value_name = "ADDR:PORT", help_heading = "Output", hide_short_help = true)]
-    pub(crate) metrics: Option<String>,
-    /// Count a group or events meanwhile, every 100 ms or as given: block, net@10ms, page-faults
+    #[command(flatten)]
+    pub(crate) metrics: Metrics,
+    /// Count a group or events meanwhile, each 100 ms: block, net@10ms
     #[arg(long, value_name = "GROUP[@TIME]", help_heading = "Output")]
     pub(crate) observe: Option<String>,
 }
@@ -100,20 +99,12 @@ fn take_ctrl_c(ask: impl Fn() -> bool + Send + 'static) -> Result<(), Failure> {
     handler.map_err(|error| Failure::refused(format!("cannot take over Ctrl-C: {error}")))
 }
 
-/// A page of metrics that is served from now on.
-pub(crate) fn served(address: &str) -> Result<Page, Failure> {
-    let page = Page::default();
-    let at = page.serve(address)?;
-    tell(&format!("metrics at http://{at}/metrics"));
-    Ok(page)
-}
-
 impl Runner {
     /// Gathers the context and takes over Ctrl-C: the first lets the sample at hand finish, the second ends at once.
     pub(crate) fn new(common: &Common, points: usize) -> Result<Runner, Failure> {
         let observed = common.observe.as_deref().map(Observed::understand).transpose()?;
         let recorder = Recorder::new(common.out.as_deref(), common.json)?;
-        let metrics = common.metrics.as_deref().map(served).transpose()?;
+        let metrics = common.metrics.served()?;
         let context = context();
         let stop = StopFlag::default();
         let asked = stop.clone();
@@ -152,6 +143,18 @@ impl Runner {
         if self.stop.is_set() {
             return Ok(());
         }
+        let record = self.measured(engine, workload, settings, order)?;
+        self.keep(record)
+    }
+
+    /// Measures one point with its limits.
+    pub(crate) fn measured(
+        &mut self,
+        engine: &str,
+        workload: &Workload,
+        settings: &Settings,
+        order: Option<Order>,
+    ) -> Result<RunRecord, Refusal> {
         self.progress.set_message(format!("{} {}", settings.study, engine));
         let named = |name: &str| self.engines.iter().find(|candidate| candidate.name() == name).map(Box::as_ref);
         let found = named(engine).expect("verbs name engines that exist");
@@ -165,6 +168,11 @@ impl Runner {
         let engines: Vec<&dyn Engine> = self.engines.iter().map(Box::as_ref).collect();
         let mut record = measure(found, workload, settings, &self.context, &engines, &mut observers)?;
         record.order = order;
+        Ok(record)
+    }
+
+    /// Takes the record of a point.
+    pub(crate) fn keep(&mut self, record: RunRecord) -> Result<(), Failure> {
         self.progress.inc(1);
         if let Some(page) = &self.metrics {
             page.point(&record);

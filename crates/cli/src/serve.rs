@@ -15,6 +15,7 @@ use daqmeter_report::page;
 use tiny_http::{Header, Method, Request, Response, Server};
 
 use crate::history::files_of;
+use crate::metrics::Page;
 use crate::output::{Failure, emit, tell};
 use crate::run::on_ctrl_c;
 
@@ -24,7 +25,8 @@ const LIVE: Duration = Duration::from_secs(15);
 /// Show records in the browser, and runs while they are measured.
 ///
 /// Serves an index of the files and a report page of each, made anew at every request. A page of a file that is being written
-/// reloads itself. Without --bind only this host can connect; with it a token is asked for.
+/// reloads itself. Without --bind only this host can connect; with it a token is asked for. /metrics counts requests and files for
+/// Prometheus.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n\n  $ daqmeter run long.toml --out lab7.jsonl &\n  $ daqmeter serve lab7.jsonl bench/record\n  serving 12 files at http://127.0.0.1:8477/\n\n  $ daqmeter serve bench/record --bind 0.0.0.0:8477 --token \"$(openssl rand -hex 16)\""
@@ -50,6 +52,8 @@ struct Site {
     token: Option<String>,
     /// Names that a browser on this host may have asked for: others are somebody else's page that resolves here.
     loopback: bool,
+    /// What `/metrics` tells.
+    metrics: Page,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -68,7 +72,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
         _ => {}
     }
-    let site = Site { paths: arguments.paths.clone(), token: arguments.token.clone(), loopback };
+    let (paths, token) = (arguments.paths.clone(), arguments.token.clone());
+    let site = Site { paths, token, loopback, metrics: Page::default() };
     let files = files_of(&site.paths)?;
     let server =
         Server::http(address).map_err(|error| Failure::refused(format!("cannot listen on {address}: {error}")))?;
@@ -120,6 +125,7 @@ impl Site {
         } else {
             Answer::refused(405, "only GET")
         };
+        self.metrics.add("daqmeter_requests_total", &answer.code.to_string(), 1.0);
         let header = |name: &str, value: &str| Header::from_bytes(name, value).ok();
         let headers = [
             header("Content-Type", answer.kind),
@@ -154,6 +160,15 @@ impl Site {
         let carried = given.map_or(String::new(), |token| format!("?token={token}"));
         match path {
             "/" => Answer::html(index(&files, &carried)),
+            "/metrics" => {
+                self.metrics.set("daqmeter_files", "serve", files.len() as f64);
+                self.metrics.set(
+                    "daqmeter_live_files",
+                    "serve",
+                    files.iter().filter(|file| is_live(file)).count() as f64,
+                );
+                Answer { code: 200, kind: crate::metrics::CONTENT_TYPE, body: self.metrics.text() }
+            }
             "/healthz" => Answer { code: 200, kind: "text/plain; charset=utf-8", body: "ok\n".to_owned() },
             _ => {
                 let number = path.strip_prefix("/report/").and_then(|number| number.parse::<usize>().ok());
@@ -241,7 +256,8 @@ mod tests {
     fn site(token: Option<&str>) -> (tempfile::TempDir, Site) {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a<b>.jsonl"), "").unwrap();
-        let site = Site { paths: vec![folder.path().to_owned()], token: token.map(str::to_owned), loopback: true };
+        let (paths, token) = (vec![folder.path().to_owned()], token.map(str::to_owned));
+        let site = Site { paths, token, loopback: true, metrics: Page::default() };
         (folder, site)
     }
 
@@ -250,6 +266,7 @@ mod tests {
         let (_folder, site) = site(None);
         let code = |url: &str| site.get(url, Some("localhost:8477"), None).code;
         assert_eq!((code("/"), code("/report/0"), code("/healthz")), (200, 200, 200));
+        assert!(site.get("/metrics", None, None).body.contains("daqmeter_files{instance=\"serve\"} 1\n"));
         for url in ["/report/1", "/report/../etc/passwd", "/etc/passwd", "/report/", "/report/-1", "//"] {
             assert_eq!(code(url), 404, "{url}");
         }

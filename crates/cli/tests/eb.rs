@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -30,6 +31,8 @@ fn done(arguments: &[&str]) -> String {
 struct Snoop {
     child: Child,
     port: u16,
+    /// What it said before it served.
+    said: String,
 }
 
 impl Snoop {
@@ -41,10 +44,20 @@ impl Snoop {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
-        let port = line.split("port ").nth(1).and_then(|rest| rest.split([' ', ';']).next()?.parse().ok());
-        Snoop { child, port: port.unwrap_or_else(|| panic!("no port in: {line}")) }
+        let (mut said, mut stderr) = (String::new(), BufReader::new(child.stderr.take().unwrap()));
+        while !said.contains("port ") && stderr.read_line(&mut said).unwrap() > 0 {}
+        let port = said.split("port ").nth(1).and_then(|rest| rest.split([' ', ';']).next()?.parse().ok());
+        Snoop { child, port: port.unwrap_or_else(|| panic!("no port in: {said}")), said }
+    }
+
+    /// The page of metrics.
+    fn metrics(&self) -> String {
+        let address = self.said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        page
     }
 
     fn at(&self, proto: &str) -> String {
@@ -76,6 +89,26 @@ fn registers_are_read_and_written_as_by_the_c_tools() {
     let json: serde_json::Value =
         serde_json::from_str(&done(&["read", "--json", &snoop.at("udp"), "0x10000/4"])).unwrap();
     assert_eq!(json["value"], 0x1122_3344);
+}
+
+#[test]
+fn a_slave_tells_what_it_did_as_metrics() {
+    let snoop = Snoop::start(&["0x0-0xffff", "--metrics", "127.0.0.1:0"]);
+    assert!(snoop.metrics().contains("daqmeter_cycles_total{"), "from the beginning");
+    assert_eq!(done(&["write", "-p", "-b", &snoop.at("udp"), "0x100/4", "7"]), "");
+    let told = |page: &str| {
+        let of = |name: &str| {
+            let line = page.lines().find(|line| line.starts_with(&format!("daqmeter_{name}")))?;
+            line.split_whitespace().last()?.parse::<f64>().ok()
+        };
+        of("probes_total") >= Some(1.0) && of("cycles_total") >= Some(1.0) && of("operations_total") >= Some(1.0)
+    };
+    // The answer is sent before the counts are brought up to date.
+    let mut page = snoop.metrics();
+    while !told(&page) {
+        page = snoop.metrics();
+    }
+    assert!(page.contains("daqmeter_clients{") && page.ends_with("# EOF\n"), "{page}");
 }
 
 #[test]

@@ -86,6 +86,27 @@ fn a_list_shows_points_and_runs_nothing() {
 }
 
 #[test]
+fn what_this_host_lacks_is_waived_and_what_is_refused_costs_no_other_point() {
+    let folder = Folder::new();
+    let absent = if cfg!(target_arch = "x86_64") { "neon" } else { "avx512" };
+    let sweep = |engine: &str, workload: &str| {
+        format!("[[sweep]]\nstudy = 's'\nengine = '{engine}'\nworkload = {{ {workload} }}\n")
+    };
+    let waived = sweep("convert", &format!("samples = 1000, function = 3, isa = '{absent}'"));
+    folder.write("plan.toml", &format!("{PLAN}{waived}"));
+    let listed = stdout(&daqmeter("list", &[&folder.path("plan.toml")]));
+    let why = format!("this CPU has no {absent}");
+    assert!(listed.contains(&format!("waived: {why}")), "{listed}");
+    let run = daqmeter("run", &[&folder.path("plan.toml")]);
+    assert!(run.status.success() && stdout(&run).contains(&why), "{}{}", stdout(&run), stderr(&run));
+
+    folder.write("plan.toml", &format!("{PLAN}{}", sweep("copy", "path = 'by-hand', block_bytes = 64")));
+    let run = daqmeter("run", &[&folder.path("plan.toml"), "--out", &folder.path("out.jsonl")]);
+    assert_eq!((run.status.code(), folder.lines("out.jsonl")), (Some(2), 4), "{}", stderr(&run));
+    assert!(stderr(&run).contains("by-hand") && stderr(&run).contains("2 of 6 points could not be measured"));
+}
+
+#[test]
 fn two_runs_do_not_write_one_file() {
     let folder = Folder::new();
     let out = folder.path("out.jsonl");

@@ -47,6 +47,10 @@ impl Engine for CopyEngine {
         Availability::Ready
     }
 
+    fn probe_for(&self, workload: &Workload) -> Availability {
+        paths::probe_for(workload)
+    }
+
     fn target(&self, workload: &Workload) -> String {
         let Ok(request) = Request::of(workload) else { return String::new() };
         if request.path != "module" || request.context == Context::Cpu {

@@ -94,6 +94,10 @@ impl Engine for PollutionEngine {
         Availability::Ready
     }
 
+    fn probe_for(&self, workload: &Workload) -> Availability {
+        paths::probe_for(workload)
+    }
+
     fn target(&self, workload: &Workload) -> String {
         workload.text("test").unwrap_or("").to_owned()
     }

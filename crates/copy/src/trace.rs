@@ -42,9 +42,12 @@ pub struct Trace {
 /// One operation's line.
 #[derive(Clone, Debug)]
 pub struct OperationRow {
-    operation: &'static str,
-    calls: u64,
-    bytes: u64,
+    /// As the trace names it.
+    pub operation: &'static str,
+    /// How often.
+    pub calls: u64,
+    /// Of all calls together.
+    pub bytes: u64,
     median_bytes: u64,
     mean_ns: f64,
 }
@@ -318,10 +321,15 @@ fn processes(root: &Path) -> HashMap<u32, ProcessIo> {
 }
 
 /// Watches all processes for a time; those with most calls first. Ones that end meanwhile count until the last look at them.
+/// After each look `stop` is asked whether it was the last; it may ask for what was seen so far.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
-pub fn sampled(time: Duration, delay: Duration, stop: impl Fn() -> bool) -> Result<Vec<ProcessIo>, String> {
+pub fn sampled(
+    time: Duration,
+    delay: Duration,
+    stop: impl Fn(&dyn Fn() -> Vec<ProcessIo>) -> bool,
+) -> Result<Vec<ProcessIo>, String> {
     let root = Path::new("/proc");
     let mut before = processes(root);
     if before.is_empty() {
@@ -330,16 +338,20 @@ pub fn sampled(time: Duration, delay: Duration, stop: impl Fn() -> bool) -> Resu
     // This program's own looks are no one's work.
     before.remove(&std::process::id());
     let mut last = before.clone();
+    let own = std::process::id();
+    let seen = |last: &HashMap<u32, ProcessIo>| {
+        let others = last.values().filter(|now| now.pid != own);
+        let mut rows: Vec<ProcessIo> = others.map(|now| now.since(before.get(&now.pid))).collect();
+        rows.retain(|row| row.reads + row.writes > 0);
+        rows.sort_by_key(|row| std::cmp::Reverse(row.reads + row.writes));
+        rows
+    };
     let began = Instant::now();
-    while began.elapsed() < time && !stop() {
+    while began.elapsed() < time && !stop(&|| seen(&last)) {
         std::thread::sleep(delay.min(time.saturating_sub(began.elapsed())));
         last.extend(processes(root));
     }
-    last.remove(&std::process::id());
-    let mut rows: Vec<ProcessIo> = last.values().map(|now| now.since(before.get(&now.pid))).collect();
-    rows.retain(|row| row.reads + row.writes > 0);
-    rows.sort_by_key(|row| std::cmp::Reverse(row.reads + row.writes));
-    Ok(rows)
+    Ok(seen(&last))
 }
 
 /// Counters for a record: the sums over all processes.

@@ -1,8 +1,8 @@
 //! The conversion kernels alone, on memory: what a consumer could reach if read-out cost nothing.
 
 use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters};
-use daqmeter_kernels::Store;
 use daqmeter_kernels::convert::{Conversion, Converter, Out};
+use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::Workload;
 use daqmeter_sys::memory::{Buffer, Pages};
 
@@ -37,6 +37,14 @@ impl Engine for ConvertEngine {
 
     fn probe(&self) -> Availability {
         Availability::Ready
+    }
+
+    fn probe_for(&self, workload: &Workload) -> Availability {
+        let wanted = workload.text("isa").ok().and_then(Isa::from_name);
+        match wanted.filter(|isa| !isa.is_available()) {
+            Some(isa) => Availability::Waived(format!("this CPU has no {}", isa.name())),
+            None => Availability::Ready,
+        }
     }
 
     fn target(&self, workload: &Workload) -> String {

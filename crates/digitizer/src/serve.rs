@@ -5,6 +5,7 @@
 //! deliver the wrong channel. Mounted on a regular file, so the path is the device. Needs root or fusermount3, and /dev/fuse.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -33,6 +34,18 @@ struct BoardFile {
     board: Shared,
     dialect: Dialect,
     memory_bytes: u64,
+    traffic: Arc<Traffic>,
+}
+
+/// What programs did with a served board so far.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// Waits that ended with a trigger.
+    pub triggers: AtomicU64,
+    /// Bytes read from the card's memory; pages of a mapping among them.
+    pub read_bytes: AtomicU64,
+    /// Registers read or written.
+    pub registers: AtomicU64,
 }
 
 /// A board that is being served; it is gone when this is dropped.
@@ -40,6 +53,8 @@ pub struct Served {
     session: Option<BackgroundSession>,
     /// Where.
     pub path: PathBuf,
+    /// What was done with it.
+    pub traffic: Arc<Traffic>,
     created: bool,
 }
 
@@ -68,7 +83,8 @@ pub fn serve(board: Box<dyn Board>, path: &Path, dialect: Dialect) -> Result<Ser
         return Err(refuse("it is there and no regular file; name a new path".to_owned()));
     }
     let memory_bytes = board.identity().memory_bytes;
-    let file = BoardFile { board: Arc::new(Mutex::new(board)), dialect, memory_bytes };
+    let traffic = Arc::<Traffic>::default();
+    let file = BoardFile { board: Arc::new(Mutex::new(board)), dialect, memory_bytes, traffic: traffic.clone() };
     let mut config = Config::default();
     config.mount_options = vec![MountOption::FSName("daqmeter".to_owned()), MountOption::Subtype("sis8300".to_owned())];
     let mounted = fuser::spawn_mount(file, path, &config);
@@ -78,7 +94,7 @@ pub fn serve(board: Box<dyn Board>, path: &Path, dialect: Dialect) -> Result<Ser
         }
         refuse(format!("{error} (needs /dev/fuse, and root or fusermount3)"))
     })?;
-    Ok(Served { session: Some(session), path: path.to_owned(), created })
+    Ok(Served { session: Some(session), path: path.to_owned(), traffic, created })
 }
 
 fn lock(board: &Shared) -> MutexGuard<'_, Box<dyn Board>> {
@@ -122,6 +138,7 @@ impl BoardFile {
         } else {
             board.write_register(offset, data).map(|()| data)
         };
+        self.traffic.registers.fetch_add(1, Ordering::Relaxed);
         match done {
             Ok(data) => reply.ioctl(0, &[offset.to_ne_bytes(), data.to_ne_bytes()].concat()),
             Err(_) => reply.error(GONE),
@@ -132,7 +149,7 @@ impl BoardFile {
     fn wait_irq(&self, argument: &[u8], reply: ReplyIoctl) {
         let Some((timeout, _)) = argument.split_first_chunk::<4>() else { return reply.error(Errno::EINVAL) };
         let timeout_ms = u32::from_ne_bytes(*timeout);
-        let board = Arc::clone(&self.board);
+        let (board, traffic) = (Arc::clone(&self.board), Arc::clone(&self.traffic));
         // The driver forgets what came before the call: its flag is cleared on entry, and so is ours.
         let forgotten = lock(&board).wait_daq_done(Duration::ZERO);
         std::thread::spawn(move || {
@@ -142,6 +159,7 @@ impl BoardFile {
             };
             match status {
                 Ok(status) => {
+                    traffic.triggers.fetch_add(u64::from(status == 0), Ordering::Relaxed);
                     let wait = IrqWait { timeout_ms, kind: 0, status };
                     reply.ioctl(
                         0,
@@ -199,7 +217,10 @@ impl Filesystem for BoardFile {
         let room = self.memory_bytes.saturating_sub(offset).min(u64::from(size));
         let mut bytes = vec![0; usize::try_from(room).expect("at most a 32-bit size")];
         match lock(&self.board).read(offset, &mut bytes) {
-            Ok(delivered) => reply.data(&bytes[..delivered]),
+            Ok(delivered) => {
+                self.traffic.read_bytes.fetch_add(delivered as u64, Ordering::Relaxed);
+                reply.data(&bytes[..delivered]);
+            }
             Err(_) => reply.error(GONE),
         }
     }

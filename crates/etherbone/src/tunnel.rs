@@ -2,6 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use daqmeter_wire::etherbone::DATAGRAM_BYTES;
@@ -16,6 +18,27 @@ const MOST_NAME_BYTES: usize = 512;
 /// A listening proxy.
 pub struct TunnelServer {
     listener: TcpListener,
+    traffic: Arc<Traffic>,
+}
+
+/// What a proxy passed on so far.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// Clients that are connected now.
+    pub clients: AtomicU64,
+    /// Frames from clients.
+    pub requests: AtomicU64,
+    /// Their bytes, without the lengths before them.
+    pub request_bytes: AtomicU64,
+    /// Datagrams from slaves.
+    pub answers: AtomicU64,
+    /// Their bytes.
+    pub answer_bytes: AtomicU64,
+}
+
+fn count(frames: &AtomicU64, bytes_of: &AtomicU64, bytes: usize) {
+    frames.fetch_add(1, Ordering::Relaxed);
+    bytes_of.fetch_add(bytes as u64, Ordering::Relaxed);
 }
 
 impl TunnelServer {
@@ -25,7 +48,8 @@ impl TunnelServer {
     /// When the port is in use.
     pub fn bind(port: u16) -> Result<TunnelServer, EbError> {
         let both = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
-        Ok(TunnelServer { listener: both.map_err(EbError::io(format!("cannot listen on TCP port {port}")))? })
+        let listener = both.map_err(EbError::io(format!("cannot listen on TCP port {port}")))?;
+        Ok(TunnelServer { listener, traffic: Arc::default() })
     }
 
     /// The port that it listens on.
@@ -36,6 +60,11 @@ impl TunnelServer {
         Ok(self.listener.local_addr().map_err(EbError::io("cannot read the port"))?.port())
     }
 
+    /// What was passed on so far.
+    pub fn traffic(&self) -> Arc<Traffic> {
+        self.traffic.clone()
+    }
+
     /// Serves clients for ever, each in threads of its own; `tell` is called when one ends, with the reason.
     ///
     /// # Errors
@@ -43,14 +72,19 @@ impl TunnelServer {
     pub fn run(&self, tell: impl Fn(SocketAddr, Result<(), EbError>) + Clone + Send + 'static) -> Result<(), EbError> {
         loop {
             let (stream, peer) = self.listener.accept().map_err(EbError::io("cannot accept"))?;
-            let tell = tell.clone();
-            std::thread::spawn(move || tell(peer, serve(stream)));
+            let (tell, traffic) = (tell.clone(), self.traffic.clone());
+            std::thread::spawn(move || {
+                traffic.clients.fetch_add(1, Ordering::Relaxed);
+                let ended = serve(stream, &traffic);
+                traffic.clients.fetch_sub(1, Ordering::Relaxed);
+                tell(peer, ended);
+            });
         }
     }
 }
 
 /// One client: its target first, then frames both ways until it leaves.
-fn serve(mut client: TcpStream) -> Result<(), EbError> {
+fn serve(mut client: TcpStream, traffic: &Traffic) -> Result<(), EbError> {
     client.set_nodelay(true).map_err(EbError::io("cannot set TCP_NODELAY"))?;
     let host = Host::parse(&target(&mut client)?)?;
     let to = host.resolve(Family::Any)?[0];
@@ -59,11 +93,11 @@ fn serve(mut client: TcpStream) -> Result<(), EbError> {
     let socket = socket.map_err(EbError::io(format!("cannot send to {to}")))?;
     // So that the other thread sees when the client has left.
     socket.set_read_timeout(Some(Duration::from_millis(200))).map_err(EbError::io("cannot set a timeout"))?;
-    let left = std::sync::atomic::AtomicBool::new(false);
+    let left = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let answers = scope.spawn(|| answers(&socket, &client, &left));
-        let requests = requests(&client, &socket);
-        left.store(true, std::sync::atomic::Ordering::Relaxed);
+        let answers = scope.spawn(|| answers(&socket, &client, &left, traffic));
+        let requests = requests(&client, &socket, traffic);
+        left.store(true, Ordering::Relaxed);
         let answers = answers.join().unwrap_or(Ok(()));
         requests.and(answers)
     })
@@ -85,7 +119,7 @@ fn target(client: &mut TcpStream) -> Result<String, EbError> {
     String::from_utf8(name).map_err(|_| EbError::Address("the target is not text".to_owned()))
 }
 
-fn requests(mut client: &TcpStream, socket: &UdpSocket) -> Result<(), EbError> {
+fn requests(mut client: &TcpStream, socket: &UdpSocket, traffic: &Traffic) -> Result<(), EbError> {
     let mut pending = Vec::new();
     let mut part = [0; 16 * 1024];
     loop {
@@ -104,19 +138,21 @@ fn requests(mut client: &TcpStream, socket: &UdpSocket) -> Result<(), EbError> {
             }
             // Lost datagrams are the client's to notice.
             let _ = socket.send(&pending[2..2 + length]);
+            count(&traffic.requests, &traffic.request_bytes, length);
             pending.drain(..2 + length);
         }
     }
 }
 
-fn answers(socket: &UdpSocket, mut client: &TcpStream, left: &std::sync::atomic::AtomicBool) -> Result<(), EbError> {
+fn answers(socket: &UdpSocket, mut client: &TcpStream, left: &AtomicBool, traffic: &Traffic) -> Result<(), EbError> {
     let mut frame = [0; 2 + 4104];
-    while !left.load(std::sync::atomic::Ordering::Relaxed) {
+    while !left.load(Ordering::Relaxed) {
         let Ok(bytes) = socket.recv(&mut frame[2..]) else { continue };
         frame[..2].copy_from_slice(&u16::try_from(bytes).expect("at most 4104").to_be_bytes());
         if client.write_all(&frame[..2 + bytes]).is_err() {
             return Ok(());
         }
+        count(&traffic.answers, &traffic.answer_bytes, bytes);
     }
     Ok(())
 }

@@ -13,6 +13,12 @@ pub trait Engine: Send + Sync {
     /// Whether it can run here at all. Cheap; touches no hardware state.
     fn probe(&self) -> Availability;
 
+    /// Whether what this workload needs is here: an instruction set, a module, a channel. A workload that is wrong is refused by
+    /// [`Engine::open`] instead.
+    fn probe_for(&self, _workload: &Workload) -> Availability {
+        self.probe()
+    }
+
     /// What the given workload works on, for the record: devices, instruction set.
     fn target(&self, workload: &Workload) -> String;
 

@@ -54,7 +54,8 @@ pub fn measure(
     observers: &mut [Box<dyn Observer>],
 ) -> Result<RunRecord, Refusal> {
     let mut record = blank(engine, workload, settings, context);
-    if let Availability::Waived(reason) = engine.probe() {
+    let probed = if settings.waive { engine.probe_for(workload) } else { engine.probe() };
+    if let Availability::Waived(reason) = probed {
         record.outcome = Outcome::Waived(reason);
         return Ok(record);
     }

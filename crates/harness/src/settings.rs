@@ -33,6 +33,8 @@ pub struct Settings {
     pub stop: StopFlag,
     /// How the limits of the stages are measured.
     pub limits: Limits,
+    /// Whether a workload that needs what this host lacks is waived; else it is refused, as one who asked for it by name expects.
+    pub waive: bool,
 }
 
 /// How limits are measured, and those that were.
@@ -80,6 +82,7 @@ impl Settings {
             study: study.into(),
             stop: StopFlag::default(),
             limits: Limits::default(),
+            waive: false,
         }
     }
 }

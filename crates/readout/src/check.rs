@@ -151,7 +151,19 @@ const READ_AHEAD: usize = 4;
 ///
 /// # Errors
 /// When it cannot be read, or does not begin with a block.
-pub fn check(mut from: impl Read + Send, options: &Options) -> Result<Checked, CheckError> {
+pub fn check(from: impl Read + Send, options: &Options) -> Result<Checked, CheckError> {
+    check_watched(from, options, |_| {})
+}
+
+/// The same; `watch` is shown the checker after each part of about half a megabyte.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_watched(
+    mut from: impl Read + Send,
+    options: &Options,
+    mut watch: impl FnMut(&Checker),
+) -> Result<Checked, CheckError> {
     let mut checker = Checker::new(options.clone());
     let (full_in, full) = std::sync::mpsc::sync_channel::<io::Result<(Vec<u8>, usize)>>(READ_AHEAD);
     let (empty_in, empty) = std::sync::mpsc::channel();
@@ -172,6 +184,7 @@ pub fn check(mut from: impl Read + Send, options: &Options) -> Result<Checked, C
         for part in full {
             let (buffer, got) = part?;
             checker.take(&buffer[..got])?;
+            watch(&checker);
             // At the end nobody wants it back.
             let _ = empty_in.send(buffer);
         }
@@ -228,6 +241,21 @@ impl Checker {
         let done = self.blocks_of(bytes, false)?;
         self.rest.extend_from_slice(&bytes[done..]);
         Ok(())
+    }
+
+    /// Blocks so far, those with bad starts among them.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Bytes so far, without what still waits for the rest of its block.
+    pub fn bytes(&self) -> u64 {
+        self.position
+    }
+
+    /// Faults so far.
+    pub fn faults(&self) -> u64 {
+        self.faults.values().sum()
     }
 
     fn block_bytes(&self) -> usize {

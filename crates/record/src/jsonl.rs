@@ -1,7 +1,8 @@
 //! JSON lines: one record a line, each flushed as it is written. Reading keeps what can be kept and names the rest.
 
-use std::io::{self, BufRead, Write};
-
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, Read, Seek, Write};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::{RunRecord, SCHEMA_VERSION};
@@ -29,6 +30,32 @@ impl<W: Write> Writer<W> {
         self.sink.write_all(&to_line(record))?;
         self.sink.flush()
     }
+}
+
+/// Opens a file for a [`Writer`]: it is made if it is not there, and locked until it is closed; a last line that was cut off is ended
+/// first, so that it costs only itself.
+///
+/// # Errors
+/// [`io::ErrorKind::WouldBlock`] when another run is writing it: lines of two runs in one another's midst are of use to nobody. Else
+/// those of the file system.
+pub fn append_to(path: &Path) -> io::Result<File> {
+    let opened = OpenOptions::new().create(true).append(true).read(true).open(path);
+    // What cannot be read may still be written: pipes, terminals.
+    let mut file = opened.or_else(|error| OpenOptions::new().append(true).open(path).map_err(|_| error))?;
+    if file.metadata()?.is_file() {
+        // Some network file systems have no locks; two runs into one file are then the user's own affair.
+        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut last = [b'\n'];
+        if file.seek(io::SeekFrom::End(-1)).is_ok() {
+            let _ = file.read(&mut last);
+        }
+        if last != *b"\n" {
+            file.write_all(b"\n")?;
+        }
+    }
+    Ok(file)
 }
 
 /// The line of one record, with its line feed.
@@ -354,6 +381,20 @@ mod tests {
         let contents = read(&bytes[..]).unwrap();
         assert_eq!(contents.records.len(), 1);
         assert_eq!(contents.errors, [LineError::Truncated { line: 2 }]);
+    }
+
+    #[test]
+    fn appending_ends_a_cut_line_and_keeps_others_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("records.jsonl");
+        std::fs::write(&path, "{\"schema\":1,\"cut").unwrap();
+        let file = append_to(&path).unwrap();
+        assert_eq!(append_to(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        Writer::new(file).write(&record(vec![1])).unwrap();
+        Writer::new(append_to(&path).unwrap()).write(&record(vec![2])).unwrap();
+        let contents = read(&std::fs::read(&path).unwrap()[..]).unwrap();
+        assert_eq!(contents.records.len(), 2);
+        assert!(matches!(contents.errors[..], [LineError::Malformed { line: 1, .. }]));
     }
 
     #[test]

@@ -44,7 +44,7 @@ class Records:
     """Measured points, read from files or just measured.
 
     Iterating gives each record as a dictionary with the fields of the JSON Schema (`docs/schema/run-record.v1.json`).
-    `errors` says what could not be read; the other lines are here all the same.
+    `errors` says what could not be read or measured; everything else is here all the same.
     """
 
     def __init__(self, lines: Sequence[str], errors: Sequence[str] = (), paths: Sequence[str] = ()) -> None:
@@ -139,9 +139,11 @@ def run_plan(
 ) -> Records:
     """Measures the points of a plan, a TOML file or the name of one that ships with daqmeter.
 
-    Each record is appended to `out` as it is measured. After `budget_s` no further point is begun.
+    Each record is appended to `out` as it is measured, so that Ctrl-C, which is noticed between points, loses none. After `budget_s` no
+    further point is begun. `Records.errors` says what was not measured, and why.
     """
-    return Records(_native.run_plan(os.fspath(plan), None if out is None else os.fspath(out), budget_s))
+    lines, errors = _native.run_plan(os.fspath(plan), None if out is None else os.fspath(out), budget_s)
+    return Records(lines, errors)
 
 
 class Conversion:

@@ -16,6 +16,7 @@ use daqmeter_sys::uapi::{TRACE_DEVICE, TraceDevice};
 
 use super::{Format, Written, write_classic};
 use crate::arguments::duration;
+use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, Recorder, emit, tell, write_file};
 use crate::run::{context, on_ctrl_c};
 
@@ -48,6 +49,8 @@ pub(super) struct Arguments {
     /// Print the record (a JSON line) instead of tables
     #[arg(long, help_heading = "Output")]
     json: bool,
+    #[command(flatten)]
+    metrics: Metrics,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -57,8 +60,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let context = context();
     let began = Instant::now();
     let live = arguments.live && std::io::stdout().is_terminal();
+    let page = arguments.metrics.served()?;
     let (record, text, files) = match TraceDevice::open(Path::new(TRACE_DEVICE)) {
-        Ok(device) => traced(arguments, device, &stop, live, &context)?,
+        Ok(device) => traced(arguments, device, &stop, live, page.as_ref(), &context)?,
         Err(error) => {
             if error.errno() != Some(2) {
                 return Err(Failure::refused(format!("{error}; the device is root's, and one program's at a time")));
@@ -66,7 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             tell(&format!(
                 "{error}: without the tracer (kmod/README.md) only reads and writes of processes can be counted"
             ));
-            from_proc(arguments, &stop, &context)?
+            from_proc(arguments, &stop, page.as_ref(), &context)?
         }
     };
     let mut record = record;
@@ -98,6 +102,7 @@ fn traced(
     mut device: TraceDevice,
     stop: &AtomicBool,
     live: bool,
+    page: Option<&Page>,
     context: &Context,
 ) -> Result<Traced, Failure> {
     let mut trace = Trace::new(arguments.written.format == Format::Classic);
@@ -110,6 +115,9 @@ fn traced(
         batch.clear();
         device.read(&mut batch).map_err(Failure::tool)?;
         trace.add(&batch);
+        for row in page.iter().flat_map(|_| trace.operations()) {
+            published(page, row.operation, row.calls, row.bytes);
+        }
         if live && shown.elapsed() > Duration::from_secs(1) {
             shown = Instant::now();
             // Home, and clear below: the tables stay in place.
@@ -151,10 +159,30 @@ fn tables(trace: &Trace, names: &Names, top: usize, seconds: Duration) -> String
     out
 }
 
+fn published(page: Option<&Page>, operation: &str, calls: u64, bytes: u64) {
+    if let Some(page) = page {
+        page.set("daqmeter_operations_total", operation, calls as f64);
+        page.set("daqmeter_bytes_total", operation, bytes as f64);
+    }
+}
+
 /// What can honestly be had without the tracer.
-fn from_proc(arguments: &Arguments, stop: &AtomicBool, context: &Context) -> Result<Traced, Failure> {
-    let asked = || stop.load(Ordering::Relaxed);
-    let rows: Vec<ProcessIo> = sampled(arguments.time, arguments.delay, asked).map_err(Failure::tool)?;
+fn from_proc(
+    arguments: &Arguments,
+    stop: &AtomicBool,
+    page: Option<&Page>,
+    context: &Context,
+) -> Result<Traced, Failure> {
+    let look = |rows: &dyn Fn() -> Vec<ProcessIo>| {
+        if page.is_some() {
+            let rows = rows();
+            let sum = |of: fn(&ProcessIo) -> u64| rows.iter().map(of).sum::<u64>();
+            published(page, "reads", sum(|row| row.reads), sum(|row| row.read_bytes));
+            published(page, "writes", sum(|row| row.writes), sum(|row| row.written_bytes));
+        }
+        stop.load(Ordering::Relaxed)
+    };
+    let rows: Vec<ProcessIo> = sampled(arguments.time, arguments.delay, look).map_err(Failure::tool)?;
     let mut record = blank(arguments, context, "trace-proc");
     record.counters = daqmeter_copy::trace::proc_counters(&rows);
     record.warnings.push(

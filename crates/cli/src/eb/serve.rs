@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use clap::Args;
 use daqmeter_etherbone::address::Address;
@@ -15,6 +15,7 @@ use daqmeter_etherbone::{Server, ServerOptions, Slave};
 use daqmeter_wire::etherbone::{Endian, Widths};
 
 use super::{Order, address, number, widths};
+use crate::metrics::Metrics;
 use crate::output::{Failure, emit, tell};
 
 /// Serve memory, or a bus described in TOML, on UDP and TCP, IPv4 and IPv6, in both dialects.
@@ -63,6 +64,8 @@ pub(crate) struct SnoopArguments {
     /// Say nothing
     #[arg(short = 'q', help_heading = "Output")]
     quiet: bool,
+    #[command(flatten)]
+    metrics: Metrics,
 }
 
 fn range(text: &str) -> Result<(u64, u64), String> {
@@ -144,6 +147,17 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
         }
     });
     ctrlc::set_handler(move || stopper.stop()).map_err(Failure::tool)?;
+    if let Some(page) = arguments.metrics.served()? {
+        let (live, name) = (server.live(), format!("slave {}", server.port()));
+        page.ask(move |page| {
+            let counts = live.counts();
+            page.set("daqmeter_probes_total", &name, counts.probes as f64);
+            page.set("daqmeter_cycles_total", &name, counts.cycles as f64);
+            page.set("daqmeter_operations_total", &name, counts.operations as f64);
+            page.set("daqmeter_refused_total", &name, counts.refused as f64);
+            page.set("daqmeter_clients", &name, live.connections() as f64);
+        });
+    }
     if !arguments.quiet {
         let pty = server.pty_path().map(|path| format!(" and on {path} (dev/{})", path.trim_start_matches("/dev/")));
         tell(&format!("daqmeter: serving on port {}{}; Ctrl-C ends it", server.port(), pty.unwrap_or_default()));
@@ -167,10 +181,23 @@ pub(crate) struct TunnelArguments {
     /// Say nothing
     #[arg(short = 'q')]
     quiet: bool,
+    #[command(flatten)]
+    metrics: Metrics,
 }
 
 pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
     let server = TunnelServer::bind(arguments.port).map_err(Failure::tool)?;
+    if let Some(page) = arguments.metrics.served()? {
+        let traffic = server.traffic();
+        page.ask(move |page| {
+            let of = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
+            page.set("daqmeter_clients", "tunnel", of(&traffic.clients));
+            page.set("daqmeter_frames_total", "to slaves", of(&traffic.requests));
+            page.set("daqmeter_bytes_total", "to slaves", of(&traffic.request_bytes));
+            page.set("daqmeter_frames_total", "to clients", of(&traffic.answers));
+            page.set("daqmeter_bytes_total", "to clients", of(&traffic.answer_bytes));
+        });
+    }
     let quiet = arguments.quiet;
     if !quiet {
         let port = server.port().map_err(Failure::tool)?;

@@ -20,7 +20,7 @@ use daqmeter_sys::{clock, cpu_time};
 use super::live::Live;
 use super::{ByteUnit, Chosen, Setting, Wanted};
 use crate::arguments::duration;
-use crate::metrics::Page;
+use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, Recorder, emit, tell, write_file};
 use crate::run::{context, on_ctrl_c};
 
@@ -47,11 +47,10 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "interval")]
     step: bool,
     /// Read the output of perf stat (text, -x or -j) instead of counting; - is stdin
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "groups", "heat", "time", "count", "step"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "groups", "heat", "time", "count", "step", "metrics"])]
     from: Option<PathBuf>,
-    /// Serve the counts here as OpenMetrics, for Prometheus: 127.0.0.1:9477
-    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "from", hide_short_help = true)]
-    metrics: Option<String>,
+    #[command(flatten)]
+    metrics: Metrics,
     #[command(flatten)]
     written: Written,
     /// Count while this command runs
@@ -132,7 +131,7 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
     let context = context();
     let began_cpu = cpu_time::of_process();
     let origin_ns = clock::monotonic_ns();
-    let metrics = arguments.metrics.as_deref().map(crate::run::served).transpose()?;
+    let metrics = arguments.metrics.served()?;
     let shown = shown(arguments, quiet, &count, &setting)?;
     let observed = Loop { arguments, stop: &stop, shown, metrics }.run(count, origin_ns)?;
     let mut record = context.blank_record(info(&chosen, &setting), workload(arguments, &chosen));

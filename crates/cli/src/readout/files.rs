@@ -9,10 +9,11 @@ use std::sync::Mutex;
 
 use clap::Args;
 use daqmeter_readout::card::{ChannelId, channel_ids};
-use daqmeter_readout::check::{Checked, Checker, Options, check as check_stream};
+use daqmeter_readout::check::{Checked, Checker, Options, check_watched};
 use daqmeter_readout::{Scenario, recording};
 
 use super::{Chosen, count, elink};
+use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, emit, tell};
 
 /// Write the blocks that a card makes to a file, as fast as they can be made.
@@ -26,11 +27,14 @@ pub(crate) struct RecordArguments {
     /// Triggers
     #[arg(long, value_name = "N", value_parser = count, default_value = "100k")]
     triggers: u64,
+    #[command(flatten)]
+    metrics: Metrics,
 }
 
 pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
     let scenario = arguments.chosen.load()?;
     let ids = channel_ids(&scenario);
+    let page = arguments.metrics.served()?;
     let name = |id: &ChannelId| {
         if ids.len() == 1 {
             return arguments.output.clone();
@@ -47,6 +51,9 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
         let mut bytes = 0_u64;
         recording::record_channels(&scenario, &[*id], arguments.triggers, |_, part| {
             bytes += part.len() as u64;
+            if let Some(page) = &page {
+                page.set("daqmeter_bytes_total", &shown.to_string(), bytes as f64);
+            }
             file.write_all(part)
         })
         .map_err(|error| Failure::refused(format!("{shown}: {error}; what is there is incomplete")))?;
@@ -88,6 +95,17 @@ pub(crate) struct CheckArguments {
     /// A line of JSON per file or channel instead of tables
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    metrics: Metrics,
+}
+
+/// Tells the page how far a check is.
+fn publish(page: Option<&Page>, name: &str, checker: &Checker) {
+    if let Some(page) = page {
+        page.set("daqmeter_blocks_total", name, checker.blocks() as f64);
+        page.set("daqmeter_bytes_total", name, checker.bytes() as f64);
+        page.set("daqmeter_errors_total", name, checker.faults() as f64);
+    }
 }
 
 impl CheckArguments {
@@ -124,9 +142,10 @@ impl CheckArguments {
 
 pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
     let mut good = true;
+    let page = arguments.metrics.served()?;
     if let Some(name) = &arguments.scenario {
         let scenario = Scenario::load(name).map_err(Failure::refused)?;
-        for (id, checked) in check_card(&scenario, arguments)? {
+        for (id, checked) in check_card(&scenario, arguments, page.as_ref())? {
             good &= checked.is_good();
             arguments.show(
                 &format!("{name}:{}.{}", id.device, id.channel),
@@ -138,10 +157,11 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
     for path in &arguments.files {
         let shown = path.display().to_string();
         let refused = |error: &dyn std::fmt::Display| Failure::refused(format!("{shown}: {error}"));
+        let watch = |checker: &Checker| publish(page.as_ref(), &shown, checker);
         let checked = if shown == "-" {
-            check_stream(io::stdin(), &arguments.options())
+            check_watched(io::stdin(), &arguments.options(), watch)
         } else {
-            check_stream(File::open(path).map_err(|error| refused(&error))?, &arguments.options())
+            check_watched(File::open(path).map_err(|error| refused(&error))?, &arguments.options(), watch)
         };
         let checked = checked.map_err(|error| refused(&error))?;
         good &= checked.is_good();
@@ -151,7 +171,11 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
 }
 
 /// Channels one after the other, on as many threads as there are CPUs.
-fn check_card(scenario: &Scenario, arguments: &CheckArguments) -> Result<Vec<(ChannelId, Checked)>, Failure> {
+fn check_card(
+    scenario: &Scenario,
+    arguments: &CheckArguments,
+    page: Option<&Page>,
+) -> Result<Vec<(ChannelId, Checked)>, Failure> {
     let work = Mutex::new(channel_ids(scenario).into_iter().collect::<std::collections::VecDeque<_>>());
     let done = Mutex::new(Vec::new());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -161,8 +185,11 @@ fn check_card(scenario: &Scenario, arguments: &CheckArguments) -> Result<Vec<(Ch
             scope.spawn(|| {
                 while let Some(id) = work.lock().ok().and_then(|mut work| work.pop_front()) {
                     let mut checker = Checker::new(arguments.options());
+                    let name = format!("{}.{}", id.device, id.channel);
                     let made = recording::record_channels(scenario, &[id], arguments.triggers, |_, part| {
-                        checker.take(part).map_err(|error| io::Error::other(error.to_string()))
+                        let taken = checker.take(part).map_err(|error| io::Error::other(error.to_string()));
+                        publish(page, &name, &checker);
+                        taken
                     });
                     let checked = made
                         .map_err(|error| error.to_string())

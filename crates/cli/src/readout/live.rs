@@ -61,7 +61,7 @@ pub(crate) fn emulate(arguments: &EmulateArguments) -> Result<ExitCode, Failure>
     drop(rings);
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
-    let page = metrics(&arguments.network)?;
+    let page = arguments.network.metrics.served()?.unwrap_or_default();
     let mut server = remote::Server::bind(card, &arguments.at).map_err(Failure::refused)?;
     chain::pin(arguments.pin).map_err(Failure::refused)?;
     let at = arguments.at.display();
@@ -100,15 +100,6 @@ fn exit(good: bool, interrupted: bool) -> ExitCode {
         (false, true) => ExitCode::SUCCESS,
         (false, false) => ExitCode::from(1),
     }
-}
-
-fn metrics(network: &Network) -> Result<Page, Failure> {
-    let page = Page::default();
-    if let Some(address) = &network.metrics {
-        let at = page.serve(address)?;
-        tell(&format!("metrics at http://{at}/metrics"));
-    }
-    Ok(page)
 }
 
 /// CPU time of the calling thread.
@@ -157,7 +148,7 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
     }
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
-    let page = metrics(&arguments.network)?;
+    let page = arguments.network.metrics.served()?.unwrap_or_default();
     let count = channel_ids(&scenario).len();
     let channels = arguments.channels.clone().unwrap_or_else(|| (0..count).collect());
     if let Some(missing) = channels.iter().find(|channel| **channel >= count) {
@@ -434,7 +425,7 @@ impl ReceiveArguments {
 pub(crate) fn receive(arguments: &ReceiveArguments) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
-    let page = metrics(&arguments.network)?;
+    let page = arguments.network.metrics.served()?.unwrap_or_default();
     chain::pin(arguments.pin).map_err(Failure::refused)?;
     let mut receiver = arguments.connect()?;
     receiver.dawdle = arguments.slow;

@@ -17,6 +17,7 @@ use daqmeter_readout::scenario::{Completion, Hertz, Nanos, ReaderMode};
 use daqmeter_record::units;
 
 use crate::arguments::duration;
+use crate::metrics::Metrics;
 use crate::output::Failure;
 
 /// Read out an emulated FELIX card at up to megahertz, with a ledger of every trigger.
@@ -172,9 +173,8 @@ pub(crate) struct Network {
     /// Directory in which publishers leave their addresses
     #[arg(long, value_name = "DIR")]
     bus_dir: Option<PathBuf>,
-    /// Serve OpenMetrics here, for Prometheus and the monitor
-    #[arg(long, value_name = "HOST:PORT")]
-    metrics: Option<String>,
+    #[command(flatten)]
+    metrics: Metrics,
     /// A line of JSON instead of text
     #[arg(long)]
     json: bool,

@@ -13,7 +13,7 @@ mod stream;
 mod uring;
 
 use daqmeter_harness::{Availability, DeviceTime, Fault};
-use daqmeter_record::Counter;
+use daqmeter_record::{Counter, Workload};
 
 use crate::request::{Context, Direction, Request};
 
@@ -241,6 +241,17 @@ pub const PATHS: &[Path] = &[
 /// The way of that name.
 pub fn path(name: &str) -> Option<&'static Path> {
     PATHS.iter().find(|path| path.name == name)
+}
+
+/// Whether the way that a workload names can be used here. One that there is not is left to be refused.
+pub(crate) fn probe_for(workload: &Workload) -> Availability {
+    let named = workload.text("path").ok().and_then(path);
+    match named.map_or(Availability::Ready, Path::probe) {
+        Availability::Waived(why) => {
+            Availability::Waived(format!("{}: {why}", workload.text("path").unwrap_or("path")))
+        }
+        ready => ready,
+    }
 }
 
 impl Path {

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -115,7 +115,51 @@ pub struct Server {
     woken: UnixStream,
     stop: Arc<AtomicBool>,
     log: Option<Box<dyn FnMut(Event) + Send>>,
+    live: Arc<Live>,
     pty_path: Option<String>,
+}
+
+/// What a server did so far, for other threads to look at while it runs. Each number is right by itself; they are not of one instant.
+#[derive(Debug, Default)]
+pub struct Live {
+    probes: AtomicU64,
+    cycles: AtomicU64,
+    operations: AtomicU64,
+    litex: AtomicU64,
+    refused: AtomicU64,
+    connections: AtomicU64,
+}
+
+impl Live {
+    fn set(&self, counts: &Counts, connections: usize) {
+        let Counts { probes, cycles, operations, litex, refused } = *counts;
+        let pairs = [
+            (&self.probes, probes),
+            (&self.cycles, cycles),
+            (&self.operations, operations),
+            (&self.litex, litex),
+            (&self.refused, refused),
+            (&self.connections, connections as u64),
+        ];
+        pairs.iter().for_each(|(place, count)| place.store(*count, Ordering::Relaxed));
+    }
+
+    /// What the slave did.
+    pub fn counts(&self) -> Counts {
+        let of = |place: &AtomicU64| place.load(Ordering::Relaxed);
+        Counts {
+            probes: of(&self.probes),
+            cycles: of(&self.cycles),
+            operations: of(&self.operations),
+            litex: of(&self.litex),
+            refused: of(&self.refused),
+        }
+    }
+
+    /// Streams that are connected now.
+    pub fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
 }
 
 /// Room for what a stream or a batch of datagrams brings at once.
@@ -147,6 +191,7 @@ impl Server {
             woken,
             stop: Arc::default(),
             log: None,
+            live: Arc::default(),
             pty_path: None,
             options,
         };
@@ -240,6 +285,11 @@ impl Server {
         self.slave.counts
     }
 
+    /// The same for other threads, brought up to date after each turn of the loop.
+    pub fn live(&self) -> Arc<Live> {
+        self.live.clone()
+    }
+
     /// Serves in a thread of its own, pinned if a CPU is given; otherwise it runs where its maker may.
     ///
     /// # Errors
@@ -283,6 +333,7 @@ impl Server {
             if now_ns >= self.next_sweep_ns && !self.connections.is_empty() {
                 self.sweep(now_ns);
             }
+            self.live.set(&self.slave.counts, self.connections.len());
         }
         Ok(())
     }
