@@ -1,16 +1,17 @@
 //! `daqmeter history`: points over time; `daqmeter export`: records as tables for other tools.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use daqmeter_record::RunRecord;
-use daqmeter_report::export::{Frame, counters, samples, summary};
+use daqmeter_report::export::{Frame, ParquetError, counters, samples_in_parts, summary};
 use daqmeter_report::history::{figures, text, trends};
 use daqmeter_report::page_of;
 
 use crate::cmp::per_cent;
-use crate::output::{Failure, emit, read_records, tell, write_file};
+use crate::output::{Failure, emit, read_records, tell, write_file, write_with};
 
 /// Show how points changed from run to run, and where they took a step.
 ///
@@ -93,32 +94,58 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, Failure> {
+    /// Rows that are laid out at once, and of a row group.
+    const PART_ROWS: usize = 1 << 17;
     let records = read_all(&arguments.paths)?;
-    let frame = match arguments.what {
-        Rows::Stages => summary(&records),
-        Rows::Samples => samples(&records),
-        Rows::Counters => counters(&records),
+    let mut parts: Box<dyn Iterator<Item = Frame>> = match arguments.what {
+        Rows::Stages => Box::new(std::iter::once(summary(&records))),
+        Rows::Samples => Box::new(samples_in_parts(&records, PART_ROWS)),
+        Rows::Counters => Box::new(std::iter::once(counters(&records))),
     };
-    if frame.is_empty() {
-        return Err(Failure::refused("the records hold no such row"));
-    }
-    let Some(path) = &arguments.output else { return emit(&frame.csv()) };
-    if path.extension().is_some_and(|extension| extension == "parquet") {
-        write_parquet(path, &frame)?;
+    let first = parts.next().filter(|frame| !frame.is_empty());
+    let first = first.ok_or_else(|| Failure::refused("the records hold no such row"))?;
+    let Some(path) = &arguments.output else {
+        emit(&first.csv())?;
+        for part in parts {
+            emit(&part.csv_rows())?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    let columns = first.columns.len();
+    let is_parquet = path.extension().is_some_and(|extension| extension == "parquet");
+    let rows = if is_parquet {
+        write_with(path, |sink| write_parquet(first, parts, sink))?
     } else {
-        write_file(path, &frame.csv())?;
-    }
-    tell(&format!("daqmeter: wrote {} ({} rows, {} columns)", path.display(), frame.len(), frame.columns.len()));
+        write_with(path, |sink| write_csv(first, parts, sink))?
+    };
+    tell(&format!("daqmeter: wrote {} ({rows} rows, {columns} columns)", path.display()));
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes to a name beside it first, so that an interrupted write leaves no half file.
-fn write_parquet(path: &Path, frame: &Frame) -> Result<(), Failure> {
-    let refused = |error: &dyn std::fmt::Display| Failure::refused(format!("cannot write {}: {error}", path.display()));
-    let beside = path.with_extension("parquet.part");
-    let file = std::fs::File::create(&beside).map_err(|error| refused(&error))?;
-    frame.parquet(std::io::BufWriter::new(file)).map_err(|error| refused(&error))?;
-    std::fs::rename(&beside, path).map_err(|error| refused(&error))
+/// Returns the rows written.
+fn write_parquet(
+    first: Frame,
+    more: impl Iterator<Item = Frame>,
+    sink: impl Write + Send,
+) -> Result<usize, ParquetError> {
+    let mut file = first.begin_parquet(sink)?;
+    first.append_to(&mut file)?;
+    let mut rows = first.len();
+    for part in more {
+        part.append_to(&mut file)?;
+        rows += part.len();
+    }
+    file.close().map(|_| rows)
+}
+
+fn write_csv(first: Frame, more: impl Iterator<Item = Frame>, sink: &mut impl Write) -> std::io::Result<usize> {
+    sink.write_all(first.csv().as_bytes())?;
+    let mut rows = first.len();
+    for part in more {
+        sink.write_all(part.csv_rows().as_bytes())?;
+        rows += part.len();
+    }
+    Ok(rows)
 }
 
 /// Records of files and folders.

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -163,18 +163,33 @@ fn lines_of(path: &Path) -> Result<File, Failure> {
 
 /// Writes a file whole: to a name beside it first, so that an interrupted write leaves no half page.
 pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
-    let refused = |error: io::Error| Failure::refused(format!("cannot write {}: {error}", path.display()));
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".part");
-    let beside = PathBuf::from(beside);
+    write_with(path, |sink| sink.write_all(text.as_bytes()))
+}
+
+/// The same for what is made piece by piece.
+pub(crate) fn write_with<T, E: Display>(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<T, E>,
+) -> Result<T, Failure> {
+    let refused = |error: &dyn Display| Failure::refused(format!("cannot write {}: {error}", path.display()));
     // Devices and pipes cannot be renamed onto.
-    if path.exists() && !path.is_file() {
-        return std::fs::write(path, text).map_err(refused);
+    let is_renamed = !path.exists() || path.is_file();
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(if is_renamed { ".part" } else { "" });
+    let beside = PathBuf::from(beside);
+    let mut sink = BufWriter::new(File::create(&beside).map_err(|error| refused(&error))?);
+    let written = write(&mut sink).map_err(|error| refused(&error));
+    let flushed = written.and_then(|value| sink.flush().map(|()| value).map_err(|error| refused(&error)));
+    if !is_renamed {
+        return flushed;
     }
-    std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path)).map_err(|error| {
+    let renamed =
+        flushed.and_then(|value| std::fs::rename(&beside, path).map(|()| value).map_err(|error| refused(&error)));
+    if renamed.is_err() {
+        // It may not be there.
         let _ = std::fs::remove_file(&beside);
-        refused(error)
-    })
+    }
+    renamed
 }
 
 /// Reads records from files, or stdin for `-`, and tells what could not be read.

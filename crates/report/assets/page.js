@@ -90,6 +90,8 @@
       ctx.restore();
     });
   };
+  const root = document.documentElement;
+  const onPaper = () => root.classList.contains("paper");
   // Lines differ by more than their colour.
   const dashes = [undefined, [10, 4], [3, 3], [12, 3, 3, 3], [6, 6], [2, 6], [14, 4, 4, 4, 4, 4], [8, 2]];
 
@@ -125,7 +127,7 @@
     return {
       data: laid.data,
       options: {
-        width: host.clientWidth, height: narrow ? 300 : 360, scales: { x, y },
+        width: host.clientWidth, height: onPaper() ? 250 : narrow ? 300 : 360, scales: { x, y },
         cursor: { points: { size: 8 } },
         legend: { live: figure.series.length <= 12 },
         series: [{ label: figure.x.label || "at", value: (_, v) => v == null ? "–" : isBars ? nearest(v) : figure.x.unit === "bytes" ? bytes(v) : digits(v) }, ...series],
@@ -240,6 +242,10 @@
   let pending;
   addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(draw, 120); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  // On paper figures are light, as wide as the sheet, and two to a page.
+  for (const [when, paper] of [["beforeprint", true], ["afterprint", false]]) {
+    addEventListener(when, () => { root.classList.toggle("paper", paper); draw(); });
+  }
 
   // Meshes: colour and number of each counted node in the interval that the slider stands at.
   JSON.parse(document.getElementById("meshes").textContent).forEach((mesh, nth) => {

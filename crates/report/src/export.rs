@@ -11,7 +11,7 @@ use std::sync::Arc;
 use daqmeter_record::{Param, RunRecord};
 use parquet::basic::{Compression, ConvertedType, Repetition, Type as Physical};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
-use parquet::errors::ParquetError;
+pub use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
@@ -195,26 +195,36 @@ pub fn summary(records: &[RunRecord]) -> Frame {
 
 /// One row for each sample, in the order in which they were taken.
 pub fn samples(records: &[RunRecord]) -> Frame {
-    let mut rows = Rows::default();
-    for record in records {
-        for lane in &record.lanes {
-            for stage in &lane.stages {
-                let mut start_ns = stage.start_ns;
-                for (at, &sample_ns) in stage.sample_ns.iter().enumerate() {
-                    identity(&mut rows, record);
-                    rows.set("device", lane.device.as_str());
-                    rows.set("stage", stage.name.as_str());
-                    rows.set("index", at as u64);
-                    rows.set("start_ns", stage.sample_start_ns.get(at).copied().unwrap_or(start_ns));
-                    rows.set("sample_ns", sample_ns);
-                    rows.set("ops", stage.ops_per_sample);
-                    rows.set("bytes_per_op", stage.bytes_per_op);
-                    start_ns = start_ns.saturating_add(sample_ns);
-                }
-            }
+    samples_in_parts(records, usize::MAX).next().unwrap_or_default()
+}
+
+/// The same in frames of so many rows at most, all with the same columns: samples are many.
+pub fn samples_in_parts(records: &[RunRecord], most_rows: usize) -> impl Iterator<Item = Frame> {
+    let stages = records.iter().flat_map(|record| {
+        record.lanes.iter().flat_map(move |lane| lane.stages.iter().map(move |stage| (record, lane, stage)))
+    });
+    let mut all = stages.flat_map(|(record, lane, stage)| {
+        let mut next_ns = stage.start_ns;
+        stage.sample_ns.iter().enumerate().map(move |(at, &sample_ns)| {
+            let start_ns = stage.sample_start_ns.get(at).copied().unwrap_or(next_ns);
+            next_ns = next_ns.saturating_add(sample_ns);
+            (record, lane, stage, at, start_ns, sample_ns)
+        })
+    });
+    std::iter::from_fn(move || {
+        let mut rows = Rows::default();
+        for (record, lane, stage, at, start_ns, sample_ns) in all.by_ref().take(most_rows) {
+            identity(&mut rows, record);
+            rows.set("device", lane.device.as_str());
+            rows.set("stage", stage.name.as_str());
+            rows.set("index", at as u64);
+            rows.set("start_ns", start_ns);
+            rows.set("sample_ns", sample_ns);
+            rows.set("ops", stage.ops_per_sample);
+            rows.set("bytes_per_op", stage.bytes_per_op);
         }
-    }
-    rows.frame()
+        Some(rows.frame()).filter(|frame| !frame.is_empty())
+    })
 }
 
 /// One row for each counter of each record.
@@ -250,8 +260,12 @@ impl Frame {
     /// Comma-separated values (RFC 4180): a heading, then the rows; holes are empty.
     pub fn csv(&self) -> String {
         let names: Vec<String> = self.columns.iter().map(|(name, _)| crate::table::quoted(name)).collect();
-        let mut out = names.join(",");
-        out.push('\n');
+        names.join(",") + "\n" + &self.csv_rows()
+    }
+
+    /// The rows alone, for what follows a first part.
+    pub fn csv_rows(&self) -> String {
+        let mut out = String::new();
         for at in 0..self.len() {
             for (place, (_, column)) in self.columns.iter().enumerate() {
                 if place > 0 {
@@ -274,13 +288,21 @@ impl Frame {
         out
     }
 
-    /// Parquet, Snappy-compressed, one row group for each million rows.
+    /// Parquet, Snappy-compressed, in one row group.
     ///
     /// # Errors
-    /// Those of the sink, and of a table without columns.
+    /// Those of the sink.
     pub fn parquet(&self, sink: impl Write + Send) -> Result<(), ParquetError> {
-        /// Rows of a group.
-        const GROUP: usize = 1 << 20;
+        let mut file = self.begin_parquet(sink)?;
+        self.append_to(&mut file)?;
+        file.close().map(drop)
+    }
+
+    /// A Parquet file with these columns and no row yet.
+    ///
+    /// # Errors
+    /// Those of the sink.
+    pub fn begin_parquet<W: Write + Send>(&self, sink: W) -> Result<SerializedFileWriter<W>, ParquetError> {
         let field = |(name, column): &(String, Column)| {
             let (physical, converted) = match column {
                 Column::Text(_) => (Physical::BYTE_ARRAY, ConvertedType::UTF8),
@@ -296,32 +318,28 @@ impl Frame {
         let fields = self.columns.iter().map(field).collect::<Result<Vec<_>, ParquetError>>()?;
         let schema = Arc::new(Type::group_type_builder("daqmeter").with_fields(fields).build()?);
         let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
-        let mut writer = SerializedFileWriter::new(sink, schema, Arc::new(properties))?;
-        let mut from = 0;
-        while from < self.len() {
-            let to = (from + GROUP).min(self.len());
-            let mut group = writer.next_row_group()?;
-            for (_, column) in &self.columns {
-                let mut sink =
-                    group.next_column()?.ok_or_else(|| ParquetError::General("a column too many".to_owned()))?;
-                match column {
-                    Column::Text(values) => {
-                        let bytes = |text: &String| ByteArray::from(text.as_str());
-                        write_column::<ByteArrayType, _>(sink.typed(), &values[from..to], bytes)?;
-                    }
-                    Column::Int(values) => {
-                        write_column::<Int64Type, _>(sink.typed(), &values[from..to], |value| *value)?
-                    }
-                    Column::Float(values) => {
-                        write_column::<DoubleType, _>(sink.typed(), &values[from..to], |value| *value)?
-                    }
+        SerializedFileWriter::new(sink, schema, Arc::new(properties))
+    }
+
+    /// Appends the rows, as a row group, to a file with the same columns.
+    ///
+    /// # Errors
+    /// Those of the sink, and when the columns are others.
+    pub fn append_to<W: Write + Send>(&self, file: &mut SerializedFileWriter<W>) -> Result<(), ParquetError> {
+        let mut group = file.next_row_group()?;
+        for (_, column) in &self.columns {
+            let mut sink = group.next_column()?.ok_or_else(|| ParquetError::General("a column too many".to_owned()))?;
+            match column {
+                Column::Text(values) => {
+                    let bytes = |text: &String| ByteArray::from(text.as_str());
+                    write_column::<ByteArrayType, _>(sink.typed(), values, bytes)?;
                 }
-                sink.close()?;
+                Column::Int(values) => write_column::<Int64Type, _>(sink.typed(), values, |value| *value)?,
+                Column::Float(values) => write_column::<DoubleType, _>(sink.typed(), values, |value| *value)?,
             }
-            group.close()?;
-            from = to;
+            sink.close()?;
         }
-        writer.close().map(drop)
+        group.close().map(drop)
     }
 }
 
@@ -372,6 +390,17 @@ mod tests {
             panic!("whole numbers")
         };
         assert_eq!(starts[1].unwrap(), starts[0].unwrap() + times[0].unwrap());
+        let records = [example()];
+        let parts: Vec<Frame> = samples_in_parts(&records, 5).collect();
+        assert_eq!(parts.iter().map(Frame::len).collect::<Vec<_>>(), [5, 5, 2]);
+        let text: String = parts.iter().map(Frame::csv_rows).collect();
+        assert!(frame.csv().ends_with(&text) && text.lines().count() == 12);
+        let mut bytes = Vec::new();
+        let mut file = parts[0].begin_parquet(&mut bytes).unwrap();
+        parts.iter().for_each(|part| part.append_to(&mut file).unwrap());
+        file.close().unwrap();
+        let reader = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
+        assert_eq!((reader.num_row_groups(), reader.metadata().file_metadata().num_rows()), (3, 12));
         assert!(counters(&[example()]).is_empty());
     }
 

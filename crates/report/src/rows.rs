@@ -1,6 +1,10 @@
 //! One row per lane and stage: the summary that all outputs share. Derived from the samples each time, never stored.
 
-use daqmeter_record::{Outcome, RunRecord, Stage};
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashMap};
+
+use daqmeter_record::units::{show_bytes, significant};
+use daqmeter_record::{Outcome, Param, RunRecord, Stage};
 use daqmeter_stats::Summary;
 use serde::Serialize;
 
@@ -17,6 +21,8 @@ pub struct Row {
     pub stage: String,
     /// Stage for people, with the decimation factor where it matters.
     pub label: String,
+    /// What tells its workload from the others of its study and engine: the parameters that differ. Empty where none does.
+    pub point: String,
     /// True when a device of the record is emulated.
     pub emulated: bool,
     /// Number of samples.
@@ -46,9 +52,76 @@ pub struct Row {
     pub fault: Option<String>,
 }
 
-/// Rows of all records, in their order. Records without lanes (waived ones) give none: see [`without_lanes`].
+/// Rows of all records, by study, engine and parameters: points are measured in random order, and looked up in that of their
+/// values. Records without lanes (waived ones) give none: see [`without_lanes`].
 pub fn rows(records: &[RunRecord]) -> Vec<Row> {
-    records.iter().flat_map(rows_of).collect()
+    let differing = differing(records);
+    let mut order: Vec<usize> = (0..records.len()).collect();
+    order.sort_by(|&a, &b| {
+        let names = |at: usize| (records[at].study.as_str(), records[at].engine.name.as_str());
+        names(a).cmp(&names(b)).then_with(|| by_values(&differing[a], &differing[b]))
+    });
+    let of = |at: usize| {
+        let point: Vec<String> = differing[at].iter().map(|(name, value)| shown(name, value)).collect();
+        let point = point.join(", ");
+        rows_of(&records[at]).into_iter().map(move |row| Row { point: point.clone(), ..row })
+    };
+    order.into_iter().flat_map(of).collect()
+}
+
+type Parameters<'a> = Vec<(&'a str, &'a Param)>;
+
+/// Of each record the parameters that are not the same in all records of its study and engine.
+fn differing(records: &[RunRecord]) -> Vec<Parameters<'_>> {
+    /// A limit that was measured beforehand, and how often was measured, are no part of the question.
+    const LEFT_OUT: [&str; 3] = ["limit_bytes_per_s", "passes", "reads"];
+    fn group(record: &RunRecord) -> (&str, &str) {
+        (&record.study, &record.engine.name)
+    }
+    let mut groups: HashMap<(&str, &str), (&RunRecord, BTreeSet<&str>)> = HashMap::new();
+    for record in records {
+        let (first, names) = groups.entry(group(record)).or_insert((record, BTreeSet::new()));
+        let (known, own) = (&first.workload.params, &record.workload.params);
+        let all = known.keys().chain(own.keys());
+        names.extend(all.filter(|name| known.get(*name) != own.get(*name)).map(String::as_str));
+    }
+    let mut all = Vec::with_capacity(records.len());
+    for record in records {
+        let names = groups.get(&group(record)).map(|(_, names)| names);
+        let differs = |name: &str| !LEFT_OUT.contains(&name) && names.is_some_and(|names| names.contains(name));
+        let own = record.workload.params.iter().filter(|(name, _)| differs(name));
+        all.push(own.map(|(name, value)| (name.as_str(), value)).collect());
+    }
+    all
+}
+
+/// Numbers by their size, names by their letters.
+fn by_values(a: &Parameters<'_>, b: &Parameters<'_>) -> Ordering {
+    let number = |param: &Param| match param {
+        Param::Flag(flag) => Some(f64::from(u8::from(*flag))),
+        Param::Int(count) => Some(*count as f64),
+        Param::Float(value) => Some(*value),
+        Param::Text(_) => None,
+    };
+    let pairs = a.iter().zip(b).map(|((name_a, a), (name_b, b))| {
+        name_a.cmp(name_b).then_with(|| match (number(a), number(b)) {
+            (Some(a), Some(b)) => a.total_cmp(&b),
+            (None, None) => a.to_string().cmp(&b.to_string()),
+            (a, b) => a.is_none().cmp(&b.is_none()),
+        })
+    });
+    pairs.fold(Ordering::Equal, Ordering::then).then(a.len().cmp(&b.len()))
+}
+
+/// A parameter for people, with its unit where its name ends with one.
+fn shown(name: &str, value: &Param) -> String {
+    match (value, name.strip_suffix("_bytes")) {
+        (Param::Int(bytes), Some(name)) => format!("{name} {}", show_bytes(*bytes)),
+        _ => match (value, name.strip_suffix("_hz")) {
+            (Param::Float(hz), Some(name)) => format!("{name} {} Hz", significant(*hz, 6)),
+            _ => format!("{name} {value}"),
+        },
+    }
 }
 
 pub(crate) fn rows_of(record: &RunRecord) -> Vec<Row> {
@@ -64,6 +137,7 @@ pub(crate) fn rows_of(record: &RunRecord) -> Vec<Row> {
                 device: lane.device.clone(),
                 stage: stage.name.clone(),
                 label: label(record, stage),
+                point: String::new(),
                 emulated: record.engine.emulated,
                 n: summary.n,
                 bytes_per_op: stage.bytes_per_op,
@@ -228,6 +302,34 @@ pub(crate) mod tests {
         assert_eq!(rows[0].rate_bytes_per_s, 1.2e9);
         assert!((rows[0].fraction.unwrap() - 1.2 / 1.278).abs() < 1e-9);
         assert!((rows[0].cpu_fraction - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn rows_stand_in_the_order_of_what_differs_and_say_it() {
+        let with = |samples: u64, function: u64| {
+            let mut record = example();
+            record.lanes.truncate(1);
+            record.lanes[0].stages.truncate(1);
+            record.workload = record.workload.with("samples", samples).with("function", function);
+            record
+        };
+        let mut other = with(5, 4).clone();
+        other.study = "another".into();
+        let records = [with(100, 4), with(9, 4), other, with(100, 3)];
+        let points: Vec<(String, String)> = rows(&records).into_iter().map(|row| (row.study, row.point)).collect();
+        let of = |study: &str, point: &str| (study.to_owned(), point.to_owned());
+        let digitizer = |point: &str| of("digitizer", point);
+        assert_eq!(
+            points,
+            [
+                of("another", ""),
+                digitizer("function 3, samples 100"),
+                digitizer("function 4, samples 9"),
+                digitizer("function 4, samples 100")
+            ]
+        );
+        assert_eq!(shown("read_bytes", &Param::Int(4096)), "read 4 KiB");
+        assert_eq!(shown("rate_hz", &Param::Float(1e6)), "rate 1000000 Hz");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Rows as text: aligned for people, Markdown for tickets, CSV for spreadsheets.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
@@ -8,26 +9,49 @@ use daqmeter_record::{Comparison, RunRecord};
 
 use crate::rows::{Row, rows, tool_cost_ns, without_lanes};
 
-/// Columns and their headings; the first two are text, the others numbers.
-const HEADINGS: [&str; 11] =
-    ["device", "stage", "n", "median", "spread [%]", "p99", "MB/s", "limit MB/s", "of limit", "CPU [%]", "note"];
+/// The columns with numbers, and the one behind them.
+const HEADINGS: [&str; 9] = ["n", "median", "spread [%]", "p99", "MB/s", "limit MB/s", "of limit", "CPU [%]", "note"];
 
-fn cells(row: &Row) -> [String; 11] {
-    let percent = |fraction: f64| significant(fraction * 100.0, 3);
-    let mb = |rate: f64| if rate > 0.0 { significant(rate / 1e6, 4) } else { "-".to_owned() };
-    [
-        row.device.clone(),
-        row.label.clone(),
-        row.n.to_string(),
-        show_ns(row.median_ns),
-        percent(row.spread),
-        show_ns(row.p99_ns),
-        mb(row.rate_bytes_per_s),
-        row.limit_bytes_per_s.map_or("-".to_owned(), mb),
-        row.fraction.map_or("-".to_owned(), |fraction| format!("{fraction:.2}")),
-        percent(row.cpu_fraction),
-        note(row),
-    ]
+/// Which columns of text there are: the study where there are several, the parameters where they differ.
+struct Columns {
+    study: bool,
+    point: bool,
+}
+
+impl Columns {
+    fn of(rows: &[Row]) -> Columns {
+        let study = rows.windows(2).any(|pair| pair[0].study != pair[1].study);
+        Columns { study, point: rows.iter().any(|row| !row.point.is_empty()) }
+    }
+
+    fn texts<T>(&self, study: T, device: T, stage: T, point: T) -> Vec<T> {
+        let all = [(self.study, study), (true, device), (true, stage), (self.point, point)];
+        all.into_iter().filter(|(there, _)| *there).map(|(_, text)| text).collect()
+    }
+
+    fn headings(&self) -> Vec<&'static str> {
+        let mut headings = self.texts("study", "device", "stage", "point");
+        headings.extend(HEADINGS);
+        headings
+    }
+
+    fn cells(&self, row: &Row) -> Vec<String> {
+        let percent = |fraction: f64| significant(fraction * 100.0, 3);
+        let mb = |rate: f64| if rate > 0.0 { significant(rate / 1e6, 4) } else { "-".to_owned() };
+        let mut cells = self.texts(row.study.clone(), row.device.clone(), row.label.clone(), row.point.clone());
+        cells.extend([
+            row.n.to_string(),
+            show_ns(row.median_ns),
+            percent(row.spread),
+            show_ns(row.p99_ns),
+            mb(row.rate_bytes_per_s),
+            row.limit_bytes_per_s.map_or("-".to_owned(), mb),
+            row.fraction.map_or("-".to_owned(), |fraction| format!("{fraction:.2}")),
+            percent(row.cpu_fraction),
+            note(row),
+        ]);
+        cells
+    }
 }
 
 fn note(row: &Row) -> String {
@@ -45,12 +69,15 @@ fn note(row: &Row) -> String {
 }
 
 fn build(records: &[RunRecord]) -> String {
+    let rows = rows(records);
+    let columns = Columns::of(&rows);
+    let headings = columns.headings();
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(HEADINGS);
-    for row in rows(records) {
-        table.add_row(cells(&row));
+    table.load_style(NOTHING).set_header(headings.iter().copied());
+    for row in &rows {
+        table.add_row(columns.cells(row));
     }
-    for column in 2..HEADINGS.len() - 1 {
+    for column in headings.len() - HEADINGS.len()..headings.len() - 1 {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -75,13 +102,22 @@ pub fn rows_only(records: &[RunRecord]) -> String {
 /// The aligned table, and below it what must be known to believe it.
 pub fn text(records: &[RunRecord]) -> String {
     // Records of counters alone have no stages.
-    let is_empty = rows(records).is_empty() && records.iter().any(|record| record.engine.name == "pmu");
+    let has_stage = |record: &RunRecord| record.lanes.iter().any(|lane| !lane.stages.is_empty());
+    let is_empty = !records.iter().any(has_stage) && records.iter().any(|record| record.engine.name == "pmu");
     let mut out = if is_empty { String::new() } else { build(records) };
     for (record, how, why) in without_lanes(records) {
         let _ = writeln!(out, " {} {}: {how}: {why}", record.study, record.engine.name);
     }
-    for record in records {
-        out.push_str(&footnotes(record));
+    match records {
+        [record] => out.push_str(&footnotes(record)),
+        // Of many points only what went wrong: the rest would bury it.
+        _ => {
+            let told = records.iter().flat_map(|record| {
+                faults_and_ledgers(record).into_iter().map(move |line| format!(" {}: {line}\n", record.study))
+            });
+            let mut seen = HashSet::new();
+            out.extend(told.filter(|line| seen.insert(line.clone())));
+        }
     }
     if let (Some(cost_ns), Some(first)) = (tool_cost_ns(records), records.first()) {
         let clock_ns = significant(first.clock.overhead_ns, 2);
@@ -173,9 +209,13 @@ fn host_cpu(record: &RunRecord) -> String {
 /// A Markdown table.
 pub fn markdown(records: &[RunRecord]) -> String {
     let escaped = |cell: &String| cell.replace('|', "\\|");
-    let mut out = format!("| {} |\n|{}\n", HEADINGS.join(" | "), "---|".repeat(HEADINGS.len()));
-    for row in rows(records) {
-        let _ = writeln!(out, "| {} |", cells(&row).each_ref().map(escaped).join(" | "));
+    let rows = rows(records);
+    let columns = Columns::of(&rows);
+    let headings = columns.headings();
+    let mut out = format!("| {} |\n|{}\n", headings.join(" | "), "---|".repeat(headings.len()));
+    for row in &rows {
+        let cells: Vec<String> = columns.cells(row).iter().map(escaped).collect();
+        let _ = writeln!(out, "| {} |", cells.join(" | "));
     }
     out
 }
@@ -183,7 +223,7 @@ pub fn markdown(records: &[RunRecord]) -> String {
 /// Comma-separated values with full precision and units in the heading (RFC 4180).
 pub fn csv(records: &[RunRecord]) -> String {
     let mut out = String::from(
-        "study,engine,device,stage,emulated,n,bytes_per_op,median_ns,spread,ci_low_ns,ci_high_ns,p99_ns,outliers,\
+        "study,engine,device,stage,point,emulated,n,bytes_per_op,median_ns,spread,ci_low_ns,ci_high_ns,p99_ns,outliers,\
          rate_bytes_per_s,limit_bytes_per_s,fraction,cpu_fraction,fault\n",
     );
     for row in rows(records) {
@@ -193,6 +233,7 @@ pub fn csv(records: &[RunRecord]) -> String {
             quoted(&row.engine),
             quoted(&row.device),
             quoted(&row.stage),
+            quoted(&row.point),
             row.emulated.to_string(),
             row.n.to_string(),
             row.bytes_per_op.to_string(),
