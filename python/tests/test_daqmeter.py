@@ -64,7 +64,7 @@ def test_exported_parquet_and_csv_are_read_by_others(tmp_path):
     parquet = Path(__file__).parents[2] / "target" / "ci" / "export.parquet"
     if not parquet.exists():
         pytest.skip("target/ci/export.parquet is made by cargo xtask ci")
-    rows, fastest = duckdb.sql(f"select count(*), max(rate_bytes_per_s) from '{parquet}'").fetchone()
+    rows, fastest = duckdb.sql(f"select count(*), max(rate_bytes_per_s) from '{parquet}'").fetchall()[0]
     import pandas
     import polars
 

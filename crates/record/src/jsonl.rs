@@ -122,7 +122,7 @@ pub struct Contents {
 }
 
 /// Lines are parsed in batches of about this many bytes, so that other threads have something to do and memory stays small.
-const BATCH_BYTES: usize = 4 << 20;
+const BATCH_BYTES: usize = 1 << 20;
 
 /// Reads all records. Lines that are no record are named in [`Contents::errors`]; they never hide the others.
 ///

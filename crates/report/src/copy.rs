@@ -101,11 +101,11 @@ fn samples(record: &RunRecord) -> Vec<f64> {
 
 fn row(record: &RunRecord) -> Option<CopyRow> {
     let samples = samples(record);
-    let sorted = stats::sorted(&samples);
     let first = copied(record).next()?;
-    if sorted.is_empty() {
+    if samples.is_empty() {
         return None;
     }
+    let [min_ns, median_ns, p99_ns, max_ns] = stats::quantiles(&samples, [0.0, 0.5, 0.99, 1.0]);
     let mean_ns = samples.iter().sum::<f64>() / samples.len() as f64;
     let squares: f64 = samples.iter().map(|ns| (ns - mean_ns).powi(2)).sum();
     let null = record.lanes.iter().flat_map(|lane| &lane.stages).find(|stage| stage.name == NULL_CALL);
@@ -123,13 +123,13 @@ fn row(record: &RunRecord) -> Option<CopyRow> {
         block_bytes: record.workload.int("block_bytes").ok()?,
         bytes_per_op: first.bytes_per_op,
         n: first.sample_ns.len(),
-        min_ns: sorted[0],
-        median_ns: stats::quantile(&sorted, 0.5),
+        min_ns,
+        median_ns,
         mean_ns,
         variance: if samples.len() > 1 { squares / (samples.len() - 1) as f64 } else { 0.0 },
-        p99_ns: stats::quantile(&sorted, 0.99),
-        max_ns: *sorted.last()?,
-        null_ns: null.and_then(crate::rows::summary).map(|summary| summary.median),
+        p99_ns,
+        max_ns,
+        null_ns: null.and_then(crate::rows::median_ns),
         lanes_bytes_per_s: copied(record).map(Stage::rate_bytes_per_s).collect(),
         union_bytes_per_s: if end > begin { bytes / (end - begin) as f64 * 1e9 } else { 0.0 },
         limit_bytes_per_s: first

@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use daqmeter_record::units::{show_bytes, significant};
 use daqmeter_record::{Outcome, Param, RunRecord, Stage};
@@ -61,12 +63,38 @@ pub fn rows(records: &[RunRecord]) -> Vec<Row> {
         let names = |at: usize| (records[at].study.as_str(), records[at].engine.name.as_str());
         names(a).cmp(&names(b)).then_with(|| by_values(&differing[a], &differing[b]))
     });
-    let of = |at: usize| {
+    let of = |at: usize| -> Vec<Row> {
         let point: Vec<String> = differing[at].iter().map(|(name, value)| shown(name, value)).collect();
         let point = point.join(", ");
-        rows_of(&records[at]).into_iter().map(move |row| Row { point: point.clone(), ..row })
+        rows_of(&records[at]).into_iter().map(|row| Row { point: point.clone(), ..row }).collect()
     };
-    order.into_iter().flat_map(of).collect()
+    on_all_cpus(&order, of).into_iter().flatten().collect()
+}
+
+/// The results in the order of the places. Summaries of a survey's samples are most of the time that its tables take.
+fn on_all_cpus<T: Send>(places: &[usize], of: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    /// Fewer are done before a thread has begun.
+    const FEW: usize = 16;
+    let threads = std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(8));
+    if places.len() <= FEW || threads == 1 {
+        return places.iter().map(|at| of(*at)).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mine = std::iter::from_fn(|| {
+            let nth = next.fetch_add(1, Relaxed);
+            places.get(nth).map(|at| (nth, of(*at)))
+        });
+        mine.collect::<Vec<_>>()
+    };
+    let mut all = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let mut all = work();
+        others.into_iter().for_each(|thread| all.extend(thread.join().expect("summaries do not panic")));
+        all
+    });
+    all.sort_by_key(|(nth, _)| *nth);
+    all.into_iter().map(|(_, result)| result).collect()
 }
 
 type Parameters<'a> = Vec<(&'a str, &'a Param)>;
@@ -330,6 +358,13 @@ pub(crate) mod tests {
         );
         assert_eq!(shown("read_bytes", &Param::Int(4096)), "read 4 KiB");
         assert_eq!(shown("rate_hz", &Param::Float(1e6)), "rate 1000000 Hz");
+    }
+
+    #[test]
+    fn results_of_all_threads_stand_in_order() {
+        let places: Vec<usize> = (0..500).rev().collect();
+        assert_eq!(on_all_cpus(&places, |at| at * 2), places.iter().map(|at| at * 2).collect::<Vec<_>>());
+        assert_eq!(on_all_cpus(&places[..3], |at| at), [499, 498, 497]);
     }
 
     #[test]

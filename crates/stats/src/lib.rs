@@ -104,6 +104,17 @@ pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     if low == high { low } else { low + (high - low) * (rank - below as f64) }
 }
 
+/// Quantiles of values in any order, as [`quantile`] has them of sorted ones; without sorting them all. NaN if there are none.
+pub fn quantiles<const N: usize>(samples: &[f64], qs: [f64; N]) -> [f64; N] {
+    let mut values = samples.to_vec();
+    let most = values.len().saturating_sub(1) as f64;
+    let ends = |q: f64| [(q.clamp(0.0, 1.0) * most).floor() as usize, (q.clamp(0.0, 1.0) * most).ceil() as usize];
+    let mut ranks: Vec<usize> = qs.into_iter().flat_map(ends).filter(|rank| *rank < values.len()).collect();
+    ranks.sort_unstable();
+    select_all(&mut values, 0, &ranks);
+    qs.map(|q| quantile(&values, q))
+}
+
 /// Percentile by nearest rank: always one of the samples, as latencies want it. `sorted` ascends; NaN if empty.
 pub fn percentile(sorted: &[f64], q: f64) -> f64 {
     if sorted.is_empty() {
@@ -318,7 +329,7 @@ mod tests {
         assert_eq!(quantile(&row, 0.0), 1.0);
         assert_eq!(percentile(&row, 0.99), 4.0);
         assert_eq!(percentile(&row, 0.25), 1.0);
-        assert!(quantile(&[], 0.5).is_nan());
+        assert!(quantile(&[], 0.5).is_nan() && quantiles(&[], [0.5])[0].is_nan());
     }
 
     #[test]
@@ -386,6 +397,7 @@ mod tests {
             prop_assert_eq!((found.median, found.mad), (quantile(&sorted, 0.5), mad(&sorted)));
             prop_assert_eq!((found.p99, found.min), (percentile(&sorted, 0.99), sorted[0]));
             prop_assert_eq!((found.max, found.drift), (sorted[sorted.len() - 1], drift(&samples)));
+            prop_assert_eq!(quantiles(&samples, [0.99, 0.2]), [quantile(&sorted, 0.99), quantile(&sorted, 0.2)]);
         }
 
         #[test]
