@@ -57,6 +57,8 @@ pub struct Row {
 /// Rows of all records, by study, engine and parameters: points are measured in random order, and looked up in that of their
 /// values. Records without lanes (waived ones) give none: see [`without_lanes`].
 pub fn rows(records: &[RunRecord]) -> Vec<Row> {
+    /// What the stage's label tells already.
+    const IN_STAGE: [&str; 2] = ["function", "dec_factor"];
     let differing = differing(records);
     let mut order: Vec<usize> = (0..records.len()).collect();
     order.sort_by(|&a, &b| {
@@ -64,7 +66,8 @@ pub fn rows(records: &[RunRecord]) -> Vec<Row> {
         names(a).cmp(&names(b)).then_with(|| by_values(&differing[a], &differing[b]))
     });
     let of = |at: usize| -> Vec<Row> {
-        let point: Vec<String> = differing[at].iter().map(|(name, value)| shown(name, value)).collect();
+        let told = differing[at].iter().filter(|(name, _)| !IN_STAGE.contains(name));
+        let point: Vec<String> = told.map(|(name, value)| shown(name, value)).collect();
         let point = point.join(", ");
         rows_of(&records[at]).into_iter().map(|row| Row { point: point.clone(), ..row }).collect()
     };
@@ -349,12 +352,7 @@ pub(crate) mod tests {
         let digitizer = |point: &str| of("digitizer", point);
         assert_eq!(
             points,
-            [
-                of("another", ""),
-                digitizer("function 3, samples 100"),
-                digitizer("function 4, samples 9"),
-                digitizer("function 4, samples 100")
-            ]
+            [of("another", ""), digitizer("samples 100"), digitizer("samples 9"), digitizer("samples 100")]
         );
         assert_eq!(shown("read_bytes", &Param::Int(4096)), "read 4 KiB");
         assert_eq!(shown("rate_hz", &Param::Float(1e6)), "rate 1000000 Hz");
