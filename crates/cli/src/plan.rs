@@ -9,6 +9,7 @@ use clap::Args;
 use daqmeter_campaign::{Plan, PlannedPoint, engines, left_to_measure};
 use daqmeter_harness::{Availability, Limits, Refusal, Settings, StepPlan};
 use daqmeter_record::RunRecord;
+use daqmeter_report::points::middle_runs;
 use daqmeter_report::table;
 
 use crate::arguments::duration;
@@ -84,7 +85,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     runner.finish();
     if !arguments.common.json {
-        emit(&table::text(&runner.recorder.records))?;
+        let (shown, runs) = middle_runs(&runner.recorder.records);
+        emit(&table::text(&shown))?;
+        if runs > 1 {
+            emit(&format!(
+                " of {runs} runs of a point the middle one stands here; daqmeter cmp and history look at all\n"
+            ))?;
+        }
     }
     if done < of {
         let go_on = match &arguments.common.out {

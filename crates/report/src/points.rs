@@ -5,6 +5,8 @@ use std::fmt;
 
 use daqmeter_record::{RunRecord, Stage};
 
+use crate::rows::median_ns;
+
 /// One stage of one lane of one workload of one study.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Point {
@@ -59,10 +61,52 @@ pub fn runs_by_point(records: &[RunRecord]) -> Vec<(Point, Vec<(&RunRecord, &Sta
     points
 }
 
+/// Of the runs of each workload the middle one, by the median of its first stage, and all that are not well; with the number of runs of
+/// the workload that was measured most often. For tables: ten lines of one point bury the others.
+pub fn middle_runs(records: &[RunRecord]) -> (Vec<RunRecord>, usize) {
+    let mut places: HashMap<(&str, &str, String), usize> = HashMap::new();
+    let mut groups: Vec<Vec<(f64, &RunRecord)>> = Vec::new();
+    for record in records {
+        let key = (record.study.as_str(), record.engine.name.as_str(), record.workload.to_string());
+        let at = *places.entry(key).or_insert(groups.len());
+        if at == groups.len() {
+            groups.push(Vec::new());
+        }
+        let first = record.lanes.first().and_then(|lane| lane.stages.first());
+        groups[at].push((first.and_then(median_ns).unwrap_or(0.0), record));
+    }
+    let most = groups.iter().map(Vec::len).max().unwrap_or(0);
+    let mut chosen = Vec::new();
+    for mut runs in groups {
+        chosen.extend(runs.iter().filter(|(_, record)| !record.outcome.is_ok()).map(|(_, record)| (*record).clone()));
+        runs.retain(|(_, record)| record.outcome.is_ok());
+        runs.sort_by(|a, b| a.0.total_cmp(&b.0));
+        chosen.extend(runs.get(runs.len() / 2).map(|(_, record)| (*record).clone()));
+    }
+    (chosen, most)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::rows::tests::example;
+
+    #[test]
+    fn the_middle_run_stands_for_its_point_and_failures_for_themselves() {
+        let with = |ns: u64| {
+            let mut record = example();
+            record.lanes[0].stages[0].sample_ns = vec![ns; 3];
+            record
+        };
+        let mut failed = with(1);
+        failed.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
+        let mut other = with(7);
+        other.study = "other".into();
+        let (chosen, most) = middle_runs(&[with(30), failed, with(10), other, with(20)]);
+        let medians: Vec<u64> = chosen.iter().map(|record| record.lanes[0].stages[0].sample_ns[0]).collect();
+        assert_eq!((medians, most), (vec![1, 20, 7], 4));
+        assert_eq!(middle_runs(&[]).0.len(), 0);
+    }
 
     #[test]
     fn runs_of_one_point_come_together_whatever_their_device_is_called() {

@@ -57,8 +57,6 @@ pub struct Row {
 /// Rows of all records, by study, engine and parameters: points are measured in random order, and looked up in that of their
 /// values. Records without lanes (waived ones) give none: see [`without_lanes`].
 pub fn rows(records: &[RunRecord]) -> Vec<Row> {
-    /// What the stage's label tells already.
-    const IN_STAGE: [&str; 2] = ["function", "dec_factor"];
     let differing = differing(records);
     let mut order: Vec<usize> = (0..records.len()).collect();
     order.sort_by(|&a, &b| {
@@ -66,9 +64,7 @@ pub fn rows(records: &[RunRecord]) -> Vec<Row> {
         names(a).cmp(&names(b)).then_with(|| by_values(&differing[a], &differing[b]))
     });
     let of = |at: usize| -> Vec<Row> {
-        let told = differing[at].iter().filter(|(name, _)| !IN_STAGE.contains(name));
-        let point: Vec<String> = told.map(|(name, value)| shown(name, value)).collect();
-        let point = point.join(", ");
+        let point = point(&differing[at]);
         rows_of(&records[at]).into_iter().map(|row| Row { point: point.clone(), ..row }).collect()
     };
     on_all_cpus(&order, of).into_iter().flatten().collect()
@@ -101,6 +97,18 @@ fn on_all_cpus<T: Send>(places: &[usize], of: impl Fn(usize) -> T + Sync) -> Vec
 }
 
 type Parameters<'a> = Vec<(&'a str, &'a Param)>;
+
+/// Of each record what [`Row::point`] of its rows is.
+pub(crate) fn points(records: &[RunRecord]) -> Vec<String> {
+    differing(records).iter().map(point).collect()
+}
+
+fn point(differing: &Parameters<'_>) -> String {
+    /// What the stage's label tells already.
+    const IN_STAGE: [&str; 2] = ["function", "dec_factor"];
+    let told = differing.iter().filter(|(name, _)| !IN_STAGE.contains(name));
+    told.map(|(name, value)| shown(name, value)).collect::<Vec<_>>().join(", ")
+}
 
 /// Of each record the parameters that are not the same in all records of its study and engine.
 fn differing(records: &[RunRecord]) -> Vec<Parameters<'_>> {

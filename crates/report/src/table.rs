@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_record::{Comparison, RunRecord};
 
-use crate::rows::{Row, rows, tool_cost_ns, without_lanes};
+use crate::rows::{Row, points, rows, tool_cost_ns, without_lanes};
 
 /// The columns with numbers, and the one behind them.
 const HEADINGS: [&str; 9] = ["n", "median", "spread [%]", "p99", "MB/s", "limit MB/s", "of limit", "CPU [%]", "note"];
@@ -112,8 +112,9 @@ pub fn text(records: &[RunRecord]) -> String {
         [record] => out.push_str(&footnotes(record)),
         // Of many points only what went wrong: the rest would bury it.
         _ => {
-            let told = records.iter().flat_map(|record| {
-                faults_and_ledgers(record).into_iter().map(move |line| format!(" {}: {line}\n", record.study))
+            let told = records.iter().zip(points(records)).flat_map(|(record, point)| {
+                let of = if point.is_empty() { record.study.clone() } else { format!("{}, {point}", record.study) };
+                faults_and_ledgers(record).into_iter().map(move |line| format!(" {of}: {line}\n"))
             });
             let mut seen = HashSet::new();
             out.extend(told.filter(|line| seen.insert(line.clone())));
