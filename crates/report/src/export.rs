@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use daqmeter_record::{Param, RunRecord};
@@ -63,10 +64,14 @@ impl Rows {
     }
 
     fn set(&mut self, name: &str, value: impl Into<Cell>) {
-        let at = *self.places.entry(name.to_owned()).or_insert_with(|| {
-            self.names.push(name.to_owned());
-            self.names.len() - 1
-        });
+        let at = match self.places.get(name) {
+            Some(at) => *at,
+            None => {
+                self.places.insert(name.to_owned(), self.names.len());
+                self.names.push(name.to_owned());
+                self.names.len() - 1
+            }
+        };
         let Some(row) = self.rows.last_mut() else { return };
         if row.len() <= at {
             row.resize_with(at + 1, || None);
@@ -133,14 +138,14 @@ impl From<&Param> for Cell {
 }
 
 /// What tells the records apart.
-fn identity(rows: &mut Rows, record: &RunRecord) {
+fn identity(rows: &mut Rows, record: &RunRecord, workload: &str) {
     rows.begin();
     rows.set("run_id", record.run_id.as_str());
     rows.set("time_utc", record.time_utc.as_str());
     rows.set("study", record.study.as_str());
     rows.set("engine", record.engine.name.as_str());
     rows.set("target", record.engine.target.as_str());
-    rows.set("workload", record.workload.to_string().as_str());
+    rows.set("workload", workload);
 }
 
 /// One row for each stage of each lane; a record without lanes (waived, failed) is a row with its reason.
@@ -148,8 +153,9 @@ pub fn summary(records: &[RunRecord]) -> Frame {
     let mut rows = Rows::default();
     for record in records {
         let stages = rows_of(record);
+        let workload = record.workload.to_string();
         for at in 0..stages.len().max(1) {
-            identity(&mut rows, record);
+            identity(&mut rows, record, &workload);
             rows.set("emulated", u64::from(record.engine.emulated));
             rows.set(
                 "outcome",
@@ -204,17 +210,17 @@ pub fn samples_in_parts(records: &[RunRecord], most_rows: usize) -> impl Iterato
         record.lanes.iter().flat_map(move |lane| lane.stages.iter().map(move |stage| (record, lane, stage)))
     });
     let mut all = stages.flat_map(|(record, lane, stage)| {
-        let mut next_ns = stage.start_ns;
+        let (mut next_ns, workload): (_, Rc<str>) = (stage.start_ns, record.workload.to_string().into());
         stage.sample_ns.iter().enumerate().map(move |(at, &sample_ns)| {
             let start_ns = stage.sample_start_ns.get(at).copied().unwrap_or(next_ns);
             next_ns = next_ns.saturating_add(sample_ns);
-            (record, lane, stage, at, start_ns, sample_ns)
+            (record, Rc::clone(&workload), lane, stage, at, start_ns, sample_ns)
         })
     });
     std::iter::from_fn(move || {
         let mut rows = Rows::default();
-        for (record, lane, stage, at, start_ns, sample_ns) in all.by_ref().take(most_rows) {
-            identity(&mut rows, record);
+        for (record, workload, lane, stage, at, start_ns, sample_ns) in all.by_ref().take(most_rows) {
+            identity(&mut rows, record, &workload);
             rows.set("device", lane.device.as_str());
             rows.set("stage", stage.name.as_str());
             rows.set("index", at as u64);
@@ -231,8 +237,9 @@ pub fn samples_in_parts(records: &[RunRecord], most_rows: usize) -> impl Iterato
 pub fn counters(records: &[RunRecord]) -> Frame {
     let mut rows = Rows::default();
     for record in records {
+        let workload = record.workload.to_string();
         for counter in &record.counters {
-            identity(&mut rows, record);
+            identity(&mut rows, record, &workload);
             rows.set("counter", counter.name.as_str());
             rows.set("value", counter.value);
             rows.set("unit", counter.unit.as_str());
