@@ -105,8 +105,17 @@ pub fn text(records: &[RunRecord]) -> String {
     let has_stage = |record: &RunRecord| record.lanes.iter().any(|lane| !lane.stages.is_empty());
     let is_empty = !records.iter().any(has_stage) && records.iter().any(|record| record.engine.name == "pmu");
     let mut out = if is_empty { String::new() } else { build(records) };
+    let mut absent: Vec<(String, usize)> = Vec::new();
     for (record, how, why) in without_lanes(records) {
-        let _ = writeln!(out, " {} {}: {how}: {why}", record.study, record.engine.name);
+        let line = format!("{} {}: {how}: {why}", record.study, record.engine.name);
+        match absent.iter_mut().find(|(known, _)| *known == line) {
+            Some((_, points)) => *points += 1,
+            None => absent.push((line, 1)),
+        }
+    }
+    for (line, points) in absent {
+        let times = if points > 1 { format!(" ({points} points)") } else { String::new() };
+        let _ = writeln!(out, " {line}{times}");
     }
     match records {
         [record] => out.push_str(&footnotes(record)),
@@ -322,6 +331,16 @@ mod tests {
     #[test]
     fn the_table_for_spreadsheets() {
         insta::assert_snapshot!(csv(&[example()]));
+    }
+
+    #[test]
+    fn points_that_are_absent_for_one_reason_are_one_line() {
+        let mut waived = example();
+        waived.lanes.clear();
+        waived.outcome = daqmeter_record::Outcome::Waived("no card".into());
+        let said = text(&[example(), waived.clone(), waived]);
+        assert_eq!(said.matches("digitizer digitizer: waived: no card (2 points)\n").count(), 1, "{said}");
+        assert_eq!(said.matches("no card").count(), 1, "{said}");
     }
 
     #[test]
