@@ -71,7 +71,7 @@ const HELP: &[(&str, &str)] = &[
     ("daqmeter_events_total", "Events counted so far, by event"),
     ("daqmeter_probes_total", "Etherbone probes answered"),
     ("daqmeter_cycles_total", "Etherbone cycles executed"),
-    ("daqmeter_operations_total", "Operations on the bus, or accesses to registers"),
+    ("daqmeter_operations_total", "Operations on the bus, accesses to registers, or copies"),
     ("daqmeter_refused_total", "Datagrams and streams that were not Etherbone"),
     ("daqmeter_clients", "Clients that are connected now"),
     ("daqmeter_frames_total", "Frames passed on, by direction"),

@@ -101,7 +101,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         tell(&format!("daqmeter: {done} of {of} points were measured; {go_on}"));
     }
     if refused > 0 {
-        return Err(Failure::refused(format!("{refused} of {of} points could not be measured; the others are")));
+        return Err(Failure::refused(format!("{refused} of {of} points could not be measured")));
     }
     Ok(runner.recorder.exit_code(runner.stop.is_set()))
 }

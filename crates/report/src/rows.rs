@@ -70,7 +70,7 @@ pub fn rows(records: &[RunRecord]) -> Vec<Row> {
     on_all_cpus(&order, of).into_iter().flatten().collect()
 }
 
-/// The results in the order of the places. Summaries of a survey's samples are most of the time that its tables take.
+/// The results in the order of the places: the records of a survey hold hundreds of thousands of samples to summarise.
 fn on_all_cpus<T: Send>(places: &[usize], of: impl Fn(usize) -> T + Sync) -> Vec<T> {
     /// Fewer are done before a thread has begun.
     const FEW: usize = 16;

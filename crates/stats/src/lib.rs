@@ -56,7 +56,7 @@ impl Summary {
         let at_99 = nearest_rank(n, 0.99);
         let mut ranks = [low, (n - 1) / 2, n / 2, high, at_99];
         ranks.sort_unstable();
-        // A handful of ranks of many samples: selecting them takes a fraction of the time of sorting all.
+        // A handful of ranks of many samples: the others need no order.
         let mut values = samples.to_vec();
         select_all(&mut values, 0, &ranks);
         let (lower, upper) = (values[(n - 1) / 2], values[n / 2]);

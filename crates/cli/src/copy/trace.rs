@@ -115,8 +115,8 @@ fn traced(
         batch.clear();
         device.read(&mut batch).map_err(Failure::tool)?;
         trace.add(&batch);
-        for row in page.iter().flat_map(|_| trace.operations()) {
-            published(page, row.operation, row.calls, row.bytes);
+        if page.is_some() {
+            trace.operations().iter().for_each(|row| published(page, row.operation, row.calls, row.bytes));
         }
         if live && shown.elapsed() > Duration::from_secs(1) {
             shown = Instant::now();
