@@ -1,6 +1,7 @@
 //! The Linux seam: everything that daqmeter asks of the kernel beyond `std`.
 //!
 //! - [`memory`]: page-backed buffers on huge pages where there are any, and device memory that is never a reference;
+//! - [`available`]: how much memory this process may still take;
 //! - [`affinity`], [`clock`], [`cpu_time`]: where threads run, when, and how much of the CPU they took;
 //! - [`host`]: the facts of the machine, read below a root that tests replace;
 //! - [`net`], [`tty`]: datagrams in batches, readiness, raw terminals;
@@ -19,6 +20,7 @@
 )]
 
 pub mod affinity;
+pub mod available;
 pub mod clock;
 pub mod copies;
 pub mod counters;

@@ -5,7 +5,7 @@
 
 use std::ptr::NonNull;
 
-use crate::SysError;
+use crate::{SysError, available};
 
 /// What kind of pages to ask for; the fallback order is explicit, and [`Buffer::pages`] says what was got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl Buffer {
             return Ok(Buffer::touched(mapping, bytes, Pages::HugeTlb));
         }
         // Over-reserving would be killed later, at first touch, without a word: refuse here.
-        if let Some(available) = available_bytes()
+        if let Some(available) = available::memory_bytes()
             && rounded as u64 > available
         {
             return Err(too_large());
@@ -162,12 +162,6 @@ impl Buffer {
     pub fn numa_node(&self) -> Option<u32> {
         crate::affinity::node_of(self.mapping.start.as_ptr())
     }
-}
-
-pub(crate) fn available_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
 /// Memory that a device may write: sparse (untouched pages cost nothing), copied from and to, never referenced.

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::SysError;
-use crate::memory::{Pages, available_bytes};
+use crate::available;
+use crate::memory::Pages;
 
 /// Marks the memory; the last byte is the layout's version.
 const MAGIC: u64 = u64::from_be_bytes(*b"DQMRING\x01");
@@ -163,7 +164,7 @@ impl Memory {
         let (ring_start, bytes) =
             Shape::layout(shape.ring_bytes, shape.unit_bytes).ok_or_else(|| wrong("larger than an address space"))?;
         // Touching more than there is would end in a kill, without a word.
-        if let Some(available) = available_bytes()
+        if let Some(available) = available::memory_bytes()
             && bytes as u64 > available
         {
             return Err(wrong(&format!("only {available} bytes of memory are available")));

@@ -1,0 +1,141 @@
+//! How much memory this process may still take: the smallest of what the host, the control groups and the address space leave.
+//!
+//! Estimates are held against it before anything is allocated: memory that is over-reserved is killed at first touch, without a
+//! message.
+
+use crate::host::Files;
+
+/// A value of `memory.limit_in_bytes` (cgroup v1) or of an address-space limit from here on stands for "no limit".
+const UNLIMITED: u64 = 1 << 60;
+
+/// Bytes that this process may still allocate and touch; `None` where the kernel reports nothing.
+pub fn memory_bytes() -> Option<u64> {
+    memory_bytes_below(&Files::default())
+}
+
+/// As [`memory_bytes`], from the files below another root.
+pub fn memory_bytes_below(files: &Files) -> Option<u64> {
+    [host(files), cgroup_v2(files), cgroup_v1(files), address_space(files)].into_iter().flatten().min()
+}
+
+/// `MemAvailable` of /proc/meminfo (Documentation/filesystems/proc.rst).
+fn host(files: &Files) -> Option<u64> {
+    kib(&files.field("proc/meminfo", "MemAvailable")?)
+}
+
+/// The tightest `memory.max` on the way from our group to the root (Documentation/admin-guide/cgroup-v2.rst). Page cache that
+/// the kernel would give back counts as free.
+fn cgroup_v2(files: &Files) -> Option<u64> {
+    let own = own_group(files, |controllers| controllers.is_empty())?;
+    ancestors(&own).filter_map(|group| left_in(files, &format!("sys/fs/cgroup{group}"), V2)).min()
+}
+
+/// The same in the hierarchy of the `memory` controller of version 1.
+fn cgroup_v1(files: &Files) -> Option<u64> {
+    let own = own_group(files, |controllers| controllers.split(',').any(|name| name == "memory"))?;
+    ancestors(&own).filter_map(|group| left_in(files, &format!("sys/fs/cgroup/memory{group}"), V1)).min()
+}
+
+/// Names of a group's files: limit, usage, and the field of `memory.stat` with page cache that can be given back.
+type GroupFiles = (&'static str, &'static str, &'static str);
+const V2: GroupFiles = ("memory.max", "memory.current", "inactive_file");
+const V1: GroupFiles = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
+
+fn left_in(files: &Files, group: &str, (limit, usage, cache): GroupFiles) -> Option<u64> {
+    let number = |name: &str| files.text(&format!("{group}/{name}"))?.parse::<u64>().ok();
+    let limit = number(limit).filter(|&bytes| bytes < UNLIMITED)?;
+    let stat = files.text(&format!("{group}/memory.stat")).unwrap_or_default();
+    let cached = stat.lines().find_map(|line| line.strip_prefix(cache)?.trim().parse::<u64>().ok()).unwrap_or(0);
+    Some(limit.saturating_sub(number(usage)?.saturating_sub(cached)))
+}
+
+/// The path of our group in the hierarchy whose controllers fit, from `/proc/self/cgroup` (`id:controllers:path`).
+fn own_group(files: &Files, fits: impl Fn(&str) -> bool) -> Option<String> {
+    files.text("proc/self/cgroup")?.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        fits(controllers).then(|| path.trim_end_matches('/').to_owned())
+    })
+}
+
+/// `/a/b` gives `/a/b`, `/a` and the root, as the empty text.
+fn ancestors(group: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(group), |group| group.rfind('/').map(|at| &group[..at]))
+}
+
+/// What `RLIMIT_AS` leaves: the limit of /proc/self/limits less the address space in use.
+fn address_space(files: &Files) -> Option<u64> {
+    let limits = files.text("proc/self/limits")?;
+    let soft = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?.split_whitespace().next()?;
+    let limit = soft.parse::<u64>().ok().filter(|&bytes| bytes < UNLIMITED)?;
+    Some(limit.saturating_sub(kib(&files.field("proc/self/status", "VmSize")?)?))
+}
+
+fn kib(text: &str) -> Option<u64> {
+    text.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn host_with(files: &[(&str, &str)]) -> (tempfile::TempDir, Files) {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let files = Files::below(root.path());
+        (root, files)
+    }
+
+    fn check(files: &[(&str, &str)], expected: Option<u64>) {
+        let (_root, files) = host_with(files);
+        assert_eq!(memory_bytes_below(&files), expected);
+    }
+
+    const HOST: (&str, &str) = ("proc/meminfo", "MemTotal: 4096 kB\nMemAvailable:    2097152 kB\n");
+
+    #[test]
+    fn the_host_alone_leaves_what_is_available() {
+        check(&[], None);
+        check(&[HOST], Some(2048 * MIB));
+        check(&[HOST, ("proc/self/limits", "Max address space  unlimited  unlimited  bytes")], Some(2048 * MIB));
+    }
+
+    #[test]
+    fn the_tightest_group_on_the_way_to_the_root_counts_and_its_page_cache_is_free() {
+        let own = ("proc/self/cgroup", "0::/a/b\n");
+        let b = [("sys/fs/cgroup/a/b/memory.max", "max"), ("sys/fs/cgroup/a/b/memory.current", "1048576")];
+        let a = [("sys/fs/cgroup/a/memory.max", "104857600"), ("sys/fs/cgroup/a/memory.current", "20971520")];
+        let stat = ("sys/fs/cgroup/a/memory.stat", "anon 5\ninactive_file 10485760\nactive_file 7\n");
+        check(&[HOST, own, b[0], b[1], a[0], a[1]], Some(80 * MIB));
+        check(&[HOST, own, b[0], b[1], a[0], a[1], stat], Some(90 * MIB));
+    }
+
+    #[test]
+    fn version_one_of_the_groups_counts_too() {
+        let own = ("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/x\n");
+        let limit = ("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "52428800");
+        let usage = ("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "41943040");
+        check(&[HOST, own, limit, usage], Some(10 * MIB));
+        let none = ("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "9223372036854771712");
+        check(&[HOST, own, none, usage], Some(2048 * MIB));
+    }
+
+    #[test]
+    fn an_address_space_limit_leaves_what_is_not_mapped_yet() {
+        let limits =
+            ("proc/self/limits", "Limit  Soft  Hard\nMax address space         1073741824  unlimited  bytes\n");
+        let status = ("proc/self/status", "Name: x\nVmSize:   524288 kB\n");
+        check(&[HOST, limits, status], Some(512 * MIB));
+    }
+
+    #[test]
+    fn this_process_has_memory_left() {
+        assert!(memory_bytes().is_some_and(|bytes| bytes > 0));
+    }
+}
