@@ -98,42 +98,48 @@ fn collect(folder: &Path, pages: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Builds the wheel in a virtual environment, runs its tests, the notebook and the measurement of its rate.
-pub(crate) fn python() -> Result<Done> {
+/// The virtual environment of Python's tools.
+fn venv(program: &str) -> String {
+    root().join("target/ci/venv/bin").join(program).display().to_string()
+}
+
+/// Builds the wheel in a virtual environment and installs it there.
+pub(crate) fn wheel() -> Result<Done> {
     need("python3", &["python3", "python3-venv"])?;
     if output("python3", &["-c", "import venv, ensurepip"]).is_err() {
         run("apt-get", &["install", "-y", "-qq", "python3-venv"])?;
     }
-    let venv = root().join("target/ci/venv");
-    let inside = |program: &str| venv.join("bin").join(program).display().to_string();
-    if !venv.join("bin/maturin").exists() {
-        run("python3", &["-m", "venv", &venv.display().to_string()])?;
+    let pip = ["install", "--quiet", "--disable-pip-version-check"];
+    if !Path::new(&venv("maturin")).exists() {
+        run("python3", &["-m", "venv", &root().join("target/ci/venv").display().to_string()])?;
         let wanted = root().join("python/tests/requirements.txt").display().to_string();
-        run(&inside("pip"), &["install", "--quiet", "--disable-pip-version-check", "-r", &wanted])?;
+        run(&venv("pip"), &[&pip[..], &["-r", &wanted]].concat())?;
     }
     let wheels = root().join("target/ci/wheels");
     let _ = fs::remove_dir_all(&wheels);
     let (manifest, into) = (root().join("python/Cargo.toml").display().to_string(), wheels.display().to_string());
-    let target = root().join("target/python").display().to_string();
+    // The folder of the other builds: what both need is compiled once.
+    let target = root().join("target").display().to_string();
     run(
-        &inside("maturin"),
+        &venv("maturin"),
         &["build", "--release", "--quiet", "--manifest-path", &manifest, "--out", &into, "--target-dir", &target],
     )?;
     let wheel = fs::read_dir(&wheels)?.next().context("maturin made no wheel")??.path().display().to_string();
-    run(
-        &inside("pip"),
-        &["install", "--quiet", "--disable-pip-version-check", "--force-reinstall", "--no-deps", &wheel],
-    )?;
+    ran(run(&venv("pip"), &[&pip[..], &["--force-reinstall", "--no-deps", &wheel]].concat()))
+}
+
+/// The wheel's tests, its types, the notebook, and the measurement of its rate.
+pub(crate) fn python() -> Result<Done> {
     let tests = root().join("python/tests").display().to_string();
-    run(&inside("python"), &["-m", "pytest", "-q", "-p", "no:cacheprovider", &tests])?;
+    run(&venv("python"), &["-m", "pytest", "-q", "-p", "no:cacheprovider", &tests])?;
     let package = root().join("python/package/daqmeter").display().to_string();
-    run(&inside("mypy"), &["--strict", "--ignore-missing-imports", "--cache-dir", "/dev/null", &package])?;
+    run(&venv("mypy"), &["--strict", "--ignore-missing-imports", "--cache-dir", "/dev/null", &package])?;
     let notebook = root().join("docs/notebook.ipynb").display().to_string();
     let made = root().join("target/ci/notebook").display().to_string();
     run(
-        &inside("jupyter"),
+        &venv("jupyter"),
         &["nbconvert", "--to", "html", "--execute", "--log-level", "ERROR", "--output", &made, &notebook],
     )?;
     let rate = root().join("python/tests/rate.py").display().to_string();
-    ran(tried(|| run(&inside("python"), &[&rate])))
+    ran(tried(|| run(&venv("python"), &[&rate])))
 }

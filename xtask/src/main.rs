@@ -4,6 +4,7 @@
 
 mod book;
 mod ci;
+mod fuzz;
 mod hosts;
 mod peers;
 mod pmu;
@@ -36,21 +37,22 @@ fn main() -> ExitCode {
     let done = match arguments[..] {
         ["ci"] => ci::all(None),
         ["ci", part] => ci::all(Some(part)),
+        ["step", name] => return step(name),
         ["tidy"] => tidy::run(),
         ["schema"] => ci::schema(false),
         ["schema", "--check"] => ci::schema(true),
-        ["fuzz"] => ci::fuzz(10, None),
+        ["fuzz"] => fuzz::build().and_then(|()| fuzz::run_all(10, None)),
         ["fuzz", seconds, ref only @ ..] if only.len() < 2 => match seconds.parse() {
-            Ok(seconds) => ci::fuzz(seconds, only.first().copied()),
-            Err(_) => Err(anyhow::anyhow!("`{seconds}` is no number of seconds")),
+            Ok(seconds) => fuzz::build().and_then(|()| fuzz::run_all(seconds, only.first().copied())),
+            Err(_) => Err(anyhow::anyhow!("`{seconds}` is not a number of seconds")),
         },
-        ["peers"] => peers::all(),
-        ["readout"] => readout::all(),
-        ["copy-vm"] => vm::all(),
+        ["peers"] => build().and_then(|()| peers::prepare()).and_then(|()| peers::all()),
+        ["readout"] => build().and_then(|()| readout::all()),
+        ["copy-vm"] => build().and_then(|()| vm::prepare()).and_then(|()| vm::all()),
         ["copy-vm", "--static"] => vm::static_policies(),
-        ["copy-vm", "--versal"] => vm::versal_alone(),
-        ["copy-vm", "--window"] => vm::window_alone(),
-        ["copy-vm", "--pollution"] => vm::pollution(true),
+        ["copy-vm", "--versal"] => build().and_then(|()| vm::prepare()).and_then(|()| vm::versal()),
+        ["copy-vm", "--window"] => build().and_then(|()| vm::prepare()).and_then(|()| vm::window()),
+        ["copy-vm", "--pollution"] => build().and_then(|()| vm::prepare()).and_then(|()| vm::pollution(true)),
         ["pmu-vm"] => pmu::all(false, ""),
         ["pmu-vm", "--record"] => pmu::all(true, ""),
         ["pmu-vm", only] => pmu::all(false, only),
@@ -62,6 +64,24 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The release build of the tool.
+fn build() -> anyhow::Result<()> {
+    shell::run("cargo", &["build", "--release", "--quiet"])
+}
+
+/// One step of CI by itself; the exit code says whether it was left out.
+fn step(name: &str) -> ExitCode {
+    let code = ci::one(name);
+    ci::leave_cpu_time(name);
+    match code {
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("xtask: {error:#}");
             ExitCode::FAILURE

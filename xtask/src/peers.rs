@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use crate::hosts::{Background, Hosts, until};
-use crate::shell::{need, output, root, run};
+use crate::shell::{need, output, program, root, run};
 
 /// Versions that are exercised.
 const LITEX: &str = "litex==2024.12";
@@ -59,11 +59,15 @@ fn install() -> Result<(String, String)> {
     Ok((python, wishbone_tool))
 }
 
+/// Installs the peers, unless they are there.
+pub(crate) fn prepare() -> Result<()> {
+    install().map(drop)
+}
+
 /// All peers, in both roles.
 pub(crate) fn all() -> Result<()> {
     let (python, wishbone_tool) = install()?;
-    run("cargo", &["build", "--release", "--quiet"])?;
-    let daqmeter = root().join("target/release/daqmeter").display().to_string();
+    let daqmeter = program();
     let _hosts = Hosts::up("10.77.0", &[CLIENT, SLAVES[0].0, SLAVES[1].0])?;
     let _slaves: Vec<Background> = SLAVES
         .iter()

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::hosts::{Background, Hosts, until};
-use crate::shell::{need, root, run, there, tried};
+use crate::shell::{need, program, root, run, there, tried};
 
 const SERVER: &str = "dqm-server";
 const RECEIVERS: [&str; 2] = ["dqm-recv1", "dqm-recv2"];
@@ -261,9 +261,8 @@ pub(crate) fn all() -> Result<()> {
     }
     need("tc", &["iproute2"])?;
     need("pkill", &["procps"])?;
-    run("cargo", &["build", "--release", "--quiet"])?;
     std::fs::create_dir_all(place(""))?;
-    let daqmeter = root().join("target/release/daqmeter").display().to_string();
+    let daqmeter = program();
     let relay = root().join("xtask/peers/delay_relay.py").display().to_string();
     for case in CASES {
         tried(|| one(case, &daqmeter, &relay))?;

@@ -74,3 +74,13 @@ pub(crate) fn need(program: &str, packages: &[&str]) -> Result<()> {
             format!("{program} is missing and cannot be installed; install {} by hand", packages.join(" "))
         })
 }
+
+/// The release build of the tool; a step that runs it comes after the step that builds it.
+pub(crate) fn program() -> String {
+    root().join("target/release/daqmeter").display().to_string()
+}
+
+/// Runs the tool.
+pub(crate) fn daqmeter(arguments: &[&str]) -> Result<()> {
+    run(&program(), arguments)
+}

@@ -39,24 +39,23 @@ pub(crate) struct Guest {
     pub(crate) perf: perf::Perf,
 }
 
-/// The tool itself, static, for the guest's architecture; Rust's own linker, so that no cross compiler is needed.
-fn daqmeter() -> Result<PathBuf> {
-    let environment = [
-        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld"),
-        // Emulated CPUs are slow anyway: quick to build counts.
-        ("CARGO_PROFILE_DEV_DEBUG", "0"),
-    ];
-    let place = folder().join("build").display().to_string();
-    run_with(
-        "cargo",
-        &["build", "--quiet", "-p", "daqmeter-cli", "--target", TARGET, "--target-dir", &place],
-        &environment,
-    )?;
-    Ok(folder().join("build").join(TARGET).join("debug/daqmeter"))
+/// Builds the tool itself, static, for the guest's architecture; Rust's own linker, so that no cross compiler is needed.
+fn build() -> Result<()> {
+    // Emulated CPUs are slow anyway: quick to build counts.
+    let environment =
+        [("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld"), ("CARGO_PROFILE_DEV_DEBUG", "0")];
+    run_with("cargo", &["build", "--quiet", "-p", "daqmeter-cli", "--target", TARGET], &environment)
 }
 
-/// All machines and cases, or those with `only` in their name; with `record`, the driver's events are written into the source instead of compared with it.
-pub(crate) fn all(record: bool, only: &str) -> Result<()> {
+fn daqmeter() -> PathBuf {
+    root().join("target").join(TARGET).join("debug/daqmeter")
+}
+
+/// The series of Debian's kernels that are booted, each with the machines that its driver knows.
+const SERIES: [&str; 2] = ["6.1", "6.12"];
+
+/// Fetches kernels and perf, and builds the tool for the guest.
+pub(crate) fn prepare() -> Result<()> {
     need("qemu-system-aarch64", &["qemu-system-arm"])?;
     need("fdtput", &["device-tree-compiler"])?;
     need("readelf", &["binutils"])?;
@@ -65,24 +64,44 @@ pub(crate) fn all(record: bool, only: &str) -> Result<()> {
     fs::create_dir_all(folder())?;
     fs::create_dir_all(crate::vm::folder())?;
     kernels::update()?;
-    let guest = Guest {
-        daqmeter: timed("static aarch64 build of the tool", daqmeter)?,
-        busybox: kernels::foreign_busybox("arm64")?,
-        perf: timed("Debian's perf for arm64", perf::fetch)?,
-    };
-    let mut ran = 0;
-    for series in ["6.1", "6.12"] {
-        let kernel = timed(&format!("Debian's {series} for arm64"), || kernels::Kernel::image_of(series, "arm64"))?;
-        for case in cases::CASES.iter().filter(|case| case.series.contains(&series)) {
-            let name = format!("{series}, {}", case.name);
-            if !name.contains(only) {
-                continue;
-            }
-            timed(&name, || tried(|| cases::run(case, &kernel, &guest, record)))?;
-            ran += 1;
-        }
+    for series in SERIES {
+        timed(&format!("Debian's {series} for arm64"), || kernels::Kernel::image_of(series, "arm64"))?;
     }
-    ensure!(ran >= if only.is_empty() { 8 } else { 1 }, "{ran} machines only");
-    println!("{ran} machines, all cases passed");
+    timed("Debian's busybox and perf for arm64", || kernels::foreign_busybox("arm64").and_then(|_| perf::fetch()))?;
+    timed("static aarch64 build of the tool", build)
+}
+
+/// All machines and cases, or those with `only` in their name; with `record`, the driver's events are written into the source
+/// instead of compared with it.
+pub(crate) fn all(record: bool, only: &str) -> Result<()> {
+    prepare()?;
+    let mut ran = 0;
+    for series in SERIES {
+        ran += run_machines(record, series, only)?;
+    }
+    ensure!(ran > 0, "no machine has `{only}` in its name");
     Ok(())
+}
+
+/// The machines of one series, after [`prepare`].
+pub(crate) fn machines(record: bool, series: &str, only: &str) -> Result<()> {
+    let ran = run_machines(record, series, only)?;
+    ensure!(ran >= if only.is_empty() { 4 } else { 1 }, "{ran} machines only");
+    Ok(())
+}
+
+fn run_machines(record: bool, series: &str, only: &str) -> Result<u32> {
+    let guest = Guest { daqmeter: daqmeter(), busybox: kernels::foreign_busybox("arm64")?, perf: perf::fetch()? };
+    let kernel = kernels::Kernel::image_of(series, "arm64")?;
+    let mut ran = 0;
+    for case in cases::CASES.iter().filter(|case| case.series.contains(&series)) {
+        let name = format!("{series}, {}", case.name);
+        if !name.contains(only) {
+            continue;
+        }
+        timed(&name, || tried(|| cases::run(case, &kernel, &guest, record)))?;
+        ran += 1;
+    }
+    println!("{ran} machines with {series}, all cases passed");
+    Ok(ran)
 }

@@ -8,24 +8,29 @@ use anyhow::{Context, Result, ensure};
 use daqmeter_record::{Counter, RunRecord, jsonl};
 
 use super::guest::{Boot, Machine};
-use super::kernels::{self, Kernel};
-use super::{folder, programs, timed, tools};
+use super::kernels::Kernel;
+use super::{folder, programs, timed};
 use crate::shell::run;
 
 /// The engine's CPU, whose copies go past the modelled caches; the copying neighbour is on 0, the program on 1.
 const ENGINE_CPU: u32 = 2;
 
+fn plugin_file() -> PathBuf {
+    folder().join("cache.so")
+}
+
+/// Builds the cache model.
+pub(super) fn plugin() -> Result<()> {
+    let file = plugin_file().display().to_string();
+    run("gcc-12", &["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", &file, "xtask/qemu/cache.c"])
+}
+
 /// Every program and pair of the study (`full`), or one program beside copies of a megabyte.
 pub(crate) fn pollution(full: bool) -> Result<()> {
-    tools()?;
-    fs::create_dir_all(folder())?;
-    kernels::update()?;
-    let source = kernels::source()?;
     let kernel = Kernel::fetch("6.1", "amd64")?;
-    let modules = timed("6.1: modules", || kernel.modules(&source))?;
-    let programs = timed("static programs", || programs("x86_64-unknown-linux-gnu"))?;
-    let plugin = folder().join("cache.so").display().to_string();
-    run("gcc-12", &["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", &plugin, "xtask/qemu/cache.c"])?;
+    let modules = kernel.modules()?;
+    let programs = programs()?;
+    let plugin = plugin_file().display().to_string();
     let segments = folder().join("segments.txt");
     let options = format!("{plugin},engine={ENGINE_CPU},out={}", segments.display());
     let what = if full { "--reps 2" } else { "--reps 4 --tests qsort_small --copies from:1MiB" };
@@ -40,11 +45,7 @@ pub(crate) fn pollution(full: bool) -> Result<()> {
         kernel: &kernel.image,
         script: &script,
         command_line: "",
-        files: &[
-            (&programs.daqmeter, "daqmeter"),
-            (&modules.copy, "daqmeter_copy.ko"),
-            (&modules.softdma, "softdma.ko"),
-        ],
+        files: &programs.files(&[(&modules.copy, "daqmeter_copy.ko"), (&modules.softdma, "softdma.ko")]),
         limit_s: if full { 3600 } else { 300 },
     };
     let said = timed("pollution under the cache model", || boot.run())?;

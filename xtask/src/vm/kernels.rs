@@ -220,8 +220,8 @@ impl Kernel {
     }
 
     /// Builds in a copy of the folder.
-    fn build(&self, sources: &Path, name: &str, more: &[&str]) -> Result<PathBuf> {
-        let place = folder().join(format!("build-{}-{}-{name}", self.series, self.arch));
+    fn build(&self, sources: &Path, name: &str, more: &[&str]) -> Result<()> {
+        let place = self.place(name);
         if place.exists() {
             fs::remove_dir_all(&place)?;
         }
@@ -229,8 +229,7 @@ impl Kernel {
         for entry in fs::read_dir(sources)?.flatten().filter(|entry| entry.path().is_file()) {
             fs::copy(entry.path(), place.join(entry.file_name()))?;
         }
-        self.make(&place, more)?;
-        Ok(place)
+        self.make(&place, more)
     }
 
     fn make(&self, place: &Path, more: &[&str]) -> Result<()> {
@@ -251,12 +250,21 @@ impl Kernel {
         Ok(())
     }
 
-    /// Our modules (with extra warnings and sparse), and the kernel's own dmatest and zynqmp_dma from Debian's source.
-    pub(crate) fn modules(&self, source: &Source) -> Result<Modules> {
+    /// Where a module's sources are built.
+    fn place(&self, name: &str) -> PathBuf {
+        folder().join(format!("build-{}-{}-{name}", self.series, self.arch))
+    }
+
+    /// Builds our modules (with extra warnings and sparse), and the kernel's own dmatest and zynqmp_dma from Debian's source.
+    pub(crate) fn build_modules(&self, source: &Source) -> Result<()> {
         let sources = root().join("kmod");
-        let sparse: &[&str] = if self.arch == "amd64" { &["W=1", "C=2", "CHECK=sparse"] } else { &[] };
-        let ours = self.build(&sources, "kmod", sparse)?;
-        let kernels = self.build(&source.drivers, "drivers", &["KCFLAGS=-w"])?;
+        let native = self.arch == "amd64";
+        let sparse: &[&str] = if native { &["W=1", "C=2", "CHECK=sparse"] } else { &[] };
+        self.build(&sources, "kmod", sparse)?;
+        self.build(&source.drivers, "drivers", &["KCFLAGS=-w"])?;
+        if !native {
+            return Ok(());
+        }
         // The same module, as if of another version: both must notice.
         let other = folder().join("other-abi");
         fs::create_dir_all(&other)?;
@@ -264,7 +272,14 @@ impl Kernel {
             let text = fs::read_to_string(entry.path())?;
             fs::write(other.join(entry.file_name()), text.replace("#define DAQMETER_ABI 1", "#define DAQMETER_ABI 2"))?;
         }
-        let other = if self.arch == "amd64" { self.build(&other, "other-abi", &[])? } else { ours.clone() };
+        self.build(&other, "other-abi", &[])
+    }
+
+    /// The modules that [`Kernel::build_modules`] left.
+    pub(crate) fn modules(&self) -> Result<Modules> {
+        let (ours, kernels) = (self.place("kmod"), self.place("drivers"));
+        let other = if self.arch == "amd64" { self.place("other-abi") } else { ours.clone() };
+        ensure!(ours.join("daqmeter_copy.ko").exists(), "the modules for {} are not built", self.release);
         Ok(Modules {
             copy: ours.join("daqmeter_copy.ko"),
             trace: ours.join("daqmeter_trace.ko"),

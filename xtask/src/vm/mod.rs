@@ -9,7 +9,7 @@ pub(crate) mod kernels;
 mod patched;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -50,52 +50,42 @@ pub(crate) fn tools() -> Result<()> {
     Ok(())
 }
 
-/// All of it: layout, style, both kernels, icount, the emulated engine of mainline.
-pub(crate) fn all() -> Result<()> {
+/// The series of Debian's kernels that are booted.
+const SERIES: [&str; 2] = ["6.1", "6.12"];
+
+/// All that the machines need: layout and style of the C sources checked, kernels fetched, modules and programs built.
+pub(crate) fn prepare() -> Result<()> {
     tools()?;
     fs::create_dir_all(folder())?;
     timed("layout of the border, C against Rust", layout)?;
-    let programs = timed("static programs", || programs("x86_64-unknown-linux-gnu"))?;
+    timed("the guest's program", guest_program)?;
     kernels::update()?;
     let source = timed("files of Debian's linux-source", kernels::source)?;
     timed("checkpatch and sparse", || style(&source))?;
-    for series in ["6.1", "6.12"] {
+    for series in SERIES {
         let kernel = timed(&format!("Debian's {series}: packages"), || Kernel::fetch(series, "amd64"))?;
-        let modules = timed(&format!("{series}: modules"), || kernel.modules(&source))?;
-        timed(&format!("{series}: boot, all cases"), || cases(&kernel, &modules, &programs))?;
-        if series == "6.1" {
-            timed("6.1: priority window under icount", || window(&kernel, &modules, &programs))?;
-        }
+        timed(&format!("{series}: modules"), || kernel.build_modules(&source))?;
     }
-    match arm() {
-        Some(why) => println!("!!! NOT RUN: the emulated engine of mainline: {why}"),
-        None => timed("6.1 arm64: zynqmp_dma's eight channels on the emulated Versal", || versal(&source))?,
+    cache::plugin()?;
+    if arm().is_none() {
+        timed("6.1 arm64: kernel, modules, program", || prepare_versal(&source))?;
     }
     Ok(())
 }
 
-/// The emulated Versal alone.
-pub(crate) fn versal_alone() -> Result<()> {
-    tools()?;
-    fs::create_dir_all(folder())?;
-    kernels::update()?;
-    let source = kernels::source()?;
-    match arm() {
-        Some(why) => bail!("{why}"),
-        None => timed("6.1 arm64: zynqmp_dma's eight channels on the emulated Versal", || versal(&source)),
+/// Every machine, after [`prepare`]: both kernels, icount, the emulated engine of mainline.
+pub(crate) fn all() -> Result<()> {
+    let programs = programs()?;
+    for series in SERIES {
+        let kernel = Kernel::fetch(series, "amd64")?;
+        timed(&format!("{series}: boot, all cases"), || cases(&kernel, &kernel.modules()?, &programs))?;
     }
-}
-
-/// The priority policy's window alone.
-pub(crate) fn window_alone() -> Result<()> {
-    tools()?;
-    fs::create_dir_all(folder())?;
-    let programs = programs("x86_64-unknown-linux-gnu")?;
-    kernels::update()?;
-    let source = kernels::source()?;
-    let kernel = Kernel::fetch("6.1", "amd64")?;
-    let modules = kernel.modules(&source)?;
-    timed("6.1: priority window under icount", || window(&kernel, &modules, &programs))
+    window()?;
+    match arm() {
+        Some(why) => println!("!!! NOT RUN: the emulated engine of mainline: {why}"),
+        None => versal()?,
+    }
+    Ok(())
 }
 
 pub(crate) fn timed<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -138,27 +128,68 @@ fn layout() -> Result<()> {
     Ok(())
 }
 
-/// The tool and the guest's test program, each one file without libraries.
+/// The tool and the guest's test program, with the libraries that they are linked with: file here, name in the guest.
 pub(crate) struct Programs {
     pub(crate) daqmeter: PathBuf,
     pub(crate) guest: PathBuf,
+    pub(crate) libraries: Vec<(PathBuf, String)>,
 }
 
-pub(crate) fn programs(target: &str) -> Result<Programs> {
-    let variable = format!("CARGO_TARGET_{}_RUSTFLAGS", target.to_uppercase().replace('-', "_"));
-    let mut environment = vec![(variable.as_str(), "-Ctarget-feature=+crt-static")];
-    if target.starts_with("aarch64") {
-        environment.push(("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc"));
+impl Programs {
+    /// Files of the guest's root: the programs with their libraries, and more.
+    fn files<'a>(&'a self, more: &[(&'a Path, &'a str)]) -> Vec<(&'a Path, &'a str)> {
+        let mut files: Vec<(&Path, &str)> = vec![(&self.daqmeter, "daqmeter"), (&self.guest, "kmod_guest")];
+        files.extend(self.libraries.iter().map(|(path, name)| (path.as_path(), name.as_str())));
+        files.extend(more);
+        files
     }
-    // Whole-program optimisation would double the time and serve nobody here.
-    let common = ["build", "--release", "--quiet", "--config", "profile.release.lto=false", "--target", target];
-    if target.starts_with("x86_64") {
-        run_with("cargo", &[&common[..], &["-p", "daqmeter-cli"]].concat(), &environment)?;
-    }
-    run_with("cargo", &[&common[..], &["-p", "daqmeter-copy", "--example", "kmod_guest"]].concat(), &environment)?;
-    let built = root().join("target").join(target).join("release");
-    Ok(Programs { daqmeter: built.join("daqmeter"), guest: built.join("examples/kmod_guest") })
 }
+
+/// Builds the guest's test program beside the release build of the tool, which must be there.
+fn guest_program() -> Result<()> {
+    run("cargo", &["build", "--release", "--quiet", "-p", "daqmeter-copy", "--example", "kmod_guest"])
+}
+
+/// What the x86 machines run: the release build itself.
+pub(crate) fn programs() -> Result<Programs> {
+    let built = root().join("target/release");
+    let (daqmeter, guest) = (built.join("daqmeter"), built.join("examples/kmod_guest"));
+    let mut libraries: Vec<(PathBuf, String)> = Vec::new();
+    for program in [&daqmeter, &guest] {
+        for path in libraries_of(program)? {
+            let name = path.file_name().and_then(|name| name.to_str()).context("a library without a name")?;
+            // The loader is named by its whole path in every program; the rest is sought in /lib.
+            let folder = if name.starts_with("ld-linux") { "lib64" } else { "lib" };
+            let place = format!("{folder}/{name}");
+            if libraries.iter().all(|(_, known)| *known != place) {
+                libraries.push((path, place));
+            }
+        }
+    }
+    Ok(Programs { daqmeter, guest, libraries })
+}
+
+/// The files that the loader would map for a program of this host.
+fn libraries_of(program: &Path) -> Result<Vec<PathBuf>> {
+    let text = output("ldd", &[&program.display().to_string()])?;
+    // `libc.so.6 => /lib/.../libc.so.6 (0x...)`, or the loader's path alone.
+    let path = |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
+    Ok(text.lines().filter_map(path).collect())
+}
+
+/// The guest's test program for an emulated host of another architecture, in one file without libraries.
+fn foreign_guest() -> Result<PathBuf> {
+    let environment = [
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-Ctarget-feature=+crt-static"),
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc"),
+    ];
+    // Optimising the whole program would double the time and serve nobody here.
+    let build = ["build", "--release", "--quiet", "--config", "profile.release.lto=false", "--target", ARM_TARGET];
+    run_with("cargo", &[&build[..], &["-p", "daqmeter-copy", "--example", "kmod_guest"]].concat(), &environment)?;
+    Ok(root().join("target").join(ARM_TARGET).join("release/examples/kmod_guest"))
+}
+
+const ARM_TARGET: &str = "aarch64-unknown-linux-gnu";
 
 /// The kernel's own style checker over the C sources and the patch; sparse, through the kernel's build, over the modules.
 fn style(source: &kernels::Source) -> Result<()> {
@@ -198,22 +229,23 @@ fn cases(kernel: &Kernel, modules: &Modules, programs: &Programs) -> Result<()> 
         kernel: &kernel.image,
         script,
         command_line: "slub_debug=FZPU",
-        files: &[
-            (&programs.daqmeter, "daqmeter"),
-            (&programs.guest, "kmod_guest"),
+        files: &programs.files(&[
             (&modules.copy, "daqmeter_copy.ko"),
             (&modules.trace, "daqmeter_trace.ko"),
             (&modules.softdma, "softdma.ko"),
             (&modules.dmatest, "dmatest.ko"),
             (&modules.other_abi, "other_abi.ko"),
-        ],
+        ]),
         limit_s: 240,
     };
     tried(|| guest::judge(&boot.run()?, 20))
 }
 
 /// One CPU whose clock counts instructions: there the window can be kept.
-fn window(kernel: &Kernel, modules: &Modules, programs: &Programs) -> Result<()> {
+pub(crate) fn window() -> Result<()> {
+    let kernel = Kernel::fetch("6.1", "amd64")?;
+    let modules = kernel.modules()?;
+    let programs = programs()?;
     let script = "insmod /softdma.ko channels=3\ninsmod /daqmeter_copy.ko region_mb=8\n/kmod_guest priority\ninsmod /daqmeter_trace.ko\n/kmod_guest trace-cost\n\
                   rmmod daqmeter_trace\ninsmod /daqmeter_trace.ko inline_forms=0\n/kmod_guest trace-cost\n";
     let boot = Boot {
@@ -222,15 +254,14 @@ fn window(kernel: &Kernel, modules: &Modules, programs: &Programs) -> Result<()>
         kernel: &kernel.image,
         script,
         command_line: "daqmeter.icount=1 preempt=full",
-        files: &[
-            (&programs.guest, "kmod_guest"),
+        files: &programs.files(&[
             (&modules.copy, "daqmeter_copy.ko"),
             (&modules.trace, "daqmeter_trace.ko"),
             (&modules.softdma, "softdma.ko"),
-        ],
+        ]),
         limit_s: 240,
     };
-    tried(|| guest::judge(&boot.run()?, 3))
+    timed("6.1: priority window under icount", || tried(|| guest::judge(&boot.run()?, 3)))
 }
 
 fn arm() -> Option<String> {
@@ -239,18 +270,24 @@ fn arm() -> Option<String> {
     if let Err(error) = ready {
         return Some(format!("{error:#}"));
     }
-    let target = "aarch64-unknown-linux-gnu";
-    if !there("rustup") || run("rustup", &["target", "add", target]).is_err() {
-        return Some(format!("rustup cannot add the target {target}"));
+    if !there("rustup") || run("rustup", &["target", "add", ARM_TARGET]).is_err() {
+        return Some(format!("rustup cannot add the target {ARM_TARGET}"));
     }
     None
 }
 
-/// The client on a driver of mainline whose hardware QEMU emulates.
-fn versal(source: &kernels::Source) -> Result<()> {
+fn prepare_versal(source: &kernels::Source) -> Result<()> {
     let kernel = Kernel::fetch("6.1", "arm64")?;
-    let modules = kernel.modules(source)?;
-    let programs = programs("aarch64-unknown-linux-gnu")?;
+    kernel.build_modules(source)?;
+    kernels::foreign_busybox("arm64")?;
+    foreign_guest().map(drop)
+}
+
+/// The client on a driver of mainline whose hardware QEMU emulates.
+pub(crate) fn versal() -> Result<()> {
+    let kernel = Kernel::fetch("6.1", "arm64")?;
+    let modules = kernel.modules()?;
+    let guest = foreign_guest()?;
     let busybox = kernels::foreign_busybox("arm64")?;
     let script = include_str!("versal.sh");
     let boot = Boot {
@@ -260,14 +297,14 @@ fn versal(source: &kernels::Source) -> Result<()> {
         script,
         command_line: "",
         files: &[
-            (&programs.guest, "kmod_guest"),
+            (&guest, "kmod_guest"),
             (&modules.copy, "daqmeter_copy.ko"),
             (&modules.zynqmp, "zynqmp_dma.ko"),
             (&modules.dmatest, "dmatest.ko"),
         ],
         limit_s: 300,
     };
-    tried(|| guest::judge(&boot.run()?, 3))
+    timed("6.1 arm64: zynqmp_dma's eight channels on the emulated Versal", || tried(|| guest::judge(&boot.run()?, 3)))
 }
 
 /// A cpio archive as an initial file system.
@@ -276,12 +313,12 @@ fn archive(name: &str, files: &[(String, Vec<u8>, u32)]) -> Result<PathBuf> {
 }
 
 /// The same in another folder.
-pub(crate) fn archive_in(folder: &std::path::Path, name: &str, files: &[(String, Vec<u8>, u32)]) -> Result<PathBuf> {
+pub(crate) fn archive_in(folder: &Path, name: &str, files: &[(String, Vec<u8>, u32)]) -> Result<PathBuf> {
     let tree = folder.join(format!("initrd-{name}"));
     if tree.exists() {
         fs::remove_dir_all(&tree)?;
     }
-    for directory in ["bin", "lib", "proc", "sys", "dev", "tmp", "etc"] {
+    for directory in ["bin", "lib", "lib64", "proc", "sys", "dev", "tmp", "etc"] {
         fs::create_dir_all(tree.join(directory))?;
     }
     for (path, bytes, mode) in files {

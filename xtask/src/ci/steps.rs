@@ -1,97 +1,97 @@
-//! What CI runs after `cargo test`: everything that needs root, other packages, another CPU, a browser or time.
+//! The steps of CI, each a function; the table says what each needs of the machine and what it comes after.
 
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use daqmeter_etherbone::reproduce::{self, Published};
 use daqmeter_record::{Outcome, RunRecord, jsonl};
 
-use crate::shell::{need, output, root, run, run_with, there, tried};
-use crate::{hosts, peers, pmu, readout, tidy, vm};
+use super::schedule::Load::{Alone, Build, OneCpu};
+use super::{Done, Step, page, ran, step};
+use crate::shell::{daqmeter, need, output, program, root, run, run_with, there, tried};
+use crate::{book, fuzz, hosts, peers, pmu, readout, tidy, vm};
 
-/// Seconds for each fuzz target in CI.
-const FUZZ_SECONDS: u64 = 6;
+/// The release build of the tool, which most steps run.
+const PROGRAM: &str = "program";
+const FUZZ_BUILD: &str = "fuzz targets build";
+const GUESTS: &str = "guests: kernels, modules, programs";
+const MESH_GUESTS: &str = "mesh guests: kernels, programs";
+const COPY_MACHINES: &str = "copies: the kernel modules under Debian's kernels in QEMU";
+const PEERS_BUILD: &str = "other makers' Etherbone: programs";
+const WHEEL: &str = "Python: wheel";
+const SURVEY: &str = "survey, and its page in a browser";
+const ZENOH_BUILD: &str = "read-out over Zenoh: build";
+const BENCHES: &str = "benchmarks build";
 
-type Step = (&'static str, fn() -> Result<Done>);
+/// All steps. Builds are in the order in which they are made: first those that long steps wait for.
+pub(super) const STEPS: &[Step] = &[
+    step(PROGRAM, Build, &[], || ran(run("cargo", &["build", "--release", "--quiet"]))),
+    step(MESH_GUESTS, Build, &[], || match pmu::missing() {
+        Some(why) => Ok(Done::LeftOut(why)),
+        None => ran(pmu::prepare()),
+    }),
+    step(GUESTS, Build, &[PROGRAM], || match vm::missing() {
+        Some(why) => Ok(Done::LeftOut(why)),
+        None => ran(vm::prepare()),
+    }),
+    step(FUZZ_BUILD, Build, &[], || ran(fuzz::build())),
+    step("clippy", Build, &[], || {
+        ran(run("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
+    }),
+    step("docs", Build, &[], docs),
+    step(ZENOH_BUILD, Build, &[], || ran(zenoh(&["--no-run"]))),
+    // Targets that are benchmarks only: `--benches` alone would build every library's tests once more, optimised.
+    step(BENCHES, Build, &[PROGRAM], || {
+        ran(run("cargo", &["bench", "--workspace", "--bench", "*", "--no-run", "--quiet"]))
+    }),
+    step(WHEEL, Build, &[PROGRAM], book::wheel),
+    step(PEERS_BUILD, Build, &[], || ran(peers::prepare())),
+    step("documentation site and its links", Build, &[], book::book),
+    step("kernels on AArch64 (NEON) under qemu", Build, &[], neon),
+    step("format", OneCpu, &[], || ran(run("cargo", &["fmt", "--all", "--check"]))),
+    step("tidy", OneCpu, &[], || ran(tidy::run())),
+    step("schema", OneCpu, &[], || ran(schema(true))),
+    step("real-device path against FUSE files", Build, &[], fuse),
+    step("counters: the mesh's PMU without silicon, in QEMU, 6.1", OneCpu, &[MESH_GUESTS], || mesh_machines("6.1")),
+    step("counters: the mesh's PMU without silicon, in QEMU, 6.12", OneCpu, &[MESH_GUESTS], || mesh_machines("6.12")),
+    step(COPY_MACHINES, OneCpu, &[GUESTS], || match vm::missing() {
+        Some(why) => Ok(Done::LeftOut(why)),
+        None => ran(vm::all().and_then(|()| tried(|| vm::pollution(false)))),
+    }),
+    step("read-out: the published run's 384 E-links", OneCpu, &[PROGRAM], published_run),
+    step("fuzz", OneCpu, &[FUZZ_BUILD], || ran(fuzz::run_all(fuzz::CI_SECONDS, None))),
+    step(SURVEY, Alone, &[PROGRAM], || ran(tried(survey))),
+    step("Python: tests, notebook, rate", Alone, &[WHEEL, SURVEY], book::python),
+    step("other makers' Etherbone", Alone, &[PROGRAM, PEERS_BUILD], || match hosts::missing() {
+        Some(why) => Ok(Done::LeftOut(why)),
+        None => ran(tried(peers::all)),
+    }),
+    step("read-out between hosts", Alone, &[PROGRAM], || match hosts::missing() {
+        Some(why) => Ok(Done::LeftOut(why)),
+        None => ran(readout::all()),
+    }),
+    step("the document's tables on emulated boards", Alone, &[PROGRAM], || ran(tried(reproduce))),
+    step("the Etherbone study on emulated bridges", Alone, &[PROGRAM], || ran(tried(etherbone))),
+    step("read-out: maximum rate and study", Alone, &[PROGRAM], || ran(tried(read_out))),
+    step("read-out over Zenoh", Alone, &[ZENOH_BUILD], || ran(tried(|| zenoh(&["zenoh"])))),
+    step("copies: the study's figures and claims", Alone, &[PROGRAM, COPY_MACHINES], || ran(tried(copies))),
+    step("counters: a mesh on a page", Alone, &[PROGRAM], mesh_page),
+    step("cmp: no false alarm, and 5 % are found, 100 times each", Alone, &[BENCHES], || {
+        ran(tried(|| run("cargo", &["bench", "-q", "-p", "daqmeter-campaign", "--bench", "promises"])))
+    }),
+];
 
-/// How a step ended, when it did not fail.
-pub(crate) enum Done {
-    Ran,
-    /// Could not be run here; said loudly at the end.
-    LeftOut(String),
+fn mesh_machines(series: &str) -> Result<Done> {
+    match pmu::missing() {
+        Some(why) => Ok(Done::LeftOut(why)),
+        None => ran(pmu::machines(false, series, "")),
+    }
 }
 
-/// All steps, or those with that in their name.
-pub(crate) fn all(only: Option<&str>) -> Result<()> {
-    let steps: &[Step] = &[
-        ("format", || ran(run("cargo", &["fmt", "--all", "--check"]))),
-        ("clippy", || {
-            ran(run("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
-        }),
-        ("docs", docs),
-        ("tidy", || ran(tidy::run())),
-        ("schema", || ran(schema(true))),
-        ("real-device path against FUSE files", fuse),
-        ("kernels on AArch64 (NEON) under qemu", neon),
-        // Targets that are benchmarks only: `--benches` alone would build every library's tests once more, optimised.
-        ("benchmarks build", || ran(run("cargo", &["bench", "--workspace", "--bench", "*", "--no-run", "--quiet"]))),
-        ("other makers' Etherbone", || match hosts::missing() {
-            Some(why) => Ok(Done::LeftOut(why)),
-            None => ran(tried(peers::all)),
-        }),
-        ("read-out between hosts", || match hosts::missing() {
-            Some(why) => Ok(Done::LeftOut(why)),
-            None => ran(readout::all()),
-        }),
-        ("survey, and its page in a browser", || ran(tried(survey))),
-        ("the document's tables on emulated boards", || ran(tried(reproduce))),
-        ("the Etherbone study on emulated bridges", || ran(tried(etherbone))),
-        ("read-out: maximum rate and study", || ran(tried(read_out))),
-        ("read-out: the published run's 384 E-links", published_run),
-        ("read-out over Zenoh", || {
-            let test =
-                ["test", "--quiet", "-p", "daqmeter-readout", "--features", "zenoh", "--test", "readout", "zenoh"];
-            ran(tried(|| run("cargo", &test)))
-        }),
-        ("copies: the kernel modules under Debian's kernels in QEMU", || match vm::missing() {
-            Some(why) => Ok(Done::LeftOut(why)),
-            None => ran(vm::all().and_then(|()| tried(|| vm::pollution(false)))),
-        }),
-        ("copies: the study's figures and claims", || ran(tried(copies))),
-        ("counters: the mesh's PMU without silicon, in QEMU", || match pmu::missing() {
-            Some(why) => Ok(Done::LeftOut(why)),
-            None => ran(pmu::all(false, "")),
-        }),
-        ("counters: a mesh on a page", mesh_page),
-        ("Python: wheel, tests, rate", crate::book::python),
-        ("documentation site and its links", crate::book::book),
-        ("cmp: no false alarm, and 5 % are found, 100 times each", || {
-            ran(tried(|| run("cargo", &["bench", "-q", "-p", "daqmeter-campaign", "--bench", "promises"])))
-        }),
-        ("fuzz", || ran(fuzz(FUZZ_SECONDS, None))),
-    ];
-    let mut left_out = Vec::new();
-    let chosen: Vec<&Step> = steps.iter().filter(|(name, _)| only.is_none_or(|only| name.contains(only))).collect();
-    ensure!(!chosen.is_empty(), "no step has that in its name");
-    for (name, step) in &chosen {
-        println!("\n=== {name}");
-        let began = Instant::now();
-        match step().with_context(|| format!("step `{name}`"))? {
-            Done::Ran => println!("=== {name}: passed in {:.0} s", began.elapsed().as_secs_f64()),
-            Done::LeftOut(why) => left_out.push(format!("{name}: {why}")),
-        }
-    }
-    println!("\nxtask ci: {} steps passed, {} left out", chosen.len() - left_out.len(), left_out.len());
-    for line in &left_out {
-        println!("!!! NOT RUN: {line}");
-    }
-    Ok(())
-}
-
-pub(crate) fn ran(result: Result<()>) -> Result<Done> {
-    result.map(|()| Done::Ran)
+fn zenoh(more: &[&str]) -> Result<()> {
+    let test = ["test", "--quiet", "-p", "daqmeter-readout", "--features", "zenoh", "--test", "readout"];
+    run("cargo", &[&test[..], more].concat())
 }
 
 fn docs() -> Result<Done> {
@@ -144,10 +144,6 @@ fn neon() -> Result<Done> {
     ran(run_with("cargo", &["test", "-p", "daqmeter-kernels", "--target", TARGET], &environment))
 }
 
-fn daqmeter(arguments: &[&str]) -> Result<()> {
-    run("cargo", &[&["run", "--release", "--quiet", "--"], arguments].concat())
-}
-
 fn records(path: &Path) -> Result<Vec<RunRecord>> {
     let contents = jsonl::read(std::io::BufReader::new(fs::File::open(path)?))?;
     ensure!(contents.errors.is_empty(), "{}: {:?}", path.display(), contents.errors);
@@ -179,76 +175,14 @@ fn survey() -> Result<()> {
         failed.iter().map(|record| (&record.study, &record.outcome)).collect::<Vec<_>>()
     );
     ensure!(records.len() > 50, "{} points only", records.len());
-    page(html.as_ref())
-}
-
-/// Opens a page in headless Chromium without a network, in both themes, and asks it how many charts it drew.
-pub(crate) fn page(path: &Path) -> Result<()> {
-    need("chromium", &["chromium"])?;
-    let page = path.canonicalize().with_context(|| path.display().to_string())?;
-    let figures = fs::read_to_string(&page)?.matches("class=\"chart\"").count();
-    let profile = root().join("target/ci/chromium");
-    let profile = format!("--user-data-dir={}", profile.display());
-    let url = format!("file://{}", page.display());
-    let common = [
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--hide-scrollbars",
-        "--host-resolver-rules=MAP * ~NOTFOUND",
-        "--virtual-time-budget=5000",
-        "--window-size=1100,5600",
-        &profile,
-    ];
-    let dom = output("chromium", &[&common[..], &["--dump-dom", &url]].concat())?;
-    let drawn = format!("data-charts=\"{figures}\"");
-    ensure!(
-        figures > 0 && dom.contains(&drawn),
-        "{figures} figures on the page, but the browser did not draw them all"
-    );
-    ensure!(dom.matches("<canvas").count() == figures, "a chart has no canvas");
-    ensure!(dom.contains("data-faults=\"0\""), "an error on the page, or a request that its policy stopped");
-    ensure!(dom.contains(&format!("data-saves=\"{figures}\"")), "a figure cannot be saved as CSV or SVG");
-    need("convert", &["imagemagick"])?;
-    let themes = [
-        ("light", "--blink-settings=preferredColorScheme=1", 0.8..1.0),
-        ("dark", "--blink-settings=preferredColorScheme=0", 0.0..0.3),
-        ("phone", "--window-size=390,7600", 0.8..1.0),
-    ];
-    for (theme, option, brightness) in themes {
-        let picture = root().join(format!("target/ci/page-{theme}.png"));
-        let screenshot = format!("--screenshot={}", picture.display());
-        let options: Vec<&str> = common.iter().copied().chain([option, screenshot.as_str(), url.as_str()]).collect();
-        output("chromium", &options)?;
-        let bytes = fs::metadata(&picture)?.len();
-        ensure!(bytes > 50_000, "{} is only {bytes} bytes: an empty page?", picture.display());
-        // Coarsely: of a page that is drawn in its theme, most is paper, and not all.
-        let image = picture.display().to_string();
-        let measured = output(
-            "convert",
-            &[&image, "-colorspace", "gray", "-format", "%[fx:mean] %[fx:standard_deviation]", "info:"],
-        )?;
-        let numbers: Vec<f64> = measured.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-        let [mean, deviation] = numbers[..] else { bail!("convert said `{measured}`") };
-        ensure!(
-            brightness.contains(&mean) && deviation > 0.03,
-            "{image}: mean {mean:.2}, deviation {deviation:.2}: not the {theme} page"
-        );
-    }
-    println!("{figures} charts drawn; pictures in target/ci");
-    Ok(())
+    page::page(html.as_ref())
 }
 
 /// Emulated bridges take the time of their model, and the page has the study's four figures.
 fn etherbone() -> Result<()> {
     let (out, html) = (scratch("etherbone.jsonl")?, scratch("etherbone.html")?);
     daqmeter(&["eb", "reproduce", "--out", &out, "-o", &html])?;
-    page(html.as_ref())?;
+    page::page(html.as_ref())?;
     let lines = reproduce::compare(&Published::default(), &records(out.as_ref())?);
     ensure!(lines.len() > 25, "{} lines only", lines.len());
     let wide: Vec<String> = lines
@@ -269,7 +203,7 @@ fn etherbone() -> Result<()> {
 fn reproduce() -> Result<()> {
     let out = scratch("reproduce.jsonl")?;
     daqmeter(&["digitizer", "reproduce", "--out", &out])?;
-    let text = output("cargo", &["run", "--release", "--quiet", "--", "digitizer", "reproduce", "--from", &out])?;
+    let text = output(&program(), &["digitizer", "reproduce", "--from", &out])?;
     let mut tables = 0;
     let mut wide = Vec::new();
     for line in text.lines().filter(|line| line.contains(" mean ")) {
@@ -302,7 +236,7 @@ fn reproduce() -> Result<()> {
 fn read_out() -> Result<()> {
     let (out, html) = (scratch("sweep.jsonl")?, scratch("sweep.html")?);
     daqmeter(&["readout", "sweep", "gbt", "--probe", "200ms", "--resolution", "0.05", "--out", &out, "-o", &html])?;
-    page(html.as_ref())?;
+    page::page(html.as_ref())?;
     let records = records(out.as_ref())?;
     let open: Vec<_> = records.iter().filter(|record| !record.outcome.is_ok()).map(|record| &record.outcome).collect();
     ensure!(open.is_empty(), "{open:?}");
@@ -315,7 +249,7 @@ fn published_run() -> Result<Done> {
     const TRIGGERS: &str = "49748082";
     const CHUNKS: [u64; 3] = [49_648_974, 49_724_208, 49_118_639];
     let check = ["readout", "check", "--scenario", "nikhef", "--triggers", TRIGGERS, "--level", "2", "--json"];
-    let text = output("cargo", &[&["run", "--release", "--quiet", "--"], &check[..]].concat())?;
+    let text = output(&program(), &check)?;
     let channels: Vec<serde_json::Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     ensure!(channels.len() == 16, "{} channels", channels.len());
     let mut elinks = 0;
@@ -353,7 +287,7 @@ fn copies() -> Result<()> {
         files.push(&simulated);
     }
     daqmeter(&[&["copy", "figures"], &files[..], &["-o", &html]].concat())?;
-    page(html.as_ref())?;
+    page::page(html.as_ref())?;
     let open: Vec<String> = records(out.as_ref())?
         .iter()
         .filter(|record| !record.outcome.is_ok())
@@ -368,56 +302,8 @@ fn copies() -> Result<()> {
 fn mesh_page() -> Result<Done> {
     let html = scratch("mesh.html")?;
     let common = ["pmu", "stat", "--emulated", "cmn700", "--heat", "hnf_mc_reqs", "-I", "20ms", "--count", "30"];
-    output("cargo", &[&["run", "--release", "--quiet", "--"], &common[..], &["-o", &html]].concat())?;
-    page(html.as_ref())?;
+    output(&program(), &[&common[..], &["-o", &html]].concat())?;
+    page::page(html.as_ref())?;
     // Others may use the disk meanwhile.
     ran(tried(|| daqmeter(&["pmu", "verify", "--time", "500ms"])))
-}
-
-/// The fuzz targets.
-const FUZZ_TARGETS: [&str; 14] = [
-    "record_line",
-    "units",
-    "profile",
-    "fluid",
-    "eb_wire",
-    "eb_slave",
-    "eb_client",
-    "eb_text",
-    "felix",
-    "felix_page",
-    "readout_check",
-    "readout_scenario",
-    "copy_trace",
-    "pmu_text",
-];
-
-/// Builds the fuzz targets with coverage by stable flags (no nightly toolchain, no cargo-fuzz) and runs each.
-pub(crate) fn fuzz(seconds: u64, only: Option<&str>) -> Result<()> {
-    need("g++", &["g++"])?;
-    let target = output("rustc", &["-vV"])?;
-    let target = target.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?.to_owned();
-    let flags = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
-                 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-                 -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions";
-    let build = ["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", &target];
-    run_with("cargo", &build, &[("RUSTFLAGS", flags)])?;
-    for name in FUZZ_TARGETS.iter().filter(|name| only.is_none_or(|only| name.contains(only))) {
-        let corpus = root().join(format!("fuzz/corpus/{name}"));
-        fs::create_dir_all(&corpus)?;
-        let program = root().join(format!("fuzz/target/{target}/release/{name}"));
-        let artifacts = format!("-artifact_prefix={}/", root().join("fuzz").display());
-        let time = format!("-max_total_time={seconds}");
-        let arguments = [
-            &corpus.display().to_string(),
-            &time,
-            &artifacts,
-            "-timeout=5",
-            "-rss_limit_mb=2048",
-            "-verbosity=0",
-            "-print_final_stats=1",
-        ];
-        run(&program.display().to_string(), &arguments).with_context(|| format!("fuzz target {name}"))?;
-    }
-    Ok(())
 }

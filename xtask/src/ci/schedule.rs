@@ -1,0 +1,114 @@
+//! Which step may start now. Pure: steps and what runs in, a choice out.
+//!
+//! Builds use all CPUs and share cargo's locks, so one runs at a time; emulators and other programs of one thread run beside it.
+//! What measures time runs alone, after everything else.
+
+/// What a step does to the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// Compiles: one at a time, beside steps of one thread.
+    Build,
+    /// Uses about one CPU.
+    OneCpu,
+    /// Measures time, or uses all CPUs by itself: nothing runs beside it.
+    Alone,
+}
+
+/// A step as far as its order matters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Order<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) load: Load,
+    /// Steps that must have ended before.
+    pub(crate) after: &'a [&'a str],
+}
+
+/// How far a step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Waiting,
+    Running,
+    Ended,
+}
+
+/// The first step that may start on a host with so many CPUs. Steps named in `after` that are not part of this run count as ended.
+pub(crate) fn next(steps: &[Order], states: &[State], cpus: usize) -> Option<usize> {
+    let running =
+        |load: Load| (0..steps.len()).filter(|&at| states[at] == State::Running && steps[at].load == load).count();
+    if running(Load::Alone) > 0 {
+        return None;
+    }
+    let (builds, singles) = (running(Load::Build), running(Load::OneCpu));
+    let unfinished = |load: Load| (0..steps.len()).any(|at| states[at] != State::Ended && steps[at].load == load);
+    let ready = |at: usize| {
+        let ended =
+            |name: &&str| steps.iter().zip(states).all(|(step, state)| step.name != *name || *state == State::Ended);
+        states[at] == State::Waiting && steps[at].after.iter().all(ended)
+    };
+    let fits = |load: Load| match load {
+        Load::Build => builds == 0 && singles < cpus.max(2),
+        Load::OneCpu => builds + singles < cpus.max(2),
+        Load::Alone => !unfinished(Load::Build) && !unfinished(Load::OneCpu),
+    };
+    // A build that waits opens the way for others: it goes first.
+    let of = |load: Load| (0..steps.len()).find(|&at| steps[at].load == load && ready(at) && fits(load));
+    of(Load::Build).or_else(|| of(Load::OneCpu)).or_else(|| of(Load::Alone))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEPS: &[Order] = &[
+        Order { name: "measure", load: Load::Alone, after: &["program"] },
+        Order { name: "program", load: Load::Build, after: &[] },
+        Order { name: "docs", load: Load::Build, after: &[] },
+        Order { name: "machine", load: Load::OneCpu, after: &["program"] },
+        Order { name: "fuzz", load: Load::OneCpu, after: &["docs"] },
+        Order { name: "checker", load: Load::OneCpu, after: &["not part of this run"] },
+    ];
+
+    /// Runs all steps, each for its number of ticks; returns what ran together.
+    fn play(ticks: [u32; 6]) -> Vec<Vec<&'static str>> {
+        let mut states = [State::Waiting; 6];
+        let mut left = ticks;
+        let mut seen = Vec::new();
+        while states.iter().any(|state| *state != State::Ended) {
+            while let Some(at) = next(STEPS, &states, 2) {
+                states[at] = State::Running;
+            }
+            let running: Vec<usize> = (0..6).filter(|&at| states[at] == State::Running).collect();
+            assert!(!running.is_empty(), "nothing runs, and not all is done: {states:?}");
+            seen.push(running.iter().map(|&at| STEPS[at].name).collect());
+            for at in running {
+                left[at] -= 1;
+                if left[at] == 0 {
+                    states[at] = State::Ended;
+                }
+            }
+        }
+        seen
+    }
+
+    #[test]
+    fn builds_go_one_at_a_time_beside_one_emulator_and_measurements_are_alone_at_the_end() {
+        let seen = play([1, 2, 2, 2, 1, 1]);
+        assert_eq!(seen[0], ["program", "checker"]);
+        assert_eq!(seen.last().unwrap(), &["measure"]);
+        for together in &seen {
+            assert!(together.len() <= 2, "{together:?}");
+            assert!(!together.contains(&"measure") || together.len() == 1, "{together:?}");
+            assert!(!(together.contains(&"program") && together.contains(&"docs")), "{together:?}");
+        }
+    }
+
+    #[test]
+    fn a_host_with_one_cpu_still_runs_everything() {
+        let mut states = [State::Waiting; 6];
+        for _ in 0..6 {
+            let at = next(STEPS, &states, 1).expect("a step may start");
+            states[at] = State::Ended;
+        }
+        assert_eq!(next(STEPS, &states, 1), None);
+    }
+}

@@ -1,0 +1,68 @@
+//! The fuzz targets: built with coverage by stable flags (no nightly toolchain, no cargo-fuzz), and run.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use crate::shell::{need, output, root, run, run_with};
+
+/// Seconds for each target in CI.
+pub(crate) const CI_SECONDS: u64 = 6;
+
+/// The fuzz targets.
+const FUZZ_TARGETS: [&str; 14] = [
+    "record_line",
+    "units",
+    "profile",
+    "fluid",
+    "eb_wire",
+    "eb_slave",
+    "eb_client",
+    "eb_text",
+    "felix",
+    "felix_page",
+    "readout_check",
+    "readout_scenario",
+    "copy_trace",
+    "pmu_text",
+];
+
+/// The host's target triple: flags given with a triple do not reach build scripts.
+fn triple() -> Result<String> {
+    let version = output("rustc", &["-vV"])?;
+    version.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned).context("rustc names no host")
+}
+
+/// Builds all targets.
+pub(crate) fn build() -> Result<()> {
+    need("g++", &["g++"])?;
+    let target = triple()?;
+    let flags = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+                 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+                 -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions";
+    let build = ["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", &target];
+    run_with("cargo", &build, &[("RUSTFLAGS", flags)])
+}
+
+/// Runs each target, or those with `only` in their name, for so long.
+pub(crate) fn run_all(seconds: u64, only: Option<&str>) -> Result<()> {
+    let target = triple()?;
+    for name in FUZZ_TARGETS.iter().filter(|name| only.is_none_or(|only| name.contains(only))) {
+        let corpus = root().join(format!("fuzz/corpus/{name}"));
+        fs::create_dir_all(&corpus)?;
+        let program = root().join(format!("fuzz/target/{target}/release/{name}"));
+        let artifacts = format!("-artifact_prefix={}/", root().join("fuzz").display());
+        let time = format!("-max_total_time={seconds}");
+        let arguments = [
+            &corpus.display().to_string(),
+            &time,
+            &artifacts,
+            "-timeout=5",
+            "-rss_limit_mb=2048",
+            "-verbosity=0",
+            "-print_final_stats=1",
+        ];
+        run(&program.display().to_string(), &arguments).with_context(|| format!("fuzz target {name}"))?;
+    }
+    Ok(())
+}
