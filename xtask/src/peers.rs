@@ -46,6 +46,7 @@ fn install() -> Result<(String, String)> {
             "install",
             "--quiet",
             "--locked",
+            "--debug",
             "wishbone-tool",
             "--version",
             WISHBONE_TOOL,

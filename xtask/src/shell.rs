@@ -26,7 +26,12 @@ pub(crate) fn run_with(program: &str, arguments: &[&str], environment: &[(&str, 
 
 /// Runs a command and returns what it printed.
 pub(crate) fn output(program: &str, arguments: &[&str]) -> Result<String> {
-    let output = Command::new(program).args(arguments).current_dir(root()).output();
+    output_with(program, arguments, &[])
+}
+
+/// The same with environment variables.
+pub(crate) fn output_with(program: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Result<String> {
+    let output = Command::new(program).args(arguments).current_dir(root()).envs(environment.iter().copied()).output();
     let output = output.with_context(|| format!("cannot start {program}"))?;
     if !output.status.success() {
         bail!("{program} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));

@@ -9,7 +9,7 @@ use daqmeter_record::{Outcome, RunRecord, jsonl};
 
 use super::schedule::Load::{Alone, Build, OneCpu};
 use super::{Done, Step, page, ran, step};
-use crate::shell::{daqmeter, need, output, program, root, run, run_with, there, tried};
+use crate::shell::{daqmeter, need, output, output_with, program, root, run, run_with, there, tried};
 use crate::{book, fuzz, hosts, peers, pmu, readout, tidy, vm};
 
 /// The release build of the tool, which most steps run.
@@ -23,6 +23,11 @@ const WHEEL: &str = "Python: wheel";
 const SURVEY: &str = "survey, and its page in a browser";
 const ZENOH_BUILD: &str = "read-out over Zenoh: build";
 const BENCHES: &str = "benchmarks build";
+const FUSE_BUILD: &str = "real-device path: build";
+const NEON_BUILD: &str = "kernels on AArch64: build";
+/// Files below `target/ci` with the paths of test programs.
+const FUSE_TESTS: &str = "fuse.programs";
+const NEON_TESTS: &str = "neon.programs";
 
 /// All steps. Builds are in the order in which they are made: first those that long steps wait for.
 pub(super) const STEPS: &[Step] = &[
@@ -36,23 +41,22 @@ pub(super) const STEPS: &[Step] = &[
         None => ran(vm::prepare()),
     }),
     step(FUZZ_BUILD, Build, &[], || ran(fuzz::build())),
+    step(FUSE_BUILD, Build, &[], || ran(build_tests(FUSE_TESTS, &["-p", "daqmeter-digitizer", "--test", "fuse"], &[]))),
     step("clippy", Build, &[], || {
         ran(run("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
     }),
     step("docs", Build, &[], docs),
     step(ZENOH_BUILD, Build, &[], || ran(zenoh(&["--no-run"]))),
-    // Targets that are benchmarks only: `--benches` alone would build every library's tests once more, optimised.
-    step(BENCHES, Build, &[PROGRAM], || {
-        ran(run("cargo", &["bench", "--workspace", "--bench", "*", "--no-run", "--quiet"]))
-    }),
+    step(BENCHES, Build, &[PROGRAM], || ran(benches())),
     step(WHEEL, Build, &[PROGRAM], book::wheel),
     step(PEERS_BUILD, Build, &[], || ran(peers::prepare())),
     step("documentation site and its links", Build, &[], book::book),
-    step("kernels on AArch64 (NEON) under qemu", Build, &[], neon),
+    step(NEON_BUILD, Build, &[], build_neon),
     step("format", OneCpu, &[], || ran(run("cargo", &["fmt", "--all", "--check"]))),
     step("tidy", OneCpu, &[], || ran(tidy::run())),
     step("schema", OneCpu, &[], || ran(schema(true))),
-    step("real-device path against FUSE files", Build, &[], fuse),
+    step("kernels on AArch64 (NEON) under qemu", OneCpu, &[NEON_BUILD], neon),
+    step("real-device path against FUSE files", OneCpu, &[FUSE_BUILD], fuse),
     step("counters: the mesh's PMU without silicon, in QEMU, 6.1", OneCpu, &[MESH_GUESTS], || mesh_machines("6.1")),
     step("counters: the mesh's PMU without silicon, in QEMU, 6.12", OneCpu, &[MESH_GUESTS], || mesh_machines("6.12")),
     step(COPY_MACHINES, OneCpu, &[GUESTS], || match vm::missing() {
@@ -89,9 +93,19 @@ fn mesh_machines(series: &str) -> Result<Done> {
     }
 }
 
+/// All benchmarks compile and link, in the profile of the tests, which shares their builds; the one that CI runs, optimised.
+/// Targets that are benchmarks only: `--benches` alone would build every library's tests once more.
+fn benches() -> Result<()> {
+    run("cargo", &["build", "--workspace", "--bench", "*", "--quiet"])?;
+    run("cargo", &["bench", "-p", "daqmeter-campaign", "--bench", "promises", "--no-run", "--quiet"])
+}
+
+/// The tests over Zenoh. Its three hundred crates are compiled without optimisation, which takes half the time.
 fn zenoh(more: &[&str]) -> Result<()> {
     let test = ["test", "--quiet", "-p", "daqmeter-readout", "--features", "zenoh", "--test", "readout"];
-    run("cargo", &[&test[..], more].concat())
+    let plain =
+        ["--config", "profile.dev.package.\"*\".opt-level=0", "--config", "profile.dev.package.\"*\".debug=false"];
+    run("cargo", &[&test[..], &plain, more].concat())
 }
 
 fn docs() -> Result<Done> {
@@ -116,6 +130,28 @@ pub(crate) fn schema(check: bool) -> Result<()> {
     Ok(())
 }
 
+/// Builds test programs and leaves their paths for the step that runs them: `cargo test` itself would wait there for builds.
+fn build_tests(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+    let build = [&["test", "--no-run", "--quiet", "--message-format=json-render-diagnostics"], arguments].concat();
+    let messages = output_with("cargo", &build, environment)?;
+    let program = |line: &str| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message["profile"]["test"].as_bool().filter(|test| *test)?;
+        message["executable"].as_str().map(str::to_owned)
+    };
+    let programs: Vec<String> = messages.lines().filter_map(program).collect();
+    ensure!(!programs.is_empty(), "cargo built no test program for {}", arguments.join(" "));
+    fs::create_dir_all(root().join("target/ci"))?;
+    Ok(fs::write(root().join("target/ci").join(name), programs.join("\n"))?)
+}
+
+/// The programs that [`build_tests`] left under that name.
+fn built_tests(name: &str) -> Result<Vec<String>> {
+    let path = root().join("target/ci").join(name);
+    let text = fs::read_to_string(&path).with_context(|| format!("{} is missing: build first", path.display()))?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
 fn fuse() -> Result<Done> {
     if !Path::new("/dev/fuse").exists() {
         return Ok(Done::LeftOut("no /dev/fuse here (modprobe fuse)".to_owned()));
@@ -123,25 +159,36 @@ fn fuse() -> Result<Done> {
     if output("id", &["-u"])?.trim() != "0" {
         need("fusermount3", &["fuse3"])?;
     }
-    ran(run_with("cargo", &["test", "-p", "daqmeter-digitizer", "--test", "fuse"], &[("DAQMETER_FUSE_TESTS", "1")]))
+    for program in built_tests(FUSE_TESTS)? {
+        run_with(&program, &[], &[("DAQMETER_FUSE_TESTS", "1")])?;
+    }
+    Ok(Done::Ran)
 }
 
-fn neon() -> Result<Done> {
-    const TARGET: &str = "aarch64-unknown-linux-gnu";
+const NEON_TARGET: &str = "aarch64-unknown-linux-gnu";
+
+fn build_neon() -> Result<Done> {
     if cfg!(target_arch = "aarch64") {
         return Ok(Done::LeftOut("this host is AArch64: cargo test ran them already".to_owned()));
     }
     need("aarch64-linux-gnu-gcc", &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"])?;
     need("qemu-aarch64-static", &["qemu-user-static"])?;
-    if !there("rustup") || run("rustup", &["target", "add", TARGET]).is_err() {
-        return Ok(Done::LeftOut(format!("rustup cannot add the target {TARGET}")));
+    if !there("rustup") || run("rustup", &["target", "add", NEON_TARGET]).is_err() {
+        return Ok(Done::LeftOut(format!("rustup cannot add the target {NEON_TARGET}")));
     }
-    let environment = [
-        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc"),
-        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64-static -L /usr/aarch64-linux-gnu"),
-        ("PROPTEST_CASES", "32"),
-    ];
-    ran(run_with("cargo", &["test", "-p", "daqmeter-kernels", "--target", TARGET], &environment))
+    let linker = [("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc")];
+    ran(build_tests(NEON_TESTS, &["-p", "daqmeter-kernels", "--lib", "--tests", "--target", NEON_TARGET], &linker))
+}
+
+fn neon() -> Result<Done> {
+    let Ok(programs) = built_tests(NEON_TESTS) else {
+        return Ok(Done::LeftOut("the tests for AArch64 could not be built here".to_owned()));
+    };
+    for program in programs {
+        let arguments = ["-L", "/usr/aarch64-linux-gnu", program.as_str()];
+        run_with("qemu-aarch64-static", &arguments, &[("PROPTEST_CASES", "32")])?;
+    }
+    Ok(Done::Ran)
 }
 
 fn records(path: &Path) -> Result<Vec<RunRecord>> {

@@ -42,8 +42,11 @@ pub(crate) struct Guest {
 /// Builds the tool itself, static, for the guest's architecture; Rust's own linker, so that no cross compiler is needed.
 fn build() -> Result<()> {
     // Emulated CPUs are slow anyway: quick to build counts.
-    let environment =
-        [("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld"), ("CARGO_PROFILE_DEV_DEBUG", "0")];
+    let environment = [
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld"),
+        ("CARGO_PROFILE_DEV_DEBUG", "0"),
+        ("CARGO_PROFILE_DEV_OPT_LEVEL", "0"),
+    ];
     run_with("cargo", &["build", "--quiet", "-p", "daqmeter-cli", "--target", TARGET], &environment)
 }
 
