@@ -9,6 +9,7 @@ use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Sessio
 use daqmeter_record::{Counter, Workload};
 use daqmeter_stats::LogHistogram;
 use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::memory::buffer_bytes;
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::{Format, Subchunk, subchunks};
 
@@ -94,6 +95,16 @@ pub fn event_bytes(scenario: &Scenario) -> f64 {
     scenario.elinks(0, 0).iter().map(of).sum::<f64>() * format.block_bytes as f64 / MANY as f64
 }
 
+/// Memory of a chain: the rings with a lap of blocks that is replayed into them, and the pages of one subscriber for each channel.
+fn chain_bytes(scenario: &Scenario) -> u64 {
+    let card = &scenario.card;
+    let channels = u64::from(card.devices).saturating_mul(u64::from(card.channels));
+    let ring = buffer_bytes(card.ring.0 as u64);
+    let lap = if scenario.replays() { ring } else { 0 };
+    let pages = (scenario.reader.page.0 as u64).saturating_mul(scenario.reader.pages as u64);
+    channels.saturating_mul(ring.saturating_add(pages)).saturating_add(lap)
+}
+
 fn cpus(text: &str) -> Vec<u32> {
     text.split(',').filter_map(|cpu| cpu.trim().parse().ok()).collect()
 }
@@ -137,6 +148,10 @@ impl Engine for ReadoutEngine {
             "receiver_cpus": "their CPUs",
             "probe": "true says what was carried instead of judging it",
         ]
+    }
+
+    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
+        Some(chain_bytes(&scenario_of(workload).ok()?))
     }
 
     fn example(&self) -> Workload {
@@ -469,6 +484,11 @@ impl Engine for DecodeEngine {
         ]
     }
 
+    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
+        let ring = scenario_of(workload).ok()?.card.ring.0 as u64;
+        Some(workload.int("bytes").ok()?.saturating_add(buffer_bytes(ring)))
+    }
+
     fn example(&self) -> Workload {
         Workload::new("decode").with("scenario", "gbt").with("bytes", 1_u64 << 20)
     }
@@ -604,6 +624,17 @@ mod tests {
     fn engines_conform() {
         conformance::run(&DecodeEngine);
         conformance::run(&ReadoutEngine);
+    }
+
+    #[test]
+    fn the_memory_of_a_chain_is_known_beforehand() {
+        let scenario = Scenario::load("gbt").unwrap();
+        let ring = scenario.card.ring.0 as u64;
+        let bytes = ReadoutEngine.memory_bytes(&ReadoutEngine.example()).unwrap();
+        assert!(bytes >= ring && bytes < 4 * ring + (1 << 30), "{bytes} for rings of {ring}");
+        let decode = DecodeEngine.memory_bytes(&DecodeEngine.example().with("bytes", 1_u64 << 33)).unwrap();
+        assert_eq!(decode, (1 << 33) + ring);
+        assert_eq!(ReadoutEngine.memory_bytes(&ReadoutEngine.example().with("channels", 9_u64)), None);
     }
 
     #[test]
