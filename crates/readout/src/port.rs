@@ -21,6 +21,9 @@ pub trait Port: Send {
     /// Lets an emulated device catch up with the clock; a real one needs nothing.
     fn refresh(&mut self);
 
+    /// Brings up to `most` bytes that came into what the ring lends, where the card is in another process.
+    fn take(&mut self, _most: usize) {}
+
     /// Gives bytes of the ring back.
     fn release(&mut self, bytes: usize);
 
@@ -167,6 +170,10 @@ impl Port for SharedPort {
     fn state(&self) -> State {
         // A card whose process is gone sends no more.
         if self.is_gone { State::Finished } else { words::state(&self.consumer) }
+    }
+
+    fn take(&mut self, most: usize) {
+        self.consumer.take(most);
     }
 
     fn release(&mut self, bytes: usize) {

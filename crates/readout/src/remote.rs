@@ -133,7 +133,7 @@ impl Server {
             Ok(request) => match self.refusal(&request) {
                 None => {
                     let answer = serde_json::to_vec(&Answer { error: None }).expect("plain data");
-                    let memory = self.card.share()[request.channel];
+                    let memory = self.card.share(request.channel).map_err(io::Error::other)?;
                     fds::send(&stream, &answer, &[memory, self.lines[request.channel].share()])?;
                     stream.set_nonblocking(true)?;
                     self.readers[request.channel] = Some(stream);
@@ -163,12 +163,15 @@ impl Server {
     }
 
     fn notice_ends(&mut self) {
-        for reader in &mut self.readers {
+        for (channel, reader) in self.readers.iter_mut().enumerate() {
             let Some(stream) = reader else { continue };
             let mut byte = [0];
             match io::Read::read(stream, &mut byte) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                _ => *reader = None,
+                _ => {
+                    *reader = None;
+                    self.card.forget_reader(channel);
+                }
             }
         }
     }
@@ -217,10 +220,10 @@ mod tests {
         let path = directory.path().join("card");
         let text = "[trigger]\nrate = \"50kHz\"\n[card]\nlinks = 1\nring = \"2MiB\"\n[busy]\ndma = false\n";
         let scenario = Scenario::parse(text, "test").unwrap();
-        let (mut card, _rings) = Card::new(&scenario).unwrap();
+        let (mut card, _) = Card::new(&scenario).unwrap();
         card.source().end_after(2000);
         let mut server = Server::bind(card, &path).unwrap();
-        let (other, _rings) = Card::new(&scenario).unwrap();
+        let (other, _) = Card::new(&scenario).unwrap();
         let taken = Server::bind(other, &path).err().unwrap().to_string();
         assert!(taken.contains("is taken"), "{taken}");
         let thread = std::thread::spawn(move || server.run(&AtomicBool::new(false), |_| {}));
@@ -234,6 +237,7 @@ mod tests {
         while port.consumer().filled() < 4096 {
             port.wait(Duration::from_millis(100));
         }
+        port.take(2048);
         port.release(2048);
         let at = port.consumer().host();
         drop(port);
@@ -247,6 +251,7 @@ mod tests {
         let mut bytes = 2048;
         loop {
             let finished = second.state() == State::Finished;
+            second.take(usize::MAX);
             let got = second.consumer().spans(0).map(<[u8]>::len).iter().sum::<usize>();
             second.release(got);
             bytes += got;
@@ -268,7 +273,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("card");
         let scenario = Scenario::parse("[card]\nlinks = 1\nring = \"2MiB\"\n", "test").unwrap();
-        let (card, _rings) = Card::new(&scenario).unwrap();
+        let (card, _) = Card::new(&scenario).unwrap();
         let mut server = Server::bind(card, &path).unwrap();
         let stop = std::sync::Arc::new(AtomicBool::new(false));
         let asked = stop.clone();

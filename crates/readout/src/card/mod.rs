@@ -168,9 +168,17 @@ impl Card {
         &mut self.source
     }
 
-    /// The memory of each channel's ring, for another process.
-    pub fn share(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
-        self.channels.iter().map(|channel| channel.dma.producer.share()).collect()
+    /// The memory of a channel's ring, for another process.
+    ///
+    /// # Errors
+    /// While the consumer that came with the card lives.
+    pub fn share(&self, channel: usize) -> Result<std::os::fd::BorrowedFd<'_>, daqmeter_sys::SysError> {
+        self.channels[channel].dma.producer.share()
+    }
+
+    /// Another reader may have the channel: the one in another process is gone.
+    pub fn forget_reader(&self, channel: usize) {
+        self.channels[channel].dma.producer.forget_reader();
     }
 
     /// What kind of pages the first ring got.

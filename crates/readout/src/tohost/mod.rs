@@ -316,6 +316,7 @@ impl ToHost {
 
     /// Reads up to a batch of blocks; false when there is none, or a subscriber must be waited for.
     fn read_batch(&mut self, now_ns: u64) -> bool {
+        self.port.take(BATCH_BYTES);
         let skip = usize::try_from(self.read - self.released).expect("within the ring");
         let ToHost { port, outlet, settings, format, places, elinks, dests, room, stats, .. } = self;
         let start_ns = port.start_ns();
@@ -348,7 +349,8 @@ impl ToHost {
                     break;
                 }
             }
-            let birth_ns = start_ns + consumer.birth(skip + done);
+            // Another process may say anything.
+            let birth_ns = start_ns.saturating_add(consumer.birth(skip + done));
             let context = Context { at: usize::from(place), now_ns, birth_ns, wanted };
             match subchunks(*format, block, room) {
                 Ok((header, found)) => {
