@@ -14,7 +14,7 @@ use daqmeter_wire::felix::{Format, Subchunk, subchunks};
 
 use crate::chain::{self, ChainError, Load, ReaderDone};
 use crate::receive::Report;
-use crate::scenario::{Bytes, Completion, Hertz, Nanos, Publish, ReaderMode, Scenario, ScenarioError};
+use crate::scenario::{Bytes, Completion, Hertz, Nanos, Parts, Publish, ReaderMode, Scenario, ScenarioError};
 use crate::search::Observation;
 use crate::tohost::ToHost;
 use crate::{Card, recording};
@@ -53,6 +53,9 @@ pub fn scenario_of(workload: &Workload) -> Result<Scenario, Fault> {
         scenario.trigger.rate = Hertz(rate_hz);
     }
     if let Ok(poll_us) = workload.float("poll_us") {
+        if !(0.0..=1e6).contains(&poll_us) {
+            return Err(workload.error("poll_us", "is 0 to 1000000").into());
+        }
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a polling interval")]
         let ns = (poll_us * 1e3) as u64;
         scenario.reader.poll = Nanos(ns);
@@ -149,6 +152,9 @@ impl Engine for ReadoutEngine {
         if !(seconds > 0.0 && seconds <= 86400.0) {
             return Err(workload.error("seconds", "is above 0 and at most a day").into());
         }
+        let readers = crate::card::channel_ids(&scenario).len();
+        let receivers = workload.int("receivers").ok().and_then(|count| usize::try_from(count).ok());
+        scenario.check_memory(Parts { channels: readers, subscribers: readers, receptions: readers })?;
         let (mut card, consumers) = Card::new(&scenario)?;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a day in ns")]
         card.source().end_at((seconds * 1e9) as u64);
@@ -160,7 +166,6 @@ impl Engine for ReadoutEngine {
         }
         let publishers: Vec<Publish> =
             readers.iter().map(|reader| Publish { address: reader.address(), ..scenario.publish.clone() }).collect();
-        let receivers = workload.int("receivers").ok().and_then(|count| usize::try_from(count).ok());
         let shared = Arc::new(Shared {
             publishers,
             receivers: receivers.unwrap_or(readers.len()).clamp(1, readers.len()),
@@ -481,6 +486,9 @@ impl Engine for DecodeEngine {
             return Err(workload.error("bytes", "is at least a block and at most 16 GiB").into());
         }
         let bytes = bytes / format.block_bytes as u64 * format.block_bytes as u64;
+        if let Some(free) = daqmeter_sys::available::memory_bytes().filter(|free| *free < bytes) {
+            return Err(workload.error("bytes", format!("does not fit: {free} bytes of memory are available")).into());
+        }
         Ok(vec![Box::new(DecodeSession {
             scenario,
             format,
