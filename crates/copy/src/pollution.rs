@@ -202,7 +202,7 @@ impl PollutionSession {
     fn neighbour_fault(&self) -> Result<(), Fault> {
         let Some(beside) = &self.beside else { return Ok(()) };
         let fault = beside.fault.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        fault.map_or(Ok(()), |fault| Err(Fault(format!("the neighbour: {}", fault.0))))
+        fault.map_or(Ok(()), |fault| Err(fault.context("the neighbour")))
     }
 
     fn copied(&self) -> u64 {

@@ -1,6 +1,11 @@
 //! What an engine promises.
 
+use std::fmt::Display;
+
 use daqmeter_record::{Counter, Ledger, Limit, ParamError, Workload};
+
+use crate::StopFlag;
+use crate::sample::INTERRUPTED;
 
 /// One way to do some kind of work.
 pub trait Engine: Send + Sync {
@@ -89,6 +94,10 @@ pub trait Session: Send {
     /// # Errors
     /// When memory or the device refuses.
     fn prepare(&mut self) -> Result<(), Fault>;
+
+    /// Called once, before [`Session::prepare`], with the flag that a signal sets. Who does operations that may last longer than
+    /// about 0.1 s keeps it, looks at it meanwhile, and cuts the operation short with [`Fault::interrupted`].
+    fn heed(&mut self, _stop: &StopFlag) {}
 
     /// Does `operations` operations of one stage in its own loop. It reads no clock to measure itself and never prints.
     ///
@@ -257,24 +266,52 @@ pub fn lanes(workload: &Workload, name: &str) -> Result<usize, Fault> {
 /// Why work could not be done or was wrong: one line, with what to do where that is known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Fault(pub String);
+pub struct Fault(pub String, Cause);
+
+/// What the harness treats in its own way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Any,
+    TooLarge,
+}
 
 impl Fault {
     /// A fault with the given reason.
     pub fn new(reason: impl Into<String>) -> Self {
-        Fault(reason.into())
+        Fault(reason.into(), Cause::Any)
+    }
+
+    /// The host, a control group or a limit of this process leaves too little memory or too few threads for the work.
+    pub fn too_large(reason: impl Into<String>) -> Self {
+        Fault(reason.into(), Cause::TooLarge)
+    }
+
+    /// The stop flag was set in the middle of an operation.
+    pub fn interrupted() -> Self {
+        Fault::new(format!("{INTERRUPTED} in the middle of an operation"))
+    }
+
+    /// Whether memory or threads were lacking: a smaller workload may do.
+    pub fn does_not_fit(&self) -> bool {
+        self.1 == Cause::TooLarge
+    }
+
+    /// The same fault, with what was being done before its reason.
+    pub fn context(self, what: impl Display) -> Self {
+        Fault(format!("{what}: {}", self.0), self.1)
     }
 }
 
 impl From<ParamError> for Fault {
     fn from(error: ParamError) -> Self {
-        Fault(error.to_string())
+        Fault::new(error.to_string())
     }
 }
 
 impl From<daqmeter_sys::SysError> for Fault {
     fn from(error: daqmeter_sys::SysError) -> Self {
-        Fault(error.to_string())
+        let cause = if error.is_out_of_memory() { Cause::TooLarge } else { Cause::Any };
+        Fault(error.to_string(), cause)
     }
 }
 

@@ -9,9 +9,13 @@ pub mod conformance;
 mod devices;
 pub mod engine;
 pub mod facts;
+mod guarded;
+mod lanes;
+mod meeting;
 pub mod null;
 pub mod observe;
 pub mod run;
+mod sample;
 pub mod settings;
 pub mod sweep;
 

@@ -15,7 +15,7 @@ use daqmeter_wire::felix::{Format, Subchunk, subchunks};
 
 use crate::chain::{self, ChainError, Load, ReaderDone};
 use crate::receive::Report;
-use crate::scenario::{Bytes, Completion, Hertz, Nanos, Publish, ReaderMode, Scenario, ScenarioError};
+use crate::scenario::{Bytes, Completion, Hertz, Nanos, Parts, Publish, ReaderMode, Scenario, ScenarioError};
 use crate::search::Observation;
 use crate::tohost::ToHost;
 use crate::{Card, recording};
@@ -54,6 +54,9 @@ pub fn scenario_of(workload: &Workload) -> Result<Scenario, Fault> {
         scenario.trigger.rate = Hertz(rate_hz);
     }
     if let Ok(poll_us) = workload.float("poll_us") {
+        if !(0.0..=1e6).contains(&poll_us) {
+            return Err(workload.error("poll_us", "is 0 to 1000000").into());
+        }
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a polling interval")]
         let ns = (poll_us * 1e3) as u64;
         scenario.reader.poll = Nanos(ns);
@@ -95,14 +98,10 @@ pub fn event_bytes(scenario: &Scenario) -> f64 {
     scenario.elinks(0, 0).iter().map(of).sum::<f64>() * format.block_bytes as f64 / MANY as f64
 }
 
-/// Memory of a chain: the rings with a lap of blocks that is replayed into them, and the pages of one subscriber for each channel.
-fn chain_bytes(scenario: &Scenario) -> u64 {
-    let card = &scenario.card;
-    let channels = u64::from(card.devices).saturating_mul(u64::from(card.channels));
-    let ring = buffer_bytes(card.ring.0 as u64);
-    let lap = if scenario.replays() { ring } else { 0 };
-    let pages = (scenario.reader.page.0 as u64).saturating_mul(scenario.reader.pages as u64);
-    channels.saturating_mul(ring.saturating_add(pages)).saturating_add(lap)
+/// A chain: a reader, a subscriber and a connection for each channel.
+fn parts(scenario: &Scenario) -> Parts {
+    let channels = crate::card::channel_ids(scenario).len();
+    Parts { channels, subscribers: channels, receptions: channels }
 }
 
 fn cpus(text: &str) -> Vec<u32> {
@@ -151,7 +150,8 @@ impl Engine for ReadoutEngine {
     }
 
     fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
-        Some(chain_bytes(&scenario_of(workload).ok()?))
+        let scenario = scenario_of(workload).ok()?;
+        Some(scenario.memory_bytes(parts(&scenario)))
     }
 
     fn example(&self) -> Workload {
@@ -164,6 +164,8 @@ impl Engine for ReadoutEngine {
         if !(seconds > 0.0 && seconds <= 86400.0) {
             return Err(workload.error("seconds", "is above 0 and at most a day").into());
         }
+        let receivers = workload.int("receivers").ok().and_then(|count| usize::try_from(count).ok());
+        scenario.check_memory(parts(&scenario))?;
         let (mut card, consumers) = Card::new(&scenario)?;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a day in ns")]
         card.source().end_at((seconds * 1e9) as u64);
@@ -175,7 +177,6 @@ impl Engine for ReadoutEngine {
         }
         let publishers: Vec<Publish> =
             readers.iter().map(|reader| Publish { address: reader.address(), ..scenario.publish.clone() }).collect();
-        let receivers = workload.int("receivers").ok().and_then(|count| usize::try_from(count).ok());
         let shared = Arc::new(Shared {
             publishers,
             receivers: receivers.unwrap_or(readers.len()).clamp(1, readers.len()),
@@ -501,6 +502,9 @@ impl Engine for DecodeEngine {
             return Err(workload.error("bytes", "is at least a block and at most 16 GiB").into());
         }
         let bytes = bytes / format.block_bytes as u64 * format.block_bytes as u64;
+        if let Some(free) = daqmeter_sys::available::memory_bytes().filter(|free| *free < bytes) {
+            return Err(workload.error("bytes", format!("does not fit: {free} bytes of memory are available")).into());
+        }
         Ok(vec![Box::new(DecodeSession {
             scenario,
             format,

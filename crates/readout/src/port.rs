@@ -38,6 +38,11 @@ pub trait Port: Send {
         self.state() == State::Finished
     }
 
+    /// Whether the card went away before it had finished: nothing more will come, and what it counted last may be missing.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// What the card counts.
     fn view(&self) -> CardView {
         words::view(self.consumer())
@@ -170,6 +175,10 @@ impl Port for SharedPort {
     fn state(&self) -> State {
         // A card whose process is gone sends no more.
         if self.is_gone { State::Finished } else { words::state(&self.consumer) }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_gone && words::state(&self.consumer) != State::Finished
     }
 
     fn take(&mut self, most: usize) {
