@@ -6,7 +6,7 @@
 //! channels share a bus; under the priority policy low channels wait until the high ones' quantum is over.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -49,9 +49,15 @@ pub(crate) struct Pair {
     pub(crate) kernel: DeviceMemory,
 }
 
+/// A lane's memory, for the lane or for the engine.
+pub(crate) fn lock(pair: &Mutex<Pair>) -> MutexGuard<'_, Pair> {
+    // Bytes are bytes, whatever a lane that panicked left in them.
+    pair.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct Shared {
     channels: Vec<Channel>,
-    pairs: [OnceLock<Arc<Pair>>; MOST_CHANNELS],
+    pairs: [OnceLock<Arc<Mutex<Pair>>>; MOST_CHANNELS],
     context: Context,
     window: Window,
     stop: AtomicBool,
@@ -110,7 +116,7 @@ impl Engine {
     }
 
     /// Registers a lane's memory.
-    pub(crate) fn register(&self, lane: usize, pair: Arc<Pair>) {
+    pub(crate) fn register(&self, lane: usize, pair: Arc<Mutex<Pair>>) {
         // A lane registers once; a second time would change nothing.
         let _ = self.shared.pairs[lane].set(pair);
     }
@@ -251,11 +257,13 @@ impl Shared {
     /// Moves the channel's next piece; the last one completes its copy.
     fn piece(&self, channel: &Channel, moved: &mut usize) {
         let pair = self.pairs[channel.pair.load(Ordering::Relaxed)].get().expect("registered before the first copy");
+        // Nobody else wants it: its lane waits for this copy.
+        let Pair { user, kernel } = &mut *lock(pair);
         let bytes = channel.bytes.load(Ordering::Relaxed);
         let most = if self.context == Context::Priority { GATED_PIECE_BYTES } else { PIECE_BYTES };
         let piece = (bytes - *moved).min(most);
         let to_user = channel.to_user.load(Ordering::Relaxed);
-        let (from, to) = if to_user { (&pair.kernel, &pair.user) } else { (&pair.user, &pair.kernel) };
+        let (from, to) = if to_user { (kernel, user) } else { (user, kernel) };
         device_copy(from, *moved, to, *moved, piece);
         *moved += piece;
         if *moved < bytes {
@@ -275,8 +283,9 @@ impl Shared {
 mod tests {
     use super::*;
 
-    fn pair(bytes: usize) -> Arc<Pair> {
-        Arc::new(Pair { user: DeviceMemory::sparse(bytes).unwrap(), kernel: DeviceMemory::sparse(bytes).unwrap() })
+    fn pair(bytes: usize) -> Arc<Mutex<Pair>> {
+        let memory = || DeviceMemory::sparse(bytes).unwrap();
+        Arc::new(Mutex::new(Pair { user: memory(), kernel: memory() }))
     }
 
     #[test]
@@ -287,12 +296,12 @@ mod tests {
                 let sides = pair(200_000);
                 engine.register(1, sides.clone());
                 let bytes: Vec<u8> = (0..200_000_u32).map(|i| u8::try_from(i % 253).unwrap()).collect();
-                sides.user.write(0, &bytes);
+                lock(&sides).user.write(0, &bytes);
                 engine.copy(1, Direction::From, 200_000, completion);
-                sides.user.write(0, &vec![0; 200_000]);
+                lock(&sides).user.write(0, &vec![0; 200_000]);
                 engine.copy(1, Direction::To, 200_000, completion);
                 let mut back = vec![0; 200_000];
-                sides.user.read(0, &mut back);
+                lock(&sides).user.read(0, &mut back);
                 assert_eq!(back, bytes, "{context:?} {completion:?}");
             }
         }

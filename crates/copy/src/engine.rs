@@ -90,6 +90,10 @@ impl Engine for CopyEngine {
         ]
     }
 
+    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
+        Some(Request::of(workload).ok()?.memory_bytes())
+    }
+
     fn example(&self) -> Workload {
         let mut request = Request::new("pread", Direction::Both, 4096);
         request.lanes = 2;
@@ -239,6 +243,19 @@ mod tests {
     #[test]
     fn copies_conform() {
         daqmeter_harness::conformance::run(&CopyEngine);
+    }
+
+    #[test]
+    fn a_point_says_how_much_memory_it_takes() {
+        const MIB: u64 = 1 << 20;
+        let mut request = Request::new("pread", Direction::To, 4 << 20);
+        request.lanes = 3;
+        // Each lane: both sides, and three copies while bytes are compared.
+        assert_eq!(CopyEngine.memory_bytes(&request.workload()), Some(3 * (4 + 4 + 12) * MIB));
+        request.depth = 2;
+        request.path = "io-uring".to_owned();
+        assert_eq!(CopyEngine.memory_bytes(&request.workload()), Some(2 * 3 * (4 + 4 + 12) * MIB));
+        assert_eq!(CopyEngine.memory_bytes(&request.workload().with("lanes", 65_u64)), None);
     }
 
     /// The examples of every path that this host has.

@@ -117,6 +117,14 @@ impl Engine for PollutionEngine {
         ]
     }
 
+    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
+        // The largest program: an image of 1 MiB, and what is found in it.
+        const PROGRAM_BYTES: u64 = 16 << 20;
+        let block_bytes = usize::try_from(workload.int("block_bytes").ok()?).ok()?;
+        let copies = Request::new(workload.text("path").ok()?, Direction::Both, block_bytes.max(1));
+        Some(copies.memory_bytes().saturating_add(PROGRAM_BYTES))
+    }
+
     fn example(&self) -> Workload {
         Workload::new("pollution")
             .with("test", "susan[c]_small")
@@ -194,7 +202,7 @@ impl PollutionSession {
     fn neighbour_fault(&self) -> Result<(), Fault> {
         let Some(beside) = &self.beside else { return Ok(()) };
         let fault = beside.fault.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        fault.map_or(Ok(()), |fault| Err(Fault(format!("the neighbour: {}", fault.0))))
+        fault.map_or(Ok(()), |fault| Err(fault.context("the neighbour")))
     }
 
     fn copied(&self) -> u64 {

@@ -2,6 +2,7 @@
 
 use daqmeter_harness::Fault;
 use daqmeter_record::Workload;
+use daqmeter_sys::memory::buffer_bytes;
 
 /// Which way bytes go. Named from the kernel's side, as the kernel's functions are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -187,6 +188,14 @@ impl Request {
             Some(limit) => workload.with("limit_bytes_per_s", limit),
             None => workload,
         }
+    }
+
+    /// Bytes of memory that all its lanes take: both sides of each copy, and three copies while bytes are compared.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let blocks = if self.path.starts_with("io-uring") { u64::from(self.depth) } else { 1 };
+        let bytes = (self.block_bytes as u64).saturating_mul(blocks);
+        let lane = buffer_bytes(bytes).saturating_mul(2).saturating_add(bytes.saturating_mul(3));
+        lane.saturating_mul(self.lanes as u64)
     }
 
     /// From a workload.

@@ -127,7 +127,7 @@ fn conversions() {
             pair(151, &mut || cell.borrow_mut().copy(), limit)
         } else {
             let converter = converter(function, factor, Store::Cached);
-            let ratio = Ratio::of_bytes(2 * factor, converter.conversion().out_bytes());
+            let ratio = Ratio::of_bytes(2 * factor, converter.conversion().out_bytes()).unwrap();
             let (isa, store) = best_stream(&mut cell.borrow_mut(), ratio);
             let limit = &mut || cell.borrow_mut().stream(isa, store, ratio);
             pair(151, &mut || cell.borrow_mut().convert(&converter), limit)
@@ -135,8 +135,9 @@ fn conversions() {
         line(&name, limit / work, 0.95, &format!("{:.0} of {:.0}", mb / work, mb / limit));
     }
     let no_offset = scaled(Function::Scale, 1, Store::Cached, 0.0);
-    let (isa, store) = best_stream(&mut cell.borrow_mut(), Ratio::of_bytes(2, 4));
-    let limit = &mut || cell.borrow_mut().stream(isa, store, Ratio::of_bytes(2, 4));
+    let one_to_two = Ratio::of_bytes(2, 4).unwrap();
+    let (isa, store) = best_stream(&mut cell.borrow_mut(), one_to_two);
+    let limit = &mut || cell.borrow_mut().stream(isa, store, one_to_two);
     let (a, b) = pair(151, &mut || cell.borrow_mut().convert(&no_offset), limit);
     line("3 scaling to f32, offset 0", b / a, 0.95, &format!("{:.0} of {:.0}", mb / a, mb / b));
     let (decimate, cast) =

@@ -1,10 +1,12 @@
 //! The conversion kernels alone, on memory: what a consumer could reach if read-out cost nothing.
 
-use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters};
-use daqmeter_kernels::convert::{Conversion, Converter, Out};
+use daqmeter_harness::{
+    Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, lanes, parameters,
+};
+use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::Workload;
-use daqmeter_sys::memory::{Buffer, Pages};
+use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
 
 use crate::devices::emulated::pattern_sample;
 use crate::engine::{differs, parse_conversions, parse_isa, parse_store};
@@ -16,6 +18,38 @@ use crate::function::Function;
 pub struct ConvertEngine {
     /// Size of the last-level cache, for the choice of stores; zero when unknown.
     pub last_level_bytes: u64,
+}
+
+/// What a workload asks for, checked.
+struct Request {
+    samples: usize,
+    function: Function,
+    /// What is done to each sample, and which are kept; none copies.
+    work: Option<(Conversion, Decimation)>,
+    lanes: usize,
+}
+
+impl Request {
+    fn of(workload: &Workload) -> Result<Request, Fault> {
+        let samples = workload.int_within("samples", 1..=1 << 30)?;
+        let number = workload.int("function")?;
+        let stages = Function::stages(number).filter(|_| number <= 8);
+        let function = stages.and_then(|stages| stages.last().copied());
+        let function = function.ok_or_else(|| workload.error("function", format!("is {number}; 0 to 8 is wanted")))?;
+        let work = parse_conversions(workload, samples)?.of(function);
+        let samples = usize::try_from(samples).expect("at most 2^30");
+        Ok(Request { samples, function, work, lanes: lanes(workload, "threads")? })
+    }
+
+    fn out_bytes(&self) -> u64 {
+        let out =
+            |(conversion, decimation): (Conversion, Decimation)| decimation.kept(self.samples) * conversion.out_bytes();
+        self.work.map_or(self.samples * 2, out) as u64
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        (buffer_bytes(self.samples as u64 * 2) + buffer_bytes(self.out_bytes())).saturating_mul(self.lanes as u64)
+    }
 }
 
 struct ConvertSession {
@@ -68,37 +102,28 @@ impl Engine for ConvertEngine {
         ]
     }
 
+    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
+        Some(Request::of(workload).ok()?.memory_bytes())
+    }
+
     fn example(&self) -> Workload {
         Workload::new("convert").with("samples", 10_000_u64).with("function", 3_u64).with("scale_factor", 0.1)
     }
 
     fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let samples = workload.int("samples")?;
-        if samples == 0 || samples > 1 << 30 {
-            return Err(workload.error("samples", format!("is {samples}; 1 to {} is wanted", 1 << 30)).into());
-        }
-        let number = workload.int("function")?;
-        let stages = Function::stages(number).filter(|_| number <= 8);
-        let function = stages.and_then(|stages| stages.last().copied());
-        let function = function.ok_or_else(|| workload.error("function", format!("is {number}; 0 to 8 is wanted")))?;
-        let params = parse_conversions(workload, samples)?;
-        let samples = usize::try_from(samples).expect("at most 2^30");
+        let request = Request::of(workload)?;
         let isa = parse_isa(workload)?;
         let forced_store = parse_store(workload)?;
-        let converter = match params.of(function) {
-            None => None,
-            Some((conversion, decimation)) => {
-                let footprint = (samples * 2 + decimation.kept(samples) * conversion.out_bytes()) as u64;
-                let store = forced_store.unwrap_or_else(|| Store::for_footprint(footprint, self.last_level_bytes));
-                Converter::new(conversion, decimation, isa, store)
-            }
-        };
-        let threads = if workload.params.contains_key("threads") { workload.int("threads")? } else { 1 };
+        let footprint = request.samples as u64 * 2 + request.out_bytes();
+        let store = forced_store.unwrap_or_else(|| Store::for_footprint(footprint, self.last_level_bytes));
+        let converter =
+            request.work.and_then(|(conversion, decimation)| Converter::new(conversion, decimation, isa, store));
+        let Request { samples, function, lanes, .. } = request;
         let name = if function == Function::Readout { "copy" } else { function.classic_name() };
         let session = |_| -> Box<dyn Session> {
             Box::new(ConvertSession { name: name.to_owned(), samples, converter: converter.clone(), buffers: None })
         };
-        Ok((0..threads.clamp(1, 4096)).map(session).collect())
+        Ok((0..lanes).map(session).collect())
     }
 }
 
@@ -181,6 +206,19 @@ mod tests {
     #[test]
     fn convert_conforms() {
         daqmeter_harness::conformance::run(&ConvertEngine::default());
+    }
+
+    #[test]
+    fn lanes_and_samples_are_bounded_and_their_memory_is_known() {
+        let engine = ConvertEngine::default();
+        for (name, value) in [("threads", 0_u64), ("threads", 1 << 63), ("samples", 0), ("samples", (1 << 30) + 1)] {
+            let workload = engine.example().with(name, value);
+            assert!(engine.open(&workload).err().unwrap().0.contains(&format!("`{name}` is {value}; 1 to ")));
+            assert_eq!(engine.memory_bytes(&workload), None);
+        }
+        // 2 MiB of samples become 4 MiB.
+        let workload = engine.example().with("samples", 1_u64 << 20).with("threads", 3_u64);
+        assert_eq!(engine.memory_bytes(&workload), Some(3 * (6 << 20)));
     }
 
     #[test]

@@ -7,11 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters};
+use daqmeter_harness::{
+    Availability, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec, Tally, parameters,
+};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn, oracle};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::{Counter, Ledger, Limit, Param, Workload};
-use daqmeter_sys::memory::{Buffer, Pages};
+use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
 
 use crate::daq::{Completion, Daq};
 use crate::devices::emulated::{EmulatedCrate, Profile};
@@ -149,6 +151,9 @@ impl Request {
         let mut devices = Vec::new();
         for name in workload.text("devices")?.split(' ').filter(|name| !name.is_empty()) {
             devices.extend(devices::expand(name)?);
+            if devices.len() as u64 > MAX_LANES {
+                return Err(workload.error("devices", format!("names more than {MAX_LANES} boards")).into());
+            }
         }
         if let Some((at, twice)) = devices.iter().enumerate().find(|(at, name)| devices[..*at].contains(name)) {
             return Err(Fault::new(format!("`{twice}` is named twice (place {}): one thread drives a board", at + 1)));
@@ -190,6 +195,24 @@ impl Request {
 
     fn raw_bytes(&self) -> u64 {
         self.samples * 2
+    }
+
+    /// Bytes of the longest conversion.
+    fn out_bytes(&self) -> u64 {
+        let samples = to_usize(self.samples);
+        let out = |function: &Function| {
+            let (conversion, decimation) = self.params.of(*function)?;
+            Some(decimation.kept(samples) * conversion.out_bytes())
+        };
+        self.functions.iter().filter_map(out).max().unwrap_or(0) as u64
+    }
+
+    /// Samples, conversion, what an emulated board holds of them, and a copy while they are compared.
+    fn memory_bytes(&self) -> u64 {
+        let raw = self.raw_bytes();
+        let mapped = if self.mmap { buffer_bytes(raw) } else { 0 };
+        let board = buffer_bytes(raw) + buffer_bytes(self.out_bytes()) + mapped + 2 * raw;
+        board.saturating_mul(self.devices.len() as u64)
     }
 }
 
@@ -276,6 +299,10 @@ impl Engine for DigitizerEngine {
             "reads": "read-outs of the run, for the reader of the record",
             "passes": "passes of the run, for the reader of the record",
         ]
+    }
+
+    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
+        Some(Request::parse(workload).ok()?.memory_bytes())
     }
 
     fn example(&self) -> Workload {

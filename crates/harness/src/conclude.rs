@@ -5,16 +5,18 @@ use daqmeter_stats as stats;
 use daqmeter_sys::cpu_time;
 use daqmeter_sys::symbols::Symbols;
 
-use crate::run::{LaneDone, join};
+use crate::lanes::Ran;
+use crate::run::join;
 use crate::{Context, Settings};
 
 /// Drift between the first and last third of the samples that is worth a warning.
 const DRIFT_WORTH_SAYING: f64 = 0.05;
 
 /// Puts the lanes into the record, adds up their accounts, and judges.
-pub(crate) fn conclude(record: &mut RunRecord, lanes: Vec<LaneDone>, settings: &Settings, context: &Context) {
+pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, context: &Context) {
     let mut pointers = Vec::new();
-    for mut done in lanes {
+    let lacks_room = ran.lanes.iter().any(|done| done.does_not_fit);
+    for mut done in ran.lanes {
         pointers.append(&mut done.pointers);
         for ledger in done.ledgers {
             match record.ledgers.iter_mut().find(|known| known.unit == ledger.unit) {
@@ -40,7 +42,10 @@ pub(crate) fn conclude(record: &mut RunRecord, lanes: Vec<LaneDone>, settings: &
     record.memory = Memory { peak_rss_bytes: cpu_time::peak_rss_bytes(), sample_bytes: samples as u64 * 8 };
     record.warnings.extend(placement_warnings(record, settings, &context.host));
     record.warnings.extend(drift_warnings(record));
-    record.outcome = judge(record);
+    record.outcome = judge(record, ran.faults);
+    if let (Outcome::Failed(reason), true, true) = (&record.outcome, lacks_room, settings.waive) {
+        record.outcome = Outcome::Waived(reason.clone());
+    }
 }
 
 /// Hot functions that took at least one sample in a hundred.
@@ -61,10 +66,10 @@ fn hotspots(pointers: &[u64]) -> Vec<Hotspot> {
         .collect()
 }
 
-fn judge(record: &RunRecord) -> Outcome {
+fn judge(record: &RunRecord, faults: Vec<String>) -> Outcome {
     let failed = record.lanes.iter().filter_map(|lane| Some(format!("{}: {}", lane.device, lane.outcome.reason()?)));
     let open = record.ledgers.iter().filter(|ledger| !ledger.closes()).map(|ledger| format!("ledger: {ledger}"));
-    let reasons: Vec<String> = failed.chain(open).collect();
+    let reasons: Vec<String> = failed.chain(open).chain(faults).collect();
     if reasons.is_empty() { Outcome::Ok } else { Outcome::Failed(reasons.join("; ")) }
 }
 

@@ -1,6 +1,11 @@
 //! What an engine promises.
 
+use std::fmt::Display;
+
 use daqmeter_record::{Counter, Ledger, Limit, ParamError, Workload};
+
+use crate::StopFlag;
+use crate::sample::INTERRUPTED;
 
 /// One way to do some kind of work.
 pub trait Engine: Send + Sync {
@@ -30,6 +35,12 @@ pub trait Engine: Send + Sync {
     /// What a workload of this engine may hold, for lists and for checking plans before anything runs.
     fn parameters(&self) -> &'static [Parameter] {
         &[]
+    }
+
+    /// Bytes of memory that a point of this workload takes, over all its lanes, where that is known before it is opened. Its
+    /// limits come on top. None where the engine cannot know, or the workload is wrong, which [`Engine::open`] then reports.
+    fn memory_bytes(&self, _workload: &Workload) -> Option<u64> {
+        None
     }
 
     /// A small workload that the conformance suite runs, quick and without hardware.
@@ -83,6 +94,10 @@ pub trait Session: Send {
     /// # Errors
     /// When memory or the device refuses.
     fn prepare(&mut self) -> Result<(), Fault>;
+
+    /// Called once, before [`Session::prepare`], with the flag that a signal sets. Who does operations that may last longer than
+    /// about 0.1 s keeps it, looks at it meanwhile, and cuts the operation short with [`Fault::interrupted`].
+    fn heed(&mut self, _stop: &StopFlag) {}
 
     /// Does `operations` operations of one stage in its own loop. It reads no clock to measure itself and never prints.
     ///
@@ -234,27 +249,69 @@ pub struct Tally {
     pub numa_node: Option<u32>,
 }
 
+/// More lanes than this are a slip of the pen on every host that there is.
+pub const MAX_LANES: u64 = 1024;
+
+/// The lanes that a workload asks for by the parameter of that name; 1 without it. At most [`MAX_LANES`], and at most as many
+/// threads as this process may still start.
+///
+/// # Errors
+/// When it is no whole number between 1 and that maximum.
+pub fn lanes(workload: &Workload, name: &str) -> Result<usize, Fault> {
+    let max = daqmeter_sys::available::threads().map_or(MAX_LANES, |threads| threads.clamp(1, MAX_LANES));
+    let lanes = workload.int_within_or(name, 1, 1..=max)?;
+    Ok(usize::try_from(lanes).expect("at most MAX_LANES"))
+}
+
 /// Why work could not be done or was wrong: one line, with what to do where that is known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Fault(pub String);
+pub struct Fault(pub String, Cause);
+
+/// What the harness treats in its own way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Any,
+    TooLarge,
+}
 
 impl Fault {
     /// A fault with the given reason.
     pub fn new(reason: impl Into<String>) -> Self {
-        Fault(reason.into())
+        Fault(reason.into(), Cause::Any)
+    }
+
+    /// The host, a control group or a limit of this process leaves too little memory or too few threads for the work.
+    pub fn too_large(reason: impl Into<String>) -> Self {
+        Fault(reason.into(), Cause::TooLarge)
+    }
+
+    /// The stop flag was set in the middle of an operation.
+    pub fn interrupted() -> Self {
+        Fault::new(format!("{INTERRUPTED} in the middle of an operation"))
+    }
+
+    /// Whether memory or threads were lacking: a smaller workload may do.
+    pub fn does_not_fit(&self) -> bool {
+        self.1 == Cause::TooLarge
+    }
+
+    /// The same fault, with what was being done before its reason.
+    pub fn context(self, what: impl Display) -> Self {
+        Fault(format!("{what}: {}", self.0), self.1)
     }
 }
 
 impl From<ParamError> for Fault {
     fn from(error: ParamError) -> Self {
-        Fault(error.to_string())
+        Fault::new(error.to_string())
     }
 }
 
 impl From<daqmeter_sys::SysError> for Fault {
     fn from(error: daqmeter_sys::SysError) -> Self {
-        Fault(error.to_string())
+        let cause = if error.is_out_of_memory() { Cause::TooLarge } else { Cause::Any };
+        Fault(error.to_string(), cause)
     }
 }
 
@@ -277,6 +334,16 @@ mod tests {
         assert_eq!(ratio(&LimitSpec::memory(6_000_000, 2, 8)), (1, 4, 1.0));
         assert_eq!(ratio(&LimitSpec::memory(6_000_000, 20, 4)), (5, 1, 1.0));
         assert_eq!(ratio(&LimitSpec::memory(6_000_000, 1, 1)), (1, 1, 1.0));
+    }
+
+    #[test]
+    fn more_lanes_than_a_host_can_run_are_refused() {
+        let of = |threads: u64| lanes(&Workload::new("x").with("threads", threads), "threads");
+        assert_eq!((lanes(&Workload::new("x"), "threads"), of(1)), (Ok(1), Ok(1)));
+        for threads in [0, MAX_LANES + 1, 1 << 63, u64::MAX] {
+            let error = of(threads).unwrap_err().0;
+            assert!(error.contains("`threads`") && error.contains("; 1 to "), "{error}");
+        }
     }
 
     #[test]

@@ -9,13 +9,19 @@ pub mod conformance;
 mod devices;
 pub mod engine;
 pub mod facts;
+mod guarded;
+mod lanes;
+mod meeting;
 pub mod null;
 pub mod observe;
 pub mod run;
+mod sample;
 pub mod settings;
 pub mod sweep;
 
-pub use engine::{Availability, DeviceTime, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally};
+pub use engine::{
+    Availability, DeviceTime, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec, Tally, lanes,
+};
 pub use facts::Context;
 pub use null::NullEngine;
 pub use observe::Observer;

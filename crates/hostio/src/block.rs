@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters};
 use daqmeter_record::{Ledger, Workload};
 use daqmeter_sys::host::{DIRECT, Files};
-use daqmeter_sys::memory::{Buffer, Pages};
+use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
 
 /// Largest block.
 const MOST_BYTES: u64 = 64 << 20;
@@ -81,6 +81,12 @@ impl Engine for BlockEngine {
             "block_bytes": "bytes of one read; a multiple of 4096 where reads are direct",
             "cached": "true reads through the page cache, which is warm after the first round",
         ]
+    }
+
+    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
+        let bytes = workload.int("block_bytes").ok()?;
+        // A second one while blocks are compared.
+        Some(buffer_bytes(bytes).saturating_add(bytes))
     }
 
     fn example(&self) -> Workload {

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters};
 use daqmeter_record::{Ledger, Workload};
 use daqmeter_sys::affinity;
-use daqmeter_sys::memory::{Buffer, Pages};
+use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
 
 /// Largest message.
 const MOST_BYTES: u64 = 16 << 20;
@@ -58,6 +58,11 @@ impl Engine for StreamEngine {
             "message_bytes": "bytes of one message, 8 or more",
             "sender_cpu": "CPU of the sender; it runs anywhere unless one is named",
         ]
+    }
+
+    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
+        let bytes = workload.int("message_bytes").ok()?;
+        Some(buffer_bytes(bytes).saturating_add(bytes))
     }
 
     fn example(&self) -> Workload {

@@ -1,6 +1,8 @@
 //! Plain copies, one for each way a CPU has to move bytes: the C library, the string instruction, vectors of two widths with
 //! stores through the caches and around them. All copy exactly what they are given, at any alignment.
 
+use std::sync::atomic::AtomicU8;
+
 use crate::{Isa, Store};
 
 /// One way to copy.
@@ -69,8 +71,13 @@ impl CopyKernel {
     }
 }
 
+/// A byte of memory: of our own, or one that others may write meanwhile.
+pub trait Byte {}
+impl Byte for u8 {}
+impl Byte for AtomicU8 {}
+
 /// Removes every line of the bytes from all caches. False where the CPU has no such instruction for user programs.
-pub fn flush(bytes: &[u8]) -> bool {
+pub fn flush<B: Byte>(bytes: &[B]) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         x86_64::flush(bytes);
@@ -172,15 +179,15 @@ mod x86_64 {
     vector_copy!(avx512, "avx512f", 64, _mm512_loadu_si512, _mm512_store_si512, _mm512_stream_si512);
     vector_copy!(avx2, "avx2", 32, _mm256_loadu_si256, _mm256_store_si256, _mm256_stream_si256);
 
-    pub(super) fn flush(bytes: &[u8]) {
+    pub(super) fn flush<B: super::Byte>(bytes: &[B]) {
         for line in bytes.chunks(64) {
             // SAFETY: the address is inside the slice; flushing changes no contents. SSE2 is part of x86-64.
-            unsafe { _mm_clflush(line.as_ptr()) };
+            unsafe { _mm_clflush(line.as_ptr().cast()) };
         }
         if let Some(last) = bytes.last() {
             // SAFETY: as above; an unaligned slice ends in a line of its own. The fence waits for all of it.
             unsafe {
-                _mm_clflush(last);
+                _mm_clflush(std::ptr::from_ref(last).cast());
                 _mm_mfence();
             }
         }
@@ -212,7 +219,8 @@ mod tests {
     fn flushing_and_marking_change_nothing() {
         let bytes = vec![3_u8; 1000];
         flush(&bytes[5..]);
-        flush(&[]);
+        flush::<u8>(&[]);
+        flush(&[const { AtomicU8::new(3) }; 100]);
         mark(true);
         mark(false);
         assert!(bytes.iter().all(|byte| *byte == 3));

@@ -8,24 +8,62 @@ use crate::{Isa, Store};
 /// Bytes in a cache line on every host that we run on.
 pub const LINE_BYTES: usize = 64;
 
-/// Lines read and lines written in one step.
+/// Lines read and lines written in one step, neither more than [`Ratio::MAX_LINES`]: the bytes of a step cannot overflow, which
+/// the vector kernels rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ratio {
-    /// Lines read per step.
-    pub read_lines: usize,
-    /// Lines written per step.
-    pub write_lines: usize,
+    read_lines: usize,
+    write_lines: usize,
 }
 
 impl Ratio {
+    /// Most lines read or written in a step: 64 KiB. Conversions need 64 at most.
+    pub const MAX_LINES: usize = 1024;
+
     /// A plain copy.
     pub const COPY: Ratio = Ratio { read_lines: 1, write_lines: 1 };
 
+    /// Nothing but reading.
+    pub const READ: Ratio = Ratio { read_lines: 1, write_lines: 0 };
+
+    /// So many lines read and written per step. `None` unless 1 to [`Ratio::MAX_LINES`] are read and at most as many written.
+    pub fn new(read_lines: usize, write_lines: usize) -> Option<Ratio> {
+        let fits = (1..=Ratio::MAX_LINES).contains(&read_lines) && write_lines <= Ratio::MAX_LINES;
+        fits.then_some(Ratio { read_lines, write_lines })
+    }
+
     /// The ratio of a conversion that touches all lines of its input: `read_bytes` read for each `write_bytes` written,
-    /// in lowest terms.
-    pub fn of_bytes(read_bytes: usize, write_bytes: usize) -> Ratio {
+    /// in lowest terms. `None` where that is no ratio.
+    pub fn of_bytes(read_bytes: usize, write_bytes: usize) -> Option<Ratio> {
         let divisor = gcd(read_bytes, write_bytes).max(1);
-        Ratio { read_lines: read_bytes / divisor, write_lines: write_bytes / divisor }
+        Ratio::new(read_bytes / divisor, write_bytes / divisor)
+    }
+
+    /// Lines read per step, at least 1.
+    pub fn read_lines(self) -> usize {
+        self.read_lines
+    }
+
+    /// Lines written per step.
+    pub fn write_lines(self) -> usize {
+        self.write_lines
+    }
+
+    /// Bytes read per step.
+    pub fn read_bytes(self) -> usize {
+        LINE_BYTES * self.read_lines
+    }
+
+    /// Bytes written per step.
+    pub fn write_bytes(self) -> usize {
+        LINE_BYTES * self.write_lines
+    }
+
+    /// Whole steps that both sides hold; the destination keeps a line to spare for alignment.
+    fn steps(self, source_bytes: usize, destination_bytes: usize) -> usize {
+        let reads = source_bytes / self.read_bytes();
+        let writes = destination_bytes.saturating_sub(LINE_BYTES).checked_div(self.write_bytes());
+        reads.min(writes.unwrap_or(usize::MAX))
     }
 }
 
@@ -40,13 +78,7 @@ fn gcd(a: usize, b: usize) -> usize {
     allow(unused_variables, reason = "only the x86-64 kernels choose their stores")
 )]
 pub fn stream(isa: Isa, store: Store, ratio: Ratio, source: &[u8], destination: &mut [u8]) -> usize {
-    let source_steps = source.len() / (LINE_BYTES * ratio.read_lines.max(1));
-    let destination_steps = if ratio.write_lines == 0 {
-        source_steps
-    } else {
-        destination.len().saturating_sub(LINE_BYTES) / (LINE_BYTES * ratio.write_lines)
-    };
-    let steps = source_steps.min(destination_steps);
+    let steps = ratio.steps(source.len(), destination.len());
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 if isa.is_available() => {
@@ -60,7 +92,7 @@ pub fn stream(isa: Isa, store: Store, ratio: Ratio, source: &[u8], destination: 
         }
         _ => portable(ratio, steps, source, destination),
     }
-    steps * ratio.read_lines * LINE_BYTES
+    steps * ratio.read_bytes()
 }
 
 fn portable(ratio: Ratio, steps: usize, source: &[u8], destination: &mut [u8]) {
@@ -183,9 +215,31 @@ mod tests {
 
     #[test]
     fn ratios_are_in_lowest_terms() {
-        assert_eq!(Ratio::of_bytes(2, 4), Ratio { read_lines: 1, write_lines: 2 });
-        assert_eq!(Ratio::of_bytes(20, 4), Ratio { read_lines: 5, write_lines: 1 });
-        assert_eq!(Ratio::of_bytes(2, 8), Ratio { read_lines: 1, write_lines: 4 });
+        assert_eq!(Ratio::of_bytes(2, 4), Ratio::new(1, 2));
+        assert_eq!(Ratio::of_bytes(20, 4), Ratio::new(5, 1));
+        assert_eq!(Ratio::of_bytes(2, 8), Ratio::new(1, 4));
+    }
+
+    /// With 2^58 + 1 lines the bytes of a step wrapped to one line, and a safe call wrote beyond its slice.
+    #[test]
+    fn no_ratio_has_a_step_that_overflows() {
+        for lines in [Ratio::MAX_LINES + 1, 1 << 57, 1 << 58, (1 << 58) + 1, usize::MAX] {
+            assert_eq!((Ratio::new(lines, 1), Ratio::new(1, lines)), (None, None), "{lines}");
+            assert_eq!(Ratio::of_bytes(lines, 1), None, "{lines}");
+        }
+        assert_eq!((Ratio::new(0, 1), Ratio::new(1, 0)), (None, Some(Ratio::READ)));
+        assert!(Ratio::new(Ratio::MAX_LINES, Ratio::MAX_LINES).is_some());
+    }
+
+    #[test]
+    fn steps_stay_inside_both_sides_whatever_their_lengths() {
+        for ratio in [Ratio::COPY, Ratio::READ, Ratio { read_lines: 3, write_lines: 2 }] {
+            for (source, destination) in [(0, 0), (63, 640), (64, 64), (640, 127), (640, 128), (6400, 700)] {
+                let steps = ratio.steps(source, destination);
+                assert!(steps * ratio.read_bytes() <= source);
+                assert!(steps == 0 || ratio.write_lines == 0 || steps * ratio.write_bytes() + 64 <= destination);
+            }
+        }
     }
 
     #[test]
@@ -215,9 +269,8 @@ mod tests {
     #[test]
     fn a_pure_read_writes_nothing() {
         let source = vec![1_u8; 6400];
-        let ratio = Ratio { read_lines: 1, write_lines: 0 };
         for isa in Isa::available() {
-            assert_eq!(stream(isa, Store::Cached, ratio, &source, &mut []), 6400);
+            assert_eq!(stream(isa, Store::Cached, Ratio::READ, &source, &mut []), 6400);
         }
     }
 }

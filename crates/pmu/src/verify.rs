@@ -48,7 +48,7 @@ pub fn memory(time: Duration, last_level_bytes: u64) -> Result<Moved, LoadError>
     let source = buffer.slice::<u8>(bytes);
     let (began, mut read) = (Instant::now(), 0);
     while began.elapsed() < time {
-        read += stream(Isa::best(), Store::Cached, Ratio { read_lines: 1, write_lines: 0 }, source, &mut []) as u64;
+        read += stream(Isa::best(), Store::Cached, Ratio::READ, source, &mut []) as u64;
     }
     Ok(moved(read, began, format!("own reads of {} MiB, one thread", bytes >> 20)))
 }

@@ -12,7 +12,7 @@ use crate::accounts::{Dead, ledger};
 use crate::card::{Card, State, channel_ids};
 use crate::port::InlinePort;
 use crate::receive::{Receiver, Report};
-use crate::scenario::{Publish, Scenario, ScenarioError};
+use crate::scenario::{Parts, Publish, Scenario, ScenarioError};
 use crate::tohost::{FinalAccount, Stats, ToHost};
 use crate::transport::{self, Hello, TransportError};
 
@@ -186,7 +186,7 @@ pub fn reader_of(
     let hello = hello(scenario, at);
     let outlet = transport::named(&publish.transport)?.publish(publish, &hello)?;
     let facts = outlet.facts();
-    Ok((ToHost::new(port, outlet, scenario.reader, publish.dead_after.0, format, &elinks), facts))
+    Ok((ToHost::new(port, outlet, scenario.reader, publish, format, &elinks), facts))
 }
 
 /// What a channel's publisher offers.
@@ -213,6 +213,8 @@ pub fn run(
     triggers: Option<u64>,
     stop: &AtomicBool,
 ) -> Result<Done, ChainError> {
+    let channels = channel_ids(scenario).len();
+    scenario.check_memory(Parts { channels, subscribers: channels, receptions: channels })?;
     let (mut card, consumers) = Card::new(scenario)?;
     card.source().end_at(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1));
     if let Some(triggers) = triggers {
@@ -326,7 +328,9 @@ pub fn receive(
     failed: &AtomicBool,
     quit: &(impl Fn() -> bool + Sync),
 ) -> Result<(Report, Load), ChainError> {
-    let connected = pin(cpu).and_then(|()| Ok(Receiver::connect(transport::named(transport)?, publishers)?));
+    let give_up = || quit() || failed.load(Ordering::Relaxed);
+    let connected =
+        pin(cpu).and_then(|()| Ok(Receiver::connect_unless(transport::named(transport)?, publishers, &give_up)?));
     let mut receiver = match connected {
         Ok(receiver) => receiver,
         Err(error) => {

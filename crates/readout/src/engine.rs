@@ -9,12 +9,13 @@ use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Sessio
 use daqmeter_record::{Counter, Workload};
 use daqmeter_stats::LogHistogram;
 use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::memory::buffer_bytes;
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::{Format, Subchunk, subchunks};
 
 use crate::chain::{self, ChainError, Load, ReaderDone};
 use crate::receive::Report;
-use crate::scenario::{Bytes, Completion, Hertz, Nanos, Publish, ReaderMode, Scenario, ScenarioError};
+use crate::scenario::{Bytes, Completion, Hertz, Nanos, Parts, Publish, ReaderMode, Scenario, ScenarioError};
 use crate::search::Observation;
 use crate::tohost::ToHost;
 use crate::{Card, recording};
@@ -53,6 +54,9 @@ pub fn scenario_of(workload: &Workload) -> Result<Scenario, Fault> {
         scenario.trigger.rate = Hertz(rate_hz);
     }
     if let Ok(poll_us) = workload.float("poll_us") {
+        if !(0.0..=1e6).contains(&poll_us) {
+            return Err(workload.error("poll_us", "is 0 to 1000000").into());
+        }
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a polling interval")]
         let ns = (poll_us * 1e3) as u64;
         scenario.reader.poll = Nanos(ns);
@@ -92,6 +96,12 @@ pub fn event_bytes(scenario: &Scenario) -> f64 {
         daqmeter_wire::felix::encoder::blocks_of(format, spec.payload_bytes, MANY) as f64 * (1.0 - spec.deficit)
     };
     scenario.elinks(0, 0).iter().map(of).sum::<f64>() * format.block_bytes as f64 / MANY as f64
+}
+
+/// A chain: a reader, a subscriber and a connection for each channel.
+fn parts(scenario: &Scenario) -> Parts {
+    let channels = crate::card::channel_ids(scenario).len();
+    Parts { channels, subscribers: channels, receptions: channels }
 }
 
 fn cpus(text: &str) -> Vec<u32> {
@@ -139,6 +149,11 @@ impl Engine for ReadoutEngine {
         ]
     }
 
+    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
+        let scenario = scenario_of(workload).ok()?;
+        Some(scenario.memory_bytes(parts(&scenario)))
+    }
+
     fn example(&self) -> Workload {
         Workload::new("readout").with("scenario", "gbt").with("rate_hz", 10e3).with("seconds", 0.05).with("probe", true)
     }
@@ -149,6 +164,8 @@ impl Engine for ReadoutEngine {
         if !(seconds > 0.0 && seconds <= 86400.0) {
             return Err(workload.error("seconds", "is above 0 and at most a day").into());
         }
+        let receivers = workload.int("receivers").ok().and_then(|count| usize::try_from(count).ok());
+        scenario.check_memory(parts(&scenario))?;
         let (mut card, consumers) = Card::new(&scenario)?;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a day in ns")]
         card.source().end_at((seconds * 1e9) as u64);
@@ -160,7 +177,6 @@ impl Engine for ReadoutEngine {
         }
         let publishers: Vec<Publish> =
             readers.iter().map(|reader| Publish { address: reader.address(), ..scenario.publish.clone() }).collect();
-        let receivers = workload.int("receivers").ok().and_then(|count| usize::try_from(count).ok());
         let shared = Arc::new(Shared {
             publishers,
             receivers: receivers.unwrap_or(readers.len()).clamp(1, readers.len()),
@@ -469,6 +485,11 @@ impl Engine for DecodeEngine {
         ]
     }
 
+    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
+        let ring = scenario_of(workload).ok()?.card.ring.0 as u64;
+        Some(workload.int("bytes").ok()?.saturating_add(buffer_bytes(ring)))
+    }
+
     fn example(&self) -> Workload {
         Workload::new("decode").with("scenario", "gbt").with("bytes", 1_u64 << 20)
     }
@@ -481,6 +502,9 @@ impl Engine for DecodeEngine {
             return Err(workload.error("bytes", "is at least a block and at most 16 GiB").into());
         }
         let bytes = bytes / format.block_bytes as u64 * format.block_bytes as u64;
+        if let Some(free) = daqmeter_sys::available::memory_bytes().filter(|free| *free < bytes) {
+            return Err(workload.error("bytes", format!("does not fit: {free} bytes of memory are available")).into());
+        }
         Ok(vec![Box::new(DecodeSession {
             scenario,
             format,
@@ -604,6 +628,17 @@ mod tests {
     fn engines_conform() {
         conformance::run(&DecodeEngine);
         conformance::run(&ReadoutEngine);
+    }
+
+    #[test]
+    fn the_memory_of_a_chain_is_known_beforehand() {
+        let scenario = Scenario::load("gbt").unwrap();
+        let ring = scenario.card.ring.0 as u64;
+        let bytes = ReadoutEngine.memory_bytes(&ReadoutEngine.example()).unwrap();
+        assert!(bytes >= ring && bytes < 4 * ring + (1 << 30), "{bytes} for rings of {ring}");
+        let decode = DecodeEngine.memory_bytes(&DecodeEngine.example().with("bytes", 1_u64 << 33)).unwrap();
+        assert_eq!(decode, (1 << 33) + ring);
+        assert_eq!(ReadoutEngine.memory_bytes(&ReadoutEngine.example().with("channels", 9_u64)), None);
     }
 
     #[test]

@@ -21,6 +21,9 @@ pub trait Port: Send {
     /// Lets an emulated device catch up with the clock; a real one needs nothing.
     fn refresh(&mut self);
 
+    /// Brings up to `most` bytes that came into what the ring lends, where the card is in another process.
+    fn take(&mut self, _most: usize) {}
+
     /// Gives bytes of the ring back.
     fn release(&mut self, bytes: usize);
 
@@ -33,6 +36,11 @@ pub trait Port: Send {
     /// Whether what is in the ring is all that will come, or will be soon.
     fn ends(&self) -> bool {
         self.state() == State::Finished
+    }
+
+    /// Whether the card went away before it had finished: nothing more will come, and what it counted last may be missing.
+    fn is_lost(&self) -> bool {
+        false
     }
 
     /// What the card counts.
@@ -167,6 +175,14 @@ impl Port for SharedPort {
     fn state(&self) -> State {
         // A card whose process is gone sends no more.
         if self.is_gone { State::Finished } else { words::state(&self.consumer) }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_gone && words::state(&self.consumer) != State::Finished
+    }
+
+    fn take(&mut self, most: usize) {
+        self.consumer.take(most);
     }
 
     fn release(&mut self, bytes: usize) {

@@ -3,8 +3,9 @@
 //! It stands for a software read-out driver. A publisher that goes away is asked again until it comes back or the time is over;
 //! the last page that was had from it is told then.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use daqmeter_record::Ledger;
@@ -17,7 +18,7 @@ use daqmeter_wire::felix::payload::Fid;
 use daqmeter_wire::felix::{Elink, Format, Reassembler, Subchunk, subchunks};
 
 use crate::fragment::{self, FragmentCheck};
-use crate::scenario::Publish;
+use crate::scenario::{MAX_PAYLOAD_BYTES, Publish};
 use crate::tohost::FinalAccount;
 use crate::transport::{Inlet, Received, Subscription, Transport, TransportError};
 
@@ -36,11 +37,19 @@ pub fn elink_of(tag: u64) -> Option<Elink> {
     Some(Elink::of_link(u8::try_from(fid.link).ok()?, fid.elink))
 }
 
+/// Where the publisher of these tags is now, if somebody knows: publishers come back at other places.
+pub type LookUp = Arc<dyn Fn(&[u64]) -> Option<String> + Send + Sync>;
+
+/// An attempt to reach a publisher: where, and what came of it.
+type Attempt = (Publish, Result<Box<dyn Inlet>, TransportError>);
+
 /// One publisher.
 struct Source {
     settings: Publish,
     tags: Vec<u64>,
     inlet: Option<Box<dyn Inlet>>,
+    /// An attempt is under way in a thread of its own: the other publishers are not kept waiting.
+    attempt: Option<mpsc::Receiver<Attempt>>,
     stream: u64,
     last_page: u64,
     retry_ns: u64,
@@ -137,10 +146,9 @@ impl Report {
 /// A receiver of one or several publishers.
 pub struct Receiver {
     id: u64,
-    transport: Box<dyn Transport>,
+    transport: Arc<dyn Transport>,
     sources: Vec<Source>,
-    streams: Vec<Stream>,
-    places: HashMap<u64, usize>,
+    streams: Streams,
     room: Vec<Subchunk>,
     report: Report,
     first_ns: u64,
@@ -149,6 +157,8 @@ pub struct Receiver {
     notes: Vec<String>,
     /// Waits after each page, as a slow consumer does.
     pub dawdle: Duration,
+    /// Asked before a lost publisher is tried again.
+    pub look_up: Option<LookUp>,
 }
 
 impl Receiver {
@@ -160,33 +170,47 @@ impl Receiver {
         transport: Box<dyn Transport>,
         publishers: &[(Publish, Vec<u64>)],
     ) -> Result<Receiver, TransportError> {
+        Receiver::connect_unless(transport, publishers, &|| false)
+    }
+
+    /// The same, given up soon when `quit` says so.
+    ///
+    /// # Errors
+    /// As [`Receiver::connect`].
+    pub fn connect_unless(
+        transport: Box<dyn Transport>,
+        publishers: &[(Publish, Vec<u64>)],
+        quit: &dyn Fn() -> bool,
+    ) -> Result<Receiver, TransportError> {
         // Two receivers are never the same: time and place make the number.
         let id = monotonic_ns().rotate_left(20) ^ u64::from(std::process::id()) << 44;
         let mut receiver = Receiver {
             id,
-            transport,
+            transport: transport.into(),
             sources: Vec::new(),
-            streams: Vec::new(),
-            places: HashMap::new(),
+            streams: Streams::default(),
             room: Vec::new(),
             report: Report::default(),
             first_ns: 0,
             last_ns: 0,
             notes: Vec::new(),
             dawdle: Duration::ZERO,
+            look_up: None,
         };
         for (settings, tags) in publishers {
             let mut source = Source {
                 settings: settings.clone(),
                 tags: tags.clone(),
                 inlet: None,
+                attempt: None,
                 stream: 0,
                 last_page: 0,
                 retry_ns: 0,
                 format: None,
                 ended: false,
             };
-            source.open(receiver.id, receiver.transport.as_ref())?;
+            let inlet = source.request(receiver.id).make(receiver.transport.as_ref(), &source.settings, quit)?;
+            source.adopt(inlet, &mut receiver.streams);
             receiver.sources.push(source);
         }
         Ok(receiver)
@@ -199,7 +223,7 @@ impl Receiver {
 
     /// What came so far.
     pub fn report(&self) -> Report {
-        let streams = self.streams.iter().map(|stream| StreamReport {
+        let streams = self.streams.all.iter().map(|stream| StreamReport {
             tag: stream.tag,
             chunks: stream.chunks,
             bytes: stream.bytes,
@@ -270,21 +294,17 @@ impl Receiver {
     }
 
     fn take(&mut self, at: usize, wait: Duration, now_ns: u64) -> Result<bool, TransportError> {
-        let Receiver { sources, streams, places, room, report, transport, dawdle, first_ns, last_ns, .. } = self;
+        let Receiver { sources, streams, room, report, transport, look_up, dawdle, first_ns, last_ns, .. } = self;
+        let alone = sources.len() == 1;
         let source = &mut sources[at];
         if source.ended {
             return Ok(false);
         }
-        if source.inlet.is_none() {
-            if now_ns < source.retry_ns {
+        if source.inlet.is_none() && !source.is_reached(self.id, transport, look_up.as_ref(), streams, now_ns)? {
+            if alone {
                 sleep_until(monotonic_ns() + 1_000_000);
-                return Ok(false);
             }
-            source.retry_ns = now_ns + RETRY_NS;
-            // Not there yet: the next try tells.
-            if source.open(self.id, transport.as_ref()).is_err() {
-                return Ok(false);
-            }
+            return Ok(false);
         }
         let mut took = 0;
         let (format, mut last_page) = (source.format, source.last_page);
@@ -298,8 +318,8 @@ impl Receiver {
             };
             wait = Duration::ZERO;
             let good = match frame.kind {
-                FrameKind::Messages => messages(body, streams, places),
-                FrameKind::Blocks => blocks(body, format, room, streams, places, source_key(&source.tags)),
+                FrameKind::Messages => messages(body, streams),
+                FrameKind::Blocks => blocks(body, format, room, streams, source_key(&source.tags)),
                 FrameKind::Account => {
                     if let Ok(account) = serde_json::from_slice(body) {
                         report.accounts.push(account);
@@ -346,12 +366,93 @@ fn source_key(tags: &[u64]) -> u64 {
     tags.first().copied().unwrap_or_default()
 }
 
-impl Source {
-    fn open(&mut self, receiver: u64, transport: &dyn Transport) -> Result<(), TransportError> {
-        let subscription = Subscription { receiver, last_page: 0, tags: self.tags.clone() };
-        let (stream, last_page) = (self.stream, self.last_page);
+/// What a receiver says when it comes, or comes back.
+struct Request {
+    subscription: Subscription,
+    /// The stream that it had, and the last page of it.
+    had: (u64, u64),
+}
+
+impl Request {
+    fn make(
+        &self,
+        transport: &dyn Transport,
+        settings: &Publish,
+        quit: &dyn Fn() -> bool,
+    ) -> Result<Box<dyn Inlet>, TransportError> {
+        let (stream, last_page) = self.had;
         let last_page_of = |found: u64| if found == stream { last_page } else { 0 };
-        let inlet = transport.subscribe(&self.settings, &subscription, &last_page_of)?;
+        transport.subscribe(settings, &self.subscription, &last_page_of, quit)
+    }
+}
+
+impl Source {
+    fn request(&self, receiver: u64) -> Request {
+        let subscription = Subscription { receiver, last_page: 0, tags: self.tags.clone() };
+        Request { subscription, had: (self.stream, self.last_page) }
+    }
+
+    /// Tries again to reach a publisher that is lost; true when it is back.
+    ///
+    /// # Errors
+    /// When it is back and refuses.
+    fn is_reached(
+        &mut self,
+        receiver: u64,
+        transport: &Arc<dyn Transport>,
+        look_up: Option<&LookUp>,
+        streams: &mut Streams,
+        now_ns: u64,
+    ) -> Result<bool, TransportError> {
+        let Some(attempt) = &self.attempt else {
+            if now_ns >= self.retry_ns {
+                self.retry_ns = now_ns + RETRY_NS;
+                self.attempt = self.begin_attempt(receiver, transport.clone(), look_up.cloned());
+            }
+            return Ok(false);
+        };
+        let (settings, result) = match attempt.try_recv() {
+            Ok(ended) => ended,
+            Err(mpsc::TryRecvError::Empty) => return Ok(false),
+            Err(mpsc::TryRecvError::Disconnected) => {
+                self.attempt = None;
+                return Ok(false);
+            }
+        };
+        self.attempt = None;
+        match result {
+            Ok(inlet) => {
+                self.settings = settings;
+                self.adopt(inlet, streams);
+                Ok(true)
+            }
+            Err(error @ TransportError::Refused { .. }) => Err(error),
+            // Not there yet: the next attempt tells.
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// In a thread of its own: names are resolved and connections made there. None where the host has no thread for it.
+    fn begin_attempt(
+        &self,
+        receiver: u64,
+        transport: Arc<dyn Transport>,
+        look_up: Option<LookUp>,
+    ) -> Option<mpsc::Receiver<Attempt>> {
+        let (ended, attempt) = mpsc::sync_channel(1);
+        let (request, mut settings) = (self.request(receiver), self.settings.clone());
+        let work = move || {
+            if let Some(address) = look_up.and_then(|look_up| look_up(&request.subscription.tags)) {
+                settings.address = address;
+            }
+            let made = request.make(transport.as_ref(), &settings, &|| false);
+            // A receiver that has ended meanwhile wants it no more.
+            let _ = ended.send((settings, made));
+        };
+        std::thread::Builder::new().name("receiver-connect".to_owned()).spawn(work).ok().map(|_| attempt)
+    }
+
+    fn adopt(&mut self, inlet: Box<dyn Inlet>, streams: &mut Streams) {
         let hello = inlet.hello();
         if hello.stream != self.stream {
             (self.stream, self.last_page) = (hello.stream, 0);
@@ -361,15 +462,35 @@ impl Source {
         if self.tags.is_empty() {
             self.tags.clone_from(&hello.tags);
         }
+        streams.offered.extend(&self.tags);
         self.inlet = Some(inlet);
-        Ok(())
     }
 }
 
-fn stream_of<'a>(tag: u64, streams: &'a mut Vec<Stream>, places: &mut HashMap<u64, usize>) -> &'a mut Stream {
-    let at = *places.entry(tag).or_insert_with(|| {
+/// The E-links that came, and those that may come: a publisher cannot make more of them than it offers.
+#[derive(Debug, Default)]
+struct Streams {
+    all: Vec<Stream>,
+    places: HashMap<u64, usize>,
+    offered: HashSet<u64>,
+}
+
+impl Streams {
+    /// None for a tag that nobody offered.
+    fn of(&mut self, tag: u64) -> Option<&mut Stream> {
+        let at = match self.places.get(&tag) {
+            Some(at) => *at,
+            None => self.begin(tag)?,
+        };
+        Some(&mut self.all[at])
+    }
+
+    fn begin(&mut self, tag: u64) -> Option<usize> {
+        if !self.offered.contains(&tag) {
+            return None;
+        }
         let is_ttc = elink_of(tag) == Some(Elink::TTC);
-        streams.push(Stream {
+        self.all.push(Stream {
             tag,
             check: FragmentCheck::new(is_ttc),
             chunks: 0,
@@ -379,9 +500,9 @@ fn stream_of<'a>(tag: u64, streams: &'a mut Vec<Stream>, places: &mut HashMap<u6
             reassembler: Reassembler::new(),
             partial: Vec::new(),
         });
-        streams.len() - 1
-    });
-    &mut streams[at]
+        self.places.insert(tag, self.all.len() - 1);
+        Some(self.all.len() - 1)
+    }
 }
 
 impl Stream {
@@ -408,17 +529,22 @@ impl Stream {
     }
 }
 
-/// True when the page was good to its end.
-fn messages(body: &[u8], streams: &mut Vec<Stream>, places: &mut HashMap<u64, usize>) -> bool {
+/// True when the page was good to its end, and had nothing in it that was not offered.
+fn messages(body: &[u8], streams: &mut Streams) -> bool {
     let mut messages = Messages::new(body).peekable();
+    let mut good = true;
     loop {
         // All messages of one tag in one go: a block's worth.
         let tag = match messages.peek() {
-            None => return true,
+            None => return good,
             Some(Err(_)) => return false,
             Some(Ok(message)) => message.tag,
         };
-        let stream = stream_of(tag, streams, places);
+        let Some(stream) = streams.of(tag) else {
+            while messages.next_if(|next| matches!(next, Ok(message) if message.tag == tag)).is_some() {}
+            good = false;
+            continue;
+        };
         while let Some(Ok(message)) = messages.next_if(|next| matches!(next, Ok(message) if message.tag == tag)) {
             stream.take(message.payload, message.status);
         }
@@ -426,14 +552,7 @@ fn messages(body: &[u8], streams: &mut Vec<Stream>, places: &mut HashMap<u64, us
 }
 
 /// True when every block could be read.
-fn blocks(
-    body: &[u8],
-    format: Option<Format>,
-    room: &mut Vec<Subchunk>,
-    streams: &mut Vec<Stream>,
-    places: &mut HashMap<u64, usize>,
-    key: u64,
-) -> bool {
+fn blocks(body: &[u8], format: Option<Format>, room: &mut Vec<Subchunk>, streams: &mut Streams, key: u64) -> bool {
     let Some(format) = format else { return false };
     room.resize(most_subchunks(format), Subchunk::default());
     let connector = Fid::of_u64(key).map_or(0, |fid| fid.connector);
@@ -442,7 +561,10 @@ fn blocks(
         match subchunks(format, block, room) {
             Ok((header, found)) => {
                 let tag = Fid::of_elink(0, connector, header.elink).to_u64();
-                let stream = stream_of(tag, streams, places);
+                let Some(stream) = streams.of(tag) else {
+                    good = false;
+                    continue;
+                };
                 // Borrowed apart, to hand chunks over while they are put together.
                 let mut reassembler = std::mem::take(&mut stream.reassembler);
                 let mut partial = std::mem::take(&mut stream.partial);
@@ -454,6 +576,11 @@ fn blocks(
                     }
                     if part.begins {
                         partial.clear();
+                    }
+                    // No card makes longer ones: a chunk without end is not kept.
+                    if partial.len() + bytes.len() > MAX_PAYLOAD_BYTES {
+                        good = false;
+                        return;
                     }
                     partial.extend_from_slice(bytes);
                     if part.ends {

@@ -3,9 +3,10 @@
 //! One line of JSON each way. The reader keeps the connection; when it ends, the channel is free for another, who goes on where the
 //! host pointer is.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -21,8 +22,14 @@ use crate::scenario::Scenario;
 
 /// Why a card cannot be served or reached.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct RemoteError(pub String);
+pub enum RemoteError {
+    /// No card answers there; one may later.
+    #[error("{0}")]
+    Absent(String),
+    /// There is one, and it refuses, or something else is wrong.
+    #[error("{0}")]
+    Other(String),
+}
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Request {
@@ -39,6 +46,90 @@ struct Answer {
 /// The card looks at its clock so often while triggers come.
 const STEP_NS: u64 = 20_000;
 
+/// Readers are listened to so often.
+const LISTEN_NS: u64 = 5_000_000;
+/// Clients that have connected and not asked yet; for a further one the oldest is dropped.
+const MAX_ASKING: usize = 32;
+/// Such a client is dropped after this time.
+const ASK_WITHIN_NS: u64 = 2_000_000_000;
+/// Longest request: every E-link of a channel with 20 digits is below 20 KB.
+const MAX_REQUEST_BYTES: usize = 32 << 10;
+/// After a request to stop, readers have so long to take what is in their rings.
+const STOP_WITHIN_NS: u64 = 1_000_000_000;
+
+/// A client that has not asked for a channel yet.
+struct Asking {
+    stream: UnixStream,
+    heard: Vec<u8>,
+    since_ns: u64,
+}
+
+enum Heard {
+    Nothing,
+    /// A line of so many bytes.
+    Line(usize),
+    TooLong,
+    Gone,
+}
+
+impl Asking {
+    /// Takes in what has come; waits for nothing.
+    fn hear(&mut self, now_ns: u64) -> Heard {
+        let mut room = [0; 4096];
+        while self.heard.len() <= MAX_REQUEST_BYTES {
+            match self.stream.read(&mut room) {
+                Ok(0) => return Heard::Gone,
+                Ok(got) => self.heard.extend_from_slice(&room[..got]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let is_late = now_ns > self.since_ns + ASK_WITHIN_NS;
+                    return if is_late { Heard::Gone } else { Heard::Nothing };
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Heard::Gone,
+            }
+            if let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
+                return Heard::Line(end);
+            }
+        }
+        Heard::TooLong
+    }
+}
+
+/// Device and inode of a socket's file: whether it is still ours.
+type Identity = (u64, u64);
+
+fn identity(path: &Path) -> Option<Identity> {
+    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// Makes room for a socket: one that nobody serves any more is removed, and nothing else.
+fn make_room(path: &Path) -> Result<(), RemoteError> {
+    let shown = path.display();
+    let other = |line: String| Err(RemoteError::Other(line));
+    let found = match std::fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return other(format!("{shown}: {error}")),
+    };
+    if !found.file_type().is_socket() {
+        return other(format!("{shown} exists and is no socket: it is left as it is; name another path"));
+    }
+    match reach(path) {
+        Ok(_) => other(format!("{shown} is taken: another card is served there")),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)
+            .or_else(|error| other(format!("{shown} is a socket that nobody serves, and cannot be removed: {error}"))),
+        Err(error) => other(format!("{shown} is a socket that cannot be tried: {error}; name another path")),
+    }
+}
+
+/// Connects within a second: a process that is stopped does not take connections.
+fn reach(path: &Path) -> io::Result<UnixStream> {
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+    socket.set_write_timeout(Some(Duration::from_secs(1)))?;
+    socket.connect(&socket2::SockAddr::unix(path)?)?;
+    Ok(UnixStream::from(std::os::fd::OwnedFd::from(socket)))
+}
+
 /// A card behind a socket.
 pub struct Server {
     card: Card,
@@ -46,14 +137,18 @@ pub struct Server {
     listener: UnixListener,
     lines: Vec<IrqLine>,
     readers: Vec<Option<UnixStream>>,
-    path: std::path::PathBuf,
-    asked_ns: u64,
+    asking: Vec<Asking>,
+    path: PathBuf,
+    identity: Option<Identity>,
+    listened_ns: u64,
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Gone already is as good.
-        let _ = std::fs::remove_file(&self.path);
+        // What somebody else has put there meanwhile is theirs.
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -61,24 +156,20 @@ impl Server {
     /// Listens at a path; a socket that nobody serves any more is taken over.
     ///
     /// # Errors
-    /// When the path is taken or cannot be made.
+    /// When the path is taken, is a file of another kind, or cannot be made.
     pub fn bind(card: Card, path: &Path) -> Result<Server, RemoteError> {
-        let shown = path.display();
-        if path.exists() {
-            if UnixStream::connect(path).is_ok() {
-                return Err(RemoteError(format!("{shown} is taken: another card is served there")));
-            }
-            std::fs::remove_file(path).map_err(|error| RemoteError(format!("{shown} is in the way: {error}")))?;
-        }
-        let listener =
-            UnixListener::bind(path).map_err(|error| RemoteError(format!("cannot listen at {shown}: {error}")))?;
-        listener.set_nonblocking(true).map_err(|error| RemoteError(error.to_string()))?;
+        let other = |error: &dyn std::fmt::Display| RemoteError::Other(error.to_string());
+        make_room(path)?;
+        let listener = UnixListener::bind(path)
+            .map_err(|error| RemoteError::Other(format!("cannot listen at {}: {error}", path.display())))?;
+        listener.set_nonblocking(true).map_err(|error| other(&error))?;
         let scenario = card.scenario().clone();
         let channels = channel_ids(&scenario).len();
         let lines: Result<Vec<IrqLine>, _> = (0..channels).map(|_| IrqLine::event()).collect();
-        let lines = lines.map_err(|error| RemoteError(error.to_string()))?;
+        let lines = lines.map_err(|error| other(&error))?;
         let readers = (0..channels).map(|_| None).collect();
-        Ok(Server { card, scenario, listener, lines, readers, path: path.to_owned(), asked_ns: 0 })
+        let (identity, asking, path) = (identity(path), Vec::new(), path.to_owned());
+        Ok(Server { card, scenario, listener, lines, readers, asking, path, identity, listened_ns: 0 })
     }
 
     /// The card.
@@ -86,28 +177,37 @@ impl Server {
         &self.card
     }
 
-    /// Serves until the card has finished and its readers are gone, or it is told to stop. `each` is called every 100 ms or so.
+    /// Serves until the card has finished and its readers are gone. Told to stop, it issues no more triggers and gives its readers a
+    /// moment for what is in their rings. `each` is called every 100 ms or so.
     pub fn run(&mut self, stop: &AtomicBool, mut each: impl FnMut(&Server)) {
         without_timer_slack();
-        let mut told_ns = 0;
+        let mut reported_ns = 0;
+        let mut end_ns = None;
         loop {
             let now_ns = monotonic_ns();
-            if now_ns >= self.asked_ns + 5_000_000 {
-                self.asked_ns = now_ns;
-                self.accept();
+            if now_ns >= self.listened_ns + LISTEN_NS {
+                self.listened_ns = now_ns;
+                // A reader that takes the place of another may have asked before the other's end was noticed.
                 self.notice_ends();
+                self.accept(now_ns);
+                self.listen(now_ns);
             }
             if self.card.state() == State::Idle && self.card.may_go() {
                 self.card.start(now_ns);
             }
+            if end_ns.is_none() && stop.load(Ordering::Relaxed) {
+                end_ns = Some(now_ns + if self.card.state() == State::Idle { 0 } else { STOP_WITHIN_NS });
+                let last_ns = self.card.now_ns();
+                self.card.source().end_at(last_ns);
+            }
             self.card.advance(now_ns.saturating_sub(self.card.start_ns()));
             self.card.signal(&self.lines);
-            if now_ns >= told_ns + 100_000_000 {
-                told_ns = now_ns;
+            if now_ns >= reported_ns + 100_000_000 {
+                reported_ns = now_ns;
                 each(self);
             }
             let over = self.card.state() == State::Finished && self.readers.iter().all(Option::is_none);
-            if over || stop.load(Ordering::Relaxed) {
+            if over || end_ns.is_some_and(|end_ns| now_ns >= end_ns) {
                 break;
             }
             sleep_until(now_ns + if self.card.state() == State::Running { STEP_NS } else { 1_000_000 });
@@ -115,36 +215,49 @@ impl Server {
         each(self);
     }
 
-    fn accept(&mut self) {
-        while let Ok((stream, _)) = self.listener.accept() {
-            // A reader that says something else is answered or dropped; the others go on.
-            if let Err(error) = self.hand_over(stream) {
-                let _ = error;
+    fn accept(&mut self, now_ns: u64) {
+        for _ in 0..MAX_ASKING {
+            let Ok((stream, _)) = self.listener.accept() else { break };
+            if stream.set_nonblocking(true).is_err() {
+                continue;
             }
+            if self.asking.len() == MAX_ASKING {
+                self.asking.remove(0);
+            }
+            self.asking.push(Asking { stream, heard: Vec::new(), since_ns: now_ns });
         }
     }
 
-    fn hand_over(&mut self, stream: UnixStream) -> io::Result<()> {
-        stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(Duration::from_millis(500)))?;
-        let mut line = String::new();
-        BufReader::new(stream.try_clone()?).read_line(&mut line)?;
-        let refusal = match serde_json::from_str::<Request>(&line) {
-            Ok(request) => match self.refusal(&request) {
-                None => {
-                    let answer = serde_json::to_vec(&Answer { error: None }).expect("plain data");
-                    let memory = self.card.share()[request.channel];
-                    fds::send(&stream, &answer, &[memory, self.lines[request.channel].share()])?;
-                    stream.set_nonblocking(true)?;
-                    self.readers[request.channel] = Some(stream);
-                    return Ok(());
+    /// Answers those that have asked; drops those that went away, are late or say too much.
+    fn listen(&mut self, now_ns: u64) {
+        for mut asking in std::mem::take(&mut self.asking) {
+            let answered = match asking.hear(now_ns) {
+                Heard::Nothing => {
+                    self.asking.push(asking);
+                    continue;
                 }
-                Some(refusal) => refusal,
-            },
-            Err(error) => format!("not a request: {error}"),
+                Heard::Line(end) => self.answer(asking.stream, &asking.heard[..end]),
+                Heard::TooLong => refuse(&asking.stream, format!("a request has at most {MAX_REQUEST_BYTES} bytes")),
+                Heard::Gone => continue,
+            };
+            // Who does not take its answer does not get one; the others go on.
+            let _ = answered;
+        }
+    }
+
+    fn answer(&mut self, stream: UnixStream, line: &[u8]) -> io::Result<()> {
+        let request = match serde_json::from_slice::<Request>(line) {
+            Ok(request) => request,
+            Err(error) => return refuse(&stream, format!("not a request: {error}")),
         };
-        let answer = serde_json::to_vec(&Answer { error: Some(refusal) }).expect("plain data");
-        (&stream).write_all(&answer)
+        if let Some(refusal) = self.refusal(&request) {
+            return refuse(&stream, refusal);
+        }
+        let answer = serde_json::to_vec(&Answer { error: None }).expect("plain data");
+        let memory = self.card.share(request.channel).map_err(io::Error::other)?;
+        fds::send(&stream, &answer, &[memory, self.lines[request.channel].share()])?;
+        self.readers[request.channel] = Some(stream);
+        Ok(())
     }
 
     fn refusal(&self, request: &Request) -> Option<String> {
@@ -163,47 +276,56 @@ impl Server {
     }
 
     fn notice_ends(&mut self) {
-        for reader in &mut self.readers {
+        for (channel, reader) in self.readers.iter_mut().enumerate() {
             let Some(stream) = reader else { continue };
             let mut byte = [0];
-            match io::Read::read(stream, &mut byte) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                _ => *reader = None,
+            match stream.read(&mut byte) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                _ => {
+                    *reader = None;
+                    self.card.forget_reader(channel);
+                }
             }
         }
     }
 }
 
-/// Asks for a channel.
+fn refuse(mut stream: &UnixStream, why: String) -> io::Result<()> {
+    let answer = serde_json::to_vec(&Answer { error: Some(why) }).expect("plain data");
+    stream.write_all(&answer)
+}
+
+/// Asks for a channel. Takes about two seconds at the most.
 ///
 /// # Errors
 /// When there is no card, or it refuses, or what it gives is no ring.
 pub fn connect(path: &Path, scenario: &Scenario, channel: usize) -> Result<SharedPort, RemoteError> {
     let shown = path.display();
-    let failed = |error: io::Error| RemoteError(format!("{shown}: {error}; is a card emulated there?"));
-    let mut stream = UnixStream::connect(path).map_err(failed)?;
+    let absent = |error: io::Error| RemoteError::Absent(format!("{shown}: {error}; is a card emulated there?"));
+    let other = |line: String| RemoteError::Other(format!("{shown}: {line}"));
     let Some(id) = channel_ids(scenario).get(channel).copied() else {
-        return Err(RemoteError(format!("the scenario has no channel {channel}")));
+        return Err(RemoteError::Other(format!("the scenario has no channel {channel}")));
     };
+    let mut stream = reach(path).map_err(absent)?;
     let tags = scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect();
     let request = Request { channel, tags, block_bytes: scenario.card.block.0 };
     let mut line = serde_json::to_vec(&request).expect("plain data");
     line.push(b'\n');
-    stream.write_all(&line).map_err(failed)?;
-    stream.set_read_timeout(Some(Duration::from_secs(5))).map_err(failed)?;
+    stream.write_all(&line).map_err(absent)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1))).map_err(absent)?;
     let mut room = [0; 4096];
-    let (got, mut passed) = fds::receive(&stream, &mut room).map_err(failed)?;
+    let (got, mut passed) = fds::receive(&stream, &mut room).map_err(absent)?;
     let answer: Answer =
-        serde_json::from_slice(&room[..got]).map_err(|_| RemoteError(format!("{shown}: no card answers there")))?;
+        serde_json::from_slice(&room[..got]).map_err(|_| other("what answers there is no card".to_owned()))?;
     if let Some(error) = answer.error {
-        return Err(RemoteError(format!("{shown}: {error}")));
+        return Err(other(error));
     }
     if passed.len() != 2 {
-        return Err(RemoteError(format!("{shown}: the card passed {} descriptors instead of 2", passed.len())));
+        return Err(other(format!("the card passed {} descriptors instead of 2", passed.len())));
     }
     let (memory, line) = (passed.remove(0), passed.remove(0));
-    let consumer: Consumer = ring::Consumer::open(memory).map_err(|error| RemoteError(format!("{shown}: {error}")))?;
-    SharedPort::new(consumer, IrqLine::of_fd(line), stream).map_err(failed)
+    let consumer: Consumer = ring::Consumer::open(memory).map_err(|error| other(error.to_string()))?;
+    SharedPort::new(consumer, IrqLine::of_fd(line), stream).map_err(|error| other(error.to_string()))
 }
 
 #[cfg(test)]
@@ -217,10 +339,10 @@ mod tests {
         let path = directory.path().join("card");
         let text = "[trigger]\nrate = \"50kHz\"\n[card]\nlinks = 1\nring = \"2MiB\"\n[busy]\ndma = false\n";
         let scenario = Scenario::parse(text, "test").unwrap();
-        let (mut card, _rings) = Card::new(&scenario).unwrap();
+        let (mut card, _) = Card::new(&scenario).unwrap();
         card.source().end_after(2000);
         let mut server = Server::bind(card, &path).unwrap();
-        let (other, _rings) = Card::new(&scenario).unwrap();
+        let (other, _) = Card::new(&scenario).unwrap();
         let taken = Server::bind(other, &path).err().unwrap().to_string();
         assert!(taken.contains("is taken"), "{taken}");
         let thread = std::thread::spawn(move || server.run(&AtomicBool::new(false), |_| {}));
@@ -234,6 +356,7 @@ mod tests {
         while port.consumer().filled() < 4096 {
             port.wait(Duration::from_millis(100));
         }
+        port.take(2048);
         port.release(2048);
         let at = port.consumer().host();
         drop(port);
@@ -247,8 +370,7 @@ mod tests {
         let mut bytes = 2048;
         loop {
             let finished = second.state() == State::Finished;
-            let got = second.consumer().spans(0).map(<[u8]>::len).iter().sum::<usize>();
-            second.release(got);
+            let got = take_all(&mut second);
             bytes += got;
             if finished && got == 0 {
                 break;
@@ -263,12 +385,110 @@ mod tests {
         assert!(error(connect(&path, &scenario, 0)).contains("is a card emulated there?"));
     }
 
+    fn small() -> (Card, Scenario) {
+        let scenario = Scenario::parse("[card]\nlinks = 1\nring = \"2MiB\"\n", "test").unwrap();
+        (Card::new(&scenario).unwrap().0, scenario)
+    }
+
+    /// Issue 14: `emulate --at` removed whatever lay there.
+    #[test]
+    fn only_a_socket_that_nobody_serves_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("precious");
+        std::fs::write(&path, "data").unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(directory.path().join("nowhere"), &link).unwrap();
+        for taken in [&path, &link, &directory.path().to_owned()] {
+            let error = Server::bind(small().0, taken).err().unwrap().to_string();
+            assert!(error.contains("is no socket"), "{error}");
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "data");
+        assert!(std::fs::symlink_metadata(&link).is_ok());
+        let stale = directory.path().join("stale");
+        drop(UnixListener::bind(&stale).unwrap());
+        let server = Server::bind(small().0, &stale).unwrap();
+        // What replaced the socket is not the server's to remove.
+        std::fs::remove_file(&stale).unwrap();
+        std::fs::write(&stale, "another's").unwrap();
+        drop(server);
+        assert_eq!(std::fs::read_to_string(&stale).unwrap(), "another's");
+    }
+
+    /// Issue 14: silent clients stood in the way for half a second each, and a line without end was kept.
+    #[test]
+    fn silent_and_endless_clients_neither_delay_others_nor_cost_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("card");
+        let (card, scenario) = small();
+        let mut server = Server::bind(card, &path).unwrap();
+        let stop = std::sync::Arc::new(AtomicBool::new(false));
+        let asked = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut most = 0;
+            server.run(&asked, |server| most = server.asking.len().max(most));
+            most
+        });
+        let silent: Vec<UnixStream> = (0..2 * MAX_ASKING).map(|_| reach(&path).unwrap()).collect();
+        let mut endless = reach(&path).unwrap();
+        endless.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+        let piece = [b'x'; 4096];
+        let mut sent = 0;
+        while endless.write_all(&piece).is_ok() {
+            sent += piece.len();
+            assert!(sent < 16 << 20, "an endless request is taken");
+        }
+        let port = connect(&path, &scenario, 0).unwrap();
+        port.go();
+        while port.state() != State::Running {
+            std::thread::yield_now();
+        }
+        drop(port);
+        stop.store(true, Ordering::Relaxed);
+        assert!(thread.join().unwrap() <= MAX_ASKING);
+        drop(silent);
+    }
+
+    /// Reads what there is and gives it back; its length.
+    fn take_all(port: &mut SharedPort) -> usize {
+        port.take(usize::MAX);
+        let got = port.consumer().spans(0).map(<[u8]>::len).iter().sum();
+        port.release(got);
+        got
+    }
+
+    #[test]
+    fn a_card_that_is_told_to_stop_finishes_and_its_reader_has_everything() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("card");
+        let (card, scenario) = small();
+        let mut server = Server::bind(card, &path).unwrap();
+        let stop = std::sync::Arc::new(AtomicBool::new(false));
+        let asked = stop.clone();
+        let thread = std::thread::spawn(move || {
+            server.run(&asked, |_| {});
+            server.card().issued()
+        });
+        let mut port = connect(&path, &scenario, 0).unwrap();
+        port.go();
+        while port.view().account.issued < 1000 {
+            take_all(&mut port);
+        }
+        stop.store(true, Ordering::Relaxed);
+        while port.state() != State::Finished || port.consumer().filled() > 0 {
+            take_all(&mut port);
+        }
+        let issued = port.view().account.issued;
+        assert!(!port.is_lost());
+        drop(port);
+        assert_eq!(thread.join().unwrap(), issued);
+    }
+
     #[test]
     fn a_card_whose_process_is_gone_has_finished() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("card");
         let scenario = Scenario::parse("[card]\nlinks = 1\nring = \"2MiB\"\n", "test").unwrap();
-        let (card, _rings) = Card::new(&scenario).unwrap();
+        let (card, _) = Card::new(&scenario).unwrap();
         let mut server = Server::bind(card, &path).unwrap();
         let stop = std::sync::Arc::new(AtomicBool::new(false));
         let asked = stop.clone();
@@ -283,5 +503,26 @@ mod tests {
         while port.state() != State::Finished {
             port.refresh();
         }
+    }
+
+    #[test]
+    fn a_card_that_dies_while_triggers_come_is_known_to_be_lost() {
+        let (_producer, consumer) = ring::ring(&ring::Shape {
+            ring_bytes: 64 << 10,
+            unit_bytes: 1024,
+            gap_bytes: 8 << 10,
+            pages: daqmeter_sys::memory::Pages::Base,
+            numa_node: None,
+        })
+        .unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut port = SharedPort::new(consumer, IrqLine::event().unwrap(), ours).unwrap();
+        port.refresh();
+        assert!(!port.is_lost());
+        drop(theirs);
+        while port.state() != State::Finished {
+            port.refresh();
+        }
+        assert!(port.is_lost());
     }
 }

@@ -1,11 +1,12 @@
 //! The trigger source: when triggers come, and how many came, counted here and nowhere else.
 
 use std::collections::VecDeque;
+use std::path::Path;
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use crate::scenario::{ScenarioError, SourceKind, Trigger};
+use crate::scenario::{ScenarioError, SourceKind, Trigger, read_text};
 
 /// Never.
 pub const NEVER: u64 = u64::MAX;
@@ -175,10 +176,15 @@ impl Source {
     }
 }
 
+/// Longest file of gaps: some ten million of them.
+const MAX_GAPS_BYTES: u64 = 64 << 20;
+/// Longest gap, eleven days: the sum of all that a file can hold is far from the end of numbers.
+const MAX_GAP_NS: f64 = 1e15;
+
 /// The gaps of a file, scaled to a mean.
 fn listed(path: &str, period_ns: f64) -> Result<Vec<f64>, ScenarioError> {
     let wrong = |what: String| ScenarioError(format!("trigger.file: {path}: {what}"));
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let text = read_text(Path::new(path), MAX_GAPS_BYTES).map_err(|error| wrong(error.to_string()))?;
     let mut gaps = Vec::new();
     for (at, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or("").trim();
@@ -186,8 +192,8 @@ fn listed(path: &str, period_ns: f64) -> Result<Vec<f64>, ScenarioError> {
             continue;
         }
         let gap: f64 = line.parse().map_err(|_| wrong(format!("line {}: `{line}` is not a gap in ns", at + 1)))?;
-        if !gap.is_finite() || gap < 0.0 {
-            return Err(wrong(format!("line {}: `{line}` is not a gap in ns", at + 1)));
+        if !(0.0..=MAX_GAP_NS).contains(&gap) {
+            return Err(wrong(format!("line {}: `{line}` is not a gap of 0 to {MAX_GAP_NS} ns", at + 1)));
         }
         gaps.push(gap);
     }

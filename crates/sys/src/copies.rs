@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::AtomicU8;
 
 use crate::SysError;
 
@@ -92,18 +93,24 @@ pub fn fill_by_mapping(file: &File, bytes: &[u8]) -> Result<(), SysError> {
     })
 }
 
-/// Lends the file's pages, mapped for the time of the call: to flush the lines that the kernel copies from and to.
+/// Lends the file's pages, mapped for the time of the call: to flush the lines that the kernel copies from and to. As atomics,
+/// because whoever has the file may write it meanwhile.
 ///
 /// # Errors
-/// Those of `mmap(2)`.
-pub fn with_mapping(file: &File, bytes: usize, work: impl FnOnce(&[u8])) -> Result<(), SysError> {
+/// Those of `mmap(2)`, and a file that is shorter.
+pub fn with_mapping(file: &File, bytes: usize, work: impl FnOnce(&[AtomicU8])) -> Result<(), SysError> {
     mapped(file, bytes, |start| {
-        // SAFETY: the mapping has as many bytes; the caller copies from and to the file only between such calls.
-        work(unsafe { std::slice::from_raw_parts(start, bytes) });
+        // SAFETY: the mapping has as many bytes, readable and writable, and is used by atomics alone.
+        work(unsafe { std::slice::from_raw_parts(start.cast(), bytes) });
     })
 }
 
 fn mapped(file: &File, bytes: usize, work: impl FnOnce(*mut u8)) -> Result<(), SysError> {
+    let failed = |source| SysError { call: format!("map {bytes} bytes of the file"), source };
+    // Pages behind a file's end cannot be touched: SIGBUS.
+    if file.metadata().map_err(failed)?.len() < bytes as u64 {
+        return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+    }
     let rounded = bytes.next_multiple_of(2 << 20);
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new shared mapping at an address of the kernel's choice.
@@ -168,6 +175,11 @@ mod tests {
         file.read_exact_at(&mut back, 9_000).unwrap();
         assert_eq!(&back, b"abc");
         fill_by_mapping(&file, b"xyz").unwrap();
+        let mut seen = 0;
+        with_mapping(&file, 10_000, |bytes| seen = bytes[1].load(std::sync::atomic::Ordering::Relaxed)).unwrap();
+        assert_eq!(seen, b'y');
+        let short = with_mapping(&file, 10_001, |_| ()).unwrap_err().to_string();
+        assert!(short.contains("map 10001 bytes"), "{short}");
         file.read_exact_at(&mut back, 0).unwrap();
         assert_eq!(&back, b"xyz");
     }

@@ -200,7 +200,7 @@ impl<P: Portal> Mover<P> {
     ///
     /// # Panics
     /// When either memory is smaller.
-    pub fn copy(&mut self, from: &DeviceMemory, to: &DeviceMemory, bytes: usize) -> Result<(), SysError> {
+    pub fn copy(&mut self, from: &DeviceMemory, to: &mut DeviceMemory, bytes: usize) -> Result<(), SysError> {
         assert!(
             bytes <= from.bytes() && bytes <= to.bytes(),
             "{bytes} bytes between {} and {}",
@@ -260,13 +260,13 @@ mod tests {
 
     #[test]
     fn a_move_is_the_descriptor_that_the_specification_asks_for() {
-        let (from, to) = (DeviceMemory::sparse(8192).unwrap(), DeviceMemory::sparse(8192).unwrap());
+        let (mut from, mut to) = (DeviceMemory::sparse(8192).unwrap(), DeviceMemory::sparse(8192).unwrap());
         from.write(0, &[7; 5000]);
-        Mover::new(Software { status: DONE }).copy(&from, &to, 5000).unwrap();
+        Mover::new(Software { status: DONE }).copy(&from, &mut to, 5000).unwrap();
         let mut back = [0; 5001];
         to.read(0, &mut back);
         assert!(back[..5000].iter().all(|byte| *byte == 7) && back[5000] == 0);
-        let error = Mover::new(Software { status: 3 }).copy(&from, &to, 64).unwrap_err().to_string();
+        let error = Mover::new(Software { status: 3 }).copy(&from, &mut to, 64).unwrap_err().to_string();
         assert!(error.contains("status 0x03"), "{error}");
     }
 

@@ -81,6 +81,11 @@ impl SysError {
         SysError { call: call.into(), source: io::Error::last_os_error() }
     }
 
+    /// Whether there was not enough memory, or room in the address space.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.errno() == Some(libc::ENOMEM)
+    }
+
     /// The errno, if there is one.
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()

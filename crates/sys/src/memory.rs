@@ -1,7 +1,8 @@
 //! Buffers on whole pages, and memory that a device may write.
 //!
-//! [`Buffer`] is ordinary memory that only we write: it lends slices. [`DeviceMemory`] stands for memory that something else
-//! may write at any time (a card, another process); it is never a reference, only a place to copy from and to.
+//! [`Buffer`] is ordinary memory that only we write: it lends slices. [`DeviceMemory`] stands for the memory of a device, or
+//! memory that an engine transfers from and to: a place to copy from and to. Whoever writes it, a program or an engine that was
+//! given its address, holds it exclusively meanwhile.
 
 use std::ptr::NonNull;
 
@@ -31,6 +32,11 @@ impl Pages {
 
 /// Size of the default huge page; the mapping is rounded up to it.
 const HUGE_BYTES: usize = 2 << 20;
+
+/// Bytes that a [`Buffer`] of so many bytes takes: whole huge pages, all of them touched.
+pub fn buffer_bytes(bytes: u64) -> u64 {
+    bytes.max(1).checked_next_multiple_of(HUGE_BYTES as u64).unwrap_or(u64::MAX)
+}
 
 /// An anonymous private mapping.
 #[derive(Debug)]
@@ -164,8 +170,10 @@ impl Buffer {
     }
 }
 
-/// Memory that a device may write: sparse (untouched pages cost nothing), copied from and to, never referenced.
-/// Copies are not atomic, as those of a real card's memory are not.
+/// Memory of a device: sparse (untouched pages cost nothing), copied from and to.
+///
+/// All that writes needs `&mut`, so that no safe program copies while another writes; where lanes and an engine's thread share it,
+/// they lock it.
 #[derive(Debug)]
 pub struct DeviceMemory {
     mapping: Mapping,
@@ -205,16 +213,16 @@ impl DeviceMemory {
     /// When the range leaves the memory.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         self.check(offset, into.len());
-        // SAFETY: the range was checked, and `into` is ours alone, so they do not overlap. The source may change meanwhile;
-        // bytes are then a mixture, which is what a device's memory gives.
+        // SAFETY: the range was checked, and `into` is no part of the mapping, which is lent only for reading. Nothing writes the
+        // source meanwhile: that needs `&mut`.
         unsafe {
             std::ptr::copy_nonoverlapping(self.mapping.start.as_ptr().add(offset), into.as_mut_ptr(), into.len());
         }
     }
 
-    /// Lends all of it for the time of a call that only names addresses (flushing caches). Nothing may be transferred meanwhile.
+    /// Lends all of it for the time of a call: flushing caches.
     pub fn with_bytes<T>(&self, work: impl FnOnce(&[u8]) -> T) -> T {
-        // SAFETY: the mapping is readable and has as many bytes; that no transfer runs is the caller's part.
+        // SAFETY: the mapping is readable and has as many bytes; writing it needs `&mut`, so nobody does during the borrow.
         work(unsafe { std::slice::from_raw_parts(self.mapping.start.as_ptr(), self.mapping.bytes) })
     }
 
@@ -222,26 +230,23 @@ impl DeviceMemory {
     ///
     /// # Panics
     /// When the range leaves the memory.
-    pub fn write(&self, offset: usize, from: &[u8]) {
+    pub fn write(&mut self, offset: usize, from: &[u8]) {
         self.check(offset, from.len());
-        // SAFETY: the range was checked; nobody holds references into device memory.
+        // SAFETY: the range was checked; the borrow is exclusive, so `from` is elsewhere and nobody reads or writes meanwhile.
         unsafe {
             std::ptr::copy_nonoverlapping(from.as_ptr(), self.mapping.start.as_ptr().add(offset), from.len());
         }
     }
 }
 
-/// Copies between two places of device memory, as an engine does: `bytes` from `from_at` on to `to_at` on. The memories may be
-/// the same, the ranges may not overlap.
+/// Copies between two device memories, as an engine does: `bytes` from `from_at` on to `to_at` on.
 ///
 /// # Panics
-/// When a range leaves its memory, or they overlap.
-pub fn device_copy(from: &DeviceMemory, from_at: usize, to: &DeviceMemory, to_at: usize, bytes: usize) {
+/// When a range leaves its memory.
+pub fn device_copy(from: &DeviceMemory, from_at: usize, to: &mut DeviceMemory, to_at: usize, bytes: usize) {
     from.check(from_at, bytes);
     to.check(to_at, bytes);
-    let apart = from.mapping.start != to.mapping.start || from_at + bytes <= to_at || to_at + bytes <= from_at;
-    assert!(apart, "{bytes} bytes from {from_at} to {to_at} of the same memory overlap");
-    // SAFETY: both ranges were checked and do not overlap; nobody holds references into device memory.
+    // SAFETY: both ranges were checked; the memories are two, because one of them is borrowed exclusively.
     unsafe {
         let source = from.mapping.start.as_ptr().add(from_at);
         std::ptr::copy_nonoverlapping(source, to.mapping.start.as_ptr().add(to_at), bytes);
@@ -253,15 +258,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_engine_copies_between_memories_but_never_over_itself() {
-        let (one, other) = (DeviceMemory::sparse(8192).unwrap(), DeviceMemory::sparse(4096).unwrap());
+    fn an_engine_copies_between_memories_but_never_beyond_them() {
+        let (mut one, mut other) = (DeviceMemory::sparse(8192).unwrap(), DeviceMemory::sparse(4096).unwrap());
         one.write(100, b"bytes");
-        device_copy(&one, 100, &other, 7, 5);
-        device_copy(&other, 7, &one, 4096, 5);
+        device_copy(&one, 100, &mut other, 7, 5);
+        device_copy(&other, 7, &mut one, 4096, 5);
         let mut back = [0; 5];
         one.read(4096, &mut back);
         assert_eq!(&back, b"bytes");
-        assert!(std::panic::catch_unwind(|| device_copy(&one, 0, &one, 4, 5)).is_err());
+        for at in [4092, 4096, usize::MAX] {
+            let copy = std::panic::AssertUnwindSafe(|| device_copy(&one, 0, &mut other, at, 5));
+            assert!(std::panic::catch_unwind(copy).is_err(), "{at}");
+        }
     }
 
     #[test]
@@ -290,7 +298,7 @@ mod tests {
 
     #[test]
     fn sparse_memory_keeps_what_is_written_far_apart() {
-        let memory = DeviceMemory::sparse(2 << 30).unwrap();
+        let mut memory = DeviceMemory::sparse(2 << 30).unwrap();
         memory.write((2 << 30) - 4, &[1, 2, 3, 4]);
         let mut back = [0; 4];
         memory.read((2 << 30) - 4, &mut back);

@@ -5,21 +5,25 @@
 //! wrap only if it moves back by more than a gap (`PC_PTR_GAP`).
 //!
 //! One [`Producer`] (the emulated card) and one [`Consumer`] (the reader), in one process or in two that share the memory by its
-//! descriptor. Bytes between host pointer and card pointer belong to the consumer, which lends them as slices; all others belong to
-//! the producer. A peer in another process that writes where it must not changes bytes under a slice, as a broken card would.
+//! descriptor. Bytes between host pointer and card pointer belong to the consumer; all others belong to the producer.
+//!
+//! In one process the types keep that rule, and the consumer lends its bytes as slices of the ring. Once the memory is shared, nobody
+//! can: another process may write anything at any time. The consumer of such a ring therefore reads it by atomics alone, into memory of
+//! its own ([`Consumer::take`]), and lends slices of that. So a ring is shared only when its consumer in this process is gone.
 //!
 //! Beside the ring lie words that both sides may read and write (accounts, flags), and for each unit of the ring the time at which its
 //! first trigger was issued, which no real card tells.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::SysError;
 use crate::available;
-use crate::memory::Pages;
+use crate::memory::{Buffer, Pages};
 
 /// Marks the memory; the last byte is the layout's version.
 const MAGIC: u64 = u64::from_be_bytes(*b"DQMRING\x01");
@@ -28,6 +32,7 @@ pub const WORDS: usize = 7168;
 const HEADER_WORDS: usize = 1024;
 const WORDS_BYTES: usize = (HEADER_WORDS + WORDS) * 8;
 const HUGE_BYTES: usize = 2 << 20;
+const WORD_BYTES: usize = size_of::<u64>();
 /// Header words. Pointers are a line apart: the two sides write them.
 const AT_MAGIC: usize = 0;
 const AT_RING_BYTES: usize = 1;
@@ -35,6 +40,8 @@ const AT_UNIT_BYTES: usize = 2;
 const AT_GAP_BYTES: usize = 3;
 const AT_CARD: usize = 16;
 const AT_HOST: usize = 32;
+/// Who reads, where that is another process than the card's; 0 is nobody.
+const AT_READER: usize = 48;
 
 /// Where one side is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +149,14 @@ impl Drop for Memory {
     }
 }
 
+/// Whether a ring is two units or more, whole ones, which are whole words.
+fn is_whole(ring_bytes: usize, unit_bytes: usize) -> bool {
+    unit_bytes > 0
+        && unit_bytes.is_multiple_of(WORD_BYTES)
+        && ring_bytes / 2 >= unit_bytes
+        && ring_bytes.is_multiple_of(unit_bytes)
+}
+
 fn invalid(what: &str) -> SysError {
     SysError { call: "open a ring".to_owned(), source: io::Error::new(io::ErrorKind::InvalidData, what.to_owned()) }
 }
@@ -152,11 +167,8 @@ impl Memory {
             call: format!("make a ring of {} bytes", shape.ring_bytes),
             source: io::Error::new(io::ErrorKind::InvalidInput, what.to_owned()),
         };
-        if shape.unit_bytes == 0
-            || shape.ring_bytes < 2 * shape.unit_bytes
-            || !shape.ring_bytes.is_multiple_of(shape.unit_bytes)
-        {
-            return Err(wrong("not a whole number of blocks, or only one"));
+        if !is_whole(shape.ring_bytes, shape.unit_bytes) {
+            return Err(wrong("not a whole number of blocks of whole 64-bit words, or only one"));
         }
         if shape.gap_bytes >= shape.ring_bytes / 2 {
             return Err(wrong("the pointer gap is not less than half of it: no wrap would be seen"));
@@ -252,10 +264,7 @@ impl Memory {
             return Err(invalid("no ring of this version of daqmeter"));
         }
         let (ring_bytes, unit_bytes, gap_bytes) = (word(AT_RING_BYTES), word(AT_UNIT_BYTES), word(AT_GAP_BYTES));
-        let sane = unit_bytes > 0
-            && ring_bytes / 2 >= unit_bytes
-            && ring_bytes <= bytes
-            && ring_bytes.is_multiple_of(unit_bytes);
+        let sane = ring_bytes <= bytes && is_whole(ring_bytes, unit_bytes);
         let layout = if sane { Shape::layout(ring_bytes, unit_bytes) } else { None };
         let Some((ring_start, wanted)) = layout else { return Err(invalid("its sizes make no sense")) };
         if wanted != bytes || gap_bytes >= ring_bytes / 2 {
@@ -280,6 +289,21 @@ impl Memory {
 
     fn pointer(&self, at: usize, order: Ordering) -> Pointer {
         Pointer::of_raw(self.header(at).load(order), self.ring_bytes)
+    }
+
+    /// A word that both sides may use, beside the header's.
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at < WORDS, "word {at} of a ring");
+        self.header(HEADER_WORDS + at)
+    }
+
+    /// Bytes of the ring as words that another process may write at any time.
+    fn foreign(&self, offset: usize, bytes: usize) -> &[AtomicU64] {
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.ring_bytes);
+        let whole = offset.is_multiple_of(WORD_BYTES) && bytes.is_multiple_of(WORD_BYTES);
+        assert!(fits && whole, "{bytes} bytes at {offset} of a ring of {}", self.ring_bytes);
+        // SAFETY: within the ring and aligned; a memory that was opened is used by atomics alone in this process.
+        unsafe { std::slice::from_raw_parts(self.ring(offset).cast(), bytes / WORD_BYTES) }
     }
 
     fn ring(&self, offset: usize) -> *mut u8 {
@@ -326,7 +350,8 @@ fn map(fd: &OwnedFd, bytes: usize) -> Result<NonNull<u8>, SysError> {
 /// When its sizes make no sense, or there is not so much memory.
 pub fn ring(shape: &Shape) -> Result<(Producer, Consumer), SysError> {
     let memory = Arc::new(Memory::create(shape)?);
-    Ok((Producer { memory: memory.clone(), card: Pointer::CARD_START }, Consumer { memory, host: Pointer::HOST_START }))
+    let producer = Producer { memory: memory.clone(), card: Pointer::CARD_START, free: Cell::new(memory.ring_bytes) };
+    Ok((producer, Consumer { memory, host: Pointer::HOST_START, copy: None }))
 }
 
 /// The card's end.
@@ -334,6 +359,8 @@ pub fn ring(shape: &Shape) -> Result<(Producer, Consumer), SysError> {
 pub struct Producer {
     memory: Arc<Memory>,
     card: Pointer,
+    /// Bytes that were free at the last look. Only the card makes them fewer, whatever a host says afterwards.
+    free: Cell<usize>,
 }
 
 impl Producer {
@@ -343,8 +370,20 @@ impl Producer {
     }
 
     /// The memory, for another process; [`Consumer::open`] takes it.
-    pub fn share(&self) -> BorrowedFd<'_> {
-        self.memory.fd.as_fd()
+    ///
+    /// # Errors
+    /// While the consumer that was made with this producer lives: it lends slices of memory that the other process could write.
+    pub fn share(&self) -> Result<BorrowedFd<'_>, SysError> {
+        if Arc::strong_count(&self.memory) > 1 {
+            let source = io::Error::new(io::ErrorKind::ResourceBusy, "its reader in this process has not ended");
+            return Err(SysError { call: "share a ring".to_owned(), source });
+        }
+        Ok(self.memory.fd.as_fd())
+    }
+
+    /// Says that the reader in another process is gone, as its connection tells: another may open the ring.
+    pub fn forget_reader(&self) {
+        self.memory.header(AT_READER).store(0, Ordering::Release);
     }
 
     /// Pages that were got.
@@ -364,13 +403,16 @@ impl Producer {
 
     /// Bytes that the host has not released.
     pub fn filled(&self) -> usize {
-        // Acquire: pairs with the consumer's release; what it has read is ours to write again.
-        filled(self.card, self.memory.pointer(AT_HOST, Ordering::Acquire), self.memory.ring_bytes)
+        self.memory.ring_bytes - self.free()
     }
 
     /// Bytes that may be written.
     pub fn free(&self) -> usize {
-        self.memory.ring_bytes - self.filled()
+        let ring_bytes = self.memory.ring_bytes;
+        // Acquire: pairs with the consumer's release; what it has read is ours to write again.
+        let seen = ring_bytes - filled(self.card, self.memory.pointer(AT_HOST, Ordering::Acquire), ring_bytes);
+        self.free.set(self.free.get().max(seen));
+        self.free.get()
     }
 
     /// Writes `ahead` bytes beyond the card's pointer, over the wrap where need be.
@@ -378,11 +420,12 @@ impl Producer {
     /// # Panics
     /// When that is not free: the card must look first.
     pub fn write(&mut self, ahead: usize, bytes: &[u8]) {
-        assert!(ahead + bytes.len() <= self.free(), "the card writes what the host has not released");
+        let is_free = ahead.checked_add(bytes.len()).is_some_and(|end| end <= self.free());
+        assert!(is_free, "the card writes what the host has not released");
         let at = self.card.forward(ahead, self.memory.ring_bytes).offset;
         let first = bytes.len().min(self.memory.ring_bytes - at);
-        // SAFETY: both ranges are inside the ring and free: only we touch them (`&mut self`), and slices of the consumer lie
-        // outside. The source is not in the ring, of which we lend nothing.
+        // SAFETY: both ranges are inside the ring and free: only we touch them (`&mut self`), and slices of the consumer of this
+        // process lie outside; other processes have no slices of it. The source is not in the ring, of which we lend nothing.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.ring(at), first);
             std::ptr::copy_nonoverlapping(bytes.as_ptr().add(first), self.memory.ring(0), bytes.len() - first);
@@ -402,13 +445,17 @@ impl Producer {
     pub fn advance(&mut self, bytes: usize) {
         assert!(bytes <= self.free(), "the card passes the host's pointer");
         self.card = self.card.forward(bytes, self.memory.ring_bytes);
+        self.free.set(self.free.get() - bytes);
         // Release: pairs with the consumer's acquire; bytes and times written before are seen.
         self.memory.header(AT_CARD).store(self.card.to_raw(), Ordering::Release);
     }
 
     /// A word that both sides see.
+    ///
+    /// # Panics
+    /// When there is no such word.
     pub fn word(&self, at: usize) -> &AtomicU64 {
-        self.memory.header(HEADER_WORDS + at)
+        self.memory.word(at)
     }
 }
 
@@ -417,17 +464,86 @@ impl Producer {
 pub struct Consumer {
     memory: Arc<Memory>,
     host: Pointer,
+    /// Where another process writes the ring.
+    copy: Option<RingCopy>,
+}
+
+/// What was taken from a ring that another process writes: at the same offsets, in memory of our own.
+#[derive(Debug)]
+struct RingCopy {
+    bytes: Buffer,
+    /// Bytes from the host's pointer on: whole units.
+    taken: usize,
+    /// What marks the ring as ours.
+    reader: u64,
+}
+
+/// A number that no other reader of a ring has: of this process, and within it.
+fn reader_number() -> u64 {
+    static READERS: AtomicU32 = AtomicU32::new(0);
+    u64::from(std::process::id()) << 32 | u64::from(READERS.fetch_add(1, Ordering::Relaxed))
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        if let Some(RingCopy { reader, .. }) = self.copy {
+            let mark = self.memory.header(AT_READER);
+            // Where it is not ours any more, the card has given the ring to another reader.
+            let _ = mark.compare_exchange(reader, 0, Ordering::Release, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Consumer {
-    /// Takes the host's end of a ring that another process made; goes on where its host pointer is.
+    /// Takes the host's end of a ring that another process made; goes on where its host pointer is. Needs as much memory again as the
+    /// ring has.
     ///
     /// # Errors
-    /// When the memory is not such a ring.
+    /// When the memory is not such a ring, or has a reader already.
     pub fn open(fd: OwnedFd) -> Result<Consumer, SysError> {
         let memory = Arc::new(Memory::open(fd)?);
+        let bytes = Buffer::new(memory.ring_bytes, Pages::Transparent)?;
+        let reader = reader_number();
+        let mark = memory.header(AT_READER);
+        // Acquire: pairs with the release of the reader before us, whose pointer we go on from.
+        if mark.compare_exchange(0, reader, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return Err(invalid("it has a reader already"));
+        }
         let host = memory.pointer(AT_HOST, Ordering::Acquire);
-        Ok(Consumer { memory, host })
+        let consumer = Consumer { memory, host, copy: Some(RingCopy { bytes, taken: 0, reader }) };
+        if !host.offset.is_multiple_of(consumer.memory.unit_bytes) {
+            return Err(invalid("its reader stopped inside a block"));
+        }
+        Ok(consumer)
+    }
+
+    /// Takes up to `most` bytes, at least a unit, that another process has written: only then [`Consumer::spans`] lends them. Nothing
+    /// has to be taken from a card in this process.
+    pub fn take(&mut self, most: usize) {
+        let written = self.whole_units();
+        let Consumer { memory, host, copy: Some(copy) } = self else { return };
+        let unit = memory.unit_bytes;
+        let bytes = written.saturating_sub(copy.taken).min((most / unit).max(1) * unit);
+        let at = host.forward(copy.taken, memory.ring_bytes).offset;
+        let first = bytes.min(memory.ring_bytes - at);
+        for (from, length) in [(at, first), (0, bytes - first)] {
+            let into = copy.bytes.slice_mut::<u8>(from + length)[from..].as_chunks_mut::<WORD_BYTES>().0;
+            for (into, word) in into.iter_mut().zip(memory.foreign(from, length)) {
+                // Ordered by the acquire of the card's pointer; a card that breaks its word gives mixed bytes, no more.
+                *into = word.load(Ordering::Relaxed).to_ne_bytes();
+            }
+        }
+        copy.taken += bytes;
+    }
+
+    /// Bytes that the card has written, less the beginning of a unit.
+    fn whole_units(&self) -> usize {
+        self.filled() / self.memory.unit_bytes * self.memory.unit_bytes
+    }
+
+    /// Bytes that may be lent and released.
+    fn readable(&self) -> usize {
+        self.copy.as_ref().map_or_else(|| self.whole_units(), |copy| copy.taken)
     }
 
     /// Bytes of the ring.
@@ -454,13 +570,16 @@ impl Consumer {
     /// What can be read from `skip` bytes beyond the host's pointer on: whole units, up to the end of the ring, and from its
     /// beginning. The card's pointer may be inside a unit.
     pub fn spans(&self, skip: usize) -> [&[u8]; 2] {
-        let unit = self.memory.unit_bytes;
-        let whole = self.filled() / unit * unit;
+        let whole = self.readable();
         let length = whole.saturating_sub(skip);
         let at = self.host.forward(skip.min(whole), self.memory.ring_bytes).offset;
         let first = length.min(self.memory.ring_bytes - at);
-        // SAFETY: these bytes are between host and card pointer: the producer does not write them before `release`, which takes
-        // `&mut self` and so ends this borrow.
+        if let Some(copy) = &self.copy {
+            let ring = copy.bytes.slice::<u8>(self.memory.ring_bytes);
+            return [&ring[at..at + first], &ring[..length - first]];
+        }
+        // SAFETY: these bytes are between host and card pointer: the producer, which is in this process, does not write them before
+        // `release`, which takes `&mut self` and so ends this borrow. Nobody else can: a ring with such a consumer is not shared.
         unsafe {
             [
                 std::slice::from_raw_parts(self.memory.ring(at), first),
@@ -478,9 +597,14 @@ impl Consumer {
     /// Gives bytes back to the card. A step back that the card would not take for a wrap is made in three.
     ///
     /// # Panics
-    /// When more is released than was written.
+    /// When more is released than was written, or taken; or of a ring that another process writes, a part of a unit.
     pub fn release(&mut self, bytes: usize) {
-        assert!(bytes <= self.filled(), "the host releases what the card has not written");
+        let most = if self.copy.is_some() { self.readable() } else { self.filled() };
+        assert!(bytes <= most, "the host releases what the card has not written");
+        if let Some(copy) = &mut self.copy {
+            assert!(bytes.is_multiple_of(self.memory.unit_bytes), "the host releases a part of a block");
+            copy.taken -= bytes;
+        }
         let target = self.host.forward(bytes, self.memory.ring_bytes);
         let mut seen = accept_host(self.host, target.offset, self.memory.gap_bytes);
         if seen != target {
@@ -499,8 +623,11 @@ impl Consumer {
     }
 
     /// A word that both sides see.
+    ///
+    /// # Panics
+    /// When there is no such word.
     pub fn word(&self, at: usize) -> &AtomicU64 {
-        self.memory.header(HEADER_WORDS + at)
+        self.memory.word(at)
     }
 
     /// NUMA node of the ring's first page.
@@ -568,20 +695,126 @@ mod tests {
         let shape = Shape { ring_bytes: 8192, unit_bytes: 1024, gap_bytes: 4096, pages: Pages::Base, numa_node: None };
         assert!(ring(&shape).unwrap_err().to_string().contains("gap"));
         assert!(ring(&Shape { ring_bytes: 1000, ..shape }).unwrap_err().to_string().contains("whole number"));
+        let odd = ring(&Shape { ring_bytes: 8000, unit_bytes: 1000 / 8 * 4, ..shape }).unwrap_err().to_string();
+        assert!(odd.contains("64-bit words"), "{odd}");
         let error = ring(&Shape { ring_bytes: 1 << 46, ..shape }).unwrap_err().to_string();
         assert!(error.contains("available"), "{error}");
     }
 
+    /// A card whose reader is elsewhere, and its memory.
+    fn shared(ring_bytes: usize, unit_bytes: usize) -> (Producer, OwnedFd) {
+        let (card, host) = small(ring_bytes, unit_bytes, 0);
+        drop(host);
+        let fd = card.share().unwrap().try_clone_to_owned().unwrap();
+        (card, fd)
+    }
+
     #[test]
     fn the_other_process_sees_bytes_times_and_words() {
-        let (mut card, _host) = small(4096, 1024, 0);
+        let (mut card, fd) = shared(4096, 1024);
         card.write(0, &[9; 1024]);
         card.set_birth(0, 77);
         card.advance(1024);
         card.word(3).store(5, Ordering::Relaxed);
-        let other = Consumer::open(card.share().try_clone_to_owned().unwrap()).unwrap();
+        let mut other = Consumer::open(fd).unwrap();
+        assert_eq!(other.spans(0).map(<[u8]>::len), [0, 0], "nothing was taken");
+        other.take(4096);
         assert_eq!((other.ring_bytes(), other.unit_bytes(), other.spans(0)[0][0]), (4096, 1024, 9));
         assert_eq!((other.birth(0), other.word(3).load(Ordering::Relaxed)), (77, 5));
+    }
+
+    #[test]
+    fn what_is_taken_crosses_the_wrap_and_is_lent_as_by_a_card_in_this_process() {
+        let (mut card, fd) = shared(4096, 1024);
+        let mut other = Consumer::open(fd).unwrap();
+        let mut next = 0_u8;
+        for _ in 0..7 {
+            for _ in 0..3 {
+                card.write(0, &[next; 1024]);
+                card.advance(1024);
+                next += 1;
+            }
+            other.take(1024);
+            other.take(0);
+            assert_eq!(other.spans(0).iter().map(|span| span.len()).sum::<usize>(), 2048, "a unit each time");
+            other.take(usize::MAX);
+            let spans = other.spans(1024);
+            let seen: Vec<u8> = spans.iter().flat_map(|span| span.chunks(1024).map(|unit| unit[1023])).collect();
+            assert_eq!(seen, [next - 2, next - 1]);
+            other.release(3072);
+            assert_eq!((card.free(), other.spans(0).map(<[u8]>::len)), (4096, [0, 0]));
+        }
+    }
+
+    #[test]
+    fn a_ring_that_is_shared_has_one_reader() {
+        let (card, host) = small(4096, 1024, 0);
+        let refused = card.share().unwrap_err().to_string();
+        assert!(refused.contains("in this process"), "{refused}");
+        drop(host);
+        let open = || Consumer::open(card.share().unwrap().try_clone_to_owned().unwrap());
+        let first = open().unwrap();
+        assert!(open().unwrap_err().to_string().contains("a reader already"));
+        drop(first);
+        let second = open().unwrap();
+        // Its process was killed, and its connection ended.
+        card.forget_reader();
+        let third = open().unwrap();
+        drop(second);
+        assert!(open().is_err(), "one that ends late does not end the next one's claim");
+        drop(third);
+        open().unwrap();
+    }
+
+    /// The card's process may write anything: what was lent stays as it was, and the reader's own accounts hold.
+    #[test]
+    fn a_card_that_breaks_the_protocol_changes_nothing_that_is_lent() {
+        use std::os::unix::fs::FileExt;
+        let (mut card, fd) = shared(4096, 1024);
+        card.write(0, &[1; 2048]);
+        card.advance(2048);
+        let memory = std::fs::File::from(fd.try_clone().unwrap());
+        let mut other = Consumer::open(fd).unwrap();
+        other.take(usize::MAX);
+        let spans = other.spans(0);
+        memory.write_all_at(&[0xEE; 4096], Shape::layout(4096, 1024).unwrap().0 as u64).unwrap();
+        assert!(spans[0].len() == 2048 && spans[0].iter().all(|byte| *byte == 1));
+        for raw in [0, 3, u64::MAX, 4096 << 1, 1] {
+            memory.write_all_at(&u64::to_ne_bytes(raw), AT_CARD as u64 * 8).unwrap();
+            other.take(usize::MAX);
+            assert!(other.spans(0)[0][..1024].iter().all(|byte| *byte == 1), "{raw}");
+        }
+        other.release(2048);
+    }
+
+    #[test]
+    fn a_host_that_breaks_the_protocol_takes_no_room_back() {
+        use std::os::unix::fs::FileExt;
+        let (mut card, fd) = shared(4096, 1024);
+        let memory = std::fs::File::from(fd);
+        for raw in [2048 << 1, 1, u64::MAX, 0] {
+            let free = card.free();
+            memory.write_all_at(&u64::to_ne_bytes(raw), AT_HOST as u64 * 8).unwrap();
+            assert!(card.free() >= free, "{raw}");
+            card.write(0, &vec![0; free]);
+        }
+        memory.write_all_at(&u64::to_ne_bytes(512 << 1), AT_HOST as u64 * 8).unwrap();
+        let fd = card.share().unwrap().try_clone_to_owned().unwrap();
+        assert!(Consumer::open(fd).unwrap_err().to_string().contains("inside a block"));
+    }
+
+    /// In a release build the sum wrapped, and a safe call wrote before the ring.
+    #[test]
+    #[should_panic(expected = "has not released")]
+    fn a_place_whose_sum_overflows_is_not_free() {
+        small(4096, 1024, 0).0.write(usize::MAX, &[1, 2]);
+    }
+
+    /// In a release build the sum wrapped, and the header's own words were lent.
+    #[test]
+    #[should_panic(expected = "of a ring")]
+    fn a_word_whose_sum_overflows_is_none() {
+        small(4096, 1024, 0).0.word(usize::MAX - HEADER_WORDS + 1 + AT_HOST);
     }
 
     #[test]

@@ -144,7 +144,7 @@ impl DmaBuffer {
 
     /// The samples that the last read left. The caller holds `&self` only between reads, when the card does not write.
     pub fn samples(&self, len: usize) -> &[u16] {
-        assert!(len * 2 <= self.bytes, "{len} samples of a DMA buffer of {} bytes", self.bytes);
+        assert!(len <= self.bytes / 2, "{len} samples of a DMA buffer of {} bytes", self.bytes);
         // SAFETY: within the mapping, page-aligned; `read_into` needs `&mut self`, so no transfer runs meanwhile.
         unsafe { std::slice::from_raw_parts(self.start.cast(), len) }
     }

@@ -90,8 +90,8 @@ pub(super) fn dsa(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
 }
 
 impl DsaMover {
-    fn sides(&self) -> (&DeviceMemory, &DeviceMemory) {
-        let (_, user, kernel) = self.open.as_ref().expect("prepared before the first copy");
+    fn sides(&mut self) -> (&mut DeviceMemory, &mut DeviceMemory) {
+        let (_, user, kernel) = self.open.as_mut().expect("prepared before the first copy");
         (user, kernel)
     }
 }
@@ -103,7 +103,7 @@ impl Mover for DsaMover {
 
     fn prepare(&mut self) -> Result<(), Fault> {
         let touched = || -> Result<DeviceMemory, Fault> {
-            let memory = DeviceMemory::sparse(self.bytes)?;
+            let mut memory = DeviceMemory::sparse(self.bytes)?;
             memory.write(0, &vec![0; self.bytes]);
             Ok(memory)
         };

@@ -1,13 +1,13 @@
 //! Copies by the emulated engine ([`crate::dma_thread`]).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use daqmeter_harness::Fault;
 use daqmeter_record::Counter;
 use daqmeter_sys::memory::DeviceMemory;
 
 use super::Mover;
-use crate::dma_thread::{Engine, MOST_CHANNELS, Pair};
+use crate::dma_thread::{Engine, MOST_CHANNELS, Pair, lock};
 use crate::request::{Completion, Context, Direction, Request};
 
 struct EngineMover {
@@ -17,7 +17,7 @@ struct EngineMover {
     engine: Arc<Engine>,
     completion: Completion,
     context: Context,
-    pair: Option<Arc<Pair>>,
+    pair: Option<Arc<Mutex<Pair>>>,
     before: (u64, u64, u64, u64),
     cpus: usize,
 }
@@ -50,8 +50,9 @@ pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
 }
 
 impl EngineMover {
-    fn pair(&self) -> &Pair {
-        self.pair.as_ref().expect("prepared before the first copy")
+    /// The lane's memory. The engine's thread holds it only while a copy of this lane is under way.
+    fn pair(&self) -> MutexGuard<'_, Pair> {
+        lock(self.pair.as_ref().expect("prepared before the first copy"))
     }
 
     fn now(&self) -> (u64, u64, u64, u64) {
@@ -70,11 +71,11 @@ impl Mover for EngineMover {
 
     fn prepare(&mut self) -> Result<(), Fault> {
         let memory = || -> Result<DeviceMemory, Fault> {
-            let memory = DeviceMemory::sparse(self.bytes)?;
+            let mut memory = DeviceMemory::sparse(self.bytes)?;
             memory.write(0, &vec![0; self.bytes]);
             Ok(memory)
         };
-        let pair = Arc::new(Pair { user: memory()?, kernel: memory()? });
+        let pair = Arc::new(Mutex::new(Pair { user: memory()?, kernel: memory()? }));
         self.engine.register(self.lane, pair.clone());
         self.pair = Some(pair);
         Ok(())

@@ -82,7 +82,14 @@ impl Lap {
 
     pub(crate) fn of_triggers(scenario: &Scenario, device: u16, channel: u16, triggers: u64) -> Lap {
         let mut emulators = emulators(scenario, device, channel);
-        let mut lap = Lap { triggers, blocks: Vec::new(), blocks_of: vec![0; emulators.len()], bytes: Vec::new() };
+        // All at once: a vector that grows would hold up to twice the ring meanwhile.
+        let (blocks, _) = Lap::blocks(scenario, device, channel, triggers);
+        let mut lap = Lap {
+            triggers,
+            blocks: Vec::with_capacity(blocks),
+            blocks_of: vec![0; emulators.len()],
+            bytes: Vec::with_capacity(blocks * scenario.card.block.0),
+        };
         for trigger in 1..=triggers {
             for (at, emulator) in emulators.iter_mut().enumerate() {
                 // The trigger's number stands for its time.

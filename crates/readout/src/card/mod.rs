@@ -16,11 +16,12 @@ pub(crate) mod words;
 use daqmeter_sys::memory::Pages;
 use daqmeter_sys::ring::{self, Consumer, Shape};
 use daqmeter_sys::wait::IrqLine;
+pub(crate) use words::MAX_ELINKS;
 pub use words::{CardView, State};
 
 use crate::accounts::{CardAccount, CardElink};
 use crate::busy::{BusyLine, CAUSES, Cause, Hysteresis};
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::{Parts, Scenario, ScenarioError};
 use crate::source::{NEVER, Source};
 use channel::{Channel, Dma, Filler, Replay};
 use generator::{Room, emulators};
@@ -74,6 +75,8 @@ impl Card {
     /// As [`Card::new`].
     pub fn of_channels(scenario: &Scenario, ids: &[ChannelId]) -> Result<(Card, Vec<Consumer>), ScenarioError> {
         scenario.check()?;
+        scenario.check_memory(Parts { channels: ids.len(), ..Parts::default() })?;
+        let source = Source::new(&scenario.trigger)?;
         let mut scenario = scenario.clone();
         // Channel 0 of a device has the trigger system's E-link; without it there is none.
         scenario.card.ttc &= ids.iter().any(|id| id.channel == 0);
@@ -94,7 +97,6 @@ impl Card {
             Hysteresis { high, low },
         ];
         let line = BusyLine::new([scenario.busy.dma, scenario.busy.fifo], scenario.busy.inhibit);
-        let source = Source::new(&scenario.trigger)?;
         let mut card = Card {
             scenario,
             source,
@@ -122,10 +124,6 @@ impl Card {
 
     fn channel(scenario: &mut Scenario, id: ChannelId) -> Result<(Channel, Consumer), ScenarioError> {
         let card = scenario.card.clone();
-        let elinks = scenario.elinks(id.device, id.channel).len();
-        if elinks > words::MOST_ELINKS {
-            return Err(ScenarioError(format!("{elinks} E-links in one channel; at most {}", words::MOST_ELINKS)));
-        }
         let lap = if scenario.replays() { Some(Lap::make(scenario, id.device, id.channel)?) } else { None };
         let ring_bytes = match &lap {
             Some(lap) => lap.bytes.len(),
@@ -168,9 +166,17 @@ impl Card {
         &mut self.source
     }
 
-    /// The memory of each channel's ring, for another process.
-    pub fn share(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
-        self.channels.iter().map(|channel| channel.dma.producer.share()).collect()
+    /// The memory of a channel's ring, for another process.
+    ///
+    /// # Errors
+    /// While the consumer that came with the card lives.
+    pub fn share(&self, channel: usize) -> Result<std::os::fd::BorrowedFd<'_>, daqmeter_sys::SysError> {
+        self.channels[channel].dma.producer.share()
+    }
+
+    /// Another reader may have the channel: the one in another process is gone.
+    pub fn forget_reader(&self, channel: usize) {
+        self.channels[channel].dma.producer.forget_reader();
     }
 
     /// What kind of pages the first ring got.

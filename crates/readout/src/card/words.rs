@@ -19,7 +19,7 @@ const GO: usize = 25;
 const FIRST_ELINK: usize = 64;
 const WORDS_PER_ELINK: usize = 8;
 /// Most E-links of a channel for which there is room.
-pub(crate) const MOST_ELINKS: usize = (WORDS - FIRST_ELINK) / WORDS_PER_ELINK;
+pub(crate) const MAX_ELINKS: usize = (WORDS - FIRST_ELINK) / WORDS_PER_ELINK;
 
 /// What the card is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ pub(crate) fn publish(ring: &impl Words, view: &CardView) {
 /// Reads it. While the card runs, numbers may be of different moments.
 pub(crate) fn view(ring: &impl Words) -> CardView {
     let state = state(ring);
-    let count = usize::try_from(ring.get(ELINKS)).map_or(0, |count| count.min(MOST_ELINKS));
+    let count = usize::try_from(ring.get(ELINKS)).map_or(0, |count| count.min(MAX_ELINKS));
     let elink = |at: usize| {
         let field = |field: usize| ring.get(FIRST_ELINK + WORDS_PER_ELINK * at + field);
         CardElink {

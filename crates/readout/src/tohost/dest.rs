@@ -8,6 +8,13 @@ use daqmeter_wire::felix::page::{Frame, FrameKind, PageWriter, Status};
 
 use crate::transport::{Outlet, Sent};
 
+/// Pages on their way to a subscriber who has not acknowledged them: sockets hold far fewer.
+pub(super) const MAX_PENDING: usize = 4096;
+/// Places in the ring that a page of blocks begins with room for.
+const SPANS: usize = 256;
+/// Their memory.
+pub(super) const SPANS_BYTES: usize = SPANS * size_of::<(u64, usize)>();
+
 /// What became of chunks in a page: clean, truncated, flagged.
 pub(super) type Fates = [u32; 3];
 
@@ -39,7 +46,7 @@ impl Page {
         Page {
             bytes: vec![0; bytes],
             writer: PageWriter::default(),
-            spans: Vec::with_capacity(256),
+            spans: Vec::with_capacity(SPANS),
             span_bytes: 0,
             blocks: 0,
             birth_ns: 0,
@@ -116,7 +123,7 @@ impl Dest {
     /// Sends what the destination takes. True when something went.
     pub(super) fn pump(&mut self, outlet: &mut dyn Outlet, consumer: &Consumer, released: u64, now_ns: u64) -> bool {
         let mut went = false;
-        while let Some(page) = self.queue.front() {
+        while let Some(page) = self.queue.front().filter(|_| self.pending.len() < MAX_PENDING) {
             let frame = page.frame();
             let sent = if page.blocks > 0 {
                 let mut parts = Vec::with_capacity(2 * page.spans.len());

@@ -24,10 +24,10 @@ use crate::accounts::{CardAccount, ReaderElink, ledger};
 use crate::card::{CardView, State};
 use crate::fragment::FragmentCheck;
 use crate::port::Port;
-use crate::scenario::{Completion, ElinkSpec, OnSlow, Reader as Settings, ReaderMode};
+use crate::scenario::{Completion, ElinkSpec, OnSlow, Publish, Reader as Settings, ReaderMode};
 use crate::transport::{Outlet, OutletEvent, Sent, Subscription};
 use blocks::{Context, copy_chunks, is_repeated, lend_block};
-use dest::{Dest, Fates, Page, Pending};
+use dest::{Dest, Fates, MAX_PENDING, Page, Pending, SPANS_BYTES};
 
 /// Blocks after which the ring gets its bytes back and pages are sent.
 const BATCH_BYTES: usize = 64 << 10;
@@ -39,6 +39,14 @@ const IDLE_SERVICE_NS: u64 = 20_000_000;
 const EACH_NS: u64 = 10_000_000;
 /// A reader that waits for an interrupt looks after subscribers so often.
 const INTERRUPT_SERVICE: Duration = Duration::from_millis(100);
+/// Whether to stop is looked at so often in a sleep between two polls.
+const SLICE_NS: u64 = 100_000_000;
+/// Accounts are offered to subscribers for so long, and their going is waited for so long.
+const FAREWELL_NS: u64 = 1_000_000_000;
+/// Each of the three waits of the end takes so long at the most once the reader was told to stop: below two seconds together.
+const STOP_WITHIN_NS: u64 = 500_000_000;
+/// Lost connections whose receivers may come back; the account of the oldest number is closed for a further one.
+const MAX_DEPARTED: usize = 256;
 
 /// Blocks are walked from their ends, which no hardware foresees: they are fetched so many ahead.
 const PREFETCH_BLOCKS: usize = 2;
@@ -127,7 +135,12 @@ pub struct ToHost {
     outlet: Box<dyn Outlet>,
     settings: Settings,
     dead_after_ns: u64,
+    max_subscribers: usize,
+    /// What one subscriber may cost.
+    subscriber_bytes: u64,
     format: Format,
+    /// The card was told that this reader is ready.
+    begun: bool,
     /// E-link number to place in `elinks`.
     places: Vec<u16>,
     elinks: Vec<ElinkState>,
@@ -154,7 +167,7 @@ impl ToHost {
         port: Box<dyn Port>,
         outlet: Box<dyn Outlet>,
         settings: Settings,
-        dead_after_ns: u64,
+        publish: &Publish,
         format: Format,
         elinks: &[ElinkSpec],
     ) -> ToHost {
@@ -174,14 +187,16 @@ impl ToHost {
                 account: ReaderElink::default(),
             });
         }
-        // The longest chunk must fit, and short ones are copied with what follows them.
-        let page_bytes = settings.page.0.max(longest + MOST_MESSAGE_OVERHEAD) + 64;
+        let page_bytes = page_bytes(&settings, elinks);
         ToHost {
             port,
             outlet,
             settings,
-            dead_after_ns,
+            dead_after_ns: publish.dead_after.0,
+            max_subscribers: publish.max_subscribers,
+            subscriber_bytes: subscriber_bytes(&settings, elinks),
             format,
+            begun: false,
             places,
             elinks: states,
             dests: Vec::new(),
@@ -237,6 +252,21 @@ impl ToHost {
         self.elinks.iter().all(|elink| !elink.subscribers.is_empty())
     }
 
+    /// The E-links that nobody has subscribed to.
+    pub fn without_subscriber(&self) -> Vec<Elink> {
+        self.elinks.iter().filter(|elink| elink.subscribers.is_empty()).map(|elink| elink.spec.elink).collect()
+    }
+
+    /// Whether it has said to the card that it is ready.
+    pub fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// Whether the card went away before it had finished.
+    pub fn card_is_lost(&self) -> bool {
+        self.port.is_lost()
+    }
+
     /// Does all there is to do; true when there was something.
     pub fn turn(&mut self) -> bool {
         let now_ns = monotonic_ns();
@@ -269,38 +299,58 @@ impl ToHost {
     /// Waits for subscribers of everything first where `wait` says so.
     pub fn run(&mut self, stop: &AtomicBool, wait: bool, mut each: impl FnMut(&mut ToHost)) -> FinalAccount {
         without_timer_slack();
-        let mut gone = false;
-        let mut told_ns = 0;
+        let mut reported_ns = 0;
         while !stop.load(Ordering::Relaxed) {
-            if !gone && (!wait || self.is_subscribed()) {
-                gone = true;
+            if !self.begun && (!wait || self.is_subscribed()) {
+                self.begun = true;
                 self.port.go();
             }
             let begin_ns = monotonic_ns();
             let worked = self.turn();
-            if begin_ns >= told_ns + EACH_NS {
-                told_ns = begin_ns;
+            if begin_ns >= reported_ns + EACH_NS {
+                reported_ns = begin_ns;
                 each(self);
             }
-            if self.port.state() == State::Finished && self.port.consumer().filled() == 0 && self.released == self.read
-            {
+            if self.has_all() {
                 break;
             }
             match self.settings.completion {
-                _ if !gone => sleep_until(begin_ns + SERVICE_NS),
+                _ if !self.begun => sleep_until(begin_ns + SERVICE_NS),
                 Completion::Interrupt if !worked => self.port.wait(self.longest_wait()),
                 Completion::Interrupt => {}
                 // What came meanwhile waits for the next interval, unless that is over.
-                Completion::Poll if self.settings.poll.0 > 0 => sleep_until(begin_ns + self.settings.poll.0),
+                Completion::Poll if self.settings.poll.0 > 0 => {
+                    let until_ns = begin_ns + self.settings.poll.0;
+                    let mut next_ns = begin_ns + SLICE_NS;
+                    while next_ns < until_ns && !stop.load(Ordering::Relaxed) {
+                        sleep_until(next_ns);
+                        next_ns += SLICE_NS;
+                        each(self);
+                    }
+                    if !stop.load(Ordering::Relaxed) {
+                        sleep_until(until_ns);
+                    }
+                }
                 Completion::Poll => {}
             }
+        }
+        if self.port.is_lost() {
+            self.notes
+                .push("the card's process ended before its triggers did: what it had not written is missing".into());
         }
         if stop.load(Ordering::Relaxed) {
             self.port.stop();
         }
-        let account = self.conclude();
+        let account = self.conclude(stop);
         each(self);
         account
+    }
+
+    /// Whether the card has finished and all that it wrote was read. One that died may have left a part of a block.
+    fn has_all(&self) -> bool {
+        let filled = self.filled_bytes();
+        let is_empty = filled == 0 || self.port.is_lost() && filled < self.format.block_bytes;
+        self.port.state() == State::Finished && is_empty && self.released == self.read
     }
 
     /// Whether a subscriber has pages that it has not acknowledged.
@@ -311,13 +361,15 @@ impl ToHost {
     /// How long a sleep may be: open pages must go in time.
     fn longest_wait(&self) -> Duration {
         let open = self.dests.iter().flatten().any(|dest| !dest.page.is_empty() || !dest.queue.is_empty());
-        if open { Duration::from_nanos(self.settings.timeout.0.max(10_000)) } else { INTERRUPT_SERVICE }
+        let timeout = Duration::from_nanos(self.settings.timeout.0.max(10_000));
+        if open { timeout.min(INTERRUPT_SERVICE) } else { INTERRUPT_SERVICE }
     }
 
     /// Reads up to a batch of blocks; false when there is none, or a subscriber must be waited for.
     fn read_batch(&mut self, now_ns: u64) -> bool {
+        self.port.take(BATCH_BYTES);
         let skip = usize::try_from(self.read - self.released).expect("within the ring");
-        let ToHost { port, outlet, settings, format, places, elinks, dests, room, stats, .. } = self;
+        let ToHost { port, outlet, settings, format, places, elinks, dests, room, page_bytes, stats, .. } = self;
         let start_ns = port.start_ns();
         let consumer = port.consumer();
         let [first, second] = consumer.spans(skip);
@@ -338,7 +390,7 @@ impl ToHost {
                 done += block_bytes;
                 continue;
             };
-            let wanted = 2 + (elink.partial.len() + block_bytes) / settings.page.0;
+            let wanted = 2 + (elink.partial.len() + block_bytes) / *page_bytes;
             if settings.on_slow == OnSlow::Block && is_full(elink, dests, wanted) {
                 for dest in dests.iter_mut().flatten() {
                     dest.pump(outlet.as_mut(), consumer, self.released, now_ns);
@@ -348,7 +400,8 @@ impl ToHost {
                     break;
                 }
             }
-            let birth_ns = start_ns + consumer.birth(skip + done);
+            // Another process may say anything.
+            let birth_ns = start_ns.saturating_add(consumer.birth(skip + done));
             let context = Context { at: usize::from(place), now_ns, birth_ns, wanted };
             match subchunks(*format, block, room) {
                 Ok((header, found)) => {
@@ -441,15 +494,8 @@ impl ToHost {
             self.settle(pending, subscription.last_page);
         }
         let wanted = |tag: u64| subscription.tags.is_empty() || subscription.tags.contains(&tag);
-        if let Some(unknown) =
-            subscription.tags.iter().find(|tag| !self.elinks.iter().any(|elink| elink.spec.tag == **tag))
-        {
-            let why = format!("no E-link {unknown:#x} is published here");
-            let frame = Frame::control(FrameKind::Refused, u32::try_from(why.len()).unwrap_or(0));
-            self.outlet.send(number, &frame, &[IoSlice::new(why.as_bytes())]);
-            self.outlet.close(number);
-            self.notes.push(format!("refused a subscriber: {why}"));
-            return;
+        if let Some(why) = self.unknown(subscription).or_else(|| self.no_room()) {
+            return self.refuse(number, &why);
         }
         let elinks = self.elinks.len();
         // Pages of blocks need no memory of their own.
@@ -462,8 +508,8 @@ impl ToHost {
             page: Page::new(bytes, elinks),
             queue: VecDeque::with_capacity(self.settings.pages + 4),
             pool: (0..spare_pages + 2).map(|_| Page::new(bytes, elinks)).collect(),
-            pending: VecDeque::with_capacity(4096),
-            spare_fates: Vec::with_capacity(4096),
+            pending: VecDeque::with_capacity(MAX_PENDING),
+            spare_fates: Vec::with_capacity(MAX_PENDING),
             sequence: subscription.last_page,
             heard_ns: now_ns,
         };
@@ -478,6 +524,36 @@ impl ToHost {
         }
     }
 
+    /// What is wrong with the wanted tags.
+    fn unknown(&self, subscription: &Subscription) -> Option<String> {
+        let tags = &subscription.tags;
+        if tags.len() > self.elinks.len() {
+            return Some(format!("{} E-links are wanted, {} are published here", tags.len(), self.elinks.len()));
+        }
+        let is_known = |tag: &u64| self.elinks.iter().any(|elink| elink.spec.tag == *tag);
+        let unknown = tags.iter().find(|tag| !is_known(tag))?;
+        Some(format!("no E-link {unknown:#x} is published here"))
+    }
+
+    /// Why a further subscriber cannot be had.
+    fn no_room(&self) -> Option<String> {
+        let there = self.dests.iter().flatten().count();
+        if !self.outlet.is_per_elink() && there >= self.max_subscribers {
+            return Some(format!("there are {there} subscribers already (publish.max_subscribers)"));
+        }
+        // Pages of the others may not have been touched yet.
+        let needed = self.subscriber_bytes.saturating_mul(there as u64 + 1);
+        let free = daqmeter_sys::available::memory_bytes().filter(|free| *free < needed)?;
+        Some(format!("{} subscribers need {needed} bytes of memory, {free} are available", there + 1))
+    }
+
+    fn refuse(&mut self, number: usize, why: &str) {
+        let frame = Frame::control(FrameKind::Refused, u32::try_from(why.len()).unwrap_or(0));
+        self.outlet.send(number, &frame, &[IoSlice::new(why.as_bytes())]);
+        self.outlet.close(number);
+        self.notes.push(format!("refused a subscriber: {why}"));
+    }
+
     fn place(&self, number: usize) -> Option<usize> {
         self.dests.iter().position(|dest| dest.as_ref().is_some_and(|dest| dest.number == number))
     }
@@ -485,8 +561,9 @@ impl ToHost {
     fn acknowledge(&mut self, number: usize, sequence: u64, now_ns: u64) {
         let Some(at) = self.place(number) else { return };
         let Some(dest) = &mut self.dests[at] else { return };
-        dest.heard_ns = now_ns;
         while let Some(mut page) = dest.pending.pop_front_if(|page| page.sequence <= sequence) {
+            // One that repeats itself has said nothing.
+            dest.heard_ns = now_ns;
             deliver(&mut self.elinks, &page.fates);
             page.fates.fill(Fates::default());
             dest.spare_fates.push(page.fates);
@@ -511,6 +588,11 @@ impl ToHost {
         if let Some(before) = self.departed.insert(dest.receiver, dest.pending) {
             self.settle(before, 0);
         }
+        if self.departed.len() > MAX_DEPARTED
+            && let Some((_, first)) = self.departed.pop_first()
+        {
+            self.settle(first, 0);
+        }
     }
 
     /// Pages of a lost connection, of which the receiver had those up to a number.
@@ -525,21 +607,21 @@ impl ToHost {
     }
 
     /// All pages out, all acknowledgements in, accounts to the subscribers.
-    fn conclude(&mut self) -> FinalAccount {
-        let end_ns = monotonic_ns() + self.dead_after_ns;
+    fn conclude(&mut self, stop: &AtomicBool) -> FinalAccount {
+        let mut patience = Patience::new(self.dead_after_ns, stop);
         loop {
             let now_ns = monotonic_ns();
             self.port.refresh();
             // A card that goes on without us is not read to its end: there is none.
             let ends = self.port.ends();
-            while ends && self.read_batch(now_ns) && monotonic_ns() < end_ns {}
+            while ends && self.read_batch(now_ns) && !patience.is_over(monotonic_ns()) {}
             self.flush(now_ns, true);
             self.serve(now_ns);
             let comes = ends && (self.port.state() == State::Running || self.filled_bytes() >= self.format.block_bytes);
             let open = self.dests.iter().flatten();
             let waits =
                 open.clone().any(|dest| !dest.queue.is_empty() || !dest.pending.is_empty() || !dest.page.is_empty());
-            if !(waits || comes) || now_ns > end_ns {
+            if !(waits || comes) || patience.is_over(now_ns) {
                 break;
             }
             sleep_until(now_ns + 100_000);
@@ -570,16 +652,18 @@ impl ToHost {
         let account = FinalAccount { card: view.account, readers };
         let body = serde_json::to_vec(&account).expect("plain data");
         let frame = Frame::control(FrameKind::Account, u32::try_from(body.len()).unwrap_or(u32::MAX));
-        for number in self.dests.iter().flatten().map(|dest| dest.number).collect::<Vec<_>>() {
-            let until_ns = monotonic_ns() + 1_000_000_000;
-            while self.outlet.send(number, &frame, &[IoSlice::new(&body)]) == Sent::Blocked && monotonic_ns() < until_ns
-            {
-                sleep_until(monotonic_ns() + 100_000);
+        let mut patience = Patience::new(FAREWELL_NS, stop);
+        let mut waiting: Vec<usize> = self.dests.iter().flatten().map(|dest| dest.number).collect();
+        loop {
+            waiting.retain(|number| self.outlet.send(*number, &frame, &[IoSlice::new(&body)]) == Sent::Blocked);
+            if waiting.is_empty() || patience.is_over(monotonic_ns()) {
+                break;
             }
+            sleep_until(monotonic_ns() + 100_000);
         }
         // Receivers close when they have the account; a connection closed by us with their acknowledgements unread would cut it off.
-        let until_ns = monotonic_ns() + 1_000_000_000;
-        while self.dests.iter().flatten().next().is_some() && monotonic_ns() < until_ns {
+        let mut patience = Patience::new(FAREWELL_NS, stop);
+        while self.dests.iter().flatten().next().is_some() && !patience.is_over(monotonic_ns()) {
             sleep_until(monotonic_ns() + 200_000);
             self.serve(monotonic_ns());
         }
@@ -590,6 +674,43 @@ impl ToHost {
         }
         account
     }
+}
+
+/// A wait that has an end, which comes nearer when the reader is told to stop.
+struct Patience<'a> {
+    end_ns: u64,
+    stop: &'a AtomicBool,
+    is_hurried: bool,
+}
+
+impl Patience<'_> {
+    fn new(ns: u64, stop: &AtomicBool) -> Patience<'_> {
+        Patience { end_ns: monotonic_ns().saturating_add(ns), stop, is_hurried: false }
+    }
+
+    fn is_over(&mut self, now_ns: u64) -> bool {
+        if !self.is_hurried && self.stop.load(Ordering::Relaxed) {
+            self.is_hurried = true;
+            self.end_ns = self.end_ns.min(now_ns + STOP_WITHIN_NS);
+        }
+        now_ns > self.end_ns
+    }
+}
+
+/// Bytes of a page of messages: the longest chunk must fit, and short ones are copied with what follows them.
+fn page_bytes(settings: &Settings, elinks: &[ElinkSpec]) -> usize {
+    let longest = elinks.iter().map(|elink| elink.payload_bytes).max().unwrap_or(0);
+    settings.page.0.max(longest + MOST_MESSAGE_OVERHEAD) + 64
+}
+
+/// Bytes that a subscriber of all these E-links costs at the most: pages, and what is remembered of those on their way.
+pub(crate) fn subscriber_bytes(settings: &Settings, elinks: &[ElinkSpec]) -> u64 {
+    let fates = elinks.len() * size_of::<Fates>();
+    // Pages of blocks need no memory of their own.
+    let body = if settings.mode == ReaderMode::Buffered { page_bytes(settings, elinks) } else { 0 };
+    let page = body + SPANS_BYTES + fates;
+    let pending = MAX_PENDING * (fates + size_of::<Pending>() + size_of::<Vec<Fates>>());
+    ((settings.pages + 3) * page + pending) as u64
 }
 
 /// Whether a subscriber of the E-link has no room for what a block may need.

@@ -3,6 +3,7 @@
 //! A file whose publisher is gone is stale: it is named, never followed silently. A tag that a living publisher has is not published again.
 
 use std::fs;
+use std::io::Write;
 use std::net::TcpStream;
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::TransportError;
+use crate::scenario::read_text;
+
+/// Longest file of a publisher: every E-link of a device with 20 digits is below 45 KB.
+const MAX_ENTRY_BYTES: u64 = 64 << 10;
+/// Files of a directory that are looked at.
+const MAX_ENTRIES: usize = 4096;
 
 /// One publisher's file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,9 +55,19 @@ pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, Entry)>, TransportError
     let shown = directory.display();
     let listed = fs::read_dir(directory).map_err(|error| other(format!("bus directory {shown}: {error}")))?;
     let mut entries = Vec::new();
-    for file in listed.flatten().map(|file| file.path()).filter(|path| path.extension().is_some_and(|x| x == "bus")) {
-        // One that went away meanwhile is none.
-        let Ok(text) = fs::read_to_string(&file) else { continue };
+    // Pipes and devices are no entries: reading them may never end.
+    let is_file = |file: &fs::DirEntry| file.file_type().is_ok_and(|kind| kind.is_file());
+    let files = listed.flatten().filter(is_file).map(|file| file.path());
+    for file in files.filter(|path| path.extension().is_some_and(|x| x == "bus")) {
+        if entries.len() == MAX_ENTRIES {
+            return Err(other(format!("bus directory {shown}: more than {MAX_ENTRIES} entries; remove stale ones")));
+        }
+        let text = match read_text(&file, MAX_ENTRY_BYTES) {
+            Ok(text) => text,
+            // One that went away meanwhile is none.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(other(format!("{}: {error}", file.display()))),
+        };
         let entry = serde_json::from_str(&text)
             .map_err(|error| other(format!("{}: not an entry of a bus directory: {error}", file.display())))?;
         entries.push((file, entry));
@@ -83,9 +100,26 @@ pub fn announce(directory: &Path, entry: &Entry) -> Result<Announcement, Transpo
         let _ = fs::remove_file(&path);
     }
     let path = directory.join(format!("{:016x}.bus", entry.stream));
-    let text = serde_json::to_string(entry).expect("plain data");
-    fs::write(&path, text).map_err(|error| other(format!("cannot write {}: {error}", path.display())))?;
+    write_whole(&path, entry).map_err(|error| other(format!("cannot write {}: {error}", path.display())))?;
     Ok(Announcement { path })
+}
+
+/// Under another name first: nobody reads half an entry.
+fn write_whole(path: &Path, entry: &Entry) -> std::io::Result<()> {
+    let begun = path.with_extension("new");
+    let text = serde_json::to_string(entry).expect("plain data");
+    let mut file = fs::File::create_new(&begun)?;
+    file.write_all(text.as_bytes()).and_then(|()| fs::rename(&begun, path)).inspect_err(|_| {
+        // It is of no use to anybody.
+        let _ = fs::remove_file(&begun);
+    })
+}
+
+/// Where the living publisher of all these tags is, if there is one.
+pub fn holder(directory: &Path, tags: &[u64]) -> Option<String> {
+    let has_all = |entry: &Entry| tags.iter().all(|tag| entry.tags.contains(tag));
+    let entries = entries(directory).ok()?.into_iter().map(|(_, entry)| entry);
+    entries.filter(has_all).find(is_alive).map(|entry| entry.address)
 }
 
 /// Who has the wanted tags (all where it is empty): addresses, each with its part.
@@ -132,6 +166,7 @@ mod tests {
         let entry = Entry { address: address.clone(), stream: 1, tags: vec![5, 6] };
         let kept = announce(path, &entry).unwrap();
         assert_eq!(find(path, &[6]).unwrap(), [(address.clone(), vec![6])]);
+        assert_eq!((holder(path, &[5, 6]), holder(path, &[5, 7])), (Some(address.clone()), None));
         assert!(find(path, &[7]).unwrap_err().to_string().contains("nobody publishes E-link 0x7"));
         let second = Entry { stream: 2, ..entry.clone() };
         assert!(announce(path, &second).unwrap_err().to_string().contains("published already"));
@@ -141,6 +176,11 @@ mod tests {
         assert_eq!(entries(path).unwrap().len(), 1, "the stale entry is taken over");
         drop((kept, over));
         assert!(entries(path).unwrap().is_empty());
+        std::os::unix::fs::symlink("/dev/zero", path.join("endless.bus")).unwrap();
+        assert!(entries(path).unwrap().is_empty(), "only files are entries");
+        fs::write(path.join("long.bus"), vec![b' '; 1 << 20]).unwrap();
+        assert!(entries(path).unwrap_err().to_string().contains("longer than 64 KiB"));
+        fs::remove_file(path.join("long.bus")).unwrap();
         fs::write(path.join("x.bus"), "{").unwrap();
         assert!(entries(path).unwrap_err().to_string().contains("not an entry"));
         assert!(find(&path.join("none"), &[]).unwrap_err().to_string().contains("bus directory"));

@@ -178,7 +178,8 @@ pub trait Transport: Send + Sync {
     /// When the address cannot be had.
     fn publish(&self, settings: &Publish, hello: &Hello) -> Result<Box<dyn Outlet>, TransportError>;
 
-    /// Connects to a publisher and subscribes. The last page is looked up by the stream that answers.
+    /// Connects to a publisher and subscribes. The last page is looked up by the stream that answers. Ends within some seconds, and
+    /// soon when `quit` says so.
     ///
     /// # Errors
     /// When nobody is there, or it is something else, or it refuses.
@@ -187,6 +188,7 @@ pub trait Transport: Send + Sync {
         settings: &Publish,
         subscription: &Subscription,
         last_page_of: &dyn Fn(u64) -> u64,
+        quit: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Inlet>, TransportError>;
 }
 

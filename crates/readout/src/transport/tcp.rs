@@ -20,10 +20,20 @@ use crate::scenario::Publish;
 #[derive(Clone, Copy, Debug)]
 pub struct Tcp;
 
-/// Largest control message that a publisher takes.
-const MOST_CONTROL_BYTES: usize = 1 << 20;
-/// A connection that says nothing is dropped after this time.
+/// Largest greeting or subscription: every E-link of a channel with 20 digits is below 20 KB.
+const MAX_CONTROL_BYTES: usize = 64 << 10;
+/// A connection that has not subscribed is dropped after this time, and so is a greeting waited for.
 const SUBSCRIBE_WITHIN: Duration = Duration::from_secs(5);
+/// An attempt to connect takes so long at the most.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// A publisher takes an acknowledgement within this time; it looks every 20 ms.
+const WRITE_WITHIN: Duration = Duration::from_secs(1);
+/// Connections that have not subscribed; for a further one the oldest is dropped.
+const MAX_WAITING: usize = 32;
+/// Reads from one connection before the next has its turn.
+const MAX_READS: usize = 16;
+/// E-links of a device: a publisher cannot offer more.
+const MAX_TAGS: usize = 2048;
 
 impl Transport for Tcp {
     fn name(&self) -> &'static str {
@@ -48,16 +58,16 @@ impl Transport for Tcp {
         settings: &Publish,
         subscription: &Subscription,
         last_page_of: &dyn Fn(u64) -> u64,
+        quit: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Inlet>, TransportError> {
         let address = settings.address.clone();
         let failed = |source| TransportError::Io { what: "cannot connect to", address: address.clone(), source };
-        let stream =
-            TcpStream::connect_timeout(&resolve(&address).map_err(failed)?, SUBSCRIBE_WITHIN).map_err(failed)?;
+        let stream = TcpStream::connect_timeout(&resolve(&address).map_err(failed)?, CONNECT_WITHIN).map_err(failed)?;
         set_congestion(&SockRef::from(&stream), &settings.congestion);
         prepare(&stream).map_err(failed)?;
         let mut inlet =
             TcpInlet { stream, address, buffer: vec![0; RECEIVE_BYTES], begin: 0, end: 0, hello: Hello::default() };
-        inlet.hello = inlet.greeted()?;
+        inlet.hello = inlet.greeted(quit)?;
         let subscription = Subscription { last_page: last_page_of(inlet.hello.stream), ..subscription.clone() };
         let body = serde_json::to_vec(&subscription).expect("plain data");
         let frame = Frame::control(FrameKind::Subscribe, u32::try_from(body.len()).unwrap_or(u32::MAX));
@@ -100,6 +110,8 @@ struct Connection {
     stream: TcpStream,
     peer: String,
     since: Instant,
+    /// Bytes of the greeting that the socket has.
+    greeted: usize,
     /// What came from it and is not a whole frame yet.
     heard: Vec<u8>,
     subscribed: bool,
@@ -118,24 +130,14 @@ impl Outlet for TcpOutlet {
     }
 
     fn poll(&mut self, events: &mut Vec<OutletEvent>) {
-        while let Ok((stream, peer)) = self.listener.accept() {
-            // The greeting is short: a fresh socket takes all of it.
-            let mut stream = stream;
-            if prepare(&stream).is_ok() && stream.write_all(&self.greeting).is_ok() {
-                let connection = Connection {
-                    stream,
-                    peer: peer.to_string(),
-                    since: Instant::now(),
-                    heard: Vec::new(),
-                    subscribed: false,
-                    offset: 0,
-                    broken: None,
-                };
-                self.connections.insert(self.next, connection);
-                self.next += 1;
+        for _ in 0..MAX_WAITING {
+            let Ok((stream, peer)) = self.listener.accept() else { break };
+            if prepare(&stream).is_ok() {
+                self.admit(stream, peer.to_string());
             }
         }
         for (&dest, connection) in &mut self.connections {
+            connection.greet(&self.greeting);
             connection.listen(dest, events);
             if !connection.subscribed && connection.since.elapsed() > SUBSCRIBE_WITHIN {
                 connection.broken.get_or_insert_with(|| "said nothing".to_owned());
@@ -159,6 +161,30 @@ impl Outlet for TcpOutlet {
         if let Some(connection) = self.connections.get_mut(&dest) {
             connection.broken.get_or_insert_with(|| "given up".to_owned());
         }
+    }
+}
+
+impl TcpOutlet {
+    /// A new connection. Where too many have not subscribed, the one that has waited longest goes.
+    fn admit(&mut self, stream: TcpStream, peer: String) {
+        let waiting = |(_, connection): &(&usize, &Connection)| !connection.subscribed;
+        if self.connections.iter().filter(waiting).count() >= MAX_WAITING
+            && let Some(oldest) = self.connections.iter().find(waiting).map(|(dest, _)| *dest)
+        {
+            self.connections.remove(&oldest);
+        }
+        let connection = Connection {
+            stream,
+            peer,
+            since: Instant::now(),
+            greeted: 0,
+            heard: Vec::new(),
+            subscribed: false,
+            offset: 0,
+            broken: None,
+        };
+        self.connections.insert(self.next, connection);
+        self.next += 1;
     }
 }
 
@@ -187,6 +213,18 @@ impl Connection {
         Sent::Done
     }
 
+    /// Sends what the greeting still lacks.
+    fn greet(&mut self, greeting: &[u8]) {
+        while self.greeted < greeting.len() && self.broken.is_none() {
+            match self.stream.write(&greeting[self.greeted..]) {
+                Ok(written) => self.greeted += written,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => self.broken = Some(error.to_string()),
+            }
+        }
+    }
+
     fn fail(&mut self, why: &str) -> Sent {
         self.broken = Some(why.to_owned());
         Sent::Gone
@@ -194,7 +232,8 @@ impl Connection {
 
     fn listen(&mut self, dest: usize, events: &mut Vec<OutletEvent>) {
         let mut room = [0; 4096];
-        while self.broken.is_none() {
+        let mut acknowledged = None;
+        for _ in 0..MAX_READS {
             match self.stream.read(&mut room) {
                 Ok(0) => self.broken = Some("closed by the receiver".to_owned()),
                 Ok(got) => self.heard.extend_from_slice(&room[..got]),
@@ -202,36 +241,51 @@ impl Connection {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => self.broken = Some(error.to_string()),
             }
-            self.frames(dest, events);
+            if let Err(why) = self.frames(dest, events, &mut acknowledged) {
+                self.broken = Some(why);
+            }
+            if self.broken.is_some() {
+                break;
+            }
+        }
+        if let Some(sequence) = acknowledged {
+            events.push(OutletEvent::Acknowledged { dest, sequence });
         }
     }
 
-    fn frames(&mut self, dest: usize, events: &mut Vec<OutletEvent>) {
+    /// Takes whole frames out of what was heard. Of acknowledgements only the last counts.
+    ///
+    /// # Errors
+    /// When the receiver says what it must not.
+    fn frames(
+        &mut self,
+        dest: usize,
+        events: &mut Vec<OutletEvent>,
+        acknowledged: &mut Option<u64>,
+    ) -> Result<(), String> {
         let mut at = 0;
         while let Some(head) = self.heard[at..].first_chunk::<FRAME_BYTES>() {
-            let frame = match Frame::parse(head) {
-                Ok(frame) if (frame.body_bytes as usize) < MOST_CONTROL_BYTES => frame,
-                Ok(_) => return self.broken = Some("asked for too much".to_owned()),
-                Err(error) => return self.broken = Some(error.to_string()),
-            };
+            let frame = Frame::parse(head).map_err(|error| error.to_string())?;
+            let most = if frame.kind == FrameKind::Subscribe { MAX_CONTROL_BYTES } else { 0 };
+            if frame.body_bytes as usize > most {
+                return Err(format!("a frame of kind {:?} with {} bytes", frame.kind, frame.body_bytes));
+            }
             let end = at + FRAME_BYTES + frame.body_bytes as usize;
             let Some(body) = self.heard.get(at + FRAME_BYTES..end) else { break };
             match frame.kind {
-                FrameKind::Subscribe if !self.subscribed => match serde_json::from_slice(body) {
-                    Ok(subscription) => {
-                        self.subscribed = true;
-                        events.push(OutletEvent::Subscribed { dest, subscription });
-                    }
-                    Err(error) => return self.broken = Some(format!("its subscription is none: {error}")),
-                },
-                FrameKind::Acknowledge if self.subscribed => {
-                    events.push(OutletEvent::Acknowledged { dest, sequence: frame.sequence });
+                FrameKind::Subscribe if !self.subscribed => {
+                    let subscription =
+                        serde_json::from_slice(body).map_err(|error| format!("its subscription is none: {error}"))?;
+                    self.subscribed = true;
+                    events.push(OutletEvent::Subscribed { dest, subscription });
                 }
-                kind => return self.broken = Some(format!("sent a frame of kind {kind:?}")),
+                FrameKind::Acknowledge if self.subscribed => *acknowledged = Some(frame.sequence),
+                kind => return Err(format!("sent a frame of kind {kind:?}")),
             }
             at = end;
         }
         self.heard.drain(..at);
+        Ok(())
     }
 }
 
@@ -249,6 +303,18 @@ fn rest<'a>(head: &'a [u8], body: &'a [IoSlice<'a>], offset: usize, parts: &mut 
         }
     }
     used
+}
+
+/// What a publisher offers, if it is a greeting.
+fn hello(body: &[u8]) -> Result<Hello, String> {
+    if body.len() > MAX_CONTROL_BYTES {
+        return Err(format!(": its greeting has {} bytes; at most {MAX_CONTROL_BYTES} are taken", body.len()));
+    }
+    let hello: Hello = serde_json::from_slice(body).map_err(|error| format!(": its greeting is none: {error}"))?;
+    if hello.tags.len() > MAX_TAGS {
+        return Err(format!(": offers {} E-links; a device has at most {MAX_TAGS}", hello.tags.len()));
+    }
+    Ok(hello)
 }
 
 /// Room for several pages.
@@ -272,34 +338,33 @@ impl TcpInlet {
         TransportError::Foreign { address: self.address.clone(), source }
     }
 
-    fn greeted(&mut self) -> Result<Hello, TransportError> {
+    fn greeted(&mut self, quit: &dyn Fn() -> bool) -> Result<Hello, TransportError> {
         let address = self.address.clone();
+        let other = |line: String| TransportError::Other(format!("{address}{line}"));
         let since = Instant::now();
-        while since.elapsed() < SUBSCRIBE_WITHIN {
-            match self.receive(Duration::from_millis(200))? {
-                Received::Frame(Frame { kind: FrameKind::Hello, .. }, body) => {
-                    return serde_json::from_slice(body)
-                        .map_err(|error| TransportError::Other(format!("{address}: its greeting is none: {error}")));
-                }
-                Received::Frame(frame, _) => {
-                    return Err(TransportError::Other(format!("{address}: begins with {:?}", frame.kind)));
-                }
+        while since.elapsed() < SUBSCRIBE_WITHIN && !quit() {
+            match self.receive(Duration::from_millis(100))? {
+                Received::Frame(Frame { kind: FrameKind::Hello, .. }, body) => return hello(body).map_err(other),
+                Received::Frame(frame, _) => return Err(other(format!(": begins with {:?}", frame.kind))),
                 Received::Nothing => {}
             }
         }
-        Err(TransportError::Other(format!("{address} says nothing: is it a daqmeter readout publisher?")))
+        Err(other(" says nothing: is it a daqmeter readout publisher?".to_owned()))
     }
 
     /// Short messages, which the socket takes at once.
     fn write(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
         let mut done = 0;
+        let since = Instant::now();
         while done < bytes.len() {
             match self.stream.write(&bytes[done..]) {
                 Ok(written) => done += written,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let Some(left) = WRITE_WITHIN.checked_sub(since.elapsed()) else {
+                        return Err(self.lost(ErrorKind::TimedOut.into()));
+                    };
                     let wanted = Readiness { read: false, write: true };
-                    wait_ready(self.stream.as_fd(), wanted, Some(SUBSCRIBE_WITHIN))
-                        .map_err(|error| self.lost(error))?;
+                    wait_ready(self.stream.as_fd(), wanted, Some(left)).map_err(|error| self.lost(error))?;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.lost(error)),
@@ -339,7 +404,8 @@ impl Inlet for TcpInlet {
     }
 
     fn receive(&mut self, wait: Duration) -> Result<Received<'_>, TransportError> {
-        let mut waited = false;
+        // What comes byte by byte must not hold up whoever waits for a frame.
+        let mut end = None;
         let frame = loop {
             if let Some(frame) = self.whole()? {
                 break frame;
@@ -349,13 +415,16 @@ impl Inlet for TcpInlet {
                 Ok(0) => return Err(self.lost(ErrorKind::UnexpectedEof.into())),
                 Ok(got) => self.end += got,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if waited {
+                    if wait.is_zero() {
+                        return Ok(Received::Nothing);
+                    }
+                    let now = Instant::now();
+                    let left = end.get_or_insert(now + wait).saturating_duration_since(now);
+                    if left.is_zero() {
                         return Ok(Received::Nothing);
                     }
                     let wanted = Readiness { read: true, write: false };
-                    let ready =
-                        wait_ready(self.stream.as_fd(), wanted, Some(wait)).map_err(|error| self.lost(error))?;
-                    waited = !ready.read;
+                    wait_ready(self.stream.as_fd(), wanted, Some(left)).map_err(|error| self.lost(error))?;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.lost(error)),

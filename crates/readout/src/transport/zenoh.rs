@@ -122,9 +122,10 @@ impl Transport for Zenoh {
         settings: &Publish,
         subscription: &Subscription,
         _last_page_of: &dyn Fn(u64) -> u64,
+        quit: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Inlet>, TransportError> {
         let session = session(&settings.address, false)?;
-        let hello = hellos(&session)?;
+        let hello = hellos(&session, quit)?;
         let wanted = if subscription.tags.is_empty() { hello.tags.clone() } else { subscription.tags.clone() };
         if let Some(unknown) = wanted.iter().find(|tag| !hello.tags.contains(tag)) {
             let why = format!("no E-link {unknown:#x} is published here");
@@ -160,8 +161,11 @@ impl Transport for Zenoh {
 }
 
 /// Asks who publishes. One publisher per address; by scouting, the first that answers.
-fn hellos(session: &Session) -> Result<Hello, TransportError> {
+fn hellos(session: &Session, quit: &dyn Fn() -> bool) -> Result<Hello, TransportError> {
     for _ in 0..20 {
+        if quit() {
+            break;
+        }
         let replies = session.get("felix-hello/*").wait().map_err(|error| other("cannot ask for publishers", error))?;
         while let Ok(reply) = replies.recv() {
             let Ok(sample) = reply.result() else { continue };

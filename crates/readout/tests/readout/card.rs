@@ -281,6 +281,11 @@ fn bursts_and_random_gaps_end_with_every_fragment_too() {
 
 #[test]
 fn a_ring_larger_than_memory_is_refused_with_its_size() {
-    let error = Card::new(&scenario("[card]\nring = \"16TiB\"\nblocks = \"live\"\n")).unwrap_err().to_string();
-    assert!(error.contains("available") && error.contains("card.ring"), "{error}");
+    let text = "[card]\ndevices = 64\nchannels = 8\nring = \"64GiB\"\nblocks = \"live\"\n";
+    let error = Card::new(&scenario(text)).unwrap_err().to_string();
+    assert!(
+        error.starts_with("line 4 (`ring = \"64GiB\"`): card.ring: 512 channels with a ring of 64 GiB each"),
+        "{error}"
+    );
+    assert!(error.ends_with("are available"), "{error}");
 }

@@ -4,5 +4,6 @@
 
 mod card;
 mod chain;
+mod hostile;
 #[cfg(feature = "zenoh")]
 mod zenoh;

@@ -269,10 +269,10 @@ impl EmulatedBoard {
         Ok(())
     }
 
-    /// Asks the uplink for bytes and waits until they have flowed; `copy` moves them meanwhile.
-    fn at_the_uplinks_pace(&self, bytes: usize, copy: impl FnOnce()) {
-        let (Some(slot), Some(uplink)) = (self.slot, &self.crate_.uplink) else { return copy() };
-        let seconds = || clock::monotonic_ns().saturating_sub(self.crate_.epoch_ns) as f64 * 1e-9;
+    /// Asks the crate's uplink for bytes and waits until they have flowed; `copy` moves them meanwhile.
+    fn at_the_uplinks_pace(crate_: &EmulatedCrate, slot: Option<usize>, bytes: usize, copy: impl FnOnce()) {
+        let (Some(slot), Some(uplink)) = (slot, &crate_.uplink) else { return copy() };
+        let seconds = || clock::monotonic_ns().saturating_sub(crate_.epoch_ns) as f64 * 1e-9;
         lock(uplink).submit(seconds(), slot, bytes as f64);
         copy();
         loop {
@@ -346,7 +346,8 @@ impl Board for EmulatedBoard {
     fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
         let delivered = self.begin_read(card_offset, into.len())?;
         let into = &mut into[..delivered];
-        self.at_the_uplinks_pace(delivered, || self.memory.read(to_usize(card_offset), into));
+        let Self { crate_, slot, memory, .. } = self;
+        Self::at_the_uplinks_pace(crate_, *slot, delivered, || memory.read(to_usize(card_offset), into));
         self.swap_bytes(into);
         Ok(delivered)
     }
@@ -360,7 +361,8 @@ impl Board for EmulatedBoard {
         self.fill(card_offset + from.len() as u64);
         self.registers[regs::DMA_WRITE_DESTINATION as usize] = u32::try_from(card_offset).expect("below 2 GiB");
         self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_WRITE_DMA;
-        self.at_the_uplinks_pace(from.len(), || self.memory.write(to_usize(card_offset), from));
+        let Self { crate_, slot, memory, .. } = self;
+        Self::at_the_uplinks_pace(crate_, *slot, from.len(), || memory.write(to_usize(card_offset), from));
         Ok(from.len())
     }
 
@@ -380,7 +382,8 @@ impl Board for EmulatedBoard {
         let delivered = self.begin_read(card_offset, bytes)?;
         let mut dma = self.dma.take().expect("mapped before the first read");
         let into = dma.slice_mut::<u8>(delivered);
-        self.at_the_uplinks_pace(delivered, || self.memory.read(to_usize(card_offset), into));
+        let Self { crate_, slot, memory, .. } = self;
+        Self::at_the_uplinks_pace(crate_, *slot, delivered, || memory.read(to_usize(card_offset), into));
         self.swap_bytes(dma.slice_mut::<u8>(delivered));
         self.dma = Some(dma);
         Ok(delivered)

@@ -1,0 +1,474 @@
+//! The lanes of a run: a thread for each session, which meet before and after the timed steps.
+//!
+//! Whatever a session or an observer does, a panic included, ends as an outcome in the record: a lane that fails takes no other
+//! lane with it, and nobody waits for it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use daqmeter_record::{Counter, CpuTime, HostCpu, Lane, Ledger, Outcome, RunRecord, Stage};
+use daqmeter_sys::perf::Sampler;
+use daqmeter_sys::{affinity, clock, cpu_time};
+
+use crate::guarded::guarded;
+use crate::meeting::{Meeting, Party};
+use crate::run::join;
+use crate::sample::Sampling;
+use crate::{Context, Fault, Observer, Session, Settings, StageSpec};
+
+/// What one lane's thread brings back.
+#[derive(Default)]
+pub(crate) struct LaneDone {
+    pub(crate) lane: Lane,
+    pub(crate) ledgers: Vec<Ledger>,
+    pub(crate) counters: Vec<Counter>,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) pointers: Vec<u64>,
+    /// The lane failed because memory or threads were lacking.
+    pub(crate) does_not_fit: bool,
+}
+
+impl LaneDone {
+    /// A lane that brought nothing back.
+    fn without(lane: Lane, fault: Fault) -> LaneDone {
+        let does_not_fit = fault.does_not_fit();
+        LaneDone { lane: Lane { outcome: Outcome::Failed(fault.0), ..lane }, does_not_fit, ..LaneDone::default() }
+    }
+}
+
+/// What the lanes and the observers brought back.
+#[derive(Default)]
+pub(crate) struct Ran {
+    pub(crate) lanes: Vec<LaneDone>,
+    /// What went wrong beside the lanes.
+    pub(crate) faults: Vec<String>,
+}
+
+/// What every lane is run with.
+#[derive(Clone, Copy)]
+pub(crate) struct Running<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) context: &'a Context,
+    /// Makes the thread of the lane with that index; tests make one that cannot be started.
+    pub(crate) thread: fn(usize) -> thread::Builder,
+}
+
+/// The thread of an ordinary lane.
+pub(crate) fn lane_thread(index: usize) -> thread::Builder {
+    thread::Builder::new().name(format!("lane-{index}"))
+}
+
+/// Runs the sessions, each in a thread, between the observers.
+pub(crate) fn run_lanes(
+    sessions: Vec<Box<dyn Session>>,
+    running: Running,
+    observers: &mut [Box<dyn Observer>],
+    record: &mut RunRecord,
+) -> Ran {
+    let (meeting, origin_ns) = (Meeting::default(), AtomicU64::new(0));
+    let mut faults = Vec::new();
+    each(observers, &mut faults, |observer| observer.arm());
+    thread::scope(|scope| {
+        // This thread joins first and waits last. If it unwinds, its party is dropped before the scope waits for the lanes.
+        let own = meeting.join();
+        let mut threads = Vec::new();
+        for (index, session) in sessions.into_iter().enumerate() {
+            let runner = LaneRunner::new(index, session, running);
+            let (lane, party, origin_ns) = (runner.lane.clone(), meeting.join(), &origin_ns);
+            // When the thread cannot be started, the closure is dropped, and the party in it leaves.
+            let work = move || runner.run(&party, origin_ns);
+            let started = if own.is_called_off() {
+                Err(Fault::too_large("its thread was not started, because that of another lane could not be"))
+            } else {
+                let started = (running.thread)(index).spawn_scoped(scope, work);
+                started.map_err(|error| Fault::too_large(format!("cannot start its thread: {error}")))
+            };
+            if started.is_err() {
+                own.call_off();
+            }
+            threads.push((lane, started));
+        }
+        own.wait();
+        observe(&own, &origin_ns, observers, record, &mut faults);
+        let lanes = threads.into_iter().map(|(lane, started)| match started.map(|thread| thread.join()) {
+            Ok(Ok(done)) => done,
+            Ok(Err(_)) => {
+                LaneDone::without(lane, Fault::new("its thread panicked: a bug in daqmeter, please report it"))
+            }
+            Err(fault) => LaneDone::without(lane, fault),
+        });
+        Ran { lanes: lanes.collect(), faults: std::mem::take(&mut faults) }
+    })
+}
+
+/// From the release of the lanes until all are done: what passes meanwhile, by the observers and the accounts of the host.
+fn observe(
+    own: &Party,
+    lanes_origin_ns: &AtomicU64,
+    observers: &mut [Box<dyn Observer>],
+    record: &mut RunRecord,
+    faults: &mut Vec<String>,
+) {
+    let host_before = cpu_time::of_host("/".as_ref());
+    let process_before = cpu_time::of_process();
+    let threads_before = cpu_time::of_own_threads();
+    each(observers, faults, |observer| observer.start());
+    let origin_ns = clock::monotonic_ns();
+    lanes_origin_ns.store(origin_ns, Ordering::Release);
+    own.wait();
+    own.wait();
+    record.wall_ns = clock::monotonic_ns() - origin_ns;
+    record.origin_ns = origin_ns;
+    record.counters = each(observers, faults, |observer| observer.stop()).into_iter().flatten().collect();
+    record.observed = each(observers, faults, |observer| observer.observations(origin_ns)).into_iter().flatten().next();
+    record.warnings.extend(each(observers, faults, |observer| observer.trouble()).into_iter().flatten());
+    let process = cpu_time::of_process();
+    record.process_cpu = CpuTime {
+        user_ns: process.user_ns.saturating_sub(process_before.user_ns),
+        system_ns: process.system_ns.saturating_sub(process_before.system_ns),
+    };
+    record.host_cpu = host_cpu(cpu_time::of_host("/".as_ref()).since(host_before));
+    record.host_cpu.threads_ns = cpu_time::of_own_threads()
+        .into_iter()
+        .map(|(name, ns)| (name.clone(), ns.saturating_sub(threads_before.get(&name).copied().unwrap_or(0))))
+        .filter(|(_, ns)| *ns > 0)
+        .collect();
+    // The lanes go on to verify and to tally; their CPU time is not counted any more.
+    own.wait();
+}
+
+/// Calls every observer; one that panics is a fault of the run.
+fn each<T>(
+    observers: &mut [Box<dyn Observer>],
+    faults: &mut Vec<String>,
+    call: impl Fn(&mut Box<dyn Observer>) -> T,
+) -> Vec<T> {
+    let called = observers.iter_mut().map(|observer| guarded("an observer", || call(observer)));
+    called.filter_map(|result| result.map_err(|fault| faults.push(fault.0)).ok()).collect()
+}
+
+fn host_cpu(times: cpu_time::HostTimes) -> HostCpu {
+    HostCpu {
+        user_ns: times.user_ns,
+        system_ns: times.system_ns,
+        irq_ns: times.irq_ns,
+        softirq_ns: times.softirq_ns,
+        steal_ns: times.steal_ns,
+        iowait_ns: times.iowait_ns,
+        idle_ns: times.idle_ns,
+        threads_ns: Default::default(),
+    }
+}
+
+/// A session whose panics are faults. After one it is only dropped: nobody knows what state it is in.
+struct Guarded {
+    session: Option<Box<dyn Session>>,
+    has_panicked: bool,
+}
+
+impl Guarded {
+    fn call<T>(&mut self, what: &str, work: impl FnOnce(&mut dyn Session) -> T) -> Result<T, Fault> {
+        let Some(session) = self.session.as_mut().filter(|_| !self.has_panicked) else {
+            return Err(Fault::new("panicked before"));
+        };
+        let done = guarded(what, || work(session.as_mut()));
+        self.has_panicked = done.is_err();
+        done
+    }
+
+    fn end(&mut self) -> Result<(), Fault> {
+        let session = self.session.take();
+        guarded("the session's end", move || drop(session))
+    }
+}
+
+impl Drop for Guarded {
+    /// A session whose thread could not be started ends here.
+    fn drop(&mut self) {
+        // Its lane has failed already.
+        let _ = self.end();
+    }
+}
+
+struct LaneRunner<'a> {
+    index: usize,
+    session: Guarded,
+    lane: Lane,
+    running: Running<'a>,
+}
+
+type Stages = Vec<(StageSpec, Stage)>;
+
+impl<'a> LaneRunner<'a> {
+    fn new(index: usize, session: Box<dyn Session>, running: Running<'a>) -> LaneRunner<'a> {
+        let pin = &running.settings.pin;
+        let requested_cpu = pin.get(index % pin.len().max(1)).copied();
+        let mut session = Guarded { session: Some(session), has_panicked: false };
+        let device = session.call("device", |session| session.device()).unwrap_or_else(|_| format!("lane {index}"));
+        LaneRunner { index, session, lane: Lane { device, requested_cpu, ..Lane::default() }, running }
+    }
+
+    /// The lane's whole life. Whatever fails, it takes part in every meeting, until the party is dropped.
+    fn run(mut self, party: &Party, origin_ns: &AtomicU64) -> LaneDone {
+        let mut warnings = Vec::new();
+        let ready = self.make_ready();
+        let mut sampler = self.sampler(&mut warnings);
+        party.wait();
+        party.wait();
+        let ready = match party.is_called_off() {
+            true => ready.and(Err(Fault::too_large("not run, because another lane's thread could not be started"))),
+            false => ready,
+        };
+        let timed = ready.and_then(|stages| self.timed(stages, origin_ns.load(Ordering::Acquire), sampler.as_ref()));
+        let (pointers, lost) = sampler.as_mut().map(Sampler::stop).unwrap_or_default();
+        party.wait();
+        party.wait();
+        if lost > 0 {
+            warnings.push(format!("profile of lane {}: {lost} samples did not fit the ring", self.index));
+        }
+        self.account(timed, warnings, pointers)
+    }
+
+    fn make_ready(&mut self) -> Result<Stages, Fault> {
+        self.lane.allowed_cpus = match self.lane.requested_cpu {
+            Some(cpu) => affinity::pin_to(cpu)?,
+            None => affinity::allowed_cpus()?,
+        };
+        if let Some(cpu) = self.lane.requested_cpu
+            && self.lane.allowed_cpus != [cpu]
+        {
+            let allowed = join(&self.lane.allowed_cpus);
+            return Err(Fault::new(format!("pinned to CPU {cpu}, but the kernel allows {allowed}")));
+        }
+        let Running { settings, context, .. } = self.running;
+        self.session.call("heed", |session| session.heed(&settings.stop))?;
+        self.session.call("preparation", |session| session.prepare()).flatten()?;
+        let verified = self.session.call("verification", |session| session.verify()).flatten();
+        verified.map_err(|fault| fault.context("verification before the run"))?;
+        let plan = |session: &mut dyn Session| Sampling { session, settings, context }.plan();
+        self.session.call("the warm-up", plan).flatten()
+    }
+
+    /// The timed steps. What was sampled before a fault, a panic included, is kept.
+    fn timed(&mut self, mut stages: Stages, origin_ns: u64, sampler: Option<&Sampler>) -> Result<(), Fault> {
+        self.session.call("begin", |session| session.begin())?;
+        if let Some(sampler) = sampler {
+            sampler.start();
+        }
+        let Running { settings, context, .. } = self.running;
+        let seen = &mut self.lane.seen_cpus;
+        let take =
+            |session: &mut dyn Session| Sampling { session, settings, context }.take(&mut stages, origin_ns, seen);
+        let ended = self.session.call("a timed step", take).flatten();
+        self.lane.stages = stages.into_iter().map(|(_, stage)| stage).collect();
+        ended
+    }
+
+    /// Verifies, takes the accounts, ends the session.
+    fn account(mut self, timed: Result<(), Fault>, mut warnings: Vec<String>, pointers: Vec<u64>) -> LaneDone {
+        let verified = timed.and_then(|()| {
+            let verified = self.session.call("verification", |session| session.verify()).flatten();
+            verified.map_err(|fault| fault.context("verification after the run"))
+        });
+        let tally = self.session.call("tally", |session| session.tally());
+        let (tally, tallied) = tally.map_or_else(|fault| (Default::default(), Err(fault)), |tally| (tally, Ok(())));
+        let ended = self.session.end();
+        let mut lane = self.lane;
+        let mut does_not_fit = false;
+        if let Err(fault) = verified.and(tallied).and(ended) {
+            does_not_fit = fault.does_not_fit();
+            lane.outcome = Outcome::Failed(fault.0);
+        }
+        lane.numa_node = tally.numa_node;
+        lane.seen_cpus.sort_unstable();
+        lane.seen_cpus.dedup();
+        warnings.extend(tally.warnings);
+        LaneDone { lane, ledgers: tally.ledgers, counters: tally.counters, warnings, pointers, does_not_fit }
+    }
+
+    fn sampler(&self, warnings: &mut Vec<String>) -> Option<Sampler> {
+        let hertz = self.running.settings.profile_hz?;
+        match Sampler::of_this_thread(hertz) {
+            Ok(sampler) => {
+                if !sampler.sees_kernel {
+                    warnings.push(
+                        "the profile sees user mode only: set kernel.perf_event_paranoid to 1 or run as root".into(),
+                    );
+                }
+                Some(sampler)
+            }
+            Err(error) => {
+                warnings.push(format!("profile waived: {error}; set kernel.perf_event_paranoid to 2 or lower"));
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::resume_unwind;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use daqmeter_record::{Host, Workload};
+
+    use super::*;
+    use crate::conclude::conclude;
+    use crate::{StepPlan, StopFlag, Tally};
+
+    /// Panics in the call of that name, without a message on stderr.
+    struct Panics {
+        lane: usize,
+        at: &'static str,
+        verified: bool,
+    }
+
+    impl Panics {
+        fn in_(&self, call: &'static str) {
+            if self.lane == 1 && self.at == call {
+                resume_unwind(Box::new("for this test"));
+            }
+        }
+    }
+
+    impl Session for Panics {
+        fn device(&self) -> String {
+            self.in_("device");
+            format!("test{}", self.lane)
+        }
+        fn stages(&self) -> Vec<StageSpec> {
+            self.in_("stages");
+            vec![StageSpec { fresh: true, ..StageSpec::new("work", 1, 1) }]
+        }
+        fn heed(&mut self, _: &StopFlag) {
+            self.in_("heed");
+        }
+        fn prepare(&mut self) -> Result<(), Fault> {
+            self.in_("prepare");
+            Ok(())
+        }
+        fn verify(&mut self) -> Result<(), Fault> {
+            self.in_(if self.verified { "verify after" } else { "verify before" });
+            self.verified = true;
+            Ok(())
+        }
+        fn begin(&mut self) {
+            self.in_("begin");
+        }
+        fn freshen(&mut self, _: usize) -> Result<(), Fault> {
+            self.in_("freshen");
+            Ok(())
+        }
+        fn step(&mut self, _: usize, _: u64) -> Result<(), Fault> {
+            self.in_("step");
+            Ok(())
+        }
+        fn tally(&mut self) -> Tally {
+            self.in_("tally");
+            Tally::default()
+        }
+    }
+
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            self.in_("drop");
+        }
+    }
+
+    /// Counts nothing, and panics in the call of that name.
+    struct BadObserver(&'static str);
+
+    impl BadObserver {
+        fn in_(&self, call: &'static str) {
+            if self.0 == call {
+                resume_unwind(Box::new("for this test"));
+            }
+        }
+    }
+
+    impl Observer for BadObserver {
+        fn arm(&mut self) {
+            self.in_("arm");
+        }
+        fn start(&mut self) {
+            self.in_("start");
+        }
+        fn stop(&mut self) -> Vec<Counter> {
+            self.in_("stop");
+            vec![]
+        }
+        fn trouble(&mut self) -> Option<String> {
+            self.in_("trouble");
+            None
+        }
+    }
+
+    /// The record of three lanes, or a failed test when they do not come to an end.
+    fn ends(at: &'static str, observer: &'static str, thread: fn(usize) -> thread::Builder) -> RunRecord {
+        let (send, receive) = channel();
+        thread::spawn(move || {
+            let host = Host { allowed_cpus: affinity::allowed_cpus().unwrap(), logical_cpus: 1, ..Host::default() };
+            let context = Context { host: host.into(), ..Context::default() };
+            let settings = Settings::new(StepPlan::ByStage(3), "test");
+            let running = Running { settings: &settings, context: &context, thread };
+            let mut record = context.blank_record(Default::default(), Workload::new("test"));
+            let lane = |lane| Box::new(Panics { lane, at, verified: false }) as Box<dyn Session>;
+            let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(BadObserver(observer))];
+            let ran = run_lanes((0..3).map(lane).collect(), running, &mut observers, &mut record);
+            conclude(&mut record, ran, &settings, &context);
+            // Nobody waits any more when the test has failed.
+            let _ = send.send(record);
+        });
+        receive.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{at}{observer}: the run does not end"))
+    }
+
+    #[test]
+    fn a_lane_that_panics_anywhere_fails_and_the_others_finish() {
+        let calls = [
+            ("device", "test0"),
+            ("stages", "the warm-up panicked: for this test"),
+            ("heed", "heed panicked: for this test"),
+            ("prepare", "preparation panicked: for this test"),
+            ("verify before", "verification panicked: for this test"),
+            ("begin", "begin panicked: for this test"),
+            ("freshen", "a timed step panicked: for this test"),
+            ("step", "a timed step panicked: for this test"),
+            ("verify after", "verification panicked: for this test"),
+            ("tally", "tally panicked: for this test"),
+            ("drop", "the session's end panicked: for this test"),
+        ];
+        for (at, wanted) in calls {
+            let record = ends(at, "", lane_thread);
+            let outcomes: Vec<_> = record.lanes.iter().map(|lane| lane.outcome.clone()).collect();
+            assert!(outcomes[0] == Outcome::Ok && outcomes[2] == Outcome::Ok, "{at}: {outcomes:?}");
+            assert_eq!(record.lanes[2].stages[0].sample_ns.len(), 3, "{at}");
+            let reason = outcomes[1].reason().unwrap_or_else(|| panic!("{at}: lane 1 is not failed"));
+            assert!(at == "device" || reason.contains(wanted), "{at}: {reason}");
+            assert!(matches!(record.outcome, Outcome::Failed(_)), "{at}: {:?}", record.outcome);
+        }
+    }
+
+    #[test]
+    fn an_observer_that_panics_fails_the_run_but_the_lanes_are_kept() {
+        for call in ["arm", "start", "stop", "trouble"] {
+            let record = ends("", call, lane_thread);
+            assert!(record.lanes.iter().all(|lane| lane.outcome == Outcome::Ok), "{call}");
+            assert!(record.outcome.reason().unwrap_or_default().contains("an observer panicked"), "{call}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_started_fails_its_lane_and_the_others_are_not_run() {
+        // No host has an address space for such a stack.
+        let huge = |index| if index == 1 { lane_thread(index).stack_size(1 << 60) } else { lane_thread(index) };
+        for at in ["", "drop"] {
+            let record = ends(at, "", huge);
+            let reasons: Vec<&str> = record.lanes.iter().map(|lane| lane.outcome.reason().unwrap_or("ok")).collect();
+            assert!(reasons[0].starts_with("not run"), "{reasons:?}");
+            assert!(reasons[1].starts_with("cannot start its thread"), "{reasons:?}");
+            assert!(reasons[2].starts_with("its thread was not started"), "{reasons:?}");
+            assert!(record.lanes.iter().all(|lane| lane.stages.iter().all(|stage| stage.sample_ns.is_empty())));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Where lanes wait for one another.
+//!
+//! A [`std::sync::Barrier`] waits for a fixed number of threads, for ever if one of them never comes. Here whoever takes part
+//! holds a [`Party`]; dropping it, which unwinding does too, takes it out of the count. So nobody waits for a thread that has
+//! panicked or was never started.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// The state that the parties share.
+#[derive(Debug, Default)]
+pub(crate) struct Meeting {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    parties: usize,
+    waiting: usize,
+    /// Meetings that have taken place; a sleeper goes on when it changes.
+    round: u64,
+    is_called_off: bool,
+}
+
+impl State {
+    /// The meeting takes place once everybody who is still there waits.
+    fn meet_if_complete(&mut self, changed: &Condvar) {
+        if self.waiting == self.parties {
+            self.waiting = 0;
+            self.round += 1;
+            changed.notify_all();
+        }
+    }
+}
+
+impl Meeting {
+    /// One more takes part. The first to join must be the last to wait, or a meeting may take place before all have joined.
+    pub(crate) fn join(&self) -> Party<'_> {
+        self.state().parties += 1;
+        Party(self)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock, and the counts are valid at any time.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One that takes part in the meetings until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Party<'a>(&'a Meeting);
+
+impl Party<'_> {
+    /// Waits until all others that still take part wait too.
+    pub(crate) fn wait(&self) {
+        let mut state = self.0.state();
+        let round = state.round;
+        state.waiting += 1;
+        state.meet_if_complete(&self.0.changed);
+        while state.round == round {
+            state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Says that the run does not take place; the others see it after the next meeting.
+    pub(crate) fn call_off(&self) {
+        self.0.state().is_called_off = true;
+    }
+
+    /// Whether somebody called the run off.
+    pub(crate) fn is_called_off(&self) -> bool {
+        self.0.state().is_called_off
+    }
+}
+
+impl Drop for Party<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.parties -= 1;
+        if state.waiting > 0 {
+            state.meet_if_complete(&self.0.changed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn nobody_goes_on_before_the_last_has_come() {
+        let (meeting, arrived) = (Meeting::default(), AtomicUsize::new(0));
+        let own = meeting.join();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let (party, arrived) = (meeting.join(), &arrived);
+                scope.spawn(move || {
+                    for round in 1..=50 {
+                        arrived.fetch_add(1, Ordering::SeqCst);
+                        party.wait();
+                        assert!(arrived.load(Ordering::SeqCst) >= 4 * round);
+                        party.wait();
+                    }
+                });
+            }
+            for round in 1..=50 {
+                arrived.fetch_add(1, Ordering::SeqCst);
+                own.wait();
+                assert_eq!(arrived.load(Ordering::SeqCst), 4 * round);
+                own.wait();
+            }
+        });
+    }
+
+    #[test]
+    fn who_leaves_or_panics_is_not_waited_for() {
+        let meeting = Meeting::default();
+        let own = meeting.join();
+        std::thread::scope(|scope| {
+            let (leaves, panics, stays) = (meeting.join(), meeting.join(), meeting.join());
+            let leaver = scope.spawn(move || drop(leaves));
+            let panicker = scope.spawn(move || {
+                let _party = panics;
+                std::panic::resume_unwind(Box::new("test"));
+            });
+            scope.spawn(move || stays.wait());
+            own.wait();
+            assert!(leaver.join().is_ok() && panicker.join().is_err());
+        });
+        own.wait();
+    }
+}

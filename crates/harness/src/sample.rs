@@ -1,0 +1,407 @@
+//! How one lane's stages are sampled: operations per sample, warming up, the timed steps.
+//!
+//! Only this file and `lanes.rs` read the clock around work. Timed steps allocate nothing: sample vectors have their room
+//! beforehand. Consecutive samples share their time stamp, so one reading of the clock is the whole cost per sample.
+
+use std::time::Duration;
+
+use daqmeter_record::Stage;
+use daqmeter_sys::{affinity, clock, cpu_time};
+
+use crate::settings::{Settings, StepPlan};
+use crate::{Context, Fault, Session, StageSpec};
+
+/// Most samples that a stage keeps; beyond it each sample covers several operations, so that memory does not grow with the
+/// number of operations. 65,536 samples are 512 KiB.
+pub const MAX_SAMPLES: u64 = 1 << 16;
+/// A sample must last this many times the clock's cost and resolution, so that they stay below 0.1 % of it.
+const SAMPLE_OVER_CLOCK: f64 = 1000.0;
+/// So long may operations go on without a look at the stop flag: short against the 2 s in which a signal ends a run.
+const LOOK_EVERY_NS: u64 = 50_000_000;
+/// How the reason of an interrupted lane begins.
+pub const INTERRUPTED: &str = "interrupted";
+
+/// One lane's session while it is sampled.
+pub(crate) struct Sampling<'a> {
+    pub(crate) session: &'a mut dyn Session,
+    pub(crate) settings: &'a Settings,
+    pub(crate) context: &'a Context,
+}
+
+impl Sampling<'_> {
+    /// Plans every stage.
+    pub(crate) fn plan(&mut self) -> Result<Vec<(StageSpec, Stage)>, Fault> {
+        let specs = self.session.stages();
+        specs.into_iter().enumerate().map(|(at, spec)| self.plan_stage(at, spec)).collect()
+    }
+
+    /// Chooses the operations per sample and makes room for the samples.
+    fn plan_stage(&mut self, at: usize, spec: StageSpec) -> Result<(StageSpec, Stage), Fault> {
+        let (ops_per_sample, samples) = match self.settings.plan {
+            _ if spec.once => (1, 1),
+            StepPlan::ByStage(operations) | StepPlan::ByPass(operations) if spec.apart() => (1, operations),
+            StepPlan::Timed(_) if spec.apart() => (1, MAX_SAMPLES),
+            StepPlan::ByStage(operations) => exact(operations, spec.batch),
+            StepPlan::ByPass(passes) => exact(passes, 1),
+            StepPlan::Timed(budget) => self.calibrate(at, budget, spec.batch)?,
+        };
+        let room = usize::try_from(samples.min(MAX_SAMPLES)).expect("at most MAX_SAMPLES");
+        let stage = Stage {
+            name: spec.name.clone(),
+            ops_per_sample,
+            bytes_per_op: spec.bytes_per_op,
+            traffic_bytes_per_op: spec.traffic_bytes_per_op,
+            limit: spec.limit.as_ref().map(|limit| limit.name().to_owned()),
+            sample_ns: Vec::with_capacity(room),
+            sample_start_ns: Vec::with_capacity(if spec.apart() { room } else { 0 }),
+            ..Stage::default()
+        };
+        Ok((spec, stage))
+    }
+
+    /// Warms up for a tenth of the budget, and from that chooses operations per sample: long against the clock's cost and
+    /// resolution, at most as many samples as are kept, and whole batches.
+    fn calibrate(&mut self, at: usize, budget: Duration, whole: u64) -> Result<(u64, u64), Fault> {
+        let warm_up_ns = as_ns(budget) / 10;
+        let mut stride = Stride::of(whole);
+        let begin = clock::monotonic_ns();
+        let (mut operations, mut before) = (0_u64, begin);
+        let elapsed_ns = loop {
+            let done = stride.operations.min((1 << 30) / stride.whole * stride.whole).max(stride.whole);
+            self.session.step(at, done)?;
+            operations += done;
+            let now = clock::monotonic_ns();
+            if now - begin >= warm_up_ns || self.settings.stop.is_set() {
+                break now - begin;
+            }
+            stride.took(now - before);
+            before = now;
+        };
+        let op_ns = (elapsed_ns as f64 / operations as f64).max(1e-3);
+        let clock = &self.context.clock;
+        let sample_ns = SAMPLE_OVER_CLOCK * clock.resolution_ns.max(clock.overhead_ns);
+        let fewest_for_memory = as_ns(budget) as f64 / op_ns / MAX_SAMPLES as f64;
+        #[allow(clippy::cast_possible_truncation, reason = "a number of operations, clamped to a sane range")]
+        let ops_per_sample = (sample_ns / op_ns).max(fewest_for_memory).ceil().clamp(1.0, 1e15) as u64;
+        Ok((ops_per_sample.next_multiple_of(whole.max(1)), MAX_SAMPLES))
+    }
+
+    /// Takes the samples of all stages, in the order of the plan. What was taken before a fault stays in the stages.
+    pub(crate) fn take(
+        &mut self,
+        stages: &mut [(StageSpec, Stage)],
+        origin_ns: u64,
+        seen: &mut Vec<u32>,
+    ) -> Result<(), Fault> {
+        match self.settings.plan {
+            StepPlan::ByPass(passes) => {
+                for pass in 0..passes {
+                    for (at, (spec, stage)) in stages.iter_mut().enumerate() {
+                        if !spec.once || pass == 0 {
+                            seen.extend(affinity::current_cpu());
+                            let merge = pass % stage.ops_per_sample != 0;
+                            self.one_pass(at, spec, stage, merge, origin_ns)?;
+                        }
+                    }
+                    self.check_stop(pass + 1, passes)?;
+                }
+                Ok(())
+            }
+            StepPlan::ByStage(operations) => stages.iter_mut().enumerate().try_for_each(|(at, (spec, stage))| {
+                let samples = if spec.once { 1 } else { operations.div_ceil(stage.ops_per_sample) };
+                seen.extend(affinity::current_cpu());
+                self.stage_samples(at, spec, stage, (samples, u64::MAX), origin_ns)?;
+                seen.extend(affinity::current_cpu());
+                self.check_stop(stage.sample_ns.len() as u64, samples)
+            }),
+            StepPlan::Timed(budget) => stages.iter_mut().enumerate().try_for_each(|(at, (spec, stage))| {
+                seen.extend(affinity::current_cpu());
+                self.stage_samples(at, spec, stage, (MAX_SAMPLES, as_ns(budget)), origin_ns)?;
+                seen.extend(affinity::current_cpu());
+                self.check_stop(stage.sample_ns.len() as u64, MAX_SAMPLES)
+            }),
+        }
+    }
+
+    /// Takes up to `most` samples, for at most `budget_ns` (but five), and books the CPU time.
+    fn stage_samples(
+        &mut self,
+        at: usize,
+        spec: &StageSpec,
+        stage: &mut Stage,
+        (most, budget_ns): (u64, u64),
+        origin_ns: u64,
+    ) -> Result<(), Fault> {
+        if spec.apart() {
+            return self.samples_apart(at, spec, stage, (most, budget_ns), origin_ns);
+        }
+        // Samples that were calibrated are short; those of an exact plan may hold any number of operations.
+        let mut stride = match self.settings.plan {
+            StepPlan::Timed(budget) if as_ns(budget) / MAX_SAMPLES < LOOK_EVERY_NS => Stride::of(stage.ops_per_sample),
+            _ => Stride::of(spec.batch.min(stage.ops_per_sample)),
+        };
+        let cpu_before = cpu_time::of_thread();
+        let begin = clock::monotonic_ns();
+        if stage.sample_ns.is_empty() {
+            stage.start_ns = begin.saturating_sub(origin_ns);
+        }
+        let mut last = begin;
+        let mut taken = 0;
+        let mut result = Ok(());
+        while taken < most && (last - begin < budget_ns || taken < 5) && !self.settings.stop.is_set() {
+            let done = match self.sample(at, stage.ops_per_sample, &mut stride) {
+                Ok(done) => done,
+                Err(fault) => {
+                    result = Err(fault);
+                    break;
+                }
+            };
+            let now = clock::monotonic_ns();
+            if done < stage.ops_per_sample {
+                // It is to stop. A part of a sample is not comparable with whole ones, but better than nothing.
+                if taken == 0 {
+                    stage.ops_per_sample = done;
+                    stage.sample_ns.push(now - last);
+                    last = now;
+                }
+                break;
+            }
+            stage.sample_ns.push(now - last);
+            last = now;
+            taken += 1;
+        }
+        stage.end_ns = last.saturating_sub(origin_ns);
+        book_cpu(stage, cpu_before);
+        result
+    }
+
+    /// The operations of one sample, in as many calls as it takes to look at the stop flag often enough. Says how many were
+    /// done: fewer than all when it is to stop.
+    fn sample(&mut self, at: usize, operations: u64, stride: &mut Stride) -> Result<u64, Fault> {
+        if operations <= stride.operations {
+            self.session.step(at, operations)?;
+            return Ok(operations);
+        }
+        let (mut done, mut before) = (0, clock::monotonic_ns());
+        while done < operations && (done == 0 || !self.settings.stop.is_set()) {
+            let now = stride.operations.min(operations - done);
+            self.session.step(at, now)?;
+            done += now;
+            let after = clock::monotonic_ns();
+            stride.took(after - before);
+            before = after;
+        }
+        Ok(done)
+    }
+
+    /// The same where each sample is one operation that stands apart from the others: made ready before, or timed by the device.
+    fn samples_apart(
+        &mut self,
+        at: usize,
+        spec: &StageSpec,
+        stage: &mut Stage,
+        (most, budget_ns): (u64, u64),
+        origin_ns: u64,
+    ) -> Result<(), Fault> {
+        let cpu_before = cpu_time::of_thread();
+        let begin = clock::monotonic_ns();
+        let mut last = begin;
+        let mut taken = 0;
+        let mut result = Ok(());
+        while taken < most && (last - begin < budget_ns || taken < 5) && !self.settings.stop.is_set() {
+            result = self.sample_apart(at, spec, stage, origin_ns);
+            if result.is_err() {
+                break;
+            }
+            last = clock::monotonic_ns();
+            taken += 1;
+        }
+        book_cpu(stage, cpu_before);
+        result
+    }
+
+    fn sample_apart(&mut self, at: usize, spec: &StageSpec, stage: &mut Stage, origin_ns: u64) -> Result<(), Fault> {
+        if spec.fresh {
+            self.session.freshen(at)?;
+        }
+        let before = clock::monotonic_ns();
+        self.session.step(at, 1)?;
+        let after = clock::monotonic_ns();
+        let (before, after) = if spec.device_timed {
+            let told = self.session.device_time();
+            (told.before_ns, told.after_ns)
+        } else {
+            (before, after)
+        };
+        let start_ns = before.saturating_sub(origin_ns);
+        if stage.sample_ns.is_empty() {
+            stage.start_ns = start_ns;
+        }
+        stage.end_ns = after.saturating_sub(origin_ns);
+        stage.sample_start_ns.push(start_ns);
+        stage.sample_ns.push(after.saturating_sub(before));
+        Ok(())
+    }
+
+    /// One operation of a by-pass plan. With more than [`MAX_SAMPLES`] passes, consecutive ones share a sample.
+    fn one_pass(
+        &mut self,
+        at: usize,
+        spec: &StageSpec,
+        stage: &mut Stage,
+        merge: bool,
+        origin_ns: u64,
+    ) -> Result<(), Fault> {
+        if spec.apart() {
+            return self.samples_apart(at, spec, stage, (1, u64::MAX), origin_ns);
+        }
+        let cpu_before = cpu_time::of_thread();
+        let begin = clock::monotonic_ns();
+        let result = self.session.step(at, 1);
+        let end = clock::monotonic_ns();
+        if stage.sample_ns.is_empty() {
+            stage.start_ns = begin.saturating_sub(origin_ns);
+        }
+        stage.end_ns = end.saturating_sub(origin_ns);
+        book_cpu(stage, cpu_before);
+        result?;
+        match stage.sample_ns.last_mut() {
+            Some(last) if merge => *last += end - begin,
+            _ => stage.sample_ns.push(end - begin),
+        }
+        Ok(())
+    }
+
+    fn check_stop(&self, done: u64, of: u64) -> Result<(), Fault> {
+        if self.settings.stop.is_set() && done < of {
+            return Err(Fault::new(format!("{INTERRUPTED} after {done} samples")));
+        }
+        Ok(())
+    }
+}
+
+/// How many operations go with one call of [`Session::step`]: whole batches, as many as last about half of [`LOOK_EVERY_NS`].
+struct Stride {
+    operations: u64,
+    whole: u64,
+}
+
+impl Stride {
+    fn of(whole: u64) -> Stride {
+        let whole = whole.max(1);
+        Stride { operations: whole, whole }
+    }
+
+    /// Learns from how long the last call took.
+    fn took(&mut self, ns: u64) {
+        if ns < LOOK_EVERY_NS / 4 {
+            self.operations = self.operations.saturating_mul(2);
+        } else if ns > LOOK_EVERY_NS {
+            self.operations = (self.operations / 2).next_multiple_of(self.whole);
+        }
+    }
+}
+
+/// Operations per sample and number of samples for exactly so many operations: whole batches, where they divide them.
+fn exact(operations: u64, batch: u64) -> (u64, u64) {
+    let whole = batch.clamp(1, operations.max(1));
+    let batch = if operations.is_multiple_of(whole) { whole } else { 1 };
+    let ops_per_sample = batch * (operations / batch).div_ceil(MAX_SAMPLES).max(1);
+    (ops_per_sample, operations.div_ceil(ops_per_sample))
+}
+
+fn book_cpu(stage: &mut Stage, before: cpu_time::Usage) {
+    let after = cpu_time::of_thread();
+    stage.cpu.user_ns += after.user_ns - before.user_ns;
+    stage.cpu.system_ns += after.system_ns - before.system_ns;
+}
+
+fn as_ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{StopFlag, Tally};
+
+    /// Sets the stop flag, which it was given, after so many operations; fails when it is asked for many more at once.
+    #[derive(Default)]
+    struct Stops {
+        at: u64,
+        done: u64,
+        stop: StopFlag,
+    }
+
+    impl Session for Stops {
+        fn device(&self) -> String {
+            "test".to_owned()
+        }
+        fn stages(&self) -> Vec<StageSpec> {
+            vec![StageSpec { batch: 5, ..StageSpec::new("work", 1, 1) }]
+        }
+        fn prepare(&mut self) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn heed(&mut self, stop: &StopFlag) {
+            self.stop = stop.clone();
+        }
+        fn step(&mut self, _: usize, operations: u64) -> Result<(), Fault> {
+            if self.stop.is_set() || operations > 10 * self.at {
+                return Err(Fault::new(format!("{operations} operations at once after {}", self.done)));
+            }
+            self.done += operations;
+            if self.done >= self.at {
+                self.stop.set();
+            }
+            Ok(())
+        }
+        fn verify(&mut self) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn tally(&mut self) -> Tally {
+            Tally::default()
+        }
+    }
+
+    fn stopped(plan: StepPlan, at: u64) -> (Result<(), Fault>, u64, Stage) {
+        let (settings, context) = (Settings::new(plan, "test"), Context::default());
+        let mut session = Stops { at, ..Stops::default() };
+        session.heed(&settings.stop);
+        let mut sampling = Sampling { session: &mut session, settings: &settings, context: &context };
+        let mut stages = sampling.plan().unwrap();
+        let taken = sampling.take(&mut stages, 0, &mut Vec::new());
+        (taken, session.done, stages.remove(0).1)
+    }
+
+    #[test]
+    fn a_stop_is_seen_within_a_sample_and_what_was_done_of_it_is_kept() {
+        // Each of its samples would be 2^48 operations.
+        let (taken, done, stage) = stopped(StepPlan::ByStage(u64::MAX), 10_000);
+        assert_eq!(taken.unwrap_err().0, "interrupted after 1 samples");
+        assert!((10_000..100_000).contains(&done), "{done}");
+        assert_eq!((stage.ops_per_sample, stage.sample_ns.len()), (done, 1));
+        assert!(done.is_multiple_of(5), "whole batches");
+    }
+
+    #[test]
+    fn a_stop_is_seen_while_warming_up() {
+        let (taken, done, stage) = stopped(StepPlan::Timed(Duration::from_secs(36_000)), 10_000);
+        assert_eq!(taken.unwrap_err().0, "interrupted after 0 samples");
+        assert!((10_000..100_000).contains(&done) && stage.sample_ns.is_empty(), "{done}");
+    }
+
+    #[test]
+    fn calls_grow_while_they_are_short_and_shrink_when_they_are_long() {
+        let mut stride = Stride::of(3);
+        stride.took(10);
+        stride.took(10);
+        assert_eq!(stride.operations, 12);
+        stride.took(LOOK_EVERY_NS / 2);
+        assert_eq!(stride.operations, 12);
+        stride.took(2 * LOOK_EVERY_NS);
+        assert_eq!(stride.operations, 6);
+        (0..9).for_each(|_| stride.took(u64::MAX));
+        assert_eq!(stride.operations, 3, "never less than a batch");
+    }
+}
