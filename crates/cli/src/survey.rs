@@ -459,3 +459,23 @@ fn summary(records: &[daqmeter_record::RunRecord], spent: &Spent) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a survey of that budget runs, when each point gets that multiple of its share.
+    fn keys(budget_s: u64, scale: f64) -> Vec<String> {
+        let host = Host { memory_bytes: 8 << 30, ..Host::default() };
+        let key = |point: &Planned| format!("{} {}", point.study, point.scaled(scale).0.key());
+        plan(Duration::from_secs(budget_s), &host, &[1, 0]).iter().map(key).collect()
+    }
+
+    #[test]
+    fn points_are_the_same_however_long_a_survey_lets_them_run() {
+        assert_eq!(keys(60, 0.3), keys(60, 2.0));
+        let (short, long) = (keys(20, 0.4), keys(90, 1.3));
+        assert!(short.len() < long.len());
+        assert!(short.iter().all(|key| long.contains(key)), "a short survey's points are among a long one's");
+    }
+}
