@@ -10,6 +10,7 @@ use clap::Args;
 use daqmeter_copy::{Direction, Request};
 use daqmeter_etherbone::Method;
 use daqmeter_harness::{Limits, StepPlan, Sweep, ordered};
+use daqmeter_kernels::Isa;
 use daqmeter_record::{Host, Workload};
 use daqmeter_report::advice::advice;
 use daqmeter_report::{answers, page, table};
@@ -358,7 +359,8 @@ fn stores(host: &Host, coarse: bool) -> Vec<Planned> {
     // The largest takes its time to prepare.
     let samples = samples.filter(|&samples| !coarse || ![500_000, 120_000_000].contains(&samples));
     let base = Workload::new("convert").with("function", 4_u64);
-    let workloads = Sweep::of(base).over("samples", samples).over("store", ["cached", "non-temporal"]).workloads();
+    let kinds: &[&str] = if Isa::best().has_non_temporal() { &["cached", "non-temporal"] } else { &["cached"] };
+    let workloads = Sweep::of(base).over("samples", samples).over("store", kinds.iter().copied()).workloads();
     let planned = |workload| Planned::timed("survey/stores", "convert", workload, 250.0);
     workloads.into_iter().map(planned).collect()
 }

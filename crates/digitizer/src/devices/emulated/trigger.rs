@@ -47,7 +47,7 @@ impl Trigger {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time within the host's uptime")]
     fn at(&self, index: u64) -> u64 {
         // The first trigger comes one period after the epoch.
-        self.epoch_ns + (self.period_ns * (index + 1) as f64) as u64
+        self.epoch_ns.saturating_add((self.period_ns * (index + 1) as f64) as u64)
     }
 
     /// Accounts for all triggers up to `now_ns`.
