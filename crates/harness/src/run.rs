@@ -8,6 +8,7 @@
 //! Only this file reads the clock around work. Timed steps allocate nothing: sample vectors have their room beforehand.
 //! Consecutive samples share their time stamp, so one reading of the clock is the whole cost per sample.
 
+use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -186,6 +187,7 @@ fn run_lanes(
         let threads: Vec<_> = sessions.into_iter().enumerate().map(start).collect();
         meeting.prepared.wait();
         let host_before = cpu_time::of_host("/".as_ref());
+        let steal_before = cpu_time::steal_by_cpu("/".as_ref());
         let process_before = cpu_time::of_process();
         let threads_before = cpu_time::of_own_threads();
         observers.iter_mut().for_each(|observer| observer.start());
@@ -204,6 +206,7 @@ fn run_lanes(
             system_ns: process.system_ns.saturating_sub(process_before.system_ns),
         };
         record.host_cpu = host_cpu(cpu_time::of_host("/".as_ref()).since(host_before));
+        record.host_cpu.steal_by_cpu_ns = stolen_since(&steal_before);
         record.host_cpu.threads_ns = cpu_time::of_own_threads()
             .into_iter()
             .map(|(name, ns)| (name.clone(), ns.saturating_sub(threads_before.get(&name).copied().unwrap_or(0))))
@@ -235,8 +238,15 @@ fn host_cpu(times: cpu_time::HostTimes) -> HostCpu {
         steal_ns: times.steal_ns,
         iowait_ns: times.iowait_ns,
         idle_ns: times.idle_ns,
+        steal_by_cpu_ns: Default::default(),
         threads_ns: Default::default(),
     }
+}
+
+/// What the hypervisor took from each CPU since an earlier reading, where it took anything.
+fn stolen_since(before: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
+    let since = |(cpu, now): (u32, u64)| (cpu, now.saturating_sub(before.get(&cpu).copied().unwrap_or(0)));
+    cpu_time::steal_by_cpu("/".as_ref()).into_iter().map(since).filter(|(_, ns)| *ns > 0).collect()
 }
 
 struct LaneRunner<'a> {
