@@ -12,6 +12,7 @@ use clap::Args;
 use daqmeter_copy::{Direction, Request};
 use daqmeter_etherbone::Method;
 use daqmeter_harness::{Limits, Settings, StepPlan, Sweep, ordered};
+use daqmeter_kernels::Isa;
 use daqmeter_record::{Host, Workload};
 use daqmeter_report::advice::advice;
 use daqmeter_report::{answers, page, table};
@@ -380,7 +381,8 @@ fn stores(host: &Host, coarse: bool) -> Vec<Planned> {
     // The largest takes its time to prepare.
     let samples = samples.filter(|&samples| !coarse || ![500_000, 120_000_000].contains(&samples));
     let base = Workload::new("convert").with("function", 4_u64);
-    let workloads = Sweep::of(base).over("samples", samples).over("store", ["cached", "non-temporal"]).workloads();
+    let kinds: &[&str] = if Isa::best().has_non_temporal() { &["cached", "non-temporal"] } else { &["cached"] };
+    let workloads = Sweep::of(base).over("samples", samples).over("store", kinds.iter().copied()).workloads();
     let planned = |workload| Planned::timed("survey/stores", "convert", workload, 250.0);
     workloads.into_iter().map(planned).collect()
 }
@@ -480,4 +482,24 @@ fn summary(records: &[daqmeter_record::RunRecord], spent: &Spent) -> String {
         let _ = writeln!(out, "\nnot measured  {line}");
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a survey of that budget runs, when each point gets that multiple of its share.
+    fn keys(budget_s: u64, scale: f64) -> Vec<String> {
+        let host = Host { memory_bytes: 8 << 30, ..Host::default() };
+        let key = |point: &Planned| format!("{} {}", point.study, point.scaled(scale).0.key());
+        plan(Duration::from_secs(budget_s), &host, &[1, 0]).iter().map(key).collect()
+    }
+
+    #[test]
+    fn points_are_the_same_however_long_a_survey_lets_them_run() {
+        assert_eq!(keys(60, 0.3), keys(60, 2.0));
+        let (short, long) = (keys(20, 0.4), keys(90, 1.3));
+        assert!(short.len() < long.len());
+        assert!(short.iter().all(|key| long.contains(key)), "a short survey's points are among a long one's");
+    }
 }

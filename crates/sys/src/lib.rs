@@ -29,6 +29,7 @@ pub mod cuda;
 pub mod dsa;
 pub mod fds;
 pub mod host;
+mod huge_pages;
 pub mod memory;
 pub mod net;
 pub mod perf;
