@@ -27,7 +27,35 @@ pub fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_record::workload::NOT_IN_KEY;
+
     use super::*;
+
+    /// Whether a parameter's name says that it is how long or how often was measured, or what was.
+    fn is_extent_or_result(name: &str) -> bool {
+        let extents = ["seconds", "duration", "passes", "reads", "reps", "repetitions", "time", "budget"];
+        let results = ["_bytes_per_s", "_per_op", "_rate", "median_ns", "limit"];
+        extents.iter().any(|word| name.split('_').any(|part| part == *word))
+            || results.iter().any(|end| name.ends_with(end) || name.starts_with(end))
+    }
+
+    #[test]
+    fn no_engine_has_how_long_or_what_was_measured_in_the_key_of_its_points() {
+        for engine in engines(32 << 20) {
+            for parameter in engine.parameters().iter().filter(|parameter| is_extent_or_result(parameter.name)) {
+                let of = engine.name();
+                assert!(NOT_IN_KEY.contains(&parameter.name), "{of}: {} is in the key", parameter.name);
+            }
+        }
+        for (name, _) in crate::SHIPPED {
+            for point in crate::Plan::load(name).unwrap().points {
+                let key = point.workload.key();
+                let words = key.split(' ').filter_map(|word| Some(word.split_once('=')?.0));
+                let wrong: Vec<&str> = words.filter(|word| is_extent_or_result(word)).collect();
+                assert!(wrong.is_empty(), "{name}: {wrong:?} in {key}");
+            }
+        }
+    }
 
     #[test]
     fn every_engine_names_all_parameters_of_its_example() {

@@ -21,17 +21,16 @@ pub fn left_to_measure(
     for record in records {
         let same = record.host.cpu_model == host.cpu_model && record.host.kernel == host.kernel && record.tool == *tool;
         if same && !matches!(record.outcome, Outcome::Failed(_)) {
-            *done.entry(key(&record.study, &record.engine.name, &record.workload.to_string())).or_default() += 1;
+            *done.entry(key(&record.study, &record.engine.name, &record.workload.key())).or_default() += 1;
         }
     }
-    let is_left =
-        |point: &PlannedPoint| match done.get_mut(&key(&point.study, &point.engine, &point.workload.to_string())) {
-            Some(count) if *count > 0 => {
-                *count -= 1;
-                false
-            }
-            _ => true,
-        };
+    let is_left = |point: &PlannedPoint| match done.get_mut(&key(&point.study, &point.engine, &point.workload.key())) {
+        Some(count) if *count > 0 => {
+            *count -= 1;
+            false
+        }
+        _ => true,
+    };
     points
         .into_iter()
         .filter({

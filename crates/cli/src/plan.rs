@@ -121,7 +121,7 @@ pub(crate) fn points(plan: &Plan) -> String {
     let mut seen: Vec<(&PlannedPoint, u64)> = Vec::new();
     let mut places: HashMap<(&str, &str, String), usize> = HashMap::new();
     for point in &plan.points {
-        let place = *places.entry((&point.study, &point.engine, point.workload.to_string())).or_insert(seen.len());
+        let place = *places.entry((&point.study, &point.engine, point.workload.key())).or_insert(seen.len());
         match seen.get_mut(place) {
             Some((_, times)) => *times += 1,
             None => seen.push((point, 1)),

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_copy::{Direction, Request};
 use daqmeter_etherbone::Method;
-use daqmeter_harness::{Limits, StepPlan, Sweep, ordered};
+use daqmeter_harness::{Limits, Settings, StepPlan, Sweep, ordered};
+use daqmeter_kernels::Isa;
 use daqmeter_record::{Host, Workload};
 use daqmeter_report::advice::advice;
 use daqmeter_report::{answers, page, table};
@@ -17,7 +20,7 @@ use daqmeter_sys::host::Files;
 
 use crate::arguments::duration;
 use crate::output::{Failure, emit, tell, write_file};
-use crate::run::{Common, CpuList, Runner};
+use crate::run::{Common, CpuList, Runner, on_ctrl_c};
 
 /// Measure what this host can do, print a summary, write report.html and records.jsonl.
 #[derive(Debug, Args)]
@@ -166,22 +169,39 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Limits::shared(arguments.budget.div_f64(1500.0).clamp(Duration::from_millis(8), Duration::from_millis(150)));
     let points = ordered(plan(arguments.budget, &runner.context.host, &pin), arguments.seed);
     runner.expect(points.len());
-    let mut measuring_s = 0.0;
+    let (mut measuring_s, mut refused) = (0.0, 0);
     for (at, (order, point)) in points.iter().enumerate() {
         let left: Vec<&Planned> = points[at..].iter().map(|(_, point)| point).collect();
         let (workload, steps) = point.scaled(budget.scale(&left));
-        let settings = runner.settings(steps, point.study, &pin);
+        let settings = Settings { waive: true, ..runner.settings(steps, point.study, &pin) };
         let begin = Instant::now();
-        runner.point(point.engine, &workload, &settings, Some(order.clone()))?;
-        let timed_s = runner.recorder.records.last().map_or(0.0, |record| record.wall_ns as f64 * 1e-9);
+        if runner.stop.is_set() {
+            break;
+        }
+        let timed_s = match runner.measured(point.engine, &workload, &settings, Some(order.clone())) {
+            Ok(record) => {
+                let timed_s = record.wall_ns as f64 * 1e-9;
+                runner.keep(record)?;
+                timed_s
+            }
+            // The other points are worth having all the same.
+            Err(refusal) => {
+                refused += 1;
+                tell(&format!("daqmeter: {workload}: {refusal}"));
+                0.0
+            }
+        };
         let took_s = begin.elapsed().as_secs_f64();
         budget.spent(point.engine, took_s, timed_s.min(took_s));
         measuring_s += took_s;
     }
+    let stop = Arc::new(AtomicBool::new(false));
+    on_ctrl_c(&stop)?;
     if !runner.stop.is_set() {
         // A fiftieth of the budget for each of the loads that counters are held against.
         let begin = Instant::now();
-        let record = crate::pmu::survey(arguments.budget.div_f64(50.0).min(Duration::from_secs(2)), &runner.context);
+        let record =
+            crate::pmu::survey(arguments.budget.div_f64(50.0).min(Duration::from_secs(2)), &runner.context, &stop);
         record.map(|record| runner.recorder.take(record)).transpose()?;
         measuring_s += begin.elapsed().as_secs_f64();
     }
@@ -195,6 +215,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     if let (Some(out), false) = (&common.out, common.json) {
         tell(&format!("\nwrote {} and {}", arguments.output.display(), out.display()));
+    }
+    if refused > 0 {
+        return Err(Failure::refused(format!("{refused} of {} points could not be measured", points.len())));
     }
     Ok(runner.recorder.exit_code(runner.stop.is_set()))
 }
@@ -358,7 +381,8 @@ fn stores(host: &Host, coarse: bool) -> Vec<Planned> {
     // The largest takes its time to prepare.
     let samples = samples.filter(|&samples| !coarse || ![500_000, 120_000_000].contains(&samples));
     let base = Workload::new("convert").with("function", 4_u64);
-    let workloads = Sweep::of(base).over("samples", samples).over("store", ["cached", "non-temporal"]).workloads();
+    let kinds: &[&str] = if Isa::best().has_non_temporal() { &["cached", "non-temporal"] } else { &["cached"] };
+    let workloads = Sweep::of(base).over("samples", samples).over("store", kinds.iter().copied()).workloads();
     let planned = |workload| Planned::timed("survey/stores", "convert", workload, 250.0);
     workloads.into_iter().map(planned).collect()
 }
@@ -458,4 +482,24 @@ fn summary(records: &[daqmeter_record::RunRecord], spent: &Spent) -> String {
         let _ = writeln!(out, "\nnot measured  {line}");
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a survey of that budget runs, when each point gets that multiple of its share.
+    fn keys(budget_s: u64, scale: f64) -> Vec<String> {
+        let host = Host { memory_bytes: 8 << 30, ..Host::default() };
+        let key = |point: &Planned| format!("{} {}", point.study, point.scaled(scale).0.key());
+        plan(Duration::from_secs(budget_s), &host, &[1, 0]).iter().map(key).collect()
+    }
+
+    #[test]
+    fn points_are_the_same_however_long_a_survey_lets_them_run() {
+        assert_eq!(keys(60, 0.3), keys(60, 2.0));
+        let (short, long) = (keys(20, 0.4), keys(90, 1.3));
+        assert!(short.len() < long.len());
+        assert!(short.iter().all(|key| long.contains(key)), "a short survey's points are among a long one's");
+    }
 }

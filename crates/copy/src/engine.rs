@@ -1,9 +1,7 @@
 //! The engine `copy`: one point of latency or bandwidth, by any path and policy.
 
-use daqmeter_harness::{
-    Availability, DeviceTime, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters,
-};
-use daqmeter_record::{Ledger, Limit, Workload};
+use daqmeter_harness::{Availability, DeviceTime, Engine, Fault, Parameter, Session, StageSpec, Tally, parameters};
+use daqmeter_record::{Ledger, Workload};
 use daqmeter_sys::copies::null_call;
 
 use crate::paths::{self, Mover};
@@ -86,7 +84,6 @@ impl Engine for CopyEngine {
             "high_channels": "bit mask of the high channels",
             "depth": "copies on their way at once; 1",
             "load": "heavy keeps all other CPUs busy",
-            "limit_bytes_per_s": "limit that is known already",
         ]
     }
 
@@ -161,17 +158,8 @@ impl Session for CopySession {
     fn stages(&self) -> Vec<StageSpec> {
         let passes = self.request.direction.parts().len() as u64;
         let bytes = self.operation_bytes() as u64 * passes;
-        let limit = self.request.limit_bytes_per_s.map(|rate_bytes_per_s| {
-            LimitSpec::Given(Limit {
-                name: format!("memcpy at {} B", self.request.block_bytes),
-                rate_bytes_per_s,
-                how: "a plain copy of as many bytes, 128 MiB at most, in the same run; the best of memcpy, rep movsb and vectors"
-                    .to_owned(),
-            })
-        });
         let fresh = self.mover.is_consumed() || self.request.cold && self.mover.device_time().is_none();
         let copy = StageSpec {
-            limit,
             fresh,
             device_timed: self.mover.device_time().is_some(),
             ..StageSpec::new(stage_name(self.request.direction), bytes, 2 * bytes)

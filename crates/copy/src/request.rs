@@ -136,8 +136,6 @@ pub struct Request {
     pub window: Window,
     /// Blocks that go with one call, where the path has calls for many.
     pub depth: u32,
-    /// Rate of a plain copy of as many bytes, measured in the same run, where the verb did.
-    pub limit_bytes_per_s: Option<f64>,
 }
 
 impl Request {
@@ -154,7 +152,6 @@ impl Request {
             completion: Completion::Polled,
             window: Window::default(),
             depth: 1,
-            limit_bytes_per_s: None,
         }
     }
 
@@ -184,10 +181,7 @@ impl Request {
         if self.depth > 1 {
             workload = workload.with("depth", self.depth);
         }
-        match self.limit_bytes_per_s {
-            Some(limit) => workload.with("limit_bytes_per_s", limit),
-            None => workload,
-        }
+        workload
     }
 
     /// Bytes of memory that all its lanes take: both sides of each copy, and three copies while bytes are compared.
@@ -228,7 +222,6 @@ impl Request {
             high_channels: or("high_channels", window.high_channels)?,
         };
         request.depth = u32::try_from(or("depth", 1)?).map_err(|_| wrong("depth", "is beyond reason"))?;
-        request.limit_bytes_per_s = workload.float("limit_bytes_per_s").ok();
         request.check(workload)?;
         Ok(request)
     }
@@ -262,7 +255,6 @@ mod tests {
         request.cold = true;
         request.lanes = 3;
         request.completion = Completion::Interrupt;
-        request.limit_bytes_per_s = Some(1e9);
         assert_eq!(Request::of(&request.workload()).unwrap(), request);
     }
 

@@ -3,13 +3,13 @@
 use daqmeter_harness::{
     Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, lanes, parameters,
 };
+use daqmeter_kernels::Store;
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out};
-use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::Workload;
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
 
 use crate::devices::emulated::pattern_sample;
-use crate::engine::{differs, parse_conversions, parse_isa, parse_store};
+use crate::engine::{differs, missing_here, parse_conversions, parse_isa, parse_store};
 use crate::function::Function;
 
 /// Converts samples in memory. Workload `convert`: `samples`, `function` (0 to 8; 0 copies), the parameters of the
@@ -74,11 +74,7 @@ impl Engine for ConvertEngine {
     }
 
     fn probe_for(&self, workload: &Workload) -> Availability {
-        let wanted = workload.text("isa").ok().and_then(Isa::from_name);
-        match wanted.filter(|isa| !isa.is_available()) {
-            Some(isa) => Availability::Waived(format!("this CPU has no {}", isa.name())),
-            None => Availability::Ready,
-        }
+        missing_here(workload)
     }
 
     fn target(&self, workload: &Workload) -> String {
@@ -95,7 +91,7 @@ impl Engine for ConvertEngine {
             "scale_offset": "offset of scaling; 0",
             "unsigned_q": "fixed-point format of magnitudes, bits before and after the point, as 16.16",
             "signed_q": "fixed-point format of phases",
-            "fast": "true multiplies and adds in one rounding",
+            "fast": "true scales in single precision: product and sum are each rounded to f32",
             "isa": "instruction set, as daqmeter list kernels names it; best",
             "store": "by-footprint, cached or non-temporal",
             "threads": "lanes that convert at the same time; 1",
@@ -113,9 +109,9 @@ impl Engine for ConvertEngine {
     fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
         let request = Request::of(workload)?;
         let isa = parse_isa(workload)?;
-        let forced_store = parse_store(workload)?;
+        let forced_store = parse_store(workload, isa)?;
         let footprint = request.samples as u64 * 2 + request.out_bytes();
-        let store = forced_store.unwrap_or_else(|| Store::for_footprint(footprint, self.last_level_bytes));
+        let store = forced_store.unwrap_or_else(|| Store::for_footprint(isa, footprint, self.last_level_bytes));
         let converter =
             request.work.and_then(|(conversion, decimation)| Converter::new(conversion, decimation, isa, store));
         let Request { samples, function, lanes, .. } = request;

@@ -1,8 +1,9 @@
 //! Driving a board: set it up, arm it, wait until the DAQ is done, and account for every trigger.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::Ledger;
 use daqmeter_sys::clock;
 
@@ -21,9 +22,30 @@ pub enum Completion {
     Interrupt,
 }
 
-/// Longest single wait for an interrupt. The ESS driver forgets a DAQ-done that comes between arm and wait; looking at the
-/// status register this often turns a lost second into a late twentieth of one, and it is counted.
-const INTERRUPT_SLICE: Duration = Duration::from_millis(50);
+/// A wait for an interrupt ends at times to look at the status register: the ESS driver forgets a DAQ-done that comes between
+/// arm and wait, and a look turns a lost second into a late moment, which is counted. The wait is longer than a period, so that
+/// nothing is looked at while all goes well; this is its length while no period is known, and its shortest and longest.
+const FIRST_SLICE: Duration = Duration::from_millis(50);
+const MAX_SLICE: Duration = Duration::from_secs(1);
+
+/// Longest sleep between looks at the status register, so that a signal is seen.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+
+/// Trigger rates that are taken: from one in three hours, whose wait can be counted, to ten times what any board can follow.
+/// An emulated source walks through its triggers, so that a rate without a limit would never come to the present.
+pub const TRIGGER_RATES_HZ: RangeInclusive<f64> = 1e-4..=1e7;
+
+/// Refuses a rate that no source has.
+///
+/// # Errors
+/// Says the rate and what is wanted.
+pub fn check_trigger_rate(rate_hz: f64) -> Result<(), Fault> {
+    if TRIGGER_RATES_HZ.contains(&rate_hz) {
+        return Ok(());
+    }
+    let (min, max) = TRIGGER_RATES_HZ.into_inner();
+    Err(Fault::new(format!("a trigger rate of {rate_hz:e} Hz; {min} Hz to {max} Hz is wanted, e.g. 14 Hz")))
+}
 
 /// What driving cost and what it found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,24 +70,38 @@ pub struct Daq {
     /// For boards that cannot tell their triggers: the period, and when the last acquisition ended.
     expected_period: Option<Duration>,
     last_done_ns: Option<u64>,
+    /// Time between the last two acquisitions, where the period was not given.
+    seen_period: Option<Duration>,
     inferred_missed: u64,
+    /// Looked at while a trigger is waited for, which may take long.
+    pub(crate) stop: StopFlag,
     /// What happened since the account began.
     pub counts: DaqCounts,
 }
 
 impl Daq {
-    /// For triggers at `rate_hz`. Waits at least a second, as the original does, or three periods.
+    /// For triggers at `rate_hz`, one of [`TRIGGER_RATES_HZ`]. Waits at least a second, as the original does, or three periods.
     pub fn new(completion: Completion, rate_hz: Option<f64>) -> Daq {
-        let period = rate_hz.map(|rate| Duration::from_secs_f64(1.0 / rate));
-        let timeout = period.map_or(Duration::ZERO, |period| period * 3).max(Duration::from_secs(1));
+        // A rate so low that its period is no time at all is waited for as long as can be.
+        let period = rate_hz.map(|rate| Duration::try_from_secs_f64(1.0 / rate).unwrap_or(Duration::MAX));
+        let timeout = period.map_or(Duration::ZERO, |period| period.saturating_mul(3)).max(Duration::from_secs(1));
         Daq {
             completion,
             timeout,
             expected_period: period,
             last_done_ns: None,
+            seen_period: None,
             inferred_missed: 0,
+            stop: StopFlag::default(),
             counts: DaqCounts::default(),
         }
+    }
+
+    /// The longest single wait for an interrupt: half a period more than one.
+    fn slice(&self) -> Duration {
+        let period = self.expected_period.or(self.seen_period);
+        let slice = period.map_or(FIRST_SLICE, |period| period.saturating_add(period / 2));
+        slice.clamp(FIRST_SLICE, MAX_SLICE).min(self.timeout)
     }
 
     /// All ten channels, packed one behind the other, `samples` in all, started by MLVDS line 0. The sampling clock is left
@@ -94,10 +130,11 @@ impl Daq {
     /// Arms and waits until the acquisition is done.
     ///
     /// # Errors
-    /// When no trigger comes within the timeout, or the board is gone.
+    /// When no trigger comes within the timeout, it is to stop, or the board is gone.
     pub fn acquire(&mut self, board: &mut dyn Board) -> Result<(), Fault> {
         board.write_register(regs::ACQUISITION, regs::ACQUISITION_ARM)?;
-        let deadline_ns = clock::monotonic_ns() + u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX / 2);
+        let timeout_ns = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX);
+        let deadline_ns = clock::monotonic_ns().saturating_add(timeout_ns);
         match self.completion {
             Completion::Poll { interval } => self.poll(board, interval, deadline_ns)?,
             Completion::Interrupt => self.interrupt(board, deadline_ns)?,
@@ -117,7 +154,7 @@ impl Daq {
         while !self.is_done(board)? {
             self.check_deadline(board, deadline_ns)?;
             if !interval.is_zero() {
-                std::thread::sleep(interval);
+                std::thread::sleep(interval.min(LONGEST_SLEEP));
             }
         }
         Ok(())
@@ -125,7 +162,7 @@ impl Daq {
 
     fn interrupt(&mut self, board: &mut dyn Board, deadline_ns: u64) -> Result<(), Fault> {
         loop {
-            if board.wait_daq_done(INTERRUPT_SLICE.min(self.timeout))? {
+            if board.wait_daq_done(self.slice())? {
                 self.counts.interrupts += 1;
                 // One read settles that it was this acquisition's interrupt and not an old one's.
                 if self.is_done(board)? {
@@ -140,10 +177,14 @@ impl Daq {
     }
 
     fn check_deadline(&self, board: &mut dyn Board, deadline_ns: u64) -> Result<(), Fault> {
-        if clock::monotonic_ns() < deadline_ns {
+        let is_stopped = self.stop.is_set();
+        if !is_stopped && clock::monotonic_ns() < deadline_ns {
             return Ok(());
         }
         board.write_register(regs::ACQUISITION, regs::ACQUISITION_RESET)?;
+        if is_stopped {
+            return Err(Fault::interrupted());
+        }
         let device = &board.identity().device;
         Err(Fault::new(format!(
             "{device}: no trigger within {} ms: is the trigger connected?",
@@ -154,6 +195,7 @@ impl Daq {
     /// A board that cannot tell its triggers still shows them by the time between acquisitions.
     fn infer_missed(&mut self) {
         let now = clock::monotonic_ns();
+        self.seen_period = self.last_done_ns.map(|last| Duration::from_nanos(now.saturating_sub(last)));
         if let (Some(period), Some(last)) = (self.expected_period, self.last_done_ns) {
             let periods = (now - last) as f64 / period.as_nanos() as f64;
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
@@ -234,6 +276,106 @@ mod tests {
         let ledger = daq.ledger(&mut *board);
         assert_eq!(ledger.losses["taken, not read out"], 1);
         assert!(ledger.closes(), "{ledger}");
+    }
+
+    /// A board with triggers a period apart, in counted time: no test waits for them.
+    struct Timed {
+        identity: crate::devices::Identity,
+        period: Duration,
+        left: Duration,
+        forgets: bool,
+        looks: u64,
+        waits: u64,
+    }
+
+    impl Timed {
+        fn new(period_ms: u64) -> Timed {
+            let crate_ = EmulatedCrate::new(Profile::default(), false);
+            let identity = crate_.board("emu:l0", "l0").unwrap().identity().clone();
+            let period = Duration::from_millis(period_ms);
+            Timed { identity, period, left: Duration::ZERO, forgets: false, looks: 0, waits: 0 }
+        }
+    }
+
+    impl Board for Timed {
+        fn identity(&self) -> &crate::devices::Identity {
+            &self.identity
+        }
+        fn read_register(&mut self, _: u32) -> Result<u32, Fault> {
+            self.looks += 1;
+            Ok(if self.left.is_zero() { 0 } else { regs::STATUS_ARMED })
+        }
+        fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault> {
+            if (offset, value) == (regs::ACQUISITION, regs::ACQUISITION_ARM) {
+                self.left = self.period;
+            }
+            Ok(())
+        }
+        fn wait_daq_done(&mut self, timeout: Duration) -> Result<bool, Fault> {
+            self.waits += 1;
+            let comes = timeout >= self.left && !self.forgets;
+            self.left = self.left.saturating_sub(timeout);
+            Ok(comes)
+        }
+        fn read(&mut self, _: u64, _: &mut [u8]) -> Result<usize, Fault> {
+            unreachable!("nothing is read out here")
+        }
+        fn write(&mut self, _: u64, _: &[u8]) -> Result<usize, Fault> {
+            unreachable!("nothing is written here")
+        }
+        fn map_dma(&mut self, _: usize) -> Result<(), Fault> {
+            unreachable!("nothing is mapped here")
+        }
+        fn read_mapped(&mut self, _: u64, _: usize) -> Result<usize, Fault> {
+            unreachable!("nothing is mapped here")
+        }
+        fn mapped(&self, _: usize) -> &[u16] {
+            unreachable!("nothing is mapped here")
+        }
+    }
+
+    /// A slice of 50 ms under a period of 71 ms looked twice at the status register (issue 14, A12).
+    #[test]
+    fn at_14_hz_an_interrupt_costs_one_wait_and_one_look_at_the_status_register() {
+        let mut board = Timed::new(71);
+        let mut daq = Daq::new(Completion::Interrupt, Some(14.0));
+        for _ in 0..10 {
+            daq.acquire(&mut board).unwrap();
+        }
+        assert_eq!((board.waits, board.looks, daq.counts.register_reads), (10, 10, 10));
+        assert_eq!((daq.counts.interrupts, daq.counts.lost_interrupts), (10, 0));
+    }
+
+    #[test]
+    fn an_interrupt_that_the_driver_forgot_costs_a_period_and_a_half_and_is_counted() {
+        let mut board = Timed { forgets: true, ..Timed::new(71) };
+        let mut daq = Daq::new(Completion::Interrupt, Some(14.0));
+        daq.acquire(&mut board).unwrap();
+        assert_eq!((board.waits, daq.counts.lost_interrupts, daq.counts.interrupts), (1, 1, 0));
+    }
+
+    #[test]
+    fn waits_follow_the_period_that_was_given_or_seen() {
+        let slice = |rate_hz: Option<f64>| Daq::new(Completion::Interrupt, rate_hz).slice().as_millis();
+        assert_eq!([slice(None), slice(Some(14.0)), slice(Some(1000.0))], [50, 107, 50]);
+        assert_eq!([slice(Some(0.1)), slice(Some(1e-20))], [1000, 1000], "it stays possible to stop");
+        let mut daq = Daq::new(Completion::Interrupt, None);
+        daq.last_done_ns = Some(clock::monotonic_ns() - 200_000_000);
+        daq.infer_missed();
+        assert!((300..=1000).contains(&daq.slice().as_millis()), "{:?}", daq.slice());
+    }
+
+    #[test]
+    fn a_wait_for_a_trigger_ends_when_it_is_to_stop() {
+        for completion in [Completion::Poll { interval: Duration::from_secs(3600) }, Completion::Interrupt] {
+            // The first trigger comes after nearly three hours.
+            let mut board = board(1e-4);
+            let mut daq = Daq::new(completion, Some(1e-4));
+            daq.set_up(&mut *board, 320).unwrap();
+            daq.stop.set();
+            let fault = daq.acquire(&mut *board).unwrap_err();
+            assert_eq!(fault, Fault::interrupted());
+        }
     }
 
     #[test]

@@ -8,21 +8,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use daqmeter_harness::{
-    Availability, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec, Tally, parameters,
+    Availability, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec, StopFlag, Tally, parameters,
 };
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn, oracle};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::{Counter, Ledger, Limit, Param, Workload};
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
 
-use crate::daq::{Completion, Daq};
+use crate::daq::{Completion, Daq, check_trigger_rate};
 use crate::devices::emulated::{EmulatedCrate, Profile};
 use crate::devices::sis8300::regs;
 use crate::devices::{self, Board, EMULATED_PREFIX};
 use crate::function::{self, ConversionParams, Function};
 
-/// Samples that the original rounds up to.
+/// Samples that the original rounds up to: the 32 bytes that its library reads.
 const SAMPLES_MULTIPLE: u64 = 16;
+/// Samples of one DMA write of function 100, which writes nothing smaller.
+const PATTERN_MULTIPLE: u64 = devices::WRITE_BYTES as u64 / 2;
 /// Name of the stage that waits for the trigger.
 pub const WAIT_STAGE: &str = "wait_trigger";
 
@@ -99,15 +101,32 @@ pub(crate) fn parse_isa(workload: &Workload) -> Result<Isa, Fault> {
     }
 }
 
-pub(crate) fn parse_store(workload: &Workload) -> Result<Option<Store>, Fault> {
+/// The stores that a workload asks for; none chooses by footprint.
+pub(crate) fn parse_store(workload: &Workload, isa: Isa) -> Result<Option<Store>, Fault> {
     match text_or(workload, "store", "by-footprint")? {
         "by-footprint" => Ok(None),
         "cached" => Ok(Some(Store::Cached)),
-        "non-temporal" => Ok(Some(Store::NonTemporal)),
+        "non-temporal" if isa.has_non_temporal() => Ok(Some(Store::NonTemporal)),
+        "non-temporal" => {
+            Err(workload.error("store", format!("is `non-temporal`, which {} has not; use cached", isa.name())).into())
+        }
         other => {
             Err(workload.error("store", format!("is `{other}`; by-footprint, cached or non-temporal is wanted")).into())
         }
     }
+}
+
+/// What a workload names that this CPU has not: an instruction set, or a kind of stores in it.
+pub(crate) fn missing_here(workload: &Workload) -> Availability {
+    let named = workload.text("isa").ok().and_then(Isa::from_name);
+    let isa = named.unwrap_or_else(Isa::best);
+    if !isa.is_available() {
+        return Availability::Waived(format!("this CPU has no {}", isa.name()));
+    }
+    if workload.text("store") == Ok("non-temporal") && !isa.has_non_temporal() {
+        return Availability::Waived(format!("{} has no non-temporal stores", isa.name()));
+    }
+    Availability::Ready
 }
 
 pub(crate) fn parse_conversions(workload: &Workload, samples: u64) -> Result<ConversionParams, Fault> {
@@ -122,6 +141,16 @@ pub(crate) fn parse_conversions(workload: &Workload, samples: u64) -> Result<Con
         let name = if offset >= samples { "dec_offset" } else { "dec_factor" };
         let found = if offset >= samples { offset } else { factor };
         return Err(workload.error(name, format!("is {found}, past the {samples} samples of a read")).into());
+    }
+    // As in the original, a sample is kept only where a whole group of `factor` follows the offset.
+    if (samples - offset) / factor == 0 {
+        let left = samples - offset;
+        let problem = format!(
+            "is {factor}, but only {left} of the {samples} samples of a read follow dec_offset {offset}: none is kept; \
+             lower dec_offset to {} or less",
+            samples - factor
+        );
+        return Err(workload.error("dec_factor", problem).into());
     }
     let finite = |name: &str, default: f64| -> Result<f64, Fault> {
         let value = float_or(workload, name, default)?;
@@ -163,8 +192,9 @@ impl Request {
             let problem = format!("is {samples}; 1 to {} fit the card's memory", 1 << 30);
             return Err(workload.error("samples", problem).into());
         }
-        let samples = samples.next_multiple_of(SAMPLES_MULTIPLE);
         let number = int_or(workload, "function", 0)?;
+        let writes = number == Function::WritePattern.number();
+        let samples = samples.next_multiple_of(if writes { PATTERN_MULTIPLE } else { SAMPLES_MULTIPLE });
         let functions = Function::stages(number).ok_or_else(|| {
             Fault::from(workload.error("function", format!("is {number}; 0 to 8, 99 or 100 is wanted")))
         })?;
@@ -175,7 +205,15 @@ impl Request {
                 .error("block_bytes", "cannot be used with access 1: a mapped buffer is read whole")
                 .into());
         }
+        if mmap && writes {
+            let problem = "cannot be 1 with function 100: the mapped buffer is for reading only; use access 0";
+            return Err(workload.error("access", problem).into());
+        }
         let trigger_rate_hz = float_or(workload, "trigger_rate_hz", 0.0)?;
+        if trigger_rate_hz != 0.0 {
+            check_trigger_rate(trigger_rate_hz).map_err(|fault| fault.context("`trigger_rate_hz`"))?;
+        }
+        let isa = parse_isa(workload)?;
         Ok(Request {
             devices,
             samples,
@@ -185,8 +223,8 @@ impl Request {
             completion: parse_completion(workload)?,
             trigger_rate_hz: (trigger_rate_hz > 0.0).then_some(trigger_rate_hz),
             block_samples: parse_block(workload, block_bytes, samples)?,
-            isa: parse_isa(workload)?,
-            store: parse_store(workload)?,
+            isa,
+            store: parse_store(workload, isa)?,
             paced: !workload.flag("unpaced"),
             profile: Profile::load(text_or(workload, "profile", "ess-2017")?)
                 .map_err(|error| Fault::new(error.to_string()))?,
@@ -267,6 +305,10 @@ impl Engine for DigitizerEngine {
         Availability::Ready
     }
 
+    fn probe_for(&self, workload: &Workload) -> Availability {
+        missing_here(workload)
+    }
+
     fn target(&self, workload: &Workload) -> String {
         workload.text("devices").unwrap_or("none").to_owned()
     }
@@ -286,7 +328,7 @@ impl Engine for DigitizerEngine {
             "scale_offset": "offset of scaling; 0",
             "unsigned_q": "fixed-point format of magnitudes, bits before and after the point, as 16.16",
             "signed_q": "fixed-point format of phases",
-            "fast": "true multiplies and adds in one rounding",
+            "fast": "true scales in single precision: product and sum are each rounded to f32",
             "isa": "instruction set; best",
             "store": "by-footprint, cached or non-temporal",
             "block_bytes": "converts in blocks while reading; 0 reads all first",
@@ -411,6 +453,7 @@ impl BoardSession {
 
     /// Reads and converts block by block. The raw buffer holds one block and stays in the cache.
     fn fused(&mut self, fusion: &Fusion) -> Result<(), Fault> {
+        const UNIT: usize = SAMPLES_MULTIPLE as usize;
         let (samples, block) = (self.samples(), self.request.block_samples.expect("fused only with a block"));
         let decimation = fusion.whole.decimation();
         let mut first = 0;
@@ -418,25 +461,32 @@ impl BoardSession {
         while first < samples {
             // The decimation offset shifts the blocks, so that each begins with a sample that is kept.
             let skip = if first == 0 { decimation.offset } else { 0 };
-            let len = (block + skip).min(samples - first);
+            let end = (first + skip + block).min(samples);
+            // The driver reads whole units: a shifted block is read with what surrounds it.
+            let begin = first - first % UNIT;
+            let len = end.next_multiple_of(UNIT) - begin;
             let raw = self.raw.as_mut().expect("prepared");
-            let delivered = self.board.read(first as u64 * 2, raw.slice_mut::<u8>(len * 2))?;
+            let delivered = self.board.read(begin as u64 * 2, raw.slice_mut::<u8>(len * 2))?;
             self.book(len * 2, delivered)?;
-            let block_samples = &self.raw.as_ref().expect("prepared").slice::<u16>(len)[skip.min(len)..];
+            let read = self.raw.as_ref().expect("prepared").slice::<u16>(len);
+            let block_samples = &read[first - begin + skip..end - begin];
             let kept = Decimation { offset: 0, ..decimation }.kept(block_samples.len());
             convert_into(&fusion.block, block_samples, self.out.as_mut().expect("prepared"), written, kept);
             written += kept;
-            first += len;
+            first = end;
         }
         Ok(())
     }
 
     fn write_pattern(&mut self) -> Result<(), Fault> {
         let bytes = to_usize(self.request.raw_bytes());
-        let raw = self.raw.as_ref().expect("prepared");
+        let raw = self.raw.as_ref().expect("prepared").slice::<u8>(bytes);
         self.board.write_register(regs::MEMORY_WRITE_ENABLE, 1)?;
-        let taken = self.board.write(0, raw.slice::<u8>(bytes))?;
-        self.board.write_register(regs::MEMORY_WRITE_ENABLE, 0)?;
+        let written = devices::write_memory(&mut *self.board, 0, raw);
+        // Whatever became of the writes: the memory is protected again.
+        let protected = self.board.write_register(regs::MEMORY_WRITE_ENABLE, 0);
+        let taken = written?;
+        protected?;
         self.book(bytes, taken)
     }
 
@@ -545,7 +595,7 @@ fn plan(request: &Request, last_level_bytes: u64) -> Result<Vec<Work>, Fault> {
         let Some((conversion, decimation)) = request.params.of(function) else { return Ok(None) };
         let footprint =
             request.raw_bytes() + (decimation.kept(to_usize(request.samples)) * conversion.out_bytes()) as u64;
-        let store = request.store.unwrap_or_else(|| Store::for_footprint(footprint, last_level_bytes));
+        let store = request.store.unwrap_or_else(|| Store::for_footprint(request.isa, footprint, last_level_bytes));
         let made = Converter::new(conversion, decimation, request.isa, store);
         made.map(Some).ok_or_else(|| Fault::new(format!("no {} kernel for {conversion:?} here", request.isa.name())))
     };
@@ -618,7 +668,11 @@ impl Session for BoardSession {
     fn prepare(&mut self) -> Result<(), Fault> {
         let fused_only = self.work.iter().all(|work| matches!(work, Work::Fused(..) | Work::WaitTrigger));
         let raw_samples = match self.request.block_samples {
-            Some(block) if fused_only => (block + self.request.params.decimation.offset).min(self.samples()),
+            Some(block) if fused_only => {
+                // A shifted block is read with what surrounds it in its first and last unit.
+                let shifted = block + self.request.params.decimation.offset + 2 * to_usize(SAMPLES_MULTIPLE);
+                shifted.min(self.samples())
+            }
             _ => self.samples(),
         };
         let mut raw = Buffer::new(raw_samples * 2, Pages::Transparent)?;
@@ -636,6 +690,11 @@ impl Session for BoardSession {
             self.daq.set_up(&mut *self.board, self.request.samples)?;
         }
         Ok(())
+    }
+
+    fn heed(&mut self, stop: &StopFlag) {
+        self.board.heed(stop);
+        self.daq.stop = stop.clone();
     }
 
     fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault> {
@@ -780,10 +839,72 @@ mod tests {
         }
     }
 
+    /// It kept no sample and printed 746 MB/s (issue 14, A10).
     #[test]
-    fn samples_round_up_to_sixteen() {
-        let request = Request::parse(&workload().with("samples", 17_u64)).unwrap();
-        assert_eq!(request.samples, 32);
+    fn a_decimation_that_keeps_nothing_is_refused_with_what_would_keep_something() {
+        let asked = |samples: u64, offset: u64, factor: u64| {
+            let asked = workload().with("samples", samples).with("dec_offset", offset);
+            asked.with("dec_factor", factor).with("function", 2_u64)
+        };
+        let said = refusal(asked(112, 111, 2));
+        assert!(said.contains("`dec_factor` is 2") && said.contains("none is kept"), "{said}");
+        assert!(said.contains("lower dec_offset to 110"), "{said}");
+        assert_eq!(refusal(asked(112, 110, 2)), "");
+        assert_eq!(refusal(asked(112, 0, 112)), "");
+        assert!(refusal(asked(112, 1, 112)).contains("none is kept"));
+        let convert = Workload { kind: "convert".to_owned(), ..asked(112, 111, 2) };
+        let mut convert = convert;
+        convert.params.remove("devices");
+        let said = crate::ConvertEngine::default().open(&convert).err().map(|fault| fault.0).unwrap_or_default();
+        assert!(said.contains("none is kept"), "{said}");
+    }
+
+    /// The portable kernel stores through the caches whatever is asked, and its figure was one of non-temporal stores.
+    #[test]
+    fn stores_that_an_instruction_set_has_not_are_refused_and_waived_in_plans() {
+        let asked = workload().with("isa", "portable").with("store", "non-temporal");
+        let said = refusal(asked.clone());
+        assert!(said.contains("`non-temporal`, which portable has not"), "{said}");
+        let probed = DigitizerEngine::default().probe_for(&asked);
+        assert_eq!(probed, Availability::Waived("portable has no non-temporal stores".to_owned()));
+        assert_eq!(DigitizerEngine::default().probe_for(&workload()), Availability::Ready);
+    }
+
+    #[test]
+    fn samples_round_up_to_sixteen_and_to_a_whole_dma_write_of_the_pattern() {
+        let samples = |workload: Workload| Request::parse(&workload).unwrap().samples;
+        assert_eq!(samples(workload().with("samples", 17_u64)), 32);
+        assert_eq!(samples(workload().with("samples", 33_u64)), 48);
+        assert_eq!(samples(workload().with("samples", 33_u64).with("function", 100_u64)), 64);
+    }
+
+    fn session(device: &str, workload: Workload) -> BoardSession {
+        let request = Request::parse(&workload.with("devices", device)).unwrap();
+        let crate_ = EmulatedCrate::new(request.profile.clone(), false);
+        let mut session = BoardSession::new(device, &request, &crate_, 0).unwrap();
+        session.prepare().unwrap();
+        session
+    }
+
+    #[test]
+    fn a_pattern_is_written_in_dma_writes_that_the_board_can_do_and_reads_back() {
+        let mut session = session("emu:l0", workload().with("samples", 3_000_u64).with("function", 100_u64));
+        session.verify().unwrap();
+    }
+
+    /// After an error register 0x230 stayed 1 (issue 14, A12).
+    #[test]
+    fn card_memory_is_protected_again_after_a_write_that_failed() {
+        let asked = workload().with("samples", 3_200_u64).with("function", 100_u64);
+        let mut session = session("emu:l0:write-error-at=7", asked);
+        assert!(session.step(0, 1).unwrap_err().0.contains("DMA write 7 failed"));
+        assert_eq!(session.board.read_register(regs::MEMORY_WRITE_ENABLE).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_pattern_cannot_be_written_through_a_mapped_buffer() {
+        let said = refusal(workload().with("function", 100_u64).with("access", 1_u64));
+        assert!(said.contains("`access`") && said.contains("use access 0"), "{said}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use fuser::{
     ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
 
-use crate::devices::Board;
+use crate::devices::{Board, is_dma_read, is_dma_write};
 
 /// Whose ioctls to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,10 @@ pub struct Traffic {
     pub triggers: AtomicU64,
     /// Bytes read from the card's memory; pages of a mapping among them.
     pub read_bytes: AtomicU64,
+    /// DMA writes to the card's memory.
+    pub writes: AtomicU64,
+    /// Reads and writes that a real board or its driver could not have done.
+    pub refused: AtomicU64,
     /// Registers read or written.
     pub registers: AtomicU64,
 }
@@ -214,6 +218,10 @@ impl Filesystem for BoardFile {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        if !is_dma_read(offset, size as usize) {
+            self.traffic.refused.fetch_add(1, Ordering::Relaxed);
+            return reply.error(Errno::EINVAL);
+        }
         let room = self.memory_bytes.saturating_sub(offset).min(u64::from(size));
         let mut bytes = vec![0; usize::try_from(room).expect("at most a 32-bit size")];
         match lock(&self.board).read(offset, &mut bytes) {
@@ -242,8 +250,15 @@ impl Filesystem for BoardFile {
         if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             return reply.written(taken);
         }
+        if !is_dma_write(offset, data.len()) {
+            self.traffic.refused.fetch_add(1, Ordering::Relaxed);
+            return reply.error(Errno::EINVAL);
+        }
         match lock(&self.board).write(offset, data) {
-            Ok(_) => reply.written(taken),
+            Ok(_) => {
+                self.traffic.writes.fetch_add(1, Ordering::Relaxed);
+                reply.written(taken);
+            }
             Err(_) => reply.error(Errno::EIO),
         }
     }

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test stops where it fails, and says what it left out")]
 
 use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use daqmeter_digitizer::DigitizerEngine;
@@ -85,6 +87,48 @@ fn writing_is_protected_and_reads_back() {
     let mut back = [0; 4096];
     board.read(64, &mut back).unwrap();
     assert_eq!(back, [42; 4096]);
+}
+
+/// The board takes DMA writes of 64 bytes; 6 MB went out as one `write()` (issue 14, A12).
+#[test]
+fn a_pattern_goes_out_as_dma_writes_of_64_bytes_and_the_memory_is_protected_again() {
+    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else { return };
+    let workload = Workload::new("digitizer").with("devices", bench.path()).with("samples", 3_200_u64);
+    let workload = workload.with("function", 100_u64);
+    let settings = Settings::new(StepPlan::ByStage(1), "test");
+    let record = measure(&DigitizerEngine::default(), &workload, &settings, &Context::default(), &[], &mut []).unwrap();
+    assert_eq!(record.outcome, Outcome::Ok);
+    let writes = bench.served.traffic.writes.load(Ordering::Relaxed);
+    // 6,400 bytes each time: once to verify, and at least once within the run.
+    assert!(writes >= 200 && writes.is_multiple_of(100), "{writes}");
+    assert_eq!(bench.served.traffic.refused.load(Ordering::Relaxed), 0);
+    assert_eq!(open(&bench).read_register(regs::MEMORY_WRITE_ENABLE).unwrap(), 0);
+}
+
+#[test]
+fn transfers_that_a_board_or_its_driver_cannot_do_are_refused_and_counted() {
+    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else { return };
+    open(&bench).write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(bench.path()).unwrap();
+    for bytes in [6_000_000, 96, 32] {
+        let error = file.write_all_at(&vec![1; bytes], 0).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(22), "{bytes} bytes");
+    }
+    assert_eq!(file.read_at(&mut [0; 64], 8).unwrap_err().raw_os_error(), Some(22));
+    file.write_all_at(&[5; 64], 128).unwrap();
+    assert!(bench.served.traffic.refused.load(Ordering::Relaxed) >= 4);
+}
+
+#[test]
+fn blocks_shifted_by_a_decimation_offset_are_read_as_the_driver_reads() {
+    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else { return };
+    let workload = Workload::new("digitizer").with("devices", bench.path()).with("samples", 10_000_u64);
+    let workload = workload.with("function", 2_u64).with("dec_offset", 13_u64).with("dec_factor", 3_u64);
+    let settings = Settings::new(StepPlan::ByStage(2), "test");
+    let workload = workload.with("block_bytes", 4096_u64);
+    let record = measure(&DigitizerEngine::default(), &workload, &settings, &Context::default(), &[], &mut []).unwrap();
+    assert_eq!(record.outcome, Outcome::Ok);
+    assert_eq!(bench.served.traffic.refused.load(Ordering::Relaxed), 0);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The end of a run: what the lanes brought back becomes the record, with its warnings and its verdict.
 
+use std::collections::BTreeSet;
+
 use daqmeter_record::{Host, Hotspot, Memory, Outcome, RunRecord};
 use daqmeter_stats as stats;
 use daqmeter_sys::cpu_time;
@@ -11,6 +13,9 @@ use crate::{Context, Settings};
 
 /// Drift between the first and last third of the samples that is worth a warning.
 const DRIFT_WORTH_SAYING: f64 = 0.05;
+
+/// Share of stolen time that is worth a warning.
+const STEAL_WORTH_SAYING: f64 = 0.02;
 
 /// Puts the lanes into the record, adds up their accounts, and judges.
 pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, context: &Context) {
@@ -81,18 +86,25 @@ fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> V
     } else if !settings.pin.is_empty() && lanes > settings.pin.len() {
         warnings.push(format!("{lanes} threads share the pinned CPUs {}", join(&settings.pin)));
     }
-    let stolen = record.host_cpu.steal_ns as f64;
-    let available = record.wall_ns as f64 * f64::from(host.logical_cpus);
-    if available > 0.0 && stolen / available > 0.02 {
+    if let Some(stolen) = stolen_share(record).filter(|stolen| *stolen > STEAL_WORTH_SAYING) {
         warnings.push(format!(
-            "the hypervisor took {:.0} % of the CPU time: repeat on a quiet host",
-            stolen / available * 100.0
+            "the hypervisor took {:.0} % of the time of the CPUs that were used: repeat on a quiet host",
+            stolen * 100.0
         ));
     }
     if record.tool.profile == "debug" {
         warnings.push("debug build: rates are meaningless; use cargo run --release".to_owned());
     }
     warnings
+}
+
+/// Share of the time of the CPUs on which the lanes were seen that the hypervisor took. Idle CPUs lose nothing: of all the
+/// CPUs of a large host, the time taken from the few that work would look small.
+fn stolen_share(record: &RunRecord) -> Option<f64> {
+    let used: BTreeSet<u32> = record.lanes.iter().flat_map(|lane| lane.seen_cpus.iter().copied()).collect();
+    let available = record.wall_ns as f64 * used.len() as f64;
+    let stolen: u64 = used.iter().filter_map(|cpu| record.host_cpu.steal_by_cpu_ns.get(cpu)).sum();
+    (available > 0.0).then(|| stolen as f64 / available)
 }
 
 /// One line per stage name, however many lanes drift.
@@ -118,4 +130,34 @@ fn drift_warnings(record: &RunRecord) -> Vec<String> {
         )
     };
     drifts.into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::{EngineInfo, Lane, Workload};
+
+    use super::*;
+
+    /// Lanes on these CPUs for a second, of which the hypervisor took so much from each CPU.
+    fn run(seen: &[&[u32]], steal_by_cpu_ns: &[(u32, u64)]) -> RunRecord {
+        let mut record = RunRecord::new(EngineInfo::default(), Workload::new("null"));
+        record.wall_ns = 1_000_000_000;
+        record.lanes = seen.iter().map(|cpus| Lane { seen_cpus: cpus.to_vec(), ..Lane::default() }).collect();
+        record.host_cpu.steal_by_cpu_ns = steal_by_cpu_ns.iter().copied().collect();
+        record.host_cpu.steal_ns = steal_by_cpu_ns.iter().map(|(_, ns)| ns).sum();
+        record
+    }
+
+    #[test]
+    fn stolen_time_is_a_share_of_the_cpus_that_were_used() {
+        let host = Host { logical_cpus: 64, allowed_cpus: (0..64).collect(), ..Host::default() };
+        let said =
+            |record: &RunRecord| placement_warnings(record, &Settings::new(crate::StepPlan::ByStage(1), "t"), &host);
+        let stolen = run(&[&[3]], &[(3, 100_000_000)]);
+        assert!(said(&stolen).iter().any(|line| line.contains("took 10 % of the time")), "{:?}", said(&stolen));
+        let elsewhere = run(&[&[3]], &[(5, 900_000_000)]);
+        assert_eq!(said(&elsewhere), Vec::<String>::new());
+        assert_eq!(stolen_share(&run(&[&[1, 2], &[2]], &[(1, 300_000_000), (2, 100_000_000)])), Some(0.2));
+        assert_eq!(stolen_share(&run(&[], &[(1, 5)])), None);
+    }
 }

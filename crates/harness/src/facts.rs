@@ -9,6 +9,7 @@ use daqmeter_stats as stats;
 use daqmeter_sys::host::{Files, bracketed, page_bytes, parse_cpu_list, parse_kernel_size};
 use daqmeter_sys::{affinity, clock};
 
+use crate::cpu_model::cpu_model;
 use crate::{Engine, NullEngine, devices};
 
 /// Goes into every record of one invocation.
@@ -136,7 +137,7 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
         cpus.iter().filter_map(|&cpu| topology(cpu, "core_cpus_list").or(topology(cpu, "thread_siblings_list")));
     let memory_kib = files.field("proc/meminfo", "MemTotal").and_then(|v| v.split(' ').next()?.parse::<u64>().ok());
     Host {
-        cpu_model: files.field("proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_owned()),
+        cpu_model: cpu_model(files),
         architecture: std::env::consts::ARCH.to_owned(),
         isa,
         logical_cpus: u32::try_from(cpus.len()).unwrap_or(u32::MAX),
@@ -210,7 +211,7 @@ fn hypervisor(files: &Files) -> Option<String> {
         .collect::<Vec<_>>()
         .join(" ");
     let is_virtual = flags.split(' ').any(|flag| flag == "hypervisor") || files.text("sys/hypervisor/type").is_some();
-    is_virtual.then(|| if vendor.is_empty() { "yes (vendor not told)".to_owned() } else { vendor })
+    is_virtual.then(|| if vendor.is_empty() { "yes (vendor unknown)".to_owned() } else { vendor })
 }
 
 fn huge_pages(files: &Files) -> Vec<HugePages> {

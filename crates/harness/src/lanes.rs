@@ -3,6 +3,7 @@
 //! Whatever a session or an observer does, a panic included, ends as an outcome in the record: a lane that fails takes no other
 //! lane with it, and nobody waits for it.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
@@ -110,6 +111,7 @@ fn observe(
     faults: &mut Vec<String>,
 ) {
     let host_before = cpu_time::of_host("/".as_ref());
+    let steal_before = cpu_time::steal_by_cpu("/".as_ref());
     let process_before = cpu_time::of_process();
     let threads_before = cpu_time::of_own_threads();
     each(observers, faults, |observer| observer.start());
@@ -128,6 +130,7 @@ fn observe(
         system_ns: process.system_ns.saturating_sub(process_before.system_ns),
     };
     record.host_cpu = host_cpu(cpu_time::of_host("/".as_ref()).since(host_before));
+    record.host_cpu.steal_by_cpu_ns = stolen_since(&steal_before);
     record.host_cpu.threads_ns = cpu_time::of_own_threads()
         .into_iter()
         .map(|(name, ns)| (name.clone(), ns.saturating_sub(threads_before.get(&name).copied().unwrap_or(0))))
@@ -156,8 +159,15 @@ fn host_cpu(times: cpu_time::HostTimes) -> HostCpu {
         steal_ns: times.steal_ns,
         iowait_ns: times.iowait_ns,
         idle_ns: times.idle_ns,
+        steal_by_cpu_ns: Default::default(),
         threads_ns: Default::default(),
     }
+}
+
+/// What the hypervisor took from each CPU since an earlier reading, where it took anything.
+fn stolen_since(before: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
+    let since = |(cpu, now): (u32, u64)| (cpu, now.saturating_sub(before.get(&cpu).copied().unwrap_or(0)));
+    cpu_time::steal_by_cpu("/".as_ref()).into_iter().map(since).filter(|(_, ns)| *ns > 0).collect()
 }
 
 /// A session whose panics are faults. After one it is only dropped: nobody knows what state it is in.

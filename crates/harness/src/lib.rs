@@ -6,6 +6,7 @@
 
 mod conclude;
 pub mod conformance;
+mod cpu_model;
 mod devices;
 pub mod engine;
 pub mod facts;

@@ -87,12 +87,15 @@ impl Store {
         }
     }
 
-    /// The right way for a kernel that reads and writes `footprint_bytes` in one pass on a host with a last-level cache
-    /// of `last_level_bytes` (0 when unknown).
+    /// The right way for a kernel of that instruction set that reads and writes `footprint_bytes` in one pass on a host
+    /// with a last-level cache of `last_level_bytes` (0 when unknown). Sets without non-temporal stores have one way only.
     ///
     /// The rule is the footprint against the whole last-level cache: within it non-temporal stores lose or gain nothing,
     /// beyond it they win by 1.1 to 2.3, depending on the host (METHODOLOGY.md, "Stores", has the measurements).
-    pub fn for_footprint(footprint_bytes: u64, last_level_bytes: u64) -> Store {
+    pub fn for_footprint(isa: Isa, footprint_bytes: u64, last_level_bytes: u64) -> Store {
+        if !isa.has_non_temporal() {
+            return Store::Cached;
+        }
         let last_level_bytes = if last_level_bytes == 0 { 32 << 20 } else { last_level_bytes };
         if footprint_bytes > last_level_bytes { Store::NonTemporal } else { Store::Cached }
     }
@@ -112,8 +115,15 @@ mod tests {
 
     #[test]
     fn stores_go_around_the_cache_only_beyond_it() {
-        assert_eq!(Store::for_footprint(18 << 20, 32 << 20), Store::Cached);
-        assert_eq!(Store::for_footprint(720 << 20, 32 << 20), Store::NonTemporal);
-        assert_eq!(Store::for_footprint(720 << 20, 0), Store::NonTemporal);
+        assert_eq!(Store::for_footprint(Isa::Avx2, 18 << 20, 32 << 20), Store::Cached);
+        assert_eq!(Store::for_footprint(Isa::Avx2, 720 << 20, 32 << 20), Store::NonTemporal);
+        assert_eq!(Store::for_footprint(Isa::Avx512, 720 << 20, 0), Store::NonTemporal);
+    }
+
+    #[test]
+    fn sets_without_non_temporal_stores_never_get_them() {
+        for isa in [Isa::Portable, Isa::Neon] {
+            assert_eq!(Store::for_footprint(isa, 720 << 20, 32 << 20), Store::Cached);
+        }
     }
 }

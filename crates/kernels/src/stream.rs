@@ -5,6 +5,9 @@
 
 use crate::{Isa, Store};
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
 /// Bytes in a cache line on every host that we run on.
 pub const LINE_BYTES: usize = 64;
 
@@ -89,6 +92,11 @@ pub fn stream(isa: Isa, store: Store, ratio: Ratio, source: &[u8], destination: 
         Isa::Avx2 if isa.is_available() => {
             // SAFETY: as above.
             unsafe { x86_64::stream_avx2(store, ratio, steps, source, destination) };
+        }
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon if isa.is_available() => {
+            // SAFETY: the CPU has it; the slices are walked by their own lengths.
+            unsafe { neon::stream(ratio.read_lines, ratio.write_lines, steps, source, destination) };
         }
         _ => portable(ratio, steps, source, destination),
     }

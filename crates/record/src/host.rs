@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// What a reader must know of the machine to compare two records. A fact that the kernel does not tell is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Host {
-    /// CPU model as the kernel names it.
+    /// CPU model as the kernel names it; on AArch64 implementer, part and revision of the Main ID Register.
     pub cpu_model: String,
     /// Target architecture, e.g. `x86_64`.
     pub architecture: String,

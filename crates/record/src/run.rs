@@ -295,6 +295,9 @@ pub struct HostCpu {
     pub softirq_ns: u64,
     /// Taken by the hypervisor.
     pub steal_ns: u64,
+    /// Of that, what was taken from each CPU by its number; CPUs that lost nothing are left out. Empty in older records.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub steal_by_cpu_ns: BTreeMap<u32, u64>,
     /// Waiting for block I/O.
     pub iowait_ns: u64,
     /// Idle.

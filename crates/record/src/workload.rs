@@ -43,18 +43,14 @@ impl std::fmt::Display for Param {
 /// `convert dec_factor=10 function=1`: kind and parameters in order of their names, quoted where a value holds a blank.
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.kind)?;
-        for (name, value) in &self.params {
-            let text = value.to_string();
-            if text.is_empty() || text.contains(char::is_whitespace) {
-                write!(f, " {name}='{text}'")?;
-            } else {
-                write!(f, " {name}={text}")?;
-            }
-        }
-        Ok(())
+        f.write_str(&self.text_of(|_| true))
     }
 }
+
+/// Parameters that are not part of what a point is. The length of a run (`seconds`), how often was measured (`passes`,
+/// `reads`), and a measured rate, which records of version 0.1 hold (`limit_bytes_per_s`). A new parameter of that
+/// kind is added here, or two runs of one point can never be compared.
+pub const NOT_IN_KEY: [&str; 4] = ["limit_bytes_per_s", "passes", "reads", "seconds"];
 
 macro_rules! param_from {
     ($($from:ty => $variant:ident),* $(,)?) => {$(
@@ -90,6 +86,21 @@ impl Workload {
     /// An error about one of this workload's parameters.
     pub fn error(&self, name: &str, problem: impl Into<String>) -> ParamError {
         ParamError { kind: self.kind.clone(), name: name.to_owned(), problem: problem.into() }
+    }
+
+    /// What makes two workloads the same point: all of it but [`NOT_IN_KEY`], written as by `Display`.
+    pub fn key(&self) -> String {
+        self.text_of(|name| !NOT_IN_KEY.contains(&name))
+    }
+
+    fn text_of(&self, wanted: impl Fn(&str) -> bool) -> String {
+        let mut out = self.kind.clone();
+        for (name, value) in self.params.iter().filter(|(name, _)| wanted(name)) {
+            let text = value.to_string();
+            let quote = if text.is_empty() || text.contains(char::is_whitespace) { "'" } else { "" };
+            out.push_str(&format!(" {name}={quote}{text}{quote}"));
+        }
+        out
     }
 
     fn wrong(&self, name: &str, wanted: &str) -> ParamError {
@@ -180,6 +191,17 @@ mod tests {
         assert_eq!(error, "memory workload: parameter `read_lines` is 288230376151711744; 1 to 1024 is wanted");
         assert_eq!(workload.int_within_or("threads", 1, 1..=8), Ok(1));
         assert!(workload.int_within_or("read_lines", 1, 1..=8).is_err());
+    }
+
+    #[test]
+    fn the_key_holds_what_was_asked_and_not_how_long_or_what_came_out() {
+        let asked = Workload::new("copy").with("block_bytes", 64_u64).with("path", "a b");
+        let run = asked.clone().with("seconds", 0.4).with("reads", 30_u64).with("passes", 0_u64);
+        let run = run.with("limit_bytes_per_s", 1.5e10);
+        assert_eq!(run.key(), "copy block_bytes=64 path='a b'");
+        assert_eq!(run.key(), asked.to_string());
+        assert!(run.to_string().contains("limit_bytes_per_s=15000000000"), "{run}");
+        assert_ne!(run.key(), asked.with("block_bytes", 128_u64).key());
     }
 
     #[test]

@@ -87,7 +87,11 @@ pub fn latency(records: &[RunRecord]) -> Files {
     files
 }
 
-/// Files of the bandwidth benchmark. MB are of 2^20 bytes; the total is the sum over the channels.
+/// Files of the bandwidth benchmark: channel, bytes of a copy, copies, clock before and after, time spent in the copies, rate.
+///
+/// Each rate can be computed from its line: bytes x copies / time, in MB of 2^20 bytes. In `from_to` a copy is one way, so that
+/// 300 times both ways are 600 copies. The time is `after - before` but for `_nc`, where caches are emptied in between. The total
+/// is the sum over the channels.
 pub fn bandwidth(records: &[RunRecord]) -> Files {
     let copies = of_engine(records, "copy");
     let mut files = Files::new();
@@ -96,14 +100,10 @@ pub fn bandwidth(records: &[RunRecord]) -> Files {
         let rates: Vec<f64> = copied(record).map(|stage| stage.rate_bytes_per_s() / 1_048_576.0).collect();
         for (lane, stage) in copied(record).enumerate() {
             let (before, after) = (record.origin_ns + stage.start_ns, record.origin_ns + stage.end_ns);
-            let operations = stage.sample_ns.len() as u64 * stage.ops_per_sample;
-            let _ = write!(
-                file,
-                "{lane}\t{}\t{operations}\t{before}\t{after}\t{}\t{:.6}",
-                int(record, "block_bytes"),
-                after - before,
-                rates[lane]
-            );
+            let block_bytes = int(record, "block_bytes").max(1);
+            let copies = stage.sample_ns.len() as u64 * stage.ops_per_sample * (stage.bytes_per_op / block_bytes);
+            let spent_ns: u64 = stage.sample_ns.iter().sum();
+            let _ = write!(file, "{lane}\t{block_bytes}\t{copies}\t{before}\t{after}\t{spent_ns}\t{:.6}", rates[lane]);
             if lane + 1 == rates.len() {
                 let _ = write!(file, "\ttotal_band= {:.6}", rates.iter().sum::<f64>());
             }
@@ -113,30 +113,32 @@ pub fn bandwidth(records: &[RunRecord]) -> Files {
     files
 }
 
-/// Files of the pollution benchmark, with a result name. References and misses are 0 where nothing counts them, and the
-/// percentage then says `nan`: a zero would be a result.
+/// Stands where the host counts no references and misses: a zero would be a result.
+const NOT_COUNTED: &str = "n/a";
+
+/// Files of the pollution benchmark, with a result name. References, misses and their percentage are [`NOT_COUNTED`] where
+/// nothing counts them; so is the percentage of no references at all.
 pub fn pollution(records: &[RunRecord], name: &str) -> Files {
     let mut files = Files::new();
     for record in of_engine(records, "pollution") {
         let Some(row) = pollution_rows(std::slice::from_ref(record)).pop() else { continue };
-        let (references, misses) = (row.references.unwrap_or(0.0), row.misses.unwrap_or(0.0));
-        let percent = row.miss_percent().map_or("nan".to_owned(), |percent| format!("{percent:.6}"));
+        let shown = |value: Option<f64>, digits: usize| {
+            value.map_or(NOT_COUNTED.to_owned(), |value| format!("{value:.digits$}"))
+        };
+        let (references, misses, percent) =
+            (shown(row.references, 0), shown(row.misses, 0), shown(row.miss_percent(), 6));
+        let mean_references = shown(row.references, 4);
         let folder = format!("{}_{}/", row.neighbour, row.copies.replace(' ', "_"));
         let raw = files.entry(format!("{folder}measure_{name}.dat")).or_default();
         for stage in copied(record) {
             for (start, ns) in starts(record, stage).into_iter().zip(&stage.sample_ns) {
-                let _ = writeln!(
-                    raw,
-                    "{}\t{start}\t{}\t{ns}\t{references:.0}\t{misses:.0}\t{percent}",
-                    row.test,
-                    start + ns
-                );
+                let _ = writeln!(raw, "{}\t{start}\t{}\t{ns}\t{references}\t{misses}\t{percent}", row.test, start + ns);
             }
         }
         let synthesis = files.entry(format!("{folder}synthesis_{name}.dat")).or_default();
         let _ = writeln!(
             synthesis,
-            "{}\t{}\t{:.4}\t{:.0}\t{references:.4}\t{percent}",
+            "{}\t{}\t{:.4}\t{:.0}\t{mean_references}\t{percent}",
             row.test,
             row.n,
             row.mean_ns / 1e3,
@@ -185,6 +187,43 @@ mod tests {
         let files = bandwidth(&[record]);
         let line = &files["measures_from.dat"];
         assert!(line.ends_with("108743\t2694.138933\ttotal_band= 2694.138933\n"), "{line}");
+    }
+
+    /// Rate of a line from its own fields: bytes of a copy, copies, time spent in them.
+    fn recomputed(line: &str) -> (f64, f64) {
+        let fields: Vec<f64> = line.split('\t').take(7).map(|field| field.parse().unwrap()).collect();
+        (fields[1] * fields[2] / fields[5] * 1e9 / 1_048_576.0, fields[6])
+    }
+
+    #[test]
+    fn a_rate_can_be_computed_from_its_line_both_ways_at_once_and_with_pauses_between_samples() {
+        let mut both = example("exclusive", "both", 1024, &[1000, 1210, 990]);
+        (both.lanes[0].stages[0].bytes_per_op, both.lanes[0].stages[0].ops_per_sample) = (2048, 100);
+        let mut cold = example("exclusive", "from", 4096, &[700, 800]);
+        cold.workload = cold.workload.with("cold", true);
+        // Emptying caches between the samples is not in them.
+        cold.lanes[0].stages[0].end_ns = cold.lanes[0].stages[0].start_ns + 1_000_000;
+        let files = bandwidth(&[both, cold]);
+        for name in ["measures_from_to.dat", "measures_from_nc.dat"] {
+            let (computed, written) = recomputed(files[name].lines().next().unwrap());
+            assert!((computed / written - 1.0).abs() < 1e-6, "{name}: {computed} {written}");
+        }
+        assert!(files["measures_from_to.dat"].starts_with("0\t1024\t600\t"), "{}", files["measures_from_to.dat"]);
+    }
+
+    #[test]
+    fn what_no_counter_counted_is_said_to_be_missing() {
+        let mut record = example("cpu", "from", 224, &[5000, 6000]);
+        record.engine.name = "pollution".into();
+        record.workload = record.workload.with("test", "qsort_small").with("neighbour", "cpu");
+        let files = pollution(&[record.clone()], "x");
+        assert!(files["cpu_from_224/measure_x.dat"].lines().all(|line| line.ends_with("\tn/a\tn/a\tn/a")));
+        assert!(files["cpu_from_224/synthesis_x.dat"].ends_with("\tn/a\tn/a\n"));
+        let counted = [("victim-runs", 2), ("victim-cache-references", 400), ("victim-cache-misses", 4)];
+        record.counters = counted.map(|(name, value)| daqmeter_record::Counter::count(name, value)).into();
+        let files = pollution(&[record], "x");
+        assert!(files["cpu_from_224/measure_x.dat"].lines().all(|line| line.ends_with("\t200\t2\t1.000000")));
+        assert!(files["cpu_from_224/synthesis_x.dat"].ends_with("\t200.0000\t1.000000\n"));
     }
 
     #[test]

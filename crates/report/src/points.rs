@@ -14,7 +14,7 @@ pub struct Point {
     pub study: String,
     /// Engine.
     pub engine: String,
-    /// Kind and parameters.
+    /// Kind and parameters that were asked for ([`daqmeter_record::Workload::key`]).
     pub workload: String,
     /// Number of the lane, from 0: devices may have other names on another host.
     pub lane: usize,
@@ -36,7 +36,7 @@ impl fmt::Display for Point {
 
 /// The points of one record, with the stage that each names.
 pub fn points_of(record: &RunRecord) -> impl Iterator<Item = (Point, &Stage)> {
-    let workload = record.workload.to_string();
+    let workload = record.workload.key();
     let stages =
         record.lanes.iter().enumerate().flat_map(|(lane, found)| found.stages.iter().map(move |stage| (lane, stage)));
     stages.map(move |(lane, stage)| {
@@ -67,7 +67,7 @@ pub fn middle_runs(records: &[RunRecord]) -> (Vec<RunRecord>, usize) {
     let mut places: HashMap<(&str, &str, String), usize> = HashMap::new();
     let mut groups: Vec<Vec<(f64, &RunRecord)>> = Vec::new();
     for record in records {
-        let key = (record.study.as_str(), record.engine.name.as_str(), record.workload.to_string());
+        let key = (record.study.as_str(), record.engine.name.as_str(), record.workload.key());
         let at = *places.entry(key).or_insert(groups.len());
         if at == groups.len() {
             groups.push(Vec::new());
@@ -106,6 +106,20 @@ mod tests {
         let medians: Vec<u64> = chosen.iter().map(|record| record.lanes[0].stages[0].sample_ns[0]).collect();
         assert_eq!((medians, most), (vec![1, 20, 7], 4));
         assert_eq!(middle_runs(&[]).0.len(), 0);
+    }
+
+    /// Records of version 0.1 hold the measured limit of a copy, and all hold how long and how often was measured.
+    #[test]
+    fn runs_of_one_point_come_together_however_long_they_took_and_whatever_limit_they_found() {
+        let run = |limit: f64, seconds: f64, reads: u64| {
+            let mut record = example();
+            record.workload = record.workload.with("limit_bytes_per_s", limit).with("seconds", seconds);
+            record.workload = record.workload.with("reads", reads).with("passes", reads);
+            record
+        };
+        let records = [run(1.1e10, 0.3, 30), run(1.2e10, 0.6, 28)];
+        assert!(runs_by_point(&records).iter().all(|(_, runs)| runs.len() == 2));
+        assert_eq!(middle_runs(&records).1, 2);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 use daqmeter_record::units::{show_bytes, significant};
+use daqmeter_record::workload::NOT_IN_KEY;
 use daqmeter_record::{Outcome, Param, RunRecord, Stage};
 use daqmeter_stats::Summary;
 use serde::Serialize;
@@ -112,8 +113,6 @@ fn point(differing: &Parameters<'_>) -> String {
 
 /// Of each record the parameters that are not the same in all records of its study and engine.
 fn differing(records: &[RunRecord]) -> Vec<Parameters<'_>> {
-    /// A limit that was measured beforehand, and how often was measured, are no part of the question.
-    const LEFT_OUT: [&str; 3] = ["limit_bytes_per_s", "passes", "reads"];
     fn group(record: &RunRecord) -> (&str, &str) {
         (&record.study, &record.engine.name)
     }
@@ -127,7 +126,7 @@ fn differing(records: &[RunRecord]) -> Vec<Parameters<'_>> {
     let mut all = Vec::with_capacity(records.len());
     for record in records {
         let names = groups.get(&group(record)).map(|(_, names)| names);
-        let differs = |name: &str| !LEFT_OUT.contains(&name) && names.is_some_and(|names| names.contains(name));
+        let differs = |name: &str| !NOT_IN_KEY.contains(&name) && names.is_some_and(|names| names.contains(name));
         let own = record.workload.params.iter().filter(|(name, _)| differs(name));
         all.push(own.map(|(name, value)| (name.as_str(), value)).collect());
     }

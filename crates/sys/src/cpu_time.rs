@@ -83,6 +83,24 @@ pub fn of_host(root: &Path) -> HostTimes {
     parse_host(&text, ticks_per_second()).unwrap_or_default()
 }
 
+/// Time that the hypervisor took from each CPU so far, below `root` (`/` outside tests).
+pub fn steal_by_cpu(root: &Path) -> BTreeMap<u32, u64> {
+    let text = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
+    parse_steal(&text, ticks_per_second())
+}
+
+fn parse_steal(text: &str, ticks_per_second: u64) -> BTreeMap<u32, u64> {
+    let of_cpu = |line: &str| -> Option<(u32, u64)> {
+        let mut fields = line.strip_prefix("cpu")?.split_whitespace();
+        let cpu = fields.next()?.parse().ok()?;
+        // user nice system idle iowait irq softirq steal
+        let ticks: u64 = fields.nth(7)?.parse().ok()?;
+        Some((cpu, ticks * (1_000_000_000 / ticks_per_second.max(1))))
+    };
+    // `cpu ` without a number is the sum.
+    text.lines().filter(|line| !line.starts_with("cpu ")).filter_map(of_cpu).collect()
+}
+
 fn parse_host(text: &str, ticks_per_second: u64) -> Option<HostTimes> {
     let line = text.lines().find(|line| line.starts_with("cpu "))?;
     let ticks: Vec<u64> = line.split_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
@@ -142,6 +160,13 @@ mod tests {
         assert_eq!(times, expected);
         assert_eq!(times.since(times), HostTimes::default());
         assert_eq!(HostTimes::default().since(times), HostTimes::default());
+    }
+
+    #[test]
+    fn stolen_time_is_read_for_each_cpu() {
+        let text = "cpu  1 2 3 4 5 6 7 30 0 0\ncpu0 1 2 3 4 5 6 7 10 0 0\ncpu12 1 2 3 4 5 6 7 20 0 0\nintr 1\n";
+        assert_eq!(parse_steal(text, 100), BTreeMap::from([(0, 100_000_000), (12, 200_000_000)]));
+        assert_eq!(parse_steal("cpu0 1 2 3\nintr 5 5 5 5 5 5 5 5 5\n", 100), BTreeMap::new());
     }
 
     #[test]

@@ -6,14 +6,14 @@
 
 use std::ptr::NonNull;
 
-use crate::{SysError, available};
+use crate::{SysError, available, huge_pages};
 
 /// What kind of pages to ask for; the fallback order is explicit, and [`Buffer::pages`] says what was got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// Base pages.
     Base,
-    /// Base pages that the kernel was asked to merge into transparent huge pages (`MADV_HUGEPAGE`).
+    /// Transparent huge pages (`MADV_HUGEPAGE`): most of the memory lies on them.
     Transparent,
     /// Pages of the reserved huge page pool (`MAP_HUGETLB`, default size).
     HugeTlb,
@@ -61,6 +61,28 @@ impl Mapping {
         }
         let start = NonNull::new(start.cast()).expect("the kernel never maps page zero for an anonymous mapping");
         Ok(Mapping { start, bytes })
+    }
+
+    /// A mapping whose start and length are whole huge pages: kernels before 6.7 map anywhere, and the ends of an
+    /// unaligned mapping cannot be huge.
+    fn on_huge_boundary(bytes: usize) -> Result<Mapping, SysError> {
+        let too_large = || SysError::last(format!("map {bytes} bytes"));
+        let whole = Mapping::new(bytes.checked_add(HUGE_BYTES).ok_or_else(too_large)?, 0)?;
+        let head = whole.start.as_ptr().align_offset(HUGE_BYTES).min(HUGE_BYTES);
+        let (first, tail) = (whole.start.as_ptr(), HUGE_BYTES - head);
+        // The parts are unmapped here, so the whole must not be.
+        std::mem::forget(whole);
+        // SAFETY: both parts are whole pages of our own fresh mapping, before and behind what stays; nobody uses them.
+        unsafe {
+            let start = first.add(head);
+            if head > 0 {
+                libc::munmap(first.cast(), head);
+            }
+            if tail > 0 {
+                libc::munmap(start.add(bytes).cast(), tail);
+            }
+            Ok(Mapping { start: NonNull::new_unchecked(start), bytes })
+        }
     }
 }
 
@@ -114,16 +136,19 @@ impl Buffer {
         {
             return Err(too_large());
         }
-        let mapping = Mapping::new(rounded, 0)?;
-        let mut got = Pages::Base;
-        if wanted != Pages::Base {
-            // SAFETY: advice on our own whole mapping; it changes no contents.
-            let advised = unsafe { libc::madvise(mapping.start.as_ptr().cast(), rounded, libc::MADV_HUGEPAGE) };
-            if advised == 0 {
-                got = Pages::Transparent;
-            }
+        if wanted == Pages::Base {
+            return Ok(Buffer::touched(Mapping::new(rounded, 0)?, bytes, Pages::Base));
         }
-        Ok(Buffer::touched(mapping, bytes, got))
+        let mapping = Mapping::on_huge_boundary(rounded)?;
+        // Where the advice is refused base pages are what is got, and what is read back.
+        // SAFETY: advice on our own whole mapping; it changes no contents.
+        unsafe { libc::madvise(mapping.start.as_ptr().cast(), rounded, libc::MADV_HUGEPAGE) };
+        let mut buffer = Buffer::touched(mapping, bytes, Pages::Base);
+        let got = huge_pages::resident_at(buffer.mapping.start.as_ptr().addr());
+        if got.is_some_and(huge_pages::Resident::is_mostly_huge) {
+            buffer.pages = Pages::Transparent;
+        }
+        Ok(buffer)
     }
 
     fn touched(mapping: Mapping, bytes: usize, pages: Pages) -> Buffer {
@@ -281,6 +306,24 @@ mod tests {
             assert_eq!(buffer.slice::<f32>(2500)[2499], 1.5);
             assert!(wanted != Pages::Base || buffer.pages() == Pages::Base);
         }
+    }
+
+    /// `madvise` says yes also where no huge page will come: it was reported as got (issue 14, A11).
+    #[test]
+    fn transparent_huge_pages_are_reported_only_where_the_kernel_gave_them() {
+        let disable = |off: libc::c_ulong| {
+            // SAFETY: sets a flag of this process that decides which pages later faults get.
+            assert_eq!(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, off, 0, 0, 0) }, 0);
+        };
+        disable(1);
+        let without = Buffer::new(8 << 20, Pages::Transparent).unwrap().pages();
+        disable(0);
+        assert_eq!(without, Pages::Base);
+        let buffer = Buffer::new(8 << 20, Pages::Transparent).unwrap();
+        assert_eq!(buffer.mapping.start.as_ptr().addr() % HUGE_BYTES, 0);
+        let got = huge_pages::resident_at(buffer.mapping.start.as_ptr().addr()).unwrap();
+        assert!(got.bytes >= 8 << 20, "{got:?}");
+        assert_eq!(buffer.pages() == Pages::Transparent, got.is_mostly_huge());
     }
 
     #[test]

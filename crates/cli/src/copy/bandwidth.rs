@@ -15,7 +15,7 @@ use crate::run::{Common, Runner};
 /// Rate of all CPUs or all channels at once: per channel and in total, the priority policy included.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "MB are of 2^20 bytes, as in the study; the total is the sum of the channels' rates, and beside it stands what\nall bytes over the time of all give.\n\nExample:\n\n  $ daqmeter copy bandwidth --contexts cpu,priority --sizes 64KiB,1MiB"
+    after_long_help = "MB are of 2^20 bytes, as in the study; the total is the sum of the channels' rates, and beside it stands what\nall bytes over the time of all give. In the classic files (--format classic) a line holds channel, bytes of a copy,\ncopies (both ways at once are two), clock before, clock after, time spent in the copies, rate = bytes x copies / time.\n\nExample:\n\n  $ daqmeter copy bandwidth --contexts cpu,priority --sizes 64KiB,1MiB"
 )]
 pub(super) struct Arguments {
     #[command(flatten)]

@@ -8,15 +8,16 @@ pub(crate) mod reproduce;
 mod trace;
 mod verify;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use daqmeter_copy::{Completion, Context, Direction, HEAVY, Request, Window, module_waiver};
-use daqmeter_harness::{Availability, StepPlan, ordered};
+use daqmeter_harness::{Availability, Settings, StepPlan, ordered};
 use daqmeter_kernels::copy::CopyKernel;
-use daqmeter_record::Workload;
+use daqmeter_record::{Limit, Order, RunRecord, Workload};
 use daqmeter_report::copy_classic::Files;
 
 use crate::arguments::{bytes, count, duration};
@@ -276,25 +277,29 @@ impl Study<'_> {
     /// Measures the limits first, then all points in random order.
     fn run(&self, runner: &mut Runner) -> Result<(), Failure> {
         refuse_large(&self.sizes, self.lanes)?;
-        let limits = limits(runner, &self.sizes, self.lanes, &self.pin)?;
+        let limits = PlainCopies::measure(runner, &self.sizes, self.lanes, &self.pin)?;
+        let points = self.points()?;
+        runner.expect(points.len());
+        let settings = runner.settings(StepPlan::ByStage(self.chosen.reps.clamp(1, MOST_REPS)), self.name, &self.pin);
+        for (order, workload) in ordered(points, self.chosen.seed) {
+            limits.point(runner, "copy", &workload, &settings, order)?;
+        }
+        runner.finish();
+        Ok(())
+    }
+
+    fn points(&self) -> Result<Vec<Workload>, Failure> {
         let mut points = Vec::new();
         for (context, path) in &self.who {
             for operation in &self.operations {
-                for (size, limit) in self.sizes.iter().zip(&limits) {
+                for size in &self.sizes {
                     let mut request = self.chosen.request(path, *context, *operation, *size)?;
                     request.lanes = self.lanes;
-                    request.limit_bytes_per_s = Some(*limit).filter(|limit| *limit > 0.0);
                     points.push(self.chosen.workload(&request));
                 }
             }
         }
-        runner.expect(points.len());
-        let settings = runner.settings(StepPlan::ByStage(self.chosen.reps.clamp(1, MOST_REPS)), self.name, &self.pin);
-        for (order, workload) in ordered(points, self.chosen.seed) {
-            runner.point("copy", &workload, &settings, Some(order))?;
-        }
-        runner.finish();
-        Ok(())
+        Ok(points)
     }
 }
 
@@ -329,22 +334,69 @@ const LIMIT_TIME: Duration = Duration::from_millis(4);
 /// Far beyond the caches the rate does not depend on the size any more, but the time to prepare does.
 const LARGEST_LIMIT: usize = 128 << 20;
 
-/// What plain copies of each size (of 128 MiB at most) reach here: the best of this CPU's, in bytes per second. Measured in the same run.
-pub(crate) fn limits(runner: &mut Runner, sizes: &[usize], lanes: usize, pin: &[u32]) -> Result<Vec<f64>, Failure> {
-    let settings = runner.settings(StepPlan::Timed(LIMIT_TIME), "copy/limit", pin);
-    let mut limits = Vec::new();
-    for size in sizes {
-        let mut best: f64 = 0.0;
-        for kernel in CopyKernel::available() {
-            let mut request = Request::new(kernel.name(), Direction::To, (*size).min(LARGEST_LIMIT));
-            request.lanes = lanes;
-            let record = runner.quietly("copy", &request.workload(), &settings)?;
-            let rows = daqmeter_report::copy::copy_rows(&[record]);
-            best = best.max(rows.first().map_or(0.0, daqmeter_report::copy::CopyRow::median_bytes_per_s));
+/// What plain copies reach here, by the bytes of one copy: the limit that copies of as many lanes are held against.
+/// It goes into the records of the copies, not into their workloads: what was measured is not part of the question.
+pub(crate) struct PlainCopies {
+    lanes: usize,
+    bytes_per_s: BTreeMap<u64, f64>,
+}
+
+impl PlainCopies {
+    /// Measures each size (128 MiB at most) with every kernel of this CPU; the best counts.
+    pub(crate) fn measure(
+        runner: &mut Runner,
+        sizes: &[usize],
+        lanes: usize,
+        pin: &[u32],
+    ) -> Result<PlainCopies, Failure> {
+        let settings = runner.settings(StepPlan::Timed(LIMIT_TIME), "copy/limit", pin);
+        let mut bytes_per_s = BTreeMap::new();
+        for size in sizes {
+            let mut best: f64 = 0.0;
+            for kernel in CopyKernel::available() {
+                let mut request = Request::new(kernel.name(), Direction::To, (*size).min(LARGEST_LIMIT));
+                request.lanes = lanes;
+                let record = runner.quietly("copy", &request.workload(), &settings)?;
+                let rows = daqmeter_report::copy::copy_rows(&[record]);
+                best = best.max(rows.first().map_or(0.0, daqmeter_report::copy::CopyRow::median_bytes_per_s));
+            }
+            bytes_per_s.insert(*size as u64, best);
         }
-        limits.push(best);
+        Ok(PlainCopies { lanes, bytes_per_s })
     }
-    Ok(limits)
+
+    /// Measures one point as [`Runner::point`] does, and adds its limit to the record.
+    pub(crate) fn point(
+        &self,
+        runner: &mut Runner,
+        engine: &str,
+        workload: &Workload,
+        settings: &Settings,
+        order: Order,
+    ) -> Result<(), Failure> {
+        if runner.stop.is_set() {
+            return Ok(());
+        }
+        let mut record = runner.measured(engine, workload, settings, Some(order))?;
+        self.add_limit(&mut record);
+        runner.keep(record)
+    }
+
+    /// Adds the limit of as many bytes and lanes to the record of a copy.
+    fn add_limit(&self, record: &mut RunRecord) {
+        let bytes = record.workload.int("block_bytes").unwrap_or(0);
+        let Some(rate_bytes_per_s) = self.bytes_per_s.get(&bytes).copied().filter(|rate| *rate > 0.0) else { return };
+        if record.engine.name != "copy" || record.lanes.len() != self.lanes {
+            return;
+        }
+        let name = format!("memcpy at {bytes} B");
+        for stage in record.lanes.iter_mut().filter_map(|lane| lane.stages.first_mut()) {
+            stage.limit = Some(name.clone());
+        }
+        let how = "a plain copy of as many bytes, 128 MiB at most, in the same run; the best of memcpy, rep movsb and \
+                   vectors";
+        record.limits.push(Limit { name, rate_bytes_per_s, how: how.to_owned() });
+    }
 }
 
 /// Writes the original's files.

@@ -9,7 +9,7 @@ use daqmeter_harness::{StepPlan, ordered};
 use daqmeter_record::Workload;
 use daqmeter_report::copy_claims::{Verdict, claims};
 
-use super::{limits, module_has_channels, write_page};
+use super::{PlainCopies, module_has_channels, write_page};
 use crate::arguments::count;
 use crate::output::{Failure, emit, read_records};
 use crate::run::{Common, Runner};
@@ -59,10 +59,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 pub(crate) fn measure(runner: &mut Runner, pin: Option<Vec<u32>>, reps: u64) -> Result<(), Failure> {
     let cpus = runner.context.host.allowed_cpus.clone();
     let pin = pin.unwrap_or_else(|| cpus.iter().rev().copied().collect());
-    let limits = limits(runner, &SIZES, 1, &pin)?;
+    let limits = PlainCopies::measure(runner, &SIZES, 1, &pin)?;
     let by_cpu = if module_waiver().is_none() { "module" } else { "pread" };
     let engine = if module_has_channels() { "module" } else { "engine-thread" };
-    let mut points = latencies(by_cpu, engine, &limits);
+    let mut points = latencies(by_cpu, engine);
     points.extend(bandwidths(engine, cpus.len().clamp(2, 4)));
     points.extend(neighbours(engine, &cpus));
     runner.expect(points.len());
@@ -71,28 +71,23 @@ pub(crate) fn measure(runner: &mut Runner, pin: Option<Vec<u32>>, reps: u64) -> 
         let large = workload.int("block_bytes").is_ok_and(|bytes| bytes > 4 << 20);
         let times = if large || engine == "pollution" { reps.min(30) } else { reps };
         let settings = runner.settings(StepPlan::ByStage(times.max(2)), "copy/reproduce", &pin);
-        runner.point(engine, &workload, &settings, Some(order))?;
+        limits.point(runner, engine, &workload, &settings, order)?;
     }
     Ok(())
 }
 
 type Point = (&'static str, Workload);
 
-fn latencies(by_cpu: &str, engine: &str, limits: &[f64]) -> Vec<Point> {
+fn latencies(by_cpu: &str, engine: &str) -> Vec<Point> {
     let mut points = Vec::new();
-    for (size, limit) in SIZES.into_iter().zip(limits) {
+    for size in SIZES {
         for (context, path) in [(Context::Cpu, by_cpu), (Context::Exclusive, engine), (Context::Shared, engine)] {
             for direction in [Direction::From, Direction::To] {
                 for cold in [false, true] {
                     if cold && context == Context::Shared {
                         continue;
                     }
-                    let request = Request {
-                        context,
-                        cold,
-                        limit_bytes_per_s: Some(*limit),
-                        ..Request::new(path, direction, size)
-                    };
+                    let request = Request { context, cold, ..Request::new(path, direction, size) };
                     points.push(("copy", request.workload()));
                 }
             }

@@ -147,8 +147,21 @@ fn is_free(workload: &Workload) -> bool {
     workload.text("placement").is_ok_and(|placement| placement == FREE)
 }
 
-/// Rates of the curves, as shares of the maximum.
+/// Rates of the curves, as shares of the maximum, before [`preferred`].
 const SHARES: [f64; 7] = [0.1, 0.25, 0.5, 0.75, 0.95, 1.05, 1.2];
+
+/// The preferred number nearest to a rate (ISO 3, series R20: 20 to a decade, so at most 6 % away). The maximum is measured;
+/// rates that followed it exactly would give every run points of its own, which no other run could be compared with.
+fn preferred(rate_hz: f64) -> f64 {
+    const R20: [f64; 21] =
+        [1.0, 1.12, 1.25, 1.4, 1.6, 1.8, 2.0, 2.24, 2.5, 2.8, 3.15, 3.55, 4.0, 4.5, 5.0, 5.6, 6.3, 7.1, 8.0, 9.0, 10.0];
+    let decade = 10_f64.powf(rate_hz.log10().floor());
+    let distance = |step: &f64| (step * decade / rate_hz).ln().abs();
+    let nearest = R20.into_iter().min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(1.0);
+    // Digits beyond the series' three are of the floating point only.
+    let unit = decade / 100.0;
+    if unit >= 1.0 { (nearest * 100.0).round() * unit } else { nearest * decade }
+}
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let bases = arguments.bases()?;
@@ -175,14 +188,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     finish(arguments, &runner, &results, None)
 }
 
+/// The rates of the curves for a measured maximum.
+fn rates(highest_hz: f64) -> Vec<f64> {
+    let mut rates: Vec<f64> = SHARES.iter().map(|share| preferred(share * highest_hz)).collect();
+    rates.dedup();
+    // As good as no trigger: what polling costs by itself.
+    rates.push(1.0);
+    rates
+}
+
 /// Rate by polling interval; the first chain has all intervals, and what costs nothing is at every one.
 fn curves(arguments: &Arguments, base: &Workload, highest_hz: f64) -> Vec<Workload> {
     let probe = probe_workload(base, highest_hz, arguments.probe);
     let polls: Vec<f64> = arguments.polls.iter().map(|poll| poll.as_secs_f64() * 1e6).collect();
-    let mut rates: Vec<f64> = SHARES.iter().map(|share| share * highest_hz).collect();
-    // As good as no trigger: what polling costs by itself.
-    rates.push(1.0);
-    Sweep::of(probe).over("poll_us", polls).over("rate_hz", rates).workloads()
+    Sweep::of(probe).over("poll_us", polls).over("rate_hz", rates(highest_hz)).workloads()
 }
 
 fn finish(
@@ -245,5 +264,26 @@ fn why_text(verdict: daqmeter_readout::search::Verdict) -> &'static str {
         Verdict::Lost => "triggers were lost",
         Verdict::Dead => "dead time",
         Verdict::Filling => "the ring fills",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_runs_whose_maximum_differs_a_little_sweep_the_same_rates() {
+        let (one, other) = (rates(812_345.6), rates(823_456.7));
+        assert_eq!(one, other);
+        assert_eq!(one, [80e3, 200e3, 400e3, 630e3, 800e3, 900e3, 1e6, 1.0]);
+    }
+
+    #[test]
+    fn a_rate_below_and_one_above_the_maximum_are_swept() {
+        for highest in [1.5, 37.0, 999.0, 1.04e6, 7.77e6] {
+            let rates = rates(highest);
+            assert!(rates.iter().any(|rate| (0.7..1.0).contains(&(rate / highest))), "{highest}: {rates:?}");
+            assert!(rates.iter().any(|rate| (1.0..1.3).contains(&(rate / highest))), "{highest}: {rates:?}");
+        }
     }
 }

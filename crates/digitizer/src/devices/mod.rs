@@ -6,7 +6,7 @@ pub mod sis8300;
 use std::sync::Arc;
 use std::time::Duration;
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, StopFlag};
 
 use emulated::EmulatedCrate;
 
@@ -60,13 +60,15 @@ pub trait Board: Send {
     /// When the board is gone.
     fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault>;
 
-    /// Reads card memory from a byte offset; returns the bytes delivered.
+    /// Reads card memory from a byte offset; returns the bytes delivered. Offset and length are multiples of
+    /// [`READ_UNIT_BYTES`].
     ///
     /// # Errors
     /// When the board is gone or the range is not in its memory.
     fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault>;
 
-    /// Writes card memory; returns the bytes taken.
+    /// Writes card memory by one DMA write, of a length and at an offset that [`is_dma_write`] allows; returns the bytes
+    /// taken. [`write_memory`] writes more.
     ///
     /// # Errors
     /// As [`Board::read`].
@@ -94,6 +96,9 @@ pub trait Board: Send {
     /// When the board is gone.
     fn wait_daq_done(&mut self, timeout: Duration) -> Result<bool, Fault>;
 
+    /// Takes the flag that cuts a long transfer short, where the board can.
+    fn heed(&mut self, _stop: &StopFlag) {}
+
     /// Sets the external trigger of an emulated board; real boards are triggered from outside.
     fn set_trigger_rate(&mut self, _rate_hz: f64) {}
 
@@ -114,6 +119,37 @@ pub trait Board: Send {
     fn known_limit(&self) -> Option<(f64, String)> {
         None
     }
+}
+
+/// The ESS driver reads multiples of this from multiples of this (reference, section 2.1).
+pub const READ_UNIT_BYTES: u64 = 16;
+/// Bytes of one DMA write: register 0x213 takes powers of two from 64 on, and the original writes 64 at a time.
+pub const WRITE_BYTES: usize = 64;
+
+/// Whether a board can do this as one read of its driver.
+pub fn is_dma_read(card_offset: u64, bytes: usize) -> bool {
+    card_offset.is_multiple_of(READ_UNIT_BYTES) && (bytes as u64).is_multiple_of(READ_UNIT_BYTES)
+}
+
+/// Whether a board can do this as one DMA write.
+pub fn is_dma_write(card_offset: u64, bytes: usize) -> bool {
+    bytes >= WRITE_BYTES && bytes.is_power_of_two() && card_offset.is_multiple_of(WRITE_BYTES as u64)
+}
+
+/// Writes card memory in as many DMA writes of [`WRITE_BYTES`] as it takes; returns the bytes taken.
+///
+/// # Errors
+/// As [`Board::write`].
+pub fn write_memory(board: &mut dyn Board, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
+    let mut taken = 0;
+    for part in from.chunks(WRITE_BYTES) {
+        let bytes = board.write(card_offset + taken as u64, part)?;
+        taken += bytes;
+        if bytes < part.len() {
+            break;
+        }
+    }
+    Ok(taken)
 }
 
 /// Opens boards by name. Emulated ones share one crate, and so its uplink.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_sys::clock;
 use daqmeter_sys::memory::{Buffer, DeviceMemory, Pages};
 use daqmeter_sys::wait::IrqLine;
@@ -11,20 +11,23 @@ use daqmeter_sys::wait::IrqLine;
 use super::EmulatedCrate;
 use super::trigger::{Phase, Trigger};
 use crate::devices::sis8300::regs::{self, Model};
-use crate::devices::{Board, Identity, TriggerAccount};
+use crate::devices::{Board, Identity, READ_UNIT_BYTES, TriggerAccount, is_dma_read, is_dma_write};
 
 /// The real driver's DMA buffer: 2^(MAX_ORDER-1) pages, 4 MiB on kernels of the document's time.
 const DMA_BUFFER_BYTES: usize = 4 << 20;
+/// Up to this a transfer is over sooner than a sleeping thread is woken (about 50 us): its end is waited for by looking.
+const SMALL_TRANSFER_BYTES: usize = 4096;
 /// Registers of the file, 0x000 to 0x3FF.
 const REGISTERS: usize = 0x400;
 /// Samples at the start of each channel that carry the number of the acquisition.
 const STAMP_SAMPLES: u64 = 4;
 
-/// Faults that a user or a test asks for: `gone-after=5` (reads), `short-read-at=3`.
+/// Faults that a user or a test asks for: `gone-after=5` (reads), `short-read-at=3`, `write-error-at=2`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     gone_after: Option<u64>,
     short_read_at: Option<u64>,
+    write_error_at: Option<u64>,
 }
 
 impl Faults {
@@ -39,9 +42,11 @@ impl Faults {
             match parsed {
                 Some(("gone-after", reads)) => faults.gone_after = Some(reads),
                 Some(("short-read-at", read)) => faults.short_read_at = Some(read),
+                Some(("write-error-at", write)) => faults.write_error_at = Some(write),
                 _ => {
                     return Err(format!(
-                        "fault `{part}` is unknown; there are gone-after=READS and short-read-at=READ"
+                        "fault `{part}` is unknown; there are gone-after=READS, short-read-at=READ and \
+                         write-error-at=WRITE"
                     ));
                 }
             }
@@ -56,6 +61,9 @@ pub fn pattern_sample(index: u64) -> u16 {
     // Multiplicative hashing: neighbours and equal places of different channels all differ.
     (((index as u32).wrapping_mul(0x9E37_79B1)) >> 16) as u16
 }
+
+/// Longest sleep while bytes flow, so that a signal is seen.
+const LONGEST_SLEEP_S: f64 = 0.1;
 
 /// A board in an emulated crate.
 #[derive(Debug)]
@@ -74,7 +82,9 @@ pub struct EmulatedBoard {
     irq: IrqLine,
     dma: Option<Buffer>,
     reads: u64,
+    writes: u64,
     faults: Faults,
+    stop: StopFlag,
 }
 
 /// Where an acquisition left its number.
@@ -135,7 +145,9 @@ impl EmulatedBoard {
             irq: IrqLine::timer()?,
             dma: None,
             reads: 0,
+            writes: 0,
             faults,
+            stop: StopFlag::default(),
         })
     }
 
@@ -249,6 +261,11 @@ impl EmulatedBoard {
     fn begin_read(&mut self, card_offset: u64, bytes: usize) -> Result<usize, Fault> {
         self.check_there()?;
         self.check_range(card_offset, bytes)?;
+        if !is_dma_read(card_offset, bytes) {
+            return Err(Fault::new(format!(
+                "{bytes} bytes from {card_offset:#x}: the driver reads multiples of {READ_UNIT_BYTES} bytes from such"
+            )));
+        }
         self.reads += 1;
         self.fill(card_offset + bytes as u64);
         self.registers[regs::DMA_READ_SOURCE as usize] = u32::try_from(card_offset).expect("below 2 GiB");
@@ -269,9 +286,18 @@ impl EmulatedBoard {
         Ok(())
     }
 
-    /// Asks the crate's uplink for bytes and waits until they have flowed; `copy` moves them meanwhile.
-    fn at_the_uplinks_pace(crate_: &EmulatedCrate, slot: Option<usize>, bytes: usize, copy: impl FnOnce()) {
-        let (Some(slot), Some(uplink)) = (slot, &crate_.uplink) else { return copy() };
+    /// Asks the crate's uplink for bytes and waits until they have flowed; `copy` moves them meanwhile. Fails when it is to stop.
+    fn at_the_uplinks_pace(
+        crate_: &EmulatedCrate,
+        slot: Option<usize>,
+        stop: &StopFlag,
+        bytes: usize,
+        copy: impl FnOnce(),
+    ) -> Result<(), Fault> {
+        let (Some(slot), Some(uplink)) = (slot, &crate_.uplink) else {
+            copy();
+            return Ok(());
+        };
         let seconds = || clock::monotonic_ns().saturating_sub(crate_.epoch_ns) as f64 * 1e-9;
         lock(uplink).submit(seconds(), slot, bytes as f64);
         copy();
@@ -282,11 +308,19 @@ impl EmulatedBoard {
                 uplink.advance(now);
                 if uplink.is_done(slot) {
                     uplink.returned(now, slot);
-                    return;
+                    return Ok(());
+                }
+                if stop.is_set() {
+                    uplink.leave(now, slot);
+                    return Err(Fault::interrupted());
                 }
                 uplink.done_at(slot) - now
             };
-            std::thread::sleep(Duration::from_secs_f64(wait_s.max(1e-6)));
+            if bytes <= SMALL_TRANSFER_BYTES {
+                std::hint::spin_loop();
+            } else {
+                std::thread::sleep(Duration::from_secs_f64(wait_s.clamp(1e-6, LONGEST_SLEEP_S)));
+            }
         }
     }
 
@@ -346,8 +380,8 @@ impl Board for EmulatedBoard {
     fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
         let delivered = self.begin_read(card_offset, into.len())?;
         let into = &mut into[..delivered];
-        let Self { crate_, slot, memory, .. } = self;
-        Self::at_the_uplinks_pace(crate_, *slot, delivered, || memory.read(to_usize(card_offset), into));
+        let Self { crate_, slot, stop, memory, .. } = self;
+        Self::at_the_uplinks_pace(crate_, *slot, stop, delivered, || memory.read(to_usize(card_offset), into))?;
         self.swap_bytes(into);
         Ok(delivered)
     }
@@ -358,11 +392,21 @@ impl Board for EmulatedBoard {
         if self.register(regs::MEMORY_WRITE_ENABLE) & 1 == 0 {
             return Err(Fault::new("card memory is write-protected: set register 0x230 bit 0 first"));
         }
+        if !is_dma_write(card_offset, from.len()) {
+            return Err(Fault::new(format!(
+                "{} bytes to {card_offset:#x}: the board writes 64, 128, 256, ... bytes to a multiple of 64",
+                from.len()
+            )));
+        }
+        self.writes += 1;
+        if self.faults.write_error_at == Some(self.writes) {
+            return Err(Fault::new(format!("{}: DMA write {} failed", self.identity.device, self.writes)));
+        }
         self.fill(card_offset + from.len() as u64);
         self.registers[regs::DMA_WRITE_DESTINATION as usize] = u32::try_from(card_offset).expect("below 2 GiB");
         self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_WRITE_DMA;
-        let Self { crate_, slot, memory, .. } = self;
-        Self::at_the_uplinks_pace(crate_, *slot, from.len(), || memory.write(to_usize(card_offset), from));
+        let Self { crate_, slot, stop, memory, .. } = self;
+        Self::at_the_uplinks_pace(crate_, *slot, stop, from.len(), || memory.write(to_usize(card_offset), from))?;
         Ok(from.len())
     }
 
@@ -382,11 +426,12 @@ impl Board for EmulatedBoard {
         let delivered = self.begin_read(card_offset, bytes)?;
         let mut dma = self.dma.take().expect("mapped before the first read");
         let into = dma.slice_mut::<u8>(delivered);
-        let Self { crate_, slot, memory, .. } = self;
-        Self::at_the_uplinks_pace(crate_, *slot, delivered, || memory.read(to_usize(card_offset), into));
+        let Self { crate_, slot, stop, memory, .. } = self;
+        let done =
+            Self::at_the_uplinks_pace(crate_, *slot, stop, delivered, || memory.read(to_usize(card_offset), into));
         self.swap_bytes(dma.slice_mut::<u8>(delivered));
         self.dma = Some(dma);
-        Ok(delivered)
+        done.map(|()| delivered)
     }
 
     fn mapped(&self, samples: usize) -> &[u16] {
@@ -396,6 +441,10 @@ impl Board for EmulatedBoard {
     fn wait_daq_done(&mut self, timeout: Duration) -> Result<bool, Fault> {
         self.check_there()?;
         Ok(self.irq.wait(timeout)?)
+    }
+
+    fn heed(&mut self, stop: &StopFlag) {
+        self.stop = stop.clone();
     }
 
     fn set_trigger_rate(&mut self, rate_hz: f64) {
@@ -431,6 +480,7 @@ impl Board for EmulatedBoard {
 mod tests {
     use super::*;
     use crate::devices::emulated::Profile;
+    use crate::devices::write_memory;
 
     fn board(name: &str) -> EmulatedBoard {
         let crate_ = EmulatedCrate::new(Profile::default(), false);
@@ -469,6 +519,19 @@ mod tests {
     }
 
     #[test]
+    fn a_transfer_ends_when_it_is_to_stop_and_the_next_one_is_whole() {
+        let crate_ = EmulatedCrate::new(Profile::default(), true);
+        let mut board = crate_.board("emu:l0", "l0").unwrap();
+        let stop = StopFlag::default();
+        board.heed(&stop);
+        stop.set();
+        let mut bytes = vec![0; 6_000_000];
+        assert_eq!(board.read(0, &mut bytes), Err(Fault::interrupted()));
+        board.heed(&StopFlag::default());
+        assert_eq!(board.read(0, &mut bytes), Ok(6_000_000));
+    }
+
+    #[test]
     fn byte_swap_swaps() {
         let mut board = board("l0");
         let (mut plain, mut swapped) = ([0; 64], [0; 64]);
@@ -487,6 +550,24 @@ mod tests {
         let mut back = [0; 64];
         board.read(0, &mut back).unwrap();
         assert_eq!(back, [7; 64]);
+    }
+
+    #[test]
+    fn transfers_that_a_real_board_cannot_do_are_refused() {
+        let mut board = board("l0");
+        board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
+        for (offset, bytes) in [(0, 6_000_000), (0, 32), (0, 192), (32, 64), (0, 0)] {
+            assert!(board.write(offset, &vec![1; bytes]).is_err(), "{bytes} bytes to {offset}");
+        }
+        for (offset, bytes) in [(2, 64), (0, 30), (8, 16)] {
+            assert!(board.read(offset, &mut vec![0; bytes]).is_err(), "{bytes} bytes from {offset}");
+        }
+        let bytes: Vec<u8> = (0..=255).cycle().take(6400).collect();
+        assert_eq!(write_memory(&mut board, 128, &bytes).unwrap(), 6400);
+        assert_eq!(board.writes, 100, "64 bytes each");
+        let mut back = vec![0; 6400];
+        board.read(128, &mut back).unwrap();
+        assert_eq!(back, bytes);
     }
 
     #[test]

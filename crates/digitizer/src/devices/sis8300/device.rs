@@ -12,7 +12,7 @@ use daqmeter_sys::sis8300::{self, DmaBuffer};
 use super::link::Link;
 use super::probe::device_numbers;
 use super::regs::{self, Model};
-use crate::devices::{Board, Identity};
+use crate::devices::{Board, Identity, is_dma_write};
 
 /// A board that the ESS driver drives.
 #[derive(Debug)]
@@ -81,9 +81,18 @@ impl Board for EssBoard {
     }
 
     fn write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
+        if !is_dma_write(card_offset, from.len()) {
+            let asked = format!("{} bytes to {card_offset:#x}", from.len());
+            return Err(self.gone(format!("{asked}: the board writes 64, 128, 256, ... bytes to a multiple of 64")));
+        }
         self.file.seek(SeekFrom::Start(card_offset)).map_err(|error| self.gone(error))?;
-        self.file.write_all(from).map_err(|error| self.gone(error))?;
-        Ok(from.len())
+        // One call is one DMA write: what it does not take is not sent again as a length that the board cannot write.
+        loop {
+            match self.file.write(from) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                done => return done.map_err(|error| self.gone(error)),
+            }
+        }
     }
 
     fn map_dma(&mut self, bytes: usize) -> Result<(), Fault> {

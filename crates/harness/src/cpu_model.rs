@@ -1,0 +1,222 @@
+//! What the host's CPUs are called, from /proc/cpuinfo.
+//!
+//! x86 writes a `model name`. AArch64 writes numbers of the Main ID Register (MIDR_EL1) instead: implementer, part, variant and
+//! revision. Without their names all Arm hosts would be one host to whoever compares records.
+
+use std::fmt::Write;
+
+use daqmeter_sys::host::Files;
+
+/// Implementers, MIDR_EL1 bits 31:24 (Arm ARM DDI 0487, "MIDR_EL1"; Linux arch/arm64/include/asm/cputype.h).
+const IMPLEMENTERS: [(u32, &str); 14] = [
+    (0x41, "Arm"),
+    (0x42, "Broadcom"),
+    (0x43, "Cavium"),
+    (0x46, "Fujitsu"),
+    (0x48, "HiSilicon"),
+    (0x4E, "NVIDIA"),
+    (0x50, "APM"),
+    (0x51, "Qualcomm"),
+    (0x53, "Samsung"),
+    (0x56, "Marvell"),
+    (0x61, "Apple"),
+    (0x6D, "Microsoft"),
+    (0x70, "Phytium"),
+    (0xC0, "Ampere"),
+];
+
+/// Parts by implementer, MIDR_EL1 bits 15:4. From Linux arch/arm64/include/asm/cputype.h, which cites each core's manual.
+/// A part that is not here is shown by its number, so hosts never look alike for want of a name.
+const PARTS: [(u32, u32, &str); 53] = [
+    (0x41, 0xD02, "Cortex-A34"),
+    (0x41, 0xD03, "Cortex-A53"),
+    (0x41, 0xD04, "Cortex-A35"),
+    (0x41, 0xD05, "Cortex-A55"),
+    (0x41, 0xD06, "Cortex-A65"),
+    (0x41, 0xD07, "Cortex-A57"),
+    (0x41, 0xD08, "Cortex-A72"),
+    (0x41, 0xD09, "Cortex-A73"),
+    (0x41, 0xD0A, "Cortex-A75"),
+    (0x41, 0xD0B, "Cortex-A76"),
+    (0x41, 0xD0C, "Neoverse-N1"),
+    (0x41, 0xD0D, "Cortex-A77"),
+    (0x41, 0xD0E, "Cortex-A76AE"),
+    (0x41, 0xD40, "Neoverse-V1"),
+    (0x41, 0xD41, "Cortex-A78"),
+    (0x41, 0xD42, "Cortex-A78AE"),
+    (0x41, 0xD43, "Cortex-A65AE"),
+    (0x41, 0xD44, "Cortex-X1"),
+    (0x41, 0xD46, "Cortex-A510"),
+    (0x41, 0xD47, "Cortex-A710"),
+    (0x41, 0xD48, "Cortex-X2"),
+    (0x41, 0xD49, "Neoverse-N2"),
+    (0x41, 0xD4A, "Neoverse-E1"),
+    (0x41, 0xD4B, "Cortex-A78C"),
+    (0x41, 0xD4C, "Cortex-X1C"),
+    (0x41, 0xD4D, "Cortex-A715"),
+    (0x41, 0xD4E, "Cortex-X3"),
+    (0x41, 0xD4F, "Neoverse-V2"),
+    (0x41, 0xD80, "Cortex-A520"),
+    (0x41, 0xD81, "Cortex-A720"),
+    (0x41, 0xD82, "Cortex-X4"),
+    (0x41, 0xD83, "Neoverse-V3AE"),
+    (0x41, 0xD84, "Neoverse-V3"),
+    (0x41, 0xD85, "Cortex-X925"),
+    (0x41, 0xD87, "Cortex-A725"),
+    (0x41, 0xD8C, "C1-Ultra"),
+    (0x41, 0xD8E, "Neoverse-N3"),
+    (0x42, 0x100, "Brahma-B53"),
+    (0x43, 0x0A1, "ThunderX-88XX"),
+    (0x43, 0x0AF, "ThunderX2-99XX"),
+    (0x43, 0x0B8, "ThunderX3-T110"),
+    (0x46, 0x001, "A64FX"),
+    (0x48, 0xD01, "Kunpeng-920"),
+    (0x4E, 0x003, "Denver 2"),
+    (0x4E, 0x004, "Carmel"),
+    (0x50, 0x000, "X-Gene"),
+    (0x51, 0xC00, "Falkor"),
+    (0x61, 0x022, "Icestorm-M1"),
+    (0x61, 0x023, "Firestorm-M1"),
+    (0x61, 0x032, "Blizzard-M2"),
+    (0x61, 0x033, "Avalanche-M2"),
+    (0xC0, 0xAC3, "Ampere-1"),
+    (0xC0, 0xAC4, "Ampere-1A"),
+];
+
+/// One kind of core by the numbers of its Main ID Register.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Midr {
+    implementer: Option<u32>,
+    part: Option<u32>,
+    variant: u32,
+    revision: u32,
+}
+
+/// The model of the host's CPUs; `unknown` where /proc/cpuinfo names none.
+pub(crate) fn cpu_model(files: &Files) -> String {
+    let text = files.text("proc/cpuinfo").unwrap_or_default();
+    // `cpu` is POWER's, `uarch` RISC-V's.
+    let named = |key: &str| lines(&text).find(|(name, value)| *name == key && !value.is_empty());
+    if let Some((_, model)) = named("model name") {
+        return model.to_owned();
+    }
+    let arm = arm_model(&text);
+    let other = || ["cpu", "uarch"].iter().find_map(|key| Some(named(key)?.1.to_owned()));
+    arm.or_else(other).unwrap_or_else(|| "unknown".to_owned())
+}
+
+fn lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines().filter_map(|line| line.split_once(':')).map(|(name, value)| (name.trim(), value.trim()))
+}
+
+/// `Arm Neoverse-N1 r3p1`; hosts with several kinds of cores name each with its number of CPUs.
+fn arm_model(text: &str) -> Option<String> {
+    let mut kinds: Vec<(Midr, usize)> = Vec::new();
+    for cpu in text.split("\n\n").filter_map(midr) {
+        match kinds.iter_mut().find(|(known, _)| *known == cpu) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((cpu, 1)),
+        }
+    }
+    match kinds.as_slice() {
+        [] => None,
+        [(only, _)] => Some(only.to_string()),
+        several => {
+            let each = several.iter().map(|(kind, count)| format!("{count} x {kind}"));
+            Some(each.collect::<Vec<_>>().join(" + "))
+        }
+    }
+}
+
+/// The numbers of one CPU's paragraph.
+fn midr(paragraph: &str) -> Option<Midr> {
+    let mut found = Midr::default();
+    for (name, value) in lines(paragraph) {
+        match name {
+            "CPU implementer" => found.implementer = number(value),
+            "CPU part" => found.part = number(value),
+            "CPU variant" => found.variant = number(value).unwrap_or(0),
+            "CPU revision" => found.revision = number(value).unwrap_or(0),
+            _ => {}
+        }
+    }
+    found.implementer.and(found.part).map(|_| found)
+}
+
+fn number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+impl std::fmt::Display for Midr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (implementer, part) = (self.implementer.unwrap_or(0), self.part.unwrap_or(0));
+        match IMPLEMENTERS.iter().find(|(code, _)| *code == implementer) {
+            Some((_, name)) => f.write_str(name)?,
+            None => write!(f, "implementer {implementer:#04x}")?,
+        }
+        f.write_char(' ')?;
+        match PARTS.iter().find(|(by, code, _)| (*by, *code) == (implementer, part)) {
+            Some((.., name)) => f.write_str(name)?,
+            None => write!(f, "part {part:#05x}")?,
+        }
+        write!(f, " r{}p{}", self.variant, self.revision)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host of such CPUs: implementer, part, variant, revision.
+    fn model(cpus: &[(&str, &str, &str, u32)]) -> String {
+        let cpu = |(at, (implementer, part, variant, revision)): (usize, &(&str, &str, &str, u32))| {
+            format!(
+                "processor\t: {at}\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd\nCPU implementer\t: {implementer}\nCPU architecture: 8\n\
+                 CPU variant\t: {variant}\nCPU part\t: {part}\nCPU revision\t: {revision}\n"
+            )
+        };
+        said(&cpus.iter().enumerate().map(cpu).collect::<Vec<_>>().join("\n"))
+    }
+
+    fn said(cpuinfo: &str) -> String {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("proc")).unwrap();
+        std::fs::write(root.path().join("proc/cpuinfo"), cpuinfo).unwrap();
+        cpu_model(&Files::below(root.path()))
+    }
+
+    #[test]
+    fn arm_cpus_are_named_by_implementer_part_and_revision() {
+        assert_eq!(model(&[("0x41", "0xd0c", "0x3", 1); 4]), "Arm Neoverse-N1 r3p1");
+        assert_eq!(model(&[("0x41", "0xd4f", "0x0", 1)]), "Arm Neoverse-V2 r0p1");
+        assert_eq!(model(&[("0xc0", "0xac3", "0x0", 0)]), "Ampere Ampere-1 r0p0");
+        let mixed = [("0x41", "0xd03", "0x0", 4), ("0x41", "0xd03", "0x0", 4), ("0x41", "0xd08", "0x0", 2)];
+        assert_eq!(model(&mixed), "2 x Arm Cortex-A53 r0p4 + 1 x Arm Cortex-A72 r0p2");
+    }
+
+    #[test]
+    fn arm_cpus_without_a_name_here_still_differ() {
+        assert_eq!(model(&[("0x41", "0xfff", "0x1", 2)]), "Arm part 0xfff r1p2");
+        assert_eq!(model(&[("0x99", "0x001", "0x0", 0)]), "implementer 0x99 part 0x001 r0p0");
+        assert_ne!(model(&[("0x41", "0xd0c", "0x3", 1)]), model(&[("0x41", "0xd49", "0x0", 0)]));
+    }
+
+    #[test]
+    fn other_architectures_use_their_own_names() {
+        assert_eq!(said("processor : 0\nmodel name : Test CPU\nCPU part : 0xd0c\n"), "Test CPU");
+        assert_eq!(said("processor : 0\ncpu : POWER9, altivec supported\n"), "POWER9, altivec supported");
+        assert_eq!(said("processor : 0\nisa : rv64imafdc\nuarch : sifive,u74-mc\n"), "sifive,u74-mc");
+        assert_eq!(said("processor : 0\n"), "unknown");
+    }
+
+    #[test]
+    fn no_part_is_listed_twice() {
+        for (at, (by, code, _)) in PARTS.iter().enumerate() {
+            assert!(!PARTS[..at].iter().any(|(other, known, _)| (other, known) == (by, code)), "{by:#x} {code:#x}");
+            assert!(IMPLEMENTERS.iter().any(|(known, _)| known == by), "{by:#x}");
+        }
+    }
+}
