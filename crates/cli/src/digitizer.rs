@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     /// Boards: /dev/sis8300-6, emu:l0, emu:l2-0, emu:ku0, or a range emu:l0..4
     #[arg(value_name = "DEVICE", required = true)]
     devices: Vec<String>,
-    /// Samples to read from each board (rounded up to 16)
+    /// Samples to read from each board (rounded up to 16, with -A 100 to 32)
     #[arg(short = 'S', long, value_name = "N", value_parser = count, default_value = "0x100000")]
     samples: u64,
     /// Reads
@@ -145,7 +145,7 @@ Each rate stands beside its limit: for read-out what the board moves alone, for 
 what memory allows at the same footprint and ratio of reads to writes, measured in the same run.
 --format classic prints the table of sis8300drv_threads.
 
-Faults can be asked of emulated boards: emu:l0:gone-after=5, emu:l0:short-read-at=3.";
+Faults can be asked of emulated boards: emu:l0:gone-after=5, emu:l0:short-read-at=3,\nemu:l0:write-error-at=2 (with -A 100).";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
