@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use daqmeter_digitizer::daq::check_trigger_rate;
 use daqmeter_digitizer::devices::emulated::{EmulatedCrate, Profile};
 use daqmeter_digitizer::devices::{self, EMULATED_PREFIX};
 use daqmeter_digitizer::serve::{Dialect, serve};
@@ -15,6 +16,7 @@ use daqmeter_record::{RunRecord, Workload};
 use daqmeter_report::{classic, table};
 
 use crate::arguments::{bytes, count, duration, rate};
+use crate::interrupt;
 use crate::metrics::Metrics;
 use crate::output::{Failure, emit, tell};
 use crate::reproduce;
@@ -301,14 +303,14 @@ fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
     let crate_ = EmulatedCrate::new(profile, !arguments.unpaced);
     let mut board: Box<dyn devices::Board> = Box::new(crate_.board(&arguments.board, name)?);
     if let Some(rate) = arguments.rate {
+        check_trigger_rate(rate).map_err(|fault| fault.context("--rate"))?;
         board.set_trigger_rate(rate);
     }
     let (stopped, wait) = std::sync::mpsc::channel();
-    ctrlc::set_handler(move || {
+    interrupt::on_signal(move || {
         // Nobody waits any more when this cannot be sent.
         let _ = stopped.send(());
-    })
-    .map_err(Failure::refused)?;
+    });
     let served = serve(board, &arguments.path, Dialect::Ess)?;
     if let Some(page) = arguments.metrics.served()? {
         let (traffic, name) = (served.traffic.clone(), arguments.board.clone());

@@ -8,6 +8,7 @@ mod digitizer;
 mod doctor;
 mod eb;
 mod history;
+mod interrupt;
 mod list;
 mod metrics;
 mod output;
@@ -113,10 +114,8 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    match run_verb(verb) {
-        Ok(code) => code,
-        Err(failure) => failure.report(),
-    }
+    let done = interrupt::take_over().and_then(|()| run_verb(verb));
+    interrupt::exit_code(done.unwrap_or_else(Failure::report))
 }
 
 /// The command line; called by the name of a C tool (`eb-read`), as if the verb had been typed.

@@ -8,6 +8,8 @@ use std::process::ExitCode;
 
 use daqmeter_record::{RunRecord, jsonl};
 
+use crate::interrupt;
+
 /// Exit code when the work could not be done at all.
 const COULD_NOT_RUN: u8 = 2;
 /// The name that the program was called by, if it is that of a C tool.
@@ -26,7 +28,7 @@ pub(crate) fn tool_name() -> Option<String> {
 /// Exit code when something measured failed.
 pub(crate) const FAILED: u8 = 1;
 /// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
-const INTERRUPTED: u8 = 130;
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Why the verb ends without success: one line.
 #[derive(Debug)]
@@ -81,7 +83,9 @@ pub(crate) fn emit(text: &str) -> Result<ExitCode, Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            std::process::exit(if interrupt::is_asked() { i32::from(INTERRUPTED) } else { 0 })
+        }
         Err(error) => Err(Failure::refused(format!("cannot write to stdout: {error}"))),
     }
 }
@@ -178,11 +182,14 @@ pub(crate) fn write_with<T, E: Display>(
     beside.push(if is_renamed { ".part" } else { "" });
     let beside = PathBuf::from(beside);
     let mut sink = BufWriter::new(File::create(&beside).map_err(|error| refused(&error))?);
-    let written = write(&mut sink).map_err(|error| refused(&error));
-    let flushed = written.and_then(|value| sink.flush().map(|()| value).map_err(|error| refused(&error)));
+    let write = |sink: &mut BufWriter<File>| {
+        let written = write(sink).map_err(|error| refused(&error));
+        written.and_then(|value| sink.flush().map(|()| value).map_err(|error| refused(&error)))
+    };
     if !is_renamed {
-        return flushed;
+        return write(&mut sink);
     }
+    let flushed = interrupt::writing(&beside, || write(&mut sink));
     let renamed =
         flushed.and_then(|value| std::fs::rename(&beside, path).map(|()| value).map_err(|error| refused(&error)));
     if renamed.is_err() {

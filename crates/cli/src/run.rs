@@ -13,6 +13,7 @@ use daqmeter_record::{Order, RunRecord, Tool, Workload};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::arguments::cpu_list;
+use crate::interrupt;
 use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, Recorder, progress_wanted};
 use crate::pmu::Observed;
@@ -83,24 +84,15 @@ fn command_line() -> String {
     std::iter::once("daqmeter".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
-/// Ctrl-C sets the flag; the second ends at once.
+/// The first signal sets the flag; `interrupt` says what else signals do.
 pub(crate) fn on_ctrl_c(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
     let asked = stop.clone();
-    take_ctrl_c(move || asked.swap(true, Ordering::Relaxed))
-}
-
-/// Calls at each Ctrl-C; ends at once when it is told that it is not the first.
-fn take_ctrl_c(ask: impl Fn() -> bool + Send + 'static) -> Result<(), Failure> {
-    let handler = ctrlc::set_handler(move || {
-        if ask() {
-            std::process::exit(130);
-        }
-    });
-    handler.map_err(|error| Failure::refused(format!("cannot take over Ctrl-C: {error}")))
+    interrupt::on_signal(move || asked.store(true, Ordering::Relaxed));
+    Ok(())
 }
 
 impl Runner {
-    /// Gathers the context and takes over Ctrl-C: the first lets the sample at hand finish, the second ends at once.
+    /// Gathers the context; from now on a signal lets the sample at hand finish.
     pub(crate) fn new(common: &Common, points: usize) -> Result<Runner, Failure> {
         let observed = common.observe.as_deref().map(Observed::understand).transpose()?;
         let recorder = Recorder::new(common.out.as_deref(), common.json)?;
@@ -108,11 +100,7 @@ impl Runner {
         let context = context();
         let stop = StopFlag::default();
         let asked = stop.clone();
-        take_ctrl_c(move || {
-            let again = asked.is_set();
-            asked.set();
-            again
-        })?;
+        interrupt::on_signal(move || asked.set());
         let progress =
             if progress_wanted() && !common.json { ProgressBar::new(points as u64) } else { ProgressBar::hidden() };
         let style =

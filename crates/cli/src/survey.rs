@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_copy::{Direction, Request};
 use daqmeter_etherbone::Method;
-use daqmeter_harness::{Limits, StepPlan, Sweep, ordered};
+use daqmeter_harness::{Limits, Settings, StepPlan, Sweep, ordered};
 use daqmeter_record::{Host, Workload};
 use daqmeter_report::advice::advice;
 use daqmeter_report::{answers, page, table};
@@ -17,7 +19,7 @@ use daqmeter_sys::host::Files;
 
 use crate::arguments::duration;
 use crate::output::{Failure, emit, tell, write_file};
-use crate::run::{Common, CpuList, Runner};
+use crate::run::{Common, CpuList, Runner, on_ctrl_c};
 
 /// Measure what this host can do, print a summary, write report.html and records.jsonl.
 #[derive(Debug, Args)]
@@ -166,22 +168,39 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Limits::shared(arguments.budget.div_f64(1500.0).clamp(Duration::from_millis(8), Duration::from_millis(150)));
     let points = ordered(plan(arguments.budget, &runner.context.host, &pin), arguments.seed);
     runner.expect(points.len());
-    let mut measuring_s = 0.0;
+    let (mut measuring_s, mut refused) = (0.0, 0);
     for (at, (order, point)) in points.iter().enumerate() {
         let left: Vec<&Planned> = points[at..].iter().map(|(_, point)| point).collect();
         let (workload, steps) = point.scaled(budget.scale(&left));
-        let settings = runner.settings(steps, point.study, &pin);
+        let settings = Settings { waive: true, ..runner.settings(steps, point.study, &pin) };
         let begin = Instant::now();
-        runner.point(point.engine, &workload, &settings, Some(order.clone()))?;
-        let timed_s = runner.recorder.records.last().map_or(0.0, |record| record.wall_ns as f64 * 1e-9);
+        if runner.stop.is_set() {
+            break;
+        }
+        let timed_s = match runner.measured(point.engine, &workload, &settings, Some(order.clone())) {
+            Ok(record) => {
+                let timed_s = record.wall_ns as f64 * 1e-9;
+                runner.keep(record)?;
+                timed_s
+            }
+            // The other points are worth having all the same.
+            Err(refusal) => {
+                refused += 1;
+                tell(&format!("daqmeter: {workload}: {refusal}"));
+                0.0
+            }
+        };
         let took_s = begin.elapsed().as_secs_f64();
         budget.spent(point.engine, took_s, timed_s.min(took_s));
         measuring_s += took_s;
     }
+    let stop = Arc::new(AtomicBool::new(false));
+    on_ctrl_c(&stop)?;
     if !runner.stop.is_set() {
         // A fiftieth of the budget for each of the loads that counters are held against.
         let begin = Instant::now();
-        let record = crate::pmu::survey(arguments.budget.div_f64(50.0).min(Duration::from_secs(2)), &runner.context);
+        let record =
+            crate::pmu::survey(arguments.budget.div_f64(50.0).min(Duration::from_secs(2)), &runner.context, &stop);
         record.map(|record| runner.recorder.take(record)).transpose()?;
         measuring_s += begin.elapsed().as_secs_f64();
     }
@@ -195,6 +214,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     if let (Some(out), false) = (&common.out, common.json) {
         tell(&format!("\nwrote {} and {}", arguments.output.display(), out.display()));
+    }
+    if refused > 0 {
+        return Err(Failure::refused(format!("{refused} of {} points could not be measured", points.len())));
     }
     Ok(runner.recorder.exit_code(runner.stop.is_set()))
 }

@@ -320,8 +320,11 @@ fn processes(root: &Path) -> HashMap<u32, ProcessIo> {
     entries.flatten().filter_map(process).collect()
 }
 
+/// So long at most it sleeps before it asks again whether to stop.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+
 /// Watches all processes for a time; those with most calls first. Ones that end meanwhile count until the last look at them.
-/// After each look `stop` is asked whether it was the last; it may ask for what was seen so far.
+/// After each look, and every 100 ms at least, `stop` is asked whether it was the last; it may ask for what was seen so far.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
@@ -347,10 +350,17 @@ pub fn sampled(
         rows
     };
     let began = Instant::now();
+    let mut looked = Instant::now();
     while began.elapsed() < time && !stop(&|| seen(&last)) {
-        std::thread::sleep(delay.min(time.saturating_sub(began.elapsed())));
-        last.extend(processes(root));
+        let until_look = delay.saturating_sub(looked.elapsed());
+        std::thread::sleep(until_look.min(time.saturating_sub(began.elapsed())).min(LONGEST_SLEEP));
+        if looked.elapsed() >= delay || began.elapsed() >= time {
+            looked = Instant::now();
+            last.extend(processes(root));
+        }
     }
+    // What happened since the last look, when it was stopped between two.
+    last.extend(processes(root));
     Ok(seen(&last))
 }
 

@@ -1,6 +1,6 @@
 //! Every way to copy, checked byte by byte, without a clock.
 
-use daqmeter_harness::{Availability, Engine};
+use daqmeter_harness::{Availability, Engine, StopFlag};
 use serde::Serialize;
 
 use crate::engine::CopyEngine;
@@ -70,13 +70,13 @@ const SIZES: [usize; 16] = [
     8 << 20,
 ];
 
-/// Runs all cases.
-pub fn all(plan: &Plan) -> Vec<Case> {
+/// Runs all cases, until it is to stop: then those that were finished before.
+pub fn all(plan: &Plan, stop: &StopFlag) -> Vec<Case> {
     let wanted = PATHS.iter().filter(|path| plan.only.as_deref().is_none_or(|only| only == path.name));
-    wanted.flat_map(|path| cases_of(path, plan)).collect()
+    wanted.flat_map(|path| cases_of(path, plan, stop)).collect()
 }
 
-fn cases_of(path: &Path, plan: &Plan) -> Vec<Case> {
+fn cases_of(path: &Path, plan: &Plan, stop: &StopFlag) -> Vec<Case> {
     let contexts: &[Context] = match path.name {
         "module" => &Context::ALL,
         _ if path.by_engine => &Context::ALL[1..],
@@ -92,14 +92,15 @@ fn cases_of(path: &Path, plan: &Plan) -> Vec<Case> {
             for direction in [Direction::From, Direction::To] {
                 let mut request = Request::new(path.name, direction, 1);
                 (request.context, request.completion) = (*context, *completion);
-                cases.push(case(path, &request, plan));
+                cases.extend(case(path, &request, plan, stop));
             }
         }
     }
     cases
 }
 
-fn case(path: &Path, request: &Request, plan: &Plan) -> Case {
+/// None when it is to stop before the case is finished.
+fn case(path: &Path, request: &Request, plan: &Plan, stop: &StopFlag) -> Option<Case> {
     let completion = match (request.context, request.completion) {
         (Context::Cpu, _) => "-",
         (_, Completion::Polled) => "polled",
@@ -107,18 +108,18 @@ fn case(path: &Path, request: &Request, plan: &Plan) -> Case {
     };
     let outcome = match path.probe() {
         Availability::Waived(reason) => Outcome::Waived(reason),
-        Availability::Ready => sizes(request, plan),
+        Availability::Ready => sizes(request, plan, stop)?,
     };
-    Case {
+    Some(Case {
         path: path.name.to_owned(),
         context: request.context.name().to_owned(),
         completion: completion.to_owned(),
         direction: request.direction.name().to_owned(),
         outcome,
-    }
+    })
 }
 
-fn sizes(request: &Request, plan: &Plan) -> Outcome {
+fn sizes(request: &Request, plan: &Plan, stop: &StopFlag) -> Option<Outcome> {
     let (mut copies, mut bytes) = (0, 0);
     for size in SIZES.into_iter().filter(|size| *size <= plan.largest_bytes) {
         let request = Request { block_bytes: size, ..request.clone() };
@@ -126,20 +127,23 @@ fn sizes(request: &Request, plan: &Plan) -> Outcome {
             Ok(sessions) => sessions,
             // A pipe's size, hugetlbfs without write: as far as it goes is what there is.
             Err(_) if copies > 0 => break,
-            Err(fault) => return Outcome::Waived(fault.0),
+            Err(fault) => return Some(Outcome::Waived(fault.0)),
         };
         let lane = &mut sessions[0];
         let mut checked = lane.prepare();
         for _ in 0..plan.times.max(1) {
+            if stop.is_set() {
+                return None;
+            }
             checked = checked.and_then(|()| lane.verify());
             copies += 1;
             bytes += size as u64;
         }
         if let Err(fault) = checked {
-            return Outcome::Failed(format!("{size} bytes: {}", fault.0));
+            return Some(Outcome::Failed(format!("{size} bytes: {}", fault.0)));
         }
     }
-    Outcome::Verified { copies, bytes }
+    Some(Outcome::Verified { copies, bytes })
 }
 
 #[cfg(test)]
@@ -147,8 +151,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_stop_keeps_only_cases_that_were_finished() {
+        let stop = StopFlag::default();
+        stop.set();
+        let cases = all(&Plan { only: None, largest_bytes: 5000, times: u32::MAX }, &stop);
+        assert!(cases.iter().all(|case| matches!(case.outcome, Outcome::Waived(_))), "{cases:?}");
+    }
+
+    #[test]
     fn every_case_of_this_host_verifies_or_says_why_not() {
-        let cases = all(&Plan { only: None, largest_bytes: 5000, times: 1 });
+        let cases = all(&Plan { only: None, largest_bytes: 5000, times: 1 }, &StopFlag::default());
         assert!(cases.iter().any(|case| case.path == "engine-thread" && case.context == "priority"));
         for case in cases {
             match &case.outcome {

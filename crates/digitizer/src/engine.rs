@@ -7,13 +7,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters};
+use daqmeter_harness::{
+    Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, StopFlag, Tally, parameters,
+};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn, oracle};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::{Counter, Ledger, Limit, Param, Workload};
 use daqmeter_sys::memory::{Buffer, Pages};
 
-use crate::daq::{Completion, Daq};
+use crate::daq::{Completion, Daq, check_trigger_rate};
 use crate::devices::emulated::{EmulatedCrate, Profile};
 use crate::devices::sis8300::regs;
 use crate::devices::{self, Board, EMULATED_PREFIX};
@@ -171,6 +173,9 @@ impl Request {
                 .into());
         }
         let trigger_rate_hz = float_or(workload, "trigger_rate_hz", 0.0)?;
+        if trigger_rate_hz != 0.0 {
+            check_trigger_rate(trigger_rate_hz).map_err(|fault| fault.context("`trigger_rate_hz`"))?;
+        }
         Ok(Request {
             devices,
             samples,
@@ -609,6 +614,11 @@ impl Session for BoardSession {
             self.daq.set_up(&mut *self.board, self.request.samples)?;
         }
         Ok(())
+    }
+
+    fn heed(&mut self, stop: &StopFlag) {
+        self.board.heed(stop);
+        self.daq.stop = stop.clone();
     }
 
     fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault> {

@@ -2,10 +2,12 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use daqmeter_sys::net::{Readiness, wait_ready};
 use daqmeter_wire::etherbone::DATAGRAM_BYTES;
 
 use crate::EbError;
@@ -19,6 +21,7 @@ const MOST_NAME_BYTES: usize = 512;
 pub struct TunnelServer {
     listener: TcpListener,
     traffic: Arc<Traffic>,
+    stop: Arc<AtomicBool>,
 }
 
 /// What a proxy passed on so far.
@@ -49,7 +52,9 @@ impl TunnelServer {
     pub fn bind(port: u16) -> Result<TunnelServer, EbError> {
         let both = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
         let listener = both.map_err(EbError::io(format!("cannot listen on TCP port {port}")))?;
-        Ok(TunnelServer { listener, traffic: Arc::default() })
+        // A client that gives up between the look and the accept must not be waited for.
+        listener.set_nonblocking(true).map_err(EbError::io("cannot set O_NONBLOCK"))?;
+        Ok(TunnelServer { listener, traffic: Arc::default(), stop: Arc::default() })
     }
 
     /// The port that it listens on.
@@ -65,20 +70,45 @@ impl TunnelServer {
         self.traffic.clone()
     }
 
-    /// Serves clients for ever, each in threads of its own; `tell` is called when one ends, with the reason.
+    /// Set by another thread, it ends [`TunnelServer::run`] within a tenth of a second.
+    pub fn stop(&self) -> Arc<AtomicBool> {
+        self.stop.clone()
+    }
+
+    /// Serves clients until stopped, each in threads of its own; `tell` is called when one ends, with the reason.
     ///
     /// # Errors
     /// When accepting fails.
     pub fn run(&self, tell: impl Fn(SocketAddr, Result<(), EbError>) + Clone + Send + 'static) -> Result<(), EbError> {
-        loop {
-            let (stream, peer) = self.listener.accept().map_err(EbError::io("cannot accept"))?;
-            let (tell, traffic) = (tell.clone(), self.traffic.clone());
-            std::thread::spawn(move || {
-                traffic.clients.fetch_add(1, Ordering::Relaxed);
-                let ended = serve(stream, &traffic);
-                traffic.clients.fetch_sub(1, Ordering::Relaxed);
-                tell(peer, ended);
-            });
+        const LOOK: Duration = Duration::from_millis(100);
+        let readable = Readiness { read: true, write: false };
+        while !self.stop.load(Ordering::Relaxed) {
+            wait_ready(self.listener.as_fd(), readable, Some(LOOK)).map_err(EbError::io("cannot wait"))?;
+            match self.listener.accept() {
+                Ok((stream, peer)) => self.begin(stream, peer, tell.clone()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(EbError::io("cannot accept")(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        tell: impl Fn(SocketAddr, Result<(), EbError>) + Clone + Send + 'static,
+    ) {
+        let (in_thread, traffic) = (tell.clone(), self.traffic.clone());
+        let client = move || {
+            traffic.clients.fetch_add(1, Ordering::Relaxed);
+            let ended = serve(stream, &traffic);
+            traffic.clients.fetch_sub(1, Ordering::Relaxed);
+            in_thread(peer, ended);
+        };
+        // Without a thread the stream is dropped, which the client sees.
+        if let Err(error) = std::thread::Builder::new().name("tunnel".to_owned()).spawn(client) {
+            tell(peer, Err(EbError::io("cannot start a thread")(error)));
         }
     }
 }

@@ -7,6 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use daqmeter_kernels::stream::{Ratio, stream};
@@ -38,16 +39,16 @@ fn moved(bytes: u64, began: Instant, how: String) -> Moved {
     Moved { bytes, seconds: began.elapsed().as_secs_f64(), how }
 }
 
-/// Reads memory that no cache holds, again and again, until the time is over.
+/// Reads memory that no cache holds, again and again, until the time is over or it is to stop.
 ///
 /// # Errors
 /// When there is not enough memory.
-pub fn memory(time: Duration, last_level_bytes: u64) -> Result<Moved, LoadError> {
+pub fn memory(time: Duration, last_level_bytes: u64, stop: &AtomicBool) -> Result<Moved, LoadError> {
     let bytes = usize::try_from((last_level_bytes * 8).clamp(64 << 20, 2 << 30)).unwrap_or(64 << 20);
     let buffer = Buffer::new(bytes, Pages::Transparent).map_err(|error| LoadError(error.to_string()))?;
     let source = buffer.slice::<u8>(bytes);
     let (began, mut read) = (Instant::now(), 0);
-    while began.elapsed() < time {
+    while began.elapsed() < time && !stop.load(Ordering::Relaxed) {
         read += stream(Isa::best(), Store::Cached, Ratio { read_lines: 1, write_lines: 0 }, source, &mut []) as u64;
     }
     Ok(moved(read, began, format!("own reads of {} MiB, one thread", bytes >> 20)))
@@ -87,13 +88,16 @@ impl BlockFile {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn temporary(directory: &Path, bytes: u64) -> Result<BlockFile, LoadError> {
+    pub fn temporary(directory: &Path, bytes: u64, stop: &AtomicBool) -> Result<BlockFile, LoadError> {
         let path = directory.join(format!("daqmeter-verify-{}.tmp", std::process::id()));
         let shown = path.display().to_string();
         let mut file = File::create_new(&path).map_err(wrong(&shown))?;
         let mut block = vec![0_u8; BLOCK];
         let written = (0..bytes / BLOCK as u64).try_for_each(|number| {
             // No two blocks are equal: nothing below can fold them.
+            if stop.load(Ordering::Relaxed) {
+                return Err(std::io::ErrorKind::Interrupted.into());
+            }
             block.iter_mut().zip(number.to_le_bytes().into_iter().cycle()).for_each(|(byte, new)| *byte = new ^ 0x5A);
             file.write_all(&block)
         });
@@ -106,11 +110,11 @@ impl BlockFile {
         Ok(file)
     }
 
-    /// Reads it past the page cache, again and again, until the time is over; each pass whole.
+    /// Reads it past the page cache, again and again, until the time is over or it is to stop.
     ///
     /// # Errors
     /// When the file system has no direct I/O, or a read fails.
-    pub fn read(&self, time: Duration) -> Result<Moved, LoadError> {
+    pub fn read(&self, time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
         let shown = self.path.display();
         let opened = OpenOptions::new().read(true).custom_flags(DIRECT).open(&self.path);
         let file = opened.map_err(wrong(format!(
@@ -120,7 +124,7 @@ impl BlockFile {
         let block = buffer.slice_mut::<u8>(BLOCK);
         let blocks = self.bytes / BLOCK as u64;
         let (began, mut bytes, mut number) = (Instant::now(), 0_u64, 0);
-        while began.elapsed() < time || bytes == 0 {
+        while (began.elapsed() < time && !stop.load(Ordering::Relaxed)) || bytes == 0 {
             file.read_exact_at(block, number % blocks * BLOCK as u64).map_err(wrong(&shown))?;
             bytes += BLOCK as u64;
             number += 1;
@@ -157,14 +161,14 @@ fn device_bytes(files: &Files, number: u64) -> u64 {
     sectors.and_then(|text| text.parse::<u64>().ok()).map_or(0, |sectors| sectors * 512)
 }
 
-/// Sends bytes to ourselves over TCP on the loopback interface until the time is over.
+/// Sends bytes to ourselves over TCP on the loopback interface until the time is over or it is to stop.
 ///
 /// # Errors
 /// When there is no loopback.
-pub fn loopback(time: Duration) -> Result<Moved, LoadError> {
+pub fn loopback(time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(wrong("listen on loopback"))?;
     let address = listener.local_addr().map_err(wrong("listen on loopback"))?;
-    let receiver = std::thread::spawn(move || -> std::io::Result<u64> {
+    let receive = move || -> std::io::Result<u64> {
         let (mut stream, _) = listener.accept()?;
         let (mut buffer, mut bytes) = (vec![0_u8; BLOCK], 0);
         loop {
@@ -173,10 +177,12 @@ pub fn loopback(time: Duration) -> Result<Moved, LoadError> {
                 got => bytes += got as u64,
             }
         }
-    });
+    };
+    let receiver = std::thread::Builder::new().name("receiver".to_owned()).spawn(receive);
+    let receiver = receiver.map_err(wrong("start a thread"))?;
     let mut sender = TcpStream::connect(address).map_err(wrong("connect to loopback"))?;
     let (began, block) = (Instant::now(), vec![0xA5_u8; BLOCK]);
-    while began.elapsed() < time {
+    while began.elapsed() < time && !stop.load(Ordering::Relaxed) {
         sender.write_all(&block).map_err(wrong("send over loopback"))?;
     }
     drop(sender);
@@ -324,19 +330,32 @@ mod tests {
         assert_eq!(netperf_bits_per_s("netperf: cannot shake hands"), None);
     }
 
+    static GOES_ON: AtomicBool = AtomicBool::new(false);
+
     #[test]
     fn the_loads_move_what_they_say() {
-        let net = loopback(Duration::from_millis(5)).unwrap();
+        let net = loopback(Duration::from_millis(5), &GOES_ON).unwrap();
         assert!(net.bytes >= BLOCK as u64 && net.bytes.is_multiple_of(BLOCK as u64));
-        let memory = memory(Duration::from_millis(1), 1 << 20).unwrap();
+        let memory = memory(Duration::from_millis(1), 1 << 20, &GOES_ON).unwrap();
         assert!(memory.bytes >= 64 << 20);
+    }
+
+    #[test]
+    fn loads_end_when_they_are_to_stop_and_leave_no_file() {
+        static STOPS: AtomicBool = AtomicBool::new(true);
+        let long = Duration::from_secs(36_000);
+        loopback(long, &STOPS).unwrap();
+        memory(long, 1 << 20, &STOPS).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        assert!(BlockFile::temporary(directory.path(), 1 << 40, &STOPS).is_err());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
     #[test]
     fn a_temporary_file_is_read_whole_and_removed() {
         let directory = tempfile::tempdir().unwrap();
-        let file = BlockFile::temporary(directory.path(), 4 << 20).unwrap();
-        match file.read(Duration::ZERO) {
+        let file = BlockFile::temporary(directory.path(), 4 << 20, &GOES_ON).unwrap();
+        match file.read(Duration::ZERO, &GOES_ON) {
             Ok(moved) => assert!(moved.bytes >= BLOCK as u64),
             Err(error) => assert!(error.to_string().contains("past the page cache"), "{error}"),
         }

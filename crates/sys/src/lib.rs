@@ -32,6 +32,7 @@ pub mod host;
 pub mod memory;
 pub mod net;
 pub mod perf;
+pub mod process;
 pub mod ring;
 pub mod sis8300;
 pub mod symbols;

@@ -87,6 +87,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(recorder.exit_code(stop.load(Ordering::Relaxed)))
 }
 
+/// So long at most it sleeps before it looks whether there was a signal.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+
 type Traced = (RunRecord, String, daqmeter_report::copy_classic::Files);
 
 fn blank(arguments: &Arguments, context: &Context, engine: &str) -> RunRecord {
@@ -111,7 +114,12 @@ fn traced(
     let (began, mut shown) = (Instant::now(), Instant::now());
     let mut batch = Vec::new();
     while began.elapsed() < arguments.time && !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(arguments.delay.min(arguments.time.saturating_sub(began.elapsed())));
+        let look = Instant::now() + arguments.delay.min(arguments.time.saturating_sub(began.elapsed()));
+        while let Some(left) = look.checked_duration_since(Instant::now())
+            && !stop.load(Ordering::Relaxed)
+        {
+            std::thread::sleep(left.min(LONGEST_SLEEP));
+        }
         batch.clear();
         device.read(&mut batch).map_err(Failure::tool)?;
         trace.add(&batch);

@@ -4,11 +4,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use daqmeter_copy::verify::{Outcome, Plan, all};
+use daqmeter_harness::StopFlag;
 use daqmeter_report::table::numbers_from;
 
 use super::known;
 use crate::arguments::bytes;
-use crate::output::{Failure, emit};
+use crate::interrupt;
+use crate::output::{Failure, emit, tell};
 
 /// Check every byte of every way, policy and completion; no times.
 #[derive(Debug, Args)]
@@ -34,7 +36,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let largest = usize::try_from(arguments.up_to).map_err(Failure::refused)?;
     let plan = Plan { only: arguments.path.clone(), largest_bytes: largest, times: arguments.times };
-    let cases = all(&plan);
+    let stop = StopFlag::default();
+    let asked = stop.clone();
+    interrupt::on_signal(move || asked.set());
+    let cases = all(&plan, &stop);
     let failed = cases.iter().filter(|case| matches!(case.outcome, Outcome::Failed(_))).count();
     if arguments.json {
         let lines: Result<Vec<String>, _> = cases.iter().map(serde_json::to_string).collect();
@@ -56,6 +61,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             ]
         });
         emit(&numbers_from(6, &["", "path", "context", "completion", "direction", "result"], rows))?;
+    }
+    if stop.is_set() {
+        tell(&format!("daqmeter: interrupted after {} cases", cases.len()));
     }
     if failed > 0 {
         return Err(Failure::tool(format!("{failed} of {} cases failed", cases.len())));

@@ -15,6 +15,7 @@ use daqmeter_etherbone::{Server, ServerOptions, Slave};
 use daqmeter_wire::etherbone::{Endian, Widths};
 
 use super::{Order, address, number, widths};
+use crate::interrupt;
 use crate::metrics::Metrics;
 use crate::output::{Failure, emit, tell};
 
@@ -146,7 +147,7 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
             stop_when_closed.stop();
         }
     });
-    ctrlc::set_handler(move || stopper.stop()).map_err(Failure::tool)?;
+    interrupt::on_signal(move || stopper.stop());
     if let Some(page) = arguments.metrics.served()? {
         let (live, name) = (server.live(), format!("slave {}", server.port()));
         page.ask(move |page| {
@@ -208,6 +209,18 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
             tell(&format!("daqmeter: {peer}: {error}"));
         }
     };
+    let stop = server.stop();
+    interrupt::on_signal(move || stop.store(true, Ordering::Relaxed));
     server.run(told).map_err(Failure::tool)?;
+    if !quiet {
+        let (traffic, of) = (server.traffic(), |count: &AtomicU64| count.load(Ordering::Relaxed));
+        tell(&format!(
+            "daqmeter: {} frames to slaves ({} bytes), {} answers ({} bytes)",
+            of(&traffic.requests),
+            of(&traffic.request_bytes),
+            of(&traffic.answers),
+            of(&traffic.answer_bytes)
+        ));
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,9 +2,10 @@
 
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode};
+use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
@@ -229,17 +230,33 @@ struct Loop<'a> {
     metrics: Option<Page>,
 }
 
+/// How often it is looked whether there was a signal.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A message for each line on stdin. The thread that reads them ends with stdin, or with the program.
+fn steps() -> Receiver<()> {
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            if line.is_err() || send.send(()).is_err() {
+                return;
+            }
+        }
+    });
+    receive
+}
+
 impl Loop<'_> {
     fn run(mut self, mut count: Count, origin_ns: u64) -> Result<Observations, Failure> {
         count.begin(origin_ns);
         let mut child = self.start()?;
         let began = Instant::now();
-        let mut lines = std::io::stdin().lock().lines();
+        let steps = self.arguments.step.then(steps);
         let mut intervals = 0_u64;
         let mut due = began;
         loop {
-            let is_last = if self.arguments.step {
-                if !matches!(lines.next(), Some(Ok(_))) {
+            let is_last = if let Some(steps) = &steps {
+                if !self.step(steps) {
                     break;
                 }
                 false
@@ -260,13 +277,45 @@ impl Loop<'_> {
                 break;
             }
         }
-        if let Some(mut child) = child {
-            let status = child.wait().map_err(Failure::refused)?;
+        if let Some(child) = child {
+            let status = self.end(child)?;
             if !status.success() {
                 tell(&format!("daqmeter: the command ended with {status}"));
             }
         }
         Ok(count.finish())
+    }
+
+    /// Waits for the next line on stdin; false at its end, or after a signal.
+    fn step(&self, steps: &Receiver<()>) -> bool {
+        loop {
+            match steps.recv_timeout(LOOK) {
+                Ok(()) => return true,
+                Err(RecvTimeoutError::Disconnected) => return false,
+                Err(RecvTimeoutError::Timeout) if self.stop.load(Ordering::Relaxed) => return false,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Waits for the command. After a signal it is asked to end, too, as perf stat does, and soon killed.
+    fn end(&self, mut child: Child) -> Result<ExitStatus, Failure> {
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let mut asked: Option<Instant> = None;
+        loop {
+            if let Some(status) = child.try_wait().map_err(Failure::refused)? {
+                return Ok(status);
+            }
+            match asked {
+                None if self.stop.load(Ordering::Relaxed) => {
+                    daqmeter_sys::process::terminate(&mut child).map_err(Failure::refused)?;
+                    asked = Some(Instant::now());
+                }
+                Some(at) if at.elapsed() > PATIENCE => child.kill().map_err(Failure::refused)?,
+                _ => {}
+            }
+            std::thread::sleep(LOOK / 20);
+        }
     }
 
     fn start(&self) -> Result<Option<Child>, Failure> {
@@ -277,7 +326,6 @@ impl Loop<'_> {
 
     /// Sleeps until then; true when it is to end: Ctrl-C, q in the view, the command's end.
     fn sleep(&mut self, until: Instant, mut child: Option<&mut Child>) -> Result<bool, Failure> {
-        const LOOK: Duration = Duration::from_millis(100);
         loop {
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(true);

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -16,7 +18,7 @@ use daqmeter_report::table::numbers_from;
 use super::{Place, Setting};
 use crate::arguments::duration;
 use crate::output::{Failure, Recorder, emit, tell};
-use crate::run::context;
+use crate::run::{context, on_ctrl_c};
 
 /// Count while a known load runs, and compare bytes: PASS or FAIL, with the ratio.
 ///
@@ -125,7 +127,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let setting = arguments.place.setting()?;
     let mut recorder = Recorder::new(arguments.out.as_deref(), arguments.json)?;
     let loads = loads(arguments)?;
-    let checks = gather(arguments, &setting, &loads)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    on_ctrl_c(&stop)?;
+    let checks = gather(arguments, &setting, &loads, &stop)?;
     let failed = checks.iter().any(|check| check.verdict == Verdict::Fail);
     if arguments.json || arguments.out.is_some() {
         recorder.take(record(&checks, &setting, &context()))?;
@@ -162,7 +166,7 @@ fn loads(arguments: &Arguments) -> Result<Vec<Load>, Failure> {
 }
 
 /// The checks of a survey, as a record: short loads, a small file in the present directory.
-pub(crate) fn survey(time: Duration, context: &Context) -> Option<RunRecord> {
+pub(crate) fn survey(time: Duration, context: &Context, stop: &AtomicBool) -> Option<RunRecord> {
     let arguments = Arguments {
         loads: Vec::new(),
         time,
@@ -179,7 +183,7 @@ pub(crate) fn survey(time: Duration, context: &Context) -> Option<RunRecord> {
         place: Place::default(),
     };
     let setting = arguments.place.setting().ok()?;
-    let checks = gather(&arguments, &setting, &[Load::Memory, Load::Block, Load::Net]).ok()?;
+    let checks = gather(&arguments, &setting, &[Load::Memory, Load::Block, Load::Net], stop).ok()?;
     let mut record = record(&checks, &setting, context);
     record.study = "survey/counters".to_owned();
     // Others' traffic may be on a disk: a counter that differs is told, and fails no survey.
@@ -189,20 +193,26 @@ pub(crate) fn survey(time: Duration, context: &Context) -> Option<RunRecord> {
     Some(record)
 }
 
-fn gather(arguments: &Arguments, setting: &Setting, loads: &[Load]) -> Result<Vec<Check>, Failure> {
+/// Puts every load on, until it is to stop: the checks that were finished before.
+fn gather(arguments: &Arguments, setting: &Setting, loads: &[Load], stop: &AtomicBool) -> Result<Vec<Check>, Failure> {
     let mut checks = Vec::new();
     for load in loads {
-        checks.extend(match load {
-            Load::Memory => of_memory(arguments, setting)?,
-            Load::Block => of_block(arguments, setting)?,
-            Load::Net => of_net(arguments, setting)?,
-        });
+        let of_load = match load {
+            Load::Memory => of_memory(arguments, setting, stop)?,
+            Load::Block => of_block(arguments, setting, stop)?,
+            Load::Net => of_net(arguments, setting, stop)?,
+        };
+        // A load that was cut short is no check: what is under way in it may not be counted yet.
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        checks.extend(of_load);
     }
     Ok(checks)
 }
 
 /// Bytes read from memory, by whatever counts them here.
-fn of_memory(arguments: &Arguments, setting: &Setting) -> Result<Vec<Check>, Failure> {
+fn of_memory(arguments: &Arguments, setting: &Setting, stop: &AtomicBool) -> Result<Vec<Check>, Failure> {
     let band = Band::around(arguments.tolerance);
     let mut meters = vec![];
     let known = [("memory", "arm_cmn/hnf_mc_reqs/", 64.0), ("imc", "uncore_imc/cas_count_read/", 1_048_576.0)];
@@ -220,7 +230,7 @@ fn of_memory(arguments: &Arguments, setting: &Setting) -> Result<Vec<Check>, Fai
         return Ok(vec![Check::waived("memory", "none", daqmeter_pmu::groups::INSTEAD)]);
     }
     let last_level = daqmeter_harness::facts::host_facts(&setting.files, Vec::new()).last_level_cache_bytes();
-    held_against("memory", setting, arguments, &meters, || memory(arguments.time, last_level))
+    held_against("memory", setting, arguments, &meters, || memory(arguments.time, last_level, stop))
 }
 
 fn own_meter(arguments: &Arguments, band: Band) -> Option<Meter> {
@@ -240,10 +250,10 @@ fn pcie_meter(arguments: &Arguments, setting: &Setting) -> Option<Meter> {
     })
 }
 
-fn of_block(arguments: &Arguments, setting: &Setting) -> Result<Vec<Check>, Failure> {
+fn of_block(arguments: &Arguments, setting: &Setting, stop: &AtomicBool) -> Result<Vec<Check>, Failure> {
     let file = match &arguments.file {
         Some(path) => BlockFile::existing(path).map_err(Failure::refused)?,
-        None => match BlockFile::temporary(Path::new("."), arguments.file_bytes.max(1 << 20)) {
+        None => match BlockFile::temporary(Path::new("."), arguments.file_bytes.max(1 << 20), stop) {
             Ok(file) => file,
             Err(LoadError(reason)) => return Ok(vec![Check::waived("block", "none", reason)]),
         },
@@ -269,12 +279,12 @@ fn of_block(arguments: &Arguments, setting: &Setting) -> Result<Vec<Check>, Fail
     let load = || match (arguments.with, &arguments.file) {
         (Some(With::Fio), Some(path)) => fio(path, arguments.time),
         (Some(With::Fio), None) => Err(LoadError("--with fio needs --file, which it reads".to_owned())),
-        _ => file.read(arguments.time),
+        _ => file.read(arguments.time, stop),
     };
     held_against("block", setting, arguments, &meters, load)
 }
 
-fn of_net(arguments: &Arguments, setting: &Setting) -> Result<Vec<Check>, Failure> {
+fn of_net(arguments: &Arguments, setting: &Setting, stop: &AtomicBool) -> Result<Vec<Check>, Failure> {
     let is_real = arguments.with == Some(With::Netperf);
     let peer = arguments.host.as_deref().unwrap_or("127.0.0.1");
     let local = !is_real || peer == "127.0.0.1" || peer == "localhost";
@@ -286,7 +296,7 @@ fn of_net(arguments: &Arguments, setting: &Setting) -> Result<Vec<Check>, Failur
         meters.extend(pcie_meter(arguments, setting));
     }
     meters.extend(own_meter(arguments, Band { low: 1.0, high: 1.1 + arguments.tolerance }));
-    let load = || if is_real { netperf(peer, arguments.time) } else { loopback(arguments.time) };
+    let load = || if is_real { netperf(peer, arguments.time) } else { loopback(arguments.time, stop) };
     held_against("net", setting, arguments, &meters, load)
 }
 

@@ -1,0 +1,118 @@
+//! What SIGINT, SIGTERM and SIGHUP do, for every verb.
+//!
+//! The first signal asks. A verb that measures or serves has said what is to be done then ([`on_signal`]): it stops, keeps and
+//! reports what it has. One that only reads and prints has nothing to keep and is ended at once. Whoever has been asked and does
+//! not end in time is ended. The second signal ends the program at once. After a signal the exit code is 130.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::output::{Failure, INTERRUPTED, tell};
+
+/// A verb that was asked ends within this time, or is ended: a little less than the 2 s that are promised.
+const GRACE: Duration = Duration::from_millis(1900);
+/// On a busy host even tables and a page may take longer. While the main thread is at work on them, it has this time.
+const GRACE_AT_WORK: Duration = Duration::from_secs(8);
+/// How often the main thread is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What the signals' thread and the verb share.
+struct State {
+    is_asked: bool,
+    /// Who wants to know of the first signal.
+    asks: Vec<Box<dyn Fn() + Send>>,
+    /// A file that is being written beside the one that it is to replace.
+    unfinished: Option<PathBuf>,
+}
+
+static STATE: Mutex<State> = Mutex::new(State { is_asked: false, asks: Vec::new(), unfinished: None });
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes the signals over, once, before the verb begins.
+pub(crate) fn take_over() -> Result<(), Failure> {
+    ctrlc::set_handler(asked).map_err(|error| Failure::refused(format!("cannot take over Ctrl-C: {error}")))
+}
+
+/// Does this at the first signal, in another thread; at once if there was one already. From then on the verb is expected to end
+/// by itself.
+pub(crate) fn on_signal(ask: impl Fn() + Send + 'static) {
+    let mut state = state();
+    if state.is_asked {
+        ask();
+    }
+    state.asks.push(Box::new(ask));
+}
+
+/// Whether there was a signal.
+pub(crate) fn is_asked() -> bool {
+    state().is_asked
+}
+
+/// The exit code of a verb: 130 after a signal, whatever else happened.
+pub(crate) fn exit_code(otherwise: ExitCode) -> ExitCode {
+    if is_asked() { ExitCode::from(INTERRUPTED) } else { otherwise }
+}
+
+/// Remembers a file that is not whole while the work writes it; it is removed if the program is ended meanwhile.
+pub(crate) fn writing<T>(unfinished: &Path, work: impl FnOnce() -> T) -> T {
+    state().unfinished = Some(unfinished.to_owned());
+    let done = work();
+    state().unfinished = None;
+    done
+}
+
+/// Runs in the signals' thread.
+fn asked() {
+    let mut state = state();
+    let is_first = !std::mem::replace(&mut state.is_asked, true);
+    if !is_first {
+        end(&mut state);
+    }
+    if state.asks.is_empty() {
+        tell("daqmeter: interrupted");
+        end(&mut state);
+    }
+    state.asks.iter().for_each(|ask| ask());
+    drop(state);
+    let watched = std::thread::Builder::new().name("grace".to_owned()).spawn(end_after_grace);
+    if watched.is_err() {
+        // Without a thread for it this one waits; a second signal then has to wait, too.
+        end_after_grace();
+    }
+}
+
+fn end_after_grace() {
+    let (began, mut at_work, mut before) = (Instant::now(), Instant::now(), main_thread_ns());
+    while began.elapsed() < GRACE || (at_work.elapsed() < 3 * LOOK && began.elapsed() < GRACE_AT_WORK) {
+        std::thread::sleep(LOOK);
+        let now = main_thread_ns();
+        if now.saturating_sub(before) > LOOK.as_nanos() / 2 {
+            at_work = Instant::now();
+        }
+        before = now;
+    }
+    tell(
+        "daqmeter: interrupted; what was in progress did not end in time and is lost, records written before it are complete",
+    );
+    end(&mut state());
+}
+
+/// Time for which the main thread ran, or waited for a CPU to run on: the first two fields of its schedstat
+/// (Documentation/scheduler/sched-stats.rst). It does neither while it waits for lanes, or for somebody who reads what it prints.
+fn main_thread_ns() -> u128 {
+    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    text.split_whitespace().take(2).filter_map(|field| field.parse::<u128>().ok()).sum()
+}
+
+fn end(state: &mut State) -> ! {
+    if let Some(path) = state.unfinished.take() {
+        // It may be gone already.
+        let _ = std::fs::remove_file(path);
+    }
+    std::process::exit(i32::from(INTERRUPTED));
+}
