@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 
@@ -171,16 +171,36 @@ impl Page {
     }
 }
 
-/// Reads another's page: name, instance, value.
+/// A page is read within this time, from the connection to its end.
+const SCRAPE_WITHIN: Duration = Duration::from_secs(2);
+/// The longest page that is taken.
+const MAX_PAGE_BYTES: usize = 4 << 20;
+
+/// Reads another's page: name, instance, value. One that comes byte by byte is given up when the time is over.
 pub(crate) fn scrape(address: &str) -> std::io::Result<Vec<(String, String, f64)>> {
+    use std::io::ErrorKind;
     use std::net::ToSocketAddrs;
-    let at = address.to_socket_addrs()?.next().ok_or(std::io::ErrorKind::NotFound)?;
-    let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(1))?;
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    let begun = Instant::now();
+    let left = || SCRAPE_WITHIN.checked_sub(begun.elapsed()).filter(|left| !left.is_zero());
+    let late = || std::io::Error::new(ErrorKind::TimedOut, "its page did not come within 2 s");
+    let at = address.to_socket_addrs()?.next().ok_or(ErrorKind::NotFound)?;
+    let mut stream = TcpStream::connect_timeout(&at, left().ok_or_else(late)?)?;
+    stream.set_write_timeout(Some(left().ok_or_else(late)?))?;
     stream.write_all(format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes())?;
-    let mut text = String::new();
-    stream.take(4 << 20).read_to_string(&mut text)?;
-    Ok(parse(&text))
+    let (mut page, mut room) = (Vec::new(), [0; 16 << 10]);
+    loop {
+        stream.set_read_timeout(Some(left().ok_or_else(late)?))?;
+        match stream.read(&mut room) {
+            Ok(0) => return Ok(parse(&String::from_utf8_lossy(&page))),
+            Ok(got) => page.extend_from_slice(&room[..got]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return Err(late()),
+            Err(error) => return Err(error),
+        }
+        if page.len() > MAX_PAGE_BYTES {
+            return Err(std::io::Error::new(ErrorKind::FileTooLarge, "its page is longer than 4 MiB"));
+        }
+    }
 }
 
 fn parse(text: &str) -> Vec<(String, String, f64)> {
@@ -195,6 +215,24 @@ fn parse(text: &str) -> Vec<(String, String, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Issue 14: the monitor hung on a target that gave a byte now and then.
+    #[test]
+    fn a_page_that_comes_byte_by_byte_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let dripping = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(60) && stream.write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let begun = Instant::now();
+        assert_eq!(scrape(&address).unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        dripping.join().unwrap();
+    }
 
     #[test]
     fn a_page_is_openmetrics_and_is_read_back() {

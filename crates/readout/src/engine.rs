@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters};
+use daqmeter_harness::{
+    Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, StopFlag, Tally, parameters,
+};
 use daqmeter_record::{Counter, Workload};
 use daqmeter_stats::LogHistogram;
 use daqmeter_sys::clock::monotonic_ns;
@@ -165,7 +167,7 @@ impl Engine for ReadoutEngine {
             return Err(workload.error("seconds", "is above 0 and at most a day").into());
         }
         let receivers = workload.int("receivers").ok().and_then(|count| usize::try_from(count).ok());
-        scenario.check_memory(parts(&scenario))?;
+        scenario.check_memory(parts(&scenario)).map_err(|error| Fault::too_large(error.to_string()))?;
         let (mut card, consumers) = Card::new(&scenario)?;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a day in ns")]
         card.source().end_at((seconds * 1e9) as u64);
@@ -190,7 +192,8 @@ impl Engine for ReadoutEngine {
         let bytes = event_bytes(&scenario) * scenario.trigger.rate.0 * seconds;
         let is_probe = workload.flag("probe");
         let session = |(at, reader)| -> Box<dyn Session> {
-            Box::new(ReadoutSession { at, reader, scenario: scenario.clone(), bytes, is_probe, shared: shared.clone() })
+            let (scenario, shared, stop) = (scenario.clone(), shared.clone(), StopFlag::default());
+            Box::new(ReadoutSession { at, reader, scenario, bytes, is_probe, shared, stop })
         };
         Ok(readers.into_iter().enumerate().map(session).collect())
     }
@@ -237,6 +240,7 @@ struct ReadoutSession {
     bytes: f64,
     is_probe: bool,
     shared: Arc<Shared>,
+    stop: StopFlag,
 }
 
 /// A run whose card has not started after this time does not start any more: another lane failed.
@@ -298,16 +302,22 @@ impl Session for ReadoutSession {
         Ok(())
     }
 
+    fn heed(&mut self, stop: &StopFlag) {
+        self.stop = stop.clone();
+    }
+
     fn step(&mut self, _stage: usize, _operations: u64) -> Result<(), Fault> {
         let begin_ns = monotonic_ns();
-        let (shared, card) = (&self.shared, &self.shared.peak);
+        let (shared, card, stop) = (&self.shared, &self.shared.peak, &self.stop);
         let quit = || {
             let late = monotonic_ns() > begin_ns + START_WITHIN_NS;
-            shared.failed.load(Ordering::Relaxed) || late && locked(card).state() == crate::card::State::Idle
+            let is_idle = || locked(card).state() == crate::card::State::Idle;
+            shared.failed.load(Ordering::Relaxed) || stop.is_set() || late && is_idle()
         };
         let done = chain::read_here(&mut self.reader, None, &quit);
         locked(&self.shared.done)[self.at] = Some(done);
-        Ok(())
+        // What was read until then is accounted for in the record.
+        if self.stop.is_set() { Err(Fault::interrupted()) } else { Ok(()) }
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
@@ -503,7 +513,8 @@ impl Engine for DecodeEngine {
         }
         let bytes = bytes / format.block_bytes as u64 * format.block_bytes as u64;
         if let Some(free) = daqmeter_sys::available::memory_bytes().filter(|free| *free < bytes) {
-            return Err(workload.error("bytes", format!("does not fit: {free} bytes of memory are available")).into());
+            let error = workload.error("bytes", format!("is {bytes}; {free} bytes of memory are available"));
+            return Err(Fault::too_large(error.to_string()));
         }
         Ok(vec![Box::new(DecodeSession {
             scenario,
@@ -628,6 +639,26 @@ mod tests {
     fn engines_conform() {
         conformance::run(&DecodeEngine);
         conformance::run(&ReadoutEngine);
+    }
+
+    /// Issue 14: a signal was heeded after the whole run.
+    #[test]
+    fn a_run_of_an_hour_ends_when_it_is_to_stop_and_its_accounts_close() {
+        let workload = ReadoutEngine.example().with("seconds", 3600.0);
+        let mut sessions = ReadoutEngine.open(&workload).unwrap();
+        let session = &mut sessions[0];
+        let stop = StopFlag::default();
+        session.heed(&stop);
+        session.prepare().unwrap();
+        let asked = stop.clone();
+        let asking = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            asked.set();
+        });
+        assert_eq!(session.step(0, 1).unwrap_err(), Fault::interrupted());
+        asking.join().unwrap();
+        let tally = session.tally();
+        assert!(tally.ledgers[0].closes(), "{}", tally.ledgers[0]);
     }
 
     #[test]

@@ -221,6 +221,11 @@ impl Receiver {
         std::mem::take(&mut self.notes)
     }
 
+    /// Whether anything came yet.
+    pub fn has_data(&self) -> bool {
+        self.report.pages > 0
+    }
+
     /// What came so far.
     pub fn report(&self) -> Report {
         let streams = self.streams.all.iter().map(|stream| StreamReport {

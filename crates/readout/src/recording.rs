@@ -1,6 +1,7 @@
 //! Blocks as files: what a card would write into its rings, without waiting for it.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::card::{Card, ChannelId, State, channel_ids};
 use crate::scenario::{Scenario, ScenarioError};
@@ -40,8 +41,25 @@ pub fn record_channels(
     scenario: &Scenario,
     ids: &[ChannelId],
     triggers: u64,
-    mut out: impl FnMut(usize, &[u8]) -> io::Result<()>,
+    out: impl FnMut(usize, &[u8]) -> io::Result<()>,
 ) -> Result<(), RecordError> {
+    record_until(scenario, ids, triggers, &AtomicBool::new(false), out).map(|_| ())
+}
+
+/// What one step may bring into a ring: whether to stop is looked at after each.
+const MAX_STEP_BYTES: usize = 4 << 20;
+
+/// The same until the flag is set: true when all triggers were recorded. What was handed over is whole blocks in either case.
+///
+/// # Errors
+/// As [`record`].
+pub fn record_until(
+    scenario: &Scenario,
+    ids: &[ChannelId],
+    triggers: u64,
+    stop: &AtomicBool,
+    mut out: impl FnMut(usize, &[u8]) -> io::Result<()>,
+) -> Result<bool, RecordError> {
     let mut scenario = scenario.clone();
     if scenario.card.ring.0 > SMALL_RING_BYTES && Card::fits(&scenario, SMALL_RING_BYTES) {
         // What comes out is the same, and a small ring stays in the cache.
@@ -53,7 +71,7 @@ pub fn record_channels(
     card.start(0);
     // Steps that fill a small part of the ring, which stays in the cache.
     let per_trigger: usize = scenario.elinks(0, 0).iter().map(|elink| elink.payload_bytes + 8).sum();
-    let step = (card.scenario().card.ring.0 / 4 / per_trigger.max(1)).max(1);
+    let step = ((card.scenario().card.ring.0 / 4).min(MAX_STEP_BYTES) / per_trigger.max(1)).max(1);
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time, rounded")]
     let step_ns = ((step as f64 * card.source().period_ns()) as u64).max(1);
     let mut now_ns = 0;
@@ -69,8 +87,8 @@ pub fn record_channels(
             }
             ring.release(bytes);
         }
-        if finished {
-            return Ok(());
+        if finished || stop.load(Ordering::Relaxed) {
+            return Ok(finished);
         }
         now_ns += step_ns;
         card.advance(now_ns);

@@ -2,19 +2,24 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use clap::Args;
 use daqmeter_readout::card::{ChannelId, channel_ids};
 use daqmeter_readout::check::{Checked, Checker, Options, check_watched};
 use daqmeter_readout::{Scenario, recording};
+use daqmeter_sys::net::{Readiness, wait_ready};
 
-use super::{Chosen, count, elink};
+use super::{Chosen, count, elink, exit};
 use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, emit, tell};
+use crate::run::on_ctrl_c;
 
 /// Write the blocks that a card makes to a file, as fast as they can be made.
 #[derive(Debug, Args)]
@@ -33,6 +38,8 @@ pub(crate) struct RecordArguments {
 
 pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
     let scenario = arguments.chosen.load()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    on_ctrl_c(&stop)?;
     let ids = channel_ids(&scenario);
     let page = arguments.metrics.served()?;
     let name = |id: &ChannelId| {
@@ -49,7 +56,7 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
         let refused = |error: io::Error| Failure::refused(format!("cannot write {shown}: {error}"));
         let mut file = File::create(&path).map_err(refused)?;
         let mut bytes = 0_u64;
-        recording::record_channels(&scenario, &[*id], arguments.triggers, |_, part| {
+        let is_whole = recording::record_until(&scenario, &[*id], arguments.triggers, &stop, |_, part| {
             bytes += part.len() as u64;
             if let Some(page) = &page {
                 page.set("daqmeter_bytes_total", &shown.to_string(), bytes as f64);
@@ -57,9 +64,13 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
             file.write_all(part)
         })
         .map_err(|error| Failure::refused(format!("{shown}: {error}; what is there is incomplete")))?;
-        tell(&format!("wrote {shown}: {bytes} bytes, {} blocks", bytes / scenario.card.block.0 as u64));
+        let how = if is_whole { "wrote" } else { "interrupted, wrote the first part of" };
+        tell(&format!("{how} {shown}: {bytes} bytes, {} blocks", bytes / scenario.card.block.0 as u64));
+        if !is_whole {
+            break;
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(exit(true, stop.load(Ordering::Relaxed)))
 }
 
 /// Check a file of blocks, or what a card makes: block starts, sequence, structure, payload.
@@ -140,12 +151,60 @@ impl CheckArguments {
     }
 }
 
+/// A file that ends where it is when it is to stop: at a block of any size, unless nothing more comes.
+struct Stoppable<'a> {
+    file: File,
+    stop: &'a AtomicBool,
+    read: u64,
+}
+
+/// Whether to stop is looked at so often while nothing comes.
+const LOOK: Duration = Duration::from_millis(100);
+/// The largest block; the others divide it.
+const MAX_BLOCK_BYTES: u64 = 16 << 10;
+
+impl<'a> Stoppable<'a> {
+    fn open(path: &Path, stop: &'a AtomicBool) -> io::Result<Stoppable<'a>> {
+        // Standard input without its buffer: what lies in that cannot be waited for.
+        let file = match path.to_str() {
+            Some("-") => File::from(io::stdin().as_fd().try_clone_to_owned()?),
+            _ => File::open(path)?,
+        };
+        Ok(Stoppable { file, stop, read: 0 })
+    }
+
+    fn is_asked(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+impl Read for Stoppable<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let rest = usize::try_from(self.read.next_multiple_of(MAX_BLOCK_BYTES) - self.read).unwrap_or(0);
+        let wanted = if self.is_asked() { rest.min(room.len()) } else { room.len() };
+        if wanted == 0 {
+            return Ok(0);
+        }
+        while !wait_ready(self.file.as_fd(), Readiness { read: true, write: false }, Some(LOOK))?.read {
+            if self.is_asked() {
+                return Ok(0);
+            }
+        }
+        let got = self.file.read(&mut room[..wanted])?;
+        self.read += got as u64;
+        Ok(got)
+    }
+}
+
 pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
     let mut good = true;
+    let stop = Arc::new(AtomicBool::new(false));
+    on_ctrl_c(&stop)?;
+    let is_asked = || stop.load(Ordering::Relaxed);
     let page = arguments.metrics.served()?;
     if let Some(name) = &arguments.scenario {
         let scenario = Scenario::load(name).map_err(Failure::refused)?;
-        for (id, checked) in check_card(&scenario, arguments, page.as_ref())? {
+        for (id, checked) in check_card(&scenario, arguments, page.as_ref(), &stop)? {
             good &= checked.is_good();
             arguments.show(
                 &format!("{name}:{}.{}", id.device, id.channel),
@@ -154,20 +213,23 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
             )?;
         }
     }
-    for path in &arguments.files {
+    for path in arguments.files.iter().take_while(|_| !is_asked()) {
         let shown = path.display().to_string();
         let refused = |error: &dyn std::fmt::Display| Failure::refused(format!("{shown}: {error}"));
         let watch = |checker: &Checker| publish(page.as_ref(), &shown, checker);
-        let checked = if shown == "-" {
-            check_watched(io::stdin(), &arguments.options(), watch)
-        } else {
-            check_watched(File::open(path).map_err(|error| refused(&error))?, &arguments.options(), watch)
+        let file = Stoppable::open(path, &stop).map_err(|error| refused(&error))?;
+        let checked = match check_watched(file, &arguments.options(), watch) {
+            // Nothing was read that could be checked.
+            Err(_) if is_asked() => break,
+            checked => checked.map_err(|error| refused(&error))?,
         };
-        let checked = checked.map_err(|error| refused(&error))?;
         good &= checked.is_good();
         arguments.show(&shown, "0-0", &checked)?;
     }
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    if is_asked() {
+        tell("daqmeter: interrupted; the tables are of what was checked until then");
+    }
+    Ok(exit(good, is_asked()))
 }
 
 /// Channels one after the other, on as many threads as there are CPUs.
@@ -175,6 +237,7 @@ fn check_card(
     scenario: &Scenario,
     arguments: &CheckArguments,
     page: Option<&Page>,
+    stop: &AtomicBool,
 ) -> Result<Vec<(ChannelId, Checked)>, Failure> {
     let work = Mutex::new(channel_ids(scenario).into_iter().collect::<std::collections::VecDeque<_>>());
     let done = Mutex::new(Vec::new());
@@ -184,16 +247,19 @@ fn check_card(
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(id) = work.lock().ok().and_then(|mut work| work.pop_front()) {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
                     let mut checker = Checker::new(arguments.options());
                     let name = format!("{}.{}", id.device, id.channel);
-                    let made = recording::record_channels(scenario, &[id], arguments.triggers, |_, part| {
+                    let made = recording::record_until(scenario, &[id], arguments.triggers, stop, |_, part| {
                         let taken = checker.take(part).map_err(|error| io::Error::other(error.to_string()));
                         publish(page, &name, &checker);
                         taken
                     });
                     let checked = made
                         .map_err(|error| error.to_string())
-                        .and_then(|()| checker.finish().map_err(|error| error.to_string()));
+                        .and_then(|_| checker.finish().map_err(|error| error.to_string()));
                     if let Ok(mut done) = done.lock() {
                         done.push((id, checked));
                     }

@@ -4,14 +4,16 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Args;
 use daqmeter_readout::card::{Card, CardView, channel_ids};
 use daqmeter_readout::port::{InlinePort, Port};
-use daqmeter_readout::receive::{Receiver, Report, elink_of};
-use daqmeter_readout::scenario::Publish;
+use daqmeter_readout::receive::{LookUp, Receiver, Report, elink_of};
+use daqmeter_readout::remote::RemoteError;
+use daqmeter_readout::scenario::{Publish, check_congestion};
 use daqmeter_readout::tohost::{FinalAccount, ToHost};
 use daqmeter_readout::transport::bus::{self, Announcement, Entry};
 use daqmeter_readout::{Scenario, chain, remote, transport};
@@ -19,7 +21,8 @@ use daqmeter_record::Ledger;
 use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_sys::cpu_time;
 
-use super::{Chosen, Length, Network, elink};
+use super::waiting::Waiting;
+use super::{Chosen, Length, Network, elink, exit};
 use crate::arguments::{cpu_list, duration};
 use crate::metrics::Page;
 use crate::output::{Failure, emit, tell};
@@ -57,10 +60,10 @@ fn card(scenario: &Scenario, length: Length) -> Result<(Card, Vec<daqmeter_sys::
 
 pub(crate) fn emulate(arguments: &EmulateArguments) -> Result<ExitCode, Failure> {
     let scenario = arguments.chosen.load()?;
-    let (card, rings) = card(&scenario, arguments.length)?;
-    drop(rings);
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
+    let (card, rings) = card(&scenario, arguments.length)?;
+    drop(rings);
     let page = arguments.network.metrics.served()?.unwrap_or_default();
     let mut server = remote::Server::bind(card, &arguments.at).map_err(Failure::refused)?;
     chain::pin(arguments.pin).map_err(Failure::refused)?;
@@ -94,14 +97,6 @@ pub(crate) fn emulate(arguments: &EmulateArguments) -> Result<ExitCode, Failure>
     Ok(exit(true, stop.load(Ordering::Relaxed)))
 }
 
-fn exit(good: bool, interrupted: bool) -> ExitCode {
-    match (interrupted, good) {
-        (true, _) => ExitCode::from(130),
-        (false, true) => ExitCode::SUCCESS,
-        (false, false) => ExitCode::from(1),
-    }
-}
-
 /// CPU time of the calling thread.
 fn cpu_seconds() -> f64 {
     let usage = cpu_time::of_thread();
@@ -127,6 +122,12 @@ pub(crate) struct TohostArguments {
     /// Begin without subscribers; what comes before them is lost
     #[arg(long)]
     no_wait: bool,
+    /// Wait so long for subscribers of every E-link
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10m", conflicts_with = "no_wait")]
+    wait: Duration,
+    /// Wait so long for the card's socket
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
+    patience: Duration,
     /// CPUs of the readers, in turn
     #[arg(long, value_name = "CPUS", value_parser = cpu_list)]
     pin: Option<CpuList>,
@@ -139,6 +140,28 @@ struct Ready {
     name: String,
     reader: ToHost,
     _announcement: Option<Announcement>,
+}
+
+/// Asks for a channel of a card, and waits for the card; none when it is to stop.
+fn reach(
+    path: &std::path::Path,
+    scenario: &Scenario,
+    channel: usize,
+    patience: Duration,
+    stop: &AtomicBool,
+) -> Result<Option<Box<dyn Port>>, Failure> {
+    let mut waiting = Waiting::new(patience);
+    while !stop.load(Ordering::Relaxed) {
+        match remote::connect(path, scenario, channel) {
+            Ok(port) => return Ok(Some(Box::new(port))),
+            Err(RemoteError::Absent(_)) if !waiting.is_over() => {
+                waiting.say(|| format!("a card at {}", path.display()));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) => return Err(Failure::refused(error)),
+        }
+    }
+    Ok(None)
 }
 
 pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
@@ -161,8 +184,10 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
     match &arguments.card {
         Some(path) => {
             for at in channels {
-                let found = remote::connect(path, &scenario, at).map_err(Failure::refused)?;
-                ports.push((at, Box::new(found)));
+                let Some(port) = reach(path, &scenario, at, arguments.patience, &stop)? else {
+                    return Ok(exit(true, true));
+                };
+                ports.push((at, port));
             }
         }
         None => {
@@ -190,9 +215,9 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
         ready.push(Ready { name, reader, _announcement: announcement });
     }
     let cpus = arguments.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
-    let wait = !arguments.no_wait;
+    let wait = (!arguments.no_wait).then_some(arguments.wait);
     let (page, stop) = (&page, &stop);
-    let accounts: Vec<Result<(String, FinalAccount, CardView), Failure>> = std::thread::scope(|scope| {
+    let accounts: Vec<Result<ReadDone, Failure>> = std::thread::scope(|scope| {
         let threads: Vec<_> = ready
             .into_iter()
             .enumerate()
@@ -206,8 +231,8 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
     });
     let mut good = true;
     for done in accounts {
-        let (name, account, view) = done?;
-        good &= account.ledgers().iter().all(|(_, ledger)| ledger.closes());
+        let ReadDone { name, account, view, card_is_lost } = done?;
+        good &= !card_is_lost && account.ledgers().iter().all(|(_, ledger)| ledger.closes());
         show_account(&name, &account, Some(&view), arguments.network.json)?;
     }
     Ok(exit(good, stop.load(Ordering::Relaxed)))
@@ -247,13 +272,33 @@ fn announce(
     bus::announce(directory, &entry).map(Some).map_err(Failure::refused)
 }
 
+/// A reader that has ended.
+struct ReadDone {
+    name: String,
+    account: FinalAccount,
+    view: CardView,
+    card_is_lost: bool,
+}
+
+/// The E-links that nobody has subscribed to: how many, and the first of them.
+fn without_subscriber(reader: &ToHost) -> String {
+    const MAX_NAMED: usize = 4;
+    let missing = reader.without_subscriber();
+    let mut named: Vec<String> =
+        missing.iter().take(MAX_NAMED).map(|elink| format!("{:#05x}", elink.number())).collect();
+    if missing.len() > MAX_NAMED {
+        named.push("...".to_owned());
+    }
+    format!("{} E-links ({})", missing.len(), named.join(", "))
+}
+
 fn read(
     mut ready: Ready,
     cpu: Option<u32>,
-    wait: bool,
+    wait: Option<Duration>,
     page: &Page,
     stop: &AtomicBool,
-) -> Result<(String, FinalAccount, CardView), Failure> {
+) -> Result<ReadDone, Failure> {
     chain::pin(cpu).map_err(|error| {
         // The others would wait for this one's channel.
         stop.store(true, Ordering::Relaxed);
@@ -262,7 +307,16 @@ fn read(
     let name = ready.name.clone();
     let ring_bytes = ready.reader.ring_bytes() as f64;
     let mut turns = 0_u32;
-    let account = ready.reader.run(stop, wait, |reader| {
+    let mut waiting = Waiting::new(wait.unwrap_or_default());
+    let mut given_up = None;
+    let account = ready.reader.run(stop, wait.is_some(), |reader| {
+        if wait.is_some() && !reader.has_begun() && given_up.is_none() {
+            waiting.say(|| format!("subscribers of {} of {name}", without_subscriber(reader)));
+            if waiting.is_over() {
+                given_up = Some(without_subscriber(reader));
+                stop.store(true, Ordering::Relaxed);
+            }
+        }
         for note in reader.take_notes() {
             tell(&format!("{name}: {note}"));
         }
@@ -292,8 +346,14 @@ fn read(
     for note in ready.reader.take_notes() {
         tell(&format!("{}: {note}", ready.name));
     }
-    let view = ready.reader.card();
-    Ok((ready.name, account, view))
+    if let Some(elinks) = given_up {
+        let within = waiting.limit_text();
+        return Err(Failure::refused(format!(
+            "{name}: nobody subscribed to {elinks} within {within}; subscribe to all, give --wait more time, or begin without them by --no-wait"
+        )));
+    }
+    let (view, card_is_lost) = (ready.reader.card(), ready.reader.card_is_lost());
+    Ok(ReadDone { name: ready.name, account, view, card_is_lost })
 }
 
 /// The accounts of a channel: all E-links added up, and each that does not close or lost something of its own.
@@ -348,7 +408,7 @@ fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
 }
 
 /// Subscribe to publishers and check all that comes: a software read-out driver for tests.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct ReceiveArguments {
     /// Publishers: host:port; those of --bus-dir without it
     #[arg(required_unless_present = "bus_dir")]
@@ -362,6 +422,9 @@ pub(crate) struct ReceiveArguments {
     /// Wait so long for publishers that are not there (yet, or any more)
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
     patience: Duration,
+    /// Wait so long for the first data
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10m")]
+    wait: Duration,
     /// Dawdle so long after each page, as a slow consumer
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0s")]
     slow: Duration,
@@ -406,19 +469,45 @@ impl ReceiveArguments {
     }
 
     /// Connects, and waits for publishers that are not there yet.
-    fn connect(&self) -> Result<Receiver, Failure> {
-        let begin = std::time::Instant::now();
+    fn connect(&self, stop: &AtomicBool) -> Result<Receiver, Failure> {
+        let mut waiting = Waiting::new(self.patience);
+        let quit = || stop.load(Ordering::Relaxed);
         loop {
             let tried = self.wanted().and_then(|wanted| {
                 let way = transport::named(&self.transport).map_err(Failure::refused)?;
-                Receiver::connect(way, &wanted).map_err(Failure::refused)
+                Receiver::connect_unless(way, &wanted, &quit).map_err(Failure::refused)
             });
             match tried {
                 Ok(receiver) => return Ok(receiver),
-                Err(failure) if begin.elapsed() > self.patience => return Err(failure),
-                Err(_) => std::thread::sleep(Duration::from_millis(100)),
+                Err(failure) if waiting.is_over() || quit() => return Err(failure),
+                Err(failure) => waiting.say(|| format!("publishers: {}", failure.line())),
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// The same in a thread of its own: names are resolved there, which may take long. None when it is to stop.
+    fn connect_meanwhile(&self, stop: &Arc<AtomicBool>) -> Result<Option<Receiver>, Failure> {
+        let (ended, connected) = std::sync::mpsc::channel();
+        let (arguments, asked) = (self.clone(), stop.clone());
+        // When nobody waits any more, the program ends.
+        std::thread::spawn(move || drop(ended.send(arguments.connect(&asked))));
+        loop {
+            match connected.recv_timeout(Duration::from_millis(50)) {
+                _ if stop.load(Ordering::Relaxed) => return Ok(None),
+                Ok(receiver) => return receiver.map(Some),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::refused("a connecting thread panicked: a bug in daqmeter, please report it"));
+                }
             }
         }
+    }
+
+    /// Where a publisher is that came back, by the bus directory.
+    fn look_up(&self) -> Option<LookUp> {
+        let directory = self.network.bus_dir.clone()?;
+        Some(Arc::new(move |tags: &[u64]| bus::holder(&directory, tags)))
     }
 }
 
@@ -427,10 +516,21 @@ pub(crate) fn receive(arguments: &ReceiveArguments) -> Result<ExitCode, Failure>
     on_ctrl_c(&stop)?;
     let page = arguments.network.metrics.served()?.unwrap_or_default();
     chain::pin(arguments.pin).map_err(Failure::refused)?;
-    let mut receiver = arguments.connect()?;
+    check_congestion(&arguments.congestion).map_err(|what| Failure::refused(format!("--congestion: {what}")))?;
+    let Some(mut receiver) = arguments.connect_meanwhile(&stop)? else {
+        tell("daqmeter: interrupted before a publisher was reached");
+        return Ok(exit(true, true));
+    };
     receiver.dawdle = arguments.slow;
+    receiver.look_up = arguments.look_up();
     let name = format!("receiver {}", std::process::id());
-    let report = receiver.run(&stop, arguments.patience, |receiver| {
+    let (mut waiting, ended) = (Waiting::new(arguments.wait), AtomicBool::new(false));
+    let report = receiver.run(&ended, arguments.patience, |receiver| {
+        let is_waiting = !receiver.has_data();
+        if is_waiting {
+            waiting.say(|| "data: a publisher begins when each of its E-links has a subscriber".to_owned());
+        }
+        ended.store(stop.load(Ordering::Relaxed) || is_waiting && waiting.is_over(), Ordering::Relaxed);
         for note in receiver.take_notes() {
             tell(&format!("daqmeter: {note}"));
         }
@@ -447,6 +547,12 @@ pub(crate) fn receive(arguments: &ReceiveArguments) -> Result<ExitCode, Failure>
         && let Some(why) = report.refused.first()
     {
         return Err(Failure::refused(why));
+    }
+    if report.pages == 0 && report.accounts.is_empty() && waiting.is_over() && !stop.load(Ordering::Relaxed) {
+        let within = waiting.limit_text();
+        return Err(Failure::refused(format!(
+            "no data came within {within}: a publisher begins when each of its E-links has a subscriber, or by --no-wait"
+        )));
     }
     report.refused.iter().for_each(|why| tell(&format!("daqmeter: {why}")));
     show_report(&name, &report, arguments.network.json)?;

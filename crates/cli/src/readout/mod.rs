@@ -6,6 +6,7 @@ mod monitor;
 pub(crate) mod reproduce;
 mod run;
 mod sweep;
+mod waiting;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -76,6 +77,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::Record(arguments) => files::record(arguments),
         Verb::Check(arguments) => files::check(arguments),
         Verb::Reproduce(arguments) => reproduce::run(arguments),
+    }
+}
+
+/// The exit code of a verb that did its work: good, or not, or as far as a signal let it.
+fn exit(good: bool, interrupted: bool) -> ExitCode {
+    match (interrupted, good) {
+        (true, _) => ExitCode::from(130),
+        (false, true) => ExitCode::SUCCESS,
+        (false, false) => ExitCode::from(1),
     }
 }
 

@@ -3,20 +3,25 @@
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_record::units::{show_bytes, significant};
-use ratatui::crossterm::event::{self, Event, KeyCode};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
 use ratatui::{DefaultTerminal, Frame};
 
+use super::exit;
 use crate::arguments::duration;
 use crate::metrics::scrape;
 use crate::output::{Failure, emit};
+use crate::run::on_ctrl_c;
 
 /// Watch every instance: rates, ring, CPU, BUSY, errors. q ends it.
 #[derive(Debug, Args)]
@@ -64,20 +69,74 @@ struct Shown {
     latency_p99_us: Option<f64>,
 }
 
-impl Watch {
-    fn look(&mut self, instances: &[String]) {
-        let mut values = Values::new();
-        self.silent.clear();
-        for address in instances {
-            match scrape(address) {
-                Ok(found) => {
-                    for (name, instance, value) in found {
-                        values.entry(instance).or_default().insert(name, value);
-                    }
-                }
-                Err(error) => self.silent.push(format!("{address}: {error}")),
-            }
+/// One instance's page is asked for in a thread of its own: resolving names and connecting take as long as they take.
+struct Scraper {
+    address: String,
+    ask: Sender<()>,
+    is_asked: bool,
+}
+
+/// What an instance answered: which, and its values.
+type Answer = (usize, std::io::Result<Vec<(String, String, f64)>>);
+
+/// All instances.
+struct Scrapers {
+    each: Vec<Scraper>,
+    answers: Receiver<Answer>,
+}
+
+/// A look at all instances takes so long at the most.
+const LOOK_WITHIN: Duration = Duration::from_secs(4);
+/// Whether to stop is looked at so often.
+const SLICE: Duration = Duration::from_millis(50);
+/// Instances that are watched at a time: each has a thread.
+const MAX_INSTANCES: usize = 256;
+
+impl Scrapers {
+    fn new(instances: &[String]) -> Scrapers {
+        let (answer, answers) = std::sync::mpsc::channel();
+        let each = instances.iter().enumerate().map(|(at, address)| {
+            let (ask, asked) = std::sync::mpsc::channel();
+            let (answer, own) = (answer.clone(), address.clone());
+            // It ends with the program.
+            std::thread::spawn(move || while asked.recv().is_ok() && answer.send((at, scrape(&own))).is_ok() {});
+            Scraper { address: address.clone(), ask, is_asked: false }
+        });
+        Scrapers { each: each.collect(), answers }
+    }
+
+    /// Asks all that are not busy with an earlier look, and waits for the answers.
+    fn look(&mut self, stop: &AtomicBool, mut take: impl FnMut(&str, std::io::Result<Vec<(String, String, f64)>>)) {
+        for scraper in self.each.iter_mut().filter(|scraper| !scraper.is_asked) {
+            scraper.is_asked = scraper.ask.send(()).is_ok();
         }
+        let begun = Instant::now();
+        let mut heard = vec![false; self.each.len()];
+        while !stop.load(Ordering::Relaxed) && begun.elapsed() < LOOK_WITHIN && heard.contains(&false) {
+            let Ok((at, answer)) = self.answers.recv_timeout(SLICE) else { continue };
+            (self.each[at].is_asked, heard[at]) = (false, true);
+            take(&self.each[at].address, answer);
+        }
+        for (scraper, _) in self.each.iter().zip(heard).filter(|(_, heard)| !heard) {
+            take(&scraper.address, Err(std::io::ErrorKind::TimedOut.into()));
+        }
+    }
+}
+
+impl Watch {
+    fn look(&mut self, scrapers: &mut Scrapers, stop: &AtomicBool) {
+        let mut values = Values::new();
+        let mut silent = Vec::new();
+        scrapers.look(stop, |address, answer| match answer {
+            Ok(found) => {
+                for (name, instance, value) in found {
+                    values.entry(instance).or_default().insert(name, value);
+                }
+            }
+            Err(error) => silent.push(format!("{address}: {error}")),
+        });
+        silent.sort();
+        self.silent = silent;
         let now = Instant::now();
         self.seconds = self.at.map_or(0.0, |at| now.duration_since(at).as_secs_f64());
         self.at = Some(now);
@@ -118,55 +177,83 @@ impl Watch {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if arguments.instances.len() > MAX_INSTANCES {
+        return Err(Failure::refused(format!("{} instances; at most {MAX_INSTANCES}", arguments.instances.len())));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    on_ctrl_c(&stop)?;
+    let mut scrapers = Scrapers::new(&arguments.instances);
     let mut watch = Watch::default();
-    watch.look(&arguments.instances);
-    if watch.silent.len() == arguments.instances.len() {
+    watch.look(&mut scrapers, &stop);
+    if watch.silent.len() == arguments.instances.len() && !stop.load(Ordering::Relaxed) {
         return Err(Failure::refused(format!(
             "{}; does an instance serve --metrics there?",
             watch.silent.first().map_or("no instance", String::as_str)
         )));
     }
     if arguments.json || !std::io::stdout().is_terminal() {
-        return lines(arguments, watch);
+        return lines(arguments, watch, &mut scrapers, &stop);
     }
     let mut terminal = ratatui::init();
-    let done = view(arguments, &mut watch, &mut terminal);
+    let done = view(arguments, &mut watch, &mut scrapers, &stop, &mut terminal);
     ratatui::restore();
-    done.map(|()| ExitCode::SUCCESS).map_err(|error| Failure::refused(format!("terminal: {error}")))
+    let interrupted = done.map_err(|error| Failure::refused(format!("terminal: {error}")))?;
+    Ok(exit(true, interrupted))
 }
 
-fn lines(arguments: &Arguments, mut watch: Watch) -> Result<ExitCode, Failure> {
+fn lines(
+    arguments: &Arguments,
+    mut watch: Watch,
+    scrapers: &mut Scrapers,
+    stop: &AtomicBool,
+) -> Result<ExitCode, Failure> {
     let mut looks = 0;
     loop {
-        std::thread::sleep(arguments.interval);
-        watch.look(&arguments.instances);
+        let until = Instant::now() + arguments.interval.max(SLICE);
+        while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()).min(SLICE));
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Ok(exit(true, true));
+        }
+        watch.look(scrapers, stop);
         for shown in watch.shown() {
             emit(&format!("{}\n", serde_json::to_string(&shown).expect("plain data")))?;
         }
         looks += 1;
         if looks == arguments.looks || watch.silent.len() == arguments.instances.len() {
-            return Ok(ExitCode::SUCCESS);
+            return Ok(exit(true, stop.load(Ordering::Relaxed)));
         }
     }
 }
 
-fn view(arguments: &Arguments, watch: &mut Watch, terminal: &mut DefaultTerminal) -> std::io::Result<()> {
+/// Draws until a key or a signal ends it; true when it was a signal, or Ctrl-C, which is a key here.
+fn view(
+    arguments: &Arguments,
+    watch: &mut Watch,
+    scrapers: &mut Scrapers,
+    stop: &AtomicBool,
+    terminal: &mut DefaultTerminal,
+) -> std::io::Result<bool> {
     let mut looks = 0;
     loop {
         terminal.draw(|frame| draw(frame, watch))?;
-        let until = Instant::now() + arguments.interval;
+        let until = Instant::now() + arguments.interval.max(SLICE);
         while let Some(left) = until.checked_duration_since(Instant::now()) {
-            if event::poll(left)?
+            if stop.load(Ordering::Relaxed) {
+                return Ok(true);
+            }
+            if event::poll(left.min(SLICE))?
                 && let Event::Key(key) = event::read()?
                 && matches!(key.code, KeyCode::Char('q' | 'c') | KeyCode::Esc)
             {
-                return Ok(());
+                return Ok(key.modifiers.contains(KeyModifiers::CONTROL));
             }
         }
-        watch.look(&arguments.instances);
+        watch.look(scrapers, stop);
         looks += 1;
         if looks == arguments.looks {
-            return Ok(());
+            return Ok(stop.load(Ordering::Relaxed));
         }
     }
 }
