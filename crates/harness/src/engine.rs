@@ -37,6 +37,12 @@ pub trait Engine: Send + Sync {
         &[]
     }
 
+    /// Bytes of memory that a point of this workload takes, over all its lanes, where that is known before it is opened. Its
+    /// limits come on top. None where the engine cannot know, or the workload is wrong, which [`Engine::open`] then reports.
+    fn memory_bytes(&self, _workload: &Workload) -> Option<u64> {
+        None
+    }
+
     /// A small workload that the conformance suite runs, quick and without hardware.
     fn example(&self) -> Workload;
 
@@ -243,6 +249,20 @@ pub struct Tally {
     pub numa_node: Option<u32>,
 }
 
+/// More lanes than this are a slip of the pen on every host that there is.
+pub const MAX_LANES: u64 = 1024;
+
+/// The lanes that a workload asks for by the parameter of that name; 1 without it. At most [`MAX_LANES`], and at most as many
+/// threads as this process may still start.
+///
+/// # Errors
+/// When it is no whole number between 1 and that maximum.
+pub fn lanes(workload: &Workload, name: &str) -> Result<usize, Fault> {
+    let max = daqmeter_sys::available::threads().map_or(MAX_LANES, |threads| threads.clamp(1, MAX_LANES));
+    let lanes = workload.int_within_or(name, 1, 1..=max)?;
+    Ok(usize::try_from(lanes).expect("at most MAX_LANES"))
+}
+
 /// Why work could not be done or was wrong: one line, with what to do where that is known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -314,6 +334,16 @@ mod tests {
         assert_eq!(ratio(&LimitSpec::memory(6_000_000, 2, 8)), (1, 4, 1.0));
         assert_eq!(ratio(&LimitSpec::memory(6_000_000, 20, 4)), (5, 1, 1.0));
         assert_eq!(ratio(&LimitSpec::memory(6_000_000, 1, 1)), (1, 1, 1.0));
+    }
+
+    #[test]
+    fn more_lanes_than_a_host_can_run_are_refused() {
+        let of = |threads: u64| lanes(&Workload::new("x").with("threads", threads), "threads");
+        assert_eq!((lanes(&Workload::new("x"), "threads"), of(1)), (Ok(1), Ok(1)));
+        for threads in [0, MAX_LANES + 1, 1 << 63, u64::MAX] {
+            let error = of(threads).unwrap_err().0;
+            assert!(error.contains("`threads`") && error.contains("; 1 to "), "{error}");
+        }
     }
 
     #[test]

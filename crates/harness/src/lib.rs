@@ -20,7 +20,9 @@ mod sample;
 pub mod settings;
 pub mod sweep;
 
-pub use engine::{Availability, DeviceTime, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally};
+pub use engine::{
+    Availability, DeviceTime, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec, Tally, lanes,
+};
 pub use facts::Context;
 pub use null::NullEngine;
 pub use observe::Observer;

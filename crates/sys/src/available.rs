@@ -1,4 +1,5 @@
 //! How much memory this process may still take: the smallest of what the host, the control groups and the address space leave.
+//! And how many threads it may still start.
 //!
 //! Estimates are held against it before anything is allocated: memory that is over-reserved is killed at first touch, without a
 //! message.
@@ -56,6 +57,30 @@ fn own_group(files: &Files, fits: impl Fn(&str) -> bool) -> Option<String> {
         let (controllers, path) = (parts.next()?, parts.next()?);
         fits(controllers).then(|| path.trim_end_matches('/').to_owned())
     })
+}
+
+/// Threads that this process may still start: what the control groups (`pids.max`) and the kernel (`threads-max`) leave; `None`
+/// where neither reports a limit.
+pub fn threads() -> Option<u64> {
+    threads_below(&Files::default())
+}
+
+/// As [`threads`], from the files below another root.
+pub fn threads_below(files: &Files) -> Option<u64> {
+    let number = |path: &str| files.text(path)?.parse::<u64>().ok();
+    let v2 = own_group(files, str::is_empty).map(|own| ("sys/fs/cgroup", own));
+    let v1 = own_group(files, |controllers| controllers.split(',').any(|name| name == "pids"))
+        .map(|own| ("sys/fs/cgroup/pids", own));
+    // Documentation/admin-guide/cgroup-v2.rst, "PID": threads count as processes do.
+    let left_in = |(root, own): (&str, String)| {
+        let left = |group: &str| {
+            let max = number(&format!("{root}{group}/pids.max"))?;
+            Some(max.saturating_sub(number(&format!("{root}{group}/pids.current")).unwrap_or(0)))
+        };
+        ancestors(&own).filter_map(left).min()
+    };
+    let groups = [v2, v1].into_iter().flatten().filter_map(left_in).min();
+    [groups, number("proc/sys/kernel/threads-max")].into_iter().flatten().min()
 }
 
 /// `/a/b` gives `/a/b`, `/a` and the root, as the empty text.
@@ -132,6 +157,22 @@ mod tests {
             ("proc/self/limits", "Limit  Soft  Hard\nMax address space         1073741824  unlimited  bytes\n");
         let status = ("proc/self/status", "Name: x\nVmSize:   524288 kB\n");
         check(&[HOST, limits, status], Some(512 * MIB));
+    }
+
+    #[test]
+    fn the_tightest_limit_of_threads_counts() {
+        let check = |files: &[(&str, &str)], expected: Option<u64>| {
+            let (_root, files) = host_with(files);
+            assert_eq!(threads_below(&files), expected);
+        };
+        let kernel = ("proc/sys/kernel/threads-max", "5000\n");
+        let own = ("proc/self/cgroup", "7:pids:/x\n0::/a/b\n");
+        check(&[], None);
+        check(&[kernel, own], Some(5000));
+        let v2 = [("sys/fs/cgroup/a/pids.max", "100\n"), ("sys/fs/cgroup/a/pids.current", "40\n")];
+        check(&[kernel, own, v2[0], v2[1], ("sys/fs/cgroup/a/b/pids.max", "max\n")], Some(60));
+        let v1 = [("sys/fs/cgroup/pids/x/pids.max", "30\n"), ("sys/fs/cgroup/pids/x/pids.current", "31\n")];
+        check(&[kernel, own, v2[0], v2[1], v1[0], v1[1]], Some(0));
     }
 
     #[test]

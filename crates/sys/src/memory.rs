@@ -32,6 +32,11 @@ impl Pages {
 /// Size of the default huge page; the mapping is rounded up to it.
 const HUGE_BYTES: usize = 2 << 20;
 
+/// Bytes that a [`Buffer`] of so many bytes takes: whole huge pages, all of them touched.
+pub fn buffer_bytes(bytes: u64) -> u64 {
+    bytes.max(1).checked_next_multiple_of(HUGE_BYTES as u64).unwrap_or(u64::MAX)
+}
+
 /// An anonymous private mapping.
 #[derive(Debug)]
 struct Mapping {
