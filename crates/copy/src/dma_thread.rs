@@ -151,9 +151,10 @@ impl Engine {
             while channel.state.load(Ordering::Acquire) != DONE {
                 let _ = channel.line.wait(Duration::from_millis(100));
                 channel.line.clear();
+                self.check_alive();
             }
         } else {
-            wait_until(|| channel.state.load(Ordering::Acquire) == DONE);
+            self.wait_until(|| channel.state.load(Ordering::Acquire) == DONE);
         }
         channel.state.store(FREE, Ordering::Release);
     }
@@ -166,17 +167,36 @@ impl Engine {
         };
         if self.shared.context != Context::Shared {
             let own = &channels[lane % channels.len()];
-            wait_until(|| take(own));
+            self.wait_until(|| take(own));
             return own;
         }
         let mut taken = None;
-        wait_until(|| {
+        self.wait_until(|| {
             let turn = self.shared.turn.fetch_add(1, Ordering::Relaxed);
             let order = (0..channels.len()).map(|at| &channels[(turn + at) % channels.len()]);
             taken = order.into_iter().find(|channel| take(channel));
             taken.is_some()
         });
         taken.expect("the wait ends with a channel")
+    }
+
+    fn wait_until(&self, mut done: impl FnMut() -> bool) {
+        let mut looks = 0;
+        while !done() {
+            looks += 1;
+            if looks % LOOKS == 0 {
+                self.check_alive();
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Nobody waits for an engine whose thread has panicked: the lane panics, too, which fails it.
+    fn check_alive(&self) {
+        let is_dead = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        assert!(!is_dead, "the engine's thread has ended");
     }
 }
 
@@ -186,18 +206,6 @@ impl Drop for Engine {
         if let Some(thread) = self.thread.take() {
             // A panic in the engine has been reported by its own thread.
             let _ = thread.join();
-        }
-    }
-}
-
-fn wait_until(mut done: impl FnMut() -> bool) {
-    let mut looks = 0;
-    while !done() {
-        looks += 1;
-        if looks % LOOKS == 0 {
-            std::thread::yield_now();
-        } else {
-            std::hint::spin_loop();
         }
     }
 }

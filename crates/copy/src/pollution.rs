@@ -193,16 +193,27 @@ impl PollutionSession {
         });
         let thread = thread.map_err(|error| Fault::new(format!("start the neighbour: {error}")))?;
         self.beside = Some(Beside { stop, bytes, fault, thread: Some(thread) });
-        while !at_work.load(Ordering::Acquire) {
+        while !at_work.load(Ordering::Acquire) && !self.neighbour_has_ended() {
             std::thread::yield_now();
         }
         self.neighbour_fault()
     }
 
+    fn neighbour_has_ended(&self) -> bool {
+        let thread = self.beside.as_ref().and_then(|beside| beside.thread.as_ref());
+        thread.is_some_and(JoinHandle::is_finished)
+    }
+
     fn neighbour_fault(&self) -> Result<(), Fault> {
         let Some(beside) = &self.beside else { return Ok(()) };
+        // Asked first: a thread that ends with a fault has left it before.
+        let has_ended = self.neighbour_has_ended();
         let fault = beside.fault.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        fault.map_or(Ok(()), |fault| Err(fault.context("the neighbour")))
+        match fault {
+            Some(fault) => Err(fault.context("the neighbour")),
+            None if has_ended => Err(Fault::new("the neighbour's thread panicked: a bug in daqmeter, please report it")),
+            None => Ok(()),
+        }
     }
 
     fn copied(&self) -> u64 {

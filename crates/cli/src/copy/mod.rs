@@ -274,10 +274,10 @@ struct Study<'a> {
 }
 
 impl Study<'_> {
-    /// Measures the limits first, then all points in random order.
+    /// Measures all points in random order, each with its limit.
     fn run(&self, runner: &mut Runner) -> Result<(), Failure> {
         refuse_large(&self.sizes, self.lanes)?;
-        let limits = PlainCopies::measure(runner, &self.sizes, self.lanes, &self.pin)?;
+        let mut limits = PlainCopies::new(self.lanes, &self.pin);
         let points = self.points()?;
         runner.expect(points.len());
         let settings = runner.settings(StepPlan::ByStage(self.chosen.reps.clamp(1, MOST_REPS)), self.name, &self.pin);
@@ -334,40 +334,24 @@ const LIMIT_TIME: Duration = Duration::from_millis(4);
 /// Far beyond the caches the rate does not depend on the size any more, but the time to prepare does.
 const LARGEST_LIMIT: usize = 128 << 20;
 
-/// What plain copies reach here, by the bytes of one copy: the limit that copies of as many lanes are held against.
+/// What plain copies reach here, by the bytes of one copy: the limit that copies of as many lanes are held against. Each is
+/// measured with the first point that needs it, so that no point waits for the limits of the others.
 /// It goes into the records of the copies, not into their workloads: what was measured is not part of the question.
 pub(crate) struct PlainCopies {
     lanes: usize,
+    pin: Vec<u32>,
     bytes_per_s: BTreeMap<u64, f64>,
 }
 
 impl PlainCopies {
-    /// Measures each size (128 MiB at most) with every kernel of this CPU; the best counts.
-    pub(crate) fn measure(
-        runner: &mut Runner,
-        sizes: &[usize],
-        lanes: usize,
-        pin: &[u32],
-    ) -> Result<PlainCopies, Failure> {
-        let settings = runner.settings(StepPlan::Timed(LIMIT_TIME), "copy/limit", pin);
-        let mut bytes_per_s = BTreeMap::new();
-        for size in sizes {
-            let mut best: f64 = 0.0;
-            for kernel in CopyKernel::available() {
-                let mut request = Request::new(kernel.name(), Direction::To, (*size).min(LARGEST_LIMIT));
-                request.lanes = lanes;
-                let record = runner.quietly("copy", &request.workload(), &settings)?;
-                let rows = daqmeter_report::copy::copy_rows(&[record]);
-                best = best.max(rows.first().map_or(0.0, daqmeter_report::copy::CopyRow::median_bytes_per_s));
-            }
-            bytes_per_s.insert(*size as u64, best);
-        }
-        Ok(PlainCopies { lanes, bytes_per_s })
+    /// Limits for copies by so many lanes on those CPUs.
+    pub(crate) fn new(lanes: usize, pin: &[u32]) -> PlainCopies {
+        PlainCopies { lanes, pin: pin.to_vec(), bytes_per_s: BTreeMap::new() }
     }
 
     /// Measures one point as [`Runner::point`] does, and adds its limit to the record.
     pub(crate) fn point(
-        &self,
+        &mut self,
         runner: &mut Runner,
         engine: &str,
         workload: &Workload,
@@ -378,8 +362,33 @@ impl PlainCopies {
             return Ok(());
         }
         let mut record = runner.measured(engine, workload, settings, Some(order))?;
+        if record.engine.name == "copy" && record.lanes.len() == self.lanes {
+            self.find(runner, record.workload.int("block_bytes").unwrap_or(0));
+        }
         self.add_limit(&mut record);
         runner.keep(record)
+    }
+
+    /// Measures plain copies of so many bytes (128 MiB at most) with every kernel of this CPU, if that was not done before; the
+    /// best counts. What was interrupted, or could not be measured, is no limit.
+    fn find(&mut self, runner: &Runner, bytes: u64) {
+        if self.bytes_per_s.contains_key(&bytes) {
+            return;
+        }
+        let settings = runner.settings(StepPlan::Timed(LIMIT_TIME), "copy/limit", &self.pin);
+        let block_bytes = usize::try_from(bytes).map_or(LARGEST_LIMIT, |bytes| bytes.min(LARGEST_LIMIT));
+        let mut best: f64 = 0.0;
+        for kernel in CopyKernel::available() {
+            let mut request = Request::new(kernel.name(), Direction::To, block_bytes);
+            request.lanes = self.lanes;
+            let Ok(record) = runner.quietly("copy", &request.workload(), &settings) else { continue };
+            if runner.stop.is_set() {
+                return;
+            }
+            let rows = daqmeter_report::copy::copy_rows(&[record]);
+            best = best.max(rows.first().map_or(0.0, daqmeter_report::copy::CopyRow::median_bytes_per_s));
+        }
+        self.bytes_per_s.insert(bytes, best);
     }
 
     /// Adds the limit of as many bytes and lanes to the record of a copy.

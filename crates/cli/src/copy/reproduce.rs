@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 pub(crate) fn measure(runner: &mut Runner, pin: Option<Vec<u32>>, reps: u64) -> Result<(), Failure> {
     let cpus = runner.context.host.allowed_cpus.clone();
     let pin = pin.unwrap_or_else(|| cpus.iter().rev().copied().collect());
-    let limits = PlainCopies::measure(runner, &SIZES, 1, &pin)?;
+    let mut limits = PlainCopies::new(1, &pin);
     let by_cpu = if module_waiver().is_none() { "module" } else { "pread" };
     let engine = if module_has_channels() { "module" } else { "engine-thread" };
     let mut points = latencies(by_cpu, engine);
