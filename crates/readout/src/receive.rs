@@ -57,6 +57,8 @@ struct Stream {
     bytes: u64,
     truncated: u64,
     flagged: u64,
+    /// Chunks with nothing wrong that came in earlier lives of its publisher.
+    before: u64,
     /// For pages of blocks.
     reassembler: Reassembler,
     partial: Vec<u8>,
@@ -100,6 +102,9 @@ pub struct Report {
     pub refused: Vec<String>,
     /// Accounts of the publishers that have ended.
     pub accounts: Vec<FinalAccount>,
+    /// The ledger of each E-link of those publishers for this receiver alone, with what it had in the place of what the publisher says
+    /// was delivered: when they disagree, it does not close.
+    pub ledgers: Vec<(u64, Ledger)>,
 }
 
 impl Report {
@@ -112,25 +117,14 @@ impl Report {
     pub fn faults(&self) -> fragment::Faults {
         let mut all = fragment::Faults::default();
         for stream in &self.streams {
-            all.missing += stream.faults.missing;
-            all.jumps += stream.faults.jumps;
-            all.payload += stream.faults.payload;
+            all.add(&stream.faults);
         }
         all
     }
 
-    /// The ledgers of the E-links that came here and nowhere else, with what this receiver had in the place of what the publisher says
-    /// was delivered: when they disagree, it does not close.
-    pub fn ledgers(&self) -> Vec<(u64, Ledger)> {
-        let mut ledgers = Vec::new();
-        for account in &self.accounts {
-            for (tag, mut ledger) in account.ledgers() {
-                let Some(stream) = self.streams.iter().find(|stream| stream.tag == tag) else { continue };
-                ledger.delivered = stream.chunks - stream.truncated - stream.flagged;
-                ledgers.push((tag, ledger));
-            }
-        }
-        ledgers
+    /// Whether every account that came closes.
+    pub fn closes(&self) -> bool {
+        self.ledgers.iter().all(|(_, ledger)| ledger.closes())
     }
 }
 
@@ -281,9 +275,15 @@ impl Receiver {
                 return Ok(false);
             }
             source.retry_ns = now_ns + RETRY_NS;
+            let life = source.stream;
             // Not there yet: the next try tells.
             if source.open(self.id, transport.as_ref()).is_err() {
                 return Ok(false);
+            }
+            for tag in &source.tags {
+                if let Some(at) = places.get(tag) {
+                    streams[*at].reconnected(source.stream != life);
+                }
             }
         }
         let mut took = 0;
@@ -301,8 +301,12 @@ impl Receiver {
                 FrameKind::Messages => messages(body, streams, places),
                 FrameKind::Blocks => blocks(body, format, room, streams, places, source_key(&source.tags)),
                 FrameKind::Account => {
-                    if let Ok(account) = serde_json::from_slice(body) {
-                        report.accounts.push(account);
+                    match serde_json::from_slice::<FinalAccount>(body) {
+                        Ok(account) => {
+                            report.ledgers.extend(own_ledgers(&account, self.id, &source.tags, streams, places));
+                            report.accounts.push(account);
+                        }
+                        Err(_) => report.bad_pages += 1,
                     }
                     source.ended = true;
                     break;
@@ -368,14 +372,14 @@ impl Source {
 
 fn stream_of<'a>(tag: u64, streams: &'a mut Vec<Stream>, places: &mut HashMap<u64, usize>) -> &'a mut Stream {
     let at = *places.entry(tag).or_insert_with(|| {
-        let is_ttc = elink_of(tag) == Some(Elink::TTC);
         streams.push(Stream {
             tag,
-            check: FragmentCheck::new(is_ttc),
+            check: FragmentCheck::new(elink_of(tag)),
             chunks: 0,
             bytes: 0,
             truncated: 0,
             flagged: 0,
+            before: 0,
             reassembler: Reassembler::new(),
             partial: Vec::new(),
         });
@@ -384,7 +388,40 @@ fn stream_of<'a>(tag: u64, streams: &'a mut Vec<Stream>, places: &mut HashMap<u6
     &mut streams[at]
 }
 
+/// The ledgers of a publisher's E-links for this receiver, with what it had itself.
+fn own_ledgers(
+    account: &FinalAccount,
+    receiver: u64,
+    tags: &[u64],
+    streams: &[Stream],
+    places: &HashMap<u64, usize>,
+) -> Vec<(u64, Ledger)> {
+    let mut ledgers = Vec::new();
+    for tag in tags {
+        let Some(mut ledger) = account.ledger_for(receiver, *tag) else { continue };
+        ledger.delivered = places.get(tag).map_or(0, |at| streams[*at].clean() - streams[*at].before);
+        ledgers.push((*tag, ledger));
+    }
+    ledgers
+}
+
 impl Stream {
+    /// Chunks with nothing wrong.
+    fn clean(&self) -> u64 {
+        self.chunks - self.truncated - self.flagged
+    }
+
+    /// Its publisher is there again: what was sent meanwhile is missing. A new life of it counts from its own beginning.
+    fn reconnected(&mut self, is_new: bool) {
+        self.reassembler = Reassembler::new();
+        if is_new {
+            self.before = self.clean();
+            self.check.restart();
+        } else {
+            self.check.gap();
+        }
+    }
+
     #[inline]
     fn take(&mut self, payload: &[u8], status: Status) {
         self.chunks += 1;

@@ -207,7 +207,7 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
     let mut good = true;
     for done in accounts {
         let (name, account, view) = done?;
-        good &= account.ledgers().iter().all(|(_, ledger)| ledger.closes());
+        good &= account.closes();
         show_account(&name, &account, Some(&view), arguments.network.json)?;
     }
     Ok(exit(good, stop.load(Ordering::Relaxed)))
@@ -305,12 +305,15 @@ fn show_account(name: &str, account: &FinalAccount, view: Option<&CardView>, jso
             .map(|(tag, ledger)| serde_json::json!({ "elink": elink_of(*tag).map(|e| e.number()), "tag": format!("{tag:#x}"), "ledger": ledger, "closes": ledger.closes() }))
             .collect();
         let dead = view.map(|view| view.dead);
-        let line =
-            serde_json::json!({ "name": name, "elinks": each, "dead": dead, "time_ns": view.map(|view| view.now_ns) });
+        let line = serde_json::json!({
+            "name": name, "elinks": each, "subscriptions": account.subscriptions, "closes": account.closes(),
+            "dead": dead, "time_ns": view.map(|view| view.now_ns),
+        });
         return emit(&format!("{line}\n")).map(drop);
     }
     let mut out = format!("{name}\n");
     out.push_str(&ledger_text(&ledgers));
+    out.push_str(&subscriptions_text(account));
     if let Some(view) = view {
         let share = |ns: u64| significant(ns as f64 / view.now_ns.max(1) as f64 * 100.0, 3);
         let [dma, fifo, any] = view.dead;
@@ -329,6 +332,28 @@ fn show_account(name: &str, account: &FinalAccount, view: Option<&CardView>, jso
     emit(&out).map(drop)
 }
 
+/// How many subscriptions there were, and those whose account does not close.
+fn subscriptions_text(account: &FinalAccount) -> String {
+    let (closed, open): (Vec<_>, Vec<_>) =
+        account.subscriptions.iter().partition(|subscription| subscription.gap() == 0);
+    let mut out = format!(" subscriptions that close: {} of {}\n", closed.len(), account.subscriptions.len());
+    for subscription in open {
+        let _ = writeln!(
+            out,
+            "  E-link {}, receiver {:#x}: {} of {} chunks offered are not accounted for",
+            elink_name(subscription.tag),
+            subscription.receiver,
+            subscription.gap(),
+            subscription.offered
+        );
+    }
+    out
+}
+
+fn elink_name(tag: u64) -> String {
+    elink_of(tag).map_or_else(|| format!("{tag:#x}"), |elink| format!("{:#05x}", elink.number()))
+}
+
 fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
     let mut all = Ledger::new("triggers x E-links");
     for (_, ledger) in ledgers {
@@ -341,8 +366,7 @@ fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
     let closed = ledgers.iter().filter(|(_, ledger)| ledger.closes()).count();
     let _ = writeln!(out, " accounts that close: {closed} of {} E-links", ledgers.len());
     for (tag, ledger) in ledgers.iter().filter(|(_, ledger)| !ledger.closes()) {
-        let elink = elink_of(*tag).map_or_else(|| format!("{tag:#x}"), |elink| format!("{:#05x}", elink.number()));
-        let _ = writeln!(out, "  E-link {elink}: {ledger}");
+        let _ = writeln!(out, "  E-link {}: {ledger}", elink_name(*tag));
     }
     out
 }
@@ -502,8 +526,7 @@ fn show_report(name: &str, report: &Report, json: bool) -> Result<(), Failure> {
         report.lost
     );
     if !report.accounts.is_empty() {
-        let ledgers: Vec<(u64, Ledger)> = report.accounts.iter().flat_map(FinalAccount::ledgers).collect();
-        out.push_str(&ledger_text(&ledgers));
+        out.push_str(&ledger_text(&report.ledgers));
     }
     emit(&out).map(drop)
 }

@@ -4,5 +4,7 @@
 
 mod card;
 mod chain;
+mod memory;
+mod subscriptions;
 #[cfg(feature = "zenoh")]
 mod zenoh;
