@@ -118,10 +118,10 @@ fn card_reader_and_receiver_end_with_their_accounts() {
     let mut line = String::new();
     said.read_line(&mut line).unwrap();
     let page = line.trim().strip_prefix("metrics at http://").unwrap().strip_suffix("/metrics").unwrap().to_owned();
-    let monitor = start(&["monitor", &page, "--json", "--interval", "50ms"]);
-    let mut lines = BufReader::new(monitor.stdout.unwrap());
-    until_said(&mut lines, "\"mchunks_per_s\":0.");
-    drop(lines);
+    let mut monitor = start(&["monitor", &page, "--json", "--interval", "50ms"]);
+    until_said(&mut BufReader::new(monitor.stdout.as_mut().unwrap()), "\"mchunks_per_s\":0.");
+    monitor.kill().unwrap();
+    monitor.wait().unwrap();
     let text = interrupted(receive, "INT");
     assert!(text.contains(" chunks of 24 E-links"), "{text}");
     let text = interrupted(emulate, "TERM");
@@ -193,8 +193,6 @@ fn a_run_and_a_search_end_with_their_records() {
 
 #[test]
 fn what_is_waited_for_in_vain_is_said_and_ends_with_2() {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    drop(silent);
     are_refused(
         "readout",
         &[
