@@ -166,7 +166,10 @@ fn a_check_ends_with_the_table_of_what_it_had() {
     let text = interrupted(child, "INT");
     assert!(text.contains("Blocks"), "{text}");
     drop(input);
-    let child = start(&["check", "--scenario", "gbt", "--triggers", "1000000000000"]);
+    let metrics = ["--metrics", "127.0.0.1:0"];
+    let mut child = start(&[&["check", "--scenario", "gbt", "--triggers", "1000000000000"][..], &metrics].concat());
+    // By then it has taken the signals over.
+    until_said(&mut errors(&mut child), "metrics at");
     interrupted(child, "INT");
 }
 
