@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 mod common;
+#[path = "readout/signals.rs"]
+mod signals;
 
 use std::process::{Command, Stdio};
 
@@ -37,7 +39,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["check", &none], "No such file"),
             (&["check", "--scenario", "nothing"], "cannot read the scenario"),
             (&["record", "gbt", "-o", "/nowhere/x"], "cannot write /nowhere/x"),
-            (&["tohost", "gbt", "--card", &none], "is a card emulated there?"),
+            (&["tohost", "gbt", "--card", &none, "--patience", "0s"], "is a card emulated there?"),
             (&["tohost", "gbt", "--channels", "3"], "no channel 3; the scenario has 0 to 0"),
             (&["receive", "127.0.0.1:1", "--patience", "0s"], "cannot connect to 127.0.0.1:1"),
             (&["receive", "--bus-dir", &none, "--patience", "0s"], "bus directory"),

@@ -80,6 +80,116 @@ pub struct ReaderElink {
     pub delivered_flagged: u64,
 }
 
+/// What became of the chunks of one E-link that were offered to one subscriber: the others of its numbers must add up to `offered`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubscriptionAccount {
+    /// The receiver's own number; the tag, over a transport that does not say who receives. 0 for many that have gone.
+    pub receiver: u64,
+    /// The E-link, as it is published.
+    pub tag: u64,
+    /// Chunks that the decoder found in the ring while it was subscribed.
+    pub offered: u64,
+    /// Began before it subscribed, in pages of blocks.
+    pub unsubscribed: u64,
+    /// Dropped because it was slow.
+    pub dropped: u64,
+    /// Lost with its connection, never acknowledged.
+    pub network_lost: u64,
+    /// Acknowledged, with nothing wrong.
+    pub delivered: u64,
+    /// Acknowledged, cut off by the card.
+    pub delivered_truncated: u64,
+    /// Acknowledged, with an error or CRC flag.
+    pub delivered_flagged: u64,
+}
+
+impl SubscriptionAccount {
+    /// What was offered and is not accounted for; negative when something was counted twice.
+    pub fn gap(&self) -> i128 {
+        let outcomes = [
+            self.unsubscribed,
+            self.dropped,
+            self.network_lost,
+            self.delivered,
+            self.delivered_truncated,
+            self.delivered_flagged,
+        ];
+        i128::from(self.offered) - outcomes.into_iter().map(i128::from).sum::<i128>()
+    }
+
+    /// Adds another account of the same E-link.
+    pub fn add(&mut self, other: &SubscriptionAccount) {
+        self.offered += other.offered;
+        self.unsubscribed += other.unsubscribed;
+        self.dropped += other.dropped;
+        self.network_lost += other.network_lost;
+        self.delivered += other.delivered;
+        self.delivered_truncated += other.delivered_truncated;
+        self.delivered_flagged += other.delivered_flagged;
+    }
+
+    /// The E-link's account as this subscriber saw it: what was not offered to it came before it, or after.
+    fn seen(&self, reader: &ReaderElink) -> ReaderElink {
+        ReaderElink {
+            chunks: reader.chunks,
+            unsubscribed: reader.chunks.saturating_sub(self.offered) + self.unsubscribed,
+            dropped: self.dropped,
+            network_lost: self.network_lost,
+            delivered: self.delivered,
+            delivered_truncated: self.delivered_truncated,
+            delivered_flagged: self.delivered_flagged,
+        }
+    }
+}
+
+/// The last frame to a subscriber: accounts at the source.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FinalAccount {
+    /// What the card counted.
+    pub card: CardAccount,
+    /// What the reader counted, in the order of the card's E-links; it follows the first subscriber of each.
+    pub readers: Vec<ReaderElink>,
+    /// What it counted for each subscriber of each E-link.
+    #[serde(default)]
+    pub subscriptions: Vec<SubscriptionAccount>,
+}
+
+impl FinalAccount {
+    /// The ledger of each E-link, with its tag.
+    pub fn ledgers(&self) -> Vec<(u64, Ledger)> {
+        self.elinks().map(|(at, reader)| (at.tag, ledger(&self.card, at, reader))).collect()
+    }
+
+    fn elinks(&self) -> impl Iterator<Item = (&CardElink, &ReaderElink)> {
+        self.card.elinks.iter().zip(&self.readers)
+    }
+
+    /// The ledger of each subscriber of each E-link, from the source to what it acknowledged.
+    pub fn subscription_ledgers(&self) -> Vec<(SubscriptionAccount, Ledger)> {
+        let mut ledgers = Vec::new();
+        for subscription in &self.subscriptions {
+            if let Some((at, reader)) = self.elinks().find(|(at, _)| at.tag == subscription.tag) {
+                ledgers.push((*subscription, ledger(&self.card, at, &subscription.seen(reader))));
+            }
+        }
+        ledgers
+    }
+
+    /// The ledger of an E-link for one receiver. Where the reader does not know who receives, that of the E-link.
+    pub fn ledger_for(&self, receiver: u64, tag: u64) -> Option<Ledger> {
+        let (at, reader) = self.elinks().find(|(at, _)| at.tag == tag)?;
+        let own = |account: &&SubscriptionAccount| account.tag == tag && account.receiver == receiver;
+        let seen = self.subscriptions.iter().find(own).map_or(*reader, |own| own.seen(reader));
+        Some(ledger(&self.card, at, &seen))
+    }
+
+    /// Whether every E-link's account closes, and that of every subscription.
+    pub fn closes(&self) -> bool {
+        self.ledgers().iter().all(|(_, ledger)| ledger.closes())
+            && self.subscriptions.iter().all(|subscription| subscription.gap() == 0)
+    }
+}
+
 /// Names of the losses, in the order of the path.
 pub const LOSSES: [&str; 10] = [
     "stopped by BUSY-by-DMA",
@@ -120,6 +230,31 @@ pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledge
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_account_with_an_open_subscription_does_not_close_though_its_e_links_do() {
+        let at = CardElink { tag: 7, chunks: 100, ..CardElink::default() };
+        let first = SubscriptionAccount { receiver: 1, tag: 7, offered: 100, delivered: 100, ..Default::default() };
+        let late = SubscriptionAccount { receiver: 2, offered: 60, delivered: 50, dropped: 10, ..first };
+        let mut account = FinalAccount {
+            card: CardAccount { issued: 100, elinks: vec![at], ..CardAccount::default() },
+            readers: vec![ReaderElink { chunks: 100, delivered: 100, ..ReaderElink::default() }],
+            subscriptions: vec![first, late],
+        };
+        assert!(account.closes());
+        let own = account.ledger_for(2, 7).unwrap();
+        assert_eq!((own.closes(), own.losses["not subscribed"], own.delivered), (true, 40, 50));
+        account.subscriptions[1].delivered -= 1;
+        assert!(!account.closes());
+        let open: Vec<i128> = account.subscription_ledgers().iter().map(|(_, ledger)| ledger.gap()).collect();
+        assert_eq!(open, [0, 1]);
+        // An account of before there were subscriptions in it.
+        let old: FinalAccount = serde_json::from_value(serde_json::json!({
+            "card": account.card, "readers": account.readers,
+        }))
+        .unwrap();
+        assert!(old.closes() && old.ledger_for(2, 7).unwrap().closes());
+    }
 
     #[test]
     fn it_closes_when_card_and_reader_agree_and_not_when_one_chunk_is_missing() {

@@ -108,9 +108,9 @@ impl Done {
         self.ledgers.iter().map(|(_, ledger)| of(ledger)).sum()
     }
 
-    /// Whether every E-link's account closes.
+    /// Whether every E-link's account closes, and that of every subscription.
     pub fn closes(&self) -> bool {
-        self.ledgers.iter().all(|(_, ledger)| ledger.closes())
+        self.ledgers.iter().all(|(_, ledger)| ledger.closes()) && self.readers.iter().all(|one| one.account.closes())
     }
 
     /// The most that was in a ring, in bytes.

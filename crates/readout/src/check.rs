@@ -50,7 +50,7 @@ impl ElinkCheck {
     fn new(elink: Elink) -> ElinkCheck {
         ElinkCheck {
             reassembler: Reassembler::new(),
-            fragments: FragmentCheck::new(elink == Elink::TTC),
+            fragments: FragmentCheck::new(Some(elink)),
             partial: Vec::new(),
             open_bytes: 0,
             smallest: usize::MAX,
@@ -480,7 +480,7 @@ impl ElinkCheck {
                     fragments.cut(payload)
                 } else {
                     fragments.check(payload)
-                }
+                };
                 if width.is_none() {
                     *width = payload.get(7).copied();
                 }
@@ -491,7 +491,11 @@ impl ElinkCheck {
             }
             partial.extend_from_slice(payload);
             if part.ends {
-                if part.flags.truncated { fragments.cut(partial) } else { fragments.check(partial) }
+                if part.flags.truncated {
+                    fragments.cut(partial)
+                } else {
+                    fragments.check(partial)
+                };
             }
         }
     }

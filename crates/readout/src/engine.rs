@@ -332,6 +332,11 @@ impl Session for ReadoutSession {
                 return Err(Fault::new(format!("E-link {tag:#x}: {ledger}")));
             }
         }
+        for (subscription, ledger) in own.account.subscription_ledgers() {
+            if !ledger.closes() {
+                return Err(Fault::new(format!("a subscription of E-link {:#x}: {ledger}", subscription.tag)));
+            }
+        }
         let faults = received.iter().map(|(report, _)| (report.faults().payload, report.bad_pages));
         for (payload, bad_pages) in faults {
             if payload + bad_pages > 0 && self.scenario.fault.is_empty() {

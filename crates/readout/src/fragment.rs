@@ -1,5 +1,7 @@
 //! What a fragment should be: the event counters of one E-link go on by one, and the bytes are those that the emulator makes.
 
+use daqmeter_wire::felix::Elink;
+use daqmeter_wire::felix::order::{Order, Step, Way};
 use daqmeter_wire::felix::payload::{EMULATOR_HEADER_BYTES, EmulatorHeader, Ttc};
 
 /// What is wrong with fragments of one E-link.
@@ -7,17 +9,62 @@ use daqmeter_wire::felix::payload::{EMULATOR_HEADER_BYTES, EmulatorHeader, Ttc};
 pub struct Faults {
     /// Events that are missing by the counters: at least so many, for the emulator's wrap after 256.
     pub missing: u64,
-    /// Counters that do not follow the one before.
+    /// Events that came again.
+    pub duplicates: u64,
+    /// Events that came after later ones.
+    pub out_of_order: u64,
+    /// Times that the counter began anew: no fault.
+    pub resets: u64,
+    /// Counters that do not follow the one before, for whichever of these reasons.
     pub jumps: u64,
     /// Fragments whose bytes are wrong.
     pub payload: u64,
+    /// Fragments that name another E-link than the block in which they came.
+    pub wrong_elink: u64,
+}
+
+impl Faults {
+    /// Adds those of another E-link.
+    pub fn add(&mut self, other: &Faults) {
+        self.missing += other.missing;
+        self.duplicates += other.duplicates;
+        self.out_of_order += other.out_of_order;
+        self.resets += other.resets;
+        self.jumps += other.jumps;
+        self.payload += other.payload;
+        self.wrong_elink += other.wrong_elink;
+    }
+}
+
+/// What one fragment was found to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// So many events are missing before it.
+    Missing(u32),
+    /// Came again.
+    Duplicate,
+    /// Comes after a later one.
+    OutOfOrder,
+    /// The counter began anew; so many are missing since.
+    Reset(u32),
+    /// Its bytes are wrong.
+    Payload,
+    /// It names an E-link of this index.
+    WrongElink(u8),
 }
 
 /// Checks the fragments of one E-link, in their order.
 #[derive(Clone, Debug)]
 pub struct FragmentCheck {
     is_ttc: bool,
-    expected: Option<u32>,
+    /// The index that the emulator writes into its fragments; any, where the E-link is not known.
+    index: Option<u8>,
+    order: Order,
+    /// What is known of the way to the next fragment, and to those after it.
+    way: Way,
+    usual_way: Way,
+    /// Resets of the counter so far, by the trigger system's messages.
+    resets: Option<u8>,
     /// The fragment before, to which the next is compared: all but the counter stays the same.
     pattern: Vec<u8>,
     /// What was wrong so far.
@@ -26,65 +73,153 @@ pub struct FragmentCheck {
 
 impl FragmentCheck {
     /// For an E-link; the trigger system's has other fragments.
-    pub fn new(is_ttc: bool) -> FragmentCheck {
-        FragmentCheck { is_ttc, expected: None, pattern: Vec::new(), faults: Faults::default() }
+    pub fn new(elink: Option<Elink>) -> FragmentCheck {
+        FragmentCheck {
+            is_ttc: elink == Some(Elink::TTC),
+            index: elink.map(Elink::index),
+            order: Order::default(),
+            way: Way::Unknown,
+            usual_way: Way::Unknown,
+            resets: None,
+            pattern: Vec::new(),
+            faults: Faults::default(),
+        }
     }
 
-    /// Takes the next fragment.
+    /// The same for one who sees the blocks, and calls [`FragmentCheck::gap`] where some are missing.
+    pub fn of_blocks(elink: Elink) -> FragmentCheck {
+        FragmentCheck { way: Way::Whole, usual_way: Way::Whole, ..FragmentCheck::new(Some(elink)) }
+    }
+
+    /// Fragments were lost before the next one: its counter is ahead, however far.
+    pub fn gap(&mut self) {
+        self.next_by(Way::Gap);
+    }
+
+    /// The next fragment may be ahead or behind.
+    pub fn disorder(&mut self) {
+        self.next_by(Way::Unknown);
+    }
+
+    fn next_by(&mut self, way: Way) {
+        self.way = way;
+        // The next fragment is looked at in full.
+        self.pattern.clear();
+    }
+
+    /// The stream begins anew: the next fragment may have any number.
+    pub fn restart(&mut self) {
+        (self.order, self.resets) = (Order::default(), None);
+    }
+
+    /// Takes the next fragment; says what is wrong with it, or new.
     #[inline]
-    pub fn check(&mut self, payload: &[u8]) {
+    pub fn check(&mut self, payload: &[u8]) -> Option<Finding> {
         let Some(&event) = payload.get(3) else { return self.short(payload) };
         if self.pattern.len() == payload.len()
-            && self.expected == Some(u32::from(event))
+            && self.order.expected() == Some(u32::from(event))
             && !self.is_ttc
             && same_but_counter(&self.pattern, payload)
         {
-            self.expected = Some(u32::from(event.wrapping_add(1)));
-            return;
+            self.order.advance(u32::from(event), EVENTS);
+            return None;
         }
-        self.check_any(payload, event);
+        self.check_any(payload, event)
     }
 
     /// Takes a fragment that was cut off: only its counter is looked at, if it has one.
-    pub fn cut(&mut self, payload: &[u8]) {
-        if let (false, Some(&event)) = (self.is_ttc, payload.get(3)) {
-            self.follow(u32::from(event), 1 << 8);
+    pub fn cut(&mut self, payload: &[u8]) -> Option<Finding> {
+        match payload.get(3) {
+            Some(&event) if !self.is_ttc => self.follow(u32::from(event), EVENTS),
+            _ => None,
         }
     }
 
-    fn check_any(&mut self, payload: &[u8], event: u8) {
-        let (number, modulus) = if self.is_ttc {
-            let Some(ttc) = Ttc::parse(payload).filter(Ttc::is_consistent) else {
-                self.faults.payload += 1;
-                return;
-            };
-            (ttc.l1id, 1 << 24)
-        } else {
-            if !is_emulated(payload) {
-                self.faults.payload += 1;
-                return;
-            }
-            payload.clone_into(&mut self.pattern);
-            (u32::from(event), 1 << 8)
+    fn check_any(&mut self, payload: &[u8], event: u8) -> Option<Finding> {
+        if self.is_ttc {
+            return self.check_ttc(payload);
+        }
+        if !is_emulated(payload) {
+            self.faults.payload += 1;
+            return Some(Finding::Payload);
+        }
+        // Its counter is that of another E-link: it says nothing about this one's.
+        if let (Some(index), Some(&found)) = (self.index, payload.get(4))
+            && index != found
+        {
+            self.faults.wrong_elink += 1;
+            return Some(Finding::WrongElink(found));
+        }
+        payload.clone_into(&mut self.pattern);
+        self.follow(u32::from(event), EVENTS)
+    }
+
+    fn check_ttc(&mut self, payload: &[u8]) -> Option<Finding> {
+        let Some(ttc) = Ttc::parse(payload).filter(Ttc::is_consistent) else {
+            self.faults.payload += 1;
+            return Some(Finding::Payload);
         };
-        self.follow(number, modulus);
+        let since = self.resets.map_or(0, |before| ttc.ecr.wrapping_sub(before));
+        match since {
+            0 => {}
+            // From before the last reset.
+            128.. => {
+                self.faults.jumps += 1;
+                self.faults.out_of_order += 1;
+                return Some(Finding::OutOfOrder);
+            }
+            _ => {
+                self.restart();
+                self.resets = Some(ttc.ecr);
+                self.follow(ttc.l1id, TRIGGERS);
+                self.faults.jumps += 1;
+                self.faults.resets += u64::from(since);
+                // Counted from 0 on.
+                self.faults.missing += u64::from(ttc.l1id);
+                return Some(Finding::Reset(ttc.l1id));
+            }
+        }
+        self.resets = Some(ttc.ecr);
+        self.follow(ttc.l1id, TRIGGERS)
     }
 
-    fn follow(&mut self, number: u32, modulus: u32) {
-        if let Some(expected) = self.expected.filter(|expected| *expected != number) {
-            self.faults.jumps += 1;
-            self.faults.missing += u64::from(number.wrapping_sub(expected) % modulus);
-        }
-        self.expected = Some((number + 1) % modulus);
+    fn follow(&mut self, number: u32, modulus: u32) -> Option<Finding> {
+        let way = std::mem::replace(&mut self.way, self.usual_way);
+        let faults = &mut self.faults;
+        let (count, finding) = match self.order.step(number, modulus, way) {
+            Step::Next => return None,
+            Step::Missing(count) => {
+                faults.missing += u64::from(count);
+                faults.jumps += 1;
+                return Some(Finding::Missing(count));
+            }
+            Step::Late => {
+                // It was counted as missing when a later one came.
+                faults.missing = faults.missing.saturating_sub(1);
+                (&mut faults.out_of_order, Finding::OutOfOrder)
+            }
+            Step::Again => (&mut faults.duplicates, Finding::Duplicate),
+            Step::Restarted => (&mut faults.resets, Finding::Reset(0)),
+        };
+        *count += 1;
+        faults.jumps += 1;
+        Some(finding)
     }
 
     /// Too short for a counter: only the beginning of the header can be looked at.
-    fn short(&mut self, payload: &[u8]) {
+    fn short(&mut self, payload: &[u8]) -> Option<Finding> {
         let header =
             EmulatorHeader { length: u16::try_from(payload.len()).unwrap_or(0), event: 0, elink_index: 0, width: 8 };
-        self.faults.payload += u64::from(header.emit()[..payload.len()] != *payload);
+        let wrong = header.emit()[..payload.len()] != *payload;
+        self.faults.payload += u64::from(wrong);
+        wrong.then_some(Finding::Payload)
     }
 }
+
+/// The emulator's counter of events has 8 bits.
+const EVENTS: u32 = 1 << 8;
+/// That of triggers has 24.
+const TRIGGERS: u32 = 1 << 24;
 
 /// Whether two fragments of one length differ in their counter at most. By words: the counter is masked out of the first, because a byte
 /// written into the pattern just before a word is read from it would stall the core.
@@ -127,21 +262,47 @@ mod tests {
         bytes
     }
 
+    fn events(check: &mut FragmentCheck, events: impl IntoIterator<Item = u8>) -> Vec<Option<Finding>> {
+        events.into_iter().map(|event| check.check(&fragment(event, 24))).collect()
+    }
+
     #[test]
     fn counters_go_on_over_their_wrap_and_gaps_are_counted() {
-        let mut check = FragmentCheck::new(false);
-        for event in (0..=255).chain(0..10).chain(15..20) {
-            check.check(&fragment(event, 24));
-        }
-        assert_eq!(check.faults, Faults { missing: 5, jumps: 1, payload: 0 });
-        check.check(&fragment(18, 24));
-        assert_eq!(check.faults.missing, 5 + 254, "back by two is forward by 254");
+        let mut check = FragmentCheck::new(None);
+        events(&mut check, (0..=255).chain(0..10).chain(15..20));
+        assert_eq!(check.faults, Faults { missing: 5, jumps: 1, ..Faults::default() });
+        check.gap();
+        assert_eq!(events(&mut check, [18]), [Some(Finding::Missing(254))], "back by two is forward by 254");
+    }
+
+    #[test]
+    fn what_comes_again_or_late_or_from_0_is_not_missing() {
+        let faults = |numbers: &[u8]| {
+            let mut check = FragmentCheck::of_blocks(Elink::new(8));
+            events(&mut check, numbers.iter().copied());
+            let Faults { missing, duplicates, out_of_order, resets, .. } = check.faults;
+            [missing, duplicates, out_of_order, resets]
+        };
+        assert_eq!(faults(&[1, 2, 2, 3]), [0, 1, 0, 0]);
+        assert_eq!(faults(&[1, 2, 3, 1, 2, 3, 4]), [0, 3, 0, 0]);
+        assert_eq!(faults(&[1, 2, 5, 6, 3, 4, 7]), [0, 0, 2, 0]);
+        assert_eq!(faults(&[1, 2, 5, 6, 4, 7]), [1, 0, 1, 0], "the third never comes");
+        assert_eq!(faults(&[198, 199, 0, 1]), [0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_fragment_of_another_e_link_is_not_one_of_this() {
+        let mut check = FragmentCheck::new(Some(Elink::new(8)));
+        assert_eq!(events(&mut check, [1, 2]), [None, None]);
+        let mut foreign = FragmentCheck::new(Some(Elink::new(0x4C)));
+        assert_eq!(events(&mut foreign, [1, 2, 3]), [Some(Finding::WrongElink(8)); 3]);
+        assert_eq!(foreign.faults, Faults { wrong_elink: 3, ..Faults::default() });
     }
 
     #[test]
     fn one_wrong_byte_is_found_wherever_it_is() {
         for length in [4, 7, 8, 9, 24, 300, 70_000] {
-            let mut check = FragmentCheck::new(false);
+            let mut check = FragmentCheck::new(None);
             check.check(&fragment(0, length));
             check.check(&fragment(1, length));
             assert_eq!(check.faults, Faults::default(), "{length}");
@@ -153,21 +314,32 @@ mod tests {
         }
     }
 
+    fn ttc(ecr: u8, l0id: u32) -> [u8; 26] {
+        let l1id = l0id & 0xFF_FFFF;
+        Ttc { format: 2, bcid: 0, l1id, ecr, orbit: 0, trigger_type: 0, l0id, accepts: 0 }.emit()
+    }
+
     #[test]
     fn trigger_numbers_are_checked_against_each_other_and_in_their_row() {
-        let ttc = |l0id: u32| {
-            let l1id = l0id & 0xFF_FFFF;
-            let fields = (2, 0, 0, 0, 0, 0);
-            Ttc { format: fields.0, bcid: fields.1, l1id, ecr: 0, orbit: 0, trigger_type: 0, l0id, accepts: 0 }.emit()
-        };
-        let mut check = FragmentCheck::new(true);
+        let mut check = FragmentCheck::new(Some(Elink::TTC));
         for l0id in [0xFF_FFFE, 0xFF_FFFF, 0x100_0000, 0x100_0003] {
-            check.check(&ttc(l0id));
+            check.check(&ttc(0, l0id));
         }
-        assert_eq!(check.faults, Faults { missing: 2, jumps: 1, payload: 0 });
-        let mut wrong = ttc(0x100_0004);
+        assert_eq!(check.faults, Faults { missing: 2, jumps: 1, ..Faults::default() });
+        let mut wrong = ttc(0, 0x100_0004);
         wrong[16] ^= 1;
-        check.check(&wrong);
-        assert_eq!(check.faults.payload, 1);
+        assert_eq!(check.check(&wrong), Some(Finding::Payload));
+    }
+
+    #[test]
+    fn a_reset_of_the_trigger_counter_is_no_loss() {
+        let mut check = FragmentCheck::new(Some(Elink::TTC));
+        let found: Vec<_> = [(3, 49), (3, 50), (4, 0), (4, 1), (6, 2), (6, 3), (5, 7), (6, 4)]
+            .map(|(ecr, l0id)| check.check(&ttc(ecr, l0id)))
+            .to_vec();
+        // After the second one, which is of two, the first two triggers are missing.
+        let second = Some(Finding::Reset(2));
+        assert_eq!(found, [None, None, Some(Finding::Reset(0)), None, second, None, Some(Finding::OutOfOrder), None]);
+        assert_eq!(check.faults, Faults { missing: 2, resets: 3, out_of_order: 1, jumps: 3, ..Faults::default() });
     }
 }

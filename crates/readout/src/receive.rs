@@ -66,6 +66,8 @@ struct Stream {
     bytes: u64,
     truncated: u64,
     flagged: u64,
+    /// Chunks with nothing wrong that came in earlier lives of its publisher.
+    before: u64,
     /// For pages of blocks.
     reassembler: Reassembler,
     partial: Vec<u8>,
@@ -109,6 +111,9 @@ pub struct Report {
     pub refused: Vec<String>,
     /// Accounts of the publishers that have ended.
     pub accounts: Vec<FinalAccount>,
+    /// The ledger of each E-link of those publishers for this receiver alone, with what it had in the place of what the publisher says
+    /// was delivered: when they disagree, it does not close.
+    pub ledgers: Vec<(u64, Ledger)>,
 }
 
 impl Report {
@@ -121,25 +126,14 @@ impl Report {
     pub fn faults(&self) -> fragment::Faults {
         let mut all = fragment::Faults::default();
         for stream in &self.streams {
-            all.missing += stream.faults.missing;
-            all.jumps += stream.faults.jumps;
-            all.payload += stream.faults.payload;
+            all.add(&stream.faults);
         }
         all
     }
 
-    /// The ledgers of the E-links that came here and nowhere else, with what this receiver had in the place of what the publisher says
-    /// was delivered: when they disagree, it does not close.
-    pub fn ledgers(&self) -> Vec<(u64, Ledger)> {
-        let mut ledgers = Vec::new();
-        for account in &self.accounts {
-            for (tag, mut ledger) in account.ledgers() {
-                let Some(stream) = self.streams.iter().find(|stream| stream.tag == tag) else { continue };
-                ledger.delivered = stream.chunks - stream.truncated - stream.flagged;
-                ledgers.push((tag, ledger));
-            }
-        }
-        ledgers
+    /// Whether every account that came closes.
+    pub fn closes(&self) -> bool {
+        self.ledgers.iter().all(|(_, ledger)| ledger.closes())
     }
 }
 
@@ -326,8 +320,12 @@ impl Receiver {
                 FrameKind::Messages => messages(body, streams),
                 FrameKind::Blocks => blocks(body, format, room, streams, source_key(&source.tags)),
                 FrameKind::Account => {
-                    if let Ok(account) = serde_json::from_slice(body) {
-                        report.accounts.push(account);
+                    match serde_json::from_slice::<FinalAccount>(body) {
+                        Ok(account) => {
+                            report.ledgers.extend(own_ledgers(&account, self.id, &source.tags, streams));
+                            report.accounts.push(account);
+                        }
+                        Err(_) => report.bad_pages += 1,
                     }
                     source.ended = true;
                     break;
@@ -459,7 +457,8 @@ impl Source {
 
     fn adopt(&mut self, inlet: Box<dyn Inlet>, streams: &mut Streams) {
         let hello = inlet.hello();
-        if hello.stream != self.stream {
+        let is_new = hello.stream != self.stream;
+        if is_new {
             (self.stream, self.last_page) = (hello.stream, 0);
         }
         let kib = u8::try_from(hello.block_bytes / 1024).unwrap_or(0);
@@ -467,7 +466,12 @@ impl Source {
         if self.tags.is_empty() {
             self.tags.clone_from(&hello.tags);
         }
-        streams.offered.extend(&self.tags);
+        for tag in &self.tags {
+            streams.offered.insert(*tag);
+            if let Some(at) = streams.places.get(tag) {
+                streams.all[*at].reconnected(is_new);
+            }
+        }
         self.inlet = Some(inlet);
     }
 }
@@ -494,14 +498,14 @@ impl Streams {
         if !self.offered.contains(&tag) {
             return None;
         }
-        let is_ttc = elink_of(tag) == Some(Elink::TTC);
         self.all.push(Stream {
             tag,
-            check: FragmentCheck::new(is_ttc),
+            check: FragmentCheck::new(elink_of(tag)),
             chunks: 0,
             bytes: 0,
             truncated: 0,
             flagged: 0,
+            before: 0,
             reassembler: Reassembler::new(),
             partial: Vec::new(),
         });
@@ -510,7 +514,35 @@ impl Streams {
     }
 }
 
+/// The ledgers of a publisher's E-links for this receiver, with what it had itself.
+fn own_ledgers(account: &FinalAccount, receiver: u64, tags: &[u64], streams: &Streams) -> Vec<(u64, Ledger)> {
+    let mut ledgers = Vec::new();
+    for tag in tags {
+        let Some(mut ledger) = account.ledger_for(receiver, *tag) else { continue };
+        let had = |at: &usize| streams.all[*at].clean() - streams.all[*at].before;
+        ledger.delivered = streams.places.get(tag).map_or(0, had);
+        ledgers.push((*tag, ledger));
+    }
+    ledgers
+}
+
 impl Stream {
+    /// Chunks with nothing wrong.
+    fn clean(&self) -> u64 {
+        self.chunks - self.truncated - self.flagged
+    }
+
+    /// Its publisher is there again: what was sent meanwhile is missing. A new life of it counts from its own beginning.
+    fn reconnected(&mut self, is_new: bool) {
+        self.reassembler = Reassembler::new();
+        if is_new {
+            self.before = self.clean();
+            self.check.restart();
+        } else {
+            self.check.gap();
+        }
+    }
+
     #[inline]
     fn take(&mut self, payload: &[u8], status: Status) {
         self.chunks += 1;

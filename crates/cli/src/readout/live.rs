@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Args;
+use daqmeter_readout::accounts::SubscriptionAccount;
 use daqmeter_readout::card::{Card, CardView, channel_ids};
 use daqmeter_readout::port::{InlinePort, Port};
 use daqmeter_readout::receive::{LookUp, Receiver, Report, elink_of};
@@ -232,7 +233,7 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
     let mut good = true;
     for done in accounts {
         let ReadDone { name, account, view, card_is_lost } = done?;
-        good &= !card_is_lost && account.ledgers().iter().all(|(_, ledger)| ledger.closes());
+        good &= !card_is_lost && account.closes();
         show_account(&name, &account, Some(&view), arguments.network.json)?;
     }
     Ok(exit(good, stop.load(Ordering::Relaxed)))
@@ -365,12 +366,15 @@ fn show_account(name: &str, account: &FinalAccount, view: Option<&CardView>, jso
             .map(|(tag, ledger)| serde_json::json!({ "elink": elink_of(*tag).map(|e| e.number()), "tag": format!("{tag:#x}"), "ledger": ledger, "closes": ledger.closes() }))
             .collect();
         let dead = view.map(|view| view.dead);
-        let line =
-            serde_json::json!({ "name": name, "elinks": each, "dead": dead, "time_ns": view.map(|view| view.now_ns) });
+        let line = serde_json::json!({
+            "name": name, "elinks": each, "subscriptions": account.subscriptions, "closes": account.closes(),
+            "dead": dead, "time_ns": view.map(|view| view.now_ns),
+        });
         return emit(&format!("{line}\n")).map(drop);
     }
     let mut out = format!("{name}\n");
     out.push_str(&ledger_text(&ledgers));
+    out.push_str(&subscriptions_text(account));
     if let Some(view) = view {
         let share = |ns: u64| significant(ns as f64 / view.now_ns.max(1) as f64 * 100.0, 3);
         let [dma, fifo, any] = view.dead;
@@ -389,6 +393,28 @@ fn show_account(name: &str, account: &FinalAccount, view: Option<&CardView>, jso
     emit(&out).map(drop)
 }
 
+/// How many subscriptions there were, and those whose account does not close.
+fn subscriptions_text(account: &FinalAccount) -> String {
+    let (closed, open): (Vec<&SubscriptionAccount>, Vec<&SubscriptionAccount>) =
+        account.subscriptions.iter().partition(|subscription| subscription.gap() == 0);
+    let mut out = format!(" subscriptions that close: {} of {}\n", closed.len(), account.subscriptions.len());
+    for subscription in open {
+        let _ = writeln!(
+            out,
+            "  E-link {}, receiver {:#x}: {} of {} chunks offered are not accounted for",
+            elink_name(subscription.tag),
+            subscription.receiver,
+            subscription.gap(),
+            subscription.offered
+        );
+    }
+    out
+}
+
+fn elink_name(tag: u64) -> String {
+    elink_of(tag).map_or_else(|| format!("{tag:#x}"), |elink| format!("{:#05x}", elink.number()))
+}
+
 fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
     let mut all = Ledger::new("triggers x E-links");
     for (_, ledger) in ledgers {
@@ -401,8 +427,7 @@ fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
     let closed = ledgers.iter().filter(|(_, ledger)| ledger.closes()).count();
     let _ = writeln!(out, " accounts that close: {closed} of {} E-links", ledgers.len());
     for (tag, ledger) in ledgers.iter().filter(|(_, ledger)| !ledger.closes()) {
-        let elink = elink_of(*tag).map_or_else(|| format!("{tag:#x}"), |elink| format!("{:#05x}", elink.number()));
-        let _ = writeln!(out, "  E-link {elink}: {ledger}");
+        let _ = writeln!(out, "  E-link {}: {ledger}", elink_name(*tag));
     }
     out
 }
@@ -608,8 +633,7 @@ fn show_report(name: &str, report: &Report, json: bool) -> Result<(), Failure> {
         report.lost
     );
     if !report.accounts.is_empty() {
-        let ledgers: Vec<(u64, Ledger)> = report.accounts.iter().flat_map(FinalAccount::ledgers).collect();
-        out.push_str(&ledger_text(&ledgers));
+        out.push_str(&ledger_text(&report.ledgers));
     }
     emit(&out).map(drop)
 }

@@ -115,7 +115,6 @@ impl Scenario {
         self.check_busy()?;
         self.check_links()?;
         self.check_faults()?;
-        self.check_reader()?;
         self.check_publish()
     }
 
@@ -277,14 +276,6 @@ impl Scenario {
         Ok(())
     }
 
-    /// A block must fit into the pages of a subscriber who has taken all before it, or the reader would wait for ever.
-    fn check_reader(&self) -> Checked {
-        let needed = 2 + self.card.block.0 / self.reader.page.0;
-        ensure(self.reader.pages >= needed, "reader.pages", || {
-            format!("{}; a block of {} bytes needs {needed} pages", self.reader.pages, self.card.block.0)
-        })
-    }
-
     fn check_publish(&self) -> Checked {
         let publish = &self.publish;
         let name = &publish.transport;
@@ -403,10 +394,6 @@ mod tests {
             ),
             ("[card]\nxon_below = \"32KiB\"\n", "card.xon_below"),
             ("[card]\nfifo = \"1GiB\"\ndma_rate = \"1MiB\"\n", "card.dma_rate: emptying the FIFO would take 1024 s"),
-            (
-                "[reader]\npage = \"4KiB\"\npages = 2\n[card]\nblock = \"16KiB\"\n",
-                "reader.pages: 2; a block of 16384 bytes needs 6",
-            ),
         ] {
             check(text, wanted);
         }

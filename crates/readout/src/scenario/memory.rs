@@ -97,7 +97,8 @@ impl Scenario {
 
     /// Pages of the readers.
     fn pages_bytes(&self, parts: Parts) -> u64 {
-        times(parts.subscribers, subscriber_bytes(&self.reader, &self.elinks(0, 0)))
+        let Some(format) = self.format() else { return 0 };
+        times(parts.subscribers, subscriber_bytes(format, &self.reader, &self.elinks(0, 0)))
     }
 
     fn reception_bytes(&self) -> u64 {

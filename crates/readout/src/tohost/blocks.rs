@@ -26,6 +26,37 @@ pub(super) struct Context {
     pub(super) birth_ns: u64,
     /// Pages that a block may need.
     pub(super) wanted: usize,
+    /// Longest chunk that any page takes: of a longer one no more is kept.
+    pub(super) longest: usize,
+}
+
+/// A subscriber of an E-link.
+#[derive(Debug)]
+pub(super) struct Subscriber {
+    /// Place in the table of destinations.
+    pub(super) place: usize,
+    /// What it has not of the chunk at hand, in pages of blocks.
+    pub(super) missed: Missed,
+    /// Blocks in a row that it was not given.
+    skipped: u64,
+    /// Whether it takes the block at hand: said once per block, as its pages become fewer on the way.
+    takes: bool,
+}
+
+impl Subscriber {
+    pub(super) fn new(place: usize, missed: Missed) -> Subscriber {
+        Subscriber { place, missed, skipped: 0, takes: false }
+    }
+}
+
+/// Whether a subscriber has all blocks of the chunk at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missed {
+    Nothing,
+    /// It came when the chunk had begun.
+    Before,
+    /// It was too slow.
+    Dropped,
 }
 
 /// Chunks of a block into the pages of their subscribers.
@@ -39,32 +70,41 @@ pub(super) fn copy_chunks(
 ) {
     // The usual case by itself: one subscriber, who has room.
     if let [only] = elink.subscribers.as_slice()
-        && let Some(dest) = dests[*only].as_mut().filter(|dest| dest.pool.len() >= context.wanted)
+        && let Some(dest) = dests[only.place].as_mut().filter(|dest| dest.pool.len() >= context.wanted)
     {
         return copy_to_one(elink, dest, header, found, block, context);
     }
     let ElinkState { spec, reassembler, subscribers, partial, check, account, .. } = elink;
+    for subscriber in subscribers.iter_mut() {
+        subscriber.takes = dests[subscriber.place].as_ref().is_some_and(|dest| dest.pool.len() >= context.wanted);
+    }
     reassembler.block(header, found, |part| {
-        let Some(chunk) = whole(partial, part, block) else { return };
-        account.chunks += 1;
+        let Some(chunk) = whole(partial, part, block, context.longest) else { return };
         if let Some(check) = check {
             check.check(chunk.payload());
         }
         if subscribers.is_empty() {
             account.unsubscribed += 1;
         }
-        for (order, place) in subscribers.iter().enumerate() {
-            let Some(dest) = &mut dests[*place] else { continue };
-            // The ledger follows the first subscriber; the others have copies.
-            let counted = order == 0;
-            if dest.pool.len() < context.wanted {
-                account.dropped += u64::from(counted);
-                continue;
+        for (order, subscriber) in subscribers.iter().enumerate() {
+            let Some(dest) = &mut dests[subscriber.place] else { continue };
+            // The account of the E-link follows the first subscriber; each has an account of its own besides.
+            let is_copy = order > 0;
+            if subscriber.takes && push(dest, spec.tag, &chunk, context) {
+                dest.page.booked.add(context.at, one(chunk.status), is_copy);
+            } else {
+                dest.accounts[context.at].dropped += 1;
+                account.dropped += u64::from(!is_copy);
             }
-            push(dest, spec.tag, &chunk, context);
-            dest.page.fates[context.at][fate_of(chunk.status)] += u32::from(counted);
         }
     });
+}
+
+/// One chunk with that status.
+fn one(status: Status) -> Fates {
+    let mut fates = Fates::default();
+    fates[fate_of(status)] = 1;
+    fates
 }
 
 /// The hot path: everything in one loop, and what is the same for most chunks counted once per block.
@@ -82,7 +122,7 @@ fn copy_to_one(
     let mut clean = 0;
     for (index, subchunk) in found.iter().enumerate() {
         let Some(part) = reassembler.part(subchunk, index == 0) else { continue };
-        let Some(chunk) = whole(partial, part, block) else { continue };
+        let Some(chunk) = whole(partial, part, block, context.longest) else { continue };
         if let Some(check) = check {
             check.check(chunk.payload());
         }
@@ -92,14 +132,16 @@ fn copy_to_one(
             clean += 1;
             continue;
         }
-        dest.page.fates[context.at][0] += clean;
-        account.chunks += u64::from(clean) + 1;
+        dest.page.booked.all[context.at][0] += clean;
         clean = 0;
-        push(dest, spec.tag, &chunk, context);
-        dest.page.fates[context.at][fate_of(status)] += 1;
+        if push(dest, spec.tag, &chunk, context) {
+            dest.page.booked.add(context.at, one(status), false);
+        } else {
+            dest.accounts[context.at].dropped += 1;
+            account.dropped += 1;
+        }
     }
-    dest.page.fates[context.at][0] += clean;
-    account.chunks += u64::from(clean);
+    dest.page.booked.all[context.at][0] += clean;
 }
 
 /// A chunk: bytes of a source that goes on behind them.
@@ -118,34 +160,71 @@ impl Chunk<'_> {
 
 /// The chunk that a part completes.
 #[inline]
-fn whole<'a>(partial: &'a mut Vec<u8>, part: Part, block: &'a [u8]) -> Option<Chunk<'a>> {
+fn whole<'a>(partial: &'a mut Vec<u8>, part: Part, block: &'a [u8], longest: usize) -> Option<Chunk<'a>> {
     if part.begins && part.ends {
         let status = Status::of_flags(part.flags);
         return Some(Chunk { source: block, begin: part.begin, length: part.length, status });
     }
-    pieced(partial, part, block)
+    pieced(partial, part, block, longest)
 }
 
-fn pieced<'a>(partial: &'a mut Vec<u8>, part: Part, block: &'a [u8]) -> Option<Chunk<'a>> {
+fn pieced<'a>(partial: &'a mut Vec<u8>, part: Part, block: &'a [u8], longest: usize) -> Option<Chunk<'a>> {
     if part.begins {
         partial.clear();
     }
-    partial.extend_from_slice(&block[part.begin..part.begin + part.length]);
+    // A chunk without end takes no memory without end: what is too long already fits no page, and is dropped when it ends.
+    if partial.len() <= longest {
+        partial.extend_from_slice(&block[part.begin..part.begin + part.length]);
+    }
     let (source, status) = (&partial[..], Status::of_flags(part.flags));
     part.ends.then_some(Chunk { source, begin: 0, length: source.len(), status })
 }
 
-/// A chunk into a destination's page, or the next.
-fn push(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>, context: &Context) {
+/// A chunk into a destination's page, or the next. False when there is no next one, or it is too long for any.
+fn push(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>, context: &Context) -> bool {
     let Chunk { source, begin, length, status } = *chunk;
     dest.open(context.now_ns, context.birth_ns);
     if dest.page.writer.push(&mut dest.page.bytes, tag, status, source, begin, length) {
-        return;
+        return true;
     }
-    dest.roll();
+    if !dest.roll() {
+        return false;
+    }
     dest.open(context.now_ns, context.birth_ns);
-    let pushed = dest.page.writer.push(&mut dest.page.bytes, tag, status, source, begin, length);
-    debug_assert!(pushed, "an empty page takes the longest chunk");
+    dest.page.writer.push(&mut dest.page.bytes, tag, status, source, begin, length)
+}
+
+/// What a block holds, by how its chunks lie over blocks.
+#[derive(Default)]
+struct Held {
+    /// Chunks that began in it, and ended.
+    whole: Fates,
+    /// The chunk that began in a block before, and ended in this one.
+    tail: Option<Fates>,
+    /// A chunk began in it and goes on.
+    opens: bool,
+}
+
+/// Takes a block apart without copying it.
+fn held(elink: &mut ElinkState, header: Header, found: &[Subchunk], block: &[u8], longest: usize) -> Held {
+    let ElinkState { reassembler, partial, check, .. } = elink;
+    let mut held = Held::default();
+    reassembler.block(header, found, |part| {
+        if let Some(check) = check
+            && let Some(chunk) = whole(partial, part, block, longest)
+        {
+            check.check(chunk.payload());
+        }
+        let status = Status::of_flags(part.flags);
+        held.opens |= part.begins;
+        match (part.ends, held.opens) {
+            (true, true) => held.whole[fate_of(status)] += 1,
+            (true, false) => held.tail = Some(one(status)),
+            (false, _) => {}
+        }
+        held.opens &= !part.ends;
+    });
+    held
 }
 
 /// A block as it is into the pages of its E-link's subscribers.
@@ -160,54 +239,70 @@ pub(super) fn lend_block(
     context: &Context,
     settings: &Settings,
 ) {
-    let ElinkState { reassembler, subscribers, partial, check, account, began_before, .. } = elink;
-    let mut fates = Fates::default();
-    let mut torn = 0;
-    reassembler.block(header, found, |part| {
-        let status = Status::of_flags(part.flags);
-        if let Some(check) = check
-            && let Some(chunk) = whole(partial, part, block)
-        {
-            check.check(chunk.payload());
-        }
-        if part.begins {
-            *began_before = false;
-        }
-        if part.ends {
-            account.chunks += 1;
-            if *began_before {
-                torn += 1;
-            } else {
-                fates[fate_of(status)] += 1;
-            }
-        }
-    });
-    account.unsubscribed += torn;
-    let total: u64 = fates.iter().copied().map(u64::from).sum();
+    let held = held(elink, header, found, block, context.longest);
+    let is_open = elink.reassembler.is_open();
+    let ElinkState { subscribers, account, .. } = elink;
+    let count = |fates: Fates| fates.iter().copied().map(u64::from).sum::<u64>();
     if subscribers.is_empty() {
-        account.unsubscribed += total;
+        account.unsubscribed += count(held.whole) + held.tail.map_or(0, count);
     }
-    for (order, place) in subscribers.iter().enumerate() {
-        let Some(dest) = &mut dests[*place] else { continue };
-        if dest.pool.is_empty() {
-            account.dropped += if order == 0 { total } else { 0 };
-            continue;
+    for (order, subscriber) in subscribers.iter_mut().enumerate() {
+        let Some(dest) = &mut dests[subscriber.place] else { continue };
+        let is_copy = order > 0;
+        let takes = subscriber.takes_block(dest);
+        let at = context.at;
+        let mut dropped = 0;
+        if takes {
+            lend(dest, position, block.len(), context, settings.page.0);
+            dest.page.booked.add(at, held.whole, is_copy);
+        } else {
+            dropped += count(held.whole);
         }
-        if dest.page.span_bytes + block.len() > settings.page.0 {
-            dest.roll();
-        }
-        dest.open(context.now_ns, context.birth_ns);
-        let page = &mut dest.page;
-        match page.spans.last_mut() {
-            Some((from, length)) if *from + *length as u64 == position => *length += block.len(),
-            _ => page.spans.push((position, block.len())),
-        }
-        page.span_bytes += block.len();
-        page.blocks += 1;
-        if order == 0 {
-            for (sum, fate) in page.fates[context.at].iter_mut().zip(fates) {
-                *sum += fate;
+        match (held.tail, subscriber.missed) {
+            (Some(fates), Missed::Nothing) if takes => dest.page.booked.add(at, fates, is_copy),
+            (Some(_), Missed::Before) => {
+                dest.accounts[at].unsubscribed += 1;
+                account.unsubscribed += u64::from(!is_copy);
             }
+            (Some(_), _) => dropped += 1,
+            (None, _) => {}
         }
+        dest.accounts[at].dropped += dropped;
+        account.dropped += if is_copy { 0 } else { dropped };
+        subscriber.missed = match (is_open, held.opens, takes) {
+            (false, ..) | (true, true, true) => Missed::Nothing,
+            (true, true, false) => Missed::Dropped,
+            (true, false, false) if subscriber.missed == Missed::Nothing => Missed::Dropped,
+            (true, false, _) => subscriber.missed,
+        };
     }
+}
+
+/// Sequence numbers of blocks wrap after so many.
+const SEQUENCES: u64 = 32;
+
+impl Subscriber {
+    /// Whether it is given the block at hand, in zero-copy mode.
+    fn takes_block(&mut self, dest: &Dest) -> bool {
+        // A gap of a whole turn of the sequence numbers would not be seen: one more is dropped.
+        let hidden = self.skipped > 0 && self.skipped.is_multiple_of(SEQUENCES);
+        let takes = !dest.pool.is_empty() && !hidden;
+        self.skipped = if takes { 0 } else { self.skipped + 1 };
+        takes
+    }
+}
+
+/// A block of the ring into a page of spans.
+fn lend(dest: &mut Dest, position: u64, length: usize, context: &Context, page_bytes: usize) {
+    if dest.page.span_bytes + length > page_bytes {
+        dest.roll();
+    }
+    dest.open(context.now_ns, context.birth_ns);
+    let page = &mut dest.page;
+    match page.spans.last_mut() {
+        Some((from, before)) if *from + *before as u64 == position => *before += length,
+        _ => page.spans.push((position, length)),
+    }
+    page.span_bytes += length;
+    page.blocks += 1;
 }

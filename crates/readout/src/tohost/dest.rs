@@ -6,6 +6,7 @@ use std::io::IoSlice;
 use daqmeter_sys::ring::Consumer;
 use daqmeter_wire::felix::page::{Frame, FrameKind, PageWriter, Status};
 
+use crate::accounts::SubscriptionAccount;
 use crate::transport::{Outlet, Sent};
 
 /// Pages on their way to a subscriber who has not acknowledged them: sockets hold far fewer.
@@ -17,6 +18,47 @@ pub(super) const SPANS_BYTES: usize = SPANS * size_of::<(u64, usize)>();
 
 /// What became of chunks in a page: clean, truncated, flagged.
 pub(super) type Fates = [u32; 3];
+
+/// The chunks in a page, for each E-link.
+#[derive(Debug)]
+pub(super) struct Booked {
+    /// All of them.
+    pub(super) all: Vec<Fates>,
+    /// Those of them that the account of the E-link counts with another subscriber. Empty where there is none: the usual case.
+    copies: Vec<Fates>,
+}
+
+impl Booked {
+    fn new(elinks: usize) -> Booked {
+        Booked { all: vec![Fates::default(); elinks], copies: Vec::new() }
+    }
+
+    /// Books chunks of an E-link.
+    pub(super) fn add(&mut self, at: usize, fates: Fates, is_copy: bool) {
+        add(&mut self.all[at], fates);
+        if is_copy {
+            self.copies.resize(self.all.len(), Fates::default());
+            add(&mut self.copies[at], fates);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.all.fill(Fates::default());
+        self.copies.clear();
+    }
+
+    /// For each E-link: all chunks, and those that its own account counts here.
+    pub(super) fn fates(&self) -> impl Iterator<Item = (Fates, Fates)> {
+        let copies = self.copies.iter().copied().chain(std::iter::repeat(Fates::default()));
+        self.all.iter().zip(copies).map(|(all, copies)| (*all, [0, 1, 2].map(|fate| all[fate] - copies[fate])))
+    }
+}
+
+fn add(sum: &mut Fates, fates: Fates) {
+    for (sum, fate) in sum.iter_mut().zip(fates) {
+        *sum += fate;
+    }
+}
 
 /// Which of them.
 pub(super) fn fate_of(status: Status) -> usize {
@@ -38,7 +80,7 @@ pub(super) struct Page {
     pub(super) birth_ns: u64,
     pub(super) opened_ns: u64,
     pub(super) sequence: u64,
-    pub(super) fates: Vec<Fates>,
+    pub(super) booked: Booked,
 }
 
 impl Page {
@@ -52,7 +94,7 @@ impl Page {
             birth_ns: 0,
             opened_ns: 0,
             sequence: 0,
-            fates: vec![Fates::default(); elinks],
+            booked: Booked::new(elinks),
         }
     }
 
@@ -64,7 +106,7 @@ impl Page {
         self.writer = PageWriter::default();
         self.spans.clear();
         (self.span_bytes, self.blocks) = (0, 0);
-        self.fates.fill(Fates::default());
+        self.booked.clear();
     }
 
     pub(super) fn frame(&self) -> Frame {
@@ -82,7 +124,7 @@ impl Page {
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) sequence: u64,
-    pub(super) fates: Vec<Fates>,
+    pub(super) booked: Booked,
 }
 
 /// One subscriber, or one E-link's key.
@@ -94,12 +136,19 @@ pub(super) struct Dest {
     pub(super) queue: VecDeque<Page>,
     pub(super) pool: Vec<Page>,
     pub(super) pending: VecDeque<Pending>,
-    pub(super) spare_fates: Vec<Vec<Fates>>,
+    pub(super) spare: Vec<Booked>,
     pub(super) sequence: u64,
     pub(super) heard_ns: u64,
+    /// What became of the chunks that were offered to it, for each E-link.
+    pub(super) accounts: Vec<SubscriptionAccount>,
 }
 
 impl Dest {
+    /// Whether it has not acknowledged all that was read for it.
+    pub(super) fn owes(&self) -> bool {
+        !self.page.is_empty() || !self.queue.is_empty() || !self.pending.is_empty()
+    }
+
     /// The page at hand goes to the queue. False when there is no other.
     pub(super) fn roll(&mut self) -> bool {
         if self.page.is_empty() {
@@ -148,9 +197,9 @@ impl Dest {
             if self.pending.is_empty() {
                 self.heard_ns = now_ns;
             }
-            let spare = self.spare_fates.pop().unwrap_or_else(|| vec![Fates::default(); page.fates.len()]);
-            let fates = std::mem::replace(&mut page.fates, spare);
-            self.pending.push_back(Pending { sequence: page.sequence, fates });
+            let spare = self.spare.pop().unwrap_or_else(|| Booked::new(page.booked.all.len()));
+            let booked = std::mem::replace(&mut page.booked, spare);
+            self.pending.push_back(Pending { sequence: page.sequence, booked });
             page.clear();
             self.pool.push(page);
         }

@@ -20,14 +20,15 @@ use daqmeter_wire::felix::page::{Frame, FrameKind, MOST_MESSAGE_OVERHEAD};
 use daqmeter_wire::felix::{Elink, Format, Reassembler, Subchunk, subchunks};
 use serde::{Deserialize, Serialize};
 
-use crate::accounts::{CardAccount, ReaderElink, ledger};
+pub use crate::accounts::FinalAccount;
+use crate::accounts::{ReaderElink, SubscriptionAccount};
 use crate::card::{CardView, State};
 use crate::fragment::FragmentCheck;
 use crate::port::Port;
 use crate::scenario::{Completion, ElinkSpec, OnSlow, Publish, Reader as Settings, ReaderMode};
 use crate::transport::{Outlet, OutletEvent, Sent, Subscription};
-use blocks::{Context, copy_chunks, is_repeated, lend_block};
-use dest::{Dest, Fates, MAX_PENDING, Page, Pending, SPANS_BYTES};
+use blocks::{Context, Missed, Subscriber, copy_chunks, is_repeated, lend_block};
+use dest::{Booked, Dest, Fates, MAX_PENDING, Page, Pending, SPANS_BYTES};
 
 /// Blocks after which the ring gets its bytes back and pages are sent.
 const BATCH_BYTES: usize = 64 << 10;
@@ -43,8 +44,8 @@ const INTERRUPT_SERVICE: Duration = Duration::from_millis(100);
 const SLICE_NS: u64 = 100_000_000;
 /// Accounts are offered to subscribers for so long, and their going is waited for so long.
 const FAREWELL_NS: u64 = 1_000_000_000;
-/// Each of the three waits of the end takes so long at the most once the reader was told to stop: below two seconds together.
-const STOP_WITHIN_NS: u64 = 500_000_000;
+/// Each of the waits of the end, of which there are up to four, takes so long at the most once the reader was told to stop: below two seconds together.
+const STOP_WITHIN_NS: u64 = 400_000_000;
 /// Lost connections whose receivers may come back; the account of the oldest number is closed for a further one.
 const MAX_DEPARTED: usize = 256;
 
@@ -58,12 +59,10 @@ type Fingerprint = [u8; 48];
 struct ElinkState {
     spec: ElinkSpec,
     reassembler: Reassembler,
-    /// Places in the table of destinations; the ledger follows the first.
-    subscribers: Vec<usize>,
+    /// The account of the E-link follows the first; each has an account of its own besides.
+    subscribers: Vec<Subscriber>,
     /// The chunk at hand, as far as it is there.
     partial: Vec<u8>,
-    /// It began before the subscriber came, who gets blocks and cannot put it together.
-    began_before: bool,
     check: Option<FragmentCheck>,
     fingerprint: Fingerprint,
     account: ReaderElink,
@@ -106,29 +105,6 @@ pub struct Stats {
     pub subscribers: u64,
 }
 
-/// The last frame to a subscriber: accounts at the source.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FinalAccount {
-    /// What the card counted.
-    pub card: CardAccount,
-    /// What the reader counted, in the order of the card's E-links.
-    pub readers: Vec<ReaderElink>,
-}
-
-impl FinalAccount {
-    /// The ledger of each E-link, with its tag.
-    pub fn ledgers(&self) -> Vec<(u64, daqmeter_record::Ledger)> {
-        let of = |(at, reader)| (at, reader);
-        self.card
-            .elinks
-            .iter()
-            .zip(&self.readers)
-            .map(of)
-            .map(|(at, reader): (&crate::accounts::CardElink, &ReaderElink)| (at.tag, ledger(&self.card, at, reader)))
-            .collect()
-    }
-}
-
 /// A reader of one DMA channel.
 pub struct ToHost {
     port: Box<dyn Port>,
@@ -145,10 +121,12 @@ pub struct ToHost {
     places: Vec<u16>,
     elinks: Vec<ElinkState>,
     dests: Vec<Option<Dest>>,
-    /// Accounts of lost connections, by receiver, until it comes back or the end.
-    departed: BTreeMap<u64, VecDeque<Pending>>,
+    /// Lost connections, by receiver, until it comes back or the end.
+    departed: BTreeMap<u64, Departed>,
+    /// Accounts of subscriptions that have ended, by receiver and place of the E-link.
+    ended: BTreeMap<(u64, usize), SubscriptionAccount>,
     room: Vec<Subchunk>,
-    page_bytes: usize,
+    sizes: Sizes,
     /// Bytes of the ring read, and given back, since the start.
     read: u64,
     released: u64,
@@ -158,6 +136,51 @@ pub struct ToHost {
     notes: Vec<String>,
     stats: Stats,
 }
+
+/// What decides how many pages a block may need.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    /// Bytes of a page of messages.
+    page_bytes: usize,
+    /// Bytes of payload of the longest chunk.
+    longest: usize,
+    /// Bytes of the messages that a block may become.
+    messages_bytes: usize,
+}
+
+impl Sizes {
+    fn new(format: Format, settings: &Settings, longest: usize) -> Sizes {
+        Sizes {
+            // The longest chunk must fit, and short ones are copied with what follows them.
+            page_bytes: settings.page.0.max(longest + MOST_MESSAGE_OVERHEAD) + 64,
+            longest,
+            // A header and a status for each chunk, and a tag.
+            messages_bytes: format.block_bytes + 5 * most_subchunks(format) + MOST_MESSAGE_OVERHEAD,
+        }
+    }
+
+    /// Pages that a block may need when so many bytes of a chunk wait for their end: two pages in a row hold more than one could.
+    fn pages_for(self, partial_bytes: usize) -> usize {
+        2 + 2 * (partial_bytes.min(self.longest) + self.messages_bytes) / self.page_bytes
+    }
+
+    /// Pages that any block may need.
+    fn max_pages(self) -> usize {
+        self.pages_for(self.longest)
+    }
+}
+
+/// A connection that was lost.
+#[derive(Default)]
+struct Departed {
+    /// Pages that it had not acknowledged.
+    pending: VecDeque<Pending>,
+    /// What became of the others.
+    accounts: Vec<SubscriptionAccount>,
+}
+
+/// Accounts of subscriptions that are kept apart: those of further receivers that have gone are added up.
+const MAX_ENDED: usize = 4096;
 
 const NOWHERE: u16 = u16::MAX;
 
@@ -181,28 +204,27 @@ impl ToHost {
                 reassembler: Reassembler::new(),
                 subscribers: Vec::with_capacity(8),
                 partial: Vec::with_capacity(longest),
-                began_before: false,
-                check: settings.l0id_check.then(|| FragmentCheck::new(spec.is_ttc)),
+                check: settings.l0id_check.then(|| FragmentCheck::new(Some(spec.elink))),
                 fingerprint: [0; 48],
                 account: ReaderElink::default(),
             });
         }
-        let page_bytes = page_bytes(&settings, elinks);
         ToHost {
             port,
             outlet,
             settings,
             dead_after_ns: publish.dead_after.0,
             max_subscribers: publish.max_subscribers,
-            subscriber_bytes: subscriber_bytes(&settings, elinks),
+            subscriber_bytes: subscriber_bytes(format, &settings, elinks),
             format,
             begun: false,
             places,
             elinks: states,
             dests: Vec::new(),
             departed: BTreeMap::new(),
+            ended: BTreeMap::new(),
             room: vec![Subchunk::default(); most_subchunks(format)],
-            page_bytes,
+            sizes: Sizes::new(format, &settings, longest),
             read: 0,
             released: 0,
             serviced_ns: 0,
@@ -369,7 +391,7 @@ impl ToHost {
     fn read_batch(&mut self, now_ns: u64) -> bool {
         self.port.take(BATCH_BYTES);
         let skip = usize::try_from(self.read - self.released).expect("within the ring");
-        let ToHost { port, outlet, settings, format, places, elinks, dests, room, page_bytes, stats, .. } = self;
+        let ToHost { port, outlet, settings, format, places, elinks, dests, room, stats, sizes, .. } = self;
         let start_ns = port.start_ns();
         let consumer = port.consumer();
         let [first, second] = consumer.spans(skip);
@@ -390,7 +412,7 @@ impl ToHost {
                 done += block_bytes;
                 continue;
             };
-            let wanted = 2 + (elink.partial.len() + block_bytes) / *page_bytes;
+            let wanted = sizes.pages_for(elink.partial.len());
             if settings.on_slow == OnSlow::Block && is_full(elink, dests, wanted) {
                 for dest in dests.iter_mut().flatten() {
                     dest.pump(outlet.as_mut(), consumer, self.released, now_ns);
@@ -402,14 +424,13 @@ impl ToHost {
             }
             // Another process may say anything.
             let birth_ns = start_ns.saturating_add(consumer.birth(skip + done));
-            let context = Context { at: usize::from(place), now_ns, birth_ns, wanted };
+            let context = Context { at: usize::from(place), now_ns, birth_ns, wanted, longest: sizes.page_bytes };
             match subchunks(*format, block, room) {
                 Ok((header, found)) => {
                     if is_repeated(elink, header, block) {
                         stats.duplicates += 1;
                     } else {
-                        let missing = elink.reassembler.counts.blocks_missing;
-                        let chunks = elink.account.chunks;
+                        let before = elink.reassembler.counts;
                         match settings.mode {
                             ReaderMode::Buffered => copy_chunks(elink, dests, header, found, block, &context),
                             ReaderMode::ZeroCopy => {
@@ -417,8 +438,8 @@ impl ToHost {
                                 lend_block(elink, dests, header, found, block, position, &context, settings);
                             }
                         }
-                        stats.chunks += elink.account.chunks - chunks;
-                        stats.missing_blocks += elink.reassembler.counts.blocks_missing - missing;
+                        stats.missing_blocks += elink.reassembler.counts.blocks_missing - before.blocks_missing;
+                        stats.chunks += elink.offer(dests, context.at, before.ended());
                     }
                 }
                 Err(_) => {
@@ -490,8 +511,9 @@ impl ToHost {
     }
 
     fn subscribe(&mut self, number: usize, subscription: &Subscription, now_ns: u64) {
-        if let Some(pending) = self.departed.remove(&subscription.receiver) {
-            self.settle(pending, subscription.last_page);
+        self.replace(subscription.receiver);
+        if let Some(departed) = self.departed.remove(&subscription.receiver) {
+            self.settle(subscription.receiver, departed, subscription.last_page);
         }
         let wanted = |tag: u64| subscription.tags.is_empty() || subscription.tags.contains(&tag);
         if let Some(why) = self.unknown(subscription).or_else(|| self.no_room()) {
@@ -499,19 +521,22 @@ impl ToHost {
         }
         let elinks = self.elinks.len();
         // Pages of blocks need no memory of their own.
-        let bytes = if self.settings.mode == ReaderMode::Buffered { self.page_bytes } else { 0 };
+        let bytes = if self.settings.mode == ReaderMode::Buffered { self.sizes.page_bytes } else { 0 };
         // A destination of one E-link needs few.
         let spare_pages = if self.outlet.is_per_elink() { self.settings.pages.min(4) } else { self.settings.pages };
+        let receiver = subscription.receiver;
+        let account = |elink: &ElinkState| SubscriptionAccount { receiver, tag: elink.spec.tag, ..Default::default() };
         let dest = Dest {
             number,
-            receiver: subscription.receiver,
+            receiver,
             page: Page::new(bytes, elinks),
             queue: VecDeque::with_capacity(self.settings.pages + 4),
-            pool: (0..spare_pages + 2).map(|_| Page::new(bytes, elinks)).collect(),
+            pool: (0..spare_pages.max(self.sizes.max_pages()) + 2).map(|_| Page::new(bytes, elinks)).collect(),
             pending: VecDeque::with_capacity(MAX_PENDING),
-            spare_fates: Vec::with_capacity(MAX_PENDING),
+            spare: Vec::with_capacity(MAX_PENDING),
             sequence: subscription.last_page,
             heard_ns: now_ns,
+            accounts: self.elinks.iter().map(account).collect(),
         };
         let at = self.dests.iter().position(Option::is_none).unwrap_or(self.dests.len());
         if at == self.dests.len() {
@@ -519,8 +544,8 @@ impl ToHost {
         }
         self.dests[at] = Some(dest);
         for elink in self.elinks.iter_mut().filter(|elink| wanted(elink.spec.tag)) {
-            elink.subscribers.push(at);
-            elink.began_before = self.settings.mode == ReaderMode::ZeroCopy && elink.reassembler.is_open();
+            let missed = if elink.reassembler.is_open() { Missed::Before } else { Missed::Nothing };
+            elink.subscribers.push(Subscriber::new(at, missed));
         }
     }
 
@@ -564,9 +589,9 @@ impl ToHost {
         while let Some(mut page) = dest.pending.pop_front_if(|page| page.sequence <= sequence) {
             // One that repeats itself has said nothing.
             dest.heard_ns = now_ns;
-            deliver(&mut self.elinks, &page.fates);
-            page.fates.fill(Fates::default());
-            dest.spare_fates.push(page.fates);
+            deliver(&mut self.elinks, &mut dest.accounts, &page.booked);
+            page.booked.clear();
+            dest.spare.push(page.booked);
         }
     }
 
@@ -576,39 +601,64 @@ impl ToHost {
         let Some(mut dest) = self.dests[at].take() else { return };
         self.notes.push(format!("subscriber lost: {why}"));
         for elink in &mut self.elinks {
-            elink.subscribers.retain(|place| *place != at);
+            elink.subscribers.retain(|subscriber| subscriber.place != at);
         }
         if !dest.page.is_empty() {
             dest.queue.push_back(dest.page);
         }
         // The first of them may have gone in part; none has arrived whole.
         for page in dest.queue {
-            lose(&mut self.elinks, &page.fates);
+            lose(&mut self.elinks, &mut dest.accounts, &page.booked);
         }
-        if let Some(before) = self.departed.insert(dest.receiver, dest.pending) {
-            self.settle(before, 0);
+        let departed = Departed { pending: dest.pending, accounts: dest.accounts };
+        if let Some(before) = self.departed.insert(dest.receiver, departed) {
+            self.settle(dest.receiver, before, 0);
         }
         if self.departed.len() > MAX_DEPARTED
-            && let Some((_, first)) = self.departed.pop_first()
+            && let Some((receiver, first)) = self.departed.pop_first()
         {
-            self.settle(first, 0);
+            self.settle(receiver, first, 0);
+        }
+    }
+
+    /// A receiver that comes back before its lost connection was seen to be lost.
+    fn replace(&mut self, receiver: u64) {
+        let same = |dest: &&Dest| dest.receiver == receiver;
+        let old: Vec<usize> = self.dests.iter().flatten().filter(same).map(|dest| dest.number).collect();
+        for number in old {
+            self.outlet.close(number);
+            self.depart(number, "its receiver came back by another connection".to_owned());
         }
     }
 
     /// Pages of a lost connection, of which the receiver had those up to a number.
-    fn settle(&mut self, pending: VecDeque<Pending>, last_page: u64) {
+    fn settle(&mut self, receiver: u64, departed: Departed, last_page: u64) {
+        let Departed { pending, mut accounts } = departed;
         for page in pending {
             if page.sequence <= last_page {
-                deliver(&mut self.elinks, &page.fates);
+                deliver(&mut self.elinks, &mut accounts, &page.booked);
             } else {
-                lose(&mut self.elinks, &page.fates);
+                lose(&mut self.elinks, &mut accounts, &page.booked);
             }
+        }
+        self.end(receiver, &accounts);
+    }
+
+    /// Keeps the accounts of subscriptions that have ended.
+    fn end(&mut self, receiver: u64, accounts: &[SubscriptionAccount]) {
+        for (at, account) in accounts.iter().enumerate().filter(|(_, account)| account.offered > 0) {
+            let is_kept = self.ended.len() < MAX_ENDED || self.ended.contains_key(&(receiver, at));
+            let receiver = if is_kept { receiver } else { 0 };
+            let empty = SubscriptionAccount { receiver, tag: account.tag, ..Default::default() };
+            self.ended.entry((receiver, at)).or_insert(empty).add(account);
         }
     }
 
-    /// All pages out, all acknowledgements in, accounts to the subscribers.
-    fn conclude(&mut self, stop: &AtomicBool) -> FinalAccount {
+    /// All pages out, all acknowledgements in. Subscribers that are slow are waited for as long as they take something, unless the
+    /// reader was told to stop.
+    fn drain(&mut self, stop: &AtomicBool) {
         let mut patience = Patience::new(self.dead_after_ns, stop);
+        let mut before = (0, 0);
         loop {
             let now_ns = monotonic_ns();
             self.port.refresh();
@@ -618,27 +668,49 @@ impl ToHost {
             self.flush(now_ns, true);
             self.serve(now_ns);
             let comes = ends && (self.port.state() == State::Running || self.filled_bytes() >= self.format.block_bytes);
-            let open = self.dests.iter().flatten();
-            let waits =
-                open.clone().any(|dest| !dest.queue.is_empty() || !dest.pending.is_empty() || !dest.page.is_empty());
-            if !(waits || comes) || patience.is_over(now_ns) {
+            if !comes && !self.dests.iter().flatten().any(Dest::owes) {
                 break;
+            }
+            let progress = (self.read, self.dests.iter().flatten().map(|dest| dest.heard_ns).max().unwrap_or(0));
+            if progress != before {
+                before = progress;
+                patience.renew(now_ns + self.dead_after_ns);
+            }
+            if patience.is_over(now_ns) {
+                if !self.give_up() {
+                    break;
+                }
+                // Without those who take nothing, what is left in the ring can be read.
+                patience = Patience::new(self.dead_after_ns, stop);
             }
             sleep_until(now_ns + 100_000);
         }
-        let left: Vec<usize> = self
-            .dests
-            .iter()
-            .flatten()
-            .filter(|dest| !dest.queue.is_empty() || !dest.pending.is_empty())
-            .map(|dest| dest.number)
-            .collect();
-        for number in left {
-            self.depart(number, "took no more at the end".to_owned());
+    }
+
+    /// Parts from subscribers that still owe acknowledgements. False when there is none.
+    fn give_up(&mut self) -> bool {
+        let left: Vec<usize> = self.dests.iter().flatten().filter(|dest| dest.owes()).map(|dest| dest.number).collect();
+        for number in &left {
+            self.depart(*number, "took no more at the end".to_owned());
         }
-        for (_, pending) in std::mem::take(&mut self.departed) {
-            self.settle(pending, 0);
+        !left.is_empty()
+    }
+
+    /// Ends the accounts of all subscriptions.
+    fn close_subscriptions(&mut self) -> Vec<SubscriptionAccount> {
+        for (receiver, departed) in std::mem::take(&mut self.departed) {
+            self.settle(receiver, departed, 0);
         }
+        let dests = std::mem::take(&mut self.dests);
+        dests.iter().flatten().for_each(|dest| self.end(dest.receiver, &dest.accounts));
+        self.dests = dests;
+        std::mem::take(&mut self.ended).into_values().collect()
+    }
+
+    /// All pages out, all acknowledgements in, accounts to the subscribers.
+    fn conclude(&mut self, stop: &AtomicBool) -> FinalAccount {
+        self.drain(stop);
+        let subscriptions = self.close_subscriptions();
         let view = self.port.view();
         let readers: Vec<ReaderElink> = view
             .account
@@ -649,7 +721,7 @@ impl ToHost {
                 same.map_or(ReaderElink::default(), |elink| elink.account)
             })
             .collect();
-        let account = FinalAccount { card: view.account, readers };
+        let account = FinalAccount { card: view.account, readers, subscriptions };
         let body = serde_json::to_vec(&account).expect("plain data");
         let frame = Frame::control(FrameKind::Account, u32::try_from(body.len()).unwrap_or(u32::MAX));
         let mut patience = Patience::new(FAREWELL_NS, stop);
@@ -688,6 +760,13 @@ impl Patience<'_> {
         Patience { end_ns: monotonic_ns().saturating_add(ns), stop, is_hurried: false }
     }
 
+    /// Lasts longer, unless it was told to stop.
+    fn renew(&mut self, end_ns: u64) {
+        if !self.is_hurried {
+            self.end_ns = end_ns;
+        }
+    }
+
     fn is_over(&mut self, now_ns: u64) -> bool {
         if !self.is_hurried && self.stop.load(Ordering::Relaxed) {
             self.is_hurried = true;
@@ -697,37 +776,57 @@ impl Patience<'_> {
     }
 }
 
-/// Bytes of a page of messages: the longest chunk must fit, and short ones are copied with what follows them.
-fn page_bytes(settings: &Settings, elinks: &[ElinkSpec]) -> usize {
-    let longest = elinks.iter().map(|elink| elink.payload_bytes).max().unwrap_or(0);
-    settings.page.0.max(longest + MOST_MESSAGE_OVERHEAD) + 64
-}
-
 /// Bytes that a subscriber of all these E-links costs at the most: pages, and what is remembered of those on their way.
-pub(crate) fn subscriber_bytes(settings: &Settings, elinks: &[ElinkSpec]) -> u64 {
-    let fates = elinks.len() * size_of::<Fates>();
+pub(crate) fn subscriber_bytes(format: Format, settings: &Settings, elinks: &[ElinkSpec]) -> u64 {
+    let longest = elinks.iter().map(|elink| elink.payload_bytes).max().unwrap_or(0);
+    let sizes = Sizes::new(format, settings, longest);
+    let booked = size_of::<Booked>() + elinks.len() * size_of::<Fates>();
     // Pages of blocks need no memory of their own.
-    let body = if settings.mode == ReaderMode::Buffered { page_bytes(settings, elinks) } else { 0 };
-    let page = body + SPANS_BYTES + fates;
-    let pending = MAX_PENDING * (fates + size_of::<Pending>() + size_of::<Vec<Fates>>());
-    ((settings.pages + 3) * page + pending) as u64
+    let body = if settings.mode == ReaderMode::Buffered { sizes.page_bytes } else { 0 };
+    let pages = settings.pages.max(sizes.max_pages()) + 3;
+    let pending = MAX_PENDING * (size_of::<Pending>() + booked);
+    (pages * (body + SPANS_BYTES + booked) + pending) as u64
 }
 
 /// Whether a subscriber of the E-link has no room for what a block may need.
 fn is_full(elink: &ElinkState, dests: &[Option<Dest>], wanted: usize) -> bool {
-    elink.subscribers.iter().any(|at| dests[*at].as_ref().is_some_and(|dest| dest.pool.len() < wanted))
+    elink.subscribers.iter().any(|one| dests[one.place].as_ref().is_some_and(|dest| dest.pool.len() < wanted))
 }
 
-fn deliver(elinks: &mut [ElinkState], fates: &[Fates]) {
-    for (elink, [clean, truncated, flagged]) in elinks.iter_mut().zip(fates) {
-        elink.account.delivered += u64::from(*clean);
-        elink.account.delivered_truncated += u64::from(*truncated);
-        elink.account.delivered_flagged += u64::from(*flagged);
+impl ElinkState {
+    /// Books the chunks that the decoder found since then as offered to every subscriber: not what was done with them, which is counted
+    /// where it is done.
+    fn offer(&mut self, dests: &mut [Option<Dest>], at: usize, ended_before: u64) -> u64 {
+        let chunks = self.reassembler.counts.ended() - ended_before;
+        self.account.chunks += chunks;
+        for subscriber in &self.subscribers {
+            if let Some(dest) = &mut dests[subscriber.place] {
+                dest.accounts[at].offered += chunks;
+            }
+        }
+        chunks
     }
 }
 
-fn lose(elinks: &mut [ElinkState], fates: &[Fates]) {
-    for (elink, fates) in elinks.iter_mut().zip(fates) {
-        elink.account.network_lost += fates.iter().copied().map(u64::from).sum::<u64>();
+/// Chunks of a page that was acknowledged, into the accounts of its subscriber and of the E-links.
+fn deliver(elinks: &mut [ElinkState], accounts: &mut [SubscriptionAccount], booked: &Booked) {
+    for ((elink, account), (all, own)) in elinks.iter_mut().zip(accounts).zip(booked.fates()) {
+        let ReaderElink { delivered, delivered_truncated, delivered_flagged, .. } = &mut elink.account;
+        for (count, fate) in [delivered, delivered_truncated, delivered_flagged].into_iter().zip(own) {
+            *count += u64::from(fate);
+        }
+        let SubscriptionAccount { delivered, delivered_truncated, delivered_flagged, .. } = account;
+        for (count, fate) in [delivered, delivered_truncated, delivered_flagged].into_iter().zip(all) {
+            *count += u64::from(fate);
+        }
+    }
+}
+
+/// Chunks of a page that was not.
+fn lose(elinks: &mut [ElinkState], accounts: &mut [SubscriptionAccount], booked: &Booked) {
+    let count = |fates: dest::Fates| fates.iter().copied().map(u64::from).sum::<u64>();
+    for ((elink, account), (all, own)) in elinks.iter_mut().zip(accounts).zip(booked.fates()) {
+        elink.account.network_lost += count(own);
+        account.network_lost += count(all);
     }
 }

@@ -5,5 +5,7 @@
 mod card;
 mod chain;
 mod hostile;
+mod memory;
+mod subscriptions;
 #[cfg(feature = "zenoh")]
 mod zenoh;

@@ -131,6 +131,13 @@ pub struct Counts {
     pub orphans: u64,
 }
 
+impl Counts {
+    /// Chunks that came to an end, however.
+    pub fn ended(&self) -> u64 {
+        self.chunks + self.chunks_timed_out
+    }
+}
+
 /// A part of a chunk, as it is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {

@@ -10,6 +10,7 @@
 pub mod block;
 pub mod decoder;
 pub mod encoder;
+pub mod order;
 pub mod page;
 pub mod payload;
 

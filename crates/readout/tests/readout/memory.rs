@@ -1,0 +1,144 @@
+//! A way between reader and receivers without a network: a few pages per receiver lie between them, so that a slow one is felt at once.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use daqmeter_readout::scenario::Publish;
+use daqmeter_readout::transport::{
+    Hello, Inlet, Outlet, OutletEvent, Received, Sent, Subscription, Transport, TransportError,
+};
+use daqmeter_wire::felix::page::{Frame, FrameKind};
+
+/// The way. Clones are ends of the same one.
+#[derive(Clone)]
+pub(crate) struct Memory {
+    hello: Hello,
+    /// Pages that lie between the reader and a receiver at most.
+    room: usize,
+    lanes: Arc<(Mutex<Vec<Lane>>, Condvar)>,
+}
+
+#[derive(Default)]
+struct Lane {
+    frames: VecDeque<(Frame, Vec<u8>)>,
+    news: VecDeque<News>,
+    closed: bool,
+}
+
+enum News {
+    Subscribed(Subscription),
+    Acknowledged(u64),
+    Gone,
+}
+
+impl Memory {
+    pub(crate) fn new(hello: Hello, room: usize) -> Memory {
+        Memory { hello, room, lanes: Arc::default() }
+    }
+}
+
+impl Transport for Memory {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn publish(&self, _settings: &Publish, _hello: &Hello) -> Result<Box<dyn Outlet>, TransportError> {
+        Ok(Box::new(self.clone()))
+    }
+
+    fn subscribe(
+        &self,
+        _settings: &Publish,
+        subscription: &Subscription,
+        last_page_of: &dyn Fn(u64) -> u64,
+        _quit: &dyn Fn() -> bool,
+    ) -> Result<Box<dyn Inlet>, TransportError> {
+        let last_page = last_page_of(self.hello.stream);
+        let mut lanes = self.lanes.0.lock().unwrap();
+        let news = VecDeque::from([News::Subscribed(Subscription { last_page, ..subscription.clone() })]);
+        lanes.push(Lane { news, ..Lane::default() });
+        Ok(Box::new(MemoryInlet { way: self.clone(), lane: lanes.len() - 1, body: Vec::new() }))
+    }
+}
+
+impl Outlet for Memory {
+    fn address(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn facts(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    fn poll(&mut self, events: &mut Vec<OutletEvent>) {
+        for (dest, lane) in self.lanes.0.lock().unwrap().iter_mut().enumerate() {
+            events.extend(lane.news.drain(..).map(|news| match news {
+                News::Subscribed(subscription) => OutletEvent::Subscribed { dest, subscription },
+                News::Acknowledged(sequence) => OutletEvent::Acknowledged { dest, sequence },
+                News::Gone => OutletEvent::Gone { dest, why: "closed by the receiver".to_owned() },
+            }));
+        }
+    }
+
+    fn send(&mut self, dest: usize, frame: &Frame, body: &[IoSlice<'_>]) -> Sent {
+        let lane = &mut self.lanes.0.lock().unwrap()[dest];
+        if lane.closed {
+            return Sent::Gone;
+        }
+        if lane.frames.len() >= self.room && frame.kind != FrameKind::Account {
+            return Sent::Blocked;
+        }
+        lane.frames.push_back((*frame, body.iter().flat_map(|part| part.iter().copied()).collect()));
+        self.lanes.1.notify_all();
+        Sent::Done
+    }
+
+    fn close(&mut self, dest: usize) {
+        self.lanes.0.lock().unwrap()[dest].closed = true;
+        self.lanes.1.notify_all();
+    }
+}
+
+struct MemoryInlet {
+    way: Memory,
+    lane: usize,
+    body: Vec<u8>,
+}
+
+impl MemoryInlet {
+    fn say(&self, news: News) {
+        self.way.lanes.0.lock().unwrap()[self.lane].news.push_back(news);
+    }
+}
+
+impl Drop for MemoryInlet {
+    fn drop(&mut self) {
+        self.say(News::Gone);
+        self.way.lanes.0.lock().unwrap()[self.lane].closed = true;
+    }
+}
+
+impl Inlet for MemoryInlet {
+    fn hello(&self) -> &Hello {
+        &self.way.hello
+    }
+
+    fn receive(&mut self, wait: Duration) -> Result<Received<'_>, TransportError> {
+        let lanes = self.way.lanes.0.lock().unwrap();
+        let empty = |lanes: &mut Vec<Lane>| lanes[self.lane].frames.is_empty() && !lanes[self.lane].closed;
+        let (mut lanes, _) = self.way.lanes.1.wait_timeout_while(lanes, wait, empty).unwrap();
+        let lane = &mut lanes[self.lane];
+        let Some((frame, body)) = lane.frames.pop_front() else {
+            return if lane.closed { Err(TransportError::Other("closed".to_owned())) } else { Ok(Received::Nothing) };
+        };
+        self.body = body;
+        Ok(Received::Frame(frame, &self.body))
+    }
+
+    fn acknowledge(&mut self, sequence: u64) -> Result<(), TransportError> {
+        self.say(News::Acknowledged(sequence));
+        Ok(())
+    }
+}

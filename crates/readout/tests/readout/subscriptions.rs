@@ -1,0 +1,139 @@
+//! Several subscribers of the same E-links, some of them slow: each has its own account, and none loses what another has.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use daqmeter_readout::port::InlinePort;
+use daqmeter_readout::receive::{Receiver, Report};
+use daqmeter_readout::scenario::{Nanos, Publish};
+use daqmeter_readout::tohost::{FinalAccount, ToHost};
+use daqmeter_readout::transport::Transport;
+use daqmeter_readout::{Card, Scenario, chain};
+use proptest::prelude::*;
+
+use crate::memory::Memory;
+
+/// What the publisher and its receivers counted.
+struct Shared {
+    account: FinalAccount,
+    reports: Vec<Report>,
+}
+
+impl Shared {
+    /// Triggers that BUSY let through.
+    fn accepted(&self) -> u64 {
+        let card = &self.account.card;
+        card.issued - card.vetoed_dma - card.vetoed_fifo
+    }
+}
+
+/// Receivers of everything, each as slow at every page as is said, with one page between the reader and each.
+fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
+    let scenario = Scenario::parse(text, "test").unwrap();
+    let (mut card, mut consumers) = Card::new(&scenario).unwrap();
+    card.source().end_after(triggers);
+    let scenario = card.scenario().clone();
+    let way = Memory::new(chain::hello(&scenario, 0), 1);
+    let port = InlinePort::new(Arc::new(Mutex::new(card)), consumers.remove(0)).unwrap();
+    let outlet = way.publish(&Publish::default(), &chain::hello(&scenario, 0)).unwrap();
+    let (format, elinks) = (scenario.format().unwrap(), scenario.elinks(0, 0));
+    let publish = Publish { dead_after: Nanos(10_000_000_000), ..Publish::default() };
+    let mut reader = ToHost::new(Box::new(port), outlet, scenario.reader, &publish, format, &elinks);
+    let receive = |slow_us: u64| {
+        let mut receiver = Receiver::connect(Box::new(way.clone()), &[(Publish::default(), Vec::new())]).unwrap();
+        receiver.dawdle = Duration::from_micros(slow_us);
+        receiver.run(&AtomicBool::new(false), Duration::from_secs(10), |_| {})
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = slow_us.iter().map(|slow_us| scope.spawn(|| receive(*slow_us))).collect();
+        // All are there before the first trigger.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while reader.stats().subscribers < slow_us.len() as u64 {
+            assert!(Instant::now() < deadline, "the receivers did not subscribe");
+            reader.turn();
+        }
+        let account = reader.run(&AtomicBool::new(false), true, |_| {});
+        Shared { account, reports: threads.into_iter().map(|thread| thread.join().unwrap()).collect() }
+    })
+}
+
+/// Whether every receiver had every event, and every account says so.
+fn none_is_missing(shared: &Shared, of: &str) {
+    assert!(shared.account.closes(), "{of}: {:?}", shared.account.subscriptions);
+    for (at, report) in shared.reports.iter().enumerate() {
+        let faults = report.faults();
+        assert_eq!((faults.missing, faults.payload, faults.jumps, report.bad_pages), (0, 0, 0, 0), "{of}: {at}");
+        assert!(report.closes(), "{of}: {at}: {:?}", report.ledgers);
+        assert_eq!(report.ledgers.len(), shared.account.card.elinks.len(), "{of}: {at}");
+        for stream in &report.streams {
+            assert_eq!(stream.chunks, shared.accepted(), "{of}: receiver {at}, E-link {:#x}", stream.tag);
+        }
+    }
+    for subscription in &shared.account.subscriptions {
+        assert_eq!((subscription.offered, subscription.delivered), (shared.accepted(), shared.accepted()), "{of}");
+    }
+}
+
+/// Small pages, so that most blocks end in another page than they began in.
+fn text(mode: &str, rest: &str) -> String {
+    format!(
+        "[trigger]\nrate = \"100kHz\"\n[card]\nlinks = 1\nring = \"4MiB\"\n{rest}\n\
+         [reader]\nmode = \"{mode}\"\npages = 2\npage = \"4KiB\"\n"
+    )
+}
+
+#[test]
+fn one_slow_receiver_of_two_costs_neither_an_event() {
+    for mode in ["buffered", "zero-copy"] {
+        for slow_us in [[0, 300], [300, 0]] {
+            let shared = shared(&text(mode, ""), 4000, &slow_us);
+            none_is_missing(&shared, &format!("{mode} {slow_us:?}"));
+        }
+    }
+}
+
+#[test]
+fn what_a_slow_receiver_of_two_is_not_given_is_in_its_own_account() {
+    for mode in ["buffered", "zero-copy"] {
+        for card in ["", "mode = \"full\"\npayload = \"3000B\"\n"] {
+            let text = format!("{}on_slow = \"drop\"\n", text(mode, card));
+            let shared = shared(&text, 2000, &[0, 3000]);
+            assert!(shared.account.closes(), "{mode} {card}: {:?}", shared.account.subscriptions);
+            assert!(shared.reports.iter().all(Report::closes), "{mode} {card}");
+            let dropped: Vec<u64> = shared
+                .reports
+                .iter()
+                .map(|report| report.ledgers.iter().map(|(_, ledger)| ledger.losses["dropped by reader"]).sum())
+                .collect();
+            assert!(dropped[1] > 0, "{mode} {card}: {dropped:?}");
+            let elinks = shared.account.card.elinks.len() as u64;
+            for (report, dropped) in shared.reports.iter().zip(dropped) {
+                assert_eq!(report.chunks() + dropped, shared.accepted() * elinks, "{mode} {card}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn whatever_the_pages_and_the_receivers_every_event_comes_to_all(
+        zero_copy: bool,
+        full: bool,
+        payload in 8..6000_usize,
+        page in 4096..20_000_usize,
+        pages in 2..5_usize,
+        slow_us in prop::collection::vec(prop_oneof![Just(0), 0..400_u64], 1..4),
+    ) {
+        let mode = if zero_copy { "zero-copy" } else { "buffered" };
+        let card = if full { "mode = \"full\"\n" } else { "" };
+        let payload = if full { payload } else { payload % 200 + 8 };
+        let text = format!(
+            "[trigger]\nrate = \"50kHz\"\n[card]\nlinks = 1\nring = \"4MiB\"\npayload = \"{payload}B\"\n{card}\
+             [reader]\nmode = \"{mode}\"\npages = {pages}\npage = \"{page}B\"\n"
+        );
+        none_is_missing(&shared(&text, 600, &slow_us), &text);
+    }
+}

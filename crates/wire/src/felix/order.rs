@@ -1,0 +1,177 @@
+//! Numbers that go up by one and wrap: of blocks (5 bits), of events (8 or 24 bits). What is missing, comes twice, comes late, begins anew.
+//!
+//! A wrapping number does not say how often it has wrapped: of two readings the nearer one is taken, so that a loss of half a turn or
+//! more looks like a step back, unless the caller knows of a gap.
+
+/// What a number says about those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The one that was expected, or the first.
+    Next,
+    /// So many are missing before it.
+    Missing(u32),
+    /// One that was missing until now: out of order.
+    Late,
+    /// One that was there before.
+    Again,
+    /// Counting began anew at 0.
+    Restarted,
+}
+
+/// Follows the numbers of one stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Order {
+    next: Option<u32>,
+    /// The numbers that went missing last: the first of them, and how many.
+    hole: (u32, u32),
+    /// Where the stream was before it stepped back.
+    ahead: Option<u32>,
+}
+
+/// What the caller knows about the way of the numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Nothing.
+    Unknown,
+    /// Something was lost before this number: it is ahead.
+    Gap,
+    /// It was not there before: it is ahead, unless it was missing.
+    New,
+    /// Nothing was lost on the way: a 0 begins anew.
+    Whole,
+}
+
+impl Order {
+    /// The number that comes next if nothing is wrong; none before the first, and while numbers come that are behind others.
+    #[inline]
+    pub fn expected(&self) -> Option<u32> {
+        if self.ahead.is_none() { self.next } else { None }
+    }
+
+    /// The number after the last one.
+    #[inline]
+    pub fn next(&self) -> Option<u32> {
+        self.next
+    }
+
+    /// The number that was expected has come.
+    #[inline]
+    pub fn advance(&mut self, number: u32, modulus: u32) {
+        self.next = Some((number + 1) % modulus);
+    }
+
+    /// Takes the next number, below the modulus, which is a power of two.
+    pub fn step(&mut self, number: u32, modulus: u32, way: Way) -> Step {
+        let Some(next) = self.next.replace((number + 1) % modulus) else { return Step::Next };
+        let after = |from: u32| number.wrapping_sub(from) % modulus;
+        if self.ahead == Some(number) {
+            self.ahead = None;
+            return Step::Next;
+        }
+        if number == next {
+            return if self.ahead.is_some() { self.behind(number, modulus) } else { Step::Next };
+        }
+        let late = self.fills(number, modulus).is_some();
+        let is_ahead = match way {
+            Way::Gap => true,
+            Way::New => !late,
+            Way::Unknown | Way::Whole => after(next) < modulus / 2,
+        };
+        let begins_anew = match way {
+            Way::Whole => number == 0,
+            Way::Unknown => number == 0 && !is_ahead,
+            Way::Gap | Way::New => false,
+        };
+        if begins_anew && !late {
+            *self = Order { next: self.next, ..Order::default() };
+            return Step::Restarted;
+        }
+        if is_ahead {
+            (self.hole, self.ahead) = ((next, after(next)), None);
+            return Step::Missing(after(next));
+        }
+        self.ahead.get_or_insert(next);
+        if self.ahead == self.next {
+            self.ahead = None;
+        }
+        self.behind(number, modulus)
+    }
+
+    /// The place of a number in the hole.
+    fn fills(&self, number: u32, modulus: u32) -> Option<u32> {
+        let place = number.wrapping_sub(self.hole.0) % modulus;
+        (place < self.hole.1).then_some(place)
+    }
+
+    /// A number that is behind another.
+    fn behind(&mut self, number: u32, modulus: u32) -> Step {
+        let Some(place) = self.fills(number, modulus) else { return Step::Again };
+        self.hole = ((number + 1) % modulus, self.hole.1 - place - 1);
+        Step::Late
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Step::{Again, Late, Missing, Next, Restarted};
+
+    extern crate std;
+    use std::vec::Vec;
+
+    fn steps(numbers: &[u32], modulus: u32, way: Way) -> Vec<Step> {
+        let mut order = Order::default();
+        numbers.iter().map(|number| order.step(*number, modulus, way)).collect()
+    }
+
+    #[test]
+    fn each_way_of_not_being_next_has_its_name() {
+        for (numbers, expected) in [
+            (&[30, 31, 0, 1][..], &[Next, Next, Next, Next][..]),
+            (&[3, 4, 7, 8], &[Next, Next, Missing(2), Next]),
+            (&[3, 4, 4, 5], &[Next, Next, Again, Next]),
+            (&[3, 5, 4, 6], &[Next, Missing(1), Late, Next]),
+            (&[3, 6, 7, 4, 5, 8, 9], &[Next, Missing(2), Next, Late, Late, Next, Next]),
+            (&[3, 4, 5, 3, 4, 5, 6, 7], &[Next, Next, Next, Again, Again, Again, Next, Next]),
+            (&[3, 4, 5, 0, 1, 2, 3], &[Next, Next, Next, Restarted, Next, Next, Next]),
+            // A step back that goes on into what was never there.
+            (&[9, 10, 8, 9, 10, 11, 12], &[Next, Next, Again, Again, Again, Next, Next]),
+            (&[31, 1, 0, 2], &[Next, Missing(1), Late, Next]),
+            // From behind, a loss leads ahead again.
+            (&[5, 6, 4, 9, 10], &[Next, Next, Again, Missing(4), Next]),
+        ] {
+            assert_eq!(steps(numbers, 32, Way::Unknown), expected, "{numbers:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_the_way_decides_where_the_number_alone_cannot() {
+        assert_eq!(steps(&[10, 0], 32, Way::Gap), [Next, Missing(21)]);
+        assert_eq!(steps(&[10, 8], 32, Way::Gap), [Next, Missing(29)]);
+        assert_eq!(steps(&[28, 0], 32, Way::Unknown), [Next, Missing(3)]);
+        assert_eq!(steps(&[28, 0], 32, Way::Whole), [Next, Restarted]);
+        assert_eq!(steps(&[5, 7, 6, 8, 4], 32, Way::New), [Next, Missing(1), Late, Next, Missing(27)]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_numbers_are_taken(numbers in proptest::collection::vec(0..256_u32, 0..200), gaps: bool) {
+            let way = if gaps { Way::Gap } else { Way::Unknown };
+            let mut order = Order::default();
+            for number in numbers {
+                order.step(number, 256, way);
+                proptest::prop_assert_eq!(order.next(), Some((number + 1) % 256));
+            }
+        }
+
+        #[test]
+        fn blocks_that_are_exchanged_are_late_and_none_is_missing(begin in 0..256_u32, first in 1..40_u32, second in 1..40_u32) {
+            let (one, two) = (3..3 + first, 3 + first..3 + first + second);
+            let numbers = (0..3).chain(two.clone()).chain(one).chain(two.end..200).map(|number| (number + begin) % 256);
+            let found = steps(&numbers.collect::<Vec<_>>(), 256, Way::Unknown);
+            let missing: u32 = found.iter().map(|step| if let Missing(count) = step { *count } else { 0 }).sum();
+            let late = found.iter().filter(|step| **step == Late).count();
+            proptest::prop_assert_eq!((missing, u32::try_from(late).unwrap()), (first, first));
+        }
+    }
+}
