@@ -8,7 +8,7 @@ use super::tables::Row;
 use crate::fragment::{Finding, FragmentCheck};
 
 /// Numbers of blocks.
-const SEQUENCES: usize = 32;
+const SEQUENCES: u32 = 32;
 
 /// What one E-link's blocks held.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(super) struct ElinkCheck {
     pub(super) reassembler: Reassembler,
     order: Order,
     /// Of the last block with each number.
-    fingerprints: [u64; SEQUENCES],
+    fingerprints: [u64; 32],
     missing_blocks: u64,
     duplicate_blocks: u64,
     late_blocks: u64,
@@ -56,7 +56,7 @@ fn fingerprint(block: &[u8]) -> u64 {
 
 /// How far a number is behind another.
 fn behind(next: u32, number: u32) -> u32 {
-    next.wrapping_sub(number) % SEQUENCES as u32
+    next.wrapping_sub(number) % SEQUENCES
 }
 
 impl ElinkCheck {
@@ -64,7 +64,7 @@ impl ElinkCheck {
         ElinkCheck {
             reassembler: Reassembler::new(),
             order: Order::default(),
-            fingerprints: [0; SEQUENCES],
+            fingerprints: [0; 32],
             missing_blocks: 0,
             duplicate_blocks: 0,
             late_blocks: 0,
@@ -84,18 +84,18 @@ impl ElinkCheck {
         let fingerprint = fingerprint(block);
         let before = std::mem::replace(&mut self.fingerprints[usize::from(header.sequence)], fingerprint);
         if self.order.expected() == Some(sequence) {
-            self.order.advance(sequence, SEQUENCES as u32);
+            self.order.advance(sequence, SEQUENCES);
             return Place::Next;
         }
         let expected = self.order.next();
         // Further back it would be ahead as well, and blocks of constant data are all alike.
-        let is_behind = expected.is_some_and(|next| (1..=SEQUENCES as u32 / 2).contains(&behind(next, sequence)));
+        let is_behind = expected.is_some_and(|next| (1..=SEQUENCES / 2).contains(&behind(next, sequence)));
         if is_behind && before == fingerprint {
             self.reassembler.counts.blocks += 1;
             self.duplicate_blocks += 1;
             return Place::Again;
         }
-        match self.order.step(sequence, SEQUENCES as u32, Way::New) {
+        match self.order.step(sequence, SEQUENCES, Way::New) {
             Step::Missing(count) => {
                 self.missing_blocks += u64::from(count);
                 self.fragments.gap();
@@ -124,7 +124,7 @@ impl ElinkCheck {
     pub(super) fn bad_start(&mut self, header: Header) {
         let sequence = u32::from(header.sequence);
         if self.order.expected() == Some(sequence) {
-            self.order.advance(sequence, SEQUENCES as u32);
+            self.order.advance(sequence, SEQUENCES);
             self.unreadable();
         }
     }
