@@ -14,6 +14,6 @@ fuzz_target!(|input: (u8, u16, Vec<u8>)| {
         checker.take(part).unwrap();
     }
     let checked = checker.finish().unwrap();
-    assert_eq!(checked.blocks * 1024 + checked.skipped_bytes, whole.len() as u64);
+    assert_eq!(checked.blocks * checked.block_bytes as u64 + checked.skipped_bytes, whole.len() as u64);
     let _ = (checked.fcheck_table(), checked.fdaqm_table("0-0"));
 });

@@ -9,6 +9,9 @@ mod signals;
 use std::process::{Command, Stdio};
 
 use common::{PROGRAM, are_refused, daqmeter, stderr, stdout};
+use daqmeter_wire::felix::Elink;
+use daqmeter_wire::felix::page::{Frame, FrameKind, PageWriter, Status};
+use daqmeter_wire::felix::payload::{EmulatorHeader, Fid};
 
 fn readout(arguments: &[&str]) -> std::process::Output {
     daqmeter("readout", arguments)
@@ -46,6 +49,12 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["monitor", "127.0.0.1:1"], "does an instance serve --metrics there?"),
             (&["sweep", "gbt", "--payloads", "24,2MiB"], "card.payload"),
             (&["receive", "127.0.0.1:1", "--elinks", "0x800"], "E-links are 0 to 0x7ff"),
+            (&["run", "gbt", "--fail-on", "los=1"], "`los` is not known; write loss, dead, flags, or none"),
+            (
+                &["check", &foreign, "--fail-on", "dead=1%"],
+                "`dead` is not measured here; write loss, order, flags, resets",
+            ),
+            (&["receive", "127.0.0.1:1", "--fail-on", "loss=many"], "`loss=many`: write a number or a share"),
         ],
     );
 }
@@ -72,6 +81,133 @@ fn a_recorded_file_is_checked_and_a_damaged_one_ends_with_1() {
     let json = readout(&["check", &shown, "--json", "--level", "1"]);
     let line: serde_json::Value = serde_json::from_str(stdout(&json).trim()).unwrap();
     assert_eq!(line["checked"]["faults"]["undefined type"], 1, "{line}");
+}
+
+#[test]
+fn a_check_of_nothing_ends_with_1_and_what_is_left_out_is_said() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("felig.dat").display().to_string();
+    assert!(readout(&["record", "felig", "--triggers", "1000", "-o", &path]).status.success());
+    let blocks = std::fs::metadata(&path).unwrap().len() / 1024;
+    for (arguments, why) in [
+        (&["--elink", "0x7ff"][..], format!("none of {blocks} blocks is of E-link 0x7ff")),
+        (&["--skip", "100000"], format!("--skip 100000 leaves out all {blocks} blocks")),
+    ] {
+        let checked = readout(&[&["check", &path][..], arguments].concat());
+        assert_eq!(checked.status.code(), Some(1), "{arguments:?}");
+        let text = stdout(&checked);
+        let last = text.lines().last().unwrap();
+        assert!(last.starts_with("verdict: failed: nothing was checked: ") && last.ends_with(&why), "{last}");
+    }
+    let one = readout(&["check", &path, "--elink", "0x008"]);
+    assert!(one.status.success(), "{}", stdout(&one));
+    // In a card of several channels an E-link need not be in all of them, but in one.
+    let scenario = readout(&["check", "--scenario", "felig", "--triggers", "100", "--elink", "0x7ff"]);
+    assert!(scenario.status.code() == Some(1) && stdout(&scenario).contains("nothing was checked"));
+    // Every second block lost: more messages than are shown.
+    let bytes = std::fs::read(&path).unwrap();
+    let half: Vec<u8> = bytes.chunks(1024).step_by(2).flatten().copied().collect();
+    std::fs::write(&path, half).unwrap();
+    let damaged = readout(&["check", &path, "--messages", "5"]);
+    let text = stdout(&damaged);
+    assert!(damaged.status.code() == Some(1) && text.contains("more messages; --messages "), "{text}");
+    let all = text.split("--messages ").nth(1).unwrap().split(' ').next().unwrap();
+    let shown = stdout(&readout(&["check", &path, "--messages", all]));
+    assert!(shown.matches(": missing events: E-link 0x").count() > 100 && !shown.contains("more messages"));
+    let last = text.lines().last().unwrap();
+    assert!(last.starts_with("verdict: failed: loss ") && last.ends_with(" is more than 0"), "{last}");
+    let allowed = readout(&["check", &path, "--fail-on", "loss=60%"]);
+    assert!(allowed.status.success(), "{}", stdout(&allowed).lines().last().unwrap());
+}
+
+#[test]
+fn a_run_that_loses_more_than_is_allowed_ends_with_1() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lossy.toml").display().to_string();
+    let fault = "[[fault]]\nkind = \"truncated\"\nevery = 2\n";
+    std::fs::write(&path, format!("[trigger]\nrate = \"10kHz\"\n[card]\nlinks = 1\nring = \"16MiB\"\n{fault}"))
+        .unwrap();
+    let run = |limits: &[&str]| readout(&[&["run", &path, "--time", "100ms"][..], limits].concat());
+    let failed = run(&[]);
+    let text = stdout(&failed);
+    assert_eq!(failed.status.code(), Some(1), "{text}");
+    let last = text.lines().last().unwrap();
+    assert!(last.starts_with(" verdict: failed: loss 4000 of 8000 (50 %) is more than 0"), "{last}");
+    for limits in ["none", "dead=50%", "loss=50%,dead=50%,flags"] {
+        let passed = run(&["--fail-on", limits]);
+        assert!(passed.status.success(), "{limits}: {}", stdout(&passed));
+    }
+    // For programs the verdict is not among the records.
+    let json = run(&["--json"]);
+    assert_eq!((json.status.code(), stdout(&json).lines().count()), (Some(1), 1));
+    assert!(stderr(&json).contains("verdict: failed: loss"));
+}
+
+/// A publisher that offers one E-link, sends one event of it and the account, if there is one, and goes away.
+fn fake_publisher(account: Option<serde_json::Value>) -> (String, std::thread::JoinHandle<()>) {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let elink = Elink::new(8);
+    let tag = Fid::of_elink(0, 0, elink).to_u64();
+    let mut event = [0; 24];
+    EmulatorHeader { length: 24, event: 0, elink_index: elink.index(), width: 8 }.fill(&mut event);
+    let (mut page, mut writer) = (vec![0; 100], PageWriter::default());
+    assert!(writer.push(&mut page, tag, Status::default(), &event, 0, 24));
+    page.truncate(writer.used());
+    let hello =
+        serde_json::json!({ "stream": 1, "scenario": "fake", "tags": [tag], "magic": 0xC0CE, "block_bytes": 1024 });
+    let thread = std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let mut send = |kind: FrameKind, count: u32, body: &[u8]| {
+            let body_bytes = u32::try_from(body.len()).unwrap();
+            let frame = Frame { kind, body_bytes, count, sequence: u64::from(count), birth_ns: 0 };
+            stream.write_all(&[&frame.emit()[..], body].concat()).unwrap();
+        };
+        send(FrameKind::Hello, 0, hello.to_string().as_bytes());
+        send(FrameKind::Messages, 1, &page);
+        if let Some(mut account) = account {
+            account["card"]["elinks"][0]["tag"] = tag.into();
+            send(FrameKind::Account, 0, account.to_string().as_bytes());
+        }
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // What the receiver says until it closes.
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    (address, thread)
+}
+
+/// An account in which so many events were issued, all of them delivered.
+fn account_of(events: u64) -> serde_json::Value {
+    let zero =
+        |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), 0.into())).collect::<serde_json::Map<_, _>>();
+    let mut elink = zero(&["tag", "elink", "deficit", "sender_lost", "fifo_lost", "truncated", "fault_lost", "chunks"]);
+    elink["chunks"] = events.into();
+    let others = ["chunks", "unsubscribed", "dropped", "network_lost", "delivered_truncated", "delivered_flagged"];
+    let mut reader = zero(&others);
+    reader.insert("delivered".to_owned(), events.into());
+    reader["chunks"] = events.into();
+    serde_json::json!({
+        "card": { "issued": events, "vetoed_dma": 0, "vetoed_fifo": 0, "elinks": [elink] }, "readers": [reader],
+    })
+}
+
+#[test]
+fn a_receiver_ends_with_1_when_an_account_does_not_close_or_a_connection_is_lost() {
+    for (account, limits, code, verdict) in [
+        (Some(account_of(1)), &[][..], 0, "verdict: passed: loss 0, limit 0; order 0, limit 0; connections 0, limit 0"),
+        (Some(account_of(3)), &[], 1, "verdict: failed: accounts that do not close: 1"),
+        (Some(account_of(3)), &["--fail-on", "none"], 1, "verdict: failed: accounts that do not close: 1"),
+        (None, &[], 1, "verdict: failed: connections 1 is more than 0"),
+        (None, &["--fail-on", "loss=0"], 0, "verdict: passed: loss 0, limit 0"),
+    ] {
+        let (address, publisher) = fake_publisher(account);
+        let received = readout(&[&["receive", &address, "--patience", "0s"][..], limits].concat());
+        let text = stdout(&received);
+        assert_eq!(received.status.code(), Some(code), "{limits:?}: {text}{}", stderr(&received));
+        assert_eq!(text.lines().last().unwrap().trim(), verdict);
+        publisher.join().unwrap();
+    }
 }
 
 #[test]

@@ -183,6 +183,19 @@ impl FinalAccount {
         Some(ledger(&self.card, at, &seen))
     }
 
+    /// What was lost to those who had subscribed, or to everybody, in triggers x E-links: see [`lost_on_the_way`].
+    pub fn lost_on_the_way(&self) -> u64 {
+        // What the reader lost is counted for each subscriber, not for the first alone.
+        let at_reader = |name: &str| name == LOSSES[8] || name == LOSSES[9];
+        let before = |ledger: &Ledger| {
+            let losses = ledger.losses.iter().filter(|(name, _)| at_reader(name));
+            lost_on_the_way(ledger) - losses.map(|(_, count)| count).sum::<u64>()
+        };
+        let at_card: u64 = self.ledgers().iter().map(|(_, ledger)| before(ledger)).sum();
+        let of_subscribers = self.subscriptions.iter().map(|one| one.dropped + one.network_lost);
+        at_card + of_subscribers.sum::<u64>()
+    }
+
     /// Whether every E-link's account closes, and that of every subscription.
     pub fn closes(&self) -> bool {
         self.ledgers().iter().all(|(_, ledger)| ledger.closes())
@@ -203,6 +216,18 @@ pub const LOSSES: [&str; 10] = [
     "dropped by reader",
     "network",
 ];
+
+/// Losses that a scenario asks for, that BUSY makes in the place of others, or that arrive with a flag: not lost on the way.
+const NOT_LOST: [&str; 5] = [LOSSES[0], LOSSES[1], LOSSES[3], LOSSES[5], FLAGGED];
+/// Chunks that arrived with a flag.
+pub const FLAGGED: &str = LOSSES[6];
+/// Chunks for which there was no subscriber.
+pub const NOT_SUBSCRIBED: &str = LOSSES[7];
+
+/// What was lost on the way: everything but what BUSY stopped, the emulator's deficit, injected faults, and what arrived with a flag.
+pub fn lost_on_the_way(ledger: &Ledger) -> u64 {
+    ledger.lost() - NOT_LOST.iter().filter_map(|name| ledger.losses.get(*name)).sum::<u64>()
+}
 
 /// The ledger of one E-link in triggers: what the card counted against what the reader counted.
 ///

@@ -16,6 +16,7 @@ use daqmeter_readout::check::{Checked, Checker, Options, check_watched};
 use daqmeter_readout::{Scenario, recording};
 use daqmeter_sys::net::{Readiness, wait_ready};
 
+use super::verdict::{Found, Measure, OfCheck, Verdict};
 use super::{Chosen, count, elink, exit};
 use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, emit, tell};
@@ -98,14 +99,16 @@ pub(crate) struct CheckArguments {
     #[arg(long, value_name = "N", value_parser = count, default_value = "0")]
     skip: u64,
     /// Messages to print at most
-    #[arg(long, value_name = "N", default_value = "20")]
-    messages: usize,
+    #[arg(long, value_name = "N", value_parser = count, default_value = "20")]
+    messages: u64,
     /// Size in KiB of blocks of 0xABCE, which do not say it
     #[arg(long, value_name = "KIB", default_value = "1")]
     block_kib: u8,
     /// A line of JSON per file or channel instead of tables
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    limits: OfCheck,
     #[command(flatten)]
     metrics: Metrics,
 }
@@ -125,29 +128,63 @@ impl CheckArguments {
             level: self.level,
             elink: self.elink,
             skip_blocks: self.skip,
-            most_messages: 1000,
+            max_messages: usize::try_from(self.messages).unwrap_or(usize::MAX),
             abce_kib: self.block_kib,
         }
     }
 
-    fn show(&self, name: &str, dev_dma: &str, checked: &Checked) -> Result<(), Failure> {
+    fn show(&self, name: &str, dev_dma: &str, checked: &Checked, verdict: &Verdict) -> Result<(), Failure> {
         if self.json {
-            let line = serde_json::json!({ "name": name, "checked": checked });
+            let line = serde_json::json!({ "name": name, "checked": checked, "verdict": verdict });
             emit(&format!("{line}\n"))?;
             return Ok(());
         }
         let mut out = format!("{name}\n");
-        for message in checked.messages.iter().take(self.messages) {
+        for message in &checked.messages {
             let _ = writeln!(out, " {message}");
         }
-        if checked.messages.len() > self.messages {
-            let _ =
-                writeln!(out, " ... {} more messages; --messages N shows them", checked.messages.len() - self.messages);
+        if checked.messages_left_out > 0 {
+            let all = checked.messages_left_out + checked.messages.len() as u64;
+            let _ = writeln!(out, " ... {} more messages; --messages {all} shows all", checked.messages_left_out);
         }
         out.push_str(&checked.fcheck_table());
         out.push('\n');
         out.push_str(&checked.fdaqm_table(dev_dma));
+        let _ = writeln!(out, "{verdict}");
         emit(&out).map(drop)
+    }
+
+    /// Why nothing was checked, if so.
+    fn nothing_checked(&self, checked: &Checked) -> Option<String> {
+        let blocks = checked.blocks;
+        match (checked.checked_blocks, self.elink) {
+            (1.., _) => None,
+            (0, _) if self.skip >= blocks => {
+                Some(format!("nothing was checked: --skip {} leaves out all {blocks} blocks", self.skip))
+            }
+            (0, Some(elink)) => Some(format!("nothing was checked: none of {blocks} blocks is of E-link {elink:#05x}")),
+            (0, None) => Some(format!("nothing was checked: no good block among {blocks}")),
+        }
+    }
+
+    fn verdict(&self, checked: &Checked, may_be_empty: bool) -> Verdict {
+        let mut found = Found::default();
+        if let Some(why) = self.nothing_checked(checked).filter(|_| !may_be_empty) {
+            found.fails(why);
+        }
+        checked.damages().for_each(|(what, count)| found.fault(count, what));
+        let chunks = checked.sum(|row| row.chunks_with_timeouts);
+        let (missing, of) = if self.level >= 3 {
+            (checked.sum(|row| row.missing_events), chunks)
+        } else {
+            (checked.sum(|row| row.missing_blocks), checked.checked_blocks)
+        };
+        found.value(Measure::Loss, missing, of + missing);
+        let order = checked.sum(|row| row.duplicate_blocks + row.late_blocks + row.duplicate_events + row.late_events);
+        found.value(Measure::Order, order, of);
+        found.value(Measure::Flags, checked.sum(|row| row.flags[..3].iter().sum()), chunks);
+        found.value(Measure::Resets, checked.sum(|row| row.resets), chunks);
+        found.verdict(&self.limits.fail_on)
     }
 }
 
@@ -204,12 +241,17 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
     let page = arguments.metrics.served()?;
     if let Some(name) = &arguments.scenario {
         let scenario = Scenario::load(name).map_err(Failure::refused)?;
-        for (id, checked) in check_card(&scenario, arguments, page.as_ref(), &stop)? {
-            good &= checked.is_good();
+        let channels = check_card(&scenario, arguments, page.as_ref(), &stop)?;
+        // An E-link need not be in every channel.
+        let any = channels.iter().any(|(_, checked)| checked.checked_blocks > 0);
+        for (id, checked) in channels {
+            let verdict = arguments.verdict(&checked, any);
+            good &= verdict.is_passed();
             arguments.show(
                 &format!("{name}:{}.{}", id.device, id.channel),
                 &format!("{}-{}", id.device, id.channel),
                 &checked,
+                &verdict,
             )?;
         }
     }
@@ -223,8 +265,9 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
             Err(_) if is_asked() => break,
             checked => checked.map_err(|error| refused(&error))?,
         };
-        good &= checked.is_good();
-        arguments.show(&shown, "0-0", &checked)?;
+        let verdict = arguments.verdict(&checked, false);
+        good &= verdict.is_passed();
+        arguments.show(&shown, "0-0", &checked, &verdict)?;
     }
     if is_asked() {
         tell("daqmeter: interrupted; the tables are of what was checked until then");

@@ -17,11 +17,12 @@ use daqmeter_readout::remote::RemoteError;
 use daqmeter_readout::scenario::{Publish, check_congestion};
 use daqmeter_readout::tohost::{FinalAccount, ToHost};
 use daqmeter_readout::transport::bus::{self, Announcement, Entry};
-use daqmeter_readout::{Scenario, chain, remote, transport};
+use daqmeter_readout::{Scenario, accounts, chain, remote, transport};
 use daqmeter_record::Ledger;
 use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_sys::cpu_time;
 
+use super::verdict::{Found, Measure, OfReceive, OfTohost, Verdict};
 use super::waiting::Waiting;
 use super::{Chosen, Length, Network, elink, exit};
 use crate::arguments::{cpu_list, duration};
@@ -133,7 +134,32 @@ pub(crate) struct TohostArguments {
     #[arg(long, value_name = "CPUS", value_parser = cpu_list)]
     pin: Option<CpuList>,
     #[command(flatten)]
+    limits: OfTohost,
+    #[command(flatten)]
     network: Network,
+}
+
+impl TohostArguments {
+    /// What became of a channel's triggers.
+    fn verdict(&self, account: &FinalAccount, view: &CardView) -> Verdict {
+        let mut found = Found::default();
+        let ledgers = account.ledgers();
+        found.fault(open(&ledgers), "accounts that do not close");
+        let open = account.subscriptions.iter().filter(|subscription| subscription.gap() != 0);
+        found.fault(open.count() as u64, "subscriptions that do not close");
+        let sum = |name: &str| ledgers.iter().filter_map(|(_, ledger)| ledger.losses.get(name)).sum::<u64>();
+        let unheard = if self.no_wait { sum(accounts::NOT_SUBSCRIBED) } else { 0 };
+        let issued = ledgers.iter().map(|(_, ledger)| ledger.issued).sum();
+        found.value(Measure::Loss, account.lost_on_the_way() - unheard, issued);
+        found.value(Measure::Flags, sum(accounts::FLAGGED), issued);
+        found.value(Measure::Dead, view.dead[2].ns, view.now_ns);
+        found.verdict(&self.limits.fail_on)
+    }
+}
+
+/// Accounts that do not close.
+fn open(ledgers: &[(u64, Ledger)]) -> u64 {
+    ledgers.iter().filter(|(_, ledger)| !ledger.closes()).count() as u64
 }
 
 /// A reader before it runs.
@@ -233,8 +259,9 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
     let mut good = true;
     for done in accounts {
         let ReadDone { name, account, view, card_is_lost } = done?;
-        good &= !card_is_lost && account.closes();
-        show_account(&name, &account, Some(&view), arguments.network.json)?;
+        let verdict = arguments.verdict(&account, &view);
+        good &= !card_is_lost && verdict.is_passed();
+        show_account(&name, &account, &view, &verdict, arguments.network.json)?;
     }
     Ok(exit(good, stop.load(Ordering::Relaxed)))
 }
@@ -358,44 +385,47 @@ fn read(
 }
 
 /// The accounts of a channel: all E-links added up, and each that does not close or lost something of its own.
-fn show_account(name: &str, account: &FinalAccount, view: Option<&CardView>, json: bool) -> Result<(), Failure> {
+fn show_account(
+    name: &str,
+    account: &FinalAccount,
+    view: &CardView,
+    verdict: &Verdict,
+    json: bool,
+) -> Result<(), Failure> {
     let ledgers = account.ledgers();
     if json {
         let each: Vec<serde_json::Value> = ledgers
             .iter()
             .map(|(tag, ledger)| serde_json::json!({ "elink": elink_of(*tag).map(|e| e.number()), "tag": format!("{tag:#x}"), "ledger": ledger, "closes": ledger.closes() }))
             .collect();
-        let dead = view.map(|view| view.dead);
         let line = serde_json::json!({
             "name": name, "elinks": each, "subscriptions": account.subscriptions, "closes": account.closes(),
-            "dead": dead, "time_ns": view.map(|view| view.now_ns),
+            "dead": view.dead, "time_ns": view.now_ns, "verdict": verdict,
         });
         return emit(&format!("{line}\n")).map(drop);
     }
     let mut out = format!("{name}\n");
     out.push_str(&ledger_text(&ledgers));
     out.push_str(&subscriptions_text(account));
-    if let Some(view) = view {
-        let share = |ns: u64| significant(ns as f64 / view.now_ns.max(1) as f64 * 100.0, 3);
-        let [dma, fifo, any] = view.dead;
-        let _ = writeln!(
-            out,
-            " dead time: {} % of {} ({} by DMA, {} by FIFO), {} intervals, longest {}; triggers stopped: {}",
-            share(any.ns),
-            show_ns(view.now_ns as f64),
-            share(dma.ns),
-            share(fifo.ns),
-            any.count,
-            show_ns(any.longest_ns as f64),
-            any.vetoed,
-        );
-    }
+    let share = |ns: u64| significant(ns as f64 / view.now_ns.max(1) as f64 * 100.0, 3);
+    let [dma, fifo, any] = view.dead;
+    let _ = writeln!(
+        out,
+        " dead time: {} % of {} ({} by DMA, {} by FIFO), {} intervals, longest {}; triggers stopped: {}\n {verdict}",
+        share(any.ns),
+        show_ns(view.now_ns as f64),
+        share(dma.ns),
+        share(fifo.ns),
+        any.count,
+        show_ns(any.longest_ns as f64),
+        any.vetoed,
+    );
     emit(&out).map(drop)
 }
 
 /// How many subscriptions there were, and those whose account does not close.
 fn subscriptions_text(account: &FinalAccount) -> String {
-    let (closed, open): (Vec<&SubscriptionAccount>, Vec<&SubscriptionAccount>) =
+    let (closed, open): (Vec<&SubscriptionAccount>, Vec<_>) =
         account.subscriptions.iter().partition(|subscription| subscription.gap() == 0);
     let mut out = format!(" subscriptions that close: {} of {}\n", closed.len(), account.subscriptions.len());
     for subscription in open {
@@ -424,7 +454,7 @@ fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
     let mut shown = all.clone();
     shown.losses.retain(|_, count| *count > 0);
     let mut out = format!(" ledger: {shown}\n");
-    let closed = ledgers.iter().filter(|(_, ledger)| ledger.closes()).count();
+    let closed = ledgers.len() as u64 - open(ledgers);
     let _ = writeln!(out, " accounts that close: {closed} of {} E-links", ledgers.len());
     for (tag, ledger) in ledgers.iter().filter(|(_, ledger)| !ledger.closes()) {
         let _ = writeln!(out, "  E-link {}: {ledger}", elink_name(*tag));
@@ -463,10 +493,40 @@ pub(crate) struct ReceiveArguments {
     #[arg(long, value_name = "CPU")]
     pin: Option<u32>,
     #[command(flatten)]
+    limits: OfReceive,
+    #[command(flatten)]
     network: Network,
 }
 
 impl ReceiveArguments {
+    /// What came, and what did not.
+    fn verdict(&self, report: &Report) -> Verdict {
+        let mut found = Found::default();
+        let faults = report.faults();
+        if report.chunks() == 0 {
+            found.fails("no event came");
+        }
+        found.fault(open(&report.ledgers), "accounts that do not close");
+        found.fault(faults.payload, "events with wrong bytes");
+        found.fault(faults.wrong_elink, "events of another E-link");
+        found.fault(report.bad_pages, "pages that cannot be read");
+        found.fault(report.refused.len() as u64, "publishers that refused");
+        let cut = report.streams.iter().map(|stream| stream.truncated).sum::<u64>();
+        // What went before this receiver came is not its loss. What its counters and the accounts say are the same events.
+        let lost = |ledger: &Ledger| {
+            accounts::lost_on_the_way(ledger) - ledger.losses.get(accounts::NOT_SUBSCRIBED).copied().unwrap_or(0)
+        };
+        let booked = report.ledgers.iter().map(|(_, ledger)| lost(ledger)).sum::<u64>();
+        let loss = booked.max(faults.missing + cut);
+        found.value(Measure::Loss, loss, report.chunks() + loss - cut);
+        found.value(Measure::Order, faults.duplicates + faults.out_of_order, report.chunks());
+        found.value(Measure::Connections, report.lost, 0);
+        let flagged = report.streams.iter().map(|stream| stream.flagged).sum::<u64>();
+        found.value(Measure::Flags, cut + flagged, report.chunks());
+        found.value(Measure::Resets, faults.resets, report.chunks());
+        found.verdict(&self.limits.fail_on)
+    }
+
     fn tags(&self) -> Vec<u64> {
         use daqmeter_wire::felix::Elink;
         use daqmeter_wire::felix::payload::Fid;
@@ -563,7 +623,8 @@ pub(crate) fn receive(arguments: &ReceiveArguments) -> Result<ExitCode, Failure>
         let faults = report.faults();
         page.set("daqmeter_chunks_total", &name, report.chunks() as f64);
         page.set("daqmeter_bytes_total", &name, report.bytes as f64);
-        page.set("daqmeter_errors_total", &name, (faults.missing + faults.payload + report.bad_pages) as f64);
+        let errors = faults.missing + faults.payload + faults.wrong_elink + report.bad_pages;
+        page.set("daqmeter_errors_total", &name, errors as f64);
         page.set("daqmeter_lost_connections_total", &name, report.lost as f64);
         page.set("daqmeter_latency_p99_seconds", &name, report.latency_ns.quantile(0.99) as f64 * 1e-9);
         page.set("daqmeter_cpu_seconds_total", &name, cpu_seconds());
@@ -580,12 +641,12 @@ pub(crate) fn receive(arguments: &ReceiveArguments) -> Result<ExitCode, Failure>
         )));
     }
     report.refused.iter().for_each(|why| tell(&format!("daqmeter: {why}")));
-    show_report(&name, &report, arguments.network.json)?;
-    let bad = report.faults().payload + report.bad_pages > 0;
-    Ok(exit(!bad && report.chunks() > 0, stop.load(Ordering::Relaxed)))
+    let verdict = arguments.verdict(&report);
+    show_report(&name, &report, &verdict, arguments.network.json)?;
+    Ok(exit(verdict.is_passed(), stop.load(Ordering::Relaxed)))
 }
 
-fn show_report(name: &str, report: &Report, json: bool) -> Result<(), Failure> {
+fn show_report(name: &str, report: &Report, verdict: &Verdict, json: bool) -> Result<(), Failure> {
     let (seconds, faults) = (report.span_ns as f64 * 1e-9, report.faults());
     let rate = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
     let latency = &report.latency_ns;
@@ -594,6 +655,8 @@ fn show_report(name: &str, report: &Report, json: bool) -> Result<(), Failure> {
             "name": name, "chunks": report.chunks(), "pages": report.pages, "bytes": report.bytes, "seconds": seconds,
             "streams": report.streams, "faults": faults, "lost_connections": report.lost, "bad_pages": report.bad_pages,
             "publishers_ended": report.accounts.len(),
+            "accounts": { "closed": report.ledgers.len() as u64 - open(&report.ledgers), "of": report.ledgers.len() },
+            "verdict": verdict,
             "latency_ns": { "p50": latency.quantile(0.5), "p90": latency.quantile(0.9), "p99": latency.quantile(0.99), "max": latency.max() },
         });
         return emit(&format!("{line}\n")).map(drop);
@@ -623,10 +686,13 @@ fn show_report(name: &str, report: &Report, json: bool) -> Result<(), Failure> {
     let sum = |of: fn(&daqmeter_readout::receive::StreamReport) -> u64| report.streams.iter().map(of).sum::<u64>();
     let _ = writeln!(
         out,
-        " events missing {} ({} jumps), wrong payloads {}, cut off {}, flagged {}, bad pages {}, connections lost {}",
+        " events missing {}, twice {}, late {}, counters reset {}, wrong payloads {}, of another E-link {}, cut off {}, flagged {}, bad pages {}, connections lost {}",
         faults.missing,
-        faults.jumps,
+        faults.duplicates,
+        faults.out_of_order,
+        faults.resets,
         faults.payload,
+        faults.wrong_elink,
         sum(|stream| stream.truncated),
         sum(|stream| stream.flagged),
         report.bad_pages,
@@ -635,5 +701,6 @@ fn show_report(name: &str, report: &Report, json: bool) -> Result<(), Failure> {
     if !report.accounts.is_empty() {
         out.push_str(&ledger_text(&report.ledgers));
     }
+    let _ = writeln!(out, " {verdict}");
     emit(&out).map(drop)
 }

@@ -6,6 +6,7 @@ mod monitor;
 pub(crate) mod reproduce;
 mod run;
 mod sweep;
+mod verdict;
 mod waiting;
 
 use std::path::PathBuf;
@@ -42,7 +43,8 @@ Example: everything in one process, then the same on three hosts:
   agogna$ daqmeter readout receive --bus-dir /shared/bus
   turano$ daqmeter readout monitor gimone:9100 agogna:9100
 
-Exit codes: 0 done; 1 bytes were wrong or an account does not close; 2 could not run; 130 interrupted.";
+Exit codes: 0 done; 1 bytes were wrong, an account does not close, or more was lost than --fail-on allows; 2 could not run; \
+130 interrupted. The last line of run, tohost, receive and check is the verdict.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {

@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use clap::Args;
 use daqmeter_harness::StepPlan;
+use daqmeter_readout::accounts;
+use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_report::page;
 use daqmeter_report::readout::{chains_text, details_text};
 
 use super::Chosen;
+use super::verdict::{Found, Measure, OfRun};
 use crate::arguments::{cpu_list, duration};
-use crate::output::{Failure, emit, tell, write_file};
+use crate::output::{FAILED, Failure, emit, tell, write_file};
 use crate::run::{Common, CpuList, Runner};
 
 /// Run emulated card, readers and receivers in this process.
@@ -31,6 +34,8 @@ pub(crate) struct Arguments {
     /// Page to write
     #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    limits: OfRun,
     #[command(flatten)]
     common: Common,
 }
@@ -55,14 +60,40 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     runner.point("readout", &workload, &settings, None)?;
     runner.finish();
     let records = &runner.recorder.records;
-    if !arguments.common.json {
-        emit(&format!("{}{}", chains_text(records), details_text(records)))?;
+    let verdict = found(records).verdict(&arguments.limits.fail_on);
+    if arguments.common.json {
+        // Stdout is for records.
+        tell(&verdict.to_string());
+    } else {
+        emit(&format!("{}{} {verdict}\n", chains_text(records), details_text(records)))?;
     }
     if let Some(path) = &arguments.output {
         write_file(path, &page(records).map_err(Failure::refused)?)?;
         tell(&format!("wrote {}", path.display()));
     }
+    if !verdict.is_passed() && !runner.stop.is_set() {
+        return Ok(ExitCode::from(FAILED));
+    }
     Ok(runner.recorder.exit_code(runner.stop.is_set()))
+}
+
+/// What the records say for a verdict.
+fn found(records: &[RunRecord]) -> Found {
+    let mut found = Found::default();
+    for record in records {
+        if let Outcome::Failed(why) = &record.outcome {
+            found.fails(why);
+        }
+    }
+    let ledgers = || records.iter().flat_map(|record| &record.ledgers);
+    found.fault(ledgers().filter(|ledger| !ledger.closes()).count() as u64, "accounts that do not close");
+    let issued = ledgers().map(|ledger| ledger.issued).sum();
+    found.value(Measure::Loss, ledgers().map(accounts::lost_on_the_way).sum(), issued);
+    let flagged = ledgers().filter_map(|ledger| ledger.losses.get(accounts::FLAGGED));
+    found.value(Measure::Flags, flagged.sum(), issued);
+    let dead = records.iter().filter_map(|record| record.counter("dead-time")).fold(0.0, f64::max);
+    found.share(Measure::Dead, dead);
+    found
 }
 
 /// CPUs of receivers must exist as those of readers must.

@@ -1,0 +1,214 @@
+//! The blocks of one E-link: their order, their chunks, and what these hold.
+
+use daqmeter_wire::felix::block::Header;
+use daqmeter_wire::felix::order::{Order, Step, Way};
+use daqmeter_wire::felix::{Elink, Reassembler, Subchunk};
+
+use super::tables::Row;
+use crate::fragment::{Finding, FragmentCheck};
+
+/// Numbers of blocks.
+const SEQUENCES: u32 = 32;
+
+/// What one E-link's blocks held.
+#[derive(Debug)]
+pub(super) struct ElinkCheck {
+    pub(super) reassembler: Reassembler,
+    order: Order,
+    /// Of the last block with each number.
+    fingerprints: [u64; 32],
+    missing_blocks: u64,
+    duplicate_blocks: u64,
+    late_blocks: u64,
+    fragments: FragmentCheck,
+    partial: Vec<u8>,
+    open_bytes: usize,
+    smallest: usize,
+    largest: usize,
+    bytes: u64,
+    width: Option<u8>,
+}
+
+/// Where a block stands among those of its E-link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Next,
+    /// After a gap.
+    Ahead {
+        expected: u32,
+    },
+    /// It was missing until now.
+    Late,
+    /// It was there before.
+    Again,
+}
+
+/// Enough of a block to tell it from one that came 32 blocks before: beginning and end.
+fn fingerprint(block: &[u8]) -> u64 {
+    let (Some(head), Some(tail)) = (block.first_chunk::<32>(), block.last_chunk::<16>()) else { return 0 };
+    let words = head.chunks_exact(8).chain(tail.chunks_exact(8));
+    // FNV's prime; any odd number that mixes will do.
+    let mix = |sum: u64, word: &[u8]| {
+        (sum.rotate_left(23) ^ u64::from_le_bytes(word.try_into().expect("eight bytes"))).wrapping_mul(0x0100_0000_01B3)
+    };
+    words.fold(1, mix) | 1
+}
+
+/// How far a number is behind another.
+fn behind(next: u32, number: u32) -> u32 {
+    next.wrapping_sub(number) % SEQUENCES
+}
+
+impl ElinkCheck {
+    pub(super) fn new(elink: Elink) -> ElinkCheck {
+        ElinkCheck {
+            reassembler: Reassembler::new(),
+            order: Order::default(),
+            fingerprints: [0; 32],
+            missing_blocks: 0,
+            duplicate_blocks: 0,
+            late_blocks: 0,
+            fragments: FragmentCheck::of_blocks(elink),
+            partial: Vec::new(),
+            open_bytes: 0,
+            smallest: usize::MAX,
+            largest: 0,
+            bytes: 0,
+            width: None,
+        }
+    }
+
+    /// Where a block stands, by its number; and one that came before, by its bytes.
+    pub(super) fn place(&mut self, header: Header, block: &[u8]) -> Place {
+        let sequence = u32::from(header.sequence);
+        let fingerprint = fingerprint(block);
+        let before = std::mem::replace(&mut self.fingerprints[usize::from(header.sequence)], fingerprint);
+        if self.order.expected() == Some(sequence) {
+            self.order.advance(sequence, SEQUENCES);
+            return Place::Next;
+        }
+        let expected = self.order.next();
+        // Further back it would be ahead as well, and blocks of constant data are all alike.
+        let is_behind = expected.is_some_and(|next| (1..=SEQUENCES / 2).contains(&behind(next, sequence)));
+        if is_behind && before == fingerprint {
+            self.reassembler.counts.blocks += 1;
+            self.duplicate_blocks += 1;
+            return Place::Again;
+        }
+        match self.order.step(sequence, SEQUENCES, Way::New) {
+            Step::Missing(count) => {
+                self.missing_blocks += u64::from(count);
+                self.fragments.gap();
+                Place::Ahead { expected: expected.unwrap_or(0) }
+            }
+            Step::Late => {
+                self.missing_blocks = self.missing_blocks.saturating_sub(1);
+                self.late_blocks += 1;
+                self.fragments.disorder();
+                Place::Late
+            }
+            Step::Next | Step::Again | Step::Restarted => {
+                self.fragments.disorder();
+                Place::Next
+            }
+        }
+    }
+
+    /// A block that cannot be read.
+    pub(super) fn unreadable(&mut self) {
+        self.reassembler.bad_block();
+        self.fragments.gap();
+    }
+
+    /// A block whose start is bad; it is this E-link's if its number is the next one.
+    pub(super) fn bad_start(&mut self, header: Header) {
+        let sequence = u32::from(header.sequence);
+        if self.order.expected() == Some(sequence) {
+            self.order.advance(sequence, SEQUENCES);
+            self.unreadable();
+        }
+    }
+
+    /// The chunks of a block; what is found about them, with the place in the block where each ends.
+    pub(super) fn chunks(
+        &mut self,
+        header: Header,
+        found: &[Subchunk],
+        block: &[u8],
+        level: u8,
+        findings: &mut Vec<(usize, Finding)>,
+    ) {
+        let ElinkCheck { reassembler, fragments, partial, open_bytes, smallest, largest, bytes, width, .. } = self;
+        reassembler.begin(header);
+        for (index, subchunk) in found.iter().enumerate() {
+            let Some(part) = reassembler.part(subchunk, index == 0) else { continue };
+            let payload = &block[part.begin..part.begin + part.length];
+            // By far the most, in few steps.
+            if part.begins && part.ends && !part.flags.truncated && part.length == *largest && *largest == *smallest {
+                *bytes += part.length as u64;
+                if level >= 3
+                    && let Some(finding) = fragments.check(payload)
+                {
+                    findings.push((part.begin, finding));
+                }
+                continue;
+            }
+            if part.begins {
+                *open_bytes = 0;
+            }
+            *open_bytes += part.length;
+            *bytes += part.length as u64;
+            if part.ends {
+                *smallest = (*smallest).min(*open_bytes);
+                *largest = (*largest).max(*open_bytes);
+            }
+            if level < 3 {
+                continue;
+            }
+            let is_whole = part.begins && part.ends;
+            if is_whole && width.is_none() {
+                *width = payload.get(7).copied();
+            }
+            if part.begins {
+                partial.clear();
+            }
+            // A chunk of several blocks is checked when its last part is there.
+            if !is_whole {
+                partial.extend_from_slice(payload);
+            }
+            let chunk = if is_whole { payload } else { &partial[..] };
+            if part.ends
+                && let Some(finding) = if part.flags.truncated { fragments.cut(chunk) } else { fragments.check(chunk) }
+            {
+                findings.push((part.begin, finding));
+            }
+        }
+    }
+
+    pub(super) fn row(&self, elink: u16) -> Row {
+        let counts = &self.reassembler.counts;
+        let faults = &self.fragments.faults;
+        let is_ttc = elink == Elink::TTC.number();
+        Row {
+            elink,
+            blocks: counts.blocks,
+            bytes: self.bytes,
+            subchunks: counts.subchunks,
+            chunks: counts.chunks,
+            chunks_with_timeouts: counts.ended(),
+            smallest: if counts.ended() > 0 { self.smallest as u64 } else { 0 },
+            largest: self.largest as u64,
+            width: if is_ttc { 0 } else { self.width.unwrap_or(0) },
+            flags: [counts.truncated, counts.errors, counts.crc_errors, counts.busy],
+            missing_blocks: self.missing_blocks,
+            duplicate_blocks: self.duplicate_blocks,
+            late_blocks: self.late_blocks,
+            missing_events: faults.missing,
+            duplicate_events: faults.duplicates,
+            late_events: faults.out_of_order,
+            resets: faults.resets,
+            wrong_payloads: faults.payload,
+            wrong_elinks: faults.wrong_elink,
+        }
+    }
+}

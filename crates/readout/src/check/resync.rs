@@ -1,0 +1,81 @@
+//! Where blocks begin, in bytes that are damaged.
+
+use daqmeter_wire::felix::Format;
+use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
+
+/// Bytes without any block start that are kept while one is looked for.
+pub(super) const MAX_LOOK_AHEAD: usize = 16 << 20;
+/// Bytes at the beginning in which the first good block must be.
+const MAX_BEFORE_FIRST: usize = 1 << 20;
+/// Blocks behind a start that are looked at.
+const FOLLOWERS: usize = 3;
+/// Of which so many must begin where they should: 16 bits by themselves are found in any bytes.
+const MIN_FOLLOWERS: usize = 2;
+/// At the very beginning, where a block is expected.
+const MIN_FOLLOWERS_OF_FIRST: usize = 1;
+
+/// What bytes say about their format.
+pub(super) enum Recognised {
+    As(Format),
+    /// More bytes are needed to say.
+    Unknown,
+    /// There is no block.
+    No,
+}
+
+/// The format of the first block that others follow. The first one itself may be spoilt.
+pub(super) fn recognise(bytes: &[u8], abce_kib: u8, last: bool) -> Recognised {
+    let format_at = |at: usize| {
+        let head = bytes.get(at..)?.first_chunk::<HEADER_BYTES>()?;
+        Format::of_magic(Header::parse(*head).magic, abce_kib)
+    };
+    for at in 0..bytes.len().min(MAX_BEFORE_FIRST) {
+        let Some(format) = format_at(at) else { continue };
+        match is_followed(bytes, at, format, last) {
+            Some(true) => return Recognised::As(format),
+            Some(false) => {}
+            None => return Recognised::Unknown,
+        }
+    }
+    if !last && bytes.len() < MAX_BEFORE_FIRST {
+        return Recognised::Unknown;
+    }
+    // None has others behind it: the first is believed, if it is one.
+    format_at(0).map_or(Recognised::No, Recognised::As)
+}
+
+/// Whether blocks follow a start; none where that cannot be said yet.
+fn is_followed(bytes: &[u8], at: usize, format: Format, last: bool) -> Option<bool> {
+    let size = format.block_bytes;
+    if !last && at + FOLLOWERS * size + HEADER_BYTES > bytes.len() {
+        return None;
+    }
+    let magic = format.magic.to_le_bytes();
+    let starts = |place: &usize| bytes.get(place + 2..place + HEADER_BYTES) == Some(&magic[..]);
+    let found = (1..=FOLLOWERS).map(|nth| at + nth * size).filter(starts).count();
+    let wanted = if at == 0 { MIN_FOLLOWERS_OF_FIRST } else { MIN_FOLLOWERS };
+    Some(found >= wanted || at + (found + 1) * size == bytes.len())
+}
+
+pub(super) enum Next {
+    At(usize),
+    /// More bytes are needed to say.
+    Unknown,
+    None,
+}
+
+/// The next place where a block begins and another follows, or the bytes end.
+pub(super) fn next_start(bytes: &[u8], format: Format, last: bool) -> Next {
+    let magic = format.magic.to_le_bytes();
+    let starts = |at: usize| bytes.get(at + 2..at + HEADER_BYTES) == Some(&magic[..]);
+    for at in (1..bytes.len()).filter(|at| starts(*at)) {
+        let follower = at + format.block_bytes;
+        if follower + HEADER_BYTES > bytes.len() {
+            return if last { Next::At(at) } else { Next::Unknown };
+        }
+        if starts(follower) {
+            return Next::At(at);
+        }
+    }
+    if last { Next::None } else { Next::Unknown }
+}

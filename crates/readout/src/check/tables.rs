@@ -1,0 +1,171 @@
+//! What a checker found, and the tables of fcheck and fdaqm.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use daqmeter_wire::felix::{Elink, Kind};
+
+/// Names of faults, as they are counted and said.
+pub(super) mod fault {
+    pub(in crate::check) const BAD_START: &str = "bad block start";
+    pub(in crate::check) const NO_BLOCK: &str = "bytes of no block";
+    pub(in crate::check) const CUT_OFF: &str = "cut off";
+    pub(in crate::check) const UNDEFINED: &str = "undefined type";
+    pub(in crate::check) const LENGTH: &str = "length mismatch";
+    pub(in crate::check) const SEQUENCE: &str = "sequence mismatch";
+    pub(in crate::check) const DUPLICATE_BLOCK: &str = "duplicate block";
+    pub(in crate::check) const LATE_BLOCK: &str = "block out of order";
+    pub(in crate::check) const NOT_ENDED: &str = "chunk not ended";
+    pub(in crate::check) const ORPHAN: &str = "MIDDLE or LAST without FIRST";
+    pub(in crate::check) const MISSING: &str = "missing events";
+    pub(in crate::check) const DUPLICATE: &str = "duplicate event";
+    pub(in crate::check) const LATE: &str = "event out of order";
+    pub(in crate::check) const PAYLOAD: &str = "wrong payload";
+    pub(in crate::check) const ELINK: &str = "wrong E-link";
+    /// Not a fault: the trigger system may do so.
+    pub(in crate::check) const RESET: &str = "counter reset";
+}
+
+/// Those that say that data is missing, or came in another order.
+const LOSS_AND_ORDER: [&str; 6] =
+    [fault::SEQUENCE, fault::DUPLICATE_BLOCK, fault::LATE_BLOCK, fault::MISSING, fault::DUPLICATE, fault::LATE];
+
+/// One row of the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Row {
+    /// E-link.
+    pub elink: u16,
+    /// Blocks.
+    pub blocks: u64,
+    /// Bytes of payload.
+    pub bytes: u64,
+    /// Subchunks by kind: null, first, last, both, middle, timeout, undefined, out of band.
+    pub subchunks: [u64; 8],
+    /// Chunks as fdaqm counts them: BOTH and LAST.
+    pub chunks: u64,
+    /// Chunks as fcheck counts them: those that a timeout cut off, too.
+    pub chunks_with_timeouts: u64,
+    /// Smallest and largest chunk; 0 without one.
+    pub smallest: u64,
+    /// The largest.
+    pub largest: u64,
+    /// Width of the E-link by the emulator's header; 0 where it is not said.
+    pub width: u8,
+    /// Flags: truncated, error, CRC, busy.
+    pub flags: [u64; 4],
+    /// Blocks missing by their numbers: at least so many.
+    pub missing_blocks: u64,
+    /// Blocks that came twice.
+    pub duplicate_blocks: u64,
+    /// Blocks that came after later ones.
+    pub late_blocks: u64,
+    /// Events missing by their counters: at least so many.
+    pub missing_events: u64,
+    /// Events that came twice.
+    pub duplicate_events: u64,
+    /// Events that came after later ones.
+    pub late_events: u64,
+    /// Times that the counter of events began anew, as the trigger system may have it: no fault.
+    pub resets: u64,
+    /// Chunks with wrong bytes.
+    pub wrong_payloads: u64,
+    /// Chunks that name another E-link than their block.
+    pub wrong_elinks: u64,
+}
+
+/// What a checker found.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Checked {
+    /// Blocks.
+    pub blocks: u64,
+    /// Of which so many were checked: those that were not skipped, of the E-link that was asked for.
+    pub checked_blocks: u64,
+    /// Of how many bytes; 0 where there was none.
+    pub block_bytes: usize,
+    /// Each E-link.
+    pub rows: Vec<Row>,
+    /// How often what was wrong.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// Where, as far as kept.
+    pub messages: Vec<String>,
+    /// Messages beyond those.
+    pub messages_left_out: u64,
+    /// Bytes that belong to no block.
+    pub skipped_bytes: u64,
+}
+
+impl Checked {
+    /// Whether something was checked, and nothing was wrong. Flags that the card set are not the file's fault, and are said in the tables.
+    pub fn is_good(&self) -> bool {
+        self.faults.is_empty() && self.checked_blocks > 0
+    }
+
+    /// A sum over all E-links.
+    pub fn sum(&self, of: impl Fn(&Row) -> u64) -> u64 {
+        self.rows.iter().map(of).sum()
+    }
+
+    /// Faults that are neither missing data nor its order: bytes that are wrong.
+    pub fn damages(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.faults.iter().filter(|(what, _)| !LOSS_AND_ORDER.contains(what)).map(|(what, count)| (*what, *count))
+    }
+
+    /// The two tables at the end of a run of fdaqm.
+    pub fn fdaqm_table(&self, dev_dma: &str) -> String {
+        let mut out = format!("-> Data checked @Dev-DMA={dev_dma}: Blocks {}", self.blocks);
+        for (what, count) in &self.faults {
+            let _ = write!(out, ", {what} {count}");
+        }
+        let _ = write!(out, "\n-> Elink chunks @Dev-DMA={dev_dma}:\n\n Elink  Lnk-i      Chunks\n");
+        for row in &self.rows {
+            let _ = writeln!(out, " {:#05x}  {}  {:>10}", row.elink, Elink::new(row.elink), row.chunks);
+        }
+        out
+    }
+
+    /// The table of fcheck: what each E-link's blocks held.
+    pub fn fcheck_table(&self) -> String {
+        let mut out = String::from(
+            " Elink  Lnk-i     blocks  width        bytes      null     first      last       both    middle  timeout      oob     chunks  fcheck's   min   max  trunc    err    crc   busy\n",
+        );
+        let kind = |row: &Row, kind: Kind| row.subchunks[kind as usize];
+        for row in &self.rows {
+            let width = if row.width == 0 { "-".to_owned() } else { row.width.to_string() };
+            let _ = writeln!(
+                out,
+                " {:#05x}  {} {:>10} {width:>6} {:>12} {:>9} {:>9} {:>9} {:>10} {:>9} {:>8} {:>8} {:>10} {:>9} {:>5} {:>5} {:>6} {:>6} {:>6} {:>6}",
+                row.elink,
+                Elink::new(row.elink),
+                row.blocks,
+                row.bytes,
+                kind(row, Kind::Null),
+                kind(row, Kind::First),
+                kind(row, Kind::Last),
+                kind(row, Kind::Both),
+                kind(row, Kind::Middle),
+                kind(row, Kind::Timeout),
+                kind(row, Kind::OutOfBand),
+                row.chunks,
+                row.chunks_with_timeouts,
+                row.smallest,
+                row.largest,
+                row.flags[0],
+                row.flags[1],
+                row.flags[2],
+                row.flags[3],
+            );
+        }
+        let undefined = self.faults.get(fault::UNDEFINED).copied().unwrap_or(0);
+        let flags = self.rows.iter().fold([0; 4], |sum, row| [0, 1, 2, 3].map(|at| sum[at] + row.flags[at]));
+        let _ = writeln!(
+            out,
+            " {} blocks of {} bytes, {undefined} undefined types, {} truncated, {} errors, {} CRC errors, {} busy",
+            self.blocks, self.block_bytes, flags[0], flags[1], flags[2], flags[3]
+        );
+        let resets = self.sum(|row| row.resets);
+        if resets > 0 {
+            let _ = writeln!(out, " event counters began anew {resets} times");
+        }
+        out
+    }
+}
