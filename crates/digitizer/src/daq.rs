@@ -1,8 +1,9 @@
 //! Driving a board: set it up, arm it, wait until the DAQ is done, and account for every trigger.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::Ledger;
 use daqmeter_sys::clock;
 
@@ -24,6 +25,25 @@ pub enum Completion {
 /// Longest single wait for an interrupt. The ESS driver forgets a DAQ-done that comes between arm and wait; looking at the
 /// status register this often turns a lost second into a late twentieth of one, and it is counted.
 const INTERRUPT_SLICE: Duration = Duration::from_millis(50);
+
+/// Longest sleep between looks at the status register, so that a signal is seen.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+
+/// Trigger rates that are taken: from one in three hours, whose wait can be counted, to ten times what any board can follow.
+/// An emulated source walks through its triggers, so that a rate without a limit would never come to the present.
+pub const TRIGGER_RATES_HZ: RangeInclusive<f64> = 1e-4..=1e7;
+
+/// Refuses a rate that no source has.
+///
+/// # Errors
+/// Says the rate and what is wanted.
+pub fn check_trigger_rate(rate_hz: f64) -> Result<(), Fault> {
+    if TRIGGER_RATES_HZ.contains(&rate_hz) {
+        return Ok(());
+    }
+    let (min, max) = TRIGGER_RATES_HZ.into_inner();
+    Err(Fault::new(format!("a trigger rate of {rate_hz:e} Hz; {min} Hz to {max} Hz is wanted, e.g. 14 Hz")))
+}
 
 /// What driving cost and what it found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,12 +69,14 @@ pub struct Daq {
     expected_period: Option<Duration>,
     last_done_ns: Option<u64>,
     inferred_missed: u64,
+    /// Looked at while a trigger is waited for, which may take long.
+    pub(crate) stop: StopFlag,
     /// What happened since the account began.
     pub counts: DaqCounts,
 }
 
 impl Daq {
-    /// For triggers at `rate_hz`. Waits at least a second, as the original does, or three periods.
+    /// For triggers at `rate_hz`, one of [`TRIGGER_RATES_HZ`]. Waits at least a second, as the original does, or three periods.
     pub fn new(completion: Completion, rate_hz: Option<f64>) -> Daq {
         let period = rate_hz.map(|rate| Duration::from_secs_f64(1.0 / rate));
         let timeout = period.map_or(Duration::ZERO, |period| period * 3).max(Duration::from_secs(1));
@@ -64,6 +86,7 @@ impl Daq {
             expected_period: period,
             last_done_ns: None,
             inferred_missed: 0,
+            stop: StopFlag::default(),
             counts: DaqCounts::default(),
         }
     }
@@ -94,7 +117,7 @@ impl Daq {
     /// Arms and waits until the acquisition is done.
     ///
     /// # Errors
-    /// When no trigger comes within the timeout, or the board is gone.
+    /// When no trigger comes within the timeout, it is to stop, or the board is gone.
     pub fn acquire(&mut self, board: &mut dyn Board) -> Result<(), Fault> {
         board.write_register(regs::ACQUISITION, regs::ACQUISITION_ARM)?;
         let deadline_ns = clock::monotonic_ns() + u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX / 2);
@@ -117,7 +140,7 @@ impl Daq {
         while !self.is_done(board)? {
             self.check_deadline(board, deadline_ns)?;
             if !interval.is_zero() {
-                std::thread::sleep(interval);
+                std::thread::sleep(interval.min(LONGEST_SLEEP));
             }
         }
         Ok(())
@@ -140,10 +163,14 @@ impl Daq {
     }
 
     fn check_deadline(&self, board: &mut dyn Board, deadline_ns: u64) -> Result<(), Fault> {
-        if clock::monotonic_ns() < deadline_ns {
+        let is_stopped = self.stop.is_set();
+        if !is_stopped && clock::monotonic_ns() < deadline_ns {
             return Ok(());
         }
         board.write_register(regs::ACQUISITION, regs::ACQUISITION_RESET)?;
+        if is_stopped {
+            return Err(Fault::interrupted());
+        }
         let device = &board.identity().device;
         Err(Fault::new(format!(
             "{device}: no trigger within {} ms: is the trigger connected?",
@@ -234,6 +261,19 @@ mod tests {
         let ledger = daq.ledger(&mut *board);
         assert_eq!(ledger.losses["taken, not read out"], 1);
         assert!(ledger.closes(), "{ledger}");
+    }
+
+    #[test]
+    fn a_wait_for_a_trigger_ends_when_it_is_to_stop() {
+        for completion in [Completion::Poll { interval: Duration::from_secs(3600) }, Completion::Interrupt] {
+            // The first trigger comes after nearly three hours.
+            let mut board = board(1e-4);
+            let mut daq = Daq::new(completion, Some(1e-4));
+            daq.set_up(&mut *board, 320).unwrap();
+            daq.stop.set();
+            let fault = daq.acquire(&mut *board).unwrap_err();
+            assert_eq!(fault, Fault::interrupted());
+        }
     }
 
     #[test]

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use daqmeter_harness::{
-    Availability, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec, Tally, parameters,
+    Availability, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec, StopFlag, Tally, parameters,
 };
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn, oracle};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::{Counter, Ledger, Limit, Param, Workload};
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
 
-use crate::daq::{Completion, Daq};
+use crate::daq::{Completion, Daq, check_trigger_rate};
 use crate::devices::emulated::{EmulatedCrate, Profile};
 use crate::devices::sis8300::regs;
 use crate::devices::{self, Board, EMULATED_PREFIX};
@@ -176,6 +176,9 @@ impl Request {
                 .into());
         }
         let trigger_rate_hz = float_or(workload, "trigger_rate_hz", 0.0)?;
+        if trigger_rate_hz != 0.0 {
+            check_trigger_rate(trigger_rate_hz).map_err(|fault| fault.context("`trigger_rate_hz`"))?;
+        }
         Ok(Request {
             devices,
             samples,
@@ -636,6 +639,11 @@ impl Session for BoardSession {
             self.daq.set_up(&mut *self.board, self.request.samples)?;
         }
         Ok(())
+    }
+
+    fn heed(&mut self, stop: &StopFlag) {
+        self.board.heed(stop);
+        self.daq.stop = stop.clone();
     }
 
     fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault> {

@@ -6,7 +6,7 @@ pub mod sis8300;
 use std::sync::Arc;
 use std::time::Duration;
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, StopFlag};
 
 use emulated::EmulatedCrate;
 
@@ -93,6 +93,9 @@ pub trait Board: Send {
     /// # Errors
     /// When the board is gone.
     fn wait_daq_done(&mut self, timeout: Duration) -> Result<bool, Fault>;
+
+    /// Takes the flag that cuts a long transfer short, where the board can.
+    fn heed(&mut self, _stop: &StopFlag) {}
 
     /// Sets the external trigger of an emulated board; real boards are triggered from outside.
     fn set_trigger_rate(&mut self, _rate_hz: f64) {}

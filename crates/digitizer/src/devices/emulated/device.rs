@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_sys::clock;
 use daqmeter_sys::memory::{Buffer, DeviceMemory, Pages};
 use daqmeter_sys::wait::IrqLine;
@@ -57,6 +57,9 @@ pub fn pattern_sample(index: u64) -> u16 {
     (((index as u32).wrapping_mul(0x9E37_79B1)) >> 16) as u16
 }
 
+/// Longest sleep while bytes flow, so that a signal is seen.
+const LONGEST_SLEEP_S: f64 = 0.1;
+
 /// A board in an emulated crate.
 #[derive(Debug)]
 pub struct EmulatedBoard {
@@ -75,6 +78,7 @@ pub struct EmulatedBoard {
     dma: Option<Buffer>,
     reads: u64,
     faults: Faults,
+    stop: StopFlag,
 }
 
 /// Where an acquisition left its number.
@@ -136,6 +140,7 @@ impl EmulatedBoard {
             dma: None,
             reads: 0,
             faults,
+            stop: StopFlag::default(),
         })
     }
 
@@ -269,12 +274,15 @@ impl EmulatedBoard {
         Ok(())
     }
 
-    /// Asks the crate's uplink for bytes and waits until they have flowed; `copy` moves them meanwhile.
-    fn at_the_uplinks_pace(crate_: &EmulatedCrate, slot: Option<usize>, bytes: usize, copy: impl FnOnce()) {
-        let (Some(slot), Some(uplink)) = (slot, &crate_.uplink) else { return copy() };
-        let seconds = || clock::monotonic_ns().saturating_sub(crate_.epoch_ns) as f64 * 1e-9;
+    /// Asks the crate's uplink for bytes and waits until they have flowed; `copy` moves them meanwhile. Fails when it is to stop.
+    fn at_the_uplinks_pace(&mut self, bytes: usize, copy: impl FnOnce(&mut DeviceMemory)) -> Result<(), Fault> {
+        let (Some(slot), Some(uplink)) = (self.slot, &self.crate_.uplink) else {
+            copy(&mut self.memory);
+            return Ok(());
+        };
+        let seconds = || clock::monotonic_ns().saturating_sub(self.crate_.epoch_ns) as f64 * 1e-9;
         lock(uplink).submit(seconds(), slot, bytes as f64);
-        copy();
+        copy(&mut self.memory);
         loop {
             let now = seconds();
             let wait_s = {
@@ -282,11 +290,15 @@ impl EmulatedBoard {
                 uplink.advance(now);
                 if uplink.is_done(slot) {
                     uplink.returned(now, slot);
-                    return;
+                    return Ok(());
+                }
+                if self.stop.is_set() {
+                    uplink.leave(now, slot);
+                    return Err(Fault::interrupted());
                 }
                 uplink.done_at(slot) - now
             };
-            std::thread::sleep(Duration::from_secs_f64(wait_s.max(1e-6)));
+            std::thread::sleep(Duration::from_secs_f64(wait_s.clamp(1e-6, LONGEST_SLEEP_S)));
         }
     }
 
@@ -346,8 +358,7 @@ impl Board for EmulatedBoard {
     fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
         let delivered = self.begin_read(card_offset, into.len())?;
         let into = &mut into[..delivered];
-        let Self { crate_, slot, memory, .. } = self;
-        Self::at_the_uplinks_pace(crate_, *slot, delivered, || memory.read(to_usize(card_offset), into));
+        self.at_the_uplinks_pace(delivered, |memory| memory.read(to_usize(card_offset), into))?;
         self.swap_bytes(into);
         Ok(delivered)
     }
@@ -361,8 +372,7 @@ impl Board for EmulatedBoard {
         self.fill(card_offset + from.len() as u64);
         self.registers[regs::DMA_WRITE_DESTINATION as usize] = u32::try_from(card_offset).expect("below 2 GiB");
         self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_WRITE_DMA;
-        let Self { crate_, slot, memory, .. } = self;
-        Self::at_the_uplinks_pace(crate_, *slot, from.len(), || memory.write(to_usize(card_offset), from));
+        self.at_the_uplinks_pace(from.len(), |memory| memory.write(to_usize(card_offset), from))?;
         Ok(from.len())
     }
 
@@ -382,11 +392,10 @@ impl Board for EmulatedBoard {
         let delivered = self.begin_read(card_offset, bytes)?;
         let mut dma = self.dma.take().expect("mapped before the first read");
         let into = dma.slice_mut::<u8>(delivered);
-        let Self { crate_, slot, memory, .. } = self;
-        Self::at_the_uplinks_pace(crate_, *slot, delivered, || memory.read(to_usize(card_offset), into));
+        let done = self.at_the_uplinks_pace(delivered, |memory| memory.read(to_usize(card_offset), into));
         self.swap_bytes(dma.slice_mut::<u8>(delivered));
         self.dma = Some(dma);
-        Ok(delivered)
+        done.map(|()| delivered)
     }
 
     fn mapped(&self, samples: usize) -> &[u16] {
@@ -396,6 +405,10 @@ impl Board for EmulatedBoard {
     fn wait_daq_done(&mut self, timeout: Duration) -> Result<bool, Fault> {
         self.check_there()?;
         Ok(self.irq.wait(timeout)?)
+    }
+
+    fn heed(&mut self, stop: &StopFlag) {
+        self.stop = stop.clone();
     }
 
     fn set_trigger_rate(&mut self, rate_hz: f64) {
@@ -466,6 +479,19 @@ mod tests {
         }
         assert_eq!(board.read_register(regs::CHANNEL_ADDRESS).unwrap(), 2);
         assert_ne!(board.read_register(regs::IRQ_STATUS).unwrap() & regs::IRQ_DAQ_DONE, 0);
+    }
+
+    #[test]
+    fn a_transfer_ends_when_it_is_to_stop_and_the_next_one_is_whole() {
+        let crate_ = EmulatedCrate::new(Profile::default(), true);
+        let mut board = crate_.board("emu:l0", "l0").unwrap();
+        let stop = StopFlag::default();
+        board.heed(&stop);
+        stop.set();
+        let mut bytes = vec![0; 6_000_000];
+        assert_eq!(board.read(0, &mut bytes), Err(Fault::interrupted()));
+        board.heed(&StopFlag::default());
+        assert_eq!(board.read(0, &mut bytes), Ok(6_000_000));
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use daqmeter_harness::text_file;
 use serde::Deserialize;
 
 use super::super::sis8300::regs::Model;
 use super::uplink::UplinkModel;
+use crate::daq::TRIGGER_RATES_HZ;
 
 /// The profile that ships in the binary.
 const ESS_2017: &str = include_str!("../../../profiles/ess-2017.toml");
@@ -122,8 +124,7 @@ impl Profile {
         if name == "ess-2017" {
             return Ok(Profile::default());
         }
-        let text =
-            std::fs::read_to_string(Path::new(name)).map_err(|error| ProfileError::Missing(name.to_owned(), error))?;
+        let text = text_file(Path::new(name)).map_err(|error| ProfileError::Missing(name.to_owned(), error))?;
         Profile::parse(name, &text)
     }
 
@@ -144,7 +145,10 @@ impl Profile {
             ("acquisition.trigger_rate_hz", profile.acquisition.trigger_rate_hz, positive),
         ];
         fields.extend(profile.board.iter().map(|board| ("board.own_bytes_per_s", board.own_bytes_per_s, positive)));
-        match fields.into_iter().find(|(_, value, _)| !(value.is_finite() && *value > 0.0)) {
+        let rate_hz = profile.acquisition.trigger_rate_hz;
+        let rate = ("acquisition.trigger_rate_hz", rate_hz, "0.0001 to 10000000");
+        let rate = Some(rate).filter(|_| !TRIGGER_RATES_HZ.contains(&rate_hz));
+        match fields.into_iter().find(|(_, value, _)| !(value.is_finite() && *value > 0.0)).or(rate) {
             None => Ok(profile),
             Some((field, found, wanted)) => {
                 Err(ProfileError::Impossible { profile: name.to_owned(), field, found, wanted })
@@ -190,6 +194,11 @@ mod tests {
         let text = ESS_2017.replace("limit_bytes_per_s = 3295.7e6", "limit_bytes_per_s = -1.0");
         let error = Profile::parse("mine", &text).unwrap_err().to_string();
         assert!(error.contains("uplink.limit_bytes_per_s is -1"), "{error}");
+        for rate in ["1e-20", "1e308"] {
+            let text = ESS_2017.replace("trigger_rate_hz = 14.0", &format!("trigger_rate_hz = {rate}"));
+            let error = Profile::parse("mine", &text).unwrap_err().to_string();
+            assert!(error.contains("acquisition.trigger_rate_hz"), "{error}");
+        }
         assert!(Profile::load("/nonexistent/p.toml").unwrap_err().to_string().contains("ess-2017"));
     }
 

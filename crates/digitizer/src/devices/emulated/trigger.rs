@@ -47,11 +47,12 @@ impl Trigger {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time within the host's uptime")]
     fn at(&self, index: u64) -> u64 {
         // The first trigger comes one period after the epoch.
-        self.epoch_ns + (self.period_ns * (index + 1) as f64) as u64
+        self.epoch_ns.saturating_add((self.period_ns * (index + 1) as f64) as u64)
     }
 
     /// Accounts for all triggers up to `now_ns`.
     pub(super) fn advance(&mut self, now_ns: u64) {
+        self.pass_over_idle(now_ns);
         while self.at(self.next) <= now_ns {
             let at = self.at(self.next);
             self.next += 1;
@@ -74,6 +75,24 @@ impl Trigger {
         if self.sampling_until_ns.is_some_and(|until| until <= now_ns) {
             self.sampling_until_ns = None;
         }
+    }
+
+    /// Triggers that find nothing armed and nothing sampling are counted at once: there may be very many after a long time. The
+    /// last few are left to be looked at one by one, because of rounding.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a number of triggers within the uptime"
+    )]
+    fn pass_over_idle(&mut self, now_ns: u64) {
+        if self.armed || self.sampling_until_ns.is_some_and(|until| self.at(self.next) < until) {
+            return;
+        }
+        let passed = (now_ns.saturating_sub(self.epoch_ns) as f64 / self.period_ns) as u64;
+        let idle = passed.saturating_sub(2).saturating_sub(self.next);
+        self.next += idle;
+        self.account.issued += idle;
+        self.account.not_armed += idle;
     }
 
     /// Arms for the next trigger; returns when that acquisition will be done.
@@ -174,6 +193,15 @@ mod tests {
         assert_eq!(trigger.phase(2 * MS), Phase::Sampling);
         assert_eq!(trigger.account(3 * MS), account(0, 0, 0, 0));
         assert_eq!(trigger.acquisitions, 1);
+    }
+
+    #[test]
+    fn a_fast_source_that_nobody_armed_for_long_comes_to_the_present_at_once() {
+        // One by one, 10^13 triggers would take hours.
+        let mut trigger = Trigger::new(0, 1e7);
+        let day = 86_400 * 1_000 * MS;
+        trigger.arm(day * 11, MS);
+        assert_eq!(trigger.account(day * 11), account(11 * 864_000_000_000, 0, 11 * 864_000_000_000, 0));
     }
 
     #[test]
