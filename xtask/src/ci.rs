@@ -70,6 +70,7 @@ pub(crate) fn all(only: Option<&str>) -> Result<()> {
         ("cmp: no false alarm, and 5 % are found, 100 times each", || {
             ran(tried(|| run("cargo", &["bench", "-q", "-p", "daqmeter-campaign", "--bench", "promises"])))
         }),
+        ("miri: record, stats, wire, portable kernels, rings", crate::miri::run),
         ("fuzz", || ran(fuzz(FUZZ_SECONDS, None))),
     ];
     let mut left_out = Vec::new();
@@ -375,7 +376,7 @@ fn mesh_page() -> Result<Done> {
 }
 
 /// The fuzz targets.
-const FUZZ_TARGETS: [&str; 14] = [
+const FUZZ_TARGETS: [&str; 15] = [
     "record_line",
     "units",
     "profile",
@@ -390,6 +391,7 @@ const FUZZ_TARGETS: [&str; 14] = [
     "readout_scenario",
     "copy_trace",
     "pmu_text",
+    "plan_open",
 ];
 
 /// Builds the fuzz targets with coverage by stable flags (no nightly toolchain, no cargo-fuzz) and runs each.
@@ -408,6 +410,8 @@ pub(crate) fn fuzz(seconds: u64, only: Option<&str>) -> Result<()> {
         let program = root().join(format!("fuzz/target/{target}/release/{name}"));
         let artifacts = format!("-artifact_prefix={}/", root().join("fuzz").display());
         let time = format!("-max_total_time={seconds}");
+        // What was found before, and where there are any, texts to begin with.
+        let seeds = (*name == "plan_open").then(|| root().join("plans").display().to_string());
         let arguments = [
             &corpus.display().to_string(),
             &time,
@@ -417,6 +421,7 @@ pub(crate) fn fuzz(seconds: u64, only: Option<&str>) -> Result<()> {
             "-verbosity=0",
             "-print_final_stats=1",
         ];
+        let arguments: Vec<&str> = arguments.into_iter().chain(seeds.as_deref()).collect();
         run(&program.display().to_string(), &arguments).with_context(|| format!("fuzz target {name}"))?;
     }
     Ok(())

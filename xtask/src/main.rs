@@ -5,6 +5,7 @@
 mod book;
 mod ci;
 mod hosts;
+mod miri;
 mod peers;
 mod pmu;
 mod readout;
