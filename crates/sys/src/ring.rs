@@ -16,7 +16,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -333,6 +333,7 @@ fn map(_fd: &OwnedFd, bytes: usize) -> Result<NonNull<u8>, SysError> {
 
 #[cfg(not(miri))]
 fn memfd(bytes: usize, flags: libc::c_uint) -> Result<OwnedFd, SysError> {
+    use std::os::fd::FromRawFd;
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags;
     // SAFETY: the name is a C string; a new descriptor is created.
     let fd = unsafe { libc::memfd_create(c"daqmeter-ring".as_ptr(), flags) };
