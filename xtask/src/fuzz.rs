@@ -10,7 +10,7 @@ use crate::shell::{need, output, root, run, run_with};
 pub(crate) const CI_SECONDS: u64 = 6;
 
 /// The fuzz targets.
-const FUZZ_TARGETS: [&str; 14] = [
+const FUZZ_TARGETS: [&str; 15] = [
     "record_line",
     "units",
     "profile",
@@ -25,6 +25,7 @@ const FUZZ_TARGETS: [&str; 14] = [
     "readout_scenario",
     "copy_trace",
     "pmu_text",
+    "plan_open",
 ];
 
 /// The host's target triple: flags given with a triple do not reach build scripts.
@@ -53,6 +54,8 @@ pub(crate) fn run_all(seconds: u64, only: Option<&str>) -> Result<()> {
         let program = root().join(format!("fuzz/target/{target}/release/{name}"));
         let artifacts = format!("-artifact_prefix={}/", root().join("fuzz").display());
         let time = format!("-max_total_time={seconds}");
+        // What was found before, and where there are any, texts to begin with.
+        let seeds = (*name == "plan_open").then(|| root().join("plans").display().to_string());
         let arguments = [
             &corpus.display().to_string(),
             &time,
@@ -62,6 +65,7 @@ pub(crate) fn run_all(seconds: u64, only: Option<&str>) -> Result<()> {
             "-verbosity=0",
             "-print_final_stats=1",
         ];
+        let arguments: Vec<&str> = arguments.into_iter().chain(seeds.as_deref()).collect();
         run(&program.display().to_string(), &arguments).with_context(|| format!("fuzz target {name}"))?;
     }
     Ok(())

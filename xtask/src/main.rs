@@ -6,6 +6,7 @@ mod book;
 mod ci;
 mod fuzz;
 mod hosts;
+mod miri;
 mod peers;
 mod pmu;
 mod readout;

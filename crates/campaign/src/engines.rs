@@ -27,9 +27,53 @@ pub fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_harness::MAX_LANES;
     use daqmeter_record::workload::NOT_IN_KEY;
+    use daqmeter_record::{Param, Workload};
 
     use super::*;
+
+    /// What a sweep, a slip of the pen or an attack may say.
+    fn extremes() -> Vec<Param> {
+        let powers = [0, 1, 6, 16, 31, 32, 40, 57, 58, 62, 63].map(|power| 1_u64 << power);
+        let around = powers.into_iter().flat_map(|value| [value - 1, value, value + 1]).chain([u64::MAX]);
+        let floats = [-1.0, 0.0, 1e-300, 1e300, f64::INFINITY, f64::NAN].map(Param::Float);
+        around.map(Param::Int).chain(floats).chain([Param::Flag(true), Param::Text("x".to_owned())]).collect()
+    }
+
+    /// A workload that opens, or is refused in one line; what opens takes memory in proportion and describes itself.
+    fn opens_or_is_refused(engine: &dyn Engine, workload: &Workload) {
+        let bytes = engine.memory_bytes(workload);
+        if bytes.is_some_and(|bytes| engine.name() == "readout" && bytes > 256 << 20) {
+            return;
+        }
+        match engine.open(workload) {
+            Ok(sessions) => {
+                assert!(!sessions.is_empty() && sessions.len() as u64 <= MAX_LANES, "{workload}");
+                assert!(sessions.iter().all(|session| !session.stages().is_empty()), "{workload}");
+            }
+            Err(fault) => assert!(!fault.0.is_empty() && !fault.0.contains('\n'), "{workload}: {}", fault.0),
+        }
+    }
+
+    /// Issue 14: products of parameters wrapped, and lanes were made by the thousand million.
+    #[test]
+    fn every_parameter_of_every_engine_is_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let scenario = folder.path().join("small.toml");
+        std::fs::write(&scenario, "[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"live\"\n").unwrap();
+        for engine in engines(32 << 20) {
+            let mut example = engine.example();
+            if example.params.contains_key("scenario") {
+                example = example.with("scenario", scenario.display().to_string());
+            }
+            for parameter in engine.parameters() {
+                for value in extremes() {
+                    opens_or_is_refused(engine.as_ref(), &example.clone().with(parameter.name, value));
+                }
+            }
+        }
+    }
 
     /// Whether a parameter's name says that it is how long or how often was measured, or what was.
     fn is_extent_or_result(name: &str) -> bool {

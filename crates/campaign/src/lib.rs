@@ -7,6 +7,7 @@ mod engines;
 mod plan;
 mod resume;
 mod shipped;
+mod size;
 
 pub use engines::engines;
 pub use plan::{Order, Plan, PlanError, PlannedPoint, json_schema};

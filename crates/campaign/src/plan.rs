@@ -1,10 +1,12 @@
 //! Plans: TOML in, points out. The format is described in `docs/book/src/formats/plans.md`.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use daqmeter_harness::{Engine, StepPlan, ordered};
+use daqmeter_harness::{Engine, StepPlan, ordered, text_file, text_input};
 use daqmeter_record::units::{parse_bytes, parse_duration, parse_rate_hz};
 use daqmeter_record::{Order as Place, Param, Workload};
 use schemars::JsonSchema;
@@ -12,11 +14,16 @@ use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use crate::SHIPPED;
+use crate::size::{Room, SweepSize};
 
 /// Includes that include one another go this deep at most.
-const MOST_INCLUDES: usize = 8;
-/// More points than anyone waits for are a slip of the pen.
-const MOST_POINTS: usize = 100_000;
+const MAX_DEPTH: usize = 8;
+/// Time after which one point has gone on for longer than anyone meant.
+const MAX_TIME: Duration = Duration::from_secs(24 * 3600);
+/// Operations or passes of a point.
+const MAX_STEPS: u64 = 1 << 40;
+/// Samples of a profile per second of CPU time, as much as the kernel takes (`kernel.perf_event_max_sample_rate`).
+const MAX_PROFILE_HZ: u64 = 100_000;
 /// Time of a point when the plan says nothing.
 const USUAL_TIME: Duration = Duration::from_millis(300);
 
@@ -54,6 +61,8 @@ pub struct PlannedPoint {
     pub profile_hz: Option<u64>,
     /// Place in the order.
     pub place: Place,
+    /// Where it comes from, for messages: file, line and number of its sweep.
+    pub source: Arc<str>,
 }
 
 /// A plan, understood.
@@ -180,20 +189,12 @@ impl Plan {
 
     fn of(source: &Source) -> Result<Plan, PlanError> {
         let engines = crate::engines(0);
-        let reader = Reader { engines: &engines };
+        let reader = Reader { engines: &engines, room: Cell::new(Room::default()) };
         let file = reader.file(source)?;
         let sweeps = reader.sweeps(source, &file, &mut BTreeSet::from([source.name.clone()]))?;
         let budget = file.budget.as_ref().map(|text| source.duration("budget", text)).transpose()?;
-        // Before they are laid out: a billion repetitions would not fit anywhere.
-        let all = sweeps.iter().fold(0_u64, |all, (repetitions, _)| all.saturating_add(*repetitions));
-        if all == 0 {
+        if sweeps.iter().all(|(repetitions, _)| *repetitions == 0) {
             return Err(PlanError(format!("{}: no point is left: give it a [[sweep]] or an include", source.name)));
-        }
-        if all > MOST_POINTS as u64 {
-            return Err(PlanError(format!(
-                "{}: {all} points with their repetitions; at most {MOST_POINTS} are measured in one plan",
-                source.name
-            )));
         }
         let points = in_order(&sweeps, file.order, file.seed);
         Ok(Plan { title: file.title, about: file.about.trim().to_owned(), budget, points })
@@ -202,11 +203,14 @@ impl Plan {
 
 /// Rounds over all points: in each, the points that are repeated so often.
 fn in_order(sweeps: &[(u64, PlannedPoint)], order: Order, seed: u64) -> Vec<PlannedPoint> {
-    let rounds = sweeps.iter().map(|(repetitions, _)| *repetitions).max().unwrap_or(0);
     let mut points = Vec::new();
-    for round in 0..rounds {
-        let in_round: Vec<PlannedPoint> =
-            sweeps.iter().filter(|(repetitions, _)| round < *repetitions).map(|(_, point)| point.clone()).collect();
+    let mut left: Vec<&(u64, PlannedPoint)> = sweeps.iter().collect();
+    for round in 0.. {
+        left.retain(|(repetitions, _)| round < *repetitions);
+        if left.is_empty() {
+            break;
+        }
+        let in_round: Vec<PlannedPoint> = left.iter().map(|(_, point)| point.clone()).collect();
         match order {
             Order::Given => points.extend(in_round),
             Order::Random => {
@@ -234,7 +238,9 @@ impl Source {
             return Ok(Source { name: (*name).to_owned(), text: (*text).to_owned(), folder: None });
         }
         let path = beside.map_or_else(|| PathBuf::from(name_or_path), |folder| folder.join(name_or_path));
-        let text = std::fs::read_to_string(&path).map_err(|error| {
+        // What was named on the command line may be a pipe; what a file names may not.
+        let read = if beside.is_some() { text_file } else { text_input };
+        let text = read(&path).map_err(|error| {
             let shipped: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
             format!("plan {}: {error}; plans that ship with daqmeter: {}", path.display(), shipped.join(", "))
         })?;
@@ -253,11 +259,19 @@ impl Source {
         let parsed = parse_duration(text.as_ref()).map_err(|error| self.error(text.span(), field, error))?;
         if parsed.is_zero() { Err(self.error(text.span(), field, "a time above zero is wanted")) } else { Ok(parsed) }
     }
+
+    /// The time of a point.
+    fn time(&self, field: &str, text: &Spanned<String>) -> Result<Duration, PlanError> {
+        let time = self.duration(field, text)?;
+        if time > MAX_TIME { Err(self.error(text.span(), field, "a point takes at most 24h")) } else { Ok(time) }
+    }
 }
 
 /// Reads files with the engines at hand.
 struct Reader<'a> {
     engines: &'a [Box<dyn Engine>],
+    /// What the plan may still take, over all its files.
+    room: Cell<Room>,
 }
 
 impl Reader<'_> {
@@ -266,6 +280,13 @@ impl Reader<'_> {
             let line = source.line(error.span().unwrap_or(0..0));
             PlanError(format!("{}:{line}: {}", source.name, error.message().replace('\n', " ")))
         })
+    }
+
+    fn take(&self, part: impl FnOnce(&mut Room) -> Result<(), String>) -> Result<(), String> {
+        let mut room = self.room.take();
+        let taken = part(&mut room);
+        self.room.set(room);
+        taken
     }
 
     /// Points of this file and of those that it includes, each with its repetitions.
@@ -278,8 +299,11 @@ impl Reader<'_> {
         let mut points = Vec::new();
         for include in &file.include {
             let refuse = |problem: String| source.error(include.span(), "include", problem);
-            let other = Source::find(include.as_ref(), source.folder.as_deref()).map_err(refuse)?;
-            if above.len() >= MOST_INCLUDES || !above.insert(other.name.clone()) {
+            self.take(Room::include).map_err(refuse)?;
+            // A plan without a file includes from the working directory.
+            let beside = source.folder.as_deref().unwrap_or(Path::new(""));
+            let other = Source::find(include.as_ref(), Some(beside)).map_err(refuse)?;
+            if above.len() >= MAX_DEPTH || !above.insert(other.name.clone()) {
                 return Err(refuse(format!("{} is included by itself, or too deep", other.name)));
             }
             let included = self.file(&other)?;
@@ -289,15 +313,22 @@ impl Reader<'_> {
         for (at, sweep) in file.sweep.iter().enumerate() {
             let repetitions = sweep.repetitions.unwrap_or(file.repetitions);
             let steps = steps(source, file, sweep, at)?;
+            let pin = sweep.pin.as_ref().unwrap_or(&file.pin);
+            let refuse = |problem| source.error(sweep.engine.span(), &format!("sweep {}", at + 1), problem);
+            // Before anything is multiplied: the product may not fit anywhere.
+            self.take(|room| room.sweep(&size_of_sweep(sweep, pin, repetitions))).map_err(refuse)?;
+            let from: Arc<str> =
+                format!("{}:{}: sweep {}", source.name, source.line(sweep.engine.span()), at + 1).into();
             for workload in self.workloads(source, sweep, at)? {
                 let point = PlannedPoint {
                     study: sweep.study.clone(),
                     engine: sweep.engine.as_ref().clone(),
                     workload,
                     steps,
-                    pin: sweep.pin.clone().unwrap_or_else(|| file.pin.clone()),
+                    pin: pin.clone(),
                     profile_hz: sweep.profile_hz,
                     place: Place::default(),
+                    source: Arc::clone(&from),
                 };
                 points.push((repetitions, point));
             }
@@ -348,9 +379,6 @@ impl Reader<'_> {
                 values.iter().map(move |value| workload.clone().with(name.as_ref(), value.clone()))
             };
             workloads = workloads.into_iter().flat_map(with_each).collect();
-            if workloads.len() > MOST_POINTS {
-                return Err(source.error(name.span(), &field("axes"), format!("more than {MOST_POINTS} points")));
-            }
         }
         for params in &sweep.skip {
             let skipped = with(Workload::new(engine.name()), params, "skip")?;
@@ -363,17 +391,49 @@ impl Reader<'_> {
 }
 
 fn steps(source: &Source, file: &PlanFile, sweep: &SweepFile, at: usize) -> Result<StepPlan, PlanError> {
-    let field = format!("sweep {}, time", at + 1);
+    let field = |name: &str| format!("sweep {}, {name}", at + 1);
+    let refuse = |name: &str, problem: String| Err(source.error(sweep.engine.span(), &field(name), problem));
+    for (name, value, max) in [
+        ("reads", sweep.reads, MAX_STEPS),
+        ("passes", sweep.passes, MAX_STEPS),
+        ("profile_hz", sweep.profile_hz, MAX_PROFILE_HZ),
+    ] {
+        if let Some(value) = value.filter(|value| !(1..=max).contains(value)) {
+            return refuse(name, format!("{value}; 1 to {max} is wanted"));
+        }
+    }
     match (&sweep.time, sweep.reads, sweep.passes) {
-        (None, Some(reads), None) if reads > 0 => Ok(StepPlan::ByStage(reads)),
-        (None, None, Some(passes)) if passes > 0 => Ok(StepPlan::ByPass(passes)),
-        (Some(time), None, None) => Ok(StepPlan::Timed(source.duration(&field, time)?)),
+        (None, Some(reads), None) => Ok(StepPlan::ByStage(reads)),
+        (None, None, Some(passes)) => Ok(StepPlan::ByPass(passes)),
+        (Some(time), None, None) => Ok(StepPlan::Timed(source.time(&field("time"), time)?)),
         (None, None, None) => match &file.time {
-            Some(time) => Ok(StepPlan::Timed(source.duration("time", time)?)),
+            Some(time) => Ok(StepPlan::Timed(source.time("time", time)?)),
             None => Ok(StepPlan::Timed(USUAL_TIME)),
         },
-        _ => Err(source.error(sweep.engine.span(), &field, "one of time, reads and passes is wanted, above zero")),
+        _ => refuse("time", "one of time, reads and passes is wanted".to_owned()),
     }
+}
+
+/// What a sweep comes to, from the lengths of its lists alone.
+fn size_of_sweep(sweep: &SweepFile, pin: &[u32], repetitions: u64) -> SweepSize {
+    let texts = |params: &Params| params.values().map(|value| text_bytes(value.as_ref())).sum::<usize>();
+    let axes = sweep.axes.values().map(|values| values.iter().map(|value| text_bytes(value.as_ref())).max());
+    let point_bytes = sweep.study.len()
+        + size_of_val(pin)
+        + texts(&sweep.workload)
+        + sweep.points.iter().map(texts).max().unwrap_or(0)
+        + axes.map(|longest| longest.unwrap_or(0)).sum::<usize>();
+    let lists = sweep.axes.values().map(Vec::len).chain([sweep.points.len().max(1)]);
+    SweepSize {
+        points: lists.fold(1, |all, values| all.saturating_mul(values as u64)),
+        repetitions,
+        skips: sweep.skip.len(),
+        text_bytes: point_bytes,
+    }
+}
+
+fn text_bytes(value: &Value) -> usize {
+    value.as_str().map_or(0, str::len)
 }
 
 /// A value of the file as a parameter: sizes and rates may carry their unit.
@@ -448,6 +508,7 @@ seconds = 0.1
                 .enumerate()
                 .all(|(at, point)| point.place == Place { seed: 1, position: at as u64, of: 12 })
         );
+        assert_eq!((&*first.source, &*chain.source), ("p.toml:11: sweep 1", "p.toml:23: sweep 2"));
         let given = Plan::parse(&PLAN.replace("pin = [1]", "order = 'given'"), "p.toml").unwrap();
         assert!(given.points[..5].iter().all(|point| point.study == "memory") && given.points[5].study == "chain");
     }
@@ -493,6 +554,10 @@ seconds = 0.1
             ("budget = \"2m\"", "budget = \"2 moons\"", "p.toml:5: budget: "),
             ("repetitions = 2", "repetition = 2", "p.toml:4: unknown field `repetition`"),
             ("reads = 1\n", "reads = 1\ntime = '1s'\n", "p.toml:23: sweep 2, time: one of time, reads and passes"),
+            ("reads = 1\n", "reads = 0\n", "p.toml:23: sweep 2, reads: 0; 1 to "),
+            ("reads = 1\n", "reads = 9223372036854775807\n", "p.toml:23: sweep 2, reads: 9223372036854775807; 1 to "),
+            ("reads = 1\n", "reads = 1\nprofile_hz = 0\n", "p.toml:23: sweep 2, profile_hz: 0; 1 to "),
+            ("time = \"40ms\"", "time = \"25h\"", "p.toml:6: time: a point takes at most 24h"),
             ("seconds = 0.1", "seconds = [1]", "array is no parameter"),
             ("[0, 1]", "[]", "p.toml:16: sweep 1, axes: `write_lines` has no value"),
             ("title = \"Footprints\"\n", "", "missing field `title`"),
@@ -505,6 +570,64 @@ seconds = 0.1
         assert!(error.contains("No such file") && error.contains("memory"), "{error}");
         assert!(Plan::parse("title = 'empty'", "p.toml").unwrap_err().to_string().contains("no point is left"));
         let endless = refused("repetitions = 2", "repetitions = 9000000000000000000");
-        assert!(endless.contains("at most 100000 are measured"), "{endless}");
+        assert!(endless.contains("p.toml:11: sweep 1: ") && endless.contains("at most 100000 points"), "{endless}");
+    }
+
+    /// A sweep of memory with axes of these lengths.
+    fn product(axes: &[usize]) -> String {
+        let names = ["read_bytes", "read_lines", "write_lines", "threads"];
+        let list = |length: usize| (1..=length).map(|value| value.to_string()).collect::<Vec<_>>().join(",");
+        let axes: Vec<String> =
+            names.iter().zip(axes).map(|(name, length)| format!("{name} = [{}]", list(*length))).collect();
+        format!("[[sweep]]\nstudy = 's'\nengine = 'memory'\n[sweep.axes]\n{}\n", axes.join("\n"))
+    }
+
+    /// Each of these took all memory or all time before it was refused.
+    #[test]
+    fn points_are_counted_before_they_are_made() {
+        let refused = |text: &str| Plan::parse(text, "p.toml").unwrap_err().to_string();
+        let huge = refused(&format!("title = 't'\n{}", product(&[46, 46, 46, 1000])));
+        assert!(huge.contains("p.toml:4: sweep 1: ") && huge.contains("97336000 points"), "{huge}");
+        let many = refused(&format!("title = 't'\n{}", product(&[300, 300]).repeat(200)));
+        assert!(many.contains("sweep 2: ") && many.contains("at most 100000"), "{many}");
+        let wrapped = refused(&format!("title = 't'\nrepetitions = 9223372036854775807\n{}", product(&[2])));
+        assert!(wrapped.contains("sweep 1: "), "{wrapped}");
+        let skips = format!("title = 't'\n{}{}", product(&[2]), "[[sweep.skip]]\nread_bytes = 1\n".repeat(101));
+        assert!(refused(&skips).contains("at most 100 are compared"));
+        let long = format!("title = 't'\npin = [{}]\n{}", "1,".repeat(60_000), product(&[300, 300]));
+        assert!(refused(&long).contains("bytes"), "{}", refused(&long));
+        assert!(Plan::parse(&format!("title = 't'\n{}", product(&[300, 300])), "p.toml").is_ok());
+    }
+
+    #[test]
+    fn points_and_files_are_counted_over_includes() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        let load = || Plan::load(&folder.path().join("a.toml").display().to_string()).unwrap_err().to_string();
+        let includes = |name: &str, times: usize| format!("include = [{}]\n", format!("'{name}',").repeat(times));
+        write("a.toml", &format!("title = 'a'\n{}", includes("b.toml", 20)));
+        write("b.toml", &format!("title = 'b'\n{}", product(&[100, 100])));
+        let points = load();
+        assert!(points.contains("b.toml:4: sweep 1: ") && points.contains("at most 100000 points"), "{points}");
+        write("b.toml", &format!("title = 'b'\n{}", includes("c.toml", 20)));
+        write("c.toml", "title = 'c'\n");
+        let files = load();
+        assert!(files.contains(".toml:2: include: a plan has at most 64 files"), "{files}");
+    }
+
+    #[test]
+    fn includes_that_are_no_texts_of_a_sane_size_are_refused() {
+        let include = |name: &str| {
+            Plan::parse(&format!("title = 't'\ninclude = ['{name}']\n"), "p.toml").unwrap_err().to_string()
+        };
+        for name in ["/dev/zero", "/proc", "/dev/null"] {
+            let error = include(name);
+            assert!(error.contains("p.toml:2: include: ") && error.contains("not a regular file"), "{name}: {error}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let long = folder.path().join("long.toml");
+        std::fs::write(&long, "#".repeat((1 << 20) + 1)).unwrap();
+        let error = include(&long.display().to_string());
+        assert!(error.contains("longer than 1048576 bytes"), "{error}");
     }
 }

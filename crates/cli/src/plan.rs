@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             break;
         }
         done += 1;
-        let name = point.workload.to_string();
+        let name = format!("{}: {}", point.source, point.workload);
         match measured(&mut runner, point, &arguments.common) {
             Ok(record) => runner.keep(record)?,
             // The other points are worth having all the same.
@@ -139,7 +139,7 @@ pub(crate) fn points(plan: &Plan) -> String {
                 Some((Availability::Waived(why), _)) => format!("waived: {why}"),
                 Some((Availability::Ready, engine)) => match engine.open(&point.workload) {
                     Ok(_) => "ready".to_owned(),
-                    Err(fault) => format!("refused: {fault}"),
+                    Err(fault) => format!("refused: {}: {fault}", point.source),
                 },
                 None => "no such engine".to_owned(),
             };

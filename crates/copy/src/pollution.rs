@@ -15,7 +15,7 @@ use daqmeter_sys::copies::null_call;
 use daqmeter_sys::perf::{CounterSource, EVENTS, Kernel, OpenCounter};
 
 use crate::paths;
-use crate::request::{Context, Direction, Request};
+use crate::request::{Context, Direction, MAX_BLOCK_BYTES, Request};
 use crate::victims::Victim;
 
 /// What the neighbour does: the study's three systems, and two controls.
@@ -142,14 +142,15 @@ impl Engine for PollutionEngine {
         }
         let direction = Direction::from_name(workload.text("direction")?)
             .ok_or_else(|| workload.error("direction", "is none of from, to, both"))?;
-        let bytes = workload.int("block_bytes")?;
+        let bytes = workload.int_within("block_bytes", 0..=MAX_BLOCK_BYTES)?;
         let block_bytes =
             usize::try_from(bytes).map_err(|_| workload.error("block_bytes", "is beyond this machine"))?;
         let mut copies = Request::new(workload.text("path")?, direction, block_bytes.max(1));
         if neighbour == "dma" {
             copies.context = Context::Shared;
         }
-        let neighbour_cpu = workload.int("neighbour_cpu").ok().and_then(|cpu| u32::try_from(cpu).ok());
+        let cpu = workload.int_within_or("neighbour_cpu", u64::MAX, 0..=u64::from(u32::MAX))?;
+        let neighbour_cpu = u32::try_from(cpu).ok();
         // A test that is none is refused before anything runs.
         Victim::new(&test)?;
         Ok(vec![Box::new(PollutionSession {

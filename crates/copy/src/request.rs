@@ -113,6 +113,13 @@ pub enum Completion {
     Interrupt,
 }
 
+/// Largest block; what a host lacks is refused when it is allocated.
+pub(crate) const MAX_BLOCK_BYTES: u64 = 1 << 40;
+/// Channels of an engine, as many as a mask of high channels could name many times over.
+const MAX_CHANNELS: u64 = 1024;
+/// Longest window of the priority policy, the kernel module's.
+const MAX_WINDOW_NS: u64 = 1_000_000_000;
+
 /// One point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
@@ -204,12 +211,13 @@ impl Request {
         let size = |name: &str, value: u64| usize::try_from(value).map_err(|_| wrong(name, "is beyond this machine"));
         let direction =
             Direction::from_name(named("direction")?).ok_or_else(|| wrong("direction", "is none of from, to, both"))?;
-        let mut request = Request::new(named("path")?, direction, size("block_bytes", workload.int("block_bytes")?)?);
+        let block_bytes = size("block_bytes", workload.int_within("block_bytes", 1..=MAX_BLOCK_BYTES)?)?;
+        let mut request = Request::new(named("path")?, direction, block_bytes);
         request.context = Context::from_name(named("context")?)
             .ok_or_else(|| wrong("context", "is none of cpu, exclusive, shared, priority"))?;
         request.cold = workload.flag("cold");
         request.lanes = size("lanes", or("lanes", 1)?)?;
-        request.channels = size("channels", or("channels", 0)?)?;
+        request.channels = size("channels", workload.int_within_or("channels", 0, 0..=MAX_CHANNELS)?)?;
         request.completion = match workload.params.get("completion").map(ToString::to_string).as_deref() {
             None | Some("polled") => Completion::Polled,
             Some("interrupt") => Completion::Interrupt,
@@ -228,14 +236,14 @@ impl Request {
 
     fn check(&self, workload: &Workload) -> Result<(), Fault> {
         let refuse = |name: &str, problem: &str| Err(Fault::from(workload.error(name, problem.to_owned())));
-        if self.block_bytes == 0 {
-            return refuse("block_bytes", "is 0; at least one byte is copied");
-        }
         if self.lanes == 0 || self.lanes > 64 {
             return refuse("lanes", "is not between 1 and 64");
         }
         if self.depth == 0 || self.depth > 1024 {
             return refuse("depth", "is not between 1 and 1024");
+        }
+        if self.window.window_ns > MAX_WINDOW_NS {
+            return refuse("window_ns", "is more than a second: the low channels would stand still");
         }
         if self.window.quantum_ns == 0 || self.window.quantum_ns >= self.window.window_ns {
             return refuse("quantum_ns", "is not a part of window_ns");
@@ -266,5 +274,8 @@ mod tests {
         assert!(of("block_bytes", 0).contains("block_bytes"));
         assert!(of("lanes", 65).contains("lanes"));
         assert!(of("quantum_ns", 90_000).contains("window_ns"));
+        assert!(of("window_ns", 1_000_000_001).contains("more than a second"));
+        assert!(of("block_bytes", 1 << 63).contains("1 to 1099511627776 is wanted"));
+        assert!(of("channels", u64::MAX).contains("`channels`"));
     }
 }

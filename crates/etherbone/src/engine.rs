@@ -92,6 +92,9 @@ struct Plan {
 /// Words of one operation's payload at most; longer cycles fit streams only.
 const MOST_COUNT: u64 = 100_000;
 
+/// Where a payload may begin: addresses have 32 bits, and 64 KiB are read.
+const MAX_BASE: u64 = (1 << 32) - (1 << 16);
+
 /// Where the emulated receiver has its memory.
 const EMULATED_MEMORY: u64 = 0x10000;
 
@@ -114,24 +117,13 @@ fn plan(workload: &Workload) -> Result<Plan, Fault> {
             return Err(workload.error("payload", format!("is `{other}`; timestamps, tlu or memory is wanted")).into());
         }
     };
-    let within = |name: &str, default: u64, most: u64| -> Result<u64, Fault> {
-        if !workload.params.contains_key(name) {
-            return Ok(default);
-        }
-        let value = workload.int(name)?;
-        if (1..=most).contains(&value) {
-            Ok(value)
-        } else {
-            Err(workload.error(name, format!("is {value}; 1 to {most} is wanted")).into())
-        }
-    };
     let ours = !matches!(&target, Target::At(address) if !matches!(address, Address::Emulated(_)));
     if payload == Payload::Tlu && !ours {
         let why = "tlu writes registers as the emulated receiver has them; it is for loop/ and emu/ only";
         return Err(workload.error("payload", why).into());
     }
     let base = match (workload.params.contains_key("base"), ours || payload != Payload::Memory) {
-        (true, _) => workload.int("base")?,
+        (true, _) => workload.int_within("base", 0..=MAX_BASE)?,
         (false, true) => EMULATED_MEMORY,
         (false, false) => {
             return Err(workload.error("base", "is missing: say which addresses of the slave may be read").into());
@@ -147,8 +139,8 @@ fn plan(workload: &Workload) -> Result<Plan, Fault> {
         target,
         method,
         payload,
-        count: within("count", 1, MOST_COUNT)?,
-        cycles: within("cycles", 90, 1 << 20)?,
+        count: workload.int_within_or("count", 1, 1..=MOST_COUNT)?,
+        cycles: workload.int_within_or("cycles", 90, 1..=1 << 20)?,
         base,
         ours,
         server_cpu: server_cpu(workload)?,

@@ -101,16 +101,15 @@ impl Engine for PingPongEngine {
             "tcp" => Kind::Tcp,
             other => return Err(workload.error("transport", format!("is `{other}`; udp or tcp is wanted")).into()),
         };
-        let within = |name: &str, most: u64| -> Result<usize, Fault> {
-            let value = workload.int(name)?;
-            let wrong = || Fault::from(workload.error(name, format!("is {value}; 1 to {most} is wanted")));
-            usize::try_from(value).ok().filter(|_| (1..=most).contains(&value)).ok_or_else(wrong)
+        let within = |name: &str, max: u32| -> Result<usize, Fault> {
+            let value = workload.int_within(name, 1..=u64::from(max))?;
+            usize::try_from(value).map_err(|_| workload.error(name, "is beyond this machine").into())
         };
         Ok(vec![Box::new(PingPong {
             kind,
             message_bytes: within("message_bytes", 1472)?,
             batch: within("batch", 1 << 20)?,
-            counted_bytes: workload.int("counted_bytes")?,
+            counted_bytes: workload.int_within("counted_bytes", 0..=1 << 30)?,
             server_cpu: server_cpu(workload)?,
             ends: None,
             ledger: Ledger::new("messages"),

@@ -19,6 +19,7 @@ pub mod run;
 mod sample;
 pub mod settings;
 pub mod sweep;
+mod text_file;
 
 pub use engine::{
     Availability, DeviceTime, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec, Tally, lanes,
@@ -29,3 +30,4 @@ pub use observe::Observer;
 pub use run::{Refusal, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag};
 pub use sweep::{Sweep, ordered};
+pub use text_file::{text_file, text_input};

@@ -16,7 +16,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -313,7 +313,27 @@ impl Memory {
     }
 }
 
+/// Miri knows no shared memory: rings within one process are checked on memory that nobody shares.
+#[cfg(miri)]
+fn memfd(_bytes: usize, _flags: libc::c_uint) -> Result<OwnedFd, SysError> {
+    let file = std::fs::File::open("/dev/null");
+    file.map(OwnedFd::from).map_err(|source| SysError { call: "open /dev/null".to_owned(), source })
+}
+
+#[cfg(miri)]
+fn map(_fd: &OwnedFd, bytes: usize) -> Result<NonNull<u8>, SysError> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a fresh mapping at an address of the interpreter's choice touches no memory of ours.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(SysError::last(format!("map a ring of {bytes} bytes")));
+    }
+    Ok(NonNull::new(start.cast()).expect("the kernel never maps page zero unasked"))
+}
+
+#[cfg(not(miri))]
 fn memfd(bytes: usize, flags: libc::c_uint) -> Result<OwnedFd, SysError> {
+    use std::os::fd::FromRawFd;
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags;
     // SAFETY: the name is a C string; a new descriptor is created.
     let fd = unsafe { libc::memfd_create(c"daqmeter-ring".as_ptr(), flags) };
@@ -334,6 +354,7 @@ fn memfd(bytes: usize, flags: libc::c_uint) -> Result<OwnedFd, SysError> {
     Ok(fd)
 }
 
+#[cfg(not(miri))]
 fn map(fd: &OwnedFd, bytes: usize) -> Result<NonNull<u8>, SysError> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.

@@ -10,7 +10,7 @@ use daqmeter_record::{Outcome, RunRecord, jsonl};
 use super::schedule::Load::{Alone, Build, OneCpu};
 use super::{Done, Step, page, ran, step};
 use crate::shell::{daqmeter, need, output, output_with, program, root, run, run_with, there, tried};
-use crate::{book, fuzz, hosts, peers, pmu, readout, tidy, vm};
+use crate::{book, fuzz, hosts, miri, peers, pmu, readout, tidy, vm};
 
 /// The release build of the tool, which most steps run.
 const PROGRAM: &str = "program";
@@ -64,6 +64,7 @@ pub(super) const STEPS: &[Step] = &[
         None => ran(vm::all().and_then(|()| tried(|| vm::pollution(false)))),
     }),
     step("read-out: the published run's 384 E-links", OneCpu, &[PROGRAM], published_run),
+    step("Miri: record, stats, wire, portable kernels, rings", Build, &[], miri::run),
     step("fuzz", OneCpu, &[FUZZ_BUILD], || ran(fuzz::run_all(fuzz::CI_SECONDS, None))),
     step(SURVEY, Alone, &[PROGRAM], || ran(tried(survey))),
     step("Python: tests, notebook, rate", Alone, &[WHEEL, SURVEY], book::python),

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use daqmeter_harness::text_file;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::etherbone::DATAGRAM_BYTES;
 use serde::Deserialize;
@@ -92,8 +93,7 @@ impl Bridge {
     /// When there is none of that name, or the file cannot be read.
     pub fn named(name: &str) -> Result<Bridge, BridgeError> {
         if std::path::Path::new(name).extension().is_some_and(|extension| extension == "toml") {
-            let text =
-                std::fs::read_to_string(name).map_err(|error| BridgeError(format!("cannot read {name}: {error}")))?;
+            let text = text_file(name.as_ref()).map_err(|error| BridgeError(format!("cannot read {name}: {error}")))?;
             let found = Bridge::parse(&text).map_err(|error| BridgeError(format!("{name}: {error}")))?;
             return found.into_iter().next().ok_or_else(|| BridgeError(format!("{name}: no [[bridge]] in it")));
         }

@@ -217,13 +217,15 @@ impl PageWriter {
         let plain = self.tag == Some(tag) && status.is_clean();
         if plain && length <= MOVE {
             let at = self.used;
-            if let (Some(room), Some(payload)) = (page.get_mut(at..at + 4 + MOVE), source.get(begin..begin + MOVE)) {
+            // Sums that wrap are ranges that no slice has; the others lie within the page, or count its messages.
+            let (room, payload) = (at..at.wrapping_add(4 + MOVE), begin..begin.wrapping_add(MOVE));
+            if let (Some(room), Some(payload)) = (page.get_mut(room), source.get(payload)) {
                 #[allow(clippy::cast_possible_truncation, reason = "at most 32")]
                 let header = (length as u32).to_le_bytes();
                 room[..4].copy_from_slice(&header);
                 room[4..].copy_from_slice(payload);
-                self.used = at + 4 + length;
-                self.count += 1;
+                self.used = at.wrapping_add(4 + length);
+                self.count = self.count.wrapping_add(1);
                 return true;
             }
         }

@@ -287,20 +287,14 @@ impl EmulatedBoard {
     }
 
     /// Asks the crate's uplink for bytes and waits until they have flowed; `copy` moves them meanwhile. Fails when it is to stop.
-    fn at_the_uplinks_pace(
-        crate_: &EmulatedCrate,
-        slot: Option<usize>,
-        stop: &StopFlag,
-        bytes: usize,
-        copy: impl FnOnce(),
-    ) -> Result<(), Fault> {
-        let (Some(slot), Some(uplink)) = (slot, &crate_.uplink) else {
-            copy();
+    fn at_the_uplinks_pace(&mut self, bytes: usize, copy: impl FnOnce(&mut DeviceMemory)) -> Result<(), Fault> {
+        let (Some(slot), Some(uplink)) = (self.slot, &self.crate_.uplink) else {
+            copy(&mut self.memory);
             return Ok(());
         };
-        let seconds = || clock::monotonic_ns().saturating_sub(crate_.epoch_ns) as f64 * 1e-9;
+        let seconds = || clock::monotonic_ns().saturating_sub(self.crate_.epoch_ns) as f64 * 1e-9;
         lock(uplink).submit(seconds(), slot, bytes as f64);
-        copy();
+        copy(&mut self.memory);
         loop {
             let now = seconds();
             let wait_s = {
@@ -310,7 +304,7 @@ impl EmulatedBoard {
                     uplink.returned(now, slot);
                     return Ok(());
                 }
-                if stop.is_set() {
+                if self.stop.is_set() {
                     uplink.leave(now, slot);
                     return Err(Fault::interrupted());
                 }
@@ -380,8 +374,7 @@ impl Board for EmulatedBoard {
     fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
         let delivered = self.begin_read(card_offset, into.len())?;
         let into = &mut into[..delivered];
-        let Self { crate_, slot, stop, memory, .. } = self;
-        Self::at_the_uplinks_pace(crate_, *slot, stop, delivered, || memory.read(to_usize(card_offset), into))?;
+        self.at_the_uplinks_pace(delivered, |memory| memory.read(to_usize(card_offset), into))?;
         self.swap_bytes(into);
         Ok(delivered)
     }
@@ -405,8 +398,7 @@ impl Board for EmulatedBoard {
         self.fill(card_offset + from.len() as u64);
         self.registers[regs::DMA_WRITE_DESTINATION as usize] = u32::try_from(card_offset).expect("below 2 GiB");
         self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_WRITE_DMA;
-        let Self { crate_, slot, stop, memory, .. } = self;
-        Self::at_the_uplinks_pace(crate_, *slot, stop, from.len(), || memory.write(to_usize(card_offset), from))?;
+        self.at_the_uplinks_pace(from.len(), |memory| memory.write(to_usize(card_offset), from))?;
         Ok(from.len())
     }
 
@@ -426,9 +418,7 @@ impl Board for EmulatedBoard {
         let delivered = self.begin_read(card_offset, bytes)?;
         let mut dma = self.dma.take().expect("mapped before the first read");
         let into = dma.slice_mut::<u8>(delivered);
-        let Self { crate_, slot, stop, memory, .. } = self;
-        let done =
-            Self::at_the_uplinks_pace(crate_, *slot, stop, delivered, || memory.read(to_usize(card_offset), into));
+        let done = self.at_the_uplinks_pace(delivered, |memory| memory.read(to_usize(card_offset), into));
         self.swap_bytes(dma.slice_mut::<u8>(delivered));
         self.dma = Some(dma);
         done.map(|()| delivered)

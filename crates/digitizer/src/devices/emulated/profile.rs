@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use daqmeter_harness::text_file;
 use serde::Deserialize;
 
 use super::super::sis8300::regs::Model;
@@ -123,8 +124,7 @@ impl Profile {
         if name == "ess-2017" {
             return Ok(Profile::default());
         }
-        let text =
-            std::fs::read_to_string(Path::new(name)).map_err(|error| ProfileError::Missing(name.to_owned(), error))?;
+        let text = text_file(Path::new(name)).map_err(|error| ProfileError::Missing(name.to_owned(), error))?;
         Profile::parse(name, &text)
     }
 

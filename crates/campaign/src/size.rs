@@ -1,0 +1,63 @@
+//! How large a plan may be, counted before its points are made.
+
+/// More points than anyone waits for are a slip of the pen.
+const MAX_POINTS: u64 = 100_000;
+/// Files that a plan consists of.
+const MAX_FILES: u64 = 64;
+/// Combinations that a sweep leaves out: each point is compared with each of them.
+const MAX_SKIPS: usize = 100;
+/// Bytes of all points with their names and values.
+const MAX_BYTES: u64 = 1 << 29;
+/// A point without its texts: its parameters, and their names.
+const POINT_BYTES: u64 = 1 << 10;
+
+/// What a sweep comes to.
+pub(crate) struct SweepSize {
+    /// Combinations, before any is left out.
+    pub(crate) points: u64,
+    /// How often each is measured.
+    pub(crate) repetitions: u64,
+    /// Combinations that are left out.
+    pub(crate) skips: usize,
+    /// Longest texts of a point.
+    pub(crate) text_bytes: usize,
+}
+
+/// What is left of the limits for the rest of a plan.
+#[derive(Debug)]
+pub(crate) struct Room {
+    files: u64,
+    points: u64,
+    bytes: u64,
+}
+
+impl Default for Room {
+    /// The first file is not included.
+    fn default() -> Self {
+        Room { files: MAX_FILES - 1, points: MAX_POINTS, bytes: MAX_BYTES }
+    }
+}
+
+impl Room {
+    /// One more file.
+    pub(crate) fn include(&mut self) -> Result<(), String> {
+        self.files = self.files.checked_sub(1).ok_or_else(|| format!("a plan has at most {MAX_FILES} files"))?;
+        Ok(())
+    }
+
+    /// The points of one more sweep, with their repetitions.
+    pub(crate) fn sweep(&mut self, size: &SweepSize) -> Result<(), String> {
+        if size.skips > MAX_SKIPS {
+            return Err(format!("{} combinations are left out; at most {MAX_SKIPS} are compared", size.skips));
+        }
+        // What is never measured is made all the same.
+        let points = size.points.saturating_mul(size.repetitions.max(1));
+        let left = self.points.checked_sub(points);
+        self.points = left
+            .ok_or_else(|| format!("{points} points with their repetitions; a plan has at most {MAX_POINTS} points"))?;
+        let bytes = points.saturating_mul(POINT_BYTES + size.text_bytes as u64);
+        let left = self.bytes.checked_sub(bytes);
+        self.bytes = left.ok_or_else(|| format!("{points} points with {} bytes of text each", size.text_bytes))?;
+        Ok(())
+    }
+}
