@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     /// Boards: /dev/sis8300-6, emu:l0, emu:l2-0, emu:ku0, or a range emu:l0..4
     #[arg(value_name = "DEVICE", required = true)]
     devices: Vec<String>,
-    /// Samples to read from each board (rounded up to 16, with -A 100 to 32)
+    /// Samples to read from each board (rounded up to 16)
     #[arg(short = 'S', long, value_name = "N", value_parser = count, default_value = "0x100000")]
     samples: u64,
     /// Reads
@@ -129,7 +129,8 @@ pub(crate) struct Arguments {
 
 const EXAMPLE: &str = "\
 -A functions: 0 read-out, 1 decimate+scale, 2 decimate, 3 scale, 4 cast, 5 unsigned f64,
-6 signed f64, 7 unsigned f32, 8 signed f32, 99 all, 100 write a pattern (overwrites card memory).
+6 signed f64, 7 unsigned f32, 8 signed f32, 99 all, 100 write a pattern (overwrites card memory;
+-S is rounded up to 32, as 64 bytes are written at a time).
 
 Example: five L boards and a KU share the uplink of the source document's crate
 (cut at the right, where CPU use and notes stand).
@@ -324,5 +325,11 @@ fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
     tell(&format!("daqmeter: {} stands at {}; Ctrl-C ends it", arguments.board, served.path.display()));
     // An error here means that the handler is gone: then nobody can ask to stop any more.
     let _ = wait.recv();
+    let refused = served.traffic.refused.load(Ordering::Relaxed);
+    if refused > 0 {
+        tell(&format!(
+            "daqmeter: {refused} reads and writes were refused: no real board or driver could have done them"
+        ));
+    }
     Ok(ExitCode::SUCCESS)
 }
