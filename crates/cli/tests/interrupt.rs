@@ -196,6 +196,7 @@ fn a_second_signal_is_no_crash() {
     running.wait_until(Begun::Prints);
     // Both may come before the verb has looked; the second then ends the program.
     running.signal("-INT");
-    let _ = Command::new("kill").args(["-TERM", &running.child.id().to_string()]).stderr(Stdio::null()).status().unwrap();
+    let _ =
+        Command::new("kill").args(["-TERM", &running.child.id().to_string()]).stderr(Stdio::null()).status().unwrap();
     assert_eq!(running.end().code(), Some(130));
 }

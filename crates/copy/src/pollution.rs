@@ -203,7 +203,9 @@ impl PollutionSession {
         let fault = beside.fault.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         match fault {
             Some(fault) => Err(fault.context("the neighbour")),
-            None if has_ended => Err(Fault::new("the neighbour's thread panicked: a bug in daqmeter, please report it")),
+            None if has_ended => {
+                Err(Fault::new("the neighbour's thread panicked: a bug in daqmeter, please report it"))
+            }
             None => Ok(()),
         }
     }
