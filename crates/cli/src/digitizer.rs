@@ -129,7 +129,8 @@ pub(crate) struct Arguments {
 
 const EXAMPLE: &str = "\
 -A functions: 0 read-out, 1 decimate+scale, 2 decimate, 3 scale, 4 cast, 5 unsigned f64,
-6 signed f64, 7 unsigned f32, 8 signed f32, 99 all, 100 write a pattern (overwrites card memory).
+6 signed f64, 7 unsigned f32, 8 signed f32, 99 all, 100 write a pattern (overwrites card memory;
+-S is rounded up to 32, as 64 bytes are written at a time).
 
 Example: five L boards and a KU share the uplink of the source document's crate
 (cut at the right, where CPU use and notes stand).
@@ -145,7 +146,7 @@ Each rate stands beside its limit: for read-out what the board moves alone, for 
 what memory allows at the same footprint and ratio of reads to writes, measured in the same run.
 --format classic prints the table of sis8300drv_threads.
 
-Faults can be asked of emulated boards: emu:l0:gone-after=5, emu:l0:short-read-at=3.";
+Faults can be asked of emulated boards: emu:l0:gone-after=5, emu:l0:short-read-at=3,\nemu:l0:write-error-at=2 (with -A 100).";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
@@ -324,5 +325,11 @@ fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
     tell(&format!("daqmeter: {} stands at {}; Ctrl-C ends it", arguments.board, served.path.display()));
     // An error here means that the handler is gone: then nobody can ask to stop any more.
     let _ = wait.recv();
+    let refused = served.traffic.refused.load(Ordering::Relaxed);
+    if refused > 0 {
+        tell(&format!(
+            "daqmeter: {refused} reads and writes were refused: no real board or driver could have done them"
+        ));
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -428,7 +428,7 @@ impl BoardSession {
 
     /// Reads and converts block by block. The raw buffer holds one block and stays in the cache.
     fn fused(&mut self, fusion: &Fusion) -> Result<(), Fault> {
-        const UNIT: usize = SAMPLES_MULTIPLE as usize;
+        let unit = to_usize(SAMPLES_MULTIPLE);
         let (samples, block) = (self.samples(), self.request.block_samples.expect("fused only with a block"));
         let decimation = fusion.whole.decimation();
         let mut first = 0;
@@ -438,8 +438,8 @@ impl BoardSession {
             let skip = if first == 0 { decimation.offset } else { 0 };
             let end = (first + skip + block).min(samples);
             // The driver reads whole units: a shifted block is read with what surrounds it.
-            let begin = first - first % UNIT;
-            let len = end.next_multiple_of(UNIT) - begin;
+            let begin = first - first % unit;
+            let len = end.next_multiple_of(unit) - begin;
             let raw = self.raw.as_mut().expect("prepared");
             let delivered = self.board.read(begin as u64 * 2, raw.slice_mut::<u8>(len * 2))?;
             self.book(len * 2, delivered)?;

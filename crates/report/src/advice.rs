@@ -76,7 +76,8 @@ fn stores(records: &[RunRecord]) -> Option<Advice> {
     let of = |store: &str| {
         let wanted = records
             .iter()
-            .filter(|record| record.study.contains("stores") && record.workload.text("store") == Ok(store));
+            .filter(|record| record.study.contains("stores") && record.workload.text("store") == Ok(store))
+            .filter(|record| crate::figures::stores::stored_as_asked(record));
         wanted.max_by_key(|record| record.workload.int("samples").unwrap_or(0))
     };
     let (cached, around) = (of("cached")?, of("non-temporal")?);

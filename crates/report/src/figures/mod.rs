@@ -11,7 +11,7 @@ mod fusion;
 mod hostio;
 mod memory;
 mod readout;
-mod stores;
+pub(crate) mod stores;
 mod trace;
 
 use daqmeter_record::RunRecord;
