@@ -6,10 +6,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::output::{Failure, INTERRUPTED, tell};
+use crate::output::{Failure, INTERRUPTED, program_name, tell};
 
 /// A verb that was asked ends within this time, or is ended: a little less than the 2 s that are promised.
 const GRACE: Duration = Duration::from_millis(1900);
@@ -74,7 +75,7 @@ fn asked() {
         end(&mut state);
     }
     if state.asks.is_empty() {
-        tell("daqmeter: interrupted");
+        say("interrupted");
         end(&mut state);
     }
     state.asks.iter().for_each(|ask| ask());
@@ -96,9 +97,7 @@ fn end_after_grace() {
         }
         before = now;
     }
-    tell(
-        "daqmeter: interrupted; what was in progress did not end in time and is lost, records written before it are complete",
-    );
+    say("interrupted; what was in progress did not end in time and is lost, records written before it are complete");
     end(&mut state());
 }
 
@@ -107,6 +106,19 @@ fn end_after_grace() {
 fn main_thread_ns() -> u128 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     text.split_whitespace().take(2).filter_map(|field| field.parse::<u128>().ok()).sum()
+}
+
+/// Says this on stderr, unless nobody reads there: then it is not waited for.
+fn say(what: &'static str) {
+    let (said, wait) = channel();
+    let line = move || {
+        tell(&format!("{}: {what}", program_name()));
+        // Nobody waits any more when it took too long.
+        let _ = said.send(());
+    };
+    // Where there is no thread for it, the channel is closed at once.
+    let _ = std::thread::Builder::new().name("last-word".to_owned()).spawn(line);
+    let _ = wait.recv_timeout(LOOK);
 }
 
 fn end(state: &mut State) -> ! {

@@ -316,6 +316,18 @@ mod tests {
     }
 
     #[test]
+    fn nobody_waits_for_an_engine_whose_thread_has_panicked() {
+        for completion in [Completion::Polled, Completion::Interrupt] {
+            let engine = Engine::start(1, Context::Exclusive, Window::default(), None).unwrap();
+            // A lane that never registered is a bug, for which the engine's thread panics.
+            let copied = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                engine.copy(0, Direction::To, 64, completion);
+            }));
+            assert!(copied.is_err(), "{completion:?}");
+        }
+    }
+
+    #[test]
     fn lanes_share_fewer_channels() {
         let engine = Engine::start(1, Context::Shared, Window::default(), None).unwrap();
         (0..3).for_each(|lane| engine.register(lane, pair(5000)));

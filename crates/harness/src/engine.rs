@@ -310,8 +310,10 @@ impl From<ParamError> for Fault {
 
 impl From<daqmeter_sys::SysError> for Fault {
     fn from(error: daqmeter_sys::SysError) -> Self {
-        let cause = if error.is_out_of_memory() { Cause::TooLarge } else { Cause::Any };
-        Fault(error.to_string(), cause)
+        match error.is_out_of_memory() {
+            true => Fault::too_large(format!("{error}: the host, its control group or ulimit -v leaves less")),
+            false => Fault::new(error.to_string()),
+        }
     }
 }
 

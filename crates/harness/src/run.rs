@@ -9,6 +9,7 @@
 
 use daqmeter_record::{EngineInfo, Host, Limit, Outcome, RunRecord, Stage, Workload};
 use daqmeter_stats as stats;
+use daqmeter_sys::available;
 
 use crate::conclude::conclude;
 use crate::guarded::guarded;
@@ -48,7 +49,8 @@ pub fn measure(
         return Ok(record);
     }
     check_cpus(&settings.pin, &context.host)?;
-    let sessions = match guarded("opening", || engine.open(workload)).flatten() {
+    let fits = fits(engine.memory_bytes(workload), available::memory_bytes());
+    let sessions = match fits.and_then(|()| guarded("opening", || engine.open(workload)).flatten()) {
         Err(fault) if settings.waive && fault.does_not_fit() => {
             record.outcome = Outcome::Waived(fault.0);
             return Ok(record);
@@ -60,6 +62,17 @@ pub fn measure(
     let ran = run_lanes(sessions, running, observers, &mut record);
     conclude(&mut record, ran, settings, context);
     Ok(record)
+}
+
+/// Holds what a point takes against what is left, before anything is allocated: what does not fit then is killed, or ends the
+/// program in the middle.
+fn fits(needed_bytes: Option<u64>, free_bytes: Option<u64>) -> Result<(), Fault> {
+    match (needed_bytes, free_bytes) {
+        (Some(needed), Some(free)) if needed > free => Err(Fault::too_large(format!(
+            "needs {needed} bytes of memory, {free} are available to this process: choose a smaller workload"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn blank(engine: &dyn Engine, workload: &Workload, settings: &Settings, context: &Context) -> RunRecord {
@@ -156,6 +169,26 @@ mod tests {
         measure(engine, &engine.example(), settings, &context(), &[], &mut crate::observe::standard()).unwrap()
     }
 
+    #[test]
+    fn what_does_not_fit_is_waived_where_points_may_be_left_out_and_else_refused() {
+        let settings = |waive| Settings { waive, ..Settings::new(StepPlan::ByStage(3), "test") };
+        let large = Scripted { memory_bytes: Some(u64::MAX), ..Scripted::default() };
+        let reason = run(&large, &settings(true)).outcome;
+        assert!(
+            matches!(&reason, Outcome::Waived(reason) if reason.contains("18446744073709551615 bytes")),
+            "{reason:?}"
+        );
+        let refused = measure(&large, &large.example(), &settings(false), &context(), &[], &mut []);
+        assert!(refused.unwrap_err().0.contains("choose a smaller workload"));
+        // Memory that turns out not to be there when it is taken.
+        let lacking = Scripted { lacks_memory: true, ..Scripted::default() };
+        let record = run(&lacking, &settings(true));
+        assert!(matches!(&record.outcome, Outcome::Waived(reason) if reason.contains("map 64 bytes")), "{record:?}");
+        assert!(matches!(run(&lacking, &settings(false)).outcome, Outcome::Failed(_)));
+        assert_eq!(fits(Some(5), Some(5)), Ok(()));
+        assert_eq!((fits(None, Some(5)), fits(Some(6), None)), (Ok(()), Ok(())));
+    }
+
     /// Two lanes, two stages; what goes wrong is chosen by each test.
     #[derive(Clone, Default)]
     struct Scripted {
@@ -163,6 +196,8 @@ mod tests {
         wrong_bytes: bool,
         leak: u64,
         waived: bool,
+        memory_bytes: Option<u64>,
+        lacks_memory: bool,
     }
 
     struct ScriptedSession {
@@ -184,6 +219,9 @@ mod tests {
         fn target(&self, _: &Workload) -> String {
             "test".into()
         }
+        fn memory_bytes(&self, _: &Workload) -> Option<u64> {
+            self.memory_bytes
+        }
         fn example(&self) -> Workload {
             Workload::new("scripted")
         }
@@ -202,7 +240,9 @@ mod tests {
             vec![StageSpec::new("first", 10, 20), once]
         }
         fn prepare(&mut self) -> Result<(), Fault> {
-            Ok(())
+            let error = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+            let lacking = daqmeter_sys::SysError { call: "map 64 bytes".to_owned(), source: error };
+            if self.script.lacks_memory { Err(lacking.into()) } else { Ok(()) }
         }
         fn step(&mut self, _: usize, operations: u64) -> Result<(), Fault> {
             self.done += operations;

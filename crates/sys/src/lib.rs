@@ -85,7 +85,7 @@ impl SysError {
 
     /// Whether there was not enough memory, or room in the address space.
     pub fn is_out_of_memory(&self) -> bool {
-        self.errno() == Some(libc::ENOMEM)
+        self.source.kind() == io::ErrorKind::OutOfMemory
     }
 
     /// The errno, if there is one.

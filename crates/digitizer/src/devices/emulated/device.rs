@@ -510,7 +510,10 @@ mod tests {
 
     #[test]
     fn a_transfer_ends_when_it_is_to_stop_and_the_next_one_is_whole() {
-        let crate_ = EmulatedCrate::new(Profile::default(), true);
+        // So slow that no host copies the bytes later than they would have flowed: in an hour and 40 minutes.
+        let mut profile = Profile::default();
+        profile.board.iter_mut().for_each(|board| board.own_bytes_per_s = 1000.0);
+        let crate_ = EmulatedCrate::new(profile, true);
         let mut board = crate_.board("emu:l0", "l0").unwrap();
         let stop = StopFlag::default();
         board.heed(&stop);
@@ -518,7 +521,7 @@ mod tests {
         let mut bytes = vec![0; 6_000_000];
         assert_eq!(board.read(0, &mut bytes), Err(Fault::interrupted()));
         board.heed(&StopFlag::default());
-        assert_eq!(board.read(0, &mut bytes), Ok(6_000_000));
+        assert_eq!(board.read(0, &mut bytes[..64]), Ok(64));
     }
 
     #[test]

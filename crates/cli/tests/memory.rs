@@ -1,0 +1,50 @@
+//! Points that do not fit the memory of this process are left out, and say so.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+mod common;
+
+use std::process::Command;
+
+use common::{PROGRAM, stderr};
+use daqmeter_record::{Outcome, jsonl};
+
+/// One lane that reads 16 KiB, one that reads 2 GiB, and an emulated board, which maps 2 GiB of card memory.
+const PLAN: &str = r#"
+title = "Small and large"
+about = "for a test"
+time = "5ms"
+
+[[sweep]]
+study = "sizes"
+engine = "memory"
+workload = { read_lines = 1, write_lines = 0 }
+axes = { read_bytes = [16384, 2147483648] }
+
+[[sweep]]
+study = "board"
+engine = "digitizer"
+workload = { samples = 1600 }
+axes = { devices = ["emu:l0"] }
+"#;
+
+#[test]
+fn a_small_address_space_waives_what_does_not_fit_and_measures_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("plan.toml"), PLAN).unwrap();
+    // The shell sets RLIMIT_AS, in KiB, before it becomes the program.
+    let limited = r#"ulimit -v 1048576 && exec "$0" run plan.toml --out records.jsonl"#;
+    let output = Command::new("sh").args(["-c", limited, PROGRAM]).current_dir(folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let file = std::fs::File::open(folder.path().join("records.jsonl")).unwrap();
+    let records = jsonl::read(std::io::BufReader::new(file)).unwrap().records;
+    let outcome = |wanted: &str| {
+        let found = records.iter().find(|record| format!("{} {}", record.study, record.workload).contains(wanted));
+        found.unwrap_or_else(|| panic!("{wanted}: not among {records:?}")).outcome.clone()
+    };
+    assert_eq!(outcome("read_bytes=16384"), Outcome::Ok);
+    for large in ["read_bytes=2147483648", "emu:l0"] {
+        let waived = outcome(large);
+        assert!(matches!(&waived, Outcome::Waived(reason) if reason.contains("bytes")), "{large}: {waived:?}");
+    }
+}
