@@ -8,6 +8,7 @@ mod digitizer;
 mod doctor;
 mod eb;
 mod history;
+mod http;
 mod list;
 mod metrics;
 mod output;

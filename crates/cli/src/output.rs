@@ -26,7 +26,7 @@ pub(crate) fn tool_name() -> Option<String> {
 /// Exit code when something measured failed.
 pub(crate) const FAILED: u8 = 1;
 /// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
-const INTERRUPTED: u8 = 130;
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Why the verb ends without success: one line.
 #[derive(Debug)]
