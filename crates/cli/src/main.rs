@@ -23,9 +23,11 @@ mod show;
 mod studies;
 mod survey;
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use daqmeter_record::sanitise;
 
 use crate::output::{Failure, emit};
 
@@ -102,8 +104,7 @@ fn main() -> ExitCode {
     let verb = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli.verb,
         Err(error) => {
-            // When stdout and stderr are closed there is nobody left to tell.
-            let _ = error.print();
+            show_usage(&error, &arguments);
             // The C tools have one exit code for everything but success, and it is theirs for help too.
             let helped = !error.use_stderr();
             let code = match (helped, is_tool) {
@@ -117,6 +118,17 @@ fn main() -> ExitCode {
     match run_verb(verb) {
         Ok(code) => code,
         Err(failure) => failure.report(),
+    }
+}
+
+/// Prints help or what is wrong with the command line. clap repeats words of it, which may be names of files that others chose.
+fn show_usage(error: &clap::Error, arguments: &[std::ffi::OsString]) {
+    let is_plain = |word: &std::ffi::OsString| matches!(sanitise::text(&word.to_string_lossy()), Cow::Borrowed(_));
+    if arguments.iter().all(is_plain) {
+        // When stdout and stderr are closed there is nobody left to tell.
+        let _ = error.print();
+    } else {
+        output::tell_lines(&error.render().to_string());
     }
 }
 

@@ -194,7 +194,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         emit(&summary(records, &spent))?;
     }
     if let (Some(out), false) = (&common.out, common.json) {
-        tell(&format!("\nwrote {} and {}", arguments.output.display(), out.display()));
+        tell("");
+        tell(&format!("wrote {} and {}", arguments.output.display(), out.display()));
     }
     Ok(runner.recorder.exit_code(runner.stop.is_set()))
 }

@@ -8,6 +8,7 @@ use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use daqmeter_record::file::replace;
 use serde::{Deserialize, Serialize};
 
 use super::TransportError;
@@ -84,7 +85,8 @@ pub fn announce(directory: &Path, entry: &Entry) -> Result<Announcement, Transpo
     }
     let path = directory.join(format!("{:016x}.bus", entry.stream));
     let text = serde_json::to_string(entry).expect("plain data");
-    fs::write(&path, text).map_err(|error| other(format!("cannot write {}: {error}", path.display())))?;
+    // Whole at once: others read the folder meanwhile.
+    replace(&path, text.as_bytes()).map_err(|error| other(format!("cannot write {}: {error}", path.display())))?;
     Ok(Announcement { path })
 }
 
