@@ -16,8 +16,12 @@ use serde_json::Value;
 /// Begins a formula, clears the screen, rings, begins a line, turns the direction, colours by one byte, ends a cell and opens a tag.
 const HOSTILE: &str = "=1+1\u{1b}[2J\u{7}\0\r\nFAKE\u{202e}\u{2066}\u{200f}\u{61c}\u{9b}31m\u{7f}\u{2028}|<script>";
 
-/// Records of every engine that was measured for the repository, as they came.
-const MEASURED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/record/genoa-vm-2cpu/2026-11-21.jsonl");
+/// Records that the repository has: of read-out, conversion, copies, Etherbone and counters.
+const MEASURED: [&str; 3] = [
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/record/genoa-vm-2cpu/2026-11-21.jsonl"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../record/testdata/v1/counters.jsonl"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../record/testdata/v1/digitizer.jsonl"),
+];
 
 /// What of a record is chosen by whoever wrote it.
 #[derive(Clone, Copy, PartialEq)]
@@ -65,7 +69,7 @@ fn texts(value: &Value, path: String, found: &mut Vec<String>) {
 fn write_hostile(path: &Path, changed: Changed) {
     let mut seen = BTreeSet::new();
     let mut lines = Vec::new();
-    for line in std::fs::read_to_string(MEASURED).unwrap().lines() {
+    for line in MEASURED.map(|file| std::fs::read_to_string(file).unwrap()).concat().lines() {
         let record: Value = serde_json::from_str(line).unwrap();
         let kind = format!("{}{}", record["engine"]["name"], record["study"]);
         if seen.insert(kind) {
@@ -80,7 +84,7 @@ fn write_hostile(path: &Path, changed: Changed) {
     waived["lanes"] = serde_json::json!([]);
     lines.extend([failed, waived]);
     let lines: Vec<String> = lines.iter().map(|record| make_hostile(record, changed).to_string()).collect();
-    assert!(lines.len() > 8 && lines.iter().all(|line| line.contains("FAKE")));
+    assert!(lines.len() > 6 && lines.iter().all(|line| line.contains("FAKE")));
     std::fs::write(path, lines.join("\n") + "\n").unwrap();
 }
 
@@ -128,7 +132,7 @@ fn a_hostile_record_is_only_text_in_everything_that_is_made_of_it() {
         let table = run("report", &[&file, "--format", "md", "-o", "-"]);
         let pipes = |line: &str| line.replace("\\\\", "").replace("\\|", "").matches('|').count();
         assert!(
-            table.lines().count() > 8 && table.lines().all(|line| pipes(line) == pipes(table.lines().next().unwrap()))
+            table.lines().count() > 6 && table.lines().all(|line| pipes(line) == pipes(table.lines().next().unwrap()))
         );
         assert!(!table.contains("|<script>") && !table.contains(" <script>"), "{table}");
         for arguments in [
@@ -179,8 +183,10 @@ fn a_hostile_plan_is_only_text() {
     let folder = folder();
     let escape = |text: &str| serde_json::to_string(text).unwrap().replace('\u{7f}', "\\u007F");
     let hostile = escape(HOSTILE);
+    // What a plan says of itself may have several lines.
+    let about = escape(&HOSTILE.replace('\n', " "));
     let good = format!(
-        "title = {hostile}\nabout = {hostile}\ntime = '2ms'\n[[sweep]]\nstudy = {hostile}\nengine = 'memory'\n\
+        "title = {hostile}\nabout = {about}\ntime = '2ms'\n[[sweep]]\nstudy = {hostile}\nengine = 'memory'\n\
          workload = {{ read_lines = 1, write_lines = 0, read_bytes = '4KiB' }}\n"
     );
     let places = [
@@ -219,4 +225,22 @@ fn a_hostile_instance_is_only_text_in_the_monitor() {
     let said = run("readout", &["monitor", &address, "--json", "--looks", "1", "--interval", "10ms"]);
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(said.contains("FAKE") && serde_json::from_str::<Value>(&said).is_ok(), "{said}");
+}
+
+#[test]
+fn what_lies_beside_a_page_is_not_written_to() {
+    let folder = folder();
+    let (file, page, victim) = (folder.path("a.jsonl"), folder.path("page.html"), folder.path("victim"));
+    write_hostile(Path::new(&file), Changed::Notes);
+    std::fs::write(&victim, "precious").unwrap();
+    std::os::unix::fs::symlink(&victim, folder.path("page.html.part")).unwrap();
+    run("report", &[&file, "-o", &page]);
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+    assert!(std::fs::read_to_string(&page).unwrap().trim_end().ends_with("</html>"));
+    let mut names: Vec<_> =
+        std::fs::read_dir(folder.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["a.jsonl", "page.html", "page.html.part", "victim"]);
+    // What is no file is written to directly.
+    assert!(run("report", &[&file, "--format", "md", "-o", "/dev/stdout"]).starts_with("| "));
 }

@@ -336,10 +336,14 @@ fn has_hostile_text(line: &[u8]) -> bool {
         from = (at + 2).min(line.len());
     }
     let starts = memchr::memchr3_iter(0xc2, 0xd8, 0xe2, line);
-    starts.into_iter().any(|at| match (line[at], line.get(at + 1), line.get(at + 2)) {
-        (0xc2, Some(0x80..=0x9f), _) | (0xd8, Some(0x9c), _) => true,
-        (0xe2, Some(0x80), Some(0x8e | 0x8f | 0xa8..=0xae)) | (0xe2, Some(0x81), Some(0xa6..=0xa9)) => true,
-        _ => false,
+    starts.into_iter().any(|at| {
+        matches!(
+            (line[at], line.get(at + 1), line.get(at + 2)),
+            (0xc2, Some(0x80..=0x9f), _)
+                | (0xd8, Some(0x9c), _)
+                | (0xe2, Some(0x80), Some(0x8e | 0x8f | 0xa8..=0xae))
+                | (0xe2, Some(0x81), Some(0xa6..=0xa9))
+        )
     })
 }
 

@@ -11,6 +11,7 @@ use clap::Args;
 use daqmeter_readout::card::{ChannelId, channel_ids};
 use daqmeter_readout::check::{Checked, Checker, Options, check_watched};
 use daqmeter_readout::{Scenario, recording};
+use daqmeter_record::sanitise;
 
 use super::{Chosen, count, elink};
 use crate::metrics::{Metrics, Page};
@@ -125,7 +126,7 @@ impl CheckArguments {
             emit(&format!("{line}\n"))?;
             return Ok(());
         }
-        let mut out = format!("{name}\n");
+        let mut out = format!("{}\n", sanitise::text(name));
         for message in checked.messages.iter().take(self.messages) {
             let _ = writeln!(out, " {message}");
         }
