@@ -4,7 +4,7 @@
 //! reports what it has. One that only reads and prints has nothing to keep and is ended at once. Whoever has been asked and does
 //! not end in time is ended. The second signal ends the program at once. After a signal the exit code is 130.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -60,8 +60,8 @@ pub(crate) fn exit_code(otherwise: ExitCode) -> ExitCode {
 }
 
 /// Remembers a file that is not whole while the work writes it; it is removed if the program is ended meanwhile.
-pub(crate) fn writing<T>(unfinished: &Path, work: impl FnOnce() -> T) -> T {
-    state().unfinished = Some(unfinished.to_owned());
+pub(crate) fn writing<T>(unfinished: Option<PathBuf>, work: impl FnOnce() -> T) -> T {
+    state().unfinished = unfinished;
     let done = work();
     state().unfinished = None;
     done

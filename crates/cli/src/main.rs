@@ -8,6 +8,7 @@ mod digitizer;
 mod doctor;
 mod eb;
 mod history;
+mod http;
 mod interrupt;
 mod list;
 mod metrics;
@@ -23,9 +24,11 @@ mod show;
 mod studies;
 mod survey;
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use daqmeter_record::sanitise;
 
 use crate::output::{Failure, emit};
 
@@ -102,8 +105,7 @@ fn main() -> ExitCode {
     let verb = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli.verb,
         Err(error) => {
-            // When stdout and stderr are closed there is nobody left to tell.
-            let _ = error.print();
+            show_usage(&error, &arguments);
             // The C tools have one exit code for everything but success, and it is theirs for help too.
             let helped = !error.use_stderr();
             let code = match (helped, is_tool) {
@@ -116,6 +118,17 @@ fn main() -> ExitCode {
     };
     let done = interrupt::take_over().and_then(|()| run_verb(verb));
     interrupt::exit_code(done.unwrap_or_else(Failure::report))
+}
+
+/// Prints help or what is wrong with the command line. clap repeats words of it, which may be names of files that others chose.
+fn show_usage(error: &clap::Error, arguments: &[std::ffi::OsString]) {
+    let is_plain = |word: &std::ffi::OsString| matches!(sanitise::text(&word.to_string_lossy()), Cow::Borrowed(_));
+    if arguments.iter().all(is_plain) {
+        // When stdout and stderr are closed there is nobody left to tell.
+        let _ = error.print();
+    } else {
+        output::tell_lines(&error.render().to_string());
+    }
 }
 
 /// The command line; called by the name of a C tool (`eb-read`), as if the verb had been typed.

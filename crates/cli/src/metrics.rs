@@ -1,16 +1,16 @@
-//! Counters for Prometheus and for our own monitor: a page of OpenMetrics text behind a port.
-//!
-//! One request per connection, whatever is asked: there is one page. Format: OpenMetrics 1.0.
+//! Counters for Prometheus and for our own monitor: a page of OpenMetrics 1.0 text behind a port.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use daqmeter_record::sanitise;
 
+use crate::http::{self, Answer, Handler, Reply, Request};
 use crate::output::{Failure, tell};
 
 /// The option of every verb that goes on for long.
@@ -35,7 +35,7 @@ impl Metrics {
 type Values = BTreeMap<(&'static str, String), f64>;
 
 /// What the page is called in HTTP.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What is looked at when somebody asks for the page.
 type Source = Box<dyn Fn(&Page) + Send>;
@@ -135,39 +135,30 @@ impl Page {
             let kind = if family == *name { "gauge" } else { "counter" };
             let _ = writeln!(out, "# TYPE {family} {kind}\n# HELP {family} {help}");
             for ((_, instance), value) in own {
-                let _ = writeln!(out, "{name}{{instance=\"{}\"}} {value}", instance.replace(['"', '\\', '\n'], "_"));
+                let _ = writeln!(out, "{name}{{instance=\"{}\"}} {value}", sanitise::label(instance));
             }
         }
         out.push_str("# EOF\n");
         out
     }
 
-    /// Serves the page from now on, in a thread that ends with the process.
+    /// Serves the page from now on, until the process ends.
     pub(crate) fn serve(&self, address: &str) -> Result<String, Failure> {
-        let listener = TcpListener::bind(address)
+        let server = http::start(address, Arc::new(self.clone()))
             .map_err(|error| Failure::refused(format!("cannot serve metrics on {address}: {error}")))?;
-        let at = listener.local_addr().map_or_else(|_| address.to_owned(), |at| at.to_string());
-        let page = self.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                // A client that goes away has what it wanted.
-                let _ = page.answer(stream);
-            }
-        });
-        Ok(at)
+        Ok(server.address.to_string())
     }
 
-    fn answer(&self, mut stream: TcpStream) -> std::io::Result<()> {
-        stream.set_read_timeout(Some(Duration::from_millis(500)))?;
-        // The request's first bytes are enough to know that there is one.
-        let _ = stream.read(&mut [0; 2048])?;
-        let body = self.text();
-        let head = format!(
-            "HTTP/1.1 200 OK\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-            body.len()
-        );
-        stream.write_all(head.as_bytes())?;
-        stream.write_all(body.as_bytes())
+    /// The page as an answer.
+    pub(crate) fn answer(&self) -> Answer {
+        Answer { code: 200, kind: CONTENT_TYPE, body: self.text() }
+    }
+}
+
+impl Handler for Page {
+    /// There is one page, whatever is asked for.
+    fn reply(self: Arc<Self>, _request: Request) -> Reply {
+        Reply::Now(self.answer())
     }
 }
 
@@ -206,14 +197,33 @@ pub(crate) fn scrape(address: &str) -> std::io::Result<Vec<(String, String, f64)
 fn parse(text: &str) -> Vec<(String, String, f64)> {
     let line = |line: &str| {
         let (name, rest) = line.split_once("{instance=\"")?;
-        let (instance, value) = rest.split_once("\"} ")?;
-        Some((name.to_owned(), instance.to_owned(), value.trim().parse().ok()?))
+        let (instance, rest) = label(rest)?;
+        let value = rest.strip_prefix("} ")?;
+        Some((name.to_owned(), sanitise::text(&instance).into_owned(), value.trim().parse().ok()?))
     };
     text.lines().filter(|text| text.starts_with("daqmeter_")).filter_map(line).collect()
 }
 
+/// The value of a label and what follows its quote: `sanitise::label` the other way.
+fn label(text: &str) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut characters = text.char_indices();
+    loop {
+        match characters.next()? {
+            (at, '"') => return Some((value, &text[at + 1..])),
+            (_, '\\') => match characters.next()?.1 {
+                'n' => value.push('\n'),
+                other => value.push(other),
+            },
+            (_, other) => value.push(other),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     /// Issue 14: the monitor hung on a target that gave a byte now and then.
@@ -254,5 +264,18 @@ mod tests {
         let found = scrape(&address).unwrap();
         assert_eq!(found.len(), 3);
         assert_eq!(found[2], ("daqmeter_blocks_total".to_owned(), "gbt:0.1".to_owned(), 7.0));
+    }
+
+    #[test]
+    fn a_hostile_name_stays_one_label_and_is_shown_as_text() {
+        let page = Page::default();
+        page.set("daqmeter_busy", "a\"} 7\n# EOF\u{1b}[2J\u{202e}\\", 1.0);
+        let text = page.text();
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
+        let shown = r#"a"} 7\n# EOF\u001b[2J\u202e\"#.to_owned();
+        assert_eq!(parse(&text), [("daqmeter_busy".to_owned(), shown, 1.0)]);
+        let raw = parse("daqmeter_busy{instance=\"x\u{1b}[2J\u{202e}\\ny\"} 2\n");
+        assert_eq!(raw, [("daqmeter_busy".to_owned(), r"x\u001b[2J\u202e\ny".to_owned(), 2.0)]);
     }
 }

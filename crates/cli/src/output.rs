@@ -1,12 +1,16 @@
 //! Where results go: stdout for people and programs, stderr for progress and trouble, files for records.
+//!
+//! All that is printed goes through [`emit`], [`tell`] or [`Failure::report`], and there through the sanitiser; records are shown as
+//! [`read_records`] or [`Recorder`] has them, their text made printable.
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use daqmeter_record::{RunRecord, jsonl};
+use daqmeter_record::file::Replacement;
+use daqmeter_record::{RunRecord, jsonl, sanitise};
 
 use crate::interrupt;
 
@@ -61,7 +65,7 @@ impl Failure {
     /// Prints the line and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         // When even stderr is closed there is nobody left to tell.
-        let _ = writeln!(io::stderr(), "{}: {}", program_name(), self.line);
+        let _ = writeln!(io::stderr(), "{}: {}", program_name(), sanitise::text(&self.line));
         ExitCode::from(self.code)
     }
 }
@@ -78,8 +82,14 @@ impl From<daqmeter_harness::Fault> for Failure {
     }
 }
 
-/// Prints text to stdout. A closed pipe (`| head`) ends the program quietly, as every filter does.
+/// Prints text to stdout, with escapes for whatever would act on a terminal; in JSON they keep its meaning. A closed pipe (`| head`)
+/// ends the program quietly, as every filter does.
 pub(crate) fn emit(text: &str) -> Result<ExitCode, Failure> {
+    emit_as_it_is(&sanitise::lines(text))
+}
+
+/// Prints text of our own, with what moves the cursor.
+pub(crate) fn emit_as_it_is(text: &str) -> Result<ExitCode, Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -92,7 +102,12 @@ pub(crate) fn emit(text: &str) -> Result<ExitCode, Failure> {
 
 /// A line for people, on stderr.
 pub(crate) fn tell(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", sanitise::text(line));
+}
+
+/// The same for text of several lines.
+pub(crate) fn tell_lines(text: &str) {
+    let _ = write!(io::stderr(), "{}", sanitise::lines(text));
 }
 
 /// True when stderr is a terminal, where progress may be drawn.
@@ -137,7 +152,7 @@ impl Recorder {
                 Failure::refused(format!("cannot write {path}: {error}; the {before} records before are complete"))
             })?;
         }
-        self.records.push(record);
+        self.records.push(jsonl::printable(record));
         Ok(())
     }
 
@@ -165,7 +180,7 @@ fn lines_of(path: &Path) -> Result<File, Failure> {
     })
 }
 
-/// Writes a file whole: to a name beside it first, so that an interrupted write leaves no half page.
+/// Writes a file whole, or leaves what is there ([`Replacement`]).
 pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     write_with(path, |sink| sink.write_all(text.as_bytes()))
 }
@@ -173,30 +188,16 @@ pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
 /// The same for what is made piece by piece.
 pub(crate) fn write_with<T, E: Display>(
     path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> Result<T, E>,
+    write: impl FnOnce(&mut Replacement) -> Result<T, E>,
 ) -> Result<T, Failure> {
     let refused = |error: &dyn Display| Failure::refused(format!("cannot write {}: {error}", path.display()));
-    // Devices and pipes cannot be renamed onto.
-    let is_renamed = !path.exists() || path.is_file();
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(if is_renamed { ".part" } else { "" });
-    let beside = PathBuf::from(beside);
-    let mut sink = BufWriter::new(File::create(&beside).map_err(|error| refused(&error))?);
-    let write = |sink: &mut BufWriter<File>| {
-        let written = write(sink).map_err(|error| refused(&error));
-        written.and_then(|value| sink.flush().map(|()| value).map_err(|error| refused(&error)))
-    };
-    if !is_renamed {
-        return write(&mut sink);
-    }
-    let flushed = interrupt::writing(&beside, || write(&mut sink));
-    let renamed =
-        flushed.and_then(|value| std::fs::rename(&beside, path).map(|()| value).map_err(|error| refused(&error)));
-    if renamed.is_err() {
-        // It may not be there.
-        let _ = std::fs::remove_file(&beside);
-    }
-    renamed
+    let mut sink = Replacement::begin(path).map_err(|error| refused(&error))?;
+    let beside = sink.unfinished().map(Path::to_owned);
+    interrupt::writing(beside, || {
+        let value = write(&mut sink).map_err(|error| refused(&error))?;
+        sink.commit().map_err(|error| refused(&error))?;
+        Ok(value)
+    })
 }
 
 /// Reads records from files, or stdin for `-`, and tells what could not be read.
@@ -219,10 +220,10 @@ pub(crate) fn read_file(path: &Path) -> Result<jsonl::Contents, Failure> {
     let shown = path.display();
     let refused = |error: io::Error| Failure::refused(format!("cannot read {shown}: {error}"));
     let contents = if path.as_os_str() == "-" {
-        jsonl::read(io::stdin().lock()).map_err(refused)?
+        jsonl::read_printable(io::stdin().lock()).map_err(refused)?
     } else {
         let file = File::open(path).map_err(refused)?;
-        jsonl::read(io::BufReader::with_capacity(1 << 20, file)).map_err(refused)?
+        jsonl::read_printable(io::BufReader::with_capacity(1 << 20, file)).map_err(refused)?
     };
     for error in contents.errors.iter().take(MOST_TOLD) {
         tell(&format!("daqmeter: {shown}: {error}"));

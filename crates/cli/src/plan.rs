@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use daqmeter_campaign::{Plan, PlannedPoint, engines, left_to_measure};
 use daqmeter_harness::{Availability, Limits, Refusal, Settings, StepPlan};
-use daqmeter_record::RunRecord;
+use daqmeter_record::{RunRecord, sanitise};
 use daqmeter_report::points::middle_runs;
 use daqmeter_report::table;
 
@@ -117,7 +117,7 @@ fn measured(runner: &mut Runner, point: PlannedPoint, common: &Common) -> Result
 /// workload; nothing is opened for use.
 pub(crate) fn points(plan: &Plan) -> String {
     let engines = engines(0);
-    let mut out = format!("{}\n{}\n\n", plan.title, plan.about);
+    let mut out = format!("{}\n{}\n\n", sanitise::text(&plan.title), plan.about);
     let mut seen: Vec<(&PlannedPoint, u64)> = Vec::new();
     let mut places: HashMap<(&str, &str, String), usize> = HashMap::new();
     for point in &plan.points {

@@ -9,7 +9,7 @@ use daqmeter_campaign::engines;
 use daqmeter_copy::{HEAVY, HeavyLoad};
 use daqmeter_harness::{Context, Engine, Limits, Refusal, Settings, StopFlag, measure, observe};
 use daqmeter_kernels::Isa;
-use daqmeter_record::{Order, RunRecord, Tool, Workload};
+use daqmeter_record::{Order, RunRecord, Tool, Workload, sanitise};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::arguments::cpu_list;
@@ -143,7 +143,7 @@ impl Runner {
         settings: &Settings,
         order: Option<Order>,
     ) -> Result<RunRecord, Refusal> {
-        self.progress.set_message(format!("{} {}", settings.study, engine));
+        self.progress.set_message(format!("{} {}", sanitise::text(&settings.study), engine));
         let named = |name: &str| self.engines.iter().find(|candidate| candidate.name() == name).map(Box::as_ref);
         let found = named(engine).expect("verbs name engines that exist");
         let mut observers = observe::standard();

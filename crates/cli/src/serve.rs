@@ -3,21 +3,31 @@
 //! Only what was named on the command line is served, by number; a request never names a path. Listens on loopback unless told
 //! otherwise, and then only with a token.
 
+use std::collections::HashMap;
 use std::fmt::Write;
+use std::io::{BufReader, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use daqmeter_record::jsonl;
+use daqmeter_record::units::show_bytes;
 use daqmeter_report::page;
-use tiny_http::{Header, Method, Request, Response, Server};
+use daqmeter_sys::host::open_regular;
+use subtle::ConstantTimeEq;
 
-use crate::history::files_of;
+use crate::history::{Links, listed};
+use crate::http::{self, Answer, Handler, Reply, Request};
 use crate::metrics::Page;
-use crate::output::{Failure, emit, tell};
+use crate::output::{Failure, INTERRUPTED, emit};
 use crate::run::on_ctrl_c;
+
+/// Longest file that a page is made of: its samples are held in memory meanwhile.
+const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// A file that grew within so long is called live.
 const LIVE: Duration = Duration::from_secs(15);
@@ -52,132 +62,134 @@ struct Site {
     token: Option<String>,
     /// Names that a browser on this host may have asked for: others are somebody else's page that resolves here.
     loopback: bool,
-    /// What `/metrics` tells.
+    /// What `/metrics` says.
     metrics: Page,
+    /// The files that were listed so far. The place of a file here is its number, which stays its own when others come.
+    known: Mutex<Vec<PathBuf>>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    /// Shorter words can be guessed.
-    const LEAST_TOKEN: usize = 16;
+    /// A signal is seen within this time.
+    const LOOK: Duration = Duration::from_millis(100);
     let address = arguments.bind.unwrap_or(SocketAddr::from(([127, 0, 0, 1], arguments.port)));
-    let loopback = is_loopback(address.ip());
-    match &arguments.token {
-        None if !loopback => {
-            return Err(Failure::refused(format!(
-                "{address} can be reached by others: give a --token of {LEAST_TOKEN} characters or more"
-            )));
-        }
-        Some(token) if token.len() < LEAST_TOKEN => {
-            return Err(Failure::refused(format!("the token is too short: {LEAST_TOKEN} characters or more")));
-        }
-        _ => {}
-    }
-    let (paths, token) = (arguments.paths.clone(), arguments.token.clone());
-    let site = Site { paths, token, loopback, metrics: Page::default() };
-    let files = files_of(&site.paths)?;
-    let server =
-        Server::http(address).map_err(|error| Failure::refused(format!("cannot listen on {address}: {error}")))?;
-    let at = server.server_addr().to_ip().unwrap_or(address);
-    emit(&format!("serving {} files at http://{at}/\n", files.len()))?;
-    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let site = Site::understand(arguments, address)?;
+    let files = site.files()?;
+    let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
-    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-        let received = server.recv_timeout(Duration::from_millis(250));
-        match received {
-            Ok(Some(request)) => site.answer(request),
-            Ok(None) => {}
-            Err(error) => tell(&format!("daqmeter: serve: {error}")),
-        }
+    let server = http::start(address, Arc::new(site))
+        .map_err(|error| Failure::refused(format!("cannot listen on {address}: {error}")))?;
+    emit(&format!("serving {} files at http://{}/\n", files.len(), server.address))?;
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::park_timeout(LOOK);
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn is_loopback(ip: IpAddr) -> bool {
-    ip.is_loopback()
-}
-
-/// What a request gets.
-struct Answer {
-    code: u16,
-    kind: &'static str,
-    body: String,
-}
-
-impl Answer {
-    fn html(body: String) -> Answer {
-        Answer { code: 200, kind: "text/html; charset=utf-8", body }
-    }
-
-    fn refused(code: u16, why: &str) -> Answer {
-        Answer { code, kind: "text/plain; charset=utf-8", body: format!("{why}\n") }
-    }
+    Ok(ExitCode::from(INTERRUPTED))
 }
 
 impl Site {
-    fn answer(&self, request: Request) {
-        let header = |name: &str| {
-            let found =
-                request.headers().iter().find(|header| header.field.as_str().as_str().eq_ignore_ascii_case(name));
-            found.map(|header| header.value.as_str().to_owned())
-        };
-        let answer = if *request.method() == Method::Get {
-            self.get(request.url(), header("host").as_deref(), header("authorization").as_deref())
-        } else {
-            Answer::refused(405, "only GET")
-        };
-        self.metrics.add("daqmeter_requests_total", &answer.code.to_string(), 1.0);
-        let header = |name: &str, value: &str| Header::from_bytes(name, value).ok();
-        let headers = [
-            header("Content-Type", answer.kind),
-            header("Cache-Control", "no-store"),
-            header("X-Content-Type-Options", "nosniff"),
-            header("Referrer-Policy", "no-referrer"),
-        ];
-        let response = headers
-            .into_iter()
-            .flatten()
-            .fold(Response::from_string(answer.body).with_status_code(answer.code), Response::with_header);
-        // A browser that went away has what it wanted.
-        let _ = request.respond(response);
+    /// What is to be served, and to whom.
+    fn understand(arguments: &Arguments, address: SocketAddr) -> Result<Site, Failure> {
+        /// Shorter words can be guessed.
+        const MIN_TOKEN: usize = 16;
+        let loopback = address.ip().is_loopback();
+        match &arguments.token {
+            None if !loopback => {
+                return Err(Failure::refused(format!(
+                    "{address} can be reached by others: give a --token of {MIN_TOKEN} characters or more"
+                )));
+            }
+            Some(token) if token.len() < MIN_TOKEN => {
+                return Err(Failure::refused(format!("the token is too short: {MIN_TOKEN} characters or more")));
+            }
+            _ => {}
+        }
+        let special = arguments.paths.iter().find(|path| path.exists() && !path.is_dir() && !path.is_file());
+        if let Some(special) = special {
+            let shown = special.display();
+            return Err(Failure::refused(format!(
+                "{shown} is neither a folder nor a regular file: copy the records into a file and serve that"
+            )));
+        }
+        let (paths, token) = (arguments.paths.clone(), arguments.token.clone());
+        Ok(Site { paths, token, loopback, metrics: Page::default(), known: Mutex::default() })
     }
 
-    fn get(&self, url: &str, host: Option<&str>, authorization: Option<&str>) -> Answer {
-        let (path, query) = url.split_once('?').unwrap_or((url, ""));
-        let given = query.split('&').find_map(|pair| pair.strip_prefix("token="));
-        let given = given.or_else(|| authorization.and_then(|text| text.strip_prefix("Bearer ")));
-        if self.loopback && !host.is_none_or(names_this_host) {
-            return Answer::refused(403, "asked for by a name that is not this host's");
+    /// The files that are served now, each with its number.
+    fn files(&self) -> Result<Vec<(usize, PathBuf)>, Failure> {
+        /// When so many came and went, numbers begin anew.
+        const MAX_KNOWN: usize = 1_000_000;
+        let files = listed(&self.paths, Links::KeptBelow)?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() > MAX_KNOWN {
+            known.clear();
         }
-        if let Some(token) = &self.token
-            && !given.is_some_and(|given| equal(given.as_bytes(), token.as_bytes()))
-        {
-            return Answer::refused(401, "a token is wanted: ?token=WORD");
+        let numbers: HashMap<PathBuf, usize> = known.iter().cloned().zip(0..).collect();
+        let numbered = files.into_iter().map(|file| {
+            let number = numbers.get(&file).copied().unwrap_or_else(|| {
+                known.push(file.clone());
+                known.len() - 1
+            });
+            (number, file)
+        });
+        Ok(numbered.collect())
+    }
+
+    /// Refuses who may not ask.
+    fn admitted(&self, request: &Request) -> Result<(), Answer> {
+        if self.loopback && !request.host.as_deref().is_none_or(names_this_host) {
+            return Err(Answer::text(403, "asked for by a name that is not this host's"));
         }
-        let files = match files_of(&self.paths) {
+        let Some(token) = &self.token else { return Ok(()) };
+        match request.token() {
+            Some(given) if bool::from(given.as_bytes().ct_eq(token.as_bytes())) => Ok(()),
+            _ => Err(Answer::text(401, "a token is wanted: ?token=WORD")),
+        }
+    }
+
+    /// The answer to somebody who may ask. Reads files.
+    fn get(&self, request: &Request) -> Answer {
+        let files = match self.files() {
             Ok(files) => files,
-            Err(failure) => return Answer::refused(404, failure.line()),
+            Err(failure) => return Answer::text(404, failure.line()),
         };
-        let carried = given.map_or(String::new(), |token| format!("?token={token}"));
-        match path {
+        let carried = request.token().map_or(String::new(), |token| format!("?token={token}"));
+        match request.path.as_str() {
             "/" => Answer::html(index(&files, &carried)),
             "/metrics" => {
+                let live = files.iter().filter(|(_, file)| is_live(file)).count();
                 self.metrics.set("daqmeter_files", "serve", files.len() as f64);
-                self.metrics.set(
-                    "daqmeter_live_files",
-                    "serve",
-                    files.iter().filter(|file| is_live(file)).count() as f64,
-                );
-                Answer { code: 200, kind: crate::metrics::CONTENT_TYPE, body: self.metrics.text() }
+                self.metrics.set("daqmeter_live_files", "serve", live as f64);
+                self.metrics.answer()
             }
-            "/healthz" => Answer { code: 200, kind: "text/plain; charset=utf-8", body: "ok\n".to_owned() },
-            _ => {
-                let number = path.strip_prefix("/report/").and_then(|number| number.parse::<usize>().ok());
-                match number.and_then(|number| files.get(number)) {
-                    Some(file) => report(file),
-                    None => Answer::refused(404, "nothing here"),
+            path => {
+                let wanted = path.strip_prefix("/report/").and_then(|number| number.parse::<usize>().ok());
+                match files.iter().find(|(number, _)| Some(*number) == wanted) {
+                    Some((_, file)) => report(file),
+                    None => Answer::text(404, "nothing here"),
                 }
             }
         }
+    }
+}
+
+impl Handler for Site {
+    fn reply(self: Arc<Self>, request: Request) -> Reply {
+        match self.admitted(&request) {
+            Err(refused) => Reply::Now(refused),
+            Ok(()) if request.path == "/healthz" => Reply::Now(Answer::text(200, "ok")),
+            Ok(()) => Reply::Later(Box::new(move || self.get(&request))),
+        }
+    }
+
+    fn answered(&self, code: u16) {
+        self.metrics.add("daqmeter_requests_total", &code.to_string(), 1.0);
+    }
+}
+
+impl Request {
+    /// The token that it carries.
+    fn token(&self) -> Option<&str> {
+        let asked = self.query.split('&').find_map(|pair| pair.strip_prefix("token="));
+        asked.or_else(|| self.authorization.as_deref()?.strip_prefix("Bearer "))
     }
 }
 
@@ -187,12 +199,7 @@ fn names_this_host(host: &str) -> bool {
         Some(v6) => v6.split(']').next().unwrap_or(""),
         None => host.split(':').next().unwrap_or(""),
     };
-    name == "localhost" || name.parse::<IpAddr>().is_ok_and(is_loopback)
-}
-
-/// Takes as long for a wrong word as for the right one.
-fn equal(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+    name == "localhost" || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 fn is_live(file: &Path) -> bool {
@@ -200,14 +207,42 @@ fn is_live(file: &Path) -> bool {
     changed.and_then(|changed| SystemTime::now().duration_since(changed).ok()).is_some_and(|age| age < LIVE)
 }
 
-fn read(file: &Path) -> std::io::Result<jsonl::Contents> {
-    jsonl::read(std::io::BufReader::with_capacity(1 << 20, std::fs::File::open(file)?))
+/// Why a file has no page.
+enum Unread {
+    Long(u64),
+    Io(std::io::Error),
+}
+
+impl From<std::io::Error> for Unread {
+    fn from(error: std::io::Error) -> Unread {
+        Unread::Io(error)
+    }
+}
+
+fn read(file: &Path, max_bytes: u64) -> Result<jsonl::Contents, Unread> {
+    let file = open_regular(file)?;
+    let bytes = file.metadata()?.len();
+    if bytes > max_bytes {
+        return Err(Unread::Long(bytes));
+    }
+    // It may grow meanwhile.
+    Ok(jsonl::read_printable(BufReader::with_capacity(1 << 20, file.take(max_bytes)))?)
 }
 
 fn report(file: &Path) -> Answer {
-    let contents = match read(file) {
+    let contents = match read(file, MAX_FILE_BYTES) {
         Ok(contents) => contents,
-        Err(error) => return Answer::refused(404, &format!("{}: {error}", file.display())),
+        Err(Unread::Io(error)) => return Answer::text(404, &format!("{}: {error}", file.display())),
+        Err(Unread::Long(bytes)) => {
+            let (limit, is) = (show_bytes(MAX_FILE_BYTES), show_bytes(bytes));
+            return Answer::text(
+                413,
+                &format!(
+                    "{0} has {is}; pages are served of files up to {limit}. Make its page with: daqmeter report {0}",
+                    file.display()
+                ),
+            );
+        }
     };
     match page(&contents.records) {
         Ok(page) if is_live(file) => {
@@ -215,11 +250,11 @@ fn report(file: &Path) -> Answer {
             Answer::html(page.replacen("<head>\n", "<head>\n<meta http-equiv=\"refresh\" content=\"5\">\n", 1))
         }
         Ok(page) => Answer::html(page),
-        Err(error) => Answer::refused(500, &error.to_string()),
+        Err(error) => Answer::text(500, &error.to_string()),
     }
 }
 
-fn index(files: &[PathBuf], carried: &str) -> String {
+fn index(files: &[(usize, PathBuf)], carried: &str) -> String {
     let escaped =
         |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
     let mut out = String::from(
@@ -234,7 +269,7 @@ fn index(files: &[PathBuf], carried: &str) -> String {
         out.push_str("<p>No .jsonl file in the folders that are served. <code>daqmeter survey</code> makes one.</p>\n");
     }
     out.push_str("<table><thead><tr><th scope=\"col\">file</th><th scope=\"col\">size</th><th scope=\"col\">state</th></tr></thead><tbody>\n");
-    for (number, file) in files.iter().enumerate() {
+    for (number, file) in files {
         let bytes = std::fs::metadata(file).map_or(0, |facts| facts.len());
         let state = if is_live(file) { "<span class=\"live\">being written</span>" } else { "" };
         let _ = writeln!(
@@ -242,7 +277,7 @@ fn index(files: &[PathBuf], carried: &str) -> String {
             "<tr><td><a href=\"/report/{number}{}\">{}</a></td><td class=\"n\">{}</td><td>{state}</td></tr>",
             escaped(carried),
             escaped(&file.display().to_string()),
-            daqmeter_record::units::show_bytes(bytes)
+            show_bytes(bytes)
         );
     }
     out.push_str("</tbody></table>\n</body></html>\n");
@@ -253,36 +288,50 @@ fn index(files: &[PathBuf], carried: &str) -> String {
 mod tests {
     use super::*;
 
-    fn site(token: Option<&str>) -> (tempfile::TempDir, Site) {
+    fn site(token: Option<&str>) -> (tempfile::TempDir, Arc<Site>) {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a<b>.jsonl"), "").unwrap();
         let (paths, token) = (vec![folder.path().to_owned()], token.map(str::to_owned));
-        let site = Site { paths, token, loopback: true, metrics: Page::default() };
-        (folder, site)
+        let site = Site { paths, token, loopback: true, metrics: Page::default(), known: Mutex::default() };
+        (folder, Arc::new(site))
+    }
+
+    /// Asks without a network.
+    fn get(site: &Arc<Site>, url: &str, host: Option<&str>, authorization: Option<&str>) -> Answer {
+        let (path, query) = url.split_once('?').unwrap_or((url, ""));
+        let owned = |text: &str| text.to_owned();
+        let (host, authorization) = (host.map(owned), authorization.map(owned));
+        let reply = site.clone().reply(Request { path: owned(path), query: owned(query), host, authorization });
+        match reply {
+            Reply::Now(answer) => answer,
+            Reply::Later(work) => work(),
+        }
     }
 
     #[test]
     fn only_what_was_named_is_served_and_names_are_only_text() {
         let (_folder, site) = site(None);
-        let code = |url: &str| site.get(url, Some("localhost:8477"), None).code;
+        let code = |url: &str| get(&site, url, Some("localhost:8477"), None).code;
         assert_eq!((code("/"), code("/report/0"), code("/healthz")), (200, 200, 200));
-        assert!(site.get("/metrics", None, None).body.contains("daqmeter_files{instance=\"serve\"} 1\n"));
+        assert!(get(&site, "/metrics", None, None).body.contains("daqmeter_files{instance=\"serve\"} 1\n"));
         for url in ["/report/1", "/report/../etc/passwd", "/etc/passwd", "/report/", "/report/-1", "//"] {
             assert_eq!(code(url), 404, "{url}");
         }
-        let index = site.get("/", None, None).body;
+        let index = get(&site, "/", None, None).body;
         assert!(index.contains("a&lt;b&gt;.jsonl") && !index.contains("<b>"), "{index}");
     }
 
     #[test]
     fn a_token_is_wanted_where_there_is_one() {
         let (_folder, site) = site(Some("0123456789abcdef"));
-        let code = |url: &str, bearer: Option<&str>| site.get(url, None, bearer).code;
+        let code = |url: &str, bearer: Option<&str>| get(&site, url, None, bearer).code;
         assert_eq!(code("/", None), 401);
         assert_eq!(code("/?token=0123456789abcdeX", None), 401);
+        assert_eq!(code("/?token=", None), 401);
         assert_eq!(code("/?token=0123456789abcdef", None), 200);
         assert_eq!(code("/report/0", Some("Bearer 0123456789abcdef")), 200);
-        assert!(site.get("/?token=0123456789abcdef", None, None).body.contains("/report/0?token=0123456789abcdef"));
+        let index = get(&site, "/?token=0123456789abcdef", None, None).body;
+        assert!(index.contains("/report/0?token=0123456789abcdef"));
     }
 
     #[test]
@@ -291,7 +340,28 @@ mod tests {
         for (host, wanted) in
             [("evil.example:8477", 403), ("127.0.0.1:8477", 200), ("[::1]:8477", 200), ("10.0.0.1", 403)]
         {
-            assert_eq!(site.get("/", Some(host), None).code, wanted, "{host}");
+            assert_eq!(get(&site, "/", Some(host), None).code, wanted, "{host}");
         }
+    }
+
+    #[test]
+    fn a_file_keeps_its_number_when_others_come() {
+        let (folder, site) = site(None);
+        let link = "<a href=\"/report/0\">";
+        assert!(get(&site, "/", None, None).body.contains(link));
+        std::fs::write(folder.path().join("a.jsonl"), "").unwrap();
+        let index = get(&site, "/", None, None).body;
+        let row = index.lines().find(|line| line.contains(link)).unwrap();
+        assert!(row.contains("a&lt;b&gt;.jsonl") && index.contains("<a href=\"/report/1\">"), "{index}");
+    }
+
+    #[test]
+    fn a_page_of_a_very_long_file_is_refused() {
+        let (folder, site) = site(None);
+        let path = folder.path().join("a<b>.jsonl");
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(MAX_FILE_BYTES + 1).unwrap();
+        let answer = get(&site, "/report/0", None, None);
+        assert!(answer.code == 413 && answer.body.contains("daqmeter report"), "{}", answer.body);
     }
 }

@@ -214,7 +214,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         emit(&summary(records, &spent))?;
     }
     if let (Some(out), false) = (&common.out, common.json) {
-        tell(&format!("\nwrote {} and {}", arguments.output.display(), out.display()));
+        tell("");
+        tell(&format!("wrote {} and {}", arguments.output.display(), out.display()));
     }
     if refused > 0 {
         return Err(Failure::refused(format!("{refused} of {} points could not be measured", points.len())));

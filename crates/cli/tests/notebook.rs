@@ -4,9 +4,10 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::{PROGRAM, are_refused, daqmeter, stderr, stdout};
 
@@ -234,38 +235,85 @@ fn a_line_of_a_hundred_megabytes_costs_only_itself() {
     assert!(stderr(&shown).contains("line 1: longer than") && stdout(&shown).contains("read"), "{}", stderr(&shown));
 }
 
+/// `daqmeter serve` of a folder, ended with the test.
+struct Served {
+    child: std::process::Child,
+    address: String,
+    said: String,
+}
+
+impl Served {
+    fn new(folder: &Folder, more: &[&str]) -> Served {
+        let mut child = Command::new(PROGRAM)
+            .args(["serve", &folder.path(""), "--port", "0"])
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let address = said.rsplit("http://").next().unwrap().trim().trim_end_matches('/').to_owned();
+        Served { child, address, said }
+    }
+
+    fn get(&self, path: &str) -> String {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+    }
+
+    fn ask(&self, request: &str) -> String {
+        let mut stream = std::net::TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 #[test]
 fn a_browser_gets_the_index_and_a_report() {
     let folder = Folder::new();
     folder.measured("a.jsonl");
-    let mut server =
-        Command::new(PROGRAM).args(["serve", &folder.path(""), "--port", "0"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut said = String::new();
-    let mut stdout = server.stdout.take().unwrap();
-    while !said.ends_with("/\n") {
-        let mut byte = [0];
-        stdout.read_exact(&mut byte).unwrap();
-        said.push(char::from(byte[0]));
-    }
-    let address = said.rsplit("http://").next().unwrap().trim().trim_end_matches('/').to_owned();
-    let get = |path: &str| {
-        let mut stream = std::net::TcpStream::connect(&address).unwrap();
-        stream
-            .write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes())
-            .unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        text
-    };
-    assert!(said.contains("serving 1 files") && get("/").contains("a.jsonl"));
-    let report = get("/report/0");
+    let served = Served::new(&folder, &[]);
+    assert!(served.said.contains("serving 1 files") && served.get("/").contains("a.jsonl"));
+    let report = served.get("/report/0");
     assert!(
         report.starts_with("HTTP/1.1 200") && report.contains("http-equiv=\"refresh\""),
         "a file that was just written is live"
     );
-    assert!(get("/report/1").starts_with("HTTP/1.1 404"));
-    server.kill().unwrap();
-    server.wait().unwrap();
+    assert!(served.get("/report/1").starts_with("HTTP/1.1 404"));
+    assert!(served.get("/metrics").contains("daqmeter_files{instance=\"serve\"} 1"));
+}
+
+#[test]
+fn a_server_survives_what_its_folder_and_its_clients_contain_and_ends_on_a_signal() {
+    let folder = Folder::new();
+    folder.measured("a.jsonl");
+    assert!(Command::new("mkfifo").arg(folder.path("pipe.jsonl")).status().unwrap().success());
+    std::os::unix::fs::symlink("/dev/zero", folder.path("zero.jsonl")).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", folder.path("link.jsonl")).unwrap();
+    let mut served = Served::new(&folder, &["--token", "0123456789abcdef"]);
+    assert!(served.said.contains("serving 1 files"), "{}", served.said);
+    for length in ["18446744073709551615", "100000000000"] {
+        let head = format!("GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
+        assert!(served.ask(&head).starts_with("HTTP/1.1 4"), "{length}");
+    }
+    assert!(served.get("/").starts_with("HTTP/1.1 401"));
+    let index = served.get("/?token=0123456789abcdef");
+    assert!(index.starts_with("HTTP/1.1 200") && index.matches("<td><a").count() == 1, "{index}");
+    let silent = std::net::TcpStream::connect(&served.address).unwrap();
+    let ended = Command::new("kill").args(["-TERM", &served.child.id().to_string()]).status().unwrap();
+    assert!(ended.success() && served.child.wait().unwrap().code() == Some(130));
+    drop(silent);
+    are_refused("serve", &[(&[&folder.path("pipe.jsonl")], "neither a folder nor a regular file")]);
 }
 
 #[test]

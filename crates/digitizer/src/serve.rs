@@ -82,7 +82,7 @@ pub fn serve(board: Box<dyn Board>, path: &Path, dialect: Dialect) -> Result<Ser
     let refuse = |why: String| Fault::new(format!("cannot serve at {}: {why}", path.display()));
     let created = !path.exists();
     if created {
-        std::fs::File::create(path).map_err(|error| refuse(error.to_string()))?;
+        std::fs::File::create_new(path).map_err(|error| refuse(error.to_string()))?;
     } else if !path.is_file() {
         return Err(refuse("it is there and no regular file; name a new path".to_owned()));
     }

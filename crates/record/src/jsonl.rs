@@ -5,7 +5,9 @@ use std::io::{self, BufRead, Read, Seek, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::{RunRecord, SCHEMA_VERSION};
+use serde_json::Value;
+
+use crate::{RunRecord, SCHEMA_VERSION, sanitise};
 
 /// Longest line that is read. A record of the largest run stays far below; a longer line is not one of ours.
 pub const MAX_LINE_BYTES: usize = 64 << 20;
@@ -131,7 +133,28 @@ const BATCH_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 /// Only those of the source itself.
-pub fn read(mut source: impl BufRead) -> io::Result<Contents> {
+pub fn read(source: impl BufRead) -> io::Result<Contents> {
+    read_with(source, parse_line)
+}
+
+/// [`read`] for people: control characters in the text of a record are escapes ([`crate::sanitise`]), whoever wrote it.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_printable(source: impl BufRead) -> io::Result<Contents> {
+    read_with(source, parse_printable)
+}
+
+/// The record with escapes for the control characters in its text; most records have none.
+pub fn printable(record: RunRecord) -> RunRecord {
+    let line = to_line(&record);
+    if has_hostile_text(&line) { parse_printable(&line, 1).unwrap_or(record) } else { record }
+}
+
+/// How a line becomes a record.
+type Parse = fn(&[u8], usize) -> Result<RunRecord, LineError>;
+
+fn read_with(mut source: impl BufRead, parse: Parse) -> io::Result<Contents> {
     let mut contents = Contents::default();
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
     let mut line = 0;
@@ -148,8 +171,8 @@ pub fn read(mut source: impl BufRead) -> io::Result<Contents> {
         // The next round is read while this one is parsed.
         let (parsed, next) = std::thread::scope(|scope| {
             let running: Vec<_> = match &batches[..] {
-                [only] if ended => return (vec![only.parse()], Ok(Vec::new())),
-                all => all.iter().map(|batch| scope.spawn(|| batch.parse())).collect(),
+                [only] if ended => return (vec![only.parse(parse)], Ok(Vec::new())),
+                all => all.iter().map(|batch| scope.spawn(move || batch.parse(parse))).collect(),
             };
             let next = if ended { Ok(Vec::new()) } else { round(&mut source) };
             let parsed = running.into_iter().map(|thread| thread.join().expect("parsing does not panic"));
@@ -202,7 +225,7 @@ impl Batch {
         Ok(batch)
     }
 
-    fn parse(&self) -> Contents {
+    fn parse(&self, parse: Parse) -> Contents {
         let errors = self.too_long.iter().map(|&line| LineError::TooLong { line }).collect();
         let mut contents = Contents { records: Vec::with_capacity(self.lines.len()), errors };
         for (line, range, ended) in &self.lines {
@@ -210,7 +233,7 @@ impl Batch {
             if bytes.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            match parse_line(bytes, *line) {
+            match parse(bytes, *line) {
                 Ok(mut record) => {
                     if let Some(last) = contents.records.last()
                         && last.host == record.host
@@ -275,6 +298,55 @@ pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
     serde_json::from_slice(bytes).map_err(malformed)
 }
 
+fn parse_printable(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
+    if !has_hostile_text(bytes) {
+        return parse_line(bytes, line);
+    }
+    let record = parse_line(bytes, line)?;
+    let malformed = |error: serde_json::Error| LineError::Malformed { line, why: error.to_string() };
+    let mut value = serde_json::to_value(&record).map_err(malformed)?;
+    make_printable(&mut value);
+    serde_json::from_value(value).map_err(malformed)
+}
+
+fn make_printable(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = sanitise::text(text).into_owned(),
+        Value::Array(values) => values.iter_mut().for_each(make_printable),
+        Value::Object(fields) => {
+            let own = std::mem::take(fields).into_iter().map(|(name, mut value)| {
+                make_printable(&mut value);
+                (sanitise::text(&name).into_owned(), value)
+            });
+            fields.extend(own);
+        }
+        _ => {}
+    }
+}
+
+/// Whether a line of JSON has text that [`sanitise::text`] would change. Says yes of some lines that it would not.
+fn has_hostile_text(line: &[u8]) -> bool {
+    let mut from = 0;
+    // In JSON control characters below 0x20 are escapes; the others are these first bytes in UTF-8.
+    while let Some(at) = memchr::memchr2(b'\\', 0x7f, &line[from..]) {
+        let at = from + at;
+        if line[at] == 0x7f || line.get(at + 1).is_some_and(|escape| b"ubfnrt".contains(escape)) {
+            return true;
+        }
+        from = (at + 2).min(line.len());
+    }
+    let starts = memchr::memchr3_iter(0xc2, 0xd8, 0xe2, line);
+    starts.into_iter().any(|at| {
+        matches!(
+            (line[at], line.get(at + 1), line.get(at + 2)),
+            (0xc2, Some(0x80..=0x9f), _)
+                | (0xd8, Some(0x9c), _)
+                | (0xe2, Some(0x80), Some(0x8e | 0x8f | 0xa8..=0xae))
+                | (0xe2, Some(0x81), Some(0xa6..=0xa9))
+        )
+    })
+}
+
 enum LineRead {
     End,
     TooLong,
@@ -337,6 +409,27 @@ mod tests {
         let line = to_line(&before);
         assert_eq!(line.iter().filter(|&&b| b == b'\n').count(), 1);
         assert_eq!(parse_line(&line, 1), Ok(before));
+    }
+
+    #[test]
+    fn records_are_read_for_people_without_what_acts_on_a_terminal() {
+        let plain = record(vec![1, 2, u64::MAX]);
+        for hostile in ["\u{1b}[2J", "\n", "\r", "\u{7f}", "\u{9b}m", "\u{61c}", "\u{202e}", "\u{2067}", "\u{2028}"] {
+            let mut before = plain.clone();
+            before.study = format!("a{hostile}b");
+            before.workload = before.workload.with(&before.study.clone(), hostile);
+            let line = to_line(&before);
+            assert_eq!(read(&line[..]).unwrap().records[0], before, "as it is");
+            let shown = read_printable(&line[..]).unwrap().records.remove(0);
+            assert_eq!(shown, printable(before));
+            assert_eq!(shown.study, format!("a{}b", sanitise::text(hostile)));
+            assert!(!shown.workload.to_string().contains(sanitise::is_hostile), "{}", shown.workload);
+            assert_eq!(shown.lanes, plain.lanes, "numbers stay");
+        }
+        let mut benign = plain;
+        benign.command = r#"run "a" \\n µs – x"#.to_owned();
+        assert!(!has_hostile_text(&to_line(&benign)));
+        assert_eq!(printable(benign.clone()), benign);
     }
 
     #[test]

@@ -4,16 +4,19 @@
 //! where the threads really ran, every raw sample, what was lost, and the command that does it again. Records are written
 //! as JSON lines ([`jsonl`]), one flushed line per point, so that a crash costs one point and no more.
 //!
-//! This room only describes. It measures nothing (`harness`), summarises nothing (`stats`) and prints nothing (`report`).
+//! This room only describes. It measures nothing (`harness`), summarises nothing (`stats`) and prints nothing (`report`); it has the
+//! one way in which text of others is made safe to show ([`sanitise`]), and in which files are replaced ([`mod@file`]).
 //! Begin with [`RunRecord`].
 
 mod comparison;
+pub mod file;
 pub mod host;
 pub mod jsonl;
 pub mod ledger;
 pub mod mesh;
 pub mod observed;
 mod run;
+pub mod sanitise;
 pub mod units;
 pub mod workload;
 

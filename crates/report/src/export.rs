@@ -9,7 +9,7 @@ use std::io::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use daqmeter_record::{Param, RunRecord};
+use daqmeter_record::{Param, RunRecord, sanitise};
 use parquet::basic::{Compression, ConvertedType, Repetition, Type as Physical};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 pub use parquet::errors::ParquetError;
@@ -266,7 +266,7 @@ impl Frame {
 
     /// Comma-separated values (RFC 4180): a heading, then the rows; holes are empty.
     pub fn csv(&self) -> String {
-        let names: Vec<String> = self.columns.iter().map(|(name, _)| crate::table::quoted(name)).collect();
+        let names: Vec<String> = self.columns.iter().map(|(name, _)| sanitise::csv(name).into_owned()).collect();
         names.join(",") + "\n" + &self.csv_rows()
     }
 
@@ -279,9 +279,7 @@ impl Frame {
                     out.push(',');
                 }
                 match column {
-                    Column::Text(values) => {
-                        out.push_str(&values[at].as_deref().map(crate::table::quoted).unwrap_or_default())
-                    }
+                    Column::Text(values) => out.push_str(&values[at].as_deref().map(sanitise::csv).unwrap_or_default()),
                     Column::Int(values) => values[at].iter().for_each(|value| {
                         let _ = write!(out, "{value}");
                     }),

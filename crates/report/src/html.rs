@@ -1,8 +1,8 @@
 //! One self-contained HTML page: no request leaves it, whatever opens it.
 
-use daqmeter_record::RunRecord;
 use daqmeter_record::units::{show_bytes, show_ns, significant};
-use minijinja::{AutoEscape, Environment, context};
+use daqmeter_record::{RunRecord, sanitise};
+use minijinja::{AutoEscape, Environment, context, escape_formatter};
 use serde::Serialize;
 
 use crate::answers::answers;
@@ -118,6 +118,11 @@ pub fn page_of_studies(records: &[RunRecord], figures: Vec<Figure>, studies: &[S
     let rows_left = records.len() - shown.len();
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    // Text on the page is escaped as HTML, and what would turn its direction is shown.
+    environment.set_formatter(|out, state, value| match value.as_str() {
+        Some(text) if !value.is_safe() => escape_formatter(out, state, &sanitise::lines(text).as_ref().into()),
+        _ => escape_formatter(out, state, value),
+    });
     environment.add_template("page.html", TEMPLATE)?;
     Ok(environment.get_template("page.html")?.render(context! {
         style => STYLE,
@@ -340,7 +345,10 @@ mod tests {
     fn a_hostile_name_is_only_text() {
         let mut record = example();
         record.lanes[0].device = "</script><img src=x onerror=alert(1)>".into();
+        record.host =
+            std::sync::Arc::new(daqmeter_record::Host { cpu_model: "\u{202e}<b>".into(), ..Default::default() });
         let page = page(&[record]).unwrap();
+        assert!(!page.contains('\u{202e}') && page.contains("\\u202e&lt;b&gt;"), "nor does it turn the text around");
         assert!(!page.contains("<img src=x"), "no tag comes from a record");
         assert!(!page.contains("<script>alert"), "nor from the CPU model");
     }

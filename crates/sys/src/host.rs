@@ -1,6 +1,8 @@
 //! Facts of the machine from /proc and /sys, below a root that tests replace. Missing files are missing facts, not errors.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Reads files below a root.
@@ -49,6 +51,20 @@ impl Files {
             (name.trim() == key).then(|| value.trim().to_owned())
         })
     }
+}
+
+/// Opens a regular file for reading. Does not wait: not for the writer of a pipe, not for a device.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidInput`] when it is something else; else those of the file system.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let regular =
+        |is_file: bool| is_file.then_some(()).ok_or(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    // Some devices act when they are opened. What becomes a pipe after this line is not waited for (open(2), O_NONBLOCK).
+    regular(fs::metadata(path)?.is_file())?;
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    regular(file.metadata()?.is_file())?;
+    Ok(file)
 }
 
 /// Parses a kernel CPU list, `0-2,5`; nonsense parts are left out.
@@ -125,5 +141,17 @@ mod tests {
         assert_eq!(files.field("proc/cpuinfo", "model name").as_deref(), Some("Test CPU"));
         assert_eq!(files.text("proc/none"), None);
         assert_eq!(files.names("proc"), ["cpuinfo"]);
+    }
+
+    #[test]
+    fn only_regular_files_are_opened_and_a_pipe_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, pipe) = (folder.path().join("file"), folder.path().join("pipe"));
+        fs::write(&file, "").unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(open_regular(&file).is_ok());
+        for other in [&pipe, Path::new("/dev/zero"), folder.path()] {
+            assert_eq!(open_regular(other).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{}", other.display());
+        }
     }
 }

@@ -17,7 +17,7 @@ use daqmeter_sys::uapi::{TRACE_DEVICE, TraceDevice};
 use super::{Format, Written, write_classic};
 use crate::arguments::duration;
 use crate::metrics::{Metrics, Page};
-use crate::output::{Failure, Recorder, emit, tell, write_file};
+use crate::output::{Failure, Recorder, emit, emit_as_it_is, tell, write_file};
 use crate::run::{context, on_ctrl_c};
 
 /// Count the kernel's copies by operation, size, caller and process over a time.
@@ -129,7 +129,8 @@ fn traced(
         if live && shown.elapsed() > Duration::from_secs(1) {
             shown = Instant::now();
             // Home, and clear below: the tables stay in place.
-            emit(&format!("\u{1b}[H\u{1b}[J{}", tables(&trace, &names, arguments.top, began.elapsed())))?;
+            emit_as_it_is("\u{1b}[H\u{1b}[J")?;
+            emit(&tables(&trace, &names, arguments.top, began.elapsed()))?;
         }
     }
     let seconds = began.elapsed();

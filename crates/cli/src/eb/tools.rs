@@ -10,6 +10,7 @@ use daqmeter_etherbone::access::{self, Reach, Transfer, Way};
 use daqmeter_etherbone::address::Address;
 use daqmeter_etherbone::scan::{self, Found};
 use daqmeter_etherbone::{Client, discover as finding};
+use daqmeter_record::file::replace;
 use daqmeter_wire::etherbone::cycle::{Check, Space};
 use daqmeter_wire::etherbone::sdb::{Record, Synthesis};
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
@@ -405,7 +406,7 @@ pub(crate) fn get(arguments: &GetArguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let shown = arguments.file.display();
-    std::fs::write(&arguments.file, &data).map_err(|error| Failure::tool(format!("cannot write {shown}: {error}")))?;
+    replace(&arguments.file, &data).map_err(|error| Failure::tool(format!("cannot write {shown}: {error}")))?;
     told(&arguments.wire, at, data.len(), &transfer)
 }
 

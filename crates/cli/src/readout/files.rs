@@ -14,6 +14,7 @@ use clap::Args;
 use daqmeter_readout::card::{ChannelId, channel_ids};
 use daqmeter_readout::check::{Checked, Checker, Options, check_watched};
 use daqmeter_readout::{Scenario, recording};
+use daqmeter_record::sanitise;
 use daqmeter_sys::net::{Readiness, wait_ready};
 
 use super::verdict::{Found, Measure, OfCheck, Verdict};
@@ -139,7 +140,7 @@ impl CheckArguments {
             emit(&format!("{line}\n"))?;
             return Ok(());
         }
-        let mut out = format!("{name}\n");
+        let mut out = format!("{}\n", sanitise::text(name));
         for message in &checked.messages {
             let _ = writeln!(out, " {message}");
         }

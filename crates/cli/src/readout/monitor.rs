@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use daqmeter_record::sanitise;
 use daqmeter_record::units::{show_bytes, significant};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -298,7 +299,7 @@ fn draw(frame: &mut Frame<'_>, watch: &Watch) {
         .style(Style::new().add_modifier(Modifier::BOLD));
     let table = Table::new(rows, widths).header(header).block(Block::bordered().title(" daqmeter readout "));
     frame.render_widget(table, main);
-    let silent = watch.silent.join("; ");
+    let silent = sanitise::text(&watch.silent.join("; ")).into_owned();
     let foot_lines = vec![Line::from("q ends"), Line::styled(silent, Style::new().fg(Color::Red))];
     frame.render_widget(Paragraph::new(foot_lines), foot);
 }

@@ -200,7 +200,10 @@ impl Description {
     /// # Errors
     /// When it is not TOML or does not have these fields.
     pub fn parse(text: &str) -> Result<Description, DescriptionError> {
-        let syntax = |error: toml::de::Error| DescriptionError::Syntax(error.to_string().trim_end().to_owned());
+        let syntax = |error: toml::de::Error| {
+            let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            DescriptionError::Syntax(format!("line {line}: {}", error.message().replace('\n', " ")))
+        };
         let top: CrossbarDescription = toml::from_str(text).map_err(syntax)?;
         if top.first.is_some() || top.last.is_some() {
             return Err(DescriptionError::Syntax(

@@ -3,12 +3,12 @@
 //! A file whose publisher is gone is stale: it is named, never followed silently. A tag that a living publisher has is not published again.
 
 use std::fs;
-use std::io::Write;
 use std::net::TcpStream;
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use daqmeter_record::file::replace;
 use serde::{Deserialize, Serialize};
 
 use super::TransportError;
@@ -100,19 +100,10 @@ pub fn announce(directory: &Path, entry: &Entry) -> Result<Announcement, Transpo
         let _ = fs::remove_file(&path);
     }
     let path = directory.join(format!("{:016x}.bus", entry.stream));
-    write_whole(&path, entry).map_err(|error| other(format!("cannot write {}: {error}", path.display())))?;
-    Ok(Announcement { path })
-}
-
-/// Under another name first: nobody reads half an entry.
-fn write_whole(path: &Path, entry: &Entry) -> std::io::Result<()> {
-    let begun = path.with_extension("new");
     let text = serde_json::to_string(entry).expect("plain data");
-    let mut file = fs::File::create_new(&begun)?;
-    file.write_all(text.as_bytes()).and_then(|()| fs::rename(&begun, path)).inspect_err(|_| {
-        // It is of no use to anybody.
-        let _ = fs::remove_file(&begun);
-    })
+    // Whole at once: others read the folder meanwhile.
+    replace(&path, text.as_bytes()).map_err(|error| other(format!("cannot write {}: {error}", path.display())))?;
+    Ok(Announcement { path })
 }
 
 /// Where the living publisher of all these tags is, if there is one.

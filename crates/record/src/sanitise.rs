@@ -1,0 +1,146 @@
+//! Text of others made safe to show: in a terminal, in Markdown, in a spreadsheet, as a label of metrics.
+//!
+//! Records, plans, publishers and errors carry names that somebody else chose. Whatever could move the cursor, begin a line, turn the
+//! direction of writing or begin a formula is shown as what it is: an escape such as `\u001b` or `\n`, as JSON writes it. The same
+//! replacement within the strings of a JSON text keeps its meaning, so that one rule is right for both.
+//!
+//! HTML is escaped by its template. What is written for programs (JSON lines in files, Parquet) stays as it is.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// Text on one line: escapes instead of control characters, line ends and marks of direction.
+pub fn text(text: &str) -> Cow<'_, str> {
+    escaped(text, is_hostile)
+}
+
+/// Text of several lines: as [`text`], but line feeds and tabs stay.
+pub fn lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| is_hostile(c) && c != '\n' && c != '\t')
+}
+
+/// A cell of a Markdown table: on one line, nothing in it is markup.
+pub fn markdown(cell: &str) -> String {
+    let mut out = String::with_capacity(cell.len());
+    // Escapes of ours are text, too: Markdown would take a backslash before punctuation away.
+    for c in text(cell).chars() {
+        if matches!(c, '\\' | '|' | '<' | '[' | ']' | '`') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// A field of comma-separated values (RFC 4180): quoted where it must be, and never a formula. Numbers stay numbers.
+pub fn csv(field: &str) -> Cow<'_, str> {
+    let field = text(field);
+    // An apostrophe is how spreadsheets mark text (OWASP, "CSV Injection").
+    let field = if is_formula(&field) { Cow::Owned(format!("'{field}")) } else { field };
+    // Semicolons part fields where the comma is the decimal point.
+    if field.contains([',', ';', '"']) { Cow::Owned(format!("\"{}\"", field.replace('"', "\"\""))) } else { field }
+}
+
+/// The value of a label, between its quotes (OpenMetrics 1.0, "escaped-string").
+pub fn label(value: &str) -> String {
+    text(value).replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+/// Whether a spreadsheet would compute it.
+fn is_formula(field: &str) -> bool {
+    let is_number = || field.parse::<f64>().is_ok_and(f64::is_finite);
+    // Spreadsheets of East Asia take the wide forms, too.
+    field.starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']) && !is_number()
+}
+
+/// Whether a character does something instead of being seen.
+pub(crate) fn is_hostile(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            // Marks, embeddings, overrides and isolates of direction (Unicode Standard Annex 9).
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+            // Line and paragraph separators.
+            | '\u{2028}' | '\u{2029}')
+}
+
+fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            c if !is_escaped(c) => out.push(c),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+        }
+    }
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HOSTILE: &str = "a\u{1b}[2J\u{7}\0\r\n\t\u{9b}1m\u{7f}\u{202e}\u{2066}\u{200f}\u{61c}\u{2028}z";
+
+    #[test]
+    fn what_acts_is_shown_instead() {
+        let shown = r"a\u001b[2J\u0007\u0000\r\n\t\u009b1m\u007f\u202e\u2066\u200f\u061c\u2028z";
+        assert_eq!(text(HOSTILE), shown);
+        assert_eq!(lines("one\n\ttwo\r\n"), "one\n\ttwo\\r\n");
+        assert!(matches!(text("11 µs – plain, ŝ 漢 \\n"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn json_keeps_its_meaning() {
+        let json = serde_json::to_string(HOSTILE).unwrap();
+        let shown = lines(&json);
+        assert!(!shown.contains(is_hostile), "{shown}");
+        assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), HOSTILE);
+    }
+
+    #[test]
+    fn a_field_is_no_formula_and_a_number_stays_one() {
+        for (field, wanted) in [
+            ("=1+1", "'=1+1"),
+            ("@SUM(A1)", "'@SUM(A1)"),
+            ("-cmd|' /C calc'!A0", "'-cmd|' /C calc'!A0"),
+            ("+1,2", "\"'+1,2\""),
+            ("-1.5", "-1.5"),
+            ("+2e-3", "+2e-3"),
+            ("-1e5", "-1e5"),
+            ("-", "'-"),
+            ("-inf", "'-inf"),
+            ("a,b\"c", "\"a,b\"\"c\""),
+            ("a;=1", "\"a;=1\""),
+            ("\r=1", "\\r=1"),
+            ("plain", "plain"),
+            ("", ""),
+        ] {
+            assert_eq!(csv(field), wanted, "{field}");
+        }
+    }
+
+    #[test]
+    fn a_cell_holds_no_markup_and_a_label_stays_within_its_quotes() {
+        assert_eq!(markdown("a|b\n<img> [x](y) `c` \\|"), r"a\|b\\n\<img> \[x\](y) \`c\` \\\|");
+        assert_eq!(label("a\"b\\c\nd"), r#"a\"b\\c\\nd"#);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_acts_is_left_and_showing_twice_changes_nothing(any in ".*") {
+            let once = text(&any).into_owned();
+            prop_assert!(!once.contains(is_hostile));
+            prop_assert_eq!(text(&once), &once[..]);
+            prop_assert!(!csv(&any).starts_with(['=', '@']));
+            prop_assert!(!markdown(&any).contains('\n'));
+        }
+    }
+}
