@@ -179,7 +179,7 @@ impl Scenario {
     fn check_trigger(&self) -> Checked {
         let trigger = &self.trigger;
         let (rate, spacing_ns) = (trigger.rate.0, trigger.spacing.0 as f64);
-        ensure(RATE_HZ.contains(&rate), "trigger.rate", || format!("{rate} Hz; 0.001 Hz to 1000 MHz"))?;
+        ensure(RATE_HZ.contains(&rate), "trigger.rate", || format!("{rate:?} Hz; 0.001 Hz to 1000 MHz"))?;
         let burst_ns = spacing_ns * (trigger.burst - 1) as f64;
         let is_slower = trigger.source == SourceKind::Bursty && burst_ns > 1e9 / rate * trigger.burst as f64;
         ensure(!is_slower, "trigger.spacing", || {

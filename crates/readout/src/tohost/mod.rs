@@ -209,13 +209,14 @@ impl ToHost {
                 account: ReaderElink::default(),
             });
         }
+        let spare = spare_pages(outlet.as_ref(), &settings);
         ToHost {
             port,
             outlet,
             settings,
             dead_after_ns: publish.dead_after.0,
             max_subscribers: publish.max_subscribers,
-            subscriber_bytes: subscriber_bytes(format, &settings, elinks),
+            subscriber_bytes: subscriber_bytes(format, &Settings { pages: spare, ..settings }, elinks),
             format,
             begun: false,
             places,
@@ -522,8 +523,7 @@ impl ToHost {
         let elinks = self.elinks.len();
         // Pages of blocks need no memory of their own.
         let bytes = if self.settings.mode == ReaderMode::Buffered { self.sizes.page_bytes } else { 0 };
-        // A destination of one E-link needs few.
-        let spare_pages = if self.outlet.is_per_elink() { self.settings.pages.min(4) } else { self.settings.pages };
+        let spare_pages = spare_pages(self.outlet.as_ref(), &self.settings);
         let receiver = subscription.receiver;
         let account = |elink: &ElinkState| SubscriptionAccount { receiver, tag: elink.spec.tag, ..Default::default() };
         let dest = Dest {
@@ -774,6 +774,11 @@ impl Patience<'_> {
         }
         now_ns > self.end_ns
     }
+}
+
+/// Pages that may wait for a destination; one of a single E-link needs few.
+fn spare_pages(outlet: &dyn Outlet, settings: &Settings) -> usize {
+    if outlet.is_per_elink() { settings.pages.min(4) } else { settings.pages }
 }
 
 /// Bytes that a subscriber of all these E-links costs at the most: pages, and what is remembered of those on their way.
