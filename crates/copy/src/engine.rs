@@ -283,6 +283,6 @@ mod tests {
         assert!(refused(Request::new("nowhere", Direction::To, 64)).contains("choose among pread"));
         assert!(refused(Request::new("pipe", Direction::To, 2 << 20)).contains("smaller --sizes"));
         assert!(refused(Request::new("pipe", Direction::Both, 64)).contains("from or to"));
-        assert!(refused(Request::new("memcpy", Direction::To, 1 << 46)).contains("map"));
+        assert!(refused(Request::new("memcpy", Direction::To, 1 << 40)).contains("map"));
     }
 }
