@@ -3,7 +3,7 @@
 use daqmeter_harness::{
     Availability, DeviceTime, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters,
 };
-use daqmeter_record::{Ledger, Limit, Workload};
+use daqmeter_record::{Ledger, Limit, LimitBasis, Workload};
 use daqmeter_sys::copies::null_call;
 
 use crate::paths::{self, Mover};
@@ -158,12 +158,9 @@ impl Session for CopySession {
         let passes = self.request.direction.parts().len() as u64;
         let bytes = self.operation_bytes() as u64 * passes;
         let limit = self.request.limit_bytes_per_s.map(|rate_bytes_per_s| {
-            LimitSpec::Given(Limit {
-                name: format!("memcpy at {} B", self.request.block_bytes),
-                rate_bytes_per_s,
-                how: "a plain copy of as many bytes, 128 MiB at most, in the same run; the best of memcpy, rep movsb and vectors"
-                    .to_owned(),
-            })
+            let name = format!("memcpy at {} B", self.request.block_bytes);
+            let how = "a plain copy of as many bytes, 128 MiB at most, in the same run; the best of memcpy, rep movsb and vectors";
+            LimitSpec::Given(Limit { basis: LimitBasis::Sustained, ..Limit::given(name, rate_bytes_per_s, how) })
         });
         let fresh = self.mover.is_consumed() || self.request.cold && self.mover.device_time().is_none();
         let copy = StageSpec {

@@ -1,10 +1,13 @@
 //! The end of a run: what the lanes brought back becomes the record, with its warnings and its verdict.
 
-use daqmeter_record::{Host, Hotspot, Memory, Outcome, RunRecord};
+use std::collections::BTreeSet;
+
+use daqmeter_record::{Host, Hotspot, Memory, Outcome, RunRecord, Stage};
 use daqmeter_stats as stats;
 use daqmeter_sys::cpu_time;
 use daqmeter_sys::symbols::Symbols;
 
+use crate::limits::rate_of;
 use crate::run::{LaneDone, join};
 use crate::{Context, Settings};
 
@@ -40,6 +43,7 @@ pub(crate) fn conclude(record: &mut RunRecord, lanes: Vec<LaneDone>, settings: &
     record.memory = Memory { peak_rss_bytes: cpu_time::peak_rss_bytes(), sample_bytes: samples as u64 * 8 };
     record.warnings.extend(placement_warnings(record, settings, &context.host));
     record.warnings.extend(drift_warnings(record));
+    record.warnings.extend(limit_warnings(record));
     record.outcome = judge(record);
 }
 
@@ -90,6 +94,18 @@ fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> V
     warnings
 }
 
+/// One line for each kind of stage that is faster than it can be.
+fn limit_warnings(record: &RunRecord) -> Vec<String> {
+    let above = |stage: &Stage| {
+        let limit = record.limit(stage.limit.as_deref()?)?;
+        let rate = stats::sustained(stage.bytes_per_sample(), &stage.sample_ns)?;
+        let is_above = stats::share(rate, rate_of(limit))?.is_above;
+        is_above.then(|| limit.exceeded(&stage.name))
+    };
+    let lines: BTreeSet<String> = record.lanes.iter().flat_map(|lane| &lane.stages).filter_map(above).collect();
+    lines.into_iter().collect()
+}
+
 /// One line per stage name, however many lanes drift.
 fn drift_warnings(record: &RunRecord) -> Vec<String> {
     let mut drifts: Vec<(&str, Vec<f64>)> = Vec::new();
@@ -113,4 +129,30 @@ fn drift_warnings(record: &RunRecord) -> Vec<String> {
         )
     };
     drifts.into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::{EngineInfo, Lane, Limit, Workload};
+
+    use super::*;
+
+    #[test]
+    fn a_stage_above_its_limit_is_named_once_and_one_within_the_intervals_is_not() {
+        let mut record = RunRecord::new(EngineInfo::default(), Workload::default());
+        let stage = |name: &str, ns: u64| Stage {
+            name: name.into(),
+            ops_per_sample: 1,
+            bytes_per_op: 1000,
+            limit: Some("link".into()),
+            sample_ns: vec![ns; 10],
+            ..Stage::default()
+        };
+        let lane = Lane { stages: vec![stage("fast", 326), stage("fair", 990)], ..Lane::default() };
+        record.lanes = vec![lane.clone(), lane];
+        record.limits = vec![Limit::given("link", 1e9, "profile")];
+        let warnings = limit_warnings(&record);
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].starts_with("fast is above its limit `link`"), "{warnings:?}");
+    }
 }

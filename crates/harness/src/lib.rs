@@ -9,6 +9,7 @@ pub mod conformance;
 mod devices;
 pub mod engine;
 pub mod facts;
+pub mod limits;
 pub mod null;
 pub mod observe;
 pub mod run;

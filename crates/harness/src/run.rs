@@ -12,16 +12,14 @@ use std::sync::Barrier;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use daqmeter_record::{
-    Counter, CpuTime, EngineInfo, Host, HostCpu, Lane, Ledger, Limit, Outcome, RunRecord, Stage, Workload,
-};
-use daqmeter_stats as stats;
+use daqmeter_record::{Counter, CpuTime, EngineInfo, Host, HostCpu, Lane, Ledger, Outcome, RunRecord, Stage, Workload};
 use daqmeter_sys::perf::Sampler;
 use daqmeter_sys::{affinity, clock, cpu_time};
 
 use crate::conclude::conclude;
+use crate::limits::limits;
 use crate::settings::{Settings, StepPlan};
-use crate::{Availability, Context, Engine, Fault, LimitSpec, Observer, Session, StageSpec};
+use crate::{Availability, Context, Engine, Fault, Observer, Session, StageSpec};
 
 /// Most samples that a stage keeps; beyond it each sample covers several operations, so that memory does not grow with the
 /// number of operations. 65,536 samples are 512 KiB.
@@ -61,7 +59,9 @@ pub fn measure(
     }
     check_cpus(&settings.pin, &context.host)?;
     let sessions = engine.open(workload)?;
-    record.limits = limits(limit_engines, &sessions, settings, context)?;
+    let (limits, missing) = limits(limit_engines, &sessions, settings, context)?;
+    record.limits = limits;
+    record.warnings.extend(missing);
     let lanes = run_lanes(sessions, settings, context, observers, &mut record);
     conclude(&mut record, lanes, settings, context);
     Ok(record)
@@ -90,55 +90,6 @@ fn check_cpus(pin: &[u32], host: &Host) -> Result<(), Refusal> {
 
 pub(crate) fn join(cpus: &[u32]) -> String {
     cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
-}
-
-/// Finds every distinct limit that the sessions' stages name: those that are given, and those that can be measured, with as
-/// many lanes as there are sessions.
-fn limits(
-    engines: &[&dyn Engine],
-    sessions: &[Box<dyn Session>],
-    settings: &Settings,
-    context: &Context,
-) -> Result<Vec<Limit>, Refusal> {
-    let mut limits: Vec<Limit> = Vec::new();
-    for spec in sessions.iter().flat_map(|session| session.stages()).filter_map(|stage| stage.limit) {
-        if limits.iter().any(|limit| limit.name == spec.name()) || settings.stop.is_set() {
-            continue;
-        }
-        limits.push(match spec {
-            LimitSpec::Given(limit) => limit,
-            LimitSpec::Measured { name, how, workload, scale } => {
-                let Some(engine) = engines.iter().find(|engine| engine.name() == workload.kind) else { continue };
-                let workload = workload.with("threads", sessions.len() as u64);
-                let key = format!("{workload} on {}", join(&settings.pin));
-                let rate = settings.limits.rate(key, || {
-                    let plan = StepPlan::Timed(settings.limits.time);
-                    let settings = Settings { plan, profile_hz: None, ..settings.clone() };
-                    Ok(best_lane_rate(&measure(*engine, &workload, &settings, context, &[], &mut [])?))
-                })?;
-                Limit { name, rate_bytes_per_s: rate * scale, how }
-            }
-        });
-    }
-    Ok(limits)
-}
-
-/// The fastest stage of the limit engine, as the mean over the lanes of the median rates.
-fn best_lane_rate(record: &RunRecord) -> f64 {
-    let stages = record.lanes.iter().map(|lane| lane.stages.len()).min().unwrap_or(0);
-    let rate = |stage: usize| {
-        let rates = record.lanes.iter().map(|lane| median_rate(&lane.stages[stage]));
-        rates.sum::<f64>() / record.lanes.len() as f64
-    };
-    (0..stages).map(rate).fold(0.0, f64::max)
-}
-
-/// Bytes per second at the median sample.
-fn median_rate(stage: &Stage) -> f64 {
-    let samples: Vec<f64> = stage.sample_ns.iter().map(|&ns| ns as f64).collect();
-    let median_ns = stats::quantile(&stats::sorted(&samples), 0.5);
-    let bytes = (stage.bytes_per_op * stage.ops_per_sample) as f64;
-    if median_ns > 0.0 { bytes / median_ns * 1e9 } else { 0.0 }
 }
 
 /// What one lane's thread brings back.

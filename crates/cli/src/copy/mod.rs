@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use daqmeter_copy::{Completion, Context, Direction, HEAVY, Request, Window, module_waiver};
+use daqmeter_harness::limits::best_rate;
 use daqmeter_harness::{Availability, StepPlan, ordered};
 use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_record::Workload;
@@ -339,8 +340,8 @@ pub(crate) fn limits(runner: &mut Runner, sizes: &[usize], lanes: usize, pin: &[
             let mut request = Request::new(kernel.name(), Direction::To, (*size).min(LARGEST_LIMIT));
             request.lanes = lanes;
             let record = runner.quietly("copy", &request.workload(), &settings)?;
-            let rows = daqmeter_report::copy::copy_rows(&[record]);
-            best = best.max(rows.first().map_or(0.0, daqmeter_report::copy::CopyRow::median_bytes_per_s));
+            // A kernel whose bytes did not check is no limit.
+            best = best.max(best_rate(&record).map_or(0.0, |rate| rate.per_s));
         }
         limits.push(best);
     }

@@ -440,7 +440,9 @@ pub(crate) fn receive(arguments: &ReceiveArguments) -> Result<ExitCode, Failure>
         page.set("daqmeter_bytes_total", &name, report.bytes as f64);
         page.set("daqmeter_errors_total", &name, (faults.missing + faults.payload + report.bad_pages) as f64);
         page.set("daqmeter_lost_connections_total", &name, report.lost as f64);
-        page.set("daqmeter_latency_p99_seconds", &name, report.latency_ns.quantile(0.99) as f64 * 1e-9);
+        if let Some(ns) = report.latency_ns.supported_quantile(0.99) {
+            page.set("daqmeter_latency_p99_seconds", &name, ns as f64 * 1e-9);
+        }
         page.set("daqmeter_cpu_seconds_total", &name, cpu_seconds());
     });
     if report.chunks() == 0
@@ -463,7 +465,7 @@ fn show_report(name: &str, report: &Report, json: bool) -> Result<(), Failure> {
             "name": name, "chunks": report.chunks(), "pages": report.pages, "bytes": report.bytes, "seconds": seconds,
             "streams": report.streams, "faults": faults, "lost_connections": report.lost, "bad_pages": report.bad_pages,
             "publishers_ended": report.accounts.len(),
-            "latency_ns": { "p50": latency.quantile(0.5), "p90": latency.quantile(0.9), "p99": latency.quantile(0.99), "max": latency.max() },
+            "latency_ns": { "p50": latency.quantile(0.5), "p90": latency.supported_quantile(0.9), "p99": latency.supported_quantile(0.99), "max": latency.max() },
         });
         return emit(&format!("{line}\n")).map(drop);
     }
@@ -478,7 +480,7 @@ fn show_report(name: &str, report: &Report, json: bool) -> Result<(), Failure> {
         significant(rate(report.bytes) * 8e-9, 4)
     );
     if latency.count() > 0 {
-        let at = |share: f64| show_ns(latency.quantile(share) as f64);
+        let at = |share: f64| latency.supported_quantile(share).map_or("-".to_owned(), |ns| show_ns(ns as f64));
         let _ = writeln!(
             out,
             " oldest trigger of a page to its receipt: p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",
