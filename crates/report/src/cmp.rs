@@ -304,8 +304,8 @@ impl Compared {
             }
         }
         let verdict = match () {
-            () if self.points.is_empty() => "nothing can be compared: no point is in both".to_owned(),
             () if !self.broken.is_empty() => "B is broken where A was not".to_owned(),
+            () if self.points.is_empty() => "nothing can be compared: no point is in both".to_owned(),
             () if self.is_same() => "no difference".to_owned(),
             () if self.shifted => {
                 let ratio = self.overall.map_or(1.0, |(ratio, ..)| ratio);
@@ -376,6 +376,7 @@ mod tests {
         b.iter_mut().for_each(|record| record.outcome = Outcome::Failed("bytes differ".into()));
         let found = cmp(&runs(1.0), &b, 0.02);
         assert_eq!((found.points.len(), found.only_a.len(), found.left_out), (0, 0, (0, 5)));
+        assert!(found.text(true).contains("verdict: B is broken where A was not"), "{}", found.text(true));
     }
 
     #[test]
