@@ -54,9 +54,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let side = |path: &Path| selected(path, arguments.study.as_deref());
     let (a, b) = (side(&arguments.a)?, side(&arguments.b)?);
     let found = cmp(&a, &b, arguments.ignore);
-    if found.points.is_empty() {
+    if found.points.is_empty() && found.broken.is_empty() {
+        let left_out = match found.left_out {
+            (0, 0) => String::new(),
+            (a, b) => format!(" ({a} and {b} records failed or were waived)"),
+        };
         return Err(Failure::refused(format!(
-            "{} and {} have no point in common: nothing can be compared",
+            "{} and {} have no point in common that was done{left_out}: nothing can be compared",
             arguments.a.display(),
             arguments.b.display()
         )));

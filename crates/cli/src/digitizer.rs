@@ -13,7 +13,7 @@ use daqmeter_digitizer::serve::{Dialect, serve};
 use daqmeter_harness::{Settings, StepPlan};
 use daqmeter_kernels::convert::oracle;
 use daqmeter_record::{RunRecord, Workload};
-use daqmeter_report::{classic, table};
+use daqmeter_report::{classic, rate, table};
 
 use crate::arguments::{bytes, count, duration, rate};
 use crate::interrupt;
@@ -133,17 +133,18 @@ const EXAMPLE: &str = "\
 -S is rounded up to 32, as 64 bytes are written at a time).
 
 Example: five L boards and a KU share the uplink of the source document's crate
-(cut at the right, where CPU use and notes stand).
+(shortened: its interval, CPU use and notes are left out).
 
   $ daqmeter digitizer emu:ku0 emu:l0..4 -S 3000000 -N 30
-   device   stage      n    median  spread [%]       p99   MB/s  limit MB/s  of limit
-   emu:ku0  read-out  30  5.764 ms        3.32  8.572 ms  897.2        1278      0.70
-   emu:l0   read-out  30  10.28 ms         0.5  16.22 ms  489.2       625.9      0.78
+   device   stage      n    median  spread [%]  p99   MB/s  ...  limit MB/s  of limit
+   emu:ku0  read-out  30  5.764 ms        3.32    -  897.2  ...        1278      0.70
+   emu:l0   read-out  30  10.28 ms         0.5    -  489.2  ...       625.9      0.78
    ...
    ledger: 1080000000 bytes issued = 1080000000 delivered + 0 short read
 
-Each rate stands beside its limit: for read-out what the board moves alone, for conversions
-what memory allows at the same footprint and ratio of reads to writes, measured in the same run.
+MB/s is sustained: all bytes over all time. Each rate stands beside its limit: for read-out what
+the board moves alone, for conversions what memory allows at the same footprint and ratio of reads
+to writes, measured in the same run.
 --format classic prints the table of sis8300drv_threads.
 
 Faults can be asked of emulated boards: emu:l0:gone-after=5, emu:l0:short-read-at=3,\nemu:l0:write-error-at=2 (with -A 100).";
@@ -223,9 +224,7 @@ fn printed(format: Format, records: &[RunRecord]) -> String {
 
 /// The classic table has no room for what went wrong.
 fn faults(record: &RunRecord) -> String {
-    let faults =
-        record.lanes.iter().filter_map(|lane| Some(format!(" FAILED {}: {}\n", lane.device, lane.outcome.reason()?)));
-    faults.collect()
+    rate::undone(&record.outcome).map_or(String::new(), |(how, why)| format!(" {} {why}\n", how.to_uppercase()))
 }
 
 /// What the user asked for that had no effect, and what --fast costs.

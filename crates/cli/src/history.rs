@@ -15,8 +15,9 @@ use crate::output::{Failure, emit, read_records, tell, write_file, write_with};
 
 /// Show how points changed from run to run, and where they took a step.
 ///
-/// Reads files and folders of records, such as bench/record/HOST/DATE.jsonl. Each run of a point counts as one value, its median;
-/// hosts are kept apart. Steps are sought over all runs of a point; a single wild run is none.
+/// Reads files and folders of records, such as bench/record/HOST/DATE.jsonl. Each run of a point counts as one
+/// value: the mean time of what data takes on its way, the median of work of the CPU alone. Runs that failed do not
+/// count; hosts are kept apart. Steps are sought over all runs of a point; a single wild run is none.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Example:\n\n  $ daqmeter run quick --out bench/record/lab7/2026-11-21.jsonl\n  $ daqmeter history bench/record/lab7\n  $ daqmeter history bench/record -o history.html"
@@ -76,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let found = trends(&records, arguments.ignore);
     if found.is_empty() {
-        return Err(Failure::refused("no point was run twice on one host: there is no history yet"));
+        return Err(Failure::refused("no point was done twice on one host: there is no history yet"));
     }
     if let Some(path) = &arguments.output {
         let names: Vec<String> = arguments.paths.iter().map(|path| path.display().to_string()).collect();

@@ -66,7 +66,7 @@ const HELP: &[(&str, &str)] = &[
     ("daqmeter_points_planned", "Points that the run will measure"),
     ("daqmeter_points_total", "Points measured so far, by outcome"),
     ("daqmeter_median_seconds", "Median time of one operation of a stage, at its last point"),
-    ("daqmeter_rate_bytes_per_second", "Rate of a stage at its last point"),
+    ("daqmeter_rate_bytes_per_second", "Sustained rate of a stage at its last point: all bytes over all time"),
     ("daqmeter_limit_fraction", "Rate of a stage over the limit measured beside it"),
     ("daqmeter_events_total", "Events counted so far, by event"),
     ("daqmeter_probes_total", "Etherbone probes answered"),
@@ -104,11 +104,13 @@ impl Page {
             Outcome::Failed(_) => "failed",
         };
         self.add("daqmeter_points_total", outcome, 1.0);
-        for row in daqmeter_report::rows(std::slice::from_ref(record)) {
+        // What failed is no value: a dashboard cannot show its reason beside it.
+        let rows = daqmeter_report::rows(std::slice::from_ref(record));
+        for row in rows.into_iter().filter(|row| row.undone().is_none()) {
             let stage = format!("{} {} {}", row.study, row.device, row.stage);
             self.set("daqmeter_median_seconds", &stage, row.median_ns * 1e-9);
             self.set("daqmeter_rate_bytes_per_second", &stage, row.rate_bytes_per_s);
-            if let Some(fraction) = row.fraction {
+            if let Some(fraction) = row.fraction.filter(|_| row.doubt.is_none()) {
                 self.set("daqmeter_limit_fraction", &stage, fraction);
             }
         }
@@ -277,5 +279,23 @@ mod tests {
         assert_eq!(parse(&text), [("daqmeter_busy".to_owned(), shown, 1.0)]);
         let raw = parse("daqmeter_busy{instance=\"x\u{1b}[2J\u{202e}\\ny\"} 2\n");
         assert_eq!(raw, [("daqmeter_busy".to_owned(), r"x\u001b[2J\u202e\ny".to_owned(), 2.0)]);
+    }
+
+    #[test]
+    fn a_point_that_failed_is_counted_and_sets_no_rate() {
+        use daqmeter_record::{EngineInfo, Lane, Outcome, RunRecord, Stage, Workload};
+        let stage =
+            Stage { name: "read".into(), ops_per_sample: 1, bytes_per_op: 8, sample_ns: vec![8], ..Stage::default() };
+        let mut record = RunRecord::new(EngineInfo::default(), Workload::default());
+        record.lanes = vec![Lane { stages: vec![stage], ..Lane::default() }];
+        record.outcome = Outcome::Failed("bytes differ".into());
+        let page = Page::default();
+        page.point(&record);
+        assert!(!page.text().contains("daqmeter_rate_bytes_per_second"), "{}", page.text());
+        record.outcome = Outcome::Ok;
+        page.point(&record);
+        let text = page.text();
+        assert!(text.contains("daqmeter_rate_bytes_per_second{instance=\"  read\"} 1000000000"), "{text}");
+        assert!(text.contains("daqmeter_points_total{instance=\"failed\"} 1"), "{text}");
     }
 }

@@ -177,7 +177,7 @@ fn what_cannot_be_compared_exported_or_planned_is_refused_in_a_line() {
             (&[&folder.path("plan.toml"), "--resume"], "name it with --out"),
         ],
     );
-    are_refused("history", &[(&[&out], "no point was run twice")]);
+    are_refused("history", &[(&[&out], "no point was done twice")]);
     are_refused("export", &[(&[&folder.path("")], "holds no record")]);
     are_refused(
         "serve",

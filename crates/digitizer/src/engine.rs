@@ -580,7 +580,7 @@ impl BoardSession {
         match self.board.known_limit() {
             Some((rate_bytes_per_s, how)) => {
                 let name = format!("link of {}", self.board.identity().model.name());
-                Some(LimitSpec::Given(Limit { name, rate_bytes_per_s, how }))
+                Some(LimitSpec::Given(Limit::given(name, rate_bytes_per_s, how)))
             }
             // An unpaced emulated board is memory; what a real one could do is its link, which the host does not tell here.
             None if self.board.identity().emulated => Some(LimitSpec::memory(self.request.raw_bytes(), 1, 1)),

@@ -268,11 +268,11 @@ fn emulated_limit(bridge: &str, ops: &[Op], messages: u64, bytes: u64, counted_b
     let line_ns = line(bridge.request.bytes_per_s);
     let (what, ns) = if line_ns > bus_ns { ("line", line_ns) } else { ("bus", bus_ns) };
     (ns > 0.0).then(|| {
-        LimitSpec::Given(Limit {
-            name: format!("{what} of emu/{}, {counted_bytes} B in {messages}", bridge.name),
-            rate_bytes_per_s: counted_bytes as f64 / ns * 1e9,
-            how: format!("{} ns of the {what} per cycle, by the bridge's profile", ns.round()),
-        })
+        LimitSpec::Given(Limit::given(
+            format!("{what} of emu/{}, {counted_bytes} B in {messages}", bridge.name),
+            counted_bytes as f64 / ns * 1e9,
+            format!("{} ns of the {what} per cycle, by the bridge's profile", ns.round()),
+        ))
     })
 }
 

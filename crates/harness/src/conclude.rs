@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use daqmeter_record::{Host, Hotspot, Memory, Outcome, RunRecord};
+use daqmeter_record::{Host, Hotspot, Memory, Outcome, RunRecord, Stage};
 use daqmeter_stats as stats;
 use daqmeter_sys::cpu_time;
 use daqmeter_sys::symbols::Symbols;
 
 use crate::lanes::Ran;
+use crate::limits::rate_of;
 use crate::run::join;
 use crate::{Context, Settings};
 
@@ -47,6 +48,7 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
     record.memory = Memory { peak_rss_bytes: cpu_time::peak_rss_bytes(), sample_bytes: samples as u64 * 8 };
     record.warnings.extend(placement_warnings(record, settings, &context.host));
     record.warnings.extend(drift_warnings(record));
+    record.warnings.extend(limit_warnings(record));
     record.outcome = judge(record, ran.faults);
     if let (Outcome::Failed(reason), true, true) = (&record.outcome, lacks_room, settings.waive) {
         record.outcome = Outcome::Waived(reason.clone());
@@ -107,6 +109,18 @@ fn stolen_share(record: &RunRecord) -> Option<f64> {
     (available > 0.0).then(|| stolen as f64 / available)
 }
 
+/// One line for each kind of stage that is faster than its limit allows: a fault of the measurement.
+pub fn limit_warnings(record: &RunRecord) -> Vec<String> {
+    let above = |stage: &Stage| {
+        let limit = record.limit(stage.limit.as_deref()?)?;
+        let rate = stats::sustained(stage.bytes_per_sample(), &stage.sample_ns)?;
+        let is_above = stats::share(rate, rate_of(limit))?.is_above;
+        is_above.then(|| limit.exceeded(&stage.name))
+    };
+    let lines: BTreeSet<String> = record.lanes.iter().flat_map(|lane| &lane.stages).filter_map(above).collect();
+    lines.into_iter().collect()
+}
+
 /// One line per stage name, however many lanes drift.
 fn drift_warnings(record: &RunRecord) -> Vec<String> {
     let mut drifts: Vec<(&str, Vec<f64>)> = Vec::new();
@@ -134,7 +148,7 @@ fn drift_warnings(record: &RunRecord) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::{EngineInfo, Lane, Workload};
+    use daqmeter_record::{EngineInfo, Lane, Limit, Workload};
 
     use super::*;
 
@@ -159,5 +173,24 @@ mod tests {
         assert_eq!(said(&elsewhere), Vec::<String>::new());
         assert_eq!(stolen_share(&run(&[&[1, 2], &[2]], &[(1, 300_000_000), (2, 100_000_000)])), Some(0.2));
         assert_eq!(stolen_share(&run(&[], &[(1, 5)])), None);
+    }
+
+    #[test]
+    fn a_stage_above_its_limit_is_named_once_and_one_within_the_intervals_is_not() {
+        let mut record = RunRecord::new(EngineInfo::default(), Workload::default());
+        let stage = |name: &str, ns: u64| Stage {
+            name: name.into(),
+            ops_per_sample: 1,
+            bytes_per_op: 1000,
+            limit: Some("link".into()),
+            sample_ns: vec![ns; 10],
+            ..Stage::default()
+        };
+        let lane = Lane { stages: vec![stage("fast", 326), stage("fair", 990)], ..Lane::default() };
+        record.lanes = vec![lane.clone(), lane];
+        record.limits = vec![Limit::given("link", 1e9, "profile")];
+        let warnings = limit_warnings(&record);
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].starts_with("fast is above its limit `link`"), "{warnings:?}");
     }
 }

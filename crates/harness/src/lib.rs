@@ -12,6 +12,7 @@ pub mod engine;
 pub mod facts;
 mod guarded;
 mod lanes;
+pub mod limits;
 mod meeting;
 pub mod null;
 pub mod observe;
@@ -21,6 +22,7 @@ pub mod settings;
 pub mod sweep;
 mod text_file;
 
+pub use conclude::limit_warnings;
 pub use engine::{
     Availability, DeviceTime, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec, Tally, lanes,
 };

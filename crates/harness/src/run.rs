@@ -7,16 +7,16 @@
 //!
 //! What the lanes do is in `lanes.rs`, the timed steps in `sample.rs`; what becomes of them in `conclude.rs`.
 
-use daqmeter_record::{EngineInfo, Host, Limit, Outcome, RunRecord, Stage, Workload};
-use daqmeter_stats as stats;
+use daqmeter_record::{EngineInfo, Host, Outcome, RunRecord, Workload};
 use daqmeter_sys::available;
 
 use crate::conclude::conclude;
 use crate::guarded::guarded;
 use crate::lanes::{Running, lane_thread, run_lanes};
+use crate::limits::limits;
 pub use crate::sample::{INTERRUPTED, MAX_SAMPLES};
-use crate::settings::{Settings, StepPlan};
-use crate::{Availability, Context, Engine, Fault, LimitSpec, Observer, Session};
+use crate::settings::Settings;
+use crate::{Availability, Context, Engine, Fault, Observer};
 
 /// The work was not begun: bad parameters, a device that is not understood. Nothing was measured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +57,9 @@ pub fn measure(
         }
         opened => opened?,
     };
-    record.limits = guarded("finding the limits", || limits(limit_engines, &sessions, settings, context))??;
+    let (limits, missing) = guarded("finding the limits", || limits(limit_engines, &sessions, settings, context))??;
+    record.limits = limits;
+    record.warnings.extend(missing);
     let running = Running { settings, context, thread: lane_thread };
     let ran = run_lanes(sessions, running, observers, &mut record);
     conclude(&mut record, ran, settings, context);
@@ -98,55 +100,6 @@ fn check_cpus(pin: &[u32], host: &Host) -> Result<(), Refusal> {
 
 pub(crate) fn join(cpus: &[u32]) -> String {
     cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
-}
-
-/// Finds every distinct limit that the sessions' stages name: those that are given, and those that can be measured, with as
-/// many lanes as there are sessions.
-fn limits(
-    engines: &[&dyn Engine],
-    sessions: &[Box<dyn Session>],
-    settings: &Settings,
-    context: &Context,
-) -> Result<Vec<Limit>, Refusal> {
-    let mut limits: Vec<Limit> = Vec::new();
-    for spec in sessions.iter().flat_map(|session| session.stages()).filter_map(|stage| stage.limit) {
-        if limits.iter().any(|limit| limit.name == spec.name()) || settings.stop.is_set() {
-            continue;
-        }
-        limits.push(match spec {
-            LimitSpec::Given(limit) => limit,
-            LimitSpec::Measured { name, how, workload, scale } => {
-                let Some(engine) = engines.iter().find(|engine| engine.name() == workload.kind) else { continue };
-                let workload = workload.with("threads", sessions.len() as u64);
-                let key = format!("{workload} on {}", join(&settings.pin));
-                let rate = settings.limits.rate(key, || {
-                    let plan = StepPlan::Timed(settings.limits.time);
-                    let settings = Settings { plan, profile_hz: None, ..settings.clone() };
-                    Ok(best_lane_rate(&measure(*engine, &workload, &settings, context, &[], &mut [])?))
-                })?;
-                Limit { name, rate_bytes_per_s: rate * scale, how }
-            }
-        });
-    }
-    Ok(limits)
-}
-
-/// The fastest stage of the limit engine, as the mean over the lanes of the median rates.
-fn best_lane_rate(record: &RunRecord) -> f64 {
-    let stages = record.lanes.iter().map(|lane| lane.stages.len()).min().unwrap_or(0);
-    let rate = |stage: usize| {
-        let rates = record.lanes.iter().map(|lane| median_rate(&lane.stages[stage]));
-        rates.sum::<f64>() / record.lanes.len() as f64
-    };
-    (0..stages).map(rate).fold(0.0, f64::max)
-}
-
-/// Bytes per second at the median sample.
-fn median_rate(stage: &Stage) -> f64 {
-    let samples: Vec<f64> = stage.sample_ns.iter().map(|&ns| ns as f64).collect();
-    let median_ns = stats::quantile(&stats::sorted(&samples), 0.5);
-    let bytes = (stage.bytes_per_op * stage.ops_per_sample) as f64;
-    if median_ns > 0.0 { bytes / median_ns * 1e9 } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -5,7 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use daqmeter_stats::Rate;
+
 use crate::Refusal;
+
+/// A limit as it was measured, or why its measurement failed.
+type Measured = Result<Rate, String>;
 
 /// How many steps, and in which order.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,7 +48,7 @@ pub struct Limits {
     /// Time for each stage of the engine that measures the limit.
     pub time: Duration,
     /// Limits of this invocation that points of the same placement share; none measures each anew.
-    known: Option<Arc<Mutex<BTreeMap<String, f64>>>>,
+    known: Option<Arc<Mutex<BTreeMap<String, Measured>>>>,
 }
 
 impl Default for Limits {
@@ -59,15 +64,19 @@ impl Limits {
         Limits { time, known: Some(Arc::default()) }
     }
 
-    /// The rate that is known, or that which `measure` finds.
-    pub(crate) fn rate(&self, key: String, measure: impl FnOnce() -> Result<f64, Refusal>) -> Result<f64, Refusal> {
+    /// The rate that is known, or that which `measure` finds; a failure is kept, too: what failed once is not tried again.
+    pub(crate) fn rate(
+        &self,
+        key: String,
+        measure: impl FnOnce() -> Result<Measured, Refusal>,
+    ) -> Result<Measured, Refusal> {
         let Some(known) = &self.known else { return measure() };
-        let found = known.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
+        let found = known.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         if let Some(rate) = found {
             return Ok(rate);
         }
         let rate = measure()?;
-        known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, rate);
+        known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, rate.clone());
         Ok(rate)
     }
 }
@@ -112,14 +121,18 @@ mod tests {
         let measured = std::cell::Cell::new(0);
         let measure = || {
             measured.set(measured.get() + 1);
-            Ok(f64::from(measured.get()))
+            Ok(Ok(Rate::exactly(f64::from(measured.get()))))
         };
         let shared = Limits::shared(Duration::from_millis(1));
         let again = shared.clone();
-        assert_eq!(shared.rate("a on 0".into(), measure), Ok(1.0));
-        assert_eq!(again.rate("a on 0".into(), measure), Ok(1.0));
-        assert_eq!(again.rate("a on 1".into(), measure), Ok(2.0));
+        let is = |rate: f64| Ok(Ok(Rate::exactly(rate)));
+        assert_eq!(shared.rate("a on 0".into(), measure), is(1.0));
+        assert_eq!(again.rate("a on 0".into(), measure), is(1.0));
+        assert_eq!(again.rate("a on 1".into(), measure), is(2.0));
         let each = Limits::default();
-        assert_eq!((each.rate("a".into(), measure), each.rate("a".into(), measure)), (Ok(3.0), Ok(4.0)));
+        assert_eq!((each.rate("a".into(), measure), each.rate("a".into(), measure)), (is(3.0), is(4.0)));
+        let failed = || Ok(Err("bytes differ".to_owned()));
+        assert_eq!(shared.rate("b".into(), failed), Ok(Err("bytes differ".to_owned())));
+        assert_eq!(again.rate("b".into(), measure), Ok(Err("bytes differ".to_owned())));
     }
 }

@@ -531,6 +531,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn limits_of_older_records_are_at_the_median_and_have_no_interval() {
+        let text = include_str!("../testdata/v1/digitizer.jsonl");
+        let contents = read(text.as_bytes()).unwrap();
+        let limits: Vec<&crate::Limit> = contents.records.iter().flat_map(|record| &record.limits).collect();
+        assert!(!limits.is_empty());
+        for limit in limits {
+            let interval = (limit.low_bytes_per_s, limit.high_bytes_per_s);
+            assert_eq!((limit.basis, interval), (crate::LimitBasis::Median, (None, None)));
+        }
+    }
+
     proptest! {
         #[test]
         fn reading_never_panics_whatever_the_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {

@@ -210,10 +210,15 @@ impl Stage {
         self.sample_ns.iter().map(|&ns| ns as f64).sum::<f64>() * 1e-9
     }
 
-    /// Mean rate over all samples in bytes per second; zero without samples.
+    /// Sustained rate in bytes per second: all bytes over the sum of all samples; zero without samples.
     pub fn rate_bytes_per_s(&self) -> f64 {
-        let bytes = (self.bytes_per_op * self.ops_per_sample) as f64 * self.sample_ns.len() as f64;
+        let bytes = self.bytes_per_sample() * self.sample_ns.len() as f64;
         if self.seconds() > 0.0 { bytes / self.seconds() } else { 0.0 }
+    }
+
+    /// Bytes that one sample is counted as. A float, because a record may claim anything.
+    pub fn bytes_per_sample(&self) -> f64 {
+        self.bytes_per_op as f64 * self.ops_per_sample as f64
     }
 }
 
@@ -225,8 +230,47 @@ pub struct Limit {
     /// The rate, in the bytes that the stage counts, per second.
     #[serde(deserialize_with = "number")]
     pub rate_bytes_per_s: f64,
+    /// Lower end of the 95 % interval of the rate; none where it was given, or measured with too few samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low_bytes_per_s: Option<f64>,
+    /// Upper end of that interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high_bytes_per_s: Option<f64>,
+    /// By which definition it is a rate: stages are held against it by the same one.
+    #[serde(default)]
+    pub basis: LimitBasis,
     /// How it was measured, for the reader.
     pub how: String,
+}
+
+/// By which definition a limit is a rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LimitBasis {
+    /// At the median sample: measured limits of older records.
+    #[default]
+    Median,
+    /// Sustained: all bytes over all time.
+    Sustained,
+    /// Not measured: a link's width, a profile.
+    Given,
+}
+
+impl Limit {
+    /// A limit that is known without measuring.
+    pub fn given(name: impl Into<String>, rate_bytes_per_s: f64, how: impl Into<String>) -> Limit {
+        let basis = LimitBasis::Given;
+        Limit { name: name.into(), rate_bytes_per_s, basis, how: how.into(), ..Limit::default() }
+    }
+
+    /// What is said of a stage whose rate is above this limit by more than the intervals allow.
+    pub fn exceeded(&self, stage: &str) -> String {
+        format!(
+            "{stage} is above its limit `{}` by more than their intervals allow: one of the two was measured wrongly. \
+             It is used for no answer; repeat on a quiet host",
+            self.name
+        )
+    }
 }
 
 /// One counted value.

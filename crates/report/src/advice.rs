@@ -4,6 +4,8 @@ use daqmeter_record::units::{show_ns, significant};
 use daqmeter_record::{Host, RunRecord};
 use serde::Serialize;
 
+use crate::rate;
+
 /// One piece of advice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Advice {
@@ -27,6 +29,8 @@ impl Advice {
 pub fn advice(records: &[RunRecord]) -> Vec<Advice> {
     let Some(first) = records.first() else { return Vec::new() };
     let host = &*first.host;
+    // What failed or is above its limit is no evidence.
+    let records = &*rate::usable(records);
     let all = [
         interrupts(records),
         stores(records),
@@ -42,8 +46,9 @@ pub fn advice(records: &[RunRecord]) -> Vec<Advice> {
     all
 }
 
-fn median_ns(record: &RunRecord) -> Option<f64> {
-    crate::rows::median_ns(record.lanes.first()?.stages.first()?)
+/// Time that an operation of the first stage takes, over all the time.
+fn mean_ns(record: &RunRecord) -> Option<f64> {
+    rate::mean_ns(record.lanes.first()?.stages.first()?)
 }
 
 /// Waiting by interrupt where polling costs a core and the rate is low.
@@ -82,7 +87,7 @@ fn stores(records: &[RunRecord]) -> Option<Advice> {
     };
     let (cached, around) = (of("cached")?, of("non-temporal")?);
     (cached.workload.int("samples") == around.workload.int("samples")).then_some(())?;
-    let gain = median_ns(cached)? / median_ns(around)?;
+    let gain = mean_ns(cached)? / mean_ns(around)?;
     (gain > 1.1).then(|| {
         let samples = cached.workload.int("samples").unwrap_or(0) as f64 / 1e6;
         let evidence = format!("{} M samples were converted {gain:.2} times as fast", significant(samples, 3));
@@ -181,7 +186,7 @@ mod tests {
         let digitizer = |completion: &str, cpu_ns: u64| {
             let workload = Workload::new("digitizer").with("completion", completion).with("trigger_rate_hz", 14.0);
             let mut record =
-                crate::path::tests::record("digitizer", workload, "survey/completion", "func_readout", 1000);
+                crate::path::tests::record("digitizer", workload, "survey/completion", "func_readout", 200_000);
             (record.wall_ns, record.process_cpu.user_ns) = (1_000_000_000, cpu_ns);
             let host =
                 Host { governor: Some("powersave".into()), transparent_huge_pages: "always".into(), ..Host::default() };

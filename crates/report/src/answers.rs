@@ -5,6 +5,7 @@ use daqmeter_record::{RunRecord, Stage};
 use serde::Serialize;
 
 use crate::figures::{Figure, figures};
+use crate::rate;
 use crate::rows::{median_ns, times_ns, tool_cost_ns};
 
 /// One statement and the figure that it rests on.
@@ -18,11 +19,12 @@ pub struct Answer {
     pub figure: Option<&'static str>,
 }
 
-/// Every answer that the records support.
-pub fn answers(records: &[RunRecord]) -> Vec<Answer> {
+/// Every answer that the records support. What failed, and what is above its limit, supports none.
+pub fn answers(all: &[RunRecord]) -> Vec<Answer> {
+    let records = &*rate::usable(all);
     let figures = figures(records);
     let figure = |id: &str| figures.iter().find(|figure| figure.id == id);
-    let all = [
+    let answers = [
         limits(records),
         first_change(records),
         figure("readout").and_then(|figure| readout(records, figure)),
@@ -34,11 +36,28 @@ pub fn answers(records: &[RunRecord]) -> Vec<Answer> {
         etherbone(records),
         felix(records),
         copies(records),
-        counters(records),
+        // It tells itself what failed.
+        counters(all),
         memory_traffic(records),
         tool(records),
+        left_out(all),
     ];
-    all.into_iter().flatten().collect()
+    answers.into_iter().flatten().collect()
+}
+
+/// What the answers do not rest on; nothing where they rest on all that was measured.
+fn left_out(records: &[RunRecord]) -> Option<Answer> {
+    let count = |is: fn(&RunRecord) -> bool| records.iter().filter(|record| is(record)).count();
+    let failed = count(|record| rate::undone(&record.outcome).is_some_and(|(how, _)| how == "failed"));
+    let above = count(|record| rate::is_done(record) && rate::is_doubtful(record));
+    let parts = [(failed, "failed"), (above, "with a rate above its limit, by more than the intervals allow")];
+    let said = parts.iter().filter(|(points, _)| *points > 0).map(|(points, what)| format!("{points} {what}"));
+    let said: Vec<String> = said.collect();
+    (!said.is_empty()).then(|| Answer {
+        question: "Which points are used for no answer?",
+        answer: said.join(", "),
+        figure: None,
+    })
 }
 
 /// The stage that gives out first, in the picture of the path.
@@ -194,7 +213,7 @@ fn digitizers(records: &[RunRecord]) -> Option<Answer> {
     const BYTES: f64 = 6e6;
     let fused = records.iter().filter(|record| record.study.contains("fusion") && !record.lanes.is_empty());
     let seconds_per_byte = |record: &RunRecord| {
-        let ns: Option<f64> = record.lanes[0].stages.iter().map(|stage: &Stage| median_ns(stage)).sum();
+        let ns: Option<f64> = record.lanes[0].stages.iter().map(|stage: &Stage| rate::mean_ns(stage)).sum();
         Some(ns? * 1e-9 / record.lanes[0].stages.first()?.bytes_per_op.max(1) as f64)
     };
     let best = fused.filter_map(seconds_per_byte).reduce(f64::min)?;
@@ -300,7 +319,7 @@ fn copies(records: &[RunRecord]) -> Option<Answer> {
             "{} for 1 B (a call without work takes {}), {} of a plain copy's rate at {}; an engine {pays} (MODELLED: {}, {} ns and {} GB/s)",
             show_ns(one.median_ns),
             one.null_ns.map_or("-".to_owned(), show_ns),
-            significant(plain.median_ns / large.median_ns, 2),
+            significant(large.bytes_per_s() / plain.bytes_per_s(), 2),
             show_bytes(large.block_bytes),
             model.source,
             significant(model.fixed_ns, 3),
@@ -339,6 +358,16 @@ fn tool(records: &[RunRecord]) -> Option<Answer> {
 mod tests {
     use super::*;
     use crate::rows::tests::example;
+
+    #[test]
+    fn what_failed_or_is_above_its_limit_supports_no_answer_and_is_counted() {
+        let mut failed = example();
+        failed.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
+        let found = answers(&[failed, rate::tests::above_its_limit()]);
+        let questions: Vec<&str> = found.iter().map(|answer| answer.question).collect();
+        assert_eq!(questions, ["Which points are used for no answer?"]);
+        assert_eq!(found[0].answer, "1 failed, 1 with a rate above its limit, by more than the intervals allow");
+    }
 
     #[test]
     fn answers_rest_on_the_records_that_are_there() {

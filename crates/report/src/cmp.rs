@@ -1,14 +1,16 @@
 //! Two sets of records, point by point: what became slower or faster, what changed of the hosts, and what cannot be told.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 
 use daqmeter_record::units::{show_ns, significant};
-use daqmeter_record::{Outcome, RunRecord};
+use daqmeter_record::{Outcome, RunRecord, Stage};
 use daqmeter_stats::{Effect, Side, Verdict, compare};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::points::runs_by_point;
+use crate::points::{Point, points_of, runs_by_point};
+use crate::rate::{is_done, level, level_name};
 use crate::table::numbers_from;
 
 /// A point that both sides have.
@@ -16,9 +18,11 @@ use crate::table::numbers_from;
 pub struct ComparedPoint {
     /// Study, engine, parameters, stage.
     pub point: String,
-    /// Median time of one operation in A.
+    /// What of a run's samples is compared: `mean`, all the time that data takes on its way, or `median`, what an operation takes.
+    pub level: &'static str,
+    /// Time of one operation in A: the median of its runs.
     pub a_ns: f64,
-    /// Median time of one operation in B.
+    /// Time of one operation in B.
     pub b_ns: f64,
     /// B over A: above 1 is slower.
     pub ratio: f64,
@@ -52,6 +56,8 @@ pub struct Compared {
     pub only_b: Vec<String>,
     /// Points that were done and verified in A and failed in B, with the reason.
     pub broken: Vec<String>,
+    /// Records of A and of B that failed or were waived: they are not compared.
+    pub left_out: (usize, usize),
     /// What differs of the hosts and the tools.
     pub facts: Vec<FactChange>,
     /// Median ratio of all points and its interval at 99 %.
@@ -70,22 +76,23 @@ pub struct Compared {
 pub fn cmp(a: &[RunRecord], b: &[RunRecord], ignore: f64) -> Compared {
     let (of_a, of_b) = (runs_by_point(a), runs_by_point(b));
     let places: std::collections::HashMap<_, _> = of_b.iter().map(|(point, runs)| (point, runs)).collect();
-    let known: std::collections::HashSet<_> = of_a.iter().map(|(point, _)| point).collect();
+    let (known, known_b) = (all_points(a), all_points(b));
     let both: Vec<_> = of_a.iter().filter_map(|(point, runs)| Some((point, runs, *places.get(point)?))).collect();
-    let side = |runs: &[(&RunRecord, &daqmeter_record::Stage)]| Side {
-        runs: runs.iter().map(|(_, stage)| crate::rows::times_ns(stage)).collect(),
-    };
     let sides: Vec<(Side, Side)> = both.iter().map(|(_, a, b)| (side(a), side(b))).collect();
     let found = compare(&sides, ignore);
-    let compared = both.iter().zip(&found.effects).filter(|(_, effect)| effect.verdict != Verdict::Missing);
-    let points =
-        compared.map(|((point, a, b), effect)| described(point.to_string(), effect, (a.len(), b.len()))).collect();
-    let names = |points: Vec<&crate::points::Point>| points.into_iter().map(ToString::to_string).collect();
+    let compared = both.iter().zip(&sides).zip(&found.effects).filter(|(_, effect)| effect.verdict != Verdict::Missing);
+    let points = compared.map(|(((point, a, b), (side, _)), effect)| {
+        described(point.to_string(), level_name(side.level), effect, (a.len(), b.len()))
+    });
+    let points = points.collect();
+    let left_out = |records: &[RunRecord]| records.iter().filter(|record| !is_done(record)).count();
+    let names = |points: Vec<&Point>| points.into_iter().map(ToString::to_string).collect();
     Compared {
         points,
-        only_a: names(of_a.iter().map(|(point, _)| point).filter(|point| !places.contains_key(point)).collect()),
+        only_a: names(of_a.iter().map(|(point, _)| point).filter(|point| !known_b.contains(point)).collect()),
         only_b: names(of_b.iter().map(|(point, _)| point).filter(|point| !known.contains(point)).collect()),
         broken: broken(a, b),
+        left_out: (left_out(a), left_out(b)),
         facts: fact_changes(a, b),
         overall: found.overall,
         shifted: found.shifted,
@@ -95,7 +102,20 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], ignore: f64) -> Compared {
     }
 }
 
-fn described(point: String, effect: &Effect, runs: (usize, usize)) -> ComparedPoint {
+/// The points of all records, those that failed included: a point that failed is not missing.
+fn all_points(records: &[RunRecord]) -> HashSet<Point> {
+    records.iter().flat_map(|record| points_of(record).map(|(point, _)| point)).collect()
+}
+
+/// The runs of a point on one side.
+fn side(runs: &[(&RunRecord, &Stage)]) -> Side {
+    Side {
+        runs: runs.iter().map(|(_, stage)| crate::rows::times_ns(stage)).collect(),
+        level: runs.first().map(|(record, stage)| level(record, stage)).unwrap_or_default(),
+    }
+}
+
+fn described(point: String, level: &'static str, effect: &Effect, runs: (usize, usize)) -> ComparedPoint {
     let verdict = match effect.verdict {
         Verdict::Slower => "slower",
         Verdict::Faster => "faster",
@@ -103,7 +123,7 @@ fn described(point: String, effect: &Effect, runs: (usize, usize)) -> ComparedPo
         Verdict::Unclear | Verdict::Missing => "unclear",
     };
     let Effect { a, b, ratio, interval, .. } = *effect;
-    ComparedPoint { point, a_ns: a, b_ns: b, ratio, interval, verdict, runs }
+    ComparedPoint { point, level, a_ns: a, b_ns: b, ratio, interval, verdict, runs }
 }
 
 /// Points that A did and verified, and that went wrong in B.
@@ -212,6 +232,7 @@ impl Compared {
                 vec![
                     point.verdict.to_owned(),
                     point.point.clone(),
+                    point.level.to_owned(),
                     show_ns(point.a_ns),
                     show_ns(point.b_ns),
                     format!("{:.3}", point.ratio),
@@ -219,7 +240,7 @@ impl Compared {
                     format!("{}, {}", point.runs.0, point.runs.1),
                 ]
             });
-            out.push_str(&numbers_from(2, &["verdict", "point", "A", "B", "B/A", "95 % of all", "runs"], rows));
+            out.push_str(&numbers_from(3, &["verdict", "point", "time", "A", "B", "B/A", "95 % of all", "runs"], rows));
             out.push('\n');
         }
         for broken in &self.broken {
@@ -276,9 +297,15 @@ impl Compared {
                 let _ = writeln!(out, "note: {} points are only in {side}, the first: {first}", points.len());
             }
         }
+        for (side, left_out) in [("A", self.left_out.0), ("B", self.left_out.1)] {
+            if left_out > 0 {
+                let _ =
+                    writeln!(out, "note: records of {side} that failed or were waived are not compared: {left_out}");
+            }
+        }
         let verdict = match () {
-            () if self.points.is_empty() => "nothing can be compared: no point is in both".to_owned(),
             () if !self.broken.is_empty() => "B is broken where A was not".to_owned(),
+            () if self.points.is_empty() => "nothing can be compared: no point is in both".to_owned(),
             () if self.is_same() => "no difference".to_owned(),
             () if self.shifted => {
                 let ratio = self.overall.map_or(1.0, |(ratio, ..)| ratio);
@@ -334,6 +361,40 @@ mod tests {
         assert_eq!(found.facts, [powersave]);
         assert!(found.broken.len() == 1 && found.regressed(0.5) && !found.is_same());
         insta::assert_snapshot!(found.text(true));
+    }
+
+    #[test]
+    fn a_run_that_failed_is_not_compared_and_its_point_is_not_missing() {
+        let mut b = runs(1.0);
+        for record in &mut b[..2] {
+            record.outcome = Outcome::Failed("bytes differ".into());
+            record.lanes[0].stages[0].sample_ns = vec![1; 3];
+        }
+        let found = cmp(&runs(1.0), &b, 0.02);
+        assert!(found.points.iter().all(|point| point.runs == (5, 3) && point.verdict == "same"), "{found:?}");
+        assert_eq!((found.left_out, found.broken.len()), ((0, 2), 1));
+        b.iter_mut().for_each(|record| record.outcome = Outcome::Failed("bytes differ".into()));
+        let found = cmp(&runs(1.0), &b, 0.02);
+        assert_eq!((found.points.len(), found.only_a.len(), found.left_out), (0, 0, (0, 5)));
+        assert!(found.text(true).contains("verdict: B is broken where A was not"), "{}", found.text(true));
+    }
+
+    #[test]
+    fn a_disk_whose_slow_reads_got_slower_is_slower_although_its_median_is_not() {
+        let disk = |slow_ns: u64| {
+            let run = |at: u64| {
+                let mut record = example();
+                record.lanes.truncate(1);
+                record.lanes[0].stages.truncate(1);
+                let slow_ns = slow_ns + at * 1000;
+                record.lanes[0].stages[0].sample_ns =
+                    (0..200).map(|at| if at % 5 < 3 { 100_000 } else { slow_ns }).collect();
+                record
+            };
+            (0..5).map(run).collect::<Vec<_>>()
+        };
+        let found = cmp(&disk(10_000_000), &disk(20_000_000), 0.02);
+        assert_eq!((found.points[0].verdict, found.points[0].level), ("slower", "mean"));
     }
 
     #[test]

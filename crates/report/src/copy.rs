@@ -2,9 +2,10 @@
 
 use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_record::{RunRecord, Stage};
-use daqmeter_stats as stats;
+use daqmeter_stats::{self as stats, Rate, Share};
 use serde::Serialize;
 
+use crate::rate::{self, Doubt, shown_share};
 use crate::table::{faults_and_ledgers, numbers_from};
 
 /// Stages of a copy record that are no copy.
@@ -29,8 +30,10 @@ pub struct CopyRow {
     pub block_bytes: u64,
     /// Bytes of one operation: a call may move several blocks, both ways moves two.
     pub bytes_per_op: u64,
-    /// Operations of each lane.
+    /// Samples of each lane.
     pub n: usize,
+    /// Operations in each sample: above 1 a sample is the mean of so many.
+    pub ops_per_sample: u64,
     /// Fastest.
     pub min_ns: f64,
     /// Median.
@@ -39,8 +42,8 @@ pub struct CopyRow {
     pub mean_ns: f64,
     /// Sample variance (divided by n - 1), in ns squared.
     pub variance: f64,
-    /// 99th percentile.
-    pub p99_ns: f64,
+    /// 99th percentile of one operation; none where a sample is the mean of several, or samples are too few for it.
+    pub p99_ns: Option<f64>,
     /// Slowest.
     pub max_ns: f64,
     /// Median of a system call without work, where the copy is one.
@@ -51,6 +54,12 @@ pub struct CopyRow {
     pub union_bytes_per_s: f64,
     /// The limit, per lane.
     pub limit_bytes_per_s: Option<f64>,
+    /// What the lanes reach of it: the mean of their sustained rates over the limit.
+    pub fraction: Option<f64>,
+    /// Why the share cannot be.
+    pub doubt: Option<Doubt>,
+    /// How it ended, where it was not done: `failed`.
+    pub undone: Option<&'static str>,
 }
 
 impl CopyRow {
@@ -59,9 +68,9 @@ impl CopyRow {
         self.lanes_bytes_per_s.iter().sum()
     }
 
-    /// Rate at the median.
-    pub fn median_bytes_per_s(&self) -> f64 {
-        self.bytes_per_op as f64 / self.median_ns.max(1e-9) * 1e9
+    /// Sustained rate of one lane: all its bytes over all its time, as the mean over the lanes.
+    pub fn bytes_per_s(&self) -> f64 {
+        self.total_bytes_per_s() / self.lanes_bytes_per_s.len().max(1) as f64
     }
 
     /// Who and how, for headings: `cpu (pread)`.
@@ -76,8 +85,13 @@ impl CopyRow {
     }
 }
 
-/// All copy points, in the order of operation, size and context.
+/// All copy points that were done and verified, in the order of operation, size and context.
 pub fn copy_rows(records: &[RunRecord]) -> Vec<CopyRow> {
+    all_rows(&rate::done(records))
+}
+
+/// The same with those that failed.
+fn all_rows(records: &[RunRecord]) -> Vec<CopyRow> {
     let mut rows: Vec<CopyRow> = records.iter().filter(|record| record.engine.name == "copy").filter_map(row).collect();
     let rank = |context: &str| ["cpu", "exclusive", "priority", "shared"].iter().position(|known| *known == context);
     rows.sort_by_key(|row| {
@@ -106,6 +120,10 @@ fn row(record: &RunRecord) -> Option<CopyRow> {
         return None;
     }
     let [min_ns, median_ns, p99_ns, max_ns] = stats::quantiles(&samples, [0.0, 0.5, 0.99, 1.0]);
+    let ops_per_sample = copied(record).map(|stage| stage.ops_per_sample).max().unwrap_or(1);
+    let has_p99 = ops_per_sample <= 1 && stats::supports(samples.len(), 0.99);
+    let undone = (!rate::is_done(record)).then(|| rate::undone(&record.outcome).map_or("failed", |(how, _)| how));
+    let share = share(record, first).filter(|_| undone.is_none());
     let mean_ns = samples.iter().sum::<f64>() / samples.len() as f64;
     let squares: f64 = samples.iter().map(|ns| (ns - mean_ns).powi(2)).sum();
     let null = record.lanes.iter().flat_map(|lane| &lane.stages).find(|stage| stage.name == NULL_CALL);
@@ -123,21 +141,28 @@ fn row(record: &RunRecord) -> Option<CopyRow> {
         block_bytes: record.workload.int("block_bytes").ok()?,
         bytes_per_op: first.bytes_per_op,
         n: first.sample_ns.len(),
+        ops_per_sample,
         min_ns,
         median_ns,
         mean_ns,
         variance: if samples.len() > 1 { squares / (samples.len() - 1) as f64 } else { 0.0 },
-        p99_ns,
+        p99_ns: has_p99.then_some(p99_ns),
         max_ns,
         null_ns: null.and_then(crate::rows::median_ns),
         lanes_bytes_per_s: copied(record).map(Stage::rate_bytes_per_s).collect(),
         union_bytes_per_s: if end > begin { bytes / (end - begin) as f64 * 1e9 } else { 0.0 },
-        limit_bytes_per_s: first
-            .limit
-            .as_deref()
-            .and_then(|name| record.limit(name))
-            .map(|limit| limit.rate_bytes_per_s),
+        limit_bytes_per_s: rate::limit_of(record, first).map(|limit| limit.rate_bytes_per_s),
+        fraction: share.map(|share| share.fraction),
+        doubt: share.and_then(Doubt::of),
+        undone,
     })
+}
+
+/// What the lanes of a record reach of their limit, as the mean over the lanes.
+fn share(record: &RunRecord, first: &Stage) -> Option<Share> {
+    let limit = rate::limit_of(record, first)?;
+    let rates: Option<Vec<Rate>> = copied(record).map(|stage| rate::by_basis(stage, limit.basis)).collect();
+    stats::share(Rate::mean_of(&rates?)?, rate::limit_rate(limit))
 }
 
 /// What each operation's rows are of, in the document's words.
@@ -154,7 +179,7 @@ fn operation_name(row: &CopyRow) -> String {
 
 /// Latency: one table for each operation, one line for each size, the contexts side by side.
 pub fn latency_text(records: &[RunRecord]) -> String {
-    let rows = copy_rows(records);
+    let rows = all_rows(records);
     let mut out = String::new();
     let mut operations: Vec<String> = Vec::new();
     for row in &rows {
@@ -191,9 +216,8 @@ fn latency_table(operation: &str, rows: &[&CopyRow]) -> String {
             match rows.iter().find(|row| row.block_bytes == bytes && row.who() == *who) {
                 None => cells.extend(std::iter::repeat_n("-".to_owned(), 4)),
                 Some(row) => {
-                    let of = row.limit_bytes_per_s.map(|limit| row.median_bytes_per_s() / limit);
-                    cells.extend([show_ns(row.median_ns), show_ns(row.p99_ns), show_ns(row.max_ns)]);
-                    cells.push(of.map_or("-".to_owned(), |of| significant(of, 2)));
+                    let p99 = row.p99_ns.map_or("-".to_owned(), show_ns);
+                    cells.extend([show_ns(row.median_ns), p99, show_ns(row.max_ns), share_cell(row)]);
                 }
             }
         }
@@ -202,13 +226,22 @@ fn latency_table(operation: &str, rows: &[&CopyRow]) -> String {
     let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
     let n = rows.iter().map(|row| row.n).max().unwrap_or(0);
     let table = numbers_from(0, &headings, sizes.into_iter().map(line));
-    format!("{operation}: time of one copy, {n} repetitions\n{table}")
+    let means = match rows.iter().map(|row| row.ops_per_sample).max() {
+        Some(copies) if copies > 1 => format!(", each the mean of up to {copies} copies"),
+        _ => String::new(),
+    };
+    format!("{operation}: time of one copy, {n} repetitions{means}\n{table}")
+}
+
+/// The share of the limit, or that there is none because the point failed.
+fn share_cell(row: &CopyRow) -> String {
+    row.undone.map_or_else(|| shown_share(row.fraction, row.doubt), str::to_uppercase)
 }
 
 /// Bandwidth: one line for each point; MB are of 2^20 bytes, as in the document.
 pub fn bandwidth_text(records: &[RunRecord]) -> String {
     const MIB: f64 = 1_048_576.0;
-    let rows = copy_rows(records);
+    let rows = all_rows(records);
     let mib = |rate: f64| significant(rate / MIB, 4);
     let headings = [
         "operation",
@@ -225,7 +258,6 @@ pub fn bandwidth_text(records: &[RunRecord]) -> String {
         let lanes = &row.lanes_bytes_per_s;
         let least = lanes.iter().copied().fold(f64::INFINITY, f64::min);
         let most = lanes.iter().copied().fold(0.0, f64::max);
-        let of = row.limit_bytes_per_s.map(|limit| row.total_bytes_per_s() / (limit * lanes.len() as f64));
         vec![
             operation_name(row),
             row.who(),
@@ -235,7 +267,7 @@ pub fn bandwidth_text(records: &[RunRecord]) -> String {
             mib(most),
             mib(row.total_bytes_per_s()),
             mib(row.union_bytes_per_s),
-            of.map_or("-".to_owned(), |of| significant(of, 2)),
+            share_cell(row),
         ]
     };
     let mut out = numbers_from(2, &headings, rows.iter().map(line));
@@ -267,8 +299,8 @@ fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
     }
     let mut said: Vec<String> = Vec::new();
     for line in records.iter().flat_map(|record| {
-        let warnings = record.warnings.iter().filter(|warning| !warning.contains("third of the run"));
-        warnings.cloned().chain(faults_and_ledgers(record).into_iter().filter(|_| !record.outcome.is_ok()))
+        let warnings = rate::warnings(record).into_iter().filter(|warning| !warning.contains("third of the run"));
+        warnings.chain(faults_and_ledgers(record).into_iter().filter(|_| !record.outcome.is_ok()))
     }) {
         if !said.contains(&line) {
             out.push_str(&format!("{line}\n"));
@@ -307,8 +339,8 @@ pub struct PollutionRow {
     pub mean_ns: f64,
     /// Median time.
     pub median_ns: f64,
-    /// Low percentile: the 10th.
-    pub p10_ns: f64,
+    /// Low percentile: the 10th; none where there are too few runs for it.
+    pub p10_ns: Option<f64>,
     /// Slowest.
     pub max_ns: f64,
     /// Cache references and misses of one run, where they were counted.
@@ -328,8 +360,9 @@ impl PollutionRow {
     }
 }
 
-/// All pollution points.
+/// All pollution points that were done and verified.
 pub fn pollution_rows(records: &[RunRecord]) -> Vec<PollutionRow> {
+    let records = &*rate::done(records);
     let mut rows: Vec<PollutionRow> =
         records.iter().filter(|record| record.engine.name == "pollution").filter_map(pollution_row).collect();
     rows.sort_by_key(|row| (row.copies.clone(), row.test.clone()));
@@ -351,7 +384,7 @@ fn pollution_row(record: &RunRecord) -> Option<PollutionRow> {
         n: samples.len(),
         mean_ns: samples.iter().sum::<f64>() / samples.len().max(1) as f64,
         median_ns: stats::quantile(&sorted, 0.5),
-        p10_ns: stats::quantile(&sorted, 0.1),
+        p10_ns: stats::supported_quantile(&sorted, 0.1),
         max_ns: *sorted.last()?,
         references: per_run("victim-cache-references"),
         misses: per_run("victim-cache-misses"),
@@ -366,7 +399,10 @@ pub fn pollution_text(records: &[RunRecord]) -> String {
     let alone = |row: &PollutionRow| {
         let ideal =
             |other: &&PollutionRow| other.test == row.test && other.copies == row.copies && other.neighbour == "ideal";
-        rows.iter().find(ideal).map(|ideal| (row.p10_ns / ideal.p10_ns, row.median_ns / ideal.median_ns))
+        let found = rows.iter().find(ideal);
+        found.map(|ideal| {
+            (row.p10_ns.zip(ideal.p10_ns).map(|(row, ideal)| row / ideal), row.median_ns / ideal.median_ns)
+        })
     };
     let headings = [
         "copies",
@@ -390,10 +426,10 @@ pub fn pollution_text(records: &[RunRecord]) -> String {
             row.test.clone(),
             format!("{}{}", row.neighbour, if row.simulated { " (simulated)" } else { "" }),
             show_ns(row.mean_ns),
-            show_ns(row.p10_ns),
+            row.p10_ns.map_or("-".to_owned(), show_ns),
             show_ns(row.median_ns),
             show_ns(row.max_ns),
-            number(against.map(|(p10, _)| p10)),
+            number(against.and_then(|(p10, _)| p10)),
             number(against.map(|(_, median)| median)),
             number(row.references),
             number(row.miss_percent()),
@@ -441,7 +477,7 @@ pub(crate) mod tests {
         let mut record = RunRecord::new(engine, workload);
         record.origin_ns = 1_000_000;
         record.command = "daqmeter copy latency".to_owned();
-        record.limits = vec![Limit { name: "memcpy".into(), rate_bytes_per_s: 1e9, how: "test".into() }];
+        record.limits = vec![Limit::given("memcpy", 1e9, "test")];
         let stage = Stage {
             name: "copy".into(),
             ops_per_sample: 1,
@@ -476,6 +512,31 @@ pub(crate) mod tests {
         let one = (1 << 20) as f64 / 1e-6;
         assert!((row.total_bytes_per_s() / (2.0 * one) - 1.0).abs() < 1e-9);
         assert!((row.union_bytes_per_s / (4.0 / 3.0 * one) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn both_tables_hold_one_quantity_against_the_limit() {
+        // Most copies of 100 B take 100 ns, one of ten 9,100 ns: 1 GB/s at the median, 0.1 GB/s over all the time.
+        let samples: Vec<u64> = (0..300).map(|at| if at % 10 == 9 { 9_100 } else { 100 }).collect();
+        let mut record = example("cpu", "to", 100, &samples);
+        let row = &copy_rows(std::slice::from_ref(&record))[0];
+        assert!((row.fraction.unwrap() - 0.1).abs() < 1e-9 && row.doubt.is_none(), "{row:?}");
+        assert!(row.p99_ns.is_some_and(|p99| p99 > 9_000.0));
+        for table in [latency_text(std::slice::from_ref(&record)), bandwidth_text(std::slice::from_ref(&record))] {
+            assert!(table.contains("0.10"), "{table}");
+        }
+        record.lanes[0].stages[0].ops_per_sample = 10;
+        assert_eq!(copy_rows(&[record])[0].p99_ns, None, "means of ten copies have no percentiles of one");
+    }
+
+    #[test]
+    fn a_copy_whose_bytes_differ_is_marked_and_used_for_nothing() {
+        let mut failed = example("cpu", "to", 4096, &[100, 100]);
+        failed.outcome = daqmeter_record::Outcome::Failed("byte 3 differs".into());
+        assert!(copy_rows(std::slice::from_ref(&failed)).is_empty());
+        for table in [latency_text(std::slice::from_ref(&failed)), bandwidth_text(&[failed])] {
+            assert!(table.contains("FAILED") && table.contains("byte 3 differs"), "{table}");
+        }
     }
 
     #[test]

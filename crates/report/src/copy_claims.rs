@@ -268,7 +268,7 @@ fn against(rows: &[PollutionRow], neighbour: &str) -> Vec<f64> {
         rows.iter().find(|ideal| ideal.test == row.test && ideal.copies == row.copies && ideal.neighbour == "ideal")
     };
     let of = rows.iter().filter(|row| row.neighbour == neighbour && !row.simulated);
-    of.filter_map(|row| Some(row.p10_ns / alone(row)?.p10_ns)).collect()
+    of.filter_map(|row| Some(row.p10_ns? / alone(row)?.p10_ns?)).collect()
 }
 
 fn mean(ratios: &[f64]) -> f64 {

@@ -10,6 +10,7 @@ use std::fmt::Write;
 use daqmeter_record::{RunRecord, Stage};
 
 use crate::copy::{copied, copy_rows, pollution_rows};
+use crate::rate;
 
 /// Contents by file name; contexts other than the first get a folder of their own, as the original ran one at a time.
 pub type Files = BTreeMap<String, String>;
@@ -32,8 +33,9 @@ fn int(record: &RunRecord, name: &str) -> u64 {
 }
 
 fn of_engine<'a>(records: &'a [RunRecord], engine: &str) -> Vec<&'a RunRecord> {
-    let mut of: Vec<&RunRecord> =
-        records.iter().filter(|record| record.engine.name == engine && copied(record).next().is_some()).collect();
+    // The files have no place to say that a point failed.
+    let is_wanted = |record: &&RunRecord| record.engine.name == engine && copied(record).next().is_some();
+    let mut of: Vec<&RunRecord> = records.iter().filter(is_wanted).filter(|record| rate::is_done(record)).collect();
     of.sort_by_key(|record| int(record, "block_bytes"));
     of
 }

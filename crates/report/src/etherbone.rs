@@ -2,9 +2,10 @@
 
 use daqmeter_record::units::significant;
 use daqmeter_record::{RunRecord, Stage};
-use daqmeter_stats::{quantile, sorted};
+use daqmeter_stats::{quantile, sorted, supported_quantile};
 use serde::Serialize;
 
+use crate::rate::{self, Doubt, shown_share};
 use crate::rows::summary;
 use crate::table::numbers_from;
 
@@ -33,20 +34,29 @@ pub struct CycleRow {
     pub underestimated_us: Option<f64>,
     /// Between two timestamps of one cycle.
     pub gap_ns: Option<f64>,
-    /// Items per second, in kHz.
+    /// Items per second, in kHz: sustained, all items over all time.
     pub rate_khz: f64,
-    /// Payload, in Mbit/s.
+    /// Payload, in Mbit/s: sustained.
     pub mbit_per_s: f64,
-    /// 99th percentile of the round trip; none where cycles overlap.
+    /// 99th percentile of the round trip; none where cycles overlap, or samples are too few for it.
     pub p99_us: Option<f64>,
     /// Time per item at the limit of the same run.
     pub limit_us: Option<f64>,
     /// Share of the limit that is reached.
     pub fraction: Option<f64>,
+    /// Why the share cannot be.
+    pub doubt: Option<Doubt>,
+    /// How it ended, where it was not done: `failed`.
+    pub undone: Option<&'static str>,
 }
 
-/// The points among the records, in the order of address, payload, method and count.
+/// The points among the records that were done and verified, in the order of address, payload, method and count.
 pub fn cycle_rows(records: &[RunRecord]) -> Vec<CycleRow> {
+    all_rows(&rate::done(records))
+}
+
+/// The same with those that failed.
+fn all_rows(records: &[RunRecord]) -> Vec<CycleRow> {
     let mut rows: Vec<CycleRow> =
         records.iter().filter(|record| record.engine.name == "etherbone").filter_map(row).collect();
     let rank = |method: &str| ["convenience", "blocking", "pipelined"].iter().position(|known| *known == method);
@@ -65,10 +75,12 @@ fn row(record: &RunRecord) -> Option<CycleRow> {
     let cycles = stage.sample_ns.len() as u64 * stage.ops_per_sample;
     let cycle_us = summary.median / 1e3;
     let window = |name: &str| Some(record.counter(name)? / 1e3 / (cycles as f64 * items));
-    let bits = stage.bytes_per_op as f64 * 8.0;
-    let limit = stage.limit.as_deref().and_then(|name| record.limit(name)).filter(|limit| limit.rate_bytes_per_s > 0.0);
+    let limit = rate::limit_of(record, stage);
     let limit_us = limit.map(|limit| stage.bytes_per_op as f64 / limit.rate_bytes_per_s * 1e6 / items);
     let item_us = cycle_us / items;
+    let bytes_per_s = rate::of(stage).unwrap_or_default().per_s;
+    let undone = (!rate::is_done(record)).then(|| rate::undone(&record.outcome).map_or("failed", |(how, _)| how));
+    let share = rate::held(record, stage).map(|held| held.share).filter(|_| undone.is_none());
     Some(CycleRow {
         address: text("address"),
         method: text("method"),
@@ -81,18 +93,20 @@ fn row(record: &RunRecord) -> Option<CycleRow> {
         realistic_us: window("eca-window-realistic"),
         underestimated_us: window("eca-window-underestimated"),
         gap_ns: record.counter("eca-in-cycle-gap"),
-        rate_khz: 1e3 / item_us,
-        mbit_per_s: bits / cycle_us,
-        p99_us: (stage.ops_per_sample == 1).then_some(summary.p99 / 1e3),
+        rate_khz: bytes_per_s / stage.bytes_per_op.max(1) as f64 * items / 1e3,
+        mbit_per_s: bytes_per_s * 8.0 / 1e6,
+        p99_us: summary.p99.filter(|_| stage.ops_per_sample == 1).map(|ns| ns / 1e3),
         limit_us,
-        fraction: limit_us.map(|limit_us| limit_us / item_us),
+        fraction: share.map(|share| share.fraction),
+        doubt: share.and_then(Doubt::of),
+        undone,
     })
 }
 
 /// The points as a table; nothing when there are none.
 pub fn cycles_text(records: &[RunRecord]) -> String {
     let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| significant(value, 3));
-    let rows = cycle_rows(records);
+    let rows = all_rows(records);
     if rows.is_empty() {
         return String::new();
     }
@@ -112,7 +126,7 @@ pub fn cycles_text(records: &[RunRecord]) -> String {
             significant(row.rate_khz, 4),
             significant(row.mbit_per_s, 3),
             number(row.limit_us),
-            row.fraction.map_or("-".to_owned(), |fraction| format!("{fraction:.2}")),
+            row.undone.map_or_else(|| shown_share(row.fraction, row.doubt), str::to_uppercase),
         ]
     });
     numbers_from(
@@ -141,10 +155,11 @@ pub fn cycles_text(records: &[RunRecord]) -> String {
 pub fn round_trips_text(records: &[RunRecord]) -> String {
     let mut trips: Vec<(CycleRow, Vec<f64>)> = records
         .iter()
-        .filter(|record| record.engine.name == "etherbone")
+        .filter(|record| record.engine.name == "etherbone" && rate::is_done(record))
         .filter_map(|record| {
             let row = row(record)?;
-            row.p99_us?;
+            // Of cycles that overlap no round trip is known.
+            (record.lanes[0].stages[0].ops_per_sample == 1).then_some(())?;
             let samples = record.lanes[0].stages[0].sample_ns.iter().map(|&ns| ns as f64 / 1e3).collect::<Vec<_>>();
             (row.method == "blocking").then(|| (row, sorted(&samples)))
         })
@@ -155,10 +170,11 @@ pub fn round_trips_text(records: &[RunRecord]) -> String {
     trips.sort_by_key(|(row, _)| (row.address.clone(), row.payload.clone(), row.count));
     let rows = trips.into_iter().map(|(row, samples)| {
         let at = |q: f64| significant(quantile(&samples, q), 3);
-        let per_cycle = per_cycle(&row);
-        vec![row.address, per_cycle, at(0.0), at(0.5), at(0.9), at(0.99), at(0.999), at(1.0)]
+        let beyond = |q: f64| supported_quantile(&samples, q).map_or("-".to_owned(), |us| significant(us, 3));
+        let (per_cycle, n) = (per_cycle(&row), samples.len().to_string());
+        vec![row.address, per_cycle, n, at(0.0), at(0.5), beyond(0.9), beyond(0.99), beyond(0.999), at(1.0)]
     });
-    numbers_from(2, &["round trip [us]", "blocking", "min", "p50", "p90", "p99", "p99.9", "max"], rows)
+    numbers_from(2, &["round trip [us]", "blocking", "n", "min", "p50", "p90", "p99", "p99.9", "max"], rows)
 }
 
 fn per_cycle(row: &CycleRow) -> String {
@@ -189,8 +205,7 @@ pub(crate) mod tests {
         let mut record = RunRecord::new(engine, workload);
         record.study = "eb/perf".to_owned();
         record.command = "daqmeter eb perf".to_owned();
-        record.limits =
-            vec![Limit { name: "raw".to_owned(), rate_bytes_per_s: 8.0 * count as f64 / 8e-6, how: String::new() }];
+        record.limits = vec![Limit::given("raw", 8.0 * count as f64 / 8e-6, "")];
         let stage = Stage {
             name: method.to_owned(),
             bytes_per_op: 8 * count,
@@ -217,6 +232,18 @@ pub(crate) mod tests {
         assert_eq!((row.realistic_us, row.underestimated_us), (Some(5.5), Some(4.5)));
         assert_eq!((row.rate_khz, row.mbit_per_s), (200.0, 12.8));
         assert!((row.fraction.unwrap() - 0.8).abs() < 1e-12);
+    }
+
+    #[test]
+    fn rates_are_sustained_and_what_failed_is_marked_and_not_drawn() {
+        let mut slow = example("blocking", 1);
+        slow.lanes[0].stages[0].sample_ns = vec![10_000, 10_000, 280_000];
+        let row = &cycle_rows(&[slow.clone()])[0];
+        assert_eq!((row.item_us, row.rate_khz), (10.0, 10.0), "the median is a latency, the rate is of all time");
+        assert!((row.fraction.unwrap() - 0.08).abs() < 1e-12);
+        slow.outcome = daqmeter_record::Outcome::Failed("an answer is missing".into());
+        assert!(cycle_rows(std::slice::from_ref(&slow)).is_empty());
+        assert!(cycles_text(&[slow]).contains("FAILED"));
     }
 
     #[test]

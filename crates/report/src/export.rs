@@ -3,7 +3,7 @@
 //! Three tables: one row a stage ([`summary`]), one row a sample ([`samples`]), one row a counter ([`counters`]). Names of columns carry
 //! their unit last, as in the record; parameters of workloads are columns of their own, `param.<name>`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write;
 use std::rc::Rc;
@@ -17,7 +17,8 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
 
-use crate::rows::rows_of;
+use crate::rate::Doubt;
+use crate::rows::{Row, rows_of};
 
 /// Values of one column; holes are values that a row does not have.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +56,8 @@ impl From<&str> for Cell {
 struct Rows {
     names: Vec<String>,
     places: BTreeMap<String, usize>,
+    /// Columns of numbers, even where no row has one: the type of a column does not depend on the records.
+    numbers: BTreeSet<usize>,
     rows: Vec<Vec<Option<Cell>>>,
 }
 
@@ -64,19 +67,35 @@ impl Rows {
     }
 
     fn set(&mut self, name: &str, value: impl Into<Cell>) {
-        let at = match self.places.get(name) {
-            Some(at) => *at,
-            None => {
-                self.places.insert(name.to_owned(), self.names.len());
-                self.names.push(name.to_owned());
-                self.names.len() - 1
-            }
-        };
+        let at = self.place(name);
+        self.put(at, value.into());
+    }
+
+    /// The column of that name, made where there is none yet.
+    fn place(&mut self, name: &str) -> usize {
+        if let Some(at) = self.places.get(name) {
+            return *at;
+        }
+        self.places.insert(name.to_owned(), self.names.len());
+        self.names.push(name.to_owned());
+        self.names.len() - 1
+    }
+
+    fn put(&mut self, at: usize, cell: Cell) {
         let Some(row) = self.rows.last_mut() else { return };
         if row.len() <= at {
             row.resize_with(at + 1, || None);
         }
-        row[at] = Some(value.into());
+        row[at] = Some(cell);
+    }
+
+    /// A number that not every row has; the column is there in any case.
+    fn set_if(&mut self, name: &str, value: Option<f64>) {
+        let at = self.place(name);
+        self.numbers.insert(at);
+        if let Some(value) = value {
+            self.put(at, Cell::Float(value));
+        }
     }
 
     fn frame(mut self) -> Frame {
@@ -84,12 +103,14 @@ impl Rows {
             self.rows.iter_mut().map(|row| row.get_mut(at).and_then(Option::take)).collect()
         };
         let cells: Vec<Vec<Option<Cell>>> = (0..self.names.len()).map(column).collect();
-        Frame { columns: self.names.into_iter().zip(cells.into_iter().map(typed)).collect() }
+        let numbers = self.numbers;
+        let columns = cells.into_iter().enumerate().map(|(at, cells)| typed(cells, numbers.contains(&at)));
+        Frame { columns: self.names.into_iter().zip(columns).collect() }
     }
 }
 
 /// The narrowest type that holds all of them: a parameter may be a number at one engine and a name at another.
-fn typed(cells: Vec<Option<Cell>>) -> Column {
+fn typed(cells: Vec<Option<Cell>>, is_number: bool) -> Column {
     let any = |wanted: fn(&Cell) -> bool| cells.iter().flatten().any(wanted);
     if any(|cell| matches!(cell, Cell::Text(_))) {
         let text = |cell| match cell {
@@ -99,7 +120,7 @@ fn typed(cells: Vec<Option<Cell>>) -> Column {
         };
         return Column::Text(cells.into_iter().map(|cell| cell.map(text)).collect());
     }
-    if any(|cell| matches!(cell, Cell::Float(_))) {
+    if is_number || any(|cell| matches!(cell, Cell::Float(_))) {
         let number = |cell| match cell {
             Cell::Float(number) => number,
             Cell::Int(number) => number as f64,
@@ -137,7 +158,7 @@ impl From<&Param> for Cell {
     }
 }
 
-/// What tells the records apart.
+/// What tells the records apart, and whether they are to be believed.
 fn identity(rows: &mut Rows, record: &RunRecord, workload: &str) {
     rows.begin();
     rows.set("run_id", record.run_id.as_str());
@@ -146,6 +167,9 @@ fn identity(rows: &mut Rows, record: &RunRecord, workload: &str) {
     rows.set("engine", record.engine.name.as_str());
     rows.set("target", record.engine.target.as_str());
     rows.set("workload", workload);
+    let (outcome, reason) = crate::rate::undone(&record.outcome).unwrap_or(("ok", ""));
+    rows.set("outcome", outcome);
+    rows.set("reason", reason);
 }
 
 /// One row for each stage of each lane; a record without lanes (waived, failed) is a row with its reason.
@@ -157,39 +181,13 @@ pub fn summary(records: &[RunRecord]) -> Frame {
         for at in 0..stages.len().max(1) {
             identity(&mut rows, record, &workload);
             rows.set("emulated", u64::from(record.engine.emulated));
-            rows.set(
-                "outcome",
-                if record.outcome.is_ok() {
-                    "ok"
-                } else if matches!(record.outcome, daqmeter_record::Outcome::Waived(_)) {
-                    "waived"
-                } else {
-                    "failed"
-                },
-            );
-            rows.set("reason", record.outcome.reason().unwrap_or(""));
             rows.set("cpu_model", record.host.cpu_model.as_str());
             rows.set("logical_cpus", u64::from(record.host.logical_cpus));
             rows.set("kernel", record.host.kernel.as_str());
             rows.set("tool_version", record.tool.version.as_str());
             rows.set("git_revision", record.tool.git_revision.as_str());
             if let Some(row) = stages.get(at) {
-                rows.set("device", row.device.as_str());
-                rows.set("stage", row.stage.as_str());
-                rows.set("n", row.n as u64);
-                rows.set("bytes_per_op", row.bytes_per_op);
-                rows.set("median_ns", row.median_ns);
-                rows.set("ci_low_ns", row.ci_ns.0);
-                rows.set("ci_high_ns", row.ci_ns.1);
-                rows.set("spread", row.spread);
-                rows.set("p99_ns", row.p99_ns);
-                rows.set("outliers", row.outliers as u64);
-                rows.set("rate_bytes_per_s", row.rate_bytes_per_s);
-                if let (Some(limit), Some(fraction)) = (row.limit_bytes_per_s, row.fraction) {
-                    rows.set("limit_bytes_per_s", limit);
-                    rows.set("fraction", fraction);
-                }
-                rows.set("cpu_fraction", row.cpu_fraction);
+                numbers(&mut rows, row);
             }
             for (name, value) in &record.workload.params {
                 rows.set(&format!("param.{name}"), value);
@@ -197,6 +195,38 @@ pub fn summary(records: &[RunRecord]) -> Frame {
         }
     }
     rows.frame()
+}
+
+/// The columns of a stage's summary.
+fn numbers(rows: &mut Rows, row: &Row) {
+    rows.set("device", row.device.as_str());
+    rows.set("stage", row.stage.as_str());
+    rows.set("n", row.n as u64);
+    rows.set("ops_per_sample", row.ops_per_sample);
+    rows.set("bytes_per_op", row.bytes_per_op);
+    rows.set("median_ns", row.median_ns);
+    rows.set("ci_low_ns", row.ci_ns.0);
+    rows.set("ci_high_ns", row.ci_ns.1);
+    rows.set("spread", row.spread);
+    rows.set("outliers", row.outliers as u64);
+    rows.set("rate_bytes_per_s", row.rate_bytes_per_s);
+    rows.set("cpu_fraction", row.cpu_fraction);
+    rows.set("doubt", row.doubt.map_or("", Doubt::name));
+    let interval = |ends: Option<(f64, f64)>| ends.unzip();
+    let (rate_low, rate_high) = interval(row.rate_interval_bytes_per_s);
+    let (limit_low, limit_high) = interval(row.limit_interval_bytes_per_s);
+    let optional = [
+        ("p99_ns", row.p99_ns),
+        ("rate_low_bytes_per_s", rate_low),
+        ("rate_high_bytes_per_s", rate_high),
+        ("limit_bytes_per_s", row.limit_bytes_per_s),
+        ("limit_low_bytes_per_s", limit_low),
+        ("limit_high_bytes_per_s", limit_high),
+        ("fraction", row.fraction),
+    ];
+    for (name, value) in optional {
+        rows.set_if(name, value);
+    }
 }
 
 /// One row for each sample, in the order in which they were taken.
@@ -384,6 +414,23 @@ mod tests {
         );
         assert!(csv.contains("\"no \"\"card\"\", here\""));
         assert_eq!(csv.lines().count(), 6);
+    }
+
+    #[test]
+    fn every_table_says_how_a_record_ended_and_which_rate_cannot_be() {
+        let mut failed = example();
+        failed.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
+        failed.counters = vec![daqmeter_record::Counter::count("polls", 3)];
+        let frames = [summary(&[failed.clone()]), samples(&[failed.clone()]), counters(&[failed])];
+        for frame in frames {
+            assert!(frame.csv().lines().skip(1).all(|line| line.contains(",failed,bytes differ,")), "{}", frame.csv());
+        }
+        let doubted = summary(&[crate::rate::tests::above_its_limit()]);
+        let p99 = doubted.columns.iter().find(|(name, _)| name == "p99_ns");
+        assert!(matches!(p99, Some((_, Column::Float(values))) if values.iter().all(Option::is_none)), "{p99:?}");
+        let (_, column) = doubted.columns.iter().find(|(name, _)| name == "doubt").unwrap();
+        let Column::Text(values) = column else { panic!("text") };
+        assert_eq!(values.iter().flatten().filter(|value| *value == "above-limit").count(), 2);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::figures::{Axis, Figure, Kind, Series};
 use crate::points::runs_by_point;
+use crate::rate;
 use crate::table::numbers_from;
 
 /// One run of a point.
@@ -21,8 +22,8 @@ pub struct Run {
     pub run_id: String,
     /// Revision of the tool.
     pub revision: String,
-    /// Median time of one operation.
-    pub median_ns: f64,
+    /// Time of one operation, see [`Trend::level`].
+    pub time_ns: f64,
 }
 
 /// A step: from this run on the point takes another time.
@@ -45,6 +46,8 @@ pub struct Trend {
     pub point: String,
     /// Study alone.
     pub study: String,
+    /// What of a run's samples its time is: `mean` of what data takes on its way, `median` of an operation.
+    pub level: &'static str,
     /// Runs in the order of their time.
     pub runs: Vec<Run>,
     /// Steps.
@@ -64,29 +67,38 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
 fn of_host(host: &str, records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     let trend = |(point, found): (crate::points::Point, Vec<(&RunRecord, &Stage)>)| {
         let mut by_run: BTreeMap<(String, String), (String, Vec<f64>)> = BTreeMap::new();
+        let level = found.first().map_or("median", |(record, stage)| rate::level_name(rate::level(record, stage)));
         for (record, stage) in found {
-            let Some(median) = crate::rows::median_ns(stage).filter(|median| *median > 0.0) else {
+            let time_ns = rate::level(record, stage).of(&crate::rows::times_ns(stage));
+            if time_ns.is_nan() || time_ns <= 0.0 {
                 continue;
-            };
+            }
             // Runs are told apart by their number and put in order by their first record.
             let key = by_run.keys().find(|(_, run_id)| *run_id == record.run_id).cloned();
             let key = key.unwrap_or_else(|| (record.time_utc.clone(), record.run_id.clone()));
-            by_run.entry(key).or_insert_with(|| (record.tool.git_revision.clone(), Vec::new())).1.push(median);
+            by_run.entry(key).or_insert_with(|| (record.tool.git_revision.clone(), Vec::new())).1.push(time_ns);
         }
-        let run = |((time_utc, run_id), (revision, medians)): ((String, String), (String, Vec<f64>))| Run {
+        let run = |((time_utc, run_id), (revision, times)): ((String, String), (String, Vec<f64>))| Run {
             time_utc,
             run_id,
             revision,
-            median_ns: quantile(&sorted(&medians), 0.5),
+            time_ns: quantile(&sorted(&times), 0.5),
         };
         let runs: Vec<Run> = by_run.into_iter().map(run).collect();
-        let values: Vec<f64> = runs.iter().map(|run| run.median_ns).collect();
+        let values: Vec<f64> = runs.iter().map(|run| run.time_ns).collect();
         let steps = change_points(&values, ignore).into_iter().map(|change| Step {
             at: change.at,
             ratio: change.ratio,
             revisions: (runs[change.at - 1].revision.clone(), runs[change.at].revision.clone()),
         });
-        Trend { host: host.to_owned(), point: point.to_string(), study: point.study, steps: steps.collect(), runs }
+        Trend {
+            host: host.to_owned(),
+            point: point.to_string(),
+            study: point.study,
+            level,
+            steps: steps.collect(),
+            runs,
+        }
     };
     runs_by_point(records).into_iter().map(trend).filter(|trend| trend.runs.len() >= 2).collect()
 }
@@ -97,13 +109,13 @@ fn spark(runs: &[Run]) -> String {
     /// The newest runs that fit into a column.
     const MOST: usize = 24;
     let shown = &runs[runs.len().saturating_sub(MOST)..];
-    let least = shown.iter().map(|run| run.median_ns).fold(f64::INFINITY, f64::min);
-    let most = shown.iter().map(|run| run.median_ns).fold(0.0, f64::max);
+    let least = shown.iter().map(|run| run.time_ns).fold(f64::INFINITY, f64::min);
+    let most = shown.iter().map(|run| run.time_ns).fold(0.0, f64::max);
     let height = |run: &Run| {
         if most / least < 1.01 {
             BARS[3]
         } else {
-            BARS[((run.median_ns - least) / (most - least) * 7.0).round() as usize]
+            BARS[((run.time_ns - least) / (most - least) * 7.0).round() as usize]
         }
     };
     shown.iter().map(height).collect()
@@ -118,12 +130,11 @@ pub fn text(trends: &[Trend]) -> String {
         let own: Vec<&Trend> = trends.iter().filter(|trend| &trend.host == host).collect();
         let _ = writeln!(out, "{host}");
         let rows = own.iter().map(|trend| {
-            let (first, last) = (
-                trend.runs.first().map_or(0.0, |run| run.median_ns),
-                trend.runs.last().map_or(0.0, |run| run.median_ns),
-            );
+            let (first, last) =
+                (trend.runs.first().map_or(0.0, |run| run.time_ns), trend.runs.last().map_or(0.0, |run| run.time_ns));
             vec![
                 trend.point.clone(),
+                trend.level.to_owned(),
                 spark(&trend.runs),
                 trend.runs.len().to_string(),
                 show_ns(first),
@@ -133,8 +144,8 @@ pub fn text(trends: &[Trend]) -> String {
             ]
         });
         out.push_str(&numbers_from(
-            2,
-            &["point", "slower is higher", "runs", "first", "last", "last/first", "steps"],
+            3,
+            &["point", "time", "slower is higher", "runs", "first", "last", "last/first", "steps"],
             rows,
         ));
         out.push('\n');
@@ -173,7 +184,7 @@ pub fn figures(trends: &[Trend], command: &str) -> Vec<Figure> {
         // Those that changed most are shown.
         let mut own: Vec<&Trend> = trends.iter().filter(|trend| (&trend.host, &trend.study) == (host, study)).collect();
         let range = |trend: &Trend| {
-            let values: Vec<f64> = sorted(&trend.runs.iter().map(|run| run.median_ns).collect::<Vec<_>>());
+            let values: Vec<f64> = sorted(&trend.runs.iter().map(|run| run.time_ns).collect::<Vec<_>>());
             values[values.len() - 1] / values[0]
         };
         own.sort_by(|a, b| {
@@ -182,7 +193,7 @@ pub fn figures(trends: &[Trend], command: &str) -> Vec<Figure> {
         own.truncate(MOST);
         let longest = own.iter().map(|trend| trend.runs.len()).max().unwrap_or(0);
         let series = own.iter().map(|trend| {
-            let ratio = |at: usize| trend.runs.get(at).map(|run| run.median_ns / trend.runs[0].median_ns);
+            let ratio = |at: usize| trend.runs.get(at).map(|run| run.time_ns / trend.runs[0].time_ns);
             let label = trend.point.strip_prefix(study.as_str()).unwrap_or(&trend.point).trim();
             Series::new(label, (0..longest).map(ratio).collect())
         });
@@ -190,7 +201,7 @@ pub fn figures(trends: &[Trend], command: &str) -> Vec<Figure> {
             id: "history",
             title: format!("{study} over time"),
             caption: format!(
-                "{host}. Each run's median time over that of the point's first run: above 1 is slower. Of many points, the eight that changed most."
+                "{host}. Each run's time over that of the point's first run: above 1 is slower. Of many points, the eight that changed most."
             ),
             kind: Kind::Lines,
             x: Axis { label: "run".to_owned(), log: false, unit: "" },
@@ -236,6 +247,18 @@ mod tests {
         assert!(found[1].steps.is_empty());
         insta::assert_snapshot!(text(&found));
         assert_eq!(figures(&found, "daqmeter history x")[0].series.len(), 4);
+    }
+
+    #[test]
+    fn a_run_that_failed_is_no_value_of_a_point() {
+        let mut records = ten_runs();
+        for record in records.iter_mut().take(3) {
+            record.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
+            record.lanes[0].stages[0].sample_ns = vec![1; 3];
+        }
+        let found = trends(&records, 0.02);
+        assert!(found.iter().all(|trend| trend.runs.len() == 7), "{found:?}");
+        assert!(found[0].runs.iter().all(|run| run.time_ns > 1e6));
     }
 
     #[test]

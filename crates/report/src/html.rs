@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::answers::answers;
 use crate::figures::{Figure, figures};
+use crate::rate::{Doubt, shown_interval, warnings};
 use crate::rows::{rows, without_lanes};
 use crate::studies::Study;
 
@@ -33,11 +34,15 @@ struct TableRow {
     spread: String,
     p99: String,
     rate: String,
+    rate_interval: String,
     limit: String,
+    limit_interval: String,
     fraction: String,
     width: String,
     cpu: String,
     emulated: bool,
+    means: Option<u64>,
+    is_above_limit: bool,
     fault: Option<String>,
 }
 
@@ -230,10 +235,15 @@ fn table_rows(records: &[RunRecord]) -> Vec<TableRow> {
             median: show_ns(row.median_ns),
             ci: format!("{} – {}", show_ns(row.ci_ns.0), show_ns(row.ci_ns.1)),
             spread: significant(row.spread * 100.0, 2),
-            p99: show_ns(row.p99_ns),
+            p99: row.p99_ns.map_or("–".to_owned(), show_ns),
             rate: mb(row.rate_bytes_per_s),
+            rate_interval: shown_interval(row.rate_interval_bytes_per_s),
             limit: row.limit_bytes_per_s.map_or("–".to_owned(), mb),
+            limit_interval: shown_interval(row.limit_interval_bytes_per_s),
             fraction: row.fraction.map_or("–".to_owned(), |fraction| format!("{fraction:.2}")),
+            is_above_limit: row.doubt == Some(Doubt::AboveLimit),
+            means: Some(row.ops_per_sample).filter(|ops| *ops > 1),
+            fault: row.undone().map(|(how, why)| format!("{how}: {why}")),
             width: format!("{:.0}", row.fraction.unwrap_or(0.0).clamp(0.0, 1.0) * 100.0),
             cpu: significant(row.cpu_fraction * 100.0, 3),
             study: row.study,
@@ -242,7 +252,6 @@ fn table_rows(records: &[RunRecord]) -> Vec<TableRow> {
             point: row.point,
             n: row.n,
             emulated: row.emulated,
-            fault: row.fault,
         })
         .collect()
 }
@@ -290,7 +299,7 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
         .map(|(record, how, why)| format!("{} {}: {how}: {why}", record.study, record.engine.name))
         .collect();
     for record in records {
-        notes.extend(record.warnings.iter().map(|warning| format!("{}: {warning}", record.study)));
+        notes.extend(warnings(record).into_iter().map(|warning| format!("{}: {warning}", record.study)));
         notes.extend(record.outcome.reason().map(|reason| format!("{}: {reason}", record.study)));
     }
     let mut hosts: Vec<String> = Vec::new();
@@ -339,6 +348,16 @@ mod tests {
             assert!(!page.contains(outside), "{outside}");
         }
         assert!(page.contains("daqmeter digitizer emu:ku0 emu:l0 -S 3000000 -N 3 -A 4"));
+    }
+
+    #[test]
+    fn what_failed_and_what_cannot_be_is_marked() {
+        let mut failed = example();
+        failed.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
+        let page = page(&[failed, crate::rate::tests::above_its_limit()]).unwrap();
+        assert_eq!(page.matches("— failed: bytes differ").count(), 4);
+        assert_eq!(page.matches("— above its limit").count(), 2);
+        assert!(page.contains("func_readout is above its limit `link`"));
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub mod html;
 pub mod path;
 pub mod pmu;
 pub mod points;
+pub mod rate;
 pub mod readout;
 pub mod rows;
 pub mod studies;

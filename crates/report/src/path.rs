@@ -4,7 +4,10 @@ use std::fmt::Write;
 
 use daqmeter_record::units::{show_bytes, significant};
 use daqmeter_record::{RunRecord, Stage};
+use daqmeter_stats::{Rate, share};
 use serde::Serialize;
+
+use crate::rate;
 
 /// A part of the way that data takes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -17,6 +20,8 @@ pub struct Segment {
     pub rate_bytes_per_s: f64,
     /// The physical limit measured beside it.
     pub limit_bytes_per_s: Option<f64>,
+    /// Rate over limit, both by one definition.
+    pub fraction: Option<f64>,
     /// True where a model of hardware moves it: that says nothing of this host.
     pub emulated: bool,
     /// True for the stage that gives out first on the way through this host.
@@ -25,15 +30,10 @@ pub struct Segment {
     pub figure: &'static str,
 }
 
-impl Segment {
-    /// Rate over limit.
-    pub fn fraction(&self) -> Option<f64> {
-        self.limit_bytes_per_s.filter(|limit| *limit > 0.0).map(|limit| self.rate_bytes_per_s / limit)
-    }
-}
-
 /// The path as far as the records know it, from the device to the consumer; empty where fewer than two parts of it were measured.
+/// What failed, and rates that are above their limit, are no part of it.
 pub fn path(records: &[RunRecord]) -> Vec<Segment> {
+    let records = &*rate::usable(records);
     let all = [
         devices(records),
         storage(records),
@@ -58,25 +58,35 @@ pub fn path(records: &[RunRecord]) -> Vec<Segment> {
 }
 
 fn of<'a>(records: &'a [RunRecord], engine: &'a str) -> impl Iterator<Item = &'a RunRecord> {
-    records
-        .iter()
-        .filter(move |record| record.engine.name == engine && record.outcome.is_ok() && !record.lanes.is_empty())
+    records.iter().filter(move |record| record.engine.name == engine && !record.lanes.is_empty())
 }
 
-/// Rate at the median of a stage, and its limit.
-fn rate(record: &RunRecord, stage: &Stage) -> Option<(f64, Option<f64>)> {
-    let median = crate::rows::median_ns(stage)?;
-    let limit = stage.limit.as_deref().and_then(|name| record.limit(name)).map(|limit| limit.rate_bytes_per_s);
-    (median > 0.0 && stage.bytes_per_op > 0).then(|| (stage.bytes_per_op as f64 / median * 1e9, limit))
+/// A rate, its limit, and their ratio.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    rate: f64,
+    limit: Option<f64>,
+    fraction: Option<f64>,
 }
 
-fn segment(
-    into: &'static str,
-    by: String,
-    (rate_bytes_per_s, limit_bytes_per_s): (f64, Option<f64>),
-    figure: &'static str,
-) -> Segment {
-    Segment { into, by, rate_bytes_per_s, limit_bytes_per_s, emulated: false, weakest: false, figure }
+impl Found {
+    /// Of a rate and a limit that are by one definition.
+    fn new(rate: f64, limit: Option<f64>) -> Found {
+        let share = limit.and_then(|limit| share(Rate::exactly(rate), Rate::exactly(limit)));
+        Found { rate, limit, fraction: share.map(|share| share.fraction) }
+    }
+}
+
+/// Sustained rate of a stage, and its limit.
+fn found(record: &RunRecord, stage: &Stage) -> Option<Found> {
+    let held = rate::held(record, stage);
+    let rate = rate::of(stage)?.per_s;
+    Some(Found { rate, limit: held.map(|held| held.limit.per_s), fraction: held.map(|held| held.share.fraction) })
+}
+
+fn segment(into: &'static str, by: String, found: Found, figure: &'static str) -> Segment {
+    let Found { rate: rate_bytes_per_s, limit: limit_bytes_per_s, fraction } = found;
+    Segment { into, by, rate_bytes_per_s, limit_bytes_per_s, fraction, emulated: false, weakest: false, figure }
 }
 
 /// The most boards at once, all lanes together; one thread a board.
@@ -87,24 +97,24 @@ fn devices(records: &[RunRecord]) -> Option<Segment> {
             record.lanes.iter().filter_map(|lane| lane.stages.iter().find(|stage| stage.name == "func_readout"));
         let bytes: f64 = stages.clone().map(|stage| stage.rate_bytes_per_s() * stage.seconds()).sum();
         let end_s = stages.clone().map(|stage| stage.end_ns).max().unwrap_or(0) as f64 * 1e-9;
-        let limit: Option<f64> = stages.map(|stage| rate(record, stage)?.1).sum();
-        (if end_s > 0.0 { bytes / end_s } else { 0.0 }, limit)
+        let limit: Option<f64> = stages.map(|stage| Some(rate::limit_of(record, stage)?.rate_bytes_per_s)).sum();
+        Found::new(if end_s > 0.0 { bytes / end_s } else { 0.0 }, limit)
     };
     let record = of(records, "digitizer")
         .filter(|record| record.study.contains("readout"))
         .max_by_key(|record| record.lanes.len())?;
     let boards = if record.lanes.len() == 1 { "1 board".to_owned() } else { format!("{} boards", record.lanes.len()) };
-    let (rate, limit) = together(record);
+    let together = together(record);
     let emulated = record.engine.emulated;
     let by = if emulated { format!("read-out of {boards} (emulated)") } else { format!("read-out of {boards}") };
-    Some(Segment { emulated, ..segment("host buffer", by, (rate, limit), "readout") })
+    Some(Segment { emulated, ..segment("host buffer", by, together, "readout") })
         .filter(|segment| segment.rate_bytes_per_s > 0.0)
 }
 
 fn storage(records: &[RunRecord]) -> Option<Segment> {
     let direct = of(records, "block").filter(|record| !record.workload.flag("cached"));
-    let best = direct.filter_map(|record| Some((record, rate(record, record.lanes[0].stages.first()?)?)));
-    let (record, found) = best.max_by(|a, b| a.1.0.total_cmp(&b.1.0))?;
+    let best = direct.filter_map(|record| Some((record, found(record, record.lanes[0].stages.first()?)?)));
+    let (record, found) = best.max_by(|a, b| a.1.rate.total_cmp(&b.1.rate))?;
     let device = record.workload.text("path").unwrap_or("disk").to_owned();
     // Of a file its name is enough.
     let device = if device.starts_with("/dev/") {
@@ -125,13 +135,15 @@ fn kernel(records: &[RunRecord]) -> Option<Segment> {
     });
     let record = copies.max_by_key(|record| bytes(record))?;
     let stage = record.lanes[0].stages.iter().find(|stage| stage.bytes_per_op > 0)?;
-    let found = rate(record, stage)?;
+    let own = found(record, stage)?;
     let plain =
         of(records, "copy").find(|other| other.workload.text("path") == Ok("memcpy") && bytes(other) == bytes(record));
     let plain = plain
-        .and_then(|other| Some(rate(other, other.lanes[0].stages.iter().find(|stage| stage.bytes_per_op > 0)?)?.0));
+        .and_then(|other| Some(found(other, other.lanes[0].stages.iter().find(|stage| stage.bytes_per_op > 0)?)?.rate));
+    // Without a limit of its own it is held against the plain copy that was measured as a point.
+    let found = if own.limit.is_some() { own } else { Found::new(own.rate, plain) };
     let by = format!("kernel copy, {} at a time", show_bytes(bytes(record)));
-    Some(segment("user buffer", by, (found.0, found.1.or(plain)), "copy-latency"))
+    Some(segment("user buffer", by, found, "copy-latency"))
 }
 
 /// Scaling to f32, which every crate does; else the first conversion there is.
@@ -141,13 +153,13 @@ fn conversion(records: &[RunRecord]) -> Option<Segment> {
     let record = all.first()?;
     let stage = record.lanes[0].stages.first()?;
     let by = format!("conversion: {}", crate::rows::short(&stage.name));
-    Some(segment("samples", by, rate(record, stage)?, "conversion"))
+    Some(segment("samples", by, found(record, stage)?, "conversion"))
 }
 
 fn decoding(records: &[RunRecord]) -> Option<Segment> {
-    let found =
-        of(records, "decode").filter_map(|record| Some((record, rate(record, record.lanes[0].stages.first()?)?)));
-    let (record, found) = found.min_by(|a, b| a.1.0.total_cmp(&b.1.0))?;
+    let all =
+        of(records, "decode").filter_map(|record| Some((record, found(record, record.lanes[0].stages.first()?)?)));
+    let (record, found) = all.min_by(|a, b| a.1.rate.total_cmp(&b.1.rate))?;
     let by = format!("FELIX decoding, {}", record.workload.text("scenario").unwrap_or("blocks"));
     Some(segment("chunks", by, found, "felix-cpu"))
 }
@@ -157,7 +169,7 @@ fn network(records: &[RunRecord]) -> Option<Segment> {
     const USUAL: u64 = 64 << 10;
     let bytes = |record: &RunRecord| record.workload.int("message_bytes").unwrap_or(0);
     let record = of(records, "stream").min_by_key(|record| bytes(record).abs_diff(USUAL))?;
-    let found = rate(record, record.lanes[0].stages.first()?)?;
+    let found = found(record, record.lanes[0].stages.first()?)?;
     Some(segment("network", format!("TCP stream, {} messages", show_bytes(bytes(record))), found, "stream"))
 }
 
@@ -165,10 +177,10 @@ fn network(records: &[RunRecord]) -> Option<Segment> {
 fn consumer(records: &[RunRecord]) -> Option<Segment> {
     let reads = of(records, "memory").filter(|record| record.workload.int("write_lines") == Ok(0));
     let record = reads.max_by_key(|record| record.workload.int("read_bytes").unwrap_or(0))?;
-    let rates = record.lanes[0].stages.iter().filter_map(|stage| rate(record, stage));
-    let (best, _) = rates.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let rates = record.lanes[0].stages.iter().filter_map(|stage| found(record, stage));
+    let best = rates.map(|found| found.rate).max_by(f64::total_cmp)?;
     let footprint = show_bytes(record.workload.int("read_bytes").unwrap_or(0));
-    Some(segment("consumer", format!("reading once, {footprint}"), (best, None), "memory"))
+    Some(segment("consumer", format!("reading once, {footprint}"), Found::new(best, None), "memory"))
 }
 
 /// Which stage gives out first, in words.
@@ -176,7 +188,7 @@ pub fn bottleneck(segments: &[Segment]) -> Option<String> {
     let weakest = segments.iter().find(|segment| segment.weakest)?;
     let mb = |rate: f64| significant(rate / 1e6, 3);
     let mut out = format!("{} at {} MB/s of one core", weakest.by, mb(weakest.rate_bytes_per_s));
-    match weakest.fraction() {
+    match weakest.fraction {
         Some(fraction) if fraction >= 0.85 => {
             let _ = write!(
                 out,
@@ -282,7 +294,7 @@ pub fn svg(segments: &[Segment]) -> String {
         );
         let limit =
             segment.limit_bytes_per_s.map_or("no limit known".to_owned(), |limit| format!("limit {} MB/s", mb(limit)));
-        let share = segment.fraction().map_or(String::new(), |fraction| format!(" · {:.0} %", fraction * 100.0));
+        let share = segment.fraction.map_or(String::new(), |fraction| format!(" · {:.0} %", fraction * 100.0));
         let _ = write!(
             out,
             "<text class=\"number\" x=\"510\" y=\"{}\"><tspan class=\"strong\">{} MB/s</tspan> · {limit}{share}</text>",
@@ -314,7 +326,7 @@ pub(crate) mod tests {
     pub(crate) fn record(engine: &str, workload: Workload, study: &str, stage: &str, ns: u64) -> RunRecord {
         let mut record = RunRecord::new(EngineInfo { name: engine.into(), ..Default::default() }, workload);
         record.study = study.into();
-        record.limits = vec![Limit { name: "memory".into(), rate_bytes_per_s: 10e9, how: String::new() }];
+        record.limits = vec![Limit::given("memory", 10e9, "")];
         let stage = Stage {
             name: stage.into(),
             ops_per_sample: 1,
@@ -343,7 +355,7 @@ pub(crate) mod tests {
                 with("memory").with("read_bytes", 1_u64 << 26).with("write_lines", 0_u64),
                 "survey/memory",
                 "avx2",
-                60_000,
+                101_000,
             ),
         ]
     }
@@ -356,12 +368,24 @@ pub(crate) mod tests {
             ["host buffer", "or from disk", "samples", "network", "consumer"]
         );
         let weakest: Vec<&Segment> = segments.iter().filter(|segment| segment.weakest).collect();
-        assert_eq!((weakest.len(), weakest[0].into, weakest[0].fraction()), (1, "network", Some(0.25)));
+        assert_eq!((weakest.len(), weakest[0].into, weakest[0].fraction), (1, "network", Some(0.25)));
         assert_eq!(
             bottleneck(&segments).unwrap(),
             "TCP stream, 64 KiB messages at 2500 MB/s of one core, 25 % of what memory allows there: its own instructions and waits are the \
              limit, so that larger blocks, better software or more cores help; the modelled boards bring 625 MB/s, so the link to them gives out before this host does"
         );
+    }
+
+    #[test]
+    fn what_failed_or_is_above_its_limit_is_no_part_of_the_path() {
+        let mut records = host();
+        records[2].outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
+        // 1 MB in 30 us beside a limit of 10 GB/s.
+        records[1].lanes[0].stages[0].sample_ns = vec![30_000; 9];
+        let segments = path(&records);
+        assert!(!segments.iter().any(|segment| segment.into == "samples"), "{segments:?}");
+        let network = segments.iter().find(|segment| segment.into == "network").unwrap();
+        assert!(network.by.contains("4 KiB messages") && network.weakest, "the other size is left: {network:?}");
     }
 
     #[test]

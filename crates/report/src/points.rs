@@ -5,6 +5,7 @@ use std::fmt;
 
 use daqmeter_record::{RunRecord, Stage};
 
+use crate::rate::is_done;
 use crate::rows::median_ns;
 
 /// One stage of one lane of one workload of one study.
@@ -45,11 +46,12 @@ pub fn points_of(record: &RunRecord) -> impl Iterator<Item = (Point, &Stage)> {
     })
 }
 
-/// All runs of each point, points in the order of their first appearance.
+/// All runs of each point that were done and verified, points in the order of their first appearance. What failed or was waived is
+/// compared with nothing.
 pub fn runs_by_point(records: &[RunRecord]) -> Vec<(Point, Vec<(&RunRecord, &Stage)>)> {
     let mut places: HashMap<Point, usize> = HashMap::new();
     let mut points: Vec<(Point, Vec<(&RunRecord, &Stage)>)> = Vec::new();
-    for record in records {
+    for record in records.iter().filter(|record| is_done(record)) {
         for (point, stage) in points_of(record) {
             let at = *places.entry(point.clone()).or_insert_with(|| {
                 points.push((point, Vec::new()));

@@ -4,8 +4,10 @@ use std::fmt::Write;
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_stats::{Rate, share};
 use serde::Serialize;
 
+use crate::rate::{self, Doubt, shown_share};
 use crate::table::{faults_and_ledgers, numbers_from};
 
 /// One run of a chain.
@@ -41,16 +43,25 @@ pub struct ChainRow {
     pub mchunks_per_s: f64,
     /// Network, in Gb/s.
     pub gbit_per_s: f64,
-    /// From the oldest trigger of a page to its receipt.
-    pub latency_p99_ns: f64,
+    /// From the oldest trigger of a page to its receipt; none where too few pages came to tell.
+    pub latency_p99_ns: Option<f64>,
     /// Share of what reading the ring's memory allows, where that was measured.
     pub fraction: Option<f64>,
+    /// Why the share cannot be.
+    pub doubt: Option<Doubt>,
+    /// How it ended, where it was not done: `failed`.
+    pub undone: Option<&'static str>,
     /// Whether every account closed.
     pub closes: bool,
 }
 
-/// Chains among the records, in the order of chain, polling and rate.
+/// Chains among the records that were done and whose accounts close, in the order of chain, polling and rate.
 pub fn chain_rows(records: &[RunRecord]) -> Vec<ChainRow> {
+    all_rows(&rate::done(records))
+}
+
+/// The same with those that failed.
+fn all_rows(records: &[RunRecord]) -> Vec<ChainRow> {
     let mut rows: Vec<ChainRow> =
         records.iter().filter(|record| record.engine.name == "readout").filter_map(row).collect();
     rows.sort_by(|a, b| {
@@ -82,9 +93,13 @@ fn row(record: &RunRecord) -> Option<ChainRow> {
     let reader_cpu = value("reader-cpu-ppm") * 1e-6;
     let chunks = value("chunks");
     let stage = record.lanes.first().and_then(|lane| lane.stages.first());
-    let limit = stage.and_then(|stage| record.limit(stage.limit.as_deref()?)).map(|limit| limit.rate_bytes_per_s);
+    let limit = stage.and_then(|stage| rate::limit_of(record, stage));
     let bytes_per_s =
         stage.map_or(0.0, |stage| stage.bytes_per_op as f64 / seconds.max(1e-9)) * (1.0 - value("dead-time"));
+    let undone = (!rate::is_done(record)).then(|| rate::undone(&record.outcome).map_or("failed", |(how, _)| how));
+    // A chain is one operation: its rate has no interval.
+    let share = limit.and_then(|limit| share(Rate::exactly(bytes_per_s), rate::limit_rate(limit)));
+    let share = share.filter(|_| undone.is_none());
     let interrupt = record.workload.text("completion").is_ok_and(|completion| completion == "interrupt");
     Some(ChainRow {
         chain: name(record),
@@ -102,15 +117,17 @@ fn row(record: &RunRecord) -> Option<ChainRow> {
         reader_ns_per_chunk: (chunks > 1e4).then(|| reader_cpu * seconds * 1e9 / chunks),
         mchunks_per_s: chunks / seconds.max(1e-9) / 1e6,
         gbit_per_s: value("network") * 8e-9,
-        latency_p99_ns: value("latency p99"),
-        fraction: limit.filter(|limit| *limit > 0.0).map(|limit| bytes_per_s / limit),
+        latency_p99_ns: record.counter("latency p99"),
+        fraction: share.map(|share| share.fraction),
+        doubt: share.and_then(Doubt::of),
+        undone,
         closes: record.ledgers.iter().all(daqmeter_record::Ledger::closes),
     })
 }
 
 /// The chains as a table; nothing when there are none.
 pub fn chains_text(records: &[RunRecord]) -> String {
-    let rows = chain_rows(records);
+    let rows = all_rows(records);
     if rows.is_empty() {
         return String::new();
     }
@@ -129,9 +146,13 @@ pub fn chains_text(records: &[RunRecord]) -> String {
             row.reader_ns_per_chunk.map_or("-".to_owned(), |ns| significant(ns, 3)),
             percent(row.receiver_cpu),
             significant(row.gbit_per_s, 3),
-            significant(row.latency_p99_ns / 1e3, 3),
-            row.fraction.map_or("-".to_owned(), |fraction| format!("{fraction:.2}")),
-            if row.closes { "closes" } else { "DOES NOT CLOSE" }.to_owned(),
+            row.latency_p99_ns.map_or("-".to_owned(), |ns| significant(ns / 1e3, 3)),
+            shown_share(row.fraction, row.doubt),
+            match (row.closes, row.undone) {
+                (false, _) => "DOES NOT CLOSE".to_owned(),
+                (true, Some(how)) => how.to_uppercase(),
+                (true, None) => "closes".to_owned(),
+            },
         ]
     });
     numbers_from(
@@ -171,7 +192,7 @@ pub fn details_text(records: &[RunRecord]) -> String {
             show_ns(value("longest BUSY")),
             value("lost-triggers"),
         );
-        let at = |name: &str| show_ns(value(name));
+        let at = |name: &str| record.counter(name).map_or("-".to_owned(), show_ns);
         let _ = writeln!(
             out,
             " oldest trigger of a page to its receipt: p50 {}, p99 {}, max {}; looks at the ring {}, of which found something {}; \
@@ -226,6 +247,16 @@ pub(crate) mod tests {
         record.counters =
             counters.into_iter().map(|(name, value)| Counter { value, ..Counter::count(name, 0) }).collect();
         record
+    }
+
+    #[test]
+    fn a_chain_that_failed_is_marked_and_no_point_of_a_figure() {
+        let mut failed = example(100.0, 1e6, 0.0);
+        failed.outcome = daqmeter_record::Outcome::Failed("interrupted after 0 samples".into());
+        failed.counters.retain(|counter| counter.name != "latency p99");
+        assert!(chain_rows(std::slice::from_ref(&failed)).is_empty());
+        let table = chains_text(&[failed]);
+        assert!(table.contains("FAILED") && !table.contains("closes"), "{table}");
     }
 
     #[test]

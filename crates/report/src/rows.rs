@@ -7,12 +7,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use daqmeter_record::units::{show_bytes, significant};
 use daqmeter_record::workload::NOT_IN_KEY;
-use daqmeter_record::{Outcome, Param, RunRecord, Stage};
+use daqmeter_record::{Lane, Outcome, Param, RunRecord, Stage};
 use daqmeter_stats::Summary;
 use serde::Serialize;
 
+use crate::rate::{self, Doubt, undone};
+
 /// A stage of a lane, summarised.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
     /// Study of the record.
     pub study: String,
@@ -30,6 +32,8 @@ pub struct Row {
     pub emulated: bool,
     /// Number of samples.
     pub n: usize,
+    /// Operations in each sample: above 1 a sample is the mean of so many, and says nothing of single ones.
+    pub ops_per_sample: u64,
     /// Bytes of one operation, as counted.
     pub bytes_per_op: u64,
     /// Median time of one operation.
@@ -38,21 +42,45 @@ pub struct Row {
     pub spread: f64,
     /// 95 % confidence interval of the median.
     pub ci_ns: (f64, f64),
-    /// 99th percentile of one operation.
-    pub p99_ns: f64,
+    /// 99th percentile of one operation; none where a sample is the mean of several, or samples are too few for it.
+    pub p99_ns: Option<f64>,
     /// Samples marked as outliers.
     pub outliers: usize,
-    /// Rate: of counted read-outs all bytes over all time, as the original defines it; of timed points that at the median,
-    /// which a disturbance of the host does not move.
+    /// Sustained rate: all bytes over all time.
     pub rate_bytes_per_s: f64,
-    /// Limit of the same run.
+    /// 95 % confidence interval of the rate, where there are enough samples.
+    pub rate_interval_bytes_per_s: Option<(f64, f64)>,
+    /// Limit of the same run, a rate by the same definition.
     pub limit_bytes_per_s: Option<f64>,
-    /// Rate over limit.
+    /// Interval of the limit, where it was measured.
+    pub limit_interval_bytes_per_s: Option<(f64, f64)>,
+    /// Rate over limit; none where the work was not done.
     pub fraction: Option<f64>,
+    /// Why the numbers are shown and not used.
+    pub doubt: Option<Doubt>,
     /// CPU time of the thread over the time of the stage.
     pub cpu_fraction: f64,
-    /// Reason, where the lane is not Ok.
-    pub fault: Option<String>,
+    /// How the lane ended, or the record where the lane is well.
+    pub outcome: Outcome,
+}
+
+impl Row {
+    /// How it ended and why, where the work was not done: `("failed", "bytes differ")`.
+    pub fn undone(&self) -> Option<(&'static str, &str)> {
+        undone(&self.outcome)
+    }
+
+    /// A row without numbers, of what was not measured.
+    fn empty(record: &RunRecord, device: &str, outcome: Outcome) -> Row {
+        Row {
+            study: record.study.clone(),
+            engine: record.engine.name.clone(),
+            device: device.to_owned(),
+            emulated: record.engine.emulated,
+            outcome,
+            ..Row::default()
+        }
+    }
 }
 
 /// Rows of all records, by study, engine and parameters: points are measured in random order, and looked up in that of their
@@ -162,51 +190,51 @@ fn shown(name: &str, value: &Param) -> String {
     }
 }
 
+/// Rows of a record; a lane that failed before its first stage is a row without numbers.
 pub(crate) fn rows_of(record: &RunRecord) -> Vec<Row> {
-    let stages = record.lanes.iter().flat_map(|lane| lane.stages.iter().map(move |stage| (lane, stage)));
-    stages
-        .map(|(lane, stage)| {
-            let summary = summary(stage).unwrap_or_default();
-            let rate = rate(record, stage, summary.median);
-            let limit = stage.limit.as_deref().and_then(|name| record.limit(name)).map(|limit| limit.rate_bytes_per_s);
-            Row {
-                study: record.study.clone(),
-                engine: record.engine.name.clone(),
-                device: lane.device.clone(),
-                stage: stage.name.clone(),
-                label: label(record, stage),
-                point: String::new(),
-                emulated: record.engine.emulated,
-                n: summary.n,
-                bytes_per_op: stage.bytes_per_op,
-                median_ns: summary.median,
-                spread: summary.relative_spread(),
-                ci_ns: summary.median_ci,
-                p99_ns: summary.p99,
-                outliers: summary.outliers,
-                rate_bytes_per_s: rate,
-                limit_bytes_per_s: limit,
-                fraction: limit.filter(|&limit| limit > 0.0 && rate > 0.0).map(|limit| rate / limit),
-                cpu_fraction: cpu_fraction(stage),
-                fault: lane.outcome.reason().map(str::to_owned),
-            }
-        })
-        .collect()
+    record.lanes.iter().flat_map(|lane| rows_of_lane(record, lane)).collect()
 }
 
-fn rate(record: &RunRecord, stage: &Stage, median_ns: f64) -> f64 {
-    if counts_operations(record) {
-        stage.rate_bytes_per_s()
-    } else if median_ns > 0.0 {
-        stage.bytes_per_op as f64 / median_ns * 1e9
-    } else {
-        0.0
+fn rows_of_lane(record: &RunRecord, lane: &Lane) -> Vec<Row> {
+    let outcome = if lane.outcome.is_ok() { &record.outcome } else { &lane.outcome };
+    if lane.stages.is_empty() && !outcome.is_ok() {
+        return vec![Row::empty(record, &lane.device, outcome.clone())];
+    }
+    let row = |stage| Row { outcome: outcome.clone(), device: lane.device.clone(), ..row_of(record, stage, outcome) };
+    lane.stages.iter().map(row).collect()
+}
+
+/// The numbers of a stage.
+fn row_of(record: &RunRecord, stage: &Stage, outcome: &Outcome) -> Row {
+    let summary = summary(stage).unwrap_or_default();
+    let rate = rate::of(stage).unwrap_or_default();
+    let limit = rate::limit_of(record, stage).map(rate::limit_rate);
+    let share = rate::held(record, stage).map(|held| held.share).filter(|_| outcome.is_ok());
+    Row {
+        stage: stage.name.clone(),
+        label: label(record, stage),
+        n: summary.n,
+        ops_per_sample: stage.ops_per_sample,
+        bytes_per_op: stage.bytes_per_op,
+        median_ns: summary.median,
+        spread: summary.relative_spread(),
+        ci_ns: summary.median_ci,
+        p99_ns: summary.p99.filter(|_| stage.ops_per_sample <= 1),
+        outliers: summary.outliers,
+        rate_bytes_per_s: rate.per_s,
+        rate_interval_bytes_per_s: rate.interval,
+        limit_bytes_per_s: limit.map(|limit| limit.per_s),
+        limit_interval_bytes_per_s: limit.and_then(|limit| limit.interval),
+        fraction: share.map(|share| share.fraction),
+        doubt: share.and_then(Doubt::of),
+        cpu_fraction: cpu_fraction(stage),
+        ..Row::empty(record, "", Outcome::Ok)
     }
 }
 
-/// True for records of an exact number of reads or passes, false for those timed until a good median.
-pub(crate) fn counts_operations(record: &RunRecord) -> bool {
-    ["reads", "passes"].iter().any(|name| record.workload.int(name).is_ok_and(|number| number > 0))
+/// A row without numbers for each record that never got as far as a lane: for tables that have a line for everything.
+pub(crate) fn absent_rows(records: &[RunRecord]) -> Vec<Row> {
+    without_lanes(records).map(|(record, ..)| Row::empty(record, "", record.outcome.clone())).collect()
 }
 
 fn label(record: &RunRecord, stage: &Stage) -> String {
@@ -261,11 +289,8 @@ fn cpu_fraction(stage: &Stage) -> f64 {
 
 /// Records that were waived or failed before any lane ran: study, engine, reason.
 pub fn without_lanes(records: &[RunRecord]) -> impl Iterator<Item = (&RunRecord, &'static str, &str)> {
-    records.iter().filter(|record| record.lanes.is_empty()).filter_map(|record| match &record.outcome {
-        Outcome::Waived(reason) => Some((record, "waived", reason.as_str())),
-        Outcome::Failed(reason) => Some((record, "failed", reason.as_str())),
-        Outcome::Ok => None,
-    })
+    let absent = records.iter().filter(|record| record.lanes.is_empty());
+    absent.filter_map(|record| undone(&record.outcome).map(|(how, why)| (record, how, why)))
 }
 
 /// The tool's own cost per operation in nanoseconds: of the null engine's record if there is one, else as every record holds
@@ -279,7 +304,7 @@ pub fn tool_cost_ns(records: &[RunRecord]) -> Option<f64> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use daqmeter_record::{CpuTime, EngineInfo, Lane, Ledger, Limit, Workload};
+    use daqmeter_record::{CpuTime, EngineInfo, Ledger, Limit, LimitBasis, Workload};
 
     /// A record like those of `daqmeter digitizer`, with fixed numbers, for the snapshots of all outputs.
     pub(crate) fn example() -> RunRecord {
@@ -297,8 +322,13 @@ pub(crate) mod tests {
         record.host = daqmeter_record::Host { cpu_model, ..Default::default() }.into();
         record.tool.name = "daqmeter".into();
         record.limits = vec![
-            Limit { name: "link".into(), rate_bytes_per_s: 1.278e9, how: "profile".into() },
-            Limit { name: "memory 1:2".into(), rate_bytes_per_s: 10e9, how: "measured".into() },
+            Limit::given("link", 1.278e9, "profile"),
+            Limit {
+                basis: LimitBasis::Sustained,
+                low_bytes_per_s: Some(9.8e9),
+                high_bytes_per_s: Some(10.2e9),
+                ..Limit::given("memory 1:2", 10e9, "measured")
+            },
         ];
         for (device, factor) in [("emu:ku0", 1), ("emu:l0", 2)] {
             let stage = |name: &str, limit: &str, start_ns: u64, ns: u64| Stage {
@@ -340,6 +370,57 @@ pub(crate) mod tests {
         assert_eq!(rows[0].rate_bytes_per_s, 1.2e9);
         assert!((rows[0].fraction.unwrap() - 1.2 / 1.278).abs() < 1e-9);
         assert!((rows[0].cpu_fraction - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_rate_is_sustained_and_has_its_interval() {
+        let mut record = example();
+        // 60 reads of 6 MB in 0.1 ms, 40 in 10 ms: by the median 60 GB/s, over all time 1.5.
+        record.lanes[0].stages[0].sample_ns =
+            (0..100).map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 }).collect();
+        let row = &rows(&[record])[0];
+        assert!((row.rate_bytes_per_s / (600e6 / 0.406) - 1.0).abs() < 1e-9);
+        let (low, high) = row.rate_interval_bytes_per_s.unwrap();
+        assert!((row.median_ns, low <= row.rate_bytes_per_s, row.rate_bytes_per_s <= high) == (1e5, true, true));
+    }
+
+    #[test]
+    fn a_failure_of_the_record_or_the_lane_is_in_its_rows_and_nothing_is_held_against_a_limit() {
+        let failed = |why: &str| Outcome::Failed(why.into());
+        let mut by_ledger = example();
+        by_ledger.outcome = failed("ledger: does not close");
+        let mut by_lane = example();
+        (by_lane.outcome, by_lane.lanes[1].outcome) = (failed("emu:l0: board gone"), failed("board gone"));
+        by_lane.lanes[1].stages.clear();
+        let found = rows_of(&by_ledger);
+        assert!(found.iter().all(|row| row.undone() == Some(("failed", "ledger: does not close"))));
+        assert!(found.iter().all(|row| row.fraction.is_none() && row.n == 3));
+        let found = rows_of(&by_lane);
+        assert_eq!(found.len(), 3, "a lane that never began is a row, too");
+        assert_eq!((found[2].n, found[2].undone()), (0, Some(("failed", "board gone"))));
+        let mut waived = example();
+        waived.lanes.clear();
+        waived.outcome = Outcome::Waived("no card".into());
+        let absent = absent_rows(&[example(), waived]);
+        assert_eq!((absent.len(), absent[0].undone()), (1, Some(("waived", "no card"))));
+    }
+
+    #[test]
+    fn a_rate_above_its_limit_is_doubted() {
+        let found = rows_of(&crate::rate::tests::above_its_limit());
+        assert_eq!((found[0].doubt, found[1].doubt), (Some(Doubt::AboveLimit), None));
+        assert!((found[0].fraction.unwrap() - 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_percentile_is_of_single_operations_and_of_enough_of_them() {
+        let p99 = |samples: usize, ops_per_sample: u64| {
+            let mut record = example();
+            let stage = &mut record.lanes[0].stages[0];
+            (stage.sample_ns, stage.ops_per_sample) = (vec![1000; samples], ops_per_sample);
+            rows_of(&record)[0].p99_ns
+        };
+        assert_eq!((p99(30, 1), p99(298, 1), p99(299, 1), p99(5000, 10)), (None, None, Some(1000.0), None));
     }
 
     #[test]

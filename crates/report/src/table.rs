@@ -5,12 +5,14 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use daqmeter_record::units::{show_bytes, show_ns, significant};
-use daqmeter_record::{Comparison, RunRecord, sanitise};
+use daqmeter_record::{Comparison, Ledger, RunRecord, sanitise};
 
+use crate::rate::{Doubt, shown_interval, shown_share, undone, warnings};
 use crate::rows::{Row, points, rows, tool_cost_ns, without_lanes};
 
 /// The columns with numbers, and the one behind them.
-const HEADINGS: [&str; 9] = ["n", "median", "spread [%]", "p99", "MB/s", "limit MB/s", "of limit", "CPU [%]", "note"];
+const HEADINGS: [&str; 10] =
+    ["n", "median", "spread [%]", "p99", "MB/s", "95 % MB/s", "limit MB/s", "of limit", "CPU [%]", "note"];
 
 /// Which columns of text there are: the study where there are several, the parameters where they differ.
 struct Columns {
@@ -43,10 +45,11 @@ impl Columns {
             row.n.to_string(),
             show_ns(row.median_ns),
             percent(row.spread),
-            show_ns(row.p99_ns),
+            row.p99_ns.map_or("-".to_owned(), show_ns),
             mb(row.rate_bytes_per_s),
+            shown_interval(row.rate_interval_bytes_per_s),
             row.limit_bytes_per_s.map_or("-".to_owned(), mb),
-            row.fraction.map_or("-".to_owned(), |fraction| format!("{fraction:.2}")),
+            shown_share(row.fraction, row.doubt),
             percent(row.cpu_fraction),
             note(row),
         ]);
@@ -55,17 +58,12 @@ impl Columns {
 }
 
 fn note(row: &Row) -> String {
-    let mut notes = Vec::new();
-    if row.emulated {
-        notes.push("emulated".to_owned());
-    }
-    if row.outliers > 0 {
-        notes.push(format!("{} outliers", row.outliers));
-    }
-    if row.fault.is_some() {
-        notes.push("FAILED".to_owned());
-    }
-    notes.join(", ")
+    let undone = row.undone().map(|(how, _)| how.to_uppercase());
+    let doubt = row.doubt.map(|_| "ABOVE ITS LIMIT".to_owned());
+    let emulated = row.emulated.then(|| "emulated".to_owned());
+    let means = (row.ops_per_sample > 1).then(|| format!("means of {}", row.ops_per_sample));
+    let outliers = (row.outliers > 0).then(|| format!("{} outliers", row.outliers));
+    [undone, doubt, emulated, means, outliers].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn build(records: &[RunRecord]) -> String {
@@ -105,6 +103,36 @@ pub fn text(records: &[RunRecord]) -> String {
     let has_stage = |record: &RunRecord| record.lanes.iter().any(|lane| !lane.stages.is_empty());
     let is_empty = !records.iter().any(has_stage) && records.iter().any(|record| record.engine.name == "pmu");
     let mut out = if is_empty { String::new() } else { build(records) };
+    let line = |out: &mut String, line: &str| {
+        let _ = writeln!(out, " {line}");
+    };
+    absent_lines(records).iter().for_each(|absent| line(&mut out, absent));
+    match records {
+        [record] => out.push_str(&footnotes(record)),
+        // Of many points only what went wrong: the rest would bury it.
+        _ => trouble_lines(records).iter().for_each(|trouble| line(&mut out, trouble)),
+    }
+    if has_means(records) {
+        line(
+            &mut out,
+            "means of N: each sample is the mean of N operations, so that there are no percentiles of single ones",
+        );
+    }
+    if let (Some(cost_ns), Some(first)) = (tool_cost_ns(records), records.first()) {
+        let clock_ns = significant(first.clock.overhead_ns, 2);
+        let cost = significant(cost_ns, 2);
+        line(&mut out, &format!("the tool itself: {cost} ns per operation, {clock_ns} ns per sample"));
+    }
+    out
+}
+
+/// Whether any row of the table says `means of N`.
+fn has_means(records: &[RunRecord]) -> bool {
+    records.iter().flat_map(|record| &record.lanes).flat_map(|lane| &lane.stages).any(|stage| stage.ops_per_sample > 1)
+}
+
+/// What was waived or failed before it began: a line for each reason, with the number of its points.
+fn absent_lines(records: &[RunRecord]) -> Vec<String> {
     let mut absent: Vec<(String, usize)> = Vec::new();
     for (record, how, why) in without_lanes(records) {
         let line = format!("{} {}: {how}: {why}", record.study, record.engine.name);
@@ -113,47 +141,46 @@ pub fn text(records: &[RunRecord]) -> String {
             None => absent.push((line, 1)),
         }
     }
-    for (line, points) in absent {
-        let times = if points > 1 { format!(" ({points} points)") } else { String::new() };
-        let _ = writeln!(out, " {line}{times}");
+    let counted = |(line, points)| if points > 1 { format!("{line} ({points} points)") } else { line };
+    absent.into_iter().map(counted).collect()
+}
+
+/// What went wrong at which point of many, each line once.
+fn trouble_lines(records: &[RunRecord]) -> Vec<String> {
+    let all = records.iter().zip(points(records)).flat_map(|(record, point)| {
+        let of = if point.is_empty() { record.study.clone() } else { format!("{}, {point}", record.study) };
+        faults_and_ledgers(record).into_iter().map(move |line| format!("{of}: {line}"))
+    });
+    let mut seen = HashSet::new();
+    all.filter(|line| seen.insert(line.clone())).collect()
+}
+
+/// Lanes that failed, and the record where that is not a lane's doing.
+fn faults(record: &RunRecord) -> Vec<String> {
+    let lanes = record.lanes.iter();
+    let of_lanes: Vec<String> =
+        lanes.filter_map(|lane| Some(format!("FAILED {}: {}", lane.device, lane.outcome.reason()?))).collect();
+    // Without lanes it is one of the absent; a ledger that does not close is told as a ledger.
+    let is_told = record.lanes.is_empty() || !of_lanes.is_empty() || !record.ledgers.iter().all(Ledger::closes);
+    match undone(&record.outcome).filter(|_| !is_told) {
+        Some((how, why)) => vec![format!("{}: {why}", how.to_uppercase())],
+        None => of_lanes,
     }
-    match records {
-        [record] => out.push_str(&footnotes(record)),
-        // Of many points only what went wrong: the rest would bury it.
-        _ => {
-            let told = records.iter().zip(points(records)).flat_map(|(record, point)| {
-                let of = if point.is_empty() { record.study.clone() } else { format!("{}, {point}", record.study) };
-                faults_and_ledgers(record).into_iter().map(move |line| format!(" {of}: {line}\n"))
-            });
-            let mut seen = HashSet::new();
-            out.extend(told.filter(|line| seen.insert(line.clone())));
-        }
-    }
-    if let (Some(cost_ns), Some(first)) = (tool_cost_ns(records), records.first()) {
-        let clock_ns = significant(first.clock.overhead_ns, 2);
-        let _ =
-            writeln!(out, " the tool itself: {} ns per operation, {clock_ns} ns per sample", significant(cost_ns, 2));
-    }
-    out
 }
 
 /// What went wrong and what was lost, a line each: ledgers without losses are not told.
 pub fn faults_and_ledgers(record: &RunRecord) -> Vec<String> {
-    let faults =
-        record.lanes.iter().filter_map(|lane| Some(format!("FAILED {}: {}", lane.device, lane.outcome.reason()?)));
     let ledgers = record.ledgers.iter().filter(|ledger| ledger.lost() > 0 || !ledger.closes());
     let ledgers = ledgers.map(|ledger| format!("ledger: {ledger} ({})", record.workload));
-    let warnings = record.warnings.iter().map(|warning| format!("warning: {warning}"));
-    faults.chain(ledgers).chain(warnings).collect()
+    let warnings = warnings(record).into_iter().map(|warning| format!("warning: {warning}"));
+    faults(record).into_iter().chain(ledgers).chain(warnings).collect()
 }
 
 /// Faults, ledgers, counters worth a line, warnings, memory.
 pub fn footnotes(record: &RunRecord) -> String {
     let mut out = String::new();
-    for lane in &record.lanes {
-        if let Some(reason) = lane.outcome.reason() {
-            let _ = writeln!(out, " FAILED {}: {reason}", lane.device);
-        }
+    for fault in faults(record) {
+        let _ = writeln!(out, " {fault}");
     }
     for ledger in &record.ledgers {
         let _ = writeln!(out, " ledger: {ledger}");
@@ -188,7 +215,7 @@ pub fn footnotes(record: &RunRecord) -> String {
     for spot in record.hotspots.iter().take(8) {
         let _ = writeln!(out, " {:5.1} %  [{}] {}", spot.share * 100.0, spot.space, spot.symbol);
     }
-    for warning in &record.warnings {
+    for warning in warnings(record) {
         let _ = writeln!(out, " note: {warning}");
     }
     out
@@ -216,7 +243,7 @@ fn host_cpu(record: &RunRecord) -> String {
     format!(" whole host: {}\n", shares.join(", "))
 }
 
-/// A Markdown table.
+/// A Markdown table, and below it what was not measured and what went wrong.
 pub fn markdown(records: &[RunRecord]) -> String {
     let rows = rows(records);
     let columns = Columns::of(&rows);
@@ -226,40 +253,27 @@ pub fn markdown(records: &[RunRecord]) -> String {
         let cells: Vec<String> = columns.cells(row).iter().map(|cell| sanitise::markdown(cell)).collect();
         let _ = writeln!(out, "| {} |", cells.join(" | "));
     }
+    let below: Vec<String> = absent_lines(records).into_iter().chain(trouble_lines(records)).collect();
+    for (at, line) in below.iter().enumerate() {
+        let _ = writeln!(out, "{}- {line}", if at == 0 { "\n" } else { "" });
+    }
     out
 }
 
-/// Comma-separated values with full precision and units in the heading (RFC 4180).
+/// Columns of the table for spreadsheets. New ones go to the end.
+const CSV_COLUMNS: &str = "study,engine,device,stage,point,emulated,n,bytes_per_op,median_ns,spread,ci_low_ns,ci_high_ns,\
+     p99_ns,outliers,rate_bytes_per_s,limit_bytes_per_s,fraction,cpu_fraction,outcome,reason,ops_per_sample,\
+     rate_low_bytes_per_s,rate_high_bytes_per_s,limit_low_bytes_per_s,limit_high_bytes_per_s,doubt";
+
+/// Comma-separated values with full precision and units in the heading (RFC 4180). What was waived or failed before it began is a
+/// row, too, without numbers.
 pub fn csv(records: &[RunRecord]) -> String {
-    let mut out = String::from(
-        "study,engine,device,stage,point,emulated,n,bytes_per_op,median_ns,spread,ci_low_ns,ci_high_ns,p99_ns,outliers,\
-         rate_bytes_per_s,limit_bytes_per_s,fraction,cpu_fraction,fault\n",
-    );
+    let mut out = format!("{CSV_COLUMNS}\n");
     for row in rows(records) {
-        let optional = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
-        let field = |text: &str| sanitise::csv(text).into_owned();
-        let fields = [
-            field(&row.study),
-            field(&row.engine),
-            field(&row.device),
-            field(&row.stage),
-            field(&row.point),
-            row.emulated.to_string(),
-            row.n.to_string(),
-            row.bytes_per_op.to_string(),
-            row.median_ns.to_string(),
-            row.spread.to_string(),
-            row.ci_ns.0.to_string(),
-            row.ci_ns.1.to_string(),
-            row.p99_ns.to_string(),
-            row.outliers.to_string(),
-            row.rate_bytes_per_s.to_string(),
-            optional(row.limit_bytes_per_s),
-            optional(row.fraction),
-            row.cpu_fraction.to_string(),
-            field(row.fault.as_deref().unwrap_or("")),
-        ];
-        let _ = writeln!(out, "{}", fields.join(","));
+        let _ = writeln!(out, "{}", csv_fields(&row, true).join(","));
+    }
+    for row in crate::rows::absent_rows(records) {
+        let _ = writeln!(out, "{}", csv_fields(&row, false).join(","));
     }
     out
 }
@@ -267,6 +281,44 @@ pub fn csv(records: &[RunRecord]) -> String {
 /// Cells of an aligned table: each on one line.
 fn shown(cells: Vec<String>) -> impl Iterator<Item = String> {
     cells.into_iter().map(|cell| sanitise::text(&cell).into_owned())
+}
+
+/// The fields of a row; those that are numbers are empty where nothing was measured.
+fn csv_fields(row: &Row, is_measured: bool) -> Vec<String> {
+    let field = |text: &str| sanitise::csv(text).into_owned();
+    let number = |value: String| if is_measured { value } else { String::new() };
+    let optional = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+    let (rate_low, rate_high) = row.rate_interval_bytes_per_s.unzip();
+    let (limit_low, limit_high) = row.limit_interval_bytes_per_s.unzip();
+    let (outcome, reason) = row.undone().unwrap_or(("ok", ""));
+    vec![
+        field(&row.study),
+        field(&row.engine),
+        field(&row.device),
+        field(&row.stage),
+        field(&row.point),
+        row.emulated.to_string(),
+        number(row.n.to_string()),
+        number(row.bytes_per_op.to_string()),
+        number(row.median_ns.to_string()),
+        number(row.spread.to_string()),
+        number(row.ci_ns.0.to_string()),
+        number(row.ci_ns.1.to_string()),
+        optional(row.p99_ns),
+        number(row.outliers.to_string()),
+        number(row.rate_bytes_per_s.to_string()),
+        optional(row.limit_bytes_per_s),
+        optional(row.fraction),
+        number(row.cpu_fraction.to_string()),
+        outcome.to_owned(),
+        field(reason),
+        number(row.ops_per_sample.to_string()),
+        optional(rate_low),
+        optional(rate_high),
+        optional(limit_low),
+        optional(limit_high),
+        row.doubt.map_or("", Doubt::name).to_owned(),
+    ]
 }
 
 /// A small aligned table of any text, for the verbs that list things.
@@ -338,5 +390,37 @@ mod tests {
         let said = text(&[example(), waived.clone(), waived]);
         assert_eq!(said.matches("digitizer digitizer: waived: no card (2 points)\n").count(), 1, "{said}");
         assert_eq!(said.matches("no card").count(), 1, "{said}");
+    }
+
+    /// A record whose bytes did not check, one that was waived, and one whose rate cannot be.
+    fn troubled() -> [RunRecord; 3] {
+        let mut failed = example();
+        failed.outcome = daqmeter_record::Outcome::Failed("verification after the run: byte 3 differs".into());
+        let mut waived = example();
+        waived.lanes.clear();
+        waived.outcome = daqmeter_record::Outcome::Waived("no card".into());
+        [failed, waived, crate::rate::tests::above_its_limit()]
+    }
+
+    #[test]
+    fn what_failed_was_waived_or_cannot_be_is_seen_in_every_table() {
+        let records = troubled();
+        for table in [text(&records), markdown(&records)] {
+            assert_eq!(table.matches("FAILED").count(), 5, "four rows and the reason: {table}");
+            assert!(table.contains("FAILED: verification after the run: byte 3 differs"), "{table}");
+            assert!(table.contains("digitizer digitizer: waived: no card"), "{table}");
+            assert!(table.contains("3.00!") && table.contains("ABOVE ITS LIMIT"), "{table}");
+            assert!(table.contains("func_readout is above its limit `link`"), "{table}");
+        }
+        assert!(text(&records[..1]).contains(" FAILED: verification after the run: byte 3 differs\n"));
+        let csv = csv(&records);
+        let count = |what: &str| csv.matches(what).count();
+        assert_eq!(
+            (count(",failed,verification"), count(",waived,no card"), count(",above-limit\n")),
+            (4, 1, 2),
+            "{csv}"
+        );
+        let columns: Vec<usize> = csv.lines().map(|line| line.matches(',').count()).collect();
+        assert!(columns.iter().all(|count| *count == columns[0]), "{csv}");
     }
 }

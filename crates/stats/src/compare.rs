@@ -3,7 +3,7 @@
 //! A side of a point is one or more runs, each with its samples. Samples of one run share its memory, its neighbours and its
 //! minute: they tell how well the run's median is known, and little of what another run would give. So:
 //!
-//! - with three runs or more on each side, each run counts as one value, the logarithm of its median;
+//! - with three runs or more on each side, each run counts as one value, the logarithm of its median, or of its mean ([`Level`]);
 //!   With eight or more the fastest and the slowest fifth are trimmed (Yuen 1974), so that runs that something disturbed weigh little;
 //!   with fewer that would take two kinds of runs (memory that lay well or badly) for a difference of the sides;
 //! - with fewer on a side, what changes between runs is added (and a single run's values are the medians of eight consecutive blocks):
@@ -36,19 +36,41 @@ const BLOCKS: usize = 8;
 /// Points from which on their scatter tells what changes between runs.
 const SCATTER_POINTS: usize = 8;
 /// What single runs are allowed to differ by when there are too few points to tell, as a standard deviation of one run.
-const ALLOWED: f64 = 0.02;
+pub(crate) const ALLOWED: f64 = 0.02;
 
 /// One side of a point: runs, each with its samples in the order in which they were taken.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Side {
     /// Samples of each run, all above zero.
     pub runs: Vec<Vec<f64>>,
+    /// What of a run's samples stands for the run; the same on both sides of a point.
+    pub level: Level,
+}
+
+/// What of many samples stands for all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Level {
+    /// The median: what one operation takes, whatever disturbed others.
+    #[default]
+    Median,
+    /// The mean: all the time that all operations took, which a sustained rate is made of.
+    Mean,
+}
+
+impl Level {
+    /// The level of samples in any order; NaN without any.
+    pub fn of(self, samples: &[f64]) -> f64 {
+        match self {
+            Level::Median => crate::median(samples),
+            Level::Mean => mean(samples),
+        }
+    }
 }
 
 /// Logarithms that stand for the side, and how many runs they come from.
 struct Values {
     logs: Vec<f64>,
-    median: f64,
+    middle: f64,
     few: bool,
 }
 
@@ -80,20 +102,19 @@ impl Side {
     fn values(&self) -> Option<Values> {
         let usable = |run: &&Vec<f64>| !run.is_empty() && run.iter().all(|x| x.is_finite() && *x > 0.0);
         let runs: Vec<&Vec<f64>> = self.runs.iter().filter(usable).collect();
-        let median_of = |samples: &[f64]| quantile(&sorted(samples), 0.5);
-        let medians: Vec<f64> = runs.iter().map(|run| median_of(run)).collect();
-        let median = median_of(&medians);
+        let levels: Vec<f64> = runs.iter().map(|run| self.level.of(run)).collect();
+        let middle = crate::median(&levels);
         let (logs, few) = match runs[..] {
             [] => return None,
             [only] => {
                 let blocks = BLOCKS.min(only.len()).max(1);
                 let bounds = |at: usize| at * only.len() / blocks;
-                let block = |at: usize| median_of(&only[bounds(at)..bounds(at + 1)]).ln();
+                let block = |at: usize| self.level.of(&only[bounds(at)..bounds(at + 1)]).ln();
                 ((0..blocks).map(block).collect(), true)
             }
-            _ => (medians.iter().map(|median| median.ln()).collect(), runs.len() < ENOUGH_RUNS),
+            _ => (levels.iter().map(|level| level.ln()).collect(), runs.len() < ENOUGH_RUNS),
         };
-        Some(Values { logs, median, few })
+        Some(Values { logs, middle, few })
     }
 }
 
@@ -115,9 +136,9 @@ pub enum Verdict {
 /// Time of B over time of A of one point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effect {
-    /// Median of A, in the unit of the samples.
+    /// Level of A, in the unit of the samples: the median of its runs.
     pub a: f64,
-    /// Median of B.
+    /// Level of B.
     pub b: f64,
     /// B over A.
     pub ratio: f64,
@@ -213,7 +234,7 @@ pub fn compare(points: &[(Side, Side)], ignore: f64) -> Comparison {
         };
         let ratio = pair.effect().exp();
         effects[pair.at] =
-            Effect { a: pair.a.median, b: pair.b.median, ratio, interval: (low.exp(), high.exp()), verdict };
+            Effect { a: pair.a.middle, b: pair.b.middle, ratio, interval: (low.exp(), high.exp()), verdict };
     }
     let overall = overall(&pairs);
     let shifted = overall.is_some_and(|(_, low, high)| low.ln() > border || high.ln() < -border);
@@ -306,7 +327,7 @@ mod tests {
         }
 
         fn side(&mut self, runs: usize, level: f64) -> Side {
-            Side { runs: (0..runs).map(|_| self.run(level)).collect() }
+            Side { runs: (0..runs).map(|_| self.run(level)).collect(), ..Side::default() }
         }
 
         fn points(&mut self, count: usize, runs: usize, slower: impl Fn(usize) -> f64) -> Vec<(Side, Side)> {
@@ -355,6 +376,20 @@ mod tests {
     }
 
     #[test]
+    fn what_only_the_slow_half_does_is_seen_by_the_mean_alone() {
+        // A disk whose slow reads, two of five, take twice as long in B; the median read is a fast one on both sides.
+        let run = |slow: f64| (0..500).map(|at| if at % 5 < 3 { 1.0 } else { slow }).collect::<Vec<f64>>();
+        let found = |level: Level| {
+            let side =
+                |slow: f64| Side { runs: (0..5).map(|at| run(slow * (1.0 + 1e-3 * f64::from(at)))).collect(), level };
+            compare(&[(side(50.0), side(100.0))], 0.02).effects[0]
+        };
+        assert_eq!(found(Level::Median).verdict, Verdict::Same);
+        let mean = found(Level::Mean);
+        assert!(mean.verdict == Verdict::Slower && (1.9..2.0).contains(&mean.ratio), "{mean:?}");
+    }
+
+    #[test]
     fn disturbed_runs_hide_nothing_when_there_are_ten() {
         let found = |seed: u64| {
             let mut host = Host { between: 0.004, ..Host::new(seed) };
@@ -400,13 +435,14 @@ mod tests {
 
     #[test]
     fn samples_that_are_no_times_are_missing_and_not_a_panic() {
+        let side = |runs| Side { runs, ..Side::default() };
         let bad = [vec![], vec![0.0], vec![f64::NAN, 1.0], vec![-1.0]];
         for runs in bad {
-            let points = [(Side { runs: vec![runs] }, Side { runs: vec![vec![1.0, 1.0]] })];
+            let points = [(side(vec![runs]), side(vec![vec![1.0, 1.0]]))];
             assert_eq!(compare(&points, 0.02).effects[0].verdict, Verdict::Missing);
         }
         assert_eq!(compare(&[], 0.02).effects, []);
-        let equal = [(Side { runs: vec![vec![5.0]] }, Side { runs: vec![vec![5.0]] })];
+        let equal = [(side(vec![vec![5.0]]), side(vec![vec![5.0]]))];
         assert_eq!(compare(&equal, 0.02).effects[0].ratio, 1.0);
     }
 }

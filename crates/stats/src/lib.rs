@@ -9,9 +9,11 @@
 
 mod changes;
 mod compare;
+mod rate;
 
 pub use changes::{Change, change_points};
-pub use compare::{Comparison, Effect, Side, Verdict, compare};
+pub use compare::{Comparison, Effect, Level, Side, Verdict, compare};
+pub use rate::{Rate, Share, at_median, mean_interval, share, sustained};
 
 use compare::normal_quantile;
 
@@ -35,8 +37,8 @@ pub struct Summary {
     pub min: f64,
     /// Largest.
     pub max: f64,
-    /// 99th percentile (nearest rank).
-    pub p99: f64,
+    /// 99th percentile, where there are enough samples for one, see [`supports`].
+    pub p99: Option<f64>,
     /// 95 % confidence interval of the median.
     pub median_ci: (f64, f64),
     /// Samples further than 3.5 robust standard deviations from the median. They are marked, never dropped.
@@ -53,15 +55,16 @@ impl Summary {
         }
         let n = samples.len();
         let (low, high) = median_ci_ranks(n, 0.95);
-        let at_99 = nearest_rank(n, 0.99);
-        let mut ranks = [low, (n - 1) / 2, n / 2, high, at_99];
+        let [below_99, above_99] = quantile_ranks(n, P99);
+        let mut ranks = [low, (n - 1) / 2, n / 2, high, below_99, above_99];
         ranks.sort_unstable();
         // A handful of ranks of many samples: the others need no order.
         let mut values = samples.to_vec();
         select_all(&mut values, 0, &ranks);
         let (lower, upper) = (values[(n - 1) / 2], values[n / 2]);
         let median = if lower == upper { lower } else { lower + (upper - lower) * 0.5 };
-        let (median_ci, p99) = ((values[low], values[high]), values[at_99]);
+        let median_ci = (values[low], values[high]);
+        let p99 = supports(n, P99).then(|| quantile(&values, P99));
         values.iter_mut().for_each(|x| *x = (*x - median).abs());
         let mad = middle(&mut values);
         let limit = OUTLIER_SIGMAS * MAD_TO_SIGMA * mad;
@@ -92,41 +95,52 @@ pub fn sorted(samples: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// Quantile by linear interpolation between order statistics (Hyndman and Fan's type 7). `sorted` ascends; NaN if empty.
+/// Chance that all samples lie on one side of a quantile that is shown: above it, nothing is known of what lies beyond.
+const UNSEEN: f64 = 0.05;
+/// The percentile of summaries.
+const P99: f64 = 0.99;
+
+/// Whether so many samples have something to say about a quantile. They do when with 95 % at least one of them lies beyond it, that is
+/// when `q^n` is at most 5 % (of low quantiles `(1 - q)^n`): 29 samples for the 90th percentile, 299 for the 99th, 2,995 for the 99.9th.
+/// With fewer the largest sample stands in its place, and says less than its name.
+pub fn supports(n: usize, q: f64) -> bool {
+    let tail = q.max(1.0 - q);
+    n as f64 * tail.ln() <= UNSEEN.ln()
+}
+
+/// Quantile by linear interpolation between order statistics (Hyndman and Fan's type 7), the one definition of all tables.
+/// `sorted` ascends; NaN if empty.
 pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     if sorted.is_empty() {
         return f64::NAN;
     }
-    let rank = q.clamp(0.0, 1.0) * (sorted.len() - 1) as f64;
-    let below = rank.floor() as usize;
-    let above = rank.ceil() as usize;
+    let [below, above] = quantile_ranks(sorted.len(), q);
     let (low, high) = (sorted[below], sorted[above]);
+    let rank = q.clamp(0.0, 1.0) * (sorted.len() - 1) as f64;
     if low == high { low } else { low + (high - low) * (rank - below as f64) }
+}
+
+/// The order statistics that a quantile of so many values, which are not none, lies between.
+fn quantile_ranks(n: usize, q: f64) -> [usize; 2] {
+    let rank = q.clamp(0.0, 1.0) * (n - 1) as f64;
+    [rank.floor() as usize, rank.ceil() as usize]
+}
+
+/// A quantile where the samples support it, see [`supports`]. `sorted` ascends.
+pub fn supported_quantile(sorted: &[f64], q: f64) -> Option<f64> {
+    supports(sorted.len(), q).then(|| quantile(sorted, q))
 }
 
 /// Quantiles of values in any order, as [`quantile`] has them of sorted ones; without sorting them all. NaN if there are none.
 pub fn quantiles<const N: usize>(samples: &[f64], qs: [f64; N]) -> [f64; N] {
+    if samples.is_empty() {
+        return [f64::NAN; N];
+    }
     let mut values = samples.to_vec();
-    let most = values.len().saturating_sub(1) as f64;
-    let ends = |q: f64| [(q.clamp(0.0, 1.0) * most).floor() as usize, (q.clamp(0.0, 1.0) * most).ceil() as usize];
-    let mut ranks: Vec<usize> = qs.into_iter().flat_map(ends).filter(|rank| *rank < values.len()).collect();
+    let mut ranks: Vec<usize> = qs.into_iter().flat_map(|q| quantile_ranks(samples.len(), q)).collect();
     ranks.sort_unstable();
     select_all(&mut values, 0, &ranks);
     qs.map(|q| quantile(&values, q))
-}
-
-/// Percentile by nearest rank: always one of the samples, as latencies want it. `sorted` ascends; NaN if empty.
-pub fn percentile(sorted: &[f64], q: f64) -> f64 {
-    if sorted.is_empty() {
-        return f64::NAN;
-    }
-    sorted[nearest_rank(sorted.len(), q)]
-}
-
-/// Place of the percentile among so many values, which are not none.
-fn nearest_rank(n: usize, q: f64) -> usize {
-    let rank = (q.clamp(0.0, 1.0) * n as f64).ceil() as usize;
-    rank.clamp(1, n) - 1
 }
 
 /// Puts the values of these ascending ranks where sorting would put them; the first value's place is `first`.
@@ -308,6 +322,11 @@ impl LogHistogram {
         0
     }
 
+    /// The same where there are values enough for it, see [`supports`].
+    pub fn supported_quantile(&self, share: f64) -> Option<u64> {
+        supports(usize::try_from(self.total).unwrap_or(usize::MAX), share).then(|| self.quantile(share))
+    }
+
     /// The buckets that are not empty: smallest value, count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         let full = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
@@ -327,8 +346,6 @@ mod tests {
         let row = [1.0, 2.0, 3.0, 4.0];
         assert_eq!(quantile(&row, 0.5), 2.5);
         assert_eq!(quantile(&row, 0.0), 1.0);
-        assert_eq!(percentile(&row, 0.99), 4.0);
-        assert_eq!(percentile(&row, 0.25), 1.0);
         assert!(quantile(&[], 0.5).is_nan() && quantiles(&[], [0.5])[0].is_nan());
     }
 
@@ -378,6 +395,18 @@ mod tests {
         assert!(sign_test_depth(1000, 0.025).abs_diff(sign_test_depth(1001, 0.025)) <= 1);
     }
 
+    #[test]
+    fn a_percentile_needs_samples_beyond_it() {
+        for (q, fewest) in [(0.5, 5), (0.9, 29), (0.1, 29), (0.99, 299), (0.999, 2995)] {
+            assert!(supports(fewest, q) && !supports(fewest - 1, q), "{q}");
+        }
+        assert!(!supports(0, 0.5) && !supports(1_000_000, 1.0));
+        let row = |n: u32| (0..n).map(f64::from).collect::<Vec<f64>>();
+        assert_eq!(Summary::of(&row(298)).unwrap().p99, None, "30 samples have no p99, and 298 neither");
+        let p99 = Summary::of(&row(301)).unwrap().p99;
+        assert_eq!((p99, supported_quantile(&row(301), 0.99)), (Some(297.0), Some(297.0)));
+    }
+
     proptest! {
         #[test]
         fn selecting_the_middle_equals_sorting(samples in proptest::collection::vec(-1e6..1e6_f64, 1..60)) {
@@ -395,7 +424,7 @@ mod tests {
             let (found, sorted) = (Summary::of(&samples).unwrap(), sorted(&samples));
             prop_assert_eq!(found.median_ci, median_ci(&sorted));
             prop_assert_eq!((found.median, found.mad), (quantile(&sorted, 0.5), mad(&sorted)));
-            prop_assert_eq!((found.p99, found.min), (percentile(&sorted, 0.99), sorted[0]));
+            prop_assert_eq!((found.p99, found.min), (supported_quantile(&sorted, 0.99), sorted[0]));
             prop_assert_eq!((found.max, found.drift), (sorted[sorted.len() - 1], drift(&samples)));
             prop_assert_eq!(quantiles(&samples, [0.99, 0.2]), [quantile(&sorted, 0.99), quantile(&sorted, 0.2)]);
         }
@@ -404,7 +433,7 @@ mod tests {
         fn the_numbers_keep_their_order(samples in proptest::collection::vec(-1e9..1e9_f64, 1..200)) {
             let s = Summary::of(&samples).unwrap();
             prop_assert!(s.min <= s.median && s.median <= s.max);
-            prop_assert!(s.median <= s.p99 && s.p99 <= s.max);
+            prop_assert!(s.p99.is_none_or(|p99| s.median <= p99 && p99 <= s.max));
             prop_assert!(s.median_ci.0 <= s.median_ci.1);
             prop_assert!(s.min <= s.median_ci.0 && s.median_ci.1 <= s.max);
         }

@@ -15,10 +15,12 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use daqmeter_copy::{Completion, Context, Direction, HEAVY, Request, Window, module_waiver};
-use daqmeter_harness::{Availability, Settings, StepPlan, ordered};
+use daqmeter_harness::limits::{best_rate, measured};
+use daqmeter_harness::{Availability, Settings, StepPlan, limit_warnings, ordered};
 use daqmeter_kernels::copy::CopyKernel;
-use daqmeter_record::{Limit, Order, RunRecord, Workload};
+use daqmeter_record::{Order, RunRecord, Workload};
 use daqmeter_report::copy_classic::Files;
+use daqmeter_stats::Rate;
 
 use crate::arguments::{bytes, count, duration};
 use crate::output::{Failure, emit, tell, write_file};
@@ -340,13 +342,13 @@ const LARGEST_LIMIT: usize = 128 << 20;
 pub(crate) struct PlainCopies {
     lanes: usize,
     pin: Vec<u32>,
-    bytes_per_s: BTreeMap<u64, f64>,
+    rates: BTreeMap<u64, Option<Rate>>,
 }
 
 impl PlainCopies {
     /// Limits for copies by so many lanes on those CPUs.
     pub(crate) fn new(lanes: usize, pin: &[u32]) -> PlainCopies {
-        PlainCopies { lanes, pin: pin.to_vec(), bytes_per_s: BTreeMap::new() }
+        PlainCopies { lanes, pin: pin.to_vec(), rates: BTreeMap::new() }
     }
 
     /// Measures one point as [`Runner::point`] does, and adds its limit to the record.
@@ -372,12 +374,12 @@ impl PlainCopies {
     /// Measures plain copies of so many bytes (128 MiB at most) with every kernel of this CPU, if that was not done before; the
     /// best counts. What was interrupted, or could not be measured, is no limit.
     fn find(&mut self, runner: &Runner, bytes: u64) {
-        if self.bytes_per_s.contains_key(&bytes) {
+        if self.rates.contains_key(&bytes) {
             return;
         }
         let settings = runner.settings(StepPlan::Timed(LIMIT_TIME), "copy/limit", &self.pin);
         let block_bytes = usize::try_from(bytes).map_or(LARGEST_LIMIT, |bytes| bytes.min(LARGEST_LIMIT));
-        let mut best: f64 = 0.0;
+        let mut best: Option<Rate> = None;
         for kernel in CopyKernel::available() {
             let mut request = Request::new(kernel.name(), Direction::To, block_bytes);
             request.lanes = self.lanes;
@@ -385,16 +387,17 @@ impl PlainCopies {
             if runner.stop.is_set() {
                 return;
             }
-            let rows = daqmeter_report::copy::copy_rows(&[record]);
-            best = best.max(rows.first().map_or(0.0, daqmeter_report::copy::CopyRow::median_bytes_per_s));
+            // A kernel whose bytes did not check is no limit.
+            let rate = best_rate(&record).ok();
+            best = [best, rate].into_iter().flatten().max_by(|a, b| a.per_s.total_cmp(&b.per_s));
         }
-        self.bytes_per_s.insert(bytes, best);
+        self.rates.insert(bytes, best);
     }
 
     /// Adds the limit of as many bytes and lanes to the record of a copy.
     fn add_limit(&self, record: &mut RunRecord) {
         let bytes = record.workload.int("block_bytes").unwrap_or(0);
-        let Some(rate_bytes_per_s) = self.bytes_per_s.get(&bytes).copied().filter(|rate| *rate > 0.0) else { return };
+        let Some(rate) = self.rates.get(&bytes).copied().flatten() else { return };
         if record.engine.name != "copy" || record.lanes.len() != self.lanes {
             return;
         }
@@ -404,7 +407,9 @@ impl PlainCopies {
         }
         let how = "a plain copy of as many bytes, 128 MiB at most, in the same run; the best of memcpy, rep movsb and \
                    vectors";
-        record.limits.push(Limit { name, rate_bytes_per_s, how: how.to_owned() });
+        record.limits.push(measured(name, rate, how.to_owned()));
+        let warnings = limit_warnings(record);
+        record.warnings.extend(warnings);
     }
 }
 

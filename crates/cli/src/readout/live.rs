@@ -626,7 +626,9 @@ pub(crate) fn receive(arguments: &ReceiveArguments) -> Result<ExitCode, Failure>
         let errors = faults.missing + faults.payload + faults.wrong_elink + report.bad_pages;
         page.set("daqmeter_errors_total", &name, errors as f64);
         page.set("daqmeter_lost_connections_total", &name, report.lost as f64);
-        page.set("daqmeter_latency_p99_seconds", &name, report.latency_ns.quantile(0.99) as f64 * 1e-9);
+        if let Some(ns) = report.latency_ns.supported_quantile(0.99) {
+            page.set("daqmeter_latency_p99_seconds", &name, ns as f64 * 1e-9);
+        }
         page.set("daqmeter_cpu_seconds_total", &name, cpu_seconds());
     });
     if report.chunks() == 0
@@ -657,7 +659,7 @@ fn show_report(name: &str, report: &Report, verdict: &Verdict, json: bool) -> Re
             "publishers_ended": report.accounts.len(),
             "accounts": { "closed": report.ledgers.len() as u64 - open(&report.ledgers), "of": report.ledgers.len() },
             "verdict": verdict,
-            "latency_ns": { "p50": latency.quantile(0.5), "p90": latency.quantile(0.9), "p99": latency.quantile(0.99), "max": latency.max() },
+            "latency_ns": { "p50": latency.quantile(0.5), "p90": latency.supported_quantile(0.9), "p99": latency.supported_quantile(0.99), "max": latency.max() },
         });
         return emit(&format!("{line}\n")).map(drop);
     }
@@ -672,7 +674,7 @@ fn show_report(name: &str, report: &Report, verdict: &Verdict, json: bool) -> Re
         significant(rate(report.bytes) * 8e-9, 4)
     );
     if latency.count() > 0 {
-        let at = |share: f64| show_ns(latency.quantile(share) as f64);
+        let at = |share: f64| latency.supported_quantile(share).map_or("-".to_owned(), |ns| show_ns(ns as f64));
         let _ = writeln!(
             out,
             " oldest trigger of a page to its receipt: p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",

@@ -30,11 +30,12 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     points.dedup_by(|a, b| (a.0, &a.1) == (b.0, &b.1));
     points.reverse();
     let rates = points.iter().map(|(.., rate, _)| rate.map(|(rate, _)| rate)).collect();
-    let band = points.iter().map(|(.., rate, _)| rate.map(|(_, band)| band)).collect();
+    let band: Vec<_> = points.iter().map(|(.., rate, _)| rate.and_then(|(_, band)| band)).collect();
+    let band = if band.iter().any(Option::is_some) { band } else { Vec::new() };
     let mut figure = bars(
         "conversion",
         "Conversion against its limit",
-        "Raw bytes converted per second by one thread, and what memory alone allows at the same footprint and the same ratio of \
+        "Raw bytes converted per second by one thread over all the time, with its 95 % interval, and what memory alone allows at the same footprint and the same ratio of \
          reads to writes. Where a bar reaches its mark, only fewer bytes or more threads are faster.",
         "MB/s raw",
         points.iter().map(|(_, name, ..)| name.clone()).collect(),

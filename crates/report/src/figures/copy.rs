@@ -64,7 +64,7 @@ pub(super) fn pollution(records: &[RunRecord]) -> Option<Figure> {
         let found = rows
             .iter()
             .find(|row| row.test == *test && row.copies == *copies && row.neighbour == neighbour && !row.simulated);
-        found.map(|row| row.p10_ns)
+        found.and_then(|row| row.p10_ns)
     };
     let series = ["cpu", "dma", "spin", "null-call"].into_iter().map(|neighbour| Series {
         label: neighbour.to_owned(),

@@ -10,12 +10,13 @@ fn figure(
     records: &[RunRecord],
     (id, title, caption): (&'static str, &str, &str),
     y: &str,
-    value: fn(&CycleRow, f64) -> f64,
+    value: fn(&CycleRow) -> f64,
+    of_limit: fn(f64) -> f64,
 ) -> Option<Figure> {
     let rows: Vec<CycleRow> = cycle_rows(records).into_iter().filter(|row| row.payload == "timestamps").collect();
     let mut curves: Vec<Curve> = Vec::new();
     for row in &rows {
-        add_point(&mut curves, &format!("{} {}", row.address, row.method), (row.count as f64, value(row, row.item_us)));
+        add_point(&mut curves, &format!("{} {}", row.address, row.method), (row.count as f64, value(row)));
     }
     // One point is no curve.
     if !curves.iter().any(|curve| curve.points.len() > 1) {
@@ -26,7 +27,7 @@ fn figure(
         let Some(limit_us) = row.limit_us else { continue };
         let name = if row.address.starts_with("loop/") { "raw ping-pong" } else { "bus or line" };
         let label = format!("{} {name}", row.address);
-        add_point(&mut limits, &label, (row.count as f64, value(row, limit_us)));
+        add_point(&mut limits, &label, (row.count as f64, of_limit(limit_us)));
     }
     for limit in &mut limits {
         limit.limit = true;
@@ -53,20 +54,20 @@ pub(super) fn time(records: &[RunRecord]) -> Option<Figure> {
     let text = (
         "eb-time",
         "Etherbone: time to read 8 bytes",
-        "Time per 64-bit timestamp by the host's clock. Blocking cycles pay one round trip for all their timestamps, convenience \
+        "Median time per 64-bit timestamp by the host's clock. Blocking cycles pay one round trip for all their timestamps, convenience \
          functions two for each; pipelined cycles overlap. Dashed: the same bytes without Etherbone, one message at a time, or \
          what the emulated bus or line allows.",
     );
-    figure(records, text, "us per timestamp", |_, item_us| item_us)
+    figure(records, text, "us per timestamp", |row| row.item_us, |limit_us| limit_us)
 }
 
 pub(super) fn rate(records: &[RunRecord]) -> Option<Figure> {
     let text = (
         "eb-rate",
         "Etherbone: rate of reading 8 bytes",
-        "The same as a rate: how often a 64-bit timestamp can be read.",
+        "How often a 64-bit timestamp can be read: all of them over all the time.",
     );
-    figure(records, text, "kHz", |_, item_us| 1e3 / item_us)
+    figure(records, text, "kHz", |row| row.rate_khz, |limit_us| 1e3 / limit_us)
 }
 
 pub(super) fn throughput(records: &[RunRecord]) -> Option<Figure> {
@@ -75,7 +76,7 @@ pub(super) fn throughput(records: &[RunRecord]) -> Option<Figure> {
         "Etherbone: throughput of reading 8 bytes",
         "The same in payload bits: 64 for each timestamp, addresses and headers not counted.",
     );
-    figure(records, text, "Mbit/s", |_, item_us| 64.0 / item_us)
+    figure(records, text, "Mbit/s", |row| row.mbit_per_s, |limit_us| 64.0 / limit_us)
 }
 
 pub(super) fn words(records: &[RunRecord]) -> Option<Figure> {

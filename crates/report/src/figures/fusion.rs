@@ -11,7 +11,7 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let mut emulated = false;
     for record in of_engine(records, "digitizer").filter(|record| record.study.contains("fusion")) {
         let stages: Vec<&Stage> = record.lanes[0].stages.iter().filter(|stage| stage.bytes_per_op > 0).collect();
-        let ns: Option<f64> = stages.iter().map(|stage| crate::rows::median_ns(stage)).sum();
+        let ns: Option<f64> = stages.iter().map(|stage| crate::rate::mean_ns(stage)).sum();
         let Some(ns) = ns.filter(|&ns| ns > 0.0) else { continue };
         let rate = stages[0].bytes_per_op as f64 / ns * 1e3;
         emulated |= record.engine.emulated;
@@ -29,7 +29,7 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     (!xs.is_empty()).then(|| Figure {
         id: "fusion",
         title: "Read-out and conversion, fused".to_owned(),
-        caption: "Read-out and cast of 6 MB by one thread. In blocks that stay in a near cache the converter finds its samples \
+        caption: "Read-out and cast of 6 MB by one thread, over all the time. In blocks that stay in a near cache the converter finds its samples \
                   there; which block is best depends on the caches. Blocks of the driver's 4 MiB gain nothing."
             .to_owned(),
         kind: Kind::Lines,

@@ -23,7 +23,12 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
         let Some((rate, band)) = rates.reduce(|a, b| if b.0 > a.0 { b } else { a }) else { continue };
         let moved = 1.0 + writes as f64 / reads.max(1) as f64;
         command.get_or_insert(record.command.clone());
-        add_banded(&mut curves, &label, (bytes as f64 * moved, rate * moved), (band.0 * moved, band.1 * moved));
+        add_banded(
+            &mut curves,
+            &label,
+            (bytes as f64 * moved, rate * moved),
+            band.map(|(low, high)| (low * moved, high * moved)),
+        );
     }
     curves.sort_by(|a, b| a.label.cmp(&b.label));
     let (xs, series) = join(curves);

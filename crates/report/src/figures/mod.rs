@@ -132,8 +132,9 @@ const FIGURES: &[Maker] = &[
     counters::figure,
 ];
 
-/// Every figure that the records can fill.
+/// Every figure that the records can fill. Records that failed are not drawn.
 pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
+    let records = &*crate::rate::done(records);
     FIGURES.iter().filter_map(|figure| figure(records)).collect()
 }
 
@@ -142,16 +143,15 @@ fn of_engine<'a>(records: &'a [RunRecord], engine: &'a str) -> impl Iterator<Ite
     records.iter().filter(move |record| record.engine.name == engine && !record.lanes.is_empty())
 }
 
-/// Median rate in MB/s of one stage.
+/// Sustained rate in MB/s of one stage.
 fn rate_mb(stage: &daqmeter_record::Stage) -> Option<f64> {
-    crate::rows::median_ns(stage).filter(|median| *median > 0.0).map(|median| stage.bytes_per_op as f64 / median * 1e3)
+    rate_band_mb(stage).map(|(rate, _)| rate)
 }
 
-/// Median rate in MB/s of one stage with its 95 % interval.
-fn rate_band_mb(stage: &daqmeter_record::Stage) -> Option<(f64, (f64, f64))> {
-    let summary = crate::rows::summary(stage)?;
-    let rate = |ns: f64| stage.bytes_per_op as f64 / ns * 1e3;
-    (summary.median_ci.0 > 0.0).then(|| (rate(summary.median), (rate(summary.median_ci.1), rate(summary.median_ci.0))))
+/// Sustained rate in MB/s of one stage with its 95 % interval, if it has one.
+fn rate_band_mb(stage: &daqmeter_record::Stage) -> Option<(f64, Option<(f64, f64)>)> {
+    let rate = crate::rate::of(stage)?.times(1e-6);
+    Some((rate.per_s, rate.interval))
 }
 
 fn bars(id: &'static str, title: &str, caption: &str, y: &str, categories: Vec<String>, series: Vec<Series>) -> Figure {
@@ -190,9 +190,9 @@ impl Curve {
 }
 
 /// Adds a point with its interval to the curve of that label.
-fn add_banded(curves: &mut Vec<Curve>, label: &str, point: (f64, f64), band: (f64, f64)) {
+fn add_banded(curves: &mut Vec<Curve>, label: &str, point: (f64, f64), band: Option<(f64, f64)>) {
     add_point(curves, label, point);
-    if let Some(curve) = curves.iter_mut().find(|curve| curve.label == label) {
+    if let (Some(curve), Some(band)) = (curves.iter_mut().find(|curve| curve.label == label), band) {
         curve.bands.push((point.0, band));
     }
 }

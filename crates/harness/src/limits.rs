@@ -1,0 +1,211 @@
+//! The limits of the stages of a run: those that are given, and those that are measured right before it or once for many points.
+//!
+//! A limit is a rate by the same definition as a stage's rate, sustained, see [`daqmeter_stats::sustained`]. A limit engine that failed
+//! its verification has no limit to give.
+
+use daqmeter_record::{Limit, LimitBasis, RunRecord, Stage};
+use daqmeter_stats::{Rate, sustained};
+
+use crate::run::{Refusal, join, measure};
+use crate::settings::{Settings, StepPlan};
+use crate::{Context, Engine, LimitSpec, Session};
+
+/// Finds every distinct limit that the sessions' stages name, with as many lanes as there are sessions; and says of which there is none.
+pub(crate) fn limits(
+    engines: &[&dyn Engine],
+    sessions: &[Box<dyn Session>],
+    settings: &Settings,
+    context: &Context,
+) -> Result<(Vec<Limit>, Vec<String>), Refusal> {
+    let (mut limits, mut missing) = (Vec::<Limit>::new(), Vec::<(String, String)>::new());
+    for spec in sessions.iter().flat_map(|session| session.stages()).filter_map(|stage| stage.limit) {
+        let name = spec.name().to_owned();
+        let known = limits.iter().any(|limit| limit.name == name) || missing.iter().any(|(other, _)| *other == name);
+        if known || settings.stop.is_set() {
+            continue;
+        }
+        match found(engines, spec, sessions.len(), settings, context)? {
+            Some(Ok(limit)) => limits.push(limit),
+            Some(Err(why)) => missing.push((name, why)),
+            None => {}
+        }
+    }
+    let warning =
+        |(name, why)| format!("no limit `{name}`: its measurement failed ({why}): no stage is held against it");
+    Ok((limits, missing.into_iter().map(warning).collect()))
+}
+
+/// One limit; none where no engine measures limits of its kind, and why where the one that does failed.
+fn found(
+    engines: &[&dyn Engine],
+    spec: LimitSpec,
+    lanes: usize,
+    settings: &Settings,
+    context: &Context,
+) -> Result<Option<Result<Limit, String>>, Refusal> {
+    let (name, how, workload, scale) = match spec {
+        LimitSpec::Given(limit) => return Ok(Some(Ok(limit))),
+        LimitSpec::Measured { name, how, workload, scale } => (name, how, workload, scale),
+    };
+    let Some(engine) = engines.iter().find(|engine| engine.name() == workload.kind) else { return Ok(None) };
+    let workload = workload.with("threads", lanes as u64);
+    let key = format!("{workload} on {}", join(&settings.pin));
+    let rate = settings.limits.rate(key, || {
+        let plan = StepPlan::Timed(settings.limits.time);
+        let settings = Settings { plan, profile_hz: None, ..settings.clone() };
+        Ok(best_rate(&measure(*engine, &workload, &settings, context, &[], &mut [])?))
+    })?;
+    Ok(Some(rate.map(|rate| measured(name, rate.times(scale), how))))
+}
+
+/// A limit that was measured.
+pub fn measured(name: String, rate: Rate, how: String) -> Limit {
+    let mut limit = Limit::given(name, rate.per_s, how);
+    limit.basis = LimitBasis::Sustained;
+    (limit.low_bytes_per_s, limit.high_bytes_per_s) = rate.interval.unzip();
+    limit
+}
+
+/// A limit as a rate with its interval.
+pub(crate) fn rate_of(limit: &Limit) -> Rate {
+    Rate { per_s: limit.rate_bytes_per_s, interval: limit.low_bytes_per_s.zip(limit.high_bytes_per_s) }
+}
+
+/// What the record of a limit engine says the limit is: its fastest stage, as the mean over the lanes of their sustained rates.
+///
+/// # Errors
+/// The reason, when the record is not one of work that was done and verified.
+pub fn best_rate(record: &RunRecord) -> Result<Rate, String> {
+    if let Some(reason) = record.outcome.reason() {
+        return Err(reason.to_owned());
+    }
+    let stages = record.lanes.iter().map(|lane| lane.stages.len()).min().unwrap_or(0);
+    let of = |stage: &Stage| sustained(stage.bytes_per_sample(), &stage.sample_ns);
+    let rate = |at: usize| {
+        let rates: Option<Vec<Rate>> = record.lanes.iter().map(|lane| of(&lane.stages[at])).collect();
+        Rate::mean_of(&rates?)
+    };
+    let best = (0..stages).filter_map(rate).max_by(|a, b| a.per_s.total_cmp(&b.per_s));
+    best.ok_or_else(|| "it moved nothing".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use daqmeter_record::{EngineInfo, Lane, Outcome, Workload};
+
+    use super::*;
+    use crate::{Availability, Fault, Limits, StageSpec, Tally};
+
+    /// Copies eight bytes; can be told to leave wrong ones.
+    struct Plain {
+        name: &'static str,
+        limit: Option<LimitSpec>,
+        wrong: bool,
+    }
+
+    struct PlainSession {
+        limit: Option<LimitSpec>,
+        wrong: bool,
+    }
+
+    impl Engine for Plain {
+        fn name(&self) -> &'static str {
+            self.name
+        }
+        fn description(&self) -> &'static str {
+            "a test"
+        }
+        fn probe(&self) -> Availability {
+            Availability::Ready
+        }
+        fn target(&self, _: &Workload) -> String {
+            "test".into()
+        }
+        fn example(&self) -> Workload {
+            Workload::new(self.name)
+        }
+        fn open(&self, _: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
+            Ok(vec![Box::new(PlainSession { limit: self.limit.clone(), wrong: self.wrong })])
+        }
+    }
+
+    impl Session for PlainSession {
+        fn device(&self) -> String {
+            "test".into()
+        }
+        fn stages(&self) -> Vec<StageSpec> {
+            vec![StageSpec { limit: self.limit.clone(), ..StageSpec::new("work", 8, 8) }]
+        }
+        fn prepare(&mut self) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn step(&mut self, _: usize, operations: u64) -> Result<(), Fault> {
+            std::hint::black_box((0..operations).sum::<u64>());
+            Ok(())
+        }
+        fn verify(&mut self) -> Result<(), Fault> {
+            if self.wrong { Err(Fault::new("byte 3 differs")) } else { Ok(()) }
+        }
+        fn tally(&mut self) -> Tally {
+            Tally::default()
+        }
+    }
+
+    /// Runs an engine whose limit is that of another, which may fail its verification.
+    fn run(wrong: bool) -> RunRecord {
+        let spec = LimitSpec::Measured {
+            name: "plain".into(),
+            how: "a test".into(),
+            workload: Workload::new("limit"),
+            scale: 2.0,
+        };
+        let engine = Plain { name: "work", limit: Some(spec), wrong: false };
+        let limit = Plain { name: "limit", limit: None, wrong };
+        let limits = Limits::shared(Duration::from_micros(200));
+        let settings = Settings { limits, ..Settings::new(StepPlan::ByStage(3), "test") };
+        measure(&engine, &engine.example(), &settings, &Context::default(), &[&limit], &mut []).unwrap()
+    }
+
+    #[test]
+    fn a_limit_has_its_definition_and_its_interval() {
+        let limit = run(false).limits.remove(0);
+        assert_eq!((limit.name.as_str(), limit.basis), ("plain", LimitBasis::Sustained));
+        let (low, high) = (limit.low_bytes_per_s.unwrap(), limit.high_bytes_per_s.unwrap());
+        assert!(0.0 < low && low <= limit.rate_bytes_per_s && limit.rate_bytes_per_s <= high, "{limit:?}");
+    }
+
+    #[test]
+    fn a_limit_engine_that_fails_its_verification_gives_no_limit_and_the_record_says_so() {
+        let record = run(true);
+        assert_eq!((record.limits.len(), &record.outcome), (0, &Outcome::Ok));
+        assert!(record.warnings[0].contains("no limit `plain`") && record.warnings[0].contains("byte 3 differs"));
+    }
+
+    fn record(lanes: &[&[(u64, &[u64])]]) -> RunRecord {
+        let mut record = RunRecord::new(EngineInfo::default(), Workload::default());
+        let stage = |(bytes_per_op, ns): &(u64, &[u64])| Stage {
+            bytes_per_op: *bytes_per_op,
+            ops_per_sample: 1,
+            sample_ns: ns.to_vec(),
+            ..Stage::default()
+        };
+        record.lanes =
+            lanes.iter().map(|stages| Lane { stages: stages.iter().map(stage).collect(), ..Lane::default() }).collect();
+        record
+    }
+
+    #[test]
+    fn the_best_is_the_fastest_stage_over_all_its_time_as_the_mean_over_the_lanes() {
+        // The second stage is faster at its median, and slower over all its time.
+        let of_one = record(&[&[(8, &[2, 2, 2]), (8, &[1, 1, 100]), (0, &[1])]]);
+        assert_eq!(best_rate(&of_one).unwrap().per_s, 4e9);
+        let of_two = record(&[&[(8, &[2])], &[(8, &[4])]]);
+        assert_eq!(best_rate(&of_two).unwrap().per_s, 3e9);
+        assert!(best_rate(&record(&[])).is_err() && best_rate(&record(&[&[(8, &[])]])).is_err());
+        let mut failed = of_one;
+        failed.outcome = Outcome::Failed("bytes differ".into());
+        assert_eq!(best_rate(&failed), Err("bytes differ".to_owned()));
+    }
+}

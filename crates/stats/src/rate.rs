@@ -1,0 +1,227 @@
+//! The one definition of a rate, and of its share of a limit.
+//!
+//! A rate is *sustained*: everything that was moved over all the time that it took, with nothing left out. The median of the samples is
+//! a latency, not a rate: it says nothing of how long the slow half takes. Limits are rates by the same definition, so that a share
+//! compares like with like.
+
+use crate::median_ci;
+use crate::sorted;
+
+/// Blocks of consecutive samples whose means give the interval of a rate.
+const BLOCKS: usize = 20;
+
+/// Student's quantiles at 97.5 % for 1 to 19 degrees of freedom, as the tables have them (e.g. NIST/SEMATECH e-Handbook, 1.3.6.7.2).
+const STUDENT_975: [f64; BLOCKS - 1] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093,
+];
+
+/// Rate and limit are not measured in the same moment, and two measurements of one thing differ although nothing changed: each by what
+/// `compare` allows single runs, as a standard deviation. 95 % of their differences stay below this, 4.7 %.
+const APART: f64 = 1.645 * std::f64::consts::SQRT_2 * crate::compare::ALLOWED;
+
+/// Something per second, and how well it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rate {
+    /// Per second.
+    pub per_s: f64,
+    /// 95 % confidence interval; none where there are too few samples to have one, or the rate was given and not measured.
+    pub interval: Option<(f64, f64)>,
+}
+
+impl Rate {
+    /// A rate that is known without measuring.
+    pub fn exactly(per_s: f64) -> Rate {
+        Rate { per_s, interval: None }
+    }
+
+    /// The lower end of what it may be.
+    pub fn low(&self) -> f64 {
+        self.interval.map_or(self.per_s, |(low, _)| low)
+    }
+
+    /// The upper end of what it may be.
+    pub fn high(&self) -> f64 {
+        self.interval.map_or(self.per_s, |(_, high)| high)
+    }
+
+    /// The same in another unit.
+    #[must_use]
+    pub fn times(&self, factor: f64) -> Rate {
+        Rate { per_s: self.per_s * factor, interval: self.interval.map(|(low, high)| (low * factor, high * factor)) }
+    }
+
+    /// Mean of rates that were measured together, such as those of the lanes of a run. What disturbs one disturbs the others, so their
+    /// intervals are averaged as they are. None without rates; no interval where one has none.
+    pub fn mean_of(rates: &[Rate]) -> Option<Rate> {
+        let n = rates.len() as f64;
+        let mean = |of: fn(&Rate) -> f64| rates.iter().map(of).sum::<f64>() / n;
+        let all_known = rates.iter().all(|rate| rate.interval.is_some());
+        let interval = all_known.then(|| (mean(Rate::low), mean(Rate::high)));
+        (!rates.is_empty()).then(|| Rate { per_s: mean(|rate| rate.per_s), interval })
+    }
+}
+
+/// The sustained rate of samples that moved `per_sample` each: all of it over the sum of their times. None without samples, without
+/// time, or where nothing was moved.
+///
+/// Its interval is that of the mean time of a sample, see [`mean_interval`].
+pub fn sustained(per_sample: f64, sample_ns: &[u64]) -> Option<Rate> {
+    let times: Vec<f64> = sample_ns.iter().map(|&ns| ns as f64).collect();
+    let mean = times.iter().sum::<f64>() / times.len() as f64;
+    let rate = |ns: f64| per_sample / ns * 1e9;
+    let interval = mean_interval(&times).map(|(low, high)| (rate(high), rate(low)));
+    (mean > 0.0 && per_sample > 0.0).then(|| Rate { per_s: rate(mean), interval })
+}
+
+/// The rate at the median sample: what limits were before rates were sustained. To hold old limits against the same quantity.
+pub fn at_median(per_sample: f64, sample_ns: &[u64]) -> Option<Rate> {
+    let times = sorted(&sample_ns.iter().map(|&ns| ns as f64).collect::<Vec<_>>());
+    let median = crate::quantile(&times, 0.5);
+    let rate = |ns: f64| per_sample / ns * 1e9;
+    (median > 0.0 && per_sample > 0.0).then(|| {
+        let (low, high) = median_ci(&times);
+        Rate { per_s: rate(median), interval: (low > 0.0).then(|| (rate(high), rate(low))) }
+    })
+}
+
+/// 95 % confidence interval of the mean of samples in the order in which they were taken: the means of up to 20 blocks of
+/// consecutive samples and Student's factor (batch means; Law, Simulation Modeling and Analysis, 9.5.3), because neighbours resemble
+/// each other. Its ends are as far from the mean by ratio, not by difference: a time is above zero, and its mean is pulled up by a few
+/// slow samples more than down. None below two samples, or where the mean is not above zero.
+pub fn mean_interval(samples: &[f64]) -> Option<(f64, f64)> {
+    let n = samples.len();
+    let blocks = n.min(BLOCKS);
+    if blocks < 2 {
+        return None;
+    }
+    let total = n as f64;
+    let mean = samples.iter().sum::<f64>() / total;
+    let squares: f64 = (0..blocks)
+        .map(|block| {
+            let own = &samples[block * n / blocks..(block + 1) * n / blocks];
+            // Deviation of the block's sum: blocks of unequal length weigh by their length.
+            (own.iter().sum::<f64>() - mean * own.len() as f64).powi(2)
+        })
+        .sum();
+    let freedom = blocks - 1;
+    let half = STUDENT_975[freedom - 1] * (squares * blocks as f64 / freedom as f64).sqrt() / total;
+    let factor = (half / mean).exp();
+    (mean > 0.0 && factor.is_finite()).then(|| (mean / factor, mean * factor))
+}
+
+/// A rate beside its limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share {
+    /// Rate over limit.
+    pub fraction: f64,
+    /// True where the rate is above the limit by more than both intervals, and the moment between their measurements, explain:
+    /// then one of the two was measured wrongly, and the share means nothing.
+    pub is_above: bool,
+}
+
+/// Holds a rate against its limit; both by the same definition. None where either is not above zero.
+pub fn share(rate: Rate, limit: Rate) -> Option<Share> {
+    let usable = |rate: Rate| rate.per_s.is_finite() && rate.per_s > 0.0;
+    (usable(rate) && usable(limit))
+        .then(|| Share { fraction: rate.per_s / limit.per_s, is_above: rate.low() > limit.high() * (1.0 + APART) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand_xoshiro::Xoshiro256PlusPlus;
+    use rand_xoshiro::rand_core::{Rng, SeedableRng};
+    use statrs::distribution::{ContinuousCDF, StudentsT};
+
+    fn uniform(generator: &mut Xoshiro256PlusPlus) -> f64 {
+        (f64::from(generator.next_u32()) + 0.5) / 4_294_967_296.0
+    }
+
+    #[test]
+    fn slow_samples_count_with_all_their_time() {
+        // A disk: 60 % of the reads of 100 kB take 0.1 ms, 40 % take 10 ms.
+        let ns: Vec<u64> = (0..1000).map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 }).collect();
+        let rate = sustained(100_000.0, &ns).unwrap();
+        assert!((rate.per_s / (1e5 / 4.06e-3) - 1.0).abs() < 1e-9, "{rate:?}");
+        assert!(at_median(100_000.0, &ns).unwrap().per_s / rate.per_s > 40.0);
+        assert!(rate.low() <= rate.per_s && rate.per_s <= rate.high() && rate.interval.is_some());
+    }
+
+    #[test]
+    fn nothing_moved_or_no_time_is_no_rate() {
+        for (per_sample, ns) in [(0.0, &[1, 2][..]), (1.0, &[]), (1.0, &[0, 0]), (f64::NAN, &[1])] {
+            assert_eq!(sustained(per_sample, ns), None);
+            assert_eq!(at_median(per_sample, ns), None);
+        }
+        assert_eq!(sustained(2.0, &[4]), Some(Rate::exactly(0.5e9)));
+    }
+
+    #[test]
+    fn students_factors_are_those_of_the_distribution() {
+        for (at, factor) in STUDENT_975.iter().enumerate() {
+            let exact = StudentsT::new(0.0, 1.0, (at + 1) as f64).unwrap().inverse_cdf(0.975);
+            assert!((exact - factor).abs() < 6e-4, "{} degrees of freedom: {exact}", at + 1);
+        }
+    }
+
+    /// How often of 400 the interval covers the true mean of so many samples, each of which keeps a part of the one before it.
+    fn covered(n: usize, kept: f64) -> usize {
+        let mut generator = Xoshiro256PlusPlus::seed_from_u64(3);
+        let hits = (0..400).filter(|_| {
+            let mut last = 1.0;
+            let samples: Vec<f64> = (0..n)
+                .map(|_| {
+                    // Exponential with mean 1, and its moving average, whose mean is 1, too.
+                    last = kept * last - (1.0 - kept) * uniform(&mut generator).ln();
+                    last
+                })
+                .collect();
+            let (low, high) = mean_interval(&samples).unwrap();
+            low <= 1.0 && 1.0 <= high
+        });
+        hits.count()
+    }
+
+    #[test]
+    fn the_interval_covers_the_true_mean_about_as_often_as_it_says() {
+        for (n, kept) in [(20, 0.0), (200, 0.0), (2000, 0.0), (2000, 0.9)] {
+            let hits = covered(n, kept);
+            assert!((356..=396).contains(&hits), "{n} samples, {kept} kept: {hits} of 400");
+        }
+    }
+
+    #[test]
+    fn an_interval_needs_two_samples_and_stays_above_zero() {
+        assert_eq!((mean_interval(&[5.0]), mean_interval(&[0.0, 0.0])), (None, None));
+        assert_eq!(mean_interval(&[5.0, 5.0]), Some((5.0, 5.0)));
+        let (low, high) = mean_interval(&[1.0, 100.0]).unwrap();
+        assert!(low > 0.0 && high > 1e4, "two such samples say next to nothing");
+        // By hand: sums of the halves differ from the mean by 0.5, 12.706 x sqrt(2 x 2 x 0.25) / 2 = 6.353.
+        let (low, high) = mean_interval(&[5.0, 6.0]).unwrap();
+        assert!((high / 5.5 - (6.353_f64 / 5.5).exp()).abs() < 1e-9 && (low * high - 5.5 * 5.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_rate_is_above_its_limit_only_beyond_both_intervals() {
+        let rate = |per_s: f64, low: f64, high: f64| Rate { per_s, interval: Some((low, high)) };
+        let above = |rate, limit| share(rate, limit).unwrap().is_above;
+        assert!(above(rate(3.06, 3.0, 3.1), rate(1.0, 0.9, 1.1)));
+        assert!(!above(rate(1.18, 1.0, 1.4), rate(1.0, 0.9, 1.1)), "the intervals overlap");
+        assert!(!above(Rate::exactly(1.04), Rate::exactly(1.0)), "they are not of the same moment");
+        assert!(above(Rate::exactly(1.06), Rate::exactly(1.0)));
+        assert_eq!(share(Rate::exactly(1.0), Rate::exactly(4.0)).unwrap().fraction, 0.25);
+        for nothing in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(share(Rate::exactly(nothing), Rate::exactly(1.0)), None);
+            assert_eq!(share(Rate::exactly(1.0), Rate::exactly(nothing)), None);
+        }
+    }
+
+    #[test]
+    fn lanes_are_averaged_with_their_intervals() {
+        let rates = [Rate { per_s: 1.0, interval: Some((0.5, 2.0)) }, Rate { per_s: 3.0, interval: Some((2.5, 4.0)) }];
+        assert_eq!(Rate::mean_of(&rates), Some(Rate { per_s: 2.0, interval: Some((1.5, 3.0)) }));
+        assert_eq!(Rate::mean_of(&[rates[0], Rate::exactly(3.0)]), Some(Rate::exactly(2.0)));
+        assert_eq!(Rate::mean_of(&[]), None);
+    }
+}
