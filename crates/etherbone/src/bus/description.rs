@@ -201,8 +201,9 @@ impl Description {
     /// When it is not TOML or does not have these fields.
     pub fn parse(text: &str) -> Result<Description, DescriptionError> {
         let syntax = |error: toml::de::Error| {
-            let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-            DescriptionError::Syntax(format!("line {line}: {}", error.message().replace('\n', " ")))
+            let at = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count());
+            let (line, message) = (text.lines().nth(at).unwrap_or("").trim(), error.message().replace('\n', " "));
+            DescriptionError::Syntax(format!("line {} (`{line}`): {message}", at + 1))
         };
         let top: CrossbarDescription = toml::from_str(text).map_err(syntax)?;
         if top.first.is_some() || top.last.is_some() {
