@@ -111,6 +111,7 @@ mod tests {
 
     use super::*;
     use crate::{NullEngine, StageSpec, Tally};
+    use crate::{Session, StepPlan};
 
     fn context() -> Context {
         let host = Host { allowed_cpus: affinity::allowed_cpus().unwrap(), logical_cpus: 1, ..Host::default() };
