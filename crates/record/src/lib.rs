@@ -7,17 +7,16 @@
 //! This room only describes. It measures nothing (`harness`), summarises nothing (`stats`) and prints nothing (`report`).
 //! Begin with [`RunRecord`].
 
-mod comparison;
 pub mod host;
 pub mod jsonl;
 pub mod ledger;
 pub mod mesh;
 pub mod observed;
 mod run;
+pub mod study;
 pub mod units;
 pub mod workload;
 
-pub use comparison::Comparison;
 pub use host::Host;
 pub use ledger::Ledger;
 pub use mesh::Mesh;
