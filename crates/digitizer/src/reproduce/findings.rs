@@ -162,7 +162,7 @@ impl Here<'_> {
             return statement.cannot_tell("not sampled here");
         };
         let copies = record.hotspots.iter().filter(|spot| is_copy(&spot.symbol));
-        let share = copies.map(|spot| spot.share).sum::<f64>() * 100.0;
+        let share = copies.map(|spot| spot.share).fold(0.0, |sum, share| sum + share) * 100.0;
         statement.judged([Measured::of(record, share)], |[share]| {
             ((share > 50.0).into(), format!("copies are {share:.0} % of the samples, 1 board by interrupt"))
         })
@@ -187,14 +187,13 @@ mod tests {
     use super::*;
     use daqmeter_record::{Lane, Stage};
 
-    fn record(id: &str, mb_per_s: &[f64]) -> RunRecord {
+    fn record(id: &str, mb_per_s: &[u64]) -> RunRecord {
         let mut record = RunRecord::default();
         record.study = format!("{STUDY}/{id}");
         record.engine.emulated = true;
-        let lane = |speed: &f64| {
-            let end_ns = (60_000_000.0 / speed * 1e3) as u64;
-            let stage =
-                Stage { bytes_per_op: 60_000_000, ops_per_sample: 1, sample_ns: vec![1], end_ns, ..Stage::default() };
+        let lane = |speed: &u64| {
+            let (bytes_per_op, end_ns) = (speed * 1_000_000, 1_000_000_000);
+            let stage = Stage { bytes_per_op, ops_per_sample: 1, sample_ns: vec![1], end_ns, ..Stage::default() };
             Lane { stages: vec![stage], ..Lane::default() }
         };
         record.lanes = mb_per_s.iter().map(lane).collect();
@@ -219,27 +218,26 @@ mod tests {
 
     #[test]
     fn twice_as_fast_is_judged_by_what_was_measured() {
-        let noisy = [record("l1-60mb", &[562.0]), record("ku1-60mb", &[895.0])];
+        let noisy = [record("l1-60mb", &[562]), record("ku1-60mb", &[895])];
         assert_eq!(verdict(&noisy, "~2 times faster"), "refuted (emulated)", "895 / 562 = 1.6");
-        let quiet = [record("l1-60mb", &[622.0]), record("ku1-60mb", &[1249.0])];
+        let quiet = [record("l1-60mb", &[622]), record("ku1-60mb", &[1249])];
         assert_eq!(verdict(&quiet, "~2 times faster"), "confirmed (emulated)");
     }
 
     #[test]
     fn boards_side_by_side_are_judged_by_what_was_measured() {
-        let one_after_the_other = [record("l1-60mb", &[600.0]), record("l5-60mb", &[120.0; 5])];
+        let one_after_the_other = [record("l1-60mb", &[600]), record("l5-60mb", &[120; 5])];
         assert_eq!(verdict(&one_after_the_other, "in parallel"), "refuted (emulated)");
         assert_eq!(verdict(&one_after_the_other, "are lowering"), "confirmed (emulated)");
-        let mixed = |slow: f64| {
-            [record("l5-60mb", &[580.0; 5]), record("ku1-l5-60mb", &[1000.0, slow, slow, slow, slow, slow])]
-        };
-        assert_eq!(verdict(&mixed(510.0), "effect of SIS8300KU"), "confirmed (emulated)");
-        assert_eq!(verdict(&mixed(579.0), "effect of SIS8300KU"), "refuted (emulated)");
+        let mixed =
+            |slow: u64| [record("l5-60mb", &[580; 5]), record("ku1-l5-60mb", &[1000, slow, slow, slow, slow, slow])];
+        assert_eq!(verdict(&mixed(510), "effect of SIS8300KU"), "confirmed (emulated)");
+        assert_eq!(verdict(&mixed(579), "effect of SIS8300KU"), "refuted (emulated)");
     }
 
     #[test]
     fn a_failed_run_confirms_nothing() {
-        let mut broken = record("l1-60mb", &[600.0]);
+        let mut broken = record("l1-60mb", &[600]);
         broken.outcome = daqmeter_record::Outcome::Failed("wrong bytes".into());
         assert_eq!(verdict(&[broken], "around 600"), "cannot tell");
     }
