@@ -1,15 +1,15 @@
 //! `daqmeter reproduce`: every published study on one page, row by row.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use daqmeter_digitizer::devices::emulated::Profile;
 use daqmeter_record::RunRecord;
-use daqmeter_report::copy_claims::{Verdict, claims};
+use daqmeter_record::study::Comparison;
 use daqmeter_report::figures;
 use daqmeter_report::html::page_of_studies;
-use daqmeter_report::studies::{Study, StudyRow, text};
+use daqmeter_report::studies::{Study, StudyFinding, StudyRow, full, text};
 
 use crate::history::read_all;
 use crate::output::{Failure, emit, tell, write_file};
@@ -17,10 +17,11 @@ use crate::run::{Common, Runner};
 
 /// Repeat the published studies, and set every row beside model and measurement.
 ///
-/// Takes about a minute and a half. Boards, bridges and cards are emulated after the studies' own machines; what has no model is this
-/// host's own and is not judged.
+/// Takes about a minute and a half. Every row says where its figure is published. Boards, bridges and cards are emulated after the
+/// studies' own machines, and a verdict says so; what is of another machine's processor is shown and not judged.
 #[derive(Debug, Args)]
 #[command(
+    mut_arg("json", json_help),
     after_long_help = "Example:\n\n  $ daqmeter reproduce -o studies.html --out studies.jsonl\n  $ daqmeter reproduce etherbone pmu\n  $ daqmeter reproduce --from studies.jsonl\n\nEach study has a verb of its own with its options: daqmeter digitizer reproduce, eb reproduce, readout\nreproduce, copy reproduce, pmu reproduce."
 )]
 pub(crate) struct Arguments {
@@ -82,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let records = read_all(&arguments.from)?;
         return show(&wanted, &records, arguments, ExitCode::SUCCESS);
     }
-    let mut runner = Runner::new(&arguments.common, 0)?;
+    let mut runner = runner(&arguments.common)?;
     for name in &wanted {
         name.measure(&mut runner, arguments.common.pin.as_ref().map(|list| &list.0))?;
     }
@@ -93,100 +94,116 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 fn show(wanted: &[Name], records: &[RunRecord], arguments: &Arguments, code: ExitCode) -> Result<ExitCode, Failure> {
     let studies: Vec<Study> = wanted.iter().map(|name| name.study(records)).collect();
-    let page = page_of_studies(records, figures(records), &studies).map_err(Failure::refused)?;
-    write_file(&arguments.output, &page)?;
-    if !arguments.common.json {
-        emit(&text(&studies))?;
-    }
-    tell(&format!("daqmeter: wrote {}", arguments.output.display()));
+    write_page(&arguments.output, records, &studies)?;
+    emit(&if arguments.common.json { json(&studies) } else { text(&studies) })?;
     Ok(code)
 }
 
-fn digitizer(records: &[RunRecord]) -> Study {
+/// What `--json` means where a study is shown.
+pub(crate) fn json_help(option: clap::Arg) -> clap::Arg {
+    option.help("Print each study with its places and verdicts (a JSON line) instead of tables; records go to --out")
+}
+
+/// A runner whose records are not printed: the study is.
+pub(crate) fn runner(common: &Common) -> Result<Runner, Failure> {
+    Runner::new(&Common { json: false, ..common.clone() }, 0)
+}
+
+/// Prints one study, and writes its page if one is wanted.
+pub(crate) fn show_one(
+    study: Study,
+    records: &[RunRecord],
+    json_wanted: bool,
+    page: Option<&Path>,
+) -> Result<(), Failure> {
+    let studies = [study];
+    emit(&if json_wanted { json(&studies) } else { full(&studies[0]) })?;
+    page.map_or(Ok(()), |page| write_page(page, records, &studies))
+}
+
+fn json(studies: &[Study]) -> String {
+    let line = |study| serde_json::to_string(study).expect("texts alone") + "\n";
+    studies.iter().map(line).collect()
+}
+
+fn write_page(path: &Path, records: &[RunRecord], studies: &[Study]) -> Result<(), Failure> {
+    let page = page_of_studies(records, figures(records), studies).map_err(Failure::refused)?;
+    write_file(path, &page)?;
+    tell(&format!("daqmeter: wrote {}", path.display()));
+    Ok(())
+}
+
+fn rows(lines: &[Comparison]) -> Vec<StudyRow> {
+    lines.iter().map(StudyRow::from).collect()
+}
+
+fn remarks(remarks: &[&str]) -> Vec<String> {
+    remarks.iter().map(ToString::to_string).collect()
+}
+
+pub(crate) fn digitizer(records: &[RunRecord]) -> Study {
     use daqmeter_digitizer::reproduce::{INCONSISTENCIES, cpu, findings, tables};
-    let (published, profile) = (daqmeter_digitizer::published::Published::default(), Profile::default());
-    let is_readout = |line: &daqmeter_record::Comparison| {
-        published
-            .table
-            .iter()
-            .any(|table| table.title == line.table && table.kind == daqmeter_digitizer::published::Kind::Readout)
-    };
-    let row = |line: daqmeter_record::Comparison| {
-        if is_readout(&line) { StudyRow::of(&line) } else { StudyRow::of_own_host(&line) }
-    };
-    let lines = tables(&published, &profile, records).into_iter().chain(cpu(&published, &profile, records)).map(row);
-    let claims = findings(&published, &profile, records);
-    let claims = claims.iter().map(|finding| StudyRow::claim(finding.claim, &finding.evidence, finding.verdict.name()));
+    let (published, profile) = (daqmeter_digitizer::published::Document::default(), Profile::default());
+    let lines = [tables(&published, &profile, records), cpu(&published, &profile, records)].concat();
     Study {
         id: "digitizer",
         title: "Performance measurements with SIS8300 boards (ESS, 2017)",
-        about: "Read-out on emulated boards that are paced like the document's crate; conversion and CPU load are this host's own.",
+        about: "Read-out on emulated boards that are paced by a profile fitted to the document's crate; conversion and CPU load are this host's own.",
         command: "daqmeter digitizer reproduce",
-        rows: lines.chain(claims).collect(),
-        remarks: INCONSISTENCIES.iter().map(ToString::to_string).collect(),
+        rows: rows(&lines),
+        findings: findings(&published, records).iter().map(StudyFinding::from).collect(),
+        remarks: remarks(INCONSISTENCIES),
     }
 }
 
-fn etherbone(records: &[RunRecord]) -> Study {
-    use daqmeter_etherbone::reproduce::{Published, REMARKS, compare};
+pub(crate) fn etherbone(records: &[RunRecord]) -> Study {
+    use daqmeter_etherbone::reproduce::{Document, REMARKS, compare, findings};
+    let published = Document::default();
     Study {
         id: "etherbone",
         title: "Etherbone Performance Measurements (GSI, 2018)",
-        about: "Cycles over emulated bridges that take the published times of theirs.",
+        about: "Cycles over emulated bridges, whose times are fitted to the published ones.",
         command: "daqmeter eb reproduce",
-        rows: compare(&Published::default(), records).iter().map(StudyRow::of).collect(),
-        remarks: REMARKS.iter().map(ToString::to_string).collect(),
+        rows: rows(&compare(&published, records)),
+        findings: findings(&published, records).iter().map(StudyFinding::from).collect(),
+        remarks: remarks(&REMARKS),
     }
 }
 
-fn readout(records: &[RunRecord]) -> Study {
-    use daqmeter_readout::study::{Published, REMARKS, rows};
-    let row = |row: &daqmeter_readout::study::Row| {
-        let mut judged = StudyRow::of(&row.line);
-        judged.row = format!("{} [{}]", judged.row, row.kind.name());
-        // Where the study states a range, the range counts.
-        if let Some(within) = row.is_within() {
-            judged.verdict = if within { "reproduced" } else { "differs" }.to_owned();
-        }
-        judged
-    };
+pub(crate) fn readout(records: &[RunRecord]) -> Study {
+    use daqmeter_readout::study::{Document, REMARKS, rows as lines};
     Study {
         id: "readout",
         title: "FELIX read-out at 1 MHz (ATLAS, Nikhef)",
-        about: "Arithmetic and a model of the published server, and the same rates on an emulated card on this host.",
+        about: "Arithmetic and a model of the published server (16 readers, receivers on two hosts), and the same rates on an emulated card on this host.",
         command: "daqmeter readout reproduce",
-        rows: rows(&Published::default(), records).iter().map(row).collect(),
-        remarks: REMARKS.iter().map(ToString::to_string).collect(),
+        rows: rows(&lines(&Document::default(), records)),
+        findings: Vec::new(),
+        remarks: remarks(REMARKS),
     }
 }
 
-fn copy(records: &[RunRecord]) -> Study {
-    let row = |claim: daqmeter_report::copy_claims::Claim| {
-        let verdict = match claim.verdict {
-            Verdict::Holds => "holds",
-            Verdict::Differs => "differs",
-            Verdict::Emulated => "emulated",
-            Verdict::Untold => "not measured",
-        };
-        StudyRow::claim(claim.claim, &claim.here, verdict)
-    };
+pub(crate) fn copy(records: &[RunRecord]) -> Study {
+    use daqmeter_report::copy_claims::{REMARKS, findings, rows as lines};
     Study {
         id: "copy",
         title: "Copies between user and kernel by CPU and I/OAT (I/OAT-CFTU)",
-        about: "The study's claims, asked of this host; an engine that is emulated says nothing about hardware.",
+        about: "What the study states and asks, by this host's records; an engine that is emulated says nothing about hardware.",
         command: "daqmeter copy reproduce",
-        rows: claims(records).into_iter().map(row).collect(),
-        remarks: Vec::new(),
+        rows: rows(&lines(records)),
+        findings: findings(records).iter().map(StudyFinding::from).collect(),
+        remarks: remarks(REMARKS),
     }
 }
 
-fn pmu() -> Study {
+pub(crate) fn pmu() -> Study {
     Study {
         id: "pmu",
-        title: "Counters of Arm's interconnects (arm-cmn)",
-        about: "The published meshes and examples, by our model of the mesh. On silicon nothing was measured.",
+        title: "CMN-600 perf example on Neoverse N1 SDP (Arm, 2019 to 2022)",
+        about: "The document's counts through our groups, and its events through our model of the mesh. On silicon nothing was measured.",
         command: "daqmeter pmu reproduce",
-        rows: daqmeter_pmu::published::compare().iter().map(StudyRow::of).collect(),
+        rows: rows(&daqmeter_pmu::published::compare()),
+        findings: Vec::new(),
         remarks: Vec::new(),
     }
 }

@@ -117,7 +117,13 @@ fn records_fill_figures_and_missing_ones_name_their_command() {
     assert!(html.contains("2.1 copy_from_user: mean latency, light load"));
     let output = copy(&["reproduce", "--from", &records]);
     let text = stdout(&output);
-    assert!(output.status.success() && text.contains("untold") && text.contains("2694.138933"), "{text}");
+    assert!(output.status.success() && text.contains("cannot tell") && text.contains("2694.138933"), "{text}");
+    let output = copy(&["reproduce", "--from", &records, "--json", "-o", &page]);
+    let study: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("one study");
+    assert_eq!(study["rows"][0]["place"], "3.3.1, sample record of a synthesis, field d");
+    assert_eq!(study["rows"][0]["verdict"], "this host", "another machine's time is not judged: {study}");
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("3.3.1, sample record of a synthesis, field d"));
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! What the source document measured, as data: `data/ess-2017-published.toml`.
 
+use std::collections::BTreeMap;
+
 use daqmeter_record::Workload;
+use daqmeter_record::study::{Derived, Published, Statement};
 use serde::Deserialize;
 
 use crate::devices::emulated::{Profile, uplink};
@@ -10,11 +13,13 @@ const TABLES: &str = include_str!("../data/ess-2017-published.toml");
 /// Everything that the document published.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Published {
+pub struct Document {
     /// Read-out and conversion tables.
     pub table: Vec<Table>,
     /// CPU use.
     pub cpu: Vec<CpuRow>,
+    /// What it says in words.
+    pub finding: BTreeMap<String, Statement>,
 }
 
 /// What a table times.
@@ -35,6 +40,8 @@ pub struct Table {
     pub id: String,
     /// For people.
     pub title: String,
+    /// Section of the document.
+    pub place: String,
     /// What it times.
     pub kind: Kind,
     /// Models of the boards.
@@ -64,7 +71,7 @@ pub struct Row {
     /// Per repetition.
     pub dur_ms: f64,
     /// Raw bytes per second.
-    pub speed_mb_per_s: f64,
+    pub speed_mb_per_s: Published,
 }
 
 /// CPU use at 14 Hz.
@@ -82,12 +89,12 @@ pub struct CpuRow {
     /// Polling or interrupt.
     pub polling: bool,
     /// Per cent of one core.
-    pub percent: f64,
+    pub percent: Published,
     /// The document shows the command and a profile.
     pub command: bool,
 }
 
-impl Default for Published {
+impl Default for Document {
     fn default() -> Self {
         toml::from_str(TABLES).expect("the shipped tables are tested")
     }
@@ -107,37 +114,22 @@ impl Table {
             .with("dec_factor", self.dec_factor)
     }
 
-    /// What the profile's model says of each row, in MB/s, in the order of [`Table::boards`]. For conversions, the described
-    /// cost of the operation on the document's machine.
-    pub fn model_mb_per_s(&self, profile: &Profile) -> Vec<f64> {
-        match self.kind {
-            Kind::Readout => {
-                let bytes = (self.samples * 2 * self.reads) as f64;
-                let own = |model: &String| {
-                    profile.board.iter().find(|board| &board.model == model).map(|b| b.own_bytes_per_s)
-                };
-                let own: Vec<f64> = self.boards.iter().filter_map(own).collect();
-                uplink::predict(&profile.uplink, &own, bytes).into_iter().map(|seconds| bytes / seconds / 1e6).collect()
-            }
-            Kind::Conversion => {
-                let cost = &profile.conversion_ns_per_raw_byte;
-                let ns_per_byte = match (self.function, self.dec_factor) {
-                    (1, _) => cost.scale_decimate_1,
-                    (2, 10) => cost.decimate_10,
-                    (2, _) => cost.decimate_1,
-                    (3, _) => cost.scale,
-                    (5, _) => cost.unsigned_f64,
-                    (6, _) => cost.signed_f64,
-                    _ => cost.cast,
-                };
-                vec![1e3 / ns_per_byte; self.boards.len()]
-            }
+    /// What the profile's model says of each read-out row, in MB/s, in the order of [`Table::boards`]. Nothing for conversions:
+    /// their described costs are the means of these very tables.
+    pub fn model_mb_per_s(&self, profile: &Profile) -> Option<Vec<f64>> {
+        if self.kind == Kind::Conversion {
+            return None;
         }
+        let bytes = (self.samples * 2 * self.reads) as f64;
+        let own = |model: &String| profile.board.iter().find(|board| &board.model == model).map(|b| b.own_bytes_per_s);
+        let own: Vec<f64> = self.boards.iter().filter_map(own).collect();
+        let seconds = uplink::predict(&profile.uplink, &own, bytes);
+        Some(seconds.into_iter().map(|seconds| bytes / seconds / 1e6).collect())
     }
 
-    /// Mean published speed.
-    pub fn mean_mb_per_s(&self) -> f64 {
-        self.rows.iter().map(|row| row.speed_mb_per_s).sum::<f64>() / self.rows.len() as f64
+    /// Mean of the published speeds.
+    pub fn mean_mb_per_s(&self) -> Option<Derived> {
+        Derived::mean(self.rows.iter().map(|row| &row.speed_mb_per_s), "mean of the published rows above")
     }
 }
 
@@ -147,7 +139,7 @@ mod tests {
 
     #[test]
     fn all_68_rows_satisfy_the_documents_own_definitions() {
-        let published = Published::default();
+        let published = Document::default();
         let mut rows = 0;
         for table in &published.table {
             for row in &table.rows {
@@ -157,7 +149,8 @@ mod tests {
                 let speed = (table.samples * 2 * table.reads) as f64 / span_ms / 1e3;
                 // start and end are rounded to 0.1 ms, so the speed is known to 0.1 ms over the span.
                 let tolerance = 0.05 + speed * 0.1 / span_ms;
-                assert!((speed - row.speed_mb_per_s).abs() <= tolerance, "{} {}: {speed}", table.id, row.board);
+                let off = row.speed_mb_per_s.difference(speed) * speed;
+                assert!(off.abs() <= tolerance * 1.01, "{} {}: {speed}", table.id, row.board);
             }
         }
         assert_eq!(rows, 68);
@@ -167,11 +160,11 @@ mod tests {
     fn the_model_reproduces_the_33_readout_rows_within_3_per_cent_per_table() {
         let profile = Profile::default();
         let mut rows = 0;
-        for table in Published::default().table.iter().filter(|table| table.kind == Kind::Readout) {
+        for table in Document::default().table.iter().filter(|table| table.kind == Kind::Readout) {
             rows += table.rows.len();
-            let model = table.model_mb_per_s(&profile);
+            let model = table.model_mb_per_s(&profile).expect("a read-out table");
             let mean = model.iter().sum::<f64>() / model.len() as f64;
-            let error = mean / table.mean_mb_per_s() - 1.0;
+            let error = table.mean_mb_per_s().expect("rows").difference(mean);
             assert!(error.abs() < 0.03, "{}: {:.1} %", table.id, error * 100.0);
         }
         assert_eq!(rows, 33);
@@ -179,7 +172,7 @@ mod tests {
 
     #[test]
     fn workloads_name_each_board_once() {
-        let published = Published::default();
+        let published = Document::default();
         let mixed = published.table.iter().find(|table| table.id == "ku1-l5-60mb").unwrap();
         assert_eq!(mixed.workload().text("devices"), Ok("emu:ku0 emu:l0 emu:l1 emu:l2 emu:l3 emu:l4"));
     }

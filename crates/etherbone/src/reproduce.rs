@@ -2,7 +2,10 @@
 //!
 //! Works on records alone, fresh or read back from a file. Prints nothing.
 
-use daqmeter_record::{Comparison, RunRecord, Workload};
+use std::collections::BTreeMap;
+
+use daqmeter_record::study::{Comparison, Finding, Measured, Published, Statement};
+use daqmeter_record::{RunRecord, Workload};
 use daqmeter_wire::etherbone::Layout;
 use daqmeter_wire::etherbone::cycle::{Check, Op, encode};
 use serde::Deserialize;
@@ -20,19 +23,23 @@ pub const CYCLES: u64 = 90;
 const PCIE: &str = "scu-pcie-2018";
 /// Its bridge over Gigabit Ethernet.
 const GIGE: &str = "gige";
+/// Its bridge over USB.
+const USB: &str = "usb-t5810-2018";
 /// The bridges whose curves the study draws.
-pub const DRAWN: [&str; 3] = [PCIE, GIGE, "usb-t5810-2018"];
+pub const DRAWN: [&str; 3] = [PCIE, GIGE, USB];
 
 /// The published figures.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Published {
+pub struct Document {
     /// Key data of PCIe.
     pub pcie: Pcie,
     /// Key data of Gigabit Ethernet.
     pub gige: Gige,
     /// The table of the timestamp latch unit.
     pub tlu: Vec<TluRow>,
+    /// What it says in words.
+    pub finding: BTreeMap<String, Statement>,
 }
 
 /// Key data of the SCU over PCIe; times per 64-bit timestamp.
@@ -40,14 +47,14 @@ pub struct Published {
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the names are those of the quantities, with their units")]
 pub struct Pcie {
-    pub time_one_us: f64,
-    pub time_many_us: f64,
-    pub rate_one_khz: f64,
-    pub rate_many_khz: f64,
-    pub throughput_one_mbit_per_s: f64,
-    pub throughput_many_mbit_per_s: f64,
-    pub pipelining_gain_percent: f64,
-    pub gap_ns: f64,
+    pub time_one_us: Published,
+    pub time_many_us: Published,
+    pub rate_one_khz: Published,
+    pub rate_many_khz: Published,
+    pub throughput_one_mbit_per_s: Published,
+    pub throughput_many_mbit_per_s: Published,
+    pub pipelining_gain_percent: Published,
+    pub gap_ns: Published,
 }
 
 /// Key data of Gigabit Ethernet.
@@ -55,7 +62,7 @@ pub struct Pcie {
 #[serde(deny_unknown_fields)]
 pub struct Gige {
     /// Between two timestamps of one cycle.
-    pub gap_ns: f64,
+    pub gap_ns: Published,
 }
 
 /// One row of the table of the timestamp latch unit.
@@ -67,12 +74,12 @@ pub struct TluRow {
     /// The emulated bridge that stands for it.
     pub bridge: String,
     /// Time of a cycle of 3 reads and 1 write.
-    pub cycle_us: f64,
+    pub cycle_us: Published,
     /// Its rate.
-    pub rate_khz: f64,
+    pub rate_khz: Published,
 }
 
-impl Default for Published {
+impl Default for Document {
     fn default() -> Self {
         toml::from_str(include_str!("../data/gsi-2018.toml")).expect("ships with the binary and is tested")
     }
@@ -100,7 +107,7 @@ pub fn workload(address: &str, method: Method, payload: &str, count: u64) -> Wor
 }
 
 /// Everything that the reproduction runs.
-pub fn plan(published: &Published) -> Vec<Planned> {
+pub fn plan(published: &Document) -> Vec<Planned> {
     let drawn = DRAWN.iter().flat_map(|bridge| {
         [Method::Blocking, Method::Pipelined].into_iter().flat_map(move |method| {
             TIMESTAMPS.map(move |count| Planned {
@@ -180,81 +187,128 @@ fn find<'a>(records: &'a [RunRecord], workload: &Workload) -> Option<&'a RunReco
 }
 
 /// Median time of a cycle, in us.
-fn cycle_us(records: &[RunRecord], bridge: &str, method: Method, payload: &str, count: u64) -> Option<f64> {
-    let record = find(records, &workload(&format!("emu/{bridge}"), method, payload, count))?;
+fn cycle_us(record: &RunRecord) -> Option<f64> {
     let stage = record.lanes.first()?.stages.first()?;
     let mut samples = stage.sample_ns.clone();
     samples.sort_unstable();
     Some(*samples.get(samples.len() / 2)? as f64 / stage.ops_per_sample as f64 / 1e3)
 }
 
-fn gap_ns(records: &[RunRecord], bridge: &str) -> Option<f64> {
-    find(records, &workload(&format!("emu/{bridge}"), Method::Pipelined, "timestamps", *TIMESTAMPS.end()))?
-        .counter("eca-in-cycle-gap")
+/// What was measured behind a bridge: a value of the median cycle, in us.
+fn measured(
+    records: &[RunRecord],
+    bridge: &str,
+    method: Method,
+    payload: &str,
+    count: u64,
+    value: impl Fn(f64) -> f64,
+) -> Option<Measured> {
+    let record = find(records, &workload(&format!("emu/{bridge}"), method, payload, count))?;
+    Measured::of(record, value(cycle_us(record)?))
+}
+
+/// Time of each of so many timestamps in a cycle, in us.
+fn timestamp_us(records: &[RunRecord], bridge: &str, method: Method, count: u64) -> Option<Measured> {
+    measured(records, bridge, method, "timestamps", count, |us| us / count as f64)
+}
+
+fn gap_ns(records: &[RunRecord], bridge: &str) -> Option<Measured> {
+    let most = *TIMESTAMPS.end();
+    let record = find(records, &workload(&format!("emu/{bridge}"), Method::Pipelined, "timestamps", most))?;
+    Measured::of(record, record.counter("eca-in-cycle-gap")?)
 }
 
 /// Every published figure beside model and measurement.
-pub fn compare(published: &Published, records: &[RunRecord]) -> Vec<Comparison> {
+pub fn compare(published: &Document, records: &[RunRecord]) -> Vec<Comparison> {
     let mut lines = key_data(&published.pcie, records);
-    let gap = |bridge: &str, published: f64| Comparison {
-        table: "gap between timestamps of one cycle".to_owned(),
-        row: bridge.to_owned(),
-        published,
-        model: Model::of(bridge).map(|model| 2.0 * model.bridge.timing.read_ns as f64),
-        measured: gap_ns(records, bridge),
-        unit: "ns",
+    let gap = |bridge: &str, published: &Published| {
+        Comparison::new("gap between timestamps of one cycle", bridge, published.clone(), "ns")
+            .model(Model::of(bridge).map(|model| 2.0 * model.bridge.timing.read_ns as f64))
+            .measured(gap_ns(records, bridge))
     };
-    lines.push(gap(PCIE, published.pcie.gap_ns));
-    lines.push(gap(GIGE, published.gige.gap_ns));
-    for row in &published.tlu {
-        let model_us = Model::of(&row.bridge).map(|model| model.blocking_us(3, 1));
-        let measured_us = cycle_us(records, &row.bridge, Method::Blocking, "tlu", 1);
-        let line = |published: f64, value: fn(f64) -> f64, unit| Comparison {
-            table: "TLU cycle: 3 reads, 1 write".to_owned(),
-            row: row.row.clone(),
-            published,
-            model: model_us.map(value),
-            measured: measured_us.map(value),
-            unit,
-        };
-        lines.push(line(row.cycle_us, |us| us, "us"));
-        lines.push(line(row.rate_khz, |us| 1e3 / us, "kHz"));
-    }
+    lines.push(gap(PCIE, &published.pcie.gap_ns));
+    lines.push(gap(GIGE, &published.gige.gap_ns));
+    lines.extend(published.tlu.iter().flat_map(|row| tlu(row, records)));
     lines
+}
+
+/// Time and rate of a row of the table.
+fn tlu(row: &TluRow, records: &[RunRecord]) -> [Comparison; 2] {
+    let model_us = Model::of(&row.bridge).map(|model| model.blocking_us(3, 1));
+    let line = |published: &Published, value: fn(f64) -> f64, unit| {
+        Comparison::new("TLU cycle: 3 reads, 1 write", &row.row, published.clone(), unit)
+            .model(model_us.map(value))
+            .measured(measured(records, &row.bridge, Method::Blocking, "tlu", 1, value))
+    };
+    [line(&row.cycle_us, |us| us, "us"), line(&row.rate_khz, |us| 1e3 / us, "kHz")]
 }
 
 /// The key data of PCIe: one and eight timestamps per cycle, and what pipelining gains.
 fn key_data(pcie: &Pcie, records: &[RunRecord]) -> Vec<Comparison> {
     let model = Model::of(PCIE);
-    let line = |row: &str, published: f64, count: u64, value: fn(f64) -> f64, unit| Comparison {
-        table: "SCU over PCIe, blocking".to_owned(),
-        row: format!("{row}, {count} per cycle"),
-        published,
-        model: model.as_ref().map(|model| value(model.blocking_us(2 * count, 0) / count as f64)),
-        measured: cycle_us(records, PCIE, Method::Blocking, "timestamps", count).map(|us| value(us / count as f64)),
-        unit,
+    let line = |row: &str, published: &Published, count: u64, value: fn(f64) -> f64, unit| {
+        Comparison::new("SCU over PCIe, blocking", format!("{row}, {count} per cycle"), published.clone(), unit)
+            .model(model.as_ref().map(|model| value(model.blocking_us(2 * count, 0) / count as f64)))
+            .measured(measured(records, PCIE, Method::Blocking, "timestamps", count, |us| value(us / count as f64)))
     };
     let (one, many) = (*TIMESTAMPS.start(), *TIMESTAMPS.end());
     let (time, rate, throughput) = (|us: f64| us, |us: f64| 1e3 / us, |us: f64| 64.0 / us);
-    let gain = |blocking_us: f64, pipelined_us: f64| (blocking_us / pipelined_us - 1.0) * 100.0;
-    let measured = |method| cycle_us(records, PCIE, method, "timestamps", many);
+    let mut lines = vec![
+        line("time per timestamp", &pcie.time_one_us, one, time, "us"),
+        line("time per timestamp", &pcie.time_many_us, many, time, "us"),
+        line("rate", &pcie.rate_one_khz, one, rate, "kHz"),
+        line("rate", &pcie.rate_many_khz, many, rate, "kHz"),
+        line("throughput", &pcie.throughput_one_mbit_per_s, one, throughput, "Mbit/s"),
+        line("throughput", &pcie.throughput_many_mbit_per_s, many, throughput, "Mbit/s"),
+    ];
+    let row = format!("gain by pipelining, {many} per cycle");
+    let of_model = |model: &Model| (model.blocking_us(2 * many, 0) / model.pipelined_us(2 * many, 0) - 1.0) * 100.0;
+    lines.push(
+        Comparison::new("SCU over PCIe", row, pcie.pipelining_gain_percent.clone(), "%")
+            .model(model.as_ref().map(of_model))
+            .measured(gain_percent(records, PCIE, many)),
+    );
+    lines
+}
+
+/// What pipelining gains over blocking cycles, in per cent.
+fn gain_percent(records: &[RunRecord], bridge: &str, count: u64) -> Option<Measured> {
+    let of = |method| find(records, &workload(&format!("emu/{bridge}"), method, "timestamps", count));
+    let (blocking, pipelined) = (of(Method::Blocking)?, of(Method::Pipelined)?);
+    Measured::over([blocking, pipelined], (cycle_us(blocking)? / cycle_us(pipelined)? - 1.0) * 100.0)
+}
+
+/// What the document says in words, judged by what was measured behind the emulated bridges.
+pub fn findings(published: &Document, records: &[RunRecord]) -> Vec<Finding> {
+    let statement = |name: &str| published.finding.get(name).expect("the shipped findings are tested");
+    let many = *TIMESTAMPS.end();
+    let gain = |bridge| gain_percent(records, bridge, many);
+    let pipelined = |bridge| timestamp_us(records, bridge, Method::Pipelined, many);
+    let us = |value: f64| format!("{value:.3} us");
+    let constant = |bridge: &'static str| {
+        [1, many].map(|count| measured(records, bridge, Method::Blocking, "timestamps", count, |us| us))
+    };
+    let [gige_one, gige_many] = constant(GIGE);
+    let [usb_one, usb_many] = constant(USB);
     vec![
-        line("time per timestamp", pcie.time_one_us, one, time, "us"),
-        line("time per timestamp", pcie.time_many_us, many, time, "us"),
-        line("rate", pcie.rate_one_khz, one, rate, "kHz"),
-        line("rate", pcie.rate_many_khz, many, rate, "kHz"),
-        line("throughput", pcie.throughput_one_mbit_per_s, one, throughput, "Mbit/s"),
-        line("throughput", pcie.throughput_many_mbit_per_s, many, throughput, "Mbit/s"),
-        Comparison {
-            table: "SCU over PCIe".to_owned(),
-            row: format!("gain by pipelining, {many} per cycle"),
-            published: pcie.pipelining_gain_percent,
-            model: model.map(|model| gain(model.blocking_us(2 * many, 0), model.pipelined_us(2 * many, 0))),
-            measured: measured(Method::Blocking)
-                .zip(measured(Method::Pipelined))
-                .map(|(blocking_us, pipelined_us)| gain(blocking_us, pipelined_us)),
-            unit: "%",
-        },
+        statement("constant").judged([gige_one, gige_many, usb_one, usb_many], |[g1, g8, u1, u8]| {
+            let evidence = format!(
+                "cycle of 1 and of 8: GigE {g1:.1} and {g8:.1} us, USB {u1:.1} and {u8:.1} us; within 10 % counts"
+            );
+            ((g8 / g1 < 1.1 && u8 / u1 < 1.1).into(), evidence)
+        }),
+        statement("gain").judged([gain(PCIE), gain(GIGE), gain(USB)], |[pcie, gige, usb]| {
+            let evidence =
+                format!("pipelining gains {pcie:.0} % over PCIe, {gige:.0} % over GigE, {usb:.0} % over USB");
+            ((pcie < gige && pcie < usb).into(), evidence)
+        }),
+        statement("usb").judged([pipelined(PCIE), pipelined(USB)], |[pcie, usb]| {
+            ((usb < pcie).into(), format!("per timestamp, pipelined: PCIe {}, USB {}", us(pcie), us(usb)))
+        }),
+        statement("gige").judged([pipelined(PCIE), pipelined(USB), pipelined(GIGE)], |[pcie, usb, gige]| {
+            let evidence = format!("per timestamp, pipelined: GigE {}, USB {}, PCIe {}", us(gige), us(usb), us(pcie));
+            ((gige < usb && gige < pcie).into(), evidence)
+        }),
     ]
 }
 
@@ -272,39 +326,51 @@ mod tests {
 
     #[test]
     fn the_model_meets_the_published_figures() {
-        for line in compare(&Published::default(), &[]) {
-            let model = line.model.unwrap();
-            let off = model / line.published - 1.0;
+        for line in compare(&Document::default(), &[]) {
+            let off = line.published.as_ref().unwrap().difference(line.model.unwrap().value());
             // The study states 10 % for PCIe and USB; its own 35 kHz contradicts its 25 us by 14 %.
             let wide = ["rate, 1", "throughput", "gain"].iter().any(|word| line.row.contains(word));
             let band = if wide { 0.16 } else { 0.05 };
-            assert!(off.abs() < band, "{} {}: published {}, model {model}", line.table, line.row, line.published);
+            assert!(off.abs() < band, "{line:?}");
+            assert!(line.verdict().to_string().ends_with("(model)"), "{line:?}");
         }
     }
 
     #[test]
+    fn findings_are_told_only_from_records() {
+        let published = Document::default();
+        let findings = findings(&published, &[]);
+        assert_eq!(findings.len(), published.finding.len());
+        assert!(findings.iter().all(|finding| finding.verdict.to_string() == "cannot tell"));
+    }
+
+    #[test]
     fn every_row_of_the_table_has_its_bridge_and_its_point() {
-        let published = Published::default();
+        let published = Document::default();
         assert_eq!(published.tlu.len(), 9);
         let plan = plan(&published);
         assert_eq!(plan.len(), 3 * 2 * 8 + 9);
         for row in &published.tlu {
             // Rate and time of the table say the same, as far as they are rounded.
-            assert!((row.rate_khz * row.cycle_us / 1e3 - 1.0).abs() < 0.02, "{}", row.row);
+            let rate_khz = row.cycle_us.derived("1 / time", |us| 1e3 / us);
+            let text: f64 = rate_khz.to_string().parse().unwrap();
+            assert!(row.rate_khz.difference(text).abs() < 0.02, "{}", row.row);
         }
     }
 
     #[test]
     fn measured_figures_come_from_the_records() {
-        let published = Published::default();
+        let published = Document::default();
         assert!(compare(&published, &[]).iter().all(|line| line.measured.is_none()));
-        let mut record =
-            RunRecord::new(daqmeter_record::EngineInfo::default(), workload("emu/gige", Method::Blocking, "tlu", 1));
+        let emulated = daqmeter_record::EngineInfo { emulated: true, ..Default::default() };
+        let mut record = RunRecord::new(emulated, workload("emu/gige", Method::Blocking, "tlu", 1));
         let stage = daqmeter_record::Stage { ops_per_sample: 1, sample_ns: vec![50_400; 3], ..Default::default() };
         record.lanes = vec![daqmeter_record::Lane { stages: vec![stage], ..Default::default() }];
         let lines = compare(&published, &[record]);
         let found: Vec<f64> = lines.iter().filter_map(Comparison::difference).collect();
         assert_eq!(found.len(), 2);
         assert!(found.iter().all(|off| off.abs() < 0.01));
+        let here = lines.iter().find(|line| line.measured.is_some()).unwrap();
+        assert_eq!(here.verdict().to_string(), "reproduced (emulated)");
     }
 }

@@ -8,7 +8,6 @@
 //! one way in which text of others is made safe to show ([`sanitise`]), and in which files are replaced ([`mod@file`]).
 //! Begin with [`RunRecord`].
 
-mod comparison;
 pub mod file;
 pub mod host;
 pub mod jsonl;
@@ -17,10 +16,10 @@ pub mod mesh;
 pub mod observed;
 mod run;
 pub mod sanitise;
+pub mod study;
 pub mod units;
 pub mod workload;
 
-pub use comparison::Comparison;
 pub use host::Host;
 pub use ledger::Ledger;
 pub use mesh::Mesh;

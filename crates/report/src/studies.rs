@@ -1,8 +1,10 @@
-//! Published studies, row by row: what was published, what a model says, what was measured here, and a verdict.
+//! Published studies, row by row: what was published and where, what follows from it, what a model gives, what was measured
+//! here, and a verdict.
 
+use std::cmp::Reverse;
 use std::fmt::Write;
 
-use daqmeter_record::Comparison;
+use daqmeter_record::study::{Comparison, Finding, Verdict};
 use serde::Serialize;
 
 use crate::table::plain;
@@ -12,16 +14,41 @@ use crate::table::plain;
 pub struct StudyRow {
     /// Table or figure of the document.
     pub table: String,
-    /// Row of the table, or the claim.
+    /// Row of the table.
     pub row: String,
-    /// What the document says; empty for claims.
+    /// What the document states; empty if it states nothing.
     pub published: String,
-    /// What a model says.
+    /// Where it states that.
+    pub place: String,
+    /// What follows from what it states.
+    pub derived: String,
+    /// How it follows.
+    pub how: String,
+    /// What a model gives.
     pub model: String,
-    /// What was measured here, or the evidence.
+    /// What was measured here.
     pub here: String,
-    /// `reproduced`, `near`, `differs`, `this host` (nothing to compare: another machine), `not measured`; claims have words of their own.
+    /// Measured here against published, or against derived where nothing is published.
+    pub difference: String,
+    /// As of [`Comparison::verdict`].
     pub verdict: String,
+    /// How it compares, without what that rests on; none if nothing was compared.
+    pub grade: Option<&'static str>,
+}
+
+/// A statement or a question of a study.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StudyFinding {
+    /// What the document says or asks.
+    pub text: String,
+    /// Where.
+    pub place: String,
+    /// What the records say of it.
+    pub verdict: String,
+    /// How it compares, without what that rests on; none if nothing was compared.
+    pub grade: Option<&'static str>,
+    /// The numbers behind the verdict.
+    pub evidence: String,
 }
 
 /// A document, repeated.
@@ -35,137 +62,222 @@ pub struct Study {
     pub about: &'static str,
     /// The command that repeats it alone.
     pub command: &'static str,
-    /// Its rows.
+    /// Its figures.
     pub rows: Vec<StudyRow>,
+    /// Its statements and questions.
+    pub findings: Vec<StudyFinding>,
     /// What must be known, such as inconsistencies of the document.
     pub remarks: Vec<String>,
 }
 
-/// Within this of the published value a row is reproduced.
-const REPRODUCED: f64 = 0.05;
-/// Within this it is near.
-const NEAR: f64 = 0.20;
+fn grade(verdict: Verdict) -> Option<&'static str> {
+    verdict.grade().map(|grade| grade.name())
+}
 
-impl StudyRow {
-    /// A row with numbers. What is measured counts, and the model where nothing was; a row without a model is of the machine that it
-    /// was measured on, and no other machine's can confirm or refute it.
-    pub fn of(line: &Comparison) -> StudyRow {
-        let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.1} {}", line.unit));
-        let off = |value: f64| (value / line.published - 1.0).abs();
-        let judged = line.measured.filter(|_| line.model.is_some()).or(line.model).map(off);
-        let verdict = match (judged, line.measured) {
-            (Some(off), _) if off <= REPRODUCED => "reproduced",
-            (Some(off), _) if off <= NEAR => "near",
-            (Some(_), _) => "differs",
-            (None, Some(_)) => "this host",
-            (None, None) => "not measured",
-        };
+impl From<&Comparison> for StudyRow {
+    fn from(line: &Comparison) -> StudyRow {
+        let with_unit = |text: Option<String>| text.map_or(String::new(), |text| format!("{text} {}", line.unit));
+        let published = line.published.as_ref();
+        let derived = line.derived.as_ref();
         StudyRow {
             table: line.table.clone(),
             row: line.row.clone(),
-            published: number(Some(line.published)),
-            model: number(line.model),
-            here: number(line.measured),
-            verdict: verdict.to_owned(),
+            published: with_unit(published.map(ToString::to_string)),
+            place: published.map_or(String::new(), |published| published.place().to_owned()),
+            derived: with_unit(derived.map(ToString::to_string)),
+            how: derived.map_or(String::new(), |derived| derived.how().to_owned()),
+            model: with_unit(line.model.map(|model| model.to_string())),
+            here: with_unit(line.measured.map(|measured| measured.to_string())),
+            difference: line.difference().map_or(String::new(), percent),
+            verdict: line.verdict().to_string(),
+            grade: grade(line.verdict()),
         }
     }
+}
 
-    /// A row whose measurement is of this host alone, such as a conversion's rate: the model is judged, the measurement is shown.
-    pub fn of_own_host(line: &Comparison) -> StudyRow {
-        let judged = StudyRow::of(&Comparison { measured: None, ..line.clone() });
-        let verdict = if line.model.is_some() { format!("model {}", judged.verdict) } else { "this host".to_owned() };
-        StudyRow { here: StudyRow::of(line).here, verdict, ..judged }
-    }
+/// `+1.2 %`; a figure of zero has no relative difference.
+fn percent(difference: f64) -> String {
+    if difference.is_finite() { format!("{:+.1} %", difference * 100.0) } else { String::new() }
+}
 
-    /// A claim with its evidence.
-    pub fn claim(claim: &str, evidence: &str, verdict: &str) -> StudyRow {
-        StudyRow {
-            table: "claims".to_owned(),
-            row: claim.to_owned(),
-            published: String::new(),
-            model: String::new(),
-            here: evidence.to_owned(),
-            verdict: verdict.to_owned(),
+impl From<&Finding> for StudyFinding {
+    fn from(finding: &Finding) -> StudyFinding {
+        StudyFinding {
+            text: finding.text.clone(),
+            place: finding.place.clone(),
+            verdict: finding.verdict.to_string(),
+            grade: grade(finding.verdict),
+            evidence: finding.evidence.clone(),
         }
     }
+}
+
+/// How many have which verdict, most frequent first: `12 reproduced (model), 3 near (model)`.
+fn counted<'a>(verdicts: impl Iterator<Item = &'a str>) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for verdict in verdicts {
+        match counts.iter_mut().find(|(known, _)| *known == verdict) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((verdict, 1)),
+        }
+    }
+    counts.sort_by_key(|(_, count)| Reverse(*count));
+    let counts: Vec<String> = counts.iter().map(|(verdict, count)| format!("{count} {verdict}")).collect();
+    counts.join(", ")
 }
 
 impl Study {
-    /// How many rows have which verdict, most frequent first.
-    pub fn counts(&self) -> Vec<(String, usize)> {
-        let mut counts: Vec<(String, usize)> = Vec::new();
-        for row in &self.rows {
-            match counts.iter_mut().find(|(verdict, _)| *verdict == row.verdict) {
-                Some((_, count)) => *count += 1,
-                None => counts.push((row.verdict.clone(), 1)),
-            }
+    /// `27 rows: 24 reproduced (emulated), 3 near (emulated); 4 findings: 4 confirmed (emulated)`.
+    pub fn summary(&self) -> String {
+        let rows = counted(self.rows.iter().map(|row| row.verdict.as_str()));
+        let mut summary = format!("{} rows: {rows}", self.rows.len());
+        if !self.findings.is_empty() {
+            let findings = counted(self.findings.iter().map(|finding| finding.verdict.as_str()));
+            let _ = write!(summary, "; {} findings: {findings}", self.findings.len());
         }
-        counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        counts
+        summary
     }
 
-    /// `12 reproduced, 3 near`.
-    pub fn summary(&self) -> String {
-        let counts: Vec<String> = self.counts().iter().map(|(verdict, count)| format!("{count} {verdict}")).collect();
-        counts.join(", ")
+    /// True if a row or a finding contradicts the document.
+    pub fn has_contradiction(&self) -> bool {
+        self.rows.iter().filter_map(|row| row.grade).any(contradicts)
+            || self.findings.iter().filter_map(|finding| finding.grade).any(contradicts)
     }
 }
 
-/// For people: a line a study, and what differs.
+fn contradicts(grade: &str) -> bool {
+    [daqmeter_record::study::Grade::Differs, daqmeter_record::study::Grade::Refuted]
+        .iter()
+        .any(|one| one.name() == grade)
+}
+
+/// Everything of one study, for people.
+pub fn full(study: &Study) -> String {
+    let mut out = format!("{}\n{}\n\n", study.title, study.about);
+    out.push_str(&rows(&study.rows));
+    if !study.findings.is_empty() {
+        out.push_str("\nFindings\n");
+        for finding in &study.findings {
+            let _ = writeln!(out, " {}: {} ({})", finding.verdict, finding.text, finding.place);
+            let _ = writeln!(out, "     {}", finding.evidence);
+        }
+    }
+    let _ = writeln!(out, "\n{}", study.summary());
+    if !study.remarks.is_empty() {
+        out.push_str("\nWhat to know\n");
+        for remark in &study.remarks {
+            let _ = writeln!(out, " - {remark}");
+        }
+    }
+    out
+}
+
+/// The rows as a table; the last column says where a figure is published, or how it is derived.
+fn rows(rows: &[StudyRow]) -> String {
+    let mut last = "";
+    let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+    let cells = rows.iter().map(|row| {
+        let title = if row.table == last { String::new() } else { row.table.clone() };
+        last = &row.table;
+        let how = if row.how.is_empty() { String::new() } else { format!("derived: {}", row.how) };
+        let place = [row.place.clone(), how].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
+        let texts = [&row.published, &row.derived, &row.model, &row.here, &row.difference].map(|text| or_dash(text));
+        [vec![title, row.row.clone()], texts.to_vec(), vec![row.verdict.clone(), place]].concat()
+    });
+    let headings = ["table", "row", "published", "derived", "model", "measured here", "difference", "verdict", "where"];
+    plain(&headings, cells)
+}
+
+/// Several studies for people: their totals, and what contradicts a document.
 pub fn text(studies: &[Study]) -> String {
     let mut out = String::new();
     for study in studies {
         let _ = writeln!(out, "{}\n  {}", study.title, study.summary());
     }
-    let differs = studies.iter().flat_map(|study| study.rows.iter().map(move |row| (study, row)));
-    let differs: Vec<Vec<String>> = differs
-        .filter(|(_, row)| ["differs", "model differs", "refuted"].contains(&row.verdict.as_str()))
-        .map(|(study, row)| {
-            vec![
-                study.id.to_owned(),
-                row.table.clone(),
-                row.row.clone(),
-                row.published.clone(),
-                row.model.clone(),
-                row.here.clone(),
-            ]
-        })
-        .collect();
+    let differs: Vec<Vec<String>> = studies.iter().flat_map(contradictions).collect();
     if !differs.is_empty() {
         out.push_str("\nWhat differs\n");
-        out.push_str(&plain(&["study", "table", "row", "published", "model", "here"], differs));
+        out.push_str(&plain(&["study", "row or finding", "published", "model", "here", "verdict", "where"], differs));
     }
     out
+}
+
+fn contradictions(study: &Study) -> Vec<Vec<String>> {
+    let is_one = |grade: Option<&str>| grade.is_some_and(contradicts);
+    let row = |row: &StudyRow| {
+        let name = format!("{}: {}", row.table, row.row);
+        [study.id, &name, &row.published, &row.model, &row.here, &row.verdict, &row.place].map(str::to_owned).to_vec()
+    };
+    let finding = |finding: &StudyFinding| {
+        let texts = [study.id, &finding.text, "", "", &finding.evidence, &finding.verdict, &finding.place];
+        texts.map(str::to_owned).to_vec()
+    };
+    let rows = study.rows.iter().filter(|row| is_one(row.grade)).map(row);
+    rows.chain(study.findings.iter().filter(|finding| is_one(finding.grade)).map(finding)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use daqmeter_record::study::{Derived, Holds, Measured, Published, Statement};
+    use daqmeter_record::{EngineInfo, RunRecord, Workload};
 
-    fn line(published: f64, model: Option<f64>, measured: Option<f64>) -> Comparison {
-        Comparison { table: "t".into(), row: "r".into(), published, model, measured, unit: "MB/s" }
+    fn published(value: f64) -> Published {
+        let json = format!("{{ \"value\": {value}, \"place\": \"table 2, row 3\" }}");
+        serde_json::from_str(&json).unwrap()
+    }
+
+    fn here(value: f64, emulated: bool) -> Option<Measured> {
+        let engine = EngineInfo { name: "null".into(), target: "here".into(), emulated };
+        Measured::of(&RunRecord::new(engine, Workload::new("null")), value)
+    }
+
+    fn study() -> Study {
+        let line = |row: &str, figure: Option<f64>| Comparison::new("speed", row, figure.map(published), "MB/s");
+        let lines = [
+            line("board 1", Some(100.0)).model(100.0).measured(here(60.0, false)),
+            line("board 2", Some(100.5)).model(104.25).measured(here(95.0, true)),
+            line("both", None).derived(Derived::computed(200.5, "sum of both")).measured(here(155.0, true)),
+            line("idle", Some(17.0)),
+        ];
+        let fast: Statement = serde_json::from_str("{ \"text\": \"it is fast\", \"place\": \"section 4\" }").unwrap();
+        let findings = [
+            fast.judged([here(12.0, true)], |[ns]| (Holds::No, format!("{ns} ns"))),
+            fast.judged([here(1.0, false)], |[ns]| (true.into(), format!("{ns} ns"))),
+            fast.cannot_tell("no device"),
+        ];
+        Study {
+            id: "x",
+            title: "A study (2020)",
+            about: "On an emulated board.",
+            command: "daqmeter x",
+            rows: lines.iter().map(StudyRow::from).collect(),
+            findings: findings.iter().map(StudyFinding::from).collect(),
+            remarks: vec!["it contradicts itself".to_owned()],
+        }
     }
 
     #[test]
-    fn a_verdict_needs_a_model_or_says_that_it_is_of_another_machine() {
-        let verdict = |published, model, measured| StudyRow::of(&line(published, model, measured)).verdict;
-        assert_eq!(verdict(100.0, Some(100.0), Some(104.0)), "reproduced");
-        assert_eq!(verdict(100.0, Some(100.0), Some(115.0)), "near");
-        assert_eq!(verdict(100.0, Some(100.0), Some(60.0)), "differs");
-        assert_eq!(verdict(100.0, Some(102.0), None), "reproduced");
-        assert_eq!(verdict(100.0, None, Some(900.0)), "this host");
-        assert_eq!(verdict(100.0, None, None), "not measured");
-        let own = StudyRow::of_own_host(&line(100.0, Some(101.0), Some(900.0)));
-        assert_eq!((&*own.verdict, &*own.here), ("model reproduced", "900.0 MB/s"));
-        assert_eq!(StudyRow::of_own_host(&line(100.0, None, Some(900.0))).verdict, "this host");
+    fn every_row_says_where_its_figure_stands() {
+        insta::assert_snapshot!(full(&study()));
     }
 
     #[test]
     fn what_differs_is_listed() {
-        let rows =
-            vec![StudyRow::of(&line(100.0, Some(100.0), Some(60.0))), StudyRow::claim("it is fast", "12 ns", "holds")];
-        let study = Study { id: "x", title: "A study (2020)", about: "", command: "daqmeter x", rows, remarks: vec![] };
-        assert_eq!(study.summary(), "1 differs, 1 holds");
+        let study = study();
+        assert!(study.has_contradiction());
         insta::assert_snapshot!(text(&[study]));
+    }
+
+    #[test]
+    fn programs_get_the_place_and_the_grade() {
+        let json = serde_json::to_value(study()).unwrap();
+        assert_eq!(json["rows"][1]["place"], "table 2, row 3");
+        assert_eq!(
+            (&json["rows"][1]["verdict"], &json["rows"][1]["grade"]),
+            (&"near (emulated)".into(), &"near".into())
+        );
+        assert_eq!(json["rows"][2]["how"], "sum of both");
+        assert_eq!(json["findings"][0]["place"], "section 4");
     }
 }

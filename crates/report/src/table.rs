@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use daqmeter_record::units::{show_bytes, show_ns, significant};
-use daqmeter_record::{Comparison, Ledger, RunRecord, sanitise};
+use daqmeter_record::{Ledger, RunRecord, sanitise};
 
 use crate::rate::{Doubt, shown_interval, shown_share, undone, warnings};
 use crate::rows::{Row, points, rows, tool_cost_ns, without_lanes};
@@ -339,27 +339,6 @@ pub fn numbers_from(first: usize, headings: &[&str], rows: impl IntoIterator<Ite
         }
     }
     trimmed(&table.to_string())
-}
-
-/// Published figures beside ours.
-pub fn comparisons(lines: &[Comparison]) -> String {
-    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1}"));
-    let mut last = "";
-    let rows = lines.iter().map(|line| {
-        let title = if line.table == last { String::new() } else { line.table.clone() };
-        last = &line.table;
-        let difference = line.difference().map_or("-".to_owned(), |difference| format!("{:+.1} %", difference * 100.0));
-        vec![
-            title,
-            line.row.clone(),
-            format!("{:.1}", line.published),
-            number(line.model),
-            number(line.measured),
-            difference,
-            line.unit.to_owned(),
-        ]
-    });
-    plain(&["table", "row", "published", "model", "measured here", "difference", "unit"], rows)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use daqmeter_etherbone::reproduce::{self, Published};
+use daqmeter_etherbone::reproduce::{self, Document};
 use daqmeter_record::{Outcome, RunRecord, jsonl};
 
 use super::schedule::Load::{Alone, Build, OneCpu};
@@ -231,14 +231,15 @@ fn etherbone() -> Result<()> {
     let (out, html) = (scratch("etherbone.jsonl")?, scratch("etherbone.html")?);
     daqmeter(&["eb", "reproduce", "--out", &out, "-o", &html])?;
     page::page(html.as_ref())?;
-    let lines = reproduce::compare(&Published::default(), &records(out.as_ref())?);
+    let lines = reproduce::compare(&Document::default(), &records(out.as_ref())?);
     ensure!(lines.len() > 25, "{} lines only", lines.len());
     let wide: Vec<String> = lines
         .iter()
         .filter(|line| {
-            let off = line.model.zip(line.measured).map(|(model, measured)| measured / model - 1.0);
+            let off = line.difference_from_model();
             // A gain is a small difference of two times: within five of its percents.
-            let band = if line.unit == "%" { 5.0 / line.published } else { 0.05 };
+            let five = line.model.map_or(0.0, |model| 5.0 / model.value());
+            let band = if line.unit == "%" { five } else { 0.05 };
             off.is_none_or(|off| off.abs() > band)
         })
         .map(|line| format!("{} {}: model {:?}, measured {:?}", line.table, line.row, line.model, line.measured))
@@ -255,7 +256,7 @@ fn reproduce() -> Result<()> {
     let mut tables = 0;
     let mut wide = Vec::new();
     for line in text.lines().filter(|line| line.contains(" mean ")) {
-        // published, model, measured, "+0.1 %": the last figure is the difference.
+        // derived, model, measured, "+0.1 %": the last figure is the difference.
         let Some(percent) =
             line.split(" %").next().and_then(|head| head.split_whitespace().last()?.parse::<f64>().ok())
         else {
@@ -280,7 +281,7 @@ fn reproduce() -> Result<()> {
     Ok(())
 }
 
-/// The sweep finds a rate and draws its figures, and every row of the study is within its band.
+/// The sweep finds a rate and draws its figures, and no row of the study's model contradicts the document.
 fn read_out() -> Result<()> {
     let (out, html) = (scratch("sweep.jsonl")?, scratch("sweep.html")?);
     daqmeter(&["readout", "sweep", "gbt", "--probe", "200ms", "--resolution", "0.05", "--out", &out, "-o", &html])?;

@@ -7,17 +7,18 @@ use clap::Args;
 use daqmeter_copy::{Context, Direction, Request, TESTS, module_waiver};
 use daqmeter_harness::{StepPlan, ordered};
 use daqmeter_record::Workload;
-use daqmeter_report::copy_claims::{Verdict, claims};
 
-use super::{PlainCopies, module_has_channels, write_page};
+use super::{PlainCopies, module_has_channels};
 use crate::arguments::count;
-use crate::output::{Failure, emit, read_records};
+use crate::output::{Failure, read_records};
 use crate::run::{Common, Runner};
+use crate::studies::{self, show_one};
 
-/// Ask the study's questions of this host: crossover, spread, policies, pollution, each with its verdict.
+/// Set the study's figures beside this host, and ask its questions: crossover, spread, policies, pollution.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "The study's machine is gone and its engine no longer supported (reference: ioatdma binds version 3 and later), so\nverdicts are this host's own. What an emulated engine shows is said to be so.\n\nExample:\n\n  $ daqmeter copy reproduce --out claims.jsonl"
+    mut_arg("json", studies::json_help),
+    after_long_help = "The study's machine is gone and its engine no longer supported (reference: ioatdma binds version 3 and later), so\nanswers are this host's own. What an emulated engine shows is said to be so.\n\nExample:\n\n  $ daqmeter copy reproduce --out claims.jsonl"
 )]
 pub(super) struct Arguments {
     /// Judge these records instead of measuring; traces and a cache model's misses may be among them
@@ -39,19 +40,18 @@ const SIZES: [usize; 9] = [1, 64, 512, 4096, 32 << 10, 256 << 10, 1 << 20, 4 << 
 const LARGE: [usize; 2] = [64 << 10, 1 << 20];
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let (json, page) = (arguments.common.json, arguments.output.as_deref());
     if !arguments.from.is_empty() {
         let records = read_records(&arguments.from)?;
-        emit(&text(&records))?;
+        show_one(studies::copy(&records), &records, json, page)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut runner = Runner::new(&arguments.common, 0)?;
+    let mut runner = studies::runner(&arguments.common)?;
     let pin = arguments.common.pin.as_ref().map(|list| list.0.clone());
     measure(&mut runner, pin, arguments.reps)?;
     runner.finish();
-    if !arguments.common.json {
-        emit(&text(&runner.recorder.records))?;
-    }
-    write_page(arguments.output.as_ref(), &runner)?;
+    let records = &runner.recorder.records;
+    show_one(studies::copy(records), records, json, page)?;
     Ok(runner.recorder.exit_code(runner.stop.is_set()))
 }
 
@@ -122,18 +122,4 @@ fn neighbours(engine: &str, cpus: &[u32]) -> Vec<Point> {
     };
     let neighbours = ["ideal", "cpu", "dma", "spin", "null-call"];
     chosen.into_iter().flat_map(|test| neighbours.map(|neighbour| point(test, neighbour))).collect()
-}
-
-fn text(records: &[daqmeter_record::RunRecord]) -> String {
-    let mut out = String::new();
-    for claim in claims(records) {
-        let verdict = match claim.verdict {
-            Verdict::Holds => "holds",
-            Verdict::Differs => "DIFFERS",
-            Verdict::Emulated => "emulated",
-            Verdict::Untold => "untold",
-        };
-        out.push_str(&format!("{verdict:<9}{}\n         {}\n", claim.claim, claim.here));
-    }
-    out
 }
