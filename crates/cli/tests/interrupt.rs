@@ -159,7 +159,7 @@ const CASES: [(&str, Begun, bool); 21] = [
     ("eb snoop 0 0x1000-0x1fff", Begun::Says("serving on port"), false),
     ("pmu stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs/ -I 50ms --out OUT", Begun::Prints, true),
     ("pmu stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs/ --step", Begun::TookOver, false),
-    ("pmu verify memory --time 1h", Begun::TookOver, false),
+    ("pmu verify net --time 1h", Begun::TookOver, false),
     ("show -", Begun::TookOver, false),
     ("history -", Begun::TookOver, false),
     ("export -", Begun::TookOver, false),

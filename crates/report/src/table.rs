@@ -255,7 +255,7 @@ pub fn markdown(records: &[RunRecord]) -> String {
     }
     let below: Vec<String> = absent_lines(records).into_iter().chain(trouble_lines(records)).collect();
     for (at, line) in below.iter().enumerate() {
-        let _ = writeln!(out, "{}- {line}", if at == 0 { "\n" } else { "" });
+        let _ = writeln!(out, "{}- {}", if at == 0 { "\n" } else { "" }, sanitise::markdown(line));
     }
     out
 }
