@@ -9,8 +9,9 @@ use daqmeter_record::Workload;
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
 
 use crate::devices::emulated::pattern_sample;
-use crate::engine::{differs, missing_here, parse_conversions, parse_isa, parse_store};
+use crate::engine::differs;
 use crate::function::Function;
+use crate::request::{missing_here, parse_conversions, parse_isa, parse_store};
 
 /// Converts samples in memory. Workload `convert`: `samples`, `function` (0 to 8; 0 copies), the parameters of the
 /// conversions, `isa`, `store`, `threads`.

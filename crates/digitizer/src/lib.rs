@@ -14,6 +14,7 @@ pub mod engine;
 pub mod function;
 pub mod published;
 pub mod reproduce;
+mod request;
 pub mod serve;
 
 pub use convert_engine::ConvertEngine;
