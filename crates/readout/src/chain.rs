@@ -202,6 +202,40 @@ pub fn hello(scenario: &Scenario, at: usize) -> Hello {
     }
 }
 
+/// Sets the flag when its thread panics: the others then end, too.
+struct Watch<'a>(&'a AtomicBool);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+type Started<'scope, T> = Result<std::thread::ScopedJoinHandle<'scope, Result<T, ChainError>>, ChainError>;
+
+/// Starts a thread of the chain. One that cannot be started, or that panics, sets the flag.
+fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    failed: &'scope AtomicBool,
+    work: impl FnOnce() -> Result<T, ChainError> + Send + 'scope,
+) -> Started<'scope, T> {
+    let watched = move || {
+        let _watch = Watch(failed);
+        work()
+    };
+    std::thread::Builder::new().spawn_scoped(scope, watched).map_err(|error| {
+        failed.store(true, Ordering::Relaxed);
+        ChainError::System(format!("cannot start a thread: {error}"))
+    })
+}
+
+fn joined_thread<T>(started: Started<'_, T>) -> Result<T, ChainError> {
+    let panicked = |_| ChainError::System("a thread panicked: a bug in daqmeter, please report it".to_owned());
+    started?.join().map_err(panicked)?
+}
+
 /// Runs a chain for so long, or for so many triggers.
 ///
 /// # Errors
@@ -239,7 +273,7 @@ pub fn run(
         for (at, reader) in readers.into_iter().enumerate() {
             let cpu = turn_of(&placement.reader_cpus, at);
             let (failed, quit) = (&failed, &quit);
-            reading.push(scope.spawn(move || read(reader, cpu, failed, quit)));
+            reading.push(spawn(scope, failed, move || read(reader, cpu, failed, quit)));
         }
         let mut receiving = Vec::new();
         for at in 0..receivers {
@@ -247,15 +281,15 @@ pub fn run(
                 addresses.iter().skip(at).step_by(receivers).map(|publish| (publish.clone(), Vec::new())).collect();
             let cpu = turn_of(&placement.receiver_cpus, at);
             let (failed, quit, name) = (&failed, &quit, scenario.publish.transport.as_str());
-            receiving.push(scope.spawn(move || receive(name, &own, cpu, failed, quit)));
+            receiving.push(spawn(scope, failed, move || receive(name, &own, cpu, failed, quit)));
         }
-        let read: Vec<_> = reading.into_iter().map(|thread| thread.join()).collect();
-        let received: Vec<_> = receiving.into_iter().map(|thread| thread.join()).collect();
+        // All are waited for before the first fault is reported.
+        let read: Vec<_> = reading.into_iter().map(joined_thread).collect();
+        let received: Vec<_> = receiving.into_iter().map(joined_thread).collect();
         (read, received)
     });
-    let panicked = |_| ChainError::System("a thread panicked: a bug in daqmeter, please report it".to_owned());
-    let readers = read.into_iter().map(|done| done.map_err(panicked)?).collect::<Result<Vec<_>, _>>()?;
-    let receivers = received.into_iter().map(|done| done.map_err(panicked)?).collect::<Result<Vec<_>, _>>()?;
+    let readers = read.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let receivers = received.into_iter().collect::<Result<Vec<_>, _>>()?;
     drop(card.lock().unwrap_or_else(PoisonError::into_inner));
     let ledgers = joined(&readers, &receivers);
     Ok(Done { readers, receivers, ledgers, facts })
@@ -346,4 +380,27 @@ pub fn receive(
             }
         })
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue 14: the other threads of a chain waited for one that had panicked.
+    #[test]
+    fn a_thread_that_panics_ends_the_others_and_is_reported() {
+        let failed = AtomicBool::new(false);
+        let (broken, waiting) = std::thread::scope(|scope| {
+            let broken = spawn(scope, &failed, || -> Result<(), ChainError> { panic!("as a test wants it") });
+            let waiting = spawn(scope, &failed, || {
+                while !failed.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                Ok(())
+            });
+            (joined_thread(broken), joined_thread(waiting))
+        });
+        assert!(broken.unwrap_err().to_string().contains("panicked"));
+        waiting.unwrap();
+    }
 }

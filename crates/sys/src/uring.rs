@@ -1,6 +1,8 @@
 //! io_uring (by the `io-uring` crate): several copies for one system call, with plain or registered buffers.
 
 use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 
 use io_uring::{IoUring, opcode, types};
@@ -11,11 +13,31 @@ use crate::memory::Buffer;
 /// A ring over one file and one buffer: `depth` blocks go with each call.
 pub struct Blocks {
     ring: IoUring,
-    buffer: Buffer,
+    buffer: Lent,
     file: File,
     block_bytes: u32,
     depth: u32,
     registered: bool,
+}
+
+/// A buffer that the kernel may be using. Where nobody knows whether it still does, it is never freed.
+struct Lent {
+    buffer: ManuallyDrop<Buffer>,
+    is_lost: bool,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if !self.is_lost {
+            // SAFETY: dropped here, once, and not used afterwards; no request is in flight.
+            unsafe { ManuallyDrop::drop(&mut self.buffer) };
+        }
+    }
+}
+
+/// Errors of io_uring_enter(2) after which waiting goes on: requests may be in flight.
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }
 
 impl Blocks {
@@ -44,21 +66,50 @@ impl Blocks {
             // SAFETY: the buffer lives as long as the ring: both are fields of this structure, the ring declared (dropped) first.
             unsafe { ring.submitter().register_buffers(&[range]) }.map_err(failed("register a buffer"))?;
         }
+        let buffer = Lent { buffer: ManuallyDrop::new(buffer), is_lost: false };
         Ok(Blocks { ring, buffer, file, block_bytes, depth, registered })
     }
 
     /// The buffer.
     pub fn buffer(&mut self) -> &mut Buffer {
-        &mut self.buffer
+        &mut self.buffer.buffer
     }
 
-    /// Reads (`write` false: to the user) or writes every block once, in one call.
+    /// Reads (`write` false: to the user) or writes every block once, in one call. Returns when the kernel is done with all of them,
+    /// also where one went wrong or a signal came meanwhile.
     ///
     /// # Errors
     /// Those of the ring, and a block that was not moved whole.
     pub fn run(&mut self, write: bool) -> Result<(), SysError> {
+        if self.buffer.is_lost {
+            return Err(submitting(io::Error::other("the ring failed before")));
+        }
+        self.push_all(write);
+        let (mut left, mut fault) = (self.depth as usize, None);
+        while left > 0 {
+            let waited = self.ring.submit_and_wait(left);
+            for entry in self.ring.completion() {
+                left -= 1;
+                if entry.result() != self.block_bytes.cast_signed() {
+                    fault.get_or_insert(entry.result());
+                }
+            }
+            if let Err(error) = waited
+                && !is_transient(&error)
+                && left > 0
+            {
+                self.buffer.is_lost = true;
+                return Err(submitting(error));
+            }
+        }
+        let Some(result) = fault else { return Ok(()) };
+        let source = io::Error::from_raw_os_error(-result.min(0));
+        Err(SysError { call: format!("a block of {} bytes by io_uring", self.block_bytes), source })
+    }
+
+    fn push_all(&mut self, write: bool) {
         let (bytes, file) = (self.block_bytes, types::Fd(self.file.as_raw_fd()));
-        let base = self.buffer.slice_mut::<u8>(bytes as usize * self.depth as usize).as_mut_ptr();
+        let base = self.buffer.buffer.slice_mut::<u8>(bytes as usize * self.depth as usize).as_mut_ptr();
         for block in 0..self.depth {
             let offset = u64::from(block) * u64::from(bytes);
             let at = base.wrapping_add(block as usize * bytes as usize);
@@ -68,20 +119,15 @@ impl Blocks {
                 (false, true) => opcode::ReadFixed::new(file, at, bytes, 0).offset(offset).build(),
                 (true, true) => opcode::WriteFixed::new(file, at, bytes, 0).offset(offset).build(),
             };
-            // SAFETY: the range lies within the buffer, and the call below waits until the kernel is done with it.
+            // SAFETY: the range lies within the buffer, which is borrowed until `run` has seen all completions, or is never freed.
             let pushed = unsafe { self.ring.submission().push(&entry) };
             pushed.expect("the queue has room for every block");
         }
-        let done = self.ring.submit_and_wait(self.depth as usize);
-        done.map_err(|source| SysError { call: "submit to io_uring".to_owned(), source })?;
-        for entry in self.ring.completion() {
-            if entry.result() != bytes.cast_signed() {
-                let source = std::io::Error::from_raw_os_error(-entry.result().min(0));
-                return Err(SysError { call: format!("a block of {bytes} bytes by io_uring"), source });
-            }
-        }
-        Ok(())
     }
+}
+
+fn submitting(source: io::Error) -> SysError {
+    SysError { call: "submit to io_uring".to_owned(), source }
 }
 
 #[cfg(test)]
@@ -90,6 +136,19 @@ mod tests {
 
     use super::*;
     use crate::memory::Pages;
+
+    /// The completions of a call that failed were taken for those of the next one, which then returned with requests in flight.
+    #[test]
+    fn a_call_after_one_that_failed_waits_for_its_own_blocks() {
+        let file = crate::copies::memory_file(4 * 512, false).unwrap();
+        let buffer = Buffer::new(8 * 512, Pages::Base).unwrap();
+        let Ok(mut blocks) = Blocks::new(file.try_clone().unwrap(), buffer, 512, 8, false) else { return };
+        // The second half of the blocks is beyond the end of the file: no byte of it comes.
+        assert!(blocks.run(false).is_err());
+        file.set_len(8 * 512).unwrap();
+        blocks.run(false).expect("every block is there now");
+        assert_eq!(blocks.ring.completion().len(), 0, "nothing of these calls is left");
+    }
 
     #[test]
     fn blocks_go_both_ways() {
