@@ -22,6 +22,7 @@ cargo xtask tidy            the rules of ARCHITECTURE.md that a program can chec
 cargo xtask schema [--check]  write (or compare) docs/schema/run-record.v1.json
 cargo xtask fuzz [SECONDS [NAME]]  each fuzz target, or those with that in their name, for so long [10]
 cargo xtask peers           other makers' Etherbone against ours, in network namespaces
+cargo xtask published-run   all channels of the published 50 s of read-out data; ci makes two of them
 cargo xtask readout         the read-out chain between hosts, in network namespaces
 cargo xtask copy-vm         the kernel modules under Debian's kernels in QEMU
 cargo xtask copy-vm --static     the patched kernel with static policies, built and booted
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
             Ok(seconds) => fuzz::build().and_then(|()| fuzz::run_all(seconds, only.first().copied())),
             Err(_) => Err(anyhow::anyhow!("`{seconds}` is not a number of seconds")),
         },
+        ["published-run"] => build().and_then(|()| ci::published_run_whole()),
         ["peers"] => build().and_then(|()| peers::prepare()).and_then(|()| peers::all()),
         ["readout"] => build().and_then(|()| readout::all()),
         ["copy-vm"] => build().and_then(|()| vm::prepare()).and_then(|()| vm::all()),

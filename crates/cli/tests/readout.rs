@@ -121,6 +121,22 @@ fn a_check_of_nothing_ends_with_1_and_what_is_left_out_is_said() {
 }
 
 #[test]
+fn chosen_channels_of_a_card_are_checked_and_others_are_refused() {
+    let check = ["check", "--scenario", "nikhef", "--triggers", "500", "--json"];
+    let names = |arguments: &[&str]| -> Vec<String> {
+        let done = readout(&[&check[..], arguments].concat());
+        assert!(done.status.success(), "{}", stderr(&done));
+        let name = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["name"].to_string();
+        stdout(&done).lines().map(name).collect()
+    };
+    assert_eq!(names(&["--channels", "3.1,0.0"]), [r#""nikhef:0.0""#, r#""nikhef:3.1""#]);
+    assert_eq!(names(&[]).len(), 16);
+    let unknown = readout(&[&check[..], &["--channels", "4.0"]].concat());
+    assert_eq!(unknown.status.code(), Some(2));
+    assert_eq!(stderr(&unknown).trim(), "daqmeter: --channels 4.0: nikhef has channels 0.0 to 3.3");
+}
+
+#[test]
 fn a_run_that_loses_more_than_is_allowed_ends_with_1() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("lossy.toml").display().to_string();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 pub(crate) use page::page;
-pub(crate) use steps::schema;
+pub(crate) use steps::{published_run_whole, schema};
 
 use crate::shell::root;
 use schedule::{Load, Order, State};

@@ -1,5 +1,6 @@
 //! `daqmeter readout record` and `check`: blocks as files.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -87,6 +88,9 @@ pub(crate) struct CheckArguments {
     /// Check what the card of this scenario makes, without a file between
     #[arg(long, value_name = "SCENARIO", conflicts_with = "files")]
     scenario: Option<String>,
+    /// Only these channels of the scenario's card, as device.channel; all without it
+    #[arg(long, value_name = "DEV.CH,..", value_delimiter = ',', value_parser = channel, conflicts_with = "files")]
+    channels: Vec<ChannelId>,
     /// Triggers of the card
     #[arg(long, value_name = "N", value_parser = count, default_value = "1M")]
     triggers: u64,
@@ -112,6 +116,26 @@ pub(crate) struct CheckArguments {
     limits: OfCheck,
     #[command(flatten)]
     metrics: Metrics,
+}
+
+/// `1.3`: channel 3 of device 1.
+fn channel(text: &str) -> Result<ChannelId, String> {
+    let wrong = || format!("`{text}`: write device.channel, such as 0.3");
+    let (device, channel) = text.split_once('.').ok_or_else(wrong)?;
+    Ok(ChannelId { device: device.parse().map_err(|_| wrong())?, channel: channel.parse().map_err(|_| wrong())? })
+}
+
+/// The channels to check; one that the scenario has not is refused.
+fn chosen_channels(scenario: &Scenario, wanted: &[ChannelId]) -> Result<VecDeque<ChannelId>, Failure> {
+    let all = channel_ids(scenario);
+    if let Some(id) = wanted.iter().find(|id| !all.contains(id)) {
+        let (first, last) = (all[0], all[all.len() - 1]);
+        return Err(Failure::refused(format!(
+            "--channels {}.{}: {} has channels {}.{} to {}.{}",
+            id.device, id.channel, scenario.name, first.device, first.channel, last.device, last.channel
+        )));
+    }
+    Ok(all.into_iter().filter(|id| wanted.is_empty() || wanted.contains(id)).collect())
 }
 
 /// Tells the page how far a check is.
@@ -283,9 +307,9 @@ fn check_card(
     page: Option<&Page>,
     stop: &AtomicBool,
 ) -> Result<Vec<(ChannelId, Checked)>, Failure> {
-    let work = Mutex::new(channel_ids(scenario).into_iter().collect::<std::collections::VecDeque<_>>());
-    let done = Mutex::new(Vec::new());
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let channels = chosen_channels(scenario, &arguments.channels)?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(channels.len());
+    let (work, done) = (Mutex::new(channels), Mutex::new(Vec::new()));
     let locked = |error: &str| Failure::refused(error.to_owned());
     std::thread::scope(|scope| {
         for _ in 0..threads {
