@@ -169,7 +169,10 @@ impl Machine {
         let began = Instant::now();
         let mut command = Command::new("qemu-system-aarch64");
         command.args(&machine).arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initrd).arg("-dtb").arg(dtb);
-        command.arg("-append").arg(format!("console=ttyAMA0 quiet panic=-1 oops=panic rdinit=/init mem={RAM_MIB}M"));
+        // A root file system of half the memory, as the kernel makes it otherwise, does not hold the program beside its archive.
+        command
+            .arg("-append")
+            .arg(format!("console=ttyAMA0 quiet panic=-1 oops=panic rdinit=/init rootfstype=ramfs mem={RAM_MIB}M"));
         command.args(["-serial", "stdio", "-no-reboot"]);
         command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", shown("qmp")));
         command.arg("-qtest").arg(format!("unix:{},server=on,wait=off", shown("qtest"))).arg("-qtest-log").arg("none");
