@@ -118,7 +118,7 @@ pub fn bandwidth(records: &[RunRecord]) -> Files {
 /// Stands where the host counts no references and misses: a zero would be a result.
 const NOT_COUNTED: &str = "n/a";
 
-/// Files of the pollution benchmark, with a result name. References, misses and their percentage are [`NOT_COUNTED`] where
+/// Files of the pollution benchmark, with a result name. References, misses and their percentage are `n/a` where
 /// nothing counts them; so is the percentage of no references at all.
 pub fn pollution(records: &[RunRecord], name: &str) -> Files {
     let mut files = Files::new();
