@@ -39,7 +39,7 @@ pub(crate) fn page(path: &Path) -> Result<()> {
     ensure!(dom.matches("<canvas").count() == figures, "a chart has no canvas");
     ensure!(dom.contains("data-faults=\"0\""), "an error on the page, or a request that its policy stopped");
     ensure!(dom.contains(&format!("data-saves=\"{figures}\"")), "a figure cannot be saved as CSV or SVG");
-    need("convert", &["imagemagick"])?;
+    need("identify", &["imagemagick"])?;
     let themes = [
         ("light", "--blink-settings=preferredColorScheme=1", 0.8..1.0),
         ("dark", "--blink-settings=preferredColorScheme=0", 0.0..0.3),
@@ -54,12 +54,10 @@ pub(crate) fn page(path: &Path) -> Result<()> {
         ensure!(bytes > 50_000, "{} is only {bytes} bytes: an empty page?", picture.display());
         // Coarsely: of a page that is drawn in its theme, most is paper, and not all.
         let image = picture.display().to_string();
-        let measured = output(
-            "convert",
-            &[&image, "-colorspace", "gray", "-format", "%[fx:mean] %[fx:standard_deviation]", "info:"],
-        )?;
+        let format = ["-colorspace", "gray", "-format", "%[fx:mean] %[fx:standard_deviation]"];
+        let measured = output("identify", &[&format[..], &[&image]].concat())?;
         let numbers: Vec<f64> = measured.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-        let [mean, deviation] = numbers[..] else { bail!("convert said `{measured}`") };
+        let [mean, deviation] = numbers[..] else { bail!("identify said `{measured}`") };
         ensure!(
             brightness.contains(&mean) && deviation > 0.03,
             "{image}: mean {mean:.2}, deviation {deviation:.2}: not the {theme} page"
