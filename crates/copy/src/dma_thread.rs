@@ -18,7 +18,7 @@ use daqmeter_sys::{affinity, clock};
 use crate::request::{Completion, Context, Direction, Window};
 
 /// Most channels, and most registered pairs of memory.
-pub(crate) const MOST_CHANNELS: usize = 64;
+pub(crate) const MAX_CHANNELS: usize = 64;
 /// Bytes that a channel moves before the next has its turn.
 const PIECE_BYTES: usize = 64 << 10;
 /// The same under the priority policy: a long piece would overrun the quantum.
@@ -57,7 +57,7 @@ pub(crate) fn lock(pair: &Mutex<Pair>) -> MutexGuard<'_, Pair> {
 
 struct Shared {
     channels: Vec<Channel>,
-    pairs: [OnceLock<Arc<Mutex<Pair>>>; MOST_CHANNELS],
+    pairs: [OnceLock<Arc<Mutex<Pair>>>; MAX_CHANNELS],
     context: Context,
     window: Window,
     stop: AtomicBool,
@@ -91,8 +91,8 @@ impl Engine {
             })
         };
         let shared = Arc::new(Shared {
-            channels: (0..channels.clamp(1, MOST_CHANNELS)).map(|_| channel()).collect::<Result<_, Fault>>()?,
-            pairs: [const { OnceLock::new() }; MOST_CHANNELS],
+            channels: (0..channels.clamp(1, MAX_CHANNELS)).map(|_| channel()).collect::<Result<_, Fault>>()?,
+            pairs: [const { OnceLock::new() }; MAX_CHANNELS],
             context,
             window,
             stop: AtomicBool::new(false),
@@ -218,7 +218,7 @@ struct Gate {
 
 impl Shared {
     fn run(&self) {
-        let mut moved = [0_usize; MOST_CHANNELS];
+        let mut moved = [0_usize; MAX_CHANNELS];
         let mut gate = Gate { high_only: true, changed_ns: clock::monotonic_ns() };
         let mut idle = 0_u32;
         while !self.stop.load(Ordering::Relaxed) {

@@ -90,7 +90,7 @@ struct Plan {
 }
 
 /// Words of one operation's payload at most; longer cycles fit streams only.
-const MOST_COUNT: u64 = 100_000;
+const MAX_COUNT: u64 = 100_000;
 
 /// Where a payload may begin: addresses have 32 bits, and 64 KiB are read.
 const MAX_BASE: u64 = (1 << 32) - (1 << 16);
@@ -139,7 +139,7 @@ fn plan(workload: &Workload) -> Result<Plan, Fault> {
         target,
         method,
         payload,
-        count: workload.int_within_or("count", 1, 1..=MOST_COUNT)?,
+        count: workload.int_within_or("count", 1, 1..=MAX_COUNT)?,
         cycles: workload.int_within_or("cycles", 90, 1..=1 << 20)?,
         base,
         ours,

@@ -282,7 +282,7 @@ impl Study<'_> {
         let mut limits = PlainCopies::new(self.lanes, &self.pin);
         let points = self.points()?;
         runner.expect(points.len());
-        let settings = runner.settings(StepPlan::ByStage(self.chosen.reps.clamp(1, MOST_REPS)), self.name, &self.pin);
+        let settings = runner.settings(StepPlan::ByStage(self.chosen.reps.clamp(1, MAX_REPS)), self.name, &self.pin);
         for (order, workload) in ordered(points, self.chosen.seed) {
             limits.point(runner, "copy", &workload, &settings, order)?;
         }
@@ -306,7 +306,7 @@ impl Study<'_> {
 }
 
 /// As many samples as a stage keeps one by one.
-const MOST_REPS: u64 = 65_536;
+const MAX_REPS: u64 = 65_536;
 
 /// Whether the module is there and some driver gives it channels.
 fn module_has_channels() -> bool {

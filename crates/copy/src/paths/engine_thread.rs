@@ -7,7 +7,7 @@ use daqmeter_record::Counter;
 use daqmeter_sys::memory::DeviceMemory;
 
 use super::Mover;
-use crate::dma_thread::{Engine, MOST_CHANNELS, Pair, lock};
+use crate::dma_thread::{Engine, MAX_CHANNELS, Pair, lock};
 use crate::request::{Completion, Context, Direction, Request};
 
 struct EngineMover {
@@ -27,8 +27,8 @@ pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
         return Err(Fault::new("engine-thread copies by channels: choose context exclusive, shared or priority"));
     }
     let channels = if request.channels == 0 { request.lanes } else { request.channels };
-    if channels > MOST_CHANNELS {
-        return Err(Fault::new(format!("{channels} channels: an emulated engine has {MOST_CHANNELS} at most")));
+    if channels > MAX_CHANNELS {
+        return Err(Fault::new(format!("{channels} channels: an emulated engine has {MAX_CHANNELS} at most")));
     }
     let engine = Arc::new(Engine::start(channels, request.context, request.window, None)?);
     // Here, before the lanes' threads are pinned: all that the process may use.

@@ -16,7 +16,7 @@ use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
 use daqmeter_wire::felix::decoder::most_subchunks;
-use daqmeter_wire::felix::page::{Frame, FrameKind, MOST_MESSAGE_OVERHEAD};
+use daqmeter_wire::felix::page::{Frame, FrameKind, MAX_MESSAGE_OVERHEAD};
 use daqmeter_wire::felix::{Elink, Format, Reassembler, Subchunk, subchunks};
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ const INTERRUPT_SERVICE: Duration = Duration::from_millis(100);
 const SLICE_NS: u64 = 100_000_000;
 /// Accounts are offered to subscribers for so long, and their going is waited for so long.
 const FAREWELL_NS: u64 = 1_000_000_000;
-/// Each of the waits of the end, of which there are up to four, takes so long at the most once the reader was told to stop: below two seconds together.
+/// Each of the waits of the end, of which there are up to four, takes so long at the most once the reader is asked to stop: below two seconds together.
 const STOP_WITHIN_NS: u64 = 400_000_000;
 /// Lost connections whose receivers may come back; the account of the oldest number is closed for a further one.
 const MAX_DEPARTED: usize = 256;
@@ -152,10 +152,10 @@ impl Sizes {
     fn new(format: Format, settings: &Settings, longest: usize) -> Sizes {
         Sizes {
             // The longest chunk must fit, and short ones are copied with what follows them.
-            page_bytes: settings.page.0.max(longest + MOST_MESSAGE_OVERHEAD) + 64,
+            page_bytes: settings.page.0.max(longest + MAX_MESSAGE_OVERHEAD) + 64,
             longest,
             // A header and a status for each chunk, and a tag.
-            messages_bytes: format.block_bytes + 5 * most_subchunks(format) + MOST_MESSAGE_OVERHEAD,
+            messages_bytes: format.block_bytes + 5 * most_subchunks(format) + MAX_MESSAGE_OVERHEAD,
         }
     }
 
@@ -655,7 +655,7 @@ impl ToHost {
     }
 
     /// All pages out, all acknowledgements in. Subscribers that are slow are waited for as long as they take something, unless the
-    /// reader was told to stop.
+    /// reader was asked to stop.
     fn drain(&mut self, stop: &AtomicBool) {
         let mut patience = Patience::new(self.dead_after_ns, stop);
         let mut before = (0, 0);
@@ -748,7 +748,7 @@ impl ToHost {
     }
 }
 
-/// A wait that has an end, which comes nearer when the reader is told to stop.
+/// A wait that has an end, which comes nearer when the reader is asked to stop.
 struct Patience<'a> {
     end_ns: u64,
     stop: &'a AtomicBool,
@@ -760,7 +760,7 @@ impl Patience<'_> {
         Patience { end_ns: monotonic_ns().saturating_add(ns), stop, is_hurried: false }
     }
 
-    /// Lasts longer, unless it was told to stop.
+    /// Lasts longer, unless it was asked to stop.
     fn renew(&mut self, end_ns: u64) {
         if !self.is_hurried {
             self.end_ns = end_ns;

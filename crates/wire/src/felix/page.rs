@@ -20,7 +20,7 @@ const HAS_STATUS: u32 = 1 << 30;
 const LENGTH: u32 = HAS_STATUS - 1;
 
 /// Bytes that a message may need besides its payload.
-pub const MOST_MESSAGE_OVERHEAD: usize = 4 + 1 + 8;
+pub const MAX_MESSAGE_OVERHEAD: usize = 4 + 1 + 8;
 
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
