@@ -1,10 +1,12 @@
 //! The steps of CI, each a function; the table says what each needs of the machine and what it comes after.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use daqmeter_etherbone::reproduce::{self, Document};
+use daqmeter_record::study::Comparison;
 use daqmeter_record::{Outcome, RunRecord, jsonl};
 
 use super::schedule::Load::{Alone, Build, OneCpu};
@@ -77,7 +79,7 @@ pub(super) const STEPS: &[Step] = &[
         None => ran(readout::all()),
     }),
     step("the document's tables on emulated boards", Alone, &[PROGRAM], || ran(tried(reproduce))),
-    step("the Etherbone study on emulated bridges", Alone, &[PROGRAM], || ran(tried(etherbone))),
+    step("the Etherbone study on emulated bridges", Alone, &[PROGRAM], || ran(etherbone())),
     step("read-out: maximum rate and study", Alone, &[PROGRAM], || ran(tried(read_out))),
     step("read-out over Zenoh", Alone, &[ZENOH_BUILD], || ran(tried(|| zenoh(&["zenoh"])))),
     step("copies: the study's figures and claims", Alone, &[PROGRAM, COPY_MACHINES], || ran(tried(copies))),
@@ -227,25 +229,73 @@ fn survey() -> Result<()> {
 }
 
 /// Emulated bridges take the time of their model, and the page has the study's four figures.
+///
+/// What else runs on a shared machine adds time only. So a row has several tries, and in each it may take as much longer as a bridge
+/// without any delay takes at that time, which is the client's and the emulation's own work. A row that is faster than its model is
+/// wrong at once.
 fn etherbone() -> Result<()> {
+    const TRIES: u32 = 6;
     let (out, html) = (scratch("etherbone.jsonl")?, scratch("etherbone.html")?);
-    daqmeter(&["eb", "reproduce", "--out", &out, "-o", &html])?;
-    page::page(html.as_ref())?;
-    let lines = reproduce::compare(&Document::default(), &records(out.as_ref())?);
-    ensure!(lines.len() > 25, "{} lines only", lines.len());
-    let wide: Vec<String> = lines
-        .iter()
-        .filter(|line| {
-            let off = line.difference_from_model();
-            // A gain is a small difference of two times: within five of its percents.
-            let five = line.model.map_or(0.0, |model| 5.0 / model.value());
-            let band = if line.unit == "%" { five } else { 0.05 };
-            off.is_none_or(|off| off.abs() > band)
-        })
-        .map(|line| format!("{} {}: model {:?}, measured {:?}", line.table, line.row, line.model, line.measured))
-        .collect();
-    ensure!(wide.is_empty(), "further than 5 % from the model:\n{}", wide.join("\n"));
-    Ok(())
+    let mut slow: Option<BTreeSet<String>> = None;
+    for attempt in 1..=TRIES {
+        scratch("etherbone.jsonl")?;
+        let software_us = cycle_without_delay_us()?;
+        daqmeter(&["eb", "reproduce", "--out", &out, "-o", &html])?;
+        let lines = reproduce::compare(&Document::default(), &records(out.as_ref())?);
+        ensure!(lines.len() > 25, "{} lines only", lines.len());
+        let still = rows_off_the_model(&lines, software_us)?;
+        let left = slow.map_or(still.clone(), |before| before.intersection(&still).cloned().collect());
+        if left.is_empty() {
+            return page::page(html.as_ref());
+        }
+        println!("!!! try {attempt} of {TRIES}, slower than the model and {software_us:.2} us of software: {left:?}");
+        slow = Some(left);
+    }
+    bail!("slower than the model in each of {TRIES} tries: {slow:?}")
+}
+
+/// Mean time of a blocking cycle over an emulated bridge that adds no delay.
+fn cycle_without_delay_us() -> Result<f64> {
+    const BRIDGE: &str = "[[bridge]]\nname = 'none'\nabout = 'adds no delay'\nstream = true\n\
+        request = { latency_ns = 0, bytes_per_s = 1e15 }\nreply = { latency_ns = 0, bytes_per_s = 1e15 }\n\
+        timing = { read_ns = 0, write_ns = 0 }\n";
+    let (file, out) = (scratch("no-delay.toml")?, scratch("no-delay.jsonl")?);
+    fs::write(&file, BRIDGE)?;
+    let slave = format!("emu/{file}");
+    output(&program(), &["eb", "perf", &slave, "--payload", "tlu", "--method", "blocking", "-m", "1", "--out", &out])?;
+    let records = records(out.as_ref())?;
+    let stage = records.first().and_then(|record| record.lanes.first()?.stages.first()).context("no samples")?;
+    let mean_ns = stage.sample_ns.iter().sum::<u64>() as f64 / stage.sample_ns.len() as f64;
+    let cycle_us = mean_ns / stage.ops_per_sample as f64 / 1e3;
+    ensure!(cycle_us > 0.0 && cycle_us < 50.0, "a cycle without any delay took {cycle_us} us");
+    Ok(cycle_us)
+}
+
+/// Rows that took longer than their model and that much software, by more than 5 %; one that was faster by that much is an error.
+fn rows_off_the_model(lines: &[Comparison], software_us: f64) -> Result<BTreeSet<String>> {
+    let mut slow = BTreeSet::new();
+    for line in lines {
+        let name = format!("{} {} [{}]", line.table, line.row, line.unit);
+        let (Some(model), Some(off)) = (line.model, line.difference_from_model()) else {
+            bail!("{name}: no model or not measured: {line:?}");
+        };
+        // Time of the row's cycle or timestamp, and how much longer than the model's it was.
+        let (model_us, longer) = match line.unit {
+            "us" => (model.value(), off),
+            "kHz" => (1e3 / model.value(), 1.0 / (1.0 + off) - 1.0),
+            "Mbit/s" => (64.0 / model.value(), 1.0 / (1.0 + off) - 1.0),
+            // The emulation's own count of nanoseconds, in which no software is.
+            "ns" => (f64::INFINITY, off),
+            // A gain is a small difference of two times, both of which may be longer: within five of its percents, either way.
+            "%" => (f64::INFINITY, off.abs() * model.value() / 100.0),
+            unit => bail!("{name}: no rule for {unit}"),
+        };
+        ensure!(longer >= -0.05, "{name}: faster than the model allows: {line:?}");
+        if longer > 0.05 + software_us / model_us {
+            slow.insert(name);
+        }
+    }
+    Ok(slow)
 }
 
 /// Paced boards give the document's read-out tables, mean per table, within 3 %.

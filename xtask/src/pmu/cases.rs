@@ -437,9 +437,8 @@ fn formulas(bench: &mut Bench) -> Result<()> {
         ("pcie", vec![(RNI, 0xc, 0xc, 84_743_908)], "in: from devices to memory", 2_711_805_056.0),
         ("pcie", vec![(RNI, 0xc, 1, 308_994)], "out: from memory to devices", 9_887_808.0),
     ] {
-        bench.machine.send(&format!("daqmeter pmu stat --step --json --group {group} 2>/tmp/said"))?;
-        // It prints nothing before its end: wait until it sleeps on its input.
-        std::thread::sleep(Duration::from_secs(2));
+        bench.machine.send(&format!("daqmeter pmu stat --step --json --group {group} 2>&1"))?;
+        bench.machine.until("counting: ")?;
         for (type_code, node_id, event_id, count) in happenings {
             bench.machine.happen(0, Happening { type_code, node_id, event_id, count })?;
         }
@@ -447,7 +446,8 @@ fn formulas(bench: &mut Bench) -> Result<()> {
         bench.machine.end_of_input()?;
         let (status, said) = bench.machine.finish()?;
         ensure!(status == 0, "{said}");
-        let record: serde_json::Value = serde_json::from_str(said.trim()).with_context(|| said.clone())?;
+        let line = said.lines().find(|line| line.starts_with('{')).with_context(|| said.clone())?;
+        let record: serde_json::Value = serde_json::from_str(line).with_context(|| said.clone())?;
         let observed = &record["observed"];
         let found = observed["metrics"].as_array().context("no metrics")?.iter().find(|found| found["name"] == metric);
         let rate =

@@ -223,7 +223,8 @@ impl Machine {
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
 
-    fn until(&mut self, start: &str) -> Result<String> {
+    /// Reads the console up to a line that holds `start`; that line from there on.
+    pub(crate) fn until(&mut self, start: &str) -> Result<String> {
         loop {
             let line = self.line()?;
             if let Some(at) = line.find(start) {

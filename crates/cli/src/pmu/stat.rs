@@ -252,6 +252,9 @@ impl Loop<'_> {
         let mut child = self.start()?;
         let began = Instant::now();
         let steps = self.arguments.step.then(steps);
+        if steps.is_some() {
+            tell("counting: Enter ends an interval, Ctrl-D ends the count");
+        }
         let mut intervals = 0_u64;
         let mut due = began;
         loop {
