@@ -11,13 +11,24 @@ fuzz_target!(|bytes: &[u8]| {
     let mut trace = Trace::new(true);
     trace.add(&records);
     assert_eq!(trace.calls(), records.len() as u64);
-    assert_eq!(trace.classic().values().map(|file| file.lines().count()).sum::<usize>(), records.len());
+    assert_eq!(
+        trace
+            .classic()
+            .values()
+            .map(|file| file.lines().count())
+            .sum::<usize>(),
+        records.len()
+    );
     let text = String::from_utf8_lossy(bytes);
     let names = Names::parse(&text);
     for record in &records {
         assert!(!names.name(record.caller).is_empty());
     }
-    assert!(trace.by_size(5).len() <= 5 && trace.by_caller(&names, 5).len() <= 5 && trace.by_process(5).len() <= 5);
+    assert!(
+        trace.by_size(5).len() <= 5
+            && trace.by_caller(&names, 5).len() <= 5
+            && trace.by_process(5).len() <= 5
+    );
     assert_eq!(ProcessIo::parse(&text, 1, &text).cells().len(), 8);
     if let [direction, context, rest @ ..] = bytes {
         let direction = Direction::ALL[usize::from(*direction) % 3];

@@ -18,7 +18,11 @@ struct Played {
 
 impl Transport for Played {
     fn framing(&self) -> Framing {
-        if self.stream { Framing::Stream } else { Framing::Datagram { most_bytes: 1472 } }
+        if self.stream {
+            Framing::Stream
+        } else {
+            Framing::Datagram { most_bytes: 1472 }
+        }
     }
 
     fn window_bytes(&self) -> usize {
@@ -36,16 +40,27 @@ impl Transport for Played {
         let bytes = self.left.len().min(4 * self.segment).min(buffer.len());
         buffer[..bytes].copy_from_slice(&self.left[..bytes]);
         self.left.drain(..bytes);
-        Ok(Some(Arrived { bytes, segment_bytes: self.segment.min(bytes) }))
+        Ok(Some(Arrived {
+            bytes,
+            segment_bytes: self.segment.min(bytes),
+        }))
     }
 }
 
 fuzz_target!(|input: (u8, u8, Vec<u8>)| {
     let (kind, segment, bytes) = input;
     let stream = kind & 1 == 1;
-    let dialect = if kind & 2 == 2 { Dialect::Litex } else { Dialect::Gsi };
+    let dialect = if kind & 2 == 2 {
+        Dialect::Litex
+    } else {
+        Dialect::Gsi
+    };
     // A stream begins with the answer to the probe.
-    let hello: &[u8] = if stream { &[0x4e, 0x6f, 0x16, 0xff, 0, 0, 0, 0] } else { &[] };
+    let hello: &[u8] = if stream {
+        &[0x4e, 0x6f, 0x16, 0xff, 0, 0, 0, 0]
+    } else {
+        &[]
+    };
     let left = [hello, &bytes].concat();
     let options = Options {
         address: Widths::only(Width::W32),
@@ -57,8 +72,14 @@ fuzz_target!(|input: (u8, u8, Vec<u8>)| {
         dialect,
         ..Options::default()
     };
-    let transport = Box::new(Played { stream, segment: usize::from(segment) + 1, left });
-    let Ok(mut client) = Client::over(transport, &options, "played") else { return };
+    let transport = Box::new(Played {
+        stream,
+        segment: usize::from(segment) + 1,
+        left,
+    });
+    let Ok(mut client) = Client::over(transport, &options, "played") else {
+        return;
+    };
     let reads: Vec<Op> = (0..40).map(|word| Op::read(4 * word, Width::W32)).collect();
     let _ = client.cycle(&reads[..3], Check::Status);
     let mut ended = 0_u64;
@@ -80,6 +101,10 @@ fuzz_target!(|input: (u8, u8, Vec<u8>)| {
     assert!(ended <= 8 && submitted <= 8);
     if dialect == Dialect::Gsi {
         let counts = client.counts();
-        assert_eq!(counts.issued, counts.completed + counts.timed_out + counts.abandoned, "{counts:?}");
+        assert_eq!(
+            counts.issued,
+            counts.completed + counts.timed_out + counts.abandoned,
+            "{counts:?}"
+        );
     }
 });

@@ -24,8 +24,9 @@ fuzz_target!(|input: (u8, Vec<u8>)| {
         let parts = bytes.chunks(usize::from(cut) + 1);
         // With and without a probe first.
         let first = if cut & 1 == 1 { &PROBE[..] } else { &[] };
-        let _ =
-            std::iter::once(first).chain(parts).try_for_each(|part| stream.feed(slave, 0, part, &mut answer).map(drop));
+        let _ = std::iter::once(first)
+            .chain(parts)
+            .try_for_each(|part| stream.feed(slave, 0, part, &mut answer).map(drop));
         answer.clear();
         slave.datagram(0, &PROBE, &mut answer);
         assert_eq!(answer[..4], [0x4e, 0x6f, 0x16, 0xff]);
@@ -41,7 +42,10 @@ fn check_answer(request: &[u8], answer: &[u8]) {
     if header.probe_response {
         return;
     }
-    assert!(answer.len() <= request.len() + 4, "an answer is not longer than its request, but for a lone header");
+    assert!(
+        answer.len() <= request.len() + 4,
+        "an answer is not longer than its request, but for a lone header"
+    );
     if answer[2] == 0x14 {
         let message = Message::parse(answer).expect("a data message");
         let mut rest = message.records;

@@ -10,7 +10,10 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(Header::parse(&header.emit()), Ok(header));
     }
     if let Ok(probe) = Probe::parse(bytes) {
-        assert_eq!(Probe::parse(&probe.emit()).map(|again| again.id), Ok(probe.id));
+        assert_eq!(
+            Probe::parse(&probe.emit()).map(|again| again.id),
+            Ok(probe.id)
+        );
     }
     if let Ok(message) = Message::parse(bytes) {
         walk(message.layout, message.records);
@@ -22,7 +25,10 @@ fuzz_target!(|bytes: &[u8]| {
     litex::answer_probe(bytes);
     if let Ok((record, rest)) = litex::split(bytes) {
         assert!(rest.len() < bytes.len());
-        assert_eq!(record.read_block().map_or(0, |(_, values)| values.count()), usize::from(record.header.reads));
+        assert_eq!(
+            record.read_block().map_or(0, |(_, values)| values.count()),
+            usize::from(record.header.reads)
+        );
     }
     for record in bytes.as_chunks::<{ sdb::RECORD_BYTES }>().0 {
         if let Ok(parsed) = sdb::Record::parse(record) {

@@ -19,7 +19,12 @@ fuzz_target!(|input: (u8, Vec<u8>)| {
     let mut block = vec![0; format.block_bytes];
     for part in bytes.chunks(format.block_bytes) {
         // The end of a block matters most: short parts are put there.
-        block[..4].copy_from_slice(&[0, 0, format.magic.to_le_bytes()[0], format.magic.to_le_bytes()[1]]);
+        block[..4].copy_from_slice(&[
+            0,
+            0,
+            format.magic.to_le_bytes()[0],
+            format.magic.to_le_bytes()[1],
+        ]);
         let at = format.block_bytes - part.len();
         block[at.max(4)..].copy_from_slice(&part[part.len() - (format.block_bytes - at.max(4))..]);
         match subchunks(format, &block, &mut room) {
@@ -27,7 +32,10 @@ fuzz_target!(|input: (u8, Vec<u8>)| {
                 let payload = &block[part.begin..part.begin + part.length];
                 EmulatorHeader::check(payload);
                 if let Some(ttc) = Ttc::parse(payload) {
-                    assert_eq!(Ttc::parse(&ttc.emit()[..payload.len()]).map(|again| again.l1id), Some(ttc.l1id));
+                    assert_eq!(
+                        Ttc::parse(&ttc.emit()[..payload.len()]).map(|again| again.l1id),
+                        Some(ttc.l1id)
+                    );
                 }
             }),
             Err(_) => reassembler.bad_block(),

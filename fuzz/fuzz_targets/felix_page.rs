@@ -11,13 +11,28 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(Frame::parse(&frame.emit()), Ok(frame));
     }
     let messages: Vec<_> = Messages::new(bytes).map_while(Result::ok).collect();
-    assert!(messages.iter().map(|message| message.payload.len()).sum::<usize>() <= bytes.len());
+    assert!(
+        messages
+            .iter()
+            .map(|message| message.payload.len())
+            .sum::<usize>()
+            <= bytes.len()
+    );
     // What was read can be written again and read back.
     let mut page = vec![0; bytes.len() + 16 * messages.len() + 64];
     let mut writer = PageWriter::default();
     for message in &messages {
-        assert!(writer.push(&mut page, message.tag, message.status, message.payload, 0, message.payload.len()));
+        assert!(writer.push(
+            &mut page,
+            message.tag,
+            message.status,
+            message.payload,
+            0,
+            message.payload.len()
+        ));
     }
-    let again: Vec<_> = Messages::new(&page[..writer.used()]).map(|message| message.unwrap()).collect();
+    let again: Vec<_> = Messages::new(&page[..writer.used()])
+        .map(|message| message.unwrap())
+        .collect();
     assert_eq!(again, messages);
 });

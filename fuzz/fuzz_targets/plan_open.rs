@@ -24,25 +24,32 @@ fn reaches_out(workload: &Workload) -> bool {
     let names = ["devices", "profile", "scenario", "link", "path"];
     let named = names.iter().filter_map(|name| workload.text(name).ok());
     let paths = ["tmpfs-huge", "hugetlb", "module", "dsa"];
-    named.into_iter().any(|text| text.contains('/') || text.contains(".toml") || paths.contains(&text))
+    named
+        .into_iter()
+        .any(|text| text.contains('/') || text.contains(".toml") || paths.contains(&text))
 }
 
 fn open(engine: &dyn Engine, workload: &Workload) {
     let _ = (engine.target(workload), engine.is_emulated(workload));
     let bytes = engine.memory_bytes(workload);
     // Rings are made when a chain is opened.
-    if reaches_out(workload) || engine.name() == "readout" && bytes.is_none_or(|bytes| bytes > MAX_BYTES) {
+    if reaches_out(workload)
+        || engine.name() == "readout" && bytes.is_none_or(|bytes| bytes > MAX_BYTES)
+    {
         return;
     }
     if engine.probe_for(workload) != Availability::Ready {
         return;
     }
-    let Ok(mut sessions) = engine.open(workload) else { return };
+    let Ok(mut sessions) = engine.open(workload) else {
+        return;
+    };
     assert!(!sessions.is_empty() && sessions.len() as u64 <= MAX_LANES);
     for session in &sessions {
         assert!(!session.stages().is_empty() && !session.device().is_empty());
     }
-    let works = ["memory", "convert"].contains(&engine.name()) && bytes.is_some_and(|bytes| bytes <= MAX_BYTES);
+    let works = ["memory", "convert"].contains(&engine.name())
+        && bytes.is_some_and(|bytes| bytes <= MAX_BYTES);
     if let (true, Some(session)) = (works, sessions.first_mut())
         && session.prepare().is_ok()
     {
@@ -56,7 +63,10 @@ fn plan(text: &str) {
             let every = plan.points.len().div_ceil(OPENED);
             for point in plan.points.iter().step_by(every) {
                 let engine = ENGINES.iter().find(|engine| engine.name() == point.engine);
-                open(engine.expect("a plan names engines that exist").as_ref(), &point.workload);
+                open(
+                    engine.expect("a plan names engines that exist").as_ref(),
+                    &point.workload,
+                );
             }
         }
         Err(error) => assert!(!error.to_string().contains('\n')),
@@ -68,7 +78,9 @@ fn value(kind: u8, bytes: [u8; 8]) -> Param {
     match kind % 5 {
         0 => Param::Int(number),
         // Around powers of two, where products wrap.
-        1 => Param::Int((1_u64 << (bytes[0] % 64)).wrapping_add_signed(i64::from(bytes[1].cast_signed()))),
+        1 => Param::Int(
+            (1_u64 << (bytes[0] % 64)).wrapping_add_signed(i64::from(bytes[1].cast_signed())),
+        ),
         2 => Param::Int(number >> (bytes[0] % 64)),
         3 => Param::Float(f64::from_bits(number)),
         _ => Param::Flag(number % 2 == 1),
@@ -76,13 +88,17 @@ fn value(kind: u8, bytes: [u8; 8]) -> Param {
 }
 
 fn workload(bytes: &[u8]) {
-    let Some((number, values)) = bytes.split_first() else { return };
+    let Some((number, values)) = bytes.split_first() else {
+        return;
+    };
     let engine = &ENGINES[usize::from(*number) % ENGINES.len()];
     let mut workload = engine.example();
     for [name, kind, bytes @ ..] in values.as_chunks::<10>().0 {
         let parameters = engine.parameters();
         if let Some(parameter) = parameters.get(usize::from(*name) % parameters.len().max(1)) {
-            workload.params.insert(parameter.name.to_owned(), value(*kind, *bytes));
+            workload
+                .params
+                .insert(parameter.name.to_owned(), value(*kind, *bytes));
         }
     }
     open(engine.as_ref(), &workload);

@@ -15,11 +15,20 @@ fuzz_target!(|bytes: &[u8]| {
     let text = String::from_utf8_lossy(bytes);
     if let Ok(mesh) = from_text(&text, "fuzz") {
         assert_eq!(mesh.crosspoints.len(), (mesh.width * mesh.height) as usize);
-        assert!(mesh.nodes.iter().all(|node| mesh.crosspoint_of(node).is_some()));
+        assert!(
+            mesh.nodes
+                .iter()
+                .all(|node| mesh.crosspoint_of(node).is_some())
+        );
     }
     if let Ok(observed) = perf_format::parse(&text) {
         let intervals = observed.end_ns.len();
-        assert!(observed.events.iter().all(|event| event.count.len() == intervals && event.enabled_ns.len() == intervals));
+        assert!(
+            observed
+                .events
+                .iter()
+                .all(|event| event.count.len() == intervals && event.enabled_ns.len() == intervals)
+        );
     }
     let _ = Group::parse(&text, "fuzz");
     if let Ok(format) = Format::parse("x", &text) {
@@ -30,7 +39,10 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let mesh = topology::shipped("n1sdp").expect("it ships");
     let pmus = [catalogue(&mesh)];
-    let host = Host { pmus: &pmus, files: &Files::below("/nonexistent") };
+    let host = Host {
+        pmus: &pmus,
+        files: &Files::below("/nonexistent"),
+    };
     if let Ok(set) = host.resolve(&[text.into_owned()])
         && set.events().count() <= 16
         && let Ok(plan) = plan(&mesh, Driver::Mainline, &set.groups)

@@ -30,9 +30,18 @@ fn read(paths: &[String]) -> PyResult<(Vec<RunRecord>, Vec<String>)> {
     let (mut records, mut errors) = (Vec::new(), Vec::new());
     for path in paths {
         let refused = |error: std::io::Error| PyOSError::new_err(format!("{path}: {error}"));
-        let contents = jsonl::read(BufReader::with_capacity(1 << 20, File::open(path).map_err(refused)?)).map_err(refused)?;
+        let contents = jsonl::read(BufReader::with_capacity(
+            1 << 20,
+            File::open(path).map_err(refused)?,
+        ))
+        .map_err(refused)?;
         records.extend(contents.records);
-        errors.extend(contents.errors.iter().map(|error| format!("{path}: {error}")));
+        errors.extend(
+            contents
+                .errors
+                .iter()
+                .map(|error| format!("{path}: {error}")),
+        );
     }
     Ok((records, errors))
 }
@@ -42,7 +51,9 @@ fn frame_of(records: &[RunRecord], what: &str) -> PyResult<Frame> {
         "stages" => Ok(summary(records)),
         "samples" => Ok(samples(records)),
         "counters" => Ok(counters(records)),
-        other => Err(wrong(format!("`{other}`: stages, samples or counters is wanted"))),
+        other => Err(wrong(format!(
+            "`{other}`: stages, samples or counters is wanted"
+        ))),
     }
 }
 
@@ -53,11 +64,17 @@ fn columns<'py>(python: Python<'py>, frame: Frame) -> PyResult<Bound<'py, PyDict
         match column {
             Column::Text(values) => out.set_item(name, values)?,
             Column::Float(values) => {
-                let values: Vec<f64> = values.into_iter().map(|value| value.unwrap_or(f64::NAN)).collect();
+                let values: Vec<f64> = values
+                    .into_iter()
+                    .map(|value| value.unwrap_or(f64::NAN))
+                    .collect();
                 out.set_item(name, PyArray1::from_vec(python, values))?;
             }
             Column::Int(values) if values.iter().all(Option::is_some) => {
-                out.set_item(name, PyArray1::from_vec(python, values.into_iter().flatten().collect::<Vec<i64>>()))?;
+                out.set_item(
+                    name,
+                    PyArray1::from_vec(python, values.into_iter().flatten().collect::<Vec<i64>>()),
+                )?;
             }
             Column::Int(values) => out.set_item(name, values)?,
         }
@@ -67,7 +84,11 @@ fn columns<'py>(python: Python<'py>, frame: Frame) -> PyResult<Bound<'py, PyDict
 
 /// Columns of the records in files, and what could not be read of them.
 #[pyfunction]
-fn read_columns<'py>(python: Python<'py>, paths: Vec<String>, what: &str) -> PyResult<(Bound<'py, PyDict>, Vec<String>)> {
+fn read_columns<'py>(
+    python: Python<'py>,
+    paths: Vec<String>,
+    what: &str,
+) -> PyResult<(Bound<'py, PyDict>, Vec<String>)> {
     let (frame, errors) = python.detach(|| -> PyResult<_> {
         let (records, errors) = read(&paths)?;
         Ok((frame_of(&records, what)?, errors))
@@ -85,7 +106,9 @@ fn read_json(python: Python<'_>, paths: Vec<String>) -> PyResult<(Vec<String>, V
 }
 
 fn line(record: &RunRecord) -> String {
-    String::from_utf8_lossy(&jsonl::to_line(record)).trim_end().to_owned()
+    String::from_utf8_lossy(&jsonl::to_line(record))
+        .trim_end()
+        .to_owned()
 }
 
 fn context() -> Context {
@@ -93,9 +116,18 @@ fn context() -> Context {
         name: "daqmeter-python".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         git_revision: "unknown".to_owned(),
-        profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
+        profile: if cfg!(debug_assertions) {
+            "debug"
+        } else {
+            "release"
+        }
+        .to_owned(),
     };
-    Context::gather(tool, "python".to_owned(), Isa::available().map(|isa| isa.name().to_owned()).collect())
+    Context::gather(
+        tool,
+        "python".to_owned(),
+        Isa::available().map(|isa| isa.name().to_owned()).collect(),
+    )
 }
 
 fn param(value: &Bound<'_, PyAny>) -> PyResult<Param> {
@@ -109,15 +141,38 @@ fn param(value: &Bound<'_, PyAny>) -> PyResult<Param> {
     if let Ok(number) = value.extract::<f64>() {
         return Ok(Param::Float(number));
     }
-    value.extract::<String>().map(Param::Text).map_err(|_| wrong("a parameter is a number, a name, True or False"))
+    value
+        .extract::<String>()
+        .map(Param::Text)
+        .map_err(|_| wrong("a parameter is a number, a name, True or False"))
 }
 
-fn measured(all: &[Box<dyn Engine>], engine: &str, workload: &Workload, settings: &Settings, context: &Context) -> PyResult<RunRecord> {
-    let names = || all.iter().map(|engine| engine.name()).collect::<Vec<_>>().join(", ");
+fn measured(
+    all: &[Box<dyn Engine>],
+    engine: &str,
+    workload: &Workload,
+    settings: &Settings,
+    context: &Context,
+) -> PyResult<RunRecord> {
+    let names = || {
+        all.iter()
+            .map(|engine| engine.name())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     let found = all.iter().find(|known| known.name() == engine);
-    let found = found.ok_or_else(|| wrong(format!("`{engine}` is no engine; there are: {}", names())))?;
+    let found =
+        found.ok_or_else(|| wrong(format!("`{engine}` is no engine; there are: {}", names())))?;
     let references: Vec<&dyn Engine> = all.iter().map(Box::as_ref).collect();
-    measure(&**found, workload, settings, context, &references, &mut observe::standard()).map_err(wrong)
+    measure(
+        &**found,
+        workload,
+        settings,
+        context,
+        &references,
+        &mut observe::standard(),
+    )
+    .map_err(wrong)
 }
 
 /// Measures one point and returns its record as JSON text.
@@ -143,12 +198,28 @@ fn run_engine(
         let all = engines(context.host.last_level_cache_bytes());
         let known = all.iter().find(|known| known.name() == engine);
         for name in asked.params.keys() {
-            if let Some(engine) = known.filter(|known| !known.parameters().iter().any(|parameter| parameter.name == name)) {
-                let names: Vec<&str> = engine.parameters().iter().map(|parameter| parameter.name).collect();
-                return Err(wrong(format!("`{name}` is no parameter of {}; there are: {}", engine.name(), names.join(", "))));
+            if let Some(engine) = known.filter(|known| {
+                !known
+                    .parameters()
+                    .iter()
+                    .any(|parameter| parameter.name == name)
+            }) {
+                let names: Vec<&str> = engine
+                    .parameters()
+                    .iter()
+                    .map(|parameter| parameter.name)
+                    .collect();
+                return Err(wrong(format!(
+                    "`{name}` is no parameter of {}; there are: {}",
+                    engine.name(),
+                    names.join(", ")
+                )));
             }
         }
-        let settings = Settings { pin, ..Settings::new(StepPlan::Timed(Duration::from_secs_f64(seconds)), study) };
+        let settings = Settings {
+            pin,
+            ..Settings::new(StepPlan::Timed(Duration::from_secs_f64(seconds)), study)
+        };
         Ok(line(&measured(&all, engine, &asked, &settings, &context)?))
     })
 }
@@ -157,17 +228,28 @@ fn run_engine(
 /// measured, with the reason: a point that is refused costs no other.
 #[pyfunction]
 #[pyo3(signature = (plan, out, budget_s))]
-fn run_plan(python: Python<'_>, plan: &str, out: Option<String>, budget_s: Option<f64>) -> PyResult<(Vec<String>, Vec<String>)> {
+fn run_plan(
+    python: Python<'_>,
+    plan: &str,
+    out: Option<String>,
+    budget_s: Option<f64>,
+) -> PyResult<(Vec<String>, Vec<String>)> {
     let plan = Plan::load(plan).map_err(wrong)?;
     let began = Instant::now();
-    let budget = budget_s.map(Duration::try_from_secs_f64).transpose().map_err(wrong)?.or(plan.budget);
+    let budget = budget_s
+        .map(Duration::try_from_secs_f64)
+        .transpose()
+        .map_err(wrong)?
+        .or(plan.budget);
     let context = python.detach(context);
     let all = engines(context.host.last_level_cache_bytes());
     let mut file = match &out {
         None => None,
         Some(path) => {
             let opened = jsonl::append_to(path.as_ref()).map_err(|error| match error.kind() {
-                std::io::ErrorKind::WouldBlock => PyOSError::new_err(format!("{path} is being written by another run")),
+                std::io::ErrorKind::WouldBlock => {
+                    PyOSError::new_err(format!("{path} is being written by another run"))
+                }
                 _ => PyOSError::new_err(format!("{path}: {error}")),
             });
             Some(jsonl::Writer::new(opened?))
@@ -190,7 +272,9 @@ fn run_plan(python: Python<'_>, plan: &str, out: Option<String>, budget_s: Optio
             waive: true,
             ..Settings::new(point.steps, point.study.clone())
         };
-        let mut record = match python.detach(|| measured(&all, &point.engine, &point.workload, &settings, &context)) {
+        let mut record = match python
+            .detach(|| measured(&all, &point.engine, &point.workload, &settings, &context))
+        {
             Ok(record) => record,
             Err(error) => {
                 errors.push(format!("{}: {error}", point.workload));
@@ -199,7 +283,9 @@ fn run_plan(python: Python<'_>, plan: &str, out: Option<String>, budget_s: Optio
         };
         record.order = Some(point.place);
         if let Some(writer) = &mut file {
-            writer.write(&record).map_err(|error| PyOSError::new_err(error.to_string()))?;
+            writer
+                .write(&record)
+                .map_err(|error| PyOSError::new_err(error.to_string()))?;
         }
         lines.push(line(&record));
     }
@@ -210,8 +296,16 @@ fn run_plan(python: Python<'_>, plan: &str, out: Option<String>, budget_s: Optio
 #[pyfunction]
 fn engine_list() -> Vec<(String, String, Vec<(String, String)>)> {
     let engine = |engine: Box<dyn Engine>| {
-        let parameters = engine.parameters().iter().map(|found| (found.name.to_owned(), found.about.to_owned())).collect();
-        (engine.name().to_owned(), engine.description().to_owned(), parameters)
+        let parameters = engine
+            .parameters()
+            .iter()
+            .map(|found| (found.name.to_owned(), found.about.to_owned()))
+            .collect();
+        (
+            engine.name().to_owned(),
+            engine.description().to_owned(),
+            parameters,
+        )
     };
     engines(0).into_iter().map(engine).collect()
 }
@@ -227,7 +321,10 @@ struct NativeConverter {
 impl NativeConverter {
     #[new]
     #[pyo3(signature = (kind, factor, offset, int_bits, frac_bits, signed, decimation, first, non_temporal))]
-    #[allow(clippy::too_many_arguments, reason = "the Python side gives them names and defaults")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the Python side gives them names and defaults"
+    )]
     fn new(
         kind: &str,
         factor: f64,
@@ -239,18 +336,36 @@ impl NativeConverter {
         first: usize,
         non_temporal: bool,
     ) -> PyResult<NativeConverter> {
-        let qmn = || Qmn::new(int_bits, frac_bits, signed).ok_or_else(|| wrong("a fixed-point format has 1 to 63 bits"));
+        let qmn = || {
+            Qmn::new(int_bits, frac_bits, signed)
+                .ok_or_else(|| wrong("a fixed-point format has 1 to 63 bits"))
+        };
         let conversion = match kind {
             "cast" => Conversion::CastF32,
             "scale" => Conversion::ScaleF32 { factor, offset },
             "fixed-f32" => Conversion::QmnF32(qmn()?),
             "fixed-f64" => Conversion::QmnF64(qmn()?),
-            other => return Err(wrong(format!("`{other}`: cast, scale, fixed-f32 or fixed-f64 is wanted"))),
+            other => {
+                return Err(wrong(format!(
+                    "`{other}`: cast, scale, fixed-f32 or fixed-f64 is wanted"
+                )));
+            }
         };
-        let store = if non_temporal { Store::NonTemporal } else { Store::Cached };
-        let decimation = Decimation { offset: first, factor: decimation };
-        let converter = Converter::new(conversion, decimation, Isa::best(), store).ok_or_else(|| wrong("decimation is 1 or more"))?;
-        Ok(NativeConverter { converter, doubles: conversion.out_bytes() == 8 })
+        let store = if non_temporal {
+            Store::NonTemporal
+        } else {
+            Store::Cached
+        };
+        let decimation = Decimation {
+            offset: first,
+            factor: decimation,
+        };
+        let converter = Converter::new(conversion, decimation, Isa::best(), store)
+            .ok_or_else(|| wrong("decimation is 1 or more"))?;
+        Ok(NativeConverter {
+            converter,
+            doubles: conversion.out_bytes() == 8,
+        })
     }
 
     /// Samples kept of so many.
@@ -265,12 +380,23 @@ impl NativeConverter {
     }
 
     /// Converts into an array that is there; neither array is copied, and the interpreter's lock is not held.
-    fn into(&self, python: Python<'_>, raw: PyReadonlyArray1<'_, u16>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        let raw = raw.as_slice().map_err(|_| wrong("samples: a contiguous array is wanted"))?;
+    fn into(
+        &self,
+        python: Python<'_>,
+        raw: PyReadonlyArray1<'_, u16>,
+        out: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let raw = raw
+            .as_slice()
+            .map_err(|_| wrong("samples: a contiguous array is wanted"))?;
         if self.doubles {
-            self.write::<f64>(python, raw, out, |converter, raw, out| converter.convert(raw, Out::F64(out)))
+            self.write::<f64>(python, raw, out, |converter, raw, out| {
+                converter.convert(raw, Out::F64(out))
+            })
         } else {
-            self.write::<f32>(python, raw, out, |converter, raw, out| converter.convert(raw, Out::F32(out)))
+            self.write::<f32>(python, raw, out, |converter, raw, out| {
+                converter.convert(raw, Out::F32(out))
+            })
         }
     }
 }
@@ -284,12 +410,21 @@ impl NativeConverter {
         convert: impl FnOnce(&Converter, &[u16], &mut [T]) + Send,
     ) -> PyResult<()> {
         let kind = if self.doubles { "float64" } else { "float32" };
-        let array = out.cast::<PyArray1<T>>().map_err(|_| wrong(format!("out: an array of {kind} is wanted")))?;
-        let mut array = array.try_readwrite().map_err(|error| wrong(format!("out: {error}")))?;
-        let out = array.as_slice_mut().map_err(|_| wrong("out: a contiguous array is wanted"))?;
+        let array = out
+            .cast::<PyArray1<T>>()
+            .map_err(|_| wrong(format!("out: an array of {kind} is wanted")))?;
+        let mut array = array
+            .try_readwrite()
+            .map_err(|error| wrong(format!("out: {error}")))?;
+        let out = array
+            .as_slice_mut()
+            .map_err(|_| wrong("out: a contiguous array is wanted"))?;
         let kept = self.converter.decimation().kept(raw.len());
         if out.len() < kept {
-            return Err(wrong(format!("out: {kept} places are wanted, it has {}", out.len())));
+            return Err(wrong(format!(
+                "out: {kept} places are wanted, it has {}",
+                out.len()
+            )));
         }
         python.detach(|| convert(&self.converter, raw, out));
         Ok(())
@@ -299,15 +434,30 @@ impl NativeConverter {
 /// Chunks of FELIX blocks: `(elink, payload, flags)` of each whole chunk, and counts of what was wrong.
 #[pyfunction]
 #[pyo3(signature = (data, abce_kib))]
-fn decode_felix<'py>(python: Python<'py>, data: &[u8], abce_kib: u8) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyDict>)> {
+fn decode_felix<'py>(
+    python: Python<'py>,
+    data: &[u8],
+    abce_kib: u8,
+) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyDict>)> {
     let chunks = PyList::empty(python);
-    let (mut readers, mut open) = (std::collections::BTreeMap::<u16, Reassembler>::new(), std::collections::BTreeMap::<u16, (Vec<u8>, Vec<&str>)>::new());
+    let (mut readers, mut open) = (
+        std::collections::BTreeMap::<u16, Reassembler>::new(),
+        std::collections::BTreeMap::<u16, (Vec<u8>, Vec<&str>)>::new(),
+    );
     let (mut bad_blocks, mut at) = (0_u64, 0);
     while at + HEADER_BYTES <= data.len() {
         let magic = u16::from_le_bytes([data[at + 2], data[at + 3]]);
-        let format = Format::of_magic(magic, abce_kib).ok_or_else(|| wrong(format!("byte {at}: no block begins here (magic {magic:#06x})")))?;
+        let format = Format::of_magic(magic, abce_kib).ok_or_else(|| {
+            wrong(format!(
+                "byte {at}: no block begins here (magic {magic:#06x})"
+            ))
+        })?;
         let Some(block) = data.get(at..at + format.block_bytes) else {
-            return Err(wrong(format!("byte {at}: the last block is cut off: {} of {} bytes", data.len() - at, format.block_bytes)));
+            return Err(wrong(format!(
+                "byte {at}: the last block is cut off: {} of {} bytes",
+                data.len() - at,
+                format.block_bytes
+            )));
         };
         at += format.block_bytes;
         let mut room = vec![Subchunk::default(); most_subchunks(format)];
@@ -323,24 +473,38 @@ fn decode_felix<'py>(python: Python<'py>, data: &[u8], abce_kib: u8) -> PyResult
         let broken_before = reader.counts.chunks_broken;
         let mut parts = Vec::new();
         reader.block(header, found, |part| parts.push(part));
-        if reader.counts.chunks_broken > broken_before && parts.first().is_none_or(|part| part.begins) {
+        if reader.counts.chunks_broken > broken_before
+            && parts.first().is_none_or(|part| part.begins)
+        {
             open.remove(&elink);
         }
         for part in parts {
             if part.begins {
                 open.insert(elink, Default::default());
             }
-            let Some((payload, flags)) = open.get_mut(&elink) else { continue };
+            let Some((payload, flags)) = open.get_mut(&elink) else {
+                continue;
+            };
             payload.extend_from_slice(&block[part.begin..part.begin + part.length]);
-            let set = [(part.flags.truncated, "truncated"), (part.flags.error, "error"), (part.flags.crc, "crc"), (part.flags.busy, "busy")];
+            let set = [
+                (part.flags.truncated, "truncated"),
+                (part.flags.error, "error"),
+                (part.flags.crc, "crc"),
+                (part.flags.busy, "busy"),
+            ];
             flags.extend(set.iter().filter(|(on, _)| *on).map(|(_, name)| *name));
-            if part.ends && let Some((payload, flags)) = open.remove(&elink) {
+            if part.ends
+                && let Some((payload, flags)) = open.remove(&elink)
+            {
                 chunks.append((elink, PyBytes::new(python, &payload), flags))?;
             }
         }
     }
     if at < data.len() {
-        return Err(wrong(format!("byte {at}: {} bytes are left that hold no block", data.len() - at)));
+        return Err(wrong(format!(
+            "byte {at}: {} bytes are left that hold no block",
+            data.len() - at
+        )));
     }
     let counts = PyDict::new(python);
     let sum = |of: fn(&Reassembler) -> u64| readers.values().map(of).sum::<u64>();
@@ -374,11 +538,25 @@ fn decode_etherbone<'py>(python: Python<'py>, data: &[u8]) -> PyResult<Bound<'py
             (Flags::WFF, "WFF"),
         ];
         let entry = PyDict::new(python);
-        let set: Vec<&str> = flags.iter().filter(|(flag, _)| record.header.flags.has(*flag)).map(|(_, name)| *name).collect();
+        let set: Vec<&str> = flags
+            .iter()
+            .filter(|(flag, _)| record.header.flags.has(*flag))
+            .map(|(_, name)| *name)
+            .collect();
         entry.set_item("flags", set)?;
         entry.set_item("select", record.header.select)?;
-        entry.set_item("write", record.write_block().map(|(base, values)| (base, values.collect::<Vec<u64>>())))?;
-        entry.set_item("read", record.read_block().map(|(base, values)| (base, values.collect::<Vec<u64>>())))?;
+        entry.set_item(
+            "write",
+            record
+                .write_block()
+                .map(|(base, values)| (base, values.collect::<Vec<u64>>())),
+        )?;
+        entry.set_item(
+            "read",
+            record
+                .read_block()
+                .map(|(base, values)| (base, values.collect::<Vec<u64>>())),
+        )?;
         records.append(entry)?;
     }
     out.set_item("records", records)?;

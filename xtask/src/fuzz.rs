@@ -31,7 +31,11 @@ const FUZZ_TARGETS: [&str; 15] = [
 /// The host's target triple: flags given with a triple do not reach build scripts.
 fn triple() -> Result<String> {
     let version = output("rustc", &["-vV"])?;
-    version.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned).context("rustc names no host")
+    version
+        .lines()
+        .find_map(|line| line.strip_prefix("host: "))
+        .map(str::to_owned)
+        .context("rustc names no host")
 }
 
 /// Builds all targets.
@@ -41,14 +45,24 @@ pub(crate) fn build() -> Result<()> {
     let flags = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                  -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
                  -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions";
-    let build = ["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", &target];
+    let build = [
+        "build",
+        "--release",
+        "--manifest-path",
+        "fuzz/Cargo.toml",
+        "--target",
+        &target,
+    ];
     run_with("cargo", &build, &[("RUSTFLAGS", flags)])
 }
 
 /// Runs each target, or those with `only` in their name, for so long.
 pub(crate) fn run_all(seconds: u64, only: Option<&str>) -> Result<()> {
     let target = triple()?;
-    for name in FUZZ_TARGETS.iter().filter(|name| only.is_none_or(|only| name.contains(only))) {
+    for name in FUZZ_TARGETS
+        .iter()
+        .filter(|name| only.is_none_or(|only| name.contains(only)))
+    {
         let corpus = root().join(format!("fuzz/corpus/{name}"));
         fs::create_dir_all(&corpus)?;
         let program = root().join(format!("fuzz/target/{target}/release/{name}"));
@@ -66,7 +80,8 @@ pub(crate) fn run_all(seconds: u64, only: Option<&str>) -> Result<()> {
             "-print_final_stats=1",
         ];
         let arguments: Vec<&str> = arguments.into_iter().chain(seeds.as_deref()).collect();
-        run(&program.display().to_string(), &arguments).with_context(|| format!("fuzz target {name}"))?;
+        run(&program.display().to_string(), &arguments)
+            .with_context(|| format!("fuzz target {name}"))?;
     }
     Ok(())
 }

@@ -17,22 +17,34 @@ pub(crate) struct Hosts {
 impl Hosts {
     /// The first has address 1 of the net, the others 2, 3 and so on, also of fd77::/64.
     pub(crate) fn up(net: &str, names: &[&'static str]) -> Result<Hosts> {
-        let hosts = Hosts { names: names.to_vec() };
+        let hosts = Hosts {
+            names: names.to_vec(),
+        };
         hosts.down();
         let ip = |line: &str| run("ip", &line.split(' ').collect::<Vec<_>>());
         let (first, others) = names.split_first().context("no hosts")?;
         ip(&format!("netns add {first}"))?;
         ip(&format!("-n {first} link add br0 type bridge"))?;
-        ip(&format!("-n {first} addr add {net}.1/24 brd {net}.255 dev br0"))?;
+        ip(&format!(
+            "-n {first} addr add {net}.1/24 brd {net}.255 dev br0"
+        ))?;
         ip(&format!("-n {first} link set br0 up"))?;
         ip(&format!("-n {first} link set lo up"))?;
         for (at, name) in others.iter().enumerate() {
             ip(&format!("netns add {name}"))?;
-            ip(&format!("-n {first} link add to{at} type veth peer name eth0 netns {name}"))?;
+            ip(&format!(
+                "-n {first} link add to{at} type veth peer name eth0 netns {name}"
+            ))?;
             ip(&format!("-n {first} link set to{at} master br0"))?;
             ip(&format!("-n {first} link set to{at} up"))?;
-            ip(&format!("-n {name} addr add {net}.{}/24 brd {net}.255 dev eth0", at + 2))?;
-            ip(&format!("-n {name} addr add fd77::{}/64 dev eth0 nodad", at + 2))?;
+            ip(&format!(
+                "-n {name} addr add {net}.{}/24 brd {net}.255 dev eth0",
+                at + 2
+            ))?;
+            ip(&format!(
+                "-n {name} addr add fd77::{}/64 dev eth0 nodad",
+                at + 2
+            ))?;
             ip(&format!("-n {name} link set eth0 up"))?;
             ip(&format!("-n {name} link set lo up"))?;
         }
@@ -43,7 +55,10 @@ impl Hosts {
     fn down(&self) {
         for name in self.names.iter().rev() {
             // A namespace that is not there need not be taken down.
-            let _ = Command::new("ip").args(["netns", "del", name]).stderr(Stdio::null()).status();
+            let _ = Command::new("ip")
+                .args(["netns", "del", name])
+                .stderr(Stdio::null())
+                .status();
         }
     }
 }
@@ -63,11 +78,21 @@ impl Background {
     }
 
     /// The same, with what it prints in a file.
-    pub(crate) fn into_file(host: &str, program: &str, arguments: &[&str], path: &Path) -> Result<Background> {
+    pub(crate) fn into_file(
+        host: &str,
+        program: &str,
+        arguments: &[&str],
+        path: &Path,
+    ) -> Result<Background> {
         Background::with_output(host, program, arguments, File::create(path)?.into())
     }
 
-    fn with_output(host: &str, program: &str, arguments: &[&str], out: Stdio) -> Result<Background> {
+    fn with_output(
+        host: &str,
+        program: &str,
+        arguments: &[&str],
+        out: Stdio,
+    ) -> Result<Background> {
         let child = Command::new("ip")
             .args(["netns", "exec", host, program])
             .args(arguments)
@@ -75,7 +100,9 @@ impl Background {
             .stdout(out)
             .stderr(Stdio::null())
             .spawn();
-        Ok(Background(child.with_context(|| format!("cannot start {program} on {host}"))?))
+        Ok(Background(child.with_context(|| {
+            format!("cannot start {program} on {host}")
+        })?))
     }
 
     /// Waits for its end; false when it does not end in time.
@@ -100,7 +127,11 @@ impl Drop for Background {
 }
 
 /// Tries until it works or the time is over: servers take a moment to listen.
-pub(crate) fn until<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+pub(crate) fn until<T>(
+    what: &str,
+    limit: Duration,
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
     let began = Instant::now();
     loop {
         match attempt() {
@@ -116,11 +147,16 @@ pub(crate) fn missing() -> Option<String> {
     if !there("ip") && need("ip", &["iproute2"]).is_err() {
         return Some("needs iproute2".to_owned());
     }
-    let probe = Command::new("ip").args(["netns", "add", "dqm-probe"]).stderr(Stdio::null()).status();
+    let probe = Command::new("ip")
+        .args(["netns", "add", "dqm-probe"])
+        .stderr(Stdio::null())
+        .status();
     if !probe.is_ok_and(|status| status.success()) {
         return Some("needs root, or the right to make network namespaces".to_owned());
     }
     // It was only to see whether it could be made.
-    let _ = Command::new("ip").args(["netns", "del", "dqm-probe"]).status();
+    let _ = Command::new("ip")
+        .args(["netns", "del", "dqm-probe"])
+        .status();
     None
 }

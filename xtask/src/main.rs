@@ -1,6 +1,10 @@
 //! Developers' tasks. `cargo xtask ci` runs what needs root, other packages or time; `cargo test` runs everything else.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a developers' tool talks to the terminal")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a developers' tool talks to the terminal"
+)]
 
 mod book;
 mod ci;
@@ -45,17 +49,29 @@ fn main() -> ExitCode {
         ["schema", "--check"] => ci::schema(true),
         ["fuzz"] => fuzz::build().and_then(|()| fuzz::run_all(10, None)),
         ["fuzz", seconds, ref only @ ..] if only.len() < 2 => match seconds.parse() {
-            Ok(seconds) => fuzz::build().and_then(|()| fuzz::run_all(seconds, only.first().copied())),
+            Ok(seconds) => {
+                fuzz::build().and_then(|()| fuzz::run_all(seconds, only.first().copied()))
+            }
             Err(_) => Err(anyhow::anyhow!("`{seconds}` is not a number of seconds")),
         },
         ["published-run"] => build().and_then(|()| ci::published_run_whole()),
-        ["peers"] => build().and_then(|()| peers::prepare()).and_then(|()| peers::all()),
+        ["peers"] => build()
+            .and_then(|()| peers::prepare())
+            .and_then(|()| peers::all()),
         ["readout"] => build().and_then(|()| readout::all()),
-        ["copy-vm"] => build().and_then(|()| vm::prepare()).and_then(|()| vm::all()),
+        ["copy-vm"] => build()
+            .and_then(|()| vm::prepare())
+            .and_then(|()| vm::all()),
         ["copy-vm", "--static"] => vm::static_policies(),
-        ["copy-vm", "--versal"] => build().and_then(|()| vm::prepare()).and_then(|()| vm::versal()),
-        ["copy-vm", "--window"] => build().and_then(|()| vm::prepare()).and_then(|()| vm::window()),
-        ["copy-vm", "--pollution"] => build().and_then(|()| vm::prepare()).and_then(|()| vm::pollution(true)),
+        ["copy-vm", "--versal"] => build()
+            .and_then(|()| vm::prepare())
+            .and_then(|()| vm::versal()),
+        ["copy-vm", "--window"] => build()
+            .and_then(|()| vm::prepare())
+            .and_then(|()| vm::window()),
+        ["copy-vm", "--pollution"] => build()
+            .and_then(|()| vm::prepare())
+            .and_then(|()| vm::pollution(true)),
         ["pmu-vm"] => pmu::all(false, ""),
         ["pmu-vm", "--record"] => pmu::all(true, ""),
         ["pmu-vm", only] => pmu::all(false, only),

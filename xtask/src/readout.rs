@@ -65,9 +65,20 @@ impl Chain {
         if place("card.sock").exists() {
             std::fs::remove_file(place("card.sock"))?;
         }
-        let emulate = ["readout", "emulate", "gbt", "--at", &card, "--rate", case.rate, "--time", case.time];
+        let emulate = [
+            "readout", "emulate", "gbt", "--at", &card, "--rate", case.rate, "--time", case.time,
+        ];
         let card_process = Background::start(SERVER, daqmeter, &emulate)?;
-        let tohost = ["readout", "tohost", "gbt", "--card", &card, "--address", "10.78.0.1:12350", "--json"];
+        let tohost = [
+            "readout",
+            "tohost",
+            "gbt",
+            "--card",
+            &card,
+            "--address",
+            "10.78.0.1:12350",
+            "--json",
+        ];
         let readers = until("the emulated card", Duration::from_secs(10), || {
             ensure!(place("card.sock").exists(), "no socket yet");
             Background::into_file(SERVER, daqmeter, &tohost, &place("tohost.json"))
@@ -87,32 +98,63 @@ impl Chain {
     }
 
     fn receiver(&self, at: usize, file: &str) -> Result<Background> {
-        let arguments = ["readout", "receive", self.address, "--elinks", HALVES[at], "--json", "--patience", "20s"];
+        let arguments = [
+            "readout",
+            "receive",
+            self.address,
+            "--elinks",
+            HALVES[at],
+            "--json",
+            "--patience",
+            "20s",
+        ];
         Background::into_file(RECEIVERS[at], &self.daqmeter, &arguments, &place(file))
     }
 
     fn outcome(&mut self) -> Result<Outcome> {
-        ensure!(self.readers.ends_within(Duration::from_secs(40))?, "the reader hangs");
+        ensure!(
+            self.readers.ends_within(Duration::from_secs(40))?,
+            "the reader hangs"
+        );
         for receiver in &mut self.receivers {
-            ensure!(receiver.ends_within(Duration::from_secs(30))?, "a receiver hangs");
+            ensure!(
+                receiver.ends_within(Duration::from_secs(30))?,
+                "a receiver hangs"
+            );
         }
         let text = std::fs::read_to_string(place("tohost.json"))?;
-        let account: Value = serde_json::from_str(text.trim()).with_context(|| format!("the reader said `{text}`"))?;
+        let account: Value = serde_json::from_str(text.trim())
+            .with_context(|| format!("the reader said `{text}`"))?;
         let elinks = account["elinks"].as_array().context("no E-links")?;
         ensure!(elinks.len() == 24, "{} E-links", elinks.len());
-        let open: Vec<&Value> = elinks.iter().filter(|elink| elink["closes"] != true).collect();
+        let open: Vec<&Value> = elinks
+            .iter()
+            .filter(|elink| elink["closes"] != true)
+            .collect();
         ensure!(open.is_empty(), "accounts that do not close: {open:?}");
-        let sum = |of: &dyn Fn(&Value) -> u64| elinks.iter().map(|elink| of(&elink["ledger"])).sum::<u64>();
+        let sum = |of: &dyn Fn(&Value) -> u64| {
+            elinks.iter().map(|elink| of(&elink["ledger"])).sum::<u64>()
+        };
         let mut losses = serde_json::Map::new();
-        for reason in elinks[0]["ledger"]["losses"].as_object().context("no losses")?.keys() {
-            losses.insert(reason.clone(), sum(&|ledger| ledger["losses"][reason].as_u64().unwrap_or(0)).into());
+        for reason in elinks[0]["ledger"]["losses"]
+            .as_object()
+            .context("no losses")?
+            .keys()
+        {
+            losses.insert(
+                reason.clone(),
+                sum(&|ledger| ledger["losses"][reason].as_u64().unwrap_or(0)).into(),
+            );
         }
         let mut received = Vec::new();
         for at in 0..RECEIVERS.len() {
             let text = std::fs::read_to_string(place(&format!("receive{at}.json")))?;
             let report: Value = serde_json::from_str(text.trim()).unwrap_or_default();
             let count = |value: &Value| value.as_u64().unwrap_or(0);
-            received.push((count(&report["chunks"]), count(&report["faults"]["payload"])));
+            received.push((
+                count(&report["chunks"]),
+                count(&report["faults"]["payload"]),
+            ));
         }
         Ok(Outcome {
             issued: sum(&|ledger| ledger["issued"].as_u64().unwrap_or(0)),
@@ -132,17 +174,34 @@ fn nothing(_: &mut Chain) -> Result<()> {
 }
 
 fn all_there(outcome: &Outcome) -> Result<()> {
-    ensure!(outcome.delivered == outcome.issued, "{} of {}: {}", outcome.delivered, outcome.issued, outcome.losses);
+    ensure!(
+        outcome.delivered == outcome.issued,
+        "{} of {}: {}",
+        outcome.delivered,
+        outcome.issued,
+        outcome.losses
+    );
     let received: u64 = outcome.received.iter().map(|(chunks, _)| chunks).sum();
-    ensure!(received == outcome.issued, "receivers had {received} of {}", outcome.issued);
-    ensure!(outcome.received.iter().all(|(_, wrong)| *wrong == 0), "wrong payloads");
+    ensure!(
+        received == outcome.issued,
+        "receivers had {received} of {}",
+        outcome.issued
+    );
+    ensure!(
+        outcome.received.iter().all(|(_, wrong)| *wrong == 0),
+        "wrong payloads"
+    );
     Ok(())
 }
 
 /// Nothing but BUSY may cost triggers.
 fn only_busy(outcome: &Outcome) -> Result<()> {
     let busy = outcome.lost("stopped by BUSY-by-DMA");
-    ensure!(outcome.delivered + busy == outcome.issued, "{}", outcome.losses);
+    ensure!(
+        outcome.delivered + busy == outcome.issued,
+        "{}",
+        outcome.losses
+    );
     Ok(())
 }
 
@@ -162,9 +221,21 @@ const CASES: &[Case] = &[
         address: "10.78.0.1:12350",
         meanwhile: |_| {
             let tbf = "qdisc add dev to0 root tbf rate 100mbit burst 128kb latency 100ms";
-            run("ip", &[&["netns", "exec", SERVER, "tc"][..], &tbf.split(' ').collect::<Vec<_>>()].concat())?;
+            run(
+                "ip",
+                &[
+                    &["netns", "exec", SERVER, "tc"][..],
+                    &tbf.split(' ').collect::<Vec<_>>(),
+                ]
+                .concat(),
+            )?;
             sleep(5.0);
-            run("ip", &["netns", "exec", SERVER, "tc", "qdisc", "del", "dev", "to0", "root"])
+            run(
+                "ip",
+                &[
+                    "netns", "exec", SERVER, "tc", "qdisc", "del", "dev", "to0", "root",
+                ],
+            )
         },
         expect: |outcome| {
             ensure!(
@@ -204,17 +275,39 @@ const CASES: &[Case] = &[
         address: "10.78.0.1:12350",
         meanwhile: |chain| {
             sleep(2.0);
-            run("ip", &["netns", "exec", RECEIVERS[0], "pkill", "-9", "-n", "-f", "readout receive"])?;
+            run(
+                "ip",
+                &[
+                    "netns",
+                    "exec",
+                    RECEIVERS[0],
+                    "pkill",
+                    "-9",
+                    "-n",
+                    "-f",
+                    "readout receive",
+                ],
+            )?;
             sleep(1.0);
             chain.receivers[0] = chain.receiver(0, "receive0.json")?;
             Ok(())
         },
         expect: |outcome| {
-            ensure!(outcome.lost("not subscribed") > 0, "nothing was lost while nobody subscribed: {}", outcome.losses);
+            ensure!(
+                outcome.lost("not subscribed") > 0,
+                "nothing was lost while nobody subscribed: {}",
+                outcome.losses
+            );
             ensure!(outcome.received[0].0 > 0, "the second receiver got nothing");
-            let lost: u64 =
-                ["not subscribed", "network", "stopped by BUSY-by-DMA"].iter().map(|r| outcome.lost(r)).sum();
-            ensure!(outcome.delivered + lost == outcome.issued, "{}", outcome.losses);
+            let lost: u64 = ["not subscribed", "network", "stopped by BUSY-by-DMA"]
+                .iter()
+                .map(|r| outcome.lost(r))
+                .sum();
+            ensure!(
+                outcome.delivered + lost == outcome.issued,
+                "{}",
+                outcome.losses
+            );
             Ok(())
         },
     },
@@ -244,10 +337,20 @@ const CASES: &[Case] = &[
             run("ip", &["-n", SERVER, "link", "set", "to0", "up"])
         },
         expect: |outcome| {
-            let lost: u64 =
-                ["not subscribed", "network", "stopped by BUSY-by-DMA"].iter().map(|r| outcome.lost(r)).sum();
-            ensure!(outcome.lost("not subscribed") > 0, "the dead receiver held its E-links: {}", outcome.losses);
-            ensure!(outcome.delivered + lost == outcome.issued, "{}", outcome.losses);
+            let lost: u64 = ["not subscribed", "network", "stopped by BUSY-by-DMA"]
+                .iter()
+                .map(|r| outcome.lost(r))
+                .sum();
+            ensure!(
+                outcome.lost("not subscribed") > 0,
+                "the dead receiver held its E-links: {}",
+                outcome.losses
+            );
+            ensure!(
+                outcome.delivered + lost == outcome.issued,
+                "{}",
+                outcome.losses
+            );
             ensure!(outcome.received[1].0 > 0, "the other receiver got nothing");
             Ok(())
         },
@@ -263,7 +366,10 @@ pub(crate) fn all() -> Result<()> {
     need("pkill", &["procps"])?;
     std::fs::create_dir_all(place(""))?;
     let daqmeter = program();
-    let relay = root().join("xtask/peers/delay_relay.py").display().to_string();
+    let relay = root()
+        .join("xtask/peers/delay_relay.py")
+        .display()
+        .to_string();
     for case in CASES {
         tried(|| one(case, &daqmeter, &relay))?;
     }
@@ -275,7 +381,10 @@ fn one(case: &Case, daqmeter: &str, relay: &str) -> Result<()> {
     let _hosts = Hosts::up("10.78.0", &[SERVER, RECEIVERS[0], RECEIVERS[1]])?;
     let _relays: Vec<Background> = if case.address.ends_with("12351") {
         let arguments = [relay, "12351", "10.78.0.1", "12350", "20"];
-        RECEIVERS.iter().map(|host| Background::start(host, "python3", &arguments)).collect::<Result<_>>()?
+        RECEIVERS
+            .iter()
+            .map(|host| Background::start(host, "python3", &arguments))
+            .collect::<Result<_>>()?
     } else {
         Vec::new()
     };
@@ -285,6 +394,9 @@ fn one(case: &Case, daqmeter: &str, relay: &str) -> Result<()> {
     if let Err(error) = (case.expect)(&outcome) {
         bail!("{}: {error:#}", case.name);
     }
-    println!("closed: {}: {} issued, {} delivered", case.name, outcome.issued, outcome.delivered);
+    println!(
+        "closed: {}: {} issued, {} delivered",
+        case.name, outcome.issued, outcome.delivered
+    );
     Ok(())
 }

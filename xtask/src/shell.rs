@@ -17,11 +17,24 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<()> {
 }
 
 /// Runs a command in the root with environment variables.
-pub(crate) fn run_with(program: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+pub(crate) fn run_with(
+    program: &str,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> Result<()> {
     let mut command = Command::new(program);
-    command.args(arguments).current_dir(root()).envs(environment.iter().copied());
-    let status = command.status().with_context(|| format!("cannot start {program}"))?;
-    if status.success() { Ok(()) } else { bail!("{program} {} ended with {status}", arguments.join(" ")) }
+    command
+        .args(arguments)
+        .current_dir(root())
+        .envs(environment.iter().copied());
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start {program}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        bail!("{program} {} ended with {status}", arguments.join(" "))
+    }
 }
 
 /// Runs a command and returns what it printed.
@@ -30,11 +43,23 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> Result<String> {
 }
 
 /// The same with environment variables.
-pub(crate) fn output_with(program: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Result<String> {
-    let output = Command::new(program).args(arguments).current_dir(root()).envs(environment.iter().copied()).output();
+pub(crate) fn output_with(
+    program: &str,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> Result<String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .current_dir(root())
+        .envs(environment.iter().copied())
+        .output();
     let output = output.with_context(|| format!("cannot start {program}"))?;
     if !output.status.success() {
-        bail!("{program} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+        bail!(
+            "{program} ended with {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -71,12 +96,19 @@ pub(crate) fn need(program: &str, packages: &[&str]) -> Result<()> {
         .and_then(|()| {
             run_with(
                 "apt-get",
-                &[&["install", "-y", "-qq", "--no-install-recommends"], packages].concat(),
+                &[
+                    &["install", "-y", "-qq", "--no-install-recommends"],
+                    packages,
+                ]
+                .concat(),
                 &environment,
             )
         })
         .with_context(|| {
-            format!("{program} is missing and cannot be installed; install {} by hand", packages.join(" "))
+            format!(
+                "{program} is missing and cannot be installed; install {} by hand",
+                packages.join(" ")
+            )
         })
 }
 

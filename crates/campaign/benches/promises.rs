@@ -15,7 +15,8 @@ use std::time::Duration;
 use daqmeter_campaign::engines;
 use daqmeter_harness::engine::DeviceTime;
 use daqmeter_harness::{
-    Availability, Context, Engine, Fault, Session, Settings, StageSpec, StepPlan, Tally, measure, ordered,
+    Availability, Context, Engine, Fault, Session, Settings, StageSpec, StepPlan, Tally, measure,
+    ordered,
 };
 use daqmeter_record::{RunRecord, Workload};
 use daqmeter_report::cmp::{Compared, cmp};
@@ -69,7 +70,13 @@ impl Engine for Slowed<'_> {
 
     fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
         let every = self.every;
-        let slowed = |inner| -> Box<dyn Session> { Box::new(SlowedSession { inner, every, owed: 0 }) };
+        let slowed = |inner| -> Box<dyn Session> {
+            Box::new(SlowedSession {
+                inner,
+                every,
+                owed: 0,
+            })
+        };
         Ok(self.inner.open(workload)?.into_iter().map(slowed).collect())
     }
 }
@@ -109,9 +116,14 @@ impl Session for SlowedSession {
 
 /// Points whose operations are far shorter than a sample: the twentieth then falls into every sample.
 fn points() -> Vec<Workload> {
-    let convert = Workload::new("convert").with("scale_factor", 0.123).with("scale_offset", -45.6);
+    let convert = Workload::new("convert")
+        .with("scale_factor", 0.123)
+        .with("scale_offset", -45.6);
     vec![
-        convert.clone().with("samples", 2_000_u64).with("function", 3_u64),
+        convert
+            .clone()
+            .with("samples", 2_000_u64)
+            .with("function", 3_u64),
         convert.with("samples", 2_000_u64).with("function", 2_u64),
         daqmeter_copy::Request::new("pread", daqmeter_copy::Direction::To, 4096).workload(),
     ]
@@ -120,14 +132,37 @@ fn points() -> Vec<Workload> {
 /// Which points are slower.
 type Slower = fn(usize) -> bool;
 
-fn side(context: &Context, engines: &[Box<dyn Engine>], seed: u64, slower: Slower) -> Vec<RunRecord> {
+fn side(
+    context: &Context,
+    engines: &[Box<dyn Engine>],
+    seed: u64,
+    slower: Slower,
+) -> Vec<RunRecord> {
     let mut records = Vec::new();
     for round in 0..RUNS {
-        for (_, (at, workload)) in ordered(points().into_iter().enumerate().collect(), seed * 100 + round) {
-            let engine = engines.iter().find(|engine| engine.name() == workload.kind).unwrap();
-            let engine = &Slowed { inner: &**engine, every: if slower(at) { SLOWED } else { UNCHANGED } };
-            let pin = context.host.allowed_cpus.last().copied().into_iter().collect();
-            let settings = Settings { pin, ..Settings::new(StepPlan::Timed(TIME), "promises") };
+        for (_, (at, workload)) in ordered(
+            points().into_iter().enumerate().collect(),
+            seed * 100 + round,
+        ) {
+            let engine = engines
+                .iter()
+                .find(|engine| engine.name() == workload.kind)
+                .unwrap();
+            let engine = &Slowed {
+                inner: &**engine,
+                every: if slower(at) { SLOWED } else { UNCHANGED },
+            };
+            let pin = context
+                .host
+                .allowed_cpus
+                .last()
+                .copied()
+                .into_iter()
+                .collect();
+            let settings = Settings {
+                pin,
+                ..Settings::new(StepPlan::Timed(TIME), "promises")
+            };
             let record = measure(engine, &workload, &settings, context, &[], &mut []).unwrap();
             assert!(record.outcome.is_ok(), "{:?}", record.outcome);
             records.push(record);
@@ -137,27 +172,42 @@ fn side(context: &Context, engines: &[Box<dyn Engine>], seed: u64, slower: Slowe
 }
 
 fn main() -> ExitCode {
-    let repetitions: u64 = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(100);
+    let repetitions: u64 = std::env::args()
+        .skip(1)
+        .find_map(|argument| argument.parse().ok())
+        .unwrap_or(100);
     let context = Context::gather(Default::default(), "cargo bench".to_owned(), Vec::new());
     let engines = engines(context.host.last_level_cache_bytes());
     let (mut same, mut one, mut all) = (0, 0, 0);
     let mut widths = Vec::new();
     for repetition in 0..repetitions {
-        let measured = |which: u64, slower: Slower| side(&context, &engines, repetition * 4 + which, slower);
+        let measured =
+            |which: u64, slower: Slower| side(&context, &engines, repetition * 4 + which, slower);
         let a = measured(0, |_| false);
         let b = measured(1, |_| false);
         let alike = cmp(&a, &b, IGNORE);
         same += u64::from(alike.is_same());
-        widths.extend(alike.points.iter().map(|point| (point.interval.1 / point.interval.0).sqrt() - 1.0));
+        widths.extend(
+            alike
+                .points
+                .iter()
+                .map(|point| (point.interval.1 / point.interval.0).sqrt() - 1.0),
+        );
         if !alike.is_same() {
-            println!("false alarm in repetition {repetition}:\n{}", alike.text(false));
+            println!(
+                "false alarm in repetition {repetition}:\n{}",
+                alike.text(false)
+            );
         }
         // The first point: of those here the one whose own noise stays well below what is put in.
         let third = measured(2, |at| at == 0);
         let third = cmp(&a, &third, IGNORE);
         one += u64::from(found(&third) >= 1);
         if found(&third) == 0 {
-            println!("not found in repetition {repetition}:\n{}", third.text(true));
+            println!(
+                "not found in repetition {repetition}:\n{}",
+                third.text(true)
+            );
         }
         let every = measured(3, |_| true);
         all += u64::from(found(&cmp(&a, &every, IGNORE)) >= 1);
@@ -168,20 +218,32 @@ fn main() -> ExitCode {
         points().len(),
         TIME.as_millis()
     );
-    println!("no difference on the same host twice: {same} (95 of 100 promised); typical half width {typical:.2} %");
+    println!(
+        "no difference on the same host twice: {same} (95 of 100 promised); typical half width {typical:.2} %"
+    );
     println!("5 % at one point found there: {one} (90 of 100 promised)");
     println!("5 % at all points found:      {all} (90 of 100 promised)");
-    let kept = same * 100 >= repetitions * 95 && one * 100 >= repetitions * 90 && all * 100 >= repetitions * 90;
+    let kept = same * 100 >= repetitions * 95
+        && one * 100 >= repetitions * 90
+        && all * 100 >= repetitions * 90;
     if !kept && typical > NOISY {
         println!(
             "!!! NOT JUDGED: unchanged points could only be told to {typical:.1} %: too many runs were disturbed; `cargo test` holds the promises on simulated hosts"
         );
         return ExitCode::SUCCESS;
     }
-    if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if kept {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Points that are found to be slower by about what was put in.
 fn found(compared: &Compared) -> usize {
-    compared.points.iter().filter(|point| point.verdict == "slower" && (1.02..1.10).contains(&point.ratio)).count()
+    compared
+        .points
+        .iter()
+        .filter(|point| point.verdict == "slower" && (1.02..1.10).contains(&point.ratio))
+        .count()
 }

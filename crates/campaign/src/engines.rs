@@ -36,9 +36,16 @@ mod tests {
     /// What a sweep, a slip of the pen or an attack may say.
     fn extremes() -> Vec<Param> {
         let powers = [0, 1, 6, 16, 31, 32, 40, 57, 58, 62, 63].map(|power| 1_u64 << power);
-        let around = powers.into_iter().flat_map(|value| [value - 1, value, value + 1]).chain([u64::MAX]);
+        let around = powers
+            .into_iter()
+            .flat_map(|value| [value - 1, value, value + 1])
+            .chain([u64::MAX]);
         let floats = [-1.0, 0.0, 1e-300, 1e300, f64::INFINITY, f64::NAN].map(Param::Float);
-        around.map(Param::Int).chain(floats).chain([Param::Flag(true), Param::Text("x".to_owned())]).collect()
+        around
+            .map(Param::Int)
+            .chain(floats)
+            .chain([Param::Flag(true), Param::Text("x".to_owned())])
+            .collect()
     }
 
     /// A workload that opens, or is refused in one line; what opens takes memory in proportion and describes itself.
@@ -49,10 +56,20 @@ mod tests {
         }
         match engine.open(workload) {
             Ok(sessions) => {
-                assert!(!sessions.is_empty() && sessions.len() as u64 <= MAX_LANES, "{workload}");
-                assert!(sessions.iter().all(|session| !session.stages().is_empty()), "{workload}");
+                assert!(
+                    !sessions.is_empty() && sessions.len() as u64 <= MAX_LANES,
+                    "{workload}"
+                );
+                assert!(
+                    sessions.iter().all(|session| !session.stages().is_empty()),
+                    "{workload}"
+                );
             }
-            Err(fault) => assert!(!fault.0.is_empty() && !fault.0.contains('\n'), "{workload}: {}", fault.0),
+            Err(fault) => assert!(
+                !fault.0.is_empty() && !fault.0.contains('\n'),
+                "{workload}: {}",
+                fault.0
+            ),
         }
     }
 
@@ -61,7 +78,11 @@ mod tests {
     fn every_parameter_of_every_engine_is_bounded() {
         let folder = tempfile::tempdir().unwrap();
         let scenario = folder.path().join("small.toml");
-        std::fs::write(&scenario, "[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"live\"\n").unwrap();
+        std::fs::write(
+            &scenario,
+            "[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"live\"\n",
+        )
+        .unwrap();
         for engine in engines(32 << 20) {
             let mut example = engine.example();
             if example.params.contains_key("scenario") {
@@ -69,7 +90,10 @@ mod tests {
             }
             for parameter in engine.parameters() {
                 for value in extremes() {
-                    opens_or_is_refused(engine.as_ref(), &example.clone().with(parameter.name, value));
+                    opens_or_is_refused(
+                        engine.as_ref(),
+                        &example.clone().with(parameter.name, value),
+                    );
                 }
             }
         }
@@ -77,24 +101,47 @@ mod tests {
 
     /// Whether a parameter's name says that it is how long or how often was measured, or what was.
     fn is_extent_or_result(name: &str) -> bool {
-        let extents = ["seconds", "duration", "passes", "reads", "reps", "repetitions", "time", "budget"];
+        let extents = [
+            "seconds",
+            "duration",
+            "passes",
+            "reads",
+            "reps",
+            "repetitions",
+            "time",
+            "budget",
+        ];
         let results = ["_bytes_per_s", "_per_op", "_rate", "median_ns", "limit"];
-        extents.iter().any(|word| name.split('_').any(|part| part == *word))
-            || results.iter().any(|end| name.ends_with(end) || name.starts_with(end))
+        extents
+            .iter()
+            .any(|word| name.split('_').any(|part| part == *word))
+            || results
+                .iter()
+                .any(|end| name.ends_with(end) || name.starts_with(end))
     }
 
     #[test]
     fn no_engine_has_how_long_or_what_was_measured_in_the_key_of_its_points() {
         for engine in engines(32 << 20) {
-            for parameter in engine.parameters().iter().filter(|parameter| is_extent_or_result(parameter.name)) {
+            for parameter in engine
+                .parameters()
+                .iter()
+                .filter(|parameter| is_extent_or_result(parameter.name))
+            {
                 let of = engine.name();
-                assert!(NOT_IN_KEY.contains(&parameter.name), "{of}: {} is in the key", parameter.name);
+                assert!(
+                    NOT_IN_KEY.contains(&parameter.name),
+                    "{of}: {} is in the key",
+                    parameter.name
+                );
             }
         }
         for (name, _) in crate::SHIPPED {
             for point in crate::Plan::load(name).unwrap().points {
                 let key = point.workload.key();
-                let words = key.split(' ').filter_map(|word| Some(word.split_once('=')?.0));
+                let words = key
+                    .split(' ')
+                    .filter_map(|word| Some(word.split_once('=')?.0));
                 let wrong: Vec<&str> = words.filter(|word| is_extent_or_result(word)).collect();
                 assert!(wrong.is_empty(), "{name}: {wrong:?} in {key}");
             }
@@ -104,11 +151,19 @@ mod tests {
     #[test]
     fn every_engine_names_all_parameters_of_its_example() {
         for engine in engines(32 << 20) {
-            let known: Vec<&str> = engine.parameters().iter().map(|parameter| parameter.name).collect();
+            let known: Vec<&str> = engine
+                .parameters()
+                .iter()
+                .map(|parameter| parameter.name)
+                .collect();
             for name in engine.example().params.keys() {
                 assert!(known.contains(&name.as_str()), "{}: {name}", engine.name());
             }
-            assert_eq!(engine.example().kind, engine.name(), "workloads are named after their engine");
+            assert_eq!(
+                engine.example().kind,
+                engine.name(),
+                "workloads are named after their engine"
+            );
         }
     }
 }

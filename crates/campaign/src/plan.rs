@@ -162,7 +162,8 @@ fn one() -> u64 {
 
 /// The JSON Schema of plan files, for editors.
 pub fn json_schema() -> String {
-    let mut schema = serde_json::to_value(schemars::schema_for!(PlanFile)).expect("a schema is plain data");
+    let mut schema =
+        serde_json::to_value(schemars::schema_for!(PlanFile)).expect("a schema is plain data");
     schema["title"] = "A plan of daqmeter".into();
     let mut text = serde_json::to_string_pretty(&schema).expect("plain data");
     text.push('\n');
@@ -184,20 +185,39 @@ impl Plan {
     /// # Errors
     /// As [`Plan::load`].
     pub fn parse(text: &str, name: &str) -> Result<Plan, PlanError> {
-        Plan::of(&Source { name: name.to_owned(), text: text.to_owned(), folder: None })
+        Plan::of(&Source {
+            name: name.to_owned(),
+            text: text.to_owned(),
+            folder: None,
+        })
     }
 
     fn of(source: &Source) -> Result<Plan, PlanError> {
         let engines = crate::engines(0);
-        let reader = Reader { engines: &engines, room: Cell::new(Room::default()) };
+        let reader = Reader {
+            engines: &engines,
+            room: Cell::new(Room::default()),
+        };
         let file = reader.file(source)?;
         let sweeps = reader.sweeps(source, &file, &mut BTreeSet::from([source.name.clone()]))?;
-        let budget = file.budget.as_ref().map(|text| source.duration("budget", text)).transpose()?;
+        let budget = file
+            .budget
+            .as_ref()
+            .map(|text| source.duration("budget", text))
+            .transpose()?;
         if sweeps.iter().all(|(repetitions, _)| *repetitions == 0) {
-            return Err(PlanError(format!("{}: no point is left: give it a [[sweep]] or an include", source.name)));
+            return Err(PlanError(format!(
+                "{}: no point is left: give it a [[sweep]] or an include",
+                source.name
+            )));
         }
         let points = in_order(&sweeps, file.order, file.seed);
-        Ok(Plan { title: file.title, about: file.about.trim().to_owned(), budget, points })
+        Ok(Plan {
+            title: file.title,
+            about: file.about.trim().to_owned(),
+            budget,
+            points,
+        })
     }
 }
 
@@ -213,9 +233,11 @@ fn in_order(sweeps: &[(u64, PlannedPoint)], order: Order, seed: u64) -> Vec<Plan
         let in_round: Vec<PlannedPoint> = left.iter().map(|(_, point)| point.clone()).collect();
         match order {
             Order::Given => points.extend(in_round),
-            Order::Random => {
-                points.extend(ordered(in_round, seed.wrapping_add(round)).into_iter().map(|(_, point)| point))
-            }
+            Order::Random => points.extend(
+                ordered(in_round, seed.wrapping_add(round))
+                    .into_iter()
+                    .map(|(_, point)| point),
+            ),
         }
     }
     let of = points.len() as u64;
@@ -235,35 +257,75 @@ struct Source {
 impl Source {
     fn find(name_or_path: &str, beside: Option<&Path>) -> Result<Source, String> {
         if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == name_or_path) {
-            return Ok(Source { name: (*name).to_owned(), text: (*text).to_owned(), folder: None });
+            return Ok(Source {
+                name: (*name).to_owned(),
+                text: (*text).to_owned(),
+                folder: None,
+            });
         }
-        let path = beside.map_or_else(|| PathBuf::from(name_or_path), |folder| folder.join(name_or_path));
+        let path = beside.map_or_else(
+            || PathBuf::from(name_or_path),
+            |folder| folder.join(name_or_path),
+        );
         // What was named on the command line may be a pipe; what a file names may not.
-        let read = if beside.is_some() { text_file } else { text_input };
+        let read = if beside.is_some() {
+            text_file
+        } else {
+            text_input
+        };
         let text = read(&path).map_err(|error| {
             let shipped: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
-            format!("plan {}: {error}; plans that ship with daqmeter: {}", path.display(), shipped.join(", "))
+            format!(
+                "plan {}: {error}; plans that ship with daqmeter: {}",
+                path.display(),
+                shipped.join(", ")
+            )
         })?;
-        Ok(Source { name: path.display().to_string(), text, folder: path.parent().map(Path::to_owned) })
+        Ok(Source {
+            name: path.display().to_string(),
+            text,
+            folder: path.parent().map(Path::to_owned),
+        })
     }
 
     fn line(&self, span: std::ops::Range<usize>) -> usize {
-        self.text[..span.start.min(self.text.len())].matches('\n').count() + 1
+        self.text[..span.start.min(self.text.len())]
+            .matches('\n')
+            .count()
+            + 1
     }
 
-    fn error(&self, span: std::ops::Range<usize>, field: &str, problem: impl std::fmt::Display) -> PlanError {
-        PlanError(format!("{}:{}: {field}: {problem}", self.name, self.line(span)))
+    fn error(
+        &self,
+        span: std::ops::Range<usize>,
+        field: &str,
+        problem: impl std::fmt::Display,
+    ) -> PlanError {
+        PlanError(format!(
+            "{}:{}: {field}: {problem}",
+            self.name,
+            self.line(span)
+        ))
     }
 
     fn duration(&self, field: &str, text: &Spanned<String>) -> Result<Duration, PlanError> {
-        let parsed = parse_duration(text.as_ref()).map_err(|error| self.error(text.span(), field, error))?;
-        if parsed.is_zero() { Err(self.error(text.span(), field, "a time above zero is wanted")) } else { Ok(parsed) }
+        let parsed =
+            parse_duration(text.as_ref()).map_err(|error| self.error(text.span(), field, error))?;
+        if parsed.is_zero() {
+            Err(self.error(text.span(), field, "a time above zero is wanted"))
+        } else {
+            Ok(parsed)
+        }
     }
 
     /// The time of a point.
     fn time(&self, field: &str, text: &Spanned<String>) -> Result<Duration, PlanError> {
         let time = self.duration(field, text)?;
-        if time > MAX_TIME { Err(self.error(text.span(), field, "a point takes at most 24h")) } else { Ok(time) }
+        if time > MAX_TIME {
+            Err(self.error(text.span(), field, "a point takes at most 24h"))
+        } else {
+            Ok(time)
+        }
     }
 }
 
@@ -278,7 +340,11 @@ impl Reader<'_> {
     fn file(&self, source: &Source) -> Result<PlanFile, PlanError> {
         toml::from_str(&source.text).map_err(|error| {
             let line = source.line(error.span().unwrap_or(0..0));
-            PlanError(format!("{}:{line}: {}", source.name, error.message().replace('\n', " ")))
+            PlanError(format!(
+                "{}:{line}: {}",
+                source.name,
+                error.message().replace('\n', " ")
+            ))
         })
     }
 
@@ -304,7 +370,10 @@ impl Reader<'_> {
             let beside = source.folder.as_deref().unwrap_or(Path::new(""));
             let other = Source::find(include.as_ref(), Some(beside)).map_err(refuse)?;
             if above.len() >= MAX_DEPTH || !above.insert(other.name.clone()) {
-                return Err(refuse(format!("{} is included by itself, or too deep", other.name)));
+                return Err(refuse(format!(
+                    "{} is included by itself, or too deep",
+                    other.name
+                )));
             }
             let included = self.file(&other)?;
             points.extend(self.sweeps(&other, &included, above)?);
@@ -314,11 +383,18 @@ impl Reader<'_> {
             let repetitions = sweep.repetitions.unwrap_or(file.repetitions);
             let steps = steps(source, file, sweep, at)?;
             let pin = sweep.pin.as_ref().unwrap_or(&file.pin);
-            let refuse = |problem| source.error(sweep.engine.span(), &format!("sweep {}", at + 1), problem);
+            let refuse =
+                |problem| source.error(sweep.engine.span(), &format!("sweep {}", at + 1), problem);
             // Before anything is multiplied: the product may not fit anywhere.
-            self.take(|room| room.sweep(&size_of_sweep(sweep, pin, repetitions))).map_err(refuse)?;
-            let from: Arc<str> =
-                format!("{}:{}: sweep {}", source.name, source.line(sweep.engine.span()), at + 1).into();
+            self.take(|room| room.sweep(&size_of_sweep(sweep, pin, repetitions)))
+                .map_err(refuse)?;
+            let from: Arc<str> = format!(
+                "{}:{}: sweep {}",
+                source.name,
+                source.line(sweep.engine.span()),
+                at + 1
+            )
+            .into();
             for workload in self.workloads(source, sweep, at)? {
                 let point = PlannedPoint {
                     study: sweep.study.clone(),
@@ -336,31 +412,58 @@ impl Reader<'_> {
         Ok(points)
     }
 
-    fn workloads(&self, source: &Source, sweep: &SweepFile, at: usize) -> Result<Vec<Workload>, PlanError> {
+    fn workloads(
+        &self,
+        source: &Source,
+        sweep: &SweepFile,
+        at: usize,
+    ) -> Result<Vec<Workload>, PlanError> {
         let field = |name: &str| format!("sweep {}, {name}", at + 1);
-        let Some(engine) = self.engines.iter().find(|engine| engine.name() == sweep.engine.as_ref()) else {
+        let Some(engine) = self
+            .engines
+            .iter()
+            .find(|engine| engine.name() == sweep.engine.as_ref())
+        else {
             let names: Vec<&str> = self.engines.iter().map(|engine| engine.name()).collect();
-            let problem = format!("`{}` is no engine; there are: {}", sweep.engine.as_ref(), names.join(", "));
+            let problem = format!(
+                "`{}` is no engine; there are: {}",
+                sweep.engine.as_ref(),
+                names.join(", ")
+            );
             return Err(source.error(sweep.engine.span(), &field("engine"), problem));
         };
         let known = |name: &Spanned<String>, of: &str| {
             let parameters = engine.parameters();
-            if parameters.iter().any(|parameter| parameter.name == name.as_ref()) {
+            if parameters
+                .iter()
+                .any(|parameter| parameter.name == name.as_ref())
+            {
                 return Ok(());
             }
             let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name).collect();
-            let problem =
-                format!("`{}` is no parameter of {}; there are: {}", name.as_ref(), engine.name(), names.join(", "));
+            let problem = format!(
+                "`{}` is no parameter of {}; there are: {}",
+                name.as_ref(),
+                engine.name(),
+                names.join(", ")
+            );
             Err(source.error(name.span(), &field(of), problem))
         };
         let param = |name: &Spanned<String>, value: &Spanned<Value>, of: &str| {
             known(name, of)?;
-            param(name.as_ref(), value.as_ref())
-                .map_err(|problem| source.error(value.span(), &field(&format!("{of}.{}", name.as_ref())), problem))
+            param(name.as_ref(), value.as_ref()).map_err(|problem| {
+                source.error(
+                    value.span(),
+                    &field(&format!("{of}.{}", name.as_ref())),
+                    problem,
+                )
+            })
         };
         let with = |mut workload: Workload, params: &Params, of: &str| {
             for (name, value) in params {
-                workload.params.insert(name.as_ref().clone(), param(name, value, of)?);
+                workload
+                    .params
+                    .insert(name.as_ref().clone(), param(name, value, of)?);
             }
             Ok(workload)
         };
@@ -368,31 +471,53 @@ impl Reader<'_> {
         let mut workloads = if sweep.points.is_empty() {
             vec![base]
         } else {
-            sweep.points.iter().map(|params| with(base.clone(), params, "points")).collect::<Result<_, _>>()?
+            sweep
+                .points
+                .iter()
+                .map(|params| with(base.clone(), params, "points"))
+                .collect::<Result<_, _>>()?
         };
         for (name, values) in &sweep.axes {
-            let values: Vec<Param> = values.iter().map(|value| param(name, value, "axes")).collect::<Result<_, _>>()?;
+            let values: Vec<Param> = values
+                .iter()
+                .map(|value| param(name, value, "axes"))
+                .collect::<Result<_, _>>()?;
             if values.is_empty() {
-                return Err(source.error(name.span(), &field("axes"), format!("`{}` has no value", name.as_ref())));
+                return Err(source.error(
+                    name.span(),
+                    &field("axes"),
+                    format!("`{}` has no value", name.as_ref()),
+                ));
             }
             let with_each = |workload: Workload| {
-                values.iter().map(move |value| workload.clone().with(name.as_ref(), value.clone()))
+                values
+                    .iter()
+                    .map(move |value| workload.clone().with(name.as_ref(), value.clone()))
             };
             workloads = workloads.into_iter().flat_map(with_each).collect();
         }
         for params in &sweep.skip {
             let skipped = with(Workload::new(engine.name()), params, "skip")?;
             workloads.retain(|workload| {
-                !skipped.params.iter().all(|(name, value)| workload.params.get(name) == Some(value))
+                !skipped
+                    .params
+                    .iter()
+                    .all(|(name, value)| workload.params.get(name) == Some(value))
             });
         }
         Ok(workloads)
     }
 }
 
-fn steps(source: &Source, file: &PlanFile, sweep: &SweepFile, at: usize) -> Result<StepPlan, PlanError> {
+fn steps(
+    source: &Source,
+    file: &PlanFile,
+    sweep: &SweepFile,
+    at: usize,
+) -> Result<StepPlan, PlanError> {
     let field = |name: &str| format!("sweep {}, {name}", at + 1);
-    let refuse = |name: &str, problem: String| Err(source.error(sweep.engine.span(), &field(name), problem));
+    let refuse =
+        |name: &str, problem: String| Err(source.error(sweep.engine.span(), &field(name), problem));
     for (name, value, max) in [
         ("reads", sweep.reads, MAX_STEPS),
         ("passes", sweep.passes, MAX_STEPS),
@@ -416,14 +541,26 @@ fn steps(source: &Source, file: &PlanFile, sweep: &SweepFile, at: usize) -> Resu
 
 /// What a sweep comes to, from the lengths of its lists alone.
 fn size_of_sweep(sweep: &SweepFile, pin: &[u32], repetitions: u64) -> SweepSize {
-    let texts = |params: &Params| params.values().map(|value| text_bytes(value.as_ref())).sum::<usize>();
-    let axes = sweep.axes.values().map(|values| values.iter().map(|value| text_bytes(value.as_ref())).max());
+    let texts = |params: &Params| {
+        params
+            .values()
+            .map(|value| text_bytes(value.as_ref()))
+            .sum::<usize>()
+    };
+    let axes = sweep
+        .axes
+        .values()
+        .map(|values| values.iter().map(|value| text_bytes(value.as_ref())).max());
     let point_bytes = sweep.study.len()
         + size_of_val(pin)
         + texts(&sweep.workload)
         + sweep.points.iter().map(texts).max().unwrap_or(0)
         + axes.map(|longest| longest.unwrap_or(0)).sum::<usize>();
-    let lists = sweep.axes.values().map(Vec::len).chain([sweep.points.len().max(1)]);
+    let lists = sweep
+        .axes
+        .values()
+        .map(Vec::len)
+        .chain([sweep.points.len().max(1)]);
     SweepSize {
         points: lists.fold(1, |all, values| all.saturating_mul(values as u64)),
         repetitions,
@@ -440,16 +577,21 @@ fn text_bytes(value: &Value) -> usize {
 fn param(name: &str, value: &Value) -> Result<Param, String> {
     match value {
         Value::Boolean(flag) => Ok(Param::Flag(*flag)),
-        Value::Integer(number) => u64::try_from(*number).map(Param::Int).map_err(|_| format!("{number} is below zero")),
+        Value::Integer(number) => u64::try_from(*number)
+            .map(Param::Int)
+            .map_err(|_| format!("{number} is below zero")),
         Value::Float(number) if number.is_finite() => Ok(Param::Float(*number)),
-        Value::String(text) if name.ends_with("bytes") => {
-            parse_bytes(text).map(Param::Int).map_err(|error| error.to_string())
-        }
-        Value::String(text) if name.ends_with("_hz") => {
-            parse_rate_hz(text).map(Param::Float).map_err(|error| error.to_string())
-        }
+        Value::String(text) if name.ends_with("bytes") => parse_bytes(text)
+            .map(Param::Int)
+            .map_err(|error| error.to_string()),
+        Value::String(text) if name.ends_with("_hz") => parse_rate_hz(text)
+            .map(Param::Float)
+            .map_err(|error| error.to_string()),
         Value::String(text) => Ok(Param::Text(text.clone())),
-        other => Err(format!("{} is no parameter: a number, a name, true or false is wanted", other.type_str())),
+        other => Err(format!(
+            "{} is no parameter: a number, a name, true or false is wanted",
+            other.type_str()
+        )),
     }
 }
 
@@ -490,33 +632,59 @@ seconds = 0.1
     #[test]
     fn a_plan_becomes_points_in_shuffled_rounds() {
         let plan = Plan::parse(PLAN, "p.toml").unwrap();
-        assert_eq!((plan.budget, plan.points.len()), (Some(Duration::from_secs(120)), 5 * 2 + 2));
+        assert_eq!(
+            (plan.budget, plan.points.len()),
+            (Some(Duration::from_secs(120)), 5 * 2 + 2)
+        );
         let memory = |point: &&PlannedPoint| point.study == "memory";
         assert_eq!(plan.points.iter().filter(memory).count(), 10);
         let first = plan.points.iter().find(memory).unwrap();
-        assert_eq!((first.steps, &first.pin[..]), (StepPlan::Timed(Duration::from_millis(40)), &[1][..]));
-        let chain = plan.points.iter().find(|point| point.workload.text("scenario") == Ok("gbt")).unwrap();
-        assert_eq!((chain.workload.float("rate_hz"), chain.steps), (Ok(1e6), StepPlan::ByStage(1)));
+        assert_eq!(
+            (first.steps, &first.pin[..]),
+            (StepPlan::Timed(Duration::from_millis(40)), &[1][..])
+        );
+        let chain = plan
+            .points
+            .iter()
+            .find(|point| point.workload.text("scenario") == Ok("gbt"))
+            .unwrap();
+        assert_eq!(
+            (chain.workload.float("rate_hz"), chain.steps),
+            (Ok(1e6), StepPlan::ByStage(1))
+        );
         // The first round holds every point once, before the second begins.
-        let round =
-            |points: &[PlannedPoint]| points.iter().map(|point| point.workload.to_string()).collect::<BTreeSet<_>>();
+        let round = |points: &[PlannedPoint]| {
+            points
+                .iter()
+                .map(|point| point.workload.to_string())
+                .collect::<BTreeSet<_>>()
+        };
         assert_eq!(round(&plan.points[..7]).len(), 7);
         assert_eq!(round(&plan.points[7..]).len(), 5);
-        assert!(
-            plan.points
-                .iter()
-                .enumerate()
-                .all(|(at, point)| point.place == Place { seed: 1, position: at as u64, of: 12 })
+        assert!(plan.points.iter().enumerate().all(|(at, point)| point.place
+            == Place {
+                seed: 1,
+                position: at as u64,
+                of: 12
+            }));
+        assert_eq!(
+            (&*first.source, &*chain.source),
+            ("p.toml:11: sweep 1", "p.toml:23: sweep 2")
         );
-        assert_eq!((&*first.source, &*chain.source), ("p.toml:11: sweep 1", "p.toml:23: sweep 2"));
         let given = Plan::parse(&PLAN.replace("pin = [1]", "order = 'given'"), "p.toml").unwrap();
-        assert!(given.points[..5].iter().all(|point| point.study == "memory") && given.points[5].study == "chain");
+        assert!(
+            given.points[..5]
+                .iter()
+                .all(|point| point.study == "memory")
+                && given.points[5].study == "chain"
+        );
     }
 
     #[test]
     fn includes_bring_their_sweeps_and_no_circle_is_entered() {
         let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        let write =
+            |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
         write(
             "a.toml",
             &PLAN.replace(
@@ -524,20 +692,35 @@ seconds = 0.1
                 "include = ['b.toml', 'quick']\n[[sweep]]\nstudy = \"memory\"",
             ),
         );
-        write("b.toml", "title = 'b'\n[[sweep]]\nstudy = 'b'\nengine = 'null'\n");
+        write(
+            "b.toml",
+            "title = 'b'\n[[sweep]]\nstudy = 'b'\nengine = 'null'\n",
+        );
         let a = folder.path().join("a.toml").display().to_string();
         let plan = Plan::load(&a).unwrap();
-        assert_eq!(plan.points.iter().filter(|point| point.study == "b").count(), 1);
+        assert_eq!(
+            plan.points
+                .iter()
+                .filter(|point| point.study == "b")
+                .count(),
+            1
+        );
         assert!(plan.points.len() > 13);
         write("b.toml", "title = 'b'\ninclude = ['a.toml']\n");
         let error = Plan::load(&a).unwrap_err().to_string();
-        assert!(error.contains("b.toml:2: include") && error.contains("by itself"), "{error}");
+        assert!(
+            error.contains("b.toml:2: include") && error.contains("by itself"),
+            "{error}"
+        );
     }
 
     #[test]
     fn what_is_wrong_is_named_with_file_line_and_field() {
-        let refused =
-            |from: &str, to: &str| Plan::parse(&PLAN.replacen(from, to, 1), "p.toml").unwrap_err().to_string();
+        let refused = |from: &str, to: &str| {
+            Plan::parse(&PLAN.replacen(from, to, 1), "p.toml")
+                .unwrap_err()
+                .to_string()
+        };
         for (from, to, wanted) in [
             (
                 "engine = \"memory\"",
@@ -549,37 +732,102 @@ seconds = 0.1
                 "read_line = 1",
                 "p.toml:13: sweep 1, workload: `read_line` is no parameter of memory; there are: read_bytes",
             ),
-            ("\"16KiB\"", "\"16Kib\"", "p.toml:15: sweep 1, axes.read_bytes: "),
-            ("\"1MHz\"", "\"1MHx\"", "p.toml:26: sweep 2, points.rate_hz: "),
-            ("budget = \"2m\"", "budget = \"2 moons\"", "p.toml:5: budget: "),
-            ("repetitions = 2", "repetition = 2", "p.toml:4: unknown field `repetition`"),
-            ("reads = 1\n", "reads = 1\ntime = '1s'\n", "p.toml:23: sweep 2, time: one of time, reads and passes"),
-            ("reads = 1\n", "reads = 0\n", "p.toml:23: sweep 2, reads: 0; 1 to "),
-            ("reads = 1\n", "reads = 9223372036854775807\n", "p.toml:23: sweep 2, reads: 9223372036854775807; 1 to "),
-            ("reads = 1\n", "reads = 1\nprofile_hz = 0\n", "p.toml:23: sweep 2, profile_hz: 0; 1 to "),
-            ("time = \"40ms\"", "time = \"25h\"", "p.toml:6: time: a point takes at most 24h"),
+            (
+                "\"16KiB\"",
+                "\"16Kib\"",
+                "p.toml:15: sweep 1, axes.read_bytes: ",
+            ),
+            (
+                "\"1MHz\"",
+                "\"1MHx\"",
+                "p.toml:26: sweep 2, points.rate_hz: ",
+            ),
+            (
+                "budget = \"2m\"",
+                "budget = \"2 moons\"",
+                "p.toml:5: budget: ",
+            ),
+            (
+                "repetitions = 2",
+                "repetition = 2",
+                "p.toml:4: unknown field `repetition`",
+            ),
+            (
+                "reads = 1\n",
+                "reads = 1\ntime = '1s'\n",
+                "p.toml:23: sweep 2, time: one of time, reads and passes",
+            ),
+            (
+                "reads = 1\n",
+                "reads = 0\n",
+                "p.toml:23: sweep 2, reads: 0; 1 to ",
+            ),
+            (
+                "reads = 1\n",
+                "reads = 9223372036854775807\n",
+                "p.toml:23: sweep 2, reads: 9223372036854775807; 1 to ",
+            ),
+            (
+                "reads = 1\n",
+                "reads = 1\nprofile_hz = 0\n",
+                "p.toml:23: sweep 2, profile_hz: 0; 1 to ",
+            ),
+            (
+                "time = \"40ms\"",
+                "time = \"25h\"",
+                "p.toml:6: time: a point takes at most 24h",
+            ),
             ("seconds = 0.1", "seconds = [1]", "array is no parameter"),
-            ("[0, 1]", "[]", "p.toml:16: sweep 1, axes: `write_lines` has no value"),
+            (
+                "[0, 1]",
+                "[]",
+                "p.toml:16: sweep 1, axes: `write_lines` has no value",
+            ),
             ("title = \"Footprints\"\n", "", "missing field `title`"),
             ("read_lines = 1", "read_lines = -1", "-1 is below zero"),
         ] {
             let error = refused(from, to);
-            assert!(error.contains(wanted) && !error.contains('\n'), "{to}: {error}");
+            assert!(
+                error.contains(wanted) && !error.contains('\n'),
+                "{to}: {error}"
+            );
         }
         let error = Plan::load("/nonexistent.toml").unwrap_err().to_string();
-        assert!(error.contains("No such file") && error.contains("memory"), "{error}");
-        assert!(Plan::parse("title = 'empty'", "p.toml").unwrap_err().to_string().contains("no point is left"));
+        assert!(
+            error.contains("No such file") && error.contains("memory"),
+            "{error}"
+        );
+        assert!(
+            Plan::parse("title = 'empty'", "p.toml")
+                .unwrap_err()
+                .to_string()
+                .contains("no point is left")
+        );
         let endless = refused("repetitions = 2", "repetitions = 9000000000000000000");
-        assert!(endless.contains("p.toml:11: sweep 1: ") && endless.contains("at most 100000 points"), "{endless}");
+        assert!(
+            endless.contains("p.toml:11: sweep 1: ") && endless.contains("at most 100000 points"),
+            "{endless}"
+        );
     }
 
     /// A sweep of memory with axes of these lengths.
     fn product(axes: &[usize]) -> String {
         let names = ["read_bytes", "read_lines", "write_lines", "threads"];
-        let list = |length: usize| (1..=length).map(|value| value.to_string()).collect::<Vec<_>>().join(",");
-        let axes: Vec<String> =
-            names.iter().zip(axes).map(|(name, length)| format!("{name} = [{}]", list(*length))).collect();
-        format!("[[sweep]]\nstudy = 's'\nengine = 'memory'\n[sweep.axes]\n{}\n", axes.join("\n"))
+        let list = |length: usize| {
+            (1..=length)
+                .map(|value| value.to_string())
+                .collect::<Vec<_>>()
+                .join(",")
+        };
+        let axes: Vec<String> = names
+            .iter()
+            .zip(axes)
+            .map(|(name, length)| format!("{name} = [{}]", list(*length)))
+            .collect();
+        format!(
+            "[[sweep]]\nstudy = 's'\nengine = 'memory'\n[sweep.axes]\n{}\n",
+            axes.join("\n")
+        )
     }
 
     /// Each of these took all memory or all time before it was refused.
@@ -587,14 +835,34 @@ seconds = 0.1
     fn points_are_counted_before_they_are_made() {
         let refused = |text: &str| Plan::parse(text, "p.toml").unwrap_err().to_string();
         let huge = refused(&format!("title = 't'\n{}", product(&[46, 46, 46, 1000])));
-        assert!(huge.contains("p.toml:4: sweep 1: ") && huge.contains("97336000 points"), "{huge}");
-        let many = refused(&format!("title = 't'\n{}", product(&[300, 300]).repeat(200)));
-        assert!(many.contains("sweep 2: ") && many.contains("at most 100000"), "{many}");
-        let wrapped = refused(&format!("title = 't'\nrepetitions = 9223372036854775807\n{}", product(&[2])));
+        assert!(
+            huge.contains("p.toml:4: sweep 1: ") && huge.contains("97336000 points"),
+            "{huge}"
+        );
+        let many = refused(&format!(
+            "title = 't'\n{}",
+            product(&[300, 300]).repeat(200)
+        ));
+        assert!(
+            many.contains("sweep 2: ") && many.contains("at most 100000"),
+            "{many}"
+        );
+        let wrapped = refused(&format!(
+            "title = 't'\nrepetitions = 9223372036854775807\n{}",
+            product(&[2])
+        ));
         assert!(wrapped.contains("sweep 1: "), "{wrapped}");
-        let skips = format!("title = 't'\n{}{}", product(&[2]), "[[sweep.skip]]\nread_bytes = 1\n".repeat(101));
+        let skips = format!(
+            "title = 't'\n{}{}",
+            product(&[2]),
+            "[[sweep.skip]]\nread_bytes = 1\n".repeat(101)
+        );
         assert!(refused(&skips).contains("at most 100 are compared"));
-        let long = format!("title = 't'\npin = [{}]\n{}", "1,".repeat(60_000), product(&[300, 300]));
+        let long = format!(
+            "title = 't'\npin = [{}]\n{}",
+            "1,".repeat(60_000),
+            product(&[300, 300])
+        );
         assert!(refused(&long).contains("bytes"), "{}", refused(&long));
         assert!(Plan::parse(&format!("title = 't'\n{}", product(&[300, 300])), "p.toml").is_ok());
     }
@@ -602,27 +870,51 @@ seconds = 0.1
     #[test]
     fn points_and_files_are_counted_over_includes() {
         let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-        let load = || Plan::load(&folder.path().join("a.toml").display().to_string()).unwrap_err().to_string();
-        let includes = |name: &str, times: usize| format!("include = [{}]\n", format!("'{name}',").repeat(times));
-        write("a.toml", &format!("title = 'a'\n{}", includes("b.toml", 20)));
+        let write =
+            |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        let load = || {
+            Plan::load(&folder.path().join("a.toml").display().to_string())
+                .unwrap_err()
+                .to_string()
+        };
+        let includes = |name: &str, times: usize| {
+            format!("include = [{}]\n", format!("'{name}',").repeat(times))
+        };
+        write(
+            "a.toml",
+            &format!("title = 'a'\n{}", includes("b.toml", 20)),
+        );
         write("b.toml", &format!("title = 'b'\n{}", product(&[100, 100])));
         let points = load();
-        assert!(points.contains("b.toml:4: sweep 1: ") && points.contains("at most 100000 points"), "{points}");
-        write("b.toml", &format!("title = 'b'\n{}", includes("c.toml", 20)));
+        assert!(
+            points.contains("b.toml:4: sweep 1: ") && points.contains("at most 100000 points"),
+            "{points}"
+        );
+        write(
+            "b.toml",
+            &format!("title = 'b'\n{}", includes("c.toml", 20)),
+        );
         write("c.toml", "title = 'c'\n");
         let files = load();
-        assert!(files.contains(".toml:2: include: a plan has at most 64 files"), "{files}");
+        assert!(
+            files.contains(".toml:2: include: a plan has at most 64 files"),
+            "{files}"
+        );
     }
 
     #[test]
     fn includes_that_are_no_texts_of_a_sane_size_are_refused() {
         let include = |name: &str| {
-            Plan::parse(&format!("title = 't'\ninclude = ['{name}']\n"), "p.toml").unwrap_err().to_string()
+            Plan::parse(&format!("title = 't'\ninclude = ['{name}']\n"), "p.toml")
+                .unwrap_err()
+                .to_string()
         };
         for name in ["/dev/zero", "/proc", "/dev/null"] {
             let error = include(name);
-            assert!(error.contains("p.toml:2: include: ") && error.contains("not a regular file"), "{name}: {error}");
+            assert!(
+                error.contains("p.toml:2: include: ") && error.contains("not a regular file"),
+                "{name}: {error}"
+            );
         }
         let folder = tempfile::tempdir().unwrap();
         let long = folder.path().join("long.toml");

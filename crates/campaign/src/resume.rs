@@ -19,12 +19,24 @@ pub fn left_to_measure(
     let key = |study: &str, engine: &str, workload: &str| format!("{study}\n{engine}\n{workload}");
     let mut done: HashMap<String, u64> = HashMap::new();
     for record in records {
-        let same = record.host.cpu_model == host.cpu_model && record.host.kernel == host.kernel && record.tool == *tool;
+        let same = record.host.cpu_model == host.cpu_model
+            && record.host.kernel == host.kernel
+            && record.tool == *tool;
         if same && !matches!(record.outcome, Outcome::Failed(_)) {
-            *done.entry(key(&record.study, &record.engine.name, &record.workload.key())).or_default() += 1;
+            *done
+                .entry(key(
+                    &record.study,
+                    &record.engine.name,
+                    &record.workload.key(),
+                ))
+                .or_default() += 1;
         }
     }
-    let is_left = |point: &PlannedPoint| match done.get_mut(&key(&point.study, &point.engine, &point.workload.key())) {
+    let is_left = |point: &PlannedPoint| match done.get_mut(&key(
+        &point.study,
+        &point.engine,
+        &point.workload.key(),
+    )) {
         Some(count) if *count > 0 => {
             *count -= 1;
             false
@@ -46,7 +58,10 @@ mod tests {
     use crate::Plan;
 
     fn record(point: &PlannedPoint, tool: &Tool) -> RunRecord {
-        let engine = daqmeter_record::EngineInfo { name: point.engine.clone(), ..Default::default() };
+        let engine = daqmeter_record::EngineInfo {
+            name: point.engine.clone(),
+            ..Default::default()
+        };
         let mut record = RunRecord::new(engine, point.workload.clone());
         record.study.clone_from(&point.study);
         record.tool = tool.clone();
@@ -57,13 +72,37 @@ mod tests {
     fn what_is_there_is_passed_over_as_often_as_it_is_there() {
         let text = "title = 't'\nrepetitions = 3\n[[sweep]]\nstudy = 's'\nengine = 'memory'\n[sweep.workload]\nread_lines = 1\nwrite_lines = 1\n[sweep.axes]\nread_bytes = [4096, 8192]\n";
         let points = Plan::parse(text, "t.toml").unwrap().points;
-        let (host, tool) = (Host::default(), Tool { git_revision: "abc".into(), ..Tool::default() });
-        let mut records: Vec<RunRecord> = points.iter().take(4).map(|point| record(point, &tool)).collect();
-        assert_eq!(left_to_measure(points.clone(), &records, &host, &tool).len(), 2);
+        let (host, tool) = (
+            Host::default(),
+            Tool {
+                git_revision: "abc".into(),
+                ..Tool::default()
+            },
+        );
+        let mut records: Vec<RunRecord> = points
+            .iter()
+            .take(4)
+            .map(|point| record(point, &tool))
+            .collect();
+        assert_eq!(
+            left_to_measure(points.clone(), &records, &host, &tool).len(),
+            2
+        );
         records[0].outcome = Outcome::Failed("bytes differ".into());
         records[1].outcome = Outcome::Waived("no card".into());
-        assert_eq!(left_to_measure(points.clone(), &records, &host, &tool).len(), 3, "a failed one is done again");
-        let other = Tool { git_revision: "def".into(), ..Tool::default() };
-        assert_eq!(left_to_measure(points, &records, &host, &other).len(), 6, "another build measures all");
+        assert_eq!(
+            left_to_measure(points.clone(), &records, &host, &tool).len(),
+            3,
+            "a failed one is done again"
+        );
+        let other = Tool {
+            git_revision: "def".into(),
+            ..Tool::default()
+        };
+        assert_eq!(
+            left_to_measure(points, &records, &host, &other).len(),
+            6,
+            "another build measures all"
+        );
     }
 }

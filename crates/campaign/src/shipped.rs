@@ -5,8 +5,14 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("memory", include_str!("../../../plans/memory.toml")),
     ("quick", include_str!("../../../plans/quick.toml")),
     ("conversion", include_str!("../../../plans/conversion.toml")),
-    ("digitizer-2017", include_str!("../../../plans/digitizer-2017.toml")),
-    ("etherbone-2018", include_str!("../../../plans/etherbone-2018.toml")),
+    (
+        "digitizer-2017",
+        include_str!("../../../plans/digitizer-2017.toml"),
+    ),
+    (
+        "etherbone-2018",
+        include_str!("../../../plans/etherbone-2018.toml"),
+    ),
     ("felix-2019", include_str!("../../../plans/felix-2019.toml")),
     ("copies", include_str!("../../../plans/copies.toml")),
 ];
@@ -29,9 +35,15 @@ mod tests {
             let plan = Plan::load(name).unwrap();
             assert!(!plan.points.is_empty() && !plan.about.is_empty(), "{name}");
             for point in plan.points {
-                let engine = engines.iter().find(|engine| engine.name() == point.engine).unwrap();
+                let engine = engines
+                    .iter()
+                    .find(|engine| engine.name() == point.engine)
+                    .unwrap();
                 if engine.probe_for(&point.workload) == Availability::Ready {
-                    engine.open(&point.workload).map(drop).unwrap_or_else(|fault| panic!("{name}: {fault}"));
+                    engine
+                        .open(&point.workload)
+                        .map(drop)
+                        .unwrap_or_else(|fault| panic!("{name}: {fault}"));
                 }
             }
         }
@@ -39,12 +51,18 @@ mod tests {
 
     /// The plan holds what the reproduction runs: study, engine, workload and steps.
     fn is_the_study(name: &str, mut wanted: Vec<(String, &str, Workload, StepPlan)>) {
-        let point =
-            |point: PlannedPoint| format!("{} {} {} {:?}", point.study, point.engine, point.workload, point.steps);
+        let point = |point: PlannedPoint| {
+            format!(
+                "{} {} {} {:?}",
+                point.study, point.engine, point.workload, point.steps
+            )
+        };
         let mut found: Vec<String> = shipped(name).into_iter().map(point).collect();
         let mut wanted: Vec<String> = wanted
             .drain(..)
-            .map(|(study, engine, workload, steps)| format!("{study} {engine} {workload} {steps:?}"))
+            .map(|(study, engine, workload, steps)| {
+                format!("{study} {engine} {workload} {steps:?}")
+            })
             .collect();
         found.sort();
         wanted.sort();
@@ -62,7 +80,16 @@ mod tests {
         let points = plan(&Default::default()).into_iter();
         is_the_study(
             "digitizer-2017",
-            points.map(|point| (point.study, point.engine, point.workload, steps(point.steps))).collect(),
+            points
+                .map(|point| {
+                    (
+                        point.study,
+                        point.engine,
+                        point.workload,
+                        steps(point.steps),
+                    )
+                })
+                .collect(),
         );
     }
 
@@ -70,7 +97,12 @@ mod tests {
     fn the_etherbone_plan_is_the_published_study() {
         let points = daqmeter_etherbone::reproduce::plan(&Default::default()).into_iter();
         let point = |point: daqmeter_etherbone::reproduce::Planned| {
-            (point.study, "etherbone", point.workload, StepPlan::ByStage(point.cycles))
+            (
+                point.study,
+                "etherbone",
+                point.workload,
+                StepPlan::ByStage(point.cycles),
+            )
         };
         is_the_study("etherbone-2018", points.map(point).collect());
     }

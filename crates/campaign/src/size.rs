@@ -34,30 +34,48 @@ pub(crate) struct Room {
 impl Default for Room {
     /// The first file is not included.
     fn default() -> Self {
-        Room { files: MAX_FILES - 1, points: MAX_POINTS, bytes: MAX_BYTES }
+        Room {
+            files: MAX_FILES - 1,
+            points: MAX_POINTS,
+            bytes: MAX_BYTES,
+        }
     }
 }
 
 impl Room {
     /// One more file.
     pub(crate) fn include(&mut self) -> Result<(), String> {
-        self.files = self.files.checked_sub(1).ok_or_else(|| format!("a plan has at most {MAX_FILES} files"))?;
+        self.files = self
+            .files
+            .checked_sub(1)
+            .ok_or_else(|| format!("a plan has at most {MAX_FILES} files"))?;
         Ok(())
     }
 
     /// The points of one more sweep, with their repetitions.
     pub(crate) fn sweep(&mut self, size: &SweepSize) -> Result<(), String> {
         if size.skips > MAX_SKIPS {
-            return Err(format!("{} combinations are left out; at most {MAX_SKIPS} are compared", size.skips));
+            return Err(format!(
+                "{} combinations are left out; at most {MAX_SKIPS} are compared",
+                size.skips
+            ));
         }
         // What is never measured is made all the same.
         let points = size.points.saturating_mul(size.repetitions.max(1));
         let left = self.points.checked_sub(points);
-        self.points = left
-            .ok_or_else(|| format!("{points} points with their repetitions; a plan has at most {MAX_POINTS} points"))?;
+        self.points = left.ok_or_else(|| {
+            format!(
+                "{points} points with their repetitions; a plan has at most {MAX_POINTS} points"
+            )
+        })?;
         let bytes = points.saturating_mul(POINT_BYTES + size.text_bytes as u64);
         let left = self.bytes.checked_sub(bytes);
-        self.bytes = left.ok_or_else(|| format!("{points} points with {} bytes of text each", size.text_bytes))?;
+        self.bytes = left.ok_or_else(|| {
+            format!(
+                "{points} points with {} bytes of text each",
+                size.text_bytes
+            )
+        })?;
         Ok(())
     }
 }

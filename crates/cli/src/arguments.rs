@@ -27,7 +27,11 @@ pub(crate) fn rate(text: &str) -> Result<f64, String> {
 pub(crate) fn cpu_list(text: &str) -> Result<CpuList, String> {
     let cpus = parse_cpu_list(text);
     let whole = text.split(',').all(|part| !parse_cpu_list(part).is_empty());
-    if whole { Ok(CpuList(cpus)) } else { Err(format!("`{text}` is not a list of CPUs such as 0,1 or 0-3")) }
+    if whole {
+        Ok(CpuList(cpus))
+    } else {
+        Err(format!("`{text}` is not a list of CPUs such as 0,1 or 0-3"))
+    }
 }
 
 #[cfg(test)]

@@ -45,9 +45,16 @@ pub(crate) struct Arguments {
 
 /// `5%` or `5` as a fraction.
 pub(crate) fn per_cent(text: &str) -> Result<f64, String> {
-    let number: f64 =
-        text.trim_end_matches('%').trim().parse().map_err(|_| "a percentage such as 5% is wanted".to_owned())?;
-    if (0.0..=1000.0).contains(&number) { Ok(number / 100.0) } else { Err("0% to 1000% is wanted".to_owned()) }
+    let number: f64 = text
+        .trim_end_matches('%')
+        .trim()
+        .parse()
+        .map_err(|_| "a percentage such as 5% is wanted".to_owned())?;
+    if (0.0..=1000.0).contains(&number) {
+        Ok(number / 100.0)
+    } else {
+        Err("0% to 1000% is wanted".to_owned())
+    }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -79,7 +86,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Some(by) => found.regressed(by),
         None => !found.broken.is_empty(),
     };
-    Ok(if failed { ExitCode::from(crate::output::FAILED) } else { ExitCode::SUCCESS })
+    Ok(if failed {
+        ExitCode::from(crate::output::FAILED)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// Reads a file, or what a selection behind `@` leaves of it.
@@ -91,7 +102,12 @@ fn selected(path: &Path, study: Option<&str>) -> Result<Vec<RunRecord>, Failure>
     };
     let records = read_records(std::slice::from_ref(&file))?;
     let matches = |record: &RunRecord| {
-        let fields = [&record.run_id, &record.tool.git_revision, &record.time_utc, &record.host.cpu_model];
+        let fields = [
+            &record.run_id,
+            &record.tool.git_revision,
+            &record.time_utc,
+            &record.host.cpu_model,
+        ];
         wanted.is_none_or(|wanted| fields.iter().any(|field| field.contains(wanted)))
             && study.is_none_or(|study| record.study.contains(study))
     };
@@ -109,8 +125,13 @@ fn selected(path: &Path, study: Option<&str>) -> Result<Vec<RunRecord>, Failure>
 }
 
 fn heading(name: &str, path: &Path, records: &[RunRecord]) -> String {
-    let Some(first) = records.first() else { return String::new() };
-    let mut runs: Vec<&str> = records.iter().map(|record| record.run_id.as_str()).collect();
+    let Some(first) = records.first() else {
+        return String::new();
+    };
+    let mut runs: Vec<&str> = records
+        .iter()
+        .map(|record| record.run_id.as_str())
+        .collect();
     runs.sort_unstable();
     runs.dedup();
     let time = first.time_utc.get(..16).unwrap_or(&first.time_utc);

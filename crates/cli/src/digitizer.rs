@@ -79,19 +79,41 @@ pub(crate) struct Arguments {
     #[arg(hide_short_help = true, long, help_heading = "Conversion")]
     fast: bool,
     /// Format of functions 5 and 7
-    #[arg(hide_short_help = true, long, value_name = "M.N", default_value = "1.15", help_heading = "Conversion")]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "M.N",
+        default_value = "1.15",
+        help_heading = "Conversion"
+    )]
     unsigned_q: String,
     /// Format of functions 6 and 8
-    #[arg(hide_short_help = true, long, value_name = "M.N", default_value = "3.13", help_heading = "Conversion")]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "M.N",
+        default_value = "3.13",
+        help_heading = "Conversion"
+    )]
     signed_q: String,
     /// Fuse read-out and conversion in blocks of this size
     #[arg(long, value_name = "SIZE", value_parser = bytes, help_heading = "Conversion")]
     block: Option<u64>,
     /// portable, avx2, avx512 or neon [default: the best here]
-    #[arg(hide_short_help = true, long, value_name = "SET", help_heading = "Conversion")]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "SET",
+        help_heading = "Conversion"
+    )]
     isa: Option<String>,
     /// cached or non-temporal [default: by footprint]
-    #[arg(hide_short_help = true, long, value_name = "KIND", help_heading = "Conversion")]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "KIND",
+        help_heading = "Conversion"
+    )]
     store: Option<String>,
     /// Passes, one read per external trigger (instead of -N)
     #[arg(short = 'l', long = "loop", value_name = "N", value_parser = count, default_value = "0", help_heading = "Trigger")]
@@ -198,14 +220,26 @@ fn measure(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Err(Failure::refused("-N 0 reads nothing; 1 or more is wanted"));
     }
     let mut runner = Runner::new(&arguments.common, 1)?;
-    let plan =
-        if arguments.passes > 0 { StepPlan::ByPass(arguments.passes) } else { StepPlan::ByStage(arguments.reads) };
-    let pin = arguments.common.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
-    let settings =
-        Settings { profile_hz: arguments.what.then_some(PROFILE_HZ), ..runner.settings(plan, "digitizer", &pin) };
+    let plan = if arguments.passes > 0 {
+        StepPlan::ByPass(arguments.passes)
+    } else {
+        StepPlan::ByStage(arguments.reads)
+    };
+    let pin = arguments
+        .common
+        .pin
+        .as_ref()
+        .map(|list| list.0.clone())
+        .unwrap_or_default();
+    let settings = Settings {
+        profile_hz: arguments.what.then_some(PROFILE_HZ),
+        ..runner.settings(plan, "digitizer", &pin)
+    };
     runner.point("digitizer", &workload(arguments), &settings, None)?;
     runner.finish();
-    notes(arguments).iter().for_each(|note| tell(&format!("daqmeter: {note}")));
+    notes(arguments)
+        .iter()
+        .for_each(|note| tell(&format!("daqmeter: {note}")));
     if !arguments.common.json {
         emit(&printed(arguments.format, &runner.recorder.records))?;
     }
@@ -218,13 +252,18 @@ pub(crate) const PROFILE_HZ: u64 = 997;
 fn printed(format: Format, records: &[RunRecord]) -> String {
     match format {
         Format::Table => table::text(records),
-        Format::Classic => records.iter().map(|record| classic::classic(record) + &faults(record)).collect(),
+        Format::Classic => records
+            .iter()
+            .map(|record| classic::classic(record) + &faults(record))
+            .collect(),
     }
 }
 
 /// The classic table has no room for what went wrong.
 fn faults(record: &RunRecord) -> String {
-    rate::undone(&record.outcome).map_or(String::new(), |(how, why)| format!(" {} {why}\n", how.to_uppercase()))
+    rate::undone(&record.outcome).map_or(String::new(), |(how, why)| {
+        format!(" {} {why}\n", how.to_uppercase())
+    })
 }
 
 /// What the user asked for that had no effect, and what --fast costs.
@@ -236,15 +275,25 @@ fn notes(arguments: &Arguments) -> Vec<String> {
             arguments.interrupt && without_loop,
             "-i had no effect: it says how to wait for triggers, and without -l none are waited for",
         ),
-        (arguments.rate.is_some() && without_loop, "--rate had no effect: without -l no triggers are waited for"),
-        (arguments.fast && !scales, "--fast had no effect: only functions 1, 3 and 99 scale"),
+        (
+            arguments.rate.is_some() && without_loop,
+            "--rate had no effect: without -l no triggers are waited for",
+        ),
+        (
+            arguments.fast && !scales,
+            "--fast had no effect: only functions 1, 3 and 99 scale",
+        ),
         (
             arguments.block.is_some() && matches!(arguments.function, 0 | 100),
             "--block had no effect: there is no conversion to fuse with",
         ),
     ];
-    let idle = idle.into_iter().filter(|(is, _)| *is).map(|(_, note)| note.to_owned());
-    idle.chain((arguments.fast && scales).then(|| fast_warning(arguments))).collect()
+    let idle = idle
+        .into_iter()
+        .filter(|(is, _)| *is)
+        .map(|(_, note)| note.to_owned());
+    idle.chain((arguments.fast && scales).then(|| fast_warning(arguments)))
+        .collect()
 }
 
 fn fast_warning(arguments: &Arguments) -> String {
@@ -261,7 +310,10 @@ fn workload(arguments: &Arguments) -> Workload {
         (_, true) => "interrupt",
         (_, false) => "poll",
     };
-    let emulated = arguments.devices.iter().any(|device| device.starts_with(EMULATED_PREFIX));
+    let emulated = arguments
+        .devices
+        .iter()
+        .any(|device| device.starts_with(EMULATED_PREFIX));
     let mut workload = Workload::new("digitizer")
         .with("devices", arguments.devices.join(" "))
         .with("samples", arguments.samples)
@@ -278,7 +330,10 @@ fn workload(arguments: &Arguments) -> Workload {
         .with("block_bytes", arguments.block.unwrap_or(0))
         .with("passes", arguments.passes)
         .with("completion", completion)
-        .with("poll_interval_us", arguments.poll_interval.as_secs_f64() * 1e6)
+        .with(
+            "poll_interval_us",
+            arguments.poll_interval.as_secs_f64() * 1e6,
+        )
         .with("profile", arguments.profile.as_str())
         .with("unpaced", arguments.unpaced);
     let default_rate = (emulated && arguments.passes > 0).then_some(14.0);
@@ -297,7 +352,10 @@ fn workload(arguments: &Arguments) -> Workload {
 fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
     let name = arguments.board.strip_prefix(EMULATED_PREFIX);
     let name = name.ok_or_else(|| {
-        Failure::refused(format!("`{}`: only emulated boards (emu:...) can be served", arguments.board))
+        Failure::refused(format!(
+            "`{}`: only emulated boards (emu:...) can be served",
+            arguments.board
+        ))
     })?;
     let profile = Profile::load(&arguments.profile).map_err(Failure::refused)?;
     let crate_ = EmulatedCrate::new(profile, !arguments.unpaced);
@@ -321,7 +379,11 @@ fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
             page.set("daqmeter_operations_total", &name, of(&traffic.registers));
         });
     }
-    tell(&format!("daqmeter: {} stands at {}; Ctrl-C ends it", arguments.board, served.path.display()));
+    tell(&format!(
+        "daqmeter: {} stands at {}; Ctrl-C ends it",
+        arguments.board,
+        served.path.display()
+    ));
     // An error here means that the handler is gone: then nobody can ask to stop any more.
     let _ = wait.recv();
     let refused = served.traffic.refused.load(Ordering::Relaxed);

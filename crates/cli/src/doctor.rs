@@ -30,17 +30,38 @@ struct Finding {
 }
 
 fn finding(what: &'static str, good: bool, found: impl Into<String>, remedy: &str) -> Finding {
-    Finding { what, good, found: found.into(), remedy: if good { String::new() } else { remedy.to_owned() } }
+    Finding {
+        what,
+        good,
+        found: found.into(),
+        remedy: if good {
+            String::new()
+        } else {
+            remedy.to_owned()
+        },
+    }
 }
 
 pub(crate) fn run(_arguments: &Arguments) -> Result<ExitCode, Failure> {
     let files = Files::default();
-    let findings = [host(&files), memory(&files), observation(&files), devices(&files), copies(&files), network()]
-        .into_iter()
-        .flatten();
+    let findings = [
+        host(&files),
+        memory(&files),
+        observation(&files),
+        devices(&files),
+        copies(&files),
+        network(),
+    ]
+    .into_iter()
+    .flatten();
     let rows = findings.map(|finding| {
         let mark = if finding.good { "ok" } else { "--" };
-        vec![mark.to_owned(), finding.what.to_owned(), finding.found, finding.remedy]
+        vec![
+            mark.to_owned(),
+            finding.what.to_owned(),
+            finding.found,
+            finding.remedy,
+        ]
     });
     emit(&plain(&["", "what", "found", "what to do"], rows))
 }
@@ -51,11 +72,23 @@ fn host(files: &Files) -> Vec<Finding> {
     let governor = host.governor.clone();
     let cpus = host.allowed_cpus.len();
     vec![
-        finding("CPU", true, format!("{} ({} allowed)", host.cpu_model, cpus), ""),
-        finding("vector kernels", isa.len() > 1, isa.join(", "), "the portable kernels are used: slower, same results"),
+        finding(
+            "CPU",
+            true,
+            format!("{} ({} allowed)", host.cpu_model, cpus),
+            "",
+        ),
+        finding(
+            "vector kernels",
+            isa.len() > 1,
+            isa.join(", "),
+            "the portable kernels are used: slower, same results",
+        ),
         finding(
             "frequency governor",
-            governor.as_deref().is_none_or(|governor| governor == "performance"),
+            governor
+                .as_deref()
+                .is_none_or(|governor| governor == "performance"),
             governor.unwrap_or_else(|| "not told (virtual machine, or no cpufreq)".to_owned()),
             "cpupower frequency-set -g performance",
         ),
@@ -68,7 +101,8 @@ fn host(files: &Files) -> Vec<Finding> {
         finding(
             "CPU quota",
             host.cgroup_cpu_quota.is_none(),
-            host.cgroup_cpu_quota.map_or("none".to_owned(), |quota| format!("{quota} CPUs")),
+            host.cgroup_cpu_quota
+                .map_or("none".to_owned(), |quota| format!("{quota} CPUs")),
             "the cgroup throttles: raise cpu.max",
         ),
         finding(
@@ -77,7 +111,12 @@ fn host(files: &Files) -> Vec<Finding> {
             host.hypervisor.unwrap_or_else(|| "none".to_owned()),
             "neighbours disturb: look at steal and the noise floor",
         ),
-        finding("NUMA", true, format!("{} node(s)", host.numa.len().max(1)), ""),
+        finding(
+            "NUMA",
+            true,
+            format!("{} node(s)", host.numa.len().max(1)),
+            "",
+        ),
     ]
 }
 
@@ -102,9 +141,15 @@ fn memory(files: &Files) -> Vec<Finding> {
 }
 
 fn observation(files: &Files) -> Vec<Finding> {
-    let paranoid = files.text("proc/sys/kernel/perf_event_paranoid").unwrap_or_else(|| "absent".to_owned());
+    let paranoid = files
+        .text("proc/sys/kernel/perf_event_paranoid")
+        .unwrap_or_else(|| "absent".to_owned());
     let there = |event: &&daqmeter_sys::perf::Event| Kernel.open(**event).is_ok();
-    let events: Vec<&str> = EVENTS.iter().filter(there).map(|event| event.name).collect();
+    let events: Vec<&str> = EVENTS
+        .iter()
+        .filter(there)
+        .map(|event| event.name)
+        .collect();
     let hardware = events.contains(&"cycles");
     let sampler = match Sampler::of_this_thread(99) {
         Ok(sampler) if sampler.sees_kernel => (true, "user and kernel".to_owned()),
@@ -112,8 +157,10 @@ fn observation(files: &Files) -> Vec<Finding> {
         Err(error) => (false, error.to_string()),
     };
     let interconnect = crate::pmu::summary();
-    let symbols =
-        files.text("proc/kallsyms").is_some_and(|text| text.lines().any(|line| !line.starts_with("0000000000000000")));
+    let symbols = files.text("proc/kallsyms").is_some_and(|text| {
+        text.lines()
+            .any(|line| !line.starts_with("0000000000000000"))
+    });
     vec![
         finding(
             "hardware counters",
@@ -149,10 +196,19 @@ fn network() -> Vec<Finding> {
         finding(
             "UDP in batches",
             batches,
-            if batches { "the kernel takes and gives batches (GSO, GRO)" } else { "one datagram at a time" },
+            if batches {
+                "the kernel takes and gives batches (GSO, GRO)"
+            } else {
+                "one datagram at a time"
+            },
             "pipelined Etherbone is slower; Linux 5.0 or later has batches",
         ),
-        finding("IPv6", v6, if v6 { "there" } else { "none" }, "udp6/ and tcp6/ addresses cannot be used"),
+        finding(
+            "IPv6",
+            v6,
+            if v6 { "there" } else { "none" },
+            "udp6/ and tcp6/ addresses cannot be used",
+        ),
     ]
 }
 
@@ -168,7 +224,9 @@ fn copies(files: &Files) -> Vec<Finding> {
             waiver.is_none(),
             match waiver {
                 None => "loaded, of this version".to_owned(),
-                Some(_) if !files.root().join("dev/daqmeter-copy").exists() => "not loaded".to_owned(),
+                Some(_) if !files.root().join("dev/daqmeter-copy").exists() => {
+                    "not loaded".to_owned()
+                }
                 Some(reason) => reason,
             },
             "optional: make -C kmod && insmod kmod/daqmeter_copy.ko; system calls stand for it meanwhile",
@@ -192,7 +250,11 @@ fn copies(files: &Files) -> Vec<Finding> {
         finding(
             "user-space engines",
             engines.iter().any(|engine| engine.usable),
-            engines.iter().map(|engine| engine.found.clone()).collect::<Vec<_>>().join("; "),
+            engines
+                .iter()
+                .map(|engine| engine.found.clone())
+                .collect::<Vec<_>>()
+                .join("; "),
             "an emulated engine (engine-thread) stands for them",
         ),
     ]
@@ -201,19 +263,29 @@ fn copies(files: &Files) -> Vec<Finding> {
 fn devices(files: &Files) -> Vec<Finding> {
     let nodes = digitizer_nodes(files);
     let fuse = files.root().join("dev/fuse").exists();
-    let helper =
-        is_root() || ["usr/bin/fusermount3", "bin/fusermount3"].iter().any(|path| files.root().join(path).exists());
+    let helper = is_root()
+        || ["usr/bin/fusermount3", "bin/fusermount3"]
+            .iter()
+            .any(|path| files.root().join(path).exists());
     vec![
         finding(
             "digitizers",
             !nodes.is_empty(),
-            if nodes.is_empty() { "none: emulated boards only".to_owned() } else { nodes.join(", ") },
+            if nodes.is_empty() {
+                "none: emulated boards only".to_owned()
+            } else {
+                nodes.join(", ")
+            },
             "load sis8300drv; emulated boards (emu:l0) need nothing",
         ),
         finding(
             "serving emulated boards",
             fuse && helper,
-            if fuse { "/dev/fuse is there" } else { "no /dev/fuse" },
+            if fuse {
+                "/dev/fuse is there"
+            } else {
+                "no /dev/fuse"
+            },
             "modprobe fuse; apt install fuse3 for users other than root",
         ),
     ]

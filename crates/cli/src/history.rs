@@ -77,18 +77,31 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let found = trends(&records, arguments.ignore);
     if found.is_empty() {
-        return Err(Failure::refused("no point was done twice on one host: there is no history yet"));
+        return Err(Failure::refused(
+            "no point was done twice on one host: there is no history yet",
+        ));
     }
     if let Some(path) = &arguments.output {
-        let names: Vec<String> = arguments.paths.iter().map(|path| path.display().to_string()).collect();
+        let names: Vec<String> = arguments
+            .paths
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
         let figures = figures(&found, &format!("daqmeter history {}", names.join(" ")));
-        let newest: Vec<RunRecord> =
-            records.into_iter().max_by(|a, b| a.time_utc.cmp(&b.time_utc)).into_iter().collect();
+        let newest: Vec<RunRecord> = records
+            .into_iter()
+            .max_by(|a, b| a.time_utc.cmp(&b.time_utc))
+            .into_iter()
+            .collect();
         write_file(path, &page_of(&newest, figures).map_err(Failure::refused)?)?;
         tell(&format!("daqmeter: wrote {}", path.display()));
     }
     if arguments.json {
-        let lines = found.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>().map_err(Failure::refused)?;
+        let lines = found
+            .iter()
+            .map(serde_json::to_string)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(Failure::refused)?;
         return emit(&(lines.join("\n") + "\n"));
     }
     emit(&text(&found))
@@ -113,13 +126,18 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     };
     let columns = first.columns.len();
-    let is_parquet = path.extension().is_some_and(|extension| extension == "parquet");
+    let is_parquet = path
+        .extension()
+        .is_some_and(|extension| extension == "parquet");
     let rows = if is_parquet {
         write_with(path, |sink| write_parquet(first, parts, sink))?
     } else {
         write_with(path, |sink| write_csv(first, parts, sink))?
     };
-    tell(&format!("daqmeter: wrote {} ({rows} rows, {columns} columns)", path.display()));
+    tell(&format!(
+        "daqmeter: wrote {} ({rows} rows, {columns} columns)",
+        path.display()
+    ));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -139,7 +157,11 @@ fn write_parquet(
     file.close().map(|_| rows)
 }
 
-fn write_csv(first: Frame, more: impl Iterator<Item = Frame>, sink: &mut impl Write) -> std::io::Result<usize> {
+fn write_csv(
+    first: Frame,
+    more: impl Iterator<Item = Frame>,
+    sink: &mut impl Write,
+) -> std::io::Result<usize> {
     sink.write_all(first.csv().as_bytes())?;
     let mut rows = first.len();
     for part in more {
@@ -153,8 +175,14 @@ fn write_csv(first: Frame, more: impl Iterator<Item = Frame>, sink: &mut impl Wr
 pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
     let files = files_of(paths)?;
     if files.is_empty() {
-        let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-        return Err(Failure::refused(format!("{}: no .jsonl file in this folder or below", names.join(", "))));
+        let names: Vec<String> = paths
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        return Err(Failure::refused(format!(
+            "{}: no .jsonl file in this folder or below",
+            names.join(", ")
+        )));
     }
     read_records(&files)
 }
@@ -175,10 +203,17 @@ pub(crate) enum Links {
 
 /// [`files_of`] with a say about links. What is no regular file is left out of folders: a pipe would be waited for.
 pub(crate) fn listed(paths: &[PathBuf], links: Links) -> Result<Vec<PathBuf>, Failure> {
-    let mut found = Found { files: Vec::new(), links, root: PathBuf::new(), entries: 0 };
+    let mut found = Found {
+        files: Vec::new(),
+        links,
+        root: PathBuf::new(),
+        entries: 0,
+    };
     for path in paths {
         if path.is_dir() {
-            found.root = path.canonicalize().map_err(|error| unreadable(path, &error))?;
+            found.root = path
+                .canonicalize()
+                .map_err(|error| unreadable(path, &error))?;
             found.collect(path, 0)?;
         } else {
             found.files.push(path.clone());
@@ -208,8 +243,10 @@ impl Found {
         /// A folder of records has some thousand entries; / has millions.
         const MAX_ENTRIES: usize = 100_000;
         let entries = std::fs::read_dir(folder).map_err(|error| unreadable(folder, &error))?;
-        let mut entries: Vec<PathBuf> =
-            entries.take(MAX_ENTRIES + 1).filter_map(|entry| Some(entry.ok()?.path())).collect();
+        let mut entries: Vec<PathBuf> = entries
+            .take(MAX_ENTRIES + 1)
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .collect();
         self.entries += entries.len();
         if self.entries > MAX_ENTRIES {
             let shown = self.root.display();
@@ -221,7 +258,11 @@ impl Found {
         for entry in entries {
             if self.is_folder(&entry) && depth < MAX_DEPTH {
                 self.collect(&entry, depth + 1)?;
-            } else if entry.extension().is_some_and(|extension| extension == "jsonl") && self.is_wanted(&entry) {
+            } else if entry
+                .extension()
+                .is_some_and(|extension| extension == "jsonl")
+                && self.is_wanted(&entry)
+            {
                 self.files.push(entry);
             }
         }
@@ -233,7 +274,11 @@ impl Found {
     }
 
     fn is_wanted(&self, entry: &Path) -> bool {
-        let stays = || entry.canonicalize().is_ok_and(|target| target.starts_with(&self.root));
+        let stays = || {
+            entry
+                .canonicalize()
+                .is_ok_and(|target| target.starts_with(&self.root))
+        };
         entry.is_file() && (self.links == Links::Followed || stays())
     }
 }
@@ -247,22 +292,42 @@ mod tests {
         let (outside, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let place = |name: &str| folder.path().join(name);
         std::fs::create_dir(place("sub")).unwrap();
-        for file in [place("a.jsonl"), place("sub/b.jsonl"), outside.path().join("secret.jsonl")] {
+        for file in [
+            place("a.jsonl"),
+            place("sub/b.jsonl"),
+            outside.path().join("secret.jsonl"),
+        ] {
             std::fs::write(file, "").unwrap();
         }
-        let link = |target: &Path, name: &str| std::os::unix::fs::symlink(target, place(name)).unwrap();
+        let link =
+            |target: &Path, name: &str| std::os::unix::fs::symlink(target, place(name)).unwrap();
         link(Path::new("/dev/zero"), "zero.jsonl");
         link(&outside.path().join("secret.jsonl"), "link.jsonl");
         link(outside.path(), "folder");
         link(&place("a.jsonl"), "same.jsonl");
         let _socket = std::os::unix::net::UnixListener::bind(place("socket.jsonl")).unwrap();
         let names = |links| -> Vec<String> {
-            let found = listed(&[folder.path().to_owned()], links).map_err(|failure| failure.line().to_owned());
-            let name = |path: &PathBuf| path.strip_prefix(folder.path()).unwrap().display().to_string();
+            let found = listed(&[folder.path().to_owned()], links)
+                .map_err(|failure| failure.line().to_owned());
+            let name = |path: &PathBuf| {
+                path.strip_prefix(folder.path())
+                    .unwrap()
+                    .display()
+                    .to_string()
+            };
             found.unwrap().iter().map(name).collect()
         };
-        assert_eq!(names(Links::KeptBelow), ["a.jsonl", "same.jsonl", "sub/b.jsonl"]);
-        let followed = ["a.jsonl", "folder/secret.jsonl", "link.jsonl", "same.jsonl", "sub/b.jsonl"];
+        assert_eq!(
+            names(Links::KeptBelow),
+            ["a.jsonl", "same.jsonl", "sub/b.jsonl"]
+        );
+        let followed = [
+            "a.jsonl",
+            "folder/secret.jsonl",
+            "link.jsonl",
+            "same.jsonl",
+            "sub/b.jsonl",
+        ];
         assert_eq!(names(Links::Followed), followed);
     }
 }

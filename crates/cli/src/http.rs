@@ -72,12 +72,20 @@ pub(crate) struct Answer {
 impl Answer {
     /// A page.
     pub(crate) fn html(body: String) -> Answer {
-        Answer { code: 200, kind: "text/html; charset=utf-8", body }
+        Answer {
+            code: 200,
+            kind: "text/html; charset=utf-8",
+            body,
+        }
     }
 
     /// A line of text.
     pub(crate) fn text(code: u16, line: &str) -> Answer {
-        Answer { code, kind: "text/plain; charset=utf-8", body: format!("{line}\n") }
+        Answer {
+            code,
+            kind: "text/plain; charset=utf-8",
+            body: format!("{line}\n"),
+        }
     }
 }
 
@@ -115,7 +123,10 @@ impl Connections {
     /// Ends connections until there is room for one more.
     fn make_room(&mut self, limit: usize) {
         while self.open.len() >= limit {
-            let silent = self.open.iter().position(|connection| !connection.has_asked.load(Ordering::Relaxed));
+            let silent = self
+                .open
+                .iter()
+                .position(|connection| !connection.has_asked.load(Ordering::Relaxed));
             if let Some(ended) = self.open.remove(silent.unwrap_or(0)) {
                 ended.task.abort();
             }
@@ -133,7 +144,9 @@ struct Shared {
 
 impl Shared {
     fn connections(&self) -> MutexGuard<'_, Connections> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -150,11 +163,18 @@ pub(crate) struct Server {
 ///
 /// # Errors
 /// When nobody can listen there.
-pub(crate) fn start(address: impl std::net::ToSocketAddrs, handler: Arc<dyn Handler>) -> io::Result<Server> {
+pub(crate) fn start(
+    address: impl std::net::ToSocketAddrs,
+    handler: Arc<dyn Handler>,
+) -> io::Result<Server> {
     start_with(address, handler, Limits::default())
 }
 
-fn start_with(address: impl std::net::ToSocketAddrs, handler: Arc<dyn Handler>, limits: Limits) -> io::Result<Server> {
+fn start_with(
+    address: impl std::net::ToSocketAddrs,
+    handler: Arc<dyn Handler>,
+    limits: Limits,
+) -> io::Result<Server> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
@@ -164,9 +184,16 @@ fn start_with(address: impl std::net::ToSocketAddrs, handler: Arc<dyn Handler>, 
         .max_blocking_threads(limits.workers)
         .build()?;
     let workers = Arc::new(Semaphore::new(limits.workers));
-    let shared = Arc::new(Shared { handler, limits, workers, connections: Mutex::default() });
+    let shared = Arc::new(Shared {
+        handler,
+        limits,
+        workers,
+        connections: Mutex::default(),
+    });
     let served = shared.clone();
-    std::thread::Builder::new().name("http".to_owned()).spawn(move || runtime.block_on(accept(listener, served)))?;
+    std::thread::Builder::new()
+        .name("http".to_owned())
+        .spawn(move || runtime.block_on(accept(listener, served)))?;
     Ok(Server {
         address,
         #[cfg(test)]
@@ -178,7 +205,9 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     /// Without descriptors or memory for a connection, others may end meanwhile.
     const PAUSE: Duration = Duration::from_millis(100);
     // It listens already and does not block: nothing is left that could fail.
-    let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+    let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
+        return;
+    };
     loop {
         match listener.accept().await {
             Ok((stream, _)) => admit(stream, &shared),
@@ -194,9 +223,19 @@ fn admit(stream: tokio::net::TcpStream, shared: &Arc<Shared>) {
     connections.make_room(shared.limits.connections);
     let number = connections.next;
     connections.next += 1;
-    let (open, asked) = (Open { shared: shared.clone(), number }, has_asked.clone());
+    let (open, asked) = (
+        Open {
+            shared: shared.clone(),
+            number,
+        },
+        has_asked.clone(),
+    );
     let task = tokio::spawn(async move { converse(stream, &open.shared, &asked).await });
-    connections.open.push_back(Connection { number, has_asked, task: task.abort_handle() });
+    connections.open.push_back(Connection {
+        number,
+        has_asked,
+        task: task.abort_handle(),
+    });
 }
 
 /// A connection's place in the table, which it leaves however it ends.
@@ -207,7 +246,10 @@ struct Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.shared.connections().open.retain(|connection| connection.number != self.number);
+        self.shared
+            .connections()
+            .open
+            .retain(|connection| connection.number != self.number);
     }
 }
 
@@ -263,17 +305,28 @@ async fn answer(shared: &Arc<Shared>, request: hyper::Request<Incoming>) -> Answ
 
 /// What the work makes, once there is a thread for it.
 async fn made(workers: &Arc<Semaphore>, work: Box<dyn FnOnce() -> Answer + Send>) -> Answer {
-    let Ok(turn) = workers.clone().acquire_owned().await else { return Answer::text(503, "the server ends") };
+    let Ok(turn) = workers.clone().acquire_owned().await else {
+        return Answer::text(503, "the server ends");
+    };
     let worker = tokio::task::spawn_blocking(move || {
         // Kept until the work is done, even when nobody waits for it any more.
         let _turn = turn;
         work()
     });
-    worker.await.unwrap_or_else(|_| Answer::text(500, "the answer could not be made: a fault of daqmeter"))
+    worker
+        .await
+        .unwrap_or_else(|_| Answer::text(500, "the answer could not be made: a fault of daqmeter"))
 }
 
 fn asked(request: &hyper::Request<Incoming>) -> Request {
-    let header = |name: HeaderName| request.headers().get(name)?.to_str().ok().map(str::to_owned);
+    let header = |name: HeaderName| {
+        request
+            .headers()
+            .get(name)?
+            .to_str()
+            .ok()
+            .map(str::to_owned)
+    };
     Request {
         path: request.uri().path().to_owned(),
         query: request.uri().query().unwrap_or("").to_owned(),
@@ -284,14 +337,17 @@ fn asked(request: &hyper::Request<Incoming>) -> Request {
 
 fn response(answer: Answer) -> hyper::Response<Full<Bytes>> {
     let mut response = hyper::Response::new(Full::new(Bytes::from(answer.body)));
-    *response.status_mut() = StatusCode::from_u16(answer.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() =
+        StatusCode::from_u16(answer.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = [
         (header::CONTENT_TYPE, answer.kind),
         (header::CACHE_CONTROL, "no-store"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
     ];
-    response.headers_mut().extend(headers.map(|(name, value)| (name, HeaderValue::from_static(value))));
+    response
+        .headers_mut()
+        .extend(headers.map(|(name, value)| (name, HeaderValue::from_static(value))));
     response
 }
 
@@ -335,7 +391,10 @@ mod tests {
 
     fn started(limits: Limits) -> (Server, Arc<Site>) {
         let site = Arc::new(Site::default());
-        (start_with("127.0.0.1:0", site.clone(), limits).unwrap(), site)
+        (
+            start_with("127.0.0.1:0", site.clone(), limits).unwrap(),
+            site,
+        )
     }
 
     /// A connection that has said this.
@@ -360,7 +419,10 @@ mod tests {
     }
 
     fn get(server: &Server, path: &str) -> String {
-        rest(said(server, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")))
+        rest(said(
+            server,
+            &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        ))
     }
 
     fn is_served(server: &Server) -> bool {
@@ -371,7 +433,11 @@ mod tests {
     fn wait_for_open(server: &Server, wanted: impl Fn(usize) -> bool) {
         let until = Instant::now() + PATIENCE;
         while !wanted(server.shared.connections().open.len()) {
-            assert!(Instant::now() < until, "{} are open", server.shared.connections().open.len());
+            assert!(
+                Instant::now() < until,
+                "{} are open",
+                server.shared.connections().open.len()
+            );
             std::thread::yield_now();
         }
     }
@@ -380,9 +446,18 @@ mod tests {
     fn a_get_gets_its_answer_and_the_connection_ends() {
         let (server, site) = started(Limits::default());
         let answer = get(&server, "/");
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello\n"), "{answer}");
-        assert!(answer.contains("x-content-type-options: nosniff"), "{answer}");
-        let posted = rest(said(&server, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"));
+        assert!(
+            answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello\n"),
+            "{answer}"
+        );
+        assert!(
+            answer.contains("x-content-type-options: nosniff"),
+            "{answer}"
+        );
+        let posted = rest(said(
+            &server,
+            "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
+        ));
         assert!(posted.starts_with("HTTP/1.1 405"), "{posted}");
         assert_eq!(site.answers.load(Ordering::Relaxed), 2);
     }
@@ -390,8 +465,15 @@ mod tests {
     #[test]
     fn a_body_is_refused_however_long_it_says_it_is() {
         let (server, _) = started(Limits::default());
-        for length in ["18446744073709551615", "18446744073709551616", "100000000000", "-1", "5"] {
-            let head = format!("GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
+        for length in [
+            "18446744073709551615",
+            "18446744073709551616",
+            "100000000000",
+            "-1",
+            "5",
+        ] {
+            let head =
+                format!("GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
             let answer = rest(said(&server, &head));
             assert!(answer.starts_with("HTTP/1.1 4"), "{length}: {answer}");
             assert!(is_served(&server), "{length}");
@@ -408,30 +490,48 @@ mod tests {
             let mut stream = said(&server, begin);
             let piece = [b'a'; 64 << 10];
             // Were it held, all of this would fit.
-            let sent = (0..4096).take_while(|_| stream.write_all(&piece).is_ok()).count();
-            assert!(sent < 4096, "{begin}: the server took {sent} pieces of 64 KiB");
+            let sent = (0..4096)
+                .take_while(|_| stream.write_all(&piece).is_ok())
+                .count();
+            assert!(
+                sent < 4096,
+                "{begin}: the server took {sent} pieces of 64 KiB"
+            );
         }
         let many = "A: b\r\n".repeat(1000);
-        assert!(rest(said(&server, &format!("GET / HTTP/1.1\r\n{many}\r\n"))).starts_with("HTTP/1.1 431"));
+        assert!(
+            rest(said(&server, &format!("GET / HTTP/1.1\r\n{many}\r\n")))
+                .starts_with("HTTP/1.1 431")
+        );
         assert_eq!(site.answers.load(Ordering::Relaxed), 0);
         assert!(is_served(&server));
     }
 
     #[test]
     fn who_asks_nothing_is_cut_off_in_time() {
-        let (server, _) = started(Limits { head_time: Duration::from_millis(100), ..Limits::default() });
+        let (server, _) = started(Limits {
+            head_time: Duration::from_millis(100),
+            ..Limits::default()
+        });
         for begin in ["", "GET / HT", "GET / HTTP/1.1\r\nHost: localhost\r\nX:"] {
             let answer = rest(said(&server, begin));
-            assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{begin}: {answer}");
+            assert!(
+                answer.is_empty() || answer.starts_with("HTTP/1.1 408"),
+                "{begin}: {answer}"
+            );
         }
         wait_for_open(&server, |open| open == 0);
     }
 
     #[test]
     fn who_reads_nothing_stops_nobody_and_is_cut_off_in_time() {
-        let (server, site) = started(Limits { send_time: Duration::from_millis(100), ..Limits::default() });
-        let stalled: Vec<TcpStream> =
-            (0..3).map(|_| said(&server, "GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")).collect();
+        let (server, site) = started(Limits {
+            send_time: Duration::from_millis(100),
+            ..Limits::default()
+        });
+        let stalled: Vec<TcpStream> = (0..3)
+            .map(|_| said(&server, "GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+            .collect();
         let until = Instant::now() + PATIENCE;
         while site.answers.load(Ordering::Relaxed) < 3 {
             assert!(Instant::now() < until, "the answers are never sent");
@@ -447,14 +547,22 @@ mod tests {
     #[test]
     fn silent_connections_keep_nobody_out_and_take_no_threads() {
         let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
-        let limits = Limits { connections: 16, head_time: PATIENCE, ..Limits::default() };
+        let limits = Limits {
+            connections: 16,
+            head_time: PATIENCE,
+            ..Limits::default()
+        };
         let (server, site) = started(limits);
         let before = threads();
         let silent: Vec<TcpStream> = (0..300).map(|_| said(&server, "")).collect();
         assert!(is_served(&server));
         assert!(server.shared.connections().open.len() <= 16);
         // Other tests run meanwhile, each with some threads.
-        assert!(threads() < before + 150, "{before} threads, then {}", threads());
+        assert!(
+            threads() < before + 150,
+            "{before} threads, then {}",
+            threads()
+        );
         assert_eq!(site.answers.load(Ordering::Relaxed), 1);
         // The oldest were ended to make room.
         assert_eq!(rest(silent.into_iter().next().unwrap()), "");
@@ -463,7 +571,10 @@ mod tests {
     #[test]
     fn work_delays_nobody_else_and_its_panic_is_an_answer() {
         let (open, gate) = std::sync::mpsc::channel();
-        let site = Arc::new(Site { gate: Some(Mutex::new(gate)), ..Site::default() });
+        let site = Arc::new(Site {
+            gate: Some(Mutex::new(gate)),
+            ..Site::default()
+        });
         let server = start_with("127.0.0.1:0", site, Limits::default()).unwrap();
         let slow = said(&server, "GET /work HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert!(is_served(&server));

@@ -28,7 +28,11 @@ struct State {
     unfinished: Option<PathBuf>,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { is_asked: false, asks: Vec::new(), unfinished: None });
+static STATE: Mutex<State> = Mutex::new(State {
+    is_asked: false,
+    asks: Vec::new(),
+    unfinished: None,
+});
 
 fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -36,7 +40,8 @@ fn state() -> MutexGuard<'static, State> {
 
 /// Takes the signals over, once, before the verb begins.
 pub(crate) fn take_over() -> Result<(), Failure> {
-    ctrlc::set_handler(asked).map_err(|error| Failure::refused(format!("cannot take over Ctrl-C: {error}")))
+    ctrlc::set_handler(asked)
+        .map_err(|error| Failure::refused(format!("cannot take over Ctrl-C: {error}")))
 }
 
 /// Does this at the first signal, in another thread; at once if there was one already. From then on the verb is expected to end
@@ -56,7 +61,11 @@ pub(crate) fn is_asked() -> bool {
 
 /// The exit code of a verb: 130 after a signal, whatever else happened.
 pub(crate) fn exit_code(otherwise: ExitCode) -> ExitCode {
-    if is_asked() { ExitCode::from(INTERRUPTED) } else { otherwise }
+    if is_asked() {
+        ExitCode::from(INTERRUPTED)
+    } else {
+        otherwise
+    }
 }
 
 /// Remembers a file that is not whole while the work writes it; it is removed if the program is ended meanwhile.
@@ -80,7 +89,9 @@ fn asked() {
     }
     state.asks.iter().for_each(|ask| ask());
     drop(state);
-    let watched = std::thread::Builder::new().name("grace".to_owned()).spawn(end_after_grace);
+    let watched = std::thread::Builder::new()
+        .name("grace".to_owned())
+        .spawn(end_after_grace);
     if watched.is_err() {
         // Without a thread for it this one waits; a second signal then has to wait, too.
         end_after_grace();
@@ -89,7 +100,9 @@ fn asked() {
 
 fn end_after_grace() {
     let (began, mut at_work, mut before) = (Instant::now(), Instant::now(), main_thread_ns());
-    while began.elapsed() < GRACE || (at_work.elapsed() < 3 * LOOK && began.elapsed() < GRACE_AT_WORK) {
+    while began.elapsed() < GRACE
+        || (at_work.elapsed() < 3 * LOOK && began.elapsed() < GRACE_AT_WORK)
+    {
         std::thread::sleep(LOOK);
         let now = main_thread_ns();
         if now.saturating_sub(before) > LOOK.as_nanos() / 2 {
@@ -97,7 +110,9 @@ fn end_after_grace() {
         }
         before = now;
     }
-    say("interrupted; what was in progress did not end in time and is lost, records written before it are complete");
+    say(
+        "interrupted; what was in progress did not end in time and is lost, records written before it are complete",
+    );
     end(&mut state());
 }
 
@@ -105,7 +120,10 @@ fn end_after_grace() {
 /// (Documentation/scheduler/sched-stats.rst). It does neither while it waits for lanes, or for somebody who reads what it prints.
 fn main_thread_ns() -> u128 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    text.split_whitespace().take(2).filter_map(|field| field.parse::<u128>().ok()).sum()
+    text.split_whitespace()
+        .take(2)
+        .filter_map(|field| field.parse::<u128>().ok())
+        .sum()
 }
 
 /// Says this on stderr, unless nobody reads there: then it is not waited for.
@@ -117,7 +135,9 @@ fn say(what: &'static str) {
         let _ = said.send(());
     };
     // Where there is no thread for it, the channel is closed at once.
-    let _ = std::thread::Builder::new().name("last-word".to_owned()).spawn(line);
+    let _ = std::thread::Builder::new()
+        .name("last-word".to_owned())
+        .spawn(line);
     let _ = wait.recv_timeout(LOOK);
 }
 

@@ -37,9 +37,14 @@ fn asked(text: &str) -> Result<Asked, String> {
         Ok(what) => Ok(Asked::Section(what)),
         Err(_) if crate::plan::is_named(text) => Ok(Asked::Plan(text.to_owned())),
         Err(_) => {
-            let names = What::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+            let names = What::value_variants()
+                .iter()
+                .filter_map(ValueEnum::to_possible_value);
             let names: Vec<String> = names.map(|value| value.get_name().to_owned()).collect();
-            Err(format!("nothing and no plan is called so; there are: {}", names.join(", ")))
+            Err(format!(
+                "nothing and no plan is called so; there are: {}",
+                names.join(", ")
+            ))
         }
     }
 }
@@ -61,7 +66,11 @@ type Section = (What, &'static str, fn() -> String);
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let only = match &arguments.what {
-        Some(Asked::Plan(name)) => return emit(&crate::plan::points(&Plan::load(name).map_err(Failure::refused)?)),
+        Some(Asked::Plan(name)) => {
+            return emit(&crate::plan::points(
+                &Plan::load(name).map_err(Failure::refused)?,
+            ));
+        }
         Some(Asked::Section(what)) => Some(*what),
         None => None,
     };
@@ -72,18 +81,31 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         (What::Functions, "Functions (digitizer -A)", functions),
         (What::Kernels, "Kernels", kernels),
         (What::Bridges, "Bridges (eb ... emu/<bridge>)", bridges),
-        (What::Scenarios, "Scenarios (readout ... <scenario>)", scenarios),
+        (
+            What::Scenarios,
+            "Scenarios (readout ... <scenario>)",
+            scenarios,
+        ),
         (What::Copies, "Ways to copy (copy ... --path)", copies),
     ];
-    let wanted = sections.into_iter().filter(|(what, ..)| only.is_none_or(|only| only == *what));
-    let text: Vec<String> = wanted.map(|(_, title, table)| format!("{title}\n{}", table())).collect();
+    let wanted = sections
+        .into_iter()
+        .filter(|(what, ..)| only.is_none_or(|only| only == *what));
+    let text: Vec<String> = wanted
+        .map(|(_, title, table)| format!("{title}\n{}", table()))
+        .collect();
     emit(&text.join("\n"))
 }
 
 /// Names of nodes that look like digitizers.
 pub(crate) fn digitizer_nodes(files: &Files) -> Vec<String> {
-    let names = files.names("dev").into_iter().filter(|name| name.starts_with("sis8300"));
-    names.map(|name| files.root().join("dev").join(name).display().to_string()).collect()
+    let names = files
+        .names("dev")
+        .into_iter()
+        .filter(|name| name.starts_with("sis8300"));
+    names
+        .map(|name| files.root().join("dev").join(name).display().to_string())
+        .collect()
 }
 
 fn devices() -> String {
@@ -94,13 +116,23 @@ fn devices() -> String {
         } else {
             &format!("emu:{0}0, emu:{0}1, ...", board.model)
         };
-        let rate = format!("{:.0} MB/s alone (profile {})", board.own_bytes_per_s / 1e6, profile.name);
+        let rate = format!(
+            "{:.0} MB/s alone (profile {})",
+            board.own_bytes_per_s / 1e6,
+            profile.name
+        );
         vec![name.to_owned(), "emulated".to_owned(), rate]
     });
     let real = digitizer_nodes(&Files::default()).into_iter().map(|node| {
         let found = match probe(&node) {
-            Ok(Found::Ess { id, .. }) => ("sis8300drv (ESS)".to_owned(), format!("identification {id:#010x}")),
-            Ok(Found::Struck) => ("Struck's driver".to_owned(), "not driven: load sis8300drv".to_owned()),
+            Ok(Found::Ess { id, .. }) => (
+                "sis8300drv (ESS)".to_owned(),
+                format!("identification {id:#010x}"),
+            ),
+            Ok(Found::Struck) => (
+                "Struck's driver".to_owned(),
+                "not driven: load sis8300drv".to_owned(),
+            ),
             Ok(Found::Upciedev { driver }) => (driver, "not driven: load sis8300drv".to_owned()),
             Err(fault) => ("not understood".to_owned(), fault.0),
         };
@@ -115,15 +147,28 @@ fn engine_list() -> String {
             Availability::Ready => "ready".to_owned(),
             Availability::Waived(reason) => format!("waived: {reason}"),
         };
-        vec![engine.name().to_owned(), state, engine.description().to_owned()]
+        vec![
+            engine.name().to_owned(),
+            state,
+            engine.description().to_owned(),
+        ]
     };
-    plain(&["engine", "state", "what it does"], engines(0).into_iter().map(row))
+    plain(
+        &["engine", "state", "what it does"],
+        engines(0).into_iter().map(row),
+    )
 }
 
 fn functions() -> String {
-    let all = std::iter::once(Function::Readout).chain(Function::CONVERSIONS).chain([Function::WritePattern]);
+    let all = std::iter::once(Function::Readout)
+        .chain(Function::CONVERSIONS)
+        .chain([Function::WritePattern]);
     let row = |function: Function| {
-        vec![function.number().to_string(), function.classic_name().to_owned(), function.description().to_owned()]
+        vec![
+            function.number().to_string(),
+            function.classic_name().to_owned(),
+            function.description().to_owned(),
+        ]
     };
     plain(&["-A", "name in tables", "what it does"], all.map(row))
 }
@@ -133,19 +178,40 @@ fn bridges() -> String {
         let kind = if bridge.stream { "stream" } else { "datagrams" };
         vec![bridge.name, kind.to_owned(), bridge.about]
     };
-    plain(&["bridge", "kind", "what it stands for"], daqmeter_etherbone::transport::bridges().into_iter().map(row))
+    plain(
+        &["bridge", "kind", "what it stands for"],
+        daqmeter_etherbone::transport::bridges()
+            .into_iter()
+            .map(row),
+    )
 }
 
 fn scenarios() -> String {
     let row = |(name, text): &(&str, &str)| {
-        let scenario = daqmeter_readout::Scenario::parse(text, name).expect("ships with the binary and is tested");
+        let scenario = daqmeter_readout::Scenario::parse(text, name)
+            .expect("ships with the binary and is tested");
         let card = &scenario.card;
         let elinks = scenario.elinks(0, 0).len();
-        let source = if scenario.replays() { "replayed" } else { "live" };
+        let source = if scenario.replays() {
+            "replayed"
+        } else {
+            "live"
+        };
         // The first sentence of the comment at the head of the file.
-        let about: String = text.lines().map_while(|line| line.strip_prefix("# ")).collect::<Vec<_>>().join(" ");
-        let about =
-            about.split(": ").next().unwrap_or("").split(". ").next().unwrap_or("").trim_end_matches('.').to_owned();
+        let about: String = text
+            .lines()
+            .map_while(|line| line.strip_prefix("# "))
+            .collect::<Vec<_>>()
+            .join(" ");
+        let about = about
+            .split(": ")
+            .next()
+            .unwrap_or("")
+            .split(". ")
+            .next()
+            .unwrap_or("")
+            .trim_end_matches('.')
+            .to_owned();
         vec![
             (*name).to_owned(),
             format!("{} x {}", card.devices, card.channels),
@@ -155,8 +221,18 @@ fn scenarios() -> String {
             about,
         ]
     };
-    let headings = ["scenario", "devices x channels", "E-links", "payload", "blocks", "what it is"];
-    plain(&headings, daqmeter_readout::scenario::SHIPPED.iter().map(row))
+    let headings = [
+        "scenario",
+        "devices x channels",
+        "E-links",
+        "payload",
+        "blocks",
+        "what it is",
+    ];
+    plain(
+        &headings,
+        daqmeter_readout::scenario::SHIPPED.iter().map(row),
+    )
 }
 
 fn copies() -> String {
@@ -167,7 +243,10 @@ fn copies() -> String {
         };
         vec![path.name.to_owned(), path.what.to_owned(), state]
     };
-    plain(&["path", "what it does", "state"], daqmeter_copy::PATHS.iter().map(row))
+    plain(
+        &["path", "what it does", "state"],
+        daqmeter_copy::PATHS.iter().map(row),
+    )
 }
 
 fn kernels() -> String {
@@ -177,8 +256,15 @@ fn kernels() -> String {
             (false, true) => "available",
             (false, false) => "not on this CPU",
         };
-        let stores = if isa.has_non_temporal() { "cached, non-temporal" } else { "cached" };
+        let stores = if isa.has_non_temporal() {
+            "cached, non-temporal"
+        } else {
+            "cached"
+        };
         vec![isa.name().to_owned(), state.to_owned(), stores.to_owned()]
     };
-    plain(&["kernel", "state", "stores"], Isa::ALL.into_iter().map(row))
+    plain(
+        &["kernel", "state", "stores"],
+        Isa::ALL.into_iter().map(row),
+    )
 }

@@ -100,8 +100,12 @@ enum Verb {
 
 fn main() -> ExitCode {
     let arguments = arguments();
-    let is_tool = arguments.get(1).is_some_and(|verb| verb == "eb" || verb == "etherbone")
-        && arguments.get(2).is_none_or(|tool| tool != "perf" && tool != "reproduce");
+    let is_tool = arguments
+        .get(1)
+        .is_some_and(|verb| verb == "eb" || verb == "etherbone")
+        && arguments
+            .get(2)
+            .is_none_or(|tool| tool != "perf" && tool != "reproduce");
     let verb = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli.verb,
         Err(error) => {
@@ -122,7 +126,9 @@ fn main() -> ExitCode {
 
 /// Prints help or what is wrong with the command line. clap repeats words of it, which may be names of files that others chose.
 fn show_usage(error: &clap::Error, arguments: &[std::ffi::OsString]) {
-    let is_plain = |word: &std::ffi::OsString| matches!(sanitise::text(&word.to_string_lossy()), Cow::Borrowed(_));
+    let is_plain = |word: &std::ffi::OsString| {
+        matches!(sanitise::text(&word.to_string_lossy()), Cow::Borrowed(_))
+    };
     if arguments.iter().all(is_plain) {
         // When stdout and stderr are closed there is nobody left to tell.
         let _ = error.print();
@@ -175,11 +181,17 @@ fn man(verb: Option<&str>) -> Result<ExitCode, Failure> {
         None => whole,
         Some(name) => match whole.find_subcommand(name) {
             Some(found) => found.clone().display_name(format!("daqmeter-{name}")),
-            None => return Err(Failure::refused(format!("there is no verb `{name}`; see daqmeter -h"))),
+            None => {
+                return Err(Failure::refused(format!(
+                    "there is no verb `{name}`; see daqmeter -h"
+                )));
+            }
         },
     };
     let mut text = Vec::new();
-    clap_mangen::Man::new(command).render(&mut text).map_err(|error| Failure::refused(error.to_string()))?;
+    clap_mangen::Man::new(command)
+        .render(&mut text)
+        .map_err(|error| Failure::refused(error.to_string()))?;
     emit(&String::from_utf8_lossy(&text))
 }
 

@@ -44,17 +44,26 @@ pub(crate) struct Failure {
 impl Failure {
     /// Bad input or a missing prerequisite.
     pub(crate) fn refused(line: impl Display) -> Failure {
-        Failure { line: line.to_string(), code: COULD_NOT_RUN }
+        Failure {
+            line: line.to_string(),
+            code: COULD_NOT_RUN,
+        }
     }
 
     /// Any error of a C tool: they have one exit code.
     pub(crate) fn tool(line: impl Display) -> Failure {
-        Failure { line: line.to_string(), code: FAILED }
+        Failure {
+            line: line.to_string(),
+            code: FAILED,
+        }
     }
 
     /// Ctrl-C, where there is no result to go with what was measured.
     pub(crate) fn interrupted() -> Failure {
-        Failure { line: "interrupted; what was measured is kept".to_owned(), code: INTERRUPTED }
+        Failure {
+            line: "interrupted; what was measured is kept".to_owned(),
+            code: INTERRUPTED,
+        }
     }
 
     /// The line.
@@ -65,7 +74,12 @@ impl Failure {
     /// Prints the line and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         // When even stderr is closed there is nobody left to tell.
-        let _ = writeln!(io::stderr(), "{}: {}", program_name(), sanitise::text(&self.line));
+        let _ = writeln!(
+            io::stderr(),
+            "{}: {}",
+            program_name(),
+            sanitise::text(&self.line)
+        );
         ExitCode::from(self.code)
     }
 }
@@ -91,10 +105,17 @@ pub(crate) fn emit(text: &str) -> Result<ExitCode, Failure> {
 /// Prints text of our own, with what moves the cursor.
 pub(crate) fn emit_as_it_is(text: &str) -> Result<ExitCode, Failure> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-            std::process::exit(if interrupt::is_asked() { i32::from(INTERRUPTED) } else { 0 })
+            std::process::exit(if interrupt::is_asked() {
+                i32::from(INTERRUPTED)
+            } else {
+                0
+            })
         }
         Err(error) => Err(Failure::refused(format!("cannot write to stdout: {error}"))),
     }
@@ -129,15 +150,26 @@ impl Recorder {
     ///
     /// A file that another run is writing is refused: lines of two runs in one another's midst are of use to nobody.
     pub(crate) fn new(out: Option<&Path>, json: bool) -> Result<Recorder, Failure> {
-        let file = out.map(|path| Ok::<_, Failure>((path.to_owned(), jsonl::Writer::new(lines_of(path)?))));
-        Ok(Recorder { file: file.transpose()?, json, records: Vec::new() })
+        let file = out
+            .map(|path| Ok::<_, Failure>((path.to_owned(), jsonl::Writer::new(lines_of(path)?))));
+        Ok(Recorder {
+            file: file.transpose()?,
+            json,
+            records: Vec::new(),
+        })
     }
 
     /// Empties the file first: what is in it then is of this run alone.
     pub(crate) fn afresh(&mut self) -> Result<(), Failure> {
-        let Some((path, _)) = &self.file else { return Ok(()) };
-        let emptied = OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0));
-        emptied.map_err(|error| Failure::refused(format!("cannot write {}: {error}", path.display())))
+        let Some((path, _)) = &self.file else {
+            return Ok(());
+        };
+        let emptied = OpenOptions::new()
+            .write(true)
+            .open(path)
+            .and_then(|file| file.set_len(0));
+        emptied
+            .map_err(|error| Failure::refused(format!("cannot write {}: {error}", path.display())))
     }
 
     /// Takes one record; it is on the disk when this returns.
@@ -149,7 +181,9 @@ impl Recorder {
             let before = self.records.len();
             writer.write(&record).map_err(|error| {
                 let path = path.display();
-                Failure::refused(format!("cannot write {path}: {error}; the {before} records before are complete"))
+                Failure::refused(format!(
+                    "cannot write {path}: {error}; the {before} records before are complete"
+                ))
             })?;
         }
         self.records.push(jsonl::printable(record));
@@ -158,7 +192,10 @@ impl Recorder {
 
     /// Exit code for what was measured.
     pub(crate) fn exit_code(&self, interrupted: bool) -> ExitCode {
-        let failed = self.records.iter().any(|record| matches!(record.outcome, daqmeter_record::Outcome::Failed(_)));
+        let failed = self
+            .records
+            .iter()
+            .any(|record| matches!(record.outcome, daqmeter_record::Outcome::Failed(_)));
         match (interrupted, failed) {
             (true, _) => ExitCode::from(INTERRUPTED),
             (false, true) => ExitCode::from(FAILED),
@@ -190,7 +227,8 @@ pub(crate) fn write_with<T, E: Display>(
     path: &Path,
     write: impl FnOnce(&mut Replacement) -> Result<T, E>,
 ) -> Result<T, Failure> {
-    let refused = |error: &dyn Display| Failure::refused(format!("cannot write {}: {error}", path.display()));
+    let refused =
+        |error: &dyn Display| Failure::refused(format!("cannot write {}: {error}", path.display()));
     let mut sink = Replacement::begin(path).map_err(|error| refused(&error))?;
     let beside = sink.unfinished().map(Path::to_owned);
     interrupt::writing(beside, || {
@@ -206,7 +244,10 @@ pub(crate) fn read_records(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure>
     for path in paths {
         let contents = read_file(path)?;
         if contents.records.is_empty() {
-            return Err(Failure::refused(format!("{}: holds no record that this daqmeter can read", path.display())));
+            return Err(Failure::refused(format!(
+                "{}: holds no record that this daqmeter can read",
+                path.display()
+            )));
         }
         records.extend(contents.records);
     }
@@ -229,7 +270,10 @@ pub(crate) fn read_file(path: &Path) -> Result<jsonl::Contents, Failure> {
         tell(&format!("daqmeter: {shown}: {error}"));
     }
     if contents.errors.len() > MOST_TOLD {
-        tell(&format!("daqmeter: {shown}: {} more lines could not be read", contents.errors.len() - MOST_TOLD));
+        tell(&format!(
+            "daqmeter: {shown}: {} more lines could not be read",
+            contents.errors.len() - MOST_TOLD
+        ));
     }
     Ok(contents)
 }

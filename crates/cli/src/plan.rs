@@ -56,14 +56,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let known = match (&arguments.common.out, arguments.resume) {
         (Some(out), true) if out.is_file() => read_file(out)?.records,
         (None, true) => {
-            return Err(Failure::refused("--resume looks for measured points in a file: name it with --out"));
+            return Err(Failure::refused(
+                "--resume looks for measured points in a file: name it with --out",
+            ));
         }
         _ => Vec::new(),
     };
     let all = plan.points.len();
-    let points = left_to_measure(plan.points, &known, &runner.context.host, &runner.context.tool);
+    let points = left_to_measure(
+        plan.points,
+        &known,
+        &runner.context.host,
+        &runner.context.tool,
+    );
     if points.len() < all {
-        tell(&format!("daqmeter: {} of {all} points are in the file already", all - points.len()));
+        tell(&format!(
+            "daqmeter: {} of {all} points are in the file already",
+            all - points.len()
+        ));
     }
     runner.expect(points.len());
     let budget = arguments.budget.or(plan.budget);
@@ -95,21 +105,36 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     if done < of {
         let go_on = match &arguments.common.out {
-            Some(out) => format!("daqmeter run {} --out {} --resume goes on", arguments.plan, out.display()),
+            Some(out) => format!(
+                "daqmeter run {} --out {} --resume goes on",
+                arguments.plan,
+                out.display()
+            ),
             None => "with --out FILE it could be gone on with".to_owned(),
         };
-        tell(&format!("daqmeter: {done} of {of} points were measured; {go_on}"));
+        tell(&format!(
+            "daqmeter: {done} of {of} points were measured; {go_on}"
+        ));
     }
     if refused > 0 {
-        return Err(Failure::refused(format!("{refused} of {of} points could not be measured")));
+        return Err(Failure::refused(format!(
+            "{refused} of {of} points could not be measured"
+        )));
     }
     Ok(runner.recorder.exit_code(runner.stop.is_set()))
 }
 
-fn measured(runner: &mut Runner, point: PlannedPoint, common: &Common) -> Result<RunRecord, Refusal> {
+fn measured(
+    runner: &mut Runner,
+    point: PlannedPoint,
+    common: &Common,
+) -> Result<RunRecord, Refusal> {
     let pin = common.pin.as_ref().map_or(point.pin, |list| list.0.clone());
-    let settings =
-        Settings { profile_hz: point.profile_hz, waive: true, ..runner.settings(point.steps, &point.study, &pin) };
+    let settings = Settings {
+        profile_hz: point.profile_hz,
+        waive: true,
+        ..runner.settings(point.steps, &point.study, &pin)
+    };
     runner.measured(&point.engine, &point.workload, &settings, Some(point.place))
 }
 
@@ -121,7 +146,9 @@ pub(crate) fn points(plan: &Plan) -> String {
     let mut seen: Vec<(&PlannedPoint, u64)> = Vec::new();
     let mut places: HashMap<(&str, &str, String), usize> = HashMap::new();
     for point in &plan.points {
-        let place = *places.entry((&point.study, &point.engine, point.workload.key())).or_insert(seen.len());
+        let place = *places
+            .entry((&point.study, &point.engine, point.workload.key()))
+            .or_insert(seen.len());
         match seen.get_mut(place) {
             Some((_, times)) => *times += 1,
             None => seen.push((point, 1)),
@@ -144,13 +171,29 @@ pub(crate) fn points(plan: &Plan) -> String {
                 None => "no such engine".to_owned(),
             };
             let parameters = point.workload.to_string();
-            let parameters = parameters.strip_prefix(&point.engine).unwrap_or(&parameters).trim_start().to_owned();
-            vec![point.study.clone(), point.engine.clone(), parameters, steps(point.steps), times.to_string(), state]
+            let parameters = parameters
+                .strip_prefix(&point.engine)
+                .unwrap_or(&parameters)
+                .trim_start()
+                .to_owned();
+            vec![
+                point.study.clone(),
+                point.engine.clone(),
+                parameters,
+                steps(point.steps),
+                times.to_string(),
+                state,
+            ]
         })
         .collect();
     let count = rows.len();
-    out.push_str(&table::plain(&["study", "engine", "parameters", "steps", "times", "state"], rows));
-    let budget = plan.budget.map_or(String::new(), |budget| format!("; none is begun after {} s", budget.as_secs()));
+    out.push_str(&table::plain(
+        &["study", "engine", "parameters", "steps", "times", "state"],
+        rows,
+    ));
+    let budget = plan.budget.map_or(String::new(), |budget| {
+        format!("; none is begun after {} s", budget.as_secs())
+    });
     out.push_str(&format!(
         "\n{} points, {count} of them different; timed points take {:.1} s in all, without limits and verification{budget}\n",
         plan.points.len(),
@@ -171,14 +214,23 @@ fn steps(steps: StepPlan) -> String {
 pub(crate) fn shipped() -> String {
     let row = |(name, _): &(&str, &str)| {
         let plan = Plan::load(name).expect("shipped plans are tested");
-        vec![(*name).to_owned(), plan.points.len().to_string(), plan.title]
+        vec![
+            (*name).to_owned(),
+            plan.points.len().to_string(),
+            plan.title,
+        ]
     };
-    table::plain(&["plan", "points", "what it is"], daqmeter_campaign::SHIPPED.iter().map(row))
+    table::plain(
+        &["plan", "points", "what it is"],
+        daqmeter_campaign::SHIPPED.iter().map(row),
+    )
 }
 
 /// Whether that is how a plan is named, and not a word of `list`.
 pub(crate) fn is_named(text: &str) -> bool {
-    daqmeter_campaign::SHIPPED.iter().any(|(name, _)| *name == text)
+    daqmeter_campaign::SHIPPED
+        .iter()
+        .any(|(name, _)| *name == text)
         || text.contains('.')
         || PathBuf::from(text).is_file()
 }

@@ -48,7 +48,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match arguments.output.clone().or(by_default) {
         Some(path) if path.as_os_str() != "-" => {
             write_file(&path, &text)?;
-            tell(&format!("daqmeter: wrote {} ({} records)", path.display(), count));
+            tell(&format!(
+                "daqmeter: wrote {} ({} records)",
+                path.display(),
+                count
+            ));
             Ok(ExitCode::SUCCESS)
         }
         _ => emit(&text),
@@ -60,8 +64,9 @@ fn render(format: Format, records: &[RunRecord]) -> Result<String, Failure> {
         Format::Html => page(records).map_err(Failure::refused)?,
         Format::Md => table::markdown(records),
         Format::Csv => table::csv(records),
-        Format::Json => {
-            records.iter().map(|record| String::from_utf8_lossy(&jsonl::to_line(record)).into_owned()).collect()
-        }
+        Format::Json => records
+            .iter()
+            .map(|record| String::from_utf8_lossy(&jsonl::to_line(record)).into_owned())
+            .collect(),
     })
 }

@@ -34,7 +34,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         show_one(studies::digitizer(&records), &records, json, None)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let pin = arguments.common.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
+    let pin = arguments
+        .common
+        .pin
+        .as_ref()
+        .map(|list| list.0.clone())
+        .unwrap_or_default();
     let mut runner = studies::runner(&arguments.common)?;
     measure(&mut runner, &pin)?;
     runner.finish();
@@ -54,7 +59,10 @@ pub(crate) fn measure(runner: &mut Runner, pin: &[u32]) -> Result<(), Failure> {
             Steps::Timed => StepPlan::Timed(Duration::from_millis(300)),
         };
         let settings = runner.settings(steps, &point.study, pin);
-        let settings = Settings { profile_hz: point.profile.then_some(PROFILE_HZ), ..settings };
+        let settings = Settings {
+            profile_hz: point.profile.then_some(PROFILE_HZ),
+            ..settings
+        };
         runner.point(point.engine, &point.workload, &settings, None)?;
     }
     Ok(())

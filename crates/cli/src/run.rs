@@ -60,7 +60,12 @@ pub(crate) fn tool() -> Tool {
         name: "daqmeter".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         git_revision: env!("DAQMETER_GIT_REVISION").to_owned(),
-        profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
+        profile: if cfg!(debug_assertions) {
+            "debug"
+        } else {
+            "release"
+        }
+        .to_owned(),
     }
 }
 
@@ -80,8 +85,13 @@ fn command_line() -> String {
             format!("'{}'", argument.replace('\'', r"'\''"))
         }
     };
-    let arguments = std::env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
-    std::iter::once("daqmeter".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+    let arguments = std::env::args_os()
+        .skip(1)
+        .map(|argument| quoted(argument.to_string_lossy().into_owned()));
+    std::iter::once("daqmeter".to_owned())
+        .chain(arguments)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// The first signal sets the flag; `interrupt` says what else signals do.
@@ -94,24 +104,45 @@ pub(crate) fn on_ctrl_c(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
 impl Runner {
     /// Gathers the context; from now on a signal lets the sample at hand finish.
     pub(crate) fn new(common: &Common, points: usize) -> Result<Runner, Failure> {
-        let observed = common.observe.as_deref().map(Observed::understand).transpose()?;
+        let observed = common
+            .observe
+            .as_deref()
+            .map(Observed::understand)
+            .transpose()?;
         let recorder = Recorder::new(common.out.as_deref(), common.json)?;
         let metrics = common.metrics.served()?;
         let context = context();
         let stop = StopFlag::default();
         let asked = stop.clone();
         interrupt::on_signal(move || asked.set());
-        let progress =
-            if progress_wanted() && !common.json { ProgressBar::new(points as u64) } else { ProgressBar::hidden() };
-        let style =
-            ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}").expect("a constant template");
+        let progress = if progress_wanted() && !common.json {
+            ProgressBar::new(points as u64)
+        } else {
+            ProgressBar::hidden()
+        };
+        let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}")
+            .expect("a constant template");
         progress.set_style(style);
         let engines = engines(context.host.last_level_cache_bytes());
-        Ok(Runner { context, recorder, stop, limits: Limits::default(), progress, engines, observed, metrics })
+        Ok(Runner {
+            context,
+            recorder,
+            stop,
+            limits: Limits::default(),
+            progress,
+            engines,
+            observed,
+            metrics,
+        })
     }
 
     /// Settings for a study, with this runner's stop flag.
-    pub(crate) fn settings(&self, plan: daqmeter_harness::StepPlan, study: &str, pin: &[u32]) -> Settings {
+    pub(crate) fn settings(
+        &self,
+        plan: daqmeter_harness::StepPlan,
+        study: &str,
+        pin: &[u32],
+    ) -> Settings {
         Settings {
             pin: pin.to_vec(),
             stop: self.stop.clone(),
@@ -143,8 +174,14 @@ impl Runner {
         settings: &Settings,
         order: Option<Order>,
     ) -> Result<RunRecord, Refusal> {
-        self.progress.set_message(format!("{} {}", sanitise::text(&settings.study), engine));
-        let named = |name: &str| self.engines.iter().find(|candidate| candidate.name() == name).map(Box::as_ref);
+        self.progress
+            .set_message(format!("{} {}", sanitise::text(&settings.study), engine));
+        let named = |name: &str| {
+            self.engines
+                .iter()
+                .find(|candidate| candidate.name() == name)
+                .map(Box::as_ref)
+        };
         let found = named(engine).expect("verbs name engines that exist");
         let mut observers = observe::standard();
         if workload.text("load") == Ok(HEAVY) {
@@ -154,7 +191,14 @@ impl Runner {
             observers.push(observed.observer());
         }
         let engines: Vec<&dyn Engine> = self.engines.iter().map(Box::as_ref).collect();
-        let mut record = measure(found, workload, settings, &self.context, &engines, &mut observers)?;
+        let mut record = measure(
+            found,
+            workload,
+            settings,
+            &self.context,
+            &engines,
+            &mut observers,
+        )?;
         record.order = order;
         Ok(record)
     }
@@ -176,10 +220,25 @@ impl Runner {
     }
 
     /// Measures something whose record is only looked at: the limits that points are then held against.
-    pub(crate) fn quietly(&self, engine: &str, workload: &Workload, settings: &Settings) -> Result<RunRecord, Failure> {
-        let found = self.engines.iter().find(|candidate| candidate.name() == engine);
+    pub(crate) fn quietly(
+        &self,
+        engine: &str,
+        workload: &Workload,
+        settings: &Settings,
+    ) -> Result<RunRecord, Failure> {
+        let found = self
+            .engines
+            .iter()
+            .find(|candidate| candidate.name() == engine);
         let found = found.expect("verbs name engines that exist").as_ref();
-        Ok(measure(found, workload, settings, &self.context, &[], &mut [])?)
+        Ok(measure(
+            found,
+            workload,
+            settings,
+            &self.context,
+            &[],
+            &mut [],
+        )?)
     }
 
     /// Says how many points there will be.

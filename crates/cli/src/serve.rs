@@ -46,13 +46,23 @@ pub(crate) struct Arguments {
     #[arg(value_name = "PATH", default_value = ".")]
     paths: Vec<PathBuf>,
     /// Port on loopback; 0 takes a free one
-    #[arg(long, value_name = "PORT", default_value = "8477", conflicts_with = "bind")]
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value = "8477",
+        conflicts_with = "bind"
+    )]
     port: u16,
     /// Listen here instead of on loopback; anything but loopback needs --token
     #[arg(long, value_name = "ADDR:PORT")]
     bind: Option<SocketAddr>,
     /// Word that requests must carry: ?token=WORD, or Authorization: Bearer WORD; 16 characters or more
-    #[arg(long, value_name = "WORD", env = "DAQMETER_TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "WORD",
+        env = "DAQMETER_TOKEN",
+        hide_env_values = true
+    )]
     token: Option<String>,
 }
 
@@ -71,14 +81,20 @@ struct Site {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     /// A signal is seen within this time.
     const LOOK: Duration = Duration::from_millis(100);
-    let address = arguments.bind.unwrap_or(SocketAddr::from(([127, 0, 0, 1], arguments.port)));
+    let address = arguments
+        .bind
+        .unwrap_or(SocketAddr::from(([127, 0, 0, 1], arguments.port)));
     let site = Site::understand(arguments, address)?;
     let files = site.files()?;
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
     let server = http::start(address, Arc::new(site))
         .map_err(|error| Failure::refused(format!("cannot listen on {address}: {error}")))?;
-    emit(&format!("serving {} files at http://{}/\n", files.len(), server.address))?;
+    emit(&format!(
+        "serving {} files at http://{}/\n",
+        files.len(),
+        server.address
+    ))?;
     while !stop.load(Ordering::Relaxed) {
         std::thread::park_timeout(LOOK);
     }
@@ -98,11 +114,16 @@ impl Site {
                 )));
             }
             Some(token) if token.len() < MIN_TOKEN => {
-                return Err(Failure::refused(format!("the token is too short: {MIN_TOKEN} characters or more")));
+                return Err(Failure::refused(format!(
+                    "the token is too short: {MIN_TOKEN} characters or more"
+                )));
             }
             _ => {}
         }
-        let special = arguments.paths.iter().find(|path| path.exists() && !path.is_dir() && !path.is_file());
+        let special = arguments
+            .paths
+            .iter()
+            .find(|path| path.exists() && !path.is_dir() && !path.is_file());
         if let Some(special) = special {
             let shown = special.display();
             return Err(Failure::refused(format!(
@@ -110,7 +131,13 @@ impl Site {
             )));
         }
         let (paths, token) = (arguments.paths.clone(), arguments.token.clone());
-        Ok(Site { paths, token, loopback, metrics: Page::default(), known: Mutex::default() })
+        Ok(Site {
+            paths,
+            token,
+            loopback,
+            metrics: Page::default(),
+            known: Mutex::default(),
+        })
     }
 
     /// The files that are served now, each with its number.
@@ -136,9 +163,14 @@ impl Site {
     /// Refuses who may not ask.
     fn admitted(&self, request: &Request) -> Result<(), Answer> {
         if self.loopback && !request.host.as_deref().is_none_or(names_this_host) {
-            return Err(Answer::text(403, "asked for by a name that is not this host's"));
+            return Err(Answer::text(
+                403,
+                "asked for by a name that is not this host's",
+            ));
         }
-        let Some(token) = &self.token else { return Ok(()) };
+        let Some(token) = &self.token else {
+            return Ok(());
+        };
         match request.token() {
             Some(given) if bool::from(given.as_bytes().ct_eq(token.as_bytes())) => Ok(()),
             _ => Err(Answer::text(401, "a token is wanted: ?token=WORD")),
@@ -151,17 +183,23 @@ impl Site {
             Ok(files) => files,
             Err(failure) => return Answer::text(404, failure.line()),
         };
-        let carried = request.token().map_or(String::new(), |token| format!("?token={token}"));
+        let carried = request
+            .token()
+            .map_or(String::new(), |token| format!("?token={token}"));
         match request.path.as_str() {
             "/" => Answer::html(index(&files, &carried)),
             "/metrics" => {
                 let live = files.iter().filter(|(_, file)| is_live(file)).count();
-                self.metrics.set("daqmeter_files", "serve", files.len() as f64);
-                self.metrics.set("daqmeter_live_files", "serve", live as f64);
+                self.metrics
+                    .set("daqmeter_files", "serve", files.len() as f64);
+                self.metrics
+                    .set("daqmeter_live_files", "serve", live as f64);
                 self.metrics.answer()
             }
             path => {
-                let wanted = path.strip_prefix("/report/").and_then(|number| number.parse::<usize>().ok());
+                let wanted = path
+                    .strip_prefix("/report/")
+                    .and_then(|number| number.parse::<usize>().ok());
                 match files.iter().find(|(number, _)| Some(*number) == wanted) {
                     Some((_, file)) => report(file),
                     None => Answer::text(404, "nothing here"),
@@ -181,14 +219,18 @@ impl Handler for Site {
     }
 
     fn answered(&self, code: u16) {
-        self.metrics.add("daqmeter_requests_total", &code.to_string(), 1.0);
+        self.metrics
+            .add("daqmeter_requests_total", &code.to_string(), 1.0);
     }
 }
 
 impl Request {
     /// The token that it carries.
     fn token(&self) -> Option<&str> {
-        let asked = self.query.split('&').find_map(|pair| pair.strip_prefix("token="));
+        let asked = self
+            .query
+            .split('&')
+            .find_map(|pair| pair.strip_prefix("token="));
         asked.or_else(|| self.authorization.as_deref()?.strip_prefix("Bearer "))
     }
 }
@@ -203,8 +245,12 @@ fn names_this_host(host: &str) -> bool {
 }
 
 fn is_live(file: &Path) -> bool {
-    let changed = std::fs::metadata(file).and_then(|facts| facts.modified()).ok();
-    changed.and_then(|changed| SystemTime::now().duration_since(changed).ok()).is_some_and(|age| age < LIVE)
+    let changed = std::fs::metadata(file)
+        .and_then(|facts| facts.modified())
+        .ok();
+    changed
+        .and_then(|changed| SystemTime::now().duration_since(changed).ok())
+        .is_some_and(|age| age < LIVE)
 }
 
 /// Why a file has no page.
@@ -226,13 +272,18 @@ fn read(file: &Path, max_bytes: u64) -> Result<jsonl::Contents, Unread> {
         return Err(Unread::Long(bytes));
     }
     // It may grow meanwhile.
-    Ok(jsonl::read_printable(BufReader::with_capacity(1 << 20, file.take(max_bytes)))?)
+    Ok(jsonl::read_printable(BufReader::with_capacity(
+        1 << 20,
+        file.take(max_bytes),
+    ))?)
 }
 
 fn report(file: &Path) -> Answer {
     let contents = match read(file, MAX_FILE_BYTES) {
         Ok(contents) => contents,
-        Err(Unread::Io(error)) => return Answer::text(404, &format!("{}: {error}", file.display())),
+        Err(Unread::Io(error)) => {
+            return Answer::text(404, &format!("{}: {error}", file.display()));
+        }
         Err(Unread::Long(bytes)) => {
             let (limit, is) = (show_bytes(MAX_FILE_BYTES), show_bytes(bytes));
             return Answer::text(
@@ -247,7 +298,11 @@ fn report(file: &Path) -> Answer {
     match page(&contents.records) {
         Ok(page) if is_live(file) => {
             // The page has no request of its own: the browser asks again for the whole of it.
-            Answer::html(page.replacen("<head>\n", "<head>\n<meta http-equiv=\"refresh\" content=\"5\">\n", 1))
+            Answer::html(page.replacen(
+                "<head>\n",
+                "<head>\n<meta http-equiv=\"refresh\" content=\"5\">\n",
+                1,
+            ))
         }
         Ok(page) => Answer::html(page),
         Err(error) => Answer::text(500, &error.to_string()),
@@ -255,8 +310,12 @@ fn report(file: &Path) -> Answer {
 }
 
 fn index(files: &[(usize, PathBuf)], carried: &str) -> String {
-    let escaped =
-        |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
+    let escaped = |text: &str| {
+        text.replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;")
+            .replace('"', "&quot;")
+    };
     let mut out = String::from(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
@@ -271,7 +330,11 @@ fn index(files: &[(usize, PathBuf)], carried: &str) -> String {
     out.push_str("<table><thead><tr><th scope=\"col\">file</th><th scope=\"col\">size</th><th scope=\"col\">state</th></tr></thead><tbody>\n");
     for (number, file) in files {
         let bytes = std::fs::metadata(file).map_or(0, |facts| facts.len());
-        let state = if is_live(file) { "<span class=\"live\">being written</span>" } else { "" };
+        let state = if is_live(file) {
+            "<span class=\"live\">being written</span>"
+        } else {
+            ""
+        };
         let _ = writeln!(
             out,
             "<tr><td><a href=\"/report/{number}{}\">{}</a></td><td class=\"n\">{}</td><td>{state}</td></tr>",
@@ -292,7 +355,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a<b>.jsonl"), "").unwrap();
         let (paths, token) = (vec![folder.path().to_owned()], token.map(str::to_owned));
-        let site = Site { paths, token, loopback: true, metrics: Page::default(), known: Mutex::default() };
+        let site = Site {
+            paths,
+            token,
+            loopback: true,
+            metrics: Page::default(),
+            known: Mutex::default(),
+        };
         (folder, Arc::new(site))
     }
 
@@ -301,7 +370,12 @@ mod tests {
         let (path, query) = url.split_once('?').unwrap_or((url, ""));
         let owned = |text: &str| text.to_owned();
         let (host, authorization) = (host.map(owned), authorization.map(owned));
-        let reply = site.clone().reply(Request { path: owned(path), query: owned(query), host, authorization });
+        let reply = site.clone().reply(Request {
+            path: owned(path),
+            query: owned(query),
+            host,
+            authorization,
+        });
         match reply {
             Reply::Now(answer) => answer,
             Reply::Later(work) => work(),
@@ -312,13 +386,30 @@ mod tests {
     fn only_what_was_named_is_served_and_names_are_only_text() {
         let (_folder, site) = site(None);
         let code = |url: &str| get(&site, url, Some("localhost:8477"), None).code;
-        assert_eq!((code("/"), code("/report/0"), code("/healthz")), (200, 200, 200));
-        assert!(get(&site, "/metrics", None, None).body.contains("daqmeter_files{instance=\"serve\"} 1\n"));
-        for url in ["/report/1", "/report/../etc/passwd", "/etc/passwd", "/report/", "/report/-1", "//"] {
+        assert_eq!(
+            (code("/"), code("/report/0"), code("/healthz")),
+            (200, 200, 200)
+        );
+        assert!(
+            get(&site, "/metrics", None, None)
+                .body
+                .contains("daqmeter_files{instance=\"serve\"} 1\n")
+        );
+        for url in [
+            "/report/1",
+            "/report/../etc/passwd",
+            "/etc/passwd",
+            "/report/",
+            "/report/-1",
+            "//",
+        ] {
             assert_eq!(code(url), 404, "{url}");
         }
         let index = get(&site, "/", None, None).body;
-        assert!(index.contains("a&lt;b&gt;.jsonl") && !index.contains("<b>"), "{index}");
+        assert!(
+            index.contains("a&lt;b&gt;.jsonl") && !index.contains("<b>"),
+            "{index}"
+        );
     }
 
     #[test]
@@ -337,9 +428,12 @@ mod tests {
     #[test]
     fn another_name_for_this_host_is_refused_on_loopback() {
         let (_folder, site) = site(None);
-        for (host, wanted) in
-            [("evil.example:8477", 403), ("127.0.0.1:8477", 200), ("[::1]:8477", 200), ("10.0.0.1", 403)]
-        {
+        for (host, wanted) in [
+            ("evil.example:8477", 403),
+            ("127.0.0.1:8477", 200),
+            ("[::1]:8477", 200),
+            ("10.0.0.1", 403),
+        ] {
             assert_eq!(get(&site, "/", Some(host), None).code, wanted, "{host}");
         }
     }
@@ -352,7 +446,10 @@ mod tests {
         std::fs::write(folder.path().join("a.jsonl"), "").unwrap();
         let index = get(&site, "/", None, None).body;
         let row = index.lines().find(|line| line.contains(link)).unwrap();
-        assert!(row.contains("a&lt;b&gt;.jsonl") && index.contains("<a href=\"/report/1\">"), "{index}");
+        assert!(
+            row.contains("a&lt;b&gt;.jsonl") && index.contains("<a href=\"/report/1\">"),
+            "{index}"
+        );
     }
 
     #[test]
@@ -362,6 +459,10 @@ mod tests {
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.set_len(MAX_FILE_BYTES + 1).unwrap();
         let answer = get(&site, "/report/0", None, None);
-        assert!(answer.code == 413 && answer.body.contains("daqmeter report"), "{}", answer.body);
+        assert!(
+            answer.code == 413 && answer.body.contains("daqmeter report"),
+            "{}",
+            answer.body
+        );
     }
 }

@@ -78,24 +78,40 @@ impl Name {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let wanted = if arguments.studies.is_empty() { Name::value_variants().to_vec() } else { arguments.studies.clone() };
+    let wanted = if arguments.studies.is_empty() {
+        Name::value_variants().to_vec()
+    } else {
+        arguments.studies.clone()
+    };
     if !arguments.from.is_empty() {
         let records = read_all(&arguments.from)?;
         return show(&wanted, &records, arguments, ExitCode::SUCCESS);
     }
     let mut runner = runner(&arguments.common)?;
     for name in &wanted {
-        name.measure(&mut runner, arguments.common.pin.as_ref().map(|list| &list.0))?;
+        name.measure(
+            &mut runner,
+            arguments.common.pin.as_ref().map(|list| &list.0),
+        )?;
     }
     runner.finish();
     let code = runner.recorder.exit_code(runner.stop.is_set());
     show(&wanted, &runner.recorder.records, arguments, code)
 }
 
-fn show(wanted: &[Name], records: &[RunRecord], arguments: &Arguments, code: ExitCode) -> Result<ExitCode, Failure> {
+fn show(
+    wanted: &[Name],
+    records: &[RunRecord],
+    arguments: &Arguments,
+    code: ExitCode,
+) -> Result<ExitCode, Failure> {
     let studies: Vec<Study> = wanted.iter().map(|name| name.study(records)).collect();
     write_page(&arguments.output, records, &studies)?;
-    emit(&if arguments.common.json { json(&studies) } else { text(&studies) })?;
+    emit(&if arguments.common.json {
+        json(&studies)
+    } else {
+        text(&studies)
+    })?;
     Ok(code)
 }
 
@@ -106,7 +122,13 @@ pub(crate) fn json_help(option: clap::Arg) -> clap::Arg {
 
 /// A runner whose records are not printed: the study is.
 pub(crate) fn runner(common: &Common) -> Result<Runner, Failure> {
-    Runner::new(&Common { json: false, ..common.clone() }, 0)
+    Runner::new(
+        &Common {
+            json: false,
+            ..common.clone()
+        },
+        0,
+    )
 }
 
 /// Prints one study, and writes its page if one is wanted.
@@ -117,7 +139,11 @@ pub(crate) fn show_one(
     page: Option<&Path>,
 ) -> Result<(), Failure> {
     let studies = [study];
-    emit(&if json_wanted { json(&studies) } else { full(&studies[0]) })?;
+    emit(&if json_wanted {
+        json(&studies)
+    } else {
+        full(&studies[0])
+    })?;
     page.map_or(Ok(()), |page| write_page(page, records, &studies))
 }
 
@@ -143,15 +169,25 @@ fn remarks(remarks: &[&str]) -> Vec<String> {
 
 pub(crate) fn digitizer(records: &[RunRecord]) -> Study {
     use daqmeter_digitizer::reproduce::{INCONSISTENCIES, cpu, findings, tables};
-    let (published, profile) = (daqmeter_digitizer::published::Document::default(), Profile::default());
-    let lines = [tables(&published, &profile, records), cpu(&published, &profile, records)].concat();
+    let (published, profile) = (
+        daqmeter_digitizer::published::Document::default(),
+        Profile::default(),
+    );
+    let lines = [
+        tables(&published, &profile, records),
+        cpu(&published, &profile, records),
+    ]
+    .concat();
     Study {
         id: "digitizer",
         title: "Performance measurements with SIS8300 boards (ESS, 2017)",
         about: "Read-out on emulated boards that are paced by a profile fitted to the document's crate; conversion and CPU load are this host's own.",
         command: "daqmeter digitizer reproduce",
         rows: rows(&lines),
-        findings: findings(&published, records).iter().map(StudyFinding::from).collect(),
+        findings: findings(&published, records)
+            .iter()
+            .map(StudyFinding::from)
+            .collect(),
         remarks: remarks(INCONSISTENCIES),
     }
 }
@@ -165,7 +201,10 @@ pub(crate) fn etherbone(records: &[RunRecord]) -> Study {
         about: "Cycles over emulated bridges, whose times are fitted to the published ones.",
         command: "daqmeter eb reproduce",
         rows: rows(&compare(&published, records)),
-        findings: findings(&published, records).iter().map(StudyFinding::from).collect(),
+        findings: findings(&published, records)
+            .iter()
+            .map(StudyFinding::from)
+            .collect(),
         remarks: remarks(&REMARKS),
     }
 }

@@ -1,6 +1,10 @@
 //! The command as a user meets it: exit codes, one clear line for bad input, what survives, what is printed.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test stops where it fails, and says what it left out")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops where it fails, and says what it left out"
+)]
 
 use std::path::PathBuf;
 use std::process::Output;
@@ -8,7 +12,11 @@ use std::process::Output;
 use assert_cmd::Command;
 
 fn daqmeter(arguments: &[&str]) -> Output {
-    Command::cargo_bin("daqmeter").unwrap().args(arguments).output().unwrap()
+    Command::cargo_bin("daqmeter")
+        .unwrap()
+        .args(arguments)
+        .output()
+        .unwrap()
 }
 
 fn stdout(output: &Output) -> String {
@@ -30,7 +38,13 @@ fn quick(more: &[&str]) -> Output {
 fn bad_input_gives_one_clear_line_and_exit_2() {
     let dir = tempfile::tempdir().unwrap();
     let fifo = dir.path().join("fifo");
-    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&fifo)
+            .status()
+            .unwrap()
+            .success()
+    );
     let fifo = fifo.to_str().unwrap();
     let directory = dir.path().to_str().unwrap();
     for (arguments, says) in [
@@ -38,7 +52,10 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         (vec!["emu:l0", "-S", "4G"], "1 to 1073741824"),
         (vec!["emu:l0", "-N", "0"], "-N 0"),
         (vec!["emu:l0", "-f", "0"], "1 or more"),
-        (vec!["emu:l0", "-S", "160", "-o", "160"], "past the 160 samples"),
+        (
+            vec!["emu:l0", "-S", "160", "-o", "160"],
+            "past the 160 samples",
+        ),
         (vec!["emu:l0", "-A", "9"], "0 to 8, 99 or 100"),
         (vec!["emu:l0", "-A", "-1"], "-1"),
         (vec!["emu:l0", "-B", "1", "-S", "3M"], "-B 0"),
@@ -84,9 +101,18 @@ fn values_that_clap_refuses_name_the_option() {
 fn names_that_are_no_text_are_refused_and_not_a_panic() {
     use std::os::unix::ffi::OsStrExt;
     let name = std::ffi::OsStr::from_bytes(b"/dev/\xFF\xFE");
-    let output = Command::cargo_bin("daqmeter").unwrap().arg("digitizer").arg(name).output().unwrap();
+    let output = Command::cargo_bin("daqmeter")
+        .unwrap()
+        .arg("digitizer")
+        .arg(name)
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("invalid UTF-8"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("invalid UTF-8"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -97,7 +123,11 @@ fn a_full_disk_is_told_and_what_was_printed_stays() {
     let output = quick(&["--out", "/dev/full", "--json"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("/dev/full"), "{}", stderr(&output));
-    assert_eq!(stdout(&output).lines().count(), 1, "the record went to stdout before the disk was full");
+    assert_eq!(
+        stdout(&output).lines().count(),
+        1,
+        "the record went to stdout before the disk was full"
+    );
 }
 
 #[test]
@@ -136,49 +166,109 @@ fn every_letter_of_the_original_works_as_typed() {
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
-    assert_eq!(text.lines().filter(|line| line.contains("func_decsca")).count(), 2);
-    assert_eq!(text.lines().filter(|line| line.contains("func_readout")).count(), 2);
+    assert_eq!(
+        text.lines()
+            .filter(|line| line.contains("func_decsca"))
+            .count(),
+        2
+    );
+    assert_eq!(
+        text.lines()
+            .filter(|line| line.contains("func_readout"))
+            .count(),
+        2
+    );
 }
 
 #[test]
 fn options_may_come_before_and_after_devices() {
-    let output =
-        daqmeter(&["digitizer", "-S", "3200", "emu:l0", "-A", "4", "emu:ku0", "--unpaced", "--format", "classic"]);
-    assert!(stdout(&output).contains(" ndevices        2"), "{}", stderr(&output));
+    let output = daqmeter(&[
+        "digitizer",
+        "-S",
+        "3200",
+        "emu:l0",
+        "-A",
+        "4",
+        "emu:ku0",
+        "--unpaced",
+        "--format",
+        "classic",
+    ]);
+    assert!(
+        stdout(&output).contains(" ndevices        2"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
 fn a_trigger_loop_accounts_for_every_trigger_by_polling_and_by_interrupt() {
-    for more in [vec!["-l", "8", "--rate", "1kHz"], vec!["-l", "8", "-i", "--rate", "1kHz"]] {
+    for more in [
+        vec!["-l", "8", "--rate", "1kHz"],
+        vec!["-l", "8", "-i", "--rate", "1kHz"],
+    ] {
         let output = quick(&[&more[..], &["--json"]].concat());
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         let record: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
         let ledgers = record["ledgers"].as_array().unwrap();
-        let triggers = ledgers.iter().find(|ledger| ledger["unit"] == "triggers").unwrap();
-        let losses: u64 = triggers["losses"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
-        assert_eq!(triggers["issued"].as_u64().unwrap(), triggers["delivered"].as_u64().unwrap() + losses);
+        let triggers = ledgers
+            .iter()
+            .find(|ledger| ledger["unit"] == "triggers")
+            .unwrap();
+        let losses: u64 = triggers["losses"]
+            .as_object()
+            .unwrap()
+            .values()
+            .map(|count| count.as_u64().unwrap())
+            .sum();
+        assert_eq!(
+            triggers["issued"].as_u64().unwrap(),
+            triggers["delivered"].as_u64().unwrap() + losses
+        );
         assert_eq!(triggers["delivered"], 8);
-        let reads =
-            record["counters"].as_array().unwrap().iter().find(|counter| counter["name"] == "register-reads").unwrap();
+        let reads = record["counters"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|counter| counter["name"] == "register-reads")
+            .unwrap();
         assert!(reads["value"].as_f64().unwrap() >= 8.0);
     }
 }
 
 #[test]
 fn a_board_that_disappears_fails_its_row_and_the_run_with_exit_1() {
-    let output = daqmeter(&["digitizer", "emu:l0:gone-after=4", "emu:l1", "-S", "3200", "-N", "9", "--unpaced"]);
+    let output = daqmeter(&[
+        "digitizer",
+        "emu:l0:gone-after=4",
+        "emu:l1",
+        "-S",
+        "3200",
+        "-N",
+        "9",
+        "--unpaced",
+    ]);
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output);
     assert!(text.contains("FAILED emu:l0:gone-after=4"), "{text}");
     assert!(
-        text.lines().any(|line| line.contains("emu:l1") && line.contains(" 9 ")),
+        text.lines()
+            .any(|line| line.contains("emu:l1") && line.contains(" 9 ")),
         "the other board did all its reads: {text}"
     );
 }
 
 #[test]
 fn a_short_read_is_a_named_loss() {
-    let output = daqmeter(&["digitizer", "emu:l0:short-read-at=3", "-S", "3200", "-N", "9", "--unpaced"]);
+    let output = daqmeter(&[
+        "digitizer",
+        "emu:l0:short-read-at=3",
+        "-S",
+        "3200",
+        "-N",
+        "9",
+        "--unpaced",
+    ]);
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output);
     assert!(text.contains("+ 3200 short read"), "{text}");
@@ -187,7 +277,11 @@ fn a_short_read_is_a_named_loss() {
 #[test]
 fn fast_scaling_says_by_how_much_it_differs() {
     let output = quick(&["-A", "3", "-F", "0.1", "-O", "-3.7", "--fast"]);
-    assert!(stderr(&output).contains("of 65536 codes differ"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("of 65536 codes differ"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -206,7 +300,11 @@ fn options_without_effect_say_so() {
 fn more_threads_than_cores_run_and_say_so() {
     let output = daqmeter(&["digitizer", "emu:l0..40", "-S", "1600", "--unpaced"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stdout(&output).contains("41 threads share"), "{}", stdout(&output));
+    assert!(
+        stdout(&output).contains("41 threads share"),
+        "{}",
+        stdout(&output)
+    );
 }
 
 fn recorded() -> (tempfile::TempDir, PathBuf) {
@@ -214,7 +312,12 @@ fn recorded() -> (tempfile::TempDir, PathBuf) {
     let path = dir.path().join("records.jsonl");
     let out = path.to_str().unwrap().to_owned();
     for function in ["0", "4"] {
-        assert_eq!(quick(&["-N", "5", "-A", function, "--out", &out]).status.code(), Some(0));
+        assert_eq!(
+            quick(&["-N", "5", "-A", function, "--out", &out])
+                .status
+                .code(),
+            Some(0)
+        );
     }
     (dir, path)
 }
@@ -226,11 +329,20 @@ fn records_can_be_shown_and_reported_in_every_format() {
     assert!(stdout(&daqmeter(&["show", path])).contains("read-out"));
     assert!(stdout(&daqmeter(&["report", path, "--format", "md"])).starts_with("| device |"));
     assert!(stdout(&daqmeter(&["report", path, "--format", "csv"])).starts_with("study,engine"));
-    assert_eq!(stdout(&daqmeter(&["report", path, "--format", "json"])).lines().count(), 2);
+    assert_eq!(
+        stdout(&daqmeter(&["report", path, "--format", "json"]))
+            .lines()
+            .count(),
+        2
+    );
     let page = dir.path().join("page.html");
     let output = daqmeter(&["report", path, "-o", page.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(std::fs::read_to_string(page).unwrap().contains("data-figure"));
+    assert!(
+        std::fs::read_to_string(page)
+            .unwrap()
+            .contains("data-figure")
+    );
 }
 
 #[test]
@@ -240,7 +352,11 @@ fn a_cut_file_gives_what_is_whole_and_names_the_rest() {
     std::fs::write(&path, &bytes[..bytes.len() - 40]).unwrap();
     let output = daqmeter(&["show", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0));
-    assert!(stderr(&output).contains("line 2: cut off"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("line 2: cut off"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -251,14 +367,22 @@ fn files_without_records_are_refused() {
     let output = daqmeter(&["show", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("holds no record"));
-    assert_eq!(daqmeter(&["report", "/nonexistent.jsonl"]).status.code(), Some(2));
+    assert_eq!(
+        daqmeter(&["report", "/nonexistent.jsonl"]).status.code(),
+        Some(2)
+    );
 }
 
 #[test]
 fn a_page_that_cannot_be_written_leaves_nothing_behind() {
     let (dir, path) = recorded();
     let target = dir.path().join("missing/page.html");
-    let output = daqmeter(&["report", path.to_str().unwrap(), "-o", target.to_str().unwrap()]);
+    let output = daqmeter(&[
+        "report",
+        path.to_str().unwrap(),
+        "-o",
+        target.to_str().unwrap(),
+    ]);
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
@@ -293,7 +417,18 @@ fn ctrl_c_keeps_what_was_measured_and_exits_130() {
     let path = dir.path().join("records.jsonl");
     // A trigger every 20 ms, for ever; the run ends only by the signal.
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("daqmeter"))
-        .args(["digitizer", "emu:l0", "-S", "3200", "-l", "60000", "--rate", "50Hz", "--unpaced", "--out"])
+        .args([
+            "digitizer",
+            "emu:l0",
+            "-S",
+            "3200",
+            "-l",
+            "60000",
+            "--rate",
+            "50Hz",
+            "--unpaced",
+            "--out",
+        ])
         .arg(&path)
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::null())
@@ -303,19 +438,28 @@ fn ctrl_c_keeps_what_was_measured_and_exits_130() {
     let tasks = format!("/proc/{}/task", child.id());
     let lane_runs = || {
         let entries = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
-        entries
-            .into_iter()
-            .any(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.starts_with("lane-")))
+        entries.into_iter().any(|task| {
+            std::fs::read_to_string(task.path().join("comm"))
+                .is_ok_and(|name| name.starts_with("lane-"))
+        })
     };
     while !lane_runs() {
         std::thread::yield_now();
     }
-    let signalled = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let signalled = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
     assert!(signalled.success());
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(130));
     let mut text = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
     assert!(text.contains("interrupted"), "{text}");
     assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 1);
 }
@@ -337,7 +481,10 @@ fn help_for_people() {
         "list",
         "doctor",
     ] {
-        let arguments: Vec<&str> = [verb, "-h"].into_iter().filter(|argument| !argument.is_empty()).collect();
+        let arguments: Vec<&str> = [verb, "-h"]
+            .into_iter()
+            .filter(|argument| !argument.is_empty())
+            .collect();
         let mut settings = insta::Settings::clone_current();
         settings.set_snapshot_suffix(if verb.is_empty() { "daqmeter" } else { verb });
         settings.bind(|| insta::assert_snapshot!("help", stdout(&daqmeter(&arguments))));

@@ -19,19 +19,65 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
     are_refused(
         "copy",
         &[
-            (&["latency", "--sizes", "0"][..], "at least one size of 1 B or more"),
+            (
+                &["latency", "--sizes", "0"][..],
+                "at least one size of 1 B or more",
+            ),
             (&["latency", "--sizes", "100TiB"], "choose smaller --sizes"),
             (&["latency", "--sizes", "many"], "many"),
             (&["latency", "--path", "nowhere"], "choose among pread"),
-            (&["latency", "--contexts", "best"], "none of cpu, exclusive, shared, priority"),
-            (&["latency", "--operations", "sideways"], "none of from, to, both"),
-            (&["latency", "--pin", "1000", "--sizes", "64"], "CPU 1000 does not exist"),
-            (&["latency", "--format", "classic", "--sizes", "64"], "--out-dir"),
-            (&["latency", "--engine", "dsa", "--contexts", "shared", "--sizes", "64"], "DSA"),
-            (&["bandwidth", "--lanes", "1000", "--sizes", "4KiB"], "lanes"),
-            (&["bandwidth", "--contexts", "priority", "--quantum", "90us", "--sizes", "4KiB"], "quantum_ns"),
-            (&["pollution", "--tests", "doom"], "choose among susan[s]_small"),
-            (&["pollution", "--neighbours", "noisy"], "choose among ideal"),
+            (
+                &["latency", "--contexts", "best"],
+                "none of cpu, exclusive, shared, priority",
+            ),
+            (
+                &["latency", "--operations", "sideways"],
+                "none of from, to, both",
+            ),
+            (
+                &["latency", "--pin", "1000", "--sizes", "64"],
+                "CPU 1000 does not exist",
+            ),
+            (
+                &["latency", "--format", "classic", "--sizes", "64"],
+                "--out-dir",
+            ),
+            (
+                &[
+                    "latency",
+                    "--engine",
+                    "dsa",
+                    "--contexts",
+                    "shared",
+                    "--sizes",
+                    "64",
+                ],
+                "DSA",
+            ),
+            (
+                &["bandwidth", "--lanes", "1000", "--sizes", "4KiB"],
+                "lanes",
+            ),
+            (
+                &[
+                    "bandwidth",
+                    "--contexts",
+                    "priority",
+                    "--quantum",
+                    "90us",
+                    "--sizes",
+                    "4KiB",
+                ],
+                "quantum_ns",
+            ),
+            (
+                &["pollution", "--tests", "doom"],
+                "choose among susan[s]_small",
+            ),
+            (
+                &["pollution", "--neighbours", "noisy"],
+                "choose among ideal",
+            ),
             (&["pollution", "--copies", "224"], "is not like from:224"),
             (&["verify", "--path", "nowhere"], "choose among pread"),
             (&["figures", &none], "No such file"),
@@ -44,9 +90,31 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
 fn latency_leaves_the_studys_files() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display().to_string();
-    let sizes = ["--sizes", "1,64,4KiB", "--reps", "7", "--contexts", "cpu", "--operations", "from,to"];
-    let output =
-        copy(&[&["latency", "--path", "pread", "--format", "classic", "--out-dir", &place], &sizes[..]].concat());
+    let sizes = [
+        "--sizes",
+        "1,64,4KiB",
+        "--reps",
+        "7",
+        "--contexts",
+        "cpu",
+        "--operations",
+        "from,to",
+    ];
+    let output = copy(
+        &[
+            &[
+                "latency",
+                "--path",
+                "pread",
+                "--format",
+                "classic",
+                "--out-dir",
+                &place,
+            ],
+            &sizes[..],
+        ]
+        .concat(),
+    );
     assert!(output.status.success(), "{}", stderr(&output));
     let mut names: Vec<String> = std::fs::read_dir(directory.path())
         .unwrap()
@@ -63,12 +131,25 @@ fn latency_leaves_the_studys_files() {
         ]
     );
     let raw = std::fs::read_to_string(directory.path().join(&names[2])).unwrap();
-    let rows: Vec<Vec<u64>> =
-        raw.lines().map(|line| line.split('\t').map(|field| field.parse().unwrap()).collect()).collect();
+    let rows: Vec<Vec<u64>> = raw
+        .lines()
+        .map(|line| {
+            line.split('\t')
+                .map(|field| field.parse().unwrap())
+                .collect()
+        })
+        .collect();
     assert_eq!(rows.len(), 3 * 7);
-    assert!(rows.iter().all(|row| row.len() == 5 && row[3] - row[2] == row[4]), "{raw}");
+    assert!(
+        rows.iter()
+            .all(|row| row.len() == 5 && row[3] - row[2] == row[4]),
+        "{raw}"
+    );
     let synthesis = std::fs::read_to_string(directory.path().join(&names[3])).unwrap();
-    let sizes: Vec<&str> = synthesis.lines().map(|line| line.split('\t').next().unwrap()).collect();
+    let sizes: Vec<&str> = synthesis
+        .lines()
+        .map(|line| line.split('\t').next().unwrap())
+        .collect();
     assert_eq!(sizes, ["1", "64", "4096"]);
 }
 
@@ -105,35 +186,82 @@ fn records_fill_figures_and_missing_ones_name_their_command() {
     let directory = tempfile::tempdir().unwrap();
     let place = |name: &str| directory.path().join(name).display().to_string();
     let (records, page) = (place("copies.jsonl"), place("figures.html"));
-    let latency =
-        ["latency", "--path", "pread", "--sizes", "1,4KiB", "--reps", "5", "--contexts", "cpu", "--out", &records];
+    let latency = [
+        "latency",
+        "--path",
+        "pread",
+        "--sizes",
+        "1,4KiB",
+        "--reps",
+        "5",
+        "--contexts",
+        "cpu",
+        "--out",
+        &records,
+    ];
     assert!(copy(&latency).status.success());
     let output = copy(&["figures", &records, "-o", &page]);
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert_eq!(text.lines().filter(|line| line.trim_end().ends_with("drawn")).count(), 4, "{text}");
-    assert!(text.contains("daqmeter copy pollution --copies from:224"), "{text}");
+    assert_eq!(
+        text.lines()
+            .filter(|line| line.trim_end().ends_with("drawn"))
+            .count(),
+        4,
+        "{text}"
+    );
+    assert!(
+        text.contains("daqmeter copy pollution --copies from:224"),
+        "{text}"
+    );
     let html = std::fs::read_to_string(&page).unwrap();
     assert!(html.contains("2.1 copy_from_user: mean latency, light load"));
     let output = copy(&["reproduce", "--from", &records]);
     let text = stdout(&output);
-    assert!(output.status.success() && text.contains("cannot tell") && text.contains("2694.138933"), "{text}");
+    assert!(
+        output.status.success() && text.contains("cannot tell") && text.contains("2694.138933"),
+        "{text}"
+    );
     let output = copy(&["reproduce", "--from", &records, "--json", "-o", &page]);
     let study: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("one study");
-    assert_eq!(study["rows"][0]["place"], "3.3.1, sample record of a synthesis, field d");
-    assert_eq!(study["rows"][0]["verdict"], "this host", "another machine's time is not judged: {study}");
+    assert_eq!(
+        study["rows"][0]["place"],
+        "3.3.1, sample record of a synthesis, field d"
+    );
+    assert_eq!(
+        study["rows"][0]["verdict"], "this host",
+        "another machine's time is not judged: {study}"
+    );
     let html = std::fs::read_to_string(&page).unwrap();
     assert!(html.contains("3.3.1, sample record of a synthesis, field d"));
 }
 
 #[test]
 fn verify_checks_every_way_of_this_host() {
-    let output = copy(&["verify", "--path", "engine-thread", "--up-to", "70000", "--json"]);
+    let output = copy(&[
+        "verify",
+        "--path",
+        "engine-thread",
+        "--up-to",
+        "70000",
+        "--json",
+    ]);
     assert!(output.status.success(), "{}", stderr(&output));
-    let cases: Vec<serde_json::Value> =
-        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(cases.len(), 3 * 2 * 2, "three policies, two completions, two directions");
-    assert!(cases.iter().all(|case| case["outcome"]["verified"]["copies"] == 30), "{cases:?}");
+    let cases: Vec<serde_json::Value> = stdout(&output)
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(
+        cases.len(),
+        3 * 2 * 2,
+        "three policies, two completions, two directions"
+    );
+    assert!(
+        cases
+            .iter()
+            .all(|case| case["outcome"]["verified"]["copies"] == 30),
+        "{cases:?}"
+    );
 }
 
 #[test]
@@ -143,15 +271,35 @@ fn without_the_tracer_a_trace_says_what_it_can() {
     }
     let output = copy(&["trace", "--time", "50ms", "--delay", "10ms"]);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stdout(&output).contains("not single copies"), "{}", stdout(&output));
-    assert!(stderr(&output).contains("without the tracer"), "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("not single copies"),
+        "{}",
+        stdout(&output)
+    );
+    assert!(
+        stderr(&output).contains("without the tracer"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
 fn help_for_people() {
-    for verb in ["latency", "bandwidth", "pollution", "trace", "verify", "figures", "reproduce"] {
+    for verb in [
+        "latency",
+        "bandwidth",
+        "pollution",
+        "trace",
+        "verify",
+        "figures",
+        "reproduce",
+    ] {
         let text = stdout(&copy(&[verb, "-h"]));
-        assert!(text.lines().count() <= 48, "{verb}: {} lines", text.lines().count());
+        assert!(
+            text.lines().count() <= 48,
+            "{verb}: {} lines",
+            text.lines().count()
+        );
         let mut settings = insta::Settings::clone_current();
         settings.set_snapshot_suffix(verb);
         settings.bind(|| insta::assert_snapshot!("help", text));

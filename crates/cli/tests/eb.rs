@@ -10,7 +10,11 @@ use std::process::{Child, Command, Output, Stdio};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_daqmeter");
 
 fn eb(arguments: &[&str]) -> Output {
-    Command::new(PROGRAM).arg("eb").args(arguments).output().unwrap()
+    Command::new(PROGRAM)
+        .arg("eb")
+        .args(arguments)
+        .output()
+        .unwrap()
 }
 
 fn stdout(output: &Output) -> String {
@@ -23,7 +27,11 @@ fn stderr(output: &Output) -> String {
 
 fn done(arguments: &[&str]) -> String {
     let output = eb(arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        stderr(&output)
+    );
     stdout(&output)
 }
 
@@ -46,13 +54,25 @@ impl Snoop {
             .unwrap();
         let (mut said, mut stderr) = (String::new(), BufReader::new(child.stderr.take().unwrap()));
         while !said.contains("port ") && stderr.read_line(&mut said).unwrap() > 0 {}
-        let port = said.split("port ").nth(1).and_then(|rest| rest.split([' ', ';']).next()?.parse().ok());
-        Snoop { child, port: port.unwrap_or_else(|| panic!("no port in: {said}")), said }
+        let port = said
+            .split("port ")
+            .nth(1)
+            .and_then(|rest| rest.split([' ', ';']).next()?.parse().ok());
+        Snoop {
+            child,
+            port: port.unwrap_or_else(|| panic!("no port in: {said}")),
+            said,
+        }
     }
 
     /// The page of metrics.
     fn metrics(&self) -> String {
-        let address = self.said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap();
+        let address = self
+            .said
+            .split("http://")
+            .nth(1)
+            .and_then(|rest| rest.split('/').next())
+            .unwrap();
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
         let mut page = String::new();
@@ -81,9 +101,18 @@ fn registers_are_read_and_written_as_by_the_c_tools() {
         assert_eq!(done(&["write", &slave, "0x10000/4", "0x11223344"]), "");
         assert_eq!(done(&["read", &slave, "0x10000/4"]), "11223344\n");
         assert_eq!(done(&["read", &slave, "0x10001/1"]), "22\n");
-        assert_eq!(done(&["read", "-p", "-l", "-d", "32", &slave, "0x10000/2"]), "3344\n");
-        assert_eq!(done(&["read", "-d", "16", "-q", &slave, "0x10000/4"]), "11223344\n");
-        assert_eq!(done(&["read", "-s", &slave, "0x10000/8"]), "1122334400000000\n");
+        assert_eq!(
+            done(&["read", "-p", "-l", "-d", "32", &slave, "0x10000/2"]),
+            "3344\n"
+        );
+        assert_eq!(
+            done(&["read", "-d", "16", "-q", &slave, "0x10000/4"]),
+            "11223344\n"
+        );
+        assert_eq!(
+            done(&["read", "-s", &slave, "0x10000/8"]),
+            "1122334400000000\n"
+        );
         assert_eq!(done(&["read", "-c", &slave, "0xc/4"]), "00000000\n");
     }
     let json: serde_json::Value =
@@ -94,19 +123,32 @@ fn registers_are_read_and_written_as_by_the_c_tools() {
 #[test]
 fn a_slave_tells_what_it_did_as_metrics() {
     let snoop = Snoop::start(&["0x0-0xffff", "--metrics", "127.0.0.1:0"]);
-    assert!(snoop.metrics().contains("daqmeter_cycles_total{"), "from the beginning");
-    assert_eq!(done(&["write", "-p", "-b", &snoop.at("udp"), "0x100/4", "7"]), "");
+    assert!(
+        snoop.metrics().contains("daqmeter_cycles_total{"),
+        "from the beginning"
+    );
+    assert_eq!(
+        done(&["write", "-p", "-b", &snoop.at("udp"), "0x100/4", "7"]),
+        ""
+    );
     let told = |page: &str| {
         let of = |name: &str| {
-            let line = page.lines().find(|line| line.starts_with(&format!("daqmeter_{name}")))?;
+            let line = page
+                .lines()
+                .find(|line| line.starts_with(&format!("daqmeter_{name}")))?;
             line.split_whitespace().last()?.parse::<f64>().ok()
         };
-        of("probes_total") >= Some(1.0) && of("cycles_total") >= Some(1.0) && of("operations_total") >= Some(1.0)
+        of("probes_total") >= Some(1.0)
+            && of("cycles_total") >= Some(1.0)
+            && of("operations_total") >= Some(1.0)
     };
     // The answer is sent before the counts are brought up to date: it may take another look or two.
     let found = (0..10_000).map(|_| snoop.metrics()).find(|page| told(page));
     let page = found.unwrap_or_else(|| panic!("never told: {}", snoop.metrics()));
-    assert!(page.contains("daqmeter_clients{") && page.ends_with("# EOF\n"), "{page}");
+    assert!(
+        page.contains("daqmeter_clients{") && page.ends_with("# EOF\n"),
+        "{page}"
+    );
 }
 
 #[test]
@@ -114,7 +156,10 @@ fn accesses_that_are_split_or_widened_are_told_or_refused() {
     let snoop = Snoop::start(&["-w", "32", "0x0-0xffff"]);
     let slave = snoop.at("udp");
     let told = eb(&["write", &slave, "0x100/1", "0xAB"]);
-    assert!(told.status.success() && stderr(&told).contains("warning: the access is done through words of 32 bits"));
+    assert!(
+        told.status.success()
+            && stderr(&told).contains("warning: the access is done through words of 32 bits")
+    );
     let refused = eb(&["read", "-f", &slave, "0x100/1"]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(stderr(&refused).contains("-f forbids it"));
@@ -124,32 +169,69 @@ fn accesses_that_are_split_or_widened_are_told_or_refused() {
 fn what_is_wrong_is_one_line_and_exit_1() {
     let snoop = Snoop::start(&["--bus", "timing-receiver"]);
     let slave = snoop.at("udp");
-    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let unused = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let nobody = format!("tcp/127.0.0.1/{unused}");
     for (arguments, says) in [
         (vec!["read", "localhost", "0/4"], "has no protocol"),
         (vec!["read", &slave, "0x10000"], "address/size"),
         (vec!["read", &slave, "0x10000/3"], "1, 2, 4 or 8"),
-        (vec!["read", &slave, "0x70000000/4"], "failed to find SDB record: invalid address"),
+        (
+            vec!["read", &slave, "0x70000000/4"],
+            "failed to find SDB record: invalid address",
+        ),
         (vec!["read", &slave, "0x10002/4"], "not a multiple of 4"),
         (vec!["read", "-p", &slave, "0x10000/1"], "-b or -l"),
-        (vec!["read", &slave, "0x18010c/4"], "the bus reports an error"),
-        (vec!["write", &slave, "0x180104/4", "1"], "the bus reports an error"),
-        (vec!["write", &slave, "0x10000/1", "256"], "does not fit 1 bytes"),
-        (vec!["write", &slave, "0x10000/4", "many"], "is not a number"),
+        (
+            vec!["read", &slave, "0x18010c/4"],
+            "the bus reports an error",
+        ),
+        (
+            vec!["write", &slave, "0x180104/4", "1"],
+            "the bus reports an error",
+        ),
+        (
+            vec!["write", &slave, "0x10000/1", "256"],
+            "does not fit 1 bytes",
+        ),
+        (
+            vec!["write", &slave, "0x10000/4", "many"],
+            "is not a number",
+        ),
         (vec!["ls", &nobody], "cannot connect"),
-        (vec!["ls", "udp/no-such-host.invalid"], "no-such-host.invalid"),
+        (
+            vec!["ls", "udp/no-such-host.invalid"],
+            "no-such-host.invalid",
+        ),
         (vec!["ls", "emu/warp"], "no bridge `warp`"),
-        (vec!["ls", "-r", "0", &slave], "exactly one address and one data width"),
+        (
+            vec!["ls", "-r", "0", &slave],
+            "exactly one address and one data width",
+        ),
         (vec!["ls", "-d", "12", &slave], "is not a set of widths"),
         (vec!["find", &slave, "0x651", "0x1"], "no device 0x651:0x1"),
-        (vec!["find", "-n", "1", &slave, "0x651", "0xb2afc251"], "there are 1, none with index 1"),
-        (vec!["get", &slave, "0x10000/64", "/nonexistent/file"], "cannot write /nonexistent/file"),
-        (vec!["put", &slave, "0x10000", "/nonexistent/file"], "cannot read /nonexistent/file"),
+        (
+            vec!["find", "-n", "1", &slave, "0x651", "0xb2afc251"],
+            "there are 1, none with index 1",
+        ),
+        (
+            vec!["get", &slave, "0x10000/64", "/nonexistent/file"],
+            "cannot write /nonexistent/file",
+        ),
+        (
+            vec!["put", &slave, "0x10000", "/nonexistent/file"],
+            "cannot read /nonexistent/file",
+        ),
         (vec!["discover", "tcp/127.0.0.1"], "not a UDP address"),
         (vec!["snoop", "0"], "--bus"),
         (vec!["snoop", "0", "9-1"], "ends before it begins"),
-        (vec!["snoop", "0", "--bus", "/nonexistent.toml"], "cannot read /nonexistent.toml"),
+        (
+            vec!["snoop", "0", "--bus", "/nonexistent.toml"],
+            "cannot read /nonexistent.toml",
+        ),
         (vec!["snoop", "99999", "0-1"], "99999"),
     ] {
         let output = eb(&arguments);
@@ -160,7 +242,11 @@ fn what_is_wrong_is_one_line_and_exit_1() {
     }
     let port = snoop.port.to_string();
     let output = eb(&["snoop", "--bind", "127.0.0.1", &port, "0-0xff"]);
-    assert!(stderr(&output).contains(&format!("cannot listen on 127.0.0.1:{port}")), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains(&format!("cannot listen on 127.0.0.1:{port}")),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -168,16 +254,34 @@ fn measuring_refuses_with_exit_2_as_other_verbs_do() {
     for (arguments, says) in [
         (vec!["perf", "emu/warp"], "no bridge `warp`"),
         (vec!["perf", "-m", "0"], "is not a list"),
-        (vec!["perf", "-m", "159"], "does not fit a datagram of 1472 bytes"),
+        (
+            vec!["perf", "-m", "159"],
+            "does not fit a datagram of 1472 bytes",
+        ),
         (vec!["perf", "--link", "warp"], "no bridge `warp`"),
-        (vec!["perf", "udp/127.0.0.1/9", "--payload", "tlu"], "for loop/ and emu/ only"),
-        (vec!["perf", "udp/127.0.0.1/9", "--payload", "memory"], "`base` is missing"),
+        (
+            vec!["perf", "udp/127.0.0.1/9", "--payload", "tlu"],
+            "for loop/ and emu/ only",
+        ),
+        (
+            vec!["perf", "udp/127.0.0.1/9", "--payload", "memory"],
+            "`base` is missing",
+        ),
         (vec!["perf", "--pin", "900"], "CPU 900 does not exist"),
         (vec!["perf", "-n", "0"], "0"),
     ] {
         let output = eb(&arguments);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains(says), "{arguments:?}: {}", stderr(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
+        assert!(
+            stderr(&output).contains(says),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
     }
 }
 
@@ -185,8 +289,12 @@ fn measuring_refuses_with_exit_2_as_other_verbs_do() {
 fn the_bus_is_listed_as_eb_ls_lists_it() {
     insta::assert_snapshot!(done(&["ls", "emu/perfect"]));
     insta::assert_snapshot!(done(&["ls", "-n", "-v", "emu/perfect"]));
-    assert_eq!(done(&["find", "emu/perfect", "0x651", "0xb2afc251"]), "0x101000\n");
-    let json: serde_json::Value = serde_json::from_str(&done(&["ls", "--json", "emu/perfect"])).unwrap();
+    assert_eq!(
+        done(&["find", "emu/perfect", "0x651", "0xb2afc251"]),
+        "0x101000\n"
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&done(&["ls", "--json", "emu/perfect"])).unwrap();
     assert_eq!(json[4]["name"], "ECA_UNIT:CONTROL");
 }
 
@@ -200,13 +308,24 @@ fn files_go_to_memory_and_back() {
     for proto in ["udp", "tcp"] {
         let slave = snoop.at(proto);
         done(&["put", &slave, "0x10001", sent.to_str().unwrap()]);
-        done(&["get", "-c", "3", &slave, "0x10001/10007", back.to_str().unwrap()]);
+        done(&[
+            "get",
+            "-c",
+            "3",
+            &slave,
+            "0x10001/10007",
+            back.to_str().unwrap(),
+        ]);
         assert!(std::fs::read(&back).unwrap() == data, "{proto}");
         std::fs::remove_file(&back).unwrap();
     }
     let slave = snoop.at("udp");
     let past = eb(&["get", &slave, "0x1fff0/32", back.to_str().unwrap()]);
-    assert!(stderr(&past).contains("the first at 0x20000"), "{}", stderr(&past));
+    assert!(
+        stderr(&past).contains("the first at 0x20000"),
+        "{}",
+        stderr(&past)
+    );
     assert!(!back.exists());
     done(&["get", "-f", &slave, "0x1fff0/32", back.to_str().unwrap()]);
     assert_eq!(std::fs::read(&back).unwrap().len(), 32);
@@ -214,22 +333,53 @@ fn files_go_to_memory_and_back() {
 
 #[test]
 fn called_by_the_name_of_a_c_tool_it_is_that_tool() {
-    let called = |name: &str, arguments: &[&str]| Command::new(PROGRAM).arg0(name).args(arguments).output().unwrap();
+    let called = |name: &str, arguments: &[&str]| {
+        Command::new(PROGRAM)
+            .arg0(name)
+            .args(arguments)
+            .output()
+            .unwrap()
+    };
     let found = called("/usr/bin/eb-find", &["emu/perfect", "0x651", "0x10051981"]);
-    assert_eq!((stdout(&found).as_str(), found.status.code()), ("0x102000\n", Some(0)));
+    assert_eq!(
+        (stdout(&found).as_str(), found.status.code()),
+        ("0x102000\n", Some(0))
+    );
     let wrong = called("eb-read", &["emu/perfect", "0x70000000/4"]);
-    assert_eq!(stderr(&wrong), "eb-read: failed to find SDB record: invalid address\n");
-    assert_eq!((wrong.status.code(), called("eb-read", &["-h"]).status.code()), (Some(1), Some(1)));
-    assert_eq!(called("daqmeter", &["eb", "read", "-h"]).status.code(), Some(0));
+    assert_eq!(
+        stderr(&wrong),
+        "eb-read: failed to find SDB record: invalid address\n"
+    );
+    assert_eq!(
+        (
+            wrong.status.code(),
+            called("eb-read", &["-h"]).status.code()
+        ),
+        (Some(1), Some(1))
+    );
+    assert_eq!(
+        called("daqmeter", &["eb", "read", "-h"]).status.code(),
+        Some(0)
+    );
     assert_eq!(called("eb-warp", &[]).status.code(), Some(1));
 }
 
 #[test]
 fn every_access_is_logged_when_asked() {
     let mut snoop = Snoop::start(&["-v", "0x10000-0x1ffff"]);
-    done(&["write", "-p", "-d", "32", &snoop.at("udp"), "0x10004/4", "0xcafe"]);
+    done(&[
+        "write",
+        "-p",
+        "-d",
+        "32",
+        &snoop.at("udp"),
+        "0x10004/4",
+        "0xcafe",
+    ]);
     let mut line = String::new();
-    BufReader::new(snoop.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(snoop.child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     assert_eq!(line, "Write 0x00010004/4: 0000cafe ok\n");
 }
 
@@ -238,22 +388,45 @@ fn a_slave_is_discovered() {
     let snoop = Snoop::start(&["0x0-0xff"]);
     let found = done(&["discover", "--quiet", "50ms", &snoop.at("udp")]);
     let name = format!("udp4/127.0.0.1/{}", snoop.port);
-    assert_eq!(found, format!("{name:<33} V.1; data=8/16/32/64-bit addr=8/16/32/64-bit\n"));
+    assert_eq!(
+        found,
+        format!("{name:<33} V.1; data=8/16/32/64-bit addr=8/16/32/64-bit\n")
+    );
 }
 
 #[test]
 fn perf_measures_and_its_record_can_be_shown() {
     let dir = tempfile::tempdir().unwrap();
     let (out, page) = (dir.path().join("r.jsonl"), dir.path().join("p.html"));
-    let arguments =
-        ["perf", "-m", "1,2", "-n", "10", "-l", "2", "--out", out.to_str().unwrap(), "-o", page.to_str().unwrap()];
+    let arguments = [
+        "perf",
+        "-m",
+        "1,2",
+        "-n",
+        "10",
+        "-l",
+        "2",
+        "--out",
+        out.to_str().unwrap(),
+        "-o",
+        page.to_str().unwrap(),
+    ];
     let text = done(&arguments);
-    assert_eq!(text.lines().filter(|line| line.contains("loop/udp")).count(), 6 + 2, "{text}");
+    assert_eq!(
+        text.lines()
+            .filter(|line| line.contains("loop/udp"))
+            .count(),
+        6 + 2,
+        "{text}"
+    );
     let html = std::fs::read_to_string(&page).unwrap();
     for figure in ["eb-time", "eb-rate", "eb-throughput", "eb-words"] {
         assert!(html.contains(figure), "{figure}");
     }
-    let shown = Command::new(PROGRAM).args(["show", out.to_str().unwrap()]).output().unwrap();
+    let shown = Command::new(PROGRAM)
+        .args(["show", out.to_str().unwrap()])
+        .output()
+        .unwrap();
     assert!(stdout(&shown).contains("pipelined"));
     let compared = done(&["reproduce", "--from", out.to_str().unwrap()]);
     assert!(compared.contains("TLU cycle: 3 reads, 1 write"));
@@ -262,8 +435,15 @@ fn perf_measures_and_its_record_can_be_shown() {
 #[test]
 fn help_for_people() {
     for tool in ["", "read", "snoop", "perf"] {
-        let name = if tool.is_empty() { "eb".to_owned() } else { format!("eb-{tool}") };
-        let arguments: Vec<&str> = [tool, "--help"].into_iter().filter(|part| !part.is_empty()).collect();
+        let name = if tool.is_empty() {
+            "eb".to_owned()
+        } else {
+            format!("eb-{tool}")
+        };
+        let arguments: Vec<&str> = [tool, "--help"]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect();
         insta::with_settings!({ snapshot_suffix => name }, { insta::assert_snapshot!(done(&arguments)) });
     }
 }

@@ -46,15 +46,27 @@ impl Running {
     fn start(arguments: &str) -> Running {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new(PROGRAM)
-            .args(arguments.split(' ').map(|argument| argument.replace("OUT", "records.jsonl")))
+            .args(
+                arguments
+                    .split(' ')
+                    .map(|argument| argument.replace("OUT", "records.jsonl")),
+            )
             .current_dir(folder.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let (stdout, stderr) = (lines(child.stdout.take().unwrap()), lines(child.stderr.take().unwrap()));
-        Running { child, folder, stdout, stderr }
+        let (stdout, stderr) = (
+            lines(child.stdout.take().unwrap()),
+            lines(child.stderr.take().unwrap()),
+        );
+        Running {
+            child,
+            folder,
+            stdout,
+            stderr,
+        }
     }
 
     fn wait_until(&mut self, begun: Begun) {
@@ -63,7 +75,9 @@ impl Running {
             Begun::TookOver => self.poll(|| has_taken_over(pid)),
             Begun::Lane => self.poll(|| has_lane(pid)),
             Begun::Record => self.poll(|| records(&folder).0 > 0),
-            Begun::Says(text) => while !self.stderr.recv_timeout(PATIENCE).unwrap().contains(text) {},
+            Begun::Says(text) => {
+                while !self.stderr.recv_timeout(PATIENCE).unwrap().contains(text) {}
+            }
             Begun::Prints => drop(self.stdout.recv_timeout(PATIENCE).unwrap()),
         }
     }
@@ -72,13 +86,20 @@ impl Running {
         let deadline = Instant::now() + PATIENCE;
         while !has_begun() {
             assert!(Instant::now() < deadline, "nothing begins");
-            assert!(self.child.try_wait().unwrap().is_none(), "ended early: {:?}", self.said());
+            assert!(
+                self.child.try_wait().unwrap().is_none(),
+                "ended early: {:?}",
+                self.said()
+            );
             std::thread::yield_now();
         }
     }
 
     fn signal(&self, name: &str) {
-        let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();
+        let sent = Command::new("kill")
+            .args([name, &self.child.id().to_string()])
+            .status()
+            .unwrap();
         assert!(sent.success());
     }
 
@@ -89,7 +110,12 @@ impl Running {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(Instant::now() < deadline, "still running {} s after the signal: {:?}", END.as_secs(), self.said());
+            assert!(
+                Instant::now() < deadline,
+                "still running {} s after the signal: {:?}",
+                END.as_secs(),
+                self.said()
+            );
             std::thread::yield_now();
         }
     }
@@ -122,43 +148,94 @@ fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
 fn has_taken_over(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let caught = caught
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0);
     // SIGINT is bit 1, SIGTERM bit 14, SIGHUP, the last that is taken over, bit 0.
     caught & 0x4003 == 0x4003
 }
 
 fn has_lane(pid: u32) -> bool {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-    tasks.into_iter().any(|task| name(task).starts_with("lane-"))
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let name = |task: std::fs::DirEntry| {
+        std::fs::read_to_string(task.path().join("comm")).unwrap_or_default()
+    };
+    tasks
+        .into_iter()
+        .any(|task| name(task).starts_with("lane-"))
 }
 
 /// Whole records in the file, and lines that are none.
 fn records(folder: &Path) -> (usize, usize) {
-    let Ok(file) = std::fs::File::open(folder.join("records.jsonl")) else { return (0, 0) };
+    let Ok(file) = std::fs::File::open(folder.join("records.jsonl")) else {
+        return (0, 0);
+    };
     let contents = jsonl::read(BufReader::new(file)).unwrap();
     (contents.records.len(), contents.errors.len())
 }
 
 /// Each verb with a job that lasts long: when the signal comes, and whether a record is in the file afterwards.
 const CASES: [(&str, Begun, bool); 21] = [
-    ("digitizer emu:l0 -S 3200 -N 18446744073709551615 --unpaced --out OUT", Begun::Lane, true),
-    ("digitizer emu:l0 -S 320 -l 1000000000 --rate 1e7 --out OUT", Begun::Lane, true),
-    ("digitizer emu:l0 -S 320 -l 10 --rate 0.0001 --out OUT", Begun::Lane, true),
-    ("digitizer emu:l0 -S 320 -l 10 --rate 0.0001 -i --out OUT", Begun::Lane, true),
-    ("copy latency --sizes 64,4KiB,64KiB,1MiB --reps 20000 --out OUT", Begun::Record, true),
-    ("copy bandwidth --sizes 64,4KiB,64KiB,1MiB --lanes 2 --reps 20000 --out OUT", Begun::Record, true),
+    (
+        "digitizer emu:l0 -S 3200 -N 18446744073709551615 --unpaced --out OUT",
+        Begun::Lane,
+        true,
+    ),
+    (
+        "digitizer emu:l0 -S 320 -l 1000000000 --rate 1e7 --out OUT",
+        Begun::Lane,
+        true,
+    ),
+    (
+        "digitizer emu:l0 -S 320 -l 10 --rate 0.0001 --out OUT",
+        Begun::Lane,
+        true,
+    ),
+    (
+        "digitizer emu:l0 -S 320 -l 10 --rate 0.0001 -i --out OUT",
+        Begun::Lane,
+        true,
+    ),
+    (
+        "copy latency --sizes 64,4KiB,64KiB,1MiB --reps 20000 --out OUT",
+        Begun::Record,
+        true,
+    ),
+    (
+        "copy bandwidth --sizes 64,4KiB,64KiB,1MiB --lanes 2 --reps 20000 --out OUT",
+        Begun::Record,
+        true,
+    ),
     ("copy reproduce --reps 20000 --out OUT", Begun::Record, true),
     ("copy verify --times 1000000", Begun::TookOver, false),
-    ("copy trace --time 1h --delay 10m --out OUT", Begun::TookOver, false),
+    (
+        "copy trace --time 1h --delay 10m --out OUT",
+        Begun::TookOver,
+        false,
+    ),
     ("survey --budget 1h --out OUT", Begun::Record, true),
     ("run conversion --out OUT", Begun::Record, true),
     ("reproduce etherbone --out OUT", Begun::Record, true),
     ("eb perf loop/udp --out OUT", Begun::Record, true),
     ("eb tunnel 0", Begun::Says("tunnel on TCP port"), false),
-    ("eb snoop 0 0x1000-0x1fff", Begun::Says("serving on port"), false),
-    ("pmu stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs/ -I 50ms --out OUT", Begun::Prints, true),
-    ("pmu stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs/ --step", Begun::TookOver, false),
+    (
+        "eb snoop 0 0x1000-0x1fff",
+        Begun::Says("serving on port"),
+        false,
+    ),
+    (
+        "pmu stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs/ -I 50ms --out OUT",
+        Begun::Prints,
+        true,
+    ),
+    (
+        "pmu stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs/ --step",
+        Begun::TookOver,
+        false,
+    ),
     ("pmu verify net --time 1h", Begun::TookOver, false),
     ("show -", Begun::TookOver, false),
     ("history -", Begun::TookOver, false),
@@ -172,11 +249,26 @@ fn a_signal_ends_every_verb_and_what_was_measured_is_kept() {
         running.wait_until(begun);
         running.signal(["-INT", "-TERM"][at % 2]);
         let status = running.end();
-        assert_eq!(status.code(), Some(130), "{arguments}: {status}: {:?}", running.said());
+        assert_eq!(
+            status.code(),
+            Some(130),
+            "{arguments}: {status}: {:?}",
+            running.said()
+        );
         let (whole, torn) = records(running.folder.path());
-        assert_eq!((whole > 0 || !is_recorded, torn), (true, 0), "{arguments}: {:?}", running.said());
-        let left = std::fs::read_dir(running.folder.path()).unwrap().flatten().map(|entry| entry.file_name());
-        let unfinished = left.filter(|name| name.to_string_lossy().ends_with(".part")).count();
+        assert_eq!(
+            (whole > 0 || !is_recorded, torn),
+            (true, 0),
+            "{arguments}: {:?}",
+            running.said()
+        );
+        let left = std::fs::read_dir(running.folder.path())
+            .unwrap()
+            .flatten()
+            .map(|entry| entry.file_name());
+        let unfinished = left
+            .filter(|name| name.to_string_lossy().ends_with(".part"))
+            .count();
         assert_eq!(unfinished, 0, "{arguments}");
     }
 }
@@ -187,7 +279,11 @@ fn an_interrupted_survey_still_writes_its_page() {
     running.wait_until(Begun::Record);
     running.signal("-INT");
     assert_eq!(running.end().code(), Some(130));
-    assert!(running.folder.path().join("report.html").is_file(), "{:?}", running.said());
+    assert!(
+        running.folder.path().join("report.html").is_file(),
+        "{:?}",
+        running.said()
+    );
 }
 
 #[test]
@@ -196,7 +292,10 @@ fn a_second_signal_is_no_crash() {
     running.wait_until(Begun::Prints);
     // Both may come before the verb has looked; the second then ends the program.
     running.signal("-INT");
-    let _ =
-        Command::new("kill").args(["-TERM", &running.child.id().to_string()]).stderr(Stdio::null()).status().unwrap();
+    let _ = Command::new("kill")
+        .args(["-TERM", &running.child.id().to_string()])
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
     assert_eq!(running.end().code(), Some(130));
 }

@@ -34,17 +34,29 @@ fn a_small_address_space_waives_what_does_not_fit_and_measures_the_rest() {
     std::fs::write(folder.path().join("plan.toml"), PLAN).unwrap();
     // The shell sets RLIMIT_AS, in KiB, before it becomes the program.
     let limited = r#"ulimit -v 1048576 && exec "$0" run plan.toml --out records.jsonl"#;
-    let output = Command::new("sh").args(["-c", limited, PROGRAM]).current_dir(folder.path()).output().unwrap();
+    let output = Command::new("sh")
+        .args(["-c", limited, PROGRAM])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let file = std::fs::File::open(folder.path().join("records.jsonl")).unwrap();
     let records = jsonl::read(std::io::BufReader::new(file)).unwrap().records;
     let outcome = |wanted: &str| {
-        let found = records.iter().find(|record| format!("{} {}", record.study, record.workload).contains(wanted));
-        found.unwrap_or_else(|| panic!("{wanted}: not among {records:?}")).outcome.clone()
+        let found = records
+            .iter()
+            .find(|record| format!("{} {}", record.study, record.workload).contains(wanted));
+        found
+            .unwrap_or_else(|| panic!("{wanted}: not among {records:?}"))
+            .outcome
+            .clone()
     };
     assert_eq!(outcome("read_bytes=16384"), Outcome::Ok);
     for large in ["read_bytes=2147483648", "emu:l0"] {
         let waived = outcome(large);
-        assert!(matches!(&waived, Outcome::Waived(reason) if reason.contains("bytes")), "{large}: {waived:?}");
+        assert!(
+            matches!(&waived, Outcome::Waived(reason) if reason.contains("bytes")),
+            "{large}: {waived:?}"
+        );
     }
 }

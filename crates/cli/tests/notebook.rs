@@ -33,12 +33,20 @@ impl Folder {
     }
 
     fn lines(&self, name: &str) -> usize {
-        std::fs::read_to_string(self.path(name)).unwrap().lines().count()
+        std::fs::read_to_string(self.path(name))
+            .unwrap()
+            .lines()
+            .count()
     }
 
     fn measured(&self, name: &str) -> String {
         let out = self.path(name);
-        assert_eq!(daqmeter("run", &[&self.path("plan.toml"), "--out", &out]).status.code(), Some(0));
+        assert_eq!(
+            daqmeter("run", &[&self.path("plan.toml"), "--out", &out])
+                .status
+                .code(),
+            Some(0)
+        );
         out
     }
 }
@@ -52,15 +60,29 @@ fn an_interrupted_plan_is_gone_on_with_where_it_stopped() {
     let text = std::fs::read_to_string(&out).unwrap();
     let two: usize = text.lines().take(2).map(|line| line.len() + 1).sum();
     std::fs::write(&out, &text[..two + 100]).unwrap();
-    let again = daqmeter("run", &[&folder.path("plan.toml"), "--out", &out, "--resume"]);
+    let again = daqmeter(
+        "run",
+        &[&folder.path("plan.toml"), "--out", &out, "--resume"],
+    );
     assert_eq!(again.status.code(), Some(0), "{}", stderr(&again));
-    assert!(stderr(&again).contains("2 of 4 points are in the file already"), "{}", stderr(&again));
-    assert!(stderr(&again).contains("line 3: not a record"), "{}", stderr(&again));
+    assert!(
+        stderr(&again).contains("2 of 4 points are in the file already"),
+        "{}",
+        stderr(&again)
+    );
+    assert!(
+        stderr(&again).contains("line 3: not a record"),
+        "{}",
+        stderr(&again)
+    );
     let shown = daqmeter("export", &[&out]);
     // Two that were whole, and two that were measured again; a memory point has a row for each kind of read.
     let rows = stdout(&shown).lines().count() - 1;
     assert!(rows >= 4 && rows.is_multiple_of(4), "{rows} rows");
-    let done = daqmeter("run", &[&folder.path("plan.toml"), "--out", &out, "--resume"]);
+    let done = daqmeter(
+        "run",
+        &[&folder.path("plan.toml"), "--out", &out, "--resume"],
+    );
     assert!(stderr(&done).contains("4 of 4 points are in the file already"));
 }
 
@@ -68,10 +90,14 @@ fn an_interrupted_plan_is_gone_on_with_where_it_stopped() {
 fn a_budget_ends_a_plan_between_points_and_says_how_to_go_on() {
     let folder = Folder::new();
     let out = folder.path("out.jsonl");
-    let run = daqmeter("run", &[&folder.path("plan.toml"), "--out", &out, "--budget", "1ns"]);
+    let run = daqmeter(
+        "run",
+        &[&folder.path("plan.toml"), "--out", &out, "--budget", "1ns"],
+    );
     assert_eq!(run.status.code(), Some(0));
     assert!(
-        stderr(&run).contains("0 of 4 points were measured") && stderr(&run).contains("--resume goes on"),
+        stderr(&run).contains("0 of 4 points were measured")
+            && stderr(&run).contains("--resume goes on"),
         "{}",
         stderr(&run)
     );
@@ -81,30 +107,69 @@ fn a_budget_ends_a_plan_between_points_and_says_how_to_go_on() {
 fn a_list_shows_points_and_runs_nothing() {
     let folder = Folder::new();
     let listed = stdout(&daqmeter("list", &[&folder.path("plan.toml")]));
-    assert!(listed.contains("4 points, 2 of them different") && listed.contains("ready"), "{listed}");
-    assert_eq!(stdout(&daqmeter("run", &[&folder.path("plan.toml"), "--list"])), listed);
+    assert!(
+        listed.contains("4 points, 2 of them different") && listed.contains("ready"),
+        "{listed}"
+    );
+    assert_eq!(
+        stdout(&daqmeter("run", &[&folder.path("plan.toml"), "--list"])),
+        listed
+    );
     assert!(stdout(&daqmeter("list", &["plans"])).contains("digitizer-2017"));
 }
 
 #[test]
 fn what_this_host_lacks_is_waived_and_what_is_refused_costs_no_other_point() {
     let folder = Folder::new();
-    let absent = if cfg!(target_arch = "x86_64") { "neon" } else { "avx512" };
+    let absent = if cfg!(target_arch = "x86_64") {
+        "neon"
+    } else {
+        "avx512"
+    };
     let sweep = |engine: &str, workload: &str| {
         format!("[[sweep]]\nstudy = 's'\nengine = '{engine}'\nworkload = {{ {workload} }}\n")
     };
-    let waived = sweep("convert", &format!("samples = 1000, function = 3, isa = '{absent}'"));
+    let waived = sweep(
+        "convert",
+        &format!("samples = 1000, function = 3, isa = '{absent}'"),
+    );
     folder.write("plan.toml", &format!("{PLAN}{waived}"));
     let listed = stdout(&daqmeter("list", &[&folder.path("plan.toml")]));
     let why = format!("this CPU has no {absent}");
     assert!(listed.contains(&format!("waived: {why}")), "{listed}");
     let run = daqmeter("run", &[&folder.path("plan.toml")]);
-    assert!(run.status.success() && stdout(&run).contains(&why), "{}{}", stdout(&run), stderr(&run));
+    assert!(
+        run.status.success() && stdout(&run).contains(&why),
+        "{}{}",
+        stdout(&run),
+        stderr(&run)
+    );
 
-    folder.write("plan.toml", &format!("{PLAN}{}", sweep("copy", "path = 'by-hand', block_bytes = 64")));
-    let run = daqmeter("run", &[&folder.path("plan.toml"), "--out", &folder.path("out.jsonl")]);
-    assert_eq!((run.status.code(), folder.lines("out.jsonl")), (Some(2), 4), "{}", stderr(&run));
-    assert!(stderr(&run).contains("by-hand") && stderr(&run).contains("2 of 6 points could not be measured"));
+    folder.write(
+        "plan.toml",
+        &format!(
+            "{PLAN}{}",
+            sweep("copy", "path = 'by-hand', block_bytes = 64")
+        ),
+    );
+    let run = daqmeter(
+        "run",
+        &[
+            &folder.path("plan.toml"),
+            "--out",
+            &folder.path("out.jsonl"),
+        ],
+    );
+    assert_eq!(
+        (run.status.code(), folder.lines("out.jsonl")),
+        (Some(2), 4),
+        "{}",
+        stderr(&run)
+    );
+    assert!(
+        stderr(&run).contains("by-hand")
+            && stderr(&run).contains("2 of 6 points could not be measured")
+    );
 }
 
 #[test]
@@ -113,9 +178,20 @@ fn two_runs_do_not_write_one_file() {
     let out = folder.path("out.jsonl");
     let held = std::fs::File::create(&out).unwrap();
     held.lock().unwrap();
-    are_refused("run", &[(&[&folder.path("plan.toml"), "--out", &out], "is being written by another run")]);
+    are_refused(
+        "run",
+        &[(
+            &[&folder.path("plan.toml"), "--out", &out],
+            "is being written by another run",
+        )],
+    );
     drop(held);
-    assert_eq!(daqmeter("run", &[&folder.path("plan.toml"), "--out", &out]).status.code(), Some(0));
+    assert_eq!(
+        daqmeter("run", &[&folder.path("plan.toml"), "--out", &out])
+            .status
+            .code(),
+        Some(0)
+    );
 }
 
 #[test]
@@ -127,24 +203,45 @@ fn a_gate_fails_on_what_became_slower_and_on_nothing_else() {
     let side = |name: &str, ns: u64| {
         let mut lines = String::new();
         for run in 0..10_u64 {
-            let mut record: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+            let mut record: serde_json::Value =
+                serde_json::from_str(text.lines().next().unwrap()).unwrap();
             for stage in record["lanes"][0]["stages"].as_array_mut().unwrap() {
-                stage["sample_ns"] = (0..20).map(|at| ns + run * 3 + at % 5).collect::<Vec<u64>>().into();
+                stage["sample_ns"] = (0..20)
+                    .map(|at| ns + run * 3 + at % 5)
+                    .collect::<Vec<u64>>()
+                    .into();
             }
             lines.push_str(&format!("{record}\n"));
         }
         folder.write(name, &lines);
         folder.path(name)
     };
-    let (a, b, same) = (side("before.jsonl", 10_000), side("after.jsonl", 10_800), side("same.jsonl", 10_001));
+    let (a, b, same) = (
+        side("before.jsonl", 10_000),
+        side("after.jsonl", 10_800),
+        side("same.jsonl", 10_001),
+    );
     let code = |arguments: &[&str]| daqmeter("cmp", arguments).status.code();
     assert_eq!(code(&[&a, &b, "--fail-on", "5%"]), Some(1));
     assert_eq!(code(&[&a, &b, "--fail-on", "10%"]), Some(0));
-    assert_eq!(code(&[&a, &b]), Some(0), "without a gate a difference is no failure");
-    assert_eq!(code(&[&b, &a, "--fail-on", "5%"]), Some(0), "faster is no regression");
+    assert_eq!(
+        code(&[&a, &b]),
+        Some(0),
+        "without a gate a difference is no failure"
+    );
+    assert_eq!(
+        code(&[&b, &a, "--fail-on", "5%"]),
+        Some(0),
+        "faster is no regression"
+    );
     let alike = daqmeter("cmp", &[&a, &same, "--fail-on", "5%"]);
-    assert!(stdout(&alike).ends_with("verdict: no difference\n"), "{}", stdout(&alike));
-    let json: serde_json::Value = serde_json::from_str(&stdout(&daqmeter("cmp", &[&a, &b, "--json"]))).unwrap();
+    assert!(
+        stdout(&alike).ends_with("verdict: no difference\n"),
+        "{}",
+        stdout(&alike)
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout(&daqmeter("cmp", &[&a, &b, "--json"]))).unwrap();
     assert_eq!(json["points"][0]["verdict"], "slower");
 }
 
@@ -155,7 +252,11 @@ fn what_cannot_be_compared_exported_or_planned_is_refused_in_a_line() {
     folder.write("empty.jsonl", "");
     folder.write("newer.jsonl", "{\"schema\":99,\"new\":true}\n");
     folder.write("typo.toml", &PLAN.replace("read_lines", "raed_lines"));
-    let (empty, newer, typo) = (folder.path("empty.jsonl"), folder.path("newer.jsonl"), folder.path("typo.toml"));
+    let (empty, newer, typo) = (
+        folder.path("empty.jsonl"),
+        folder.path("newer.jsonl"),
+        folder.path("typo.toml"),
+    );
     let nothing = format!("{out}@no-such-run");
     are_refused(
         "cmp",
@@ -173,15 +274,24 @@ fn what_cannot_be_compared_exported_or_planned_is_refused_in_a_line() {
     are_refused(
         "run",
         &[
-            (&[&typo], "typo.toml:8: sweep 1, workload: `raed_lines` is no parameter of memory"),
-            (&[&folder.path("plan.toml"), "--resume"], "name it with --out"),
+            (
+                &[&typo],
+                "typo.toml:8: sweep 1, workload: `raed_lines` is no parameter of memory",
+            ),
+            (
+                &[&folder.path("plan.toml"), "--resume"],
+                "name it with --out",
+            ),
         ],
     );
     are_refused("history", &[(&[&out], "no point was done twice")]);
     are_refused("export", &[(&[&folder.path("")], "holds no record")]);
     are_refused(
         "serve",
-        &[(&["--bind", "0.0.0.0:0"], "give a --token"), (&["--bind", "0.0.0.0:0", "--token", "short"], "too short")],
+        &[
+            (&["--bind", "0.0.0.0:0"], "give a --token"),
+            (&["--bind", "0.0.0.0:0", "--token", "short"], "too short"),
+        ],
     );
 }
 
@@ -189,7 +299,12 @@ fn what_cannot_be_compared_exported_or_planned_is_refused_in_a_line() {
 fn a_step_between_revisions_is_found_and_drawn() {
     let folder = Folder::new();
     let out = folder.measured("a.jsonl");
-    let first = std::fs::read_to_string(&out).unwrap().lines().next().unwrap().to_owned();
+    let first = std::fs::read_to_string(&out)
+        .unwrap()
+        .lines()
+        .next()
+        .unwrap()
+        .to_owned();
     std::fs::create_dir(folder.0.path().join("host")).unwrap();
     for day in 1..=12 {
         let mut record: serde_json::Value = serde_json::from_str(&first).unwrap();
@@ -198,15 +313,29 @@ fn a_step_between_revisions_is_found_and_drawn() {
         record["tool"]["git_revision"] = if day <= 6 { "aaaaaaa" } else { "bbbbbbb" }.into();
         for stage in record["lanes"][0]["stages"].as_array_mut().unwrap() {
             let ns = if day <= 6 { 1000 } else { 1200 };
-            stage["sample_ns"] = (0..20).map(|at| ns + (at + day) % 4).collect::<Vec<u64>>().into();
+            stage["sample_ns"] = (0..20)
+                .map(|at| ns + (at + day) % 4)
+                .collect::<Vec<u64>>()
+                .into();
         }
-        folder.write(&format!("host/2026-11-{day:02}.jsonl"), &format!("{record}\n"));
+        folder.write(
+            &format!("host/2026-11-{day:02}.jsonl"),
+            &format!("{record}\n"),
+        );
     }
     let page = folder.path("history.html");
     let found = daqmeter("history", &[&folder.path("host"), "-o", &page]);
     assert_eq!(found.status.code(), Some(0), "{}", stderr(&found));
-    assert!(stdout(&found).contains("slower from 2026-11-07T00:00 on (aaaaaaa -> bbbbbbb)"), "{}", stdout(&found));
-    assert!(std::fs::read_to_string(&page).unwrap().contains("tiny over time"));
+    assert!(
+        stdout(&found).contains("slower from 2026-11-07T00:00 on (aaaaaaa -> bbbbbbb)"),
+        "{}",
+        stdout(&found)
+    );
+    assert!(
+        std::fs::read_to_string(&page)
+            .unwrap()
+            .contains("tiny over time")
+    );
 }
 
 #[test]
@@ -232,7 +361,11 @@ fn a_line_of_a_hundred_megabytes_costs_only_itself() {
     file.write_all(&whole).unwrap();
     let shown = daqmeter("show", &[&folder.path("long.jsonl")]);
     assert_eq!(shown.status.code(), Some(0));
-    assert!(stderr(&shown).contains("line 1: longer than") && stdout(&shown).contains("read"), "{}", stderr(&shown));
+    assert!(
+        stderr(&shown).contains("line 1: longer than") && stdout(&shown).contains("read"),
+        "{}",
+        stderr(&shown)
+    );
 }
 
 /// `daqmeter serve` of a folder, ended with the test.
@@ -252,18 +385,34 @@ impl Served {
             .spawn()
             .unwrap();
         let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        let address = said.rsplit("http://").next().unwrap().trim().trim_end_matches('/').to_owned();
-        Served { child, address, said }
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut said)
+            .unwrap();
+        let address = said
+            .rsplit("http://")
+            .next()
+            .unwrap()
+            .trim()
+            .trim_end_matches('/')
+            .to_owned();
+        Served {
+            child,
+            address,
+            said,
+        }
     }
 
     fn get(&self, path: &str) -> String {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+        self.ask(&format!(
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        ))
     }
 
     fn ask(&self, request: &str) -> String {
         let mut stream = std::net::TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
@@ -290,14 +439,24 @@ fn a_browser_gets_the_index_and_a_report() {
         "a file that was just written is live"
     );
     assert!(served.get("/report/1").starts_with("HTTP/1.1 404"));
-    assert!(served.get("/metrics").contains("daqmeter_files{instance=\"serve\"} 1"));
+    assert!(
+        served
+            .get("/metrics")
+            .contains("daqmeter_files{instance=\"serve\"} 1")
+    );
 }
 
 #[test]
 fn a_server_survives_what_its_folder_and_its_clients_contain_and_ends_on_a_signal() {
     let folder = Folder::new();
     folder.measured("a.jsonl");
-    assert!(Command::new("mkfifo").arg(folder.path("pipe.jsonl")).status().unwrap().success());
+    assert!(
+        Command::new("mkfifo")
+            .arg(folder.path("pipe.jsonl"))
+            .status()
+            .unwrap()
+            .success()
+    );
     std::os::unix::fs::symlink("/dev/zero", folder.path("zero.jsonl")).unwrap();
     std::os::unix::fs::symlink("/etc/passwd", folder.path("link.jsonl")).unwrap();
     let mut served = Served::new(&folder, &["--token", "0123456789abcdef"]);
@@ -308,18 +467,43 @@ fn a_server_survives_what_its_folder_and_its_clients_contain_and_ends_on_a_signa
     }
     assert!(served.get("/").starts_with("HTTP/1.1 401"));
     let index = served.get("/?token=0123456789abcdef");
-    assert!(index.starts_with("HTTP/1.1 200") && index.matches("<td><a").count() == 1, "{index}");
+    assert!(
+        index.starts_with("HTTP/1.1 200") && index.matches("<td><a").count() == 1,
+        "{index}"
+    );
     let silent = std::net::TcpStream::connect(&served.address).unwrap();
-    let ended = Command::new("kill").args(["-TERM", &served.child.id().to_string()]).status().unwrap();
+    let ended = Command::new("kill")
+        .args(["-TERM", &served.child.id().to_string()])
+        .status()
+        .unwrap();
     assert!(ended.success() && served.child.wait().unwrap().code() == Some(130));
     drop(silent);
-    are_refused("serve", &[(&[&folder.path("pipe.jsonl")], "neither a folder nor a regular file")]);
+    are_refused(
+        "serve",
+        &[(
+            &[&folder.path("pipe.jsonl")],
+            "neither a folder nor a regular file",
+        )],
+    );
 }
 
 #[test]
 fn a_run_tells_its_progress_as_metrics() {
     let folder = Folder::new();
-    let run = daqmeter("run", &[&folder.path("plan.toml"), "--metrics", "127.0.0.1:0"]);
-    assert!(stderr(&run).contains("metrics at http://127.0.0.1:"), "{}", stderr(&run));
-    are_refused("run", &[(&[&folder.path("plan.toml"), "--metrics", "256.0.0.1:1"], "cannot serve metrics on")]);
+    let run = daqmeter(
+        "run",
+        &[&folder.path("plan.toml"), "--metrics", "127.0.0.1:0"],
+    );
+    assert!(
+        stderr(&run).contains("metrics at http://127.0.0.1:"),
+        "{}",
+        stderr(&run)
+    );
+    are_refused(
+        "run",
+        &[(
+            &[&folder.path("plan.toml"), "--metrics", "256.0.0.1:1"],
+            "cannot serve metrics on",
+        )],
+    );
 }

@@ -16,7 +16,11 @@ fn pmu(arguments: &[&str]) -> std::process::Output {
 /// Prints of a call that must succeed.
 fn said(arguments: &[&str]) -> String {
     let output = pmu(arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        stderr(&output)
+    );
     stdout(&output)
 }
 
@@ -30,8 +34,14 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         std::fs::write(&path, text).unwrap();
         path
     };
-    let dump = place("loop.dump", "R 0x50d00000 0x680002\nR 0x50d00008 0x400000034\n");
-    let wrong = place("wrong.toml", "name = \"x\"\npart = \"CMN-600\"\nwidth = 4\nheight = 2\nsurprise = 1\n");
+    let dump = place(
+        "loop.dump",
+        "R 0x50d00000 0x680002\nR 0x50d00008 0x400000034\n",
+    );
+    let wrong = place(
+        "wrong.toml",
+        "name = \"x\"\npart = \"CMN-600\"\nwidth = 4\nheight = 2\nsurprise = 1\n",
+    );
     let group = place("group.toml", "name = \"x\"\nabout = \"x\"\nevents = []\n");
     let perf = place("perf.txt", "these are no counts\n");
     let plain = place("plain.jsonl", "");
@@ -44,29 +54,65 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["stat", "-e", "arm_cnm/x/"], "no PMU `arm_cnm`"),
             (&["stat", "-e", "page-fault"], "is no event"),
             (&["stat", "-e", "{page-faults"], "not closed"),
-            (&["stat", "-I", "0s", "-e", "page-faults"], "an interval has a length"),
+            (
+                &["stat", "-I", "0s", "-e", "page-faults"],
+                "an interval has a length",
+            ),
             (&["stat", "--from", &perf], "line 1"),
             (&["stat", "--from", "/nowhere"], "No such file"),
             (&["stat", "--emulated", "n2"], "there are n1sdp, cmn650"),
             (
-                &["stat", N1SDP[0], N1SDP[1], "-e", "arm_cmn/hnf_mc_reqs,nodeid=0x99/"],
+                &[
+                    "stat",
+                    N1SDP[0],
+                    N1SDP[1],
+                    "-e",
+                    "arm_cmn/hnf_mc_reqs,nodeid=0x99/",
+                ],
                 "no HN-F with NodeID 0x99; those of the type are 0x24",
             ),
-            (&["stat", N1SDP[0], N1SDP[1], "-e", "arm_cmn/hnf_mc_reqs,nodeid=8/"], "0x8 is a RN-D"),
             (
-                &["stat", N1SDP[0], N1SDP[1], "-e", "{arm_cmn/dtc_cycles/,arm_cmn/dtc_cycles/}"],
+                &[
+                    "stat",
+                    N1SDP[0],
+                    N1SDP[1],
+                    "-e",
+                    "arm_cmn/hnf_mc_reqs,nodeid=8/",
+                ],
+                "0x8 is a RN-D",
+            ),
+            (
+                &[
+                    "stat",
+                    N1SDP[0],
+                    N1SDP[1],
+                    "-e",
+                    "{arm_cmn/dtc_cycles/,arm_cmn/dtc_cycles/}",
+                ],
                 "one cycle counter in each DTC",
             ),
-            (&["stat", N1SDP[0], N1SDP[1], "--heat", "hnf_mc_req"], "has no event `hnf_mc_req`"),
+            (
+                &["stat", N1SDP[0], N1SDP[1], "--heat", "hnf_mc_req"],
+                "has no event `hnf_mc_req`",
+            ),
             (&["record", "-e", "page-faults"], "record needs --out"),
             (&["map", "--map", &dump], "register 0xd00010"),
             (&["map", "--map", &wrong], "line 5"),
-            (&["plan", "-e", "page-faults", N1SDP[0], N1SDP[1]], "no group of events is on a known mesh"),
+            (
+                &["plan", "-e", "page-faults", N1SDP[0], N1SDP[1]],
+                "no group of events is on a known mesh",
+            ),
             (&["verify", N1SDP[0], N1SDP[1]], "sees no load of this host"),
             (&["verify", "block", "--file", "/nowhere"], "No such file"),
             (&["verify", "--tolerance", "2"], "--tolerance"),
-            (&["verify", "net", "--with", "fio"], "belongs to the load block"),
-            (&["verify", "memory", "--file", &plain], "belongs to the load block"),
+            (
+                &["verify", "net", "--with", "fio"],
+                "belongs to the load block",
+            ),
+            (
+                &["verify", "memory", "--file", &plain],
+                "belongs to the load block",
+            ),
             (&["verify", "--host", "lab7"], "--with"),
             (&["replay", &plain], "holds no record"),
             (&["list", "no such thing"], "nothing here holds"),
@@ -75,9 +121,18 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
     are_refused(
         "digitizer",
         &[
-            (&["emu:l0", "-N", "1", "--observe", "nothing"], "is no event"),
-            (&["emu:l0", "-N", "1", "--observe", "block@soon"], "--observe block@soon"),
-            (&["emu:l0", "-N", "1", "--observe", "net@1us"], "1ms at least"),
+            (
+                &["emu:l0", "-N", "1", "--observe", "nothing"],
+                "is no event",
+            ),
+            (
+                &["emu:l0", "-N", "1", "--observe", "block@soon"],
+                "--observe block@soon",
+            ),
+            (
+                &["emu:l0", "-N", "1", "--observe", "net@1us"],
+                "1ms at least",
+            ),
         ],
     );
 }
@@ -88,11 +143,28 @@ fn the_map_of_the_n1sdp_has_the_documents_rows() {
     insta::assert_snapshot!(text);
     // Saved, it is read again.
     let directory = tempfile::tempdir().unwrap();
-    let (path, picture) = (directory.path().join("n1sdp.toml"), directory.path().join("n1sdp.svg"));
-    std::fs::write(&path, said(&["map", "--emulated", "n1sdp", "--format", "toml"])).unwrap();
-    let again = said(&["map", "--map", &path.display().to_string(), "--svg", &picture.display().to_string()]);
+    let (path, picture) = (
+        directory.path().join("n1sdp.toml"),
+        directory.path().join("n1sdp.svg"),
+    );
+    std::fs::write(
+        &path,
+        said(&["map", "--emulated", "n1sdp", "--format", "toml"]),
+    )
+    .unwrap();
+    let again = said(&[
+        "map",
+        "--map",
+        &path.display().to_string(),
+        "--svg",
+        &picture.display().to_string(),
+    ]);
     assert_eq!(again, text);
-    assert!(std::fs::read_to_string(picture).unwrap().contains("HN-F 0x24"));
+    assert!(
+        std::fs::read_to_string(picture)
+            .unwrap()
+            .contains("HN-F 0x24")
+    );
 }
 
 #[test]
@@ -104,7 +176,11 @@ fn the_documents_figures_are_computed_again() {
 fn help_of_each_verb_fits_a_screen() {
     for verb in ["list", "map", "plan", "stat", "verify", "record", "replay"] {
         let text = said(&[verb, "-h"]);
-        assert!(text.lines().count() <= 48, "{verb}: {} lines", text.lines().count());
+        assert!(
+            text.lines().count() <= 48,
+            "{verb}: {} lines",
+            text.lines().count()
+        );
         insta::with_settings!({ snapshot_suffix => verb }, { insta::assert_snapshot!("help", text) });
     }
 }
@@ -113,13 +189,21 @@ fn help_of_each_verb_fits_a_screen() {
 fn a_plan_names_what_binds_and_a_better_order() {
     let rnd = |name: &str| format!("arm_cmn/rnid_{name},nodeid=8,bynodeid=1/");
     let hnf = |node: &str| format!("arm_cmn/hnf_mc_reqs,nodeid={node},bynodeid=1/");
-    let mut events: Vec<String> = ["s0_rdata_beats", "s1_rdata_beats", "s2_rdata_beats", "rxdat_flits", "txdat_flits"]
-        .iter()
-        .map(|name| rnd(name))
-        .collect();
+    let mut events: Vec<String> = [
+        "s0_rdata_beats",
+        "s1_rdata_beats",
+        "s2_rdata_beats",
+        "rxdat_flits",
+        "txdat_flits",
+    ]
+    .iter()
+    .map(|name| rnd(name))
+    .collect();
     events.extend(["0x24", "0x28", "0x44"].map(hnf));
     let mut arguments = vec!["plan", "--emulated", "n1sdp"];
-    events.iter().for_each(|event| arguments.extend(["-e", event.as_str()]));
+    events
+        .iter()
+        .for_each(|event| arguments.extend(["-e", event.as_str()]));
     insta::assert_snapshot!(said(&arguments));
     arguments.push("--json");
     let json: serde_json::Value = serde_json::from_str(&said(&arguments)).unwrap();
@@ -129,12 +213,31 @@ fn a_plan_names_what_binds_and_a_better_order() {
 #[test]
 fn the_documents_four_events_get_half_the_time_with_its_driver() {
     let mut arguments = vec!["plan", "--emulated", "n1sdp", "--driver", "n1sdp"];
-    let events = ["txdat_flits,nodeid=8", "txdat_flits,nodeid=12", "rxdat_flits,nodeid=8", "rxdat_flits,nodeid=12"];
-    let events: Vec<String> = events.iter().map(|event| format!("arm_cmn/rnid_{event}/")).collect();
-    events.iter().for_each(|event| arguments.extend(["-e", event.as_str()]));
+    let events = [
+        "txdat_flits,nodeid=8",
+        "txdat_flits,nodeid=12",
+        "rxdat_flits,nodeid=8",
+        "rxdat_flits,nodeid=12",
+    ];
+    let events: Vec<String> = events
+        .iter()
+        .map(|event| format!("arm_cmn/rnid_{event}/"))
+        .collect();
+    events
+        .iter()
+        .for_each(|event| arguments.extend(["-e", event.as_str()]));
     let output = pmu(&arguments);
-    assert_eq!(stdout(&output).matches("50.0 %").count(), 5, "{}", stdout(&output));
-    assert!(stderr(&output).contains("bynodeid=1 was added; the same for 3 more"), "{}", stderr(&output));
+    assert_eq!(
+        stdout(&output).matches("50.0 %").count(),
+        5,
+        "{}",
+        stdout(&output)
+    );
+    assert!(
+        stderr(&output).contains("bynodeid=1 was added; the same for 3 more"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -163,7 +266,19 @@ fn an_emulated_mesh_is_counted_recorded_and_replayed() {
     assert!(said(&["replay", "--totals", &out]).contains("3 intervals"));
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("id=\"mesh-0\"") && page.matches("data-node=").count() >= 4);
-    said(&["record", "--emulated", "n1sdp", "--group", "memory", "-I", "5ms", "--count", "2", "--out", &out]);
+    said(&[
+        "record",
+        "--emulated",
+        "n1sdp",
+        "--group",
+        "memory",
+        "-I",
+        "5ms",
+        "--count",
+        "2",
+        "--out",
+        &out,
+    ]);
     assert!(said(&["replay", "--totals", &out, "--bytes", "both"]).contains("MiB/s"));
 }
 
@@ -172,12 +287,37 @@ fn perfs_three_formats_are_written_and_read() {
     let event = "arm_cmn/hnf_mc_reqs,nodeid=0x24,bynodeid=1/";
     let directory = tempfile::tempdir().unwrap();
     for format in ["perf", "csv", "perf-json"] {
-        let text = said(&["stat", "--emulated", "n1sdp", "-e", event, "-I", "5ms", "--count", "2", "--format", format]);
+        let text = said(&[
+            "stat",
+            "--emulated",
+            "n1sdp",
+            "-e",
+            event,
+            "-I",
+            "5ms",
+            "--count",
+            "2",
+            "--format",
+            format,
+        ]);
         let path = directory.path().join(format);
         std::fs::write(&path, &text).unwrap();
         let table = said(&["stat", "--from", &path.display().to_string()]);
-        assert!(table.contains("2 intervals") && table.contains(event), "{format}: {text}{table}");
-        assert_eq!(said(&["stat", "--from", &path.display().to_string(), "--format", format]), text, "{format}");
+        assert!(
+            table.contains("2 intervals") && table.contains(event),
+            "{format}: {text}{table}"
+        );
+        assert_eq!(
+            said(&[
+                "stat",
+                "--from",
+                &path.display().to_string(),
+                "--format",
+                format
+            ]),
+            text,
+            "{format}"
+        );
     }
 }
 
@@ -192,29 +332,53 @@ fn the_documents_table_is_read_with_its_warning() {
     .unwrap();
     let output = pmu(&["stat", "--from", &path.display().to_string()]);
     assert!(stdout(&output).contains("121,713,206"));
-    assert!(
-        stderr(&output)
-            .contains("2 event(s) such as `arm_cmn/hnf_mc_reqs,nodeid=0x24/` name a node without bynodeid=1")
-    );
+    assert!(stderr(&output).contains(
+        "2 event(s) such as `arm_cmn/hnf_mc_reqs,nodeid=0x24/` name a node without bynodeid=1"
+    ));
 }
 
 #[test]
 fn counters_of_the_system_are_there_on_every_host() {
-    let text = said(&["stat", "-e", "vmstat.pgpgin,vmstat.pgpgout", "-I", "2ms", "--count", "2"]);
-    assert!(text.contains("vmstat.pgpgin") && text.contains("2 intervals"), "{text}");
+    let text = said(&[
+        "stat",
+        "-e",
+        "vmstat.pgpgin,vmstat.pgpgout",
+        "-I",
+        "2ms",
+        "--count",
+        "2",
+    ]);
+    assert!(
+        text.contains("vmstat.pgpgin") && text.contains("2 intervals"),
+        "{text}"
+    );
     let text = said(&["stat", "-e", "vmstat.pgfault", "--", "true"]);
-    assert!(text.contains("1 intervals") || text.contains("intervals"), "{text}");
+    assert!(
+        text.contains("1 intervals") || text.contains("intervals"),
+        "{text}"
+    );
     assert!(said(&["list"]).contains("virtual memory"));
     assert!(said(&["list", "--groups"]).contains("memory (cmn"));
     assert!(said(&["list", "--events", "vmstat.pgpgin"]).contains("vmstat.pgpgin"));
-    assert!(said(&["list", "--emulated", "n1sdp", "--events", "hnf_mc"]).contains("arm_cmn_0/hnf_mc_reqs/"));
+    assert!(
+        said(&["list", "--emulated", "n1sdp", "--events", "hnf_mc"])
+            .contains("arm_cmn_0/hnf_mc_reqs/")
+    );
 }
 
 #[test]
 fn steps_end_at_lines_on_stdin() {
     use std::io::Write;
     let mut child = std::process::Command::new(common::PROGRAM)
-        .args(["pmu", "stat", "--step", "--format", "csv", "-e", "vmstat.pgpgin"])
+        .args([
+            "pmu",
+            "stat",
+            "--step",
+            "--format",
+            "csv",
+            "-e",
+            "vmstat.pgpgin",
+        ])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -249,7 +413,11 @@ fn any_verb_counts_meanwhile_and_its_record_says_so() {
     let record: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     let observed = &record["observed"];
     assert_eq!(observed["events"][0]["name"], "vmstat.pgfault");
-    assert!(observed["end_ns"].as_array().is_some_and(|ends| !ends.is_empty()));
+    assert!(
+        observed["end_ns"]
+            .as_array()
+            .is_some_and(|ends| !ends.is_empty())
+    );
     assert!(said(&["replay", "--totals", &out]).contains("vmstat.pgfault"));
 }
 
@@ -257,8 +425,16 @@ fn any_verb_counts_meanwhile_and_its_record_says_so() {
 fn known_loads_are_counted_exactly_where_the_host_counts_them() {
     let output = pmu(&["verify", "net", "--time", "20ms"]);
     let text = stdout(&output);
-    assert!(text.contains("net.lo.rx_bytes"), "{text}{}", stderr(&output));
+    assert!(
+        text.contains("net.lo.rx_bytes"),
+        "{text}{}",
+        stderr(&output)
+    );
     assert!(matches!(output.status.code(), Some(0 | 1)));
     let output = pmu(&["verify", "memory", "--time", "1ms"]);
-    assert!(output.status.success() || output.status.code() == Some(1), "{}", stderr(&output));
+    assert!(
+        output.status.success() || output.status.code() == Some(1),
+        "{}",
+        stderr(&output)
+    );
 }

@@ -21,7 +21,11 @@ fn readout(arguments: &[&str]) -> std::process::Output {
 fn bad_input_gives_one_clear_line_and_exit_2() {
     let directory = tempfile::tempdir().unwrap();
     let place = |name: &str| directory.path().join(name).display().to_string();
-    let (wrong, foreign, taken) = (place("wrong.toml"), place("foreign.dat"), place("taken.toml"));
+    let (wrong, foreign, taken) = (
+        place("wrong.toml"),
+        place("foreign.dat"),
+        place("taken.toml"),
+    );
     std::fs::write(&wrong, "[card]\nlinks = 3\ncolour = \"red\"\n").unwrap();
     std::fs::write(&foreign, "these are no blocks").unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -31,30 +35,69 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
     are_refused(
         "readout",
         &[
-            (&["run", "nothing"][..], "shipped ones are gbt, full, felig, nikhef"),
+            (
+                &["run", "nothing"][..],
+                "shipped ones are gbt, full, felig, nikhef",
+            ),
             (&["run", &wrong], "line 3 (`colour = \"red\"`)"),
             (&["run", &taken, "--time", "10ms"], "cannot listen on"),
             (&["run", "gbt", "--pin", "1000"], "CPU 1000 does not exist"),
-            (&["run", "gbt", "--receiver-pin", "1000"], "CPU 1000 does not exist"),
+            (
+                &["run", "gbt", "--receiver-pin", "1000"],
+                "CPU 1000 does not exist",
+            ),
             (&["run", "gbt", "--payload", "0"], "card.payload"),
-            (&["run", "gbt", "--transport", "pigeon"], "publish.transport"),
+            (
+                &["run", "gbt", "--transport", "pigeon"],
+                "publish.transport",
+            ),
             (&["check", &foreign], "no file of FELIX blocks"),
             (&["check", &none], "No such file"),
-            (&["check", "--scenario", "nothing"], "cannot read the scenario"),
-            (&["record", "gbt", "-o", "/nowhere/x"], "cannot write /nowhere/x"),
-            (&["tohost", "gbt", "--card", &none, "--patience", "0s"], "is a card emulated there?"),
-            (&["tohost", "gbt", "--channels", "3"], "no channel 3; the scenario has 0 to 0"),
-            (&["receive", "127.0.0.1:1", "--patience", "0s"], "cannot connect to 127.0.0.1:1"),
-            (&["receive", "--bus-dir", &none, "--patience", "0s"], "bus directory"),
-            (&["monitor", "127.0.0.1:1"], "does an instance serve --metrics there?"),
+            (
+                &["check", "--scenario", "nothing"],
+                "cannot read the scenario",
+            ),
+            (
+                &["record", "gbt", "-o", "/nowhere/x"],
+                "cannot write /nowhere/x",
+            ),
+            (
+                &["tohost", "gbt", "--card", &none, "--patience", "0s"],
+                "is a card emulated there?",
+            ),
+            (
+                &["tohost", "gbt", "--channels", "3"],
+                "no channel 3; the scenario has 0 to 0",
+            ),
+            (
+                &["receive", "127.0.0.1:1", "--patience", "0s"],
+                "cannot connect to 127.0.0.1:1",
+            ),
+            (
+                &["receive", "--bus-dir", &none, "--patience", "0s"],
+                "bus directory",
+            ),
+            (
+                &["monitor", "127.0.0.1:1"],
+                "does an instance serve --metrics there?",
+            ),
             (&["sweep", "gbt", "--payloads", "24,2MiB"], "card.payload"),
-            (&["receive", "127.0.0.1:1", "--elinks", "0x800"], "E-links are 0 to 0x7ff"),
-            (&["run", "gbt", "--fail-on", "los=1"], "`los` is not known; write loss, dead, flags, or none"),
+            (
+                &["receive", "127.0.0.1:1", "--elinks", "0x800"],
+                "E-links are 0 to 0x7ff",
+            ),
+            (
+                &["run", "gbt", "--fail-on", "los=1"],
+                "`los` is not known; write loss, dead, flags, or none",
+            ),
             (
                 &["check", &foreign, "--fail-on", "dead=1%"],
                 "`dead` is not measured here; write loss, order, flags, resets",
             ),
-            (&["receive", "127.0.0.1:1", "--fail-on", "loss=many"], "`loss=many`: write a number or a share"),
+            (
+                &["receive", "127.0.0.1:1", "--fail-on", "loss=many"],
+                "`loss=many`: write a number or a share",
+            ),
         ],
     );
 }
@@ -77,7 +120,10 @@ fn a_recorded_file_is_checked_and_a_damaged_one_ends_with_1() {
     let bad = readout(&["check", &shown, "--messages", "3"]);
     assert_eq!(bad.status.code(), Some(1));
     let text = stdout(&bad);
-    assert!(text.contains("sequence mismatch") && text.contains("undefined type"), "{text}");
+    assert!(
+        text.contains("sequence mismatch") && text.contains("undefined type"),
+        "{text}"
+    );
     let json = readout(&["check", &shown, "--json", "--level", "1"]);
     let line: serde_json::Value = serde_json::from_str(stdout(&json).trim()).unwrap();
     assert_eq!(line["checked"]["faults"]["undefined type"], 1, "{line}");
@@ -87,22 +133,43 @@ fn a_recorded_file_is_checked_and_a_damaged_one_ends_with_1() {
 fn a_check_of_nothing_ends_with_1_and_what_is_left_out_is_said() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("felig.dat").display().to_string();
-    assert!(readout(&["record", "felig", "--triggers", "1000", "-o", &path]).status.success());
+    assert!(
+        readout(&["record", "felig", "--triggers", "1000", "-o", &path])
+            .status
+            .success()
+    );
     let blocks = std::fs::metadata(&path).unwrap().len() / 1024;
     for (arguments, why) in [
-        (&["--elink", "0x7ff"][..], format!("none of {blocks} blocks is of E-link 0x7ff")),
-        (&["--skip", "100000"], format!("--skip 100000 leaves out all {blocks} blocks")),
+        (
+            &["--elink", "0x7ff"][..],
+            format!("none of {blocks} blocks is of E-link 0x7ff"),
+        ),
+        (
+            &["--skip", "100000"],
+            format!("--skip 100000 leaves out all {blocks} blocks"),
+        ),
     ] {
         let checked = readout(&[&["check", &path][..], arguments].concat());
         assert_eq!(checked.status.code(), Some(1), "{arguments:?}");
         let text = stdout(&checked);
         let last = text.lines().last().unwrap();
-        assert!(last.starts_with("verdict: failed: nothing was checked: ") && last.ends_with(&why), "{last}");
+        assert!(
+            last.starts_with("verdict: failed: nothing was checked: ") && last.ends_with(&why),
+            "{last}"
+        );
     }
     let one = readout(&["check", &path, "--elink", "0x008"]);
     assert!(one.status.success(), "{}", stdout(&one));
     // In a card of several channels an E-link need not be in all of them, but in one.
-    let scenario = readout(&["check", "--scenario", "felig", "--triggers", "100", "--elink", "0x7ff"]);
+    let scenario = readout(&[
+        "check",
+        "--scenario",
+        "felig",
+        "--triggers",
+        "100",
+        "--elink",
+        "0x7ff",
+    ]);
     assert!(scenario.status.code() == Some(1) && stdout(&scenario).contains("nothing was checked"));
     // Every second block lost: more messages than are shown.
     let bytes = std::fs::read(&path).unwrap();
@@ -110,30 +177,64 @@ fn a_check_of_nothing_ends_with_1_and_what_is_left_out_is_said() {
     std::fs::write(&path, half).unwrap();
     let damaged = readout(&["check", &path, "--messages", "5"]);
     let text = stdout(&damaged);
-    assert!(damaged.status.code() == Some(1) && text.contains("more messages; --messages "), "{text}");
-    let all = text.split("--messages ").nth(1).unwrap().split(' ').next().unwrap();
+    assert!(
+        damaged.status.code() == Some(1) && text.contains("more messages; --messages "),
+        "{text}"
+    );
+    let all = text
+        .split("--messages ")
+        .nth(1)
+        .unwrap()
+        .split(' ')
+        .next()
+        .unwrap();
     let shown = stdout(&readout(&["check", &path, "--messages", all]));
-    assert!(shown.matches(": missing events: E-link 0x").count() > 100 && !shown.contains("more messages"));
+    assert!(
+        shown.matches(": missing events: E-link 0x").count() > 100
+            && !shown.contains("more messages")
+    );
     let last = text.lines().last().unwrap();
-    assert!(last.starts_with("verdict: failed: loss ") && last.ends_with(" is more than 0"), "{last}");
+    assert!(
+        last.starts_with("verdict: failed: loss ") && last.ends_with(" is more than 0"),
+        "{last}"
+    );
     let allowed = readout(&["check", &path, "--fail-on", "loss=60%"]);
-    assert!(allowed.status.success(), "{}", stdout(&allowed).lines().last().unwrap());
+    assert!(
+        allowed.status.success(),
+        "{}",
+        stdout(&allowed).lines().last().unwrap()
+    );
 }
 
 #[test]
 fn chosen_channels_of_a_card_are_checked_and_others_are_refused() {
-    let check = ["check", "--scenario", "nikhef", "--triggers", "500", "--json"];
+    let check = [
+        "check",
+        "--scenario",
+        "nikhef",
+        "--triggers",
+        "500",
+        "--json",
+    ];
     let names = |arguments: &[&str]| -> Vec<String> {
         let done = readout(&[&check[..], arguments].concat());
         assert!(done.status.success(), "{}", stderr(&done));
-        let name = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["name"].to_string();
+        let name = |line: &str| {
+            serde_json::from_str::<serde_json::Value>(line).unwrap()["name"].to_string()
+        };
         stdout(&done).lines().map(name).collect()
     };
-    assert_eq!(names(&["--channels", "3.1,0.0"]), [r#""nikhef:0.0""#, r#""nikhef:3.1""#]);
+    assert_eq!(
+        names(&["--channels", "3.1,0.0"]),
+        [r#""nikhef:0.0""#, r#""nikhef:3.1""#]
+    );
     assert_eq!(names(&[]).len(), 16);
     let unknown = readout(&[&check[..], &["--channels", "4.0"]].concat());
     assert_eq!(unknown.status.code(), Some(2));
-    assert_eq!(stderr(&unknown).trim(), "daqmeter: --channels 4.0: nikhef has channels 0.0 to 3.3");
+    assert_eq!(
+        stderr(&unknown).trim(),
+        "daqmeter: --channels 4.0: nikhef has channels 0.0 to 3.3"
+    );
 }
 
 #[test]
@@ -141,21 +242,30 @@ fn a_run_that_loses_more_than_is_allowed_ends_with_1() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("lossy.toml").display().to_string();
     let fault = "[[fault]]\nkind = \"truncated\"\nevery = 2\n";
-    std::fs::write(&path, format!("[trigger]\nrate = \"10kHz\"\n[card]\nlinks = 1\nring = \"16MiB\"\n{fault}"))
-        .unwrap();
+    std::fs::write(
+        &path,
+        format!("[trigger]\nrate = \"10kHz\"\n[card]\nlinks = 1\nring = \"16MiB\"\n{fault}"),
+    )
+    .unwrap();
     let run = |limits: &[&str]| readout(&[&["run", &path, "--time", "100ms"][..], limits].concat());
     let failed = run(&[]);
     let text = stdout(&failed);
     assert_eq!(failed.status.code(), Some(1), "{text}");
     let last = text.lines().last().unwrap();
-    assert!(last.starts_with(" verdict: failed: loss 4000 of 8000 (50 %) is more than 0"), "{last}");
+    assert!(
+        last.starts_with(" verdict: failed: loss 4000 of 8000 (50 %) is more than 0"),
+        "{last}"
+    );
     for limits in ["none", "dead=50%", "loss=50%,dead=50%,flags"] {
         let passed = run(&["--fail-on", limits]);
         assert!(passed.status.success(), "{limits}: {}", stdout(&passed));
     }
     // For programs the verdict is not among the records.
     let json = run(&["--json"]);
-    assert_eq!((json.status.code(), stdout(&json).lines().count()), (Some(1), 1));
+    assert_eq!(
+        (json.status.code(), stdout(&json).lines().count()),
+        (Some(1), 1)
+    );
     assert!(stderr(&json).contains("verdict: failed: loss"));
 }
 
@@ -167,18 +277,31 @@ fn fake_publisher(account: Option<serde_json::Value>) -> (String, std::thread::J
     let elink = Elink::new(8);
     let tag = Fid::of_elink(0, 0, elink).to_u64();
     let mut event = [0; 24];
-    EmulatorHeader { length: 24, event: 0, elink_index: elink.index(), width: 8 }.fill(&mut event);
+    EmulatorHeader {
+        length: 24,
+        event: 0,
+        elink_index: elink.index(),
+        width: 8,
+    }
+    .fill(&mut event);
     let (mut page, mut writer) = (vec![0; 100], PageWriter::default());
     assert!(writer.push(&mut page, tag, Status::default(), &event, 0, 24));
     page.truncate(writer.used());
-    let hello =
-        serde_json::json!({ "stream": 1, "scenario": "fake", "tags": [tag], "magic": 0xC0CE, "block_bytes": 1024 });
+    let hello = serde_json::json!({ "stream": 1, "scenario": "fake", "tags": [tag], "magic": 0xC0CE, "block_bytes": 1024 });
     let thread = std::thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
         let mut send = |kind: FrameKind, count: u32, body: &[u8]| {
             let body_bytes = u32::try_from(body.len()).unwrap();
-            let frame = Frame { kind, body_bytes, count, sequence: u64::from(count), birth_ns: 0 };
-            stream.write_all(&[&frame.emit()[..], body].concat()).unwrap();
+            let frame = Frame {
+                kind,
+                body_bytes,
+                count,
+                sequence: u64::from(count),
+                birth_ns: 0,
+            };
+            stream
+                .write_all(&[&frame.emit()[..], body].concat())
+                .unwrap();
         };
         send(FrameKind::Hello, 0, hello.to_string().as_bytes());
         send(FrameKind::Messages, 1, &page);
@@ -195,11 +318,31 @@ fn fake_publisher(account: Option<serde_json::Value>) -> (String, std::thread::J
 
 /// An account in which so many events were issued, all of them delivered.
 fn account_of(events: u64) -> serde_json::Value {
-    let zero =
-        |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), 0.into())).collect::<serde_json::Map<_, _>>();
-    let mut elink = zero(&["tag", "elink", "deficit", "sender_lost", "fifo_lost", "truncated", "fault_lost", "chunks"]);
+    let zero = |names: &[&str]| {
+        names
+            .iter()
+            .map(|name| ((*name).to_owned(), 0.into()))
+            .collect::<serde_json::Map<_, _>>()
+    };
+    let mut elink = zero(&[
+        "tag",
+        "elink",
+        "deficit",
+        "sender_lost",
+        "fifo_lost",
+        "truncated",
+        "fault_lost",
+        "chunks",
+    ]);
     elink["chunks"] = events.into();
-    let others = ["chunks", "unsubscribed", "dropped", "network_lost", "delivered_truncated", "delivered_flagged"];
+    let others = [
+        "chunks",
+        "unsubscribed",
+        "dropped",
+        "network_lost",
+        "delivered_truncated",
+        "delivered_flagged",
+    ];
     let mut reader = zero(&others);
     reader.insert("delivered".to_owned(), events.into());
     reader["chunks"] = events.into();
@@ -211,16 +354,46 @@ fn account_of(events: u64) -> serde_json::Value {
 #[test]
 fn a_receiver_ends_with_1_when_an_account_does_not_close_or_a_connection_is_lost() {
     for (account, limits, code, verdict) in [
-        (Some(account_of(1)), &[][..], 0, "verdict: passed: loss 0, limit 0; order 0, limit 0; connections 0, limit 0"),
-        (Some(account_of(3)), &[], 1, "verdict: failed: accounts that do not close: 1"),
-        (Some(account_of(3)), &["--fail-on", "none"], 1, "verdict: failed: accounts that do not close: 1"),
-        (None, &[], 1, "verdict: failed: connections 1 is more than 0"),
-        (None, &["--fail-on", "loss=0"], 0, "verdict: passed: loss 0, limit 0"),
+        (
+            Some(account_of(1)),
+            &[][..],
+            0,
+            "verdict: passed: loss 0, limit 0; order 0, limit 0; connections 0, limit 0",
+        ),
+        (
+            Some(account_of(3)),
+            &[],
+            1,
+            "verdict: failed: accounts that do not close: 1",
+        ),
+        (
+            Some(account_of(3)),
+            &["--fail-on", "none"],
+            1,
+            "verdict: failed: accounts that do not close: 1",
+        ),
+        (
+            None,
+            &[],
+            1,
+            "verdict: failed: connections 1 is more than 0",
+        ),
+        (
+            None,
+            &["--fail-on", "loss=0"],
+            0,
+            "verdict: passed: loss 0, limit 0",
+        ),
     ] {
         let (address, publisher) = fake_publisher(account);
         let received = readout(&[&["receive", &address, "--patience", "0s"][..], limits].concat());
         let text = stdout(&received);
-        assert_eq!(received.status.code(), Some(code), "{limits:?}: {text}{}", stderr(&received));
+        assert_eq!(
+            received.status.code(),
+            Some(code),
+            "{limits:?}: {text}{}",
+            stderr(&received)
+        );
         assert_eq!(text.lines().last().unwrap().trim(), verdict);
         publisher.join().unwrap();
     }
@@ -233,23 +406,53 @@ fn card_reader_and_receiver_work_as_processes_of_their_own() {
     let (card, bus) = (card.display().to_string(), bus.display().to_string());
     let start = |arguments: &[&str]| {
         let mut command = Command::new(PROGRAM);
-        command.arg("readout").args(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+        command
+            .arg("readout")
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
     };
-    let emulate = start(&["emulate", "gbt", "--at", &card, "--rate", "20kHz", "--triggers", "5000"]);
+    let emulate = start(&[
+        "emulate",
+        "gbt",
+        "--at",
+        &card,
+        "--rate",
+        "20kHz",
+        "--triggers",
+        "5000",
+    ]);
     while !std::path::Path::new(&card).exists() {
         std::thread::yield_now();
     }
-    let tohost = start(&["tohost", "gbt", "--card", &card, "--bus-dir", &bus, "--interrupt", "--json"]);
+    let tohost = start(&[
+        "tohost",
+        "gbt",
+        "--card",
+        &card,
+        "--bus-dir",
+        &bus,
+        "--interrupt",
+        "--json",
+    ]);
     let receive = readout(&["receive", "--bus-dir", &bus, "--json"]);
     let line = |text: &str| serde_json::from_str::<serde_json::Value>(text.trim()).unwrap();
     let report = line(&stdout(&receive));
     assert!(receive.status.success(), "{report}");
-    assert_eq!((&report["chunks"], &report["faults"]["payload"]), (&120_000.into(), &0.into()));
+    assert_eq!(
+        (&report["chunks"], &report["faults"]["payload"]),
+        (&120_000.into(), &0.into())
+    );
     let account = tohost.wait_with_output().unwrap();
     assert!(account.status.success());
     let account = line(&String::from_utf8(account.stdout).unwrap());
     let elinks = account["elinks"].as_array().unwrap();
-    assert!(elinks.len() == 24 && elinks.iter().all(|elink| elink["closes"] == true), "{account}");
+    assert!(
+        elinks.len() == 24 && elinks.iter().all(|elink| elink["closes"] == true),
+        "{account}"
+    );
     let said = String::from_utf8(emulate.wait_with_output().unwrap().stdout).unwrap();
     assert!(said.starts_with("5000 triggers in"), "{said}");
 }
@@ -260,9 +463,14 @@ fn a_run_is_a_record_with_its_ledger() {
     let text = stdout(&run);
     assert!(run.status.success(), "{}{text}", stderr(&run));
     let record: serde_json::Value = serde_json::from_str(text.trim()).unwrap();
-    assert_eq!((&record["engine"]["name"], &record["ledgers"][0]["issued"]), (&"readout".into(), &24_000.into()));
+    assert_eq!(
+        (&record["engine"]["name"], &record["ledgers"][0]["issued"]),
+        (&"readout".into(), &24_000.into())
+    );
     let people = readout(&["run", "gbt", "--rate", "10kHz", "--time", "100ms"]);
-    assert!(stdout(&people).contains(" closes\n") && stdout(&people).contains("dead time: 0 % by DMA"));
+    assert!(
+        stdout(&people).contains(" closes\n") && stdout(&people).contains("dead time: 0 % by DMA")
+    );
 }
 
 #[test]
@@ -274,7 +482,17 @@ fn what_is_computed_and_simulated_of_the_study_is_printed() {
 
 #[test]
 fn help_for_people() {
-    for verb in ["run", "sweep", "emulate", "tohost", "receive", "monitor", "record", "check", "reproduce"] {
+    for verb in [
+        "run",
+        "sweep",
+        "emulate",
+        "tohost",
+        "receive",
+        "monitor",
+        "record",
+        "check",
+        "reproduce",
+    ] {
         let help = readout(&[verb, "-h"]);
         assert!(help.status.success());
         assert!(stdout(&help).lines().count() <= 48, "{verb}");

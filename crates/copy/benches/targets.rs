@@ -3,7 +3,11 @@
 //! Sides are sampled in turn, pinned to the last CPU allowed (and the first, where two copy). Peers in C are compiled with the
 //! host's compiler from `peers.c`; likwid-bench is asked where it is installed. Prints; judges nothing and fails nothing.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and may stop when the host refuses")]
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a benchmark prints, and may stop when the host refuses"
+)]
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -38,19 +42,38 @@ fn peers() -> Option<PathBuf> {
     let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("benches/peers.c");
     let program = std::env::temp_dir().join(format!("daqmeter-peers-{}", std::process::id()));
     // No tree-loop-distribution: the compiler would call memcpy, which is measured by itself.
-    let flags = ["-O3", "-march=native", "-fno-tree-loop-distribute-patterns", "-pthread", "-o"];
-    let built = Command::new("cc").args(flags).arg(&program).arg(&source).status();
-    built.is_ok_and(|status| status.success()).then_some(program)
+    let flags = [
+        "-O3",
+        "-march=native",
+        "-fno-tree-loop-distribute-patterns",
+        "-pthread",
+        "-o",
+    ];
+    let built = Command::new("cc")
+        .args(flags)
+        .arg(&program)
+        .arg(&source)
+        .status();
+    built
+        .is_ok_and(|status| status.success())
+        .then_some(program)
 }
 
 fn said(program: &PathBuf, arguments: &[String]) -> f64 {
     let output = Command::new(program).args(arguments).output().unwrap();
-    String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
+    String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .unwrap()
 }
 
 fn overhead(peers: Option<&PathBuf>) {
     let mut null = NullEngine.open(&Workload::new("null")).unwrap().remove(0);
-    let per_op = median((0..51).map(|_| ns(|| null.step(0, 1_000_000).unwrap()) / 1e6).collect());
+    let per_op = median(
+        (0..51)
+            .map(|_| ns(|| null.step(0, 1_000_000).unwrap()) / 1e6)
+            .collect(),
+    );
     println!("null engine: {per_op:.2} ns an operation (target 1)");
     const CALLS: u64 = 200_000;
     let mut ours = session(&Request::new("pread", Direction::To, 1));
@@ -64,7 +87,10 @@ fn overhead(peers: Option<&PathBuf>) {
         bare.push(said(peers, &["pread".to_owned(), CALLS.to_string()]));
     }
     let (tool, bare) = (median(tool), median(bare));
-    println!("pread at 1 B: {tool:.1} ns, bare C loop {bare:.1} ns; ratio {:.3} (target 1.10)", tool / bare);
+    println!(
+        "pread at 1 B: {tool:.1} ns, bare C loop {bare:.1} ns; ratio {:.3} (target 1.10)",
+        tool / bare
+    );
 }
 
 /// Best GB/s of a kernel, summed over threads that start together.
@@ -101,14 +127,24 @@ fn rate(kernel: CopyKernel, bytes: usize, cpus: &[u32]) -> f64 {
 
 /// likwid-bench's best copy kernel in GB/s one way (it counts both), if it is installed and works here.
 fn likwid(bytes: usize, cpus: &[u32]) -> Option<f64> {
-    let best =
-        ["copy_mem_avx512", "copy_avx512", "copy_avx", "copy_mem_avx", "copy_sse"].into_iter().filter_map(|kernel| {
-            let domain = format!("N:{}B:{}", 2 * bytes * cpus.len(), cpus.len());
-            let output = Command::new("likwid-bench").args(["-t", kernel, "-w", &domain, "-s", "1"]).output().ok()?;
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let line = text.lines().find(|line| line.starts_with("MByte/s:"))?;
-            Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? / 2e3)
-        });
+    let best = [
+        "copy_mem_avx512",
+        "copy_avx512",
+        "copy_avx",
+        "copy_mem_avx",
+        "copy_sse",
+    ]
+    .into_iter()
+    .filter_map(|kernel| {
+        let domain = format!("N:{}B:{}", 2 * bytes * cpus.len(), cpus.len());
+        let output = Command::new("likwid-bench")
+            .args(["-t", kernel, "-w", &domain, "-s", "1"])
+            .output()
+            .ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = text.lines().find(|line| line.starts_with("MByte/s:"))?;
+        Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? / 2e3)
+    });
     best.reduce(f64::max)
 }
 
@@ -119,8 +155,10 @@ fn memory(peers: Option<&PathBuf>, cpus: &[u32]) {
     for threads in [1, cpus.len().min(2)] {
         let cpus = &cpus[..threads];
         for bytes in [8 << 10, 128 << 10, 4 << 20, 64 << 20] {
-            let mut best: Vec<(CopyKernel, f64)> =
-                CopyKernel::available().into_iter().map(|kernel| (kernel, 0.0)).collect();
+            let mut best: Vec<(CopyKernel, f64)> = CopyKernel::available()
+                .into_iter()
+                .map(|kernel| (kernel, 0.0))
+                .collect();
             let mut stream: f64 = 0.0;
             for _ in 0..3 {
                 for (kernel, rate_so_far) in &mut best {
@@ -129,11 +167,17 @@ fn memory(peers: Option<&PathBuf>, cpus: &[u32]) {
                 if let Some(peers) = peers {
                     let pinned = cpus.iter().map(u32::to_string);
                     let arguments: Vec<String> =
-                        ["stream".to_owned(), bytes.to_string(), "0.15".to_owned()].into_iter().chain(pinned).collect();
+                        ["stream".to_owned(), bytes.to_string(), "0.15".to_owned()]
+                            .into_iter()
+                            .chain(pinned)
+                            .collect();
                     stream = stream.max(said(peers, &arguments));
                 }
             }
-            let glibc = best.iter().find(|(kernel, _)| *kernel == CopyKernel::Memcpy).map_or(0.0, |(_, rate)| *rate);
+            let glibc = best
+                .iter()
+                .find(|(kernel, _)| *kernel == CopyKernel::Memcpy)
+                .map_or(0.0, |(_, rate)| *rate);
             let (kernel, fastest) = *best.iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
             let likwid = likwid(bytes, cpus);
             let peer = stream.max(glibc).max(likwid.unwrap_or(0.0));
@@ -164,7 +208,9 @@ fn kernel_copies() {
     for direction in [Direction::To, Direction::From] {
         let huge = Request::new("tmpfs-huge", direction, MIB);
         if CopyEngine.open(&huge.workload()).is_err() {
-            println!("user/kernel copy on huge pages: not measured, a tmpfs with huge=always needs root");
+            println!(
+                "user/kernel copy on huge pages: not measured, a tmpfs with huge=always needs root"
+            );
             break;
         }
         let [kernel, plain] = per_byte([(&huge, 8), (&Request::new("memcpy", direction, MIB), 8)]);
@@ -176,14 +222,24 @@ fn kernel_copies() {
             kernel / plain
         );
     }
-    for (name, depth) in [("io-uring", 16), ("io-uring-fixed", 16), ("io-uring-fixed", 64)] {
+    for (name, depth) in [
+        ("io-uring", 16),
+        ("io-uring-fixed", 16),
+        ("io-uring-fixed", 64),
+    ] {
         let mut ring = Request::new(name, Direction::To, 4096);
         ring.depth = depth;
         if CopyEngine.open(&ring.workload()).is_err() {
             println!("{name}: not measured, the host forbids it");
             continue;
         }
-        let [ring, one] = per_byte([(&ring, 16), (&Request::new("pread", Direction::To, 4096), 16 * u64::from(depth))]);
+        let [ring, one] = per_byte([
+            (&ring, 16),
+            (
+                &Request::new("pread", Direction::To, 4096),
+                16 * u64::from(depth),
+            ),
+        ]);
         println!(
             "{name}, depth {depth}, 4 KiB: {:.0} ns a block, pread one at a time {:.0} ns; ratio {:.2} (target < 1)",
             ring / 16.0 / f64::from(depth),
@@ -203,7 +259,11 @@ fn main() {
     println!(
         "placement: CPU {}{}",
         cpus[0],
-        if cpus.len() > 1 { format!(", second thread CPU {}", cpus[1]) } else { String::new() }
+        if cpus.len() > 1 {
+            format!(", second thread CPU {}", cpus[1])
+        } else {
+            String::new()
+        }
     );
     let peers = peers();
     overhead(peers.as_ref());

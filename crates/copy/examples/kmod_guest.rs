@@ -1,7 +1,11 @@
 //! What `cargo xtask copy-vm` runs as root inside a virtual machine: the kernel modules against engines that fail, programs that
 //! ask for what cannot be, and a tracer against calls that are known. Prints a line for each case; exits 1 when one failed.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program of the virtual machine")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test program of the virtual machine"
+)]
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -12,7 +16,8 @@ use std::time::{Duration, Instant};
 use daqmeter_sys::copies::{memory_file, null_call};
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::uapi::{
-    ANY_CHANNEL, COPY_DEVICE, Copy, CopyDevice, Policy, TRACE_DEVICE, TraceDevice, TraceRecord, text,
+    ANY_CHANNEL, COPY_DEVICE, Copy, CopyDevice, Policy, TRACE_DEVICE, TraceDevice, TraceRecord,
+    text,
 };
 
 /// Calls of each kind that the traced program makes.
@@ -66,21 +71,43 @@ fn main() -> ExitCode {
 
 fn device(policy: u32) -> CopyDevice {
     let device = CopyDevice::open(Path::new(COPY_DEVICE)).unwrap();
-    let policy = Policy { policy, high_channels: 1, quantum_ns: 30_000, window_ns: 90_000, ..Policy::default() };
+    let policy = Policy {
+        policy,
+        high_channels: 1,
+        quantum_ns: 30_000,
+        window_ns: 90_000,
+        ..Policy::default()
+    };
     device.set_policy(policy).unwrap();
     device
 }
 
 fn dma(bytes: u64, direction: u32, completion: u32, channel: u32) -> Copy {
-    Copy { by: 1, direction, completion, bytes, channel, timeout_ms: 300, ..Copy::default() }
+    Copy {
+        by: 1,
+        direction,
+        completion,
+        bytes,
+        channel,
+        timeout_ms: 300,
+        ..Copy::default()
+    }
 }
 
 fn set(parameter: &str, value: u32) {
-    fs::write(format!("/sys/module/softdma/parameters/{parameter}"), value.to_string()).unwrap();
+    fs::write(
+        format!("/sys/module/softdma/parameters/{parameter}"),
+        value.to_string(),
+    )
+    .unwrap();
 }
 
 fn expect<T: PartialEq + std::fmt::Debug>(what: &str, found: T, wanted: T) -> Result<(), String> {
-    if found == wanted { Ok(()) } else { Err(format!("{what}: {found:?}, expected {wanted:?}")) }
+    if found == wanted {
+        Ok(())
+    } else {
+        Err(format!("{what}: {found:?}, expected {wanted:?}"))
+    }
 }
 
 /// No page stays pinned, by the module's account and by the kernel's.
@@ -95,25 +122,43 @@ fn nothing_pinned(device: &CopyDevice) -> Result<(), String> {
         let line = vmstat.lines().find(|line| line.starts_with(name)).unwrap();
         line.split(' ').nth(1).unwrap().parse::<u64>().unwrap()
     };
-    expect("pins acquired and released", of("nr_foll_pin_acquired"), of("nr_foll_pin_released"))
+    expect(
+        "pins acquired and released",
+        of("nr_foll_pin_acquired"),
+        of("nr_foll_pin_released"),
+    )
 }
 
 /// Fills the region by CPU, copies to the user by the request, compares.
 fn round(device: &CopyDevice, request: &mut Copy, seed: u8) -> Result<(), String> {
     let bytes = usize::try_from(request.bytes).unwrap();
     let mut buffer = Buffer::new(bytes + 8192, Pages::Base).unwrap();
-    let pattern: Vec<u8> = (0..=250_u8).cycle().map(|byte| byte.wrapping_mul(3) ^ seed).take(bytes).collect();
+    let pattern: Vec<u8> = (0..=250_u8)
+        .cycle()
+        .map(|byte| byte.wrapping_mul(3) ^ seed)
+        .take(bytes)
+        .collect();
     buffer.slice_mut::<u8>(bytes).copy_from_slice(&pattern);
-    let mut by_cpu = Copy { by: 0, direction: 0, ..*request };
-    device.copy(&mut by_cpu, &mut buffer, 0).map_err(|error| error.to_string())?;
+    let mut by_cpu = Copy {
+        by: 0,
+        direction: 0,
+        ..*request
+    };
+    device
+        .copy(&mut by_cpu, &mut buffer, 0)
+        .map_err(|error| error.to_string())?;
     buffer.slice_mut::<u8>(bytes + 8192).fill(0xA5);
     // An address that is aligned to nothing.
     let offset = 4093;
     request.direction = 1;
-    device.copy(request, &mut buffer, offset).map_err(|error| error.to_string())?;
+    device
+        .copy(request, &mut buffer, offset)
+        .map_err(|error| error.to_string())?;
     let whole = buffer.slice::<u8>(bytes + 8192);
     if whole[offset..offset + bytes] != pattern {
-        let at = (0..bytes).find(|at| whole[offset + at] != pattern[*at]).unwrap();
+        let at = (0..bytes)
+            .find(|at| whole[offset + at] != pattern[*at])
+            .unwrap();
         return Err(format!("byte {at} of {bytes} is wrong"));
     }
     let outside = whole[..offset].iter().chain(&whole[offset + bytes..]);
@@ -130,7 +175,11 @@ fn moves(kib: u64, policy: u32, completions: &[u32]) -> Verdict {
     for completion in completions {
         for bytes in [1, 63, 4096, 4097, 50_001, kib * 1024] {
             for channel in 0..device.info().unwrap().channels {
-                round(&device, &mut dma(bytes, 1, *completion, channel), 7 + u8::try_from(channel).unwrap())?;
+                round(
+                    &device,
+                    &mut dma(bytes, 1, *completion, channel),
+                    7 + u8::try_from(channel).unwrap(),
+                )?;
                 copies += 1;
             }
         }
@@ -143,22 +192,72 @@ fn refusals() -> Verdict {
     let device = device(2);
     let info = device.info().unwrap();
     let mut buffer = Buffer::new(8192, Pages::Base).unwrap();
-    let errno =
-        |mut copy: Copy, buffer: &mut Buffer| device.copy(&mut copy, buffer, 0).err().and_then(|error| error.errno());
-    expect("nothing to copy", errno(dma(0, 1, 0, ANY_CHANNEL), &mut buffer), Some(34))?;
-    let beyond = Copy { region_offset: info.region_bytes, ..dma(4096, 1, 0, ANY_CHANNEL) };
+    let errno = |mut copy: Copy, buffer: &mut Buffer| {
+        device
+            .copy(&mut copy, buffer, 0)
+            .err()
+            .and_then(|error| error.errno())
+    };
+    expect(
+        "nothing to copy",
+        errno(dma(0, 1, 0, ANY_CHANNEL), &mut buffer),
+        Some(34),
+    )?;
+    let beyond = Copy {
+        region_offset: info.region_bytes,
+        ..dma(4096, 1, 0, ANY_CHANNEL)
+    };
     expect("beyond the region", errno(beyond, &mut buffer), Some(34))?;
-    let wrapping = Copy { region_offset: u64::MAX - 100, ..dma(4096, 1, 0, ANY_CHANNEL) };
+    let wrapping = Copy {
+        region_offset: u64::MAX - 100,
+        ..dma(4096, 1, 0, ANY_CHANNEL)
+    };
     expect("a sum that wraps", errno(wrapping, &mut buffer), Some(34))?;
-    expect("no such channel", errno(dma(4096, 1, 0, 63), &mut buffer), Some(44))?;
-    expect("a flag that is none", errno(Copy { flags: 8, ..dma(64, 1, 0, 0) }, &mut buffer), Some(22))?;
-    expect("a direction that is none", errno(Copy { direction: 9, ..dma(64, 1, 0, 0) }, &mut buffer), Some(22))?;
+    expect(
+        "no such channel",
+        errno(dma(4096, 1, 0, 63), &mut buffer),
+        Some(44),
+    )?;
+    expect(
+        "a flag that is none",
+        errno(
+            Copy {
+                flags: 8,
+                ..dma(64, 1, 0, 0)
+            },
+            &mut buffer,
+        ),
+        Some(22),
+    )?;
+    expect(
+        "a direction that is none",
+        errno(
+            Copy {
+                direction: 9,
+                ..dma(64, 1, 0, 0)
+            },
+            &mut buffer,
+        ),
+        Some(22),
+    )?;
     for by in [0, 1] {
-        let mut copy = Copy { by, ..dma(64, 1, 0, ANY_CHANNEL) };
-        let refused = |done: Result<(), daqmeter_sys::SysError>| done.err().and_then(|error| error.errno());
-        expect("memory that is not there", refused(device.copy_outside(&mut copy, false)), Some(14))?;
+        let mut copy = Copy {
+            by,
+            ..dma(64, 1, 0, ANY_CHANNEL)
+        };
+        let refused =
+            |done: Result<(), daqmeter_sys::SysError>| done.err().and_then(|error| error.errno());
+        expect(
+            "memory that is not there",
+            refused(device.copy_outside(&mut copy, false)),
+            Some(14),
+        )?;
         copy.direction = 1;
-        expect("read-only memory", refused(device.copy_outside(&mut copy, true)), Some(14))?;
+        expect(
+            "read-only memory",
+            refused(device.copy_outside(&mut copy, true)),
+            Some(14),
+        )?;
     }
     for (quantum_ns, window_ns, high_channels) in [
         (90_000, 90_000, 1),
@@ -167,11 +266,34 @@ fn refusals() -> Verdict {
         (30_000, 90_000, 1 << 40),
         (30_000, 90_000, 0),
     ] {
-        let policy = Policy { policy: 3, high_channels, quantum_ns, window_ns, ..Policy::default() };
-        expect("a window that cannot be", device.set_policy(policy).err().and_then(|error| error.errno()), Some(22))?;
+        let policy = Policy {
+            policy: 3,
+            high_channels,
+            quantum_ns,
+            window_ns,
+            ..Policy::default()
+        };
+        expect(
+            "a window that cannot be",
+            device
+                .set_policy(policy)
+                .err()
+                .and_then(|error| error.errno()),
+            Some(22),
+        )?;
     }
-    let none = Policy { policy: 9, ..Policy::default() };
-    expect("a policy that is none", device.set_policy(none).err().and_then(|error| error.errno()), Some(22))?;
+    let none = Policy {
+        policy: 9,
+        ..Policy::default()
+    };
+    expect(
+        "a policy that is none",
+        device
+            .set_policy(none)
+            .err()
+            .and_then(|error| error.errno()),
+        Some(22),
+    )?;
     nothing_pinned(&device)?;
     Ok("each with its errno".to_owned())
 }
@@ -190,7 +312,11 @@ fn failing() -> Verdict {
     }
     set("fail_every", 0);
     round(&device, &mut dma(100_000, 1, 1, 0), 9)?;
-    expect("failures of the channel", device.channel(0).unwrap().failures, failed)?;
+    expect(
+        "failures of the channel",
+        device.channel(0).unwrap().failures,
+        failed,
+    )?;
     if failed == 0 || done == 0 {
         return Err(format!("{failed} failed, {done} done"));
     }
@@ -202,7 +328,9 @@ fn failing() -> Verdict {
 fn flipping() -> Verdict {
     set("flip_every", 5);
     let device = device(1);
-    let wrong = (0..20).filter(|_| round(&device, &mut dma(2 * 4096, 1, 0, 1), 2).is_err()).count();
+    let wrong = (0..20)
+        .filter(|_| round(&device, &mut dma(2 * 4096, 1, 0, 1), 2).is_err())
+        .count();
     set("flip_every", 0);
     if wrong == 0 {
         return Err("no wrong byte was found".to_owned());
@@ -225,7 +353,11 @@ fn losing() -> Verdict {
         }
         round(&device, &mut dma(100_000, 1, completion, 2), 4)?;
     }
-    expect("timeouts of the channel", device.channel(2).unwrap().timeouts, timeouts)?;
+    expect(
+        "timeouts of the channel",
+        device.channel(2).unwrap().timeouts,
+        timeouts,
+    )?;
     // Slower than the timeout: what completes late must find nothing to touch.
     set("delay_us", 400_000);
     let late = round(&device, &mut dma(64, 1, 1, 3), 5);
@@ -261,14 +393,25 @@ fn stuck() -> Verdict {
         return Err("no page was kept".to_owned());
     }
     let refused = round(&device, &mut dma(64, 1, 1, 0), 1);
-    if !refused.as_ref().is_err_and(|why| why.contains("os error 16")) {
+    if !refused
+        .as_ref()
+        .is_err_and(|why| why.contains("os error 16"))
+    {
         return Err(format!("{refused:?} instead of busy"));
     }
     std::thread::sleep(Duration::from_millis(1500));
-    expect("late completions", device.channel(0).unwrap().late > 0, true)?;
-    device.set_policy(Policy::default()).map_err(|error| error.to_string())?;
+    expect(
+        "late completions",
+        device.channel(0).unwrap().late > 0,
+        true,
+    )?;
+    device
+        .set_policy(Policy::default())
+        .map_err(|error| error.to_string())?;
     nothing_pinned(&device)?;
-    Ok(format!("{kept} pages kept while the engine was late, none afterwards"))
+    Ok(format!(
+        "{kept} pages kept while the engine was late, none afterwards"
+    ))
 }
 
 /// The policy cannot change while a copy is under way.
@@ -276,11 +419,23 @@ fn busy() -> Verdict {
     let device = device(2);
     set("delay_us", 20_000);
     let refused = std::thread::scope(|scope| {
-        let copying = scope.spawn(|| round(&device, &mut Copy { timeout_ms: 20_000, ..dma(40 * 4096, 1, 1, 0) }, 1));
+        let copying = scope.spawn(|| {
+            round(
+                &device,
+                &mut Copy {
+                    timeout_ms: 20_000,
+                    ..dma(40 * 4096, 1, 1, 0)
+                },
+                1,
+            )
+        });
         let mut refused = None;
         while !copying.is_finished() {
             if device.info().unwrap().in_flight > 0 {
-                refused = device.set_policy(Policy::default()).err().and_then(|error| error.errno());
+                refused = device
+                    .set_policy(Policy::default())
+                    .err()
+                    .and_then(|error| error.errno());
                 break;
             }
         }
@@ -306,7 +461,9 @@ fn priority() -> Verdict {
                 together.wait();
                 let begin = Instant::now();
                 while begin.elapsed() < Duration::from_secs(1) {
-                    device.copy(&mut dma(65_536, 1, 1, channel), &mut buffer, 0).unwrap();
+                    device
+                        .copy(&mut dma(65_536, 1, 1, channel), &mut buffer, 0)
+                        .unwrap();
                 }
             });
         }
@@ -315,11 +472,16 @@ fn priority() -> Verdict {
     let windows = (after.gate_windows - before.gate_windows).max(1);
     let high = (after.gate_high_ns - before.gate_high_ns) as f64 / windows as f64;
     let low = (after.gate_low_ns - before.gate_low_ns) as f64 / windows as f64;
-    let copies: Vec<u64> = (0..channels).map(|at| device.channel(at).unwrap().bytes >> 10).collect();
+    let copies: Vec<u64> = (0..channels)
+        .map(|at| device.channel(at).unwrap().bytes >> 10)
+        .collect();
     nothing_pinned(&device)?;
-    let said = format!("{windows} windows, high {high:.0} ns, low {low:.0} ns; KiB by channel {copies:?}");
+    let said =
+        format!("{windows} windows, high {high:.0} ns, low {low:.0} ns; KiB by channel {copies:?}");
     // Real time is hopeless in an emulator without icount: there only the accounts are checked.
-    let exact = fs::read_to_string("/proc/cmdline").unwrap().contains("daqmeter.icount");
+    let exact = fs::read_to_string("/proc/cmdline")
+        .unwrap()
+        .contains("daqmeter.icount");
     let near = |found: f64, wanted: f64| (found / wanted - 1.0).abs() < 0.05;
     if exact && !(near(high, 30_000.0) && near(low, 60_000.0)) {
         return Err(format!("30000 and 60000 ns were asked: {said}"));
@@ -336,7 +498,9 @@ fn priority() -> Verdict {
         let mut buffer = Buffer::new(65_536, Pages::Base).unwrap();
         let (begin, mut copies) = (Instant::now(), 0_u32);
         while begin.elapsed() < Duration::from_millis(500) {
-            device.copy(&mut dma(65_536, 1, 1, channel), &mut buffer, 0).unwrap();
+            device
+                .copy(&mut dma(65_536, 1, 1, channel), &mut buffer, 0)
+                .unwrap();
             copies += 1;
         }
         copies
@@ -365,14 +529,18 @@ fn known_calls() {
 }
 
 fn run_known_calls() -> u32 {
-    let mut child = Command::new(std::env::current_exe().unwrap()).arg("known-calls").spawn().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .arg("known-calls")
+        .spawn()
+        .unwrap();
     child.wait().unwrap();
     child.id()
 }
 
 /// Counts the known program's records, live, while it runs.
 fn trace() -> Verdict {
-    let mut tracer = TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(|error| error.to_string())?;
+    let mut tracer =
+        TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(|error| error.to_string())?;
     tracer.start().map_err(|error| error.to_string())?;
     let mut records: Vec<TraceRecord> = Vec::new();
     let child = std::thread::scope(|scope| {
@@ -386,11 +554,19 @@ fn trace() -> Verdict {
     tracer.stop().unwrap();
     tracer.read(&mut records).unwrap();
     let info = tracer.info().unwrap();
-    expect("records in all", records.len() as u64, info.recorded.iter().sum())?;
+    expect(
+        "records in all",
+        records.len() as u64,
+        info.recorded.iter().sum(),
+    )?;
     expect("dropped", info.dropped.iter().sum::<u64>(), 0)?;
     expect("missed", info.missed, 0)?;
     let own = std::process::id();
-    expect("the reader's own copies", records.iter().filter(|record| record.pid == own).count(), 0)?;
+    expect(
+        "the reader's own copies",
+        records.iter().filter(|record| record.pid == own).count(),
+        0,
+    )?;
     let of = |operation: u16, bytes: usize| {
         let known = |record: &&TraceRecord| {
             record.pid == child && record.operation == operation && record.bytes == bytes as u64
@@ -405,18 +581,34 @@ fn trace() -> Verdict {
         expect("pread, __copy_to_user", of(3, READ), CALLS)?;
         inline = "all four operations".to_owned();
     }
-    let wrong = records.iter().find(|record| record.after_ns < record.before_ns || record.caller >> 47 == 0);
+    let wrong = records
+        .iter()
+        .find(|record| record.after_ns < record.before_ns || record.caller >> 47 == 0);
     if let Some(record) = wrong {
         return Err(format!("a record that cannot be: {record:?}"));
     }
-    let name = text(&records.iter().find(|record| record.pid == child).unwrap().comm);
-    Ok(format!("{} records, {CALLS} of each known call exactly, {inline}; the child is `{name}`", records.len()))
+    let name = text(
+        &records
+            .iter()
+            .find(|record| record.pid == child)
+            .unwrap()
+            .comm,
+    );
+    Ok(format!(
+        "{} records, {CALLS} of each known call exactly, {inline}; the child is `{name}`",
+        records.len()
+    ))
 }
 
 /// Small rings, nobody reads: what is kept and what is dropped add up.
 fn trace_full() -> Verdict {
-    let mut tracer = TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(|error| error.to_string())?;
-    if TraceDevice::open(Path::new(TRACE_DEVICE)).err().and_then(|error| error.errno()) != Some(16) {
+    let mut tracer =
+        TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(|error| error.to_string())?;
+    if TraceDevice::open(Path::new(TRACE_DEVICE))
+        .err()
+        .and_then(|error| error.errno())
+        != Some(16)
+    {
         return Err("a second reader was not refused with EBUSY".to_owned());
     }
     tracer.start().map_err(|error| error.to_string())?;
@@ -433,11 +625,19 @@ fn trace_full() -> Verdict {
     // The oldest stay: each ring's counters begin at 0 and have no hole.
     let mut rings: std::collections::BTreeMap<(u32, u16), Vec<u64>> = Default::default();
     for record in &records {
-        rings.entry((record.ring_cpu, record.operation)).or_default().push(record.counter);
+        rings
+            .entry((record.ring_cpu, record.operation))
+            .or_default()
+            .push(record.counter);
     }
-    let whole = rings.values().all(|counters| counters.iter().copied().eq(0..counters.len() as u64));
+    let whole = rings
+        .values()
+        .all(|counters| counters.iter().copied().eq(0..counters.len() as u64));
     expect("the oldest are kept, without a hole", whole, true)?;
-    Ok(format!("{recorded} kept, {dropped} dropped, {} rings", rings.len()))
+    Ok(format!(
+        "{recorded} kept, {dropped} dropped, {} rings",
+        rings.len()
+    ))
 }
 
 /// What a record costs, in instructions: under icount a nanosecond is a fixed number of them (shift 3: 8 ns each), so the time of
@@ -450,8 +650,14 @@ fn trace_cost() -> Verdict {
         begin.elapsed().as_nanos() as f64 / f64::from(EACH)
     };
     let in_child = |what: &str| -> f64 {
-        let output = Command::new(std::env::current_exe().unwrap()).arg(what).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
+        let output = Command::new(std::env::current_exe().unwrap())
+            .arg(what)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stdout)
+            .trim()
+            .parse()
+            .unwrap()
     };
     if std::env::args().nth(1).as_deref() == Some("uname-cost") {
         println!("{}", per_call());
@@ -465,9 +671,13 @@ fn trace_cost() -> Verdict {
     let with = in_child("uname-cost");
     let instructions = (with - without) / 8.0;
     if instructions < 50.0 {
-        return Err(format!("{instructions} instructions cannot be: {without} ns without, {with} ns with"));
+        return Err(format!(
+            "{instructions} instructions cannot be: {without} ns without, {with} ns with"
+        ));
     }
-    Ok(format!("{instructions:.0} instructions a record ({without:.0} and {with:.0} ns of 8 ns each for uname)"))
+    Ok(format!(
+        "{instructions:.0} instructions a record ({without:.0} and {with:.0} ns of 8 ns each for uname)"
+    ))
 }
 
 /// After all modules are gone: no probe is left, nothing is pinned.
@@ -475,6 +685,10 @@ fn clean() -> Verdict {
     let probes = fs::read_to_string("/sys/kernel/debug/kprobes/list").unwrap_or_default();
     expect("probes left", probes.trim(), "")?;
     let modules = fs::read_to_string("/proc/modules").unwrap();
-    expect("modules left", modules.contains("daqmeter") || modules.contains("softdma"), false)?;
+    expect(
+        "modules left",
+        modules.contains("daqmeter") || modules.contains("softdma"),
+        false,
+    )?;
     Ok("no probe and no module left".to_owned())
 }

@@ -78,7 +78,12 @@ impl Engine {
     ///
     /// # Errors
     /// When there is no room for the thread or its interrupt lines.
-    pub(crate) fn start(channels: usize, context: Context, window: Window, cpu: Option<u32>) -> Result<Engine, Fault> {
+    pub(crate) fn start(
+        channels: usize,
+        context: Context,
+        window: Window,
+        cpu: Option<u32>,
+    ) -> Result<Engine, Fault> {
         let channel = || {
             Ok(Channel {
                 state: AtomicU32::new(FREE),
@@ -91,7 +96,9 @@ impl Engine {
             })
         };
         let shared = Arc::new(Shared {
-            channels: (0..channels.clamp(1, MAX_CHANNELS)).map(|_| channel()).collect::<Result<_, Fault>>()?,
+            channels: (0..channels.clamp(1, MAX_CHANNELS))
+                .map(|_| channel())
+                .collect::<Result<_, Fault>>()?,
             pairs: [const { OnceLock::new() }; MAX_CHANNELS],
             context,
             window,
@@ -112,7 +119,10 @@ impl Engine {
                 work.run();
             })
             .map_err(|error| Fault::new(format!("start the engine's thread: {error}")))?;
-        Ok(Engine { shared, thread: Some(thread) })
+        Ok(Engine {
+            shared,
+            thread: Some(thread),
+        })
     }
 
     /// Registers a lane's memory.
@@ -134,14 +144,26 @@ impl Engine {
     /// What the gate did: nanoseconds of the high channels, of all, and windows.
     pub(crate) fn gate(&self) -> (u64, u64, u64) {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        (of(&self.shared.high_ns), of(&self.shared.low_ns), of(&self.shared.windows))
+        (
+            of(&self.shared.high_ns),
+            of(&self.shared.low_ns),
+            of(&self.shared.windows),
+        )
     }
 
     /// Copies a lane's registered memory; returns when the bytes are there.
-    pub(crate) fn copy(&self, lane: usize, direction: Direction, bytes: usize, completion: Completion) {
+    pub(crate) fn copy(
+        &self,
+        lane: usize,
+        direction: Direction,
+        bytes: usize,
+        completion: Completion,
+    ) {
         let channel = self.claim(lane);
         channel.pair.store(lane, Ordering::Relaxed);
-        channel.to_user.store(direction == Direction::To, Ordering::Relaxed);
+        channel
+            .to_user
+            .store(direction == Direction::To, Ordering::Relaxed);
         channel.bytes.store(bytes, Ordering::Relaxed);
         let interrupt = completion == Completion::Interrupt;
         channel.wakes.store(interrupt, Ordering::Relaxed);
@@ -163,7 +185,10 @@ impl Engine {
     fn claim(&self, lane: usize) -> &Channel {
         let channels = &self.shared.channels;
         let take = |channel: &Channel| {
-            channel.state.compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            channel
+                .state
+                .compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
         };
         if self.shared.context != Context::Shared {
             let own = &channels[lane % channels.len()];
@@ -219,7 +244,10 @@ struct Gate {
 impl Shared {
     fn run(&self) {
         let mut moved = [0_usize; MAX_CHANNELS];
-        let mut gate = Gate { high_only: true, changed_ns: clock::monotonic_ns() };
+        let mut gate = Gate {
+            high_only: true,
+            changed_ns: clock::monotonic_ns(),
+        };
         let mut idle = 0_u32;
         while !self.stop.load(Ordering::Relaxed) {
             let mut worked = false;
@@ -247,8 +275,16 @@ impl Shared {
     /// Opens and closes the gate when its time has come, and accounts for how long it really was so.
     fn turn_gate(&self, gate: &mut Gate) {
         let now = clock::monotonic_ns();
-        let Window { quantum_ns, window_ns, .. } = self.window;
-        let due = if gate.high_only { quantum_ns } else { window_ns - quantum_ns };
+        let Window {
+            quantum_ns,
+            window_ns,
+            ..
+        } = self.window;
+        let due = if gate.high_only {
+            quantum_ns
+        } else {
+            window_ns - quantum_ns
+        };
         let lasted = now - gate.changed_ns;
         if lasted < due {
             return;
@@ -259,19 +295,32 @@ impl Shared {
             self.low_ns.fetch_add(lasted, Ordering::Relaxed);
             self.windows.fetch_add(1, Ordering::Relaxed);
         }
-        *gate = Gate { high_only: !gate.high_only, changed_ns: now };
+        *gate = Gate {
+            high_only: !gate.high_only,
+            changed_ns: now,
+        };
     }
 
     /// Moves the channel's next piece; the last one completes its copy.
     fn piece(&self, channel: &Channel, moved: &mut usize) {
-        let pair = self.pairs[channel.pair.load(Ordering::Relaxed)].get().expect("registered before the first copy");
+        let pair = self.pairs[channel.pair.load(Ordering::Relaxed)]
+            .get()
+            .expect("registered before the first copy");
         // Nobody else wants it: its lane waits for this copy.
         let Pair { user, kernel } = &mut *lock(pair);
         let bytes = channel.bytes.load(Ordering::Relaxed);
-        let most = if self.context == Context::Priority { GATED_PIECE_BYTES } else { PIECE_BYTES };
+        let most = if self.context == Context::Priority {
+            GATED_PIECE_BYTES
+        } else {
+            PIECE_BYTES
+        };
         let piece = (bytes - *moved).min(most);
         let to_user = channel.to_user.load(Ordering::Relaxed);
-        let (from, to) = if to_user { (kernel, user) } else { (user, kernel) };
+        let (from, to) = if to_user {
+            (kernel, user)
+        } else {
+            (user, kernel)
+        };
         device_copy(from, *moved, to, *moved, piece);
         *moved += piece;
         if *moved < bytes {
@@ -293,7 +342,10 @@ mod tests {
 
     fn pair(bytes: usize) -> Arc<Mutex<Pair>> {
         let memory = || DeviceMemory::sparse(bytes).unwrap();
-        Arc::new(Mutex::new(Pair { user: memory(), kernel: memory() }))
+        Arc::new(Mutex::new(Pair {
+            user: memory(),
+            kernel: memory(),
+        }))
     }
 
     #[test]
@@ -303,7 +355,9 @@ mod tests {
                 let engine = Engine::start(2, context, Window::default(), None).unwrap();
                 let sides = pair(200_000);
                 engine.register(1, sides.clone());
-                let bytes: Vec<u8> = (0..200_000_u32).map(|i| u8::try_from(i % 253).unwrap()).collect();
+                let bytes: Vec<u8> = (0..200_000_u32)
+                    .map(|i| u8::try_from(i % 253).unwrap())
+                    .collect();
                 lock(&sides).user.write(0, &bytes);
                 engine.copy(1, Direction::From, 200_000, completion);
                 lock(&sides).user.write(0, &vec![0; 200_000]);
@@ -335,7 +389,8 @@ mod tests {
             for lane in 0..3 {
                 let engine = &engine;
                 scope.spawn(move || {
-                    (0..50).for_each(|_| engine.copy(lane, Direction::To, 5000, Completion::Polled));
+                    (0..50)
+                        .for_each(|_| engine.copy(lane, Direction::To, 5000, Completion::Polled));
                 });
             }
         });
@@ -344,7 +399,11 @@ mod tests {
 
     #[test]
     fn the_gate_is_accounted() {
-        let window = Window { quantum_ns: 50_000, window_ns: 150_000, high_channels: 1 };
+        let window = Window {
+            quantum_ns: 50_000,
+            window_ns: 150_000,
+            high_channels: 1,
+        };
         let engine = Engine::start(2, Context::Priority, window, None).unwrap();
         engine.register(1, pair(4096));
         // A low channel's copies go on only while the gate is open, so every few of them a window has passed.
@@ -352,6 +411,9 @@ mod tests {
             engine.copy(1, Direction::From, 4096, Completion::Polled);
         }
         let (high_ns, low_ns, windows) = engine.gate();
-        assert!(high_ns >= windows * 50_000 && low_ns >= windows * 100_000, "{high_ns} {low_ns} {windows}");
+        assert!(
+            high_ns >= windows * 50_000 && low_ns >= windows * 100_000,
+            "{high_ns} {low_ns} {windows}"
+        );
     }
 }

@@ -1,6 +1,8 @@
 //! The engine `copy`: one point of latency or bandwidth, by any path and policy.
 
-use daqmeter_harness::{Availability, DeviceTime, Engine, Fault, Parameter, Session, StageSpec, Tally, parameters};
+use daqmeter_harness::{
+    Availability, DeviceTime, Engine, Fault, Parameter, Session, StageSpec, Tally, parameters,
+};
 use daqmeter_record::{Ledger, Workload};
 use daqmeter_sys::copies::null_call;
 
@@ -50,7 +52,9 @@ impl Engine for CopyEngine {
     }
 
     fn target(&self, workload: &Workload) -> String {
-        let Ok(request) = Request::of(workload) else { return String::new() };
+        let Ok(request) = Request::of(workload) else {
+            return String::new();
+        };
         if request.path != "module" || request.context == Context::Cpu {
             return request.path;
         }
@@ -61,10 +65,14 @@ impl Engine for CopyEngine {
     }
 
     fn is_emulated(&self, workload: &Workload) -> bool {
-        let Ok(request) = Request::of(workload) else { return false };
+        let Ok(request) = Request::of(workload) else {
+            return false;
+        };
         match request.path.as_str() {
             "engine-thread" => true,
-            "module" if request.context != Context::Cpu => paths::provider(&request).is_some_and(|(_, _, soft)| soft),
+            "module" if request.context != Context::Cpu => {
+                paths::provider(&request).is_some_and(|(_, _, soft)| soft)
+            }
             _ => false,
         }
     }
@@ -101,13 +109,23 @@ impl Engine for CopyEngine {
         let request = Request::of(workload)?;
         let path = paths::path(&request.path).ok_or_else(|| {
             let names: Vec<&str> = paths::PATHS.iter().map(|path| path.name).collect();
-            Fault::new(format!("there is no way to copy called `{}`; choose among {}", request.path, names.join(", ")))
+            Fault::new(format!(
+                "there is no way to copy called `{}`; choose among {}",
+                request.path,
+                names.join(", ")
+            ))
         })?;
         if let Availability::Waived(reason) = path.probe() {
             return Err(Fault::new(format!("{}: {reason}", path.name)));
         }
         let session = |mover| -> Box<dyn Session> {
-            Box::new(CopySession { request: request.clone(), mover, issued: 0, done: 0, pattern: 1 })
+            Box::new(CopySession {
+                request: request.clone(),
+                mover,
+                issued: 0,
+                done: 0,
+                pattern: 1,
+            })
         };
         Ok(path.open(&request)?.into_iter().map(session).collect())
     }
@@ -122,7 +140,11 @@ impl CopySession {
     fn check(&mut self, direction: Direction) -> Result<(), Fault> {
         let bytes = self.operation_bytes();
         self.pattern = self.pattern.wrapping_mul(5).wrapping_add(3);
-        let pattern: Vec<u8> = (0..=250_u8).cycle().map(|byte| byte ^ self.pattern).take(bytes).collect();
+        let pattern: Vec<u8> = (0..=250_u8)
+            .cycle()
+            .map(|byte| byte ^ self.pattern)
+            .take(bytes)
+            .collect();
         let other = vec![!self.pattern; bytes];
         let mut found = vec![0; bytes];
         if direction == Direction::To {
@@ -138,7 +160,11 @@ impl CopySession {
             self.mover.copy(direction)?;
             self.mover.get_kernel(&mut found)?;
         }
-        match found.iter().zip(&pattern).position(|(found, wanted)| found != wanted) {
+        match found
+            .iter()
+            .zip(&pattern)
+            .position(|(found, wanted)| found != wanted)
+        {
             None => Ok(()),
             Some(at) => Err(Fault::new(format!(
                 "{}: byte {at} of {bytes} is {:#04x}, expected {:#04x}",
@@ -158,13 +184,18 @@ impl Session for CopySession {
     fn stages(&self) -> Vec<StageSpec> {
         let passes = self.request.direction.parts().len() as u64;
         let bytes = self.operation_bytes() as u64 * passes;
-        let fresh = self.mover.is_consumed() || self.request.cold && self.mover.device_time().is_none();
+        let fresh =
+            self.mover.is_consumed() || self.request.cold && self.mover.device_time().is_none();
         let copy = StageSpec {
             fresh,
             device_timed: self.mover.device_time().is_some(),
             ..StageSpec::new(stage_name(self.request.direction), bytes, 2 * bytes)
         };
-        if self.mover.is_system_call() { vec![copy, StageSpec::new(NULL_CALL, 0, 0)] } else { vec![copy] }
+        if self.mover.is_system_call() {
+            vec![copy, StageSpec::new(NULL_CALL, 0, 0)]
+        } else {
+            vec![copy]
+        }
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
@@ -195,7 +226,11 @@ impl Session for CopySession {
 
     fn freshen(&mut self, _stage: usize) -> Result<(), Fault> {
         self.mover.freshen(self.request.direction)?;
-        if self.request.cold { self.mover.flush() } else { Ok(()) }
+        if self.request.cold {
+            self.mover.flush()
+        } else {
+            Ok(())
+        }
     }
 
     fn device_time(&self) -> DeviceTime {
@@ -203,7 +238,11 @@ impl Session for CopySession {
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
-        self.request.direction.parts().iter().try_for_each(|direction| self.check(*direction))
+        self.request
+            .direction
+            .parts()
+            .iter()
+            .try_for_each(|direction| self.check(*direction))
     }
 
     fn begin(&mut self) {
@@ -212,7 +251,10 @@ impl Session for CopySession {
     }
 
     fn tally(&mut self) -> Tally {
-        let mut ledger = Ledger { issued: self.issued, ..Ledger::new("copies") };
+        let mut ledger = Ledger {
+            issued: self.issued,
+            ..Ledger::new("copies")
+        };
         ledger.delivered = self.done;
         ledger.lose("failed", self.issued - self.done);
         Tally {
@@ -239,11 +281,20 @@ mod tests {
         let mut request = Request::new("pread", Direction::To, 4 << 20);
         request.lanes = 3;
         // Each lane: both sides, and three copies while bytes are compared.
-        assert_eq!(CopyEngine.memory_bytes(&request.workload()), Some(3 * (4 + 4 + 12) * MIB));
+        assert_eq!(
+            CopyEngine.memory_bytes(&request.workload()),
+            Some(3 * (4 + 4 + 12) * MIB)
+        );
         request.depth = 2;
         request.path = "io-uring".to_owned();
-        assert_eq!(CopyEngine.memory_bytes(&request.workload()), Some(2 * 3 * (4 + 4 + 12) * MIB));
-        assert_eq!(CopyEngine.memory_bytes(&request.workload().with("lanes", 65_u64)), None);
+        assert_eq!(
+            CopyEngine.memory_bytes(&request.workload()),
+            Some(2 * 3 * (4 + 4 + 12) * MIB)
+        );
+        assert_eq!(
+            CopyEngine.memory_bytes(&request.workload().with("lanes", 65_u64)),
+            None
+        );
     }
 
     /// The examples of every path that this host has.
@@ -265,7 +316,9 @@ mod tests {
                 };
                 sessions[0].prepare().unwrap();
                 for _ in 0..3 {
-                    sessions[0].verify().unwrap_or_else(|fault| panic!("{path:?} {direction:?}: {fault}"));
+                    sessions[0]
+                        .verify()
+                        .unwrap_or_else(|fault| panic!("{path:?} {direction:?}: {fault}"));
                 }
             }
         }

@@ -1,6 +1,8 @@
 //! Memory read and written in a given ratio over a given footprint, by each store that this CPU has. Also glibc's memcpy.
 
-use daqmeter_harness::{Availability, Engine, Fault, Parameter, Session, StageSpec, Tally, lanes, parameters};
+use daqmeter_harness::{
+    Availability, Engine, Fault, Parameter, Session, StageSpec, Tally, lanes, parameters,
+};
 use daqmeter_kernels::stream::{LINE_BYTES, Ratio, stream};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::Workload;
@@ -29,21 +31,32 @@ impl Request {
             let lines = workload.int_within(name, min..=Ratio::MAX_LINES as u64)?;
             Ok(usize::try_from(lines).expect("at most MAX_LINES"))
         };
-        let ratio = Ratio::new(lines("read_lines", 1)?, lines("write_lines", 0)?).expect("both were checked");
+        let ratio = Ratio::new(lines("read_lines", 1)?, lines("write_lines", 0)?)
+            .expect("both were checked");
         let footprint = workload.int_within("read_bytes", 0..=MAX_READ_BYTES)?;
-        let too_large = || workload.error("read_bytes", "with that ratio is more than this machine can address");
+        let too_large = || {
+            workload.error(
+                "read_bytes",
+                "with that ratio is more than this machine can address",
+            )
+        };
         let footprint = usize::try_from(footprint).map_err(|_| too_large())?;
         let steps = footprint.div_ceil(ratio.read_bytes()).max(1);
         Ok(Request {
             ratio,
-            read_bytes: steps.checked_mul(ratio.read_bytes()).ok_or_else(too_large)?,
-            write_bytes: steps.checked_mul(ratio.write_bytes()).ok_or_else(too_large)?,
+            read_bytes: steps
+                .checked_mul(ratio.read_bytes())
+                .ok_or_else(too_large)?,
+            write_bytes: steps
+                .checked_mul(ratio.write_bytes())
+                .ok_or_else(too_large)?,
             lanes: lanes(workload, "threads")?,
         })
     }
 
     fn memory_bytes(&self) -> u64 {
-        let lane = buffer_bytes(self.read_bytes as u64).saturating_add(buffer_bytes(self.destination_bytes() as u64));
+        let lane = buffer_bytes(self.read_bytes as u64)
+            .saturating_add(buffer_bytes(self.destination_bytes() as u64));
         lane.saturating_mul(self.lanes as u64)
     }
 
@@ -122,13 +135,20 @@ impl Engine for MemoryEngine {
     }
 
     fn example(&self) -> Workload {
-        Workload::new("memory").with("read_bytes", 65_536_u64).with("read_lines", 1_u64).with("write_lines", 2_u64)
+        Workload::new("memory")
+            .with("read_bytes", 65_536_u64)
+            .with("read_lines", 1_u64)
+            .with("write_lines", 2_u64)
     }
 
     fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
         let request = Request::of(workload)?;
         let session = |_| -> Box<dyn Session> {
-            Box::new(MemorySession { request, variants: variants(request.ratio), buffers: None })
+            Box::new(MemorySession {
+                request,
+                variants: variants(request.ratio),
+                buffers: None,
+            })
         };
         Ok((0..request.lanes).map(session).collect())
     }
@@ -140,14 +160,25 @@ impl Session for MemorySession {
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        let Request { read_bytes, write_bytes, .. } = self.request;
+        let Request {
+            read_bytes,
+            write_bytes,
+            ..
+        } = self.request;
         let (read, moved) = (read_bytes as u64, read_bytes as u64 + write_bytes as u64);
-        self.variants.iter().map(|variant| StageSpec::new(variant.name(), read, moved)).collect()
+        self.variants
+            .iter()
+            .map(|variant| StageSpec::new(variant.name(), read, moved))
+            .collect()
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
         let mut source = Buffer::new(self.request.read_bytes, Pages::Transparent)?;
-        for (place, value) in source.slice_mut::<u8>(self.request.read_bytes).iter_mut().zip((0..=250).cycle()) {
+        for (place, value) in source
+            .slice_mut::<u8>(self.request.read_bytes)
+            .iter_mut()
+            .zip((0..=250).cycle())
+        {
             *place = value;
         }
         let destination = Buffer::new(self.request.destination_bytes(), Pages::Transparent)?;
@@ -156,7 +187,10 @@ impl Session for MemorySession {
     }
 
     fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault> {
-        let (source, destination) = self.buffers.as_mut().expect("prepared before the first step");
+        let (source, destination) = self
+            .buffers
+            .as_mut()
+            .expect("prepared before the first step");
         let source = source.slice::<u8>(self.request.read_bytes);
         let destination = destination.slice_mut::<u8>(self.request.destination_bytes());
         for _ in 0..operations {
@@ -172,19 +206,33 @@ impl Session for MemorySession {
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
-        let Request { ratio, read_bytes, write_bytes, .. } = self.request;
+        let Request {
+            ratio,
+            read_bytes,
+            write_bytes,
+            ..
+        } = self.request;
         for stage in 0..self.variants.len() {
             self.step(stage, 1)?;
-            let (source, destination) = self.buffers.as_ref().expect("prepared before verification");
+            let (source, destination) =
+                self.buffers.as_ref().expect("prepared before verification");
             let source = source.slice::<u8>(read_bytes);
             let written = destination.slice::<u8>(write_bytes);
-            for (step, lines) in written.chunks_exact(ratio.write_bytes().max(LINE_BYTES)).enumerate().step_by(97) {
+            for (step, lines) in written
+                .chunks_exact(ratio.write_bytes().max(LINE_BYTES))
+                .enumerate()
+                .step_by(97)
+            {
                 let read = &source[step * ratio.read_bytes()..][..ratio.read_bytes()];
-                let expected = read.chunks_exact(LINE_BYTES).fold(0, |folded, line| folded ^ line[5]);
+                let expected = read
+                    .chunks_exact(LINE_BYTES)
+                    .fold(0, |folded, line| folded ^ line[5]);
                 let found = lines[5];
                 if found != expected && ratio.write_lines() > 0 {
                     let variant = self.variants[stage].name();
-                    return Err(Fault::new(format!("{variant}: step {step} wrote {found}, expected {expected}")));
+                    return Err(Fault::new(format!(
+                        "{variant}: step {step} wrote {found}, expected {expected}"
+                    )));
                 }
             }
         }
@@ -196,9 +244,13 @@ impl Session for MemorySession {
             Some((source, _)) => (source.pages(), source.numa_node()),
             None => return Tally::default(),
         };
-        let fell_back =
-            (pages == Pages::Base).then(|| "no huge pages for the buffers: TLB misses lower the rates".to_owned());
-        Tally { numa_node, warnings: fell_back.into_iter().collect(), ..Tally::default() }
+        let fell_back = (pages == Pages::Base)
+            .then(|| "no huge pages for the buffers: TLB misses lower the rates".to_owned());
+        Tally {
+            numa_node,
+            warnings: fell_back.into_iter().collect(),
+            ..Tally::default()
+        }
     }
 }
 
@@ -235,8 +287,13 @@ mod tests {
     fn the_largest_ratio_writes_what_was_read_and_nothing_else() {
         let max = Ratio::MAX_LINES as u64;
         for (reads, writes) in [(max, 1), (1, max), (max, max)] {
-            let workload = MemoryEngine.example().with("read_lines", reads).with("write_lines", writes);
-            let mut sessions = MemoryEngine.open(&workload.with("read_bytes", 3 * 64 * reads - 1)).unwrap();
+            let workload = MemoryEngine
+                .example()
+                .with("read_lines", reads)
+                .with("write_lines", writes);
+            let mut sessions = MemoryEngine
+                .open(&workload.with("read_bytes", 3 * 64 * reads - 1))
+                .unwrap();
             sessions[0].prepare().unwrap();
             sessions[0].verify().unwrap();
         }
@@ -245,7 +302,13 @@ mod tests {
     #[test]
     fn the_memory_of_a_point_is_known_beforehand() {
         const MIB: u64 = 1 << 20;
-        let workload = MemoryEngine.example().with("read_bytes", 8 * MIB).with("threads", 2_u64);
-        assert_eq!(MemoryEngine.memory_bytes(&workload), Some(2 * (8 + 18) * MIB));
+        let workload = MemoryEngine
+            .example()
+            .with("read_bytes", 8 * MIB)
+            .with("threads", 2_u64);
+        assert_eq!(
+            MemoryEngine.memory_bytes(&workload),
+            Some(2 * (8 + 18) * MIB)
+        );
     }
 }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use daqmeter_harness::{Availability, Engine, Fault, Parameter, Session, StageSpec, Tally, parameters};
+use daqmeter_harness::{
+    Availability, Engine, Fault, Parameter, Session, StageSpec, Tally, parameters,
+};
 use daqmeter_kernels::copy::mark;
 use daqmeter_record::{Counter, Ledger, Workload};
 use daqmeter_sys::affinity;
@@ -71,8 +73,16 @@ struct VictimCounters {
 
 impl VictimCounters {
     fn open() -> Option<VictimCounters> {
-        let open = |name: &str| Kernel.open(*EVENTS.iter().find(|event| event.name == name)?).ok();
-        Some(VictimCounters { open: [open("cache-references")?, open("cache-misses")?], at: [0; 2], sum: [0; 2] })
+        let open = |name: &str| {
+            Kernel
+                .open(*EVENTS.iter().find(|event| event.name == name)?)
+                .ok()
+        };
+        Some(VictimCounters {
+            open: [open("cache-references")?, open("cache-misses")?],
+            at: [0; 2],
+            sum: [0; 2],
+        })
     }
 
     fn now(&mut self) -> [u64; 2] {
@@ -121,7 +131,11 @@ impl Engine for PollutionEngine {
         // The largest program: an image of 1 MiB, and what is found in it.
         const PROGRAM_BYTES: u64 = 16 << 20;
         let block_bytes = usize::try_from(workload.int("block_bytes").ok()?).ok()?;
-        let copies = Request::new(workload.text("path").ok()?, Direction::Both, block_bytes.max(1));
+        let copies = Request::new(
+            workload.text("path").ok()?,
+            Direction::Both,
+            block_bytes.max(1),
+        );
         Some(copies.memory_bytes().saturating_add(PROGRAM_BYTES))
     }
 
@@ -138,13 +152,15 @@ impl Engine for PollutionEngine {
         let test = workload.text("test")?.to_owned();
         let neighbour = workload.text("neighbour")?.to_owned();
         if !NEIGHBOURS.iter().any(|(name, _)| *name == neighbour) {
-            return Err(workload.error("neighbour", "is none of ideal, cpu, dma, spin, null-call").into());
+            return Err(workload
+                .error("neighbour", "is none of ideal, cpu, dma, spin, null-call")
+                .into());
         }
         let direction = Direction::from_name(workload.text("direction")?)
             .ok_or_else(|| workload.error("direction", "is none of from, to, both"))?;
         let bytes = workload.int_within("block_bytes", 0..=MAX_BLOCK_BYTES)?;
-        let block_bytes =
-            usize::try_from(bytes).map_err(|_| workload.error("block_bytes", "is beyond this machine"))?;
+        let block_bytes = usize::try_from(bytes)
+            .map_err(|_| workload.error("block_bytes", "is beyond this machine"))?;
         let mut copies = Request::new(workload.text("path")?, direction, block_bytes.max(1));
         if neighbour == "dma" {
             copies.context = Context::Shared;
@@ -174,7 +190,10 @@ impl PollutionSession {
 
     /// Starts the neighbour and waits until it is at work.
     fn start_neighbour(&mut self) -> Result<(), Fault> {
-        let (stop, bytes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stop, bytes) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
         let fault = Arc::new(std::sync::Mutex::new(None));
         let at_work = Arc::new(AtomicBool::new(false));
         let job = Job {
@@ -186,14 +205,23 @@ impl PollutionSession {
             at_work: at_work.clone(),
         };
         let (told, working) = (fault.clone(), at_work.clone());
-        let thread = std::thread::Builder::new().name("neighbour".to_owned()).spawn(move || {
-            if let Err(error) = job.run() {
-                *told.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error);
-            }
-            working.store(true, Ordering::Release);
-        });
+        let thread = std::thread::Builder::new()
+            .name("neighbour".to_owned())
+            .spawn(move || {
+                if let Err(error) = job.run() {
+                    *told
+                        .lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error);
+                }
+                working.store(true, Ordering::Release);
+            });
         let thread = thread.map_err(|error| Fault::new(format!("start the neighbour: {error}")))?;
-        self.beside = Some(Beside { stop, bytes, fault, thread: Some(thread) });
+        self.beside = Some(Beside {
+            stop,
+            bytes,
+            fault,
+            thread: Some(thread),
+        });
         while !at_work.load(Ordering::Acquire) && !self.neighbour_has_ended() {
             std::thread::yield_now();
         }
@@ -201,32 +229,47 @@ impl PollutionSession {
     }
 
     fn neighbour_has_ended(&self) -> bool {
-        let thread = self.beside.as_ref().and_then(|beside| beside.thread.as_ref());
+        let thread = self
+            .beside
+            .as_ref()
+            .and_then(|beside| beside.thread.as_ref());
         thread.is_some_and(JoinHandle::is_finished)
     }
 
     fn neighbour_fault(&self) -> Result<(), Fault> {
-        let Some(beside) = &self.beside else { return Ok(()) };
+        let Some(beside) = &self.beside else {
+            return Ok(());
+        };
         // Asked first: a thread that ends with a fault has left it before.
         let has_ended = self.neighbour_has_ended();
-        let fault = beside.fault.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let fault = beside
+            .fault
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .clone();
         match fault {
             Some(fault) => Err(fault.context("the neighbour")),
-            None if has_ended => {
-                Err(Fault::new("the neighbour's thread panicked: a bug in daqmeter, please report it"))
-            }
+            None if has_ended => Err(Fault::new(
+                "the neighbour's thread panicked: a bug in daqmeter, please report it",
+            )),
             None => Ok(()),
         }
     }
 
     fn copied(&self) -> u64 {
-        self.beside.as_ref().map_or(0, |beside| beside.bytes.load(Ordering::Relaxed))
+        self.beside
+            .as_ref()
+            .map_or(0, |beside| beside.bytes.load(Ordering::Relaxed))
     }
 
     fn settle_counters(&mut self) {
         if let Some(counters) = &mut self.counters {
             let now = counters.now();
-            for (sum, (now, at)) in counters.sum.iter_mut().zip(now.into_iter().zip(counters.at)) {
+            for (sum, (now, at)) in counters
+                .sum
+                .iter_mut()
+                .zip(now.into_iter().zip(counters.at))
+            {
                 *sum += now - at;
             }
             counters.at = now;
@@ -263,8 +306,12 @@ impl Job {
     }
 
     fn copy(&self) -> Result<(), Fault> {
-        let path = paths::path(&self.copies.path)
-            .ok_or_else(|| Fault::new(format!("there is no way to copy called `{}`", self.copies.path)))?;
+        let path = paths::path(&self.copies.path).ok_or_else(|| {
+            Fault::new(format!(
+                "there is no way to copy called `{}`",
+                self.copies.path
+            ))
+        })?;
         let mut lanes = path.open(&self.copies)?;
         let mover = &mut lanes[0];
         mover.prepare()?;
@@ -298,7 +345,10 @@ impl Session for PollutionSession {
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        vec![StageSpec { fresh: true, ..StageSpec::new(self.test.clone(), 0, 0) }]
+        vec![StageSpec {
+            fresh: true,
+            ..StageSpec::new(self.test.clone(), 0, 0)
+        }]
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
@@ -334,7 +384,9 @@ impl Session for PollutionSession {
         let test = self.test.clone();
         let victim = self.victim();
         victim.run();
-        victim.check().map_err(|error| Fault::new(format!("{test}: {error}")))
+        victim
+            .check()
+            .map_err(|error| Fault::new(format!("{test}: {error}")))
     }
 
     fn begin(&mut self) {
@@ -349,7 +401,10 @@ impl Session for PollutionSession {
     fn tally(&mut self) -> Tally {
         let mut counters = vec![
             Counter::count("victim-runs", self.runs),
-            Counter { unit: "B".to_owned(), ..Counter::count("neighbour-bytes", self.copied() - self.bytes_before) },
+            Counter {
+                unit: "B".to_owned(),
+                ..Counter::count("neighbour-bytes", self.copied() - self.bytes_before)
+            },
         ];
         if let Some(counted) = &self.counters {
             counters.push(Counter::count("victim-cache-references", counted.sum[0]));
@@ -362,8 +417,17 @@ impl Session for PollutionSession {
                 "an emulated engine needs a CPU of its own beside the program's and the neighbour's; here are {cpus}"
             )
         });
-        let ledger = Ledger { issued: self.runs, delivered: self.runs, ..Ledger::new("runs") };
-        Tally { ledgers: vec![ledger], counters, warnings: warning.into_iter().collect(), numa_node: None }
+        let ledger = Ledger {
+            issued: self.runs,
+            delivered: self.runs,
+            ..Ledger::new("runs")
+        };
+        Tally {
+            ledgers: vec![ledger],
+            counters,
+            warnings: warning.into_iter().collect(),
+            numa_node: None,
+        }
     }
 }
 
@@ -399,14 +463,25 @@ mod tests {
             }
             let settings = Settings::new(StepPlan::ByStage(4), "test");
             let copied = || {
-                let record = measure(&PollutionEngine, &workload, &settings, &Facts::default(), &[], &mut []).unwrap();
+                let record = measure(
+                    &PollutionEngine,
+                    &workload,
+                    &settings,
+                    &Facts::default(),
+                    &[],
+                    &mut [],
+                )
+                .unwrap();
                 assert!(record.outcome.is_ok(), "{neighbour}: {:?}", record.outcome);
                 assert_eq!(record.counter("victim-runs"), Some(4.0));
                 record.counter("neighbour-bytes").unwrap()
             };
             if ["cpu", "dma"].contains(&neighbour) {
                 // Four short runs can be over before a crowded host lets the neighbour finish a copy: then they are run again.
-                assert!((0..1000).any(|_| copied() > 0.0), "{neighbour} copied nothing");
+                assert!(
+                    (0..1000).any(|_| copied() > 0.0),
+                    "{neighbour} copied nothing"
+                );
             } else {
                 assert_eq!(copied(), 0.0, "{neighbour}");
             }
@@ -417,7 +492,21 @@ mod tests {
     fn a_neighbour_that_cannot_copy_fails_the_run_with_the_reason() {
         let workload = PollutionEngine.example().with("path", "nowhere");
         let settings = Settings::new(StepPlan::ByStage(1), "test");
-        let record = measure(&PollutionEngine, &workload, &settings, &Facts::default(), &[], &mut []).unwrap();
-        assert!(record.outcome.reason().unwrap().contains("no way to copy called `nowhere`"));
+        let record = measure(
+            &PollutionEngine,
+            &workload,
+            &settings,
+            &Facts::default(),
+            &[],
+            &mut [],
+        )
+        .unwrap();
+        assert!(
+            record
+                .outcome
+                .reason()
+                .unwrap()
+                .contains("no way to copy called `nowhere`")
+        );
     }
 }

@@ -30,7 +30,9 @@ impl Direction {
 
     /// The direction of that name.
     pub fn from_name(name: &str) -> Option<Direction> {
-        Direction::ALL.into_iter().find(|direction| direction.name() == name)
+        Direction::ALL
+            .into_iter()
+            .find(|direction| direction.name() == name)
     }
 
     /// The single directions that it consists of.
@@ -58,7 +60,12 @@ pub enum Context {
 
 impl Context {
     /// All four.
-    pub const ALL: [Context; 4] = [Context::Cpu, Context::Exclusive, Context::Shared, Context::Priority];
+    pub const ALL: [Context; 4] = [
+        Context::Cpu,
+        Context::Exclusive,
+        Context::Shared,
+        Context::Priority,
+    ];
 
     /// Name in options and records.
     pub fn name(self) -> &'static str {
@@ -72,7 +79,9 @@ impl Context {
 
     /// The context of that name.
     pub fn from_name(name: &str) -> Option<Context> {
-        Context::ALL.into_iter().find(|context| context.name() == name)
+        Context::ALL
+            .into_iter()
+            .find(|context| context.name() == name)
     }
 
     /// The module's number of the policy.
@@ -100,7 +109,11 @@ pub struct Window {
 impl Default for Window {
     /// 30 us of 90 us for channel 0: the study's (section 2.2).
     fn default() -> Self {
-        Window { quantum_ns: 30_000, window_ns: 90_000, high_channels: 1 }
+        Window {
+            quantum_ns: 30_000,
+            window_ns: 90_000,
+            high_channels: 1,
+        }
     }
 }
 
@@ -193,9 +206,15 @@ impl Request {
 
     /// Bytes of memory that all its lanes take: both sides of each copy, and three copies while bytes are compared.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let blocks = if self.path.starts_with("io-uring") { u64::from(self.depth) } else { 1 };
+        let blocks = if self.path.starts_with("io-uring") {
+            u64::from(self.depth)
+        } else {
+            1
+        };
         let bytes = (self.block_bytes as u64).saturating_mul(blocks);
-        let lane = buffer_bytes(bytes).saturating_mul(2).saturating_add(bytes.saturating_mul(3));
+        let lane = buffer_bytes(bytes)
+            .saturating_mul(2)
+            .saturating_add(bytes.saturating_mul(3));
         lane.saturating_mul(self.lanes as u64)
     }
 
@@ -205,20 +224,39 @@ impl Request {
     /// Names the parameter that is missing or cannot be.
     pub fn of(workload: &Workload) -> Result<Request, Fault> {
         let named = |name: &'static str| workload.text(name);
-        let wrong = |name: &str, problem: &str| Fault::from(workload.error(name, problem.to_owned()));
-        let or =
-            |name: &str, other: u64| if workload.params.contains_key(name) { workload.int(name) } else { Ok(other) };
-        let size = |name: &str, value: u64| usize::try_from(value).map_err(|_| wrong(name, "is beyond this machine"));
-        let direction =
-            Direction::from_name(named("direction")?).ok_or_else(|| wrong("direction", "is none of from, to, both"))?;
-        let block_bytes = size("block_bytes", workload.int_within("block_bytes", 1..=MAX_BLOCK_BYTES)?)?;
+        let wrong =
+            |name: &str, problem: &str| Fault::from(workload.error(name, problem.to_owned()));
+        let or = |name: &str, other: u64| {
+            if workload.params.contains_key(name) {
+                workload.int(name)
+            } else {
+                Ok(other)
+            }
+        };
+        let size = |name: &str, value: u64| {
+            usize::try_from(value).map_err(|_| wrong(name, "is beyond this machine"))
+        };
+        let direction = Direction::from_name(named("direction")?)
+            .ok_or_else(|| wrong("direction", "is none of from, to, both"))?;
+        let block_bytes = size(
+            "block_bytes",
+            workload.int_within("block_bytes", 1..=MAX_BLOCK_BYTES)?,
+        )?;
         let mut request = Request::new(named("path")?, direction, block_bytes);
         request.context = Context::from_name(named("context")?)
             .ok_or_else(|| wrong("context", "is none of cpu, exclusive, shared, priority"))?;
         request.cold = workload.flag("cold");
         request.lanes = size("lanes", or("lanes", 1)?)?;
-        request.channels = size("channels", workload.int_within_or("channels", 0, 0..=MAX_CHANNELS)?)?;
-        request.completion = match workload.params.get("completion").map(ToString::to_string).as_deref() {
+        request.channels = size(
+            "channels",
+            workload.int_within_or("channels", 0, 0..=MAX_CHANNELS)?,
+        )?;
+        request.completion = match workload
+            .params
+            .get("completion")
+            .map(ToString::to_string)
+            .as_deref()
+        {
             None | Some("polled") => Completion::Polled,
             Some("interrupt") => Completion::Interrupt,
             Some(_) => return Err(wrong("completion", "is neither polled nor interrupt")),
@@ -229,13 +267,15 @@ impl Request {
             window_ns: or("window_ns", window.window_ns)?,
             high_channels: or("high_channels", window.high_channels)?,
         };
-        request.depth = u32::try_from(or("depth", 1)?).map_err(|_| wrong("depth", "is beyond reason"))?;
+        request.depth =
+            u32::try_from(or("depth", 1)?).map_err(|_| wrong("depth", "is beyond reason"))?;
         request.check(workload)?;
         Ok(request)
     }
 
     fn check(&self, workload: &Workload) -> Result<(), Fault> {
-        let refuse = |name: &str, problem: &str| Err(Fault::from(workload.error(name, problem.to_owned())));
+        let refuse =
+            |name: &str, problem: &str| Err(Fault::from(workload.error(name, problem.to_owned())));
         if self.lanes == 0 || self.lanes > 64 {
             return refuse("lanes", "is not between 1 and 64");
         }
@@ -243,7 +283,10 @@ impl Request {
             return refuse("depth", "is not between 1 and 1024");
         }
         if self.window.window_ns > MAX_WINDOW_NS {
-            return refuse("window_ns", "is more than a second: the low channels would stand still");
+            return refuse(
+                "window_ns",
+                "is more than a second: the low channels would stand still",
+            );
         }
         if self.window.quantum_ns == 0 || self.window.quantum_ns >= self.window.window_ns {
             return refuse("quantum_ns", "is not a part of window_ns");
@@ -269,7 +312,13 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_by_name() {
         let of = |name: &str, value: u64| {
-            Request::of(&Request::new("pread", Direction::To, 64).workload().with(name, value)).unwrap_err().0
+            Request::of(
+                &Request::new("pread", Direction::To, 64)
+                    .workload()
+                    .with(name, value),
+            )
+            .unwrap_err()
+            .0
         };
         assert!(of("block_bytes", 0).contains("block_bytes"));
         assert!(of("lanes", 65).contains("lanes"));

@@ -9,10 +9,20 @@ use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::uapi::{TraceInfo, TraceRecord, text};
 
 /// The traced operations, by the number in their records.
-pub const OPERATIONS: [&str; 4] = ["copy_from_user", "copy_to_user", "__copy_from_user", "__copy_to_user"];
+pub const OPERATIONS: [&str; 4] = [
+    "copy_from_user",
+    "copy_to_user",
+    "__copy_from_user",
+    "__copy_to_user",
+];
 
 /// The study's file of each.
-const FILES: [&str; 4] = ["mem_trace_from.dat", "mem_trace_to.dat", "__mem_trace_from.dat", "__mem_trace_to.dat"];
+const FILES: [&str; 4] = [
+    "mem_trace_from.dat",
+    "mem_trace_to.dat",
+    "__mem_trace_from.dat",
+    "__mem_trace_to.dat",
+];
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
@@ -68,7 +78,10 @@ impl OperationRow {
 impl Trace {
     /// An empty trace; `keeps` every record for [`Trace::classic`].
     pub fn new(keeps: bool) -> Trace {
-        Trace { keeps, ..Trace::default() }
+        Trace {
+            keeps,
+            ..Trace::default()
+        }
     }
 
     /// Calls so far.
@@ -81,10 +94,20 @@ impl Trace {
         for record in records {
             let at = usize::from(record.operation).min(3);
             self.calls += 1;
-            self.sizes.entry((record.operation, record.bytes)).or_default().add(record.bytes);
-            self.callers.entry((record.operation, record.caller)).or_default().add(record.bytes);
-            self.processes.entry((record.operation, text(&record.comm))).or_default().add(record.bytes);
-            self.ns[at] = self.ns[at].wrapping_add(record.after_ns.saturating_sub(record.before_ns));
+            self.sizes
+                .entry((record.operation, record.bytes))
+                .or_default()
+                .add(record.bytes);
+            self.callers
+                .entry((record.operation, record.caller))
+                .or_default()
+                .add(record.bytes);
+            self.processes
+                .entry((record.operation, text(&record.comm)))
+                .or_default()
+                .add(record.bytes);
+            self.ns[at] =
+                self.ns[at].wrapping_add(record.after_ns.saturating_sub(record.before_ns));
             if self.keeps {
                 self.kept[at].push_str(&classic_line(record));
             }
@@ -95,8 +118,11 @@ impl Trace {
     pub fn operations(&self) -> Vec<OperationRow> {
         let row = |(at, operation): (usize, &&'static str)| {
             let number = u16::try_from(at).unwrap_or(0);
-            let of: Vec<(u64, Sum)> =
-                self.sizes.range((number, 0)..=(number, u64::MAX)).map(|((_, bytes), sum)| (*bytes, *sum)).collect();
+            let of: Vec<(u64, Sum)> = self
+                .sizes
+                .range((number, 0)..=(number, u64::MAX))
+                .map(|((_, bytes), sum)| (*bytes, *sum))
+                .collect();
             let calls: u64 = of.iter().map(|(_, sum)| sum.calls).sum();
             let mut below = 0;
             let median = of.iter().find(|(_, sum)| {
@@ -106,7 +132,9 @@ impl Trace {
             Some(OperationRow {
                 operation,
                 calls,
-                bytes: of.iter().fold(0, |bytes, (_, sum)| bytes.saturating_add(sum.bytes)),
+                bytes: of
+                    .iter()
+                    .fold(0, |bytes, (_, sum)| bytes.saturating_add(sum.bytes)),
                 median_bytes: median?.0,
                 mean_ns: self.ns[at] as f64 / calls.max(1) as f64,
             })
@@ -116,33 +144,51 @@ impl Trace {
 
     /// The sizes copied most often: size, operation, calls, bytes.
     pub fn by_size(&self, top: usize) -> Vec<Vec<String>> {
-        let mut rows: Vec<_> =
-            self.sizes.iter().map(|((operation, bytes), sum)| (show_bytes(*bytes), *operation, *sum)).collect();
+        let mut rows: Vec<_> = self
+            .sizes
+            .iter()
+            .map(|((operation, bytes), sum)| (show_bytes(*bytes), *operation, *sum))
+            .collect();
         ranked(&mut rows, top)
     }
 
     /// The callers that copied most often.
     pub fn by_caller(&self, names: &Names, top: usize) -> Vec<Vec<String>> {
-        let mut rows: Vec<_> =
-            self.callers.iter().map(|((operation, caller), sum)| (names.name(*caller), *operation, *sum)).collect();
+        let mut rows: Vec<_> = self
+            .callers
+            .iter()
+            .map(|((operation, caller), sum)| (names.name(*caller), *operation, *sum))
+            .collect();
         ranked(&mut rows, top)
     }
 
     /// The processes for which most was copied.
     pub fn by_process(&self, top: usize) -> Vec<Vec<String>> {
-        let mut rows: Vec<_> =
-            self.processes.iter().map(|((operation, name), sum)| (name.clone(), *operation, *sum)).collect();
+        let mut rows: Vec<_> = self
+            .processes
+            .iter()
+            .map(|((operation, name), sum)| (name.clone(), *operation, *sum))
+            .collect();
         ranked(&mut rows, top)
     }
 
     /// Counters for a record: calls by operation and size (`copy_to_user:16`).
     pub fn counters(&self, info: &TraceInfo) -> Vec<Counter> {
-        let name = |operation: u16, bytes: u64| format!("{}:{bytes}", OPERATIONS[usize::from(operation).min(3)]);
-        let sizes =
-            self.sizes.iter().map(|((operation, bytes), sum)| Counter::count(name(*operation, *bytes), sum.calls));
-        let dropped =
-            OPERATIONS.iter().zip(info.dropped).map(|(name, count)| Counter::count(format!("dropped {name}"), count));
-        sizes.chain(dropped).chain([Counter::count("missed", info.missed)]).collect()
+        let name = |operation: u16, bytes: u64| {
+            format!("{}:{bytes}", OPERATIONS[usize::from(operation).min(3)])
+        };
+        let sizes = self
+            .sizes
+            .iter()
+            .map(|((operation, bytes), sum)| Counter::count(name(*operation, *bytes), sum.calls));
+        let dropped = OPERATIONS
+            .iter()
+            .zip(info.dropped)
+            .map(|(name, count)| Counter::count(format!("dropped {name}"), count));
+        sizes
+            .chain(dropped)
+            .chain([Counter::count("missed", info.missed)])
+            .collect()
     }
 
     /// The study's files, with what was kept.
@@ -150,7 +196,11 @@ impl Trace {
         if !self.keeps {
             return BTreeMap::new();
         }
-        FILES.iter().zip(&self.kept).map(|(name, lines)| ((*name).to_owned(), lines.clone())).collect()
+        FILES
+            .iter()
+            .zip(&self.kept)
+            .map(|(name, lines)| ((*name).to_owned(), lines.clone()))
+            .collect()
     }
 }
 
@@ -174,7 +224,12 @@ fn ranked(rows: &mut [(String, u16, Sum)], top: usize) -> Vec<Vec<String>> {
     rows.sort_by(|a, b| b.2.calls.cmp(&a.2.calls).then_with(|| a.0.cmp(&b.0)));
     let cells = |(name, operation, sum): &(String, u16, Sum)| {
         let operation = OPERATIONS[usize::from(*operation).min(3)].to_owned();
-        vec![name.clone(), operation, sum.calls.to_string(), show_bytes(sum.bytes)]
+        vec![
+            name.clone(),
+            operation,
+            sum.calls.to_string(),
+            show_bytes(sum.bytes),
+        ]
     };
     rows.iter().take(top).map(cells).collect()
 }
@@ -191,9 +246,13 @@ pub struct Accounts {
 impl Accounts {
     /// The module's accounts against the records that came. Missed calls are issued, too: the kernel counts them.
     pub fn of(info: &TraceInfo, trace: &Trace) -> Accounts {
-        let (recorded, dropped): (u64, u64) = (info.recorded.iter().sum(), info.dropped.iter().sum());
-        let mut ledger =
-            Ledger { issued: recorded + dropped + info.missed, delivered: trace.calls(), ..Ledger::new("copies") };
+        let (recorded, dropped): (u64, u64) =
+            (info.recorded.iter().sum(), info.dropped.iter().sum());
+        let mut ledger = Ledger {
+            issued: recorded + dropped + info.missed,
+            delivered: trace.calls(),
+            ..Ledger::new("copies")
+        };
         ledger.lose("ring full", dropped);
         ledger.lose("no probe instance", info.missed);
         let mut warnings = Vec::new();
@@ -227,8 +286,12 @@ impl Names {
     pub fn parse(kallsyms: &str) -> Names {
         let symbol = |line: &str| {
             let mut parts = line.split_whitespace();
-            let address = u64::from_str_radix(parts.next()?, 16).ok().filter(|address| *address != 0)?;
-            parts.next().filter(|kind| matches!(*kind, "t" | "T" | "w" | "W"))?;
+            let address = u64::from_str_radix(parts.next()?, 16)
+                .ok()
+                .filter(|address| *address != 0)?;
+            parts
+                .next()
+                .filter(|kind| matches!(*kind, "t" | "T" | "w" | "W"))?;
             Some((address, parts.next()?.to_owned()))
         };
         let mut symbols: Vec<(u64, String)> = kallsyms.lines().filter_map(symbol).collect();
@@ -238,7 +301,11 @@ impl Names {
 
     /// `function+0x1f`, or the address where no name is known.
     pub fn name(&self, address: u64) -> String {
-        match self.0.partition_point(|(start, _)| *start <= address).checked_sub(1) {
+        match self
+            .0
+            .partition_point(|(start, _)| *start <= address)
+            .checked_sub(1)
+        {
             Some(at) => format!("{}+{:#x}", self.0[at].1, address - self.0[at].0),
             None => format!("{address:#x}"),
         }
@@ -266,8 +333,11 @@ impl ProcessIo {
     /// From the texts of a process' `comm` and `io`; what is missing is 0.
     pub fn parse(name: &str, pid: u32, io: &str) -> ProcessIo {
         let field = |key: &str| {
-            let line = io.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
-            line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+            let line = io
+                .lines()
+                .find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
+            line.and_then(|value| value.trim().parse().ok())
+                .unwrap_or(0)
         };
         ProcessIo {
             name: name.trim().to_owned(),
@@ -280,7 +350,8 @@ impl ProcessIo {
     }
 
     fn since(&self, before: Option<&ProcessIo>) -> ProcessIo {
-        let less = |now: u64, then: fn(&ProcessIo) -> u64| now.saturating_sub(before.map_or(0, then));
+        let less =
+            |now: u64, then: fn(&ProcessIo) -> u64| now.saturating_sub(before.map_or(0, then));
         ProcessIo {
             reads: less(self.reads, |io| io.reads),
             read_bytes: less(self.read_bytes, |io| io.read_bytes),
@@ -293,7 +364,11 @@ impl ProcessIo {
     /// For a table.
     pub fn cells(&self) -> [String; 8] {
         let mean = |bytes: u64, calls: u64| {
-            if calls > 0 { significant(bytes as f64 / calls as f64, 4) } else { "-".to_owned() }
+            if calls > 0 {
+                significant(bytes as f64 / calls as f64, 4)
+            } else {
+                "-".to_owned()
+            }
         };
         [
             self.name.clone(),
@@ -310,7 +385,9 @@ impl ProcessIo {
 
 /// What every process (that we may look at) has read and written so far.
 fn processes(root: &Path) -> HashMap<u32, ProcessIo> {
-    let Ok(entries) = std::fs::read_dir(root) else { return HashMap::new() };
+    let Ok(entries) = std::fs::read_dir(root) else {
+        return HashMap::new();
+    };
     let process = |entry: std::fs::DirEntry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
         let io = std::fs::read_to_string(entry.path().join("io")).ok()?;
@@ -353,7 +430,11 @@ pub fn sampled(
     let mut looked = Instant::now();
     while began.elapsed() < time && !stop(&|| seen(&last)) {
         let until_look = delay.saturating_sub(looked.elapsed());
-        std::thread::sleep(until_look.min(time.saturating_sub(began.elapsed())).min(LONGEST_SLEEP));
+        std::thread::sleep(
+            until_look
+                .min(time.saturating_sub(began.elapsed()))
+                .min(LONGEST_SLEEP),
+        );
         if looked.elapsed() >= delay || began.elapsed() >= time {
             looked = Instant::now();
             last.extend(processes(root));
@@ -366,7 +447,8 @@ pub fn sampled(
 
 /// Counters for a record: the sums over all processes.
 pub fn proc_counters(rows: &[ProcessIo]) -> Vec<Counter> {
-    let sum = |name: &str, of: fn(&ProcessIo) -> u64| Counter::count(name, rows.iter().map(of).sum());
+    let sum =
+        |name: &str, of: fn(&ProcessIo) -> u64| Counter::count(name, rows.iter().map(of).sum());
     vec![
         sum("reads", |row| row.reads),
         sum("bytes to user by read", |row| row.read_bytes),
@@ -405,13 +487,30 @@ mod tests {
     #[test]
     fn calls_are_summed_by_size_caller_and_process() {
         let mut trace = Trace::new(true);
-        trace.add(&[record(1, 16, b"cat"), record(1, 16, b"cat"), record(1, 4096, b"dd"), record(2, 224, b"dd")]);
-        let lines: Vec<String> = trace.operations().iter().map(|row| row.cells().join(" ")).collect();
-        assert_eq!(lines, ["copy_to_user 3 4.031 KiB 16 B 93", "__copy_from_user 1 224 B 224 B 93"]);
+        trace.add(&[
+            record(1, 16, b"cat"),
+            record(1, 16, b"cat"),
+            record(1, 4096, b"dd"),
+            record(2, 224, b"dd"),
+        ]);
+        let lines: Vec<String> = trace
+            .operations()
+            .iter()
+            .map(|row| row.cells().join(" "))
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                "copy_to_user 3 4.031 KiB 16 B 93",
+                "__copy_from_user 1 224 B 224 B 93"
+            ]
+        );
         assert_eq!(trace.by_size(1), [["16 B", "copy_to_user", "2", "32 B"]]);
         assert_eq!(trace.by_process(9).len(), 3);
         assert_eq!(trace.classic()["mem_trace_to.dat"].lines().count(), 3);
-        let names = Names::parse("ffffffff8144c100 T sys_read\n0000000000000000 T hidden\nffffffff90000000 d data\n");
+        let names = Names::parse(
+            "ffffffff8144c100 T sys_read\n0000000000000000 T hidden\nffffffff90000000 d data\n",
+        );
         assert_eq!(trace.by_caller(&names, 1)[0][0], "sys_read+0x29");
     }
 
@@ -419,7 +518,12 @@ mod tests {
     fn drops_and_misses_are_in_the_ledger() {
         let mut trace = Trace::new(false);
         trace.add(&[record(1, 16, b"a"), record(0, 16, b"a")]);
-        let info = TraceInfo { recorded: [1, 1, 0, 0], dropped: [0, 5, 0, 0], missed: 2, ..TraceInfo::default() };
+        let info = TraceInfo {
+            recorded: [1, 1, 0, 0],
+            dropped: [0, 5, 0, 0],
+            missed: 2,
+            ..TraceInfo::default()
+        };
         let accounts = Accounts::of(&info, &trace);
         assert!(accounts.ledger.closes());
         assert_eq!((accounts.ledger.issued, accounts.ledger.lost()), (9, 7));
@@ -429,7 +533,8 @@ mod tests {
     #[test]
     fn proc_tells_calls_and_bytes_of_processes() {
         let before = ProcessIo::parse("x\n", 7, "rchar: 100\nwchar: 5\nsyscr: 10\nsyscw: 1\n");
-        let after = ProcessIo::parse("x\n", 7, "rchar: 300\nwchar: 5\nsyscr: 12\nsyscw: 1\n").since(Some(&before));
+        let after = ProcessIo::parse("x\n", 7, "rchar: 300\nwchar: 5\nsyscr: 12\nsyscw: 1\n")
+            .since(Some(&before));
         assert_eq!((after.reads, after.read_bytes, after.writes), (2, 200, 0));
         assert_eq!(after.cells()[4], "100");
         assert_eq!(after.cells()[7], "-");

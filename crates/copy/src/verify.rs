@@ -72,7 +72,9 @@ const SIZES: [usize; 16] = [
 
 /// Runs all cases, until it is to stop: then those that were finished before.
 pub fn all(plan: &Plan, stop: &StopFlag) -> Vec<Case> {
-    let wanted = PATHS.iter().filter(|path| plan.only.as_deref().is_none_or(|only| only == path.name));
+    let wanted = PATHS
+        .iter()
+        .filter(|path| plan.only.as_deref().is_none_or(|only| only == path.name));
     wanted.flat_map(|path| cases_of(path, plan, stop)).collect()
 }
 
@@ -122,7 +124,10 @@ fn case(path: &Path, request: &Request, plan: &Plan, stop: &StopFlag) -> Option<
 fn sizes(request: &Request, plan: &Plan, stop: &StopFlag) -> Option<Outcome> {
     let (mut copies, mut bytes) = (0, 0);
     for size in SIZES.into_iter().filter(|size| *size <= plan.largest_bytes) {
-        let request = Request { block_bytes: size, ..request.clone() };
+        let request = Request {
+            block_bytes: size,
+            ..request.clone()
+        };
         let mut sessions = match CopyEngine.open(&request.workload()) {
             Ok(sessions) => sessions,
             // A pipe's size, hugetlbfs without write: as far as it goes is what there is.
@@ -154,14 +159,37 @@ mod tests {
     fn a_stop_keeps_only_cases_that_were_finished() {
         let stop = StopFlag::default();
         stop.set();
-        let cases = all(&Plan { only: None, largest_bytes: 5000, times: u32::MAX }, &stop);
-        assert!(cases.iter().all(|case| matches!(case.outcome, Outcome::Waived(_))), "{cases:?}");
+        let cases = all(
+            &Plan {
+                only: None,
+                largest_bytes: 5000,
+                times: u32::MAX,
+            },
+            &stop,
+        );
+        assert!(
+            cases
+                .iter()
+                .all(|case| matches!(case.outcome, Outcome::Waived(_))),
+            "{cases:?}"
+        );
     }
 
     #[test]
     fn every_case_of_this_host_verifies_or_says_why_not() {
-        let cases = all(&Plan { only: None, largest_bytes: 5000, times: 1 }, &StopFlag::default());
-        assert!(cases.iter().any(|case| case.path == "engine-thread" && case.context == "priority"));
+        let cases = all(
+            &Plan {
+                only: None,
+                largest_bytes: 5000,
+                times: 1,
+            },
+            &StopFlag::default(),
+        );
+        assert!(
+            cases
+                .iter()
+                .any(|case| case.path == "engine-thread" && case.context == "priority")
+        );
         for case in cases {
             match &case.outcome {
                 Outcome::Verified { copies, .. } => assert!(*copies >= 7, "{case:?}"),

@@ -36,20 +36,28 @@ impl Request {
         let number = workload.int("function")?;
         let stages = Function::stages(number).filter(|_| number <= 8);
         let function = stages.and_then(|stages| stages.last().copied());
-        let function = function.ok_or_else(|| workload.error("function", format!("is {number}; 0 to 8 is wanted")))?;
+        let function = function
+            .ok_or_else(|| workload.error("function", format!("is {number}; 0 to 8 is wanted")))?;
         let work = parse_conversions(workload, samples)?.of(function);
         let samples = usize::try_from(samples).expect("at most 2^30");
-        Ok(Request { samples, function, work, lanes: lanes(workload, "threads")? })
+        Ok(Request {
+            samples,
+            function,
+            work,
+            lanes: lanes(workload, "threads")?,
+        })
     }
 
     fn out_bytes(&self) -> u64 {
-        let out =
-            |(conversion, decimation): (Conversion, Decimation)| decimation.kept(self.samples) * conversion.out_bytes();
+        let out = |(conversion, decimation): (Conversion, Decimation)| {
+            decimation.kept(self.samples) * conversion.out_bytes()
+        };
         self.work.map_or(self.samples * 2, out) as u64
     }
 
     fn memory_bytes(&self) -> u64 {
-        (buffer_bytes(self.samples as u64 * 2) + buffer_bytes(self.out_bytes())).saturating_mul(self.lanes as u64)
+        (buffer_bytes(self.samples as u64 * 2) + buffer_bytes(self.out_bytes()))
+            .saturating_mul(self.lanes as u64)
     }
 }
 
@@ -104,7 +112,10 @@ impl Engine for ConvertEngine {
     }
 
     fn example(&self) -> Workload {
-        Workload::new("convert").with("samples", 10_000_u64).with("function", 3_u64).with("scale_factor", 0.1)
+        Workload::new("convert")
+            .with("samples", 10_000_u64)
+            .with("function", 3_u64)
+            .with("scale_factor", 0.1)
     }
 
     fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
@@ -112,13 +123,29 @@ impl Engine for ConvertEngine {
         let isa = parse_isa(workload)?;
         let forced_store = parse_store(workload, isa)?;
         let footprint = request.samples as u64 * 2 + request.out_bytes();
-        let store = forced_store.unwrap_or_else(|| Store::for_footprint(isa, footprint, self.last_level_bytes));
-        let converter =
-            request.work.and_then(|(conversion, decimation)| Converter::new(conversion, decimation, isa, store));
-        let Request { samples, function, lanes, .. } = request;
-        let name = if function == Function::Readout { "copy" } else { function.classic_name() };
+        let store = forced_store
+            .unwrap_or_else(|| Store::for_footprint(isa, footprint, self.last_level_bytes));
+        let converter = request.work.and_then(|(conversion, decimation)| {
+            Converter::new(conversion, decimation, isa, store)
+        });
+        let Request {
+            samples,
+            function,
+            lanes,
+            ..
+        } = request;
+        let name = if function == Function::Readout {
+            "copy"
+        } else {
+            function.classic_name()
+        };
         let session = |_| -> Box<dyn Session> {
-            Box::new(ConvertSession { name: name.to_owned(), samples, converter: converter.clone(), buffers: None })
+            Box::new(ConvertSession {
+                name: name.to_owned(),
+                samples,
+                converter: converter.clone(),
+                buffers: None,
+            })
         };
         Ok((0..lanes).map(session).collect())
     }
@@ -128,7 +155,9 @@ impl ConvertSession {
     fn out_bytes(&self) -> usize {
         match &self.converter {
             None => self.samples * 2,
-            Some(converter) => converter.decimation().kept(self.samples) * converter.conversion().out_bytes(),
+            Some(converter) => {
+                converter.decimation().kept(self.samples) * converter.conversion().out_bytes()
+            }
         }
     }
 }
@@ -142,11 +171,18 @@ impl Session for ConvertSession {
         let raw_bytes = self.samples as u64 * 2;
         let (stride_bytes, out_bytes) = match &self.converter {
             None => (2, 2),
-            Some(converter) => (2 * converter.decimation().factor as u64, converter.conversion().out_bytes() as u64),
+            Some(converter) => (
+                2 * converter.decimation().factor as u64,
+                converter.conversion().out_bytes() as u64,
+            ),
         };
         vec![StageSpec {
             limit: Some(LimitSpec::memory(raw_bytes, stride_bytes, out_bytes)),
-            ..StageSpec::new(self.name.clone(), raw_bytes, raw_bytes + self.out_bytes() as u64)
+            ..StageSpec::new(
+                self.name.clone(),
+                raw_bytes,
+                raw_bytes + self.out_bytes() as u64,
+            )
         }]
     }
 
@@ -161,13 +197,18 @@ impl Session for ConvertSession {
 
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
         let out_bytes = self.out_bytes();
-        let (raw, out) = self.buffers.as_mut().expect("prepared before the first step");
+        let (raw, out) = self
+            .buffers
+            .as_mut()
+            .expect("prepared before the first step");
         let raw = raw.slice::<u16>(self.samples);
         for _ in 0..operations {
             match &self.converter {
                 None => out.slice_mut::<u16>(self.samples).copy_from_slice(raw),
                 Some(converter) => match converter.conversion() {
-                    Conversion::QmnF64(_) => converter.convert(raw, Out::F64(out.slice_mut(out_bytes / 8))),
+                    Conversion::QmnF64(_) => {
+                        converter.convert(raw, Out::F64(out.slice_mut(out_bytes / 8)))
+                    }
                     _ => converter.convert(raw, Out::F32(out.slice_mut(out_bytes / 4))),
                 },
             }
@@ -185,14 +226,19 @@ impl Session for ConvertSession {
             None if out.slice::<u16>(self.samples) == raw => Ok(()),
             None => Err(Fault::new("the copy differs from its source")),
             Some(converter) => match converter.conversion() {
-                Conversion::QmnF64(_) => differs(converter, raw, &Out::F64(out.slice_mut(out_bytes / 8))),
+                Conversion::QmnF64(_) => {
+                    differs(converter, raw, &Out::F64(out.slice_mut(out_bytes / 8)))
+                }
                 _ => differs(converter, raw, &Out::F32(out.slice_mut(out_bytes / 4))),
             },
         }
     }
 
     fn tally(&mut self) -> Tally {
-        Tally { numa_node: self.buffers.as_ref().and_then(|(raw, _)| raw.numa_node()), ..Tally::default() }
+        Tally {
+            numa_node: self.buffers.as_ref().and_then(|(raw, _)| raw.numa_node()),
+            ..Tally::default()
+        }
     }
 }
 
@@ -208,21 +254,45 @@ mod tests {
     #[test]
     fn lanes_and_samples_are_bounded_and_their_memory_is_known() {
         let engine = ConvertEngine::default();
-        for (name, value) in [("threads", 0_u64), ("threads", 1 << 63), ("samples", 0), ("samples", (1 << 30) + 1)] {
+        for (name, value) in [
+            ("threads", 0_u64),
+            ("threads", 1 << 63),
+            ("samples", 0),
+            ("samples", (1 << 30) + 1),
+        ] {
             let workload = engine.example().with(name, value);
-            assert!(engine.open(&workload).err().unwrap().0.contains(&format!("`{name}` is {value}; 1 to ")));
+            assert!(
+                engine
+                    .open(&workload)
+                    .err()
+                    .unwrap()
+                    .0
+                    .contains(&format!("`{name}` is {value}; 1 to "))
+            );
             assert_eq!(engine.memory_bytes(&workload), None);
         }
         // 2 MiB of samples become 4 MiB.
-        let workload = engine.example().with("samples", 1_u64 << 20).with("threads", 3_u64);
+        let workload = engine
+            .example()
+            .with("samples", 1_u64 << 20)
+            .with("threads", 3_u64);
         assert_eq!(engine.memory_bytes(&workload), Some(3 * (6 << 20)));
     }
 
     #[test]
     fn functions_that_convert_nothing_in_memory_are_refused() {
         for function in [9_u64, 99, 100] {
-            let workload = ConvertEngine::default().example().with("function", function);
-            assert!(ConvertEngine::default().open(&workload).err().unwrap().0.contains("0 to 8"));
+            let workload = ConvertEngine::default()
+                .example()
+                .with("function", function);
+            assert!(
+                ConvertEngine::default()
+                    .open(&workload)
+                    .err()
+                    .unwrap()
+                    .0
+                    .contains("0 to 8")
+            );
         }
     }
 }

@@ -44,7 +44,9 @@ pub fn check_trigger_rate(rate_hz: f64) -> Result<(), Fault> {
         return Ok(());
     }
     let (min, max) = TRIGGER_RATES_HZ.into_inner();
-    Err(Fault::new(format!("a trigger rate of {rate_hz:e} Hz; {min} Hz to {max} Hz is wanted, e.g. 14 Hz")))
+    Err(Fault::new(format!(
+        "a trigger rate of {rate_hz:e} Hz; {min} Hz to {max} Hz is wanted, e.g. 14 Hz"
+    )))
 }
 
 /// What driving cost and what it found.
@@ -83,8 +85,11 @@ impl Daq {
     /// For triggers at `rate_hz`, one of [`TRIGGER_RATES_HZ`]. Waits at least a second, as the original does, or three periods.
     pub fn new(completion: Completion, rate_hz: Option<f64>) -> Daq {
         // A rate so low that its period is no time at all is waited for as long as can be.
-        let period = rate_hz.map(|rate| Duration::try_from_secs_f64(1.0 / rate).unwrap_or(Duration::MAX));
-        let timeout = period.map_or(Duration::ZERO, |period| period.saturating_mul(3)).max(Duration::from_secs(1));
+        let period =
+            rate_hz.map(|rate| Duration::try_from_secs_f64(1.0 / rate).unwrap_or(Duration::MAX));
+        let timeout = period
+            .map_or(Duration::ZERO, |period| period.saturating_mul(3))
+            .max(Duration::from_secs(1));
         Daq {
             completion,
             timeout,
@@ -111,11 +116,16 @@ impl Daq {
     /// When the board is gone.
     pub fn set_up(&self, board: &mut dyn Board, samples: u64) -> Result<(), Fault> {
         // Even numbers of blocks only (KU), at least two.
-        let channel_blocks = samples.div_ceil(u64::from(regs::CHANNELS)).div_ceil(regs::BLOCK_SAMPLES);
+        let channel_blocks = samples
+            .div_ceil(u64::from(regs::CHANNELS))
+            .div_ceil(regs::BLOCK_SAMPLES);
         let channel_blocks = channel_blocks.next_multiple_of(2).max(2);
         let to_register = |blocks: u64| {
-            u32::try_from(blocks)
-                .map_err(|_| Fault::new(format!("{samples} samples do not fit the board's length register")))
+            u32::try_from(blocks).map_err(|_| {
+                Fault::new(format!(
+                    "{samples} samples do not fit the board's length register"
+                ))
+            })
         };
         for channel in 0..regs::CHANNELS {
             let first_block = to_register(channel_blocks * u64::from(channel))?;
@@ -150,7 +160,12 @@ impl Daq {
         Ok(status & (regs::STATUS_SAMPLING | regs::STATUS_ARMED) == 0)
     }
 
-    fn poll(&mut self, board: &mut dyn Board, interval: Duration, deadline_ns: u64) -> Result<(), Fault> {
+    fn poll(
+        &mut self,
+        board: &mut dyn Board,
+        interval: Duration,
+        deadline_ns: u64,
+    ) -> Result<(), Fault> {
         while !self.is_done(board)? {
             self.check_deadline(board, deadline_ns)?;
             if !interval.is_zero() {
@@ -195,10 +210,16 @@ impl Daq {
     /// A board that cannot tell its triggers still shows them by the time between acquisitions.
     fn infer_missed(&mut self) {
         let now = clock::monotonic_ns();
-        self.seen_period = self.last_done_ns.map(|last| Duration::from_nanos(now.saturating_sub(last)));
+        self.seen_period = self
+            .last_done_ns
+            .map(|last| Duration::from_nanos(now.saturating_sub(last)));
         if let (Some(period), Some(last)) = (self.expected_period, self.last_done_ns) {
             let periods = (now - last) as f64 / period.as_nanos() as f64;
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a small positive number"
+            )]
             let periods = periods.round().max(1.0) as u64;
             self.inferred_missed += periods - 1;
         }
@@ -218,17 +239,31 @@ impl Daq {
         let delivered = self.counts.read_out;
         match board.trigger_account() {
             Some(source) => {
-                let mut ledger = Ledger { issued: source.issued, delivered, ..Ledger::new("triggers") };
+                let mut ledger = Ledger {
+                    issued: source.issued,
+                    delivered,
+                    ..Ledger::new("triggers")
+                };
                 ledger.lose("missed: not armed", source.not_armed);
                 ledger.lose("missed: still sampling", source.sampling);
-                ledger.lose("taken, not read out", source.taken.saturating_sub(delivered));
+                ledger.lose(
+                    "taken, not read out",
+                    source.taken.saturating_sub(delivered),
+                );
                 ledger
             }
             None => {
                 let issued = self.counts.acquisitions + self.inferred_missed;
-                let mut ledger = Ledger { issued, delivered, ..Ledger::new("triggers (inferred)") };
+                let mut ledger = Ledger {
+                    issued,
+                    delivered,
+                    ..Ledger::new("triggers (inferred)")
+                };
                 ledger.lose("missed: inferred from the intervals", self.inferred_missed);
-                ledger.lose("taken, not read out", self.counts.acquisitions.saturating_sub(delivered));
+                ledger.lose(
+                    "taken, not read out",
+                    self.counts.acquisitions.saturating_sub(delivered),
+                );
                 ledger
             }
         }
@@ -249,7 +284,12 @@ mod tests {
 
     #[test]
     fn every_trigger_is_found_again_with_either_completion() {
-        for completion in [Completion::Poll { interval: Duration::from_micros(1) }, Completion::Interrupt] {
+        for completion in [
+            Completion::Poll {
+                interval: Duration::from_micros(1),
+            },
+            Completion::Interrupt,
+        ] {
             let mut board = board(2000.0);
             let mut daq = Daq::new(completion, Some(2000.0));
             daq.set_up(&mut *board, 320).unwrap();
@@ -293,7 +333,14 @@ mod tests {
             let crate_ = EmulatedCrate::new(Profile::default(), false);
             let identity = crate_.board("emu:l0", "l0").unwrap().identity().clone();
             let period = Duration::from_millis(period_ms);
-            Timed { identity, period, left: Duration::ZERO, forgets: false, looks: 0, waits: 0 }
+            Timed {
+                identity,
+                period,
+                left: Duration::ZERO,
+                forgets: false,
+                looks: 0,
+                waits: 0,
+            }
         }
     }
 
@@ -303,7 +350,11 @@ mod tests {
         }
         fn read_register(&mut self, _: u32) -> Result<u32, Fault> {
             self.looks += 1;
-            Ok(if self.left.is_zero() { 0 } else { regs::STATUS_ARMED })
+            Ok(if self.left.is_zero() {
+                0
+            } else {
+                regs::STATUS_ARMED
+            })
         }
         fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault> {
             if (offset, value) == (regs::ACQUISITION, regs::ACQUISITION_ARM) {
@@ -342,32 +393,62 @@ mod tests {
         for _ in 0..10 {
             daq.acquire(&mut board).unwrap();
         }
-        assert_eq!((board.waits, board.looks, daq.counts.register_reads), (10, 10, 10));
+        assert_eq!(
+            (board.waits, board.looks, daq.counts.register_reads),
+            (10, 10, 10)
+        );
         assert_eq!((daq.counts.interrupts, daq.counts.lost_interrupts), (10, 0));
     }
 
     #[test]
     fn an_interrupt_that_the_driver_forgot_costs_a_period_and_a_half_and_is_counted() {
-        let mut board = Timed { forgets: true, ..Timed::new(71) };
+        let mut board = Timed {
+            forgets: true,
+            ..Timed::new(71)
+        };
         let mut daq = Daq::new(Completion::Interrupt, Some(14.0));
         daq.acquire(&mut board).unwrap();
-        assert_eq!((board.waits, daq.counts.lost_interrupts, daq.counts.interrupts), (1, 1, 0));
+        assert_eq!(
+            (
+                board.waits,
+                daq.counts.lost_interrupts,
+                daq.counts.interrupts
+            ),
+            (1, 1, 0)
+        );
     }
 
     #[test]
     fn waits_follow_the_period_that_was_given_or_seen() {
-        let slice = |rate_hz: Option<f64>| Daq::new(Completion::Interrupt, rate_hz).slice().as_millis();
-        assert_eq!([slice(None), slice(Some(14.0)), slice(Some(1000.0))], [50, 107, 50]);
-        assert_eq!([slice(Some(0.1)), slice(Some(1e-20))], [1000, 1000], "it stays possible to stop");
+        let slice =
+            |rate_hz: Option<f64>| Daq::new(Completion::Interrupt, rate_hz).slice().as_millis();
+        assert_eq!(
+            [slice(None), slice(Some(14.0)), slice(Some(1000.0))],
+            [50, 107, 50]
+        );
+        assert_eq!(
+            [slice(Some(0.1)), slice(Some(1e-20))],
+            [1000, 1000],
+            "it stays possible to stop"
+        );
         let mut daq = Daq::new(Completion::Interrupt, None);
         daq.last_done_ns = Some(clock::monotonic_ns() - 200_000_000);
         daq.infer_missed();
-        assert!((300..=1000).contains(&daq.slice().as_millis()), "{:?}", daq.slice());
+        assert!(
+            (300..=1000).contains(&daq.slice().as_millis()),
+            "{:?}",
+            daq.slice()
+        );
     }
 
     #[test]
     fn a_wait_for_a_trigger_ends_when_it_is_to_stop() {
-        for completion in [Completion::Poll { interval: Duration::from_secs(3600) }, Completion::Interrupt] {
+        for completion in [
+            Completion::Poll {
+                interval: Duration::from_secs(3600),
+            },
+            Completion::Interrupt,
+        ] {
             // The first trigger comes after nearly three hours.
             let mut board = board(1e-4);
             let mut daq = Daq::new(completion, Some(1e-4));

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use daqmeter_harness::{
-    Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, StopFlag, Tally, parameters,
+    Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, StopFlag, Tally,
+    parameters,
 };
 use daqmeter_kernels::Store;
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, oracle};
@@ -54,7 +55,11 @@ impl Engine for DigitizerEngine {
     }
 
     fn is_emulated(&self, workload: &Workload) -> bool {
-        workload.text("devices").is_ok_and(|devices| devices.split(' ').any(|name| name.starts_with(EMULATED_PREFIX)))
+        workload.text("devices").is_ok_and(|devices| {
+            devices
+                .split(' ')
+                .any(|name| name.starts_with(EMULATED_PREFIX))
+        })
     }
 
     fn parameters(&self) -> &'static [Parameter] {
@@ -99,7 +104,12 @@ impl Engine for DigitizerEngine {
         let request = Request::parse(workload)?;
         let crate_ = EmulatedCrate::new(request.profile.clone(), request.paced);
         let open = |device: &String| -> Result<Box<dyn Session>, Fault> {
-            Ok(Box::new(BoardSession::new(device, &request, &crate_, self.last_level_bytes)?))
+            Ok(Box::new(BoardSession::new(
+                device,
+                &request,
+                &crate_,
+                self.last_level_bytes,
+            )?))
         };
         request.devices.iter().map(open).collect()
     }
@@ -136,7 +146,12 @@ struct BoardSession {
 }
 
 impl BoardSession {
-    fn new(device: &str, request: &Request, crate_: &Arc<EmulatedCrate>, last_level_bytes: u64) -> Result<Self, Fault> {
+    fn new(
+        device: &str,
+        request: &Request,
+        crate_: &Arc<EmulatedCrate>,
+        last_level_bytes: u64,
+    ) -> Result<Self, Fault> {
         let mut board = devices::open(device, crate_)?;
         let memory_bytes = board.identity().memory_bytes;
         if request.raw_bytes() > memory_bytes {
@@ -150,9 +165,21 @@ impl BoardSession {
             board.map_dma(to_usize(request.raw_bytes()))?;
         }
         let work = plan(request, last_level_bytes)?;
-        let daq = Daq::new(request.completion.unwrap_or(Completion::Interrupt), request.trigger_rate_hz);
+        let daq = Daq::new(
+            request.completion.unwrap_or(Completion::Interrupt),
+            request.trigger_rate_hz,
+        );
         let (request, bytes) = (request.clone(), Ledger::new("bytes"));
-        Ok(BoardSession { board, daq, request, work, raw: None, out: None, bytes, last_done: None })
+        Ok(BoardSession {
+            board,
+            daq,
+            request,
+            work,
+            raw: None,
+            out: None,
+            bytes,
+            last_done: None,
+        })
     }
 
     fn samples(&self) -> usize {
@@ -174,11 +201,14 @@ impl BoardSession {
     fn book(&mut self, asked: usize, delivered: usize) -> Result<(), Fault> {
         self.bytes.issued += asked as u64;
         self.bytes.delivered += delivered as u64;
-        self.bytes.lose("short read", (asked - delivered.min(asked)) as u64);
+        self.bytes
+            .lose("short read", (asked - delivered.min(asked)) as u64);
         if delivered == asked {
             return Ok(());
         }
-        Err(Fault::new(format!("short read: {delivered} of {asked} bytes")))
+        Err(Fault::new(format!(
+            "short read: {delivered} of {asked} bytes"
+        )))
     }
 
     fn convert(&mut self, converter: &Converter) {
@@ -188,13 +218,22 @@ impl BoardSession {
             true => self.board.mapped(samples),
             false => self.raw.as_ref().expect("prepared").slice::<u16>(samples),
         };
-        convert_into(converter, raw, self.out.as_mut().expect("prepared"), 0, kept);
+        convert_into(
+            converter,
+            raw,
+            self.out.as_mut().expect("prepared"),
+            0,
+            kept,
+        );
     }
 
     /// Reads and converts block by block. The raw buffer holds one block and stays in the cache.
     fn fused(&mut self, fusion: &Fusion) -> Result<(), Fault> {
         let unit = to_usize(SAMPLES_MULTIPLE);
-        let (samples, block) = (self.samples(), self.request.block_samples.expect("fused only with a block"));
+        let (samples, block) = (
+            self.samples(),
+            self.request.block_samples.expect("fused only with a block"),
+        );
         let decimation = fusion.whole.decimation();
         let mut first = 0;
         let mut written = 0;
@@ -206,12 +245,24 @@ impl BoardSession {
             let begin = first - first % unit;
             let len = end.next_multiple_of(unit) - begin;
             let raw = self.raw.as_mut().expect("prepared");
-            let delivered = self.board.read(begin as u64 * 2, raw.slice_mut::<u8>(len * 2))?;
+            let delivered = self
+                .board
+                .read(begin as u64 * 2, raw.slice_mut::<u8>(len * 2))?;
             self.book(len * 2, delivered)?;
             let read = self.raw.as_ref().expect("prepared").slice::<u16>(len);
             let block_samples = &read[first - begin + skip..end - begin];
-            let kept = Decimation { offset: 0, ..decimation }.kept(block_samples.len());
-            convert_into(&fusion.block, block_samples, self.out.as_mut().expect("prepared"), written, kept);
+            let kept = Decimation {
+                offset: 0,
+                ..decimation
+            }
+            .kept(block_samples.len());
+            convert_into(
+                &fusion.block,
+                block_samples,
+                self.out.as_mut().expect("prepared"),
+                written,
+                kept,
+            );
             written += kept;
             first = end;
         }
@@ -242,7 +293,9 @@ impl BoardSession {
                 None => return Ok(()),
                 Some(expected) if expected == found => {}
                 Some(expected) => {
-                    return Err(Fault::new(format!("sample {index} is {found:#06x}, the board holds {expected:#06x}")));
+                    return Err(Fault::new(format!(
+                        "sample {index} is {found:#06x}, the board holds {expected:#06x}"
+                    )));
                 }
             }
         }
@@ -257,7 +310,12 @@ impl BoardSession {
             // The raw buffer holds the last block only: fetch the whole once more.
             let mut bytes = vec![0; samples * 2];
             self.board.read(0, &mut bytes)?;
-            whole = bytes.as_chunks::<2>().0.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
+            whole = bytes
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|pair| u16::from_le_bytes(*pair))
+                .collect();
             &whole
         } else if self.request.mmap {
             self.board.mapped(samples)
@@ -276,11 +334,17 @@ impl BoardSession {
     fn check_pattern(&mut self) -> Result<(), Fault> {
         let mut back = vec![0; to_usize(self.request.raw_bytes())];
         self.board.read(0, &mut back)?;
-        match back.iter().enumerate().find(|&(at, &byte)| byte != function::pattern_byte(at)) {
+        match back
+            .iter()
+            .enumerate()
+            .find(|&(at, &byte)| byte != function::pattern_byte(at))
+        {
             None => Ok(()),
             Some((at, byte)) => {
                 let expected = function::pattern_byte(at);
-                Err(Fault::new(format!("byte {at} reads back as {byte}, {expected} was written")))
+                Err(Fault::new(format!(
+                    "byte {at} reads back as {byte}, {expected} was written"
+                )))
             }
         }
     }
@@ -297,9 +361,13 @@ impl BoardSession {
 
     fn out_bytes(&self) -> usize {
         let bytes = |work: &Work| match work {
-            Work::Convert(_, converter) | Work::Fused(_, Fusion { whole: converter, .. }) => {
-                converter.decimation().kept(self.samples()) * converter.conversion().out_bytes()
-            }
+            Work::Convert(_, converter)
+            | Work::Fused(
+                _,
+                Fusion {
+                    whole: converter, ..
+                },
+            ) => converter.decimation().kept(self.samples()) * converter.conversion().out_bytes(),
             _ => 0,
         };
         self.work.iter().map(bytes).max().unwrap_or(0)
@@ -323,7 +391,9 @@ impl BoardSession {
                 Some(LimitSpec::Given(Limit::given(name, rate_bytes_per_s, how)))
             }
             // An unpaced emulated board is memory; what a real one could do is its link, which the host does not tell here.
-            None if self.board.identity().emulated => Some(LimitSpec::memory(self.request.raw_bytes(), 1, 1)),
+            None if self.board.identity().emulated => {
+                Some(LimitSpec::memory(self.request.raw_bytes(), 1, 1))
+            }
             None => None,
         }
     }
@@ -332,12 +402,21 @@ impl BoardSession {
 /// The stages of a request.
 fn plan(request: &Request, last_level_bytes: u64) -> Result<Vec<Work>, Fault> {
     let converter = |function: Function| -> Result<Option<Converter>, Fault> {
-        let Some((conversion, decimation)) = request.params.of(function) else { return Ok(None) };
-        let footprint =
-            request.raw_bytes() + (decimation.kept(to_usize(request.samples)) * conversion.out_bytes()) as u64;
-        let store = request.store.unwrap_or_else(|| Store::for_footprint(request.isa, footprint, last_level_bytes));
+        let Some((conversion, decimation)) = request.params.of(function) else {
+            return Ok(None);
+        };
+        let footprint = request.raw_bytes()
+            + (decimation.kept(to_usize(request.samples)) * conversion.out_bytes()) as u64;
+        let store = request
+            .store
+            .unwrap_or_else(|| Store::for_footprint(request.isa, footprint, last_level_bytes));
         let made = Converter::new(conversion, decimation, request.isa, store);
-        made.map(Some).ok_or_else(|| Fault::new(format!("no {} kernel for {conversion:?} here", request.isa.name())))
+        made.map(Some).ok_or_else(|| {
+            Fault::new(format!(
+                "no {} kernel for {conversion:?} here",
+                request.isa.name()
+            ))
+        })
     };
     let mut work = Vec::new();
     if request.completion.is_some() {
@@ -348,7 +427,13 @@ fn plan(request: &Request, last_level_bytes: u64) -> Result<Vec<Work>, Fault> {
             (Function::WritePattern, ..) => work.push(Work::WritePattern),
             (_, Some(_), Some(converter)) => {
                 let block = Arc::new(converter.without_offset());
-                work.push(Work::Fused(function, Fusion { whole: Arc::new(converter), block }));
+                work.push(Work::Fused(
+                    function,
+                    Fusion {
+                        whole: Arc::new(converter),
+                        block,
+                    },
+                ));
             }
             (_, None, Some(converter)) => work.push(Work::Convert(function, Arc::new(converter))),
             (_, Some(_), None) if request.functions.len() > 1 => {}
@@ -363,19 +448,30 @@ pub(crate) fn to_usize(value: u64) -> usize {
 }
 
 /// A fault that names the first converted sample that is not the oracle's.
-pub(crate) fn differs(converter: &Converter, raw: &[u16], converted: &Out<'_>) -> Result<(), Fault> {
-    match oracle::first_difference(converter.conversion(), converter.decimation(), raw, converted) {
+pub(crate) fn differs(
+    converter: &Converter,
+    raw: &[u16],
+    converted: &Out<'_>,
+) -> Result<(), Fault> {
+    match oracle::first_difference(
+        converter.conversion(),
+        converter.decimation(),
+        raw,
+        converted,
+    ) {
         None => Ok(()),
-        Some((index, found, expected)) => {
-            Err(Fault::new(format!("converted sample {index} has bits {found:#x}, the oracle says {expected:#x}")))
-        }
+        Some((index, found, expected)) => Err(Fault::new(format!(
+            "converted sample {index} has bits {found:#x}, the oracle says {expected:#x}"
+        ))),
     }
 }
 
 /// Converts into `out` from element `at` on.
 fn convert_into(converter: &Converter, raw: &[u16], out: &mut Buffer, at: usize, kept: usize) {
     match converter.conversion() {
-        Conversion::QmnF64(_) => converter.convert(raw, Out::F64(&mut out.slice_mut::<f64>(at + kept)[at..])),
+        Conversion::QmnF64(_) => {
+            converter.convert(raw, Out::F64(&mut out.slice_mut::<f64>(at + kept)[at..]))
+        }
         _ => converter.convert(raw, Out::F32(&mut out.slice_mut::<f32>(at + kept)[at..])),
     }
 }
@@ -393,30 +489,45 @@ impl Session for BoardSession {
                 limit: self.readout_limit(),
                 ..StageSpec::new(Function::Readout.classic_name(), raw_bytes, 2 * raw_bytes)
             },
-            Work::Convert(function, converter) => self.conversion_stage(function.classic_name().to_owned(), converter),
-            Work::Fused(function, fusion) => {
-                self.conversion_stage(format!("readout+{}", function.classic_name()), &fusion.whole)
+            Work::Convert(function, converter) => {
+                self.conversion_stage(function.classic_name().to_owned(), converter)
             }
+            Work::Fused(function, fusion) => self.conversion_stage(
+                format!("readout+{}", function.classic_name()),
+                &fusion.whole,
+            ),
             Work::WritePattern => StageSpec {
                 once: true,
-                ..StageSpec::new(Function::WritePattern.classic_name(), raw_bytes, 2 * raw_bytes)
+                ..StageSpec::new(
+                    Function::WritePattern.classic_name(),
+                    raw_bytes,
+                    2 * raw_bytes,
+                )
             },
         };
         self.work.iter().map(stage).collect()
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
-        let fused_only = self.work.iter().all(|work| matches!(work, Work::Fused(..) | Work::WaitTrigger));
+        let fused_only = self
+            .work
+            .iter()
+            .all(|work| matches!(work, Work::Fused(..) | Work::WaitTrigger));
         let raw_samples = match self.request.block_samples {
             Some(block) if fused_only => {
                 // A shifted block is read with what surrounds it in its first and last unit.
-                let shifted = block + self.request.params.decimation.offset + 2 * to_usize(SAMPLES_MULTIPLE);
+                let shifted =
+                    block + self.request.params.decimation.offset + 2 * to_usize(SAMPLES_MULTIPLE);
                 shifted.min(self.samples())
             }
             _ => self.samples(),
         };
         let mut raw = Buffer::new(raw_samples * 2, Pages::Transparent)?;
-        if self.work.iter().any(|work| matches!(work, Work::WritePattern)) {
+        if self
+            .work
+            .iter()
+            .any(|work| matches!(work, Work::WritePattern))
+        {
             for (at, byte) in raw.slice_mut::<u8>(raw_samples * 2).iter_mut().enumerate() {
                 *byte = function::pattern_byte(at);
             }
@@ -477,7 +588,10 @@ impl Session for BoardSession {
     }
 
     fn tally(&mut self) -> Tally {
-        let mut tally = Tally { ledgers: vec![self.bytes.clone()], ..Tally::default() };
+        let mut tally = Tally {
+            ledgers: vec![self.bytes.clone()],
+            ..Tally::default()
+        };
         if self.request.completion.is_some() {
             let counts = self.daq.counts;
             tally.ledgers.push(self.daq.ledger(&mut *self.board));
@@ -512,7 +626,11 @@ mod tests {
     }
 
     fn refusal(workload: Workload) -> String {
-        DigitizerEngine::default().open(&workload).err().map(|fault| fault.0).unwrap_or_default()
+        DigitizerEngine::default()
+            .open(&workload)
+            .err()
+            .map(|fault| fault.0)
+            .unwrap_or_default()
     }
 
     #[test]
@@ -544,8 +662,10 @@ mod tests {
             }
         }
         for (offset, factor) in [(0_u64, 1_u64), (7, 1), (0, 10), (13, 3)] {
-            let workload =
-                workload().with("block_bytes", 1000_u64).with("dec_offset", offset).with("dec_factor", factor);
+            let workload = workload()
+                .with("block_bytes", 1000_u64)
+                .with("dec_offset", offset)
+                .with("dec_factor", factor);
             daqmeter_harness::conformance::run(&Fused(workload));
         }
     }
@@ -561,7 +681,11 @@ mod tests {
             ("function", Param::Int(9), "0 to 8, 99 or 100"),
             ("access", Param::Int(2), "0 (read) or 1 (mmap)"),
             ("scale_factor", Param::Float(f64::NAN), "finite"),
-            ("completion", Param::Text("telepathy".into()), "poll or interrupt"),
+            (
+                "completion",
+                Param::Text("telepathy".into()),
+                "poll or interrupt",
+            ),
             ("isa", Param::Text("mmx".into()), "this CPU has"),
             ("store", Param::Text("heap".into()), "by-footprint"),
             ("unsigned_q", Param::Text("9".into()), "m.n"),
@@ -569,7 +693,11 @@ mod tests {
             ("block_bytes", Param::Int(3), "at least 64"),
             ("access", Param::Int(1), "read whole"),
             ("profile", Param::Text("/nonexistent".into()), "ess-2017"),
-            ("devices", Param::Text("emu:l0 emu:l0".into()), "named twice"),
+            (
+                "devices",
+                Param::Text("emu:l0 emu:l0".into()),
+                "named twice",
+            ),
             ("devices", Param::Text("emu:zz".into()), "emu:l0"),
         ] {
             let mut asked = workload().with(name, value.clone());
@@ -585,31 +713,54 @@ mod tests {
     #[test]
     fn a_decimation_that_keeps_nothing_is_refused_with_what_would_keep_something() {
         let asked = |samples: u64, offset: u64, factor: u64| {
-            let asked = workload().with("samples", samples).with("dec_offset", offset);
+            let asked = workload()
+                .with("samples", samples)
+                .with("dec_offset", offset);
             asked.with("dec_factor", factor).with("function", 2_u64)
         };
         let said = refusal(asked(112, 111, 2));
-        assert!(said.contains("`dec_factor` is 2") && said.contains("none is kept"), "{said}");
+        assert!(
+            said.contains("`dec_factor` is 2") && said.contains("none is kept"),
+            "{said}"
+        );
         assert!(said.contains("lower dec_offset to 110"), "{said}");
         assert_eq!(refusal(asked(112, 110, 2)), "");
         assert_eq!(refusal(asked(112, 0, 112)), "");
         assert!(refusal(asked(112, 1, 112)).contains("none is kept"));
-        let convert = Workload { kind: "convert".to_owned(), ..asked(112, 111, 2) };
+        let convert = Workload {
+            kind: "convert".to_owned(),
+            ..asked(112, 111, 2)
+        };
         let mut convert = convert;
         convert.params.remove("devices");
-        let said = crate::ConvertEngine::default().open(&convert).err().map(|fault| fault.0).unwrap_or_default();
+        let said = crate::ConvertEngine::default()
+            .open(&convert)
+            .err()
+            .map(|fault| fault.0)
+            .unwrap_or_default();
         assert!(said.contains("none is kept"), "{said}");
     }
 
     /// The portable kernel stores through the caches whatever is asked, and its figure was one of non-temporal stores.
     #[test]
     fn stores_that_an_instruction_set_has_not_are_refused_and_waived_in_plans() {
-        let asked = workload().with("isa", "portable").with("store", "non-temporal");
+        let asked = workload()
+            .with("isa", "portable")
+            .with("store", "non-temporal");
         let said = refusal(asked.clone());
-        assert!(said.contains("`non-temporal`, which portable has not"), "{said}");
+        assert!(
+            said.contains("`non-temporal`, which portable has not"),
+            "{said}"
+        );
         let probed = DigitizerEngine::default().probe_for(&asked);
-        assert_eq!(probed, Availability::Waived("portable has no non-temporal stores".to_owned()));
-        assert_eq!(DigitizerEngine::default().probe_for(&workload()), Availability::Ready);
+        assert_eq!(
+            probed,
+            Availability::Waived("portable has no non-temporal stores".to_owned())
+        );
+        assert_eq!(
+            DigitizerEngine::default().probe_for(&workload()),
+            Availability::Ready
+        );
     }
 
     #[test]
@@ -617,7 +768,10 @@ mod tests {
         let samples = |workload: Workload| Request::parse(&workload).unwrap().samples;
         assert_eq!(samples(workload().with("samples", 17_u64)), 32);
         assert_eq!(samples(workload().with("samples", 33_u64)), 48);
-        assert_eq!(samples(workload().with("samples", 33_u64).with("function", 100_u64)), 64);
+        assert_eq!(
+            samples(workload().with("samples", 33_u64).with("function", 100_u64)),
+            64
+        );
     }
 
     fn session(device: &str, workload: Workload) -> BoardSession {
@@ -630,38 +784,72 @@ mod tests {
 
     #[test]
     fn a_pattern_is_written_in_dma_writes_that_the_board_can_do_and_reads_back() {
-        let mut session = session("emu:l0", workload().with("samples", 3_000_u64).with("function", 100_u64));
+        let mut session = session(
+            "emu:l0",
+            workload()
+                .with("samples", 3_000_u64)
+                .with("function", 100_u64),
+        );
         session.verify().unwrap();
     }
 
     /// After an error register 0x230 stayed 1 (issue 14, A12).
     #[test]
     fn card_memory_is_protected_again_after_a_write_that_failed() {
-        let asked = workload().with("samples", 3_200_u64).with("function", 100_u64);
+        let asked = workload()
+            .with("samples", 3_200_u64)
+            .with("function", 100_u64);
         let mut session = session("emu:l0:write-error-at=7", asked);
-        assert!(session.step(0, 1).unwrap_err().0.contains("DMA write 7 failed"));
-        assert_eq!(session.board.read_register(regs::MEMORY_WRITE_ENABLE).unwrap(), 0);
+        assert!(
+            session
+                .step(0, 1)
+                .unwrap_err()
+                .0
+                .contains("DMA write 7 failed")
+        );
+        assert_eq!(
+            session
+                .board
+                .read_register(regs::MEMORY_WRITE_ENABLE)
+                .unwrap(),
+            0
+        );
     }
 
     #[test]
     fn a_pattern_cannot_be_written_through_a_mapped_buffer() {
         let said = refusal(workload().with("function", 100_u64).with("access", 1_u64));
-        assert!(said.contains("`access`") && said.contains("use access 0"), "{said}");
+        assert!(
+            said.contains("`access`") && said.contains("use access 0"),
+            "{said}"
+        );
     }
 
     #[test]
     fn every_option_of_the_original_reaches_the_stages() {
         let names = |workload: Workload| -> Vec<String> {
             let sessions = DigitizerEngine::default().open(&workload).unwrap();
-            sessions[0].stages().into_iter().map(|stage| stage.name).collect()
+            sessions[0]
+                .stages()
+                .into_iter()
+                .map(|stage| stage.name)
+                .collect()
         };
         let one = || workload().with("devices", "emu:l0");
         assert_eq!(names(one().with("function", 0_u64)), ["func_readout"]);
-        assert_eq!(names(one().with("function", 5_u64)), ["func_readout", "func_umn2double"]);
+        assert_eq!(
+            names(one().with("function", 5_u64)),
+            ["func_readout", "func_umn2double"]
+        );
         assert_eq!(names(one().with("function", 100_u64)), ["func_pattern"]);
         let looped = one().with("function", 4_u64).with("completion", "poll");
-        assert_eq!(names(looped), ["wait_trigger", "func_readout", "func_no_decsca"]);
-        let fused = one().with("function", 4_u64).with("block_bytes", 65_536_u64);
+        assert_eq!(
+            names(looped),
+            ["wait_trigger", "func_readout", "func_no_decsca"]
+        );
+        let fused = one()
+            .with("function", 4_u64)
+            .with("block_bytes", 65_536_u64);
         assert_eq!(names(fused), ["readout+func_no_decsca"]);
     }
 }

@@ -51,7 +51,11 @@ impl Function {
             ALL => stages.extend(Function::CONVERSIONS),
             100 => stages = vec![Function::WritePattern],
             number => {
-                stages.push(Function::CONVERSIONS.into_iter().find(|function| function.number() == number)?);
+                stages.push(
+                    Function::CONVERSIONS
+                        .into_iter()
+                        .find(|function| function.number() == number)?,
+                );
             }
         }
         Some(stages)
@@ -139,11 +143,20 @@ impl Default for ConversionParams {
 impl ConversionParams {
     /// What a function does to the samples; `None` for those that convert nothing.
     pub fn of(&self, function: Function) -> Option<(Conversion, Decimation)> {
-        #[allow(clippy::cast_possible_truncation, reason = "the fast path rounds its constants to f32 by definition")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "the fast path rounds its constants to f32 by definition"
+        )]
         let scale = if self.fast {
-            Conversion::FastScaleF32 { factor: self.scale_factor as f32, offset: self.scale_offset as f32 }
+            Conversion::FastScaleF32 {
+                factor: self.scale_factor as f32,
+                offset: self.scale_offset as f32,
+            }
         } else {
-            Conversion::ScaleF32 { factor: self.scale_factor, offset: self.scale_offset }
+            Conversion::ScaleF32 {
+                factor: self.scale_factor,
+                offset: self.scale_offset,
+            }
         };
         Some(match function {
             Function::Readout | Function::WritePattern => return None,
@@ -170,8 +183,13 @@ mod tests {
 
     #[test]
     fn every_number_of_the_original_runs_what_it_names() {
-        let names =
-            |number| -> Vec<_> { Function::stages(number).unwrap().into_iter().map(Function::classic_name).collect() };
+        let names = |number| -> Vec<_> {
+            Function::stages(number)
+                .unwrap()
+                .into_iter()
+                .map(Function::classic_name)
+                .collect()
+        };
         assert_eq!(names(0), ["func_readout"]);
         assert_eq!(names(1), ["func_readout", "func_decsca"]);
         assert_eq!(names(5), ["func_readout", "func_umn2double"]);
@@ -183,16 +201,29 @@ mod tests {
 
     #[test]
     fn the_pattern_wraps_at_char_max() {
-        assert_eq!((pattern_byte(126), pattern_byte(127), pattern_byte(128)), (126, 0, 1));
+        assert_eq!(
+            (pattern_byte(126), pattern_byte(127), pattern_byte(128)),
+            (126, 0, 1)
+        );
     }
 
     #[test]
     fn only_functions_1_and_2_decimate() {
-        let params = ConversionParams { decimation: Decimation { offset: 0, factor: 10 }, ..Default::default() };
+        let params = ConversionParams {
+            decimation: Decimation {
+                offset: 0,
+                factor: 10,
+            },
+            ..Default::default()
+        };
         for function in Function::CONVERSIONS {
             let (_, decimation) = params.of(function).unwrap();
             let decimates = matches!(function, Function::DecimateScale | Function::Decimate);
-            assert_eq!(decimation.factor, if decimates { 10 } else { 1 }, "{function:?}");
+            assert_eq!(
+                decimation.factor,
+                if decimates { 10 } else { 1 },
+                "{function:?}"
+            );
         }
     }
 }

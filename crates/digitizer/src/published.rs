@@ -103,9 +103,18 @@ impl Default for Document {
 impl Table {
     /// The workload that repeats the table on emulated boards.
     pub fn workload(&self) -> Workload {
-        let count = |model: &str, at: usize| self.boards[..at].iter().filter(|board| *board == model).count();
-        let names: Vec<String> =
-            self.boards.iter().enumerate().map(|(at, model)| format!("emu:{model}{}", count(model, at))).collect();
+        let count = |model: &str, at: usize| {
+            self.boards[..at]
+                .iter()
+                .filter(|board| *board == model)
+                .count()
+        };
+        let names: Vec<String> = self
+            .boards
+            .iter()
+            .enumerate()
+            .map(|(at, model)| format!("emu:{model}{}", count(model, at)))
+            .collect();
         // The document's -A 1 run is where its "Readout" rows come from.
         Workload::new("digitizer")
             .with("devices", names.join(" "))
@@ -121,15 +130,29 @@ impl Table {
             return None;
         }
         let bytes = (self.samples * 2 * self.reads) as f64;
-        let own = |model: &String| profile.board.iter().find(|board| &board.model == model).map(|b| b.own_bytes_per_s);
+        let own = |model: &String| {
+            profile
+                .board
+                .iter()
+                .find(|board| &board.model == model)
+                .map(|b| b.own_bytes_per_s)
+        };
         let own: Vec<f64> = self.boards.iter().filter_map(own).collect();
         let seconds = uplink::predict(&profile.uplink, &own, bytes);
-        Some(seconds.into_iter().map(|seconds| bytes / seconds / 1e6).collect())
+        Some(
+            seconds
+                .into_iter()
+                .map(|seconds| bytes / seconds / 1e6)
+                .collect(),
+        )
     }
 
     /// Mean of the published speeds.
     pub fn mean_mb_per_s(&self) -> Option<Derived> {
-        Derived::mean(self.rows.iter().map(|row| &row.speed_mb_per_s), "mean of the published rows above")
+        Derived::mean(
+            self.rows.iter().map(|row| &row.speed_mb_per_s),
+            "mean of the published rows above",
+        )
     }
 }
 
@@ -145,12 +168,22 @@ mod tests {
             for row in &table.rows {
                 rows += 1;
                 let span_ms = row.end_ms - row.start_ms;
-                assert!((span_ms / table.reads as f64 - row.dur_ms).abs() <= 0.055, "{} {}", table.id, row.board);
+                assert!(
+                    (span_ms / table.reads as f64 - row.dur_ms).abs() <= 0.055,
+                    "{} {}",
+                    table.id,
+                    row.board
+                );
                 let speed = (table.samples * 2 * table.reads) as f64 / span_ms / 1e3;
                 // start and end are rounded to 0.1 ms, so the speed is known to 0.1 ms over the span.
                 let tolerance = 0.05 + speed * 0.1 / span_ms;
                 let off = row.speed_mb_per_s.difference(speed) * speed;
-                assert!(off.abs() <= tolerance * 1.01, "{} {}: {speed}", table.id, row.board);
+                assert!(
+                    off.abs() <= tolerance * 1.01,
+                    "{} {}: {speed}",
+                    table.id,
+                    row.board
+                );
             }
         }
         assert_eq!(rows, 68);
@@ -160,7 +193,11 @@ mod tests {
     fn the_model_reproduces_the_33_readout_rows_within_3_per_cent_per_table() {
         let profile = Profile::default();
         let mut rows = 0;
-        for table in Document::default().table.iter().filter(|table| table.kind == Kind::Readout) {
+        for table in Document::default()
+            .table
+            .iter()
+            .filter(|table| table.kind == Kind::Readout)
+        {
             rows += table.rows.len();
             let model = table.model_mb_per_s(&profile).expect("a read-out table");
             let mean = model.iter().sum::<f64>() / model.len() as f64;
@@ -173,7 +210,14 @@ mod tests {
     #[test]
     fn workloads_name_each_board_once() {
         let published = Document::default();
-        let mixed = published.table.iter().find(|table| table.id == "ku1-l5-60mb").unwrap();
-        assert_eq!(mixed.workload().text("devices"), Ok("emu:ku0 emu:l0 emu:l1 emu:l2 emu:l3 emu:l4"));
+        let mixed = published
+            .table
+            .iter()
+            .find(|table| table.id == "ku1-l5-60mb")
+            .unwrap();
+        assert_eq!(
+            mixed.workload().text("devices"),
+            Ok("emu:ku0 emu:l0 emu:l1 emu:l2 emu:l3 emu:l4")
+        );
     }
 }

@@ -71,16 +71,32 @@ pub fn plan(published: &Document) -> Vec<Planned> {
         profile: false,
     };
     // A run of tens of milliseconds is at the mercy of one hiccup of the host: it is done five times, the median counts.
-    let repeats = |table: &Table| if table.samples < 10_000_000 && table.kind == Kind::Readout { 5 } else { 1 };
-    let tables = published.table.iter().flat_map(|one| std::iter::repeat_n(table(one), repeats(one)));
-    tables.chain(published.cpu.iter().enumerate().map(cpu)).chain(SCALES.map(scale)).collect()
+    let repeats = |table: &Table| {
+        if table.samples < 10_000_000 && table.kind == Kind::Readout {
+            5
+        } else {
+            1
+        }
+    };
+    let tables = published
+        .table
+        .iter()
+        .flat_map(|one| std::iter::repeat_n(table(one), repeats(one)));
+    tables
+        .chain(published.cpu.iter().enumerate().map(cpu))
+        .chain(SCALES.map(scale))
+        .collect()
 }
 
 /// Two scalings that differ in nothing but their values.
 const SCALES: [(f64, f64); 2] = [(1.0, 0.0), (0.123, -45.6)];
 
 fn cpu_workload(row: &CpuRow) -> Workload {
-    let devices = if row.boards == 1 { "emu:l0".to_owned() } else { format!("emu:l0..{}", row.boards - 1) };
+    let devices = if row.boards == 1 {
+        "emu:l0".to_owned()
+    } else {
+        format!("emu:l0..{}", row.boards - 1)
+    };
     Workload::new("digitizer")
         .with("devices", devices)
         .with("samples", row.samples)
@@ -91,7 +107,9 @@ fn cpu_workload(row: &CpuRow) -> Workload {
 
 /// The record of a study; of several, the one with the median wall time. What failed or was waived is no record of it.
 fn find<'a>(records: &'a [RunRecord], study: &str) -> Option<&'a RunRecord> {
-    let is_of = |record: &&RunRecord| record.study == study && record.outcome.is_ok() && !record.lanes.is_empty();
+    let is_of = |record: &&RunRecord| {
+        record.study == study && record.outcome.is_ok() && !record.lanes.is_empty()
+    };
     let mut found: Vec<&RunRecord> = records.iter().filter(is_of).collect();
     found.sort_by_key(|record| record.wall_ns);
     found.get(found.len() / 2).copied()
@@ -119,7 +137,9 @@ fn speeds(record: &RunRecord, table: &Table) -> Vec<f64> {
 /// Speeds that were measured for a table, fastest first. Read-out speeds are those of emulated boards, conversions run on this
 /// host's own processor.
 fn measured(records: &[RunRecord], table: &Table) -> Vec<Measured> {
-    let Some(record) = find(records, &format!("{STUDY}/{}", table.id)) else { return Vec::new() };
+    let Some(record) = find(records, &format!("{STUDY}/{}", table.id)) else {
+        return Vec::new();
+    };
     let of = |speed| match table.kind {
         Kind::Readout => Measured::of(record, speed),
         Kind::Conversion => Measured::of_processor(record, speed),
@@ -143,7 +163,11 @@ fn mean(values: &[f64]) -> f64 {
 
 /// Every row of every table. Boards of one model are interchangeable, so rows are compared in order of speed.
 pub fn tables(published: &Document, profile: &Profile, records: &[RunRecord]) -> Vec<Comparison> {
-    published.table.iter().flat_map(|table| rows(table, profile, records)).collect()
+    published
+        .table
+        .iter()
+        .flat_map(|table| rows(table, profile, records))
+        .collect()
 }
 
 /// The rows of one table, and their mean.
@@ -153,15 +177,33 @@ fn rows(table: &Table, profile: &Profile, records: &[RunRecord]) -> Vec<Comparis
     let here = measured(records, table);
     let mut rows: Vec<_> = table.rows.iter().collect();
     rows.sort_by(|a, b| b.speed_mb_per_s.order(&a.speed_mb_per_s));
-    let scoped = |line: Comparison| if table.kind == Kind::Conversion { line.of_this_host() } else { line };
+    let scoped = |line: Comparison| {
+        if table.kind == Kind::Conversion {
+            line.of_this_host()
+        } else {
+            line
+        }
+    };
     let line = |(at, row): (usize, &crate::published::Row)| {
         let speed = row.speed_mb_per_s.within(&table.place);
-        let line = Comparison::new(&table.title, format!("sis8300-{}", row.board), speed, "MB/s");
-        scoped(line.model(model.get(at).copied()).measured(here.get(at).copied()))
+        let line = Comparison::new(
+            &table.title,
+            format!("sis8300-{}", row.board),
+            speed,
+            "MB/s",
+        );
+        scoped(
+            line.model(model.get(at).copied())
+                .measured(here.get(at).copied()),
+        )
     };
     let mut lines: Vec<Comparison> = rows.into_iter().enumerate().map(line).collect();
     let of_all = Comparison::new(&table.title, "mean", None, "MB/s").derived(table.mean_mb_per_s());
-    lines.push(scoped(of_all.model(mean(&model)).measured(measured_mean(records, table))));
+    lines.push(scoped(
+        of_all
+            .model(mean(&model))
+            .measured(measured_mean(records, table)),
+    ));
     lines
 }
 
@@ -179,10 +221,16 @@ fn measured_cpu(records: &[RunRecord], at: usize) -> Option<Measured> {
 /// What the model gives for a CPU figure. It is of read-out; conversion adds its cost per sample.
 fn modelled_cpu(row: &CpuRow, profile: &Profile) -> f64 {
     let bytes = row.samples * 2;
-    let own = profile.own_bytes_per_s(crate::devices::sis8300::regs::Model::L).unwrap_or(f64::INFINITY);
+    let own = profile
+        .own_bytes_per_s(crate::devices::sis8300::regs::Model::L)
+        .unwrap_or(f64::INFINITY);
     let own: Vec<f64> = vec![own; row.boards as usize];
     let read_s = crate::devices::emulated::uplink::predict(&profile.uplink, &own, bytes as f64)[0];
-    let converted = if row.function == 5 { profile.conversion_ns_per_raw_byte.unsigned_f64 } else { 0.0 };
+    let converted = if row.function == 5 {
+        profile.conversion_ns_per_raw_byte.unsigned_f64
+    } else {
+        0.0
+    };
     let conversion = 14.0 * f64::from(row.boards) * bytes as f64 * converted * 1e-9 * 100.0;
     profile.cpu_percent(row.boards, bytes, read_s, 14.0, row.polling) + conversion
 }
@@ -212,8 +260,16 @@ mod tests {
         let mut studies: Vec<&str> = plan.iter().map(|point| point.study.as_str()).collect();
         studies.sort_unstable();
         studies.dedup();
-        assert_eq!(studies.len(), published.table.len() + published.cpu.len() + 2, "each has a study of its own");
-        assert_eq!(plan.len(), studies.len() + 4 * 4, "the four short read-out tables are repeated");
+        assert_eq!(
+            studies.len(),
+            published.table.len() + published.cpu.len() + 2,
+            "each has a study of its own"
+        );
+        assert_eq!(
+            plan.len(),
+            studies.len() + 4 * 4,
+            "the four short read-out tables are repeated"
+        );
     }
 
     #[test]
@@ -229,10 +285,19 @@ mod tests {
             end_ns: 2_895_600_000,
             ..Stage::default()
         };
-        record.lanes.push(Lane { stages: vec![stage], ..Lane::default() });
+        record.lanes.push(Lane {
+            stages: vec![stage],
+            ..Lane::default()
+        });
         let lines = tables(&published, &Profile::default(), &[record]);
-        let line = lines.iter().find(|line| line.row == "sis8300-6" && line.table == "1x L, 60 MB").unwrap();
-        assert_eq!(line.published.as_ref().unwrap().place(), "PCIe transfer speed, 1x AMC SIS8300L/L2, row 1, speed");
+        let line = lines
+            .iter()
+            .find(|line| line.row == "sis8300-6" && line.table == "1x L, 60 MB")
+            .unwrap();
+        assert_eq!(
+            line.published.as_ref().unwrap().place(),
+            "PCIe transfer speed, 1x AMC SIS8300L/L2, row 1, speed"
+        );
         assert!(
             (line.measured.unwrap().value() - 621.7).abs() < 0.05,
             "the document's own start and end give its own speed"
@@ -243,16 +308,28 @@ mod tests {
     #[test]
     fn conversions_and_cpu_figures_are_never_judged_by_this_host() {
         let published = Document::default();
-        let all = [tables(&published, &Profile::default(), &[]), cpu(&published, &Profile::default(), &[])].concat();
-        let of = |table: &'static str| all.iter().filter(move |line| line.table == table && line.row != "mean");
+        let all = [
+            tables(&published, &Profile::default(), &[]),
+            cpu(&published, &Profile::default(), &[]),
+        ]
+        .concat();
+        let of = |table: &'static str| {
+            all.iter()
+                .filter(move |line| line.table == table && line.row != "mean")
+        };
         assert!(
             of("cast to float").all(|line| line.verdict().to_string() == "not measured"),
             "no model of conversions"
         );
         assert!(of("CPU at 14 Hz").all(|line| line.verdict().to_string().ends_with("(model)")));
-        assert_eq!(all.iter().filter(|line| line.published.is_some()).count(), 68 + 18);
+        assert_eq!(
+            all.iter().filter(|line| line.published.is_some()).count(),
+            68 + 18
+        );
         assert!(
-            all.iter().filter(|line| line.row == "mean").all(|line| line.verdict().to_string() == "nothing published")
+            all.iter()
+                .filter(|line| line.row == "mean")
+                .all(|line| line.verdict().to_string() == "nothing published")
         );
     }
 }

@@ -49,20 +49,34 @@ pub(crate) struct Request {
 }
 
 fn int_or(workload: &Workload, name: &str, default: u64) -> Result<u64, Fault> {
-    if workload.params.contains_key(name) { Ok(workload.int(name)?) } else { Ok(default) }
+    if workload.params.contains_key(name) {
+        Ok(workload.int(name)?)
+    } else {
+        Ok(default)
+    }
 }
 
 fn float_or(workload: &Workload, name: &str, default: f64) -> Result<f64, Fault> {
-    if workload.params.contains_key(name) { Ok(workload.float(name)?) } else { Ok(default) }
+    if workload.params.contains_key(name) {
+        Ok(workload.float(name)?)
+    } else {
+        Ok(default)
+    }
 }
 
 fn text_or<'a>(workload: &'a Workload, name: &str, default: &'a str) -> Result<&'a str, Fault> {
-    if workload.params.contains_key(name) { Ok(workload.text(name)?) } else { Ok(default) }
+    if workload.params.contains_key(name) {
+        Ok(workload.text(name)?)
+    } else {
+        Ok(default)
+    }
 }
 
 /// Parses `1.15` into m and n.
 fn parse_qmn(workload: &Workload, name: &str, default: Qmn) -> Result<Qmn, Fault> {
-    let Some(Param::Text(text)) = workload.params.get(name) else { return Ok(default) };
+    let Some(Param::Text(text)) = workload.params.get(name) else {
+        return Ok(default);
+    };
     let bits = || -> Option<Qmn> {
         let (m, n) = text.split_once('.')?;
         Qmn::new(m.parse().ok()?, n.parse().ok()?, default.is_signed())
@@ -78,10 +92,17 @@ fn parse_qmn(workload: &Workload, name: &str, default: Qmn) -> Result<Qmn, Fault
 pub(crate) fn parse_isa(workload: &Workload) -> Result<Isa, Fault> {
     match text_or(workload, "isa", "best")? {
         "best" => Ok(Isa::best()),
-        name => Isa::from_name(name).filter(|isa| isa.is_available()).ok_or_else(|| {
-            let here: Vec<&str> = Isa::available().map(Isa::name).collect();
-            workload.error("isa", format!("is `{name}`; this CPU has {}", here.join(", "))).into()
-        }),
+        name => Isa::from_name(name)
+            .filter(|isa| isa.is_available())
+            .ok_or_else(|| {
+                let here: Vec<&str> = Isa::available().map(Isa::name).collect();
+                workload
+                    .error(
+                        "isa",
+                        format!("is `{name}`; this CPU has {}", here.join(", ")),
+                    )
+                    .into()
+            }),
     }
 }
 
@@ -91,12 +112,21 @@ pub(crate) fn parse_store(workload: &Workload, isa: Isa) -> Result<Option<Store>
         "by-footprint" => Ok(None),
         "cached" => Ok(Some(Store::Cached)),
         "non-temporal" if isa.has_non_temporal() => Ok(Some(Store::NonTemporal)),
-        "non-temporal" => {
-            Err(workload.error("store", format!("is `non-temporal`, which {} has not; use cached", isa.name())).into())
-        }
-        other => {
-            Err(workload.error("store", format!("is `{other}`; by-footprint, cached or non-temporal is wanted")).into())
-        }
+        "non-temporal" => Err(workload
+            .error(
+                "store",
+                format!(
+                    "is `non-temporal`, which {} has not; use cached",
+                    isa.name()
+                ),
+            )
+            .into()),
+        other => Err(workload
+            .error(
+                "store",
+                format!("is `{other}`; by-footprint, cached or non-temporal is wanted"),
+            )
+            .into()),
     }
 }
 
@@ -113,18 +143,33 @@ pub(crate) fn missing_here(workload: &Workload) -> Availability {
     Availability::Ready
 }
 
-pub(crate) fn parse_conversions(workload: &Workload, samples: u64) -> Result<ConversionParams, Fault> {
+pub(crate) fn parse_conversions(
+    workload: &Workload,
+    samples: u64,
+) -> Result<ConversionParams, Fault> {
     let offset = int_or(workload, "dec_offset", 0)?;
     let factor = int_or(workload, "dec_factor", 1)?;
     if factor == 0 {
         return Err(workload
-            .error("dec_factor", "is 0; decimation keeps every first, second, ... sample: 1 or more")
+            .error(
+                "dec_factor",
+                "is 0; decimation keeps every first, second, ... sample: 1 or more",
+            )
             .into());
     }
     if offset >= samples || factor > samples {
-        let name = if offset >= samples { "dec_offset" } else { "dec_factor" };
+        let name = if offset >= samples {
+            "dec_offset"
+        } else {
+            "dec_factor"
+        };
         let found = if offset >= samples { offset } else { factor };
-        return Err(workload.error(name, format!("is {found}, past the {samples} samples of a read")).into());
+        return Err(workload
+            .error(
+                name,
+                format!("is {found}, past the {samples} samples of a read"),
+            )
+            .into());
     }
     // As in the original, a sample is kept only where a whole group of `factor` follows the offset.
     if (samples - offset) / factor == 0 {
@@ -141,12 +186,17 @@ pub(crate) fn parse_conversions(workload: &Workload, samples: u64) -> Result<Con
         if value.is_finite() {
             Ok(value)
         } else {
-            Err(workload.error(name, format!("is {value}; a finite number is wanted")).into())
+            Err(workload
+                .error(name, format!("is {value}; a finite number is wanted"))
+                .into())
         }
     };
     let to_usize = |value: u64| usize::try_from(value).expect("below the number of samples");
     Ok(ConversionParams {
-        decimation: Decimation { offset: to_usize(offset), factor: to_usize(factor) },
+        decimation: Decimation {
+            offset: to_usize(offset),
+            factor: to_usize(factor),
+        },
         scale_factor: finite("scale_factor", 1.0)?,
         scale_offset: finite("scale_offset", 0.0)?,
         fast: workload.flag("fast"),
@@ -162,14 +212,27 @@ impl Request {
     /// Names the parameter, what it is and what is wanted.
     pub(crate) fn parse(workload: &Workload) -> Result<Request, Fault> {
         let mut devices = Vec::new();
-        for name in workload.text("devices")?.split(' ').filter(|name| !name.is_empty()) {
+        for name in workload
+            .text("devices")?
+            .split(' ')
+            .filter(|name| !name.is_empty())
+        {
             devices.extend(devices::expand(name)?);
             if devices.len() as u64 > MAX_LANES {
-                return Err(workload.error("devices", format!("names more than {MAX_LANES} boards")).into());
+                return Err(workload
+                    .error("devices", format!("names more than {MAX_LANES} boards"))
+                    .into());
             }
         }
-        if let Some((at, twice)) = devices.iter().enumerate().find(|(at, name)| devices[..*at].contains(name)) {
-            return Err(Fault::new(format!("`{twice}` is named twice (place {}): one thread drives a board", at + 1)));
+        if let Some((at, twice)) = devices
+            .iter()
+            .enumerate()
+            .find(|(at, name)| devices[..*at].contains(name))
+        {
+            return Err(Fault::new(format!(
+                "`{twice}` is named twice (place {}): one thread drives a board",
+                at + 1
+            )));
         }
         let samples = workload.int("samples")?;
         if samples == 0 || samples > 1 << 30 {
@@ -178,15 +241,25 @@ impl Request {
         }
         let number = int_or(workload, "function", 0)?;
         let writes = number == Function::WritePattern.number();
-        let samples = samples.next_multiple_of(if writes { PATTERN_MULTIPLE } else { SAMPLES_MULTIPLE });
+        let samples = samples.next_multiple_of(if writes {
+            PATTERN_MULTIPLE
+        } else {
+            SAMPLES_MULTIPLE
+        });
         let functions = Function::stages(number).ok_or_else(|| {
-            Fault::from(workload.error("function", format!("is {number}; 0 to 8, 99 or 100 is wanted")))
+            Fault::from(workload.error(
+                "function",
+                format!("is {number}; 0 to 8, 99 or 100 is wanted"),
+            ))
         })?;
         let block_bytes = int_or(workload, "block_bytes", 0)?;
         let mmap = parse_access(workload)?;
         if mmap && block_bytes > 0 {
             return Err(workload
-                .error("block_bytes", "cannot be used with access 1: a mapped buffer is read whole")
+                .error(
+                    "block_bytes",
+                    "cannot be used with access 1: a mapped buffer is read whole",
+                )
                 .into());
         }
         if mmap && writes {
@@ -195,7 +268,8 @@ impl Request {
         }
         let trigger_rate_hz = float_or(workload, "trigger_rate_hz", 0.0)?;
         if trigger_rate_hz != 0.0 {
-            check_trigger_rate(trigger_rate_hz).map_err(|fault| fault.context("`trigger_rate_hz`"))?;
+            check_trigger_rate(trigger_rate_hz)
+                .map_err(|fault| fault.context("`trigger_rate_hz`"))?;
         }
         let isa = parse_isa(workload)?;
         Ok(Request {
@@ -242,7 +316,12 @@ fn parse_access(workload: &Workload) -> Result<bool, Fault> {
     match int_or(workload, "access", 0)? {
         0 => Ok(false),
         1 => Ok(true),
-        other => Err(workload.error("access", format!("is {other}; 0 (read) or 1 (mmap) is wanted")).into()),
+        other => Err(workload
+            .error(
+                "access",
+                format!("is {other}; 0 (read) or 1 (mmap) is wanted"),
+            )
+            .into()),
     }
 }
 
@@ -253,24 +332,52 @@ fn parse_completion(workload: &Workload) -> Result<Option<Completion>, Fault> {
         "poll" => {
             let interval = float_or(workload, "poll_interval_us", 1.0)?;
             if !(0.0..=1e9).contains(&interval) {
-                return Err(workload.error("poll_interval_us", format!("is {interval}; 0 to 1e9 is wanted")).into());
+                return Err(workload
+                    .error(
+                        "poll_interval_us",
+                        format!("is {interval}; 0 to 1e9 is wanted"),
+                    )
+                    .into());
             }
-            Ok(Some(Completion::Poll { interval: Duration::from_secs_f64(interval * 1e-6) }))
+            Ok(Some(Completion::Poll {
+                interval: Duration::from_secs_f64(interval * 1e-6),
+            }))
         }
-        other => Err(workload.error("completion", format!("is `{other}`; none, poll or interrupt is wanted")).into()),
+        other => Err(workload
+            .error(
+                "completion",
+                format!("is `{other}`; none, poll or interrupt is wanted"),
+            )
+            .into()),
     }
 }
 
 /// Blocks are whole card blocks, and whole multiples of the decimation factor so that each converts on its own.
-fn parse_block(workload: &Workload, block_bytes: u64, samples: u64) -> Result<Option<usize>, Fault> {
+fn parse_block(
+    workload: &Workload,
+    block_bytes: u64,
+    samples: u64,
+) -> Result<Option<usize>, Fault> {
     if block_bytes == 0 {
         return Ok(None);
     }
     if block_bytes < 64 {
-        return Err(workload.error("block_bytes", format!("is {block_bytes}; at least 64 is wanted")).into());
+        return Err(workload
+            .error(
+                "block_bytes",
+                format!("is {block_bytes}; at least 64 is wanted"),
+            )
+            .into());
     }
-    let decimates = int_or(workload, "dec_factor", 1)? > 1 || int_or(workload, "dec_offset", 0)? > 0;
-    let unit = if decimates { int_or(workload, "dec_factor", 1)?.max(1) * SAMPLES_MULTIPLE } else { SAMPLES_MULTIPLE };
+    let decimates =
+        int_or(workload, "dec_factor", 1)? > 1 || int_or(workload, "dec_offset", 0)? > 0;
+    let unit = if decimates {
+        int_or(workload, "dec_factor", 1)?.max(1) * SAMPLES_MULTIPLE
+    } else {
+        SAMPLES_MULTIPLE
+    };
     let block_samples = (block_bytes / 2 / unit).max(1) * unit;
-    Ok(Some(usize::try_from(block_samples.min(samples)).expect("at most the samples of a read")))
+    Ok(Some(
+        usize::try_from(block_samples.min(samples)).expect("at most the samples of a read"),
+    ))
 }

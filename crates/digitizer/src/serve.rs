@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use daqmeter_harness::Fault;
-use daqmeter_sys::sis8300::{IrqWait, REG_READ, REG_WRITE, RELEASE_IRQ, STRUCK_WAIT_USER, WAIT_IRQ};
+use daqmeter_sys::sis8300::{
+    IrqWait, REG_READ, REG_WRITE, RELEASE_IRQ, STRUCK_WAIT_USER, WAIT_IRQ,
+};
 use fuser::{
-    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyIoctl,
-    ReplyOpen, ReplyWrite, Request, WriteFlags,
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr,
+    ReplyData, ReplyEmpty, ReplyIoctl, ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
 
 use crate::devices::{Board, is_dma_read, is_dma_write};
@@ -84,21 +86,38 @@ pub fn serve(board: Box<dyn Board>, path: &Path, dialect: Dialect) -> Result<Ser
     if created {
         std::fs::File::create_new(path).map_err(|error| refuse(error.to_string()))?;
     } else if !path.is_file() {
-        return Err(refuse("it is there and no regular file; name a new path".to_owned()));
+        return Err(refuse(
+            "it is there and no regular file; name a new path".to_owned(),
+        ));
     }
     let memory_bytes = board.identity().memory_bytes;
     let traffic = Arc::<Traffic>::default();
-    let file = BoardFile { board: Arc::new(Mutex::new(board)), dialect, memory_bytes, traffic: traffic.clone() };
+    let file = BoardFile {
+        board: Arc::new(Mutex::new(board)),
+        dialect,
+        memory_bytes,
+        traffic: traffic.clone(),
+    };
     let mut config = Config::default();
-    config.mount_options = vec![MountOption::FSName("daqmeter".to_owned()), MountOption::Subtype("sis8300".to_owned())];
+    config.mount_options = vec![
+        MountOption::FSName("daqmeter".to_owned()),
+        MountOption::Subtype("sis8300".to_owned()),
+    ];
     let mounted = fuser::spawn_mount(file, path, &config);
     let session = mounted.map_err(|error| {
         if created {
             let _ = std::fs::remove_file(path);
         }
-        refuse(format!("{error} (needs /dev/fuse, and root or fusermount3)"))
+        refuse(format!(
+            "{error} (needs /dev/fuse, and root or fusermount3)"
+        ))
     })?;
-    Ok(Served { session: Some(session), path: path.to_owned(), traffic, created })
+    Ok(Served {
+        session: Some(session),
+        path: path.to_owned(),
+        traffic,
+        created,
+    })
 }
 
 fn lock(board: &Shared) -> MutexGuard<'_, Box<dyn Board>> {
@@ -151,7 +170,9 @@ impl BoardFile {
 
     /// Waits in a thread of its own: the file system goes on answering register reads meanwhile.
     fn wait_irq(&self, argument: &[u8], reply: ReplyIoctl) {
-        let Some((timeout, _)) = argument.split_first_chunk::<4>() else { return reply.error(Errno::EINVAL) };
+        let Some((timeout, _)) = argument.split_first_chunk::<4>() else {
+            return reply.error(Errno::EINVAL);
+        };
         let timeout_ms = u32::from_ne_bytes(*timeout);
         let (board, traffic) = (Arc::clone(&self.board), Arc::clone(&self.traffic));
         // The driver forgets what came before the call: its flag is cleared on entry, and so is ours.
@@ -163,11 +184,22 @@ impl BoardFile {
             };
             match status {
                 Ok(status) => {
-                    traffic.triggers.fetch_add(u64::from(status == 0), Ordering::Relaxed);
-                    let wait = IrqWait { timeout_ms, kind: 0, status };
+                    traffic
+                        .triggers
+                        .fetch_add(u64::from(status == 0), Ordering::Relaxed);
+                    let wait = IrqWait {
+                        timeout_ms,
+                        kind: 0,
+                        status,
+                    };
                     reply.ioctl(
                         0,
-                        &[wait.timeout_ms.to_ne_bytes(), wait.kind.to_ne_bytes(), wait.status.to_ne_bytes()].concat(),
+                        &[
+                            wait.timeout_ms.to_ne_bytes(),
+                            wait.kind.to_ne_bytes(),
+                            wait.status.to_ne_bytes(),
+                        ]
+                        .concat(),
                     );
                 }
                 Err(errno) => reply.error(errno),
@@ -179,7 +211,11 @@ impl BoardFile {
 /// The driver's status: 0 fired, 2 timeout. Waits a little at a time, so that the board is free for others in between.
 fn wait_in_slices(board: &Shared, timeout_ms: u32) -> Result<u32, Errno> {
     let slice = Duration::from_millis(1);
-    let slices = if timeout_ms == 0 { u32::MAX } else { timeout_ms };
+    let slices = if timeout_ms == 0 {
+        u32::MAX
+    } else {
+        timeout_ms
+    };
     for _ in 0..slices {
         match lock(board).wait_daq_done(slice) {
             Ok(true) => return Ok(0),
@@ -198,7 +234,13 @@ impl Filesystem for BoardFile {
         Ok(())
     }
 
-    fn getattr(&self, _request: &Request, _ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
         reply.attr(&Duration::from_secs(3600), &self.attributes());
     }
 
@@ -222,11 +264,16 @@ impl Filesystem for BoardFile {
             self.traffic.refused.fetch_add(1, Ordering::Relaxed);
             return reply.error(Errno::EINVAL);
         }
-        let room = self.memory_bytes.saturating_sub(offset).min(u64::from(size));
+        let room = self
+            .memory_bytes
+            .saturating_sub(offset)
+            .min(u64::from(size));
         let mut bytes = vec![0; usize::try_from(room).expect("at most a 32-bit size")];
         match lock(&self.board).read(offset, &mut bytes) {
             Ok(delivered) => {
-                self.traffic.read_bytes.fetch_add(delivered as u64, Ordering::Relaxed);
+                self.traffic
+                    .read_bytes
+                    .fetch_add(delivered as u64, Ordering::Relaxed);
                 reply.data(&bytes[..delivered]);
             }
             Err(_) => reply.error(GONE),
@@ -283,11 +330,25 @@ impl Filesystem for BoardFile {
         }
     }
 
-    fn flush(&self, _request: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
         reply.ok();
     }
 
-    fn fsync(&self, _request: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsync(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
         reply.ok();
     }
 }

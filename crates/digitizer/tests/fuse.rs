@@ -1,7 +1,11 @@
 //! The real-device code against an emulated board behind a FUSE file. Needs root and /dev/fuse, so it only runs when
 //! `DAQMETER_FUSE_TESTS` is set, as `cargo xtask ci` does; without it each test says that it was left out.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test stops where it fails, and says what it left out")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops where it fails, and says what it left out"
+)]
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -30,7 +34,9 @@ impl Bench {
 
 fn bench(name: &str, dialect: Dialect, rate_hz: f64) -> Option<Bench> {
     if std::env::var_os("DAQMETER_FUSE_TESTS").is_none() {
-        eprintln!("left out: set DAQMETER_FUSE_TESTS=1 (needs root and /dev/fuse); cargo xtask ci does");
+        eprintln!(
+            "left out: set DAQMETER_FUSE_TESTS=1 (needs root and /dev/fuse); cargo xtask ci does"
+        );
         return None;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -47,14 +53,18 @@ fn open(bench: &Bench) -> Box<dyn Board> {
 
 #[test]
 fn the_ess_driver_is_found_by_its_ioctls() {
-    let Some(bench) = bench("ku0", Dialect::Ess, 14.0) else { return };
+    let Some(bench) = bench("ku0", Dialect::Ess, 14.0) else {
+        return;
+    };
     assert!(matches!(probe(bench.path()).unwrap(), Found::Ess { id, .. } if id >> 16 == 0x8303));
     assert_eq!(open(&bench).identity().model, regs::Model::Ku);
 }
 
 #[test]
 fn struck_s_own_driver_is_named_and_not_driven() {
-    let Some(bench) = bench("l0", Dialect::Struck, 14.0) else { return };
+    let Some(bench) = bench("l0", Dialect::Struck, 14.0) else {
+        return;
+    };
     let crate_ = EmulatedCrate::new(Profile::default(), false);
     let refused = devices::open(bench.path(), &crate_).err().unwrap().0;
     assert!(refused.contains("Struck"), "{refused}");
@@ -62,7 +72,9 @@ fn struck_s_own_driver_is_named_and_not_driven() {
 
 #[test]
 fn lseek_and_read_deliver_what_lies_at_the_offset() {
-    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else { return };
+    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
+        return;
+    };
     let mut board = open(&bench);
     for offset in [0_u64, 32, 6_000_000, 2_000_000_000] {
         let mut bytes = vec![0; 3 << 20];
@@ -79,9 +91,14 @@ fn lseek_and_read_deliver_what_lies_at_the_offset() {
 
 #[test]
 fn writing_is_protected_and_reads_back() {
-    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else { return };
+    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
+        return;
+    };
     let mut board = open(&bench);
-    assert!(board.write(64, &[1; 64]).is_err(), "register 0x230 protects");
+    assert!(
+        board.write(64, &[1; 64]).is_err(),
+        "register 0x230 protects"
+    );
     board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
     board.write(64, &[42; 4096]).unwrap();
     let mut back = [0; 4096];
@@ -92,59 +109,116 @@ fn writing_is_protected_and_reads_back() {
 /// The board takes DMA writes of 64 bytes; 6 MB went out as one `write()` (issue 14, A12).
 #[test]
 fn a_pattern_goes_out_as_dma_writes_of_64_bytes_and_the_memory_is_protected_again() {
-    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else { return };
-    let workload = Workload::new("digitizer").with("devices", bench.path()).with("samples", 3_200_u64);
+    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
+        return;
+    };
+    let workload = Workload::new("digitizer")
+        .with("devices", bench.path())
+        .with("samples", 3_200_u64);
     let workload = workload.with("function", 100_u64);
     let settings = Settings::new(StepPlan::ByStage(1), "test");
-    let record = measure(&DigitizerEngine::default(), &workload, &settings, &Context::default(), &[], &mut []).unwrap();
+    let record = measure(
+        &DigitizerEngine::default(),
+        &workload,
+        &settings,
+        &Context::default(),
+        &[],
+        &mut [],
+    )
+    .unwrap();
     assert_eq!(record.outcome, Outcome::Ok);
     let writes = bench.served.traffic.writes.load(Ordering::Relaxed);
     // 6,400 bytes each time: once to verify, and at least once within the run.
     assert!(writes >= 200 && writes.is_multiple_of(100), "{writes}");
     assert_eq!(bench.served.traffic.refused.load(Ordering::Relaxed), 0);
-    assert_eq!(open(&bench).read_register(regs::MEMORY_WRITE_ENABLE).unwrap(), 0);
+    assert_eq!(
+        open(&bench)
+            .read_register(regs::MEMORY_WRITE_ENABLE)
+            .unwrap(),
+        0
+    );
 }
 
 #[test]
 fn transfers_that_a_board_or_its_driver_cannot_do_are_refused_and_counted() {
-    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else { return };
-    open(&bench).write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
-    let file = OpenOptions::new().read(true).write(true).open(bench.path()).unwrap();
+    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
+        return;
+    };
+    open(&bench)
+        .write_register(regs::MEMORY_WRITE_ENABLE, 1)
+        .unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(bench.path())
+        .unwrap();
     for bytes in [6_000_000, 96, 32] {
         let error = file.write_all_at(&vec![1; bytes], 0).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(22), "{bytes} bytes");
     }
-    assert_eq!(file.read_at(&mut [0; 64], 8).unwrap_err().raw_os_error(), Some(22));
+    assert_eq!(
+        file.read_at(&mut [0; 64], 8).unwrap_err().raw_os_error(),
+        Some(22)
+    );
     file.write_all_at(&[5; 64], 128).unwrap();
     assert!(bench.served.traffic.refused.load(Ordering::Relaxed) >= 4);
 }
 
 #[test]
 fn blocks_shifted_by_a_decimation_offset_are_read_as_the_driver_reads() {
-    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else { return };
-    let workload = Workload::new("digitizer").with("devices", bench.path()).with("samples", 10_000_u64);
-    let workload = workload.with("function", 2_u64).with("dec_offset", 13_u64).with("dec_factor", 3_u64);
+    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
+        return;
+    };
+    let workload = Workload::new("digitizer")
+        .with("devices", bench.path())
+        .with("samples", 10_000_u64);
+    let workload = workload
+        .with("function", 2_u64)
+        .with("dec_offset", 13_u64)
+        .with("dec_factor", 3_u64);
     let settings = Settings::new(StepPlan::ByStage(2), "test");
     let workload = workload.with("block_bytes", 4096_u64);
-    let record = measure(&DigitizerEngine::default(), &workload, &settings, &Context::default(), &[], &mut []).unwrap();
+    let record = measure(
+        &DigitizerEngine::default(),
+        &workload,
+        &settings,
+        &Context::default(),
+        &[],
+        &mut [],
+    )
+    .unwrap();
     assert_eq!(record.outcome, Outcome::Ok);
     assert_eq!(bench.served.traffic.refused.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 fn a_mapped_buffer_takes_reads() {
-    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else { return };
+    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
+        return;
+    };
     let mut board = open(&bench);
     board.map_dma(65_536).unwrap();
     assert_eq!(board.read_mapped(128, 65_536).unwrap(), 65_536);
     let samples = board.mapped(32_768);
-    assert!(samples.iter().enumerate().all(|(at, &sample)| sample == pattern_sample(64 + at as u64)));
+    assert!(
+        samples
+            .iter()
+            .enumerate()
+            .all(|(at, &sample)| sample == pattern_sample(64 + at as u64))
+    );
 }
 
 #[test]
 fn no_trigger_is_lost_to_a_driver_that_forgets_early_interrupts() {
-    let Some(bench) = bench("l0", Dialect::Ess, 500.0) else { return };
-    for completion in [Completion::Interrupt, Completion::Poll { interval: Duration::from_micros(1) }] {
+    let Some(bench) = bench("l0", Dialect::Ess, 500.0) else {
+        return;
+    };
+    for completion in [
+        Completion::Interrupt,
+        Completion::Poll {
+            interval: Duration::from_micros(1),
+        },
+    ] {
         let mut board = open(&bench);
         let mut daq = Daq::new(completion, Some(500.0));
         daq.set_up(&mut *board, 320).unwrap();
@@ -161,35 +235,72 @@ fn no_trigger_is_lost_to_a_driver_that_forgets_early_interrupts() {
 
 #[test]
 fn a_whole_run_through_the_real_device_path_verifies_every_function() {
-    let Some(bench) = bench("l2-0", Dialect::Ess, 14.0) else { return };
-    let workload =
-        Workload::new("digitizer").with("devices", bench.path()).with("samples", 100_000_u64).with("function", 99_u64);
+    let Some(bench) = bench("l2-0", Dialect::Ess, 14.0) else {
+        return;
+    };
+    let workload = Workload::new("digitizer")
+        .with("devices", bench.path())
+        .with("samples", 100_000_u64)
+        .with("function", 99_u64);
     let engine = DigitizerEngine::default();
     let settings = Settings::new(StepPlan::ByStage(3), "test");
-    let record = measure(&engine, &workload, &settings, &Context::default(), &[], &mut []).unwrap();
+    let record = measure(
+        &engine,
+        &workload,
+        &settings,
+        &Context::default(),
+        &[],
+        &mut [],
+    )
+    .unwrap();
     assert_eq!(record.outcome, Outcome::Ok);
-    assert!(!record.engine.emulated, "by its path it is a device like any other");
+    assert!(
+        !record.engine.emulated,
+        "by its path it is a device like any other"
+    );
     assert_eq!(record.lanes[0].stages.len(), 9);
 }
 
 #[test]
 fn a_board_that_disappears_fails_its_lane_while_the_other_finishes() {
-    let (Some(gone), Some(there)) = (bench("l0:gone-after=4", Dialect::Ess, 14.0), bench("l0", Dialect::Ess, 14.0))
-    else {
+    let (Some(gone), Some(there)) = (
+        bench("l0:gone-after=4", Dialect::Ess, 14.0),
+        bench("l0", Dialect::Ess, 14.0),
+    ) else {
         return;
     };
     let devices = format!("{} {}", gone.path(), there.path());
-    let workload = Workload::new("digitizer").with("devices", devices).with("samples", 1600_u64);
+    let workload = Workload::new("digitizer")
+        .with("devices", devices)
+        .with("samples", 1600_u64);
     let settings = Settings::new(StepPlan::ByStage(20), "test");
-    let record = measure(&DigitizerEngine::default(), &workload, &settings, &Context::default(), &[], &mut []).unwrap();
-    assert!(record.lanes[0].outcome.reason().unwrap().contains("No such device"), "{:?}", record.lanes[0].outcome);
+    let record = measure(
+        &DigitizerEngine::default(),
+        &workload,
+        &settings,
+        &Context::default(),
+        &[],
+        &mut [],
+    )
+    .unwrap();
+    assert!(
+        record.lanes[0]
+            .outcome
+            .reason()
+            .unwrap()
+            .contains("No such device"),
+        "{:?}",
+        record.lanes[0].outcome
+    );
     assert_eq!(record.lanes[1].outcome, Outcome::Ok);
     assert_eq!(record.lanes[1].stages[0].sample_ns.len(), 20);
 }
 
 #[test]
 fn the_file_is_gone_when_serving_ends() {
-    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else { return };
+    let Some(bench) = bench("l0", Dialect::Ess, 14.0) else {
+        return;
+    };
     let path = bench.served.path.clone();
     assert!(OpenOptions::new().read(true).open(&path).is_ok());
     drop(bench);

@@ -28,15 +28,23 @@ impl Reach {
     /// When the bus cannot be read, or describes no device there.
     pub fn of(client: &mut Client, address: u64) -> Result<Reach, EbError> {
         match scan::device_at(client, address)? {
-            Some((device, _)) => Ok(Reach { widths: device.widths(), endian: Some(device.endian()) }),
-            None => Err(EbError::Address("failed to find SDB record: invalid address".to_owned())),
+            Some((device, _)) => Ok(Reach {
+                widths: device.widths(),
+                endian: Some(device.endian()),
+            }),
+            None => Err(EbError::Address(
+                "failed to find SDB record: invalid address".to_owned(),
+            )),
         }
     }
 
     /// What of it goes through the client's port.
     fn usable(&self, client: &Client) -> Result<Widths, EbError> {
         let port = client.layout().data;
-        let fitting = Width::ALL.into_iter().filter(|width| *width <= port).map(Widths::only);
+        let fitting = Width::ALL
+            .into_iter()
+            .filter(|width| *width <= port)
+            .map(Widths::only);
         let usable = self.widths.and(fitting.fold(Widths::NONE, Widths::or));
         if usable == Widths::NONE {
             let (device, port) = (self.widths, port.bits());
@@ -82,7 +90,9 @@ pub fn way(client: &Client, reach: Reach, size: Width) -> Result<Way, EbError> {
     } else if widest < size {
         Way::Fragmented(widest)
     } else {
-        let wider = Width::ALL.into_iter().find(|width| *width > size && usable.has(*width));
+        let wider = Width::ALL
+            .into_iter()
+            .find(|width| *width > size && usable.has(*width));
         Way::Widened(wider.unwrap_or(widest))
     })
 }
@@ -95,32 +105,61 @@ struct Words {
     endian: Endian,
 }
 
-fn words(client: &Client, reach: Reach, address: u64, size: Width, space: Space) -> Result<Words, EbError> {
+fn words(
+    client: &Client,
+    reach: Reach,
+    address: u64,
+    size: Width,
+    space: Space,
+) -> Result<Words, EbError> {
     let port = client.layout().data;
     if space == Space::Config {
         // Config registers are read by whole words of the port and are big-endian.
         let first = address & !(port.bytes() as u64 - 1);
         let end = address + size.bytes() as u64;
-        let ops = (first..end).step_by(port.bytes()).map(|at| Op { space, ..Op::read(at, port) }).collect();
-        return Ok(Words { ops, width: port, endian: Endian::Big });
+        let ops = (first..end)
+            .step_by(port.bytes())
+            .map(|at| Op {
+                space,
+                ..Op::read(at, port)
+            })
+            .collect();
+        return Ok(Words {
+            ops,
+            width: port,
+            endian: Endian::Big,
+        });
     }
     if !address.is_multiple_of(size.bytes() as u64) {
-        return Err(EbError::Unsupported(format!("address {address:#x} is not a multiple of {}", size.bytes())));
+        return Err(EbError::Unsupported(format!(
+            "address {address:#x} is not a multiple of {}",
+            size.bytes()
+        )));
     }
     let width = match way(client, reach, size)? {
         Way::Direct => size,
         Way::Fragmented(width) | Way::Widened(width) => width,
     };
-    let endian = reach
-        .endian_for(width.max(size), client)
-        .or_else(|error| if width == size && size == port { Ok(Endian::Big) } else { Err(error) })?;
+    let endian = reach.endian_for(width.max(size), client).or_else(|error| {
+        if width == size && size == port {
+            Ok(Endian::Big)
+        } else {
+            Err(error)
+        }
+    })?;
     let first = address & !(width.bytes() as u64 - 1);
     let end = address + size.bytes() as u64;
     let op = |at: u64| -> Result<Op, EbError> {
         let lanes = crate::client::lanes_of(at, width, port, endian)?;
-        Ok(Op { lanes, ..Op::read(at, port) })
+        Ok(Op {
+            lanes,
+            ..Op::read(at, port)
+        })
     };
-    let ops = (first..end).step_by(width.bytes()).map(op).collect::<Result<_, _>>()?;
+    let ops = (first..end)
+        .step_by(width.bytes())
+        .map(op)
+        .collect::<Result<_, _>>()?;
     Ok(Words { ops, width, endian })
 }
 
@@ -142,7 +181,9 @@ fn assemble(values: &[u64], width: Width, endian: Endian, address: u64, size: Wi
     if endian == Endian::Little {
         bytes.reverse();
     }
-    bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
+    bytes
+        .iter()
+        .fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
 /// Reads `size` bytes, and whether the bus had an error.
@@ -183,7 +224,11 @@ pub fn write(
     if bytes.len() > size.bytes() {
         let outcome = client.cycle(&words.ops, check)?;
         failed = !outcome.failed.is_empty();
-        let around: Vec<u8> = outcome.values.iter().flat_map(|word| to_bytes(*word, width, words.endian)).collect();
+        let around: Vec<u8> = outcome
+            .values
+            .iter()
+            .flat_map(|word| to_bytes(*word, width, words.endian))
+            .collect();
         bytes.copy_from_slice(&around);
     }
     let low = usize::try_from(address & (width.bytes() as u64 - 1)).expect("below 8");
@@ -192,7 +237,11 @@ pub fn write(
         .ops
         .iter()
         .zip(bytes.chunks(width.bytes()))
-        .map(|(op, bytes)| Op { write: true, value: from_bytes(bytes, words.endian), ..*op })
+        .map(|(op, bytes)| Op {
+            write: true,
+            value: from_bytes(bytes, words.endian),
+            ..*op
+        })
         .collect();
     let outcome = client.cycle(&writes, check)?;
     Ok(failed || !outcome.failed.is_empty())
@@ -215,10 +264,17 @@ fn from_bytes(bytes: &[u8], endian: Endian) -> u64 {
 }
 
 /// The accesses that cover a range of bytes: the widest that fit, narrower ones at its ends.
-fn range(client: &Client, reach: Reach, address: u64, bytes: u64) -> Result<Vec<(u64, Width)>, EbError> {
+fn range(
+    client: &Client,
+    reach: Reach,
+    address: u64,
+    bytes: u64,
+) -> Result<Vec<(u64, Width)>, EbError> {
     let usable = reach.usable(client)?;
     if bytes > MOST_BYTES {
-        return Err(EbError::Unsupported(format!("{bytes} bytes; at most {MOST_BYTES} go at a time")));
+        return Err(EbError::Unsupported(format!(
+            "{bytes} bytes; at most {MOST_BYTES} go at a time"
+        )));
     }
     let end = address
         .checked_add(bytes)
@@ -227,7 +283,9 @@ fn range(client: &Client, reach: Reach, address: u64, bytes: u64) -> Result<Vec<
     let mut accesses = Vec::new();
     while at < end {
         let fits = |width: &Width| {
-            usable.has(*width) && at.is_multiple_of(width.bytes() as u64) && at + width.bytes() as u64 <= end
+            usable.has(*width)
+                && at.is_multiple_of(width.bytes() as u64)
+                && at + width.bytes() as u64 <= end
         };
         let width = Width::ALL.into_iter().rev().find(fits).ok_or_else(|| {
             EbError::Unsupported(format!(
@@ -253,9 +311,18 @@ pub struct Transfer {
 ///
 /// # Errors
 /// When nothing answers, or the range cannot be covered.
-pub fn get(client: &mut Client, reach: Reach, address: u64, bytes: u64) -> Result<(Vec<u8>, Transfer), EbError> {
+pub fn get(
+    client: &mut Client,
+    reach: Reach,
+    address: u64,
+    bytes: u64,
+) -> Result<(Vec<u8>, Transfer), EbError> {
     let accesses = range(client, reach, address, bytes)?;
-    let mut data = vec![0; usize::try_from(bytes).map_err(|_| EbError::Unsupported("too many bytes".to_owned()))?];
+    let mut data = vec![
+        0;
+        usize::try_from(bytes)
+            .map_err(|_| EbError::Unsupported("too many bytes".to_owned()))?
+    ];
     let transfer = run(
         client,
         reach,
@@ -273,7 +340,12 @@ pub fn get(client: &mut Client, reach: Reach, address: u64, bytes: u64) -> Resul
 ///
 /// # Errors
 /// When nothing answers, or the range cannot be covered.
-pub fn put(client: &mut Client, reach: Reach, address: u64, data: &[u8]) -> Result<Transfer, EbError> {
+pub fn put(
+    client: &mut Client,
+    reach: Reach,
+    address: u64,
+    data: &[u8],
+) -> Result<Transfer, EbError> {
     let accesses = range(client, reach, address, data.len() as u64)?;
     let value = |at: u64, width: Width| {
         let place = usize::try_from(at - address).expect("inside the range");
@@ -298,14 +370,22 @@ fn run<'a>(
     let op = |&(at, width): &(u64, Width)| {
         let lanes = Lanes::at(at, width, port, endian).expect("aligned and inside the port");
         match value(at, width) {
-            Some(bytes) => Op { lanes, ..Op::write(at, from_bytes(bytes, endian), port) },
-            None => Op { lanes, ..Op::read(at, port) },
+            Some(bytes) => Op {
+                lanes,
+                ..Op::write(at, from_bytes(bytes, endian), port)
+            },
+            None => Op {
+                lanes,
+                ..Op::read(at, port)
+            },
         }
     };
     let mut transfer = Transfer::default();
     let mut broken = None;
     let mut pipeline = client.pipeline(|done| {
-        let cycle = accesses.chunks(OPS_PER_CYCLE).nth(usize::try_from(done.token).expect("a cycle's number"));
+        let cycle = accesses
+            .chunks(OPS_PER_CYCLE)
+            .nth(usize::try_from(done.token).expect("a cycle's number"));
         let cycle = cycle.unwrap_or_default();
         for (index, &(at, width)) in cycle.iter().enumerate() {
             if done.failed(index) {
@@ -313,7 +393,8 @@ fn run<'a>(
                 transfer.first_failed.get_or_insert(at);
             }
             if let Some(&word) = done.words.get(index) {
-                let lanes = Lanes::at(at, width, port, endian).expect("aligned and inside the port");
+                let lanes =
+                    Lanes::at(at, width, port, endian).expect("aligned and inside the port");
                 take(at, width, endian, lanes.take(word));
             }
         }
@@ -347,14 +428,29 @@ mod tests {
         let description = Description::memory(0x10000, 0x1ffff, widths, endian);
         let slave = Slave::new(description.build().unwrap());
         let transport = Emulated::new(&Bridge::named("perfect").unwrap(), slave);
-        let options = Options { data: Widths::only(port), ..Options::default() };
+        let options = Options {
+            data: Widths::only(port),
+            ..Options::default()
+        };
         Client::over(Box::new(transport), &options, "test").unwrap()
     }
 
     fn both(client: &mut Client, address: u64, size: Width, value: u64) -> u64 {
         let reach = Reach::of(client, address).unwrap();
-        assert!(!write(client, reach, address, size, Space::Bus, Check::Status, value).unwrap());
-        let (found, failed) = read(client, reach, address, size, Space::Bus, Check::Status).unwrap();
+        assert!(
+            !write(
+                client,
+                reach,
+                address,
+                size,
+                Space::Bus,
+                Check::Status,
+                value
+            )
+            .unwrap()
+        );
+        let (found, failed) =
+            read(client, reach, address, size, Space::Bus, Check::Status).unwrap();
         assert!(!failed);
         found
     }
@@ -389,9 +485,20 @@ mod tests {
             let mut client = client(Widths::only(Width::W32), Width::W32, endian);
             both(&mut client, 0x10000, Width::W32, 0x1122_3344);
             let reach = Reach::of(&mut client, 0x10000).unwrap();
-            assert_eq!(way(&client, reach, Width::W8).unwrap(), Way::Widened(Width::W32));
+            assert_eq!(
+                way(&client, reach, Width::W8).unwrap(),
+                Way::Widened(Width::W32)
+            );
             both(&mut client, 0x10002, Width::W8, 0xAA);
-            let (word, _) = read(&mut client, reach, 0x10000, Width::W32, Space::Bus, Check::Status).unwrap();
+            let (word, _) = read(
+                &mut client,
+                reach,
+                0x10000,
+                Width::W32,
+                Space::Bus,
+                Check::Status,
+            )
+            .unwrap();
             assert_eq!(word, wanted);
         }
     }
@@ -406,26 +513,68 @@ mod tests {
     #[test]
     fn the_byte_order_must_be_known_only_where_it_matters() {
         let mut client = client(Widths::ALL, Width::W32, Endian::Big);
-        let reach = Reach { widths: Widths::ALL, endian: None };
-        assert!(read(&mut client, reach, 0x10000, Width::W32, Space::Bus, Check::Status).is_ok());
-        let error = read(&mut client, reach, 0x10000, Width::W8, Space::Bus, Check::Status).unwrap_err().to_string();
+        let reach = Reach {
+            widths: Widths::ALL,
+            endian: None,
+        };
+        assert!(
+            read(
+                &mut client,
+                reach,
+                0x10000,
+                Width::W32,
+                Space::Bus,
+                Check::Status
+            )
+            .is_ok()
+        );
+        let error = read(
+            &mut client,
+            reach,
+            0x10000,
+            Width::W8,
+            Space::Bus,
+            Check::Status,
+        )
+        .unwrap_err()
+        .to_string();
         assert!(error.contains("-b or -l"), "{error}");
     }
 
     #[test]
     fn config_registers_are_read_in_any_size() {
         let mut client = client(Widths::ALL, Width::W16, Endian::Big);
-        let reach = Reach { widths: Widths::ALL, endian: None };
-        let root = read(&mut client, reach, 8, Width::W64, Space::Config, Check::Status).unwrap();
+        let reach = Reach {
+            widths: Widths::ALL,
+            endian: None,
+        };
+        let root = read(
+            &mut client,
+            reach,
+            8,
+            Width::W64,
+            Space::Config,
+            Check::Status,
+        )
+        .unwrap();
         assert_eq!(root, (0, false));
     }
 
     #[test]
     fn errors_inside_a_range_are_counted() {
         let mut client = client(Widths::ALL, Width::W32, Endian::Big);
-        let reach = Reach { widths: Widths::ALL, endian: Some(Endian::Big) };
+        let reach = Reach {
+            widths: Widths::ALL,
+            endian: Some(Endian::Big),
+        };
         let (_, transfer) = get(&mut client, reach, 0x1fff0, 32).unwrap();
-        assert_eq!(transfer, Transfer { failed: 4, first_failed: Some(0x20000) });
+        assert_eq!(
+            transfer,
+            Transfer {
+                failed: 4,
+                first_failed: Some(0x20000)
+            }
+        );
     }
 
     proptest! {

@@ -61,9 +61,14 @@ impl Host {
         }
         let port = match port {
             "" => PORT,
-            port => port.parse().map_err(|_| wrong(text, &format!("`{port}` is not a port")))?,
+            port => port
+                .parse()
+                .map_err(|_| wrong(text, &format!("`{port}` is not a port")))?,
         };
-        Ok(Host { name: name.to_owned(), port })
+        Ok(Host {
+            name: name.to_owned(),
+            port,
+        })
     }
 
     /// The addresses of the host, in the order in which they are tried.
@@ -72,8 +77,9 @@ impl Host {
     /// When the name does not resolve to an address of the family.
     pub fn resolve(&self, family: Family) -> Result<Vec<SocketAddr>, EbError> {
         let bare = self.name.trim_start_matches('[').trim_end_matches(']');
-        let found =
-            (bare, self.port).to_socket_addrs().map_err(|error| EbError::Address(format!("{}: {error}", self.name)))?;
+        let found = (bare, self.port)
+            .to_socket_addrs()
+            .map_err(|error| EbError::Address(format!("{}: {error}", self.name)))?;
         let wanted = |address: &SocketAddr| match family {
             Family::Any => true,
             Family::V4 => address.is_ipv4(),
@@ -84,7 +90,10 @@ impl Host {
         addresses.dedup();
         if addresses.is_empty() {
             let family = if family == Family::V4 { "IPv4" } else { "IPv6" };
-            return Err(EbError::Address(format!("{} has no {family} address", self.name)));
+            return Err(EbError::Address(format!(
+                "{} has no {family} address",
+                self.name
+            )));
         }
         Ok(addresses)
     }
@@ -102,7 +111,9 @@ impl Address {
     /// # Errors
     /// When the protocol is unknown or a part is missing.
     pub fn parse(text: &str) -> Result<Address, EbError> {
-        let (proto, rest) = text.split_once('/').ok_or_else(|| wrong(text, "has no protocol"))?;
+        let (proto, rest) = text
+            .split_once('/')
+            .ok_or_else(|| wrong(text, "has no protocol"))?;
         let proto = proto.to_ascii_lowercase();
         let family = match proto.as_bytes().last() {
             Some(b'4') => Family::V4,
@@ -112,16 +123,24 @@ impl Address {
         match proto.as_str() {
             "udp" | "udp4" | "udp6" => Ok(Address::Udp(family, Host::parse(rest)?)),
             "tcp" | "tcp4" | "tcp6" => Ok(Address::Tcp(family, Host::parse(rest)?)),
-            "dev" if !rest.is_empty() && !rest.split('/').any(|part| part == "..") => Ok(Address::Dev(rest.to_owned())),
+            "dev" if !rest.is_empty() && !rest.split('/').any(|part| part == "..") => {
+                Ok(Address::Dev(rest.to_owned()))
+            }
             "emu" if !rest.is_empty() => Ok(Address::Emulated(rest.to_owned())),
             "tunnel" | "tunnel4" | "tunnel6" => {
                 let mut parts = rest.splitn(3, '/');
-                let (Some(name), Some(port), Some(target)) = (parts.next(), parts.next(), parts.next()) else {
+                let (Some(name), Some(port), Some(target)) =
+                    (parts.next(), parts.next(), parts.next())
+                else {
                     return Err(wrong(text, "has no target behind the tunnel"));
                 };
                 Host::parse(target)?;
                 let proxy = Host::parse(&format!("{name}/{port}"))?;
-                Ok(Address::Tunnel { family, proxy, target: target.to_owned() })
+                Ok(Address::Tunnel {
+                    family,
+                    proxy,
+                    target: target.to_owned(),
+                })
             }
             _ => Err(wrong(text, "is not an address")),
         }
@@ -136,11 +155,25 @@ impl fmt::Display for Address {
             Family::V6 => "6",
         };
         match self {
-            Address::Udp(family, host) => write!(f, "udp{}/{}/{}", version(family), host.name, host.port),
-            Address::Tcp(family, host) => write!(f, "tcp{}/{}/{}", version(family), host.name, host.port),
+            Address::Udp(family, host) => {
+                write!(f, "udp{}/{}/{}", version(family), host.name, host.port)
+            }
+            Address::Tcp(family, host) => {
+                write!(f, "tcp{}/{}/{}", version(family), host.name, host.port)
+            }
             Address::Dev(name) => write!(f, "dev/{name}"),
-            Address::Tunnel { family, proxy, target } => {
-                write!(f, "tunnel{}/{}/{}/{target}", version(family), proxy.name, proxy.port)
+            Address::Tunnel {
+                family,
+                proxy,
+                target,
+            } => {
+                write!(
+                    f,
+                    "tunnel{}/{}/{}/{target}",
+                    version(family),
+                    proxy.name,
+                    proxy.port
+                )
             }
             Address::Emulated(bridge) => write!(f, "emu/{bridge}"),
         }
@@ -186,8 +219,19 @@ mod tests {
     #[test]
     fn a_family_that_the_host_lacks_is_refused() {
         let host = Host::parse("127.0.0.1/5").unwrap();
-        assert_eq!(host.resolve(Family::Any).unwrap(), ["127.0.0.1:5".parse().unwrap()]);
-        assert!(host.resolve(Family::V6).unwrap_err().to_string().contains("no IPv6"));
-        assert_eq!(Host::parse("::1").unwrap().resolve(Family::V6).unwrap()[0].port(), PORT);
+        assert_eq!(
+            host.resolve(Family::Any).unwrap(),
+            ["127.0.0.1:5".parse().unwrap()]
+        );
+        assert!(
+            host.resolve(Family::V6)
+                .unwrap_err()
+                .to_string()
+                .contains("no IPv6")
+        );
+        assert_eq!(
+            Host::parse("::1").unwrap().resolve(Family::V6).unwrap()[0].port(),
+            PORT
+        );
     }
 }

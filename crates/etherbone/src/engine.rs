@@ -1,6 +1,8 @@
 //! The engine: reads over Etherbone in the ways of the study of 2018, one lane, one client.
 
-use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters};
+use daqmeter_harness::{
+    Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters,
+};
 use daqmeter_record::{Counter, Ledger, Limit, Workload};
 use daqmeter_wire::etherbone::cycle::{Check, Op, encode};
 use daqmeter_wire::etherbone::sdb::ids;
@@ -106,27 +108,47 @@ fn plan(workload: &Workload) -> Result<Plan, Fault> {
         other => Target::At(Address::parse(other)?),
     };
     let method = workload.text("method")?;
-    let method = Method::ALL.into_iter().find(|known| known.name() == method).ok_or_else(|| {
-        workload.error("method", format!("is `{method}`; convenience, blocking or pipelined is wanted"))
-    })?;
+    let method = Method::ALL
+        .into_iter()
+        .find(|known| known.name() == method)
+        .ok_or_else(|| {
+            workload.error(
+                "method",
+                format!("is `{method}`; convenience, blocking or pipelined is wanted"),
+            )
+        })?;
     let payload = match workload.text("payload")? {
         "timestamps" => Payload::Timestamps,
         "tlu" => Payload::Tlu,
         "memory" => Payload::Memory,
         other => {
-            return Err(workload.error("payload", format!("is `{other}`; timestamps, tlu or memory is wanted")).into());
+            return Err(workload
+                .error(
+                    "payload",
+                    format!("is `{other}`; timestamps, tlu or memory is wanted"),
+                )
+                .into());
         }
     };
     let ours = !matches!(&target, Target::At(address) if !matches!(address, Address::Emulated(_)));
     if payload == Payload::Tlu && !ours {
-        let why = "tlu writes registers as the emulated receiver has them; it is for loop/ and emu/ only";
+        let why =
+            "tlu writes registers as the emulated receiver has them; it is for loop/ and emu/ only";
         return Err(workload.error("payload", why).into());
     }
-    let base = match (workload.params.contains_key("base"), ours || payload != Payload::Memory) {
+    let base = match (
+        workload.params.contains_key("base"),
+        ours || payload != Payload::Memory,
+    ) {
         (true, _) => workload.int_within("base", 0..=MAX_BASE)?,
         (false, true) => EMULATED_MEMORY,
         (false, false) => {
-            return Err(workload.error("base", "is missing: say which addresses of the slave may be read").into());
+            return Err(workload
+                .error(
+                    "base",
+                    "is missing: say which addresses of the slave may be read",
+                )
+                .into());
         }
     };
     let link = match workload.params.contains_key("link") {
@@ -161,12 +183,21 @@ impl Plan {
     fn ops(&self, base: u64) -> Vec<Op> {
         let read = |offset: u64| Op::read(base + offset, Width::W32);
         match self.payload {
-            Payload::Timestamps => (0..self.count).flat_map(|_| [read(ECA_TIME_HI), read(ECA_TIME_LO)]).collect(),
+            Payload::Timestamps => (0..self.count)
+                .flat_map(|_| [read(ECA_TIME_HI), read(ECA_TIME_LO)])
+                .collect(),
             Payload::Tlu => {
-                vec![Op::write(base + TLU_LATCH, 1, Width::W32), read(TLU_READY), read(TLU_HI), read(TLU_LO)]
+                vec![
+                    Op::write(base + TLU_LATCH, 1, Width::W32),
+                    read(TLU_READY),
+                    read(TLU_HI),
+                    read(TLU_LO),
+                ]
             }
             // Up to the 64 KiB of the emulated memory, then from its beginning again.
-            Payload::Memory => (0..self.count).map(|word| read(4 * (word % 0x4000))).collect(),
+            Payload::Memory => (0..self.count)
+                .map(|word| read(4 * (word % 0x4000)))
+                .collect(),
         }
     }
 
@@ -174,13 +205,17 @@ impl Plan {
     fn fits(&self) -> bool {
         let datagrams = match &self.target {
             Target::Loop(transport) => *transport == "udp",
-            Target::At(Address::Emulated(name)) => Bridge::named(name).is_ok_and(|bridge| !bridge.stream),
+            Target::At(Address::Emulated(name)) => {
+                Bridge::named(name).is_ok_and(|bridge| !bridge.stream)
+            }
             Target::At(Address::Udp(..) | Address::Tunnel { .. }) => true,
             Target::At(_) => false,
         };
         let mut room = vec![0; DATAGRAM_BYTES - Layout::L32.header_bytes()];
         let alone = self.method == Method::Convenience;
-        alone || !datagrams || encode(&self.ops(0), Layout::L32, 0x8000, Check::Status, &mut room).is_ok()
+        alone
+            || !datagrams
+            || encode(&self.ops(0), Layout::L32, 0x8000, Check::Status, &mut room).is_ok()
     }
 
     /// What the rate is held against: the raw path on loopback, the bus or the line of an emulated bridge.
@@ -202,8 +237,16 @@ impl Plan {
         let counted_bytes = self.counted_bytes() / messages;
         match &self.target {
             Target::Loop(transport) => {
-                let header = if *transport == "udp" { Layout::L32.header_bytes() as u64 } else { 0 };
-                let batch = if self.method == Method::Pipelined { self.cycles } else { 1 };
+                let header = if *transport == "udp" {
+                    Layout::L32.header_bytes() as u64
+                } else {
+                    0
+                };
+                let batch = if self.method == Method::Pipelined {
+                    self.cycles
+                } else {
+                    1
+                };
                 // Messages longer than a datagram are not echoed in one piece.
                 let cpu = self.server_cpu.map(u64::from);
                 (bytes + header <= DATAGRAM_BYTES as u64)
@@ -217,15 +260,21 @@ impl Plan {
     }
 
     fn open(&self) -> Result<(Client, Option<Running>), Fault> {
-        let options =
-            Options { address: Widths::only(Width::W32), data: Widths::only(Width::W32), ..Options::default() };
+        let options = Options {
+            address: Widths::only(Width::W32),
+            data: Widths::only(Width::W32),
+            ..Options::default()
+        };
         match &self.target {
             Target::At(address) => Ok((self.client(address, &options)?, None)),
             Target::Loop(transport) => {
-                let mut bus = Description::timing_receiver().build().map_err(EbError::from)?;
+                let mut bus = Description::timing_receiver()
+                    .build()
+                    .map_err(EbError::from)?;
                 // The host's own time only: what is measured here is the path.
                 bus.set_timing(Timing::default());
-                let server = Server::bind(Slave::new(bus), ServerOptions::loopback())?.spawn(self.server_cpu)?;
+                let server = Server::bind(Slave::new(bus), ServerOptions::loopback())?
+                    .spawn(self.server_cpu)?;
                 let address = Address::parse(&format!("{transport}/127.0.0.1/{}", server.port))?;
                 Ok((self.client(&address, &options)?, Some(server)))
             }
@@ -233,11 +282,17 @@ impl Plan {
     }
 
     fn client(&self, address: &Address, options: &Options) -> Result<Client, EbError> {
-        let Some(link) = &self.link else { return Client::open(address, options) };
+        let Some(link) = &self.link else {
+            return Client::open(address, options);
+        };
         let way = transport::open(address, options.dialect, options.probe_timeout)?;
         let way = Faulty::new(way, link.request, link.reply, 1)?;
         // What is lost shows after the deadline: a tenth of a second is beyond any of the links.
-        let options = Options { timeout: std::time::Duration::from_millis(100), probes: 30, ..options.clone() };
+        let options = Options {
+            timeout: std::time::Duration::from_millis(100),
+            probes: 30,
+            ..options.clone()
+        };
         Client::over(Box::new(way), &options, &address.to_string())
     }
 
@@ -252,26 +307,52 @@ impl Plan {
         match (found.first().and_then(|found| found.first), found.len()) {
             (Some(first), 1) => Ok(first),
             (_, 0) => Err(Fault::new(format!("{} has no {name}", self.address))),
-            (_, many) => Err(Fault::new(format!("{} has {many} devices {name}; exactly one is wanted", self.address))),
+            (_, many) => Err(Fault::new(format!(
+                "{} has {many} devices {name}; exactly one is wanted",
+                self.address
+            ))),
         }
     }
 }
 
 /// The slower of the bus and the line for one operation's payload.
-fn emulated_limit(bridge: &str, ops: &[Op], messages: u64, bytes: u64, counted_bytes: u64) -> Option<LimitSpec> {
+fn emulated_limit(
+    bridge: &str,
+    ops: &[Op],
+    messages: u64,
+    bytes: u64,
+    counted_bytes: u64,
+) -> Option<LimitSpec> {
     let bridge = Bridge::named(bridge).ok()?;
     let writes = ops.iter().filter(|op| op.write).count() as u64;
     let reads = ops.len() as u64 - writes;
     let timing = bridge.timing;
-    let bus_ns = (messages * timing.cycle_ns + reads * timing.read_ns + writes * timing.write_ns) as f64;
-    let line = |bytes_per_s: f64| if bytes_per_s > 0.0 { bytes as f64 / bytes_per_s * 1e9 } else { 0.0 };
+    let bus_ns =
+        (messages * timing.cycle_ns + reads * timing.read_ns + writes * timing.write_ns) as f64;
+    let line = |bytes_per_s: f64| {
+        if bytes_per_s > 0.0 {
+            bytes as f64 / bytes_per_s * 1e9
+        } else {
+            0.0
+        }
+    };
     let line_ns = line(bridge.request.bytes_per_s);
-    let (what, ns) = if line_ns > bus_ns { ("line", line_ns) } else { ("bus", bus_ns) };
+    let (what, ns) = if line_ns > bus_ns {
+        ("line", line_ns)
+    } else {
+        ("bus", bus_ns)
+    };
     (ns > 0.0).then(|| {
         LimitSpec::Given(Limit::given(
-            format!("{what} of emu/{}, {counted_bytes} B in {messages}", bridge.name),
+            format!(
+                "{what} of emu/{}, {counted_bytes} B in {messages}",
+                bridge.name
+            ),
             counted_bytes as f64 / ns * 1e9,
-            format!("{} ns of the {what} per cycle, by the bridge's profile", ns.round()),
+            format!(
+                "{} ns of the {what} per cycle, by the bridge's profile",
+                ns.round()
+            ),
         ))
     })
 }
@@ -294,7 +375,9 @@ impl Engine for EtherboneEngine {
     }
 
     fn is_emulated(&self, workload: &Workload) -> bool {
-        workload.text("address").is_ok_and(|address| address.starts_with("emu/") || address.starts_with("loop/"))
+        workload
+            .text("address")
+            .is_ok_and(|address| address.starts_with("emu/") || address.starts_with("loop/"))
     }
 
     fn parameters(&self) -> &'static [Parameter] {
@@ -326,8 +409,9 @@ impl Engine for EtherboneEngine {
         }
         if !plan.fits() {
             let count = plan.count;
-            let why =
-                format!("is {count}: such a cycle does not fit a datagram of {DATAGRAM_BYTES} bytes (streams take it)");
+            let why = format!(
+                "is {count}: such a cycle does not fit a datagram of {DATAGRAM_BYTES} bytes (streams take it)"
+            );
             return Err(workload.error("count", why).into());
         }
         Ok(vec![Box::new(EtherboneSession {
@@ -379,7 +463,9 @@ impl Seen {
     /// The timestamps of one cycle.
     fn timestamps(&mut self, words: &[u64]) {
         let mut pairs = words.chunks_exact(2).map(|pair| (pair[0], pair[1]));
-        let Some((high, low)) = pairs.next() else { return };
+        let Some((high, low)) = pairs.next() else {
+            return;
+        };
         let first_ns = self.unroller.time_ns(high, low);
         let last_ns = pairs.fold(first_ns, |_, (high, low)| self.unroller.time_ns(high, low));
         self.first_ns.get_or_insert(first_ns);
@@ -404,7 +490,8 @@ impl Seen {
 impl Way {
     /// One timestamp, read so that its first rollover is seen.
     fn single_timestamp(&mut self, unroller: &mut Unroller) -> Result<u64, EbError> {
-        let reads = [ECA_TIME_HI, ECA_TIME_LO, ECA_TIME_HI].map(|offset| Op::read(self.base + offset, Width::W32));
+        let reads = [ECA_TIME_HI, ECA_TIME_LO, ECA_TIME_HI]
+            .map(|offset| Op::read(self.base + offset, Width::W32));
         let outcome = self.client.cycle(&reads, Check::Status)?;
         Ok(unroller.first_ns(outcome.values[0], outcome.values[1], outcome.values[2]))
     }
@@ -415,7 +502,11 @@ impl Way {
         for op in &self.ops {
             let outcome = self.client.cycle(std::slice::from_ref(op), Check::Status)?;
             if !outcome.failed.is_empty() {
-                return Err(EbError::Bus { failed: 1, of: 1, first: op.address });
+                return Err(EbError::Bus {
+                    failed: 1,
+                    of: 1,
+                    first: op.address,
+                });
             }
             if !op.write {
                 words.push(outcome.values[0]);
@@ -483,7 +574,11 @@ impl Session for EtherboneSession {
 
     fn stages(&self) -> Vec<StageSpec> {
         let bytes = self.plan.counted_bytes();
-        let batch = if self.plan.method == Method::Pipelined { self.plan.cycles } else { 1 };
+        let batch = if self.plan.method == Method::Pipelined {
+            self.plan.cycles
+        } else {
+            1
+        };
         vec![StageSpec {
             limit: self.limit.clone(),
             batch,
@@ -494,7 +589,12 @@ impl Session for EtherboneSession {
     fn prepare(&mut self) -> Result<(), Fault> {
         let (mut client, server) = self.plan.open()?;
         let base = self.plan.device_base(&mut client)?;
-        self.way = Some(Way { client, ops: self.plan.ops(base), base, _server: server });
+        self.way = Some(Way {
+            client,
+            ops: self.plan.ops(base),
+            base,
+            _server: server,
+        });
         Ok(())
     }
 
@@ -505,7 +605,9 @@ impl Session for EtherboneSession {
         }
         match self.seen.failed_on_bus {
             0 => Ok(()),
-            failed => Err(Fault::new(format!("{failed} cycles had operations that failed on the bus"))),
+            failed => Err(Fault::new(format!(
+                "{failed} cycles had operations that failed on the bus"
+            ))),
         }
     }
 
@@ -516,10 +618,17 @@ impl Session for EtherboneSession {
             Payload::Timestamps => {
                 let mut unroller = Unroller::default();
                 let mut before_ns = way.single_timestamp(&mut unroller)?;
-                for pair in way.client.cycle(&way.ops, Check::Status)?.values.chunks_exact(2) {
+                for pair in way
+                    .client
+                    .cycle(&way.ops, Check::Status)?
+                    .values
+                    .chunks_exact(2)
+                {
                     let time_ns = unroller.time_ns(pair[0], pair[1]);
                     if time_ns < before_ns {
-                        return Err(Fault::new(format!("the time goes back from {before_ns} to {time_ns} ns")));
+                        return Err(Fault::new(format!(
+                            "the time goes back from {before_ns} to {time_ns} ns"
+                        )));
                     }
                     before_ns = time_ns;
                 }
@@ -529,7 +638,9 @@ impl Session for EtherboneSession {
                 let outcome = way.client.cycle(&way.ops, Check::Status)?;
                 match outcome.failed.first() {
                     None => Ok(()),
-                    Some(index) => Err(Fault::new(format!("operation {index} of the TLU cycle failed on the bus"))),
+                    Some(index) => Err(Fault::new(format!(
+                        "operation {index} of the TLU cycle failed on the bus"
+                    ))),
                 }
             }
             Payload::Memory if self.plan.ours => verify_memory(way),
@@ -537,9 +648,10 @@ impl Session for EtherboneSession {
                 let outcome = way.client.cycle(&way.ops, Check::Status)?;
                 match outcome.failed.first() {
                     None => Ok(()),
-                    Some(&index) => {
-                        Err(Fault::new(format!("no memory at {:#x}: the bus reports an error", way.ops[index].address)))
-                    }
+                    Some(&index) => Err(Fault::new(format!(
+                        "no memory at {:#x}: the bus reports an error",
+                        way.ops[index].address
+                    ))),
                 }
             }
         }
@@ -555,7 +667,11 @@ impl Session for EtherboneSession {
 
     fn tally(&mut self) -> Tally {
         let seen = std::mem::take(&mut self.seen);
-        let mut ledger = Ledger { issued: seen.issued, delivered: seen.delivered, ..Ledger::new("cycles") };
+        let mut ledger = Ledger {
+            issued: seen.issued,
+            delivered: seen.delivered,
+            ..Ledger::new("cycles")
+        };
         ledger.lose("timeout", seen.timed_out);
         let counter = |name: &str, value: f64, unit: &str| Counter {
             name: name.to_owned(),
@@ -565,26 +681,50 @@ impl Session for EtherboneSession {
         };
         let mut counters = Vec::new();
         if let (Some(start_ns), Some(first_ns)) = (seen.start_ns, seen.first_ns) {
-            counters.push(counter("eca-window-realistic", seen.last_ns.saturating_sub(start_ns) as f64, "ns"));
-            counters.push(counter("eca-window-underestimated", seen.last_ns.saturating_sub(first_ns) as f64, "ns"));
+            counters.push(counter(
+                "eca-window-realistic",
+                seen.last_ns.saturating_sub(start_ns) as f64,
+                "ns",
+            ));
+            counters.push(counter(
+                "eca-window-underestimated",
+                seen.last_ns.saturating_sub(first_ns) as f64,
+                "ns",
+            ));
             if seen.gaps > 0 {
-                counters.push(counter("eca-in-cycle-gap", seen.gaps_ns as f64 / seen.gaps as f64, "ns"));
+                counters.push(counter(
+                    "eca-in-cycle-gap",
+                    seen.gaps_ns as f64 / seen.gaps as f64,
+                    "ns",
+                ));
             }
-            counters.push(counter("eca-rollovers-mended", seen.unroller.rollovers as f64, ""));
+            counters.push(counter(
+                "eca-rollovers-mended",
+                seen.unroller.rollovers as f64,
+                "",
+            ));
         }
         if let Some(way) = &self.way {
             let counts = way.client.counts();
             counters.push(counter("stray-answers", counts.stray as f64, ""));
             counters.push(counter("malformed-answers", counts.malformed as f64, ""));
         }
-        Tally { ledgers: vec![ledger], counters, ..Tally::default() }
+        Tally {
+            ledgers: vec![ledger],
+            counters,
+            ..Tally::default()
+        }
     }
 }
 
 /// Writes a pattern over what the cycles read, and reads it back by such a cycle.
 fn verify_memory(way: &mut Way) -> Result<(), Fault> {
     let value_at = |address: u64| address.wrapping_mul(0x9E37_79B1) & 0xFFFF_FFFF;
-    let writes: Vec<Op> = way.ops.iter().map(|op| Op::write(op.address, value_at(op.address), Width::W32)).collect();
+    let writes: Vec<Op> = way
+        .ops
+        .iter()
+        .map(|op| Op::write(op.address, value_at(op.address), Width::W32))
+        .collect();
     for part in writes.chunks(256) {
         way.client.cycle(part, Check::Status)?;
     }
@@ -593,7 +733,9 @@ fn verify_memory(way: &mut Way) -> Result<(), Fault> {
         let expected = value_at(op.address);
         if found != expected {
             let address = op.address;
-            return Err(Fault::new(format!("word at {address:#x} is {found:#x}, expected {expected:#x}")));
+            return Err(Fault::new(format!(
+                "word at {address:#x} is {found:#x}, expected {expected:#x}"
+            )));
         }
     }
     Ok(())
@@ -612,8 +754,14 @@ mod tests {
     }
 
     fn run(workload: &Workload, plan: StepPlan) -> RunRecord {
-        let record =
-            measure(&EtherboneEngine, workload, &Settings::new(plan, "test"), &Context::default(), &[], &mut []);
+        let record = measure(
+            &EtherboneEngine,
+            workload,
+            &Settings::new(plan, "test"),
+            &Context::default(),
+            &[],
+            &mut [],
+        );
         let record = record.unwrap();
         assert_eq!(record.outcome, Outcome::Ok, "{workload}");
         record
@@ -621,7 +769,13 @@ mod tests {
 
     #[test]
     fn every_method_and_payload_over_every_way() {
-        for address in ["loop/udp", "loop/tcp", "emu/perfect", "emu/gige", "emu/scu-pcie-2018"] {
+        for address in [
+            "loop/udp",
+            "loop/tcp",
+            "emu/perfect",
+            "emu/gige",
+            "emu/scu-pcie-2018",
+        ] {
             for method in Method::ALL {
                 for payload in ["timestamps", "tlu", "memory"] {
                     let workload = EtherboneEngine
@@ -632,7 +786,10 @@ mod tests {
                         .with("count", 8_u64)
                         .with("cycles", 10_u64);
                     let record = run(&workload, StepPlan::ByStage(20));
-                    assert_eq!((record.ledgers[0].issued, record.ledgers[0].delivered), (20, 20));
+                    assert_eq!(
+                        (record.ledgers[0].issued, record.ledgers[0].delivered),
+                        (20, 20)
+                    );
                     let samples = if method == Method::Pipelined { 2 } else { 20 };
                     assert_eq!(record.lanes[0].stages[0].sample_ns.len(), samples);
                 }
@@ -661,22 +818,30 @@ mod tests {
     #[test]
     fn the_gap_within_a_cycle_is_that_of_the_bridge() {
         for (address, wanted_ns) in [("emu/gige", 64.0), ("emu/scu-pcie-2018", 5970.0)] {
-            let workload =
-                EtherboneEngine.example().with("address", address).with("count", 8_u64).with("cycles", 20_u64);
+            let workload = EtherboneEngine
+                .example()
+                .with("address", address)
+                .with("count", 8_u64)
+                .with("cycles", 20_u64);
             let record = run(&workload, StepPlan::ByStage(20));
             let gap_ns = record.counter("eca-in-cycle-gap").unwrap();
             // Timestamps are whole ticks of 8 ns; seven gaps are divided by seven.
             assert!((gap_ns - wanted_ns).abs() < 2.0, "{address}: {gap_ns}");
             let realistic = record.counter("eca-window-realistic").unwrap();
             let underestimated = record.counter("eca-window-underestimated").unwrap();
-            assert!(realistic > underestimated && underestimated > 7.0 * wanted_ns, "{realistic} {underestimated}");
+            assert!(
+                realistic > underestimated && underestimated > 7.0 * wanted_ns,
+                "{realistic} {underestimated}"
+            );
         }
     }
 
     fn datagram_bytes(timestamps: u64) -> usize {
         let workload = EtherboneEngine.example().with("count", timestamps);
         let ops = plan(&workload).unwrap().ops(0);
-        4 + encode(&ops, Layout::L32, 0x8000, Check::Status, &mut [0; 1000]).unwrap().bytes
+        4 + encode(&ops, Layout::L32, 0x8000, Check::Status, &mut [0; 1000])
+            .unwrap()
+            .bytes
     }
 
     #[test]
@@ -690,20 +855,38 @@ mod tests {
     #[test]
     fn wrong_workloads_are_named() {
         let error = |name: &str, value: &str| {
-            EtherboneEngine.open(&EtherboneEngine.example().with(name, value)).err().unwrap().0
+            EtherboneEngine
+                .open(&EtherboneEngine.example().with(name, value))
+                .err()
+                .unwrap()
+                .0
         };
         assert!(error("address", "nowhere").contains("no protocol"));
         assert!(error("address", "emu/warp").contains("no bridge `warp`"));
         assert!(error("method", "magic").contains("convenience, blocking or pipelined"));
         assert!(error("payload", "gold").contains("timestamps, tlu or memory"));
         let long = |address: &str, count: u64| {
-            EtherboneEngine.open(&EtherboneEngine.example().with("address", address).with("count", count))
+            EtherboneEngine.open(
+                &EtherboneEngine
+                    .example()
+                    .with("address", address)
+                    .with("count", count),
+            )
         };
         assert!(long("loop/udp", 158).is_ok() && long("loop/tcp", 159).is_ok());
-        assert!(long("loop/udp", 159).err().unwrap().0.contains("does not fit a datagram of 1472 bytes"));
+        assert!(
+            long("loop/udp", 159)
+                .err()
+                .unwrap()
+                .0
+                .contains("does not fit a datagram of 1472 bytes")
+        );
         assert!(long("udp/127.0.0.1/9", 1).is_ok());
         let elsewhere = |payload: &str| {
-            let workload = EtherboneEngine.example().with("address", "udp/127.0.0.1/9").with("payload", payload);
+            let workload = EtherboneEngine
+                .example()
+                .with("address", "udp/127.0.0.1/9")
+                .with("payload", payload);
             EtherboneEngine.open(&workload).err().unwrap().0
         };
         assert!(elsewhere("tlu").contains("for loop/ and emu/ only"));

@@ -35,7 +35,9 @@ pub enum EbError {
         data: Widths,
     },
     /// No answer to the probes.
-    #[error("no answer to {probes} probes of {each:?} each; is an Etherbone slave listening at {address}?")]
+    #[error(
+        "no answer to {probes} probes of {each:?} each; is an Etherbone slave listening at {address}?"
+    )]
     NoAnswer {
         /// Who did not answer.
         address: String,
@@ -91,6 +93,9 @@ impl EbError {
 
 impl From<daqmeter_sys::SysError> for EbError {
     fn from(error: daqmeter_sys::SysError) -> Self {
-        EbError::Io { what: error.call, source: error.source }
+        EbError::Io {
+            what: error.call,
+            source: error.source,
+        }
     }
 }

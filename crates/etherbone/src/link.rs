@@ -33,7 +33,11 @@ impl LinkProfile {
     /// # Errors
     /// Names the number that cannot.
     pub fn check(&self) -> Result<(), String> {
-        for (name, share) in [("loss", self.loss), ("duplicate", self.duplicate), ("reorder", self.reorder)] {
+        for (name, share) in [
+            ("loss", self.loss),
+            ("duplicate", self.duplicate),
+            ("reorder", self.reorder),
+        ] {
             if !(0.0..=1.0).contains(&share) {
                 return Err(format!("{name} = {share} is not a share from 0 to 1"));
             }
@@ -85,7 +89,13 @@ impl Link {
     /// A link whose chances are drawn from the seed.
     pub fn new(profile: LinkProfile, seed: u64) -> Link {
         let generator = Xoshiro256PlusPlus::seed_from_u64(seed);
-        Link { profile, generator, free_at_ns: 0, last_arrival_ns: 0, counts: LinkCounts::default() }
+        Link {
+            profile,
+            generator,
+            free_at_ns: 0,
+            last_arrival_ns: 0,
+            counts: LinkCounts::default(),
+        }
     }
 
     /// True with the given chance; draws only when there is one.
@@ -104,15 +114,24 @@ impl Link {
         self.counts.sent += 1;
         let begins_ns = self.free_at_ns.max(now_ns);
         let line_bytes = (bytes as u64 + profile.overhead_bytes) as f64;
-        let on_line_ns = if profile.bytes_per_s > 0.0 { line_bytes / profile.bytes_per_s * 1e9 } else { 0.0 };
+        let on_line_ns = if profile.bytes_per_s > 0.0 {
+            line_bytes / profile.bytes_per_s * 1e9
+        } else {
+            0.0
+        };
         // A lost message was on the line too.
         self.free_at_ns = begins_ns + whole_ns(on_line_ns);
         if self.happens(profile.loss) {
             self.counts.lost += 1;
             return Fate::Lost;
         }
-        let jitter_ns = if profile.jitter_ns > 0 { whole_ns(self.unit() * profile.jitter_ns as f64) } else { 0 };
-        let in_order_ns = (self.free_at_ns + profile.latency_ns + jitter_ns).max(self.last_arrival_ns);
+        let jitter_ns = if profile.jitter_ns > 0 {
+            whole_ns(self.unit() * profile.jitter_ns as f64)
+        } else {
+            0
+        };
+        let in_order_ns =
+            (self.free_at_ns + profile.latency_ns + jitter_ns).max(self.last_arrival_ns);
         let arrives_ns = if self.happens(profile.reorder) {
             self.counts.reordered += 1;
             in_order_ns + profile.reorder_ns
@@ -146,40 +165,69 @@ mod tests {
 
     fn arrivals(profile: LinkProfile, sent: &[(u64, usize)]) -> Vec<Fate> {
         let mut link = Link::new(profile, 1);
-        sent.iter().map(|&(now_ns, bytes)| link.carry(now_ns, bytes)).collect()
+        sent.iter()
+            .map(|&(now_ns, bytes)| link.carry(now_ns, bytes))
+            .collect()
     }
 
     #[test]
     fn a_gigabit_line_is_occupied_for_the_time_of_its_bytes() {
-        let profile =
-            LinkProfile { latency_ns: 1000, bytes_per_s: 125e6, overhead_bytes: 66, ..LinkProfile::default() };
+        let profile = LinkProfile {
+            latency_ns: 1000,
+            bytes_per_s: 125e6,
+            overhead_bytes: 66,
+            ..LinkProfile::default()
+        };
         assert_eq!(
             arrivals(profile, &[(0, 1434), (0, 1434), (100_000, 34)]),
-            [Fate::Arrives(13_000), Fate::Arrives(25_000), Fate::Arrives(101_800)]
+            [
+                Fate::Arrives(13_000),
+                Fate::Arrives(25_000),
+                Fate::Arrives(101_800)
+            ]
         );
     }
 
     #[test]
     fn a_transparent_link_delivers_at_once() {
-        assert_eq!(arrivals(LinkProfile::default(), &[(5, 100), (7, 1)]), [Fate::Arrives(5), Fate::Arrives(7)]);
+        assert_eq!(
+            arrivals(LinkProfile::default(), &[(5, 100), (7, 1)]),
+            [Fate::Arrives(5), Fate::Arrives(7)]
+        );
     }
 
     #[test]
     fn shares_come_out_as_asked_and_are_counted() {
-        let profile = LinkProfile { loss: 0.1, duplicate: 0.2, reorder: 0.3, reorder_ns: 50, ..LinkProfile::default() };
+        let profile = LinkProfile {
+            loss: 0.1,
+            duplicate: 0.2,
+            reorder: 0.3,
+            reorder_ns: 50,
+            ..LinkProfile::default()
+        };
         let mut link = Link::new(profile, 7);
         let fates: Vec<Fate> = (0..10_000).map(|now| link.carry(now * 100, 64)).collect();
         let lost = fates.iter().filter(|fate| **fate == Fate::Lost).count() as u64;
         assert_eq!(lost, link.counts.lost);
         let near = |count: u64, share: f64| (count as f64 / 10_000.0 - share).abs() < 0.02;
-        assert!(near(link.counts.lost, 0.1) && near(link.counts.duplicated, 0.18) && near(link.counts.reordered, 0.27));
+        assert!(
+            near(link.counts.lost, 0.1)
+                && near(link.counts.duplicated, 0.18)
+                && near(link.counts.reordered, 0.27)
+        );
     }
 
     #[test]
     fn numbers_that_cannot_be_meant_are_named() {
-        let wrong = LinkProfile { loss: 1.5, ..LinkProfile::default() };
+        let wrong = LinkProfile {
+            loss: 1.5,
+            ..LinkProfile::default()
+        };
         assert!(wrong.check().unwrap_err().contains("loss = 1.5"));
-        let wrong = LinkProfile { bytes_per_s: f64::NAN, ..LinkProfile::default() };
+        let wrong = LinkProfile {
+            bytes_per_s: f64::NAN,
+            ..LinkProfile::default()
+        };
         assert!(wrong.check().unwrap_err().contains("bytes_per_s"));
     }
 

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters};
+use daqmeter_harness::{
+    Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters,
+};
 use daqmeter_record::{Ledger, Workload};
 use daqmeter_sys::{affinity, net};
 
@@ -35,13 +37,23 @@ pub(crate) fn limit(
         workload = workload.with("server_cpu", cpu);
     }
     let (name, how) = match batch {
-        1 => ("ping-pong", "one message at a time, select and receive at both ends"),
-        _ => ("echo", "as many messages on their way as in the pipeline, in batches where the kernel takes them"),
+        1 => (
+            "ping-pong",
+            "one message at a time, select and receive at both ends",
+        ),
+        _ => (
+            "echo",
+            "as many messages on their way as in the pipeline, in batches where the kernel takes them",
+        ),
     };
     LimitSpec::Measured {
         name: format!(
             "raw {transport} {name} of {message_bytes} B{}",
-            if batch > 1 { format!(" x {batch}") } else { String::new() }
+            if batch > 1 {
+                format!(" x {batch}")
+            } else {
+                String::new()
+            }
         ),
         how: format!("same bytes, same placement, no Etherbone: {how}"),
         workload,
@@ -74,7 +86,10 @@ impl Engine for PingPongEngine {
     }
 
     fn target(&self, workload: &Workload) -> String {
-        format!("{} on loopback", workload.text("transport").unwrap_or("udp"))
+        format!(
+            "{} on loopback",
+            workload.text("transport").unwrap_or("udp")
+        )
     }
 
     fn parameters(&self) -> &'static [Parameter] {
@@ -99,11 +114,16 @@ impl Engine for PingPongEngine {
         let kind = match workload.text("transport")? {
             "udp" => Kind::Udp,
             "tcp" => Kind::Tcp,
-            other => return Err(workload.error("transport", format!("is `{other}`; udp or tcp is wanted")).into()),
+            other => {
+                return Err(workload
+                    .error("transport", format!("is `{other}`; udp or tcp is wanted"))
+                    .into());
+            }
         };
         let within = |name: &str, max: u32| -> Result<usize, Fault> {
             let value = workload.int_within(name, 1..=u64::from(max))?;
-            usize::try_from(value).map_err(|_| workload.error(name, "is beyond this machine").into())
+            usize::try_from(value)
+                .map_err(|_| workload.error(name, "is beyond this machine").into())
         };
         Ok(vec![Box::new(PingPong {
             kind,
@@ -123,7 +143,11 @@ pub(crate) fn server_cpu(workload: &Workload) -> Result<Option<u32>, Fault> {
         return Ok(None);
     }
     let cpu = workload.int("server_cpu")?;
-    u32::try_from(cpu).map(Some).map_err(|_| workload.error("server_cpu", format!("is {cpu}, not a CPU")).into())
+    u32::try_from(cpu).map(Some).map_err(|_| {
+        workload
+            .error("server_cpu", format!("is {cpu}, not a CPU"))
+            .into()
+    })
 }
 
 struct PingPong {
@@ -176,7 +200,10 @@ impl PingPong {
             Kind::Udp => {
                 let (ours, theirs) = udp_pair().map_err(fault("cannot open UDP sockets"))?;
                 let stop = stop.clone();
-                (Socket::Udp(ours), Box::new(move || echo_udp(&theirs, &stop)))
+                (
+                    Socket::Udp(ours),
+                    Box::new(move || echo_udp(&theirs, &stop)),
+                )
             }
             Kind::Tcp => {
                 let (ours, theirs) = tcp_pair().map_err(fault("cannot open TCP sockets"))?;
@@ -191,11 +218,19 @@ impl PingPong {
             }
             echo();
         };
-        let echo =
-            std::thread::Builder::new().name("echo".to_owned()).spawn(body).map_err(fault("cannot start a thread"))?;
+        let echo = std::thread::Builder::new()
+            .name("echo".to_owned())
+            .spawn(body)
+            .map_err(fault("cannot start a thread"))?;
         let burst = self.burst() * self.message_bytes;
         let request = (0..=250_u8).cycle().take(burst).collect();
-        Ok(Ends { socket, stop, echo: Some(echo), request, answer: vec![0; burst.max(1 << 16)] })
+        Ok(Ends {
+            socket,
+            stop,
+            echo: Some(echo),
+            request,
+            answer: vec![0; burst.max(1 << 16)],
+        })
     }
 
     /// Messages that are sent before the first is waited for.
@@ -205,7 +240,10 @@ impl PingPong {
 }
 
 fn udp_pair() -> io::Result<(UdpSocket, UdpSocket)> {
-    let (ours, theirs) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    let (ours, theirs) = (
+        UdpSocket::bind("127.0.0.1:0")?,
+        UdpSocket::bind("127.0.0.1:0")?,
+    );
     ours.connect(theirs.local_addr()?)?;
     for socket in [&ours, &theirs] {
         net::enable_gro(socket.as_fd());
@@ -229,9 +267,16 @@ fn echo_udp(socket: &UdpSocket, stop: &AtomicBool) {
         if !net::select_readable(socket.as_fd(), PATIENCE).unwrap_or(false) {
             continue;
         }
-        let Ok((received, from)) = net::receive_from(socket.as_fd(), &mut buffer, true) else { continue };
+        let Ok((received, from)) = net::receive_from(socket.as_fd(), &mut buffer, true) else {
+            continue;
+        };
         // What cannot be sent is missed at the other end.
-        let _ = net::send(socket.as_fd(), &buffer[..received.bytes], received.segment_bytes, Some(&from));
+        let _ = net::send(
+            socket.as_fd(),
+            &buffer[..received.bytes],
+            received.segment_bytes,
+            Some(&from),
+        );
     }
 }
 
@@ -255,7 +300,11 @@ fn echo_tcp(mut stream: TcpStream) {
 impl Ends {
     /// Sends the first bytes of the request, and waits until as many have come back.
     fn round(&mut self, bytes: usize, message_bytes: usize) -> Result<(), Fault> {
-        let lost = || Fault::new(format!("a message of {message_bytes} bytes did not come back within {PATIENCE:?}"));
+        let lost = || {
+            Fault::new(format!(
+                "a message of {message_bytes} bytes did not come back within {PATIENCE:?}"
+            ))
+        };
         let mut sent = 0;
         let mut back = 0;
         while sent < bytes {
@@ -265,7 +314,8 @@ impl Ends {
             let part = &self.request[sent..sent + part];
             match &mut self.socket {
                 Socket::Udp(socket) => {
-                    net::send(socket.as_fd(), part, message_bytes, None).map_err(fault("cannot send"))?;
+                    net::send(socket.as_fd(), part, message_bytes, None)
+                        .map_err(fault("cannot send"))?;
                 }
                 Socket::Tcp(stream) => stream.write_all(part).map_err(fault("cannot send"))?,
             }
@@ -281,7 +331,11 @@ impl Ends {
             }
             let room = &mut self.answer[back..];
             back += match &mut self.socket {
-                Socket::Udp(socket) => net::receive(socket.as_fd(), room, true).map_err(fault("cannot receive"))?.bytes,
+                Socket::Udp(socket) => {
+                    net::receive(socket.as_fd(), room, true)
+                        .map_err(fault("cannot receive"))?
+                        .bytes
+                }
                 Socket::Tcp(stream) => stream.read(room).map_err(fault("cannot receive"))?,
             };
         }
@@ -297,7 +351,10 @@ impl Session for PingPong {
     fn stages(&self) -> Vec<StageSpec> {
         let name = if self.batch == 1 { "ping-pong" } else { "echo" };
         let moved = 2 * self.message_bytes as u64;
-        vec![StageSpec { batch: self.batch as u64, ..StageSpec::new(name, self.counted_bytes, moved) }]
+        vec![StageSpec {
+            batch: self.batch as u64,
+            ..StageSpec::new(name, self.counted_bytes, moved)
+        }]
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
@@ -325,7 +382,12 @@ impl Session for PingPong {
         let ends = self.ends.as_mut().expect("prepared before verification");
         ends.answer.fill(0);
         ends.round(bytes, self.message_bytes)?;
-        match ends.request.iter().zip(&ends.answer).position(|(sent, back)| sent != back) {
+        match ends
+            .request
+            .iter()
+            .zip(&ends.answer)
+            .position(|(sent, back)| sent != back)
+        {
             Some(at) => Err(Fault::new(format!("byte {at} came back changed"))),
             None => Ok(()),
         }
@@ -340,7 +402,10 @@ impl Session for PingPong {
         let mut ledger = std::mem::take(&mut self.ledger);
         let missing = ledger.issued - ledger.delivered;
         ledger.lose("timeout", missing);
-        Tally { ledgers: vec![ledger], ..Tally::default() }
+        Tally {
+            ledgers: vec![ledger],
+            ..Tally::default()
+        }
     }
 }
 
@@ -376,11 +441,23 @@ mod tests {
 
     #[test]
     fn wrong_parameters_are_named() {
-        let error =
-            |name: &str, value: u64| PingPongEngine.open(&PingPongEngine.example().with(name, value)).err().unwrap().0;
+        let error = |name: &str, value: u64| {
+            PingPongEngine
+                .open(&PingPongEngine.example().with(name, value))
+                .err()
+                .unwrap()
+                .0
+        };
         assert!(error("message_bytes", 2000).contains("1 to 1472"));
         assert!(error("batch", 0).contains("`batch` is 0"));
         let sctp = PingPongEngine.example().with("transport", "sctp");
-        assert!(PingPongEngine.open(&sctp).err().unwrap().0.contains("udp or tcp"));
+        assert!(
+            PingPongEngine
+                .open(&sctp)
+                .err()
+                .unwrap()
+                .0
+                .contains("udp or tcp")
+        );
     }
 }

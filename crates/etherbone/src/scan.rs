@@ -27,13 +27,20 @@ pub struct Found {
 impl Found {
     /// `2.1`: the path as text.
     pub fn path_text(&self) -> String {
-        self.path.iter().map(usize::to_string).collect::<Vec<_>>().join(".")
+        self.path
+            .iter()
+            .map(usize::to_string)
+            .collect::<Vec<_>>()
+            .join(".")
     }
 
     /// True when the record names this vendor and device.
     pub fn is(&self, (vendor, device): (u64, u32)) -> bool {
         matches!(self.record, Record::Device(_) | Record::Bridge { .. })
-            && self.record.product().is_some_and(|product| product.vendor == vendor && product.device == device)
+            && self
+                .record
+                .product()
+                .is_some_and(|product| product.vendor == vendor && product.device == device)
     }
 }
 
@@ -45,7 +52,18 @@ pub fn scan(client: &mut Client, recurse: bool) -> Result<Vec<Found>, EbError> {
     let root = root_address(client)?;
     let mut found = Vec::new();
     let mut seen = Vec::new();
-    table(client, Place { table: root, base: 0, last: u64::MAX }, &[], recurse, &mut seen, &mut found)?;
+    table(
+        client,
+        Place {
+            table: root,
+            base: 0,
+            last: u64::MAX,
+        },
+        &[],
+        recurse,
+        &mut seen,
+        &mut found,
+    )?;
     Ok(found)
 }
 
@@ -55,7 +73,18 @@ pub fn scan(client: &mut Client, recurse: bool) -> Result<Vec<Found>, EbError> {
 /// As of [`scan`].
 pub fn scan_at(client: &mut Client, root: u64) -> Result<Vec<Found>, EbError> {
     let (mut found, mut seen) = (Vec::new(), Vec::new());
-    table(client, Place { table: root, base: 0, last: u64::MAX }, &[], true, &mut seen, &mut found)?;
+    table(
+        client,
+        Place {
+            table: root,
+            base: 0,
+            last: u64::MAX,
+        },
+        &[],
+        true,
+        &mut seen,
+        &mut found,
+    )?;
     Ok(found)
 }
 
@@ -64,7 +93,11 @@ pub fn scan_at(client: &mut Client, root: u64) -> Result<Vec<Found>, EbError> {
 /// # Errors
 /// As of [`scan`].
 pub fn device_at(client: &mut Client, address: u64) -> Result<Option<(sdb::Device, u64)>, EbError> {
-    let mut place = Place { table: root_address(client)?, base: 0, last: u64::MAX };
+    let mut place = Place {
+        table: root_address(client)?,
+        base: 0,
+        last: u64::MAX,
+    };
     for _ in 0..DEEPEST {
         let mut next = None;
         for record in records(client, place.table)? {
@@ -74,7 +107,10 @@ pub fn device_at(client: &mut Client, address: u64) -> Result<Option<(sdb::Devic
             };
             match record {
                 Record::Device(device) if covers(device.component.first, device.component.last) => {
-                    return Ok(Some((device, place.base.wrapping_add(device.component.first))));
+                    return Ok(Some((
+                        device,
+                        place.base.wrapping_add(device.component.first),
+                    )));
                 }
                 Record::Bridge { child, component } if covers(component.first, component.last) => {
                     next = Some(Place {
@@ -97,7 +133,10 @@ pub fn device_at(client: &mut Client, address: u64) -> Result<Option<(sdb::Devic
 /// # Errors
 /// As of [`scan`].
 pub fn find(client: &mut Client, id: (u64, u32)) -> Result<Vec<Found>, EbError> {
-    Ok(scan(client, true)?.into_iter().filter(|found| found.is(id)).collect())
+    Ok(scan(client, true)?
+        .into_iter()
+        .filter(|found| found.is(id))
+        .collect())
 }
 
 #[derive(Clone, Copy)]
@@ -108,7 +147,9 @@ struct Place {
 }
 
 fn too_deep() -> EbError {
-    EbError::Unsupported(format!("bridges are nested deeper than {DEEPEST}: the tables of this bus loop"))
+    EbError::Unsupported(format!(
+        "bridges are nested deeper than {DEEPEST}: the tables of this bus loop"
+    ))
 }
 
 fn root_address(client: &mut Client) -> Result<u64, EbError> {
@@ -116,24 +157,43 @@ fn root_address(client: &mut Client) -> Result<u64, EbError> {
     let step = port.bytes() as u64;
     let reads: Vec<Op> = (config::SDB_ROOT..config::SDB_ROOT + 8)
         .step_by(port.bytes())
-        .map(|address| Op { space: Space::Config, ..Op::read(address, port) })
+        .map(|address| Op {
+            space: Space::Config,
+            ..Op::read(address, port)
+        })
         .collect();
     let outcome = client.cycle(&reads, Check::Status)?;
     let shift = if step == 8 { 0 } else { port.bits() };
-    Ok(outcome.values.iter().fold(0, |root, value| if shift == 0 { *value } else { root << shift | value }))
+    Ok(outcome.values.iter().fold(0, |root, value| {
+        if shift == 0 {
+            *value
+        } else {
+            root << shift | value
+        }
+    }))
 }
 
 /// Reads bytes of the bus, big-endian, in one cycle.
 fn read_bytes(client: &mut Client, address: u64, bytes: usize) -> Result<Vec<u8>, EbError> {
     let port = client.layout().data;
     let step = port.bytes();
-    let reads: Vec<Op> =
-        (0..bytes).step_by(step).map(|offset| Op::read(address.wrapping_add(offset as u64), port)).collect();
+    let reads: Vec<Op> = (0..bytes)
+        .step_by(step)
+        .map(|offset| Op::read(address.wrapping_add(offset as u64), port))
+        .collect();
     let outcome = client.cycle(&reads, Check::Status)?;
     if let Some(&first) = outcome.failed.first() {
-        return Err(EbError::Bus { failed: outcome.failed.len(), of: reads.len(), first: reads[first].address });
+        return Err(EbError::Bus {
+            failed: outcome.failed.len(),
+            of: reads.len(),
+            first: reads[first].address,
+        });
     }
-    Ok(outcome.values.iter().flat_map(|value| value.to_be_bytes()[8 - step..].to_vec()).collect())
+    Ok(outcome
+        .values
+        .iter()
+        .flat_map(|value| value.to_be_bytes()[8 - step..].to_vec())
+        .collect())
 }
 
 /// All records of a table, its head first.
@@ -149,8 +209,13 @@ fn records(client: &mut Client, table: u64) -> Result<Vec<Record>, EbError> {
     }
     (0..u64::from(count))
         .map(|index| {
-            let bytes = read_bytes(client, table.wrapping_add(index * sdb::RECORD_BYTES as u64), sdb::RECORD_BYTES)?;
-            let record: [u8; sdb::RECORD_BYTES] = bytes.try_into().expect("as many bytes as were asked for");
+            let bytes = read_bytes(
+                client,
+                table.wrapping_add(index * sdb::RECORD_BYTES as u64),
+                sdb::RECORD_BYTES,
+            )?;
+            let record: [u8; sdb::RECORD_BYTES] =
+                bytes.try_into().expect("as many bytes as were asked for");
             // A second head inside a table, or one without its magic, is shown as what it is not.
             Ok(Record::parse(&record).unwrap_or(Record::Unknown(record[sdb::RECORD_BYTES - 1])))
         })
@@ -169,7 +234,10 @@ fn table(
         return Err(too_deep());
     }
     if seen.contains(&place.table) {
-        return Err(EbError::Unsupported(format!("the SDB table at {:#x} contains itself", place.table)));
+        return Err(EbError::Unsupported(format!(
+            "the SDB table at {:#x} contains itself",
+            place.table
+        )));
     }
     seen.push(place.table);
     for (index, record) in records(client, place.table)?.into_iter().enumerate() {
@@ -180,12 +248,26 @@ fn table(
         let mut path = path.to_vec();
         path.push(index);
         let moves = !matches!(record, Record::MsiMaster { .. });
-        let absolute = |address: u64| if moves { place.base.wrapping_add(address) } else { address };
+        let absolute = |address: u64| {
+            if moves {
+                place.base.wrapping_add(address)
+            } else {
+                address
+            }
+        };
         let (first, last) = match record.component() {
-            Some(component) => (Some(absolute(component.first)), Some(absolute(component.last))),
+            Some(component) => (
+                Some(absolute(component.first)),
+                Some(absolute(component.last)),
+            ),
             None => (None, None),
         };
-        found.push(Found { path: path.clone(), record, first, last });
+        found.push(Found {
+            path: path.clone(),
+            record,
+            first,
+            last,
+        });
         if let (Record::Bridge { child, component }, true) = (record, recurse) {
             let inner = Place {
                 table: place.base.wrapping_add(child),

@@ -91,7 +91,10 @@ impl Slave {
     pub fn datagram(&mut self, now_ns: u64, request: &[u8], answer: &mut Vec<u8>) -> u64 {
         let begin = answer.len();
         let mut session = Session::default();
-        if self.datagram_in(now_ns, request, answer, &mut session).is_err() {
+        if self
+            .datagram_in(now_ns, request, answer, &mut session)
+            .is_err()
+        {
             self.counts.refused += 1;
             answer.truncate(begin);
         }
@@ -138,7 +141,15 @@ impl Slave {
             answer.extend(bytes);
         } else {
             let probe = Probe::parse(request)?;
-            answer.extend(Probe { response: true, address: self.address, data: self.data, id: probe.id }.emit());
+            answer.extend(
+                Probe {
+                    response: true,
+                    address: self.address,
+                    data: self.data,
+                    id: probe.id,
+                }
+                .emit(),
+            );
         }
         self.counts.probes += 1;
         Ok(())
@@ -171,7 +182,10 @@ impl Slave {
         if executed || message.records.is_empty() {
             Ok(())
         } else {
-            Err(WireError::Truncated { wanted: 4, found: rest.len() })
+            Err(WireError::Truncated {
+                wanted: 4,
+                found: rest.len(),
+            })
         }
     }
 
@@ -187,7 +201,10 @@ impl Slave {
         answer: &mut Vec<u8>,
     ) {
         if !cycle.open {
-            *cycle = Cycle { open: true, answered: false };
+            *cycle = Cycle {
+                open: true,
+                answered: false,
+            };
             self.bus.begin_cycle(now_ns);
             self.counts.cycles += u64::from(!record.header.is_empty());
         }
@@ -198,7 +215,14 @@ impl Slave {
         if flags.has(Flags::CYC) {
             if !answered && cycle.answered {
                 // The cycle was answered, but not its last record: a lone header ends it.
-                put_record_header(RecordHeader { flags: Flags::CYC, ..RecordHeader::default() }, layout, answer);
+                put_record_header(
+                    RecordHeader {
+                        flags: Flags::CYC,
+                        ..RecordHeader::default()
+                    },
+                    layout,
+                    answer,
+                );
             }
             cycle.open = false;
         }
@@ -206,34 +230,76 @@ impl Slave {
 
     /// Writes, then reads. True when there was something to answer.
     #[inline]
-    fn operations(&mut self, layout: Layout, record: &Record<'_>, session: &mut Session, answer: &mut Vec<u8>) -> bool {
-        let RecordHeader { flags, select, reads, writes } = record.header;
+    fn operations(
+        &mut self,
+        layout: Layout,
+        record: &Record<'_>,
+        session: &mut Session,
+        answer: &mut Vec<u8>,
+    ) -> bool {
+        let RecordHeader {
+            flags,
+            select,
+            reads,
+            writes,
+        } = record.header;
         self.counts.operations += u64::from(reads) + u64::from(writes);
         let lanes = Lanes::of_select(select, layout.data);
-        let space = |config: Flags| if flags.has(config) { Space::Config } else { Space::Bus };
+        let space = |config: Flags| {
+            if flags.has(config) {
+                Space::Config
+            } else {
+                Space::Bus
+            }
+        };
         if let Some((base, values)) = record.write_block() {
-            let step = if flags.has(Flags::WFF) { 0 } else { layout.data.bytes() as u64 };
+            let step = if flags.has(Flags::WFF) {
+                0
+            } else {
+                layout.data.bytes() as u64
+            };
             let mut address = base;
             for value in values {
                 match lanes {
-                    Ok(lanes) => self.operation(session, layout, (space(Flags::WCA), true), address, lanes, value),
+                    Ok(lanes) => self.operation(
+                        session,
+                        layout,
+                        (space(Flags::WCA), true),
+                        address,
+                        lanes,
+                        value,
+                    ),
                     Err(_) => refuse(session, space(Flags::WCA)),
                 };
                 address = address.wrapping_add(step) & layout.address.mask();
             }
         }
-        let Some((back, addresses)) = record.read_block() else { return false };
+        let Some((back, addresses)) = record.read_block() else {
+            return false;
+        };
         let flags = Flags(flags.0 & Flags::CYC.0)
             .with_if(flags.has(Flags::BCA), Flags::WCA)
             .with_if(flags.has(Flags::RFF), Flags::WFF);
-        put_record_header(RecordHeader { flags, select, writes: reads, reads: 0 }, layout, answer);
+        put_record_header(
+            RecordHeader {
+                flags,
+                select,
+                writes: reads,
+                reads: 0,
+            },
+            layout,
+            answer,
+        );
         let size = layout.value_bytes();
         put_value(answer, size, back);
         let op = (space_of(record.header.flags), false);
         match (lanes, size) {
             (Ok(lanes), 4) => addresses.for_each(|address| {
                 let value = self.operation(session, layout, op, address, lanes, 0);
-                #[allow(clippy::cast_possible_truncation, reason = "values of a port of 32 bits or less")]
+                #[allow(
+                    clippy::cast_possible_truncation,
+                    reason = "values of a port of 32 bits or less"
+                )]
                 answer.extend_from_slice(&(value as u32).to_be_bytes());
             }),
             (Ok(lanes), _) => addresses.for_each(|address| {
@@ -266,7 +332,13 @@ impl Slave {
     }
 
     /// One packet of the LiteX dialect: all byte lanes, no errors, writes unanswered.
-    fn litex(&mut self, now_ns: u64, record: &Record<'_>, answer: &mut Vec<u8>, session: &mut Session) {
+    fn litex(
+        &mut self,
+        now_ns: u64,
+        record: &Record<'_>,
+        answer: &mut Vec<u8>,
+        session: &mut Session,
+    ) {
         self.bus.begin_cycle(now_ns);
         self.counts.cycles += 1;
         self.counts.litex += 1;
@@ -279,7 +351,11 @@ impl Slave {
 }
 
 fn space_of(flags: Flags) -> Space {
-    if flags.has(Flags::RCA) { Space::Config } else { Space::Bus }
+    if flags.has(Flags::RCA) {
+        Space::Config
+    } else {
+        Space::Bus
+    }
 }
 
 /// An operation with impossible byte enables: nothing is executed, and the error is seen.
@@ -334,7 +410,12 @@ pub struct Stream {
 
 impl Default for Stream {
     fn default() -> Self {
-        Stream { buffer: Vec::new(), searched: 0, framing: Framing::Unknown, session: Session::default() }
+        Stream {
+            buffer: Vec::new(),
+            searched: 0,
+            framing: Framing::Unknown,
+            session: Session::default(),
+        }
     }
 }
 
@@ -420,7 +501,9 @@ impl Stream {
                         return Ok(Next::Cycle(layout, end - at));
                     }
                 }
-                Err(_) if self.buffer.len() - at > MOST_CYCLE_BYTES => return Err(StreamFault::Endless),
+                Err(_) if self.buffer.len() - at > MOST_CYCLE_BYTES => {
+                    return Err(StreamFault::Endless);
+                }
                 Err(_) => return Ok(Next::Incomplete),
             }
         }
@@ -440,11 +523,19 @@ impl Stream {
             Next::Incomplete => Ok(0),
             Next::Probe => {
                 let probe = Probe::parse(&self.buffer[at..at + PROBE_BYTES])?;
-                let (address, data) = (slave.address.and(probe.address).widest(), slave.data.and(probe.data).widest());
+                let (address, data) = (
+                    slave.address.and(probe.address).widest(),
+                    slave.data.and(probe.data).widest(),
+                );
                 // Answered even without a common width, so that the asker can say so; then dropped.
                 slave.probe(&self.buffer[at..at + PROBE_BYTES], answer)?;
-                let fault = StreamFault::Width { address: probe.address, data: probe.data };
-                let (Some(address), Some(data)) = (address, data) else { return Err(fault) };
+                let fault = StreamFault::Width {
+                    address: probe.address,
+                    data: probe.data,
+                };
+                let (Some(address), Some(data)) = (address, data) else {
+                    return Err(fault);
+                };
                 self.framing = Framing::Bare(Layout { address, data });
                 Ok(PROBE_BYTES)
             }
@@ -469,7 +560,14 @@ impl Stream {
                 let mut cycle = Cycle::default();
                 let mut rest = &self.buffer[at..at + bytes];
                 while let Ok((record, after)) = Record::split(layout, rest) {
-                    slave.record(now_ns, layout, &record, &mut cycle, &mut self.session, answer);
+                    slave.record(
+                        now_ns,
+                        layout,
+                        &record,
+                        &mut cycle,
+                        &mut self.session,
+                        answer,
+                    );
                     rest = after;
                 }
                 if answer.len() == after_header {
@@ -490,7 +588,11 @@ fn header(slave: &Slave, rest: &[u8]) -> Result<Next, StreamFault> {
         return Err(WireError::ProbeLength(rest.len()).into());
     }
     if header.probe_request {
-        return Ok(if rest.len() < PROBE_BYTES { Next::Incomplete } else { Next::Probe });
+        return Ok(if rest.len() < PROBE_BYTES {
+            Next::Incomplete
+        } else {
+            Next::Probe
+        });
     }
     match litex::recognise(rest) {
         None => return Ok(Next::Incomplete),
@@ -505,9 +607,16 @@ fn header(slave: &Slave, rest: &[u8]) -> Result<Next, StreamFault> {
     }
     let layout = header.layout()?;
     if !slave.speaks(layout) {
-        return Err(StreamFault::Width { address: header.address, data: header.data });
+        return Err(StreamFault::Width {
+            address: header.address,
+            data: header.data,
+        });
     }
-    Ok(if rest.len() < layout.header_bytes() { Next::Incomplete } else { Next::Header(layout, layout.header_bytes()) })
+    Ok(if rest.len() < layout.header_bytes() {
+        Next::Incomplete
+    } else {
+        Next::Header(layout, layout.header_bytes())
+    })
 }
 
 #[cfg(test)]
@@ -526,7 +635,10 @@ mod tests {
 
     fn hex(text: &str) -> Vec<u8> {
         let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-        digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+        digits
+            .chunks(2)
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+            .collect()
     }
 
     fn answer_of(slave: &mut Slave, request: &str) -> Vec<u8> {
@@ -538,27 +650,37 @@ mod tests {
     #[test]
     fn golden_answers_of_the_c_slave() {
         let mut slave = slave();
-        let mut check =
-            |request: &str, wanted: &str| assert_eq!(answer_of(&mut slave, request), hex(wanted), "{request}");
+        let mut check = |request: &str, wanted: &str| {
+            assert_eq!(answer_of(&mut slave, request), hex(wanted), "{request}")
+        };
         check("4e6f1144 00000086", "4e6f16ff 00000086");
         check("4e6f1444 a80f0100 00010000 dddddddd", "");
         check(
             "4e6f1044 a00f0001 00008000 00010000 e80f0001 00008001 00000004",
             "4e6f1444 060f0100 00008000 dddddddd 0e0f0100 00008001 00000000",
         );
-        check("4e6f1044 a80f0001 00008000 00010000", "4e6f1444 0e0f0100 00008000 dddddddd");
+        check(
+            "4e6f1044 a80f0001 00008000 00010000",
+            "4e6f1444 0e0f0100 00008000 dddddddd",
+        );
         check(
             "4e6f1044 a00f0001 00008000 000a0000 e80f0001 00008001 00000004",
             "4e6f1444 060f0100 00008000 00000000 0e0f0100 00008001 00000001",
         );
-        check("4e6f1044 e80f0101 00010000 11223344 00008001 00000004", "4e6f1444 0e0f0100 00008001 00000000");
+        check(
+            "4e6f1044 e80f0101 00010000 11223344 00008001 00000004",
+            "4e6f1444 0e0f0100 00008001 00000000",
+        );
         check(
             "4e6f1088 00000000 a0ff0001 00000000 0000000000008000 0000000000010000
              e8ff0001 00000000 0000000000008001 0000000000000000",
             "4e6f1488 00000000 06ff0100 00000000 0000000000008000 1122334400000000
              0eff0100 00000000 0000000000008001 0000000000000000",
         );
-        check("4e6f1042 a8030001 00008000 00010002", "4e6f1442 0e030100 00008000 00003344");
+        check(
+            "4e6f1042 a8030001 00008000 00010002",
+            "4e6f1442 0e030100 00008000 00003344",
+        );
     }
 
     #[test]
@@ -573,15 +695,26 @@ mod tests {
     #[test]
     fn byte_enables_that_are_no_run_execute_nothing_and_are_an_error() {
         let mut slave = slave();
-        let answer =
-            answer_of(&mut slave, "4e6f1044 a0060101 00010000 ffffffff 00008000 00010000 e80f0001 00008001 00000004");
-        assert_eq!(answer, hex("4e6f1444 06060100 00008000 00000000 0e0f0100 00008001 00000003"));
-        assert_eq!(answer_of(&mut slave, "4e6f1044 a80f0001 00008000 00010000")[12..], [0, 0, 0, 0]);
+        let answer = answer_of(
+            &mut slave,
+            "4e6f1044 a0060101 00010000 ffffffff 00008000 00010000 e80f0001 00008001 00000004",
+        );
+        assert_eq!(
+            answer,
+            hex("4e6f1444 06060100 00008000 00000000 0e0f0100 00008001 00000003")
+        );
+        assert_eq!(
+            answer_of(&mut slave, "4e6f1044 a80f0001 00008000 00010000")[12..],
+            [0, 0, 0, 0]
+        );
     }
 
     #[test]
     fn a_cycle_whose_last_record_only_writes_ends_with_a_lone_header() {
-        let answer = answer_of(&mut slave(), "4e6f1044 a00f0001 00008000 00010000 a80f0100 00010000 00000005");
+        let answer = answer_of(
+            &mut slave(),
+            "4e6f1044 a00f0001 00008000 00010000 a80f0100 00010000 00000005",
+        );
         assert_eq!(answer, hex("4e6f1444 060f0100 00008000 00000000 08000000"));
     }
 
@@ -614,24 +747,45 @@ mod tests {
 
     #[test]
     fn a_truncated_datagram_is_answered_as_far_as_it_was_whole() {
-        let answer = answer_of(&mut slave(), "4e6f1044 a00f0001 00008000 00010000 e80f0001 00008001");
+        let answer = answer_of(
+            &mut slave(),
+            "4e6f1044 a00f0001 00008000 00010000 e80f0001 00008001",
+        );
         assert_eq!(answer, hex("4e6f1444 060f0100 00008000 00000000"));
     }
 
     #[test]
     fn the_litex_dialect_is_told_by_its_packets() {
         let mut slave = slave();
-        assert_eq!(answer_of(&mut slave, "4e6f1044 00000000 000f0200 00010000 00000007 00000008"), [0; 0]);
-        let answer = answer_of(&mut slave, "4e6f1044 00000000 000f0002 000000aa 00010000 00010004");
-        assert_eq!(answer, hex("4e6f1044 00000000 000f0200 000000aa 00000007 00000008"));
-        assert_eq!(answer_of(&mut slave, "4e6f1144 0000000000000000"), hex("4e6f1244 0000000000000000"));
+        assert_eq!(
+            answer_of(
+                &mut slave,
+                "4e6f1044 00000000 000f0200 00010000 00000007 00000008"
+            ),
+            [0; 0]
+        );
+        let answer = answer_of(
+            &mut slave,
+            "4e6f1044 00000000 000f0002 000000aa 00010000 00010004",
+        );
+        assert_eq!(
+            answer,
+            hex("4e6f1044 00000000 000f0200 000000aa 00000007 00000008")
+        );
+        assert_eq!(
+            answer_of(&mut slave, "4e6f1144 0000000000000000"),
+            hex("4e6f1244 0000000000000000")
+        );
         assert_eq!((slave.counts.litex, slave.counts.probes), (2, 1));
     }
 
     #[test]
     fn silent_registers_hold_the_answer_until_the_bus_timeout() {
         let mut slave = Slave::new(Description::timing_receiver().build().unwrap());
-        slave.bus.set_timing(Timing { timeout_ns: 1_000_000, ..Timing::default() });
+        slave.bus.set_timing(Timing {
+            timeout_ns: 1_000_000,
+            ..Timing::default()
+        });
         let mut answer = Vec::new();
         let silent = hex("4e6f1044 a00f0001 00008000 00180110 e80f0001 00008001 00000004");
         assert_eq!(slave.datagram(500, &silent, &mut answer), 1_000_500);
@@ -651,14 +805,23 @@ mod tests {
     }
 
     fn reads(count: u64) -> Vec<Op> {
-        (0..count).map(|index| Op::read(0x10000 + 4 * index, Width::W32)).collect()
+        (0..count)
+            .map(|index| Op::read(0x10000 + 4 * index, Width::W32))
+            .collect()
     }
 
     #[test]
     fn a_stream_cut_anywhere_gives_the_same_answers() {
-        let bytes = stream_bytes(&[reads(1), reads(40), vec![Op::write(0x10000, 5, Width::W32)], reads(3)]);
+        let bytes = stream_bytes(&[
+            reads(1),
+            reads(40),
+            vec![Op::write(0x10000, 5, Width::W32)],
+            reads(3),
+        ]);
         let mut whole = Vec::new();
-        Stream::default().feed(&mut slave(), 0, &bytes, &mut whole).unwrap();
+        Stream::default()
+            .feed(&mut slave(), 0, &bytes, &mut whole)
+            .unwrap();
         assert!(whole.len() > 48 * 4);
         for step in [1, 2, 3, 5, 7, 64] {
             let (mut slave, mut stream, mut answer) = (slave(), Stream::default(), Vec::new());
@@ -672,13 +835,20 @@ mod tests {
 
     #[test]
     fn nothing_of_a_cycle_is_executed_before_all_of_it_is_there() {
-        let ops = vec![Op::write(0x10000, 5, Width::W32), Op::read(0x10000, Width::W32)];
+        let ops = vec![
+            Op::write(0x10000, 5, Width::W32),
+            Op::read(0x10000, Width::W32),
+        ];
         let bytes = stream_bytes(&[ops]);
         let (mut slave, mut stream, mut answer) = (slave(), Stream::default(), Vec::new());
-        stream.feed(&mut slave, 0, &bytes[..bytes.len() - 1], &mut answer).unwrap();
+        stream
+            .feed(&mut slave, 0, &bytes[..bytes.len() - 1], &mut answer)
+            .unwrap();
         assert_eq!(slave.counts.operations, 0);
         assert!(stream.is_waiting());
-        stream.feed(&mut slave, 0, &bytes[bytes.len() - 1..], &mut answer).unwrap();
+        stream
+            .feed(&mut slave, 0, &bytes[bytes.len() - 1..], &mut answer)
+            .unwrap();
         assert_eq!(slave.counts.operations, 3);
     }
 
@@ -687,22 +857,36 @@ mod tests {
         let (mut slave, mut stream) = (slave(), Stream::default());
         let mut exchange = |request: &str| {
             let mut answer = Vec::new();
-            stream.feed(&mut slave, 0, &hex(request), &mut answer).unwrap();
+            stream
+                .feed(&mut slave, 0, &hex(request), &mut answer)
+                .unwrap();
             answer
         };
         let framed = exchange("4e6f1044 a80f0001 00008000 00010000 a80f0001 00008002 00010004");
-        assert_eq!(framed, hex("4e6f1444 0e0f0100 00008000 00000000 0e0f0100 00008002 00000000"));
+        assert_eq!(
+            framed,
+            hex("4e6f1444 0e0f0100 00008000 00000000 0e0f0100 00008002 00000000")
+        );
         let litex = exchange("4e6f1044 00000000 000f0001 00000000 00010000");
         assert_eq!(litex, hex("4e6f1044 00000000 000f0100 00000000 00000000"));
         assert_eq!(exchange("4e6f1144 00000009"), hex("4e6f16ff 00000009"));
-        assert_eq!(exchange("a80f0001 00008000 00010000"), hex("0e0f0100 00008000 00000000"));
+        assert_eq!(
+            exchange("a80f0001 00008000 00010000"),
+            hex("0e0f0100 00008000 00000000")
+        );
     }
 
     #[test]
     fn a_stream_that_is_not_etherbone_is_ended() {
         let feed = |bytes: &[u8]| Stream::default().feed(&mut slave(), 0, bytes, &mut Vec::new());
-        assert!(matches!(feed(b"GET / HTTP/1.1"), Err(StreamFault::Wire(WireError::Magic(_)))));
-        assert!(matches!(feed(&hex("4e6f10cc 00000000 00000000")), Err(StreamFault::Wire(WireError::NotOneWidth(..)))));
+        assert!(matches!(
+            feed(b"GET / HTTP/1.1"),
+            Err(StreamFault::Wire(WireError::Magic(_)))
+        ));
+        assert!(matches!(
+            feed(&hex("4e6f10cc 00000000 00000000")),
+            Err(StreamFault::Wire(WireError::NotOneWidth(..)))
+        ));
         let mut narrow = slave();
         narrow.data = Widths::only(Width::W8);
         let mut answer = Vec::new();
@@ -714,13 +898,26 @@ mod tests {
     #[test]
     fn a_cycle_that_never_ends_is_ended() {
         let (mut slave, mut stream) = (slave(), Stream::default());
-        stream.feed(&mut slave, 0, &hex("4e6f1144 00000001"), &mut Vec::new()).unwrap();
+        stream
+            .feed(&mut slave, 0, &hex("4e6f1144 00000001"), &mut Vec::new())
+            .unwrap();
         let mut record = vec![0; 4096];
         let values = [0; 255];
-        let write = Some(Block { base: 0x10000, values: &values });
-        let repr = daqmeter_wire::etherbone::RecordRepr { select: 0x0F, write, ..Default::default() };
+        let write = Some(Block {
+            base: 0x10000,
+            values: &values,
+        });
+        let repr = daqmeter_wire::etherbone::RecordRepr {
+            select: 0x0F,
+            write,
+            ..Default::default()
+        };
         let bytes = repr.emit(Layout::L32, &mut record).unwrap();
-        let fault = (0..2000).find_map(|_| stream.feed(&mut slave, 0, &record[..bytes], &mut Vec::new()).err());
+        let fault = (0..2000).find_map(|_| {
+            stream
+                .feed(&mut slave, 0, &record[..bytes], &mut Vec::new())
+                .err()
+        });
         assert_eq!(fault, Some(StreamFault::Endless));
     }
 

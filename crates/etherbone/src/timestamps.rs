@@ -58,7 +58,10 @@ mod tests {
     #[test]
     fn the_first_time_is_mended_by_reading_the_high_word_again() {
         assert_eq!(Unroller::default().first_ns(5, 0x10, 6), 0x6_0000_0010);
-        assert_eq!(Unroller::default().first_ns(5, 0xFFFF_FFF0, 6), 0x5_FFFF_FFF0);
+        assert_eq!(
+            Unroller::default().first_ns(5, 0xFFFF_FFF0, 6),
+            0x5_FFFF_FFF0
+        );
         assert_eq!(Unroller::default().first_ns(5, 0x10, 5), 0x5_0000_0010);
     }
 

@@ -50,11 +50,18 @@ impl TunnelServer {
     /// # Errors
     /// When the port is in use.
     pub fn bind(port: u16) -> Result<TunnelServer, EbError> {
-        let both = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
+        let both = TcpListener::bind(("::", port))
+            .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
         let listener = both.map_err(EbError::io(format!("cannot listen on TCP port {port}")))?;
         // A client that gives up between the look and the accept must not be waited for.
-        listener.set_nonblocking(true).map_err(EbError::io("cannot set O_NONBLOCK"))?;
-        Ok(TunnelServer { listener, traffic: Arc::default(), stop: Arc::default() })
+        listener
+            .set_nonblocking(true)
+            .map_err(EbError::io("cannot set O_NONBLOCK"))?;
+        Ok(TunnelServer {
+            listener,
+            traffic: Arc::default(),
+            stop: Arc::default(),
+        })
     }
 
     /// The port that it listens on.
@@ -62,7 +69,11 @@ impl TunnelServer {
     /// # Errors
     /// When the kernel does not tell.
     pub fn port(&self) -> Result<u16, EbError> {
-        Ok(self.listener.local_addr().map_err(EbError::io("cannot read the port"))?.port())
+        Ok(self
+            .listener
+            .local_addr()
+            .map_err(EbError::io("cannot read the port"))?
+            .port())
     }
 
     /// What was passed on so far.
@@ -79,11 +90,18 @@ impl TunnelServer {
     ///
     /// # Errors
     /// When accepting fails.
-    pub fn run(&self, tell: impl Fn(SocketAddr, Result<(), EbError>) + Clone + Send + 'static) -> Result<(), EbError> {
+    pub fn run(
+        &self,
+        tell: impl Fn(SocketAddr, Result<(), EbError>) + Clone + Send + 'static,
+    ) -> Result<(), EbError> {
         const LOOK: Duration = Duration::from_millis(100);
-        let readable = Readiness { read: true, write: false };
+        let readable = Readiness {
+            read: true,
+            write: false,
+        };
         while !self.stop.load(Ordering::Relaxed) {
-            wait_ready(self.listener.as_fd(), readable, Some(LOOK)).map_err(EbError::io("cannot wait"))?;
+            wait_ready(self.listener.as_fd(), readable, Some(LOOK))
+                .map_err(EbError::io("cannot wait"))?;
             match self.listener.accept() {
                 Ok((stream, peer)) => self.begin(stream, peer, tell.clone()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -107,7 +125,10 @@ impl TunnelServer {
             in_thread(peer, ended);
         };
         // Without a thread the stream is dropped, which the client sees.
-        if let Err(error) = std::thread::Builder::new().name("tunnel".to_owned()).spawn(client) {
+        if let Err(error) = std::thread::Builder::new()
+            .name("tunnel".to_owned())
+            .spawn(client)
+        {
             tell(peer, Err(EbError::io("cannot start a thread")(error)));
         }
     }
@@ -115,14 +136,18 @@ impl TunnelServer {
 
 /// One client: its target first, then frames both ways until it leaves.
 fn serve(mut client: TcpStream, traffic: &Traffic) -> Result<(), EbError> {
-    client.set_nodelay(true).map_err(EbError::io("cannot set TCP_NODELAY"))?;
+    client
+        .set_nodelay(true)
+        .map_err(EbError::io("cannot set TCP_NODELAY"))?;
     let host = Host::parse(&target(&mut client)?)?;
     let to = host.resolve(Family::Any)?[0];
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).and_then(|socket| socket.connect(to).map(|()| socket));
     let socket = socket.map_err(EbError::io(format!("cannot send to {to}")))?;
     // So that the other thread sees when the client has left.
-    socket.set_read_timeout(Some(Duration::from_millis(200))).map_err(EbError::io("cannot set a timeout"))?;
+    socket
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .map_err(EbError::io("cannot set a timeout"))?;
     let left = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let answers = scope.spawn(|| answers(&socket, &client, &left, traffic));
@@ -136,16 +161,24 @@ fn serve(mut client: TcpStream, traffic: &Traffic) -> Result<(), EbError> {
 fn target(client: &mut TcpStream) -> Result<String, EbError> {
     let mut name = Vec::new();
     let mut byte = [0];
-    client.set_read_timeout(Some(Duration::from_secs(5))).map_err(EbError::io("cannot set a timeout"))?;
+    client
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .map_err(EbError::io("cannot set a timeout"))?;
     loop {
-        client.read_exact(&mut byte).map_err(EbError::io("no target came"))?;
+        client
+            .read_exact(&mut byte)
+            .map_err(EbError::io("no target came"))?;
         match byte[0] {
             0 => break,
-            _ if name.len() >= MOST_NAME_BYTES => return Err(EbError::Address("the target is too long".to_owned())),
+            _ if name.len() >= MOST_NAME_BYTES => {
+                return Err(EbError::Address("the target is too long".to_owned()));
+            }
             byte => name.push(byte),
         }
     }
-    client.set_read_timeout(None).map_err(EbError::io("cannot set a timeout"))?;
+    client
+        .set_read_timeout(None)
+        .map_err(EbError::io("cannot set a timeout"))?;
     String::from_utf8(name).map_err(|_| EbError::Address("the target is not text".to_owned()))
 }
 
@@ -174,10 +207,17 @@ fn requests(mut client: &TcpStream, socket: &UdpSocket, traffic: &Traffic) -> Re
     }
 }
 
-fn answers(socket: &UdpSocket, mut client: &TcpStream, left: &AtomicBool, traffic: &Traffic) -> Result<(), EbError> {
+fn answers(
+    socket: &UdpSocket,
+    mut client: &TcpStream,
+    left: &AtomicBool,
+    traffic: &Traffic,
+) -> Result<(), EbError> {
     let mut frame = [0; 2 + 4104];
     while !left.load(Ordering::Relaxed) {
-        let Ok(bytes) = socket.recv(&mut frame[2..]) else { continue };
+        let Ok(bytes) = socket.recv(&mut frame[2..]) else {
+            continue;
+        };
         frame[..2].copy_from_slice(&u16::try_from(bytes).expect("at most 4104").to_be_bytes());
         if client.write_all(&frame[..2 + bytes]).is_err() {
             return Ok(());

@@ -11,7 +11,9 @@ use daqmeter_etherbone::scan;
 use daqmeter_etherbone::server::{Event, Running};
 use daqmeter_etherbone::transport::{self, Emulated, Faulty};
 use daqmeter_etherbone::tunnel::TunnelServer;
-use daqmeter_etherbone::{Address, Client, Dialect, EbError, Options, Server, ServerOptions, Slave};
+use daqmeter_etherbone::{
+    Address, Client, Dialect, EbError, Options, Server, ServerOptions, Slave,
+};
 use daqmeter_wire::etherbone::cycle::{Check, Op};
 use daqmeter_wire::etherbone::sdb::ids;
 use daqmeter_wire::etherbone::{Endian, Lanes, Layout, Width, Widths};
@@ -22,17 +24,27 @@ const SILENT: u64 = 0x0018_0110;
 
 fn slave() -> Slave {
     let mut slave = Slave::new(Description::timing_receiver().build().unwrap());
-    let timing = daqmeter_etherbone::bus::Timing { timeout_ns: 2_000_000, ..Default::default() };
+    let timing = daqmeter_etherbone::bus::Timing {
+        timeout_ns: 2_000_000,
+        ..Default::default()
+    };
     slave.bus.set_timing(timing);
     slave
 }
 
 fn serve() -> Running {
-    Server::bind(slave(), ServerOptions::loopback()).unwrap().spawn(None).unwrap()
+    Server::bind(slave(), ServerOptions::loopback())
+        .unwrap()
+        .spawn(None)
+        .unwrap()
 }
 
 fn quick() -> Options {
-    Options { probe_timeout: Duration::from_secs(2), timeout: Duration::from_secs(5), ..Options::default() }
+    Options {
+        probe_timeout: Duration::from_secs(2),
+        timeout: Duration::from_secs(5),
+        ..Options::default()
+    }
 }
 
 fn open(address: &str) -> Client {
@@ -52,17 +64,34 @@ fn converse(client: &mut Client) {
     client.write(MEMORY + 8, 0x1122_3344).unwrap();
     assert_eq!(client.read(MEMORY + 8).unwrap(), 0x1122_3344);
     let error = client.read(0x9000_0000).unwrap_err();
-    assert!(matches!(error, EbError::Bus { failed: 1, of: 1, first: 0x9000_0000 }), "{error}");
+    assert!(
+        matches!(
+            error,
+            EbError::Bus {
+                failed: 1,
+                of: 1,
+                first: 0x9000_0000
+            }
+        ),
+        "{error}"
+    );
 
     // Errors are found at the right place in cycles longer than a status register.
     let port = client.layout().data;
     let bad = |index: usize| index % 37 == 5;
-    let ops: Vec<Op> = (0..150).map(|index| Op::read(if bad(index) { 0x9000_0000 } else { MEMORY }, port)).collect();
+    let ops: Vec<Op> = (0..150)
+        .map(|index| Op::read(if bad(index) { 0x9000_0000 } else { MEMORY }, port))
+        .collect();
     let failed = client.cycle(&ops, Check::Status).unwrap().failed.clone();
-    assert_eq!(failed, (0..150).filter(|index| bad(*index)).collect::<Vec<_>>());
+    assert_eq!(
+        failed,
+        (0..150).filter(|index| bad(*index)).collect::<Vec<_>>()
+    );
 
     // Cycles in a pipeline come back once each, with their own values.
-    let writes: Vec<Op> = (0..64).map(|word| Op::write(MEMORY + 8 * word, 1000 + word, port)).collect();
+    let writes: Vec<Op> = (0..64)
+        .map(|word| Op::write(MEMORY + 8 * word, 1000 + word, port))
+        .collect();
     client.cycle(&writes, Check::Status).unwrap();
     let mut seen = [0; 500];
     let mut pipeline = client.pipeline(|done| {
@@ -73,13 +102,20 @@ fn converse(client: &mut Client) {
     });
     for token in 0..500 {
         let read = Op::read(MEMORY + 8 * (token % 64), port);
-        pipeline.submit(&[read, read], Check::Status, token).unwrap();
+        pipeline
+            .submit(&[read, read], Check::Status, token)
+            .unwrap();
     }
     pipeline.finish().unwrap();
     assert_eq!(seen, [1; 500]);
     let counts = client.counts();
     assert_eq!(
-        (counts.issued, counts.completed, counts.stray, counts.malformed),
+        (
+            counts.issued,
+            counts.completed,
+            counts.stray,
+            counts.malformed
+        ),
         (counts.completed, counts.issued, 0, 0)
     );
 }
@@ -95,8 +131,13 @@ fn a_conversation_over_udp_and_tcp() {
 
 #[test]
 fn a_conversation_over_ipv6_where_the_host_has_it() {
-    let options = ServerOptions { bind: vec![IpAddr::V6(Ipv6Addr::LOCALHOST)], ..ServerOptions::loopback() };
-    let Ok(server) = Server::bind(slave(), options) else { return };
+    let options = ServerOptions {
+        bind: vec![IpAddr::V6(Ipv6Addr::LOCALHOST)],
+        ..ServerOptions::loopback()
+    };
+    let Ok(server) = Server::bind(slave(), options) else {
+        return;
+    };
     let server = server.spawn(None).unwrap();
     converse(&mut open(&format!("udp6/::1/{}", server.port)));
     converse(&mut open(&format!("tcp6/::1/{}", server.port)));
@@ -104,9 +145,16 @@ fn a_conversation_over_ipv6_where_the_host_has_it() {
 
 #[test]
 fn a_conversation_over_a_pseudo_terminal() {
-    let options = ServerOptions { pty: true, ..ServerOptions::loopback() };
+    let options = ServerOptions {
+        pty: true,
+        ..ServerOptions::loopback()
+    };
     let server = Server::bind(slave(), options).unwrap();
-    let path = server.pty_path().unwrap().trim_start_matches("/dev/").to_owned();
+    let path = server
+        .pty_path()
+        .unwrap()
+        .trim_start_matches("/dev/")
+        .to_owned();
     let _server = server.spawn(None).unwrap();
     converse(&mut open(&format!("dev/{path}")));
     // Another client after the first has left.
@@ -119,7 +167,10 @@ fn a_conversation_through_a_tunnel() {
     let tunnel = TunnelServer::bind(0).unwrap();
     let port = tunnel.port().unwrap();
     std::thread::spawn(move || tunnel.run(|_, _| {}));
-    converse(&mut open(&format!("tunnel/127.0.0.1/{port}/127.0.0.1/{}", server.port)));
+    converse(&mut open(&format!(
+        "tunnel/127.0.0.1/{port}/127.0.0.1/{}",
+        server.port
+    )));
 }
 
 #[test]
@@ -134,14 +185,22 @@ fn every_width_on_either_side() {
     let server = serve();
     for layout in Layout::all().filter(|layout| layout.address >= Width::W32) {
         let (address, data) = (Widths::only(layout.address), Widths::only(layout.data));
-        let options = Options { address, data, ..quick() };
+        let options = Options {
+            address,
+            data,
+            ..quick()
+        };
         for proto in ["udp", "tcp"] {
             let address = Address::parse(&format!("{proto}/127.0.0.1/{}", server.port)).unwrap();
             let mut client = Client::open(&address, &options).unwrap();
             assert_eq!(client.layout(), layout);
             let value = 0x1122_3344_5566_7788 & layout.data.mask();
             client.write(MEMORY, value).unwrap();
-            assert_eq!(client.read(MEMORY).unwrap(), value, "{layout:?} over {proto}");
+            assert_eq!(
+                client.read(MEMORY).unwrap(),
+                value,
+                "{layout:?} over {proto}"
+            );
         }
     }
 }
@@ -150,13 +209,21 @@ fn every_width_on_either_side() {
 fn widths_that_do_not_meet_are_told() {
     let mut slave = slave();
     slave.data = Widths::only(Width::W32);
-    let server = Server::bind(slave, ServerOptions::loopback()).unwrap().spawn(None).unwrap();
-    let options = Options { data: Widths::only(Width::W64), ..quick() };
+    let server = Server::bind(slave, ServerOptions::loopback())
+        .unwrap()
+        .spawn(None)
+        .unwrap();
+    let options = Options {
+        data: Widths::only(Width::W64),
+        ..quick()
+    };
     for proto in ["udp", "tcp"] {
         let address = Address::parse(&format!("{proto}/127.0.0.1/{}", server.port)).unwrap();
         let error = Client::open(&address, &options).err().unwrap().to_string();
         assert!(
-            error.contains("we offer addresses 8/16/32/64, data 64; the slave addresses 8/16/32/64, data 32"),
+            error.contains(
+                "we offer addresses 8/16/32/64, data 64; the slave addresses 8/16/32/64, data 32"
+            ),
             "{error}"
         );
     }
@@ -166,27 +233,48 @@ fn widths_that_do_not_meet_are_told() {
 fn parts_of_words_are_read_and_written_in_both_byte_orders() {
     let server = serve();
     let mut client = open(&format!("udp/127.0.0.1/{}", server.port));
-    for (base, endian, wanted) in [(MEMORY, Endian::Big, 0x1122_3344), (0x0019_0000, Endian::Little, 0x4433_2211)] {
+    for (base, endian, wanted) in [
+        (MEMORY, Endian::Big, 0x1122_3344),
+        (0x0019_0000, Endian::Little, 0x4433_2211),
+    ] {
         let bytes: Vec<Op> = [0x11, 0x22, 0x33, 0x44]
             .into_iter()
             .enumerate()
             .map(|(index, value)| {
                 let address = base + index as u64;
                 let lanes = Lanes::at(address, Width::W8, client.layout().data, endian).unwrap();
-                Op { lanes, ..Op::write(address, value, client.layout().data) }
+                Op {
+                    lanes,
+                    ..Op::write(address, value, client.layout().data)
+                }
             })
             .collect();
-        assert!(client.cycle(&bytes, Check::Status).unwrap().failed.is_empty());
+        assert!(
+            client
+                .cycle(&bytes, Check::Status)
+                .unwrap()
+                .failed
+                .is_empty()
+        );
         let lanes = Lanes::at(base, Width::W32, client.layout().data, endian).unwrap();
-        let word = Op { lanes, ..Op::read(base, client.layout().data) };
-        assert_eq!(client.cycle(&[word], Check::Status).unwrap().values, [wanted]);
+        let word = Op {
+            lanes,
+            ..Op::read(base, client.layout().data)
+        };
+        assert_eq!(
+            client.cycle(&[word], Check::Status).unwrap().values,
+            [wanted]
+        );
     }
 }
 
 #[test]
 fn the_self_describing_bus_is_read_through_every_bridge() {
     let server = serve();
-    for address in [format!("udp/127.0.0.1/{}", server.port), format!("tcp/127.0.0.1/{}", server.port)] {
+    for address in [
+        format!("udp/127.0.0.1/{}", server.port),
+        format!("tcp/127.0.0.1/{}", server.port),
+    ] {
         let mut client = open(&address);
         let found = scan::scan(&mut client, true).unwrap();
         let eca = found.iter().find(|found| found.is(ids::ECA)).unwrap();
@@ -209,7 +297,10 @@ fn lying(table: &[u8]) -> String {
             &daqmeter_etherbone::transport::Bridge::named("perfect").unwrap(),
             Slave::new(description.build().unwrap()),
         )),
-        &Options { data: Widths::only(Width::W32), ..quick() },
+        &Options {
+            data: Widths::only(Width::W32),
+            ..quick()
+        },
         "emulated",
     )
     .unwrap();
@@ -217,7 +308,12 @@ fn lying(table: &[u8]) -> String {
     let writes: Vec<Op> = table
         .chunks(4)
         .enumerate()
-        .map(|(word, bytes)| write(word as u64, u32::from_be_bytes(bytes.try_into().unwrap()).into()))
+        .map(|(word, bytes)| {
+            write(
+                word as u64,
+                u32::from_be_bytes(bytes.try_into().unwrap()).into(),
+            )
+        })
         .collect();
     for part in writes.chunks(64) {
         client.cycle(part, Check::Status).unwrap();
@@ -228,15 +324,41 @@ fn lying(table: &[u8]) -> String {
 #[test]
 fn tables_that_lie_or_loop_are_refused() {
     use daqmeter_wire::etherbone::sdb::{Component, Product, Record, Text};
-    let product = Product { vendor: 1, device: 2, version: 3, date: 4, name: Text::new("liar") };
-    let component = Component { first: 0, last: u64::MAX, product };
-    let head = |records| Record::Interconnect { records, version: 1, bus_type: 0, component }.emit();
+    let product = Product {
+        vendor: 1,
+        device: 2,
+        version: 3,
+        date: 4,
+        name: Text::new("liar"),
+    };
+    let component = Component {
+        first: 0,
+        last: u64::MAX,
+        product,
+    };
+    let head = |records| {
+        Record::Interconnect {
+            records,
+            version: 1,
+            bus_type: 0,
+            component,
+        }
+        .emit()
+    };
     assert!(lying(&[0; 64]).contains("no SDB table at 0x10000"));
     assert!(lying(&head(0)).contains("claims 0 records"));
     assert!(lying(&head(60_000)).contains("claims 60000 records"));
-    let bridge = Record::Bridge { child: 0x10000, component }.emit();
+    let bridge = Record::Bridge {
+        child: 0x10000,
+        component,
+    }
+    .emit();
     assert!(lying(&[head(2), bridge].concat()).contains("contains itself"));
-    let outside = Record::Bridge { child: 0xDEAD_0000, component }.emit();
+    let outside = Record::Bridge {
+        child: 0xDEAD_0000,
+        component,
+    }
+    .emit();
     assert!(lying(&[head(2), outside].concat()).contains("failed on the bus"));
 }
 
@@ -245,7 +367,13 @@ fn a_million_queued_cycles_are_all_answered() {
     let server = serve();
     let mut client = open(&format!("udp/127.0.0.1/{}", server.port));
     let (mut answered, mut failed) = (0_u64, 0_u64);
-    let mut pipeline = client.pipeline(|done| if done.result.is_ok() { answered += 1 } else { failed += 1 });
+    let mut pipeline = client.pipeline(|done| {
+        if done.result.is_ok() {
+            answered += 1
+        } else {
+            failed += 1
+        }
+    });
     for token in 0..1_000_000 {
         pipeline.submit(&[read(1)], Check::Status, token).unwrap();
     }
@@ -258,17 +386,34 @@ fn a_million_queued_cycles_are_all_answered() {
 fn cycles_too_long_for_a_datagram_are_refused_and_streams_take_them() {
     let server = serve();
     let ops: Vec<Op> = (0..6000).map(|word| read(word % 16)).collect();
-    let options = Options { address: Widths::only(Width::W32), data: Widths::only(Width::W32), ..quick() };
+    let options = Options {
+        address: Widths::only(Width::W32),
+        data: Widths::only(Width::W32),
+        ..quick()
+    };
     let client = |proto: &str| {
         let address = Address::parse(&format!("{proto}/127.0.0.1/{}", server.port)).unwrap();
         Client::open(&address, &options).unwrap()
     };
     let mut udp = client("udp");
     assert!(udp.cycle(&ops[..317], Check::Status).is_ok());
-    let error = udp.cycle(&ops[..318], Check::Status).unwrap_err().to_string();
-    assert!(error.contains("318 operations does not fit a datagram of 1472 bytes"), "{error}");
+    let error = udp
+        .cycle(&ops[..318], Check::Status)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("318 operations does not fit a datagram of 1472 bytes"),
+        "{error}"
+    );
     assert_eq!(udp.cycle(&ops[..1], Check::Status).unwrap().values.len(), 1);
-    assert_eq!(client("tcp").cycle(&ops, Check::Status).unwrap().values.len(), 6000);
+    assert_eq!(
+        client("tcp")
+            .cycle(&ops, Check::Status)
+            .unwrap()
+            .values
+            .len(),
+        6000
+    );
 }
 
 #[test]
@@ -279,7 +424,9 @@ fn a_register_that_never_answers_delays_its_own_client_only() {
     let waiting = std::thread::spawn(move || {
         let error = slow.read(SILENT).unwrap_err().to_string();
         assert!(error.contains("1 of 1 operations failed"), "{error}");
-        let outcome = slow.cycle(&[read(0), Op::read(FAULTY, Width::W32)], Check::Status).unwrap();
+        let outcome = slow
+            .cycle(&[read(0), Op::read(FAULTY, Width::W32)], Check::Status)
+            .unwrap();
         assert_eq!(outcome.failed, [1]);
     });
     for _ in 0..100 {
@@ -291,8 +438,15 @@ fn a_register_that_never_answers_delays_its_own_client_only() {
 #[test]
 fn a_bus_that_takes_its_time_is_served_over_sockets() {
     let mut slave = slave();
-    slave.bus.set_timing(daqmeter_etherbone::bus::Timing { read_ns: 500, cycle_ns: 700, ..Default::default() });
-    let server = Server::bind(slave, ServerOptions::loopback()).unwrap().spawn(None).unwrap();
+    slave.bus.set_timing(daqmeter_etherbone::bus::Timing {
+        read_ns: 500,
+        cycle_ns: 700,
+        ..Default::default()
+    });
+    let server = Server::bind(slave, ServerOptions::loopback())
+        .unwrap()
+        .spawn(None)
+        .unwrap();
     for proto in ["udp", "tcp"] {
         let mut client = open(&format!("{proto}/127.0.0.1/{}", server.port));
         let began = std::time::Instant::now();
@@ -312,8 +466,18 @@ fn a_server_that_dies_ends_the_cycle_and_can_be_started_again_at_once() {
     server.stop().unwrap();
     assert!(matches!(tcp.read(MEMORY), Err(EbError::Closed)));
     let error = udp.read(MEMORY).unwrap_err().to_string();
-    assert!(error.contains("nothing listens") || error.contains("no answer"), "{error}");
-    let again = Server::bind(slave(), ServerOptions { port, ..ServerOptions::loopback() }).unwrap();
+    assert!(
+        error.contains("nothing listens") || error.contains("no answer"),
+        "{error}"
+    );
+    let again = Server::bind(
+        slave(),
+        ServerOptions {
+            port,
+            ..ServerOptions::loopback()
+        },
+    )
+    .unwrap();
     let _again = again.spawn(None).unwrap();
     open(&format!("tcp/127.0.0.1/{port}")).read(MEMORY).unwrap();
     udp.read(MEMORY).unwrap();
@@ -322,8 +486,21 @@ fn a_server_that_dies_ends_the_cycle_and_can_be_started_again_at_once() {
 #[test]
 fn a_port_in_use_is_named() {
     let server = serve();
-    let error = Server::bind(slave(), ServerOptions { port: server.port, ..ServerOptions::loopback() }).err().unwrap();
-    assert!(error.to_string().contains(&format!("cannot listen on 127.0.0.1:{}", server.port)), "{error}");
+    let error = Server::bind(
+        slave(),
+        ServerOptions {
+            port: server.port,
+            ..ServerOptions::loopback()
+        },
+    )
+    .err()
+    .unwrap();
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("cannot listen on 127.0.0.1:{}", server.port)),
+        "{error}"
+    );
 }
 
 /// A peer whose answers the test makes.
@@ -345,7 +522,11 @@ fn forged(answers: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Client {
         timeout: Duration::from_millis(200),
         ..Options::default()
     };
-    Client::open(&Address::parse(&format!("udp/127.0.0.1/{port}")).unwrap(), &options).unwrap()
+    Client::open(
+        &Address::parse(&format!("udp/127.0.0.1/{port}")).unwrap(),
+        &options,
+    )
+    .unwrap()
 }
 
 /// The answer to a checked read of one word.
@@ -367,12 +548,31 @@ fn tag_in(request: &[u8]) -> u16 {
 fn answers_with_stale_tags_or_that_are_none_are_never_delivered() {
     let mut client = forged(|request| {
         let tag = tag_in(request);
-        let too_many = [&[0x4e, 0x6f, 0x14, 0x44, 0x06, 0x0f, 3, 0][..], &[0, 0, 0x80, 0], &[9; 12]].concat();
+        let too_many = [
+            &[0x4e, 0x6f, 0x14, 0x44, 0x06, 0x0f, 3, 0][..],
+            &[0, 0, 0x80, 0],
+            &[9; 12],
+        ]
+        .concat();
         let cut = answer(tag, 8)[..14].to_vec();
-        let to_the_bus = [&[0x4e, 0x6f, 0x14, 0x44, 0x02, 0x0f, 1, 0][..], &[0, 0, 0x80, 0], &[9; 4]].concat();
-        let noise =
-            vec![vec![], b"noise".to_vec(), too_many, cut, to_the_bus, answer(tag.wrapping_add(2).max(0x8000), 7)];
-        noise.into_iter().chain([answer(tag, 42), answer(tag, 43)]).collect()
+        let to_the_bus = [
+            &[0x4e, 0x6f, 0x14, 0x44, 0x02, 0x0f, 1, 0][..],
+            &[0, 0, 0x80, 0],
+            &[9; 4],
+        ]
+        .concat();
+        let noise = vec![
+            vec![],
+            b"noise".to_vec(),
+            too_many,
+            cut,
+            to_the_bus,
+            answer(tag.wrapping_add(2).max(0x8000), 7),
+        ];
+        noise
+            .into_iter()
+            .chain([answer(tag, 42), answer(tag, 43)])
+            .collect()
     });
     for _ in 0..50 {
         assert_eq!(client.read(0).unwrap(), 42);
@@ -396,8 +596,17 @@ fn an_answer_from_elsewhere_is_never_delivered() {
         }
     });
     let w32 = Widths::only(Width::W32);
-    let options = Options { address: w32, data: w32, probes: 0, ..quick() };
-    let mut client = Client::open(&Address::parse(&format!("udp/127.0.0.1/{port}")).unwrap(), &options).unwrap();
+    let options = Options {
+        address: w32,
+        data: w32,
+        probes: 0,
+        ..quick()
+    };
+    let mut client = Client::open(
+        &Address::parse(&format!("udp/127.0.0.1/{port}")).unwrap(),
+        &options,
+    )
+    .unwrap();
     for _ in 0..20 {
         assert_eq!(client.read(0).unwrap(), 42);
     }
@@ -423,7 +632,13 @@ fn a_late_answer_is_not_taken_for_that_of_the_next_cycle() {
 fn reads_are_asked_again_only_when_that_was_wished_and_writes_never() {
     let server = serve();
     let address = Address::parse(&format!("udp/127.0.0.1/{}", server.port)).unwrap();
-    let lossy = LinkProfile { loss: 0.3, duplicate: 0.1, reorder: 0.1, reorder_ns: 100_000, ..LinkProfile::default() };
+    let lossy = LinkProfile {
+        loss: 0.3,
+        duplicate: 0.1,
+        reorder: 0.1,
+        reorder_ns: 100_000,
+        ..LinkProfile::default()
+    };
     let client = |read_retries| {
         let inner = transport::open(&address, Dialect::Gsi, Duration::from_secs(1)).unwrap();
         let transport = Faulty::new(inner, lossy, lossy, 5).unwrap();
@@ -443,7 +658,9 @@ fn reads_are_asked_again_only_when_that_was_wished_and_writes_never() {
     let counts = patient.counts();
     assert!(counts.retried > 10 && counts.timed_out == 0, "{counts:?}");
     let before = patient.counts().retried;
-    let lost = (0..60).filter(|_| patient.write(MEMORY, 1).is_err()).count();
+    let lost = (0..60)
+        .filter(|_| patient.write(MEMORY, 1).is_err())
+        .count();
     assert!(lost > 10 && patient.counts().retried == before);
     let mut impatient = client(0);
     let lost = (0..60).filter(|_| impatient.read(MEMORY).is_err()).count();
@@ -455,23 +672,61 @@ fn reads_are_asked_again_only_when_that_was_wished_and_writes_never() {
 #[test]
 fn nobody_home_is_said_soon() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let address = Address::parse(&format!("udp/127.0.0.1/{}", silent.local_addr().unwrap().port())).unwrap();
-    let options = Options { probes: 2, probe_timeout: Duration::from_millis(10), ..Options::default() };
+    let address = Address::parse(&format!(
+        "udp/127.0.0.1/{}",
+        silent.local_addr().unwrap().port()
+    ))
+    .unwrap();
+    let options = Options {
+        probes: 2,
+        probe_timeout: Duration::from_millis(10),
+        ..Options::default()
+    };
     let error = Client::open(&address, &options).err().unwrap().to_string();
     assert!(error.contains("no answer to 2 probes of 10ms"), "{error}");
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let error = Client::open(&Address::parse(&format!("tcp/127.0.0.1/{closed}")).unwrap(), &options).err().unwrap();
-    assert!(error.to_string().contains("cannot connect to 127.0.0.1"), "{error}");
-    let error = Client::open(&Address::parse("udp/no-such-host.invalid").unwrap(), &options).err().unwrap();
-    assert!(error.to_string().contains("no-such-host.invalid"), "{error}");
-    let error = Client::open(&Address::parse("dev/no-such-device").unwrap(), &options).err().unwrap();
-    assert!(error.to_string().contains("cannot open /dev/no-such-device"), "{error}");
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let error = Client::open(
+        &Address::parse(&format!("tcp/127.0.0.1/{closed}")).unwrap(),
+        &options,
+    )
+    .err()
+    .unwrap();
+    assert!(
+        error.to_string().contains("cannot connect to 127.0.0.1"),
+        "{error}"
+    );
+    let error = Client::open(
+        &Address::parse("udp/no-such-host.invalid").unwrap(),
+        &options,
+    )
+    .err()
+    .unwrap();
+    assert!(
+        error.to_string().contains("no-such-host.invalid"),
+        "{error}"
+    );
+    let error = Client::open(&Address::parse("dev/no-such-device").unwrap(), &options)
+        .err()
+        .unwrap();
+    assert!(
+        error
+            .to_string()
+            .contains("cannot open /dev/no-such-device"),
+        "{error}"
+    );
 }
 
 #[test]
 fn the_litex_dialect_over_udp_and_tcp() {
     let server = serve();
-    let options = Options { dialect: Dialect::Litex, ..quick() };
+    let options = Options {
+        dialect: Dialect::Litex,
+        ..quick()
+    };
     for proto in ["udp", "tcp"] {
         let address = Address::parse(&format!("{proto}/127.0.0.1/{}", server.port)).unwrap();
         let mut client = Client::open(&address, &options).unwrap();
@@ -480,22 +735,39 @@ fn the_litex_dialect_over_udp_and_tcp() {
         let reads: Vec<Op> = (0..40).map(read).collect();
         let outcome = client.cycle(&reads, Check::Silent).unwrap();
         assert_eq!(outcome.values, (7..47).collect::<Vec<_>>());
-        let error = client.cycle(&[Op { lanes: Lanes::of_select(1, Width::W32).unwrap(), ..read(0) }], Check::Silent);
-        assert!(error.unwrap_err().to_string().contains("whole 32-bit words"));
+        let error = client.cycle(
+            &[Op {
+                lanes: Lanes::of_select(1, Width::W32).unwrap(),
+                ..read(0)
+            }],
+            Check::Silent,
+        );
+        assert!(
+            error
+                .unwrap_err()
+                .to_string()
+                .contains("whole 32-bit words")
+        );
     }
 }
 
 #[test]
 fn a_client_that_sends_half_a_cycle_is_ended_and_blocks_nobody() {
     use std::io::{Read, Write};
-    let options = ServerOptions { cycle_timeout: Duration::from_millis(20), ..ServerOptions::loopback() };
+    let options = ServerOptions {
+        cycle_timeout: Duration::from_millis(20),
+        ..ServerOptions::loopback()
+    };
     let mut server = Server::bind(slave(), options).unwrap();
     let (events, ended) = std::sync::mpsc::channel();
     server.set_log(move |event| drop(events.send(event)));
     let server = server.spawn(None).unwrap();
     let mut half = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-    half.write_all(&[0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 1, 0xa0, 0x0f, 0, 2]).unwrap();
-    open(&format!("tcp/127.0.0.1/{}", server.port)).read(MEMORY).unwrap();
+    half.write_all(&[0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 1, 0xa0, 0x0f, 0, 2])
+        .unwrap();
+    open(&format!("tcp/127.0.0.1/{}", server.port))
+        .read(MEMORY)
+        .unwrap();
     let mut answer = Vec::new();
     half.read_to_end(&mut answer).unwrap();
     assert_eq!(answer[..4], [0x4e, 0x6f, 0x16, 0xff]);
@@ -503,13 +775,19 @@ fn a_client_that_sends_half_a_cycle_is_ended_and_blocks_nobody() {
         Event::Ended(_, Some(why)) => Some(why),
         _ => None,
     });
-    assert!(why.unwrap().contains("the rest of a cycle did not come within 20ms"));
+    assert!(
+        why.unwrap()
+            .contains("the rest of a cycle did not come within 20ms")
+    );
 }
 
 #[test]
 fn a_silent_client_gets_a_banner_and_one_that_speaks_first_none() {
     use std::io::Read;
-    let options = ServerOptions { banner_after: Some(Duration::from_millis(5)), ..ServerOptions::loopback() };
+    let options = ServerOptions {
+        banner_after: Some(Duration::from_millis(5)),
+        ..ServerOptions::loopback()
+    };
     let server = Server::bind(slave(), options).unwrap().spawn(None).unwrap();
     let mut silent = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     let mut banner = [0; 64];
@@ -522,10 +800,22 @@ fn a_silent_client_gets_a_banner_and_one_that_speaks_first_none() {
 fn answers_can_go_to_a_fixed_port() {
     let fixed = UdpSocket::bind("127.0.0.1:0").unwrap();
     let reply_port = Some(fixed.local_addr().unwrap().port());
-    let server = Server::bind(slave(), ServerOptions { reply_port, ..ServerOptions::loopback() }).unwrap();
+    let server = Server::bind(
+        slave(),
+        ServerOptions {
+            reply_port,
+            ..ServerOptions::loopback()
+        },
+    )
+    .unwrap();
     let server = server.spawn(None).unwrap();
     let asking = UdpSocket::bind("127.0.0.1:0").unwrap();
-    asking.send_to(&[0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 9], ("127.0.0.1", server.port)).unwrap();
+    asking
+        .send_to(
+            &[0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 9],
+            ("127.0.0.1", server.port),
+        )
+        .unwrap();
     let mut answer = [0; 16];
     assert_eq!(fixed.recv(&mut answer).unwrap(), 8);
     assert_eq!(answer[..8], [0x4e, 0x6f, 0x16, 0xff, 0, 0, 0, 9]);
@@ -539,10 +829,18 @@ fn every_access_is_in_the_log() {
     let (events, log) = std::sync::mpsc::channel();
     server.set_log(move |event| drop(events.send(event)));
     let server = server.spawn(None).unwrap();
-    let options = Options { data: Widths::only(Width::W32), ..quick() };
+    let options = Options {
+        data: Widths::only(Width::W32),
+        ..quick()
+    };
     let address = Address::parse(&format!("udp/127.0.0.1/{}", server.port)).unwrap();
     let mut client = Client::open(&address, &options).unwrap();
-    client.cycle(&[write(1, 5), read(1), Op::read(FAULTY, Width::W32)], Check::Status).unwrap();
+    client
+        .cycle(
+            &[write(1, 5), read(1), Op::read(FAULTY, Width::W32)],
+            Check::Status,
+        )
+        .unwrap();
     server.stop().unwrap();
     let accesses: Vec<(u64, u64, bool, bool)> = log
         .iter()
@@ -551,5 +849,12 @@ fn every_access_is_in_the_log() {
             _ => None,
         })
         .collect();
-    assert_eq!(accesses, [(MEMORY + 4, 5, true, true), (MEMORY + 4, 5, false, true), (FAULTY, 0, false, false)]);
+    assert_eq!(
+        accesses,
+        [
+            (MEMORY + 4, 5, true, true),
+            (MEMORY + 4, 5, false, true),
+            (FAULTY, 0, false, false)
+        ]
+    );
 }

@@ -25,13 +25,21 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
     for mut done in ran.lanes {
         pointers.append(&mut done.pointers);
         for ledger in done.ledgers {
-            match record.ledgers.iter_mut().find(|known| known.unit == ledger.unit) {
+            match record
+                .ledgers
+                .iter_mut()
+                .find(|known| known.unit == ledger.unit)
+            {
                 Some(known) => known.add(&ledger),
                 None => record.ledgers.push(ledger),
             }
         }
         for counter in done.counters {
-            match record.counters.iter_mut().find(|known| known.name == counter.name) {
+            match record
+                .counters
+                .iter_mut()
+                .find(|known| known.name == counter.name)
+            {
                 Some(known) => known.value += counter.value,
                 None => record.counters.push(counter),
             }
@@ -44,9 +52,19 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
         record.lanes.push(done.lane);
     }
     record.hotspots = hotspots(&pointers);
-    let samples: usize = record.lanes.iter().flat_map(|lane| &lane.stages).map(|stage| stage.sample_ns.len()).sum();
-    record.memory = Memory { peak_rss_bytes: cpu_time::peak_rss_bytes(), sample_bytes: samples as u64 * 8 };
-    record.warnings.extend(placement_warnings(record, settings, &context.host));
+    let samples: usize = record
+        .lanes
+        .iter()
+        .flat_map(|lane| &lane.stages)
+        .map(|stage| stage.sample_ns.len())
+        .sum();
+    record.memory = Memory {
+        peak_rss_bytes: cpu_time::peak_rss_bytes(),
+        sample_bytes: samples as u64 * 8,
+    };
+    record
+        .warnings
+        .extend(placement_warnings(record, settings, &context.host));
     record.warnings.extend(drift_warnings(record));
     record.warnings.extend(limit_warnings(record));
     record.outcome = judge(record, ran.faults);
@@ -74,19 +92,35 @@ fn hotspots(pointers: &[u64]) -> Vec<Hotspot> {
 }
 
 fn judge(record: &RunRecord, faults: Vec<String>) -> Outcome {
-    let failed = record.lanes.iter().filter_map(|lane| Some(format!("{}: {}", lane.device, lane.outcome.reason()?)));
-    let open = record.ledgers.iter().filter(|ledger| !ledger.closes()).map(|ledger| format!("ledger: {ledger}"));
+    let failed = record
+        .lanes
+        .iter()
+        .filter_map(|lane| Some(format!("{}: {}", lane.device, lane.outcome.reason()?)));
+    let open = record
+        .ledgers
+        .iter()
+        .filter(|ledger| !ledger.closes())
+        .map(|ledger| format!("ledger: {ledger}"));
     let reasons: Vec<String> = failed.chain(open).chain(faults).collect();
-    if reasons.is_empty() { Outcome::Ok } else { Outcome::Failed(reasons.join("; ")) }
+    if reasons.is_empty() {
+        Outcome::Ok
+    } else {
+        Outcome::Failed(reasons.join("; "))
+    }
 }
 
 fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> Vec<String> {
     let mut warnings = Vec::new();
     let (lanes, cpus) = (record.lanes.len(), host.allowed_cpus.len());
     if lanes > cpus {
-        warnings.push(format!("{lanes} threads share {cpus} CPUs: rates are those of a crowded host"));
+        warnings.push(format!(
+            "{lanes} threads share {cpus} CPUs: rates are those of a crowded host"
+        ));
     } else if !settings.pin.is_empty() && lanes > settings.pin.len() {
-        warnings.push(format!("{lanes} threads share the pinned CPUs {}", join(&settings.pin)));
+        warnings.push(format!(
+            "{lanes} threads share the pinned CPUs {}",
+            join(&settings.pin)
+        ));
     }
     if let Some(stolen) = stolen_share(record).filter(|stolen| *stolen > STEAL_WORTH_SAYING) {
         warnings.push(format!(
@@ -103,9 +137,16 @@ fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> V
 /// Share of the time of the CPUs on which the lanes were seen that the hypervisor took. Idle CPUs lose nothing: of all the
 /// CPUs of a large host, the time taken from the few that work would look small.
 fn stolen_share(record: &RunRecord) -> Option<f64> {
-    let used: BTreeSet<u32> = record.lanes.iter().flat_map(|lane| lane.seen_cpus.iter().copied()).collect();
+    let used: BTreeSet<u32> = record
+        .lanes
+        .iter()
+        .flat_map(|lane| lane.seen_cpus.iter().copied())
+        .collect();
     let available = record.wall_ns as f64 * used.len() as f64;
-    let stolen: u64 = used.iter().filter_map(|cpu| record.host_cpu.steal_by_cpu_ns.get(cpu)).sum();
+    let stolen: u64 = used
+        .iter()
+        .filter_map(|cpu| record.host_cpu.steal_by_cpu_ns.get(cpu))
+        .sum();
     (available > 0.0).then(|| stolen as f64 / available)
 }
 
@@ -117,7 +158,12 @@ pub fn limit_warnings(record: &RunRecord) -> Vec<String> {
         let is_above = stats::share(rate, rate_of(limit))?.is_above;
         is_above.then(|| limit.exceeded(&stage.name))
     };
-    let lines: BTreeSet<String> = record.lanes.iter().flat_map(|lane| &lane.stages).filter_map(above).collect();
+    let lines: BTreeSet<String> = record
+        .lanes
+        .iter()
+        .flat_map(|lane| &lane.stages)
+        .filter_map(above)
+        .collect();
     lines.into_iter().collect()
 }
 
@@ -135,9 +181,17 @@ fn drift_warnings(record: &RunRecord) -> Vec<String> {
         }
     }
     let line = |(name, drifts): (&str, Vec<f64>)| {
-        let worst = drifts.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(0.0);
+        let worst = drifts
+            .iter()
+            .copied()
+            .max_by(|a, b| a.abs().total_cmp(&b.abs()))
+            .unwrap_or(0.0);
         let direction = if worst > 0.0 { "slower" } else { "faster" };
-        let lanes = if drifts.len() > 1 { format!(" (worst of {} lanes)", drifts.len()) } else { String::new() };
+        let lanes = if drifts.len() > 1 {
+            format!(" (worst of {} lanes)", drifts.len())
+        } else {
+            String::new()
+        };
         format!(
             "{name} got {:.0} % {direction} from the first third of the run to the last{lanes}",
             worst.abs() * 100.0
@@ -156,7 +210,13 @@ mod tests {
     fn run(seen: &[&[u32]], steal_by_cpu_ns: &[(u32, u64)]) -> RunRecord {
         let mut record = RunRecord::new(EngineInfo::default(), Workload::new("null"));
         record.wall_ns = 1_000_000_000;
-        record.lanes = seen.iter().map(|cpus| Lane { seen_cpus: cpus.to_vec(), ..Lane::default() }).collect();
+        record.lanes = seen
+            .iter()
+            .map(|cpus| Lane {
+                seen_cpus: cpus.to_vec(),
+                ..Lane::default()
+            })
+            .collect();
         record.host_cpu.steal_by_cpu_ns = steal_by_cpu_ns.iter().copied().collect();
         record.host_cpu.steal_ns = steal_by_cpu_ns.iter().map(|(_, ns)| ns).sum();
         record
@@ -164,14 +224,35 @@ mod tests {
 
     #[test]
     fn stolen_time_is_a_share_of_the_cpus_that_were_used() {
-        let host = Host { logical_cpus: 64, allowed_cpus: (0..64).collect(), ..Host::default() };
-        let said =
-            |record: &RunRecord| placement_warnings(record, &Settings::new(crate::StepPlan::ByStage(1), "t"), &host);
+        let host = Host {
+            logical_cpus: 64,
+            allowed_cpus: (0..64).collect(),
+            ..Host::default()
+        };
+        let said = |record: &RunRecord| {
+            placement_warnings(
+                record,
+                &Settings::new(crate::StepPlan::ByStage(1), "t"),
+                &host,
+            )
+        };
         let stolen = run(&[&[3]], &[(3, 100_000_000)]);
-        assert!(said(&stolen).iter().any(|line| line.contains("took 10 % of the time")), "{:?}", said(&stolen));
+        assert!(
+            said(&stolen)
+                .iter()
+                .any(|line| line.contains("took 10 % of the time")),
+            "{:?}",
+            said(&stolen)
+        );
         let elsewhere = run(&[&[3]], &[(5, 900_000_000)]);
         assert_eq!(said(&elsewhere), Vec::<String>::new());
-        assert_eq!(stolen_share(&run(&[&[1, 2], &[2]], &[(1, 300_000_000), (2, 100_000_000)])), Some(0.2));
+        assert_eq!(
+            stolen_share(&run(
+                &[&[1, 2], &[2]],
+                &[(1, 300_000_000), (2, 100_000_000)]
+            )),
+            Some(0.2)
+        );
         assert_eq!(stolen_share(&run(&[], &[(1, 5)])), None);
     }
 
@@ -186,11 +267,17 @@ mod tests {
             sample_ns: vec![ns; 10],
             ..Stage::default()
         };
-        let lane = Lane { stages: vec![stage("fast", 326), stage("fair", 990)], ..Lane::default() };
+        let lane = Lane {
+            stages: vec![stage("fast", 326), stage("fair", 990)],
+            ..Lane::default()
+        };
         record.lanes = vec![lane.clone(), lane];
         record.limits = vec![Limit::given("link", 1e9, "profile")];
         let warnings = limit_warnings(&record);
         assert_eq!(warnings.len(), 1, "{warnings:?}");
-        assert!(warnings[0].starts_with("fast is above its limit `link`"), "{warnings:?}");
+        assert!(
+            warnings[0].starts_with("fast is above its limit `link`"),
+            "{warnings:?}"
+        );
     }
 }

@@ -213,11 +213,22 @@ impl LimitSpec {
         let scale = stride_bytes.max(1) as f64 / per_read as f64;
         let divisor = gcd(per_read, out_bytes);
         let (reads, writes) = (per_read / divisor, out_bytes / divisor);
-        let what = if reads == writes { "copy".to_owned() } else { format!("{reads} lines read : {writes} written") };
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a byte count")]
+        let what = if reads == writes {
+            "copy".to_owned()
+        } else {
+            format!("{reads} lines read : {writes} written")
+        };
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a part of a byte count"
+        )]
         let read_bytes = (counted_bytes as f64 / scale) as u64;
         LimitSpec::Measured {
-            name: format!("memory {reads}:{writes} at {counted_bytes} B{}", if scale > 1.0 { ", sparse" } else { "" }),
+            name: format!(
+                "memory {reads}:{writes} at {counted_bytes} B{}",
+                if scale > 1.0 { ", sparse" } else { "" }
+            ),
             how: format!("{what} of the same footprint, no arithmetic; best of all stores"),
             workload: Workload::new("memory")
                 .with("read_bytes", read_bytes)
@@ -258,7 +269,8 @@ pub const MAX_LANES: u64 = 1024;
 /// # Errors
 /// When it is no whole number between 1 and that maximum.
 pub fn lanes(workload: &Workload, name: &str) -> Result<usize, Fault> {
-    let max = daqmeter_sys::available::threads().map_or(MAX_LANES, |threads| threads.clamp(1, MAX_LANES));
+    let max =
+        daqmeter_sys::available::threads().map_or(MAX_LANES, |threads| threads.clamp(1, MAX_LANES));
     let lanes = workload.int_within_or(name, 1, 1..=max)?;
     Ok(usize::try_from(lanes).expect("at most MAX_LANES"))
 }
@@ -311,7 +323,9 @@ impl From<ParamError> for Fault {
 impl From<daqmeter_sys::SysError> for Fault {
     fn from(error: daqmeter_sys::SysError) -> Self {
         match error.is_out_of_memory() {
-            true => Fault::too_large(format!("{error}: the host, its control group or ulimit -v leaves less")),
+            true => Fault::too_large(format!(
+                "{error}: the host, its control group or ulimit -v leaves less"
+            )),
             false => Fault::new(error.to_string()),
         }
     }
@@ -326,8 +340,17 @@ mod tests {
     use super::*;
 
     fn ratio(spec: &LimitSpec) -> (u64, u64, f64) {
-        let LimitSpec::Measured { workload, scale, .. } = spec else { panic!("measured") };
-        (workload.int("read_lines").unwrap(), workload.int("write_lines").unwrap(), *scale)
+        let LimitSpec::Measured {
+            workload, scale, ..
+        } = spec
+        else {
+            panic!("measured")
+        };
+        (
+            workload.int("read_lines").unwrap(),
+            workload.int("write_lines").unwrap(),
+            *scale,
+        )
     }
 
     #[test]
@@ -341,10 +364,16 @@ mod tests {
     #[test]
     fn more_lanes_than_a_host_can_run_are_refused() {
         let of = |threads: u64| lanes(&Workload::new("x").with("threads", threads), "threads");
-        assert_eq!((lanes(&Workload::new("x"), "threads"), of(1)), (Ok(1), Ok(1)));
+        assert_eq!(
+            (lanes(&Workload::new("x"), "threads"), of(1)),
+            (Ok(1), Ok(1))
+        );
         for threads in [0, MAX_LANES + 1, 1 << 63, u64::MAX] {
             let error = of(threads).unwrap_err().0;
-            assert!(error.contains("`threads`") && error.contains("; 1 to "), "{error}");
+            assert!(
+                error.contains("`threads`") && error.contains("; 1 to "),
+                "{error}"
+            );
         }
     }
 

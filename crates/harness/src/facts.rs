@@ -62,7 +62,9 @@ impl Context {
         record.noise = self.noise.clone();
         record.host = self.host.clone();
         if let Some((wall, steady)) = self.began {
-            record.warnings.extend(clock_step(wall, SystemTime::now(), steady.elapsed()));
+            record
+                .warnings
+                .extend(clock_step(wall, SystemTime::now(), steady.elapsed()));
         }
         record
     }
@@ -78,8 +80,20 @@ impl Context {
             overhead_ns: cost.overhead_ns,
             tool_ns_per_op: tool_ns_per_op(),
         };
-        let run_id = format!("{}-{}", utc_now().replace([':', '-'], ""), std::process::id());
-        Context { tool, command, run_id, host: Arc::new(host), clock, noise: noise_floor(), began }
+        let run_id = format!(
+            "{}-{}",
+            utc_now().replace([':', '-'], ""),
+            std::process::id()
+        );
+        Context {
+            tool,
+            command,
+            run_id,
+            host: Arc::new(host),
+            clock,
+            noise: noise_floor(),
+            began,
+        }
     }
 }
 
@@ -91,7 +105,10 @@ pub fn utc_now() -> String {
 /// What the step loop itself costs per operation: the median of 31 samples of the null engine, about a millisecond in all.
 fn tool_ns_per_op() -> f64 {
     const OPERATIONS: u64 = 50_000;
-    let mut null = NullEngine.open(&NullEngine.example()).map(|mut lanes| lanes.remove(0)).expect("null always opens");
+    let mut null = NullEngine
+        .open(&NullEngine.example())
+        .map(|mut lanes| lanes.remove(0))
+        .expect("null always opens");
     let mut sample = || {
         let begin = clock::monotonic_ns();
         null.step(0, OPERATIONS).expect("null never fails");
@@ -125,17 +142,29 @@ fn noise_floor() -> NoiseFloor {
 
 /// Reads the facts of the machine.
 pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
-    let cpus = parse_cpu_list(&files.text("sys/devices/system/cpu/online").unwrap_or_default());
-    let topology = |cpu: u32, what: &str| files.text(&format!("sys/devices/system/cpu/cpu{cpu}/topology/{what}"));
+    let cpus = parse_cpu_list(
+        &files
+            .text("sys/devices/system/cpu/online")
+            .unwrap_or_default(),
+    );
+    let topology = |cpu: u32, what: &str| {
+        files.text(&format!("sys/devices/system/cpu/cpu{cpu}/topology/{what}"))
+    };
     let distinct = |mut ids: Vec<String>| {
         ids.sort();
         ids.dedup();
         u32::try_from(ids.len()).unwrap_or(u32::MAX).max(1)
     };
-    let sockets = cpus.iter().filter_map(|&cpu| topology(cpu, "physical_package_id")).collect();
-    let cores =
-        cpus.iter().filter_map(|&cpu| topology(cpu, "core_cpus_list").or(topology(cpu, "thread_siblings_list")));
-    let memory_kib = files.field("proc/meminfo", "MemTotal").and_then(|v| v.split(' ').next()?.parse::<u64>().ok());
+    let sockets = cpus
+        .iter()
+        .filter_map(|&cpu| topology(cpu, "physical_package_id"))
+        .collect();
+    let cores = cpus.iter().filter_map(|&cpu| {
+        topology(cpu, "core_cpus_list").or(topology(cpu, "thread_siblings_list"))
+    });
+    let memory_kib = files
+        .field("proc/meminfo", "MemTotal")
+        .and_then(|v| v.split(' ').next()?.parse::<u64>().ok());
     Host {
         cpu_model: cpu_model(files),
         architecture: std::env::consts::ARCH.to_owned(),
@@ -156,7 +185,9 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
             .and_then(|text| bracketed(&text).map(str::to_owned))
             .unwrap_or_else(|| "absent".to_owned()),
         huge_pages: huge_pages(files),
-        congestion_control: files.text("proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default(),
+        congestion_control: files
+            .text("proc/sys/net/ipv4/tcp_congestion_control")
+            .unwrap_or_default(),
         clocksource: files
             .text("sys/devices/system/clocksource/clocksource0/current_clocksource")
             .unwrap_or_else(|| "unknown".to_owned()),
@@ -167,17 +198,30 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
 }
 
 fn kernel(files: &Files) -> String {
-    let read = |what: &str| files.text(&format!("proc/sys/kernel/{what}")).unwrap_or_default();
-    format!("{} {}", read("osrelease"), read("version")).trim().to_owned()
+    let read = |what: &str| {
+        files
+            .text(&format!("proc/sys/kernel/{what}"))
+            .unwrap_or_default()
+    };
+    format!("{} {}", read("osrelease"), read("version"))
+        .trim()
+        .to_owned()
 }
 
 fn numa_nodes(files: &Files) -> Vec<NumaNode> {
     let nodes = files.names("sys/devices/system/node");
-    let numbers = nodes.iter().filter_map(|name| name.strip_prefix("node")?.parse::<u32>().ok());
+    let numbers = nodes
+        .iter()
+        .filter_map(|name| name.strip_prefix("node")?.parse::<u32>().ok());
     numbers
         .map(|node| {
-            let list = files.text(&format!("sys/devices/system/node/node{node}/cpulist")).unwrap_or_default();
-            NumaNode { node, cpus: parse_cpu_list(&list) }
+            let list = files
+                .text(&format!("sys/devices/system/node/node{node}/cpulist"))
+                .unwrap_or_default();
+            NumaNode {
+                node,
+                cpus: parse_cpu_list(&list),
+            }
         })
         .collect()
 }
@@ -193,14 +237,25 @@ fn caches(files: &Files) -> Vec<Cache> {
             shared_by: u32::try_from(parse_cpu_list(&field("shared_cpu_list")?).len()).ok()?,
         })
     };
-    files.names(directory).iter().filter_map(|index| read(index)).collect()
+    files
+        .names(directory)
+        .iter()
+        .filter_map(|index| read(index))
+        .collect()
 }
 
 fn mitigations(files: &Files) -> Vec<String> {
     let directory = "sys/devices/system/cpu/vulnerabilities";
     let state = |name: &String| Some((name.clone(), files.text(&format!("{directory}/{name}"))?));
-    let relevant = |(name, state): (String, String)| (state != "Not affected").then(|| format!("{name}: {state}"));
-    files.names(directory).iter().filter_map(state).filter_map(relevant).collect()
+    let relevant = |(name, state): (String, String)| {
+        (state != "Not affected").then(|| format!("{name}: {state}"))
+    };
+    files
+        .names(directory)
+        .iter()
+        .filter_map(state)
+        .filter_map(relevant)
+        .collect()
 }
 
 fn hypervisor(files: &Files) -> Option<String> {
@@ -210,24 +265,52 @@ fn hypervisor(files: &Files) -> Option<String> {
         .filter_map(|what| files.text(&format!("sys/class/dmi/id/{what}")))
         .collect::<Vec<_>>()
         .join(" ");
-    let is_virtual = flags.split(' ').any(|flag| flag == "hypervisor") || files.text("sys/hypervisor/type").is_some();
-    is_virtual.then(|| if vendor.is_empty() { "yes (vendor unknown)".to_owned() } else { vendor })
+    let is_virtual = flags.split(' ').any(|flag| flag == "hypervisor")
+        || files.text("sys/hypervisor/type").is_some();
+    is_virtual.then(|| {
+        if vendor.is_empty() {
+            "yes (vendor unknown)".to_owned()
+        } else {
+            vendor
+        }
+    })
 }
 
 fn huge_pages(files: &Files) -> Vec<HugePages> {
     let directory = "sys/kernel/mm/hugepages";
     let read = |name: &str| -> Option<HugePages> {
-        let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-        let count = |what: &str| files.text(&format!("{directory}/{name}/{what}"))?.parse().ok();
-        Some(HugePages { page_bytes: kib * 1024, total: count("nr_hugepages")?, free: count("free_hugepages")? })
+        let kib: u64 = name
+            .strip_prefix("hugepages-")?
+            .strip_suffix("kB")?
+            .parse()
+            .ok()?;
+        let count = |what: &str| {
+            files
+                .text(&format!("{directory}/{name}/{what}"))?
+                .parse()
+                .ok()
+        };
+        Some(HugePages {
+            page_bytes: kib * 1024,
+            total: count("nr_hugepages")?,
+            free: count("free_hugepages")?,
+        })
     };
-    files.names(directory).iter().filter_map(|name| read(name)).collect()
+    files
+        .names(directory)
+        .iter()
+        .filter_map(|name| read(name))
+        .collect()
 }
 
 /// `cpu.max` of our cgroup (v2): quota and period in microseconds, or `max`.
 fn cgroup_quota(files: &Files) -> Option<String> {
     let own = files.text("proc/self/cgroup")?;
-    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?.trim_start_matches('/').to_owned();
+    let path = own
+        .lines()
+        .find_map(|line| line.strip_prefix("0::"))?
+        .trim_start_matches('/')
+        .to_owned();
     let text = files.text(&format!("sys/fs/cgroup/{path}/cpu.max"))?;
     let (quota, period) = text.split_once(' ')?;
     let cpus = quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?;
@@ -245,20 +328,41 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         };
-        write("proc/cpuinfo", "model name : Intel(R) Core(TM) i7-3555LE\nflags : fpu hypervisor\n");
+        write(
+            "proc/cpuinfo",
+            "model name : Intel(R) Core(TM) i7-3555LE\nflags : fpu hypervisor\n",
+        );
         write("proc/meminfo", "MemTotal: 8000000 kB\n");
         write("sys/devices/system/cpu/online", "0-3");
         for cpu in 0..4 {
             let topology = format!("sys/devices/system/cpu/cpu{cpu}/topology");
             write(&format!("{topology}/physical_package_id"), "0");
-            write(&format!("{topology}/core_cpus_list"), if cpu < 2 { "0-1" } else { "2-3" });
+            write(
+                &format!("{topology}/core_cpus_list"),
+                if cpu < 2 { "0-1" } else { "2-3" },
+            );
         }
-        write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "ondemand");
-        write("sys/devices/system/cpu/vulnerabilities/meltdown", "Mitigation: PTI");
+        write(
+            "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
+            "ondemand",
+        );
+        write(
+            "sys/devices/system/cpu/vulnerabilities/meltdown",
+            "Mitigation: PTI",
+        );
         write("sys/devices/system/cpu/vulnerabilities/mds", "Not affected");
-        write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never");
-        write("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "64");
-        write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "60");
+        write(
+            "sys/kernel/mm/transparent_hugepage/enabled",
+            "always [madvise] never",
+        );
+        write(
+            "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
+            "64",
+        );
+        write(
+            "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages",
+            "60",
+        );
         write("proc/self/cgroup", "0::/box\n");
         write("sys/fs/cgroup/box/cpu.max", "150000 100000\n");
         root
@@ -280,7 +384,10 @@ mod tests {
 
     #[test]
     fn a_clock_that_was_set_is_told_and_one_that_runs_is_not() {
-        let (began, second) = (SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000), Duration::from_secs(1));
+        let (began, second) = (
+            SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000),
+            Duration::from_secs(1),
+        );
         let said = |wall: SystemTime| clock_step(began, wall, 10 * second).unwrap_or_default();
         assert_eq!(said(began + 10 * second), "");
         assert!(said(began + 70 * second).contains("forward by 60 s"));
@@ -292,6 +399,9 @@ mod tests {
     fn an_empty_machine_has_no_facts_and_no_panic() {
         let root = tempfile::tempdir().unwrap();
         let host = host_facts(&Files::below(root.path()), vec![]);
-        assert_eq!((host.logical_cpus, host.governor, host.cgroup_cpu_quota), (0, None, None));
+        assert_eq!(
+            (host.logical_cpus, host.governor, host.cgroup_cpu_quota),
+            (0, None, None)
+        );
     }
 }

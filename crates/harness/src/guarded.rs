@@ -8,8 +8,10 @@ use crate::Fault;
 /// state that its author did not foresee: the caller only drops it afterwards.
 pub(crate) fn guarded<T>(what: &str, work: impl FnOnce() -> T) -> Result<T, Fault> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
-        let reason =
-            format!("{what} panicked: {}; this is a bug in daqmeter, please report it", said(payload.as_ref()));
+        let reason = format!(
+            "{what} panicked: {}; this is a bug in daqmeter, please report it",
+            said(payload.as_ref())
+        );
         // Dropping a payload can panic, too; it is a few bytes.
         std::mem::forget(payload);
         Fault::new(reason)
@@ -18,7 +20,8 @@ pub(crate) fn guarded<T>(what: &str, work: impl FnOnce() -> T) -> Result<T, Faul
 
 fn said(payload: &(dyn std::any::Any + Send)) -> &str {
     let text = payload.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no reason given")
+    text.or_else(|| payload.downcast_ref::<&str>().copied())
+        .unwrap_or("no reason given")
 }
 
 #[cfg(test)]
@@ -27,9 +30,16 @@ mod tests {
 
     #[test]
     fn a_panic_is_a_fault_with_its_place_and_reason() {
-        let check = |fault: Fault, wanted: &str| assert!(fault.to_string().starts_with(wanted), "{fault}");
-        check(guarded::<()>("step", || panic!("index {}", 7)).unwrap_err(), "step panicked: index 7; ");
-        check(guarded::<()>("open", || panic!("plain")).unwrap_err(), "open panicked: plain; ");
+        let check =
+            |fault: Fault, wanted: &str| assert!(fault.to_string().starts_with(wanted), "{fault}");
+        check(
+            guarded::<()>("step", || panic!("index {}", 7)).unwrap_err(),
+            "step panicked: index 7; ",
+        );
+        check(
+            guarded::<()>("open", || panic!("plain")).unwrap_err(),
+            "open panicked: plain; ",
+        );
         let odd = guarded::<()>("drop", || std::panic::resume_unwind(Box::new(5_u8)));
         check(odd.unwrap_err(), "drop panicked: no reason given; ");
         assert_eq!(guarded("work", || 5), Ok(5));

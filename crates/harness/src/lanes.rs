@@ -33,7 +33,14 @@ impl LaneDone {
     /// A lane that brought nothing back.
     fn without(lane: Lane, fault: Fault) -> LaneDone {
         let does_not_fit = fault.does_not_fit();
-        LaneDone { lane: Lane { outcome: Outcome::Failed(fault.0), ..lane }, does_not_fit, ..LaneDone::default() }
+        LaneDone {
+            lane: Lane {
+                outcome: Outcome::Failed(fault.0),
+                ..lane
+            },
+            does_not_fit,
+            ..LaneDone::default()
+        }
     }
 }
 
@@ -79,10 +86,13 @@ pub(crate) fn run_lanes(
             // When the thread cannot be started, the closure is dropped, and the party in it leaves.
             let work = move || runner.run(&party, origin_ns);
             let started = if own.is_called_off() {
-                Err(Fault::too_large("its thread was not started, because that of another lane could not be"))
+                Err(Fault::too_large(
+                    "its thread was not started, because that of another lane could not be",
+                ))
             } else {
                 let started = (running.thread)(index).spawn_scoped(scope, work);
-                started.map_err(|error| Fault::too_large(format!("cannot start its thread: {error}")))
+                started
+                    .map_err(|error| Fault::too_large(format!("cannot start its thread: {error}")))
             };
             if started.is_err() {
                 own.call_off();
@@ -91,14 +101,21 @@ pub(crate) fn run_lanes(
         }
         own.wait();
         observe(&own, &origin_ns, observers, record, &mut faults);
-        let lanes = threads.into_iter().map(|(lane, started)| match started.map(|thread| thread.join()) {
-            Ok(Ok(done)) => done,
-            Ok(Err(_)) => {
-                LaneDone::without(lane, Fault::new("its thread panicked: a bug in daqmeter, please report it"))
-            }
-            Err(fault) => LaneDone::without(lane, fault),
-        });
-        Ran { lanes: lanes.collect(), faults: std::mem::take(&mut faults) }
+        let lanes =
+            threads.into_iter().map(
+                |(lane, started)| match started.map(|thread| thread.join()) {
+                    Ok(Ok(done)) => done,
+                    Ok(Err(_)) => LaneDone::without(
+                        lane,
+                        Fault::new("its thread panicked: a bug in daqmeter, please report it"),
+                    ),
+                    Err(fault) => LaneDone::without(lane, fault),
+                },
+            );
+        Ran {
+            lanes: lanes.collect(),
+            faults: std::mem::take(&mut faults),
+        }
     })
 }
 
@@ -121,9 +138,21 @@ fn observe(
     own.wait();
     record.wall_ns = clock::monotonic_ns() - origin_ns;
     record.origin_ns = origin_ns;
-    record.counters = each(observers, faults, |observer| observer.stop()).into_iter().flatten().collect();
-    record.observed = each(observers, faults, |observer| observer.observations(origin_ns)).into_iter().flatten().next();
-    record.warnings.extend(each(observers, faults, |observer| observer.trouble()).into_iter().flatten());
+    record.counters = each(observers, faults, |observer| observer.stop())
+        .into_iter()
+        .flatten()
+        .collect();
+    record.observed = each(observers, faults, |observer| {
+        observer.observations(origin_ns)
+    })
+    .into_iter()
+    .flatten()
+    .next();
+    record.warnings.extend(
+        each(observers, faults, |observer| observer.trouble())
+            .into_iter()
+            .flatten(),
+    );
     let process = cpu_time::of_process();
     record.process_cpu = CpuTime {
         user_ns: process.user_ns.saturating_sub(process_before.user_ns),
@@ -133,7 +162,12 @@ fn observe(
     record.host_cpu.steal_by_cpu_ns = stolen_since(&steal_before);
     record.host_cpu.threads_ns = cpu_time::of_own_threads()
         .into_iter()
-        .map(|(name, ns)| (name.clone(), ns.saturating_sub(threads_before.get(&name).copied().unwrap_or(0))))
+        .map(|(name, ns)| {
+            (
+                name.clone(),
+                ns.saturating_sub(threads_before.get(&name).copied().unwrap_or(0)),
+            )
+        })
         .filter(|(_, ns)| *ns > 0)
         .collect();
     // The lanes go on to verify and to tally; their CPU time is not counted any more.
@@ -146,8 +180,12 @@ fn each<T>(
     faults: &mut Vec<String>,
     call: impl Fn(&mut Box<dyn Observer>) -> T,
 ) -> Vec<T> {
-    let called = observers.iter_mut().map(|observer| guarded("an observer", || call(observer)));
-    called.filter_map(|result| result.map_err(|fault| faults.push(fault.0)).ok()).collect()
+    let called = observers
+        .iter_mut()
+        .map(|observer| guarded("an observer", || call(observer)));
+    called
+        .filter_map(|result| result.map_err(|fault| faults.push(fault.0)).ok())
+        .collect()
 }
 
 fn host_cpu(times: cpu_time::HostTimes) -> HostCpu {
@@ -166,8 +204,17 @@ fn host_cpu(times: cpu_time::HostTimes) -> HostCpu {
 
 /// What the hypervisor took from each CPU since an earlier reading, where it took anything.
 fn stolen_since(before: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
-    let since = |(cpu, now): (u32, u64)| (cpu, now.saturating_sub(before.get(&cpu).copied().unwrap_or(0)));
-    cpu_time::steal_by_cpu("/".as_ref()).into_iter().map(since).filter(|(_, ns)| *ns > 0).collect()
+    let since = |(cpu, now): (u32, u64)| {
+        (
+            cpu,
+            now.saturating_sub(before.get(&cpu).copied().unwrap_or(0)),
+        )
+    };
+    cpu_time::steal_by_cpu("/".as_ref())
+        .into_iter()
+        .map(since)
+        .filter(|(_, ns)| *ns > 0)
+        .collect()
 }
 
 /// A session whose panics are faults. After one it is only dropped: nobody knows what state it is in.
@@ -177,7 +224,11 @@ struct Guarded {
 }
 
 impl Guarded {
-    fn call<T>(&mut self, what: &str, work: impl FnOnce(&mut dyn Session) -> T) -> Result<T, Fault> {
+    fn call<T>(
+        &mut self,
+        what: &str,
+        work: impl FnOnce(&mut dyn Session) -> T,
+    ) -> Result<T, Fault> {
         let Some(session) = self.session.as_mut().filter(|_| !self.has_panicked) else {
             return Err(Fault::new("panicked before"));
         };
@@ -213,9 +264,23 @@ impl<'a> LaneRunner<'a> {
     fn new(index: usize, session: Box<dyn Session>, running: Running<'a>) -> LaneRunner<'a> {
         let pin = &running.settings.pin;
         let requested_cpu = pin.get(index % pin.len().max(1)).copied();
-        let mut session = Guarded { session: Some(session), has_panicked: false };
-        let device = session.call("device", |session| session.device()).unwrap_or_else(|_| format!("lane {index}"));
-        LaneRunner { index, session, lane: Lane { device, requested_cpu, ..Lane::default() }, running }
+        let mut session = Guarded {
+            session: Some(session),
+            has_panicked: false,
+        };
+        let device = session
+            .call("device", |session| session.device())
+            .unwrap_or_else(|_| format!("lane {index}"));
+        LaneRunner {
+            index,
+            session,
+            lane: Lane {
+                device,
+                requested_cpu,
+                ..Lane::default()
+            },
+            running,
+        }
     }
 
     /// The lane's whole life. Whatever fails, it takes part in every meeting, until the party is dropped.
@@ -226,15 +291,22 @@ impl<'a> LaneRunner<'a> {
         party.wait();
         party.wait();
         let ready = match party.is_called_off() {
-            true => ready.and(Err(Fault::too_large("not run, because another lane's thread could not be started"))),
+            true => ready.and(Err(Fault::too_large(
+                "not run, because another lane's thread could not be started",
+            ))),
             false => ready,
         };
-        let timed = ready.and_then(|stages| self.timed(stages, origin_ns.load(Ordering::Acquire), sampler.as_ref()));
+        let timed = ready.and_then(|stages| {
+            self.timed(stages, origin_ns.load(Ordering::Acquire), sampler.as_ref())
+        });
         let (pointers, lost) = sampler.as_mut().map(Sampler::stop).unwrap_or_default();
         party.wait();
         party.wait();
         if lost > 0 {
-            warnings.push(format!("profile of lane {}: {lost} samples did not fit the ring", self.index));
+            warnings.push(format!(
+                "profile of lane {}: {lost} samples did not fit the ring",
+                self.index
+            ));
         }
         self.account(timed, warnings, pointers)
     }
@@ -248,40 +320,81 @@ impl<'a> LaneRunner<'a> {
             && self.lane.allowed_cpus != [cpu]
         {
             let allowed = join(&self.lane.allowed_cpus);
-            return Err(Fault::new(format!("pinned to CPU {cpu}, but the kernel allows {allowed}")));
+            return Err(Fault::new(format!(
+                "pinned to CPU {cpu}, but the kernel allows {allowed}"
+            )));
         }
-        let Running { settings, context, .. } = self.running;
-        self.session.call("heed", |session| session.heed(&settings.stop))?;
-        self.session.call("preparation", |session| session.prepare()).flatten()?;
-        let verified = self.session.call("verification", |session| session.verify()).flatten();
+        let Running {
+            settings, context, ..
+        } = self.running;
+        self.session
+            .call("heed", |session| session.heed(&settings.stop))?;
+        self.session
+            .call("preparation", |session| session.prepare())
+            .flatten()?;
+        let verified = self
+            .session
+            .call("verification", |session| session.verify())
+            .flatten();
         verified.map_err(|fault| fault.context("verification before the run"))?;
-        let plan = |session: &mut dyn Session| Sampling { session, settings, context }.plan();
+        let plan = |session: &mut dyn Session| {
+            Sampling {
+                session,
+                settings,
+                context,
+            }
+            .plan()
+        };
         self.session.call("the warm-up", plan).flatten()
     }
 
     /// The timed steps. What was sampled before a fault, a panic included, is kept.
-    fn timed(&mut self, mut stages: Stages, origin_ns: u64, sampler: Option<&Sampler>) -> Result<(), Fault> {
+    fn timed(
+        &mut self,
+        mut stages: Stages,
+        origin_ns: u64,
+        sampler: Option<&Sampler>,
+    ) -> Result<(), Fault> {
         self.session.call("begin", |session| session.begin())?;
         if let Some(sampler) = sampler {
             sampler.start();
         }
-        let Running { settings, context, .. } = self.running;
+        let Running {
+            settings, context, ..
+        } = self.running;
         let seen = &mut self.lane.seen_cpus;
-        let take =
-            |session: &mut dyn Session| Sampling { session, settings, context }.take(&mut stages, origin_ns, seen);
+        let take = |session: &mut dyn Session| {
+            Sampling {
+                session,
+                settings,
+                context,
+            }
+            .take(&mut stages, origin_ns, seen)
+        };
         let ended = self.session.call("a timed step", take).flatten();
         self.lane.stages = stages.into_iter().map(|(_, stage)| stage).collect();
         ended
     }
 
     /// Verifies, takes the accounts, ends the session.
-    fn account(mut self, timed: Result<(), Fault>, mut warnings: Vec<String>, pointers: Vec<u64>) -> LaneDone {
+    fn account(
+        mut self,
+        timed: Result<(), Fault>,
+        mut warnings: Vec<String>,
+        pointers: Vec<u64>,
+    ) -> LaneDone {
         let verified = timed.and_then(|()| {
-            let verified = self.session.call("verification", |session| session.verify()).flatten();
+            let verified = self
+                .session
+                .call("verification", |session| session.verify())
+                .flatten();
             verified.map_err(|fault| fault.context("verification after the run"))
         });
         let tally = self.session.call("tally", |session| session.tally());
-        let (tally, tallied) = tally.map_or_else(|fault| (Default::default(), Err(fault)), |tally| (tally, Ok(())));
+        let (tally, tallied) = tally.map_or_else(
+            |fault| (Default::default(), Err(fault)),
+            |tally| (tally, Ok(())),
+        );
         let ended = self.session.end();
         let mut lane = self.lane;
         let mut does_not_fit = false;
@@ -293,7 +406,14 @@ impl<'a> LaneRunner<'a> {
         lane.seen_cpus.sort_unstable();
         lane.seen_cpus.dedup();
         warnings.extend(tally.warnings);
-        LaneDone { lane, ledgers: tally.ledgers, counters: tally.counters, warnings, pointers, does_not_fit }
+        LaneDone {
+            lane,
+            ledgers: tally.ledgers,
+            counters: tally.counters,
+            warnings,
+            pointers,
+            does_not_fit,
+        }
     }
 
     fn sampler(&self, warnings: &mut Vec<String>) -> Option<Sampler> {
@@ -308,7 +428,9 @@ impl<'a> LaneRunner<'a> {
                 Some(sampler)
             }
             Err(error) => {
-                warnings.push(format!("profile waived: {error}; set kernel.perf_event_paranoid to 2 or lower"));
+                warnings.push(format!(
+                    "profile waived: {error}; set kernel.perf_event_paranoid to 2 or lower"
+                ));
                 None
             }
         }
@@ -349,7 +471,10 @@ mod tests {
         }
         fn stages(&self) -> Vec<StageSpec> {
             self.in_("stages");
-            vec![StageSpec { fresh: true, ..StageSpec::new("work", 1, 1) }]
+            vec![StageSpec {
+                fresh: true,
+                ..StageSpec::new("work", 1, 1)
+            }]
         }
         fn heed(&mut self, _: &StopFlag) {
             self.in_("heed");
@@ -359,7 +484,11 @@ mod tests {
             Ok(())
         }
         fn verify(&mut self) -> Result<(), Fault> {
-            self.in_(if self.verified { "verify after" } else { "verify before" });
+            self.in_(if self.verified {
+                "verify after"
+            } else {
+                "verify before"
+            });
             self.verified = true;
             Ok(())
         }
@@ -415,22 +544,50 @@ mod tests {
     }
 
     /// The record of three lanes, or a failed test when they do not come to an end.
-    fn ends(at: &'static str, observer: &'static str, thread: fn(usize) -> thread::Builder) -> RunRecord {
+    fn ends(
+        at: &'static str,
+        observer: &'static str,
+        thread: fn(usize) -> thread::Builder,
+    ) -> RunRecord {
         let (send, receive) = channel();
         thread::spawn(move || {
-            let host = Host { allowed_cpus: affinity::allowed_cpus().unwrap(), logical_cpus: 1, ..Host::default() };
-            let context = Context { host: host.into(), ..Context::default() };
+            let host = Host {
+                allowed_cpus: affinity::allowed_cpus().unwrap(),
+                logical_cpus: 1,
+                ..Host::default()
+            };
+            let context = Context {
+                host: host.into(),
+                ..Context::default()
+            };
             let settings = Settings::new(StepPlan::ByStage(3), "test");
-            let running = Running { settings: &settings, context: &context, thread };
+            let running = Running {
+                settings: &settings,
+                context: &context,
+                thread,
+            };
             let mut record = context.blank_record(Default::default(), Workload::new("test"));
-            let lane = |lane| Box::new(Panics { lane, at, verified: false }) as Box<dyn Session>;
+            let lane = |lane| {
+                Box::new(Panics {
+                    lane,
+                    at,
+                    verified: false,
+                }) as Box<dyn Session>
+            };
             let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(BadObserver(observer))];
-            let ran = run_lanes((0..3).map(lane).collect(), running, &mut observers, &mut record);
+            let ran = run_lanes(
+                (0..3).map(lane).collect(),
+                running,
+                &mut observers,
+                &mut record,
+            );
             conclude(&mut record, ran, &settings, &context);
             // Nobody waits any more when the test has failed.
             let _ = send.send(record);
         });
-        receive.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{at}{observer}: the run does not end"))
+        receive
+            .recv_timeout(Duration::from_secs(60))
+            .unwrap_or_else(|_| panic!("{at}{observer}: the run does not end"))
     }
 
     #[test]
@@ -450,12 +607,25 @@ mod tests {
         ];
         for (at, wanted) in calls {
             let record = ends(at, "", lane_thread);
-            let outcomes: Vec<_> = record.lanes.iter().map(|lane| lane.outcome.clone()).collect();
-            assert!(outcomes[0] == Outcome::Ok && outcomes[2] == Outcome::Ok, "{at}: {outcomes:?}");
+            let outcomes: Vec<_> = record
+                .lanes
+                .iter()
+                .map(|lane| lane.outcome.clone())
+                .collect();
+            assert!(
+                outcomes[0] == Outcome::Ok && outcomes[2] == Outcome::Ok,
+                "{at}: {outcomes:?}"
+            );
             assert_eq!(record.lanes[2].stages[0].sample_ns.len(), 3, "{at}");
-            let reason = outcomes[1].reason().unwrap_or_else(|| panic!("{at}: lane 1 is not failed"));
+            let reason = outcomes[1]
+                .reason()
+                .unwrap_or_else(|| panic!("{at}: lane 1 is not failed"));
             assert!(at == "device" || reason.contains(wanted), "{at}: {reason}");
-            assert!(matches!(record.outcome, Outcome::Failed(_)), "{at}: {:?}", record.outcome);
+            assert!(
+                matches!(record.outcome, Outcome::Failed(_)),
+                "{at}: {:?}",
+                record.outcome
+            );
         }
     }
 
@@ -463,22 +633,53 @@ mod tests {
     fn an_observer_that_panics_fails_the_run_but_the_lanes_are_kept() {
         for call in ["arm", "start", "stop", "trouble"] {
             let record = ends("", call, lane_thread);
-            assert!(record.lanes.iter().all(|lane| lane.outcome == Outcome::Ok), "{call}");
-            assert!(record.outcome.reason().unwrap_or_default().contains("an observer panicked"), "{call}");
+            assert!(
+                record.lanes.iter().all(|lane| lane.outcome == Outcome::Ok),
+                "{call}"
+            );
+            assert!(
+                record
+                    .outcome
+                    .reason()
+                    .unwrap_or_default()
+                    .contains("an observer panicked"),
+                "{call}"
+            );
         }
     }
 
     #[test]
     fn a_thread_that_cannot_be_started_fails_its_lane_and_the_others_are_not_run() {
         // No host has an address space for such a stack.
-        let huge = |index| if index == 1 { lane_thread(index).stack_size(1 << 60) } else { lane_thread(index) };
+        let huge = |index| {
+            if index == 1 {
+                lane_thread(index).stack_size(1 << 60)
+            } else {
+                lane_thread(index)
+            }
+        };
         for at in ["", "drop"] {
             let record = ends(at, "", huge);
-            let reasons: Vec<&str> = record.lanes.iter().map(|lane| lane.outcome.reason().unwrap_or("ok")).collect();
+            let reasons: Vec<&str> = record
+                .lanes
+                .iter()
+                .map(|lane| lane.outcome.reason().unwrap_or("ok"))
+                .collect();
             assert!(reasons[0].starts_with("not run"), "{reasons:?}");
-            assert!(reasons[1].starts_with("cannot start its thread"), "{reasons:?}");
-            assert!(reasons[2].starts_with("its thread was not started"), "{reasons:?}");
-            assert!(record.lanes.iter().all(|lane| lane.stages.iter().all(|stage| stage.sample_ns.is_empty())));
+            assert!(
+                reasons[1].starts_with("cannot start its thread"),
+                "{reasons:?}"
+            );
+            assert!(
+                reasons[2].starts_with("its thread was not started"),
+                "{reasons:?}"
+            );
+            assert!(
+                record
+                    .lanes
+                    .iter()
+                    .all(|lane| lane.stages.iter().all(|stage| stage.sample_ns.is_empty()))
+            );
         }
     }
 }

@@ -24,7 +24,8 @@ mod text_file;
 
 pub use conclude::limit_warnings;
 pub use engine::{
-    Availability, DeviceTime, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec, Tally, lanes,
+    Availability, DeviceTime, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec,
+    Tally, lanes,
 };
 pub use facts::Context;
 pub use null::NullEngine;

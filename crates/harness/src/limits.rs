@@ -18,9 +18,14 @@ pub(crate) fn limits(
     context: &Context,
 ) -> Result<(Vec<Limit>, Vec<String>), Refusal> {
     let (mut limits, mut missing) = (Vec::<Limit>::new(), Vec::<(String, String)>::new());
-    for spec in sessions.iter().flat_map(|session| session.stages()).filter_map(|stage| stage.limit) {
+    for spec in sessions
+        .iter()
+        .flat_map(|session| session.stages())
+        .filter_map(|stage| stage.limit)
+    {
         let name = spec.name().to_owned();
-        let known = limits.iter().any(|limit| limit.name == name) || missing.iter().any(|(other, _)| *other == name);
+        let known = limits.iter().any(|limit| limit.name == name)
+            || missing.iter().any(|(other, _)| *other == name);
         if known || settings.stop.is_set() {
             continue;
         }
@@ -30,8 +35,9 @@ pub(crate) fn limits(
             None => {}
         }
     }
-    let warning =
-        |(name, why)| format!("no limit `{name}`: its measurement failed ({why}): no stage is held against it");
+    let warning = |(name, why)| {
+        format!("no limit `{name}`: its measurement failed ({why}): no stage is held against it")
+    };
     Ok((limits, missing.into_iter().map(warning).collect()))
 }
 
@@ -45,17 +51,37 @@ fn found(
 ) -> Result<Option<Result<Limit, String>>, Refusal> {
     let (name, how, workload, scale) = match spec {
         LimitSpec::Given(limit) => return Ok(Some(Ok(limit))),
-        LimitSpec::Measured { name, how, workload, scale } => (name, how, workload, scale),
+        LimitSpec::Measured {
+            name,
+            how,
+            workload,
+            scale,
+        } => (name, how, workload, scale),
     };
-    let Some(engine) = engines.iter().find(|engine| engine.name() == workload.kind) else { return Ok(None) };
+    let Some(engine) = engines.iter().find(|engine| engine.name() == workload.kind) else {
+        return Ok(None);
+    };
     let workload = workload.with("threads", lanes as u64);
     let key = format!("{workload} on {}", join(&settings.pin));
     let rate = settings.limits.rate(key, || {
         let plan = StepPlan::Timed(settings.limits.time);
-        let settings = Settings { plan, profile_hz: None, ..settings.clone() };
-        Ok(best_rate(&measure(*engine, &workload, &settings, context, &[], &mut [])?))
+        let settings = Settings {
+            plan,
+            profile_hz: None,
+            ..settings.clone()
+        };
+        Ok(best_rate(&measure(
+            *engine,
+            &workload,
+            &settings,
+            context,
+            &[],
+            &mut [],
+        )?))
     })?;
-    Ok(Some(rate.map(|rate| measured(name, rate.times(scale), how))))
+    Ok(Some(
+        rate.map(|rate| measured(name, rate.times(scale), how)),
+    ))
 }
 
 /// A limit that was measured.
@@ -68,7 +94,10 @@ pub fn measured(name: String, rate: Rate, how: String) -> Limit {
 
 /// A limit as a rate with its interval.
 pub(crate) fn rate_of(limit: &Limit) -> Rate {
-    Rate { per_s: limit.rate_bytes_per_s, interval: limit.low_bytes_per_s.zip(limit.high_bytes_per_s) }
+    Rate {
+        per_s: limit.rate_bytes_per_s,
+        interval: limit.low_bytes_per_s.zip(limit.high_bytes_per_s),
+    }
 }
 
 /// What the record of a limit engine says the limit is: its fastest stage, as the mean over the lanes of their sustained rates.
@@ -79,13 +108,24 @@ pub fn best_rate(record: &RunRecord) -> Result<Rate, String> {
     if let Some(reason) = record.outcome.reason() {
         return Err(reason.to_owned());
     }
-    let stages = record.lanes.iter().map(|lane| lane.stages.len()).min().unwrap_or(0);
+    let stages = record
+        .lanes
+        .iter()
+        .map(|lane| lane.stages.len())
+        .min()
+        .unwrap_or(0);
     let of = |stage: &Stage| sustained(stage.bytes_per_sample(), &stage.sample_ns);
     let rate = |at: usize| {
-        let rates: Option<Vec<Rate>> = record.lanes.iter().map(|lane| of(&lane.stages[at])).collect();
+        let rates: Option<Vec<Rate>> = record
+            .lanes
+            .iter()
+            .map(|lane| of(&lane.stages[at]))
+            .collect();
         Rate::mean_of(&rates?)
     };
-    let best = (0..stages).filter_map(rate).max_by(|a, b| a.per_s.total_cmp(&b.per_s));
+    let best = (0..stages)
+        .filter_map(rate)
+        .max_by(|a, b| a.per_s.total_cmp(&b.per_s));
     best.ok_or_else(|| "it moved nothing".to_owned())
 }
 
@@ -127,7 +167,10 @@ mod tests {
             Workload::new(self.name)
         }
         fn open(&self, _: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-            Ok(vec![Box::new(PlainSession { limit: self.limit.clone(), wrong: self.wrong })])
+            Ok(vec![Box::new(PlainSession {
+                limit: self.limit.clone(),
+                wrong: self.wrong,
+            })])
         }
     }
 
@@ -136,7 +179,10 @@ mod tests {
             "test".into()
         }
         fn stages(&self) -> Vec<StageSpec> {
-            vec![StageSpec { limit: self.limit.clone(), ..StageSpec::new("work", 8, 8) }]
+            vec![StageSpec {
+                limit: self.limit.clone(),
+                ..StageSpec::new("work", 8, 8)
+            }]
         }
         fn prepare(&mut self) -> Result<(), Fault> {
             Ok(())
@@ -146,7 +192,11 @@ mod tests {
             Ok(())
         }
         fn verify(&mut self) -> Result<(), Fault> {
-            if self.wrong { Err(Fault::new("byte 3 differs")) } else { Ok(()) }
+            if self.wrong {
+                Err(Fault::new("byte 3 differs"))
+            } else {
+                Ok(())
+            }
         }
         fn tally(&mut self) -> Tally {
             Tally::default()
@@ -161,26 +211,57 @@ mod tests {
             workload: Workload::new("limit"),
             scale: 2.0,
         };
-        let engine = Plain { name: "work", limit: Some(spec), wrong: false };
-        let limit = Plain { name: "limit", limit: None, wrong };
+        let engine = Plain {
+            name: "work",
+            limit: Some(spec),
+            wrong: false,
+        };
+        let limit = Plain {
+            name: "limit",
+            limit: None,
+            wrong,
+        };
         let limits = Limits::shared(Duration::from_micros(200));
-        let settings = Settings { limits, ..Settings::new(StepPlan::ByStage(3), "test") };
-        measure(&engine, &engine.example(), &settings, &Context::default(), &[&limit], &mut []).unwrap()
+        let settings = Settings {
+            limits,
+            ..Settings::new(StepPlan::ByStage(3), "test")
+        };
+        measure(
+            &engine,
+            &engine.example(),
+            &settings,
+            &Context::default(),
+            &[&limit],
+            &mut [],
+        )
+        .unwrap()
     }
 
     #[test]
     fn a_limit_has_its_definition_and_its_interval() {
         let limit = run(false).limits.remove(0);
-        assert_eq!((limit.name.as_str(), limit.basis), ("plain", LimitBasis::Sustained));
-        let (low, high) = (limit.low_bytes_per_s.unwrap(), limit.high_bytes_per_s.unwrap());
-        assert!(0.0 < low && low <= limit.rate_bytes_per_s && limit.rate_bytes_per_s <= high, "{limit:?}");
+        assert_eq!(
+            (limit.name.as_str(), limit.basis),
+            ("plain", LimitBasis::Sustained)
+        );
+        let (low, high) = (
+            limit.low_bytes_per_s.unwrap(),
+            limit.high_bytes_per_s.unwrap(),
+        );
+        assert!(
+            0.0 < low && low <= limit.rate_bytes_per_s && limit.rate_bytes_per_s <= high,
+            "{limit:?}"
+        );
     }
 
     #[test]
     fn a_limit_engine_that_fails_its_verification_gives_no_limit_and_the_record_says_so() {
         let record = run(true);
         assert_eq!((record.limits.len(), &record.outcome), (0, &Outcome::Ok));
-        assert!(record.warnings[0].contains("no limit `plain`") && record.warnings[0].contains("byte 3 differs"));
+        assert!(
+            record.warnings[0].contains("no limit `plain`")
+                && record.warnings[0].contains("byte 3 differs")
+        );
     }
 
     fn record(lanes: &[&[(u64, &[u64])]]) -> RunRecord {
@@ -191,8 +272,13 @@ mod tests {
             sample_ns: ns.to_vec(),
             ..Stage::default()
         };
-        record.lanes =
-            lanes.iter().map(|stages| Lane { stages: stages.iter().map(stage).collect(), ..Lane::default() }).collect();
+        record.lanes = lanes
+            .iter()
+            .map(|stages| Lane {
+                stages: stages.iter().map(stage).collect(),
+                ..Lane::default()
+            })
+            .collect();
         record
     }
 

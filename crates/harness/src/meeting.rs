@@ -58,7 +58,11 @@ impl Party<'_> {
         state.waiting += 1;
         state.meet_if_complete(&self.0.changed);
         while state.round == round {
-            state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .0
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 

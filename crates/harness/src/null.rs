@@ -70,7 +70,13 @@ impl Session for NullSession {
     }
 
     fn tally(&mut self) -> Tally {
-        Tally { counters: vec![daqmeter_record::Counter::count("null-operations", self.done)], ..Tally::default() }
+        Tally {
+            counters: vec![daqmeter_record::Counter::count(
+                "null-operations",
+                self.done,
+            )],
+            ..Tally::default()
+        }
     }
 }
 

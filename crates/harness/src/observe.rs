@@ -29,7 +29,11 @@ pub trait Observer: Send {
 /// Counters of `perf_event_open`, of all our threads. An event that the host lacks is simply not among the counters.
 pub struct PerfObserver<S: CounterSource = Kernel> {
     source: S,
-    open: Vec<(&'static str, Box<dyn OpenCounter>, daqmeter_sys::perf::Reading)>,
+    open: Vec<(
+        &'static str,
+        Box<dyn OpenCounter>,
+        daqmeter_sys::perf::Reading,
+    )>,
 }
 
 impl Default for PerfObserver {
@@ -41,7 +45,10 @@ impl Default for PerfObserver {
 impl<S: CounterSource> PerfObserver<S> {
     /// Counters of another source.
     pub fn with_source(source: S) -> Self {
-        PerfObserver { source, open: Vec::new() }
+        PerfObserver {
+            source,
+            open: Vec::new(),
+        }
     }
 }
 
@@ -49,7 +56,11 @@ impl<S: CounterSource> Observer for PerfObserver<S> {
     fn arm(&mut self) {
         // Threads inherit what is open when they are started.
         let open = |event: &daqmeter_sys::perf::Event| {
-            Some((event.name, self.source.open(*event).ok()?, daqmeter_sys::perf::Reading::default()))
+            Some((
+                event.name,
+                self.source.open(*event).ok()?,
+                daqmeter_sys::perf::Reading::default(),
+            ))
         };
         self.open = EVENTS.iter().filter_map(open).collect();
     }
@@ -61,7 +72,11 @@ impl<S: CounterSource> Observer for PerfObserver<S> {
     }
 
     fn stop(&mut self) -> Vec<Counter> {
-        let read = |(name, mut counter, before): (&'static str, Box<dyn OpenCounter>, daqmeter_sys::perf::Reading)| {
+        let read = |(name, mut counter, before): (
+            &'static str,
+            Box<dyn OpenCounter>,
+            daqmeter_sys::perf::Reading,
+        )| {
             let after = counter.read();
             let passed = daqmeter_sys::perf::Reading {
                 value: after.value.saturating_sub(before.value),
@@ -69,9 +84,17 @@ impl<S: CounterSource> Observer for PerfObserver<S> {
                 running_ns: after.running_ns.saturating_sub(before.running_ns),
             };
             let (value, share) = passed.scaled()?;
-            Some(Counter { name: name.to_owned(), value, unit: String::new(), share })
+            Some(Counter {
+                name: name.to_owned(),
+                value,
+                unit: String::new(),
+                share,
+            })
         };
-        std::mem::take(&mut self.open).into_iter().filter_map(read).collect()
+        std::mem::take(&mut self.open)
+            .into_iter()
+            .filter_map(read)
+            .collect()
     }
 }
 
@@ -89,15 +112,26 @@ impl Observer for UsageObserver {
     fn stop(&mut self) -> Vec<Counter> {
         let after = cpu_time::of_process();
         vec![
-            Counter::count("minor-faults", after.minor_faults.saturating_sub(self.before.minor_faults)),
-            Counter::count("switches", after.context_switches.saturating_sub(self.before.context_switches)),
+            Counter::count(
+                "minor-faults",
+                after.minor_faults.saturating_sub(self.before.minor_faults),
+            ),
+            Counter::count(
+                "switches",
+                after
+                    .context_switches
+                    .saturating_sub(self.before.context_switches),
+            ),
         ]
     }
 }
 
 /// The observers of every ordinary run.
 pub fn standard() -> Vec<Box<dyn Observer>> {
-    vec![Box::new(UsageObserver::default()), Box::new(PerfObserver::default())]
+    vec![
+        Box::new(UsageObserver::default()),
+        Box::new(PerfObserver::default()),
+    ]
 }
 
 #[cfg(test)]
@@ -111,17 +145,37 @@ mod tests {
             readings: vec![
                 (
                     "cycles",
-                    Reading { value: 100, enabled_ns: 10, running_ns: 10 },
-                    Reading { value: 300, enabled_ns: 30, running_ns: 20 },
+                    Reading {
+                        value: 100,
+                        enabled_ns: 10,
+                        running_ns: 10,
+                    },
+                    Reading {
+                        value: 300,
+                        enabled_ns: 30,
+                        running_ns: 20,
+                    },
                 ),
-                ("instructions", Reading::default(), Reading { value: 0, enabled_ns: 9, running_ns: 0 }),
+                (
+                    "instructions",
+                    Reading::default(),
+                    Reading {
+                        value: 0,
+                        enabled_ns: 9,
+                        running_ns: 0,
+                    },
+                ),
             ],
         };
         let mut observer = PerfObserver::with_source(fake);
         observer.arm();
         observer.start();
         let counters = observer.stop();
-        assert_eq!(counters.len(), 1, "an event that never ran is not counted, and not reported as zero");
+        assert_eq!(
+            counters.len(),
+            1,
+            "an event that never ran is not counted, and not reported as zero"
+        );
         assert_eq!((counters[0].value, counters[0].share), (400.0, 0.5));
     }
 }

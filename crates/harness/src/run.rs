@@ -43,24 +43,35 @@ pub fn measure(
     observers: &mut [Box<dyn Observer>],
 ) -> Result<RunRecord, Refusal> {
     let mut record = blank(engine, workload, settings, context);
-    let probed = if settings.waive { engine.probe_for(workload) } else { engine.probe() };
+    let probed = if settings.waive {
+        engine.probe_for(workload)
+    } else {
+        engine.probe()
+    };
     if let Availability::Waived(reason) = probed {
         record.outcome = Outcome::Waived(reason);
         return Ok(record);
     }
     check_cpus(&settings.pin, &context.host)?;
     let fits = fits(engine.memory_bytes(workload), available::memory_bytes());
-    let sessions = match fits.and_then(|()| guarded("opening", || engine.open(workload)).flatten()) {
+    let sessions = match fits.and_then(|()| guarded("opening", || engine.open(workload)).flatten())
+    {
         Err(fault) if settings.waive && fault.does_not_fit() => {
             record.outcome = Outcome::Waived(fault.0);
             return Ok(record);
         }
         opened => opened?,
     };
-    let (limits, missing) = guarded("finding the limits", || limits(limit_engines, &sessions, settings, context))??;
+    let (limits, missing) = guarded("finding the limits", || {
+        limits(limit_engines, &sessions, settings, context)
+    })??;
     record.limits = limits;
     record.warnings.extend(missing);
-    let running = Running { settings, context, thread: lane_thread };
+    let running = Running {
+        settings,
+        context,
+        thread: lane_thread,
+    };
     let ran = run_lanes(sessions, running, observers, &mut record);
     conclude(&mut record, ran, settings, context);
     Ok(record)
@@ -77,7 +88,12 @@ fn fits(needed_bytes: Option<u64>, free_bytes: Option<u64>) -> Result<(), Fault>
     }
 }
 
-fn blank(engine: &dyn Engine, workload: &Workload, settings: &Settings, context: &Context) -> RunRecord {
+fn blank(
+    engine: &dyn Engine,
+    workload: &Workload,
+    settings: &Settings,
+    context: &Context,
+) -> RunRecord {
     let info = EngineInfo {
         name: engine.name().to_owned(),
         target: engine.target(workload),
@@ -99,7 +115,10 @@ fn check_cpus(pin: &[u32], host: &Host) -> Result<(), Refusal> {
 }
 
 pub(crate) fn join(cpus: &[u32]) -> String {
-    cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+    cpus.iter()
+        .map(u32::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 #[cfg(test)]
@@ -114,31 +133,73 @@ mod tests {
     use crate::{Session, StepPlan};
 
     fn context() -> Context {
-        let host = Host { allowed_cpus: affinity::allowed_cpus().unwrap(), logical_cpus: 1, ..Host::default() };
-        let clock = daqmeter_record::Clock { resolution_ns: 20.0, overhead_ns: 20.0, ..Default::default() };
-        Context { host: host.into(), clock, ..Context::default() }
+        let host = Host {
+            allowed_cpus: affinity::allowed_cpus().unwrap(),
+            logical_cpus: 1,
+            ..Host::default()
+        };
+        let clock = daqmeter_record::Clock {
+            resolution_ns: 20.0,
+            overhead_ns: 20.0,
+            ..Default::default()
+        };
+        Context {
+            host: host.into(),
+            clock,
+            ..Context::default()
+        }
     }
 
     fn run(engine: &dyn Engine, settings: &Settings) -> RunRecord {
-        measure(engine, &engine.example(), settings, &context(), &[], &mut crate::observe::standard()).unwrap()
+        measure(
+            engine,
+            &engine.example(),
+            settings,
+            &context(),
+            &[],
+            &mut crate::observe::standard(),
+        )
+        .unwrap()
     }
 
     #[test]
     fn what_does_not_fit_is_waived_where_points_may_be_left_out_and_else_refused() {
-        let settings = |waive| Settings { waive, ..Settings::new(StepPlan::ByStage(3), "test") };
-        let large = Scripted { memory_bytes: Some(u64::MAX), ..Scripted::default() };
+        let settings = |waive| Settings {
+            waive,
+            ..Settings::new(StepPlan::ByStage(3), "test")
+        };
+        let large = Scripted {
+            memory_bytes: Some(u64::MAX),
+            ..Scripted::default()
+        };
         let reason = run(&large, &settings(true)).outcome;
         assert!(
             matches!(&reason, Outcome::Waived(reason) if reason.contains("18446744073709551615 bytes")),
             "{reason:?}"
         );
-        let refused = measure(&large, &large.example(), &settings(false), &context(), &[], &mut []);
+        let refused = measure(
+            &large,
+            &large.example(),
+            &settings(false),
+            &context(),
+            &[],
+            &mut [],
+        );
         assert!(refused.unwrap_err().0.contains("choose a smaller workload"));
         // Memory that turns out not to be there when it is taken.
-        let lacking = Scripted { lacks_memory: true, ..Scripted::default() };
+        let lacking = Scripted {
+            lacks_memory: true,
+            ..Scripted::default()
+        };
         let record = run(&lacking, &settings(true));
-        assert!(matches!(&record.outcome, Outcome::Waived(reason) if reason.contains("map 64 bytes")), "{record:?}");
-        assert!(matches!(run(&lacking, &settings(false)).outcome, Outcome::Failed(_)));
+        assert!(
+            matches!(&record.outcome, Outcome::Waived(reason) if reason.contains("map 64 bytes")),
+            "{record:?}"
+        );
+        assert!(matches!(
+            run(&lacking, &settings(false)).outcome,
+            Outcome::Failed(_)
+        ));
         assert_eq!(fits(Some(5), Some(5)), Ok(()));
         assert_eq!((fits(None, Some(5)), fits(Some(6), None)), (Ok(()), Ok(())));
     }
@@ -168,7 +229,11 @@ mod tests {
             "for tests"
         }
         fn probe(&self) -> Availability {
-            if self.waived { Availability::Waived("no card; install one".into()) } else { Availability::Ready }
+            if self.waived {
+                Availability::Waived("no card; install one".into())
+            } else {
+                Availability::Ready
+            }
         }
         fn target(&self, _: &Workload) -> String {
             "test".into()
@@ -180,7 +245,13 @@ mod tests {
             Workload::new("scripted")
         }
         fn open(&self, _: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-            let lane = |lane| Box::new(ScriptedSession { script: self.clone(), lane, done: 0 }) as Box<dyn Session>;
+            let lane = |lane| {
+                Box::new(ScriptedSession {
+                    script: self.clone(),
+                    lane,
+                    done: 0,
+                }) as Box<dyn Session>
+            };
             Ok(vec![lane(0), lane(1)])
         }
     }
@@ -190,13 +261,23 @@ mod tests {
             format!("test{}", self.lane)
         }
         fn stages(&self) -> Vec<StageSpec> {
-            let once = StageSpec { once: true, ..StageSpec::new("once", 1, 1) };
+            let once = StageSpec {
+                once: true,
+                ..StageSpec::new("once", 1, 1)
+            };
             vec![StageSpec::new("first", 10, 20), once]
         }
         fn prepare(&mut self) -> Result<(), Fault> {
             let error = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
-            let lacking = daqmeter_sys::SysError { call: "map 64 bytes".to_owned(), source: error };
-            if self.script.lacks_memory { Err(lacking.into()) } else { Ok(()) }
+            let lacking = daqmeter_sys::SysError {
+                call: "map 64 bytes".to_owned(),
+                source: error,
+            };
+            if self.script.lacks_memory {
+                Err(lacking.into())
+            } else {
+                Ok(())
+            }
         }
         fn step(&mut self, _: usize, operations: u64) -> Result<(), Fault> {
             self.done += operations;
@@ -206,7 +287,11 @@ mod tests {
             }
         }
         fn verify(&mut self) -> Result<(), Fault> {
-            if self.script.wrong_bytes && self.done > 0 { Err(Fault::new("byte 3 is 0, not 1")) } else { Ok(()) }
+            if self.script.wrong_bytes && self.done > 0 {
+                Err(Fault::new("byte 3 is 0, not 1"))
+            } else {
+                Ok(())
+            }
         }
         fn begin(&mut self) {
             self.done = 0;
@@ -215,13 +300,19 @@ mod tests {
             let mut ledger = Ledger::new("operations");
             ledger.issued = self.done;
             ledger.delivered = self.done - self.script.leak.min(self.done);
-            Tally { ledgers: vec![ledger], ..Tally::default() }
+            Tally {
+                ledgers: vec![ledger],
+                ..Tally::default()
+            }
         }
     }
 
     #[test]
     fn the_number_of_operations_is_exact_and_every_sample_is_kept() {
-        let record = run(&Scripted::default(), &Settings::new(StepPlan::ByStage(30), "test"));
+        let record = run(
+            &Scripted::default(),
+            &Settings::new(StepPlan::ByStage(30), "test"),
+        );
         assert_eq!(record.outcome, Outcome::Ok);
         assert_eq!(record.lanes.len(), 2);
         for lane in &record.lanes {
@@ -262,7 +353,10 @@ mod tests {
             "test".to_owned()
         }
         fn stages(&self) -> Vec<StageSpec> {
-            vec![StageSpec { batch: 10, ..StageSpec::new("work", 1, 1) }]
+            vec![StageSpec {
+                batch: 10,
+                ..StageSpec::new("work", 1, 1)
+            }]
         }
         fn prepare(&mut self) -> Result<(), Fault> {
             Ok(())
@@ -291,74 +385,141 @@ mod tests {
             assert_eq!(*engine.0.lock().unwrap(), wanted);
         }
         let engine = Batched::default();
-        run(&engine, &Settings::new(StepPlan::Timed(Duration::from_millis(1)), "test"));
-        assert!(engine.0.lock().unwrap().iter().all(|operations| operations.is_multiple_of(10)));
+        run(
+            &engine,
+            &Settings::new(StepPlan::Timed(Duration::from_millis(1)), "test"),
+        );
+        assert!(
+            engine
+                .0
+                .lock()
+                .unwrap()
+                .iter()
+                .all(|operations| operations.is_multiple_of(10))
+        );
     }
 
     #[test]
     fn memory_for_samples_does_not_grow_with_the_number_of_operations() {
         let many = MAX_SAMPLES * 3;
-        let record = run(&Scripted::default(), &Settings::new(StepPlan::ByStage(many), "test"));
+        let record = run(
+            &Scripted::default(),
+            &Settings::new(StepPlan::ByStage(many), "test"),
+        );
         let stage = &record.lanes[0].stages[0];
-        assert_eq!((stage.ops_per_sample, stage.sample_ns.len() as u64), (3, MAX_SAMPLES));
-        let record = run(&Scripted::default(), &Settings::new(StepPlan::ByPass(MAX_SAMPLES * 2), "test"));
+        assert_eq!(
+            (stage.ops_per_sample, stage.sample_ns.len() as u64),
+            (3, MAX_SAMPLES)
+        );
+        let record = run(
+            &Scripted::default(),
+            &Settings::new(StepPlan::ByPass(MAX_SAMPLES * 2), "test"),
+        );
         let stage = &record.lanes[0].stages[0];
-        assert_eq!((stage.ops_per_sample, stage.sample_ns.len() as u64), (2, MAX_SAMPLES));
+        assert_eq!(
+            (stage.ops_per_sample, stage.sample_ns.len() as u64),
+            (2, MAX_SAMPLES)
+        );
     }
 
     #[test]
     fn a_lane_that_fails_names_its_reason_and_the_other_finishes() {
-        let engine = Scripted { fail_at: Some(5), ..Scripted::default() };
+        let engine = Scripted {
+            fail_at: Some(5),
+            ..Scripted::default()
+        };
         let record = run(&engine, &Settings::new(StepPlan::ByStage(30), "test"));
         assert_eq!(record.lanes[0].outcome, Outcome::Ok);
         assert_eq!(record.lanes[0].stages[0].sample_ns.len(), 30);
-        assert_eq!(record.lanes[1].outcome, Outcome::Failed("board gone".into()));
+        assert_eq!(
+            record.lanes[1].outcome,
+            Outcome::Failed("board gone".into())
+        );
         assert_eq!(record.lanes[1].stages[0].sample_ns.len(), 5);
         assert_eq!(record.outcome, Outcome::Failed("test1: board gone".into()));
     }
 
     #[test]
     fn wrong_bytes_fail_the_run() {
-        let engine = Scripted { wrong_bytes: true, ..Scripted::default() };
+        let engine = Scripted {
+            wrong_bytes: true,
+            ..Scripted::default()
+        };
         let record = run(&engine, &Settings::new(StepPlan::ByStage(3), "test"));
         let reason = record.outcome.reason().unwrap();
-        assert!(reason.contains("verification after the run: byte 3"), "{reason}");
+        assert!(
+            reason.contains("verification after the run: byte 3"),
+            "{reason}"
+        );
     }
 
     #[test]
     fn a_ledger_that_does_not_close_fails_the_run() {
-        let engine = Scripted { leak: 1, ..Scripted::default() };
+        let engine = Scripted {
+            leak: 1,
+            ..Scripted::default()
+        };
         let record = run(&engine, &Settings::new(StepPlan::ByStage(3), "test"));
         assert!(record.outcome.reason().unwrap().contains("does not close"));
     }
 
     #[test]
     fn missing_hardware_is_waived_with_the_reason() {
-        let engine = Scripted { waived: true, ..Scripted::default() };
+        let engine = Scripted {
+            waived: true,
+            ..Scripted::default()
+        };
         let record = run(&engine, &Settings::new(StepPlan::ByStage(3), "test"));
-        assert_eq!(record.outcome, Outcome::Waived("no card; install one".into()));
+        assert_eq!(
+            record.outcome,
+            Outcome::Waived("no card; install one".into())
+        );
         assert!(record.lanes.is_empty());
     }
 
     #[test]
     fn pinning_is_verified_and_both_cpus_are_recorded() {
         let cpu = affinity::allowed_cpus().unwrap()[0];
-        let settings = Settings { pin: vec![cpu], ..Settings::new(StepPlan::ByStage(3), "test") };
+        let settings = Settings {
+            pin: vec![cpu],
+            ..Settings::new(StepPlan::ByStage(3), "test")
+        };
         let record = run(&Scripted::default(), &settings);
         for lane in &record.lanes {
             assert_eq!(
-                (lane.requested_cpu, &lane.allowed_cpus[..], &lane.seen_cpus[..]),
+                (
+                    lane.requested_cpu,
+                    &lane.allowed_cpus[..],
+                    &lane.seen_cpus[..]
+                ),
                 (Some(cpu), &[cpu][..], &[cpu][..])
             );
         }
-        assert!(record.warnings.iter().any(|warning| warning.contains("share")), "{:?}", record.warnings);
+        assert!(
+            record
+                .warnings
+                .iter()
+                .any(|warning| warning.contains("share")),
+            "{:?}",
+            record.warnings
+        );
     }
 
     #[test]
     fn a_cpu_that_does_not_exist_is_refused_before_anything_runs() {
-        let settings = Settings { pin: vec![9999], ..Settings::new(StepPlan::ByStage(3), "test") };
+        let settings = Settings {
+            pin: vec![9999],
+            ..Settings::new(StepPlan::ByStage(3), "test")
+        };
         let engine = Scripted::default();
-        let refused = measure(&engine, &engine.example(), &settings, &context(), &[], &mut []);
+        let refused = measure(
+            &engine,
+            &engine.example(),
+            &settings,
+            &context(),
+            &[],
+            &mut [],
+        );
         assert!(refused.unwrap_err().0.contains("CPU 9999 does not exist"));
     }
 
@@ -372,7 +533,10 @@ mod tests {
 
     #[test]
     fn timed_plans_choose_samples_that_are_long_against_the_clock() {
-        let record = run(&NullEngine, &Settings::new(StepPlan::Timed(Duration::from_millis(2)), "test"));
+        let record = run(
+            &NullEngine,
+            &Settings::new(StepPlan::Timed(Duration::from_millis(2)), "test"),
+        );
         let stage = &record.lanes[0].stages[0];
         assert!(stage.ops_per_sample > 100 && stage.sample_ns.len() >= 5);
         assert_eq!(record.outcome, Outcome::Ok);

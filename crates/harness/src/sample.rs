@@ -32,14 +32,20 @@ impl Sampling<'_> {
     /// Plans every stage.
     pub(crate) fn plan(&mut self) -> Result<Vec<(StageSpec, Stage)>, Fault> {
         let specs = self.session.stages();
-        specs.into_iter().enumerate().map(|(at, spec)| self.plan_stage(at, spec)).collect()
+        specs
+            .into_iter()
+            .enumerate()
+            .map(|(at, spec)| self.plan_stage(at, spec))
+            .collect()
     }
 
     /// Chooses the operations per sample and makes room for the samples.
     fn plan_stage(&mut self, at: usize, spec: StageSpec) -> Result<(StageSpec, Stage), Fault> {
         let (ops_per_sample, samples) = match self.settings.plan {
             _ if spec.once => (1, 1),
-            StepPlan::ByStage(operations) | StepPlan::ByPass(operations) if spec.apart() => (1, operations),
+            StepPlan::ByStage(operations) | StepPlan::ByPass(operations) if spec.apart() => {
+                (1, operations)
+            }
             StepPlan::Timed(_) if spec.apart() => (1, MAX_SAMPLES),
             StepPlan::ByStage(operations) => exact(operations, spec.batch),
             StepPlan::ByPass(passes) => exact(passes, 1),
@@ -67,7 +73,10 @@ impl Sampling<'_> {
         let begin = clock::monotonic_ns();
         let (mut operations, mut before) = (0_u64, begin);
         let elapsed_ns = loop {
-            let done = stride.operations.min((1 << 30) / stride.whole * stride.whole).max(stride.whole);
+            let done = stride
+                .operations
+                .min((1 << 30) / stride.whole * stride.whole)
+                .max(stride.whole);
             self.session.step(at, done)?;
             operations += done;
             let now = clock::monotonic_ns();
@@ -81,8 +90,14 @@ impl Sampling<'_> {
         let clock = &self.context.clock;
         let sample_ns = SAMPLE_OVER_CLOCK * clock.resolution_ns.max(clock.overhead_ns);
         let fewest_for_memory = as_ns(budget) as f64 / op_ns / MAX_SAMPLES as f64;
-        #[allow(clippy::cast_possible_truncation, reason = "a number of operations, clamped to a sane range")]
-        let ops_per_sample = (sample_ns / op_ns).max(fewest_for_memory).ceil().clamp(1.0, 1e15) as u64;
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "a number of operations, clamped to a sane range"
+        )]
+        let ops_per_sample = (sample_ns / op_ns)
+            .max(fewest_for_memory)
+            .ceil()
+            .clamp(1.0, 1e15) as u64;
         Ok((ops_per_sample.next_multiple_of(whole.max(1)), MAX_SAMPLES))
     }
 
@@ -107,19 +122,39 @@ impl Sampling<'_> {
                 }
                 Ok(())
             }
-            StepPlan::ByStage(operations) => stages.iter_mut().enumerate().try_for_each(|(at, (spec, stage))| {
-                let samples = if spec.once { 1 } else { operations.div_ceil(stage.ops_per_sample) };
-                seen.extend(affinity::current_cpu());
-                self.stage_samples(at, spec, stage, (samples, u64::MAX), origin_ns)?;
-                seen.extend(affinity::current_cpu());
-                self.check_stop(stage.sample_ns.len() as u64, samples)
-            }),
-            StepPlan::Timed(budget) => stages.iter_mut().enumerate().try_for_each(|(at, (spec, stage))| {
-                seen.extend(affinity::current_cpu());
-                self.stage_samples(at, spec, stage, (MAX_SAMPLES, as_ns(budget)), origin_ns)?;
-                seen.extend(affinity::current_cpu());
-                self.check_stop(stage.sample_ns.len() as u64, MAX_SAMPLES)
-            }),
+            StepPlan::ByStage(operations) => {
+                stages
+                    .iter_mut()
+                    .enumerate()
+                    .try_for_each(|(at, (spec, stage))| {
+                        let samples = if spec.once {
+                            1
+                        } else {
+                            operations.div_ceil(stage.ops_per_sample)
+                        };
+                        seen.extend(affinity::current_cpu());
+                        self.stage_samples(at, spec, stage, (samples, u64::MAX), origin_ns)?;
+                        seen.extend(affinity::current_cpu());
+                        self.check_stop(stage.sample_ns.len() as u64, samples)
+                    })
+            }
+            StepPlan::Timed(budget) => {
+                stages
+                    .iter_mut()
+                    .enumerate()
+                    .try_for_each(|(at, (spec, stage))| {
+                        seen.extend(affinity::current_cpu());
+                        self.stage_samples(
+                            at,
+                            spec,
+                            stage,
+                            (MAX_SAMPLES, as_ns(budget)),
+                            origin_ns,
+                        )?;
+                        seen.extend(affinity::current_cpu());
+                        self.check_stop(stage.sample_ns.len() as u64, MAX_SAMPLES)
+                    })
+            }
         }
     }
 
@@ -137,7 +172,9 @@ impl Sampling<'_> {
         }
         // Samples that were calibrated are short; those of an exact plan may hold any number of operations.
         let mut stride = match self.settings.plan {
-            StepPlan::Timed(budget) if as_ns(budget) / MAX_SAMPLES < LOOK_EVERY_NS => Stride::of(stage.ops_per_sample),
+            StepPlan::Timed(budget) if as_ns(budget) / MAX_SAMPLES < LOOK_EVERY_NS => {
+                Stride::of(stage.ops_per_sample)
+            }
             _ => Stride::of(spec.batch.min(stage.ops_per_sample)),
         };
         let cpu_before = cpu_time::of_thread();
@@ -148,7 +185,10 @@ impl Sampling<'_> {
         let mut last = begin;
         let mut taken = 0;
         let mut result = Ok(());
-        while taken < most && (last - begin < budget_ns || taken < 5) && !self.settings.stop.is_set() {
+        while taken < most
+            && (last - begin < budget_ns || taken < 5)
+            && !self.settings.stop.is_set()
+        {
             let done = match self.sample(at, stage.ops_per_sample, &mut stride) {
                 Ok(done) => done,
                 Err(fault) => {
@@ -208,7 +248,10 @@ impl Sampling<'_> {
         let mut last = begin;
         let mut taken = 0;
         let mut result = Ok(());
-        while taken < most && (last - begin < budget_ns || taken < 5) && !self.settings.stop.is_set() {
+        while taken < most
+            && (last - begin < budget_ns || taken < 5)
+            && !self.settings.stop.is_set()
+        {
             result = self.sample_apart(at, spec, stage, origin_ns);
             if result.is_err() {
                 break;
@@ -220,7 +263,13 @@ impl Sampling<'_> {
         result
     }
 
-    fn sample_apart(&mut self, at: usize, spec: &StageSpec, stage: &mut Stage, origin_ns: u64) -> Result<(), Fault> {
+    fn sample_apart(
+        &mut self,
+        at: usize,
+        spec: &StageSpec,
+        stage: &mut Stage,
+        origin_ns: u64,
+    ) -> Result<(), Fault> {
         if spec.fresh {
             self.session.freshen(at)?;
         }
@@ -289,7 +338,10 @@ struct Stride {
 impl Stride {
     fn of(whole: u64) -> Stride {
         let whole = whole.max(1);
-        Stride { operations: whole, whole }
+        Stride {
+            operations: whole,
+            whole,
+        }
     }
 
     /// Learns from how long the last call took.
@@ -305,7 +357,11 @@ impl Stride {
 /// Operations per sample and number of samples for exactly so many operations: whole batches, where they divide them.
 fn exact(operations: u64, batch: u64) -> (u64, u64) {
     let whole = batch.clamp(1, operations.max(1));
-    let batch = if operations.is_multiple_of(whole) { whole } else { 1 };
+    let batch = if operations.is_multiple_of(whole) {
+        whole
+    } else {
+        1
+    };
     let ops_per_sample = batch * (operations / batch).div_ceil(MAX_SAMPLES).max(1);
     (ops_per_sample, operations.div_ceil(ops_per_sample))
 }
@@ -338,7 +394,10 @@ mod tests {
             "test".to_owned()
         }
         fn stages(&self) -> Vec<StageSpec> {
-            vec![StageSpec { batch: 5, ..StageSpec::new("work", 1, 1) }]
+            vec![StageSpec {
+                batch: 5,
+                ..StageSpec::new("work", 1, 1)
+            }]
         }
         fn prepare(&mut self) -> Result<(), Fault> {
             Ok(())
@@ -348,7 +407,10 @@ mod tests {
         }
         fn step(&mut self, _: usize, operations: u64) -> Result<(), Fault> {
             if self.stop.is_set() || operations > 10 * self.at {
-                return Err(Fault::new(format!("{operations} operations at once after {}", self.done)));
+                return Err(Fault::new(format!(
+                    "{operations} operations at once after {}",
+                    self.done
+                )));
             }
             self.done += operations;
             if self.done >= self.at {
@@ -366,9 +428,16 @@ mod tests {
 
     fn stopped(plan: StepPlan, at: u64) -> (Result<(), Fault>, u64, Stage) {
         let (settings, context) = (Settings::new(plan, "test"), Context::default());
-        let mut session = Stops { at, ..Stops::default() };
+        let mut session = Stops {
+            at,
+            ..Stops::default()
+        };
         session.heed(&settings.stop);
-        let mut sampling = Sampling { session: &mut session, settings: &settings, context: &context };
+        let mut sampling = Sampling {
+            session: &mut session,
+            settings: &settings,
+            context: &context,
+        };
         let mut stages = sampling.plan().unwrap();
         let taken = sampling.take(&mut stages, 0, &mut Vec::new());
         (taken, session.done, stages.remove(0).1)
@@ -388,7 +457,10 @@ mod tests {
     fn a_stop_is_seen_while_warming_up() {
         let (taken, done, stage) = stopped(StepPlan::Timed(Duration::from_secs(36_000)), 10_000);
         assert_eq!(taken.unwrap_err().0, "interrupted after 0 samples");
-        assert!((10_000..100_000).contains(&done) && stage.sample_ns.is_empty(), "{done}");
+        assert!(
+            (10_000..100_000).contains(&done) && stage.sample_ns.is_empty(),
+            "{done}"
+        );
     }
 
     #[test]

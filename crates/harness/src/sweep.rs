@@ -16,22 +16,34 @@ pub struct Sweep {
 impl Sweep {
     /// A sweep without axes: one point.
     pub fn of(base: Workload) -> Self {
-        Sweep { base, axes: Vec::new() }
+        Sweep {
+            base,
+            axes: Vec::new(),
+        }
     }
 
     /// The same with one more axis.
     #[must_use]
     pub fn over<P: Into<Param>>(mut self, name: &str, values: impl IntoIterator<Item = P>) -> Self {
-        self.axes.push((name.to_owned(), values.into_iter().map(Into::into).collect()));
+        self.axes.push((
+            name.to_owned(),
+            values.into_iter().map(Into::into).collect(),
+        ));
         self
     }
 
     /// All combinations, last axis fastest, unshuffled.
     pub fn workloads(&self) -> Vec<Workload> {
-        self.axes.iter().fold(vec![self.base.clone()], |points, (name, values)| {
-            let with_each = |point: Workload| values.iter().map(move |value| point.clone().with(name, value.clone()));
-            points.into_iter().flat_map(with_each).collect()
-        })
+        self.axes
+            .iter()
+            .fold(vec![self.base.clone()], |points, (name, values)| {
+                let with_each = |point: Workload| {
+                    values
+                        .iter()
+                        .map(move |value| point.clone().with(name, value.clone()))
+                };
+                points.into_iter().flat_map(with_each).collect()
+            })
     }
 }
 
@@ -40,7 +52,20 @@ impl Sweep {
 pub fn ordered<T>(mut points: Vec<T>, seed: u64) -> Vec<(Order, T)> {
     shuffle(&mut points, seed);
     let of = points.len() as u64;
-    points.into_iter().enumerate().map(|(at, point)| (Order { seed, position: at as u64, of }, point)).collect()
+    points
+        .into_iter()
+        .enumerate()
+        .map(|(at, point)| {
+            (
+                Order {
+                    seed,
+                    position: at as u64,
+                    of,
+                },
+                point,
+            )
+        })
+        .collect()
 }
 
 /// Fisher and Yates's shuffle with a generator that is fixed for all time, so that a recorded seed gives the same order.
@@ -57,7 +82,9 @@ mod tests {
     use super::*;
 
     fn sweep() -> Sweep {
-        Sweep::of(Workload::new("convert")).over("samples", [1_u64, 2, 3]).over("store", ["cached", "non-temporal"])
+        Sweep::of(Workload::new("convert"))
+            .over("samples", [1_u64, 2, 3])
+            .over("store", ["cached", "non-temporal"])
     }
 
     #[test]
@@ -73,11 +100,24 @@ mod tests {
         let points = |seed| ordered(sweep().workloads(), seed);
         assert_eq!(points(7), points(7));
         assert_ne!(points(7), points(8));
-        let in_place =
-            |(at, (order, _)): (usize, &(Order, Workload))| *order == Order { seed: 7, position: at as u64, of: 6 };
+        let in_place = |(at, (order, _)): (usize, &(Order, Workload))| {
+            *order
+                == Order {
+                    seed: 7,
+                    position: at as u64,
+                    of: 6,
+                }
+        };
         assert!(points(7).iter().enumerate().all(in_place));
-        let mut found: Vec<String> = points(7).iter().map(|(_, workload)| workload.to_string()).collect();
-        let mut wanted: Vec<String> = sweep().workloads().iter().map(Workload::to_string).collect();
+        let mut found: Vec<String> = points(7)
+            .iter()
+            .map(|(_, workload)| workload.to_string())
+            .collect();
+        let mut wanted: Vec<String> = sweep()
+            .workloads()
+            .iter()
+            .map(Workload::to_string)
+            .collect();
         found.sort();
         wanted.sort();
         assert_eq!(found, wanted);

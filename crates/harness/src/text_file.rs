@@ -13,7 +13,11 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Those of reading, and what such a file is not.
 pub fn text_file(path: &Path) -> io::Result<String> {
     // Looked at first: opening a pipe waits for a writer.
-    if path.metadata()?.is_file() { text_input(path) } else { Err(invalid("not a regular file")) }
+    if path.metadata()?.is_file() {
+        text_input(path)
+    } else {
+        Err(invalid("not a regular file"))
+    }
 }
 
 /// The text of a file that somebody named on the command line, where it may be a pipe; at most 1 MiB.
@@ -22,8 +26,14 @@ pub fn text_file(path: &Path) -> io::Result<String> {
 /// Those of reading, and a longer text.
 pub fn text_input(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    let read = std::fs::File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
-    if read as u64 > MAX_BYTES { Err(invalid(format!("longer than {MAX_BYTES} bytes"))) } else { Ok(text) }
+    let read = std::fs::File::open(path)?
+        .take(MAX_BYTES + 1)
+        .read_to_string(&mut text)?;
+    if read as u64 > MAX_BYTES {
+        Err(invalid(format!("longer than {MAX_BYTES} bytes")))
+    } else {
+        Ok(text)
+    }
 }
 
 fn invalid(problem: impl Into<String>) -> io::Error {
@@ -41,11 +51,30 @@ mod tests {
         std::fs::write(&path, "x = 1").unwrap();
         assert_eq!(text_file(&path).unwrap(), "x = 1");
         std::fs::write(&path, " ".repeat((1 << 20) + 1)).unwrap();
-        assert!(text_file(&path).unwrap_err().to_string().contains("longer than"));
+        assert!(
+            text_file(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("longer than")
+        );
         for other in ["/dev/zero", "/dev/null", "/"] {
-            assert!(text_file(other.as_ref()).unwrap_err().to_string().contains("not a regular file"), "{other}");
+            assert!(
+                text_file(other.as_ref())
+                    .unwrap_err()
+                    .to_string()
+                    .contains("not a regular file"),
+                "{other}"
+            );
         }
-        assert!(text_input("/dev/zero".as_ref()).unwrap_err().to_string().contains("longer than"));
-        assert_eq!(text_file(&folder.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(
+            text_input("/dev/zero".as_ref())
+                .unwrap_err()
+                .to_string()
+                .contains("longer than")
+        );
+        assert_eq!(
+            text_file(&folder.path().join("none")).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
     }
 }

@@ -4,7 +4,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters};
+use daqmeter_harness::{
+    Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters,
+};
 use daqmeter_record::{Ledger, Workload};
 use daqmeter_sys::host::{DIRECT, Files};
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
@@ -38,9 +40,16 @@ struct Open {
 
 /// The first block device that is a disk, as `/dev/vda`; none where there is none.
 pub fn system_disk(files: &Files) -> Option<String> {
-    let sectors = |name: &String| files.text(&format!("sys/block/{name}/size"))?.parse::<u64>().ok();
+    let sectors = |name: &String| {
+        files
+            .text(&format!("sys/block/{name}/size"))?
+            .parse::<u64>()
+            .ok()
+    };
     let is_disk = |name: &String| {
-        !["loop", "ram", "zram", "sr", "fd", "dm-", "md"].iter().any(|prefix| name.starts_with(prefix))
+        !["loop", "ram", "zram", "sr", "fd", "dm-", "md"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
             && sectors(name).is_some_and(|sectors| sectors > 0)
     };
     let disk = files.names("sys/block").into_iter().find(is_disk)?;
@@ -52,7 +61,10 @@ pub fn system_disk(files: &Files) -> Option<String> {
 /// # Errors
 /// Those of opening it.
 pub fn reads_directly(path: &str) -> std::io::Result<()> {
-    let file = OpenOptions::new().read(true).custom_flags(DIRECT).open(path)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(DIRECT)
+        .open(path)?;
     let mut buffer = Buffer::new(SECTOR, Pages::Base).map_err(std::io::Error::other)?;
     file.read_at(buffer.slice_mut::<u8>(SECTOR), 0).map(drop)
 }
@@ -71,7 +83,11 @@ impl Engine for BlockEngine {
     }
 
     fn target(&self, workload: &Workload) -> String {
-        let how = if workload.flag("cached") { "page cache" } else { "direct" };
+        let how = if workload.flag("cached") {
+            "page cache"
+        } else {
+            "direct"
+        };
         format!("{}, {how}", workload.text("path").unwrap_or("none"))
     }
 
@@ -90,14 +106,18 @@ impl Engine for BlockEngine {
     }
 
     fn example(&self) -> Workload {
-        Workload::new("block").with("path", "/proc/self/exe").with("block_bytes", 65_536_u64).with("cached", true)
+        Workload::new("block")
+            .with("path", "/proc/self/exe")
+            .with("block_bytes", 65_536_u64)
+            .with("cached", true)
     }
 
     fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
         let (bytes, cached) = (workload.int("block_bytes")?, workload.flag("cached"));
         if bytes == 0 || bytes > MOST_BYTES || (!cached && !bytes.is_multiple_of(SECTOR_BYTES)) {
-            let problem =
-                format!("is {bytes}; 1 to {MOST_BYTES} is wanted, in multiples of {SECTOR_BYTES} unless cached");
+            let problem = format!(
+                "is {bytes}; 1 to {MOST_BYTES} is wanted, in multiples of {SECTOR_BYTES} unless cached"
+            );
             return Err(workload.error("block_bytes", problem).into());
         }
         let session = BlockSession {
@@ -118,7 +138,11 @@ impl Session for BlockSession {
 
     fn stages(&self) -> Vec<StageSpec> {
         let bytes = self.bytes as u64;
-        let name = if self.cached { "read, page cache" } else { "read, direct" };
+        let name = if self.cached {
+            "read, page cache"
+        } else {
+            "read, direct"
+        };
         let mut stage = StageSpec::new(name, bytes, bytes);
         // Out of the page cache a read is a copy; what a device can do, nobody but the device knows.
         stage.limit = self.cached.then(|| LimitSpec::memory(bytes, 1, 1));
@@ -126,23 +150,41 @@ impl Session for BlockSession {
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
-        let refused = |what: &str, error: std::io::Error| Fault::new(format!("{what} {}: {error}", self.path));
+        let refused = |what: &str, error: std::io::Error| {
+            Fault::new(format!("{what} {}: {error}", self.path))
+        };
         let mut options = OpenOptions::new();
         options.read(true);
         if !self.cached {
             options.custom_flags(DIRECT);
         }
-        let mut file = options.open(&self.path).map_err(|error| refused("open", error))?;
-        let size = file.seek(SeekFrom::End(0)).map_err(|error| refused("find the size of", error))?;
+        let mut file = options
+            .open(&self.path)
+            .map_err(|error| refused("open", error))?;
+        let size = file
+            .seek(SeekFrom::End(0))
+            .map_err(|error| refused("find the size of", error))?;
         let bytes = self.bytes as u64;
         // The cache is warm after a round; a device is read over a long way.
-        let most = if self.cached { (64 << 20).max(bytes) } else { SPAN_BYTES };
+        let most = if self.cached {
+            (64 << 20).max(bytes)
+        } else {
+            SPAN_BYTES
+        };
         let span = size.min(most) / bytes * bytes;
         if span == 0 {
-            return Err(Fault::new(format!("{} is shorter than one block of {bytes} B", self.path)));
+            return Err(Fault::new(format!(
+                "{} is shorter than one block of {bytes} B",
+                self.path
+            )));
         }
         let buffer = Buffer::new(self.bytes.max(4096), Pages::Transparent)?;
-        let mut open = Open { file, span, at: 0, buffer };
+        let mut open = Open {
+            file,
+            span,
+            at: 0,
+            buffer,
+        };
         if self.cached {
             for _ in 0..span / bytes {
                 open.read(self.bytes)?;
@@ -178,11 +220,17 @@ impl Session for BlockSession {
                 return Ok(());
             }
         }
-        Err(Fault::new(format!("{}: the block at {at} is another each time it is read", self.path)))
+        Err(Fault::new(format!(
+            "{}: the block at {at} is another each time it is read",
+            self.path
+        )))
     }
 
     fn tally(&mut self) -> Tally {
-        Tally { ledgers: vec![self.ledger.clone()], ..Tally::default() }
+        Tally {
+            ledgers: vec![self.ledger.clone()],
+            ..Tally::default()
+        }
     }
 }
 
@@ -210,8 +258,15 @@ mod tests {
     }
 
     fn run(workload: &Workload) -> daqmeter_record::RunRecord {
-        measure(&BlockEngine, workload, &Settings::new(StepPlan::ByStage(8), "test"), &Context::default(), &[], &mut [])
-            .unwrap()
+        measure(
+            &BlockEngine,
+            workload,
+            &Settings::new(StepPlan::ByStage(8), "test"),
+            &Context::default(),
+            &[],
+            &mut [],
+        )
+        .unwrap()
     }
 
     #[test]
@@ -219,26 +274,58 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("blocks");
         std::fs::write(&path, vec![7; 3 * 8192 + 5]).unwrap();
-        let workload = BlockEngine.example().with("path", path.display().to_string()).with("block_bytes", 8192_u64);
+        let workload = BlockEngine
+            .example()
+            .with("path", path.display().to_string())
+            .with("block_bytes", 8192_u64);
         let record = run(&workload);
         assert!(record.outcome.is_ok(), "{:?}", record.outcome);
-        assert!(record.ledgers[0].issued == record.ledgers[0].delivered && record.ledgers[0].issued >= 8 * 8192);
+        assert!(
+            record.ledgers[0].issued == record.ledgers[0].delivered
+                && record.ledgers[0].issued >= 8 * 8192
+        );
         let long = run(&workload.clone().with("block_bytes", 32_768_u64));
-        assert!(long.lanes[0].outcome.reason().unwrap().contains("shorter than one block"));
+        assert!(
+            long.lanes[0]
+                .outcome
+                .reason()
+                .unwrap()
+                .contains("shorter than one block")
+        );
         let nowhere = run(&workload.with("path", "/nonexistent"));
-        assert!(nowhere.lanes[0].outcome.reason().unwrap().contains("No such file"));
+        assert!(
+            nowhere.lanes[0]
+                .outcome
+                .reason()
+                .unwrap()
+                .contains("No such file")
+        );
     }
 
     #[test]
     fn blocks_that_no_device_takes_are_refused_and_the_disk_is_found() {
-        let odd = BlockEngine.example().with("cached", false).with("block_bytes", 100_u64);
-        assert!(BlockEngine.open(&odd).err().unwrap().0.contains("multiples of 4096"));
+        let odd = BlockEngine
+            .example()
+            .with("cached", false)
+            .with("block_bytes", 100_u64);
+        assert!(
+            BlockEngine
+                .open(&odd)
+                .err()
+                .unwrap()
+                .0
+                .contains("multiples of 4096")
+        );
         let root = tempfile::tempdir().unwrap();
         for (name, size) in [("loop0", "8"), ("nvme0n1", "1000"), ("sda", "0")] {
             let folder = root.path().join("sys/block").join(name);
             std::fs::create_dir_all(&folder).unwrap();
             std::fs::write(folder.join("size"), size).unwrap();
         }
-        assert!(system_disk(&Files::below(root.path())).unwrap().ends_with("dev/nvme0n1"));
+        assert!(
+            system_disk(&Files::below(root.path()))
+                .unwrap()
+                .ends_with("dev/nvme0n1")
+        );
     }
 }

@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread::JoinHandle;
 
-use daqmeter_harness::{Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters};
+use daqmeter_harness::{
+    Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters,
+};
 use daqmeter_record::{Ledger, Workload};
 use daqmeter_sys::affinity;
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
@@ -45,7 +47,9 @@ impl Engine for StreamEngine {
     fn probe(&self) -> Availability {
         match TcpListener::bind(("127.0.0.1", 0)) {
             Ok(_) => Availability::Ready,
-            Err(error) => Availability::Waived(format!("no socket on loopback: {error}; bring lo up")),
+            Err(error) => {
+                Availability::Waived(format!("no socket on loopback: {error}; bring lo up"))
+            }
         }
     }
 
@@ -77,12 +81,20 @@ impl Engine for StreamEngine {
         }
         let sender_cpu = if workload.params.contains_key("sender_cpu") {
             let cpu = workload.int("sender_cpu")?;
-            Some(u32::try_from(cpu).map_err(|_| workload.error("sender_cpu", format!("is {cpu}, not a CPU")))?)
+            Some(
+                u32::try_from(cpu)
+                    .map_err(|_| workload.error("sender_cpu", format!("is {cpu}, not a CPU")))?,
+            )
         } else {
             None
         };
         let bytes = usize::try_from(bytes).map_err(|_| Fault::new("beyond this machine"))?;
-        Ok(vec![Box::new(StreamSession { bytes, sender_cpu, ends: None, ledger: Ledger::new("messages") })])
+        Ok(vec![Box::new(StreamSession {
+            bytes,
+            sender_cpu,
+            ends: None,
+            ledger: Ledger::new("messages"),
+        })])
     }
 }
 
@@ -102,16 +114,24 @@ impl Session for StreamSession {
     fn prepare(&mut self) -> Result<(), Fault> {
         let refused = |error: std::io::Error| Fault::new(format!("loopback: {error}"));
         let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(refused)?;
-        let socket = TcpStream::connect(listener.local_addr().map_err(refused)?).map_err(refused)?;
+        let socket =
+            TcpStream::connect(listener.local_addr().map_err(refused)?).map_err(refused)?;
         let (other, _) = listener.accept().map_err(refused)?;
         let (bytes, cpu) = (self.bytes, self.sender_cpu);
         let mut message = vec![0_u8; bytes];
         for (place, value) in message.iter_mut().zip((0..=250).cycle()) {
             *place = value;
         }
-        let spawned = std::thread::Builder::new().name("sender".to_owned()).spawn(move || send(&other, message, cpu));
+        let spawned = std::thread::Builder::new()
+            .name("sender".to_owned())
+            .spawn(move || send(&other, message, cpu));
         let buffer = Buffer::new(bytes, Pages::Transparent)?;
-        self.ends = Some(Ends { socket: Some(socket), buffer, next: 0, sender: Some(spawned.map_err(refused)?) });
+        self.ends = Some(Ends {
+            socket: Some(socket),
+            buffer,
+            next: 0,
+            sender: Some(spawned.map_err(refused)?),
+        });
         Ok(())
     }
 
@@ -137,12 +157,18 @@ impl Session for StreamSession {
             .position(|(a, b)| *a != b);
         match wrong {
             None => Ok(()),
-            Some(at) => Err(Fault::new(format!("byte {} of a message is wrong", at + NUMBER_BYTES))),
+            Some(at) => Err(Fault::new(format!(
+                "byte {} of a message is wrong",
+                at + NUMBER_BYTES
+            ))),
         }
     }
 
     fn tally(&mut self) -> Tally {
-        Tally { ledgers: vec![self.ledger.clone()], ..Tally::default() }
+        Tally {
+            ledgers: vec![self.ledger.clone()],
+            ..Tally::default()
+        }
     }
 }
 
@@ -170,9 +196,14 @@ impl Ends {
             .expect("closed only when dropped")
             .read_exact(into)
             .map_err(|error| Fault::new(format!("receive: {error}")))?;
-        let number = into.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+        let number = into
+            .first_chunk()
+            .map_or(0, |number| u64::from_le_bytes(*number));
         if number != self.next {
-            return Err(Fault::new(format!("message {number} came where {} was due", self.next)));
+            return Err(Fault::new(format!(
+                "message {number} came where {} was due",
+                self.next
+            )));
         }
         self.next += 1;
         Ok(())
@@ -202,7 +233,10 @@ mod tests {
     #[test]
     fn sizes_that_cannot_be_numbered_are_refused() {
         for bytes in [0_u64, 7, (16 << 20) + 1] {
-            let error = StreamEngine.open(&StreamEngine.example().with("message_bytes", bytes)).err().unwrap();
+            let error = StreamEngine
+                .open(&StreamEngine.example().with("message_bytes", bytes))
+                .err()
+                .unwrap();
             assert!(error.0.contains("message_bytes"), "{}", error.0);
         }
     }

@@ -10,7 +10,9 @@ pub fn prefetch(bytes: &[u8]) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the address is inside the slice; a prefetch reads nothing that the program sees. SSE is part of x86-64.
         unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast());
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+                line.as_ptr().cast(),
+            );
         }
         #[cfg(target_arch = "aarch64")]
         // SAFETY: the address is inside the slice; a prefetch reads nothing that the program sees, and changes no register or flag.

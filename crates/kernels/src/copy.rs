@@ -24,7 +24,9 @@ impl CopyKernel {
             kernels.push(CopyKernel::RepMovsb);
         }
         for isa in Isa::available().filter(|isa| matches!(isa, Isa::Avx2 | Isa::Avx512)) {
-            kernels.extend([Store::Cached, Store::NonTemporal].map(|store| CopyKernel::Vector(isa, store)));
+            kernels.extend(
+                [Store::Cached, Store::NonTemporal].map(|store| CopyKernel::Vector(isa, store)),
+            );
         }
         kernels
     }
@@ -43,7 +45,9 @@ impl CopyKernel {
 
     /// The kernel of that name, if this CPU has it.
     pub fn from_name(name: &str) -> Option<CopyKernel> {
-        CopyKernel::available().into_iter().find(|kernel| kernel.name() == name)
+        CopyKernel::available()
+            .into_iter()
+            .find(|kernel| kernel.name() == name)
     }
 
     /// Copies all of `from`.
@@ -52,7 +56,11 @@ impl CopyKernel {
     /// When the lengths differ.
     #[inline]
     pub fn copy(self, from: &[u8], to: &mut [u8]) {
-        assert_eq!(from.len(), to.len(), "both sides of a copy are of one length");
+        assert_eq!(
+            from.len(),
+            to.len(),
+            "both sides of a copy are of one length"
+        );
         match self {
             #[cfg(target_arch = "x86_64")]
             CopyKernel::RepMovsb => x86_64::rep_movsb(from, to),
@@ -98,9 +106,15 @@ pub fn mark(open: bool) {
     // SAFETY: a no-operation with an address that is never accessed.
     unsafe {
         if open {
-            std::arch::asm!(".byte 0x0f, 0x1f, 0x80, 0x01, 0x4d, 0x51, 0x44", options(nostack, preserves_flags));
+            std::arch::asm!(
+                ".byte 0x0f, 0x1f, 0x80, 0x01, 0x4d, 0x51, 0x44",
+                options(nostack, preserves_flags)
+            );
         } else {
-            std::arch::asm!(".byte 0x0f, 0x1f, 0x80, 0x00, 0x4d, 0x51, 0x44", options(nostack, preserves_flags));
+            std::arch::asm!(
+                ".byte 0x0f, 0x1f, 0x80, 0x00, 0x4d, 0x51, 0x44",
+                options(nostack, preserves_flags)
+            );
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -176,8 +190,22 @@ mod x86_64 {
             }
         };
     }
-    vector_copy!(avx512, "avx512f", 64, _mm512_loadu_si512, _mm512_store_si512, _mm512_stream_si512);
-    vector_copy!(avx2, "avx2", 32, _mm256_loadu_si256, _mm256_store_si256, _mm256_stream_si256);
+    vector_copy!(
+        avx512,
+        "avx512f",
+        64,
+        _mm512_loadu_si512,
+        _mm512_store_si512,
+        _mm512_stream_si512
+    );
+    vector_copy!(
+        avx2,
+        "avx2",
+        32,
+        _mm256_loadu_si256,
+        _mm256_store_si256,
+        _mm256_stream_si256
+    );
 
     pub(super) fn flush<B: super::Byte>(bytes: &[B]) {
         for line in bytes.chunks(64) {
@@ -200,16 +228,25 @@ mod tests {
 
     #[test]
     fn every_kernel_copies_exactly_at_any_alignment() {
-        let source: Vec<u8> = (0..5000_u32).map(|i| u8::try_from(i * 7 % 251).unwrap()).collect();
+        let source: Vec<u8> = (0..5000_u32)
+            .map(|i| u8::try_from(i * 7 % 251).unwrap())
+            .collect();
         for kernel in CopyKernel::available() {
             assert_eq!(CopyKernel::from_name(kernel.name()), Some(kernel));
             for bytes in [0, 1, 31, 63, 64, 65, 255, 256, 257, 4096] {
                 for (from, to) in [(0, 0), (1, 0), (0, 3), (17, 61)] {
                     let mut copy = vec![0xEE_u8; 5000];
                     kernel.copy(&source[from..from + bytes], &mut copy[to..to + bytes]);
-                    assert_eq!(copy[to..to + bytes], source[from..from + bytes], "{kernel:?} {bytes} {from} {to}");
+                    assert_eq!(
+                        copy[to..to + bytes],
+                        source[from..from + bytes],
+                        "{kernel:?} {bytes} {from} {to}"
+                    );
                     let outside = copy[..to].iter().chain(&copy[to + bytes..]);
-                    assert!(outside.into_iter().all(|byte| *byte == 0xEE), "{kernel:?} {bytes} {from} {to}");
+                    assert!(
+                        outside.into_iter().all(|byte| *byte == 0xEE),
+                        "{kernel:?} {bytes} {from} {to}"
+                    );
                 }
             }
         }

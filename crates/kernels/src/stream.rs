@@ -24,15 +24,24 @@ impl Ratio {
     pub const MAX_LINES: usize = 1024;
 
     /// A plain copy.
-    pub const COPY: Ratio = Ratio { read_lines: 1, write_lines: 1 };
+    pub const COPY: Ratio = Ratio {
+        read_lines: 1,
+        write_lines: 1,
+    };
 
     /// Nothing but reading.
-    pub const READ: Ratio = Ratio { read_lines: 1, write_lines: 0 };
+    pub const READ: Ratio = Ratio {
+        read_lines: 1,
+        write_lines: 0,
+    };
 
     /// So many lines read and written per step. `None` unless 1 to [`Ratio::MAX_LINES`] are read and at most as many written.
     pub fn new(read_lines: usize, write_lines: usize) -> Option<Ratio> {
         let fits = (1..=Ratio::MAX_LINES).contains(&read_lines) && write_lines <= Ratio::MAX_LINES;
-        fits.then_some(Ratio { read_lines, write_lines })
+        fits.then_some(Ratio {
+            read_lines,
+            write_lines,
+        })
     }
 
     /// The ratio of a conversion that touches all lines of its input: `read_bytes` read for each `write_bytes` written,
@@ -65,7 +74,9 @@ impl Ratio {
     /// Whole steps that both sides hold; the destination keeps a line to spare for alignment.
     fn steps(self, source_bytes: usize, destination_bytes: usize) -> usize {
         let reads = source_bytes / self.read_bytes();
-        let writes = destination_bytes.saturating_sub(LINE_BYTES).checked_div(self.write_bytes());
+        let writes = destination_bytes
+            .saturating_sub(LINE_BYTES)
+            .checked_div(self.write_bytes());
         reads.min(writes.unwrap_or(usize::MAX))
     }
 }
@@ -78,9 +89,18 @@ fn gcd(a: usize, b: usize) -> usize {
 /// result to `ratio.write_lines` lines. Stops when either slice has no whole step left; returns the source bytes read.
 #[cfg_attr(
     not(target_arch = "x86_64"),
-    allow(unused_variables, reason = "only the x86-64 kernels choose their stores")
+    allow(
+        unused_variables,
+        reason = "only the x86-64 kernels choose their stores"
+    )
 )]
-pub fn stream(isa: Isa, store: Store, ratio: Ratio, source: &[u8], destination: &mut [u8]) -> usize {
+pub fn stream(
+    isa: Isa,
+    store: Store,
+    ratio: Ratio,
+    source: &[u8],
+    destination: &mut [u8],
+) -> usize {
     let steps = ratio.steps(source.len(), destination.len());
     match isa {
         #[cfg(target_arch = "x86_64")]
@@ -96,7 +116,15 @@ pub fn stream(isa: Isa, store: Store, ratio: Ratio, source: &[u8], destination: 
         #[cfg(target_arch = "aarch64")]
         Isa::Neon if isa.is_available() => {
             // SAFETY: the CPU has it; the slices are walked by their own lengths.
-            unsafe { neon::stream(ratio.read_lines, ratio.write_lines, steps, source, destination) };
+            unsafe {
+                neon::stream(
+                    ratio.read_lines,
+                    ratio.write_lines,
+                    steps,
+                    source,
+                    destination,
+                )
+            };
         }
         _ => portable(ratio, steps, source, destination),
     }
@@ -141,7 +169,11 @@ mod x86_64 {
     fn aligned(destination: &mut [u8]) -> *mut u8 {
         let pointer = destination.as_mut_ptr();
         let off = pointer.addr() % LINE_BYTES;
-        if off == 0 || destination.len() < LINE_BYTES { pointer } else { pointer.wrapping_add(LINE_BYTES - off) }
+        if off == 0 || destination.len() < LINE_BYTES {
+            pointer
+        } else {
+            pointer.wrapping_add(LINE_BYTES - off)
+        }
     }
 
     /// # Safety
@@ -183,7 +215,13 @@ mod x86_64 {
     /// # Safety
     /// As [`stream_avx512`], with AVX2.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn stream_avx2(store: Store, ratio: Ratio, steps: usize, source: &[u8], destination: &mut [u8]) {
+    pub(super) unsafe fn stream_avx2(
+        store: Store,
+        ratio: Ratio,
+        steps: usize,
+        source: &[u8],
+        destination: &mut [u8],
+    ) {
         let mut read = source.as_ptr();
         let mut write = aligned(destination);
         let mut sink = _mm256_setzero_si256();
@@ -231,33 +269,74 @@ mod tests {
     /// With 2^58 + 1 lines the bytes of a step wrapped to one line, and a safe call wrote beyond its slice.
     #[test]
     fn no_ratio_has_a_step_that_overflows() {
-        for lines in [Ratio::MAX_LINES + 1, 1 << 57, 1 << 58, (1 << 58) + 1, usize::MAX] {
-            assert_eq!((Ratio::new(lines, 1), Ratio::new(1, lines)), (None, None), "{lines}");
+        for lines in [
+            Ratio::MAX_LINES + 1,
+            1 << 57,
+            1 << 58,
+            (1 << 58) + 1,
+            usize::MAX,
+        ] {
+            assert_eq!(
+                (Ratio::new(lines, 1), Ratio::new(1, lines)),
+                (None, None),
+                "{lines}"
+            );
             assert_eq!(Ratio::of_bytes(lines, 1), None, "{lines}");
         }
-        assert_eq!((Ratio::new(0, 1), Ratio::new(1, 0)), (None, Some(Ratio::READ)));
+        assert_eq!(
+            (Ratio::new(0, 1), Ratio::new(1, 0)),
+            (None, Some(Ratio::READ))
+        );
         assert!(Ratio::new(Ratio::MAX_LINES, Ratio::MAX_LINES).is_some());
     }
 
     #[test]
     fn steps_stay_inside_both_sides_whatever_their_lengths() {
-        for ratio in [Ratio::COPY, Ratio::READ, Ratio { read_lines: 3, write_lines: 2 }] {
-            for (source, destination) in [(0, 0), (63, 640), (64, 64), (640, 127), (640, 128), (6400, 700)] {
+        for ratio in [
+            Ratio::COPY,
+            Ratio::READ,
+            Ratio {
+                read_lines: 3,
+                write_lines: 2,
+            },
+        ] {
+            for (source, destination) in [
+                (0, 0),
+                (63, 640),
+                (64, 64),
+                (640, 127),
+                (640, 128),
+                (6400, 700),
+            ] {
                 let steps = ratio.steps(source, destination);
                 assert!(steps * ratio.read_bytes() <= source);
-                assert!(steps == 0 || ratio.write_lines == 0 || steps * ratio.write_bytes() + 64 <= destination);
+                assert!(
+                    steps == 0
+                        || ratio.write_lines == 0
+                        || steps * ratio.write_bytes() + 64 <= destination
+                );
             }
         }
     }
 
     #[test]
     fn every_set_writes_the_folded_lines_and_nothing_else() {
-        let source: Vec<u8> = (0..64 * 40).map(|i| u8::try_from(i % 251).unwrap()).collect();
+        let source: Vec<u8> = (0..64 * 40)
+            .map(|i| u8::try_from(i % 251).unwrap())
+            .collect();
         for isa in Isa::available() {
             for store in [Store::Cached, Store::NonTemporal] {
-                for ratio in
-                    [Ratio::COPY, Ratio { read_lines: 1, write_lines: 2 }, Ratio { read_lines: 5, write_lines: 1 }]
-                {
+                for ratio in [
+                    Ratio::COPY,
+                    Ratio {
+                        read_lines: 1,
+                        write_lines: 2,
+                    },
+                    Ratio {
+                        read_lines: 5,
+                        write_lines: 1,
+                    },
+                ] {
                     let mut destination = vec![0xA5_u8; 64 * 60];
                     let read = stream(isa, store, ratio, &source, &mut destination);
                     let steps = read / 64 / ratio.read_lines;
@@ -265,7 +344,10 @@ mod tests {
                     let written = destination.iter().filter(|&&b| b != 0xA5).count();
                     assert!(written <= steps * ratio.write_lines * 64);
                     let first: Vec<u8> = (0..64)
-                        .map(|i| (0..ratio.read_lines).fold(0, |folded, line| folded ^ source[line * 64 + i]))
+                        .map(|i| {
+                            (0..ratio.read_lines)
+                                .fold(0, |folded, line| folded ^ source[line * 64 + i])
+                        })
                         .collect();
                     let found = destination.windows(64).any(|window| window == first);
                     assert!(found, "{isa:?} {store:?} {ratio:?}");
@@ -278,7 +360,10 @@ mod tests {
     fn a_pure_read_writes_nothing() {
         let source = vec![1_u8; 6400];
         for isa in Isa::available() {
-            assert_eq!(stream(isa, Store::Cached, Ratio::READ, &source, &mut []), 6400);
+            assert_eq!(
+                stream(isa, Store::Cached, Ratio::READ, &source, &mut []),
+                6400
+            );
         }
     }
 }

@@ -1,7 +1,11 @@
 //! The speed targets: `cargo bench -p daqmeter-pmu`. Ratios of two sides sampled in turn on the last CPU allowed; prints, judges
 //! nothing and fails nothing. Whole-process figures (list, an hour of counting, the live heat map) are in `bench/record/`.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and may stop when the host refuses")]
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a benchmark prints, and may stop when the host refuses"
+)]
 
 use daqmeter_pmu::Count;
 use daqmeter_pmu::emulated::catalogue;
@@ -28,8 +32,13 @@ fn ns_of(times: u32, mut work: impl FnMut()) -> f64 {
 /// A group of eight software counters of one CPU: our read against the bare system call on the same descriptor.
 fn group(cpu: u32) {
     const SOFTWARE: u32 = 1;
-    let events: Vec<Attributes> =
-        [0, 1, 2, 3, 4, 5, 6, 7].map(|config| Attributes { kind: SOFTWARE, config, ..Attributes::default() }).into();
+    let events: Vec<Attributes> = [0, 1, 2, 3, 4, 5, 6, 7]
+        .map(|config| Attributes {
+            kind: SOFTWARE,
+            config,
+            ..Attributes::default()
+        })
+        .into();
     let mut group = match Group::open(&events, cpu) {
         Ok(group) => group,
         Err(refused) => return println!("group of 8: not measured: {}", refused.error),
@@ -56,10 +65,29 @@ fn intervals() {
         "cpu-clock,page-faults,context-switches,cpu-migrations",
         "disk.read_bytes,disk.write_bytes,net.rx_bytes,net.tx_bytes",
     ];
-    for (name, texts) in [("8 events, half from files", &texts[..]), ("4 software events", &texts[..1])] {
-        let host = Host { pmus: &[], files: &files };
-        let set = host.resolve(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>()).unwrap();
-        let mut count = match Count::open(&set, name, &mut Kernel { files: files.clone() }) {
+    for (name, texts) in [
+        ("8 events, half from files", &texts[..]),
+        ("4 software events", &texts[..1]),
+    ] {
+        let host = Host {
+            pmus: &[],
+            files: &files,
+        };
+        let set = host
+            .resolve(
+                &texts
+                    .iter()
+                    .map(|text| (*text).to_owned())
+                    .collect::<Vec<_>>(),
+            )
+            .unwrap();
+        let mut count = match Count::open(
+            &set,
+            name,
+            &mut Kernel {
+                files: files.clone(),
+            },
+        ) {
             Ok(count) => count,
             Err(refused) => return println!("{name}: not measured: {refused}"),
         };
@@ -68,7 +96,8 @@ fn intervals() {
         let intervals = 3000_u32;
         (0..intervals).for_each(|_| count.interval());
         let after = cpu_time::of_thread();
-        let spent = (after.user_ns + after.system_ns - before.user_ns - before.system_ns) as f64 / f64::from(intervals);
+        let spent = (after.user_ns + after.system_ns - before.user_ns - before.system_ns) as f64
+            / f64::from(intervals);
         println!(
             "{name}: {:.1} us of CPU an interval, {:.5} % of a core at 1 Hz (target 1 %)",
             spent / 1e3,
@@ -83,7 +112,12 @@ fn plans() {
         let mut mesh = shipped(name).unwrap();
         mesh.name = "arm_cmn_0".to_owned();
         let pmus = [catalogue(&mesh)];
-        let nodes: Vec<u16> = mesh.nodes.iter().filter(|node| node.kind == "HN-F").map(|node| node.node_id).collect();
+        let nodes: Vec<u16> = mesh
+            .nodes
+            .iter()
+            .filter(|node| node.kind == "HN-F")
+            .map(|node| node.node_id)
+            .collect();
         let aliases: Vec<&str> = pmus[0]
             .events()
             .iter()
@@ -95,22 +129,35 @@ fn plans() {
             format!("arm_cmn_0/{alias},bynodeid=1,nodeid={node:#x}/")
         };
         let texts: Vec<String> = (0..64).map(text).collect();
-        let set = Host { pmus: &pmus, files: &Files::default() }.resolve(&texts).unwrap();
+        let set = Host {
+            pmus: &pmus,
+            files: &Files::default(),
+        }
+        .resolve(&texts)
+        .unwrap();
         let groups: Vec<Vec<Event>> = set.groups;
-        let samples = (0..31).map(|_| ns_of(1, || drop(plan(&mesh, Driver::Mainline, &groups).unwrap()))).collect();
+        let samples = (0..31)
+            .map(|_| ns_of(1, || drop(plan(&mesh, Driver::Mainline, &groups).unwrap())))
+            .collect();
         let found = plan(&mesh, Driver::Mainline, &groups).unwrap();
         let least = |shares: &[f64]| shares.iter().copied().fold(f64::INFINITY, f64::min);
         println!(
             "plan of 64 events on {name}: {:.2} ms (target 10); smallest share {:.3}, in the better order {:.3}",
             median(samples) / 1e6,
             least(&found.shares),
-            found.better.map_or(least(&found.shares), |(_, shares)| least(&shares))
+            found
+                .better
+                .map_or(least(&found.shares), |(_, shares)| least(&shares))
         );
     }
 }
 
 fn main() {
-    let cpu = affinity::allowed_cpus().unwrap().into_iter().next_back().unwrap();
+    let cpu = affinity::allowed_cpus()
+        .unwrap()
+        .into_iter()
+        .next_back()
+        .unwrap();
     affinity::pin_to(cpu).unwrap();
     println!("on CPU {cpu}, one thread");
     group(cpu);

@@ -36,7 +36,10 @@ impl Count {
     pub fn open(set: &EventSet, what: &str, opener: &mut dyn Opener) -> Result<Count, Refused> {
         let mut count = Count {
             open: Vec::new(),
-            observed: Observations { what: what.to_owned(), ..Observations::default() },
+            observed: Observations {
+                what: what.to_owned(),
+                ..Observations::default()
+            },
             metrics: Vec::new(),
             origin_ns: 0,
             refused: Vec::new(),
@@ -51,7 +54,8 @@ impl Count {
                 }
                 Err(refused) if group.len() > 1 => return Err(refused),
                 Err(refused) => {
-                    count.observed.events[first].status = EventStatus::NotSupported(refused.reason.clone());
+                    count.observed.events[first].status =
+                        EventStatus::NotSupported(refused.reason.clone());
                     count.refused.push(refused);
                     (None, vec![0])
                 }
@@ -60,10 +64,17 @@ impl Count {
                 event.places = places;
             }
             let blank = vec![Reading::default(); group.len()];
-            count.open.push(OpenGroup { first, counters, before: blank.clone(), now: blank });
+            count.open.push(OpenGroup {
+                first,
+                counters,
+                before: blank.clone(),
+                now: blank,
+            });
         }
         match count.refused.first() {
-            Some(refused) if count.open.iter().all(|group| group.counters.is_none()) => Err(refused.clone()),
+            Some(refused) if count.open.iter().all(|group| group.counters.is_none()) => {
+                Err(refused.clone())
+            }
             _ => Ok(count),
         }
     }
@@ -90,7 +101,9 @@ impl Count {
 
     /// Ends an interval and begins the next.
     pub fn interval(&mut self) {
-        self.observed.end_ns.push(clock::monotonic_ns().saturating_sub(self.origin_ns));
+        self.observed
+            .end_ns
+            .push(clock::monotonic_ns().saturating_sub(self.origin_ns));
         for group in &mut self.open {
             if let Some(counters) = &mut group.counters {
                 counters.read(&mut group.now);
@@ -99,14 +112,20 @@ impl Count {
                 let event = &mut self.observed.events[group.first + at];
                 // Counts of one-way counters wrap, times do not: a CPU that went away may take its part with it.
                 event.count.push(now.value.wrapping_sub(before.value));
-                event.enabled_ns.push(now.enabled_ns.saturating_sub(before.enabled_ns));
-                event.running_ns.push(now.running_ns.saturating_sub(before.running_ns));
+                event
+                    .enabled_ns
+                    .push(now.enabled_ns.saturating_sub(before.enabled_ns));
+                event
+                    .running_ns
+                    .push(now.running_ns.saturating_sub(before.running_ns));
                 *before = *now;
             }
         }
         let at = self.observed.end_ns.len() - 1;
         for (metric, observed) in self.metrics.iter().zip(&mut self.observed.metrics) {
-            observed.values.push(metric.value(&self.observed.events, at));
+            observed
+                .values
+                .push(metric.value(&self.observed.events, at));
         }
     }
 
@@ -133,7 +152,11 @@ fn blank(event: &Event) -> ObservedEvent {
         name: event.name.clone(),
         pmu: event.pmu.clone(),
         node_id: event.on_mesh.as_ref().and_then(|on| on.node_id),
-        node_kind: event.on_mesh.as_ref().filter(|on| on.node_id.is_some()).map_or(String::new(), kind_of),
+        node_kind: event
+            .on_mesh
+            .as_ref()
+            .filter(|on| on.node_id.is_some())
+            .map_or(String::new(), kind_of),
         unit: event.unit.clone(),
         scale: event.scale,
         ..ObservedEvent::default()
@@ -162,7 +185,10 @@ pub fn error_of(event: &ObservedEvent, interval: usize) -> Option<f64> {
     }
     let count = *event.count.get(interval)? as f64;
     let grain = count * (1.0 - share) / (share * share) * event.scale * event.scale;
-    let differences: f64 = values.windows(2).map(|pair| (pair[1] - pair[0]).powi(2)).sum();
+    let differences: f64 = values
+        .windows(2)
+        .map(|pair| (pair[1] - pair[0]).powi(2))
+        .sum();
     let scatter = differences / (2.0 * (values.len() - 1) as f64);
     // Student's factor for few intervals, 1.96 for many.
     let freedom = (values.len() - 1) as f64;
@@ -171,9 +197,17 @@ pub fn error_of(event: &ObservedEvent, interval: usize) -> Option<f64> {
 
 /// The same for the whole run: the intervals' errors are independent of one another.
 pub fn total_error_of(event: &ObservedEvent) -> Option<f64> {
-    let errors: Option<Vec<f64>> =
-        (0..event.count.len()).filter(|at| event.scaled(*at).is_some()).map(|at| error_of(event, at)).collect();
-    Some(errors?.iter().map(|error| error * error).sum::<f64>().sqrt())
+    let errors: Option<Vec<f64>> = (0..event.count.len())
+        .filter(|at| event.scaled(*at).is_some())
+        .map(|at| error_of(event, at))
+        .collect();
+    Some(
+        errors?
+            .iter()
+            .map(|error| error * error)
+            .sum::<f64>()
+            .sqrt(),
+    )
 }
 
 #[cfg(test)]
@@ -194,14 +228,27 @@ mod tests {
     }
 
     fn reading(value: u64, enabled_ns: u64, running_ns: u64) -> Reading {
-        Reading { value, enabled_ns, running_ns }
+        Reading {
+            value,
+            enabled_ns,
+            running_ns,
+        }
     }
 
     #[test]
     fn each_interval_holds_what_passed_in_it() {
-        let rows = vec![reading(u64::MAX - 1, 10, 10), reading(5, 110, 60), reading(5, 210, 60)];
-        let mut script = Script { readings: vec![("a".into(), rows)] };
-        let set = EventSet { groups: vec![vec![event("a")], vec![event("b")]], warnings: vec![] };
+        let rows = vec![
+            reading(u64::MAX - 1, 10, 10),
+            reading(5, 110, 60),
+            reading(5, 210, 60),
+        ];
+        let mut script = Script {
+            readings: vec![("a".into(), rows)],
+        };
+        let set = EventSet {
+            groups: vec![vec![event("a")], vec![event("b")]],
+            warnings: vec![],
+        };
         let mut count = Count::open(&set, "test", &mut script).unwrap();
         assert_eq!(count.refused[0].event, "b");
         count.begin(0);
@@ -210,20 +257,44 @@ mod tests {
         let observed = count.finish();
         let a = &observed.events[0];
         assert_eq!(
-            (a.count.as_slice(), a.enabled_ns.as_slice(), a.running_ns.as_slice()),
+            (
+                a.count.as_slice(),
+                a.enabled_ns.as_slice(),
+                a.running_ns.as_slice()
+            ),
             (&[7, 0][..], &[100, 100][..], &[50, 0][..])
         );
-        assert_eq!((a.scaled(0), a.scaled(1)), (Some(14.0), None), "not counted is not zero");
-        assert!(matches!(observed.events[1].status, EventStatus::NotSupported(_)));
+        assert_eq!(
+            (a.scaled(0), a.scaled(1)),
+            (Some(14.0), None),
+            "not counted is not zero"
+        );
+        assert!(matches!(
+            observed.events[1].status,
+            EventStatus::NotSupported(_)
+        ));
         assert_eq!(observed.end_ns.len(), 2);
     }
 
     #[test]
     fn a_group_that_is_refused_ends_it_and_so_does_a_set_of_which_nothing_opens() {
-        let mut script = Script { readings: vec![("a".into(), vec![])] };
-        let group = EventSet { groups: vec![vec![event("a"), event("b")]], warnings: vec![] };
-        assert_eq!(Count::open(&group, "", &mut script).err().map(|refused| refused.member), Some(1));
-        let alone = EventSet { groups: vec![vec![event("b")]], warnings: vec![] };
+        let mut script = Script {
+            readings: vec![("a".into(), vec![])],
+        };
+        let group = EventSet {
+            groups: vec![vec![event("a"), event("b")]],
+            warnings: vec![],
+        };
+        assert_eq!(
+            Count::open(&group, "", &mut script)
+                .err()
+                .map(|refused| refused.member),
+            Some(1)
+        );
+        let alone = EventSet {
+            groups: vec![vec![event("b")]],
+            warnings: vec![],
+        };
         assert!(Count::open(&alone, "", &mut script).is_err());
     }
 
@@ -240,11 +311,21 @@ mod tests {
         for burst in [0.0, 0.9] {
             let (mut covered, mut told) = (0, 0);
             for _ in 0..100 {
-                let (mut event, mut truth) = (ObservedEvent { scale: 1.0, ..ObservedEvent::default() }, Vec::new());
+                let (mut event, mut truth) = (
+                    ObservedEvent {
+                        scale: 1.0,
+                        ..ObservedEvent::default()
+                    },
+                    Vec::new(),
+                );
                 for _ in 0..20 {
                     let (mut all, mut seen, mut ran) = (0.0, 0.0, 0);
                     for slice in 0..50 {
-                        let rate = if random() < burst { 0.0 } else { 1000.0 / (1.0 - burst) };
+                        let rate = if random() < burst {
+                            0.0
+                        } else {
+                            1000.0 / (1.0 - burst)
+                        };
                         // A count around the rate, with the scatter of a Poisson process.
                         let noise: f64 = (0..12).map(|_| random()).sum::<f64>() - 6.0;
                         let here = (rate + noise * rate.sqrt()).max(0.0).round();
@@ -272,11 +353,19 @@ mod tests {
 
     #[test]
     fn what_ran_all_the_time_has_no_error_and_too_few_intervals_tell_none() {
-        let whole =
-            ObservedEvent { count: vec![5; 4], enabled_ns: vec![10; 4], running_ns: vec![10; 4], ..Default::default() };
+        let whole = ObservedEvent {
+            count: vec![5; 4],
+            enabled_ns: vec![10; 4],
+            running_ns: vec![10; 4],
+            ..Default::default()
+        };
         assert_eq!(error_of(&whole, 0), Some(0.0));
-        let few =
-            ObservedEvent { count: vec![5; 2], enabled_ns: vec![10; 2], running_ns: vec![5; 2], ..Default::default() };
+        let few = ObservedEvent {
+            count: vec![5; 2],
+            enabled_ns: vec![10; 2],
+            running_ns: vec![5; 2],
+            ..Default::default()
+        };
         assert_eq!(error_of(&few, 0), None);
     }
 }

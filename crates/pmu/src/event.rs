@@ -193,8 +193,10 @@ impl Host<'_> {
         let mut set = EventSet::default();
         for text in texts {
             for group in split_groups(text)? {
-                let events: Result<Vec<_>, _> =
-                    group.iter().map(|event| self.event(event, &mut set.warnings)).collect();
+                let events: Result<Vec<_>, _> = group
+                    .iter()
+                    .map(|event| self.event(event, &mut set.warnings))
+                    .collect();
                 set.groups.push(events?);
             }
         }
@@ -219,7 +221,11 @@ impl Host<'_> {
             name: text.to_owned(),
             pmu: pmu.to_owned(),
             sources: vec![Source::Perf {
-                attributes: Attributes { kind, config, ..Attributes::default() },
+                attributes: Attributes {
+                    kind,
+                    config,
+                    ..Attributes::default()
+                },
                 cpus: self.online(),
             }],
             unit: unit.to_owned(),
@@ -235,10 +241,14 @@ impl Host<'_> {
         if let Some((subsystem, event)) = text.split_once(':') {
             return match tracepoint(self.files, subsystem, event) {
                 Some(config) => Ok(perf("tracepoint", TYPE_TRACEPOINT, config, "")),
-                None => Err(EventError::Unknown { text: text.to_owned() }),
+                None => Err(EventError::Unknown {
+                    text: text.to_owned(),
+                }),
             };
         }
-        let counter = SystemCounter::find(self.files, text).ok_or(EventError::Unknown { text: text.to_owned() })?;
+        let counter = SystemCounter::find(self.files, text).ok_or(EventError::Unknown {
+            text: text.to_owned(),
+        })?;
         Ok(Event {
             name: text.to_owned(),
             pmu: "system".to_owned(),
@@ -250,23 +260,48 @@ impl Host<'_> {
     }
 
     fn online(&self) -> Vec<u32> {
-        let online = self.files.text("sys/devices/system/cpu/online").map(|text| parse_cpu_list(&text));
-        online.filter(|cpus| !cpus.is_empty()).unwrap_or_else(|| vec![0])
+        let online = self
+            .files
+            .text("sys/devices/system/cpu/online")
+            .map(|text| parse_cpu_list(&text));
+        online
+            .filter(|cpus| !cpus.is_empty())
+            .unwrap_or_else(|| vec![0])
     }
 
-    fn pmu_event(&self, text: &str, wanted: &str, rest: &str, warnings: &mut Vec<String>) -> Result<Event, EventError> {
-        let unclosed = EventError::Syntax { text: text.to_owned(), problem: "the second slash is missing: PMU/EVENT/" };
+    fn pmu_event(
+        &self,
+        text: &str,
+        wanted: &str,
+        rest: &str,
+        warnings: &mut Vec<String>,
+    ) -> Result<Event, EventError> {
+        let unclosed = EventError::Syntax {
+            text: text.to_owned(),
+            problem: "the second slash is missing: PMU/EVENT/",
+        };
         let (terms, modifier) = rest.split_once('/').ok_or(unclosed)?;
         if !modifier.is_empty() {
             let modifier = modifier.trim_start_matches(':').to_owned();
-            return Err(EventError::Modifier { text: text.to_owned(), modifier });
+            return Err(EventError::Modifier {
+                text: text.to_owned(),
+                modifier,
+            });
         }
         let instances = self.instances(wanted);
         if instances.is_empty() {
             let mut there: Vec<&str> = self.pmus.iter().map(|pmu| pmu.name.as_str()).collect();
             there.dedup();
-            let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
-            return Err(EventError::NoPmu { text: text.to_owned(), pmu: wanted.to_owned(), there });
+            let there = if there.is_empty() {
+                "none".to_owned()
+            } else {
+                there.join(", ")
+            };
+            return Err(EventError::NoPmu {
+                text: text.to_owned(),
+                pmu: wanted.to_owned(),
+                there,
+            });
         }
         let mut event = Event {
             name: text.to_owned(),
@@ -278,11 +313,25 @@ impl Host<'_> {
         };
         for pmu in instances {
             let mut words = [0_u64; 3];
-            Terms { text, pmu, event: &mut event }.apply(terms, &mut words, true)?;
+            Terms {
+                text,
+                pmu,
+                event: &mut event,
+            }
+            .apply(terms, &mut words, true)?;
             event.on_mesh = on_mesh(text, pmu, &mut words, warnings);
             event.sources.push(Source::Perf {
-                attributes: Attributes { kind: pmu.kind, config: words[0], config1: words[1], config2: words[2] },
-                cpus: if pmu.cpus.is_empty() { self.online() } else { pmu.cpus.clone() },
+                attributes: Attributes {
+                    kind: pmu.kind,
+                    config: words[0],
+                    config1: words[1],
+                    config2: words[2],
+                },
+                cpus: if pmu.cpus.is_empty() {
+                    self.online()
+                } else {
+                    pmu.cpus.clone()
+                },
             });
         }
         Ok(event)
@@ -292,7 +341,11 @@ impl Host<'_> {
     fn instances(&self, wanted: &str) -> Vec<&Pmu> {
         match self.pmus.iter().find(|pmu| pmu.name == wanted) {
             Some(pmu) => vec![pmu],
-            None => self.pmus.iter().filter(|pmu| pmu.family() == wanted).collect(),
+            None => self
+                .pmus
+                .iter()
+                .filter(|pmu| pmu.family() == wanted)
+                .collect(),
         }
     }
 }
@@ -307,29 +360,56 @@ impl Terms<'_> {
     /// Sets fields from terms; a bare name is an event of the PMU (once) or a field of one bit.
     fn apply(&mut self, terms: &str, words: &mut [u64; 3], names: bool) -> Result<(), EventError> {
         // Names first: what is written beside them is more special, whatever the order.
-        for term in terms.split(',').map(str::trim).filter(|term| names && !term.contains('=')) {
+        for term in terms
+            .split(',')
+            .map(str::trim)
+            .filter(|term| names && !term.contains('='))
+        {
             if let Some(alias) = self.pmu.event(term).cloned() {
                 self.event.unit = alias.unit;
                 self.event.scale = alias.scale;
                 // `?` stands for what the user must say.
-                let known: Vec<&str> = alias.terms.split(',').filter(|term| !term.ends_with("=?")).collect();
+                let known: Vec<&str> = alias
+                    .terms
+                    .split(',')
+                    .filter(|term| !term.ends_with("=?"))
+                    .collect();
                 self.apply(&known.join(","), words, false)?;
-                let open = alias.terms.split(',').filter_map(|term| term.trim().strip_suffix("=?"));
+                let open = alias
+                    .terms
+                    .split(',')
+                    .filter_map(|term| term.trim().strip_suffix("=?"));
                 for field in open {
-                    let given = |term: &str| term.trim().split_once('=').is_some_and(|(name, _)| name == field);
+                    let given = |term: &str| {
+                        term.trim()
+                            .split_once('=')
+                            .is_some_and(|(name, _)| name == field)
+                    };
                     if !terms.split(',').any(given) {
-                        return Err(EventError::NoValue { text: self.text.to_owned(), term: field.to_owned() });
+                        return Err(EventError::NoValue {
+                            text: self.text.to_owned(),
+                            term: field.to_owned(),
+                        });
                     }
                 }
             }
         }
-        for term in terms.split(',').map(str::trim).filter(|term| !term.is_empty()) {
+        for term in terms
+            .split(',')
+            .map(str::trim)
+            .filter(|term| !term.is_empty())
+        {
             match term.split_once('=') {
                 Some((field, value)) => self.set(field, value, words)?,
                 None if names && self.pmu.event(term).is_some() => {}
                 None => match self.pmu.format(term) {
                     Some(format) if format.bits() == 1 => self.set(term, "1", words)?,
-                    Some(_) => return Err(EventError::NoValue { text: self.text.to_owned(), term: term.to_owned() }),
+                    Some(_) => {
+                        return Err(EventError::NoValue {
+                            text: self.text.to_owned(),
+                            term: term.to_owned(),
+                        });
+                    }
                     None => return Err(self.no_term(term)),
                 },
             }
@@ -338,34 +418,60 @@ impl Terms<'_> {
     }
 
     fn set(&self, field: &str, value: &str, words: &mut [u64; 3]) -> Result<(), EventError> {
-        let value = parse_number(value)
-            .ok_or_else(|| EventError::NoValue { text: self.text.to_owned(), term: field.to_owned() })?;
-        if let Some(word) = ["config", "config1", "config2"].iter().position(|name| *name == field) {
+        let value = parse_number(value).ok_or_else(|| EventError::NoValue {
+            text: self.text.to_owned(),
+            term: field.to_owned(),
+        })?;
+        if let Some(word) = ["config", "config1", "config2"]
+            .iter()
+            .position(|name| *name == field)
+        {
             words[word] = value;
             return Ok(());
         }
         let format = self.pmu.format(field).ok_or_else(|| self.no_term(field))?;
-        format.place(value, words).map_err(|error| EventError::Format { text: self.text.to_owned(), error })
+        format
+            .place(value, words)
+            .map_err(|error| EventError::Format {
+                text: self.text.to_owned(),
+                error,
+            })
     }
 
     fn no_term(&self, term: &str) -> EventError {
         let start: String = term.chars().take(5).collect();
-        let is_near = |name: &&str| name.contains(term) || (term.len() > 4 && name.contains(&start));
+        let is_near =
+            |name: &&str| name.contains(term) || (term.len() > 4 && name.contains(&start));
         let names = self.pmu.events().iter().map(|alias| alias.name.as_str());
         let near: Vec<&str> = names.filter(is_near).take(6).collect();
         let hint = if near.is_empty() {
-            let fields: Vec<&str> = self.pmu.formats().iter().map(|format| format.name.as_str()).collect();
+            let fields: Vec<&str> = self
+                .pmu
+                .formats()
+                .iter()
+                .map(|format| format.name.as_str())
+                .collect();
             format!("; its fields are {}", fields.join(", "))
         } else {
             format!("; near are {}", near.join(", "))
         };
-        EventError::NoTerm { text: self.text.to_owned(), pmu: self.pmu.name.clone(), term: term.to_owned(), hint }
+        EventError::NoTerm {
+            text: self.text.to_owned(),
+            pmu: self.pmu.name.clone(),
+            term: term.to_owned(),
+            hint,
+        }
     }
 }
 
 /// Reads the fields of an arm-cmn event back, and does what `nodeid` without `bynodeid` means: the driver would ignore the
 /// node and count all of the type (arm-cmn.rst; the published commands relied on an older driver).
-fn on_mesh(text: &str, pmu: &Pmu, words: &mut [u64; 3], warnings: &mut Vec<String>) -> Option<OnMesh> {
+fn on_mesh(
+    text: &str,
+    pmu: &Pmu,
+    words: &mut [u64; 3],
+    warnings: &mut Vec<String>,
+) -> Option<OnMesh> {
     let field = |name: &str, words: &[u64; 3]| pmu.format(name).map(|format| format.value(words));
     let bynodeid = pmu.format("bynodeid")?;
     let node_id = field("nodeid", words)?;
@@ -389,7 +495,10 @@ fn on_mesh(text: &str, pmu: &Pmu, words: &mut [u64; 3], warnings: &mut Vec<Strin
 
 /// Splits `{a/x,y/,b},c` into groups of texts: commas within slashes belong to the event.
 fn split_groups(text: &str) -> Result<Vec<Vec<String>>, EventError> {
-    let wrong = |problem| EventError::Syntax { text: text.to_owned(), problem };
+    let wrong = |problem| EventError::Syntax {
+        text: text.to_owned(),
+        problem,
+    };
     let (mut groups, mut current): (Vec<Vec<String>>, String) = (Vec::new(), String::new());
     let (mut in_slashes, mut in_braces) = (false, false);
     let mut group: Vec<String> = Vec::new();
@@ -407,7 +516,9 @@ fn split_groups(text: &str) -> Result<Vec<Vec<String>>, EventError> {
             }
             '{' if !in_slashes && in_braces => return Err(wrong("groups do not nest")),
             '{' if !in_slashes => in_braces = true,
-            '}' if !in_slashes && !in_braces => return Err(wrong("a brace is closed that was not opened")),
+            '}' if !in_slashes && !in_braces => {
+                return Err(wrong("a brace is closed that was not opened"));
+            }
             '}' if !in_slashes => {
                 end(&mut current, &mut group);
                 groups.push(std::mem::take(&mut group));
@@ -416,7 +527,11 @@ fn split_groups(text: &str) -> Result<Vec<Vec<String>>, EventError> {
             ',' if !in_slashes => {
                 end(&mut current, &mut group);
                 if !in_braces {
-                    groups.extend(std::mem::take(&mut group).into_iter().map(|event| vec![event]));
+                    groups.extend(
+                        std::mem::take(&mut group)
+                            .into_iter()
+                            .map(|event| vec![event]),
+                    );
                 }
             }
             _ => current.push(letter),
@@ -431,7 +546,11 @@ fn split_groups(text: &str) -> Result<Vec<Vec<String>>, EventError> {
     end(&mut current, &mut group);
     groups.extend(group.into_iter().map(|event| vec![event]));
     groups.retain(|group| !group.is_empty());
-    if groups.is_empty() { Err(wrong("no event is named")) } else { Ok(groups) }
+    if groups.is_empty() {
+        Err(wrong("no event is named"))
+    } else {
+        Ok(groups)
+    }
 }
 
 #[cfg(test)]
@@ -449,7 +568,11 @@ mod tests {
 
     fn resolve(text: &str) -> Result<EventSet, EventError> {
         let pmus = [cmn("arm_cmn_0"), cmn("arm_cmn_1")];
-        Host { pmus: &pmus, files: &Files::below("/nonexistent") }.resolve(&[text.to_owned()])
+        Host {
+            pmus: &pmus,
+            files: &Files::below("/nonexistent"),
+        }
+        .resolve(&[text.to_owned()])
     }
 
     fn config(event: &Event, at: usize) -> u64 {
@@ -463,24 +586,49 @@ mod tests {
     fn nodeid_without_bynodeid_is_done_as_meant_and_said() {
         let set = resolve("arm_cmn_0/hnf_mc_reqs,nodeid=0x24/").unwrap();
         assert_eq!(config(&set.groups[0][0], 0), 0x24_800d_0005);
-        assert!(set.warnings[0].contains("bynodeid=1 was added"), "{:?}", set.warnings);
+        assert!(
+            set.warnings[0].contains("bynodeid=1 was added"),
+            "{:?}",
+            set.warnings
+        );
         let set = resolve("arm_cmn_0/hnf_mc_reqs,bynodeid,nodeid=0x24/").unwrap();
-        assert_eq!((config(&set.groups[0][0], 0), set.warnings.len()), (0x24_800d_0005, 0));
+        assert_eq!(
+            (config(&set.groups[0][0], 0), set.warnings.len()),
+            (0x24_800d_0005, 0)
+        );
         let set = resolve("arm_cmn_0/hnf_mc_reqs/").unwrap();
-        assert_eq!((config(&set.groups[0][0], 0), set.warnings.len()), (0xd_0005, 0));
+        assert_eq!(
+            (config(&set.groups[0][0], 0), set.warnings.len()),
+            (0xd_0005, 0)
+        );
     }
 
     #[test]
     fn a_family_adds_up_its_instances_and_a_name_picks_one() {
-        assert_eq!(resolve("arm_cmn/hnf_mc_reqs/").unwrap().groups[0][0].sources.len(), 2);
-        assert_eq!(resolve("arm_cmn_1/hnf_mc_reqs/").unwrap().groups[0][0].sources.len(), 1);
+        assert_eq!(
+            resolve("arm_cmn/hnf_mc_reqs/").unwrap().groups[0][0]
+                .sources
+                .len(),
+            2
+        );
+        assert_eq!(
+            resolve("arm_cmn_1/hnf_mc_reqs/").unwrap().groups[0][0]
+                .sources
+                .len(),
+            1
+        );
     }
 
     #[test]
     fn braces_group_and_commas_in_slashes_belong_to_the_event() {
-        let set = resolve("{arm_cmn_0/hnf_mc_reqs,nodeid=8,bynodeid=1/,arm_cmn_0/type=0x3/},page-faults").unwrap();
+        let set =
+            resolve("{arm_cmn_0/hnf_mc_reqs,nodeid=8,bynodeid=1/,arm_cmn_0/type=0x3/},page-faults")
+                .unwrap();
         assert_eq!(set.groups.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
-        assert_eq!(set.groups[0][0].on_mesh.as_ref().and_then(|on| on.node_id), Some(8));
+        assert_eq!(
+            set.groups[0][0].on_mesh.as_ref().and_then(|on| on.node_id),
+            Some(8)
+        );
         assert_eq!(set.groups[1][0].pmu, "software");
     }
 
@@ -488,18 +636,30 @@ mod tests {
     fn a_filter_of_the_name_is_kept_beside_a_node() {
         let set = resolve("arm_cmn_0/hnf_qos_pocq_occupancy_read,bynodeid=1,nodeid=0x28/").unwrap();
         let on = set.groups[0][0].on_mesh.clone().unwrap();
-        assert_eq!((on.type_code, on.event_id, on.occup_id, on.node_id), (5, 0xf, 1, Some(0x28)));
+        assert_eq!(
+            (on.type_code, on.event_id, on.occup_id, on.node_id),
+            (5, 0xf, 1, Some(0x28))
+        );
     }
 
     #[test]
     fn wrong_events_are_refused_with_what_to_do() {
         for (text, part) in [
-            ("arm_cnm/hnf_mc_reqs/", "no PMU `arm_cnm`; it has arm_cmn_0, arm_cmn_1"),
+            (
+                "arm_cnm/hnf_mc_reqs/",
+                "no PMU `arm_cnm`; it has arm_cmn_0, arm_cmn_1",
+            ),
             ("arm_cmn/hnf_mc_req/", "near are hnf_mc_reqs"),
             ("arm_cmn/nonsense/", "its fields are type, eventid"),
-            ("arm_cmn/hnf_mc_reqs,nodeid=0x12345/", "nodeid=0x12345 does not fit"),
+            (
+                "arm_cmn/hnf_mc_reqs,nodeid=0x12345/",
+                "nodeid=0x12345 does not fit",
+            ),
             ("arm_cmn/hnf_mc_reqs,nodeid/", "nodeid needs a value"),
-            ("arm_cmn/watchpoint_up,wp_dev_sel=0,wp_chn_sel=0,wp_grp=0/", "wp_val needs a value"),
+            (
+                "arm_cmn/watchpoint_up,wp_dev_sel=0,wp_chn_sel=0,wp_grp=0/",
+                "wp_val needs a value",
+            ),
             ("arm_cmn/hnf_mc_reqs/u", "modifiers"),
             ("arm_cmn/hnf_mc_reqs", "second slash"),
             ("{page-faults", "not closed"),

@@ -45,7 +45,10 @@ impl Format {
     /// # Errors
     /// When it is none.
     pub fn parse(name: &str, text: &str) -> Result<Format, FormatError> {
-        let wrong = || FormatError::Text { name: name.to_owned(), text: text.trim().to_owned() };
+        let wrong = || FormatError::Text {
+            name: name.to_owned(),
+            text: text.trim().to_owned(),
+        };
         let (word, bits) = text.trim().split_once(':').ok_or_else(wrong)?;
         let word = match word {
             "config" => 0,
@@ -59,13 +62,24 @@ impl Format {
             (first <= last && last < 64).then_some((first, last))
         };
         let ranges: Option<Vec<_>> = bits.split(',').map(range).collect();
-        let format = Format { name: name.to_owned(), word, ranges: ranges.ok_or_else(wrong)? };
-        if format.bits() > 64 { Err(wrong()) } else { Ok(format) }
+        let format = Format {
+            name: name.to_owned(),
+            word,
+            ranges: ranges.ok_or_else(wrong)?,
+        };
+        if format.bits() > 64 {
+            Err(wrong())
+        } else {
+            Ok(format)
+        }
     }
 
     /// Number of bits.
     pub fn bits(&self) -> u32 {
-        self.ranges.iter().map(|(first, last)| last - first + 1).sum()
+        self.ranges
+            .iter()
+            .map(|(first, last)| last - first + 1)
+            .sum()
     }
 
     /// Puts a value into the words.
@@ -76,7 +90,12 @@ impl Format {
         let bits = self.bits();
         let most = u64::MAX.checked_shr(64 - bits).unwrap_or(0);
         if value > most {
-            return Err(FormatError::TooLarge { name: self.name.clone(), value, bits, most });
+            return Err(FormatError::TooLarge {
+                name: self.name.clone(),
+                value,
+                bits,
+                most,
+            });
         }
         let mut rest = value;
         for (first, last) in &self.ranges {
@@ -108,13 +127,24 @@ mod tests {
     #[test]
     fn the_fields_of_the_drivers() {
         let mut words = [0; 3];
-        for (name, text, value) in
-            [("type", "config:0-15", 5), ("eventid", "config:16-26", 0xd), ("bynodeid", "config:31", 1)]
-        {
-            Format::parse(name, text).unwrap().place(value, &mut words).unwrap();
+        for (name, text, value) in [
+            ("type", "config:0-15", 5),
+            ("eventid", "config:16-26", 0xd),
+            ("bynodeid", "config:31", 1),
+        ] {
+            Format::parse(name, text)
+                .unwrap()
+                .place(value, &mut words)
+                .unwrap();
         }
-        Format::parse("nodeid", "config:32-47\n").unwrap().place(0x24, &mut words).unwrap();
-        Format::parse("wp_val", "config1:0-63").unwrap().place(u64::MAX, &mut words).unwrap();
+        Format::parse("nodeid", "config:32-47\n")
+            .unwrap()
+            .place(0x24, &mut words)
+            .unwrap();
+        Format::parse("wp_val", "config1:0-63")
+            .unwrap()
+            .place(u64::MAX, &mut words)
+            .unwrap();
         assert_eq!(words, [0x24_800d_0005, u64::MAX, 0]);
     }
 
@@ -122,12 +152,23 @@ mod tests {
     fn a_value_that_does_not_fit_is_refused_with_the_limit() {
         let field = Format::parse("nodeid", "config:32-47").unwrap();
         let error = field.place(0x1_0000, &mut [0; 3]).unwrap_err().to_string();
-        assert_eq!(error, "nodeid=0x10000 does not fit: the field has 16 bits, at most 0xffff");
+        assert_eq!(
+            error,
+            "nodeid=0x10000 does not fit: the field has 16 bits, at most 0xffff"
+        );
     }
 
     #[test]
     fn what_is_no_format_is_refused() {
-        for text in ["", "config", "config9:0-3", "config:9-3", "config:0-64", "config:a", "config:0-63,0-63"] {
+        for text in [
+            "",
+            "config",
+            "config9:0-3",
+            "config:9-3",
+            "config:0-64",
+            "config:a",
+            "config:0-63,0-63",
+        ] {
             assert!(Format::parse("x", text).is_err(), "{text}");
         }
     }

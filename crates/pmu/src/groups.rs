@@ -87,7 +87,9 @@ const SHIPPED: &[(&str, &str)] = &[
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
     /// No group of that name.
-    #[error("there is no group `{name}`; there are {there} (daqmeter pmu list --groups), or name a file")]
+    #[error(
+        "there is no group `{name}`; there are {there} (daqmeter pmu list --groups), or name a file"
+    )]
     Unknown {
         /// The name.
         name: String,
@@ -125,13 +127,17 @@ pub enum GroupError {
 }
 
 /// What hosts without an interconnect PMU can count, for those who asked for more.
-pub const INSTEAD: &str = "DRAM traffic cannot be counted here; block, net and kernel work on every host";
+pub const INSTEAD: &str =
+    "DRAM traffic cannot be counted here; block, net and kernel work on every host";
 
 impl Group {
     /// All groups that ship, with the folder that they lie in.
     pub fn shipped() -> Vec<(&'static str, Group)> {
         let parse = |(folder, text): &(&'static str, &str)| {
-            (*folder, Group::parse(text, folder).expect("ships with the binary and is tested"))
+            (
+                *folder,
+                Group::parse(text, folder).expect("ships with the binary and is tested"),
+            )
         };
         SHIPPED.iter().map(parse).collect()
     }
@@ -141,15 +147,26 @@ impl Group {
     /// # Errors
     /// Names the line and what is wrong there.
     pub fn parse(text: &str, file: &str) -> Result<Group, GroupError> {
-        let wrong = |problem: String| GroupError::File { file: file.to_owned(), problem };
+        let wrong = |problem: String| GroupError::File {
+            file: file.to_owned(),
+            problem,
+        };
         let group: Group = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-            wrong(format!("line {line}: {}", error.message().lines().next().unwrap_or("")))
+            let line = error.span().map_or(1, |span| {
+                text[..span.start.min(text.len())].matches('\n').count() + 1
+            });
+            wrong(format!(
+                "line {line}: {}",
+                error.message().lines().next().unwrap_or("")
+            ))
         })?;
         for metric in &group.metric {
             let known = |id: &String| group.events.iter().any(|event| event.id == *id);
             if let Some(id) = metric.sum.iter().chain(&metric.over).find(|id| !known(id)) {
-                return Err(wrong(format!("metric `{}` uses `{id}`, which is no event of the group", metric.name)));
+                return Err(wrong(format!(
+                    "metric `{}` uses `{id}`, which is no event of the group",
+                    metric.name
+                )));
             }
             if metric.sum.is_empty() {
                 return Err(wrong(format!("metric `{}` adds up nothing", metric.name)));
@@ -167,31 +184,52 @@ impl Group {
     /// When there is neither, or the file is wrong.
     pub fn find(name: &str) -> Result<Group, GroupError> {
         if name.ends_with(".toml") {
-            let problem =
-                |error: std::io::Error| GroupError::File { file: name.to_owned(), problem: error.to_string() };
+            let problem = |error: std::io::Error| GroupError::File {
+                file: name.to_owned(),
+                problem: error.to_string(),
+            };
             return Group::parse(&std::fs::read_to_string(name).map_err(problem)?, name);
         }
         let all = Group::shipped();
-        let there = || all.iter().map(|(_, group)| group.name.as_str()).collect::<Vec<_>>().join(", ");
+        let there = || {
+            all.iter()
+                .map(|(_, group)| group.name.as_str())
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
         let found = all.iter().find(|(_, group)| group.name == name);
         found
             .map(|(_, group)| group.clone())
-            .ok_or_else(|| GroupError::Unknown { name: name.to_owned(), there: there() })
+            .ok_or_else(|| GroupError::Unknown {
+                name: name.to_owned(),
+                there: there(),
+            })
     }
 
     /// Whether the host has what it needs.
     pub fn is_there(&self, pmus: &[Pmu]) -> bool {
-        self.pmu.is_empty() || pmus.iter().any(|pmu| pmu.name == self.pmu || pmu.family() == self.pmu)
+        self.pmu.is_empty()
+            || pmus
+                .iter()
+                .any(|pmu| pmu.name == self.pmu || pmu.family() == self.pmu)
     }
 
     /// The events as texts for [`crate::event::Host::resolve`], and the metrics with their places among them.
     ///
     /// # Errors
     /// When the host lacks the PMU, or events are for each node and no mesh is known.
-    pub fn expand(&self, pmus: &[Pmu], meshes: &[Mesh]) -> Result<(Vec<String>, Vec<Metric>), GroupError> {
+    pub fn expand(
+        &self,
+        pmus: &[Pmu],
+        meshes: &[Mesh],
+    ) -> Result<(Vec<String>, Vec<Metric>), GroupError> {
         if !self.is_there(pmus) {
             let (name, pmu) = (self.name.clone(), self.pmu.clone());
-            return Err(GroupError::NoPmu { name, pmu, instead: INSTEAD.to_owned() });
+            return Err(GroupError::NoPmu {
+                name,
+                pmu,
+                instead: INSTEAD.to_owned(),
+            });
         }
         let (mut texts, mut ids): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
         for event in &self.events {
@@ -202,11 +240,16 @@ impl Group {
             }
             let of_kind = |mesh: &Mesh| -> Vec<(String, u16)> {
                 let nodes = mesh.nodes.iter().filter(|node| node.kind == event.each);
-                nodes.map(|node| (mesh.name.clone(), node.node_id)).collect()
+                nodes
+                    .map(|node| (mesh.name.clone(), node.node_id))
+                    .collect()
             };
             let nodes: Vec<_> = meshes.iter().flat_map(of_kind).collect();
             if nodes.is_empty() {
-                return Err(GroupError::NoMap { name: self.name.clone(), kind: event.each.clone() });
+                return Err(GroupError::NoMap {
+                    name: self.name.clone(),
+                    kind: event.each.clone(),
+                });
             }
             for (pmu, node) in nodes {
                 let text = event.event.replace("{node}", &format!("{node:#x}"));
@@ -215,9 +258,14 @@ impl Group {
             }
         }
         let at = |names: &[String]| -> Vec<usize> {
-            (0..ids.len()).filter(|at| names.iter().any(|name| name == ids[*at])).collect()
+            (0..ids.len())
+                .filter(|at| names.iter().any(|name| name == ids[*at]))
+                .collect()
         };
-        let place = |metric: &Metric| Metric { positions: (at(&metric.sum), at(&metric.over)), ..metric.clone() };
+        let place = |metric: &Metric| Metric {
+            positions: (at(&metric.sum), at(&metric.over)),
+            ..metric.clone()
+        };
         Ok((texts, self.metric.iter().map(place).collect()))
     }
 }
@@ -226,7 +274,11 @@ impl Metric {
     /// The same metric for a set in which the group's events begin at `first`.
     #[must_use]
     pub fn shifted(mut self, first: usize) -> Metric {
-        self.positions.0.iter_mut().chain(&mut self.positions.1).for_each(|at| *at += first);
+        self.positions
+            .0
+            .iter_mut()
+            .chain(&mut self.positions.1)
+            .for_each(|at| *at += first);
         self
     }
 
@@ -248,7 +300,11 @@ impl Metric {
             let one = |at: &usize| {
                 let event = events.get(*at)?;
                 let value = event.scaled(interval)?;
-                Some(if rate { value / event.seconds(interval)? } else { value })
+                Some(if rate {
+                    value / event.seconds(interval)?
+                } else {
+                    value
+                })
             };
             positions.iter().map(one).sum()
         };
@@ -256,7 +312,9 @@ impl Metric {
         if per_second {
             return Some(above);
         }
-        add(&self.positions.1, false).filter(|below| *below > 0.0).map(|below| above / below)
+        add(&self.positions.1, false)
+            .filter(|below| *below > 0.0)
+            .map(|below| above / below)
     }
 }
 
@@ -277,10 +335,17 @@ mod tests {
     }
 
     fn metric(text: &str, events: &[ObservedEvent]) -> Option<f64> {
-        let ids: Vec<String> =
-            (0..events.len()).map(|at| format!("[[events]]\nid='e{at}'\nevent='page-faults'\n")).collect();
-        let text = format!("name='x'\nabout='x'\n{}[[metric]]\nname='m'\nsource='x'\n{text}", ids.concat());
-        let (_, metrics) = Group::parse(&text, "test").unwrap().expand(&[], &[]).unwrap();
+        let ids: Vec<String> = (0..events.len())
+            .map(|at| format!("[[events]]\nid='e{at}'\nevent='page-faults'\n"))
+            .collect();
+        let text = format!(
+            "name='x'\nabout='x'\n{}[[metric]]\nname='m'\nsource='x'\n{text}",
+            ids.concat()
+        );
+        let (_, metrics) = Group::parse(&text, "test")
+            .unwrap()
+            .expand(&[], &[])
+            .unwrap();
         metrics[0].value(events, 0)
     }
 
@@ -289,11 +354,15 @@ mod tests {
         // hnf_mc_reqs of four slices; the document prints "29715 MB/sec", which is MiB and per its interval.
         let events = [121_713_206_u64, 121_715_680, 121_712_781, 121_715_432];
         assert_eq!(events.iter().sum::<u64>() * 64, 31_158_854_336);
-        let second: Vec<_> =
-            [121_683_890, 121_685_839, 121_682_684, 121_685_669].map(|count| counted(count, 1.000_250_043)).into();
+        let second: Vec<_> = [121_683_890, 121_685_839, 121_682_684, 121_685_669]
+            .map(|count| counted(count, 1.000_250_043))
+            .into();
         let rate = metric("unit='B/s'\nsum=['e0','e1','e2','e3']\ntimes=64", &second).unwrap();
         assert_eq!(
-            (format!("{:.2}", rate / 1e6), format!("{:.2}", rate / f64::from(1 << 20))),
+            (
+                format!("{:.2}", rate / 1e6),
+                format!("{:.2}", rate / f64::from(1 << 20))
+            ),
             ("31143.45".into(), "29700.71".into())
         );
     }
@@ -308,23 +377,44 @@ mod tests {
             (84_417_098, 1.000_156_148, "2700.93"),
             (248_145, 1.0, "7.94"),
         ] {
-            assert_eq!(format!("{:.2}", metric(beats, &[counted(count, passed)]).unwrap() / 1e6), expected);
+            assert_eq!(
+                format!(
+                    "{:.2}",
+                    metric(beats, &[counted(count, passed)]).unwrap() / 1e6
+                ),
+                expected
+            );
         }
         let bits = "unit='bit/s'\nsum=['e0']\ntimes=256";
         let rate = metric(bits, &[counted(4_024_000, 1.0)]).unwrap();
         assert_eq!(rate / 1e6, 1030.144);
-        assert_eq!(format!("{:.3}", rate / 941.52e6), "1.094", "framing and descriptors: above one");
+        assert_eq!(
+            format!("{:.3}", rate / 941.52e6),
+            "1.094",
+            "framing and descriptors: above one"
+        );
         // Against fio: 202101 reads of 64 KiB in 4.894 s.
         let fio = 202_101.0 * 65_536.0 / 4.894;
-        assert_eq!(format!("{:.2} {:.3}", fio / 1e6, 84.74e6 * 32.0 / fio), "2706.35 1.002");
+        assert_eq!(
+            format!("{:.2} {:.3}", fio / 1e6, 84.74e6 * 32.0 / fio),
+            "2706.35 1.002"
+        );
     }
 
     #[test]
     fn ratios_need_something_below_the_line_and_nothing_is_invented() {
         let ratio = "unit=''\nsum=['e0']\nover=['e1']";
-        assert_eq!(metric(ratio, &[counted(1, 1.0), counted(4, 1.0)]), Some(0.25));
+        assert_eq!(
+            metric(ratio, &[counted(1, 1.0), counted(4, 1.0)]),
+            Some(0.25)
+        );
         assert_eq!(metric(ratio, &[counted(1, 1.0), counted(0, 1.0)]), None);
-        let never = ObservedEvent { count: vec![0], enabled_ns: vec![5], running_ns: vec![0], ..Default::default() };
+        let never = ObservedEvent {
+            count: vec![0],
+            enabled_ns: vec![5],
+            running_ns: vec![0],
+            ..Default::default()
+        };
         assert_eq!(metric(ratio, &[counted(1, 1.0), never]), None);
     }
 
@@ -332,12 +422,16 @@ mod tests {
     fn every_shipped_group_parses_and_says_where_its_formulas_are_from() {
         for (_, group) in Group::shipped() {
             assert!(
-                !group.about.is_empty() && group.metric.iter().all(|metric| metric.source.len() > 10),
+                !group.about.is_empty()
+                    && group.metric.iter().all(|metric| metric.source.len() > 10),
                 "{}",
                 group.name
             );
         }
-        let mut names: Vec<String> = Group::shipped().into_iter().map(|(_, group)| group.name).collect();
+        let mut names: Vec<String> = Group::shipped()
+            .into_iter()
+            .map(|(_, group)| group.name)
+            .collect();
         let all = names.len();
         names.sort();
         names.dedup();
@@ -346,8 +440,13 @@ mod tests {
 
     #[test]
     fn a_wrong_file_is_refused_with_its_line() {
-        let error = Group::parse("name='x'\nabout='x'\nsurprise=1\nevents=[]", "mine.toml").unwrap_err().to_string();
-        assert!(error.starts_with("mine.toml: line 3: unknown field"), "{error}");
+        let error = Group::parse("name='x'\nabout='x'\nsurprise=1\nevents=[]", "mine.toml")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.starts_with("mine.toml: line 3: unknown field"),
+            "{error}"
+        );
         let error = Group::parse(
             "name='x'\nabout='x'\n[[events]]\nid='a'\nevent='faults'\n[[metric]]\nname='m'\nunit=''\nsource='s'\nsum=['b']",
             "mine.toml",

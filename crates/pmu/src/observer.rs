@@ -75,15 +75,26 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
         match Count::open(&self.set, &self.what, &mut self.opener) {
             Ok(count) => {
                 let count = Some(count.with(self.metrics.clone(), self.meshes.clone()));
-                let shared = Shared { state: Mutex::new(State { count, is_over: false }), changed: Condvar::new() };
-                self.running = Some(Running { shared: Arc::new(shared), thread: None });
+                let shared = Shared {
+                    state: Mutex::new(State {
+                        count,
+                        is_over: false,
+                    }),
+                    changed: Condvar::new(),
+                };
+                self.running = Some(Running {
+                    shared: Arc::new(shared),
+                    thread: None,
+                });
             }
             Err(refused) => self.trouble = Some(refused.to_string()),
         }
     }
 
     fn start(&mut self) {
-        let Some(running) = &mut self.running else { return };
+        let Some(running) = &mut self.running else {
+            return;
+        };
         if let Some(count) = &mut lock(&running.shared).count {
             count.begin(0);
         }
@@ -91,8 +102,10 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
         let work = move || {
             let mut state = lock(&shared);
             while !state.is_over {
-                let (woken, timeout) =
-                    shared.changed.wait_timeout(state, interval).unwrap_or_else(PoisonError::into_inner);
+                let (woken, timeout) = shared
+                    .changed
+                    .wait_timeout(state, interval)
+                    .unwrap_or_else(PoisonError::into_inner);
                 state = woken;
                 if timeout.timed_out()
                     && !state.is_over
@@ -102,11 +115,16 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
                 }
             }
         };
-        running.thread = std::thread::Builder::new().name("observe".to_owned()).spawn(work).ok();
+        running.thread = std::thread::Builder::new()
+            .name("observe".to_owned())
+            .spawn(work)
+            .ok();
     }
 
     fn stop(&mut self) -> Vec<Counter> {
-        let Some(mut running) = self.running.take() else { return Vec::new() };
+        let Some(mut running) = self.running.take() else {
+            return Vec::new();
+        };
         let count = {
             let mut state = lock(&running.shared);
             state.is_over = true;
@@ -122,10 +140,17 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
             let _ = thread.join();
         }
         self.last = count.map(Count::finish);
-        let Some(observed) = &self.last else { return Vec::new() };
+        let Some(observed) = &self.last else {
+            return Vec::new();
+        };
         let counter = |event: &daqmeter_record::observed::ObservedEvent| {
             let (value, share) = event.total_scaled()?;
-            Some(Counter { name: event.name.clone(), value, unit: event.unit.clone(), share })
+            Some(Counter {
+                name: event.name.clone(),
+                value,
+                unit: event.unit.clone(),
+                share,
+            })
         };
         observed.events.iter().filter_map(counter).collect()
     }
@@ -133,12 +158,17 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
     fn observations(&mut self, origin_ns: u64) -> Option<Observations> {
         let mut observed = self.last.take()?;
         observed.begin_ns = observed.begin_ns.saturating_sub(origin_ns);
-        observed.end_ns.iter_mut().for_each(|end| *end = end.saturating_sub(origin_ns));
+        observed
+            .end_ns
+            .iter_mut()
+            .for_each(|end| *end = end.saturating_sub(origin_ns));
         Some(observed)
     }
 
     fn trouble(&mut self) -> Option<String> {
-        self.trouble.take().map(|why| format!("nothing was observed: {why}"))
+        self.trouble
+            .take()
+            .map(|why| format!("nothing was observed: {why}"))
     }
 }
 
@@ -158,22 +188,44 @@ mod tests {
             scale: 1.0,
             on_mesh: None,
         };
-        let set = EventSet { groups: vec![vec![event]], warnings: vec![] };
-        let script = Script { readings: vec![("a".into(), readings)] };
-        PmuObserver::new("test", set, vec![], vec![], Duration::from_secs(3600), script)
+        let set = EventSet {
+            groups: vec![vec![event]],
+            warnings: vec![],
+        };
+        let script = Script {
+            readings: vec![("a".into(), readings)],
+        };
+        PmuObserver::new(
+            "test",
+            set,
+            vec![],
+            vec![],
+            Duration::from_secs(3600),
+            script,
+        )
     }
 
     #[test]
     fn a_point_shorter_than_an_interval_has_one() {
-        let reading = |value| Reading { value, enabled_ns: value, running_ns: value };
+        let reading = |value| Reading {
+            value,
+            enabled_ns: value,
+            running_ns: value,
+        };
         let mut observer = observer(vec![reading(10), reading(25)]);
         for _ in 0..2 {
             observer.arm();
             observer.start();
             let counters = observer.stop();
-            assert_eq!((counters.len(), counters[0].value, counters[0].share), (1, 15.0, 1.0));
+            assert_eq!(
+                (counters.len(), counters[0].value, counters[0].share),
+                (1, 15.0, 1.0)
+            );
             let observed = observer.observations(0).unwrap();
-            assert_eq!((observed.end_ns.len(), observed.events[0].count.as_slice()), (1, &[15][..]));
+            assert_eq!(
+                (observed.end_ns.len(), observed.events[0].count.as_slice()),
+                (1, &[15][..])
+            );
         }
     }
 

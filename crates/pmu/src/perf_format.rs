@@ -67,7 +67,10 @@ fn printed(text: &str) -> Option<Printed> {
     // perf's JSON has six decimals, all zero for a count.
     let fraction = fraction.trim_end_matches('0');
     let digits = format!("{whole}{fraction}").parse().ok()?;
-    Some(Printed { digits, decimals: fraction.len() })
+    Some(Printed {
+        digits,
+        decimals: fraction.len(),
+    })
 }
 
 const NOT_COUNTED: &str = "<not counted>";
@@ -78,8 +81,11 @@ const NOT_SUPPORTED: &str = "<not supported>";
 /// # Errors
 /// Names the first line that is none of perf's.
 pub fn parse(text: &str) -> Result<Observations, PerfError> {
-    let first =
-        text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#')).ok_or(PerfError::Empty)?;
+    let first = text
+        .lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty() && !line.starts_with('#'))
+        .ok_or(PerfError::Empty)?;
     let rows = if first.starts_with('{') {
         rows(text, parse_json)?
     } else if let Some(separator) = csv_separator(text) {
@@ -90,7 +96,10 @@ pub fn parse(text: &str) -> Result<Observations, PerfError> {
     build(rows)
 }
 
-fn rows(text: &str, parse: impl Fn(&str) -> Result<Option<Row>, String>) -> Result<(Vec<Row>, Option<f64>), PerfError> {
+fn rows(
+    text: &str,
+    parse: impl Fn(&str) -> Result<Option<Row>, String>,
+) -> Result<(Vec<Row>, Option<f64>), PerfError> {
     let (mut rows, mut elapsed) = (Vec::new(), None);
     for (at, line) in text.lines().enumerate() {
         let trimmed = line.trim();
@@ -100,11 +109,18 @@ fn rows(text: &str, parse: impl Fn(&str) -> Result<Option<Row>, String>) -> Resu
             continue;
         }
         let is_said = trimmed.ends_with("seconds user") || trimmed.ends_with("seconds sys");
-        if trimmed.is_empty() || trimmed.starts_with('#') || trimmed.starts_with("Performance counter stats") || is_said
+        if trimmed.is_empty()
+            || trimmed.starts_with('#')
+            || trimmed.starts_with("Performance counter stats")
+            || is_said
         {
             continue;
         }
-        let wrong = |problem: String| PerfError::Line { line: at + 1, problem, text: line.chars().take(60).collect() };
+        let wrong = |problem: String| PerfError::Line {
+            line: at + 1,
+            problem,
+            text: line.chars().take(60).collect(),
+        };
         rows.extend(parse(line).map_err(wrong)?);
     }
     Ok((rows, elapsed))
@@ -137,11 +153,16 @@ fn parse_text(line: &str) -> Result<Option<Row>, String> {
     }
     rest = rest.split('#').next().unwrap_or("").trim();
     // The marks hold a blank: one word each while the line is taken apart.
-    let marked = rest.replace(NOT_COUNTED, "<not-counted>").replace(NOT_SUPPORTED, "<not-supported>");
+    let marked = rest
+        .replace(NOT_COUNTED, "<not-counted>")
+        .replace(NOT_SUPPORTED, "<not-supported>");
     let mut words: Vec<&str> = marked.split_ascii_whitespace().collect();
     let is_value = |word: &str| word.starts_with("<not-") || printed(word).is_some();
     // A stamp has nine decimals; a value, or who it is of, follows.
-    let is_stamp = |word: &str| word.split_once('.').is_some_and(|(_, decimals)| decimals.len() == 9);
+    let is_stamp = |word: &str| {
+        word.split_once('.')
+            .is_some_and(|(_, decimals)| decimals.len() == 9)
+    };
     let mut time = None;
     if words.len() > 2 && is_stamp(words[0]) {
         time = words.remove(0).parse().ok();
@@ -160,7 +181,11 @@ fn parse_text(line: &str) -> Result<Option<Row>, String> {
     let shown = words.remove(0);
     let (value, is_supported) = (printed(shown), shown != "<not-supported>");
     // 6.12 names the PMU behind the event where it might be several.
-    if words.len() > 1 && words.last().is_some_and(|word| word.starts_with('[') && word.ends_with(']')) {
+    if words.len() > 1
+        && words
+            .last()
+            .is_some_and(|word| word.starts_with('[') && word.ends_with(']'))
+    {
         words.pop();
     }
     let (unit, event) = match words.as_slice() {
@@ -169,24 +194,38 @@ fn parse_text(line: &str) -> Result<Option<Row>, String> {
         // Units are one word; an event with blanks does not exist.
         [unit, event, ..] => (*unit, format!("{place}{event}")),
     };
-    Ok(Some(Row { time, value, is_supported, unit: unit.to_owned(), event, running_ns: None, share }))
+    Ok(Some(Row {
+        time,
+        value,
+        is_supported,
+        unit: unit.to_owned(),
+        event,
+        running_ns: None,
+        share,
+    }))
 }
 
 /// Who a row is of, with -A and --per-*: `CPU0`, `S0-D0-C1`, `N0`.
 fn is_place(word: &str) -> bool {
     let part = |part: &str| {
         let bare = part.trim_start_matches(|c: char| c.is_ascii_uppercase());
-        bare.len() < part.len() && !bare.is_empty() && bare.bytes().all(|byte| byte.is_ascii_digit())
+        bare.len() < part.len()
+            && !bare.is_empty()
+            && bare.bytes().all(|byte| byte.is_ascii_digit())
     };
     word.split('-').all(part)
 }
 
 /// The separator of `-x`, when the text is of that kind: the character behind the first value that also stands behind `ns,pct`.
 fn csv_separator(text: &str) -> Option<char> {
-    let line = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'))?;
+    let line = text
+        .lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty() && !line.starts_with('#'))?;
     [';', '\t', '|', ',', ':'].into_iter().find(|separator| {
         // Value, unit, event, time, share and two columns of metrics: at least six separators.
-        line.matches(*separator).count() >= 6 && parse_csv(line, *separator).is_ok_and(|row| row.is_some())
+        line.matches(*separator).count() >= 6
+            && parse_csv(line, *separator).is_ok_and(|row| row.is_some())
     })
 }
 
@@ -198,30 +237,52 @@ fn parse_csv(line: &str, separator: char) -> Result<Option<Row>, String> {
     let mut in_slashes = false;
     for letter in line.chars() {
         in_slashes ^= letter == '/';
-        masked.push(if in_slashes && letter == separator { hidden } else { letter });
+        masked.push(if in_slashes && letter == separator {
+            hidden
+        } else {
+            letter
+        });
     }
-    let fields: Vec<String> =
-        masked.split(separator).map(|field| field.trim().replace(hidden, &separator.to_string())).collect();
-    let is_value = |field: &str| field == NOT_COUNTED || field == NOT_SUPPORTED || printed(field).is_some();
-    let is_stamp = |field: &str| field.split_once('.').is_some_and(|(_, decimals)| decimals.len() == 9);
-    let stamp = fields.first().filter(|field| is_stamp(field)).and_then(|field| field.parse::<f64>().ok());
+    let fields: Vec<String> = masked
+        .split(separator)
+        .map(|field| field.trim().replace(hidden, &separator.to_string()))
+        .collect();
+    let is_value =
+        |field: &str| field == NOT_COUNTED || field == NOT_SUPPORTED || printed(field).is_some();
+    let is_stamp = |field: &str| {
+        field
+            .split_once('.')
+            .is_some_and(|(_, decimals)| decimals.len() == 9)
+    };
+    let stamp = fields
+        .first()
+        .filter(|field| is_stamp(field))
+        .and_then(|field| field.parse::<f64>().ok());
     let begin = usize::from(stamp.is_some());
     // The event's name is the first field that is neither empty, nor a number, nor a mark, behind a value and a unit.
     let value_at = (begin..fields.len().saturating_sub(3))
         .find(|at| {
             let (event, time) = (&fields[at + 2], &fields[at + 3]);
-            is_value(&fields[*at]) && !event.is_empty() && number(event).is_none() && time.parse::<u64>().is_ok()
+            is_value(&fields[*at])
+                && !event.is_empty()
+                && number(event).is_none()
+                && time.parse::<u64>().is_ok()
         })
         .ok_or("no value, unit, event and time")?;
     let value = fields[value_at].as_str();
-    let place = fields[begin..value_at].first().filter(|place| is_place(place));
+    let place = fields[begin..value_at]
+        .first()
+        .filter(|place| is_place(place));
     let place = place.map_or(String::new(), |place| format!("{place} "));
     Ok(Some(Row {
         time: stamp,
         value: printed(value),
         is_supported: value != NOT_SUPPORTED,
         unit: fields[value_at + 1].clone(),
-        event: format!("{place}{}", fields[value_at + 2].split(" [").next().unwrap_or("")),
+        event: format!(
+            "{place}{}",
+            fields[value_at + 2].split(" [").next().unwrap_or("")
+        ),
         running_ns: fields[value_at + 3].parse().ok(),
         share: fields.get(value_at + 4).and_then(|share| number(share)),
     }))
@@ -242,10 +303,21 @@ fn parse_json(line: &str) -> Result<Option<Row>, String> {
         _ => None,
     };
     // A line of a metric alone.
-    let Some(event) = text("event") else { return Ok(None) };
-    let place = ["cpu", "socket", "die", "core", "node"].iter().find_map(|name| text(name));
+    let Some(event) = text("event") else {
+        return Ok(None);
+    };
+    let place = ["cpu", "socket", "die", "core", "node"]
+        .iter()
+        .find_map(|name| text(name));
     let event = place.map_or(event.clone(), |place| {
-        format!("{}{place} {event}", if place.starts_with(|c: char| c.is_ascii_digit()) { "CPU" } else { "" })
+        format!(
+            "{}{place} {event}",
+            if place.starts_with(|c: char| c.is_ascii_digit()) {
+                "CPU"
+            } else {
+                ""
+            }
+        )
     });
     let value = text("counter-value").ok_or("no counter-value")?;
     if value != NOT_COUNTED && value != NOT_SUPPORTED && printed(&value).is_none() {
@@ -268,7 +340,11 @@ fn parse_json(line: &str) -> Result<Option<Row>, String> {
 const NS: f64 = 1e9;
 
 fn ns(seconds: f64) -> u64 {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time stamp of a run, not negative")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a time stamp of a run, not negative"
+    )]
     let ns = (seconds.max(0.0) * NS).round() as u64;
     ns
 }
@@ -277,7 +353,10 @@ fn build((rows, elapsed): (Vec<Row>, Option<f64>)) -> Result<Observations, PerfE
     if rows.is_empty() {
         return Err(PerfError::Empty);
     }
-    let mut observed = Observations { what: "perf stat".to_owned(), ..Observations::default() };
+    let mut observed = Observations {
+        what: "perf stat".to_owned(),
+        ..Observations::default()
+    };
     let mut stamps: Vec<Option<f64>> = Vec::new();
     // The n-th occurrence of an event within an interval is an event of its own (several in groups).
     let mut seen: Vec<usize> = Vec::new();
@@ -290,21 +369,32 @@ fn build((rows, elapsed): (Vec<Row>, Option<f64>)) -> Result<Observations, PerfE
             seen.iter_mut().for_each(|count| *count = 0);
         }
         let interval = stamps.len() - 1;
-        let nth = names.iter().zip(&seen).filter(|((name, _), count)| *name == row.event && **count > 0).count();
-        let at = names.iter().position(|(name, number)| *name == row.event && *number == nth).unwrap_or_else(|| {
-            names.push((row.event.clone(), nth));
-            seen.push(0);
-            observed.events.push(ObservedEvent {
-                name: row.event.clone(),
-                pmu: row.event.split_once('/').map_or("", |(pmu, _)| pmu).to_owned(),
-                unit: row.unit.clone(),
-                scale: 1.0,
-                places: 1,
-                is_scaled: true,
-                ..ObservedEvent::default()
+        let nth = names
+            .iter()
+            .zip(&seen)
+            .filter(|((name, _), count)| *name == row.event && **count > 0)
+            .count();
+        let at = names
+            .iter()
+            .position(|(name, number)| *name == row.event && *number == nth)
+            .unwrap_or_else(|| {
+                names.push((row.event.clone(), nth));
+                seen.push(0);
+                observed.events.push(ObservedEvent {
+                    name: row.event.clone(),
+                    pmu: row
+                        .event
+                        .split_once('/')
+                        .map_or("", |(pmu, _)| pmu)
+                        .to_owned(),
+                    unit: row.unit.clone(),
+                    scale: 1.0,
+                    places: 1,
+                    is_scaled: true,
+                    ..ObservedEvent::default()
+                });
+                names.len() - 1
             });
-            names.len() - 1
-        });
         seen[at] = 1;
         let event = &mut observed.events[at];
         // Intervals in which it was not printed were not counted.
@@ -314,26 +404,48 @@ fn build((rows, elapsed): (Vec<Row>, Option<f64>)) -> Result<Observations, PerfE
         if !row.is_supported {
             event.status = EventStatus::NotSupported("perf could not open it".to_owned());
         }
-        let before = if interval == 0 { 0.0 } else { stamps[interval - 1].unwrap_or(0.0) };
+        let before = if interval == 0 {
+            0.0
+        } else {
+            stamps[interval - 1].unwrap_or(0.0)
+        };
         let passed = row.time.or(elapsed).map_or(0.0, |end| end - before);
         let share = row.share.map_or(1.0, |percent| percent / 100.0);
-        let enabled = row
-            .running_ns
-            .map_or(passed * NS, |running| if share > 0.0 { running as f64 / share } else { passed * NS });
+        let enabled = row.running_ns.map_or(passed * NS, |running| {
+            if share > 0.0 {
+                running as f64 / share
+            } else {
+                passed * NS
+            }
+        });
         let counted = row.value.is_some();
-        let Printed { digits, decimals } = row.value.unwrap_or(Printed { digits: 0, decimals: 0 });
+        let Printed { digits, decimals } = row.value.unwrap_or(Printed {
+            digits: 0,
+            decimals: 0,
+        });
         // One scale for all intervals of an event: the finest seen.
         let finest = finest.entry(at).or_insert(0_usize);
         if decimals > *finest {
             let factor = 10_u64.pow(u32::try_from(decimals - *finest).unwrap_or(0).min(18));
-            event.count.iter_mut().for_each(|count| *count = count.saturating_mul(factor));
+            event
+                .count
+                .iter_mut()
+                .for_each(|count| *count = count.saturating_mul(factor));
             *finest = decimals;
             event.scale = 10_f64.powi(-i32::try_from(decimals).unwrap_or(0));
         }
-        let factor = 10_u64.checked_pow(u32::try_from(*finest - decimals).unwrap_or(0)).unwrap_or(1);
+        let factor = 10_u64
+            .checked_pow(u32::try_from(*finest - decimals).unwrap_or(0))
+            .unwrap_or(1);
         event.count.push(digits.saturating_mul(factor));
-        event.enabled_ns.push(ns(enabled / NS).max(u64::from(counted)));
-        event.running_ns.push(if counted { ns(enabled * share / NS).max(1) } else { 0 });
+        event
+            .enabled_ns
+            .push(ns(enabled / NS).max(u64::from(counted)));
+        event.running_ns.push(if counted {
+            ns(enabled * share / NS).max(1)
+        } else {
+            0
+        });
     }
     let count = stamps.len();
     for event in &mut observed.events {
@@ -341,7 +453,10 @@ fn build((rows, elapsed): (Vec<Row>, Option<f64>)) -> Result<Observations, PerfE
         event.enabled_ns.resize(count, 0);
         event.running_ns.resize(count, 0);
     }
-    observed.end_ns = stamps.iter().map(|stamp| ns(stamp.or(elapsed).unwrap_or(0.0))).collect();
+    observed.end_ns = stamps
+        .iter()
+        .map(|stamp| ns(stamp.or(elapsed).unwrap_or(0.0)))
+        .collect();
     Ok(observed)
 }
 
@@ -351,7 +466,12 @@ pub fn emit_interval(observed: &Observations, interval: usize, format: PerfForma
     if format == PerfFormat::Text && interval == 0 {
         out.push_str("#           time             counts unit events\n");
     }
-    let end_ns = observed.end_ns.get(interval).copied().unwrap_or(0).saturating_sub(observed.begin_ns);
+    let end_ns = observed
+        .end_ns
+        .get(interval)
+        .copied()
+        .unwrap_or(0)
+        .saturating_sub(observed.begin_ns);
     let stamp = format!("{}.{:09}", end_ns / 1_000_000_000, end_ns % 1_000_000_000);
     for event in &observed.events {
         let (enabled, running) = (
@@ -365,11 +485,23 @@ pub fn emit_interval(observed: &Observations, interval: usize, format: PerfForma
             (EventStatus::Counted, Some(value)) => format!("{value:.2}"),
         };
         let counted = running > 0;
-        let percent = if enabled == 0 { 100.0 } else { 100.0 * running as f64 / enabled as f64 };
+        let percent = if enabled == 0 {
+            100.0
+        } else {
+            100.0 * running as f64 / enabled as f64
+        };
         let done = match format {
             PerfFormat::Text => {
-                let share = if counted && running != enabled { format!("  ({percent:.2}%)") } else { String::new() };
-                writeln!(out, "{stamp:>16} {value:>18} {:<4} {:<32}{share}", event.unit, event.name)
+                let share = if counted && running != enabled {
+                    format!("  ({percent:.2}%)")
+                } else {
+                    String::new()
+                };
+                writeln!(
+                    out,
+                    "{stamp:>16} {value:>18} {:<4} {:<32}{share}",
+                    event.unit, event.name
+                )
             }
             // As perf has it: an integer division.
             PerfFormat::Csv(separator) => {
@@ -422,7 +554,9 @@ mod tests {
 ";
 
     fn values(observed: &Observations, event: usize) -> Vec<Option<f64>> {
-        (0..observed.end_ns.len()).map(|at| observed.events[event].scaled(at).map(f64::round)).collect()
+        (0..observed.end_ns.len())
+            .map(|at| observed.events[event].scaled(at).map(f64::round))
+            .collect()
     }
 
     #[test]
@@ -430,7 +564,11 @@ mod tests {
         let observed = parse(DOCUMENT).unwrap();
         assert_eq!(observed.end_ns, [1_000_089_438, 2_000_231_897]);
         assert_eq!(values(&observed, 0), [Some(0.0), Some(79.0)]);
-        assert_eq!(values(&observed, 1), [Some(0.0), None], "zero is not `not counted`");
+        assert_eq!(
+            values(&observed, 1),
+            [Some(0.0), None],
+            "zero is not `not counted`"
+        );
         assert!((observed.events[0].share(1).unwrap() - 0.5001).abs() < 1e-4);
         assert!((observed.events[0].seconds(1).unwrap() - 1.000_142_459).abs() < 1e-6);
     }
@@ -455,15 +593,24 @@ mod tests {
             "79;;arm_cmn/rnid_txdat_flits/;1000089438;100.00;;\n",
         ] {
             let observed = parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
-            assert!(observed.events[0].name.contains("arm_cmn/rnid_txdat_flits"), "{text}");
+            assert!(
+                observed.events[0].name.contains("arm_cmn/rnid_txdat_flits"),
+                "{text}"
+            );
             let value = observed.events[0].scaled(0).unwrap();
             assert!((value - 79.0).abs() < 1.0, "{text}: {value}");
         }
         let text = "1.0;<not supported>;;arm_cmn/x/;0;100.00;;\n".replace("1.0;", "1.000000000;");
         let observed = parse(&text).unwrap();
-        assert!(matches!(observed.events[0].status, EventStatus::NotSupported(_)));
+        assert!(matches!(
+            observed.events[0].status,
+            EventStatus::NotSupported(_)
+        ));
         let observed = parse("1.000000000;<not counted>;;arm_cmn/x/;0;0.00;;\n").unwrap();
-        assert_eq!((observed.events[0].scaled(0), &observed.events[0].status), (None, &EventStatus::Counted));
+        assert_eq!(
+            (observed.events[0].scaled(0), &observed.events[0].status),
+            (None, &EventStatus::Counted)
+        );
     }
 
     #[test]
@@ -488,7 +635,10 @@ mod tests {
     fn a_run_without_intervals_takes_the_elapsed_time() {
         let text = " Performance counter stats for 'system wide':\n\n       486857099      arm_cmn/hnf_mc_reqs/\n\n       1.000250043 seconds time elapsed\n";
         let observed = parse(text).unwrap();
-        assert_eq!((values(&observed, 0), observed.end_ns[0]), (vec![Some(486_857_099.0)], 1_000_250_043));
+        assert_eq!(
+            (values(&observed, 0), observed.end_ns[0]),
+            (vec![Some(486_857_099.0)], 1_000_250_043)
+        );
     }
 
     #[test]
@@ -512,24 +662,47 @@ mod tests {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-            let observed =
-                parse(&std::fs::read_to_string(&path).unwrap()).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let observed = parse(&std::fs::read_to_string(&path).unwrap())
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
             files += 1;
             let per_cpu = if name.contains("cpus") { 2 } else { 1 };
-            assert_eq!(observed.events.len(), 4 * per_cpu, "{name}: {:?}", observed.events);
+            assert_eq!(
+                observed.events.len(),
+                4 * per_cpu,
+                "{name}: {:?}",
+                observed.events
+            );
             let of = |event: &str| {
-                let found = observed.events.iter().find(|found| found.name.ends_with(event));
+                let found = observed
+                    .events
+                    .iter()
+                    .find(|found| found.name.ends_with(event));
                 found.unwrap_or_else(|| panic!("{name}: no {event} in {:?}", observed.events))
             };
-            assert!(matches!(of("cycles").status, EventStatus::NotSupported(_)), "{name}");
+            assert!(
+                matches!(of("cycles").status, EventStatus::NotSupported(_)),
+                "{name}"
+            );
             assert_eq!(of("cpu-clock").unit, "msec", "{name}");
             let (faults, clock) = (of("page-faults"), of("cpu-clock"));
-            assert!(faults.scaled(0).is_some_and(|count| count >= 1.0 && count.fract() == 0.0), "{name}: {faults:?}");
-            assert!(clock.scaled(0).is_some_and(|ms| ms > 0.0 && ms < 500.0), "{name}: {clock:?}");
+            assert!(
+                faults
+                    .scaled(0)
+                    .is_some_and(|count| count >= 1.0 && count.fract() == 0.0),
+                "{name}: {faults:?}"
+            );
+            assert!(
+                clock.scaled(0).is_some_and(|ms| ms > 0.0 && ms < 500.0),
+                "{name}: {clock:?}"
+            );
             if name.contains("interval") {
                 assert_eq!(observed.end_ns.len(), 3, "{name}");
                 // The command sleeps in the second interval: never scheduled there.
-                assert_eq!((faults.scaled(1), faults.scaled(2)), (None, Some(0.0)), "{name}");
+                assert_eq!(
+                    (faults.scaled(1), faults.scaled(2)),
+                    (None, Some(0.0)),
+                    "{name}"
+                );
             }
             if name.contains("cpus") {
                 assert!(observed.events[0].name.starts_with("CPU0 "), "{name}");
@@ -551,11 +724,16 @@ mod tests {
                     places: 1,
                     count: rows.iter().map(|(count, ..)| *count).collect(),
                     enabled_ns: rows.iter().map(|(_, ns, _)| *ns).collect(),
-                    running_ns: rows.iter().map(|(_, ns, ran)| if *ran { *ns } else { 0 }).collect(),
+                    running_ns: rows
+                        .iter()
+                        .map(|(_, ns, ran)| if *ran { *ns } else { 0 })
+                        .collect(),
                     ..ObservedEvent::default()
                 }
             });
-            let end_ns = (1..=intervals as u64).map(|at| at * 1_000_000_007).collect();
+            let end_ns = (1..=intervals as u64)
+                .map(|at| at * 1_000_000_007)
+                .collect();
             Observations {
                 what: "perf stat".into(),
                 begin_ns: 0,

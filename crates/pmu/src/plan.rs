@@ -105,7 +105,9 @@ pub enum Limit {
 impl std::fmt::Display for Limit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Limit::Controller(number) => write!(f, "the {CONTROLLER_COUNTERS} counters of DTC {number}"),
+            Limit::Controller(number) => {
+                write!(f, "the {CONTROLLER_COUNTERS} counters of DTC {number}")
+            }
             Limit::Monitor(node) => write!(f, "the counters of the monitor at XP {node:#x}"),
             Limit::Watchpoint(node) => write!(f, "the watchpoints of XP {node:#x}"),
             Limit::Filter(node) => write!(f, "the one filter of node {node:#x}"),
@@ -184,13 +186,25 @@ pub struct Rules<'a> {
 impl<'a> Rules<'a> {
     /// The rules for a mesh.
     pub fn new(mesh: &'a Mesh, driver: Driver) -> Rules<'a> {
-        let mut rules = Rules { mesh, driver, first_monitor: Vec::new(), monitors: 0, monitor_at: Vec::new() };
+        let mut rules = Rules {
+            mesh,
+            driver,
+            first_monitor: Vec::new(),
+            monitors: 0,
+            monitor_at: Vec::new(),
+        };
         for xp in &mesh.crosspoints {
             rules.first_monitor.push(rules.monitors);
             // One monitor for two ports, where the mesh is built so.
-            let here = if mesh.multi_dtm { xp.ports.len().div_ceil(2).max(1) } else { 1 };
+            let here = if mesh.multi_dtm {
+                xp.ports.len().div_ceil(2).max(1)
+            } else {
+                1
+            };
             rules.monitors += here;
-            rules.monitor_at.extend(std::iter::repeat_n(xp.node_id, here));
+            rules
+                .monitor_at
+                .extend(std::iter::repeat_n(xp.node_id, here));
         }
         rules
     }
@@ -198,10 +212,18 @@ impl<'a> Rules<'a> {
     fn monitor_of(&self, crosspoint: u32, port: u8) -> usize {
         let at = crosspoint as usize;
         let first = self.first_monitor.get(at).copied().unwrap_or(0);
-        let next = self.first_monitor.get(at + 1).copied().unwrap_or(self.monitors);
+        let next = self
+            .first_monitor
+            .get(at + 1)
+            .copied()
+            .unwrap_or(self.monitors);
         // A watchpoint may name a port that the crosspoint does not have.
         let last = next.saturating_sub(1).max(first);
-        if self.mesh.multi_dtm { (first + usize::from(port) / 2).min(last) } else { first }
+        if self.mesh.multi_dtm {
+            (first + usize::from(port) / 2).min(last)
+        } else {
+            first
+        }
     }
 
     /// What an event takes.
@@ -209,13 +231,20 @@ impl<'a> Rules<'a> {
     /// # Errors
     /// When the mesh has no such node.
     pub fn demand(&self, event: &Event) -> Result<Demand, PlanError> {
-        let on = event.on_mesh.as_ref().ok_or_else(|| PlanError::NotOnMesh { event: event.name.clone() })?;
+        let on = event.on_mesh.as_ref().ok_or_else(|| PlanError::NotOnMesh {
+            event: event.name.clone(),
+        })?;
         if on.type_code == DTC {
-            return Ok(Demand { cycles: true, ..Demand::default() });
+            return Ok(Demand {
+                cycles: true,
+                ..Demand::default()
+            });
         }
         let nodes = self.nodes(event, on)?;
-        let mut controllers: Vec<usize> =
-            nodes.iter().map(|(crosspoint, ..)| self.controller_of(*crosspoint)).collect();
+        let mut controllers: Vec<usize> = nodes
+            .iter()
+            .map(|(crosspoint, ..)| self.controller_of(*crosspoint))
+            .collect();
         // CMN-600 does not tell the domains: an event takes the same counter in all of them.
         if self.mesh.crosspoints.iter().any(|xp| xp.dtc.is_none()) {
             controllers = (0..self.mesh.dtcs()).collect();
@@ -224,54 +253,105 @@ impl<'a> Rules<'a> {
         controllers.dedup();
         let port_of = |port: u8| {
             // A watchpoint looks at one pair of ports.
-            if on.type_code == WATCHPOINT { u8::try_from(on.wp_device).unwrap_or(0) } else { port }
+            if on.type_code == WATCHPOINT {
+                u8::try_from(on.wp_device).unwrap_or(0)
+            } else {
+                port
+            }
         };
-        let monitors = nodes.iter().map(|(crosspoint, port, _)| self.monitor_of(*crosspoint, port_of(*port))).collect();
+        let monitors = nodes
+            .iter()
+            .map(|(crosspoint, port, _)| self.monitor_of(*crosspoint, port_of(*port)))
+            .collect();
         Ok(Demand {
             controllers,
             monitors,
             watchpoint: (on.type_code == WATCHPOINT).then_some((on.event_id, on.occup_id)),
-            filter: filter_of(on)
-                .map(|filter| (filter, nodes.iter().map(|(.., number)| *number).collect(), on.occup_id)),
+            filter: filter_of(on).map(|filter| {
+                (
+                    filter,
+                    nodes.iter().map(|(.., number)| *number).collect(),
+                    on.occup_id,
+                )
+            }),
             cycles: false,
         })
     }
 
     fn controller_of(&self, crosspoint: u32) -> usize {
-        self.mesh.crosspoints.get(crosspoint as usize).and_then(|xp| xp.dtc).map_or(0, usize::from)
+        self.mesh
+            .crosspoints
+            .get(crosspoint as usize)
+            .and_then(|xp| xp.dtc)
+            .map_or(0, usize::from)
     }
 
     /// The nodes that an event counts: crosspoint, port, number of the node.
     fn nodes(&self, event: &Event, on: &OnMesh) -> Result<Vec<(u32, u8, usize)>, PlanError> {
         let kind = match on.type_code {
             WATCHPOINT => "XP".to_owned(),
-            code => nodes::of_code(code).map_or_else(|| format!("{code:#x}"), |node| node.name.to_owned()),
+            code => nodes::of_code(code)
+                .map_or_else(|| format!("{code:#x}"), |node| node.name.to_owned()),
         };
-        let all: Vec<(u16, (u32, u8, usize))> = if on.type_code == XP || on.type_code == WATCHPOINT {
+        let all: Vec<(u16, (u32, u8, usize))> = if on.type_code == XP || on.type_code == WATCHPOINT
+        {
             let xps = self.mesh.crosspoints.iter().zip(0_u32..);
-            xps.map(|(xp, at)| (xp.node_id, (at, 0, usize::MAX - at as usize))).collect()
+            xps.map(|(xp, at)| (xp.node_id, (at, 0, usize::MAX - at as usize)))
+                .collect()
         } else {
             let same = |code: u16| code == on.type_code || (code == RND && on.type_code == RNI);
-            let nodes = self.mesh.nodes.iter().enumerate().filter(|(_, node)| same(node.type_code));
-            nodes.map(|(number, node)| (node.node_id, (node.crosspoint, node.port, number))).collect()
+            let nodes = self
+                .mesh
+                .nodes
+                .iter()
+                .enumerate()
+                .filter(|(_, node)| same(node.type_code));
+            nodes
+                .map(|(number, node)| (node.node_id, (node.crosspoint, node.port, number)))
+                .collect()
         };
         if all.is_empty() {
-            return Err(PlanError::NoType { event: event.name.clone(), mesh: self.mesh.name.clone(), kind });
+            return Err(PlanError::NoType {
+                event: event.name.clone(),
+                mesh: self.mesh.name.clone(),
+                kind,
+            });
         }
-        let Some(wanted) = on.node_id else { return Ok(all.into_iter().map(|(_, place)| place).collect()) };
-        let found: Vec<_> = all.iter().filter(|(id, _)| *id == wanted).map(|(_, place)| *place).collect();
+        let Some(wanted) = on.node_id else {
+            return Ok(all.into_iter().map(|(_, place)| place).collect());
+        };
+        let found: Vec<_> = all
+            .iter()
+            .filter(|(id, _)| *id == wanted)
+            .map(|(_, place)| *place)
+            .collect();
         if !found.is_empty() {
             return Ok(found);
         }
         let ids: Vec<String> = all.iter().map(|(id, _)| format!("{id:#x}")).collect();
-        let others: Vec<&str> =
-            self.mesh.nodes.iter().filter(|node| node.node_id == wanted).map(|node| node.kind.as_str()).collect();
+        let others: Vec<&str> = self
+            .mesh
+            .nodes
+            .iter()
+            .filter(|node| node.node_id == wanted)
+            .map(|node| node.kind.as_str())
+            .collect();
         let there = if others.is_empty() {
             format!("those of the type are {}", ids.join(", "))
         } else {
-            format!("{wanted:#x} is a {}; those of the type are {}", others.join(" and a "), ids.join(", "))
+            format!(
+                "{wanted:#x} is a {}; those of the type are {}",
+                others.join(" and a "),
+                ids.join(", ")
+            )
         };
-        Err(PlanError::NoNode { event: event.name.clone(), mesh: self.mesh.name.clone(), kind, node: wanted, there })
+        Err(PlanError::NoNode {
+            event: event.name.clone(),
+            mesh: self.mesh.name.clone(),
+            kind,
+            node: wanted,
+            there,
+        })
     }
 
     fn nothing(&self) -> Taken {
@@ -293,11 +373,18 @@ impl<'a> Rules<'a> {
             taken.cycles += 1;
             return Ok(());
         }
-        if let Some(full) = demand.controllers.iter().find(|at| taken.controllers[**at] >= CONTROLLER_COUNTERS) {
+        if let Some(full) = demand
+            .controllers
+            .iter()
+            .find(|at| taken.controllers[**at] >= CONTROLLER_COUNTERS)
+        {
             return Err(Limit::Controller(*full));
         }
         for (at, monitor) in demand.monitors.iter().enumerate() {
-            let before = demand.monitors[..at].iter().filter(|other| *other == monitor).count();
+            let before = demand.monitors[..at]
+                .iter()
+                .filter(|other| *other == monitor)
+                .count();
             if taken.monitors[*monitor] + before >= self.driver.monitor_counters() {
                 return Err(Limit::Monitor(self.monitor_at[*monitor]));
             }
@@ -307,29 +394,46 @@ impl<'a> Rules<'a> {
                 let free = |slot: u64| !taken.watchpoints.contains_key(&(*monitor, slot));
                 // Two comparators for each direction; a combination takes its place in the pair as the driver numbers it.
                 let slot = direction + u64::from(!free(direction));
-                let agrees = taken.watchpoints.get(&(*monitor, direction)).is_none_or(|other| *other == combine);
+                let agrees = taken
+                    .watchpoints
+                    .get(&(*monitor, direction))
+                    .is_none_or(|other| *other == combine);
                 if !free(slot) || !agrees {
                     return Err(Limit::Watchpoint(self.monitor_at[*monitor]));
                 }
             }
         }
         if let Some((filter, nodes, value)) = &demand.filter
-            && let Some(node) =
-                nodes.iter().find(|node| taken.filters.get(&(*filter, **node)).is_some_and(|set| set != value))
+            && let Some(node) = nodes.iter().find(|node| {
+                taken
+                    .filters
+                    .get(&(*filter, **node))
+                    .is_some_and(|set| set != value)
+            })
         {
             let id = self.mesh.nodes.get(*node).map_or(0, |node| node.node_id);
             return Err(Limit::Filter(id));
         }
-        demand.controllers.iter().for_each(|at| taken.controllers[*at] += 1);
-        demand.monitors.iter().for_each(|at| taken.monitors[*at] += 1);
+        demand
+            .controllers
+            .iter()
+            .for_each(|at| taken.controllers[*at] += 1);
+        demand
+            .monitors
+            .iter()
+            .for_each(|at| taken.monitors[*at] += 1);
         if let Some((direction, combine)) = demand.watchpoint {
             for monitor in &demand.monitors {
                 let second = u64::from(taken.watchpoints.contains_key(&(*monitor, direction)));
-                taken.watchpoints.insert((*monitor, direction + second), combine);
+                taken
+                    .watchpoints
+                    .insert((*monitor, direction + second), combine);
             }
         }
         if let Some((filter, nodes, value)) = &demand.filter {
-            taken.filters.extend(nodes.iter().map(|node| ((*filter, *node), *value)));
+            taken
+                .filters
+                .extend(nodes.iter().map(|node| ((*filter, *node), *value)));
         }
         Ok(())
     }
@@ -356,19 +460,27 @@ impl<'a> Rules<'a> {
     pub fn demands(&self, groups: &[Vec<Event>]) -> Result<Vec<Vec<Demand>>, PlanError> {
         let mut all = Vec::new();
         for group in groups {
-            let demands: Result<Vec<Demand>, PlanError> = group.iter().map(|event| self.demand(event)).collect();
+            let demands: Result<Vec<Demand>, PlanError> =
+                group.iter().map(|event| self.demand(event)).collect();
             let demands = demands?;
             let refuse = |(member, limit): (usize, Limit)| PlanError::Group {
                 members: group.len(),
-                event: group.get(member).map_or(String::new(), |event| event.name.clone()),
+                event: group
+                    .get(member)
+                    .map_or(String::new(), |event| event.name.clone()),
                 limit,
             };
             // Two cycle counters in one group are refused whatever the mesh has.
             if demands.iter().filter(|demand| demand.cycles).count() > 1 {
-                let second = demands.iter().enumerate().filter(|(_, demand)| demand.cycles).nth(1);
+                let second = demands
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, demand)| demand.cycles)
+                    .nth(1);
                 return Err(refuse((second.map_or(0, |(at, _)| at), Limit::Cycles)));
             }
-            self.take_group(&mut self.nothing(), &demands).map_err(refuse)?;
+            self.take_group(&mut self.nothing(), &demands)
+                .map_err(refuse)?;
             all.push(demands);
         }
         Ok(all)
@@ -382,11 +494,19 @@ impl<'a> Rules<'a> {
         let mut binding: Vec<(usize, Limit)> = waits;
         binding.sort_by_key(|(group, _)| *group);
         binding.dedup();
-        Schedule { groups: count, ticks, binding }
+        Schedule {
+            groups: count,
+            ticks,
+            binding,
+        }
     }
 
     /// Walks all rotations of the order.
-    fn ticks(&self, groups: &[Vec<Demand>], order: &[usize]) -> (Vec<Vec<usize>>, Vec<(usize, Limit)>) {
+    fn ticks(
+        &self,
+        groups: &[Vec<Demand>],
+        order: &[usize],
+    ) -> (Vec<Vec<usize>>, Vec<(usize, Limit)>) {
         let count = order.len();
         let (mut ticks, mut waits) = (Vec::with_capacity(count), Vec::new());
         for head in 0..count.max(1) {
@@ -418,7 +538,11 @@ impl<'a> Rules<'a> {
         // As parts of the number of groups; all at once is the whole.
         let whole = ticks.len();
         let (least, sum) = (ran.iter().min().copied().unwrap_or(0), ran.iter().sum());
-        if whole == 1 { (groups.len(), sum * groups.len(), 1) } else { (least, sum, 0) }
+        if whole == 1 {
+            (groups.len(), sum * groups.len(), 1)
+        } else {
+            (least, sum, 0)
+        }
     }
 
     /// An order of the groups that raises the smallest share, and among equals the sum of all; the given one when none is better.
@@ -461,7 +585,12 @@ impl<'a> Rules<'a> {
 
     /// Orders worth a look: groups of the same monitors spread evenly, and packed so that neighbours fit together.
     fn candidates(&self, groups: &[Vec<Demand>]) -> Vec<Vec<usize>> {
-        let key = |at: &usize| groups[*at].iter().flat_map(|demand| demand.monitors.clone()).collect::<Vec<_>>();
+        let key = |at: &usize| {
+            groups[*at]
+                .iter()
+                .flat_map(|demand| demand.monitors.clone())
+                .collect::<Vec<_>>()
+        };
         let mut by_monitor: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
         for at in 0..groups.len() {
             by_monitor.entry(key(&at)).or_default().push(at);
@@ -511,8 +640,13 @@ impl Schedule {
     /// Share of the time that each group counts.
     pub fn shares(&self) -> Vec<f64> {
         let mut ran = vec![0_u32; self.groups];
-        self.ticks.iter().flatten().for_each(|group| ran[*group] += 1);
-        ran.into_iter().map(|ran| f64::from(ran) / self.ticks.len().max(1) as f64).collect()
+        self.ticks
+            .iter()
+            .flatten()
+            .for_each(|group| ran[*group] += 1);
+        ran.into_iter()
+            .map(|ran| f64::from(ran) / self.ticks.len().max(1) as f64)
+            .collect()
     }
 
     /// True when everything counts all the time.
@@ -547,10 +681,17 @@ pub fn plan(mesh: &Mesh, driver: Driver, groups: &[Vec<Event>]) -> Result<Plan, 
     let found = rules.schedule(&ordered).shares();
     let better = (least(&found) > least(&shares) + 1e-9).then(|| {
         let mut by_group = vec![0.0; order.len()];
-        order.iter().zip(&found).for_each(|(at, share)| by_group[*at] = *share);
+        order
+            .iter()
+            .zip(&found)
+            .for_each(|(at, share)| by_group[*at] = *share);
         (order, by_group)
     });
-    Ok(Plan { shares, binding: given.binding, better })
+    Ok(Plan {
+        shares,
+        binding: given.binding,
+        better,
+    })
 }
 
 #[cfg(test)]
@@ -561,7 +702,13 @@ mod tests {
     use proptest::prelude::*;
 
     pub(crate) fn event(type_code: u16, event_id: u64, node_id: Option<u16>) -> Event {
-        let on = OnMesh { type_code, event_id, occup_id: 0, node_id, wp_device: 0 };
+        let on = OnMesh {
+            type_code,
+            event_id,
+            occup_id: 0,
+            node_id,
+            wp_device: 0,
+        };
         Event {
             name: format!("{type_code:#x}/{event_id:#x}@{node_id:?}"),
             pmu: "arm_cmn_0".into(),
@@ -577,7 +724,9 @@ mod tests {
     }
 
     fn shares(driver: Driver, groups: &[Vec<Event>]) -> Vec<f64> {
-        plan(&shipped("n1sdp").unwrap(), driver, groups).unwrap().shares
+        plan(&shipped("n1sdp").unwrap(), driver, groups)
+            .unwrap()
+            .shares
     }
 
     fn rnd(number: u64, node: u16) -> Event {
@@ -593,15 +742,28 @@ mod tests {
         let four = alone(&[rnd(5, 0x8), rnd(5, 0xc), rnd(4, 0x8), rnd(4, 0xc)]);
         assert_eq!(shares(Driver::N1sdp, &four), [0.5; 4]);
         assert_eq!(shares(Driver::Mainline, &four), [1.0; 4]);
-        let more = |count: u64| alone(&(1..=count).map(|number| rnd(number, 0x8)).collect::<Vec<_>>());
+        let more = |count: u64| {
+            alone(
+                &(1..=count)
+                    .map(|number| rnd(number, 0x8))
+                    .collect::<Vec<_>>(),
+            )
+        };
         assert_eq!(shares(Driver::Mainline, &more(5)), [0.8; 5]);
-        assert!(shares(Driver::Mainline, &more(6)).iter().all(|share| (share - 4.0 / 6.0).abs() < 1e-12));
+        assert!(
+            shares(Driver::Mainline, &more(6))
+                .iter()
+                .all(|share| (share - 4.0 / 6.0).abs() < 1e-12)
+        );
     }
 
     #[test]
     fn the_documents_eight_events_fit_under_both_drivers() {
         let nodes = [0x24, 0x28, 0x44, 0x48];
-        let eight: Vec<Event> = [0xd, 0xc].into_iter().flat_map(|number| nodes.map(|node| hnf(number, node))).collect();
+        let eight: Vec<Event> = [0xd, 0xc]
+            .into_iter()
+            .flat_map(|number| nodes.map(|node| hnf(number, node)))
+            .collect();
         assert_eq!(shares(Driver::Mainline, &alone(&eight)), [1.0; 8]);
         assert_eq!(shares(Driver::N1sdp, &alone(&eight)), [1.0; 8]);
     }
@@ -611,7 +773,10 @@ mod tests {
         // Measured with perf on the emulated N1SDP: 87,87,87,87,49,62,74,87; interleaved 74,75,75,86-87 five times.
         let mut events: Vec<Event> = (1..=5).map(|number| rnd(number, 0x8)).collect();
         events.extend([hnf(0xd, 0x24), hnf(0xd, 0x28), hnf(0xd, 0x44)]);
-        assert_eq!(shares(Driver::Mainline, &alone(&events)), [0.875, 0.875, 0.875, 0.875, 0.5, 0.625, 0.75, 0.875]);
+        assert_eq!(
+            shares(Driver::Mainline, &alone(&events)),
+            [0.875, 0.875, 0.875, 0.875, 0.5, 0.625, 0.75, 0.875]
+        );
         let [first, second] = [&events[..5], &events[5..]].map(<[Event]>::to_vec);
         let groups = vec![
             [&first[..4], &second[..]].concat(),
@@ -627,13 +792,29 @@ mod tests {
     fn a_better_order_is_found_and_keeps_what_it_promises() {
         let mut events: Vec<Event> = (1..=5).map(|number| rnd(number, 0x8)).collect();
         events.extend([hnf(0xd, 0x24), hnf(0xd, 0x28), hnf(0xd, 0x44)]);
-        let plan = plan(&shipped("n1sdp").unwrap(), Driver::Mainline, &alone(&events)).unwrap();
+        let plan = plan(
+            &shipped("n1sdp").unwrap(),
+            Driver::Mainline,
+            &alone(&events),
+        )
+        .unwrap();
         let (order, promised) = plan.better.unwrap();
         assert!(promised.iter().all(|share| *share >= 0.75), "{promised:?}");
         let ordered: Vec<Vec<Event>> = order.iter().map(|at| vec![events[*at].clone()]).collect();
         let kept = shares(Driver::Mainline, &ordered);
-        assert!(order.iter().zip(&kept).all(|(at, share)| promised[*at] == *share));
-        assert!(plan.binding.iter().any(|(_, limit)| *limit == Limit::Monitor(0x8)), "{:?}", plan.binding);
+        assert!(
+            order
+                .iter()
+                .zip(&kept)
+                .all(|(at, share)| promised[*at] == *share)
+        );
+        assert!(
+            plan.binding
+                .iter()
+                .any(|(_, limit)| *limit == Limit::Monitor(0x8)),
+            "{:?}",
+            plan.binding
+        );
     }
 
     #[test]
@@ -641,7 +822,10 @@ mod tests {
         let mesh = shipped("cmn700").unwrap();
         let of = |dtc: u8| -> Vec<u16> {
             let nodes = mesh.nodes.iter().filter(|node| node.kind == "HN-F");
-            nodes.filter(|node| mesh.crosspoint_of(node).unwrap().dtc == Some(dtc)).map(|node| node.node_id).collect()
+            nodes
+                .filter(|node| mesh.crosspoint_of(node).unwrap().dtc == Some(dtc))
+                .map(|node| node.node_id)
+                .collect()
         };
         let eight = |dtc| {
             of(dtc)
@@ -653,25 +837,54 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let sixteen = [eight(0), eight(1)].concat();
-        assert!(plan(&mesh, Driver::Mainline, &alone(&sixteen)).unwrap().shares.iter().all(|share| *share == 1.0));
+        assert!(
+            plan(&mesh, Driver::Mainline, &alone(&sixteen))
+                .unwrap()
+                .shares
+                .iter()
+                .all(|share| *share == 1.0)
+        );
         // Twelve on three crosspoints of one domain: two thirds, bound by the controller.
-        let twelve: Vec<Event> = of(0)[..3].iter().flat_map(|node| (1..=4).map(|number| hnf(number, *node))).collect();
+        let twelve: Vec<Event> = of(0)[..3]
+            .iter()
+            .flat_map(|node| (1..=4).map(|number| hnf(number, *node)))
+            .collect();
         let plan = plan(&mesh, Driver::Mainline, &alone(&twelve)).unwrap();
-        assert!(plan.shares.iter().all(|share| (share - 2.0 / 3.0).abs() < 0.01), "{:?}", plan.shares);
-        assert!(plan.binding.iter().all(|(_, limit)| *limit == Limit::Controller(0)));
+        assert!(
+            plan.shares
+                .iter()
+                .all(|share| (share - 2.0 / 3.0).abs() < 0.01),
+            "{:?}",
+            plan.shares
+        );
+        assert!(
+            plan.binding
+                .iter()
+                .all(|(_, limit)| *limit == Limit::Controller(0))
+        );
     }
 
     #[test]
     fn what_can_never_be_opened_is_refused_with_the_reason() {
         let mesh = shipped("n1sdp").unwrap();
-        let refused = |groups: &[Vec<Event>]| plan(&mesh, Driver::Mainline, groups).unwrap_err().to_string();
+        let refused = |groups: &[Vec<Event>]| {
+            plan(&mesh, Driver::Mainline, groups)
+                .unwrap_err()
+                .to_string()
+        };
         let group: Vec<Event> = (1..=5).map(|number| rnd(number, 0x8)).collect();
         assert!(refused(&[group]).contains(
             "group of 5: `0xa/0x5@Some(8)` does not fit beside those before it: the counters of the monitor at XP 0x8"
         ));
         let cycles = event(DTC, 0, None);
-        assert!(refused(&[vec![cycles.clone(), cycles.clone()]]).contains("one cycle counter in each DTC"));
-        assert!(refused(&alone(&[hnf(1, 0x99)])).contains("no HN-F with NodeID 0x99; those of the type are 0x24"));
+        assert!(
+            refused(&[vec![cycles.clone(), cycles.clone()]])
+                .contains("one cycle counter in each DTC")
+        );
+        assert!(
+            refused(&alone(&[hnf(1, 0x99)]))
+                .contains("no HN-F with NodeID 0x99; those of the type are 0x24")
+        );
         assert!(refused(&alone(&[hnf(1, 0x8)])).contains("0x8 is a RN-D"));
         assert!(refused(&alone(&[event(0x200, 1, None)])).contains("has no node of type HN-S"));
         let filter = |value| {
@@ -688,14 +901,33 @@ mod tests {
         // `all` is a value of the filter like the others.
         assert!(refused(&[vec![filter(0), filter(2)]]).contains("the one filter of node 0x24"));
         let watch = |direction| event(WATCHPOINT, direction, Some(0x8));
-        assert!(refused(&[vec![watch(0), watch(0), watch(0)]]).contains("the watchpoints of XP 0x8"));
-        assert!(plan(&mesh, Driver::Mainline, &[vec![watch(0), watch(0), watch(2), watch(2)]]).is_ok());
+        assert!(
+            refused(&[vec![watch(0), watch(0), watch(0)]]).contains("the watchpoints of XP 0x8")
+        );
+        assert!(
+            plan(
+                &mesh,
+                Driver::Mainline,
+                &[vec![watch(0), watch(0), watch(2), watch(2)]]
+            )
+            .is_ok()
+        );
         // A watchpoint at a port that is not there takes the last monitor's.
         let mut beyond = event(WATCHPOINT, 0, Some(0x78));
         beyond.on_mesh.as_mut().unwrap().wp_device = 7;
-        assert!(plan(&shipped("cmn700").unwrap(), Driver::Mainline, &alone(&[beyond])).is_ok());
+        assert!(
+            plan(
+                &shipped("cmn700").unwrap(),
+                Driver::Mainline,
+                &alone(&[beyond])
+            )
+            .is_ok()
+        );
         // By themselves, two cycle events share the one counter.
-        assert_eq!(shares(Driver::Mainline, &alone(&[cycles.clone(), cycles])), [0.5, 0.5]);
+        assert_eq!(
+            shares(Driver::Mainline, &alone(&[cycles.clone(), cycles])),
+            [0.5, 0.5]
+        );
     }
 
     proptest! {

@@ -79,12 +79,21 @@ impl Opener for Kernel {
             let (members, cpus) = members(group, place)?;
             for cpu in cpus {
                 let opened = Group::open(&members, cpu).map_err(|refused| {
-                    self.explain(group, refused.member, refused.error.errno().unwrap_or(0), &refused.error.to_string())
+                    self.explain(
+                        group,
+                        refused.member,
+                        refused.error.errno().unwrap_or(0),
+                        &refused.error.to_string(),
+                    )
                 })?;
                 groups.push(opened);
             }
         }
-        Ok(Box::new(Places { groups, row: vec![Reading::default(); group.len()], members: group.len() }))
+        Ok(Box::new(Places {
+            groups,
+            row: vec![Reading::default(); group.len()],
+            members: group.len(),
+        }))
     }
 }
 
@@ -93,7 +102,11 @@ fn members(group: &[Event], place: usize) -> Result<(Vec<Attributes>, Vec<u32>),
     let mut all = Vec::new();
     let mut on: Option<Vec<u32>> = None;
     for (member, event) in group.iter().enumerate() {
-        let refuse = |reason: &str| Refused { member, event: event.name.clone(), reason: reason.to_owned() };
+        let refuse = |reason: &str| Refused {
+            member,
+            event: event.name.clone(),
+            reason: reason.to_owned(),
+        };
         let Some(Source::Perf { attributes, cpus }) = event.sources.get(place) else {
             return Err(refuse(
                 "counters of files and of PMUs with another number of instances cannot be in one group",
@@ -101,7 +114,9 @@ fn members(group: &[Event], place: usize) -> Result<(Vec<Attributes>, Vec<u32>),
         };
         match &on {
             Some(before) if before != cpus => {
-                return Err(refuse("it counts on other CPUs than the first of its group"));
+                return Err(refuse(
+                    "it counts on other CPUs than the first of its group",
+                ));
             }
             _ => on = Some(cpus.clone()),
         }
@@ -121,8 +136,13 @@ const EOPNOTSUPP: i32 = 95;
 
 impl Kernel {
     fn explain(&self, group: &[Event], member: usize, errno: i32, said: &str) -> Refused {
-        let event = group.get(member).map_or(String::new(), |event| event.name.clone());
-        let paranoid = self.files.text("proc/sys/kernel/perf_event_paranoid").unwrap_or_else(|| "unknown".to_owned());
+        let event = group
+            .get(member)
+            .map_or(String::new(), |event| event.name.clone());
+        let paranoid = self
+            .files
+            .text("proc/sys/kernel/perf_event_paranoid")
+            .unwrap_or_else(|| "unknown".to_owned());
         let reason = match errno {
             EACCES | EPERM => format!(
                 "not allowed: kernel.perf_event_paranoid is {paranoid}; run as root, give the program CAP_PERFMON, or: sysctl kernel.perf_event_paranoid=0"
@@ -137,7 +157,11 @@ impl Kernel {
             EINVAL => "the driver refuses it: no node of this type and NodeID, or a field that the part does not have (daqmeter pmu map)".to_owned(),
             _ => said.to_owned(),
         };
-        Refused { member, event, reason }
+        Refused {
+            member,
+            event,
+            reason,
+        }
     }
 }
 
@@ -166,8 +190,11 @@ impl Counters for Alone {
         self.last = self.counter.value().unwrap_or(self.last);
         let passed_ns = clock::monotonic_ns().saturating_sub(self.since_ns);
         if let Some(reading) = into.first_mut() {
-            *reading =
-                Reading { value: self.last.wrapping_sub(self.first), enabled_ns: passed_ns, running_ns: passed_ns };
+            *reading = Reading {
+                value: self.last.wrapping_sub(self.first),
+                enabled_ns: passed_ns,
+                running_ns: passed_ns,
+            };
         }
     }
 
@@ -193,7 +220,11 @@ impl Opener for Script {
         let mut rows = Vec::new();
         for (member, event) in group.iter().enumerate() {
             let found = self.readings.iter().find(|(name, _)| *name == event.name);
-            let refused = || Refused { member, event: event.name.clone(), reason: "not in the script".to_owned() };
+            let refused = || Refused {
+                member,
+                event: event.name.clone(),
+                reason: "not in the script".to_owned(),
+            };
             rows.push(found.ok_or_else(refused)?.1.clone());
         }
         Ok(Box::new(Scripted { rows, at: 0 }))
@@ -219,7 +250,10 @@ mod tests {
     use crate::sysfs::tests::tree;
 
     fn event(name: &str, cpus: &[u32]) -> Event {
-        let source = Source::Perf { attributes: Attributes::default(), cpus: cpus.to_vec() };
+        let source = Source::Perf {
+            attributes: Attributes::default(),
+            cpus: cpus.to_vec(),
+        };
         Event {
             name: name.into(),
             pmu: "x".into(),
@@ -235,9 +269,15 @@ mod tests {
         let (_root, files) = tree(&[("proc/sys/kernel/perf_event_paranoid", "3\n")]);
         let kernel = Kernel { files };
         let group = [event("a", &[0]), event("b", &[0])];
-        let reason = |group: &[Event], errno| kernel.explain(group, 1.min(group.len() - 1), errno, "said").to_string();
+        let reason = |group: &[Event], errno| {
+            kernel
+                .explain(group, 1.min(group.len() - 1), errno, "said")
+                .to_string()
+        };
         assert!(reason(&group, EACCES).contains("perf_event_paranoid is 3; run as root"));
-        assert!(reason(&group, EINVAL).contains("`b`: the driver refuses the group at this member"));
+        assert!(
+            reason(&group, EINVAL).contains("`b`: the driver refuses the group at this member")
+        );
         assert!(reason(&group[..1], EINVAL).contains("no node of this type"));
         assert!(reason(&group[..1], ENOENT).contains("does not have it"));
     }
@@ -258,6 +298,9 @@ mod tests {
         std::fs::write(root.path().join("proc/vmstat"), "pgpgin 142\n").unwrap();
         let mut readings = [Reading::default()];
         open.read(&mut readings);
-        assert_eq!((readings[0].value, readings[0].enabled_ns), (42, readings[0].running_ns));
+        assert_eq!(
+            (readings[0].value, readings[0].enabled_ns),
+            (42, readings[0].running_ns)
+        );
     }
 }

@@ -15,47 +15,95 @@ pub struct SystemCounter {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum What {
-    Disk { device: Option<String>, field: usize, factor: u64 },
-    Net { interface: Option<String>, field: String },
+    Disk {
+        device: Option<String>,
+        field: usize,
+        factor: u64,
+    },
+    Net {
+        interface: Option<String>,
+        field: String,
+    },
     Interrupt(String),
-    Line { path: String, name: String },
-    Pressure { path: String, kind: String },
+    Line {
+        path: String,
+        name: String,
+    },
+    Pressure {
+        path: String,
+        kind: String,
+    },
     File(String),
 }
 
 /// Fields of a line of /proc/diskstats after the name, from 0, with what one of them is in bytes (sectors are 512).
-const DISK: &[(&str, usize, u64)] =
-    &[("reads", 0, 1), ("read_bytes", 2, 512), ("writes", 4, 1), ("write_bytes", 6, 512)];
-const NET: &[&str] =
-    &["rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "rx_dropped", "tx_dropped", "rx_errors", "tx_errors"];
+const DISK: &[(&str, usize, u64)] = &[
+    ("reads", 0, 1),
+    ("read_bytes", 2, 512),
+    ("writes", 4, 1),
+    ("write_bytes", 6, 512),
+];
+const NET: &[&str] = &[
+    "rx_bytes",
+    "tx_bytes",
+    "rx_packets",
+    "tx_packets",
+    "rx_dropped",
+    "tx_dropped",
+    "rx_errors",
+    "tx_errors",
+];
 const RESCTRL: &str = "sys/fs/resctrl/mon_data";
 
 impl SystemCounter {
     /// The counter of that name, when this host has it.
     pub fn find(files: &Files, name: &str) -> Option<SystemCounter> {
-        let counter = SystemCounter { files: files.clone(), what: what(name)? };
+        let counter = SystemCounter {
+            files: files.clone(),
+            what: what(name)?,
+        };
         counter.value().map(|_| counter)
     }
 
     /// Names of all counters of this host, by source.
     pub fn all(files: &Files) -> Vec<(&'static str, Vec<String>)> {
         let disks = disks(files);
-        let disk = disks.iter().flat_map(|disk| DISK.iter().map(move |(field, ..)| format!("disk.{disk}.{field}")));
-        let disk = DISK.iter().map(|(field, ..)| format!("disk.{field}")).chain(disk);
+        let disk = disks.iter().flat_map(|disk| {
+            DISK.iter()
+                .map(move |(field, ..)| format!("disk.{disk}.{field}"))
+        });
+        let disk = DISK
+            .iter()
+            .map(|(field, ..)| format!("disk.{field}"))
+            .chain(disk);
         let interfaces = files.names("sys/class/net");
-        let net = interfaces.iter().flat_map(|name| NET.iter().map(move |field| format!("net.{name}.{field}")));
+        let net = interfaces
+            .iter()
+            .flat_map(|name| NET.iter().map(move |field| format!("net.{name}.{field}")));
         let net = NET.iter().map(|field| format!("net.{field}")).chain(net);
         let interrupts = files.text("proc/interrupts").unwrap_or_default();
-        let interrupts =
-            interrupts.lines().skip(1).filter_map(|line| Some(format!("irq.{}", line.split_once(':')?.0.trim())));
+        let interrupts = interrupts
+            .lines()
+            .skip(1)
+            .filter_map(|line| Some(format!("irq.{}", line.split_once(':')?.0.trim())));
         let lines = |path: &str, prefix: &str| -> Vec<String> {
             let text = files.text(path).unwrap_or_default();
-            let names = text.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| is_counter(name));
+            let names = text
+                .lines()
+                .filter_map(|line| line.split_whitespace().next())
+                .filter(|name| is_counter(name));
             names.map(|name| format!("{prefix}.{name}")).collect()
         };
-        let nodes = files.names("sys/devices/system/node").into_iter().filter(|name| name.starts_with("node"));
-        let numa =
-            nodes.flat_map(|node| lines(&format!("sys/devices/system/node/{node}/numastat"), &format!("numa.{node}")));
+        let nodes = files
+            .names("sys/devices/system/node")
+            .into_iter()
+            .filter(|name| name.starts_with("node"));
+        let numa = nodes.flat_map(|node| {
+            lines(
+                &format!("sys/devices/system/node/{node}/numastat"),
+                &format!("numa.{node}"),
+            )
+        });
         let pressure = files
             .names("proc/pressure")
             .into_iter()
@@ -63,18 +111,44 @@ impl SystemCounter {
         let domains = files.names(RESCTRL).into_iter();
         let resctrl = domains.flat_map(|domain| {
             let names = files.names(&format!("{RESCTRL}/{domain}")).into_iter();
-            names.map(|name| format!("resctrl.{domain}.{name}")).collect::<Vec<_>>()
+            names
+                .map(|name| format!("resctrl.{domain}.{name}"))
+                .collect::<Vec<_>>()
         });
-        let there =
-            |names: Vec<String>| names.into_iter().filter(|name| SystemCounter::find(files, name).is_some()).collect();
+        let there = |names: Vec<String>| {
+            names
+                .into_iter()
+                .filter(|name| SystemCounter::find(files, name).is_some())
+                .collect()
+        };
         vec![
-            ("block devices (/proc/diskstats)", if disks.is_empty() { Vec::new() } else { disk.collect() }),
-            ("networks (/sys/class/net)", if interfaces.is_empty() { Vec::new() } else { net.collect() }),
+            (
+                "block devices (/proc/diskstats)",
+                if disks.is_empty() {
+                    Vec::new()
+                } else {
+                    disk.collect()
+                },
+            ),
+            (
+                "networks (/sys/class/net)",
+                if interfaces.is_empty() {
+                    Vec::new()
+                } else {
+                    net.collect()
+                },
+            ),
             ("interrupts (/proc/interrupts)", interrupts.collect()),
-            ("virtual memory (/proc/vmstat)", lines("proc/vmstat", "vmstat")),
+            (
+                "virtual memory (/proc/vmstat)",
+                lines("proc/vmstat", "vmstat"),
+            ),
             ("NUMA (numastat)", numa.collect()),
             ("pressure (/proc/pressure)", there(pressure.collect())),
-            ("memory bandwidth monitoring (resctrl)", there(resctrl.collect())),
+            (
+                "memory bandwidth monitoring (resctrl)",
+                there(resctrl.collect()),
+            ),
         ]
     }
 
@@ -92,7 +166,11 @@ impl SystemCounter {
     /// The counter now; none when it is not there, or no more.
     pub fn value(&self) -> Option<u64> {
         match &self.what {
-            What::Disk { device, field, factor } => {
+            What::Disk {
+                device,
+                field,
+                factor,
+            } => {
                 let text = self.files.text("proc/diskstats")?;
                 let wanted = match device {
                     Some(device) => vec![device.clone()],
@@ -108,8 +186,12 @@ impl SystemCounter {
                 }))
             }
             What::Net { interface, field } => {
-                let read =
-                    |name: &String| self.files.text(&format!("sys/class/net/{name}/statistics/{field}"))?.parse().ok();
+                let read = |name: &String| {
+                    self.files
+                        .text(&format!("sys/class/net/{name}/statistics/{field}"))?
+                        .parse()
+                        .ok()
+                };
                 match interface {
                     Some(name) => read(name),
                     None => sum(self.files.names("sys/class/net").iter().filter_map(read)),
@@ -117,14 +199,22 @@ impl SystemCounter {
             }
             What::Interrupt(name) => {
                 let text = self.files.text("proc/interrupts")?;
-                let line =
-                    text.lines().find(|line| line.split_once(':').is_some_and(|(head, _)| head.trim() == name))?;
+                let line = text.lines().find(|line| {
+                    line.split_once(':')
+                        .is_some_and(|(head, _)| head.trim() == name)
+                })?;
                 let counts = line.split_once(':')?.1.split_whitespace();
                 sum(counts.map_while(|word| word.parse::<u64>().ok()))
             }
             What::Line { path, name } => {
                 let text = self.files.text(path)?;
-                text.lines().find_map(|line| line.strip_prefix(name.as_str())?.strip_prefix(' ')?.trim().parse().ok())
+                text.lines().find_map(|line| {
+                    line.strip_prefix(name.as_str())?
+                        .strip_prefix(' ')?
+                        .trim()
+                        .parse()
+                        .ok()
+                })
             }
             What::Pressure { path, kind } => {
                 let text = self.files.text(path)?;
@@ -138,7 +228,9 @@ impl SystemCounter {
 }
 
 fn sum(values: impl Iterator<Item = u64>) -> Option<u64> {
-    values.fold(None, |total: Option<u64>, value| Some(total.unwrap_or(0).wrapping_add(value)))
+    values.fold(None, |total: Option<u64>, value| {
+        Some(total.unwrap_or(0).wrapping_add(value))
+    })
 }
 
 /// What only grows. Levels that rise and fall (free pages, cache occupancy) have no count in an interval.
@@ -156,19 +248,32 @@ fn what(name: &str) -> Option<What> {
     let plain = |part: &str| !part.is_empty() && !part.contains('/') && part != "..";
     match source {
         "disk" => {
-            let (device, field) =
-                rest.rsplit_once('.').map_or((None, rest), |(device, field)| (Some(device.to_owned()), field));
+            let (device, field) = rest
+                .rsplit_once('.')
+                .map_or((None, rest), |(device, field)| {
+                    (Some(device.to_owned()), field)
+                });
             let (_, field, factor) = DISK.iter().find(|(known, ..)| *known == field)?;
-            Some(What::Disk { device, field: *field, factor: *factor })
+            Some(What::Disk {
+                device,
+                field: *field,
+                factor: *factor,
+            })
         }
         "net" => {
-            let (interface, field) =
-                rest.rsplit_once('.').map_or((None, rest), |(name, field)| (Some(name.to_owned()), field));
-            (interface.as_deref().is_none_or(plain) && NET.contains(&field))
-                .then(|| What::Net { interface, field: field.to_owned() })
+            let (interface, field) = rest
+                .rsplit_once('.')
+                .map_or((None, rest), |(name, field)| (Some(name.to_owned()), field));
+            (interface.as_deref().is_none_or(plain) && NET.contains(&field)).then(|| What::Net {
+                interface,
+                field: field.to_owned(),
+            })
         }
         "irq" => Some(What::Interrupt(rest.to_owned())),
-        "vmstat" => is_counter(rest).then(|| What::Line { path: "proc/vmstat".to_owned(), name: rest.to_owned() }),
+        "vmstat" => is_counter(rest).then(|| What::Line {
+            path: "proc/vmstat".to_owned(),
+            name: rest.to_owned(),
+        }),
         "numa" => {
             let (node, field) = rest.split_once('.')?;
             plain(node).then(|| What::Line {
@@ -178,7 +283,10 @@ fn what(name: &str) -> Option<What> {
         }
         "pressure" => {
             let (name, kind) = rest.split_once('.')?;
-            plain(name).then(|| What::Pressure { path: format!("proc/pressure/{name}"), kind: kind.to_owned() })
+            plain(name).then(|| What::Pressure {
+                path: format!("proc/pressure/{name}"),
+                kind: kind.to_owned(),
+            })
         }
         "resctrl" => {
             let (domain, field) = rest.split_once('.')?;
@@ -223,31 +331,65 @@ mod tests {
                 "           CPU0       CPU1\n  24:        5          7  PCI-MSI 1-edge virtio0\nNMI:   1  2  Non-maskable\n",
             ),
             ("proc/vmstat", "nr_free_pages 5\npgpgin 77\npgpginx 1\n"),
-            ("proc/pressure/io", "some avg10=0.00 avg60=0.00 avg300=0.00 total=55\nfull avg10=0.00 total=44\n"),
+            (
+                "proc/pressure/io",
+                "some avg10=0.00 avg60=0.00 avg300=0.00 total=55\nfull avg10=0.00 total=44\n",
+            ),
             ("sys/fs/resctrl/mon_data/mon_L3_00/mbm_total_bytes", "640\n"),
-            ("sys/fs/resctrl/mon_data/mon_L3_01/mbm_total_bytes", "Unavailable\n"),
+            (
+                "sys/fs/resctrl/mon_data/mon_L3_01/mbm_total_bytes",
+                "Unavailable\n",
+            ),
         ]);
-        let value = |name: &str| SystemCounter::find(&files, name).and_then(|counter| counter.value());
+        let value =
+            |name: &str| SystemCounter::find(&files, name).and_then(|counter| counter.value());
         assert_eq!(value("disk.vda.read_bytes"), Some(2048 * 512));
-        assert_eq!(value("disk.read_bytes"), Some(2048 * 512), "partitions and loops are not counted twice");
+        assert_eq!(
+            value("disk.read_bytes"),
+            Some(2048 * 512),
+            "partitions and loops are not counted twice"
+        );
         assert_eq!(value("disk.vda1.read_bytes"), Some(1024 * 512));
-        assert_eq!((value("disk.vda.writes"), value("disk.vda.write_bytes")), (Some(7), Some(4096 * 512)));
-        assert_eq!((value("net.eth0.rx_bytes"), value("net.rx_bytes")), (Some(1000), Some(1123)));
+        assert_eq!(
+            (value("disk.vda.writes"), value("disk.vda.write_bytes")),
+            (Some(7), Some(4096 * 512))
+        );
+        assert_eq!(
+            (value("net.eth0.rx_bytes"), value("net.rx_bytes")),
+            (Some(1000), Some(1123))
+        );
         assert_eq!((value("irq.24"), value("irq.NMI")), (Some(12), Some(3)));
         assert_eq!(value("vmstat.pgpgin"), Some(77));
-        assert_eq!(value("vmstat.nr_free_pages"), None, "a level that rises and falls is no counter");
-        assert_eq!((value("pressure.io.some"), value("pressure.io.full")), (Some(55), Some(44)));
         assert_eq!(
-            (value("resctrl.mon_L3_00.mbm_total_bytes"), value("resctrl.mon_L3_01.mbm_total_bytes")),
+            value("vmstat.nr_free_pages"),
+            None,
+            "a level that rises and falls is no counter"
+        );
+        assert_eq!(
+            (value("pressure.io.some"), value("pressure.io.full")),
+            (Some(55), Some(44))
+        );
+        assert_eq!(
+            (
+                value("resctrl.mon_L3_00.mbm_total_bytes"),
+                value("resctrl.mon_L3_01.mbm_total_bytes")
+            ),
             (Some(640), None)
         );
         let sources = SystemCounter::all(&files);
-        assert!(sources.iter().any(|(_, names)| names.contains(&"resctrl.mon_L3_00.mbm_total_bytes".to_owned())));
+        assert!(
+            sources
+                .iter()
+                .any(|(_, names)| names.contains(&"resctrl.mon_L3_00.mbm_total_bytes".to_owned()))
+        );
     }
 
     #[test]
     fn names_that_would_leave_their_directory_are_none() {
-        let (_root, files) = tree(&[("sys/class/net/lo/statistics/rx_bytes", "1"), ("secret", "5")]);
+        let (_root, files) = tree(&[
+            ("sys/class/net/lo/statistics/rx_bytes", "1"),
+            ("secret", "5"),
+        ]);
         for name in [
             "net.../../../secret",
             "net.a/b.rx_bytes",

@@ -36,22 +36,36 @@ fn wrong(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> LoadErr
 }
 
 fn moved(bytes: u64, began: Instant, how: String) -> Moved {
-    Moved { bytes, seconds: began.elapsed().as_secs_f64(), how }
+    Moved {
+        bytes,
+        seconds: began.elapsed().as_secs_f64(),
+        how,
+    }
 }
 
 /// Reads memory that no cache holds, again and again, until the time is over or it is to stop.
 ///
 /// # Errors
 /// When there is not enough memory.
-pub fn memory(time: Duration, last_level_bytes: u64, stop: &AtomicBool) -> Result<Moved, LoadError> {
-    let bytes = usize::try_from((last_level_bytes * 8).clamp(64 << 20, 2 << 30)).unwrap_or(64 << 20);
-    let buffer = Buffer::new(bytes, Pages::Transparent).map_err(|error| LoadError(error.to_string()))?;
+pub fn memory(
+    time: Duration,
+    last_level_bytes: u64,
+    stop: &AtomicBool,
+) -> Result<Moved, LoadError> {
+    let bytes =
+        usize::try_from((last_level_bytes * 8).clamp(64 << 20, 2 << 30)).unwrap_or(64 << 20);
+    let buffer =
+        Buffer::new(bytes, Pages::Transparent).map_err(|error| LoadError(error.to_string()))?;
     let source = buffer.slice::<u8>(bytes);
     let (began, mut read) = (Instant::now(), 0);
     while began.elapsed() < time && !stop.load(Ordering::Relaxed) {
         read += stream(Isa::best(), Store::Cached, Ratio::READ, source, &mut []) as u64;
     }
-    Ok(moved(read, began, format!("own reads of {} MiB, one thread", bytes >> 20)))
+    Ok(moved(
+        read,
+        began,
+        format!("own reads of {} MiB, one thread", bytes >> 20),
+    ))
 }
 
 /// A file to read past the page cache, and the disk that it is on.
@@ -77,18 +91,33 @@ impl BlockFile {
         let is_device = about.file_type().is_block_device();
         let number = if is_device { about.rdev() } else { about.dev() };
         let disk = disk_of(&Files::default(), number);
-        let bytes = if is_device { device_bytes(&Files::default(), number) } else { about.len() };
+        let bytes = if is_device {
+            device_bytes(&Files::default(), number)
+        } else {
+            about.len()
+        };
         if bytes < BLOCK as u64 {
-            return Err(LoadError(format!("{shown}: {bytes} bytes are too few; 1 MiB at least is read")));
+            return Err(LoadError(format!(
+                "{shown}: {bytes} bytes are too few; 1 MiB at least is read"
+            )));
         }
-        Ok(BlockFile { path: path.to_owned(), bytes, is_ours: false, disk })
+        Ok(BlockFile {
+            path: path.to_owned(),
+            bytes,
+            is_ours: false,
+            disk,
+        })
     }
 
     /// A new file below a directory, of the given size, written through; removed at the end.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn temporary(directory: &Path, bytes: u64, stop: &AtomicBool) -> Result<BlockFile, LoadError> {
+    pub fn temporary(
+        directory: &Path,
+        bytes: u64,
+        stop: &AtomicBool,
+    ) -> Result<BlockFile, LoadError> {
         let path = directory.join(format!("daqmeter-verify-{}.tmp", std::process::id()));
         let shown = path.display().to_string();
         let mut file = File::create_new(&path).map_err(wrong(&shown))?;
@@ -98,12 +127,20 @@ impl BlockFile {
             if stop.load(Ordering::Relaxed) {
                 return Err(std::io::ErrorKind::Interrupted.into());
             }
-            block.iter_mut().zip(number.to_le_bytes().into_iter().cycle()).for_each(|(byte, new)| *byte = new ^ 0x5A);
+            block
+                .iter_mut()
+                .zip(number.to_le_bytes().into_iter().cycle())
+                .for_each(|(byte, new)| *byte = new ^ 0x5A);
             file.write_all(&block)
         });
         let made = written.and_then(|()| file.sync_all());
         // Removed even when it could not be filled.
-        let mut file = BlockFile { disk: None, bytes, is_ours: true, path };
+        let mut file = BlockFile {
+            disk: None,
+            bytes,
+            is_ours: true,
+            path,
+        };
         made.map_err(wrong(&shown))?;
         let about = file.path.metadata().map_err(wrong(&shown))?;
         file.disk = disk_of(&Files::default(), about.dev());
@@ -116,20 +153,29 @@ impl BlockFile {
     /// When the file system has no direct I/O, or a read fails.
     pub fn read(&self, time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
         let shown = self.path.display();
-        let opened = OpenOptions::new().read(true).custom_flags(DIRECT).open(&self.path);
+        let opened = OpenOptions::new()
+            .read(true)
+            .custom_flags(DIRECT)
+            .open(&self.path);
         let file = opened.map_err(wrong(format!(
             "{shown}, past the page cache (a file system without direct I/O, such as tmpfs?)"
         )))?;
-        let mut buffer = Buffer::new(BLOCK, Pages::Base).map_err(|error| LoadError(error.to_string()))?;
+        let mut buffer =
+            Buffer::new(BLOCK, Pages::Base).map_err(|error| LoadError(error.to_string()))?;
         let block = buffer.slice_mut::<u8>(BLOCK);
         let blocks = self.bytes / BLOCK as u64;
         let (began, mut bytes, mut number) = (Instant::now(), 0_u64, 0);
         while (began.elapsed() < time && !stop.load(Ordering::Relaxed)) || bytes == 0 {
-            file.read_exact_at(block, number % blocks * BLOCK as u64).map_err(wrong(&shown))?;
+            file.read_exact_at(block, number % blocks * BLOCK as u64)
+                .map_err(wrong(&shown))?;
             bytes += BLOCK as u64;
             number += 1;
         }
-        Ok(moved(bytes, began, format!("own O_DIRECT reads of 1 MiB from {shown}")))
+        Ok(moved(
+            bytes,
+            began,
+            format!("own O_DIRECT reads of 1 MiB from {shown}"),
+        ))
     }
 }
 
@@ -146,7 +192,11 @@ impl Drop for BlockFile {
 fn disk_of(files: &Files, number: u64) -> Option<String> {
     let place = std::fs::canonicalize(files.root().join(device_directory(number))).ok()?;
     // A partition lies below its disk.
-    let whole = if place.join("partition").exists() { place.parent()?.to_owned() } else { place };
+    let whole = if place.join("partition").exists() {
+        place.parent()?.to_owned()
+    } else {
+        place
+    };
     Some(whole.file_name()?.to_str()?.to_owned())
 }
 
@@ -158,7 +208,9 @@ fn device_directory(number: u64) -> String {
 
 fn device_bytes(files: &Files, number: u64) -> u64 {
     let sectors = files.text(&format!("{}/size", device_directory(number)));
-    sectors.and_then(|text| text.parse::<u64>().ok()).map_or(0, |sectors| sectors * 512)
+    sectors
+        .and_then(|text| text.parse::<u64>().ok())
+        .map_or(0, |sectors| sectors * 512)
 }
 
 /// Sends bytes to ourselves over TCP on the loopback interface until the time is over or it is to stop.
@@ -178,16 +230,26 @@ pub fn loopback(time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
             }
         }
     };
-    let receiver = std::thread::Builder::new().name("receiver".to_owned()).spawn(receive);
+    let receiver = std::thread::Builder::new()
+        .name("receiver".to_owned())
+        .spawn(receive);
     let receiver = receiver.map_err(wrong("start a thread"))?;
     let mut sender = TcpStream::connect(address).map_err(wrong("connect to loopback"))?;
     let (began, block) = (Instant::now(), vec![0xA5_u8; BLOCK]);
     while began.elapsed() < time && !stop.load(Ordering::Relaxed) {
-        sender.write_all(&block).map_err(wrong("send over loopback"))?;
+        sender
+            .write_all(&block)
+            .map_err(wrong("send over loopback"))?;
     }
     drop(sender);
-    let bytes = receiver.join().map_err(|_| LoadError("the receiver panicked".to_owned()))?;
-    Ok(moved(bytes.map_err(wrong("receive over loopback"))?, began, "own TCP stream over loopback".to_owned()))
+    let bytes = receiver
+        .join()
+        .map_err(|_| LoadError("the receiver panicked".to_owned()))?;
+    Ok(moved(
+        bytes.map_err(wrong("receive over loopback"))?,
+        began,
+        "own TCP stream over loopback".to_owned(),
+    ))
 }
 
 /// The document's fio job on a file or device, for a time.
@@ -213,7 +275,8 @@ pub fn fio(file: &Path, time: Duration) -> Result<Moved, LoadError> {
     ];
     let began = Instant::now();
     let text = output("fio", &arguments)?;
-    let bytes = fio_bytes(&text).ok_or_else(|| LoadError("fio: its output has no jobs[0].read.io_bytes".to_owned()))?;
+    let bytes = fio_bytes(&text)
+        .ok_or_else(|| LoadError("fio: its output has no jobs[0].read.io_bytes".to_owned()))?;
     Ok(moved(bytes, began, format!("fio {}", arguments.join(" "))))
 }
 
@@ -237,32 +300,58 @@ pub fn fio_bytes(text: &str) -> Option<u64> {
 /// When netperf is not there or fails.
 pub fn netperf(host: &str, time: Duration) -> Result<Moved, LoadError> {
     let seconds = time.as_secs().max(1).to_string();
-    let arguments: Vec<String> = ["-H", host, "-t", "TCP_MAERTS", "-l", &seconds, "-P", "0"].map(str::to_owned).into();
+    let arguments: Vec<String> = ["-H", host, "-t", "TCP_MAERTS", "-l", &seconds, "-P", "0"]
+        .map(str::to_owned)
+        .into();
     let began = Instant::now();
     let text = output("netperf", &arguments)?;
-    let bits = netperf_bits_per_s(&text).ok_or_else(|| LoadError("netperf: no throughput in its output".to_owned()))?;
+    let bits = netperf_bits_per_s(&text)
+        .ok_or_else(|| LoadError("netperf: no throughput in its output".to_owned()))?;
     let took = began.elapsed().as_secs_f64();
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a run, not negative")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "bytes of a run, not negative"
+    )]
     let bytes = (bits / 8.0 * time.as_secs_f64().max(1.0)) as u64;
-    Ok(Moved { bytes, seconds: took, how: format!("netperf {}", arguments.join(" ")) })
+    Ok(Moved {
+        bytes,
+        seconds: took,
+        how: format!("netperf {}", arguments.join(" ")),
+    })
 }
 
 /// Throughput of netperf: `941.52 10^6bits/s` of an interim result, or the last column of the table, in 10^6 bits per second.
 pub fn netperf_bits_per_s(text: &str) -> Option<f64> {
     let interim = text.lines().rev().find_map(|line| {
-        let (value, _) = line.split_once("Interim result:")?.1.trim().split_once(' ')?;
+        let (value, _) = line
+            .split_once("Interim result:")?
+            .1
+            .trim()
+            .split_once(' ')?;
         value.parse::<f64>().ok()
     });
-    let table = || text.lines().rev().find_map(|line| line.split_whitespace().nth(4)?.parse::<f64>().ok());
+    let table = || {
+        text.lines()
+            .rev()
+            .find_map(|line| line.split_whitespace().nth(4)?.parse::<f64>().ok())
+    };
     interim.or_else(table).map(|megabits| megabits * 1e6)
 }
 
 fn output(program: &str, arguments: &[String]) -> Result<String, LoadError> {
     let done = Command::new(program).args(arguments).output();
-    let done = done.map_err(|error| LoadError(format!("{program}: {error}; install it, or leave out --with")))?;
+    let done = done.map_err(|error| {
+        LoadError(format!(
+            "{program}: {error}; install it, or leave out --with"
+        ))
+    })?;
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr);
-        return Err(LoadError(format!("{program}: {}", said.lines().last().unwrap_or("it failed"))));
+        return Err(LoadError(format!(
+            "{program}: {}",
+            said.lines().last().unwrap_or("it failed")
+        )));
     }
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
@@ -290,19 +379,29 @@ pub struct Band {
 impl Band {
     /// Everything is counted, and headers, descriptors and others' traffic may be counted too.
     pub fn payload_and(more: f64) -> Band {
-        Band { low: 1.0, high: 1.0 + more }
+        Band {
+            low: 1.0,
+            high: 1.0 + more,
+        }
     }
 
     /// A tolerance to both sides.
     pub fn around(tolerance: f64) -> Band {
-        Band { low: 1.0 - tolerance, high: 1.0 + tolerance }
+        Band {
+            low: 1.0 - tolerance,
+            high: 1.0 + tolerance,
+        }
     }
 
     /// Judges a counted number of bytes.
     pub fn judge(self, counted: f64, payload: u64) -> Verdict {
         // A counter of single bytes is held to them.
         let ratio = counted / payload.max(1) as f64;
-        if ratio >= self.low - 1e-9 && ratio <= self.high { Verdict::Pass } else { Verdict::Fail }
+        if ratio >= self.low - 1e-9 && ratio <= self.high {
+            Verdict::Pass
+        } else {
+            Verdict::Fail
+        }
     }
 }
 
@@ -313,9 +412,21 @@ mod tests {
     #[test]
     fn bands_hold_counters_to_the_payload_and_no_less() {
         let net = Band::payload_and(0.1);
-        assert_eq!(net.judge(1030.144e6, 941_520_000), Verdict::Pass, "the document's: 1.094");
-        assert_eq!(net.judge(941_519_000.0, 941_520_000), Verdict::Fail, "less than the payload is a lost count");
-        assert_eq!(Band::around(0.02).judge(2711.3e6, 2_706_353_317), Verdict::Pass, "the document's: 1.002");
+        assert_eq!(
+            net.judge(1030.144e6, 941_520_000),
+            Verdict::Pass,
+            "the document's: 1.094"
+        );
+        assert_eq!(
+            net.judge(941_519_000.0, 941_520_000),
+            Verdict::Fail,
+            "less than the payload is a lost count"
+        );
+        assert_eq!(
+            Band::around(0.02).judge(2711.3e6, 2_706_353_317),
+            Verdict::Pass,
+            "the document's: 1.002"
+        );
         assert_eq!(Band::around(0.02).judge(0.0, 5), Verdict::Fail);
     }
 
@@ -324,9 +435,13 @@ mod tests {
         let fio = "note: both iodepth >= 1 and synchronous\n{\"jobs\":[{\"read\":{\"io_bytes\":13244891136}}]}";
         assert_eq!(fio_bytes(fio), Some(202_101 * 65_536));
         assert_eq!(fio_bytes("fio: nothing"), None);
-        let interim = "Interim result:  941.52 10^6bits/s over 10.000 seconds ending at 1576269135.608\n";
+        let interim =
+            "Interim result:  941.52 10^6bits/s over 10.000 seconds ending at 1576269135.608\n";
         assert_eq!(netperf_bits_per_s(interim), Some(941.52e6));
-        assert_eq!(netperf_bits_per_s("131072  16384  16384    10.00    941.52\n"), Some(941.52e6));
+        assert_eq!(
+            netperf_bits_per_s("131072  16384  16384    10.00    941.52\n"),
+            Some(941.52e6)
+        );
         assert_eq!(netperf_bits_per_s("netperf: cannot shake hands"), None);
     }
 
@@ -362,7 +477,10 @@ mod tests {
         drop(file);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
         assert!(
-            BlockFile::existing(Path::new("/nonexistent/file")).unwrap_err().to_string().contains("/nonexistent/file")
+            BlockFile::existing(Path::new("/nonexistent/file"))
+                .unwrap_err()
+                .to_string()
+                .contains("/nonexistent/file")
         );
     }
 
@@ -370,6 +488,9 @@ mod tests {
     fn device_numbers_are_split_as_the_kernel_does() {
         assert_eq!(device_directory(0xFE01), "sys/dev/block/254:1");
         // makedev(259, 0x12345): the minor's upper bits lie above the major's lower ones.
-        assert_eq!(device_directory(0x1231_0345), format!("sys/dev/block/{}:{}", 259, 0x12345));
+        assert_eq!(
+            device_directory(0x1231_0345),
+            format!("sys/dev/block/{}:{}", 259, 0x12345)
+        );
     }
 }

@@ -4,7 +4,11 @@
 //! receiver on the first one. Chains run for so many seconds [10]. Prints medians; judges nothing and fails nothing, because shared
 //! machines are noisy.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and may stop when the host refuses")]
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a benchmark prints, and may stop when the host refuses"
+)]
 
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::atomic::AtomicBool;
@@ -53,22 +57,44 @@ fn prepared(engine: &dyn Engine, workload: &Workload) -> Box<dyn Session> {
 }
 
 fn decode(scenario: &str, bytes: u64) {
-    let mut blocks = prepared(&DecodeEngine, &Workload::new("decode").with("scenario", scenario).with("bytes", bytes));
-    let read = Workload::new("memory").with("read_bytes", bytes).with("read_lines", 1_u64).with("write_lines", 0_u64);
+    let mut blocks = prepared(
+        &DecodeEngine,
+        &Workload::new("decode")
+            .with("scenario", scenario)
+            .with("bytes", bytes),
+    );
+    let read = Workload::new("memory")
+        .with("read_bytes", bytes)
+        .with("read_lines", 1_u64)
+        .with("write_lines", 0_u64);
     let mut memory = prepared(&MemoryEngine, &read);
     let stages = memory.stages().len();
     blocks.step(0, 1).unwrap();
     let counters = blocks.tally().counters;
-    let subchunks = counters.iter().find(|counter| counter.name == "subchunks per pass").unwrap().value;
+    let subchunks = counters
+        .iter()
+        .find(|counter| counter.name == "subchunks per pass")
+        .unwrap()
+        .value;
     // The fastest way of reading is the limit.
     let best = (0..stages)
         .min_by(|a, b| {
-            let mut of =
-                |stage: usize| median((0..9).map(|_| seconds(&mut || memory.step(stage, 1).unwrap())).collect());
+            let mut of = |stage: usize| {
+                median(
+                    (0..9)
+                        .map(|_| seconds(&mut || memory.step(stage, 1).unwrap()))
+                        .collect(),
+                )
+            };
             of(*a).total_cmp(&of(*b))
         })
         .unwrap();
-    let [took, limit] = in_turn(60, [&mut || blocks.step(0, 1).unwrap(), &mut || memory.step(best, 1).unwrap()]);
+    let [took, limit] = in_turn(
+        60,
+        [&mut || blocks.step(0, 1).unwrap(), &mut || {
+            memory.step(best, 1).unwrap()
+        }],
+    );
     println!(
         "  decode {scenario}, {} MiB: {:.0} M subchunks/s, {:.2} ns each, {:.2} GB/s; memory read {:.2} GB/s; ratio {:.2}",
         bytes >> 20,
@@ -83,10 +109,16 @@ fn decode(scenario: &str, bytes: u64) {
 fn checker(scenario: &str, triggers: u64) {
     let mut file = tempfile::tempfile().unwrap();
     let scenario = Scenario::load(scenario).unwrap();
-    recording::record(&scenario, triggers, |_, part| std::io::Write::write_all(&mut file, part)).unwrap();
+    recording::record(&scenario, triggers, |_, part| {
+        std::io::Write::write_all(&mut file, part)
+    })
+    .unwrap();
     let bytes = file.metadata().unwrap().len() as f64;
     for level in [1, 2, 3] {
-        let options = Options { level, ..Options::default() };
+        let options = Options {
+            level,
+            ..Options::default()
+        };
         let (mut checked, mut plain) = (file.try_clone().unwrap(), file.try_clone().unwrap());
         let mut buffer = vec![0; 512 << 10];
         let [took, limit] = in_turn(
@@ -113,11 +145,22 @@ fn checker(scenario: &str, triggers: u64) {
 }
 
 fn run(scenario: &Scenario, cpus: (u32, u32), time: Duration) -> chain::Done {
-    let placement = Placement { reader_cpus: vec![cpus.0], receiver_cpus: vec![cpus.1], receivers: 1 };
+    let placement = Placement {
+        reader_cpus: vec![cpus.0],
+        receiver_cpus: vec![cpus.1],
+        receivers: 1,
+    };
     chain::run(scenario, &placement, time, None, &AtomicBool::new(false)).unwrap()
 }
 
-fn rate(name: &str, rate_hz: f64, change: impl Fn(&mut Scenario), cpus: (u32, u32), time: Duration, target: &str) {
+fn rate(
+    name: &str,
+    rate_hz: f64,
+    change: impl Fn(&mut Scenario),
+    cpus: (u32, u32),
+    time: Duration,
+    target: &str,
+) {
     let mut scenario = Scenario::load(name).unwrap();
     scenario.trigger.rate = Hertz(rate_hz);
     // Half of the published ring: what the host stops for now and then must fit.
@@ -173,17 +216,25 @@ fn idle(cpus: (u32, u32)) {
         run(&scenario, cpus, time).readers[0].load.cpu * 100.0
     };
     for (poll, target) in [(Nanos(100_000), "2 %"), (Nanos(1_000_000), "0.3 %")] {
-        let (ours, bare) = (reader(poll, Completion::Poll), bare_sleep(poll.0, time) * 100.0);
+        let (ours, bare) = (
+            reader(poll, Completion::Poll),
+            bare_sleep(poll.0, time) * 100.0,
+        );
         println!(
             "  idle reader, polling every {} us: {ours:.2} % of a core; a thread that only sleeps {bare:.2} % (target {target})",
             poll.0 / 1000
         );
     }
-    println!("  idle reader, interrupt: {:.2} % of a core (target 0.2 %)", reader(Nanos(0), Completion::Interrupt));
+    println!(
+        "  idle reader, interrupt: {:.2} % of a core (target 0.2 %)",
+        reader(Nanos(0), Completion::Interrupt)
+    );
 }
 
 fn main() {
-    let time = std::env::args().find_map(|argument| argument.parse().ok()).unwrap_or(10);
+    let time = std::env::args()
+        .find_map(|argument| argument.parse().ok())
+        .unwrap_or(10);
     let time = Duration::from_secs(time);
     let allowed = affinity::allowed_cpus().unwrap();
     let cpus = (*allowed.last().unwrap(), allowed[0]);
@@ -196,7 +247,14 @@ fn main() {
     idle(cpus);
     // A look at the ring every millisecond: waking up costs 20 us on a virtual machine.
     let slow_poll = |scenario: &mut Scenario| scenario.reader.poll = Nanos(1_000_000);
-    rate("gbt", 2.0e6, slow_poll, cpus, time, "2000 kHz, lost 0, BUSY 0");
+    rate(
+        "gbt",
+        2.0e6,
+        slow_poll,
+        cpus,
+        time,
+        "2000 kHz, lost 0, BUSY 0",
+    );
     let zero_copy = |scenario: &mut Scenario| scenario.reader.mode = ReaderMode::ZeroCopy;
     // 1.09 kB of blocks per trigger.
     rate("full", 2.8e6, slow_poll, cpus, time, "3 GB/s");

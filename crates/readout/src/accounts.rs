@@ -57,7 +57,12 @@ pub struct Dead {
 
 impl From<DeadTime> for Dead {
     fn from(dead: DeadTime) -> Self {
-        Dead { ns: dead.ns, count: dead.count, longest_ns: dead.longest_ns, vetoed: dead.vetoed }
+        Dead {
+            ns: dead.ns,
+            count: dead.count,
+            longest_ns: dead.longest_ns,
+            vetoed: dead.vetoed,
+        }
     }
 }
 
@@ -157,7 +162,9 @@ pub struct FinalAccount {
 impl FinalAccount {
     /// The ledger of each E-link, with its tag.
     pub fn ledgers(&self) -> Vec<(u64, Ledger)> {
-        self.elinks().map(|(at, reader)| (at.tag, ledger(&self.card, at, reader))).collect()
+        self.elinks()
+            .map(|(at, reader)| (at.tag, ledger(&self.card, at, reader)))
+            .collect()
     }
 
     fn elinks(&self) -> impl Iterator<Item = (&CardElink, &ReaderElink)> {
@@ -169,7 +176,10 @@ impl FinalAccount {
         let mut ledgers = Vec::new();
         for subscription in &self.subscriptions {
             if let Some((at, reader)) = self.elinks().find(|(at, _)| at.tag == subscription.tag) {
-                ledgers.push((*subscription, ledger(&self.card, at, &subscription.seen(reader))));
+                ledgers.push((
+                    *subscription,
+                    ledger(&self.card, at, &subscription.seen(reader)),
+                ));
             }
         }
         ledgers
@@ -178,8 +188,13 @@ impl FinalAccount {
     /// The ledger of an E-link for one receiver. Where the reader does not know who receives, that of the E-link.
     pub fn ledger_for(&self, receiver: u64, tag: u64) -> Option<Ledger> {
         let (at, reader) = self.elinks().find(|(at, _)| at.tag == tag)?;
-        let own = |account: &&SubscriptionAccount| account.tag == tag && account.receiver == receiver;
-        let seen = self.subscriptions.iter().find(own).map_or(*reader, |own| own.seen(reader));
+        let own =
+            |account: &&SubscriptionAccount| account.tag == tag && account.receiver == receiver;
+        let seen = self
+            .subscriptions
+            .iter()
+            .find(own)
+            .map_or(*reader, |own| own.seen(reader));
         Some(ledger(&self.card, at, &seen))
     }
 
@@ -191,15 +206,25 @@ impl FinalAccount {
             let losses = ledger.losses.iter().filter(|(name, _)| at_reader(name));
             lost_on_the_way(ledger) - losses.map(|(_, count)| count).sum::<u64>()
         };
-        let at_card: u64 = self.ledgers().iter().map(|(_, ledger)| before(ledger)).sum();
-        let of_subscribers = self.subscriptions.iter().map(|one| one.dropped + one.network_lost);
+        let at_card: u64 = self
+            .ledgers()
+            .iter()
+            .map(|(_, ledger)| before(ledger))
+            .sum();
+        let of_subscribers = self
+            .subscriptions
+            .iter()
+            .map(|one| one.dropped + one.network_lost);
         at_card + of_subscribers.sum::<u64>()
     }
 
     /// Whether every E-link's account closes, and that of every subscription.
     pub fn closes(&self) -> bool {
         self.ledgers().iter().all(|(_, ledger)| ledger.closes())
-            && self.subscriptions.iter().all(|subscription| subscription.gap() == 0)
+            && self
+                .subscriptions
+                .iter()
+                .all(|subscription| subscription.gap() == 0)
     }
 }
 
@@ -226,14 +251,22 @@ pub const NOT_SUBSCRIBED: &str = LOSSES[7];
 
 /// What was lost on the way: everything but what BUSY stopped, the emulator's deficit, injected faults, and what arrived with a flag.
 pub fn lost_on_the_way(ledger: &Ledger) -> u64 {
-    ledger.lost() - NOT_LOST.iter().filter_map(|name| ledger.losses.get(*name)).sum::<u64>()
+    ledger.lost()
+        - NOT_LOST
+            .iter()
+            .filter_map(|name| ledger.losses.get(*name))
+            .sum::<u64>()
 }
 
 /// The ledger of one E-link in triggers: what the card counted against what the reader counted.
 ///
 /// Where the two disagree about the chunks that passed the ring, the ledger does not close.
 pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledger {
-    let mut ledger = Ledger { issued: card.issued, delivered: reader.delivered, ..Ledger::new("triggers") };
+    let mut ledger = Ledger {
+        issued: card.issued,
+        delivered: reader.delivered,
+        ..Ledger::new("triggers")
+    };
     let counts = [
         card.vetoed_dma,
         card.vetoed_fifo,
@@ -258,20 +291,51 @@ mod tests {
 
     #[test]
     fn an_account_with_an_open_subscription_does_not_close_though_its_e_links_do() {
-        let at = CardElink { tag: 7, chunks: 100, ..CardElink::default() };
-        let first = SubscriptionAccount { receiver: 1, tag: 7, offered: 100, delivered: 100, ..Default::default() };
-        let late = SubscriptionAccount { receiver: 2, offered: 60, delivered: 50, dropped: 10, ..first };
+        let at = CardElink {
+            tag: 7,
+            chunks: 100,
+            ..CardElink::default()
+        };
+        let first = SubscriptionAccount {
+            receiver: 1,
+            tag: 7,
+            offered: 100,
+            delivered: 100,
+            ..Default::default()
+        };
+        let late = SubscriptionAccount {
+            receiver: 2,
+            offered: 60,
+            delivered: 50,
+            dropped: 10,
+            ..first
+        };
         let mut account = FinalAccount {
-            card: CardAccount { issued: 100, elinks: vec![at], ..CardAccount::default() },
-            readers: vec![ReaderElink { chunks: 100, delivered: 100, ..ReaderElink::default() }],
+            card: CardAccount {
+                issued: 100,
+                elinks: vec![at],
+                ..CardAccount::default()
+            },
+            readers: vec![ReaderElink {
+                chunks: 100,
+                delivered: 100,
+                ..ReaderElink::default()
+            }],
             subscriptions: vec![first, late],
         };
         assert!(account.closes());
         let own = account.ledger_for(2, 7).unwrap();
-        assert_eq!((own.closes(), own.losses["not subscribed"], own.delivered), (true, 40, 50));
+        assert_eq!(
+            (own.closes(), own.losses["not subscribed"], own.delivered),
+            (true, 40, 50)
+        );
         account.subscriptions[1].delivered -= 1;
         assert!(!account.closes());
-        let open: Vec<i128> = account.subscription_ledgers().iter().map(|(_, ledger)| ledger.gap()).collect();
+        let open: Vec<i128> = account
+            .subscription_ledgers()
+            .iter()
+            .map(|(_, ledger)| ledger.gap())
+            .collect();
         assert_eq!(open, [0, 1]);
         // An account of before there were subscriptions in it.
         let old: FinalAccount = serde_json::from_value(serde_json::json!({
@@ -283,9 +347,20 @@ mod tests {
 
     #[test]
     fn it_closes_when_card_and_reader_agree_and_not_when_one_chunk_is_missing() {
-        let at =
-            CardElink { deficit: 5, fifo_lost: 2, truncated: 1, fault_lost: 3, chunks: 85, ..CardElink::default() };
-        let card = CardAccount { issued: 100, vetoed_dma: 4, vetoed_fifo: 1, elinks: vec![at] };
+        let at = CardElink {
+            deficit: 5,
+            fifo_lost: 2,
+            truncated: 1,
+            fault_lost: 3,
+            chunks: 85,
+            ..CardElink::default()
+        };
+        let card = CardAccount {
+            issued: 100,
+            vetoed_dma: 4,
+            vetoed_fifo: 1,
+            elinks: vec![at],
+        };
         let reader = ReaderElink {
             chunks: 85,
             unsubscribed: 10,
@@ -297,8 +372,14 @@ mod tests {
         };
         let closed = ledger(&card, &at, &reader);
         assert!(closed.closes(), "{closed}");
-        assert_eq!((closed.losses["FIFO truncation"], closed.losses["network"]), (3, 7));
-        let one_missing = ReaderElink { delivered: 58, ..reader };
+        assert_eq!(
+            (closed.losses["FIFO truncation"], closed.losses["network"]),
+            (3, 7)
+        );
+        let one_missing = ReaderElink {
+            delivered: 58,
+            ..reader
+        };
         assert_eq!(ledger(&card, &at, &one_missing).gap(), 1);
     }
 }

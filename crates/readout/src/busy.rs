@@ -98,7 +98,11 @@ pub struct BusyLine {
 impl BusyLine {
     /// With the enable bits of both causes; inhibited, flags work and nothing reaches the output.
     pub fn new(enabled: [bool; 2], inhibited: bool) -> BusyLine {
-        BusyLine { enabled, inhibited, ..BusyLine::default() }
+        BusyLine {
+            enabled,
+            inhibited,
+            ..BusyLine::default()
+        }
     }
 
     /// Sets a cause: the OR over all channels.
@@ -135,7 +139,9 @@ impl BusyLine {
         if self.inhibited {
             return None;
         }
-        CAUSES.into_iter().find(|cause| self.enabled[*cause as usize] && self.live[*cause as usize])
+        CAUSES
+            .into_iter()
+            .find(|cause| self.enabled[*cause as usize] && self.live[*cause as usize])
     }
 
     /// Books triggers that it stopped.
@@ -169,7 +175,10 @@ mod tests {
                 on
             })
             .to_vec();
-        assert_eq!(states, [false, false, false, true, true, true, false, false, true]);
+        assert_eq!(
+            states,
+            [false, false, false, true, true, true, false, false, true]
+        );
     }
 
     #[test]
@@ -183,10 +192,20 @@ mod tests {
         assert_eq!(line.asserted(), Some(Cause::Fifo));
         line.set(50, Cause::Fifo, false);
         line.set(90, Cause::Dma, true);
-        let (dma, fifo, all) = (line.dead(Cause::Dma, 100), line.dead(Cause::Fifo, 100), line.all(100));
-        assert_eq!((dma.ns, dma.count, dma.longest_ns, dma.vetoed), (40, 2, 30, 3));
+        let (dma, fifo, all) = (
+            line.dead(Cause::Dma, 100),
+            line.dead(Cause::Fifo, 100),
+            line.all(100),
+        );
+        assert_eq!(
+            (dma.ns, dma.count, dma.longest_ns, dma.vetoed),
+            (40, 2, 30, 3)
+        );
         assert_eq!((fifo.ns, fifo.count), (30, 1));
-        assert_eq!((all.ns, all.count, all.longest_ns, all.vetoed), (50, 2, 40, 3));
+        assert_eq!(
+            (all.ns, all.count, all.longest_ns, all.vetoed),
+            (50, 2, 40, 3)
+        );
     }
 
     #[test]
@@ -195,7 +214,11 @@ mod tests {
         line.set(10, Cause::Dma, true);
         assert!(line.asserted().is_none() && line.is_live(Cause::Dma));
         line.set(20, Cause::Dma, false);
-        assert!(line.is_latched(Cause::Dma) && !line.is_live(Cause::Dma) && !line.is_latched(Cause::Fifo));
+        assert!(
+            line.is_latched(Cause::Dma)
+                && !line.is_live(Cause::Dma)
+                && !line.is_latched(Cause::Fifo)
+        );
         line.clear_latched();
         assert!(!line.is_latched(Cause::Dma));
         assert_eq!(line.all(100), DeadTime::default());

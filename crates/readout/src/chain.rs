@@ -87,7 +87,9 @@ pub struct Done {
 impl Done {
     /// Triggers issued.
     pub fn issued(&self) -> u64 {
-        self.readers.first().map_or(0, |reader| reader.account.card.issued)
+        self.readers
+            .first()
+            .map_or(0, |reader| reader.account.card.issued)
     }
 
     /// Issued per second, over the time that triggers came.
@@ -98,24 +100,33 @@ impl Done {
 
     /// Share of the time with BUSY.
     pub fn dead_share(&self) -> f64 {
-        let Some(reader) = self.readers.first() else { return 0.0 };
+        let Some(reader) = self.readers.first() else {
+            return 0.0;
+        };
         reader.dead[2].ns as f64 / reader.card_ns.max(1) as f64
     }
 
     /// Chunks that were issued and not delivered, for whatever reason but the emulators' own deficit.
     pub fn lost(&self) -> u64 {
-        let of = |ledger: &Ledger| ledger.lost() - ledger.losses.get("emulator deficit").copied().unwrap_or(0);
+        let of = |ledger: &Ledger| {
+            ledger.lost() - ledger.losses.get("emulator deficit").copied().unwrap_or(0)
+        };
         self.ledgers.iter().map(|(_, ledger)| of(ledger)).sum()
     }
 
     /// Whether every E-link's account closes, and that of every subscription.
     pub fn closes(&self) -> bool {
-        self.ledgers.iter().all(|(_, ledger)| ledger.closes()) && self.readers.iter().all(|one| one.account.closes())
+        self.ledgers.iter().all(|(_, ledger)| ledger.closes())
+            && self.readers.iter().all(|one| one.account.closes())
     }
 
     /// The most that was in a ring, in bytes.
     pub fn peak_bytes(&self) -> u64 {
-        self.readers.iter().map(|reader| reader.stats.peak_bytes).max().unwrap_or(0)
+        self.readers
+            .iter()
+            .map(|reader| reader.stats.peak_bytes)
+            .max()
+            .unwrap_or(0)
     }
 
     /// All E-links' ledgers added up.
@@ -137,8 +148,12 @@ pub fn pin(cpu: Option<u32>) -> Result<(), ChainError> {
     let Some(cpu) = cpu else { return Ok(()) };
     match affinity::pin_to(cpu) {
         Ok(allowed) if allowed == [cpu] => Ok(()),
-        Ok(allowed) => Err(ChainError::System(format!("pinned to CPU {cpu}, but the kernel allows {allowed:?}"))),
-        Err(error) => Err(ChainError::System(format!("CPU {cpu} does not exist or is taken from us: {error}"))),
+        Ok(allowed) => Err(ChainError::System(format!(
+            "pinned to CPU {cpu}, but the kernel allows {allowed:?}"
+        ))),
+        Err(error) => Err(ChainError::System(format!(
+            "CPU {cpu} does not exist or is taken from us: {error}"
+        ))),
     }
 }
 
@@ -152,7 +167,13 @@ fn loaded<T>(pinned: Option<u32>, work: impl FnOnce() -> T) -> (T, Load) {
     let done = work();
     let (cpu_after, wall_after) = (cpu_time::of_thread(), monotonic_ns());
     let ns = (cpu_after.user_ns + cpu_after.system_ns).saturating_sub(cpu.user_ns + cpu.system_ns);
-    (done, Load { cpu: ns as f64 / (wall_after - wall).max(1) as f64, pinned })
+    (
+        done,
+        Load {
+            cpu: ns as f64 / (wall_after - wall).max(1) as f64,
+            pinned,
+        },
+    )
 }
 
 /// A reader of a channel of a card in this process, with its publisher.
@@ -182,11 +203,16 @@ pub fn reader_of(
 ) -> Result<(ToHost, Vec<(String, String)>), ChainError> {
     let id = channel_ids(scenario)[at];
     let elinks = scenario.elinks(id.device, id.channel);
-    let format = scenario.format().ok_or_else(|| ChainError::System("no format".to_owned()))?;
+    let format = scenario
+        .format()
+        .ok_or_else(|| ChainError::System("no format".to_owned()))?;
     let hello = hello(scenario, at);
     let outlet = transport::named(&publish.transport)?.publish(publish, &hello)?;
     let facts = outlet.facts();
-    Ok((ToHost::new(port, outlet, scenario.reader, publish, format, &elinks), facts))
+    Ok((
+        ToHost::new(port, outlet, scenario.reader, publish, format, &elinks),
+        facts,
+    ))
 }
 
 /// What a channel's publisher offers.
@@ -196,7 +222,11 @@ pub fn hello(scenario: &Scenario, at: usize) -> Hello {
     Hello {
         stream: monotonic_ns() ^ u64::from(std::process::id()) << 40 ^ (at as u64) << 32,
         scenario: scenario.name.clone(),
-        tags: scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect(),
+        tags: scenario
+            .elinks(id.device, id.channel)
+            .iter()
+            .map(|elink| elink.tag)
+            .collect(),
         magic: format.magic,
         block_bytes: u32::try_from(format.block_bytes).expect("at most 16 KiB"),
     }
@@ -213,7 +243,8 @@ impl Drop for Watch<'_> {
     }
 }
 
-type Started<'scope, T> = Result<std::thread::ScopedJoinHandle<'scope, Result<T, ChainError>>, ChainError>;
+type Started<'scope, T> =
+    Result<std::thread::ScopedJoinHandle<'scope, Result<T, ChainError>>, ChainError>;
 
 /// Starts a thread of the chain. One that cannot be started, or that panics, sets the flag.
 fn spawn<'scope, T: Send + 'scope>(
@@ -225,14 +256,17 @@ fn spawn<'scope, T: Send + 'scope>(
         let _watch = Watch(failed);
         work()
     };
-    std::thread::Builder::new().spawn_scoped(scope, watched).map_err(|error| {
-        failed.store(true, Ordering::Relaxed);
-        ChainError::System(format!("cannot start a thread: {error}"))
-    })
+    std::thread::Builder::new()
+        .spawn_scoped(scope, watched)
+        .map_err(|error| {
+            failed.store(true, Ordering::Relaxed);
+            ChainError::System(format!("cannot start a thread: {error}"))
+        })
 }
 
 fn joined_thread<T>(started: Started<'_, T>) -> Result<T, ChainError> {
-    let panicked = |_| ChainError::System("a thread panicked: a bug in daqmeter, please report it".to_owned());
+    let panicked =
+        |_| ChainError::System("a thread panicked: a bug in daqmeter, please report it".to_owned());
     started?.join().map_err(panicked)?
 }
 
@@ -248,9 +282,14 @@ pub fn run(
     stop: &AtomicBool,
 ) -> Result<Done, ChainError> {
     let channels = channel_ids(scenario).len();
-    scenario.check_memory(Parts { channels, subscribers: channels, receptions: channels })?;
+    scenario.check_memory(Parts {
+        channels,
+        subscribers: channels,
+        receptions: channels,
+    })?;
     let (mut card, consumers) = Card::new(scenario)?;
-    card.source().end_at(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1));
+    card.source()
+        .end_at(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1));
     if let Some(triggers) = triggers {
         card.source().end_after(triggers);
     }
@@ -263,9 +302,18 @@ pub fn run(
         facts = said;
         readers.push(reader);
     }
-    let addresses: Vec<Publish> =
-        readers.iter().map(|reader| Publish { address: reader.address(), ..scenario.publish.clone() }).collect();
-    let receivers = if placement.receivers == 0 { readers.len() } else { placement.receivers.min(readers.len()) };
+    let addresses: Vec<Publish> = readers
+        .iter()
+        .map(|reader| Publish {
+            address: reader.address(),
+            ..scenario.publish.clone()
+        })
+        .collect();
+    let receivers = if placement.receivers == 0 {
+        readers.len()
+    } else {
+        placement.receivers.min(readers.len())
+    };
     let failed = AtomicBool::new(false);
     let quit = || stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed);
     let (read, received) = std::thread::scope(|scope| {
@@ -273,15 +321,23 @@ pub fn run(
         for (at, reader) in readers.into_iter().enumerate() {
             let cpu = turn_of(&placement.reader_cpus, at);
             let (failed, quit) = (&failed, &quit);
-            reading.push(spawn(scope, failed, move || read(reader, cpu, failed, quit)));
+            reading.push(spawn(scope, failed, move || {
+                read(reader, cpu, failed, quit)
+            }));
         }
         let mut receiving = Vec::new();
         for at in 0..receivers {
-            let own: Vec<(Publish, Vec<u64>)> =
-                addresses.iter().skip(at).step_by(receivers).map(|publish| (publish.clone(), Vec::new())).collect();
+            let own: Vec<(Publish, Vec<u64>)> = addresses
+                .iter()
+                .skip(at)
+                .step_by(receivers)
+                .map(|publish| (publish.clone(), Vec::new()))
+                .collect();
             let cpu = turn_of(&placement.receiver_cpus, at);
             let (failed, quit, name) = (&failed, &quit, scenario.publish.transport.as_str());
-            receiving.push(spawn(scope, failed, move || receive(name, &own, cpu, failed, quit)));
+            receiving.push(spawn(scope, failed, move || {
+                receive(name, &own, cpu, failed, quit)
+            }));
         }
         // All are waited for before the first fault is reported.
         let read: Vec<_> = reading.into_iter().map(joined_thread).collect();
@@ -292,18 +348,31 @@ pub fn run(
     let receivers = received.into_iter().collect::<Result<Vec<_>, _>>()?;
     drop(card.lock().unwrap_or_else(PoisonError::into_inner));
     let ledgers = joined(&readers, &receivers);
-    Ok(Done { readers, receivers, ledgers, facts })
+    Ok(Done {
+        readers,
+        receivers,
+        ledgers,
+        facts,
+    })
 }
 
 /// The card's and the readers' counts with what the receivers had.
 pub fn joined(readers: &[ReaderDone], receivers: &[(Report, Load)]) -> Vec<(u64, Ledger)> {
     let mut ledgers = Vec::new();
     for reader in readers {
-        for (at, counts) in reader.account.card.elinks.iter().zip(&reader.account.readers) {
+        for (at, counts) in reader
+            .account
+            .card
+            .elinks
+            .iter()
+            .zip(&reader.account.readers)
+        {
             let mut ledger = ledger(&reader.account.card, at, counts);
             let streams = receivers.iter().flat_map(|(report, _)| &report.streams);
             let had = streams.filter(|stream| stream.tag == at.tag);
-            ledger.delivered = had.map(|stream| stream.chunks - stream.truncated - stream.flagged).sum();
+            ledger.delivered = had
+                .map(|stream| stream.chunks - stream.truncated - stream.flagged)
+                .sum();
             ledgers.push((at.tag, ledger));
         }
     }
@@ -324,14 +393,21 @@ fn read(
 }
 
 /// Runs a reader in this thread to its end.
-pub fn read_here(reader: &mut ToHost, cpu: Option<u32>, quit: &(impl Fn() -> bool + Sync)) -> ReaderDone {
+pub fn read_here(
+    reader: &mut ToHost,
+    cpu: Option<u32>,
+    quit: &(impl Fn() -> bool + Sync),
+) -> ReaderDone {
     let stop = AtomicBool::new(false);
     let mut filling = Vec::with_capacity(1 << 14);
     let (account, load) = loaded(cpu, || {
         reader.run(&stop, true, |reader| {
             let (state, start_ns) = reader.card_clock();
             if state == State::Running && filling.len() < filling.capacity() {
-                filling.push((monotonic_ns().saturating_sub(start_ns), reader.filled_bytes() as u64));
+                filling.push((
+                    monotonic_ns().saturating_sub(start_ns),
+                    reader.filled_bytes() as u64,
+                ));
             }
             if quit() {
                 stop.store(true, Ordering::Relaxed);
@@ -363,8 +439,13 @@ pub fn receive(
     quit: &(impl Fn() -> bool + Sync),
 ) -> Result<(Report, Load), ChainError> {
     let give_up = || quit() || failed.load(Ordering::Relaxed);
-    let connected =
-        pin(cpu).and_then(|()| Ok(Receiver::connect_unless(transport::named(transport)?, publishers, &give_up)?));
+    let connected = pin(cpu).and_then(|()| {
+        Ok(Receiver::connect_unless(
+            transport::named(transport)?,
+            publishers,
+            &give_up,
+        )?)
+    });
     let mut receiver = match connected {
         Ok(receiver) => receiver,
         Err(error) => {
@@ -391,7 +472,9 @@ mod tests {
     fn a_thread_that_panics_ends_the_others_and_is_reported() {
         let failed = AtomicBool::new(false);
         let (broken, waiting) = std::thread::scope(|scope| {
-            let broken = spawn(scope, &failed, || -> Result<(), ChainError> { panic!("as a test wants it") });
+            let broken = spawn(scope, &failed, || -> Result<(), ChainError> {
+                panic!("as a test wants it")
+            });
             let waiting = spawn(scope, &failed, || {
                 while !failed.load(Ordering::Relaxed) {
                     std::thread::yield_now();

@@ -38,7 +38,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { level: 3, elink: None, skip_blocks: 0, max_messages: 1000, abce_kib: 1 }
+        Options {
+            level: 3,
+            elink: None,
+            skip_blocks: 0,
+            max_messages: 1000,
+            abce_kib: 1,
+        }
     }
 }
 
@@ -171,7 +177,10 @@ impl Checker {
     /// # Errors
     /// When no block begins in the first MiB of them.
     pub fn take(&mut self, bytes: &[u8]) -> Result<(), CheckError> {
-        if !self.rest.is_empty() || self.format.is_none() || !bytes.len().is_multiple_of(self.block_bytes()) {
+        if !self.rest.is_empty()
+            || self.format.is_none()
+            || !bytes.len().is_multiple_of(self.block_bytes())
+        {
             let mut joined = std::mem::take(&mut self.rest);
             joined.extend_from_slice(bytes);
             let done = self.blocks_of(&joined, false)?;
@@ -208,9 +217,13 @@ impl Checker {
         let mut at = 0;
         loop {
             let left = &bytes[at..];
-            let Some(head) = left.first_chunk::<HEADER_BYTES>() else { return Ok(at) };
+            let Some(head) = left.first_chunk::<HEADER_BYTES>() else {
+                return Ok(at);
+            };
             let header = Header::parse(*head);
-            let Some(format) = self.format.map_or_else(|| self.recognised(left, last), |format| Ok(Some(format)))?
+            let Some(format) = self
+                .format
+                .map_or_else(|| self.recognised(left, last), |format| Ok(Some(format)))?
             else {
                 return Ok(at);
             };
@@ -235,7 +248,9 @@ impl Checker {
             };
             if skip.is_multiple_of(size) {
                 for block in left[..skip].chunks_exact(size) {
-                    let head = *block.first_chunk::<HEADER_BYTES>().expect("a block has a header");
+                    let head = *block
+                        .first_chunk::<HEADER_BYTES>()
+                        .expect("a block has a header");
                     self.bad_start(head);
                 }
             } else {
@@ -248,7 +263,9 @@ impl Checker {
     }
 
     fn bad_start(&mut self, head: [u8; HEADER_BYTES]) {
-        self.fault(fault::BAD_START, || format!("{:#010x}", u32::from_le_bytes(head)));
+        self.fault(fault::BAD_START, || {
+            format!("{:#010x}", u32::from_le_bytes(head))
+        });
         let header = Header::parse(head);
         if let Some(elink) = self.elinks.get_mut(&header.elink.number()) {
             elink.bad_start(header);
@@ -263,7 +280,10 @@ impl Checker {
             Recognised::As(format) => format,
             Recognised::Unknown => return Ok(None),
             Recognised::No => {
-                let head = bytes.first_chunk::<HEADER_BYTES>().copied().unwrap_or_default();
+                let head = bytes
+                    .first_chunk::<HEADER_BYTES>()
+                    .copied()
+                    .unwrap_or_default();
                 return Err(CheckError::Foreign(u32::from_le_bytes(head)));
             }
         };
@@ -281,7 +301,8 @@ impl Checker {
     fn message(&mut self, what: &'static str, more: impl FnOnce() -> String) {
         if self.messages.len() < self.options.max_messages {
             let (position, block) = (self.position, self.blocks);
-            self.messages.push(format!("block {block} @ {position:#x}: {what}: {}", more()));
+            self.messages
+                .push(format!("block {block} @ {position:#x}: {what}: {}", more()));
         } else {
             self.messages_left_out += 1;
         }
@@ -289,7 +310,12 @@ impl Checker {
 
     fn block(&mut self, format: Format, header: Header, block: &[u8]) {
         let is_skipped = self.blocks < self.options.skip_blocks;
-        if !is_skipped && self.options.elink.is_none_or(|only| only == header.elink.number()) {
+        if !is_skipped
+            && self
+                .options
+                .elink
+                .is_none_or(|only| only == header.elink.number())
+        {
             self.checked_blocks += 1;
             self.checked_block(format, header, block);
         }
@@ -298,8 +324,19 @@ impl Checker {
 
     fn checked_block(&mut self, format: Format, header: Header, block: &[u8]) {
         let number = header.elink.number();
-        let Checker { elinks, room, findings, options, .. } = self;
-        let (level, elink) = (options.level, elinks.entry(number).or_insert_with(|| ElinkCheck::new(header.elink)));
+        let Checker {
+            elinks,
+            room,
+            findings,
+            options,
+            ..
+        } = self;
+        let (level, elink) = (
+            options.level,
+            elinks
+                .entry(number)
+                .or_insert_with(|| ElinkCheck::new(header.elink)),
+        );
         if level == 0 {
             elink.reassembler.counts.blocks += 1;
             return;
@@ -307,11 +344,15 @@ impl Checker {
         let was_open = elink.reassembler.is_open();
         let place = elink.place(header, block);
         if place == Place::Again {
-            return self.fault(fault::DUPLICATE_BLOCK, || format!("E-link {number:#05x}: number {}", header.sequence));
+            return self.fault(fault::DUPLICATE_BLOCK, || {
+                format!("E-link {number:#05x}: number {}", header.sequence)
+            });
         }
         let before = elink.reassembler.counts;
         let read = subchunks(format, block, room);
-        let error = read.map(|(header, found)| elink.chunks(header, found, block, level, findings)).err();
+        let error = read
+            .map(|(header, found)| elink.chunks(header, found, block, level, findings))
+            .err();
         if error.is_some() {
             elink.unreadable();
         }
@@ -333,7 +374,11 @@ impl Checker {
     }
 
     fn unreadable(&mut self, number: u16, error: BlockError) {
-        let what = if matches!(error, BlockError::Undefined { .. }) { fault::UNDEFINED } else { fault::LENGTH };
+        let what = if matches!(error, BlockError::Undefined { .. }) {
+            fault::UNDEFINED
+        } else {
+            fault::LENGTH
+        };
         self.fault(what, || format!("E-link {number:#05x}: {error}"));
     }
 
@@ -341,9 +386,13 @@ impl Checker {
         let (number, seen) = (header.elink.number(), header.sequence);
         match place {
             Place::Ahead { expected } => {
-                self.fault(fault::SEQUENCE, || format!("E-link {number:#05x}: expected {expected}, seen {seen}"));
+                self.fault(fault::SEQUENCE, || {
+                    format!("E-link {number:#05x}: expected {expected}, seen {seen}")
+                });
             }
-            Place::Late => self.fault(fault::LATE_BLOCK, || format!("E-link {number:#05x}: number {seen}")),
+            Place::Late => self.fault(fault::LATE_BLOCK, || {
+                format!("E-link {number:#05x}: number {seen}")
+            }),
             Place::Next | Place::Again => {}
         }
     }
@@ -351,7 +400,9 @@ impl Checker {
     /// What this block added to the faults of chunks.
     fn compare(&mut self, number: u16, before: &Counts, after: &Counts, explained: u64) {
         if after.blocks > before.blocks && after.chunks_broken > before.chunks_broken + explained {
-            self.fault(fault::NOT_ENDED, || format!("E-link {number:#05x}: a chunk was open"));
+            self.fault(fault::NOT_ENDED, || {
+                format!("E-link {number:#05x}: a chunk was open")
+            });
         }
         if after.orphans > before.orphans {
             self.fault(fault::ORPHAN, || format!("E-link {number:#05x}"));
@@ -365,9 +416,15 @@ impl Checker {
         for same in findings.chunk_by(|(_, one), (_, other)| one == other) {
             let (begin, finding) = same[0];
             let place = self.position + begin as u64;
-            let times = if same.len() == 1 { String::new() } else { format!(", and {} more", same.len() - 1) };
+            let times = if same.len() == 1 {
+                String::new()
+            } else {
+                format!(", and {} more", same.len() - 1)
+            };
             let (what, more) = said(finding);
-            self.message(what, || format!("E-link {number:#05x} at {place:#x}{more}{times}"));
+            self.message(what, || {
+                format!("E-link {number:#05x} at {place:#x}{more}{times}")
+            });
         }
         self.findings = findings;
         self.findings.clear();
@@ -385,10 +442,16 @@ impl Checker {
             return Err(CheckError::Short(left));
         }
         if left > 0 {
-            self.fault(fault::CUT_OFF, || format!("the last {left} bytes are no whole block"));
+            self.fault(fault::CUT_OFF, || {
+                format!("the last {left} bytes are no whole block")
+            });
             self.skipped_bytes += left as u64;
         }
-        let rows: Vec<Row> = self.elinks.iter().map(|(number, elink)| elink.row(*number)).collect();
+        let rows: Vec<Row> = self
+            .elinks
+            .iter()
+            .map(|(number, elink)| elink.row(*number))
+            .collect();
         let sum = |of: fn(&Row) -> u64| rows.iter().map(of).sum::<u64>();
         let counted = [
             (fault::MISSING, sum(|row| row.missing_events)),
@@ -397,7 +460,8 @@ impl Checker {
             (fault::PAYLOAD, sum(|row| row.wrong_payloads)),
             (fault::ELINK, sum(|row| row.wrong_elinks)),
         ];
-        self.faults.extend(counted.into_iter().filter(|(_, count)| *count > 0));
+        self.faults
+            .extend(counted.into_iter().filter(|(_, count)| *count > 0));
         Ok(Checked {
             blocks: self.blocks,
             checked_blocks: self.checked_blocks,
@@ -418,8 +482,14 @@ fn said(finding: Finding) -> (&'static str, String) {
         Finding::Duplicate => (fault::DUPLICATE, String::new()),
         Finding::OutOfOrder => (fault::LATE, String::new()),
         Finding::Reset(0) => (fault::RESET, String::new()),
-        Finding::Reset(missing) => (fault::RESET, format!(": {missing} events are missing since")),
+        Finding::Reset(missing) => (
+            fault::RESET,
+            format!(": {missing} events are missing since"),
+        ),
         Finding::Payload => (fault::PAYLOAD, String::new()),
-        Finding::WrongElink(index) => (fault::ELINK, format!(": the chunk names index {index:#04x}")),
+        Finding::WrongElink(index) => (
+            fault::ELINK,
+            format!(": the chunk names index {index:#04x}"),
+        ),
     }
 }

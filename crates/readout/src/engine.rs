@@ -6,7 +6,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use daqmeter_harness::{
-    Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, StopFlag, Tally, parameters,
+    Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, StopFlag, Tally,
+    parameters,
 };
 use daqmeter_record::{Counter, Workload};
 use daqmeter_stats::LogHistogram;
@@ -17,7 +18,9 @@ use daqmeter_wire::felix::{Format, Subchunk, subchunks};
 
 use crate::chain::{self, ChainError, Load, ReaderDone};
 use crate::receive::Report;
-use crate::scenario::{Bytes, Completion, Hertz, Nanos, Parts, Publish, ReaderMode, Scenario, ScenarioError};
+use crate::scenario::{
+    Bytes, Completion, Hertz, Nanos, Parts, Publish, ReaderMode, Scenario, ScenarioError,
+};
 use crate::search::Observation;
 use crate::tohost::ToHost;
 use crate::{Card, recording};
@@ -59,7 +62,11 @@ pub fn scenario_of(workload: &Workload) -> Result<Scenario, Fault> {
         if !(0.0..=1e6).contains(&poll_us) {
             return Err(workload.error("poll_us", "is 0 to 1000000").into());
         }
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a polling interval")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a polling interval"
+        )]
         let ns = (poll_us * 1e3) as u64;
         scenario.reader.poll = Nanos(ns);
     }
@@ -93,9 +100,12 @@ pub fn scenario_of(workload: &Workload) -> Result<Scenario, Fault> {
 /// Bytes that a trigger brings into each ring, blocks and trailers included.
 pub fn event_bytes(scenario: &Scenario) -> f64 {
     const MANY: u64 = 1 << 20;
-    let Some(format) = scenario.format() else { return 0.0 };
+    let Some(format) = scenario.format() else {
+        return 0.0;
+    };
     let of = |spec: &crate::scenario::ElinkSpec| {
-        daqmeter_wire::felix::encoder::blocks_of(format, spec.payload_bytes, MANY) as f64 * (1.0 - spec.deficit)
+        daqmeter_wire::felix::encoder::blocks_of(format, spec.payload_bytes, MANY) as f64
+            * (1.0 - spec.deficit)
     };
     scenario.elinks(0, 0).iter().map(of).sum::<f64>() * format.block_bytes as f64 / MANY as f64
 }
@@ -103,11 +113,17 @@ pub fn event_bytes(scenario: &Scenario) -> f64 {
 /// A chain: a reader, a subscriber and a connection for each channel.
 fn parts(scenario: &Scenario) -> Parts {
     let channels = crate::card::channel_ids(scenario).len();
-    Parts { channels, subscribers: channels, receptions: channels }
+    Parts {
+        channels,
+        subscribers: channels,
+        receptions: channels,
+    }
 }
 
 fn cpus(text: &str) -> Vec<u32> {
-    text.split(',').filter_map(|cpu| cpu.trim().parse().ok()).collect()
+    text.split(',')
+        .filter_map(|cpu| cpu.trim().parse().ok())
+        .collect()
 }
 
 impl Engine for ReadoutEngine {
@@ -157,19 +173,34 @@ impl Engine for ReadoutEngine {
     }
 
     fn example(&self) -> Workload {
-        Workload::new("readout").with("scenario", "gbt").with("rate_hz", 10e3).with("seconds", 0.05).with("probe", true)
+        Workload::new("readout")
+            .with("scenario", "gbt")
+            .with("rate_hz", 10e3)
+            .with("seconds", 0.05)
+            .with("probe", true)
     }
 
     fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
         let scenario = scenario_of(workload)?;
         let seconds = workload.float("seconds")?;
         if !(seconds > 0.0 && seconds <= 86400.0) {
-            return Err(workload.error("seconds", "is above 0 and at most a day").into());
+            return Err(workload
+                .error("seconds", "is above 0 and at most a day")
+                .into());
         }
-        let receivers = workload.int("receivers").ok().and_then(|count| usize::try_from(count).ok());
-        scenario.check_memory(parts(&scenario)).map_err(|error| Fault::too_large(error.to_string()))?;
+        let receivers = workload
+            .int("receivers")
+            .ok()
+            .and_then(|count| usize::try_from(count).ok());
+        scenario
+            .check_memory(parts(&scenario))
+            .map_err(|error| Fault::too_large(error.to_string()))?;
         let (mut card, consumers) = Card::new(&scenario)?;
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a day in ns")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at most a day in ns"
+        )]
         card.source().end_at((seconds * 1e9) as u64);
         let scenario = card.scenario().clone();
         let card = Arc::new(Mutex::new(card));
@@ -177,8 +208,13 @@ impl Engine for ReadoutEngine {
         for (at, consumer) in consumers.into_iter().enumerate() {
             readers.push(chain::reader(&scenario, &card, consumer, at, &scenario.publish)?.0);
         }
-        let publishers: Vec<Publish> =
-            readers.iter().map(|reader| Publish { address: reader.address(), ..scenario.publish.clone() }).collect();
+        let publishers: Vec<Publish> = readers
+            .iter()
+            .map(|reader| Publish {
+                address: reader.address(),
+                ..scenario.publish.clone()
+            })
+            .collect();
         let shared = Arc::new(Shared {
             publishers,
             receivers: receivers.unwrap_or(readers.len()).clamp(1, readers.len()),
@@ -193,7 +229,15 @@ impl Engine for ReadoutEngine {
         let is_probe = workload.flag("probe");
         let session = |(at, reader)| -> Box<dyn Session> {
             let (scenario, shared, stop) = (scenario.clone(), shared.clone(), StopFlag::default());
-            Box::new(ReadoutSession { at, reader, scenario, bytes, is_probe, shared, stop })
+            Box::new(ReadoutSession {
+                at,
+                reader,
+                scenario,
+                bytes,
+                is_probe,
+                shared,
+                stop,
+            })
         };
         Ok(readers.into_iter().enumerate().map(session).collect())
     }
@@ -226,7 +270,11 @@ impl Shared {
         for thread in locked(&self.threads).drain(..) {
             match thread.join() {
                 Ok(done) => received.push(done?),
-                Err(_) => return Err(Fault::new("a receiver panicked: a bug in daqmeter, please report it")),
+                Err(_) => {
+                    return Err(Fault::new(
+                        "a receiver panicked: a bug in daqmeter, please report it",
+                    ));
+                }
             }
         }
         Ok(())
@@ -253,7 +301,11 @@ impl Session for ReadoutSession {
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a byte count")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a byte count"
+        )]
         let bytes = self.bytes as u64;
         let mut stage = StageSpec::new("read-out", bytes, bytes);
         stage.once = true;
@@ -285,7 +337,10 @@ impl Session for ReadoutSession {
                 .step_by(shared.receivers)
                 .map(|publish| (publish.clone(), Vec::new()))
                 .collect();
-            let cpu = shared.receiver_cpus.get(at % shared.receiver_cpus.len().max(1)).copied();
+            let cpu = shared
+                .receiver_cpus
+                .get(at % shared.receiver_cpus.len().max(1))
+                .copied();
             let (name, shared) = (self.scenario.publish.transport.clone(), self.shared.clone());
             let work = move || {
                 // Threads inherit the mask of the lane that made them.
@@ -295,8 +350,11 @@ impl Session for ReadoutSession {
                 let quit = || shared.failed.load(Ordering::Relaxed);
                 chain::receive(&name, &own, cpu, &shared.failed, &quit)
             };
-            let thread = std::thread::Builder::new().name(format!("receiver-{at}")).spawn(work);
-            let thread = thread.map_err(|error| Fault::new(format!("no thread for a receiver: {error}")))?;
+            let thread = std::thread::Builder::new()
+                .name(format!("receiver-{at}"))
+                .spawn(work);
+            let thread =
+                thread.map_err(|error| Fault::new(format!("no thread for a receiver: {error}")))?;
             locked(&self.shared.threads).push(thread);
         }
         Ok(())
@@ -317,7 +375,11 @@ impl Session for ReadoutSession {
         let done = chain::read_here(&mut self.reader, None, &quit);
         locked(&self.shared.done)[self.at] = Some(done);
         // What was read until then is accounted for in the record.
-        if self.stop.is_set() { Err(Fault::interrupted()) } else { Ok(()) }
+        if self.stop.is_set() {
+            Err(Fault::interrupted())
+        } else {
+            Ok(())
+        }
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
@@ -326,7 +388,9 @@ impl Session for ReadoutSession {
         }
         self.shared.join()?;
         let (done, received) = (locked(&self.shared.done), locked(&self.shared.received));
-        let Some(own) = &done[self.at] else { return Ok(()) };
+        let Some(own) = &done[self.at] else {
+            return Ok(());
+        };
         for (tag, ledger) in chain::joined(std::slice::from_ref(own), &received) {
             if !ledger.closes() {
                 return Err(Fault::new(format!("E-link {tag:#x}: {ledger}")));
@@ -334,10 +398,15 @@ impl Session for ReadoutSession {
         }
         for (subscription, ledger) in own.account.subscription_ledgers() {
             if !ledger.closes() {
-                return Err(Fault::new(format!("a subscription of E-link {:#x}: {ledger}", subscription.tag)));
+                return Err(Fault::new(format!(
+                    "a subscription of E-link {:#x}: {ledger}",
+                    subscription.tag
+                )));
             }
         }
-        let faults = received.iter().map(|(report, _)| (report.faults().payload, report.bad_pages));
+        let faults = received
+            .iter()
+            .map(|(report, _)| (report.faults().payload, report.bad_pages));
         for (payload, bad_pages) in faults {
             if payload + bad_pages > 0 && self.scenario.fault.is_empty() {
                 return Err(Fault::new(format!(
@@ -356,11 +425,16 @@ impl Session for ReadoutSession {
             tally.warnings.push(fault.0);
         }
         let (done, received) = (locked(&self.shared.done), locked(&self.shared.received));
-        let Some(own) = &done[self.at] else { return tally };
+        let Some(own) = &done[self.at] else {
+            return tally;
+        };
         tally.warnings.extend(own.notes.iter().cloned());
         let mut all = daqmeter_record::Ledger::new("triggers x E-links");
         for (_, ledger) in chain::joined(std::slice::from_ref(own), &received) {
-            all.add(&daqmeter_record::Ledger { unit: all.unit.clone(), ..ledger });
+            all.add(&daqmeter_record::Ledger {
+                unit: all.unit.clone(),
+                ..ledger
+            });
         }
         tally.ledgers.push(all);
         let stats = &own.stats;
@@ -375,13 +449,22 @@ impl Session for ReadoutSession {
         .map(|(name, value)| Counter::count(name, value))
         .to_vec();
         if self.at == 0 {
-            tally.counters.extend(whole_run(&self.scenario, &done, &received, &locked(&self.shared.peak)));
+            tally.counters.extend(whole_run(
+                &self.scenario,
+                &done,
+                &received,
+                &locked(&self.shared.peak),
+            ));
         }
         tally
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a CPU")]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share of a CPU"
+)]
 fn ppm(share: f64) -> u64 {
     (share * 1e6) as u64
 }
@@ -393,37 +476,72 @@ fn whole_run(
     received: &[(Report, Load)],
     card: &Card,
 ) -> Vec<Counter> {
-    let Some(first) = done.iter().flatten().next() else { return Vec::new() };
+    let Some(first) = done.iter().flatten().next() else {
+        return Vec::new();
+    };
     let measured = |name: &str, value: f64, unit: &str| Counter {
         unit: unit.to_owned(),
-        ..Counter { value, ..Counter::count(name, 0) }
+        ..Counter {
+            value,
+            ..Counter::count(name, 0)
+        }
     };
     let [dma, fifo, any] = first.dead;
     let card_ns = first.card_ns.max(1) as f64;
     let mut latency = LogHistogram::default();
-    received.iter().for_each(|(report, _)| latency.merge(&report.latency_ns));
+    received
+        .iter()
+        .for_each(|(report, _)| latency.merge(&report.latency_ns));
     let bytes: u64 = received.iter().map(|(report, _)| report.bytes).sum();
-    let found: u64 = done.iter().flatten().map(|reader| reader.stats.found_bytes).sum();
-    let polls: u64 = done.iter().flatten().map(|reader| reader.stats.busy_polls).sum();
+    let found: u64 = done
+        .iter()
+        .flatten()
+        .map(|reader| reader.stats.found_bytes)
+        .sum();
+    let polls: u64 = done
+        .iter()
+        .flatten()
+        .map(|reader| reader.stats.busy_polls)
+        .sum();
     let issued = first.account.card.issued;
     let mut counters = vec![
         measured("triggers", issued as f64, ""),
         measured("trigger-rate", issued as f64 / card_ns * 1e9, "Hz"),
         measured("lost-triggers", any.vetoed as f64, ""),
         measured("dead-time", any.ns as f64 / card_ns, "of the time"),
-        measured("dead-time BUSY-by-DMA", dma.ns as f64 / card_ns, "of the time"),
-        measured("dead-time BUSY-by-FIFO", fifo.ns as f64 / card_ns, "of the time"),
+        measured(
+            "dead-time BUSY-by-DMA",
+            dma.ns as f64 / card_ns,
+            "of the time",
+        ),
+        measured(
+            "dead-time BUSY-by-FIFO",
+            fifo.ns as f64 / card_ns,
+            "of the time",
+        ),
         measured("BUSY intervals", any.count as f64, ""),
         measured("longest BUSY", any.longest_ns as f64, "ns"),
         measured("ring", first.ring_bytes as f64, "B"),
-        measured("ring peak", card.peak_bytes().into_iter().max().unwrap_or(0) as f64, "B"),
+        measured(
+            "ring peak",
+            card.peak_bytes().into_iter().max().unwrap_or(0) as f64,
+            "B",
+        ),
         measured("ring found", found as f64 / polls.max(1) as f64, "B"),
         measured("network", bytes as f64 / card_ns * 1e9, "B/s"),
-        measured("receiver-cpu", received.iter().map(|(_, load)| load.cpu).sum::<f64>(), "of a core"),
+        measured(
+            "receiver-cpu",
+            received.iter().map(|(_, load)| load.cpu).sum::<f64>(),
+            "of a core",
+        ),
         measured("latency p50", latency.quantile(0.5) as f64, "ns"),
         measured("latency max", latency.max() as f64, "ns"),
     ];
-    counters.extend(latency.supported_quantile(0.99).map(|ns| measured("latency p99", ns as f64, "ns")));
+    counters.extend(
+        latency
+            .supported_quantile(0.99)
+            .map(|ns| measured("latency p99", ns as f64, "ns")),
+    );
     counters.extend(filling_counters(scenario, done));
     counters
 }
@@ -434,17 +552,26 @@ const FILLING_SAMPLES: usize = 32;
 
 fn filling_counters(scenario: &Scenario, done: &[Option<ReaderDone>]) -> Vec<Counter> {
     let last = |reader: &&ReaderDone| reader.filling.last().map_or(0, |at| at.1);
-    let Some(fullest) = done.iter().flatten().max_by_key(last) else { return Vec::new() };
+    let Some(fullest) = done.iter().flatten().max_by_key(last) else {
+        return Vec::new();
+    };
     let n = fullest.filling.len();
     let mut counters = Vec::new();
     for sample in 0..FILLING_SAMPLES.min(n) {
         let (ns, bytes) = fullest.filling[sample * n / FILLING_SAMPLES.min(n)];
         let unit = format!("B at {:.6} s", ns as f64 * 1e-9);
-        counters.push(Counter { value: bytes as f64, unit, ..Counter::count(format!("{FILLING}{sample:02}"), 0) });
+        counters.push(Counter {
+            value: bytes as f64,
+            unit,
+            ..Counter::count(format!("{FILLING}{sample:02}"), 0)
+        });
     }
     let (assert, _) = scenario.dma_thresholds();
     let mark = scenario.card.ring.0.saturating_sub(assert);
-    counters.push(Counter { unit: "B".to_owned(), ..Counter::count("BUSY mark", mark as u64) });
+    counters.push(Counter {
+        unit: "B".to_owned(),
+        ..Counter::count("BUSY mark", mark as u64)
+    });
     counters
 }
 
@@ -452,16 +579,30 @@ fn filling_counters(scenario: &Scenario, done: &[Option<ReaderDone>]) -> Vec<Cou
 pub fn observation(record: &daqmeter_record::RunRecord) -> Observation {
     let value = |name: &str| record.counter(name).unwrap_or(0.0);
     let ledger = record.ledgers.first();
-    let deficit = ledger.and_then(|ledger| ledger.losses.get("emulator deficit")).copied().unwrap_or(0);
-    let filling = record.counters.iter().filter(|counter| counter.name.starts_with(FILLING));
-    let second = |unit: &str| unit.strip_prefix("B at ")?.strip_suffix(" s")?.parse::<f64>().ok();
+    let deficit = ledger
+        .and_then(|ledger| ledger.losses.get("emulator deficit"))
+        .copied()
+        .unwrap_or(0);
+    let filling = record
+        .counters
+        .iter()
+        .filter(|counter| counter.name.starts_with(FILLING));
+    let second = |unit: &str| {
+        unit.strip_prefix("B at ")?
+            .strip_suffix(" s")?
+            .parse::<f64>()
+            .ok()
+    };
     let rate_hz = value("trigger-rate");
     Observation {
         lost: ledger.map_or(0, |ledger| ledger.lost() - deficit),
         dead_share: value("dead-time"),
-        filling: filling.filter_map(|counter| Some((second(&counter.unit)?, counter.value))).collect(),
+        filling: filling
+            .filter_map(|counter| Some((second(&counter.unit)?, counter.value)))
+            .collect(),
         busy_at_bytes: value("BUSY mark"),
-        input_bytes_per_s: scenario_of(&record.workload).map_or(0.0, |scenario| event_bytes(&scenario) * rate_hz),
+        input_bytes_per_s: scenario_of(&record.workload)
+            .map_or(0.0, |scenario| event_bytes(&scenario) * rate_hz),
     }
 }
 
@@ -502,11 +643,18 @@ impl Engine for DecodeEngine {
 
     fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
         let ring = scenario_of(workload).ok()?.card.ring.0 as u64;
-        Some(workload.int("bytes").ok()?.saturating_add(buffer_bytes(ring)))
+        Some(
+            workload
+                .int("bytes")
+                .ok()?
+                .saturating_add(buffer_bytes(ring)),
+        )
     }
 
     fn example(&self) -> Workload {
-        Workload::new("decode").with("scenario", "gbt").with("bytes", 1_u64 << 20)
+        Workload::new("decode")
+            .with("scenario", "gbt")
+            .with("bytes", 1_u64 << 20)
     }
 
     fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
@@ -514,11 +662,16 @@ impl Engine for DecodeEngine {
         let bytes = workload.int("bytes")?;
         let format = scenario.format().ok_or_else(|| Fault::new("no format"))?;
         if bytes < format.block_bytes as u64 || bytes > 1 << 34 {
-            return Err(workload.error("bytes", "is at least a block and at most 16 GiB").into());
+            return Err(workload
+                .error("bytes", "is at least a block and at most 16 GiB")
+                .into());
         }
         let bytes = bytes / format.block_bytes as u64 * format.block_bytes as u64;
         if let Some(free) = daqmeter_sys::available::memory_bytes().filter(|free| *free < bytes) {
-            let error = workload.error("bytes", format!("is {bytes}; {free} bytes of memory are available"));
+            let error = workload.error(
+                "bytes",
+                format!("is {bytes}; {free} bytes of memory are available"),
+            );
             return Err(Fault::too_large(error.to_string()));
         }
         Ok(vec![Box::new(DecodeSession {
@@ -552,8 +705,8 @@ impl DecodeSession {
             if let Some(ahead) = ahead.next() {
                 daqmeter_kernels::prefetch(ahead);
             }
-            let (_, found) =
-                subchunks(self.format, block, &mut self.room).map_err(|error| Fault::new(error.to_string()))?;
+            let (_, found) = subchunks(self.format, block, &mut self.room)
+                .map_err(|error| Fault::new(error.to_string()))?;
             seen += std::hint::black_box(found).len() as u64;
         }
         Ok(seen)
@@ -566,7 +719,11 @@ impl Session for DecodeSession {
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        let mut stage = StageSpec::new(format!("decode {}", self.scenario.name), self.bytes, self.bytes);
+        let mut stage = StageSpec::new(
+            format!("decode {}", self.scenario.name),
+            self.bytes,
+            self.bytes,
+        );
         stage.limit = Some(LimitSpec::Measured {
             name: format!("memory read at {} B", self.bytes),
             how: "the blocks' bytes read once, in order, with no arithmetic".to_owned(),
@@ -584,17 +741,28 @@ impl Session for DecodeSession {
         let wanted = usize::try_from(self.bytes).map_err(|error| Fault::new(error.to_string()))?;
         self.blocks.reserve_exact(wanted);
         let triggers = self.bytes as f64 / event_bytes(&self.scenario) * 1.1 + 1000.0;
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of triggers")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a number of triggers"
+        )]
         let triggers = triggers as u64;
         let blocks = &mut self.blocks;
-        let ids = [crate::card::ChannelId { device: 0, channel: 0 }];
+        let ids = [crate::card::ChannelId {
+            device: 0,
+            channel: 0,
+        }];
         let made = recording::record_channels(&self.scenario, &ids, triggers, |_, part| {
             let room = wanted - blocks.len();
             blocks.extend_from_slice(&part[..part.len().min(room)]);
             Ok(())
         });
         made.map_err(|error| Fault::new(error.to_string()))?;
-        if self.blocks.len() < wanted { Err(Fault::new("the card made too few blocks")) } else { Ok(()) }
+        if self.blocks.len() < wanted {
+            Err(Fault::new("the card made too few blocks"))
+        } else {
+            Ok(())
+        }
     }
 
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
@@ -611,7 +779,10 @@ impl Session for DecodeSession {
         let checked = checked.map_err(|error| Fault::new(error.to_string()))?;
         let subchunks: u64 = checked.rows.iter().flat_map(|row| row.subchunks).sum();
         if !checked.is_good() || subchunks != self.pass()? {
-            return Err(Fault::new(format!("the checker and the decoder disagree: {:?}", checked.faults)));
+            return Err(Fault::new(format!(
+                "the checker and the decoder disagree: {:?}",
+                checked.faults
+            )));
         }
         Ok(())
     }
@@ -623,15 +794,23 @@ impl Session for DecodeSession {
     fn tally(&mut self) -> Tally {
         let blocks = self.blocks.len() / self.format.block_bytes;
         let per_pass = self.seen / self.passes.max(1);
-        let counters =
-            vec![Counter::count("subchunks per pass", per_pass), Counter::count("blocks per pass", blocks as u64)];
-        Tally { counters, ..Tally::default() }
+        let counters = vec![
+            Counter::count("subchunks per pass", per_pass),
+            Counter::count("blocks per pass", blocks as u64),
+        ];
+        Tally {
+            counters,
+            ..Tally::default()
+        }
     }
 }
 
 /// How long probes of a search take.
 pub fn probe_workload(base: &Workload, rate_hz: f64, duration: Duration) -> Workload {
-    base.clone().with("rate_hz", rate_hz).with("seconds", duration.as_secs_f64()).with("probe", true)
+    base.clone()
+        .with("rate_hz", rate_hz)
+        .with("seconds", duration.as_secs_f64())
+        .with("probe", true)
 }
 
 #[cfg(test)]
@@ -670,11 +849,21 @@ mod tests {
     fn the_memory_of_a_chain_is_known_beforehand() {
         let scenario = Scenario::load("gbt").unwrap();
         let ring = scenario.card.ring.0 as u64;
-        let bytes = ReadoutEngine.memory_bytes(&ReadoutEngine.example()).unwrap();
-        assert!(bytes >= ring && bytes < 4 * ring + (1 << 30), "{bytes} for rings of {ring}");
-        let decode = DecodeEngine.memory_bytes(&DecodeEngine.example().with("bytes", 1_u64 << 33)).unwrap();
+        let bytes = ReadoutEngine
+            .memory_bytes(&ReadoutEngine.example())
+            .unwrap();
+        assert!(
+            bytes >= ring && bytes < 4 * ring + (1 << 30),
+            "{bytes} for rings of {ring}"
+        );
+        let decode = DecodeEngine
+            .memory_bytes(&DecodeEngine.example().with("bytes", 1_u64 << 33))
+            .unwrap();
         assert_eq!(decode, (1 << 33) + ring);
-        assert_eq!(ReadoutEngine.memory_bytes(&ReadoutEngine.example().with("channels", 9_u64)), None);
+        assert_eq!(
+            ReadoutEngine.memory_bytes(&ReadoutEngine.example().with("channels", 9_u64)),
+            None
+        );
     }
 
     #[test]

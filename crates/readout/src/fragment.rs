@@ -88,7 +88,11 @@ impl FragmentCheck {
 
     /// The same for one who sees the blocks, and calls [`FragmentCheck::gap`] where some are missing.
     pub fn of_blocks(elink: Elink) -> FragmentCheck {
-        FragmentCheck { way: Way::Whole, usual_way: Way::Whole, ..FragmentCheck::new(Some(elink)) }
+        FragmentCheck {
+            way: Way::Whole,
+            usual_way: Way::Whole,
+            ..FragmentCheck::new(Some(elink))
+        }
     }
 
     /// Fragments were lost before the next one: its counter is ahead, however far.
@@ -115,7 +119,9 @@ impl FragmentCheck {
     /// Takes the next fragment; says what is wrong with it, or new.
     #[inline]
     pub fn check(&mut self, payload: &[u8]) -> Option<Finding> {
-        let Some(&event) = payload.get(3) else { return self.short(payload) };
+        let Some(&event) = payload.get(3) else {
+            return self.short(payload);
+        };
         if self.pattern.len() == payload.len()
             && self.order.expected() == Some(u32::from(event))
             && !self.is_ttc
@@ -208,8 +214,12 @@ impl FragmentCheck {
 
     /// Too short for a counter: only the beginning of the header can be looked at.
     fn short(&mut self, payload: &[u8]) -> Option<Finding> {
-        let header =
-            EmulatorHeader { length: u16::try_from(payload.len()).unwrap_or(0), event: 0, elink_index: 0, width: 8 };
+        let header = EmulatorHeader {
+            length: u16::try_from(payload.len()).unwrap_or(0),
+            event: 0,
+            elink_index: 0,
+            width: 8,
+        };
         let wrong = header.emit()[..payload.len()] != *payload;
         self.faults.payload += u64::from(wrong);
         wrong.then_some(Finding::Payload)
@@ -225,7 +235,9 @@ const TRIGGERS: u32 = 1 << 24;
 /// written into the pattern just before a word is read from it would stall the core.
 #[inline]
 fn same_but_counter(a: &[u8], b: &[u8]) -> bool {
-    let (Some((first_a, a)), Some((first_b, b))) = (a.split_first_chunk::<8>(), b.split_first_chunk::<8>()) else {
+    let (Some((first_a, a)), Some((first_b, b))) =
+        (a.split_first_chunk::<8>(), b.split_first_chunk::<8>())
+    else {
         return a[..3] == b[..3] && a.get(4..) == b.get(4..);
     };
     const COUNTER: u64 = u64::from_le_bytes([0, 0, 0, 0xFF, 0, 0, 0, 0]);
@@ -240,9 +252,13 @@ fn same_but_counter(a: &[u8], b: &[u8]) -> bool {
 
 /// The emulator's header and pattern; chunks of 64 KiB and more say their length modulo 2^16, short ones have a part of the header.
 fn is_emulated(payload: &[u8]) -> bool {
-    let Some(head) = payload.first_chunk::<EMULATOR_HEADER_BYTES>() else { return payload[0] == 0xAA };
+    let Some(head) = payload.first_chunk::<EMULATOR_HEADER_BYTES>() else {
+        return payload[0] == 0xAA;
+    };
     let length = usize::from(u16::from_be_bytes([head[1], head[2]]));
-    let pattern = payload[EMULATOR_HEADER_BYTES..].iter().zip((0..=255_u8).cycle());
+    let pattern = payload[EMULATOR_HEADER_BYTES..]
+        .iter()
+        .zip((0..=255_u8).cycle());
     head[0] == 0xAA
         && head[5] == 0xBB
         && head[6] == 0xAA
@@ -256,23 +272,44 @@ mod tests {
 
     fn fragment(event: u8, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
-        let header =
-            EmulatorHeader { length: u16::try_from(length & 0xFFFF).unwrap(), event, elink_index: 8, width: 8 };
+        let header = EmulatorHeader {
+            length: u16::try_from(length & 0xFFFF).unwrap(),
+            event,
+            elink_index: 8,
+            width: 8,
+        };
         header.fill(&mut bytes);
         bytes
     }
 
-    fn events(check: &mut FragmentCheck, events: impl IntoIterator<Item = u8>) -> Vec<Option<Finding>> {
-        events.into_iter().map(|event| check.check(&fragment(event, 24))).collect()
+    fn events(
+        check: &mut FragmentCheck,
+        events: impl IntoIterator<Item = u8>,
+    ) -> Vec<Option<Finding>> {
+        events
+            .into_iter()
+            .map(|event| check.check(&fragment(event, 24)))
+            .collect()
     }
 
     #[test]
     fn counters_go_on_over_their_wrap_and_gaps_are_counted() {
         let mut check = FragmentCheck::new(None);
         events(&mut check, (0..=255).chain(0..10).chain(15..20));
-        assert_eq!(check.faults, Faults { missing: 5, jumps: 1, ..Faults::default() });
+        assert_eq!(
+            check.faults,
+            Faults {
+                missing: 5,
+                jumps: 1,
+                ..Faults::default()
+            }
+        );
         check.gap();
-        assert_eq!(events(&mut check, [18]), [Some(Finding::Missing(254))], "back by two is forward by 254");
+        assert_eq!(
+            events(&mut check, [18]),
+            [Some(Finding::Missing(254))],
+            "back by two is forward by 254"
+        );
     }
 
     #[test]
@@ -280,13 +317,23 @@ mod tests {
         let faults = |numbers: &[u8]| {
             let mut check = FragmentCheck::of_blocks(Elink::new(8));
             events(&mut check, numbers.iter().copied());
-            let Faults { missing, duplicates, out_of_order, resets, .. } = check.faults;
+            let Faults {
+                missing,
+                duplicates,
+                out_of_order,
+                resets,
+                ..
+            } = check.faults;
             [missing, duplicates, out_of_order, resets]
         };
         assert_eq!(faults(&[1, 2, 2, 3]), [0, 1, 0, 0]);
         assert_eq!(faults(&[1, 2, 3, 1, 2, 3, 4]), [0, 3, 0, 0]);
         assert_eq!(faults(&[1, 2, 5, 6, 3, 4, 7]), [0, 0, 2, 0]);
-        assert_eq!(faults(&[1, 2, 5, 6, 4, 7]), [1, 0, 1, 0], "the third never comes");
+        assert_eq!(
+            faults(&[1, 2, 5, 6, 4, 7]),
+            [1, 0, 1, 0],
+            "the third never comes"
+        );
         assert_eq!(faults(&[198, 199, 0, 1]), [0, 0, 0, 1]);
     }
 
@@ -295,8 +342,17 @@ mod tests {
         let mut check = FragmentCheck::new(Some(Elink::new(8)));
         assert_eq!(events(&mut check, [1, 2]), [None, None]);
         let mut foreign = FragmentCheck::new(Some(Elink::new(0x4C)));
-        assert_eq!(events(&mut foreign, [1, 2, 3]), [Some(Finding::WrongElink(8)); 3]);
-        assert_eq!(foreign.faults, Faults { wrong_elink: 3, ..Faults::default() });
+        assert_eq!(
+            events(&mut foreign, [1, 2, 3]),
+            [Some(Finding::WrongElink(8)); 3]
+        );
+        assert_eq!(
+            foreign.faults,
+            Faults {
+                wrong_elink: 3,
+                ..Faults::default()
+            }
+        );
     }
 
     #[test]
@@ -316,7 +372,17 @@ mod tests {
 
     fn ttc(ecr: u8, l0id: u32) -> [u8; 26] {
         let l1id = l0id & 0xFF_FFFF;
-        Ttc { format: 2, bcid: 0, l1id, ecr, orbit: 0, trigger_type: 0, l0id, accepts: 0 }.emit()
+        Ttc {
+            format: 2,
+            bcid: 0,
+            l1id,
+            ecr,
+            orbit: 0,
+            trigger_type: 0,
+            l0id,
+            accepts: 0,
+        }
+        .emit()
     }
 
     #[test]
@@ -325,7 +391,14 @@ mod tests {
         for l0id in [0xFF_FFFE, 0xFF_FFFF, 0x100_0000, 0x100_0003] {
             check.check(&ttc(0, l0id));
         }
-        assert_eq!(check.faults, Faults { missing: 2, jumps: 1, ..Faults::default() });
+        assert_eq!(
+            check.faults,
+            Faults {
+                missing: 2,
+                jumps: 1,
+                ..Faults::default()
+            }
+        );
         let mut wrong = ttc(0, 0x100_0004);
         wrong[16] ^= 1;
         assert_eq!(check.check(&wrong), Some(Finding::Payload));
@@ -334,12 +407,42 @@ mod tests {
     #[test]
     fn a_reset_of_the_trigger_counter_is_no_loss() {
         let mut check = FragmentCheck::new(Some(Elink::TTC));
-        let found: Vec<_> = [(3, 49), (3, 50), (4, 0), (4, 1), (6, 2), (6, 3), (5, 7), (6, 4)]
-            .map(|(ecr, l0id)| check.check(&ttc(ecr, l0id)))
-            .to_vec();
+        let found: Vec<_> = [
+            (3, 49),
+            (3, 50),
+            (4, 0),
+            (4, 1),
+            (6, 2),
+            (6, 3),
+            (5, 7),
+            (6, 4),
+        ]
+        .map(|(ecr, l0id)| check.check(&ttc(ecr, l0id)))
+        .to_vec();
         // After the second one, which is of two, the first two triggers are missing.
         let second = Some(Finding::Reset(2));
-        assert_eq!(found, [None, None, Some(Finding::Reset(0)), None, second, None, Some(Finding::OutOfOrder), None]);
-        assert_eq!(check.faults, Faults { missing: 2, resets: 3, out_of_order: 1, jumps: 3, ..Faults::default() });
+        assert_eq!(
+            found,
+            [
+                None,
+                None,
+                Some(Finding::Reset(0)),
+                None,
+                second,
+                None,
+                Some(Finding::OutOfOrder),
+                None
+            ]
+        );
+        assert_eq!(
+            check.faults,
+            Faults {
+                missing: 2,
+                resets: 3,
+                out_of_order: 1,
+                jumps: 3,
+                ..Faults::default()
+            }
+        );
     }
 }

@@ -80,7 +80,11 @@ impl InlinePort {
     /// When the process has no descriptors left.
     pub fn new(card: Arc<Mutex<Card>>, consumer: Consumer) -> Result<InlinePort, ScenarioError> {
         let line = IrqLine::timer().map_err(|error| ScenarioError(error.to_string()))?;
-        Ok(InlinePort { card, consumer, line })
+        Ok(InlinePort {
+            card,
+            consumer,
+            line,
+        })
     }
 
     fn with_card<T>(&self, work: impl FnOnce(&mut Card) -> T) -> T {
@@ -123,7 +127,8 @@ impl Port for InlinePort {
 
     fn wait(&mut self, timeout: Duration) {
         let at_ns = self.with_card(|card| card.next_event_ns().saturating_add(card.start_ns()));
-        let end_ns = monotonic_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        let end_ns =
+            monotonic_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
         self.line.fire_at(at_ns.min(end_ns));
         // The line fires in any case; what woke us shows in the ring.
         let _ = self.line.wait(timeout);
@@ -152,9 +157,19 @@ impl SharedPort {
     ///
     /// # Errors
     /// When the connection cannot be made non-blocking.
-    pub fn new(consumer: Consumer, line: IrqLine, connection: UnixStream) -> io::Result<SharedPort> {
+    pub fn new(
+        consumer: Consumer,
+        line: IrqLine,
+        connection: UnixStream,
+    ) -> io::Result<SharedPort> {
         connection.set_nonblocking(true)?;
-        Ok(SharedPort { consumer, line, connection, looked_ns: 0, is_gone: false })
+        Ok(SharedPort {
+            consumer,
+            line,
+            connection,
+            looked_ns: 0,
+            is_gone: false,
+        })
     }
 }
 
@@ -168,13 +183,18 @@ impl Port for SharedPort {
         if now_ns >= self.looked_ns + ALIVE_NS {
             self.looked_ns = now_ns;
             let heard = self.connection.read(&mut [0]);
-            self.is_gone = !matches!(heard, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+            self.is_gone =
+                !matches!(heard, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
         }
     }
 
     fn state(&self) -> State {
         // A card whose process is gone sends no more.
-        if self.is_gone { State::Finished } else { words::state(&self.consumer) }
+        if self.is_gone {
+            State::Finished
+        } else {
+            words::state(&self.consumer)
+        }
     }
 
     fn is_lost(&self) -> bool {
@@ -202,7 +222,8 @@ impl Port for SharedPort {
 /// The reader waits, or no longer.
 fn arm(ring: &impl Words, on: bool) {
     // SeqCst on both sides: either the card sees the flag, or we see its data.
-    ring.word(ARMED).store(u64::from(on), std::sync::atomic::Ordering::SeqCst);
+    ring.word(ARMED)
+        .store(u64::from(on), std::sync::atomic::Ordering::SeqCst);
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 

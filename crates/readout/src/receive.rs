@@ -203,7 +203,11 @@ impl Receiver {
                 format: None,
                 ended: false,
             };
-            let inlet = source.request(receiver.id).make(receiver.transport.as_ref(), &source.settings, quit)?;
+            let inlet = source.request(receiver.id).make(
+                receiver.transport.as_ref(),
+                &source.settings,
+                quit,
+            )?;
             source.adopt(inlet, &mut receiver.streams);
             receiver.sources.push(source);
         }
@@ -233,11 +237,20 @@ impl Receiver {
         let mut streams: Vec<StreamReport> = streams.collect();
         streams.sort_by_key(|stream| stream.tag);
         let span_ns = self.last_ns.saturating_sub(self.first_ns);
-        Report { streams, span_ns, ..self.report.clone() }
+        Report {
+            streams,
+            span_ns,
+            ..self.report.clone()
+        }
     }
 
     /// Receives until every publisher has ended, or it is told to stop, or a lost one stays away for so long.
-    pub fn run(&mut self, stop: &AtomicBool, patience: Duration, mut each: impl FnMut(&mut Receiver)) -> Report {
+    pub fn run(
+        &mut self,
+        stop: &AtomicBool,
+        patience: Duration,
+        mut each: impl FnMut(&mut Receiver),
+    ) -> Report {
         daqmeter_sys::wait::without_timer_slack();
         let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let mut told_ns = monotonic_ns();
@@ -268,14 +281,20 @@ impl Receiver {
             // With several publishers none may be waited for; while data flows, a short sleep is cheaper for the sender than
             // being woken by each of its pages.
             let flows = now_ns.saturating_sub(self.last_ns) < FLOWS_NS;
-            let wait = if alone && !flows { Duration::from_millis(50) } else { Duration::ZERO };
+            let wait = if alone && !flows {
+                Duration::from_millis(50)
+            } else {
+                Duration::ZERO
+            };
             match self.take(at, wait, now_ns) {
                 Ok(came) => worked |= came,
                 Err(TransportError::Refused { address, why }) => {
                     // Asking again would change nothing.
                     self.sources[at].inlet = None;
                     self.sources[at].ended = true;
-                    self.report.refused.push(format!("{address} refuses: {why}"));
+                    self.report
+                        .refused
+                        .push(format!("{address} refuses: {why}"));
                 }
                 Err(error) => {
                     let source = &mut self.sources[at];
@@ -293,13 +312,26 @@ impl Receiver {
     }
 
     fn take(&mut self, at: usize, wait: Duration, now_ns: u64) -> Result<bool, TransportError> {
-        let Receiver { sources, streams, room, report, transport, look_up, dawdle, first_ns, last_ns, .. } = self;
+        let Receiver {
+            sources,
+            streams,
+            room,
+            report,
+            transport,
+            look_up,
+            dawdle,
+            first_ns,
+            last_ns,
+            ..
+        } = self;
         let alone = sources.len() == 1;
         let source = &mut sources[at];
         if source.ended {
             return Ok(false);
         }
-        if source.inlet.is_none() && !source.is_reached(self.id, transport, look_up.as_ref(), streams, now_ns)? {
+        if source.inlet.is_none()
+            && !source.is_reached(self.id, transport, look_up.as_ref(), streams, now_ns)?
+        {
             if alone {
                 sleep_until(monotonic_ns() + 1_000_000);
             }
@@ -307,7 +339,9 @@ impl Receiver {
         }
         let mut took = 0;
         let (format, mut last_page) = (source.format, source.last_page);
-        let Some(inlet) = &mut source.inlet else { return Ok(false) };
+        let Some(inlet) = &mut source.inlet else {
+            return Ok(false);
+        };
         let mut wait = wait;
         // A few pages before the next publisher gets its turn.
         while took < ACKNOWLEDGE_EACH {
@@ -322,7 +356,12 @@ impl Receiver {
                 FrameKind::Account => {
                     match serde_json::from_slice::<FinalAccount>(body) {
                         Ok(account) => {
-                            report.ledgers.extend(own_ledgers(&account, self.id, &source.tags, streams));
+                            report.ledgers.extend(own_ledgers(
+                                &account,
+                                self.id,
+                                &source.tags,
+                                streams,
+                            ));
                             report.accounts.push(account);
                         }
                         Err(_) => report.bad_pages += 1,
@@ -339,7 +378,8 @@ impl Receiver {
             *last_ns = now_ns;
             report.bad_pages += u64::from(!good);
             report.pages += 1;
-            report.bytes += u64::from(frame.body_bytes) + daqmeter_wire::felix::page::FRAME_BYTES as u64;
+            report.bytes +=
+                u64::from(frame.body_bytes) + daqmeter_wire::felix::page::FRAME_BYTES as u64;
             if frame.birth_ns > 0 {
                 report.latency_ns.add(now_ns.saturating_sub(frame.birth_ns));
             }
@@ -391,8 +431,15 @@ impl Request {
 
 impl Source {
     fn request(&self, receiver: u64) -> Request {
-        let subscription = Subscription { receiver, last_page: 0, tags: self.tags.clone() };
-        Request { subscription, had: (self.stream, self.last_page) }
+        let subscription = Subscription {
+            receiver,
+            last_page: 0,
+            tags: self.tags.clone(),
+        };
+        Request {
+            subscription,
+            had: (self.stream, self.last_page),
+        }
     }
 
     /// Tries again to reach a publisher that is lost; true when it is back.
@@ -452,7 +499,11 @@ impl Source {
             // A receiver that has ended meanwhile wants it no more.
             let _ = ended.send((settings, made));
         };
-        std::thread::Builder::new().name("receiver-connect".to_owned()).spawn(work).ok().map(|_| attempt)
+        std::thread::Builder::new()
+            .name("receiver-connect".to_owned())
+            .spawn(work)
+            .ok()
+            .map(|_| attempt)
     }
 
     fn adopt(&mut self, inlet: Box<dyn Inlet>, streams: &mut Streams) {
@@ -515,10 +566,17 @@ impl Streams {
 }
 
 /// The ledgers of a publisher's E-links for this receiver, with what it had itself.
-fn own_ledgers(account: &FinalAccount, receiver: u64, tags: &[u64], streams: &Streams) -> Vec<(u64, Ledger)> {
+fn own_ledgers(
+    account: &FinalAccount,
+    receiver: u64,
+    tags: &[u64],
+    streams: &Streams,
+) -> Vec<(u64, Ledger)> {
     let mut ledgers = Vec::new();
     for tag in tags {
-        let Some(mut ledger) = account.ledger_for(receiver, *tag) else { continue };
+        let Some(mut ledger) = account.ledger_for(receiver, *tag) else {
+            continue;
+        };
         let had = |at: &usize| streams.all[*at].clean() - streams.all[*at].before;
         ledger.delivered = streams.places.get(tag).map_or(0, had);
         ledgers.push((*tag, ledger));
@@ -578,18 +636,29 @@ fn messages(body: &[u8], streams: &mut Streams) -> bool {
             Some(Ok(message)) => message.tag,
         };
         let Some(stream) = streams.of(tag) else {
-            while messages.next_if(|next| matches!(next, Ok(message) if message.tag == tag)).is_some() {}
+            while messages
+                .next_if(|next| matches!(next, Ok(message) if message.tag == tag))
+                .is_some()
+            {}
             good = false;
             continue;
         };
-        while let Some(Ok(message)) = messages.next_if(|next| matches!(next, Ok(message) if message.tag == tag)) {
+        while let Some(Ok(message)) =
+            messages.next_if(|next| matches!(next, Ok(message) if message.tag == tag))
+        {
             stream.take(message.payload, message.status);
         }
     }
 }
 
 /// True when every block could be read.
-fn blocks(body: &[u8], format: Option<Format>, room: &mut Vec<Subchunk>, streams: &mut Streams, key: u64) -> bool {
+fn blocks(
+    body: &[u8],
+    format: Option<Format>,
+    room: &mut Vec<Subchunk>,
+    streams: &mut Streams,
+    key: u64,
+) -> bool {
     let Some(format) = format else { return false };
     room.resize(most_subchunks(format), Subchunk::default());
     let connector = Fid::of_u64(key).map_or(0, |fid| fid.connector);

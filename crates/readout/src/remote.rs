@@ -99,7 +99,9 @@ impl Asking {
 type Identity = (u64, u64);
 
 fn identity(path: &Path) -> Option<Identity> {
-    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+    std::fs::symlink_metadata(path)
+        .ok()
+        .map(|found| (found.dev(), found.ino()))
 }
 
 /// Makes room for a socket: one that nobody serves any more is removed, and nothing else.
@@ -112,13 +114,21 @@ fn make_room(path: &Path) -> Result<(), RemoteError> {
         Err(error) => return other(format!("{shown}: {error}")),
     };
     if !found.file_type().is_socket() {
-        return other(format!("{shown} exists and is no socket: it is left as it is; name another path"));
+        return other(format!(
+            "{shown} exists and is no socket: it is left as it is; name another path"
+        ));
     }
     match reach(path) {
         Ok(_) => other(format!("{shown} is taken: another card is served there")),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)
-            .or_else(|error| other(format!("{shown} is a socket that nobody serves, and cannot be removed: {error}"))),
-        Err(error) => other(format!("{shown} is a socket that cannot be tried: {error}; name another path")),
+            .or_else(|error| {
+                other(format!(
+                    "{shown} is a socket that nobody serves, and cannot be removed: {error}"
+                ))
+            }),
+        Err(error) => other(format!(
+            "{shown} is a socket that cannot be tried: {error}; name another path"
+        )),
     }
 }
 
@@ -160,16 +170,29 @@ impl Server {
     pub fn bind(card: Card, path: &Path) -> Result<Server, RemoteError> {
         let other = |error: &dyn std::fmt::Display| RemoteError::Other(error.to_string());
         make_room(path)?;
-        let listener = UnixListener::bind(path)
-            .map_err(|error| RemoteError::Other(format!("cannot listen at {}: {error}", path.display())))?;
-        listener.set_nonblocking(true).map_err(|error| other(&error))?;
+        let listener = UnixListener::bind(path).map_err(|error| {
+            RemoteError::Other(format!("cannot listen at {}: {error}", path.display()))
+        })?;
+        listener
+            .set_nonblocking(true)
+            .map_err(|error| other(&error))?;
         let scenario = card.scenario().clone();
         let channels = channel_ids(&scenario).len();
         let lines: Result<Vec<IrqLine>, _> = (0..channels).map(|_| IrqLine::event()).collect();
         let lines = lines.map_err(|error| other(&error))?;
         let readers = (0..channels).map(|_| None).collect();
         let (identity, asking, path) = (identity(path), Vec::new(), path.to_owned());
-        Ok(Server { card, scenario, listener, lines, readers, asking, path, identity, listened_ns: 0 })
+        Ok(Server {
+            card,
+            scenario,
+            listener,
+            lines,
+            readers,
+            asking,
+            path,
+            identity,
+            listened_ns: 0,
+        })
     }
 
     /// The card.
@@ -196,35 +219,57 @@ impl Server {
                 self.card.start(now_ns);
             }
             if end_ns.is_none() && stop.load(Ordering::Relaxed) {
-                end_ns = Some(now_ns + if self.card.state() == State::Idle { 0 } else { STOP_WITHIN_NS });
+                end_ns = Some(
+                    now_ns
+                        + if self.card.state() == State::Idle {
+                            0
+                        } else {
+                            STOP_WITHIN_NS
+                        },
+                );
                 let last_ns = self.card.now_ns();
                 self.card.source().end_at(last_ns);
             }
-            self.card.advance(now_ns.saturating_sub(self.card.start_ns()));
+            self.card
+                .advance(now_ns.saturating_sub(self.card.start_ns()));
             self.card.signal(&self.lines);
             if now_ns >= reported_ns + 100_000_000 {
                 reported_ns = now_ns;
                 each(self);
             }
-            let over = self.card.state() == State::Finished && self.readers.iter().all(Option::is_none);
+            let over =
+                self.card.state() == State::Finished && self.readers.iter().all(Option::is_none);
             if over || end_ns.is_some_and(|end_ns| now_ns >= end_ns) {
                 break;
             }
-            sleep_until(now_ns + if self.card.state() == State::Running { STEP_NS } else { 1_000_000 });
+            sleep_until(
+                now_ns
+                    + if self.card.state() == State::Running {
+                        STEP_NS
+                    } else {
+                        1_000_000
+                    },
+            );
         }
         each(self);
     }
 
     fn accept(&mut self, now_ns: u64) {
         for _ in 0..MAX_ASKING {
-            let Ok((stream, _)) = self.listener.accept() else { break };
+            let Ok((stream, _)) = self.listener.accept() else {
+                break;
+            };
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
             if self.asking.len() == MAX_ASKING {
                 self.asking.remove(0);
             }
-            self.asking.push(Asking { stream, heard: Vec::new(), since_ns: now_ns });
+            self.asking.push(Asking {
+                stream,
+                heard: Vec::new(),
+                since_ns: now_ns,
+            });
         }
     }
 
@@ -237,7 +282,10 @@ impl Server {
                     continue;
                 }
                 Heard::Line(end) => self.answer(asking.stream, &asking.heard[..end]),
-                Heard::TooLong => refuse(&asking.stream, format!("a request has at most {MAX_REQUEST_BYTES} bytes")),
+                Heard::TooLong => refuse(
+                    &asking.stream,
+                    format!("a request has at most {MAX_REQUEST_BYTES} bytes"),
+                ),
                 Heard::Gone => continue,
             };
             // Who does not take its answer does not get one; the others go on.
@@ -255,7 +303,11 @@ impl Server {
         }
         let answer = serde_json::to_vec(&Answer { error: None }).expect("plain data");
         let memory = self.card.share(request.channel).map_err(io::Error::other)?;
-        fds::send(&stream, &answer, &[memory, self.lines[request.channel].share()])?;
+        fds::send(
+            &stream,
+            &answer,
+            &[memory, self.lines[request.channel].share()],
+        )?;
         self.readers[request.channel] = Some(stream);
         Ok(())
     }
@@ -263,11 +315,23 @@ impl Server {
     fn refusal(&self, request: &Request) -> Option<String> {
         let ids = channel_ids(&self.scenario);
         let Some(id) = ids.get(request.channel) else {
-            return Some(format!("no channel {}; the card has {}", request.channel, ids.len()));
+            return Some(format!(
+                "no channel {}; the card has {}",
+                request.channel,
+                ids.len()
+            ));
         };
-        let tags: Vec<u64> = self.scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect();
+        let tags: Vec<u64> = self
+            .scenario
+            .elinks(id.device, id.channel)
+            .iter()
+            .map(|elink| elink.tag)
+            .collect();
         if tags != request.tags || self.scenario.card.block.0 != request.block_bytes {
-            return Some("its scenario has other E-links or blocks than the reader's: give both the same".to_owned());
+            return Some(
+                "its scenario has other E-links or blocks than the reader's: give both the same"
+                    .to_owned(),
+            );
         }
         if self.readers[request.channel].is_some() {
             return Some(format!("channel {} has a reader already", request.channel));
@@ -299,33 +363,56 @@ fn refuse(mut stream: &UnixStream, why: String) -> io::Result<()> {
 ///
 /// # Errors
 /// When there is no card, or it refuses, or what it gives is no ring.
-pub fn connect(path: &Path, scenario: &Scenario, channel: usize) -> Result<SharedPort, RemoteError> {
+pub fn connect(
+    path: &Path,
+    scenario: &Scenario,
+    channel: usize,
+) -> Result<SharedPort, RemoteError> {
     let shown = path.display();
-    let absent = |error: io::Error| RemoteError::Absent(format!("{shown}: {error}; is a card emulated there?"));
+    let absent = |error: io::Error| {
+        RemoteError::Absent(format!("{shown}: {error}; is a card emulated there?"))
+    };
     let other = |line: String| RemoteError::Other(format!("{shown}: {line}"));
     let Some(id) = channel_ids(scenario).get(channel).copied() else {
-        return Err(RemoteError::Other(format!("the scenario has no channel {channel}")));
+        return Err(RemoteError::Other(format!(
+            "the scenario has no channel {channel}"
+        )));
     };
     let mut stream = reach(path).map_err(absent)?;
-    let tags = scenario.elinks(id.device, id.channel).iter().map(|elink| elink.tag).collect();
-    let request = Request { channel, tags, block_bytes: scenario.card.block.0 };
+    let tags = scenario
+        .elinks(id.device, id.channel)
+        .iter()
+        .map(|elink| elink.tag)
+        .collect();
+    let request = Request {
+        channel,
+        tags,
+        block_bytes: scenario.card.block.0,
+    };
     let mut line = serde_json::to_vec(&request).expect("plain data");
     line.push(b'\n');
     stream.write_all(&line).map_err(absent)?;
-    stream.set_read_timeout(Some(Duration::from_secs(1))).map_err(absent)?;
+    stream
+        .set_read_timeout(Some(Duration::from_secs(1)))
+        .map_err(absent)?;
     let mut room = [0; 4096];
     let (got, mut passed) = fds::receive(&stream, &mut room).map_err(absent)?;
-    let answer: Answer =
-        serde_json::from_slice(&room[..got]).map_err(|_| other("what answers there is no card".to_owned()))?;
+    let answer: Answer = serde_json::from_slice(&room[..got])
+        .map_err(|_| other("what answers there is no card".to_owned()))?;
     if let Some(error) = answer.error {
         return Err(other(error));
     }
     if passed.len() != 2 {
-        return Err(other(format!("the card passed {} descriptors instead of 2", passed.len())));
+        return Err(other(format!(
+            "the card passed {} descriptors instead of 2",
+            passed.len()
+        )));
     }
     let (memory, line) = (passed.remove(0), passed.remove(0));
-    let consumer: Consumer = ring::Consumer::open(memory).map_err(|error| other(error.to_string()))?;
-    SharedPort::new(consumer, IrqLine::of_fd(line), stream).map_err(|error| other(error.to_string()))
+    let consumer: Consumer =
+        ring::Consumer::open(memory).map_err(|error| other(error.to_string()))?;
+    SharedPort::new(consumer, IrqLine::of_fd(line), stream)
+        .map_err(|error| other(error.to_string()))
 }
 
 #[cfg(test)]
@@ -378,7 +465,10 @@ mod tests {
             second.wait(Duration::from_millis(100));
         }
         let format = scenario.format().unwrap();
-        assert_eq!(bytes as u64, 8 * 1024 * daqmeter_wire::felix::encoder::blocks_of(format, 24, 2000));
+        assert_eq!(
+            bytes as u64,
+            8 * 1024 * daqmeter_wire::felix::encoder::blocks_of(format, 24, 2000)
+        );
         drop(second);
         thread.join().unwrap();
         assert!(!path.exists());
@@ -430,7 +520,9 @@ mod tests {
         });
         let silent: Vec<UnixStream> = (0..2 * MAX_ASKING).map(|_| reach(&path).unwrap()).collect();
         let mut endless = reach(&path).unwrap();
-        endless.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+        endless
+            .set_write_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
         let piece = [b'x'; 4096];
         let mut sent = 0;
         while endless.write_all(&piece).is_ok() {

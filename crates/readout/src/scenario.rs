@@ -56,7 +56,10 @@ pub struct Hertz(pub f64);
 
 /// A number with its unit, or without one.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a text such as \"64MiB\", \"100us\" or \"1MHz\", or a number")]
+#[serde(
+    untagged,
+    expecting = "expected a text such as \"64MiB\", \"100us\" or \"1MHz\", or a number"
+)]
 enum Written {
     Text(String),
     Int(i64),
@@ -90,7 +93,9 @@ impl<'de> Deserialize<'de> for Bytes {
 impl<'de> Deserialize<'de> for Nanos {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let time = written(deserializer, units::parse_duration)?;
-        u64::try_from(time.as_nanos()).map(Nanos).map_err(de::Error::custom)
+        u64::try_from(time.as_nanos())
+            .map(Nanos)
+            .map_err(de::Error::custom)
     }
 }
 
@@ -161,7 +166,14 @@ pub struct Trigger {
 impl Default for Trigger {
     fn default() -> Self {
         let rate = Hertz(100e3);
-        Trigger { source: SourceKind::Fixed, rate, seed: 1, burst: 10, spacing: Nanos(100), file: None }
+        Trigger {
+            source: SourceKind::Fixed,
+            rate,
+            seed: 1,
+            burst: 10,
+            spacing: Nanos(100),
+            file: None,
+        }
     }
 }
 
@@ -354,8 +366,13 @@ pub enum FaultKind {
 impl FaultKind {
     /// Whether it hits blocks, not chunks.
     pub fn is_of_block(self) -> bool {
-        use FaultKind::{CorruptedMagic, CorruptedTrailer, DuplicatedBlock, LostBlock, SwappedBlocks};
-        matches!(self, LostBlock | DuplicatedBlock | SwappedBlocks | CorruptedTrailer | CorruptedMagic)
+        use FaultKind::{
+            CorruptedMagic, CorruptedTrailer, DuplicatedBlock, LostBlock, SwappedBlocks,
+        };
+        matches!(
+            self,
+            LostBlock | DuplicatedBlock | SwappedBlocks | CorruptedTrailer | CorruptedMagic
+        )
     }
 }
 
@@ -500,7 +517,9 @@ const MAX_SCENARIO_BYTES: u64 = 1 << 20;
 /// A text file of at most so many bytes. Devices and pipes may never end.
 pub(crate) fn read_text(path: &Path, max_bytes: u64) -> std::io::Result<String> {
     let mut text = String::new();
-    let got = std::fs::File::open(path)?.take(max_bytes + 1).read_to_string(&mut text)?;
+    let got = std::fs::File::open(path)?
+        .take(max_bytes + 1)
+        .read_to_string(&mut text)?;
     if got as u64 > max_bytes {
         let what = format!("longer than {}", units::show_bytes(max_bytes));
         return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, what));
@@ -520,9 +539,14 @@ impl Scenario {
         let path = Path::new(name);
         let text = read_text(path, MAX_SCENARIO_BYTES).map_err(|error| {
             let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
-            ScenarioError(format!("cannot read the scenario {name}: {error}; shipped ones are {}", names.join(", ")))
+            ScenarioError(format!(
+                "cannot read the scenario {name}: {error}; shipped ones are {}",
+                names.join(", ")
+            ))
         })?;
-        let stem = path.file_stem().map_or(name.to_owned(), |stem| stem.to_string_lossy().into_owned());
+        let stem = path
+            .file_stem()
+            .map_or(name.to_owned(), |stem| stem.to_string_lossy().into_owned());
         let named = |error| ScenarioError(format!("{name}: {error}"));
         let mut scenario = Scenario::parse(&text, &stem).map_err(named)?;
         scenario.origin.file = Some(name.to_owned());
@@ -534,18 +558,26 @@ impl Scenario {
     /// # Errors
     /// Names line and field.
     pub fn parse(text: &str, name: &str) -> Result<Scenario, ScenarioError> {
-        let mut scenario: Scenario = toml::from_str(text).map_err(|error| ScenarioError(one_line(text, &error)))?;
+        let mut scenario: Scenario =
+            toml::from_str(text).map_err(|error| ScenarioError(one_line(text, &error)))?;
         if scenario.name.is_empty() {
             name.clone_into(&mut scenario.name);
         }
-        scenario.origin = Origin { file: None, text: text.into() };
-        scenario.find_wrong().map_err(|wrong| ScenarioError(scenario.origin.located(&wrong)))?;
+        scenario.origin = Origin {
+            file: None,
+            text: text.into(),
+        };
+        scenario
+            .find_wrong()
+            .map_err(|wrong| ScenarioError(scenario.origin.located(&wrong)))?;
         Ok(scenario)
     }
 
     /// How blocks look.
     pub fn format(&self) -> Option<Format> {
-        let kib = u8::try_from(self.card.block.0 / 1024).ok().filter(|_| self.card.block.0.is_multiple_of(1024))?;
+        let kib = u8::try_from(self.card.block.0 / 1024)
+            .ok()
+            .filter(|_| self.card.block.0.is_multiple_of(1024))?;
         match self.card.format {
             Generation::Phase2 => Format::phase2(kib),
             Generation::Phase1Wide => Format::phase1_wide(kib),
@@ -575,11 +607,21 @@ impl Scenario {
         let mut elinks = Vec::new();
         for link in 0..self.card.links {
             let own = self.link.iter().find(|own| own.link == link);
-            let payload = own.and_then(|own| own.payload).unwrap_or(self.card.payload).0;
-            let number = u8::try_from(u16::from(link) + channel * u16::from(self.card.links)).unwrap_or(u8::MAX);
+            let payload = own
+                .and_then(|own| own.payload)
+                .unwrap_or(self.card.payload)
+                .0;
+            let number = u8::try_from(u16::from(link) + channel * u16::from(self.card.links))
+                .unwrap_or(u8::MAX);
             let deficit = own.map_or(0.0, |own| own.deficit);
             for index in self.link_elinks() {
-                elinks.push(of(Elink::of_link(number, index), link, payload, deficit, false));
+                elinks.push(of(
+                    Elink::of_link(number, index),
+                    link,
+                    payload,
+                    deficit,
+                    false,
+                ));
             }
         }
         if self.card.ttc && channel == 0 {
@@ -607,14 +649,18 @@ impl Scenario {
 
     /// The card's pointer gap.
     pub fn pointer_gap(&self) -> usize {
-        self.card.pointer_gap.map_or(self.card.ring.0 / 8, |gap| gap.0)
+        self.card
+            .pointer_gap
+            .map_or(self.card.ring.0 / 8, |gap| gap.0)
     }
 
     /// Free bytes below which BUSY-by-DMA is asserted, and above which it is released.
     pub fn dma_thresholds(&self) -> (usize, usize) {
         let ring = self.card.ring.0;
         (
-            self.busy.assert_below.map_or(ring / 32 * 7, |bytes| bytes.0),
+            self.busy
+                .assert_below
+                .map_or(ring / 32 * 7, |bytes| bytes.0),
             self.busy.release_above.map_or(ring / 4, |bytes| bytes.0),
         )
     }
@@ -630,7 +676,11 @@ impl Scenario {
 
     /// Pages to ask for.
     pub fn ring_pages(&self) -> Pages {
-        if self.card.huge_pages { Pages::HugeTlb } else { Pages::Base }
+        if self.card.huge_pages {
+            Pages::HugeTlb
+        } else {
+            Pages::Base
+        }
     }
 }
 
@@ -646,7 +696,16 @@ mod tests {
         let scenario = Scenario::parse("", "empty").unwrap();
         let elinks = scenario.elinks(0, 0);
         let numbers: Vec<u16> = elinks.iter().map(|elink| elink.elink.number()).collect();
-        assert_eq!((numbers.len(), numbers[0], numbers[7], numbers[8], numbers[23]), (24, 0x008, 0x024, 0x048, 0x0a4));
+        assert_eq!(
+            (
+                numbers.len(),
+                numbers[0],
+                numbers[7],
+                numbers[8],
+                numbers[23]
+            ),
+            (24, 0x008, 0x024, 0x048, 0x0a4)
+        );
     }
 
     #[test]

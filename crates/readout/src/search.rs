@@ -124,7 +124,10 @@ impl Default for Plan {
             probe: Duration::from_millis(500),
             confirm: Duration::from_secs(2),
             confirmations: 3,
-            allowed: Allowed { lost: 0, dead_share: 0.0 },
+            allowed: Allowed {
+                lost: 0,
+                dead_share: 0.0,
+            },
         }
     }
 }
@@ -177,9 +180,21 @@ struct Search<'a, S: System> {
 }
 
 impl<S: System> Search<'_, S> {
-    fn once(&mut self, rate_hz: f64, duration: Duration, confirms: bool) -> Result<Verdict, S::Error> {
-        let verdict = self.system.observe(rate_hz, duration)?.verdict(self.plan.allowed);
-        self.probes.push(Probe { rate_hz, verdict, confirms });
+    fn once(
+        &mut self,
+        rate_hz: f64,
+        duration: Duration,
+        confirms: bool,
+    ) -> Result<Verdict, S::Error> {
+        let verdict = self
+            .system
+            .observe(rate_hz, duration)?
+            .verdict(self.plan.allowed);
+        self.probes.push(Probe {
+            rate_hz,
+            verdict,
+            confirms,
+        });
         Ok(verdict)
     }
 
@@ -205,7 +220,11 @@ impl<S: System> Search<'_, S> {
 /// # Errors
 /// When the system cannot be run.
 pub fn highest_rate<S: System>(system: &mut S, plan: &Plan) -> Result<Found, S::Error> {
-    let mut search = Search { system, plan: *plan, probes: Vec::new() };
+    let mut search = Search {
+        system,
+        plan: *plan,
+        probes: Vec::new(),
+    };
     let mut good = plan.from_hz;
     let mut bad = None;
     // Down to something that works, up to something that does not.
@@ -214,17 +233,31 @@ pub fn highest_rate<S: System>(system: &mut S, plan: &Plan) -> Result<Found, S::
         good /= 2.0;
         if good < plan.from_hz / 1024.0 {
             let probes = search.probes;
-            return Ok(Found { rate_hz: None, unstable_hz: bad, probes, confirmed_s: 0.0, lowered: 0 });
+            return Ok(Found {
+                rate_hz: None,
+                unstable_hz: bad,
+                probes,
+                confirmed_s: 0.0,
+                lowered: 0,
+            });
         }
     }
     while bad.is_none() && good < plan.to_hz {
         let next = (good * 2.0).min(plan.to_hz);
-        if search.is_stable(next)? { good = next } else { bad = Some(next) }
+        if search.is_stable(next)? {
+            good = next
+        } else {
+            bad = Some(next)
+        }
     }
     if let Some(limit) = &mut bad {
         while *limit / good - 1.0 > plan.resolution {
             let middle = (*limit * good).sqrt();
-            if search.is_stable(middle)? { good = middle } else { *limit = middle }
+            if search.is_stable(middle)? {
+                good = middle
+            } else {
+                *limit = middle
+            }
         }
     }
     let mut lowered = 0;
@@ -237,7 +270,13 @@ pub fn highest_rate<S: System>(system: &mut S, plan: &Plan) -> Result<Found, S::
                 lowered += 1;
                 if good < plan.from_hz / 1024.0 {
                     let probes = search.probes;
-                    return Ok(Found { rate_hz: None, unstable_hz: bad, probes, confirmed_s: 0.0, lowered });
+                    return Ok(Found {
+                        rate_hz: None,
+                        unstable_hz: bad,
+                        probes,
+                        confirmed_s: 0.0,
+                        lowered,
+                    });
                 }
                 continue 'lower;
             }
@@ -245,7 +284,13 @@ pub fn highest_rate<S: System>(system: &mut S, plan: &Plan) -> Result<Found, S::
         break;
     }
     let confirmed_s = f64::from(plan.confirmations) * plan.confirm.as_secs_f64();
-    Ok(Found { rate_hz: Some(good), unstable_hz: bad, probes: search.probes, confirmed_s, lowered })
+    Ok(Found {
+        rate_hz: Some(good),
+        unstable_hz: bad,
+        probes: search.probes,
+        confirmed_s,
+        lowered,
+    })
 }
 
 #[cfg(test)]
@@ -254,39 +299,96 @@ mod tests {
     use crate::simulate::Simulated;
 
     fn observation(filling: Vec<(f64, f64)>) -> Observation {
-        Observation { filling, busy_at_bytes: 800e6, input_bytes_per_s: 1e9, ..Observation::default() }
+        Observation {
+            filling,
+            busy_at_bytes: 800e6,
+            input_bytes_per_s: 1e9,
+            ..Observation::default()
+        }
     }
 
     #[test]
     fn a_ring_that_still_fills_is_not_stable_and_one_that_jumps_is() {
-        let fills: Vec<(f64, f64)> = (0..100).map(|at| (f64::from(at) * 0.01, f64::from(at) * 0.3e6)).collect();
+        let fills: Vec<(f64, f64)> = (0..100)
+            .map(|at| (f64::from(at) * 0.01, f64::from(at) * 0.3e6))
+            .collect();
         let allowed = Plan::default().allowed;
         assert_eq!(observation(fills).verdict(allowed), Verdict::Filling);
-        let jumps: Vec<(f64, f64)> =
-            (0..100).map(|at| (f64::from(at) * 0.01, if at == 90 { 50e6 } else { f64::from(at % 7) * 1e5 })).collect();
+        let jumps: Vec<(f64, f64)> = (0..100)
+            .map(|at| {
+                (
+                    f64::from(at) * 0.01,
+                    if at == 90 {
+                        50e6
+                    } else {
+                        f64::from(at % 7) * 1e5
+                    },
+                )
+            })
+            .collect();
         assert_eq!(observation(jumps.clone()).verdict(allowed), Verdict::Stable);
-        let dead = Observation { dead_share: 0.001, ..observation(jumps.clone()) };
+        let dead = Observation {
+            dead_share: 0.001,
+            ..observation(jumps.clone())
+        };
         assert_eq!(dead.verdict(allowed), Verdict::Dead);
-        assert_eq!(dead.verdict(Allowed { dead_share: 0.01, lost: 0 }), Verdict::Stable);
-        assert_eq!(Observation { lost: 1, ..observation(jumps) }.verdict(allowed), Verdict::Lost);
+        assert_eq!(
+            dead.verdict(Allowed {
+                dead_share: 0.01,
+                lost: 0
+            }),
+            Verdict::Stable
+        );
+        assert_eq!(
+            Observation {
+                lost: 1,
+                ..observation(jumps)
+            }
+            .verdict(allowed),
+            Verdict::Lost
+        );
     }
 
     #[test]
     fn a_known_knee_is_found_within_1_percent_whatever_the_noise() {
-        for (seed, knee_hz) in [(1, 1.05e6), (2, 1.05e6), (3, 1.05e6), (4, 137e3), (5, 3.3e6)] {
-            let mut system = Simulated { knee_hz, hiccups_per_s: 0.3, seed, ..Simulated::default() };
+        for (seed, knee_hz) in [
+            (1, 1.05e6),
+            (2, 1.05e6),
+            (3, 1.05e6),
+            (4, 137e3),
+            (5, 3.3e6),
+        ] {
+            let mut system = Simulated {
+                knee_hz,
+                hiccups_per_s: 0.3,
+                seed,
+                ..Simulated::default()
+            };
             let found = highest_rate(&mut system, &Plan::default()).unwrap();
             let rate = found.rate_hz.unwrap();
-            assert!((rate / knee_hz - 1.0).abs() < 0.01, "{seed}: {rate} for {knee_hz}: {:?}", found.probes);
+            assert!(
+                (rate / knee_hz - 1.0).abs() < 0.01,
+                "{seed}: {rate} for {knee_hz}: {:?}",
+                found.probes
+            );
             assert!(found.probes.len() < 60 && found.confirmed_s == 6.0);
         }
     }
 
     #[test]
     fn a_system_that_never_works_and_one_that_always_does() {
-        let mut never = Simulated { knee_hz: 1.0, ..Simulated::default() };
-        assert_eq!(highest_rate(&mut never, &Plan::default()).unwrap().rate_hz, None);
-        let mut always = Simulated { knee_hz: 1e12, ..Simulated::default() };
+        let mut never = Simulated {
+            knee_hz: 1.0,
+            ..Simulated::default()
+        };
+        assert_eq!(
+            highest_rate(&mut never, &Plan::default()).unwrap().rate_hz,
+            None
+        );
+        let mut always = Simulated {
+            knee_hz: 1e12,
+            ..Simulated::default()
+        };
         let found = highest_rate(&mut always, &Plan::default()).unwrap();
         assert_eq!((found.rate_hz, found.unstable_hz), (Some(40e6), None));
         assert!(found.confidence().contains("rarer than one in 2.0 s"));

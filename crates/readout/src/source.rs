@@ -28,10 +28,23 @@ pub struct Source {
 
 #[derive(Debug)]
 enum Gaps {
-    Fixed { period_ns: f64 },
-    Poisson { period_ns: f64, random: Xoshiro256PlusPlus },
-    Bursty { burst: u64, spacing_ns: f64, between_ns: f64, at: u64 },
-    Listed { gaps_ns: Vec<f64>, at: usize },
+    Fixed {
+        period_ns: f64,
+    },
+    Poisson {
+        period_ns: f64,
+        random: Xoshiro256PlusPlus,
+    },
+    Bursty {
+        burst: u64,
+        spacing_ns: f64,
+        between_ns: f64,
+        at: u64,
+    },
+    Listed {
+        gaps_ns: Vec<f64>,
+        at: usize,
+    },
 }
 
 impl Source {
@@ -43,7 +56,10 @@ impl Source {
         let period_ns = 1e9 / trigger.rate.0;
         let gaps = match trigger.source {
             SourceKind::Fixed => Gaps::Fixed { period_ns },
-            SourceKind::Poisson => Gaps::Poisson { period_ns, random: Xoshiro256PlusPlus::seed_from_u64(trigger.seed) },
+            SourceKind::Poisson => Gaps::Poisson {
+                period_ns,
+                random: Xoshiro256PlusPlus::seed_from_u64(trigger.seed),
+            },
             SourceKind::Bursty => {
                 let (burst, spacing_ns) = (trigger.burst, trigger.spacing.0 as f64);
                 let between_ns = period_ns * burst as f64 - spacing_ns * (burst - 1) as f64;
@@ -52,15 +68,30 @@ impl Source {
                         "trigger.spacing: bursts of {burst} triggers {spacing_ns} ns apart are slower than the rate"
                     )));
                 }
-                Gaps::Bursty { burst, spacing_ns, between_ns, at: 0 }
+                Gaps::Bursty {
+                    burst,
+                    spacing_ns,
+                    between_ns,
+                    at: 0,
+                }
             }
             SourceKind::File => {
                 let path = trigger.file.as_deref().unwrap_or("");
-                Gaps::Listed { gaps_ns: listed(path, period_ns)?, at: 0 }
+                Gaps::Listed {
+                    gaps_ns: listed(path, period_ns)?,
+                    at: 0,
+                }
             }
         };
         let ahead = VecDeque::with_capacity(1024);
-        Ok(Source { gaps, issued: 0, end_ns: NEVER, most: u64::MAX, ahead, last_ns: 0.0 })
+        Ok(Source {
+            gaps,
+            issued: 0,
+            end_ns: NEVER,
+            most: u64::MAX,
+            ahead,
+            last_ns: 0.0,
+        })
     }
 
     /// Ends it at a time, which must not lie before what was issued.
@@ -92,15 +123,22 @@ impl Source {
     pub fn period_ns(&self) -> f64 {
         match &self.gaps {
             Gaps::Fixed { period_ns } | Gaps::Poisson { period_ns, .. } => *period_ns,
-            Gaps::Bursty { burst, spacing_ns, between_ns, .. } => {
-                (between_ns + spacing_ns * (*burst - 1) as f64) / *burst as f64
-            }
+            Gaps::Bursty {
+                burst,
+                spacing_ns,
+                between_ns,
+                ..
+            } => (between_ns + spacing_ns * (*burst - 1) as f64) / *burst as f64,
             Gaps::Listed { gaps_ns, .. } => gaps_ns.iter().sum::<f64>() / gaps_ns.len() as f64,
         }
     }
 
     /// Time of the n-th trigger from now, from 1; [`NEVER`] when the source ends before.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "times are positive and below 2^53 ns")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "times are positive and below 2^53 ns"
+    )]
     pub fn ahead(&mut self, n: u64) -> u64 {
         if self.issued.saturating_add(n) > self.most {
             return NEVER;
@@ -133,7 +171,11 @@ impl Source {
     }
 
     /// How many triggers are due at a time.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "times are positive and below 2^53 ns")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "times are positive and below 2^53 ns"
+    )]
     pub fn due(&mut self, now_ns: u64) -> u64 {
         let now_ns = now_ns.min(self.end_ns);
         if let Gaps::Fixed { period_ns } = &self.gaps {
@@ -162,7 +204,12 @@ impl Source {
                 let uniform = ((random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
                 -uniform.ln() * *period_ns
             }
-            Gaps::Bursty { burst, spacing_ns, between_ns, at } => {
+            Gaps::Bursty {
+                burst,
+                spacing_ns,
+                between_ns,
+                at,
+            } => {
                 let first = *at == 0;
                 *at = (*at + 1) % *burst;
                 if first { *between_ns } else { *spacing_ns }
@@ -184,16 +231,22 @@ const MAX_GAP_NS: f64 = 1e15;
 /// The gaps of a file, scaled to a mean.
 fn listed(path: &str, period_ns: f64) -> Result<Vec<f64>, ScenarioError> {
     let wrong = |what: String| ScenarioError(format!("trigger.file: {path}: {what}"));
-    let text = read_text(Path::new(path), MAX_GAPS_BYTES).map_err(|error| wrong(error.to_string()))?;
+    let text =
+        read_text(Path::new(path), MAX_GAPS_BYTES).map_err(|error| wrong(error.to_string()))?;
     let mut gaps = Vec::new();
     for (at, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or("").trim();
         if line.is_empty() {
             continue;
         }
-        let gap: f64 = line.parse().map_err(|_| wrong(format!("line {}: `{line}` is not a gap in ns", at + 1)))?;
+        let gap: f64 = line
+            .parse()
+            .map_err(|_| wrong(format!("line {}: `{line}` is not a gap in ns", at + 1)))?;
         if !(0.0..=MAX_GAP_NS).contains(&gap) {
-            return Err(wrong(format!("line {}: `{line}` is not a gap of 0 to {MAX_GAP_NS} ns", at + 1)));
+            return Err(wrong(format!(
+                "line {}: `{line}` is not a gap of 0 to {MAX_GAP_NS} ns",
+                at + 1
+            )));
         }
         gaps.push(gap);
     }
@@ -210,7 +263,13 @@ mod tests {
     use crate::scenario::{Hertz, Nanos};
 
     fn source(kind: SourceKind) -> Source {
-        Source::new(&Trigger { source: kind, rate: Hertz(1e6), spacing: Nanos(100), ..Trigger::default() }).unwrap()
+        Source::new(&Trigger {
+            source: kind,
+            rate: Hertz(1e6),
+            spacing: Nanos(100),
+            ..Trigger::default()
+        })
+        .unwrap()
     }
 
     fn times(source: &mut Source, n: usize) -> Vec<u64> {
@@ -228,14 +287,25 @@ mod tests {
         let all = times(&mut stepped, 1000);
         assert_eq!((all[0], all[999]), (1000, 1_000_000));
         let mut jumped = source(SourceKind::Fixed);
-        assert_eq!((jumped.ahead(1000), jumped.due(1_000_000), jumped.due(999_999)), (1_000_000, 1000, 999));
+        assert_eq!(
+            (
+                jumped.ahead(1000),
+                jumped.due(1_000_000),
+                jumped.due(999_999)
+            ),
+            (1_000_000, 1000, 999)
+        );
         jumped.issue(1000);
         assert_eq!(jumped.ahead(1), stepped.ahead(1));
     }
 
     #[test]
     fn rates_that_do_not_divide_a_second_neither_gain_nor_lose() {
-        let mut source = Source::new(&Trigger { rate: Hertz(1.05e6 / 3.7), ..Trigger::default() }).unwrap();
+        let mut source = Source::new(&Trigger {
+            rate: Hertz(1.05e6 / 3.7),
+            ..Trigger::default()
+        })
+        .unwrap();
         for step in 1..2000_u64 {
             let due = source.due(step * 777);
             assert!(due == 0 || source.ahead(due) <= step * 777);
@@ -250,18 +320,37 @@ mod tests {
         let all = times(&mut source, 100_000);
         let mean = all[99_999] as f64 / 1e5;
         assert!((mean - 1000.0).abs() < 15.0, "{mean}");
-        let gaps: Vec<f64> = all.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
+        let gaps: Vec<f64> = all
+            .windows(2)
+            .map(|pair| (pair[1] - pair[0]) as f64)
+            .collect();
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
-        assert!((variance.sqrt() / mean - 1.0).abs() < 0.03, "{}", variance.sqrt());
+        assert!(
+            (variance.sqrt() / mean - 1.0).abs() < 0.03,
+            "{}",
+            variance.sqrt()
+        );
     }
 
     #[test]
     fn bursts_keep_the_mean_rate() {
         let mut source = source(SourceKind::Bursty);
         let all = times(&mut source, 30);
-        assert_eq!((all[1] - all[0], all[9] - all[0], all[10] - all[0]), (100, 900, 10_000));
-        let slow = Trigger { source: SourceKind::Bursty, rate: Hertz(100e6), ..Trigger::default() };
-        assert!(Source::new(&slow).unwrap_err().to_string().contains("slower than the rate"));
+        assert_eq!(
+            (all[1] - all[0], all[9] - all[0], all[10] - all[0]),
+            (100, 900, 10_000)
+        );
+        let slow = Trigger {
+            source: SourceKind::Bursty,
+            rate: Hertz(100e6),
+            ..Trigger::default()
+        };
+        assert!(
+            Source::new(&slow)
+                .unwrap_err()
+                .to_string()
+                .contains("slower than the rate")
+        );
     }
 
     #[test]
@@ -269,22 +358,49 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "1 # first\n\n3\n").unwrap();
         let path = file.path().to_str().unwrap().to_owned();
-        let trigger = Trigger { source: SourceKind::File, rate: Hertz(1e6), file: Some(path), ..Trigger::default() };
-        assert_eq!(times(&mut Source::new(&trigger).unwrap(), 4), [500, 2000, 2500, 4000]);
+        let trigger = Trigger {
+            source: SourceKind::File,
+            rate: Hertz(1e6),
+            file: Some(path),
+            ..Trigger::default()
+        };
+        assert_eq!(
+            times(&mut Source::new(&trigger).unwrap(), 4),
+            [500, 2000, 2500, 4000]
+        );
         std::fs::write(file.path(), "1\nx\n").unwrap();
-        assert!(Source::new(&trigger).unwrap_err().to_string().contains("line 2: `x`"));
+        assert!(
+            Source::new(&trigger)
+                .unwrap_err()
+                .to_string()
+                .contains("line 2: `x`")
+        );
     }
 
     #[test]
     fn it_ends_by_count_and_by_time() {
-        let mut idle = Source::new(&Trigger { rate: Hertz(0.1), ..Trigger::default() }).unwrap();
+        let mut idle = Source::new(&Trigger {
+            rate: Hertz(0.1),
+            ..Trigger::default()
+        })
+        .unwrap();
         idle.end_at(1_000_000_000);
-        assert_eq!((idle.due(NEVER), idle.is_over(999_999_999), idle.is_over(1_000_000_000)), (0, false, true));
+        assert_eq!(
+            (
+                idle.due(NEVER),
+                idle.is_over(999_999_999),
+                idle.is_over(1_000_000_000)
+            ),
+            (0, false, true)
+        );
         let mut by_count = source(SourceKind::Poisson);
         by_count.end_after(3);
         assert_eq!(by_count.due(NEVER - 1), 3);
         let mut by_time = source(SourceKind::Fixed);
         by_time.end_at(2500);
-        assert_eq!((by_time.due(NEVER), by_time.ahead(2), by_time.ahead(3)), (2, 2000, NEVER));
+        assert_eq!(
+            (by_time.due(NEVER), by_time.ahead(2), by_time.ahead(3)),
+            (2, 2000, NEVER)
+        );
     }
 }

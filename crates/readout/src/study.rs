@@ -87,7 +87,8 @@ struct Idle {
 
 impl Default for Document {
     fn default() -> Self {
-        toml::from_str(include_str!("../data/nikhef.toml")).expect("ships with the binary and is tested")
+        toml::from_str(include_str!("../data/nikhef.toml"))
+            .expect("ships with the binary and is tested")
     }
 }
 
@@ -112,10 +113,20 @@ pub fn plan(published: &Document, receiver_cpus: &str) -> Vec<Workload> {
     let mut plan = vec![
         chain("gbt", 800.0, 20, 10.0),
         chain("gbt", 1000.0, 24, 100.0),
-        chain("full", published.input.full_khz, published.input.full_payload, published.input.full_poll_us),
+        chain(
+            "full",
+            published.input.full_khz,
+            published.input.full_payload,
+            published.input.full_poll_us,
+        ),
     ];
     // A trigger per second is as good as none, and ends the run.
-    plan.extend(published.idle.iter().map(|idle| chain("gbt", 1e-3, 24, idle.poll_us)));
+    plan.extend(
+        published
+            .idle
+            .iter()
+            .map(|idle| chain("gbt", 1e-3, 24, idle.poll_us)),
+    );
     plan
 }
 
@@ -140,11 +151,24 @@ fn format(published: &Document) -> Format {
 fn totals(published: &Document) -> Vec<Comparison> {
     let (format, input) = (format(published), &published.input);
     let of = |run: &Run| {
-        let links: u64 = run.links.iter().map(|chunks| input.elinks_per_link * blocks_of(format, 24, *chunks)).sum();
+        let links: u64 = run
+            .links
+            .iter()
+            .map(|chunks| input.elinks_per_link * blocks_of(format, 24, *chunks))
+            .sum();
         let blocks = (links + blocks_of(format, TTC_BYTES, run.ttc)) as f64;
         let share = run.ttc as f64 / run.pittrigger as f64;
-        let name = format!("{}, {:.4} of the triggers seen by the TTC E-link", run.name, share);
-        Comparison::new("blocks of device 0, DMA 0", name, run.blocks.clone(), "blocks").model(blocks)
+        let name = format!(
+            "{}, {:.4} of the triggers seen by the TTC E-link",
+            run.name, share
+        );
+        Comparison::new(
+            "blocks of device 0, DMA 0",
+            name,
+            run.blocks.clone(),
+            "blocks",
+        )
+        .model(blocks)
     };
     published.run.iter().map(of).collect()
 }
@@ -165,7 +189,8 @@ fn gbt(published: &Document) -> Vec<Comparison> {
         let row = |quantity: &str, value: f64, unit, how: &str| {
             let name = format!("{quantity}, {} B, {} kHz", at.payload, at.khz);
             let how = format!("{elinks} E-links x {} kHz x {how}", at.khz);
-            Comparison::new("GBT, one channel", name, None, unit).derived(Derived::computed(value, how))
+            Comparison::new("GBT, one channel", name, None, unit)
+                .derived(Derived::computed(value, how))
         };
         let dma = chunks_per_s * block_share(format, at.payload) / 1e6;
         rows.push(row("DMA", dma, "MB/s", "bytes of blocks for each chunk"));
@@ -186,8 +211,16 @@ fn bandwidth(published: &Document) -> Vec<Comparison> {
         Comparison::new("1 MHz, 16 readers: network", name, figure.clone(), "Gb/s").model(model)
     };
     vec![
-        of("agogna: 8 channels of 24 B, 4 of 20 B", &output.agogna_gbit_per_s, 8.0 * first + 4.0 * second + 2.0 * ttc),
-        of("turano: 4 channels of 20 B", &output.turano_gbit_per_s, 4.0 * second),
+        of(
+            "agogna: 8 channels of 24 B, 4 of 20 B",
+            &output.agogna_gbit_per_s,
+            8.0 * first + 4.0 * second + 2.0 * ttc,
+        ),
+        of(
+            "turano: 4 channels of 20 B",
+            &output.turano_gbit_per_s,
+            4.0 * second,
+        ),
     ]
 }
 
@@ -198,12 +231,28 @@ fn full(published: &Document) -> Vec<Comparison> {
     let chunk = input.full_host_gbit_per_s * 1e9 / 8.0 / input.full_links_per_host / rate_hz;
     let dma = links * rate_hz * block_share(format, input.full_payload) / 1e9;
     let of = |name: &str, value: f64, unit, how: &str| {
-        Comparison::new("FULL mode, 1050 kHz", name, None, unit).derived(Derived::computed(value, how))
+        Comparison::new("FULL mode, 1050 kHz", name, None, unit)
+            .derived(Derived::computed(value, how))
     };
     vec![
-        of("chunk with status byte", chunk, "B", "\"about 72 Gb/s via each 100 GbE link\" / 24 links / 1050 kHz"),
-        of("chunks of one channel", links * rate_hz / 1e6, "M/s", "3 links x \"~ 1050 kHz\""),
-        of("DMA of one channel", dma, "GB/s", "3 links x 1050 kHz x bytes of blocks for each chunk"),
+        of(
+            "chunk with status byte",
+            chunk,
+            "B",
+            "\"about 72 Gb/s via each 100 GbE link\" / 24 links / 1050 kHz",
+        ),
+        of(
+            "chunks of one channel",
+            links * rate_hz / 1e6,
+            "M/s",
+            "3 links x \"~ 1050 kHz\"",
+        ),
+        of(
+            "DMA of one channel",
+            dma,
+            "GB/s",
+            "3 links x 1050 kHz x bytes of blocks for each chunk",
+        ),
     ]
 }
 
@@ -216,14 +265,30 @@ fn simulate(published: &Document, khz: f64, seconds: f64) -> Occupancy {
         // The first channel of each device of four has the trigger system's E-link.
         let bytes = event + if at.is_multiple_of(4) { ttc } else { 0.0 };
         // The reserve is there for late polls; a load beyond the limit finds none.
-        let limit_khz = if khz > input.full_khz { input.full_khz } else { input.full_khz * (1.0 + input.reserve) };
+        let limit_khz = if khz > input.full_khz {
+            input.full_khz
+        } else {
+            input.full_khz * (1.0 + input.reserve)
+        };
         let input_bytes = bytes * khz * 1e3;
         let marks = (input.busy_used_bytes, input.busy_release_bytes);
-        Ring { marks, input: input_bytes, drain: bytes * limit_khz * 1e3, filled: 0.0 }
+        Ring {
+            marks,
+            input: input_bytes,
+            drain: bytes * limit_khz * 1e3,
+            filled: 0.0,
+        }
     };
     let rings = (0..input.channels).map(ring).collect();
     let poll_s = input.full_poll_us * 1e-6;
-    Rings { rings, poll_s, jitter: input.late_polls, hiccups: (0.0, 0.0), seed: 1 }.run(seconds, 30)
+    Rings {
+        rings,
+        poll_s,
+        jitter: input.late_polls,
+        hiccups: (0.0, 0.0),
+        seed: 1,
+    }
+    .run(seconds, 30)
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -244,15 +309,22 @@ fn below_the_limit(published: &Document) -> Vec<Comparison> {
     let seen = &output.occupancy_1050_bytes;
     let simulated = simulate(published, 1050.0, 30.0);
     let samples: Vec<f64> = simulated.samples.iter().flatten().copied().collect();
-    let place = "FULL mode tests, usage in bytes @ 1050 KHz, smallest and largest of both snapshots";
+    let place =
+        "FULL mode tests, usage in bytes @ 1050 KHz, smallest and largest of both snapshots";
     let largest = seen.iter().max_by(|one, other| one.order(other)).cloned();
     vec![
         Comparison::new(RINGS, "1050 kHz: mean", Published::span(seen, place), "B")
             .derived(Derived::mean(seen, "mean of the 32 published values"))
             .model(mean(&samples)),
-        Comparison::new(RINGS, "1050 kHz: fullest", largest, "B").model(samples.iter().copied().fold(0.0, f64::max)),
-        Comparison::new(RINGS, "1050 kHz: time with BUSY", output.busy_1050_percent.clone(), "%")
-            .model(simulated.dead_share * 100.0),
+        Comparison::new(RINGS, "1050 kHz: fullest", largest, "B")
+            .model(samples.iter().copied().fold(0.0, f64::max)),
+        Comparison::new(
+            RINGS,
+            "1050 kHz: time with BUSY",
+            output.busy_1050_percent.clone(),
+            "%",
+        )
+        .model(simulated.dead_share * 100.0),
     ]
 }
 
@@ -261,15 +333,23 @@ fn above_the_limit(published: &Document) -> Vec<Comparison> {
     let (input, output) = (&published.input, &published.output);
     let seen = &output.occupancy_1100_bytes;
     let simulated = simulate(published, 1100.0, 30.0);
-    let last: Vec<f64> = simulated.samples.iter().filter_map(|ring| ring.last().copied()).collect();
-    let (fullest, emptiest) =
-        (last.iter().copied().fold(0.0, f64::max), last.iter().copied().fold(f64::INFINITY, f64::min));
+    let last: Vec<f64> = simulated
+        .samples
+        .iter()
+        .filter_map(|ring| ring.last().copied())
+        .collect();
+    let (fullest, emptiest) = (
+        last.iter().copied().fold(0.0, f64::max),
+        last.iter().copied().fold(f64::INFINITY, f64::min),
+    );
     let first_busy = simulated.first_busy_s.unwrap_or(f64::INFINITY);
     let dead = simulated.dead_share * 30.0 / (30.0 - first_busy) * 100.0;
     let largest = seen.iter().max_by(|one, other| one.order(other));
     let smallest = seen.iter().min_by(|one, other| one.order(other));
     let of_ring = |bytes: f64| bytes / input.ring_bytes * 100.0;
-    let of = |name: &str, published: Option<&Published>, unit| Comparison::new(RINGS, name, published.cloned(), unit);
+    let of = |name: &str, published: Option<&Published>, unit| {
+        Comparison::new(RINGS, name, published.cloned(), unit)
+    };
     vec![
         of("1100 kHz: fullest ring after 30 s", largest, "B").model(fullest),
         of("1100 kHz: emptiest ring after 30 s", smallest, "B").model(emptiest),
@@ -279,20 +359,35 @@ fn above_the_limit(published: &Document) -> Vec<Comparison> {
         of("1100 kHz: fullest, share of the ring", None, "%")
             .derived(largest.map(|largest| largest.derived("its bytes / 1 GiB", of_ring)))
             .model(of_ring(fullest)),
-        of("1100 kHz: time until BUSY", Some(&output.busy_1100_after_s), "s").model(first_busy),
+        of(
+            "1100 kHz: time until BUSY",
+            Some(&output.busy_1100_after_s),
+            "s",
+        )
+        .model(first_busy),
         of("1100 kHz: time with BUSY, once it came", None, "%")
-            .derived(Derived::computed((1.0 - 1050.0 / 1100.0) * 100.0, "1 - 1050 kHz / 1100 kHz"))
+            .derived(Derived::computed(
+                (1.0 - 1050.0 / 1100.0) * 100.0,
+                "1 - 1050 kHz / 1100 kHz",
+            ))
             .model(dead),
     ]
 }
 
 /// A record of the plan, by its scenario and polling interval.
-fn find<'a>(records: &'a [RunRecord], scenario: &str, poll_us: f64, idle: bool) -> Option<&'a RunRecord> {
+fn find<'a>(
+    records: &'a [RunRecord],
+    scenario: &str,
+    poll_us: f64,
+    idle: bool,
+) -> Option<&'a RunRecord> {
     records.iter().find(|record| {
         let workload = &record.workload;
         workload.text("scenario").is_ok_and(|name| name == scenario)
             && workload.float("poll_us").is_ok_and(|us| us == poll_us)
-            && workload.float("rate_hz").is_ok_and(|hz| (hz < 100.0) == idle)
+            && workload
+                .float("rate_hz")
+                .is_ok_and(|hz| (hz < 100.0) == idle)
             && record.outcome.is_ok()
     })
 }
@@ -302,7 +397,10 @@ fn ns_per_chunk(record: &RunRecord) -> Option<(f64, f64)> {
     let chunks = record.counter("chunks")?;
     let seconds = record.counter("triggers")? / record.counter("trigger-rate")?;
     let ns = |cpu: f64| cpu * seconds * 1e9 / chunks;
-    Some((ns(record.counter("reader-cpu-ppm")? * 1e-6), ns(record.counter("receiver-cpu")?)))
+    Some((
+        ns(record.counter("reader-cpu-ppm")? * 1e-6),
+        ns(record.counter("receiver-cpu")?),
+    ))
 }
 
 fn reader_percent(record: &RunRecord) -> Option<Measured> {
@@ -313,21 +411,36 @@ fn reader_percent(record: &RunRecord) -> Option<Measured> {
 fn loads(published: &Document, records: &[RunRecord]) -> Vec<Comparison> {
     let (output, input) = (&published.output, &published.input);
     let full = find(records, "full", input.full_poll_us, false);
-    let receiver = full.and_then(|record| Measured::of_processor(record, record.counter("receiver-cpu")? * 100.0));
+    let receiver = full
+        .and_then(|record| Measured::of_processor(record, record.counter("receiver-cpu")? * 100.0));
     let of = |name: &str, published: &Published| {
         Comparison::new("CPU of one core", name, published.clone(), "%").of_this_host()
     };
     let mut rows = vec![
-        of("reader, GBT, 20 B at 800 kHz, 10 us polling", &output.reader_800_percent)
-            .measured(find(records, "gbt", 10.0, false).and_then(reader_percent)),
-        of("reader of 3 links, FULL, 1050 kHz", &output.full_reader_percent).measured(full.and_then(reader_percent)),
-        of("receiver of 6 links (here 3), FULL, 1050 kHz", &output.full_receiver_percent).measured(receiver),
+        of(
+            "reader, GBT, 20 B at 800 kHz, 10 us polling",
+            &output.reader_800_percent,
+        )
+        .measured(find(records, "gbt", 10.0, false).and_then(reader_percent)),
+        of(
+            "reader of 3 links, FULL, 1050 kHz",
+            &output.full_reader_percent,
+        )
+        .measured(full.and_then(reader_percent)),
+        of(
+            "receiver of 6 links (here 3), FULL, 1050 kHz",
+            &output.full_receiver_percent,
+        )
+        .measured(receiver),
     ];
     // One cost of a poll explains all three intervals.
     rows.extend(published.idle.iter().map(|idle| {
-        of(&format!("idle reader, polling every {} us", idle.poll_us), &idle.cpu_percent)
-            .model(input.poll_cost_us / idle.poll_us * 100.0)
-            .measured(find(records, "gbt", idle.poll_us, true).and_then(reader_percent))
+        of(
+            &format!("idle reader, polling every {} us", idle.poll_us),
+            &idle.cpu_percent,
+        )
+        .model(input.poll_cost_us / idle.poll_us * 100.0)
+        .measured(find(records, "gbt", idle.poll_us, true).and_then(reader_percent))
     }));
     rows
 }
@@ -342,22 +455,41 @@ fn costs(published: &Document, records: &[RunRecord]) -> Vec<Comparison> {
         record.and_then(|record| Measured::of_processor(record, of(ns_per_chunk(record)?)))
     };
     let row = |name: &str, derived: Derived| {
-        Comparison::new("CPU of one core, per chunk", name, None, "ns").derived(derived).of_this_host()
+        Comparison::new("CPU of one core, per chunk", name, None, "ns")
+            .derived(derived)
+            .of_this_host()
     };
     let receiver = |load: &Published| {
         let how = format!("{load} % of a core / 48 E-links / 800 kHz");
-        load.derived(how, |percent| percent / 100.0 * 1e9 / (2.0 * elinks * 800e3))
+        load.derived(how, |percent| {
+            percent / 100.0 * 1e9 / (2.0 * elinks * 800e3)
+        })
     };
     let full_core = |khz: f64, how: &str| Derived::computed(1e6 / (elinks * khz), how);
     vec![
-        row("reader, 20 B at 800 kHz, 10 us polling", full_core(800.0, "a full core / 24 E-links / 800 kHz"))
-            .measured(ns(at_800, |(reader, _)| reader)),
-        row("reader, 24 B at 1 MHz", full_core(1000.0, "at most a full core / 24 E-links / 1 MHz (\"just possible\")"))
-            .measured(ns(at_1000, |(reader, _)| reader)),
-        row("receiver, turano", receiver(&output.receiver_turano_percent))
-            .measured(ns(at_800, |(_, receiver)| receiver)),
-        row("receiver, agogna", receiver(&output.receiver_agogna_percent))
-            .measured(ns(at_800, |(_, receiver)| receiver)),
+        row(
+            "reader, 20 B at 800 kHz, 10 us polling",
+            full_core(800.0, "a full core / 24 E-links / 800 kHz"),
+        )
+        .measured(ns(at_800, |(reader, _)| reader)),
+        row(
+            "reader, 24 B at 1 MHz",
+            full_core(
+                1000.0,
+                "at most a full core / 24 E-links / 1 MHz (\"just possible\")",
+            ),
+        )
+        .measured(ns(at_1000, |(reader, _)| reader)),
+        row(
+            "receiver, turano",
+            receiver(&output.receiver_turano_percent),
+        )
+        .measured(ns(at_800, |(_, receiver)| receiver)),
+        row(
+            "receiver, agogna",
+            receiver(&output.receiver_agogna_percent),
+        )
+        .measured(ns(at_800, |(_, receiver)| receiver)),
     ]
 }
 
@@ -381,7 +513,10 @@ mod tests {
     fn every_modelled_row_is_within_its_band() {
         let rows = rows(&Document::default(), &[]);
         let check = |row: &str, low: f64, high: f64| {
-            let line = rows.iter().find(|line| line.row.starts_with(row)).expect("a row of that name");
+            let line = rows
+                .iter()
+                .find(|line| line.row.starts_with(row))
+                .expect("a row of that name");
             let value = line.model.expect("a model").value();
             assert!((low..=high).contains(&value), "{row}: {value}");
         };
@@ -397,26 +532,44 @@ mod tests {
         check("1100 kHz: mean", 797e6, 847e6);
         check("1100 kHz: time until BUSY", 13.0, 17.0);
         check("1100 kHz: time with BUSY", 3.5, 5.5);
-        let differs = rows.iter().find(|line| line.verdict().grade().is_some_and(|grade| grade.contradicts()));
+        let differs = rows.iter().find(|line| {
+            line.verdict()
+                .grade()
+                .is_some_and(|grade| grade.contradicts())
+        });
         assert_eq!(differs, None);
     }
 
     #[test]
     fn what_no_document_states_is_derived_and_gets_no_verdict() {
         let rows = rows(&Document::default(), &[]);
-        let computed = rows.iter().find(|line| line.row == "DMA, 16 B, 800 kHz").unwrap();
+        let computed = rows
+            .iter()
+            .find(|line| line.row == "DMA, 16 B, 800 kHz")
+            .unwrap();
         assert_eq!(computed.published, None, "385.5 MB/s stands in no document");
         assert_eq!(computed.derived.as_ref().unwrap().to_string(), "385.5");
         assert_eq!(computed.verdict().to_string(), "nothing published");
         for line in &rows {
-            assert!(line.published.is_some() || line.derived.is_some(), "{line:?}");
+            assert!(
+                line.published.is_some() || line.derived.is_some(),
+                "{line:?}"
+            );
         }
     }
 
     #[test]
     fn the_costs_of_a_chunk_follow_from_the_published_loads() {
         let rows = rows(&Document::default(), &[]);
-        let of = |name: &str| rows.iter().find(|line| line.row == name).unwrap().derived.as_ref().unwrap().to_string();
+        let of = |name: &str| {
+            rows.iter()
+                .find(|line| line.row == name)
+                .unwrap()
+                .derived
+                .as_ref()
+                .unwrap()
+                .to_string()
+        };
         assert_eq!(of("reader, 20 B at 800 kHz, 10 us polling"), "52.08");
         assert_eq!(of("receiver, turano"), "25.63 to 25.99");
         assert_eq!(of("receiver, agogna"), "22.6 to 23.28");

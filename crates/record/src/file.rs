@@ -27,10 +27,20 @@ impl Replacement {
         if is_descriptor(path) || known.as_ref().is_some_and(|known| !known.is_file()) {
             // Appending adds to what the shell's redirection has; a device or a pipe knows no difference.
             let file = OpenOptions::new().append(true).open(path)?;
-            return Ok(Replacement { sink: BufWriter::new(file), rename: None });
+            return Ok(Replacement {
+                sink: BufWriter::new(file),
+                rename: None,
+            });
         }
-        let target = if known.is_some() { fs::canonicalize(path)? } else { path.to_owned() };
-        let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let target = if known.is_some() {
+            fs::canonicalize(path)?
+        } else {
+            path.to_owned()
+        };
+        let folder = target
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
         // tempfile opens with O_EXCL; the umask applies to this mode, as it does to any new file.
         let new = Permissions::from_mode(0o666);
         let (file, beside) = tempfile::Builder::new()
@@ -43,7 +53,10 @@ impl Replacement {
         if let Some(known) = known {
             file.set_permissions(known.permissions())?;
         }
-        Ok(Replacement { sink: BufWriter::new(file), rename: Some((beside, target)) })
+        Ok(Replacement {
+            sink: BufWriter::new(file),
+            rename: Some((beside, target)),
+        })
     }
 
     /// The file that is written to until then, to be removed if the program is ended; none where it is written directly.
@@ -56,9 +69,14 @@ impl Replacement {
     /// # Errors
     /// When it cannot be written or renamed; the old file is left then.
     pub fn commit(self) -> io::Result<()> {
-        let file = self.sink.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let file = self
+            .sink
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)?;
         drop(file);
-        self.rename.map_or(Ok(()), |(beside, target)| beside.persist(target).map_err(|error| error.error))
+        self.rename.map_or(Ok(()), |(beside, target)| {
+            beside.persist(target).map_err(|error| error.error)
+        })
     }
 }
 
@@ -86,7 +104,9 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 fn is_descriptor(path: &Path) -> bool {
     path.starts_with("/dev/fd")
         || path.starts_with("/proc")
-        || ["/dev/stdout", "/dev/stderr"].map(Path::new).contains(&path)
+        || ["/dev/stdout", "/dev/stderr"]
+            .map(Path::new)
+            .contains(&path)
 }
 
 #[cfg(test)]
@@ -98,8 +118,10 @@ mod tests {
     }
 
     fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<String> =
-            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -113,7 +135,10 @@ mod tests {
         assert_eq!(mode(&place("new")), mode(&place("any")));
         fs::set_permissions(place("any"), Permissions::from_mode(0o640)).unwrap();
         replace(&place("any"), b"2").unwrap();
-        assert_eq!((mode(&place("any")), fs::read(place("any")).unwrap()), (0o640, b"2".to_vec()));
+        assert_eq!(
+            (mode(&place("any")), fs::read(place("any")).unwrap()),
+            (0o640, b"2".to_vec())
+        );
         assert_eq!(names(folder.path()), ["any", "new"]);
     }
 
@@ -139,7 +164,10 @@ mod tests {
         let mut begun = Replacement::begin(&path).unwrap();
         begun.write_all(b"new, but not whole").unwrap();
         drop(begun);
-        assert_eq!((fs::read(&path).unwrap(), names(folder.path())), (b"old".to_vec(), vec!["page.html".to_owned()]));
+        assert_eq!(
+            (fs::read(&path).unwrap(), names(folder.path())),
+            (b"old".to_vec(), vec!["page.html".to_owned()])
+        );
     }
 
     #[test]
@@ -147,7 +175,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         replace(Path::new("/dev/null"), b"gone").unwrap();
         let pipe = folder.path().join("pipe");
-        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(&pipe)
+                .status()
+                .unwrap()
+                .success()
+        );
         let reader = std::thread::spawn({
             let pipe = pipe.clone();
             move || fs::read(pipe).unwrap()

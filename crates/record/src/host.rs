@@ -58,7 +58,10 @@ pub struct Host {
 impl Host {
     /// Size in bytes of the last-level cache of CPU 0; zero when unknown.
     pub fn last_level_cache_bytes(&self) -> u64 {
-        self.caches.iter().max_by_key(|cache| cache.level).map_or(0, |cache| cache.bytes)
+        self.caches
+            .iter()
+            .max_by_key(|cache| cache.level)
+            .map_or(0, |cache| cache.bytes)
     }
 }
 

@@ -41,9 +41,18 @@ impl<W: Write> Writer<W> {
 /// [`io::ErrorKind::WouldBlock`] when another run is writing it: lines of two runs in one another's midst are of use to nobody. Else
 /// those of the file system.
 pub fn append_to(path: &Path) -> io::Result<File> {
-    let opened = OpenOptions::new().create(true).append(true).read(true).open(path);
+    let opened = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .read(true)
+        .open(path);
     // What cannot be read may still be written: pipes, terminals.
-    let mut file = opened.or_else(|error| OpenOptions::new().append(true).open(path).map_err(|_| error))?;
+    let mut file = opened.or_else(|error| {
+        OpenOptions::new()
+            .append(true)
+            .open(path)
+            .map_err(|_| error)
+    })?;
     if file.metadata()?.is_file() {
         // Some network file systems have no locks; two runs into one file are then the user's own affair.
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
@@ -87,7 +96,9 @@ pub enum LineError {
         line: usize,
     },
     /// Written by a newer daqmeter.
-    #[error("line {line}: schema version {found}, this daqmeter reads up to {SCHEMA_VERSION}: use the newer daqmeter")]
+    #[error(
+        "line {line}: schema version {found}, this daqmeter reads up to {SCHEMA_VERSION}: use the newer daqmeter"
+    )]
     Newer {
         /// Line number, from 1.
         line: usize,
@@ -148,7 +159,11 @@ pub fn read_printable(source: impl BufRead) -> io::Result<Contents> {
 /// The record with escapes for the control characters in its text; most records have none.
 pub fn printable(record: RunRecord) -> RunRecord {
     let line = to_line(&record);
-    if has_hostile_text(&line) { parse_printable(&line, 1).unwrap_or(record) } else { record }
+    if has_hostile_text(&line) {
+        parse_printable(&line, 1).unwrap_or(record)
+    } else {
+        record
+    }
 }
 
 /// How a line becomes a record.
@@ -172,10 +187,19 @@ fn read_with(mut source: impl BufRead, parse: Parse) -> io::Result<Contents> {
         let (parsed, next) = std::thread::scope(|scope| {
             let running: Vec<_> = match &batches[..] {
                 [only] if ended => return (vec![only.parse(parse)], Ok(Vec::new())),
-                all => all.iter().map(|batch| scope.spawn(move || batch.parse(parse))).collect(),
+                all => all
+                    .iter()
+                    .map(|batch| scope.spawn(move || batch.parse(parse)))
+                    .collect(),
             };
-            let next = if ended { Ok(Vec::new()) } else { round(&mut source) };
-            let parsed = running.into_iter().map(|thread| thread.join().expect("parsing does not panic"));
+            let next = if ended {
+                Ok(Vec::new())
+            } else {
+                round(&mut source)
+            };
+            let parsed = running
+                .into_iter()
+                .map(|thread| thread.join().expect("parsing does not panic"));
             (parsed.collect::<Vec<Contents>>(), next)
         });
         for mut part in parsed {
@@ -184,7 +208,11 @@ fn read_with(mut source: impl BufRead, parse: Parse) -> io::Result<Contents> {
                 && last.host == first.host
             {
                 let (known, own) = (Arc::clone(&last.host), Arc::clone(&first.host));
-                for record in part.records.iter_mut().take_while(|record| Arc::ptr_eq(&record.host, &own)) {
+                for record in part
+                    .records
+                    .iter_mut()
+                    .take_while(|record| Arc::ptr_eq(&record.host, &own))
+                {
                     record.host = Arc::clone(&known);
                 }
             }
@@ -219,15 +247,24 @@ impl Batch {
                     break;
                 }
                 LineRead::TooLong => batch.too_long.push(*line),
-                LineRead::Line { ended } => batch.lines.push((*line, from..batch.bytes.len(), ended)),
+                LineRead::Line { ended } => {
+                    batch.lines.push((*line, from..batch.bytes.len(), ended))
+                }
             }
         }
         Ok(batch)
     }
 
     fn parse(&self, parse: Parse) -> Contents {
-        let errors = self.too_long.iter().map(|&line| LineError::TooLong { line }).collect();
-        let mut contents = Contents { records: Vec::with_capacity(self.lines.len()), errors };
+        let errors = self
+            .too_long
+            .iter()
+            .map(|&line| LineError::TooLong { line })
+            .collect();
+        let mut contents = Contents {
+            records: Vec::with_capacity(self.lines.len()),
+            errors,
+        };
         for (line, range, ended) in &self.lines {
             let bytes = &self.bytes[range.clone()];
             if bytes.iter().all(u8::is_ascii_whitespace) {
@@ -283,7 +320,10 @@ pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
     struct Version {
         schema: u64,
     }
-    let malformed = |error: serde_json::Error| LineError::Malformed { line, why: error.to_string() };
+    let malformed = |error: serde_json::Error| LineError::Malformed {
+        line,
+        why: error.to_string(),
+    };
     // Most lines are of this version and say so first: they need no second look.
     if bytes.starts_with(PRESENT.as_bytes()) {
         let mut record: RunRecord = serde_json::from_slice(bytes).map_err(malformed)?;
@@ -293,7 +333,10 @@ pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
     // The version first: a newer record may well not parse, and "use the newer daqmeter" is the better answer then.
     let version: Version = serde_json::from_slice(bytes).map_err(malformed)?;
     if version.schema > u64::from(SCHEMA_VERSION) {
-        return Err(LineError::Newer { line, found: version.schema });
+        return Err(LineError::Newer {
+            line,
+            found: version.schema,
+        });
     }
     serde_json::from_slice(bytes).map_err(malformed)
 }
@@ -303,7 +346,10 @@ fn parse_printable(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
         return parse_line(bytes, line);
     }
     let record = parse_line(bytes, line)?;
-    let malformed = |error: serde_json::Error| LineError::Malformed { line, why: error.to_string() };
+    let malformed = |error: serde_json::Error| LineError::Malformed {
+        line,
+        why: error.to_string(),
+    };
     let mut value = serde_json::to_value(&record).map_err(malformed)?;
     make_printable(&mut value);
     serde_json::from_value(value).map_err(malformed)
@@ -330,7 +376,11 @@ fn has_hostile_text(line: &[u8]) -> bool {
     // In JSON control characters below 0x20 are escapes; the others are these first bytes in UTF-8.
     while let Some(at) = memchr::memchr2(b'\\', 0x7f, &line[from..]) {
         let at = from + at;
-        if line[at] == 0x7f || line.get(at + 1).is_some_and(|escape| b"ubfnrt".contains(escape)) {
+        if line[at] == 0x7f
+            || line
+                .get(at + 1)
+                .is_some_and(|escape| b"ubfnrt".contains(escape))
+        {
             return true;
         }
         from = (at + 2).min(line.len());
@@ -379,7 +429,11 @@ fn read_line(source: &mut impl BufRead, bytes: &mut Vec<u8>) -> io::Result<LineR
             bytes.truncate(from);
         }
         if ended {
-            return Ok(if too_long { LineRead::TooLong } else { LineRead::Line { ended: true } });
+            return Ok(if too_long {
+                LineRead::TooLong
+            } else {
+                LineRead::Line { ended: true }
+            });
         }
     }
 }
@@ -392,12 +446,20 @@ mod tests {
 
     fn record(samples: Vec<u64>) -> RunRecord {
         let mut record = RunRecord::new(
-            EngineInfo { name: "null".into(), target: "cpu0".into(), emulated: false },
+            EngineInfo {
+                name: "null".into(),
+                target: "cpu0".into(),
+                emulated: false,
+            },
             Workload::new("null").with("ops", 3_u64).with("factor", 0.5),
         );
         record.outcome = Outcome::Waived("no card".into());
         record.lanes.push(Lane {
-            stages: vec![Stage { sample_ns: samples, ops_per_sample: 1, ..Stage::default() }],
+            stages: vec![Stage {
+                sample_ns: samples,
+                ops_per_sample: 1,
+                ..Stage::default()
+            }],
             ..Lane::default()
         });
         record
@@ -414,7 +476,17 @@ mod tests {
     #[test]
     fn records_are_read_for_people_without_what_acts_on_a_terminal() {
         let plain = record(vec![1, 2, u64::MAX]);
-        for hostile in ["\u{1b}[2J", "\n", "\r", "\u{7f}", "\u{9b}m", "\u{61c}", "\u{202e}", "\u{2067}", "\u{2028}"] {
+        for hostile in [
+            "\u{1b}[2J",
+            "\n",
+            "\r",
+            "\u{7f}",
+            "\u{9b}m",
+            "\u{61c}",
+            "\u{202e}",
+            "\u{2067}",
+            "\u{2028}",
+        ] {
             let mut before = plain.clone();
             before.study = format!("a{hostile}b");
             before.workload = before.workload.with(&before.study.clone(), hostile);
@@ -423,7 +495,11 @@ mod tests {
             let shown = read_printable(&line[..]).unwrap().records.remove(0);
             assert_eq!(shown, printable(before));
             assert_eq!(shown.study, format!("a{}b", sanitise::text(hostile)));
-            assert!(!shown.workload.to_string().contains(sanitise::is_hostile), "{}", shown.workload);
+            assert!(
+                !shown.workload.to_string().contains(sanitise::is_hostile),
+                "{}",
+                shown.workload
+            );
             assert_eq!(shown.lanes, plain.lanes, "numbers stay");
         }
         let mut benign = plain;
@@ -441,8 +517,14 @@ mod tests {
     #[test]
     fn values_that_are_no_numbers_cost_no_record() {
         let mut before = record(vec![1]);
-        before.counters.push(crate::Counter { value: f64::NAN, ..crate::Counter::count("ratio", 0) });
-        before.limits.push(crate::Limit { rate_bytes_per_s: f64::INFINITY, ..Default::default() });
+        before.counters.push(crate::Counter {
+            value: f64::NAN,
+            ..crate::Counter::count("ratio", 0)
+        });
+        before.limits.push(crate::Limit {
+            rate_bytes_per_s: f64::INFINITY,
+            ..Default::default()
+        });
         before.noise.relative_mad = f64::NAN;
         let after = parse_line(&to_line(&before), 1).unwrap();
         assert!(after.counters[0].value.is_nan() && after.limits[0].rate_bytes_per_s.is_nan());
@@ -453,16 +535,34 @@ mod tests {
         let mut bytes = Vec::new();
         for at in 0..300_u64 {
             let mut one = record(vec![at; 10_000]);
-            one.host = Arc::new(crate::Host { cpu_model: format!("host {}", at / 150), ..crate::Host::default() });
+            one.host = Arc::new(crate::Host {
+                cpu_model: format!("host {}", at / 150),
+                ..crate::Host::default()
+            });
             bytes.extend(to_line(&one));
             bytes.extend_from_slice(if at % 100 == 7 { b"nonsense\n" } else { b"\n" });
         }
         assert!(bytes.len() > BATCH_BYTES, "more than one batch");
         let contents = read(&bytes[..]).unwrap();
-        let first: Vec<u64> = contents.records.iter().map(|record| record.lanes[0].stages[0].sample_ns[0]).collect();
+        let first: Vec<u64> = contents
+            .records
+            .iter()
+            .map(|record| record.lanes[0].stages[0].sample_ns[0])
+            .collect();
         assert_eq!(first, (0..300).collect::<Vec<_>>());
-        assert_eq!(contents.errors.iter().map(LineError::line).collect::<Vec<_>>(), [16, 216, 416]);
-        let shared = contents.records.windows(2).filter(|pair| Arc::ptr_eq(&pair[0].host, &pair[1].host)).count();
+        assert_eq!(
+            contents
+                .errors
+                .iter()
+                .map(LineError::line)
+                .collect::<Vec<_>>(),
+            [16, 216, 416]
+        );
+        let shared = contents
+            .records
+            .windows(2)
+            .filter(|pair| Arc::ptr_eq(&pair[0].host, &pair[1].host))
+            .count();
         assert_eq!(shared, 298);
     }
 
@@ -482,12 +582,20 @@ mod tests {
         let path = folder.path().join("records.jsonl");
         std::fs::write(&path, "{\"schema\":1,\"cut").unwrap();
         let file = append_to(&path).unwrap();
-        assert_eq!(append_to(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(
+            append_to(&path).unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
         Writer::new(file).write(&record(vec![1])).unwrap();
-        Writer::new(append_to(&path).unwrap()).write(&record(vec![2])).unwrap();
+        Writer::new(append_to(&path).unwrap())
+            .write(&record(vec![2]))
+            .unwrap();
         let contents = read(&std::fs::read(&path).unwrap()[..]).unwrap();
         assert_eq!(contents.records.len(), 2);
-        assert!(matches!(contents.errors[..], [LineError::Malformed { line: 1, .. }]));
+        assert!(matches!(
+            contents.errors[..],
+            [LineError::Malformed { line: 1, .. }]
+        ));
     }
 
     #[test]
@@ -496,7 +604,10 @@ mod tests {
         bytes.extend(to_line(&record(vec![])));
         let contents = read(&bytes[..]).unwrap();
         assert_eq!(contents.records.len(), 1);
-        assert!(matches!(contents.errors[..], [LineError::Malformed { line: 1, .. }]));
+        assert!(matches!(
+            contents.errors[..],
+            [LineError::Malformed { line: 1, .. }]
+        ));
     }
 
     #[test]
@@ -519,13 +630,22 @@ mod tests {
     fn records_of_every_schema_version_stay_readable() {
         let testdata = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
         for version in 1..=SCHEMA_VERSION {
-            let folder = std::fs::read_dir(testdata.join(format!("v{version}"))).expect("a folder per version");
+            let folder = std::fs::read_dir(testdata.join(format!("v{version}")))
+                .expect("a folder per version");
             let mut files = 0;
             for file in folder {
                 files += 1;
-                let contents = read(io::BufReader::new(std::fs::File::open(file.unwrap().path()).unwrap())).unwrap();
+                let contents = read(io::BufReader::new(
+                    std::fs::File::open(file.unwrap().path()).unwrap(),
+                ))
+                .unwrap();
                 assert_eq!(contents.errors, []);
-                assert!(contents.records.iter().all(|record| record.schema == version && !record.lanes.is_empty()));
+                assert!(
+                    contents
+                        .records
+                        .iter()
+                        .all(|record| record.schema == version && !record.lanes.is_empty())
+                );
             }
             assert!(files > 0, "a record of version {version}");
         }
@@ -535,11 +655,18 @@ mod tests {
     fn limits_of_older_records_are_at_the_median_and_have_no_interval() {
         let text = include_str!("../testdata/v1/digitizer.jsonl");
         let contents = read(text.as_bytes()).unwrap();
-        let limits: Vec<&crate::Limit> = contents.records.iter().flat_map(|record| &record.limits).collect();
+        let limits: Vec<&crate::Limit> = contents
+            .records
+            .iter()
+            .flat_map(|record| &record.limits)
+            .collect();
         assert!(!limits.is_empty());
         for limit in limits {
             let interval = (limit.low_bytes_per_s, limit.high_bytes_per_s);
-            assert_eq!((limit.basis, interval), (crate::LimitBasis::Median, (None, None)));
+            assert_eq!(
+                (limit.basis, interval),
+                (crate::LimitBasis::Median, (None, None))
+            );
         }
     }
 

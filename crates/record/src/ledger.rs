@@ -21,7 +21,10 @@ pub struct Ledger {
 impl Ledger {
     /// An empty account.
     pub fn new(unit: impl Into<String>) -> Self {
-        Ledger { unit: unit.into(), ..Ledger::default() }
+        Ledger {
+            unit: unit.into(),
+            ..Ledger::default()
+        }
     }
 
     /// Books `count` losses for a reason.
@@ -57,11 +60,19 @@ impl Ledger {
 
 impl std::fmt::Display for Ledger {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} issued = {} delivered", self.issued, self.unit, self.delivered)?;
+        write!(
+            f,
+            "{} {} issued = {} delivered",
+            self.issued, self.unit, self.delivered
+        )?;
         for (reason, count) in &self.losses {
             write!(f, " + {count} {reason}")?;
         }
-        if self.closes() { Ok(()) } else { write!(f, " (does not close: {} unaccounted for)", self.gap()) }
+        if self.closes() {
+            Ok(())
+        } else {
+            write!(f, " (does not close: {} unaccounted for)", self.gap())
+        }
     }
 }
 
@@ -71,17 +82,28 @@ mod tests {
 
     #[test]
     fn a_ledger_closes_only_when_every_loss_is_named() {
-        let mut ledger = Ledger { issued: 100, delivered: 97, ..Ledger::new("triggers") };
+        let mut ledger = Ledger {
+            issued: 100,
+            delivered: 97,
+            ..Ledger::new("triggers")
+        };
         assert!(!ledger.closes());
         assert_eq!(ledger.gap(), 3);
         ledger.lose("not armed", 3);
         assert!(ledger.closes());
-        assert_eq!(ledger.to_string(), "100 triggers issued = 97 delivered + 3 not armed");
+        assert_eq!(
+            ledger.to_string(),
+            "100 triggers issued = 97 delivered + 3 not armed"
+        );
     }
 
     #[test]
     fn counting_twice_is_a_fault_too() {
-        let ledger = Ledger { issued: 1, delivered: 2, ..Ledger::new("blocks") };
+        let ledger = Ledger {
+            issued: 1,
+            delivered: 2,
+            ..Ledger::new("blocks")
+        };
         assert_eq!(ledger.gap(), -1);
         assert!(ledger.to_string().contains("does not close"));
     }
@@ -90,11 +112,18 @@ mod tests {
     fn lanes_add_up_reason_by_reason() {
         let mut all = Ledger::new("bytes");
         for lost in [1, 2] {
-            let mut lane = Ledger { issued: 10, delivered: 10 - lost, ..Ledger::new("bytes") };
+            let mut lane = Ledger {
+                issued: 10,
+                delivered: 10 - lost,
+                ..Ledger::new("bytes")
+            };
             lane.lose("short read", lost);
             all.add(&lane);
         }
-        assert_eq!((all.issued, all.delivered, all.losses["short read"]), (20, 17, 3));
+        assert_eq!(
+            (all.issued, all.delivered, all.losses["short read"]),
+            (20, 17, 3)
+        );
         assert!(all.closes());
     }
 }

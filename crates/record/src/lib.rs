@@ -25,8 +25,8 @@ pub use ledger::Ledger;
 pub use mesh::Mesh;
 pub use observed::Observations;
 pub use run::{
-    Clock, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis, Memory, NoiseFloor, Order, Outcome,
-    RunRecord, Stage, Tool,
+    Clock, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis, Memory,
+    NoiseFloor, Order, Outcome, RunRecord, Stage, Tool,
 };
 pub use workload::{Param, ParamError, Workload};
 

@@ -78,13 +78,22 @@ impl Mesh {
     /// Number of debug/trace controllers: of the DTC nodes, and one at least.
     pub fn dtcs(&self) -> usize {
         let nodes = self.nodes.iter().filter(|node| node.kind == "DTC").count();
-        let domains = self.crosspoints.iter().filter_map(|xp| xp.dtc).max().map_or(0, |most| usize::from(most) + 1);
+        let domains = self
+            .crosspoints
+            .iter()
+            .filter_map(|xp| xp.dtc)
+            .max()
+            .map_or(0, |most| usize::from(most) + 1);
         nodes.max(domains).max(1)
     }
 
     /// The column and row that a NodeID belongs to, whatever its type.
     pub fn place(&self, node_id: u16) -> Option<(u32, u32)> {
-        let of_node = self.nodes.iter().find(|node| node.node_id == node_id).and_then(|node| self.crosspoint_of(node));
+        let of_node = self
+            .nodes
+            .iter()
+            .find(|node| node.node_id == node_id)
+            .and_then(|node| self.crosspoint_of(node));
         let xp = of_node.or_else(|| self.crosspoints.iter().find(|xp| xp.node_id == node_id))?;
         Some((xp.x, xp.y))
     }

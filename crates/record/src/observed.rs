@@ -91,7 +91,10 @@ fn one() -> f64 {
 impl ObservedEvent {
     /// Share of the interval for which it counted; none when it was never enabled.
     pub fn share(&self, interval: usize) -> Option<f64> {
-        let (enabled, running) = (*self.enabled_ns.get(interval)?, *self.running_ns.get(interval)?);
+        let (enabled, running) = (
+            *self.enabled_ns.get(interval)?,
+            *self.running_ns.get(interval)?,
+        );
         (enabled > 0).then(|| running as f64 / enabled as f64)
     }
 
@@ -111,7 +114,11 @@ impl ObservedEvent {
 
     /// The whole run as one interval: raw count, enabled and running time.
     pub fn total(&self) -> (u64, u64, u64) {
-        (self.count.iter().sum(), self.enabled_ns.iter().sum(), self.running_ns.iter().sum())
+        (
+            self.count.iter().sum(),
+            self.enabled_ns.iter().sum(),
+            self.running_ns.iter().sum(),
+        )
     }
 
     /// Count of the whole run, scaled, and its share.
@@ -127,7 +134,13 @@ impl Observations {
     /// One interval by itself, still on the time axis of the whole.
     #[must_use]
     pub fn only(&self, interval: usize) -> Observations {
-        let of = |values: &Vec<u64>| values.get(interval).copied().into_iter().collect::<Vec<u64>>();
+        let of = |values: &Vec<u64>| {
+            values
+                .get(interval)
+                .copied()
+                .into_iter()
+                .collect::<Vec<u64>>()
+        };
         let event = |event: &ObservedEvent| ObservedEvent {
             name: event.name.clone(),
             pmu: event.pmu.clone(),
@@ -157,7 +170,11 @@ impl Observations {
 
     /// Length of an interval in seconds.
     pub fn seconds(&self, interval: usize) -> f64 {
-        let before = if interval == 0 { Some(&self.begin_ns) } else { self.end_ns.get(interval - 1) };
+        let before = if interval == 0 {
+            Some(&self.begin_ns)
+        } else {
+            self.end_ns.get(interval - 1)
+        };
         match (before, self.end_ns.get(interval)) {
             (Some(before), Some(after)) => after.saturating_sub(*before) as f64 * 1e-9,
             _ => 0.0,
@@ -166,7 +183,9 @@ impl Observations {
 
     /// Length of all intervals in seconds.
     pub fn total_seconds(&self) -> f64 {
-        self.end_ns.last().map_or(0.0, |end| end.saturating_sub(self.begin_ns) as f64 * 1e-9)
+        self.end_ns
+            .last()
+            .map_or(0.0, |end| end.saturating_sub(self.begin_ns) as f64 * 1e-9)
     }
 }
 
@@ -191,8 +210,11 @@ mod tests {
 
     #[test]
     fn intervals_have_the_length_that_passed() {
-        let observed =
-            Observations { begin_ns: 5, end_ns: vec![1_000_000_005, 2_000_250_048], ..Observations::default() };
+        let observed = Observations {
+            begin_ns: 5,
+            end_ns: vec![1_000_000_005, 2_000_250_048],
+            ..Observations::default()
+        };
         assert_eq!(observed.seconds(0), 1.0);
         assert!((observed.seconds(1) - 1.000_250_043).abs() < 1e-12);
         assert_eq!(observed.seconds(2), 0.0);

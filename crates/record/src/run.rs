@@ -81,7 +81,12 @@ pub struct RunRecord {
 impl RunRecord {
     /// An empty record of the present schema; the harness fills it.
     pub fn new(engine: EngineInfo, workload: Workload) -> Self {
-        RunRecord { schema: SCHEMA_VERSION, engine, workload, ..RunRecord::default() }
+        RunRecord {
+            schema: SCHEMA_VERSION,
+            engine,
+            workload,
+            ..RunRecord::default()
+        }
     }
 
     /// The limit of the given name, if this run measured it.
@@ -91,7 +96,10 @@ impl RunRecord {
 
     /// The value of a counter, if it was counted.
     pub fn counter(&self, name: &str) -> Option<f64> {
-        self.counters.iter().find(|counter| counter.name == name).map(|counter| counter.value)
+        self.counters
+            .iter()
+            .find(|counter| counter.name == name)
+            .map(|counter| counter.value)
     }
 }
 
@@ -213,7 +221,11 @@ impl Stage {
     /// Sustained rate in bytes per second: all bytes over the sum of all samples; zero without samples.
     pub fn rate_bytes_per_s(&self) -> f64 {
         let bytes = self.bytes_per_sample() * self.sample_ns.len() as f64;
-        if self.seconds() > 0.0 { bytes / self.seconds() } else { 0.0 }
+        if self.seconds() > 0.0 {
+            bytes / self.seconds()
+        } else {
+            0.0
+        }
     }
 
     /// Bytes that one sample is counted as. A float, because a record may claim anything.
@@ -260,7 +272,13 @@ impl Limit {
     /// A limit that is known without measuring.
     pub fn given(name: impl Into<String>, rate_bytes_per_s: f64, how: impl Into<String>) -> Limit {
         let basis = LimitBasis::Given;
-        Limit { name: name.into(), rate_bytes_per_s, basis, how: how.into(), ..Limit::default() }
+        Limit {
+            name: name.into(),
+            rate_bytes_per_s,
+            basis,
+            how: how.into(),
+            ..Limit::default()
+        }
     }
 
     /// What is said of a stage whose rate is above this limit by more than the intervals allow.
@@ -289,7 +307,10 @@ pub struct Counter {
     pub share: f64,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
 fn is_zero(value: &u64) -> bool {
     *value == 0
 }
@@ -306,7 +327,12 @@ fn whole() -> f64 {
 impl Counter {
     /// A plain count.
     pub fn count(name: impl Into<String>, value: u64) -> Self {
-        Counter { name: name.into(), value: value as f64, unit: String::new(), share: 1.0 }
+        Counter {
+            name: name.into(),
+            value: value as f64,
+            unit: String::new(),
+            share: 1.0,
+        }
     }
 }
 

@@ -36,9 +36,17 @@ pub fn markdown(cell: &str) -> String {
 pub fn csv(field: &str) -> Cow<'_, str> {
     let field = text(field);
     // An apostrophe is how spreadsheets mark text (OWASP, "CSV Injection").
-    let field = if is_formula(&field) { Cow::Owned(format!("'{field}")) } else { field };
+    let field = if is_formula(&field) {
+        Cow::Owned(format!("'{field}"))
+    } else {
+        field
+    };
     // Semicolons part fields where the comma is the decimal point.
-    if field.contains([',', ';', '"']) { Cow::Owned(format!("\"{}\"", field.replace('"', "\"\""))) } else { field }
+    if field.contains([',', ';', '"']) {
+        Cow::Owned(format!("\"{}\"", field.replace('"', "\"\"")))
+    } else {
+        field
+    }
 }
 
 /// The value of a label, between its quotes (OpenMetrics 1.0, "escaped-string").
@@ -87,7 +95,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const HOSTILE: &str = "a\u{1b}[2J\u{7}\0\r\n\t\u{9b}1m\u{7f}\u{202e}\u{2066}\u{200f}\u{61c}\u{2028}z";
+    const HOSTILE: &str =
+        "a\u{1b}[2J\u{7}\0\r\n\t\u{9b}1m\u{7f}\u{202e}\u{2066}\u{200f}\u{61c}\u{2028}z";
 
     #[test]
     fn what_acts_is_shown_instead() {
@@ -129,7 +138,10 @@ mod tests {
 
     #[test]
     fn a_cell_holds_no_markup_and_a_label_stays_within_its_quotes() {
-        assert_eq!(markdown("a|b\n<img> [x](y) `c` \\|"), r"a\|b\\n\<img> \[x\](y) \`c\` \\\|");
+        assert_eq!(
+            markdown("a|b\n<img> [x](y) `c` \\|"),
+            r"a\|b\\n\<img> \[x\](y) \`c\` \\\|"
+        );
         assert_eq!(label("a\"b\\c\nd"), r#"a\"b\\c\\nd"#);
     }
 

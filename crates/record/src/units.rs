@@ -27,8 +27,10 @@ const COUNT_UNITS: &[(&str, u64)] = &[
 /// # Errors
 /// When it is no number, negative, not whole, or larger than 64 bits hold.
 pub fn parse_count(input: &str) -> Result<u64, UnitError> {
-    scaled(input.trim())
-        .ok_or(UnitError { input: input.to_owned(), wanted: "a count such as 300000, 0x100000, 3M or 64Ki" })
+    scaled(input.trim()).ok_or(UnitError {
+        input: input.to_owned(),
+        wanted: "a count such as 300000, 0x100000, 3M or 64Ki",
+    })
 }
 
 /// Reads a size in bytes: `4096`, `4MiB`, `6MB`, `64KiB`, `64Ki`.
@@ -38,29 +40,49 @@ pub fn parse_count(input: &str) -> Result<u64, UnitError> {
 pub fn parse_bytes(input: &str) -> Result<u64, UnitError> {
     let trimmed = input.trim();
     let bare = trimmed.strip_suffix('B').unwrap_or(trimmed);
-    let bare = if trimmed.starts_with("0x") { trimmed } else { bare };
+    let bare = if trimmed.starts_with("0x") {
+        trimmed
+    } else {
+        bare
+    };
     let kilo = bare.strip_suffix('K').map(|number| format!("{number}k"));
-    scaled(kilo.as_deref().unwrap_or(bare))
-        .ok_or(UnitError { input: input.to_owned(), wanted: "a size such as 4096, 64KiB, 4MiB or 6MB" })
+    scaled(kilo.as_deref().unwrap_or(bare)).ok_or(UnitError {
+        input: input.to_owned(),
+        wanted: "a size such as 4096, 64KiB, 4MiB or 6MB",
+    })
 }
 
 /// Splits `1.5M` into number and unit and multiplies exactly: fractions are only taken when the product is whole.
 fn scaled(trimmed: &str) -> Option<u64> {
-    if let Some(hex) = trimmed.strip_prefix("0x").or_else(|| trimmed.strip_prefix("0X")) {
+    if let Some(hex) = trimmed
+        .strip_prefix("0x")
+        .or_else(|| trimmed.strip_prefix("0X"))
+    {
         return u64::from_str_radix(hex, 16).ok();
     }
-    let digits_end = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(trimmed.len());
+    let digits_end = trimmed
+        .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_'))
+        .unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(digits_end);
-    let (_, factor) = COUNT_UNITS.iter().find(|(name, _)| *name == unit.trim_start())?;
+    let (_, factor) = COUNT_UNITS
+        .iter()
+        .find(|(name, _)| *name == unit.trim_start())?;
     let number = number.replace('_', "");
     let (whole, fraction) = number.split_once('.').unwrap_or((&number, ""));
     if whole.is_empty() || fraction.len() > 18 {
         return None;
     }
     let whole: u128 = whole.parse().ok()?;
-    let fraction_value: u128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
+    let fraction_value: u128 = if fraction.is_empty() {
+        0
+    } else {
+        fraction.parse().ok()?
+    };
     let denominator = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
-    let numerator = whole.checked_mul(denominator)?.checked_add(fraction_value)?.checked_mul(u128::from(*factor))?;
+    let numerator = whole
+        .checked_mul(denominator)?
+        .checked_add(fraction_value)?
+        .checked_mul(u128::from(*factor))?;
     if numerator % denominator != 0 {
         return None;
     }
@@ -72,9 +94,14 @@ fn scaled(trimmed: &str) -> Option<u64> {
 /// # Errors
 /// When it is no number, has no unit, or is negative.
 pub fn parse_duration(input: &str) -> Result<Duration, UnitError> {
-    let error = || UnitError { input: input.to_owned(), wanted: "a time such as 3s, 10ms, 50us or 2m" };
+    let error = || UnitError {
+        input: input.to_owned(),
+        wanted: "a time such as 3s, 10ms, 50us or 2m",
+    };
     let trimmed = input.trim();
-    let digits_end = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).ok_or_else(error)?;
+    let digits_end = trimmed
+        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .ok_or_else(error)?;
     let (number, unit) = trimmed.split_at(digits_end);
     let factor = match unit.trim_start() {
         "ns" => 1e-9,
@@ -94,7 +121,10 @@ pub fn parse_duration(input: &str) -> Result<Duration, UnitError> {
 /// # Errors
 /// When it is no number, or not above zero.
 pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
-    let error = || UnitError { input: input.to_owned(), wanted: "a rate such as 14Hz, 1.2kHz or 1MHz" };
+    let error = || UnitError {
+        input: input.to_owned(),
+        wanted: "a rate such as 14Hz, 1.2kHz or 1MHz",
+    };
     let trimmed = input.trim();
     let bare = trimmed.strip_suffix("Hz").unwrap_or(trimmed).trim_end();
     let (number, factor) = match bare.as_bytes().last() {
@@ -104,7 +134,11 @@ pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
     };
     let number: f64 = number.trim_end().parse().map_err(|_| error())?;
     let rate = number * factor;
-    if rate.is_finite() && rate > 0.0 { Ok(rate) } else { Err(error()) }
+    if rate.is_finite() && rate > 0.0 {
+        Ok(rate)
+    } else {
+        Err(error())
+    }
 }
 
 /// A size for people, IEC, exact where it can be: `64 KiB`, `1.5 MiB`.
@@ -141,11 +175,18 @@ pub fn significant(value: f64, digits: i32) -> String {
         return format!("{value}");
     }
     let magnitude = value.abs().log10().floor();
-    #[allow(clippy::cast_possible_truncation, reason = "the decimal exponent of a finite f64 lies within +-324")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the decimal exponent of a finite f64 lies within +-324"
+    )]
     let places = (digits - 1 - magnitude as i32).max(0);
     let places = usize::try_from(places).expect("not negative after max(0)");
     let text = format!("{value:.places$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
 }
 
 #[cfg(test)]
@@ -155,19 +196,40 @@ mod tests {
 
     #[test]
     fn counts_and_sizes_read_as_typed() {
-        for (input, expected) in [("300000", 300_000), ("0x100000", 1 << 20), ("3M", 3_000_000), ("64Ki", 65_536)] {
+        for (input, expected) in [
+            ("300000", 300_000),
+            ("0x100000", 1 << 20),
+            ("3M", 3_000_000),
+            ("64Ki", 65_536),
+        ] {
             assert_eq!(parse_count(input), Ok(expected), "{input}");
         }
-        for (input, expected) in
-            [("4MiB", 4 << 20), ("6MB", 6_000_000), ("64K", 64_000), ("1.5KiB", 1536), ("0x1B", 27), ("10 kB", 10_000)]
-        {
+        for (input, expected) in [
+            ("4MiB", 4 << 20),
+            ("6MB", 6_000_000),
+            ("64K", 64_000),
+            ("1.5KiB", 1536),
+            ("0x1B", 27),
+            ("10 kB", 10_000),
+        ] {
             assert_eq!(parse_bytes(input), Ok(expected), "{input}");
         }
     }
 
     #[test]
     fn nonsense_is_refused_with_an_example() {
-        for input in ["", "x", "-1", "1.5", "4QiB", "99999999999999999999", "M", "1..2", "0x", "1e3"] {
+        for input in [
+            "",
+            "x",
+            "-1",
+            "1.5",
+            "4QiB",
+            "99999999999999999999",
+            "M",
+            "1..2",
+            "0x",
+            "1e3",
+        ] {
             let error = parse_count(input).unwrap_err().to_string();
             assert!(error.contains("300000"), "{input}: {error}");
         }

@@ -73,7 +73,10 @@ pub struct ParamError {
 impl Workload {
     /// A workload without parameters.
     pub fn new(kind: impl Into<String>) -> Self {
-        Workload { kind: kind.into(), params: BTreeMap::new() }
+        Workload {
+            kind: kind.into(),
+            params: BTreeMap::new(),
+        }
     }
 
     /// The same with one more parameter.
@@ -85,7 +88,11 @@ impl Workload {
 
     /// An error about one of this workload's parameters.
     pub fn error(&self, name: &str, problem: impl Into<String>) -> ParamError {
-        ParamError { kind: self.kind.clone(), name: name.to_owned(), problem: problem.into() }
+        ParamError {
+            kind: self.kind.clone(),
+            name: name.to_owned(),
+            problem: problem.into(),
+        }
     }
 
     /// What makes two workloads the same point: all of it but [`NOT_IN_KEY`], written as by `Display`.
@@ -97,7 +104,11 @@ impl Workload {
         let mut out = self.kind.clone();
         for (name, value) in self.params.iter().filter(|(name, _)| wanted(name)) {
             let text = value.to_string();
-            let quote = if text.is_empty() || text.contains(char::is_whitespace) { "'" } else { "" };
+            let quote = if text.is_empty() || text.contains(char::is_whitespace) {
+                "'"
+            } else {
+                ""
+            };
             out.push_str(&format!(" {name}={quote}{text}{quote}"));
         }
         out
@@ -130,15 +141,31 @@ impl Workload {
         if bounds.contains(&value) {
             return Ok(value);
         }
-        Err(self.error(name, format!("is {value}; {} to {} is wanted", bounds.start(), bounds.end())))
+        Err(self.error(
+            name,
+            format!(
+                "is {value}; {} to {} is wanted",
+                bounds.start(),
+                bounds.end()
+            ),
+        ))
     }
 
     /// The same, or `absent` where the parameter is not there.
     ///
     /// # Errors
     /// When it is there, and not a whole number or outside.
-    pub fn int_within_or(&self, name: &str, absent: u64, bounds: RangeInclusive<u64>) -> Result<u64, ParamError> {
-        if self.params.contains_key(name) { self.int_within(name, bounds) } else { Ok(absent) }
+    pub fn int_within_or(
+        &self,
+        name: &str,
+        absent: u64,
+        bounds: RangeInclusive<u64>,
+    ) -> Result<u64, ParamError> {
+        if self.params.contains_key(name) {
+            self.int_within(name, bounds)
+        } else {
+            Ok(absent)
+        }
     }
 
     /// A number.
@@ -179,28 +206,52 @@ mod tests {
     fn a_wrong_parameter_is_named_with_what_was_found() {
         let workload = Workload::new("convert").with("samples", "many");
         let error = workload.int("samples").unwrap_err().to_string();
-        assert_eq!(error, "convert workload: parameter `samples` is `many`; a whole number is wanted");
-        assert!(workload.text("isa").unwrap_err().to_string().contains("is missing"));
+        assert_eq!(
+            error,
+            "convert workload: parameter `samples` is `many`; a whole number is wanted"
+        );
+        assert!(
+            workload
+                .text("isa")
+                .unwrap_err()
+                .to_string()
+                .contains("is missing")
+        );
     }
 
     #[test]
     fn a_number_outside_its_bounds_is_refused_with_them() {
         let workload = Workload::new("memory").with("read_lines", 1_u64 << 58);
         assert_eq!(workload.int_within("read_lines", 1..=1 << 58), Ok(1 << 58));
-        let error = workload.int_within("read_lines", 1..=1024).unwrap_err().to_string();
-        assert_eq!(error, "memory workload: parameter `read_lines` is 288230376151711744; 1 to 1024 is wanted");
+        let error = workload
+            .int_within("read_lines", 1..=1024)
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            "memory workload: parameter `read_lines` is 288230376151711744; 1 to 1024 is wanted"
+        );
         assert_eq!(workload.int_within_or("threads", 1, 1..=8), Ok(1));
         assert!(workload.int_within_or("read_lines", 1, 1..=8).is_err());
     }
 
     #[test]
     fn the_key_holds_what_was_asked_and_not_how_long_or_what_came_out() {
-        let asked = Workload::new("copy").with("block_bytes", 64_u64).with("path", "a b");
-        let run = asked.clone().with("seconds", 0.4).with("reads", 30_u64).with("passes", 0_u64);
+        let asked = Workload::new("copy")
+            .with("block_bytes", 64_u64)
+            .with("path", "a b");
+        let run = asked
+            .clone()
+            .with("seconds", 0.4)
+            .with("reads", 30_u64)
+            .with("passes", 0_u64);
         let run = run.with("limit_bytes_per_s", 1.5e10);
         assert_eq!(run.key(), "copy block_bytes=64 path='a b'");
         assert_eq!(run.key(), asked.to_string());
-        assert!(run.to_string().contains("limit_bytes_per_s=15000000000"), "{run}");
+        assert!(
+            run.to_string().contains("limit_bytes_per_s=15000000000"),
+            "{run}"
+        );
         assert_ne!(run.key(), asked.with("block_bytes", 128_u64).key());
     }
 

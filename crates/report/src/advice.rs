@@ -17,17 +17,25 @@ pub struct Advice {
 
 impl Advice {
     fn measured(what: &str, evidence: String) -> Advice {
-        Advice { what: what.to_owned(), evidence: Some(evidence) }
+        Advice {
+            what: what.to_owned(),
+            evidence: Some(evidence),
+        }
     }
 
     fn unproven(what: String) -> Advice {
-        Advice { what, evidence: None }
+        Advice {
+            what,
+            evidence: None,
+        }
     }
 }
 
 /// Advice, best founded first.
 pub fn advice(records: &[RunRecord]) -> Vec<Advice> {
-    let Some(first) = records.first() else { return Vec::new() };
+    let Some(first) = records.first() else {
+        return Vec::new();
+    };
     let host = &*first.host;
     // What failed or is above its limit is no evidence.
     let records = &*rate::usable(records);
@@ -59,7 +67,10 @@ fn interrupts(records: &[RunRecord]) -> Option<Advice> {
                 && record.workload.text("completion") == Ok(completion)
                 && record.outcome.is_ok()
         };
-        let record = records.iter().filter(waits).min_by_key(|record| record.lanes.len())?;
+        let record = records
+            .iter()
+            .filter(waits)
+            .min_by_key(|record| record.lanes.len())?;
         Some((
             record.process_cpu.total_ns() as f64 / record.wall_ns.max(1) as f64,
             record.workload.float("trigger_rate_hz").ok()?,
@@ -81,7 +92,9 @@ fn stores(records: &[RunRecord]) -> Option<Advice> {
     let of = |store: &str| {
         let wanted = records
             .iter()
-            .filter(|record| record.study.contains("stores") && record.workload.text("store") == Ok(store))
+            .filter(|record| {
+                record.study.contains("stores") && record.workload.text("store") == Ok(store)
+            })
             .filter(|record| crate::figures::stores::stored_as_asked(record));
         wanted.max_by_key(|record| record.workload.int("samples").unwrap_or(0))
     };
@@ -90,8 +103,14 @@ fn stores(records: &[RunRecord]) -> Option<Advice> {
     let gain = mean_ns(cached)? / mean_ns(around)?;
     (gain > 1.1).then(|| {
         let samples = cached.workload.int("samples").unwrap_or(0) as f64 / 1e6;
-        let evidence = format!("{} M samples were converted {gain:.2} times as fast", significant(samples, 3));
-        Advice::measured("let large conversions bypass the caches (-A with store by footprint does)", evidence)
+        let evidence = format!(
+            "{} M samples were converted {gain:.2} times as fast",
+            significant(samples, 3)
+        );
+        Advice::measured(
+            "let large conversions bypass the caches (-A with store by footprint does)",
+            evidence,
+        )
     })
 }
 
@@ -100,15 +119,25 @@ fn huge_pages(records: &[RunRecord], host: &Host) -> Option<Advice> {
     if host.transparent_huge_pages == "always" {
         return None;
     }
-    let stage = records.iter().find(|record| record.engine.name == "memory" && !record.lanes.is_empty());
-    let fell_back = stage.is_some_and(|record| record.warnings.iter().any(|warning| warning.contains("page")));
+    let stage = records
+        .iter()
+        .find(|record| record.engine.name == "memory" && !record.lanes.is_empty());
+    let fell_back = stage.is_some_and(|record| {
+        record
+            .warnings
+            .iter()
+            .any(|warning| warning.contains("page"))
+    });
     let what = format!(
         "give buffers huge pages (transparent: {}); reserve some with vm.nr_hugepages",
         host.transparent_huge_pages
     );
     if fell_back {
         let evidence = "buffers of this run fell back to base pages".to_owned();
-        return Some(Advice { what, evidence: Some(evidence) });
+        return Some(Advice {
+            what,
+            evidence: Some(evidence),
+        });
     }
     // With `madvise` daqmeter asks for them itself, and so should a program under test.
     (host.transparent_huge_pages != "madvise").then(|| Advice::unproven(what))
@@ -116,7 +145,11 @@ fn huge_pages(records: &[RunRecord], host: &Host) -> Option<Advice> {
 
 /// What a call costs says how dear the kernel's border is.
 fn mitigations(records: &[RunRecord], host: &Host) -> Option<Advice> {
-    let active = host.mitigations.iter().filter(|line| line.contains("Mitigation")).count();
+    let active = host
+        .mitigations
+        .iter()
+        .filter(|line| line.contains("Mitigation"))
+        .count();
     if active == 0 {
         return None;
     }
@@ -143,7 +176,10 @@ fn stolen(records: &[RunRecord]) -> Option<Advice> {
     let steal = sum(|record| record.host_cpu.steal_ns);
     let busy = steal + sum(|record| record.host_cpu.user_ns + record.host_cpu.system_ns);
     (steal > 0.01 * busy).then(|| {
-        let evidence = format!("{:.1} % of the busy time was stolen by the hypervisor", steal / busy * 100.0);
+        let evidence = format!(
+            "{:.1} % of the busy time was stolen by the hypervisor",
+            steal / busy * 100.0
+        );
         Advice::measured("reserve CPUs for this guest", evidence)
     })
 }
@@ -156,13 +192,21 @@ fn noise(records: &[RunRecord]) -> Option<Advice> {
             noise.n,
             noise.relative_worst * 100.0
         );
-        Advice::measured("pin measuring and read-out threads, and move interrupts to other CPUs", evidence)
+        Advice::measured(
+            "pin measuring and read-out threads, and move interrupts to other CPUs",
+            evidence,
+        )
     })
 }
 
 fn governor(host: &Host) -> Option<Advice> {
-    let governor = host.governor.as_deref().filter(|governor| *governor != "performance")?;
-    Some(Advice::unproven(format!("set the CPU governor to performance (it is {governor})")))
+    let governor = host
+        .governor
+        .as_deref()
+        .filter(|governor| *governor != "performance")?;
+    Some(Advice::unproven(format!(
+        "set the CPU governor to performance (it is {governor})"
+    )))
 }
 
 fn congestion(records: &[RunRecord], host: &Host) -> Option<Advice> {
@@ -184,22 +228,42 @@ mod tests {
     #[test]
     fn advice_has_its_evidence_or_says_that_it_has_none() {
         let digitizer = |completion: &str, cpu_ns: u64| {
-            let workload = Workload::new("digitizer").with("completion", completion).with("trigger_rate_hz", 14.0);
-            let mut record =
-                crate::path::tests::record("digitizer", workload, "survey/completion", "func_readout", 200_000);
+            let workload = Workload::new("digitizer")
+                .with("completion", completion)
+                .with("trigger_rate_hz", 14.0);
+            let mut record = crate::path::tests::record(
+                "digitizer",
+                workload,
+                "survey/completion",
+                "func_readout",
+                200_000,
+            );
             (record.wall_ns, record.process_cpu.user_ns) = (1_000_000_000, cpu_ns);
-            let host =
-                Host { governor: Some("powersave".into()), transparent_huge_pages: "always".into(), ..Host::default() };
+            let host = Host {
+                governor: Some("powersave".into()),
+                transparent_huge_pages: "always".into(),
+                ..Host::default()
+            };
             record.host = host.into();
             record
         };
-        let found = advice(&[digitizer("poll", 250_000_000), digitizer("interrupt", 3_000_000)]);
+        let found = advice(&[
+            digitizer("poll", 250_000_000),
+            digitizer("interrupt", 3_000_000),
+        ]);
         assert_eq!(found.len(), 2);
-        assert_eq!(found[0].evidence.as_deref(), Some("at 14 Hz polling took 25 % of a core, the interrupt 0.3 %"));
+        assert_eq!(
+            found[0].evidence.as_deref(),
+            Some("at 14 Hz polling took 25 % of a core, the interrupt 0.3 %")
+        );
         assert!(found[1].what.contains("powersave") && found[1].evidence.is_none());
         assert!(advice(&[]).is_empty());
         assert_eq!(
-            advice(&[digitizer("poll", 3_000_000), digitizer("interrupt", 3_000_000)]).len(),
+            advice(&[
+                digitizer("poll", 3_000_000),
+                digitizer("interrupt", 3_000_000)
+            ])
+            .len(),
             1,
             "no gain, no advice"
         );

@@ -48,10 +48,20 @@ pub fn answers(all: &[RunRecord]) -> Vec<Answer> {
 /// What the answers do not rest on; nothing where they rest on all that was measured.
 fn left_out(records: &[RunRecord]) -> Option<Answer> {
     let count = |is: fn(&RunRecord) -> bool| records.iter().filter(|record| is(record)).count();
-    let failed = count(|record| rate::undone(&record.outcome).is_some_and(|(how, _)| how == "failed"));
+    let failed =
+        count(|record| rate::undone(&record.outcome).is_some_and(|(how, _)| how == "failed"));
     let above = count(|record| rate::is_done(record) && rate::is_doubtful(record));
-    let parts = [(failed, "failed"), (above, "with a rate above its limit, by more than the intervals allow")];
-    let said = parts.iter().filter(|(points, _)| *points > 0).map(|(points, what)| format!("{points} {what}"));
+    let parts = [
+        (failed, "failed"),
+        (
+            above,
+            "with a rate above its limit, by more than the intervals allow",
+        ),
+    ];
+    let said = parts
+        .iter()
+        .filter(|(points, _)| *points > 0)
+        .map(|(points, what)| format!("{points} {what}"));
     let said: Vec<String> = said.collect();
     (!said.is_empty()).then(|| Answer {
         question: "Which points are used for no answer?",
@@ -63,7 +73,11 @@ fn left_out(records: &[RunRecord]) -> Option<Answer> {
 /// The stage that gives out first, in the picture of the path.
 fn limits(records: &[RunRecord]) -> Option<Answer> {
     let answer = crate::path::bottleneck(&crate::path::path(records))?;
-    Some(Answer { question: "Which stage limits this host?", answer, figure: Some("path") })
+    Some(Answer {
+        question: "Which stage limits this host?",
+        answer,
+        figure: Some("path"),
+    })
 }
 
 fn first_change(records: &[RunRecord]) -> Option<Answer> {
@@ -76,37 +90,73 @@ fn first_change(records: &[RunRecord]) -> Option<Answer> {
     let evidence = first
         .evidence
         .as_deref()
-        .map_or("without evidence from this run".to_owned(), |evidence| format!("measured here: {evidence}"));
+        .map_or("without evidence from this run".to_owned(), |evidence| {
+            format!("measured here: {evidence}")
+        });
     let more = match all.len() - 1 {
         0 => String::new(),
         more => format!("; {more} more below"),
     };
     let answer = format!("{} ({evidence}){more}", first.what);
-    Some(Answer { question: "What to change first?", answer, figure: Some("advice") })
+    Some(Answer {
+        question: "What to change first?",
+        answer,
+        figure: Some("advice"),
+    })
 }
 
 /// What was held against known loads.
 fn counters(records: &[RunRecord]) -> Option<Answer> {
-    let record = records.iter().find(|record| record.engine.name == "pmu" && record.engine.target == "verify")?;
+    let record = records
+        .iter()
+        .find(|record| record.engine.name == "pmu" && record.engine.target == "verify")?;
     // Each counter stands behind what was really moved.
-    let pairs = record.counters.iter().zip(record.counters.iter().skip(1)).step_by(2);
+    let pairs = record
+        .counters
+        .iter()
+        .zip(record.counters.iter().skip(1))
+        .step_by(2);
     let passed = pairs.map(|(payload, counted)| {
-        format!("{} saw {:.6} of the payload", counted.name, counted.value / payload.value.max(1.0))
+        format!(
+            "{} saw {:.6} of the payload",
+            counted.name,
+            counted.value / payload.value.max(1.0)
+        )
     });
-    let failed = record.outcome.reason().map(|reason| format!("FAILED: {reason}"));
-    let there = record.workload.text("pmus").ok().filter(|pmus| !pmus.is_empty());
+    let failed = record
+        .outcome
+        .reason()
+        .map(|reason| format!("FAILED: {reason}"));
+    let there = record
+        .workload
+        .text("pmus")
+        .ok()
+        .filter(|pmus| !pmus.is_empty());
     let there = there.map(|pmus| format!("PMUs here: {pmus}"));
-    let said: Vec<String> =
-        there.into_iter().chain(passed).chain(failed).chain(record.warnings.iter().cloned()).collect();
+    let said: Vec<String> = there
+        .into_iter()
+        .chain(passed)
+        .chain(failed)
+        .chain(record.warnings.iter().cloned())
+        .collect();
     let question = "What can be counted here, and does it count what is moved?";
-    (!said.is_empty()).then(|| Answer { question, answer: said.join("; "), figure: None })
+    (!said.is_empty()).then(|| Answer {
+        question,
+        answer: said.join("; "),
+        figure: None,
+    })
 }
 
 /// Memory traffic while points were measured, where a counter of it exists.
 fn memory_traffic(records: &[RunRecord]) -> Option<Answer> {
-    let observed = records.iter().filter_map(|record| Some((record, record.observed.as_ref()?)));
+    let observed = records
+        .iter()
+        .filter_map(|record| Some((record, record.observed.as_ref()?)));
     let rates = observed.filter_map(|(record, observed)| {
-        let metric = observed.metrics.iter().find(|metric| metric.unit == "B/s")?;
+        let metric = observed
+            .metrics
+            .iter()
+            .find(|metric| metric.unit == "B/s")?;
         let most = metric.values.iter().flatten().copied().fold(0.0, f64::max);
         (most > 0.0).then_some((record, metric, most))
     });
@@ -118,7 +168,11 @@ fn memory_traffic(records: &[RunRecord]) -> Option<Answer> {
             significant(most / 1e6, 4),
             metric.name,
             record.study,
-            if record.engine.emulated && record.engine.name == "pmu" { ", counted on an emulated mesh" } else { "" }
+            if record.engine.emulated && record.engine.name == "pmu" {
+                ", counted on an emulated mesh"
+            } else {
+                ""
+            }
         ),
         figure: Some("counters"),
     })
@@ -131,11 +185,18 @@ fn sum(values: &[Option<f64>]) -> f64 {
 /// Over the time in which all boards are read, as the sum of their rates while none has finished cannot be had from
 /// averages: all bytes over the whole time of the run.
 fn readout(records: &[RunRecord], figure: &Figure) -> Option<Answer> {
-    let record = records
-        .iter()
-        .find(|record| record.command == figure.command && record.lanes.len() == figure.categories.len())?;
-    let stages = record.lanes.iter().filter_map(|lane| lane.stages.iter().find(|stage| stage.name == "func_readout"));
-    let bytes: f64 = stages.clone().map(|stage| stage.rate_bytes_per_s() * stage.seconds()).sum();
+    let record = records.iter().find(|record| {
+        record.command == figure.command && record.lanes.len() == figure.categories.len()
+    })?;
+    let stages = record.lanes.iter().filter_map(|lane| {
+        lane.stages
+            .iter()
+            .find(|stage| stage.name == "func_readout")
+    });
+    let bytes: f64 = stages
+        .clone()
+        .map(|stage| stage.rate_bytes_per_s() * stage.seconds())
+        .sum();
     let end_s = stages.map(|stage| stage.end_ns).max()? as f64 * 1e-9;
     let boards = figure.categories.len();
     let emulated = if figure.emulated { "emulated " } else { "" };
@@ -147,15 +208,27 @@ fn readout(records: &[RunRecord], figure: &Figure) -> Option<Answer> {
             significant(sum(&figure.series[1].ys), 4)
         ),
     };
-    Some(Answer { question: "How fast is read-out?", answer, figure: Some("readout") })
+    Some(Answer {
+        question: "How fast is read-out?",
+        answer,
+        figure: Some("readout"),
+    })
 }
 
 fn conversion(figure: &Figure) -> Option<Answer> {
-    let pairs = figure.series[0].ys.iter().zip(&figure.series[1].ys).zip(&figure.categories);
-    let fractions: Vec<(f64, &String)> =
-        pairs.filter_map(|((rate, limit), name)| Some(((*rate)? / (*limit)?, name))).collect();
+    let pairs = figure.series[0]
+        .ys
+        .iter()
+        .zip(&figure.series[1].ys)
+        .zip(&figure.categories);
+    let fractions: Vec<(f64, &String)> = pairs
+        .filter_map(|((rate, limit), name)| Some(((*rate)? / (*limit)?, name)))
+        .collect();
     let (worst, slowest) = fractions.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
-    let at_limit = fractions.iter().filter(|(fraction, _)| *fraction >= 0.9).count();
+    let at_limit = fractions
+        .iter()
+        .filter(|(fraction, _)| *fraction >= 0.9)
+        .count();
     Some(Answer {
         question: "Is conversion limited by arithmetic or by memory?",
         answer: format!(
@@ -170,30 +243,42 @@ fn conversion(figure: &Figure) -> Option<Answer> {
 fn stores(figure: &Figure) -> Option<Answer> {
     let curve = |label: &str| figure.series.iter().find(|series| series.label == label);
     let (cached, around) = (curve("cached")?, curve("non-temporal")?);
-    let last = (0..figure.xs.len()).rev().find(|&at| cached.ys[at].is_some() && around.ys[at].is_some())?;
+    let last = (0..figure.xs.len())
+        .rev()
+        .find(|&at| cached.ys[at].is_some() && around.ys[at].is_some())?;
     let gain = around.ys[last]? / cached.ys[last]?;
     let footprint = show_bytes(figure.xs[last] as u64);
     Some(Answer {
         question: "Should converted data bypass the caches?",
-        answer: format!("at {footprint} non-temporal stores run at {gain:.2} times the rate of cached ones"),
+        answer: format!(
+            "at {footprint} non-temporal stores run at {gain:.2} times the rate of cached ones"
+        ),
         figure: Some("stores"),
     })
 }
 
 fn fusion(figure: &Figure) -> Option<Answer> {
-    let (fused, plain) = (&figure.series.first()?.ys, figure.series.get(1)?.ys.iter().flatten().next()?);
+    let (fused, plain) = (
+        &figure.series.first()?.ys,
+        figure.series.get(1)?.ys.iter().flatten().next()?,
+    );
     let best = (0..fused.len())
         .filter(|&at| fused[at].is_some())
         .max_by(|&a, &b| fused[a].unwrap_or(0.0).total_cmp(&fused[b].unwrap_or(0.0)))?;
     Some(Answer {
         question: "What does fusing read-out and conversion gain?",
-        answer: format!("{:.2} times, in blocks of {}", fused[best]? / plain, show_bytes(figure.xs[best] as u64)),
+        answer: format!(
+            "{:.2} times, in blocks of {}",
+            fused[best]? / plain,
+            show_bytes(figure.xs[best] as u64)
+        ),
         figure: Some("fusion"),
     })
 }
 
 fn completion(figure: &Figure) -> Option<Answer> {
-    let at = (0..figure.categories.len()).find(|&at| figure.series.iter().all(|series| series.ys[at].is_some()))?;
+    let at = (0..figure.categories.len())
+        .find(|&at| figure.series.iter().all(|series| series.ys[at].is_some()))?;
     let percent = |series: usize| figure.series[series].ys[at].unwrap_or(0.0);
     Some(Answer {
         question: "Polling or interrupt?",
@@ -211,16 +296,26 @@ fn completion(figure: &Figure) -> Option<Answer> {
 fn digitizers(records: &[RunRecord]) -> Option<Answer> {
     const RATE_HZ: f64 = 14.0;
     const BYTES: f64 = 6e6;
-    let fused = records.iter().filter(|record| record.study.contains("fusion") && !record.lanes.is_empty());
+    let fused = records
+        .iter()
+        .filter(|record| record.study.contains("fusion") && !record.lanes.is_empty());
     let seconds_per_byte = |record: &RunRecord| {
-        let ns: Option<f64> = record.lanes[0].stages.iter().map(|stage: &Stage| rate::mean_ns(stage)).sum();
+        let ns: Option<f64> = record.lanes[0]
+            .stages
+            .iter()
+            .map(|stage: &Stage| rate::mean_ns(stage))
+            .sum();
         Some(ns? * 1e-9 / record.lanes[0].stages.first()?.bytes_per_op.max(1) as f64)
     };
     let best = fused.filter_map(seconds_per_byte).reduce(f64::min)?;
     let cores = records.first()?.host.allowed_cpus.len() as f64;
     let at = |bytes: f64, rate_hz: f64| {
         let boards = cores / (best * bytes * rate_hz);
-        if boards >= 1.0 { significant(boards.floor(), 3) } else { "none".to_owned() }
+        if boards >= 1.0 {
+            significant(boards.floor(), 3)
+        } else {
+            "none".to_owned()
+        }
     };
     let answer = format!(
         "copy and cast of 6 MB at {RATE_HZ} Hz take {} % of a core per board; by CPU the {cores} CPUs would do for {} boards of 6 MB at 14 Hz, {} at \
@@ -233,15 +328,29 @@ fn digitizers(records: &[RunRecord]) -> Option<Answer> {
         at(BYTES / 10.0, 100.0),
         at(BYTES / 10.0, 1000.0),
     );
-    Some(Answer { question: "How many digitizers can this host serve?", answer, figure: Some("fusion") })
+    Some(Answer {
+        question: "How many digitizers can this host serve?",
+        answer,
+        figure: Some("fusion"),
+    })
 }
 
 fn etherbone(records: &[RunRecord]) -> Option<Answer> {
     let rows = crate::etherbone::cycle_rows(records);
-    let rows = rows.iter().filter(|row| row.address == "loop/udp" && row.payload == "timestamps");
-    let blocking = rows.clone().filter(|row| row.method == "blocking").min_by_key(|row| row.count)?;
-    let best = rows.filter(|row| row.method == "pipelined").max_by(|a, b| a.rate_khz.total_cmp(&b.rate_khz))?;
-    let limit = blocking.limit_us.map(|us| format!(" (a raw ping-pong {})", significant(us, 3))).unwrap_or_default();
+    let rows = rows
+        .iter()
+        .filter(|row| row.address == "loop/udp" && row.payload == "timestamps");
+    let blocking = rows
+        .clone()
+        .filter(|row| row.method == "blocking")
+        .min_by_key(|row| row.count)?;
+    let best = rows
+        .filter(|row| row.method == "pipelined")
+        .max_by(|a, b| a.rate_khz.total_cmp(&b.rate_khz))?;
+    let limit = blocking
+        .limit_us
+        .map(|us| format!(" (a raw ping-pong {})", significant(us, 3)))
+        .unwrap_or_default();
     Some(Answer {
         question: "What does reading registers over Etherbone cost?",
         answer: format!(
@@ -258,14 +367,22 @@ fn etherbone(records: &[RunRecord]) -> Option<Answer> {
 fn felix(records: &[RunRecord]) -> Option<Answer> {
     let mut rows = crate::readout::chain_rows(records);
     rows.retain(|row| !row.is_probe);
-    let clean = rows.iter().filter(|row| row.lost == 0 && row.dead_share == 0.0 && row.closes);
+    let clean = rows
+        .iter()
+        .filter(|row| row.lost == 0 && row.dead_share == 0.0 && row.closes);
     let best = clean.max_by(|a, b| a.mchunks_per_s.total_cmp(&b.mchunks_per_s))?;
-    let decode = records.iter().find(|record| record.engine.name == "decode").and_then(|record| {
-        let stage = record.lanes.first()?.stages.first()?;
-        let per_pass = record.counter("subchunks per pass")?;
-        let ns = median_ns(stage)? / per_pass;
-        Some(format!("; finding a chunk in its block takes {} ns", significant(ns, 2)))
-    });
+    let decode = records
+        .iter()
+        .find(|record| record.engine.name == "decode")
+        .and_then(|record| {
+            let stage = record.lanes.first()?.stages.first()?;
+            let per_pass = record.counter("subchunks per pass")?;
+            let ns = median_ns(stage)? / per_pass;
+            Some(format!(
+                "; finding a chunk in its block takes {} ns",
+                significant(ns, 2)
+            ))
+        });
     Some(Answer {
         question: "What trigger rate can this host read out?",
         answer: format!(
@@ -274,7 +391,8 @@ fn felix(records: &[RunRecord]) -> Option<Answer> {
             significant(best.rate_hz / 1e3, 4),
             significant(best.seconds, 2),
             significant(best.mchunks_per_s, 3),
-            best.reader_ns_per_chunk.map_or("-".to_owned(), |ns| significant(ns, 3)),
+            best.reader_ns_per_chunk
+                .map_or("-".to_owned(), |ns| significant(ns, 3)),
             decode.unwrap_or_default() + &by_links(best.reader_ns_per_chunk)
         ),
         figure: Some("felix-cpu").filter(|_| rows.len() > 1),
@@ -283,7 +401,9 @@ fn felix(records: &[RunRecord]) -> Option<Answer> {
 
 /// The highest trigger rate of one reader's core for a number of E-links, if chunks cost what they cost in the best chain.
 fn by_links(ns_per_chunk: Option<f64>) -> String {
-    let Some(ns) = ns_per_chunk.filter(|ns| *ns > 0.0) else { return String::new() };
+    let Some(ns) = ns_per_chunk.filter(|ns| *ns > 0.0) else {
+        return String::new();
+    };
     let khz = |links: f64| significant(1e6 / (links * ns), 2);
     format!(
         "; by its CPU a reader's core would do for 24 E-links up to {} kHz, 96 up to {}, 384 up to {}",
@@ -307,7 +427,9 @@ fn copies(records: &[RunRecord]) -> Option<Answer> {
         rows.iter().find(wanted)
     };
     let (one, large) = (of(1)?, of(1 << 20)?);
-    let plain = rows.iter().find(|row| row.path == "memcpy" && row.block_bytes == large.block_bytes)?;
+    let plain = rows
+        .iter()
+        .find(|row| row.path == "memcpy" && row.block_bytes == large.block_bytes)?;
     let model = crate::copy_claims::DSA;
     let pays = match crate::copy_claims::modelled_crossover(records, model, "to", false)? {
         Some(bytes) => format!("would pay from {} on", show_bytes(bytes)),
@@ -337,9 +459,16 @@ fn tool(records: &[RunRecord]) -> Option<Answer> {
     let clock_ns = records.first()?.clock.overhead_ns;
     let noise = records.first()?.noise.relative_mad * 100.0;
     // The spread of a few thousand records is that of all.
-    let stages = records.iter().take(SPREAD_RECORDS).flat_map(|record| &record.lanes).flat_map(|lane| &lane.stages);
+    let stages = records
+        .iter()
+        .take(SPREAD_RECORDS)
+        .flat_map(|record| &record.lanes)
+        .flat_map(|lane| &lane.stages);
     let spreads = stages.map(|stage| daqmeter_stats::relative_spread(&times_ns(stage)));
-    let worst = spreads.filter(|spread| spread.is_finite()).fold(0.0, f64::max) * 100.0;
+    let worst = spreads
+        .filter(|spread| spread.is_finite())
+        .fold(0.0, f64::max)
+        * 100.0;
     Some(Answer {
         question: "How far can these numbers be trusted?",
         answer: format!(
@@ -366,7 +495,10 @@ mod tests {
         let found = answers(&[failed, rate::tests::above_its_limit()]);
         let questions: Vec<&str> = found.iter().map(|answer| answer.question).collect();
         assert_eq!(questions, ["Which points are used for no answer?"]);
-        assert_eq!(found[0].answer, "1 failed, 1 with a rate above its limit, by more than the intervals allow");
+        assert_eq!(
+            found[0].answer,
+            "1 failed, 1 with a rate above its limit, by more than the intervals allow"
+        );
     }
 
     #[test]
@@ -374,7 +506,16 @@ mod tests {
         assert!(answers(&[]).is_empty());
         let found = answers(&[example()]);
         assert_eq!(found.len(), 2);
-        assert!(found[1].answer.contains("costs 0.54 ns per operation and 24 ns per sample"), "{}", found[1].answer);
-        assert_eq!(found[0].answer, "2 emulated boards move 1196 MB/s together; alone they would move 2556 in all");
+        assert!(
+            found[1]
+                .answer
+                .contains("costs 0.54 ns per operation and 24 ns per sample"),
+            "{}",
+            found[1].answer
+        );
+        assert_eq!(
+            found[0].answer,
+            "2 emulated boards move 1196 MB/s together; alone they would move 2556 in all"
+        );
     }
 }

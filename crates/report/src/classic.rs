@@ -42,8 +42,14 @@ fn parameters(record: &RunRecord) -> String {
     line("nreads", int(record, "reads", 1).to_string());
     line("dec_offset", int(record, "dec_offset", 0).to_string());
     line("dec_factor", int(record, "dec_factor", 1).to_string());
-    line("scale_offset", format!("{:.6}", float(record, "scale_offset", 0.0)));
-    line("scale_factor", format!("{:.6}", float(record, "scale_factor", 1.0)));
+    line(
+        "scale_offset",
+        format!("{:.6}", float(record, "scale_offset", 0.0)),
+    );
+    line(
+        "scale_factor",
+        format!("{:.6}", float(record, "scale_factor", 1.0)),
+    );
     if loops > 0 {
         line("loop", loops.to_string());
         if record.workload.params.get("completion") == Some(&Param::Text("interrupt".into())) {
@@ -71,19 +77,22 @@ fn table(record: &RunRecord) -> String {
             rows.extend(passes(lane));
             continue;
         }
-        rows.extend(lane.stages.iter().filter(|stage| stage.name != WAIT_STAGE && !stage.sample_ns.is_empty()).map(
-            |stage| {
-                let reads = stage.ops_per_sample * stage.sample_ns.len() as u64;
-                ClassicRow {
-                    stage: stage.name.clone(),
-                    device: lane.device.clone(),
-                    bytes: stage.bytes_per_op,
-                    start_ns: stage.start_ns,
-                    end_ns: stage.end_ns,
-                    reads,
-                }
-            },
-        ));
+        rows.extend(
+            lane.stages
+                .iter()
+                .filter(|stage| stage.name != WAIT_STAGE && !stage.sample_ns.is_empty())
+                .map(|stage| {
+                    let reads = stage.ops_per_sample * stage.sample_ns.len() as u64;
+                    ClassicRow {
+                        stage: stage.name.clone(),
+                        device: lane.device.clone(),
+                        bytes: stage.bytes_per_op,
+                        start_ns: stage.start_ns,
+                        end_ns: stage.end_ns,
+                        reads,
+                    }
+                }),
+        );
     }
     rows.sort_by_key(|row| row.end_ns);
     let mut out = format!(
@@ -92,7 +101,11 @@ fn table(record: &RunRecord) -> String {
     );
     for row in rows {
         let span_ms = (row.end_ns - row.start_ns) as f64 / 1e6;
-        let speed = if span_ms > 0.0 { (row.bytes * row.reads) as f64 / span_ms / 1e3 } else { 0.0 };
+        let speed = if span_ms > 0.0 {
+            (row.bytes * row.reads) as f64 / span_ms / 1e3
+        } else {
+            0.0
+        };
         let _ = writeln!(
             out,
             "{:>15}, {:>15}, {:>15.1}, {:>15.1}, {:>15.1}, {:>15.1}, {:>15.1}",
@@ -111,12 +124,19 @@ fn table(record: &RunRecord) -> String {
 /// One row per pass and stage. The record keeps the duration of every step; since the steps of a pass follow one another,
 /// their start is the sum of what came before.
 fn passes(lane: &daqmeter_record::Lane) -> Vec<ClassicRow> {
-    let most = lane.stages.iter().map(|stage| stage.sample_ns.len()).max().unwrap_or(0);
+    let most = lane
+        .stages
+        .iter()
+        .map(|stage| stage.sample_ns.len())
+        .max()
+        .unwrap_or(0);
     let mut rows = Vec::new();
     let mut now = lane.stages.first().map_or(0, |stage| stage.start_ns);
     for pass in 0..most {
         for stage in &lane.stages {
-            let Some(&ns) = stage.sample_ns.get(pass) else { continue };
+            let Some(&ns) = stage.sample_ns.get(pass) else {
+                continue;
+            };
             if stage.name != WAIT_STAGE {
                 rows.push(ClassicRow {
                     stage: stage.name.clone(),
@@ -146,7 +166,10 @@ mod tests {
     #[test]
     fn a_trigger_loop_gives_a_row_per_pass() {
         let mut record = example();
-        record.workload = record.workload.with("passes", 3_u64).with("completion", "interrupt");
+        record.workload = record
+            .workload
+            .with("passes", 3_u64)
+            .with("completion", "interrupt");
         insta::assert_snapshot!(classic(&record));
     }
 

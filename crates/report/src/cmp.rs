@@ -75,22 +75,45 @@ pub struct Compared {
 /// Compares records A with records B; differences up to `ignore` (0.02 is 2 %) are not of interest.
 pub fn cmp(a: &[RunRecord], b: &[RunRecord], ignore: f64) -> Compared {
     let (of_a, of_b) = (runs_by_point(a), runs_by_point(b));
-    let places: std::collections::HashMap<_, _> = of_b.iter().map(|(point, runs)| (point, runs)).collect();
+    let places: std::collections::HashMap<_, _> =
+        of_b.iter().map(|(point, runs)| (point, runs)).collect();
     let (known, known_b) = (all_points(a), all_points(b));
-    let both: Vec<_> = of_a.iter().filter_map(|(point, runs)| Some((point, runs, *places.get(point)?))).collect();
+    let both: Vec<_> = of_a
+        .iter()
+        .filter_map(|(point, runs)| Some((point, runs, *places.get(point)?)))
+        .collect();
     let sides: Vec<(Side, Side)> = both.iter().map(|(_, a, b)| (side(a), side(b))).collect();
     let found = compare(&sides, ignore);
-    let compared = both.iter().zip(&sides).zip(&found.effects).filter(|(_, effect)| effect.verdict != Verdict::Missing);
+    let compared = both
+        .iter()
+        .zip(&sides)
+        .zip(&found.effects)
+        .filter(|(_, effect)| effect.verdict != Verdict::Missing);
     let points = compared.map(|(((point, a, b), (side, _)), effect)| {
-        described(point.to_string(), level_name(side.level), effect, (a.len(), b.len()))
+        described(
+            point.to_string(),
+            level_name(side.level),
+            effect,
+            (a.len(), b.len()),
+        )
     });
     let points = points.collect();
     let left_out = |records: &[RunRecord]| records.iter().filter(|record| !is_done(record)).count();
     let names = |points: Vec<&Point>| points.into_iter().map(ToString::to_string).collect();
     Compared {
         points,
-        only_a: names(of_a.iter().map(|(point, _)| point).filter(|point| !known_b.contains(point)).collect()),
-        only_b: names(of_b.iter().map(|(point, _)| point).filter(|point| !known.contains(point)).collect()),
+        only_a: names(
+            of_a.iter()
+                .map(|(point, _)| point)
+                .filter(|point| !known_b.contains(point))
+                .collect(),
+        ),
+        only_b: names(
+            of_b.iter()
+                .map(|(point, _)| point)
+                .filter(|point| !known.contains(point))
+                .collect(),
+        ),
         broken: broken(a, b),
         left_out: (left_out(a), left_out(b)),
         facts: fact_changes(a, b),
@@ -104,34 +127,69 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], ignore: f64) -> Compared {
 
 /// The points of all records, those that failed included: a point that failed is not missing.
 fn all_points(records: &[RunRecord]) -> HashSet<Point> {
-    records.iter().flat_map(|record| points_of(record).map(|(point, _)| point)).collect()
+    records
+        .iter()
+        .flat_map(|record| points_of(record).map(|(point, _)| point))
+        .collect()
 }
 
 /// The runs of a point on one side.
 fn side(runs: &[(&RunRecord, &Stage)]) -> Side {
     Side {
-        runs: runs.iter().map(|(_, stage)| crate::rows::times_ns(stage)).collect(),
-        level: runs.first().map(|(record, stage)| level(record, stage)).unwrap_or_default(),
+        runs: runs
+            .iter()
+            .map(|(_, stage)| crate::rows::times_ns(stage))
+            .collect(),
+        level: runs
+            .first()
+            .map(|(record, stage)| level(record, stage))
+            .unwrap_or_default(),
     }
 }
 
-fn described(point: String, level: &'static str, effect: &Effect, runs: (usize, usize)) -> ComparedPoint {
+fn described(
+    point: String,
+    level: &'static str,
+    effect: &Effect,
+    runs: (usize, usize),
+) -> ComparedPoint {
     let verdict = match effect.verdict {
         Verdict::Slower => "slower",
         Verdict::Faster => "faster",
         Verdict::Same => "same",
         Verdict::Unclear | Verdict::Missing => "unclear",
     };
-    let Effect { a, b, ratio, interval, .. } = *effect;
-    ComparedPoint { point, level, a_ns: a, b_ns: b, ratio, interval, verdict, runs }
+    let Effect {
+        a,
+        b,
+        ratio,
+        interval,
+        ..
+    } = *effect;
+    ComparedPoint {
+        point,
+        level,
+        a_ns: a,
+        b_ns: b,
+        ratio,
+        interval,
+        verdict,
+        runs,
+    }
 }
 
 /// Points that A did and verified, and that went wrong in B.
 fn broken(a: &[RunRecord], b: &[RunRecord]) -> Vec<String> {
     let name = |record: &RunRecord| format!("{} {}", record.study, record.workload);
-    let done: std::collections::HashSet<String> = a.iter().filter(|record| record.outcome.is_ok()).map(name).collect();
+    let done: std::collections::HashSet<String> = a
+        .iter()
+        .filter(|record| record.outcome.is_ok())
+        .map(name)
+        .collect();
     let failed = b.iter().filter_map(|record| match &record.outcome {
-        Outcome::Failed(why) if done.contains(&name(record)) => Some(format!("{}: {why}", name(record))),
+        Outcome::Failed(why) if done.contains(&name(record)) => {
+            Some(format!("{}: {why}", name(record)))
+        }
         _ => None,
     });
     let mut failed: Vec<String> = failed.collect();
@@ -141,7 +199,11 @@ fn broken(a: &[RunRecord], b: &[RunRecord]) -> Vec<String> {
 
 /// Median of the reference times of the runs; none for older records.
 fn reference(records: &[RunRecord]) -> Option<f64> {
-    let times: Vec<f64> = records.iter().map(|record| record.noise.reference_ns).filter(|&ns| ns > 0.0).collect();
+    let times: Vec<f64> = records
+        .iter()
+        .map(|record| record.noise.reference_ns)
+        .filter(|&ns| ns > 0.0)
+        .collect();
     (!times.is_empty()).then(|| daqmeter_stats::quantile(&daqmeter_stats::sorted(&times), 0.5))
 }
 
@@ -149,8 +211,15 @@ fn reference(records: &[RunRecord]) -> Option<f64> {
 fn fact_changes(a: &[RunRecord], b: &[RunRecord]) -> Vec<FactChange> {
     let (a, b) = (facts(a), facts(b));
     let names: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
-    let shown = |side: &Facts, name: &String| side.get(name).map_or("-".to_owned(), |values| values.join(" | "));
-    let all = names.into_iter().map(|name| FactChange { name: name.clone(), a: shown(&a, name), b: shown(&b, name) });
+    let shown = |side: &Facts, name: &String| {
+        side.get(name)
+            .map_or("-".to_owned(), |values| values.join(" | "))
+    };
+    let all = names.into_iter().map(|name| FactChange {
+        name: name.clone(),
+        a: shown(&a, name),
+        b: shown(&b, name),
+    });
     all.filter(|change| change.a != change.b).collect()
 }
 
@@ -182,10 +251,19 @@ fn flatten(facts: &mut Facts, name: &str, value: &Value) {
         return;
     }
     match value {
-        Value::Object(fields) if name.is_empty() => fields.iter().for_each(|(name, value)| flatten(facts, name, value)),
+        Value::Object(fields) if name.is_empty() => fields
+            .iter()
+            .for_each(|(name, value)| flatten(facts, name, value)),
         Value::String(text) => add(facts, name, text.clone()),
         Value::Array(list) if list.iter().all(Value::is_string) => {
-            add(facts, name, list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
+            add(
+                facts,
+                name,
+                list.iter()
+                    .filter_map(Value::as_str)
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            );
         }
         other => add(facts, name, other.to_string()),
     }
@@ -201,12 +279,18 @@ fn add(facts: &mut Facts, name: &str, value: String) {
 impl Compared {
     /// Number of points with that verdict.
     pub fn count(&self, verdict: &str) -> usize {
-        self.points.iter().filter(|point| point.verdict == verdict).count()
+        self.points
+            .iter()
+            .filter(|point| point.verdict == verdict)
+            .count()
     }
 
     /// True when B is slower than A by at least that fraction somewhere or overall, or broken: what a gate fails on.
     pub fn regressed(&self, by: f64) -> bool {
-        let worst = self.points.iter().any(|point| point.verdict == "slower" && point.ratio >= 1.0 + by);
+        let worst = self
+            .points
+            .iter()
+            .any(|point| point.verdict == "slower" && point.ratio >= 1.0 + by);
         let overall = self.shifted && self.overall.is_some_and(|(ratio, ..)| ratio >= 1.0 + by);
         worst || overall || !self.broken.is_empty()
     }
@@ -225,8 +309,11 @@ impl Compared {
         if !self.facts.is_empty() {
             out.push('\n');
         }
-        let shown: Vec<&ComparedPoint> =
-            self.points.iter().filter(|point| all || matches!(point.verdict, "slower" | "faster")).collect();
+        let shown: Vec<&ComparedPoint> = self
+            .points
+            .iter()
+            .filter(|point| all || matches!(point.verdict, "slower" | "faster"))
+            .collect();
         if !shown.is_empty() {
             let rows = shown.iter().map(|point| {
                 vec![
@@ -240,7 +327,20 @@ impl Compared {
                     format!("{}, {}", point.runs.0, point.runs.1),
                 ]
             });
-            out.push_str(&numbers_from(3, &["verdict", "point", "time", "A", "B", "B/A", "95 % of all", "runs"], rows));
+            out.push_str(&numbers_from(
+                3,
+                &[
+                    "verdict",
+                    "point",
+                    "time",
+                    "A",
+                    "B",
+                    "B/A",
+                    "95 % of all",
+                    "runs",
+                ],
+                rows,
+            ));
             out.push('\n');
         }
         for broken in &self.broken {
@@ -265,9 +365,15 @@ impl Compared {
             count("unclear")
         );
         if let Some((ratio, low, high)) = self.overall {
-            let _ = writeln!(out, "all points together: B/A {ratio:.3} ({low:.3} - {high:.3})");
+            let _ = writeln!(
+                out,
+                "all points together: B/A {ratio:.3} ({low:.3} - {high:.3})"
+            );
         }
-        if let Some(reference) = self.reference.filter(|reference| (reference - 1.0).abs() > 0.01) {
+        if let Some(reference) = self
+            .reference
+            .filter(|reference| (reference - 1.0).abs() > 0.01)
+        {
             let _ = writeln!(
                 out,
                 "note: plain arithmetic took {reference:.3} times as long on B's host: part of any difference is the host's"
@@ -278,7 +384,8 @@ impl Compared {
             .iter()
             .filter(|point| point.verdict != "same")
             .map(|point| (point.interval.1 / point.interval.0).sqrt());
-        let widths = daqmeter_stats::sorted(&widths.filter(|width| width.is_finite()).collect::<Vec<_>>());
+        let widths =
+            daqmeter_stats::sorted(&widths.filter(|width| width.is_finite()).collect::<Vec<_>>());
         if count("unclear") > 0 && !widths.is_empty() {
             let typical = daqmeter_stats::quantile(&widths, 0.5) - 1.0;
             let _ = writeln!(
@@ -294,24 +401,39 @@ impl Compared {
         }
         for (side, points) in [("A", &self.only_a), ("B", &self.only_b)] {
             if let Some(first) = points.first() {
-                let _ = writeln!(out, "note: {} points are only in {side}, the first: {first}", points.len());
+                let _ = writeln!(
+                    out,
+                    "note: {} points are only in {side}, the first: {first}",
+                    points.len()
+                );
             }
         }
         for (side, left_out) in [("A", self.left_out.0), ("B", self.left_out.1)] {
             if left_out > 0 {
-                let _ =
-                    writeln!(out, "note: records of {side} that failed or were waived are not compared: {left_out}");
+                let _ = writeln!(
+                    out,
+                    "note: records of {side} that failed or were waived are not compared: {left_out}"
+                );
             }
         }
         let verdict = match () {
             () if !self.broken.is_empty() => "B is broken where A was not".to_owned(),
-            () if self.points.is_empty() => "nothing can be compared: no point is in both".to_owned(),
+            () if self.points.is_empty() => {
+                "nothing can be compared: no point is in both".to_owned()
+            }
             () if self.is_same() => "no difference".to_owned(),
             () if self.shifted => {
                 let ratio = self.overall.map_or(1.0, |(ratio, ..)| ratio);
-                format!("B is {} overall", if ratio > 1.0 { "slower" } else { "faster" })
+                format!(
+                    "B is {} overall",
+                    if ratio > 1.0 { "slower" } else { "faster" }
+                )
             }
-            () => format!("B is slower at {} points and faster at {}", count("slower"), count("faster")),
+            () => format!(
+                "B is slower at {} points and faster at {}",
+                count("slower"),
+                count("faster")
+            ),
         };
         let _ = writeln!(out, "\nverdict: {verdict}");
         out
@@ -329,7 +451,10 @@ mod tests {
             let mut record = example();
             let factor = factor * (1.0 + f64::from(at * 3 % 5) * 1e-3);
             for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
-                stage.sample_ns.iter_mut().for_each(|ns| *ns = (*ns as f64 * factor) as u64);
+                stage
+                    .sample_ns
+                    .iter_mut()
+                    .for_each(|ns| *ns = (*ns as f64 * factor) as u64);
             }
             record
         };
@@ -357,7 +482,11 @@ mod tests {
         }
         b[3].outcome = Outcome::Failed("bytes differ".into());
         let found = cmp(&runs(1.0), &b, 0.02);
-        let powersave = FactChange { name: "governor".into(), a: "-".into(), b: "powersave".into() };
+        let powersave = FactChange {
+            name: "governor".into(),
+            a: "-".into(),
+            b: "powersave".into(),
+        };
         assert_eq!(found.facts, [powersave]);
         assert!(found.broken.len() == 1 && found.regressed(0.5) && !found.is_same());
         insta::assert_snapshot!(found.text(true));
@@ -371,12 +500,28 @@ mod tests {
             record.lanes[0].stages[0].sample_ns = vec![1; 3];
         }
         let found = cmp(&runs(1.0), &b, 0.02);
-        assert!(found.points.iter().all(|point| point.runs == (5, 3) && point.verdict == "same"), "{found:?}");
+        assert!(
+            found
+                .points
+                .iter()
+                .all(|point| point.runs == (5, 3) && point.verdict == "same"),
+            "{found:?}"
+        );
         assert_eq!((found.left_out, found.broken.len()), ((0, 2), 1));
-        b.iter_mut().for_each(|record| record.outcome = Outcome::Failed("bytes differ".into()));
+        b.iter_mut()
+            .for_each(|record| record.outcome = Outcome::Failed("bytes differ".into()));
         let found = cmp(&runs(1.0), &b, 0.02);
-        assert_eq!((found.points.len(), found.only_a.len(), found.left_out), (0, 0, (0, 5)));
-        assert!(found.text(true).contains("verdict: B is broken where A was not"), "{}", found.text(true));
+        assert_eq!(
+            (found.points.len(), found.only_a.len(), found.left_out),
+            (0, 0, (0, 5))
+        );
+        assert!(
+            found
+                .text(true)
+                .contains("verdict: B is broken where A was not"),
+            "{}",
+            found.text(true)
+        );
     }
 
     #[test]
@@ -387,22 +532,31 @@ mod tests {
                 record.lanes.truncate(1);
                 record.lanes[0].stages.truncate(1);
                 let slow_ns = slow_ns + at * 1000;
-                record.lanes[0].stages[0].sample_ns =
-                    (0..200).map(|at| if at % 5 < 3 { 100_000 } else { slow_ns }).collect();
+                record.lanes[0].stages[0].sample_ns = (0..200)
+                    .map(|at| if at % 5 < 3 { 100_000 } else { slow_ns })
+                    .collect();
                 record
             };
             (0..5).map(run).collect::<Vec<_>>()
         };
         let found = cmp(&disk(10_000_000), &disk(20_000_000), 0.02);
-        assert_eq!((found.points[0].verdict, found.points[0].level), ("slower", "mean"));
+        assert_eq!(
+            (found.points[0].verdict, found.points[0].level),
+            ("slower", "mean")
+        );
     }
 
     #[test]
     fn nothing_in_common_is_said() {
         let mut b = runs(1.0);
-        b.iter_mut().for_each(|record| record.study = "another".into());
+        b.iter_mut()
+            .for_each(|record| record.study = "another".into());
         let found = cmp(&runs(1.0), &b, 0.02);
-        assert!(found.text(false).contains("nothing can be compared"), "{}", found.text(false));
+        assert!(
+            found.text(false).contains("nothing can be compared"),
+            "{}",
+            found.text(false)
+        );
         assert_eq!((found.only_a.len(), found.only_b.len()), (4, 4));
         assert!(cmp(&[], &[], 0.02).text(true).contains("nothing"));
     }

@@ -75,7 +75,11 @@ impl CopyRow {
 
     /// Who and how, for headings: `cpu (pread)`.
     pub fn who(&self) -> String {
-        let emulated = if self.emulated && self.path != "engine-thread" { ", emulated" } else { "" };
+        let emulated = if self.emulated && self.path != "engine-thread" {
+            ", emulated"
+        } else {
+            ""
+        };
         format!("{} ({}{emulated})", self.context, self.path)
     }
 
@@ -92,10 +96,25 @@ pub fn copy_rows(records: &[RunRecord]) -> Vec<CopyRow> {
 
 /// The same with those that failed.
 fn all_rows(records: &[RunRecord]) -> Vec<CopyRow> {
-    let mut rows: Vec<CopyRow> = records.iter().filter(|record| record.engine.name == "copy").filter_map(row).collect();
-    let rank = |context: &str| ["cpu", "exclusive", "priority", "shared"].iter().position(|known| *known == context);
+    let mut rows: Vec<CopyRow> = records
+        .iter()
+        .filter(|record| record.engine.name == "copy")
+        .filter_map(row)
+        .collect();
+    let rank = |context: &str| {
+        ["cpu", "exclusive", "priority", "shared"]
+            .iter()
+            .position(|known| *known == context)
+    };
     rows.sort_by_key(|row| {
-        (row.load == "heavy", row.cold, row.direction.clone(), row.block_bytes, rank(&row.context), row.path.clone())
+        (
+            row.load == "heavy",
+            row.cold,
+            row.direction.clone(),
+            row.block_bytes,
+            rank(&row.context),
+            row.path.clone(),
+        )
     });
     rows
 }
@@ -108,7 +127,11 @@ pub(crate) fn copied(record: &RunRecord) -> impl Iterator<Item = &Stage> {
 fn samples(record: &RunRecord) -> Vec<f64> {
     let of = |stage: &Stage| {
         let per = stage.ops_per_sample.max(1) as f64;
-        stage.sample_ns.iter().map(move |ns| *ns as f64 / per).collect::<Vec<_>>()
+        stage
+            .sample_ns
+            .iter()
+            .map(move |ns| *ns as f64 / per)
+            .collect::<Vec<_>>()
     };
     copied(record).flat_map(of).collect()
 }
@@ -120,16 +143,26 @@ fn row(record: &RunRecord) -> Option<CopyRow> {
         return None;
     }
     let [min_ns, median_ns, p99_ns, max_ns] = stats::quantiles(&samples, [0.0, 0.5, 0.99, 1.0]);
-    let ops_per_sample = copied(record).map(|stage| stage.ops_per_sample).max().unwrap_or(1);
+    let ops_per_sample = copied(record)
+        .map(|stage| stage.ops_per_sample)
+        .max()
+        .unwrap_or(1);
     let has_p99 = ops_per_sample <= 1 && stats::supports(samples.len(), 0.99);
-    let undone = (!rate::is_done(record)).then(|| rate::undone(&record.outcome).map_or("failed", |(how, _)| how));
+    let undone = (!rate::is_done(record))
+        .then(|| rate::undone(&record.outcome).map_or("failed", |(how, _)| how));
     let share = share(record, first).filter(|_| undone.is_none());
     let mean_ns = samples.iter().sum::<f64>() / samples.len() as f64;
     let squares: f64 = samples.iter().map(|ns| (ns - mean_ns).powi(2)).sum();
-    let null = record.lanes.iter().flat_map(|lane| &lane.stages).find(|stage| stage.name == NULL_CALL);
+    let null = record
+        .lanes
+        .iter()
+        .flat_map(|lane| &lane.stages)
+        .find(|stage| stage.name == NULL_CALL);
     let begin = copied(record).map(|stage| stage.start_ns).min()?;
     let end = copied(record).map(|stage| stage.end_ns).max()?;
-    let bytes: f64 = copied(record).map(|stage| stage.rate_bytes_per_s() * stage.seconds()).sum();
+    let bytes: f64 = copied(record)
+        .map(|stage| stage.rate_bytes_per_s() * stage.seconds())
+        .sum();
     let text = |name: &str| record.workload.text(name).unwrap_or("").to_owned();
     Some(CopyRow {
         path: text("path"),
@@ -145,12 +178,20 @@ fn row(record: &RunRecord) -> Option<CopyRow> {
         min_ns,
         median_ns,
         mean_ns,
-        variance: if samples.len() > 1 { squares / (samples.len() - 1) as f64 } else { 0.0 },
+        variance: if samples.len() > 1 {
+            squares / (samples.len() - 1) as f64
+        } else {
+            0.0
+        },
         p99_ns: has_p99.then_some(p99_ns),
         max_ns,
         null_ns: null.and_then(crate::rows::median_ns),
         lanes_bytes_per_s: copied(record).map(Stage::rate_bytes_per_s).collect(),
-        union_bytes_per_s: if end > begin { bytes / (end - begin) as f64 * 1e9 } else { 0.0 },
+        union_bytes_per_s: if end > begin {
+            bytes / (end - begin) as f64 * 1e9
+        } else {
+            0.0
+        },
         limit_bytes_per_s: rate::limit_of(record, first).map(|limit| limit.rate_bytes_per_s),
         fraction: share.map(|share| share.fraction),
         doubt: share.and_then(Doubt::of),
@@ -161,7 +202,9 @@ fn row(record: &RunRecord) -> Option<CopyRow> {
 /// What the lanes of a record reach of their limit, as the mean over the lanes.
 fn share(record: &RunRecord, first: &Stage) -> Option<Share> {
     let limit = rate::limit_of(record, first)?;
-    let rates: Option<Vec<Rate>> = copied(record).map(|stage| rate::by_basis(stage, limit.basis)).collect();
+    let rates: Option<Vec<Rate>> = copied(record)
+        .map(|stage| rate::by_basis(stage, limit.basis))
+        .collect();
     stats::share(Rate::mean_of(&rates?)?, rate::limit_rate(limit))
 }
 
@@ -173,7 +216,11 @@ fn operation_name(row: &CopyRow) -> String {
         _ => "copy_from_user + copy_to_user",
     };
     let cold = if row.cold { ", no cache" } else { "" };
-    let load = if row.load == "heavy" { ", heavy load" } else { "" };
+    let load = if row.load == "heavy" {
+        ", heavy load"
+    } else {
+        ""
+    };
     format!("{name}{cold}{load}")
 }
 
@@ -189,7 +236,10 @@ pub fn latency_text(records: &[RunRecord]) -> String {
         }
     }
     for operation in operations {
-        let of: Vec<&CopyRow> = rows.iter().filter(|row| operation_name(row) == operation).collect();
+        let of: Vec<&CopyRow> = rows
+            .iter()
+            .filter(|row| operation_name(row) == operation)
+            .collect();
         out.push_str(&latency_table(&operation, &of));
         out.push('\n');
     }
@@ -206,18 +256,31 @@ fn latency_table(operation: &str, rows: &[&CopyRow]) -> String {
     }
     let mut headings = vec!["block".to_owned()];
     for who in &whos {
-        headings.extend([format!("{who} median"), "p99".to_owned(), "max".to_owned(), "of memcpy".to_owned()]);
+        headings.extend([
+            format!("{who} median"),
+            "p99".to_owned(),
+            "max".to_owned(),
+            "of memcpy".to_owned(),
+        ]);
     }
     let mut sizes: Vec<u64> = rows.iter().map(|row| row.block_bytes).collect();
     sizes.dedup();
     let line = |bytes: u64| {
         let mut cells = vec![show_bytes(bytes)];
         for who in &whos {
-            match rows.iter().find(|row| row.block_bytes == bytes && row.who() == *who) {
+            match rows
+                .iter()
+                .find(|row| row.block_bytes == bytes && row.who() == *who)
+            {
                 None => cells.extend(std::iter::repeat_n("-".to_owned(), 4)),
                 Some(row) => {
                     let p99 = row.p99_ns.map_or("-".to_owned(), show_ns);
-                    cells.extend([show_ns(row.median_ns), p99, show_ns(row.max_ns), share_cell(row)]);
+                    cells.extend([
+                        show_ns(row.median_ns),
+                        p99,
+                        show_ns(row.max_ns),
+                        share_cell(row),
+                    ]);
                 }
             }
         }
@@ -235,7 +298,8 @@ fn latency_table(operation: &str, rows: &[&CopyRow]) -> String {
 
 /// The share of the limit, or that there is none because the point failed.
 fn share_cell(row: &CopyRow) -> String {
-    row.undone.map_or_else(|| shown_share(row.fraction, row.doubt), str::to_uppercase)
+    row.undone
+        .map_or_else(|| shown_share(row.fraction, row.doubt), str::to_uppercase)
 }
 
 /// Bandwidth: one line for each point; MB are of 2^20 bytes, as in the document.
@@ -299,8 +363,14 @@ fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
     }
     let mut said: Vec<String> = Vec::new();
     for line in records.iter().flat_map(|record| {
-        let warnings = rate::warnings(record).into_iter().filter(|warning| !warning.contains("third of the run"));
-        warnings.chain(faults_and_ledgers(record).into_iter().filter(|_| !record.outcome.is_ok()))
+        let warnings = rate::warnings(record)
+            .into_iter()
+            .filter(|warning| !warning.contains("third of the run"));
+        warnings.chain(
+            faults_and_ledgers(record)
+                .into_iter()
+                .filter(|_| !record.outcome.is_ok()),
+        )
     }) {
         if !said.contains(&line) {
             out.push_str(&format!("{line}\n"));
@@ -312,8 +382,13 @@ fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
 
 /// What the gate of the priority policy did in a run.
 fn gate(record: &RunRecord) -> Option<String> {
-    let windows = record.counter("gate-windows").filter(|windows| *windows > 0.0)?;
-    let (high, low) = (record.counter("gate-high")? / windows, record.counter("gate-low")? / windows);
+    let windows = record
+        .counter("gate-windows")
+        .filter(|windows| *windows > 0.0)?;
+    let (high, low) = (
+        record.counter("gate-high")? / windows,
+        record.counter("gate-low")? / windows,
+    );
     let asked = |name: &str| record.workload.int(name).map_or(0.0, |ns| ns as f64);
     Some(format!(
         "priority: {windows} windows; high channels had {} of {} on average, asked {} of {}",
@@ -356,15 +431,21 @@ pub struct PollutionRow {
 impl PollutionRow {
     /// Misses in percent of references.
     pub fn miss_percent(&self) -> Option<f64> {
-        self.references.zip(self.misses).filter(|(references, _)| *references > 0.0).map(|(r, m)| m / r * 100.0)
+        self.references
+            .zip(self.misses)
+            .filter(|(references, _)| *references > 0.0)
+            .map(|(r, m)| m / r * 100.0)
     }
 }
 
 /// All pollution points that were done and verified.
 pub fn pollution_rows(records: &[RunRecord]) -> Vec<PollutionRow> {
     let records = &*rate::done(records);
-    let mut rows: Vec<PollutionRow> =
-        records.iter().filter(|record| record.engine.name == "pollution").filter_map(pollution_row).collect();
+    let mut rows: Vec<PollutionRow> = records
+        .iter()
+        .filter(|record| record.engine.name == "pollution")
+        .filter_map(pollution_row)
+        .collect();
     rows.sort_by_key(|row| (row.copies.clone(), row.test.clone()));
     rows
 }
@@ -397,11 +478,15 @@ fn pollution_row(record: &RunRecord) -> Option<PollutionRow> {
 pub fn pollution_text(records: &[RunRecord]) -> String {
     let rows = pollution_rows(records);
     let alone = |row: &PollutionRow| {
-        let ideal =
-            |other: &&PollutionRow| other.test == row.test && other.copies == row.copies && other.neighbour == "ideal";
+        let ideal = |other: &&PollutionRow| {
+            other.test == row.test && other.copies == row.copies && other.neighbour == "ideal"
+        };
         let found = rows.iter().find(ideal);
         found.map(|ideal| {
-            (row.p10_ns.zip(ideal.p10_ns).map(|(row, ideal)| row / ideal), row.median_ns / ideal.median_ns)
+            (
+                row.p10_ns.zip(ideal.p10_ns).map(|(row, ideal)| row / ideal),
+                row.median_ns / ideal.median_ns,
+            )
         })
     };
     let headings = [
@@ -419,12 +504,17 @@ pub fn pollution_text(records: &[RunRecord]) -> String {
         "copied MB/s",
     ];
     let lines = rows.iter().map(|row| {
-        let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| significant(value, 4));
+        let number =
+            |value: Option<f64>| value.map_or("-".to_owned(), |value| significant(value, 4));
         let against = alone(row);
         vec![
             row.copies.clone(),
             row.test.clone(),
-            format!("{}{}", row.neighbour, if row.simulated { " (simulated)" } else { "" }),
+            format!(
+                "{}{}",
+                row.neighbour,
+                if row.simulated { " (simulated)" } else { "" }
+            ),
             show_ns(row.mean_ns),
             row.p10_ns.map_or("-".to_owned(), show_ns),
             show_ns(row.median_ns),
@@ -445,7 +535,12 @@ pub fn pollution_text(records: &[RunRecord]) -> String {
 }
 
 /// The operations that a trace knows, as the kernel names them.
-pub const TRACED: [&str; 4] = ["copy_from_user", "copy_to_user", "__copy_from_user", "__copy_to_user"];
+pub const TRACED: [&str; 4] = [
+    "copy_from_user",
+    "copy_to_user",
+    "__copy_from_user",
+    "__copy_to_user",
+];
 
 /// Calls by size of one operation, from a trace record's counters (`copy_from_user:16`).
 pub fn traced_sizes(record: &RunRecord, operation: &str) -> Vec<(u64, f64)> {
@@ -467,13 +562,29 @@ pub(crate) mod tests {
 
     use super::*;
 
-    pub(crate) fn example(context: &str, direction: &str, block_bytes: u64, samples: &[u64]) -> RunRecord {
+    pub(crate) fn example(
+        context: &str,
+        direction: &str,
+        block_bytes: u64,
+        samples: &[u64],
+    ) -> RunRecord {
         let workload = Workload::new("copy")
-            .with("path", if context == "cpu" { "pread" } else { "engine-thread" })
+            .with(
+                "path",
+                if context == "cpu" {
+                    "pread"
+                } else {
+                    "engine-thread"
+                },
+            )
             .with("context", context)
             .with("direction", direction)
             .with("block_bytes", block_bytes);
-        let engine = EngineInfo { name: "copy".into(), target: "pread".into(), emulated: context != "cpu" };
+        let engine = EngineInfo {
+            name: "copy".into(),
+            target: "pread".into(),
+            emulated: context != "cpu",
+        };
         let mut record = RunRecord::new(engine, workload);
         record.origin_ns = 1_000_000;
         record.command = "daqmeter copy latency".to_owned();
@@ -488,7 +599,11 @@ pub(crate) mod tests {
             sample_ns: samples.to_vec(),
             ..Stage::default()
         };
-        record.lanes = vec![Lane { seen_cpus: vec![3], stages: vec![stage], ..Lane::default() }];
+        record.lanes = vec![Lane {
+            seen_cpus: vec![3],
+            stages: vec![stage],
+            ..Lane::default()
+        }];
         record
     }
 
@@ -496,7 +611,10 @@ pub(crate) mod tests {
     fn a_row_has_the_documents_statistics() {
         // The document's synthesis line for 1 byte: mean and variance with n - 1.
         let row = &copy_rows(&[example("cpu", "to", 64, &[96, 98, 100, 102])])[0];
-        assert_eq!((row.min_ns, row.max_ns, row.mean_ns, row.median_ns), (96.0, 102.0, 99.0, 99.0));
+        assert_eq!(
+            (row.min_ns, row.max_ns, row.mean_ns, row.median_ns),
+            (96.0, 102.0, 99.0, 99.0)
+        );
         assert!((row.variance - 20.0 / 3.0).abs() < 1e-9);
         assert_eq!(row.who(), "cpu (pread)");
     }
@@ -517,16 +635,28 @@ pub(crate) mod tests {
     #[test]
     fn both_tables_hold_one_quantity_against_the_limit() {
         // Most copies of 100 B take 100 ns, one of ten 9,100 ns: 1 GB/s at the median, 0.1 GB/s over all the time.
-        let samples: Vec<u64> = (0..300).map(|at| if at % 10 == 9 { 9_100 } else { 100 }).collect();
+        let samples: Vec<u64> = (0..300)
+            .map(|at| if at % 10 == 9 { 9_100 } else { 100 })
+            .collect();
         let mut record = example("cpu", "to", 100, &samples);
         let row = &copy_rows(std::slice::from_ref(&record))[0];
-        assert!((row.fraction.unwrap() - 0.1).abs() < 1e-9 && row.doubt.is_none(), "{row:?}");
+        assert!(
+            (row.fraction.unwrap() - 0.1).abs() < 1e-9 && row.doubt.is_none(),
+            "{row:?}"
+        );
         assert!(row.p99_ns.is_some_and(|p99| p99 > 9_000.0));
-        for table in [latency_text(std::slice::from_ref(&record)), bandwidth_text(std::slice::from_ref(&record))] {
+        for table in [
+            latency_text(std::slice::from_ref(&record)),
+            bandwidth_text(std::slice::from_ref(&record)),
+        ] {
             assert!(table.contains("0.10"), "{table}");
         }
         record.lanes[0].stages[0].ops_per_sample = 10;
-        assert_eq!(copy_rows(&[record])[0].p99_ns, None, "means of ten copies have no percentiles of one");
+        assert_eq!(
+            copy_rows(&[record])[0].p99_ns,
+            None,
+            "means of ten copies have no percentiles of one"
+        );
     }
 
     #[test]
@@ -534,8 +664,14 @@ pub(crate) mod tests {
         let mut failed = example("cpu", "to", 4096, &[100, 100]);
         failed.outcome = daqmeter_record::Outcome::Failed("byte 3 differs".into());
         assert!(copy_rows(std::slice::from_ref(&failed)).is_empty());
-        for table in [latency_text(std::slice::from_ref(&failed)), bandwidth_text(&[failed])] {
-            assert!(table.contains("FAILED") && table.contains("byte 3 differs"), "{table}");
+        for table in [
+            latency_text(std::slice::from_ref(&failed)),
+            bandwidth_text(&[failed]),
+        ] {
+            assert!(
+                table.contains("FAILED") && table.contains("byte 3 differs"),
+                "{table}"
+            );
         }
     }
 

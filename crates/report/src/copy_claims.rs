@@ -33,17 +33,22 @@ struct Sample {
 
 impl Default for Document {
     fn default() -> Self {
-        toml::from_str(include_str!("../data/ioat-cftu-published.toml")).expect("ships with the binary and is tested")
+        toml::from_str(include_str!("../data/ioat-cftu-published.toml"))
+            .expect("ships with the binary and is tested")
     }
 }
 
 impl Document {
     fn statement(&self, name: &str) -> &Statement {
-        self.statement.get(name).expect("the shipped statements are tested")
+        self.statement
+            .get(name)
+            .expect("the shipped statements are tested")
     }
 
     fn question(&self, name: &str) -> &Question {
-        self.question.get(name).expect("the shipped questions are tested")
+        self.question
+            .get(name)
+            .expect("the shipped questions are tested")
     }
 }
 
@@ -60,8 +65,11 @@ pub struct EngineModel {
 
 /// Intel DSA, memory move, one call at a time: through the two outer points of the mean times per call in the sample histogram
 /// of DTO's README (8 to 12 KiB in 1.19 us, about 1 MB in 28.42 us; the machine is not named there): 36 GB/s and 0.91 us.
-pub const DSA: EngineModel =
-    EngineModel { source: "Intel DSA by the figures in DTO's README", fixed_ns: 908.0, bytes_per_ns: 36.3 };
+pub const DSA: EngineModel = EngineModel {
+    source: "Intel DSA by the figures in DTO's README",
+    fixed_ns: 908.0,
+    bytes_per_ns: 36.3,
+};
 
 impl EngineModel {
     /// Time of one copy.
@@ -85,19 +93,34 @@ fn pays_from(cpu: &[(u64, f64)], other: impl Fn(u64) -> Option<f64>) -> Option<u
     from
 }
 
-fn of<'a>(rows: &'a [CopyRow], context: &'a str, direction: &'a str, cold: bool) -> impl Iterator<Item = &'a CopyRow> {
+fn of<'a>(
+    rows: &'a [CopyRow],
+    context: &'a str,
+    direction: &'a str,
+    cold: bool,
+) -> impl Iterator<Item = &'a CopyRow> {
     rows.iter().filter(move |row| {
         row.context == context
             && row.direction == direction
             && row.cold == cold
             && row.load == "light"
             && row.lanes_bytes_per_s.len() == 1
-            && !["memcpy", "rep-movsb", "avx2", "avx512", "avx2-nt", "avx512-nt"].contains(&row.path.as_str())
+            && ![
+                "memcpy",
+                "rep-movsb",
+                "avx2",
+                "avx512",
+                "avx2-nt",
+                "avx512-nt",
+            ]
+            .contains(&row.path.as_str())
     })
 }
 
 fn times(rows: &[CopyRow], context: &str, direction: &str, cold: bool) -> Vec<(u64, f64)> {
-    of(rows, context, direction, cold).map(|row| (row.block_bytes, row.median_ns)).collect()
+    of(rows, context, direction, cold)
+        .map(|row| (row.block_bytes, row.median_ns))
+        .collect()
 }
 
 /// From which size an engine would pay here: the CPU's measured times against a model of an engine. None without CPU times.
@@ -124,31 +147,58 @@ fn sample_mb_per_s(ns: f64) -> f64 {
 /// The document's sample records: times beside this host's, rates and shares beside our definitions of them.
 pub fn rows(records: &[RunRecord]) -> Vec<Comparison> {
     let (sample, here) = (Document::default().sample, Here::of(records));
-    let cpu_to = |bytes: u64| of(&here.rows, "cpu", "to", false).find(move |row| row.block_bytes == bytes);
+    let cpu_to =
+        |bytes: u64| of(&here.rows, "cpu", "to", false).find(move |row| row.block_bytes == bytes);
     let time = |name: &str, published: Published, bytes: u64, value: fn(&CopyRow) -> f64| {
         let measured = cpu_to(bytes).and_then(|row| here.copies(&["cpu"], value(row)));
-        Comparison::new("sample records: latency", name, published, "ns").measured(measured).of_this_host()
+        Comparison::new("sample records: latency", name, published, "ns")
+            .measured(measured)
+            .of_this_host()
     };
-    let qsort = here.programs.iter().find(|row| row.test == "qsort_small" && row.neighbour == "ideal");
+    let qsort = here
+        .programs
+        .iter()
+        .find(|row| row.test == "qsort_small" && row.neighbour == "ideal");
     let qsort = qsort.and_then(|row| here.pollution(row.mean_ns / 1e3));
     let of_rate = |name: &str, published: Published, model: f64| {
         Comparison::new("sample records: bandwidth", name, published, "MB/s").model(model)
     };
     vec![
         time("copy of 1 B, mean", sample.mean_1_ns, 1, |row| row.mean_ns),
-        time("copy of 1 B, median", sample.median_1_ns, 1, |row| row.median_ns),
-        time("copy of 64 B (here the median)", sample.time_64_ns, 64, |row| row.median_ns),
-        of_rate("300 x 1 KiB on channel 0, by our definition", sample.channel_mb_per_s, sample_mb_per_s(SAMPLE_NS[0])),
+        time("copy of 1 B, median", sample.median_1_ns, 1, |row| {
+            row.median_ns
+        }),
+        time(
+            "copy of 64 B (here the median)",
+            sample.time_64_ns,
+            64,
+            |row| row.median_ns,
+        ),
+        of_rate(
+            "300 x 1 KiB on channel 0, by our definition",
+            sample.channel_mb_per_s,
+            sample_mb_per_s(SAMPLE_NS[0]),
+        ),
         of_rate(
             "all four channels, by our definition",
             sample.total_mb_per_s,
             SAMPLE_NS.map(sample_mb_per_s).iter().sum(),
         ),
-        Comparison::new("sample records: programs", "qsort_small alone, mean time", sample.qsort_us, "us")
-            .measured(qsort)
-            .of_this_host(),
-        Comparison::new("sample records: programs", "qsort_small, misses, by our definition", sample.miss_percent, "%")
-            .model(SAMPLE_MISSES.0 / SAMPLE_MISSES.1 * 100.0),
+        Comparison::new(
+            "sample records: programs",
+            "qsort_small alone, mean time",
+            sample.qsort_us,
+            "us",
+        )
+        .measured(qsort)
+        .of_this_host(),
+        Comparison::new(
+            "sample records: programs",
+            "qsort_small, misses, by our definition",
+            sample.miss_percent,
+            "%",
+        )
+        .model(SAMPLE_MISSES.0 / SAMPLE_MISSES.1 * 100.0),
     ]
 }
 
@@ -161,24 +211,44 @@ struct Here {
 
 impl Here {
     fn of(records: &[RunRecord]) -> Here {
-        let records: Vec<RunRecord> = records.iter().filter(|record| record.outcome.is_ok()).cloned().collect();
-        Here { rows: copy_rows(&records), programs: pollution_rows(&records), records }
+        let records: Vec<RunRecord> = records
+            .iter()
+            .filter(|record| record.outcome.is_ok())
+            .cloned()
+            .collect();
+        Here {
+            rows: copy_rows(&records),
+            programs: pollution_rows(&records),
+            records,
+        }
     }
 
     /// A value from the copies of these contexts.
     fn copies(&self, contexts: &[&str], value: f64) -> Option<Measured> {
         let is_of = |record: &&RunRecord| {
             record.engine.name == "copy"
-                && record.workload.text("context").is_ok_and(|context| contexts.contains(&context))
+                && record
+                    .workload
+                    .text("context")
+                    .is_ok_and(|context| contexts.contains(&context))
         };
         Measured::over(self.records.iter().filter(is_of), value)
     }
 
     /// A value from programs beside neighbours.
     fn pollution(&self, value: f64) -> Option<Measured> {
-        let measured = Measured::over(self.records.iter().filter(|record| record.engine.name == "pollution"), value)?;
+        let measured = Measured::over(
+            self.records
+                .iter()
+                .filter(|record| record.engine.name == "pollution"),
+            value,
+        )?;
         let simulated = self.programs.iter().any(|row| row.simulated);
-        Some(if simulated { measured.of_emulation() } else { measured })
+        Some(if simulated {
+            measured.of_emulation()
+        } else {
+            measured
+        })
     }
 }
 
@@ -203,22 +273,29 @@ pub fn findings(records: &[RunRecord]) -> Vec<Finding> {
 fn small(document: &Document, here: &Here) -> Finding {
     let cpu = times(&here.rows, "cpu", "to", false);
     let at = |bytes: u64| here.copies(&["cpu"], cpu.iter().find(|(size, _)| *size == bytes)?.1);
-    document.question("small").answered([at(1), at(64)], |[one, line]| {
-        format!(
-            "copy_to_user by the CPU: 1 B {}, 64 B {} (ratio {})",
-            show_ns(one),
-            show_ns(line),
-            significant(line / one, 3)
-        )
-    })
+    document
+        .question("small")
+        .answered([at(1), at(64)], |[one, line]| {
+            format!(
+                "copy_to_user by the CPU: 1 B {}, 64 B {} (ratio {})",
+                show_ns(one),
+                show_ns(line),
+                significant(line / one, 3)
+            )
+        })
 }
 
 fn cold(document: &Document, here: &Here) -> Finding {
     let question = document.question("cold");
-    let (warm, cold) = (times(&here.rows, "cpu", "from", false), times(&here.rows, "cpu", "from", true));
+    let (warm, cold) = (
+        times(&here.rows, "cpu", "from", false),
+        times(&here.rows, "cpu", "from", true),
+    );
     let ratios: Vec<(u64, f64)> = cold
         .iter()
-        .filter_map(|(bytes, ns)| Some((*bytes, ns / warm.iter().find(|(size, _)| size == bytes)?.1)))
+        .filter_map(|(bytes, ns)| {
+            Some((*bytes, ns / warm.iter().find(|(size, _)| size == bytes)?.1))
+        })
         .collect();
     let smallest = ratios.iter().min_by(|a, b| a.1.total_cmp(&b.1));
     let largest = ratios.iter().max_by(|a, b| a.1.total_cmp(&b.1));
@@ -229,7 +306,9 @@ fn cold(document: &Document, here: &Here) -> Finding {
     question.answered([ratio(smallest), ratio(largest)], |[low, high]| {
         let (low, high) = (significant(low, 3), significant(high, 3));
         let (low_at, high_at) = (show_bytes(smallest.0), show_bytes(largest.0));
-        format!("times without cache are {low} (at {low_at}) to {high} (at {high_at}) of those with")
+        format!(
+            "times without cache are {low} (at {low_at}) to {high} (at {high_at}) of those with"
+        )
     })
 }
 
@@ -240,15 +319,20 @@ fn spread(row: &CopyRow) -> f64 {
 
 fn predictable(document: &Document, here: &Here) -> Finding {
     let question = document.question("predictable");
-    let engine =
-        |cpu: &CopyRow| of(&here.rows, "exclusive", "from", false).find(|row| row.block_bytes == cpu.block_bytes);
-    let pairs: Vec<(&CopyRow, &CopyRow)> =
-        of(&here.rows, "cpu", "from", false).filter_map(|cpu| Some((cpu, engine(cpu)?))).collect();
+    let engine = |cpu: &CopyRow| {
+        of(&here.rows, "exclusive", "from", false).find(|row| row.block_bytes == cpu.block_bytes)
+    };
+    let pairs: Vec<(&CopyRow, &CopyRow)> = of(&here.rows, "cpu", "from", false)
+        .filter_map(|cpu| Some((cpu, engine(cpu)?)))
+        .collect();
     if pairs.is_empty() {
         return question.cannot_tell("no size was measured by both");
     }
     let count = |holds: fn(&CopyRow, &CopyRow) -> bool| {
-        let sizes = pairs.iter().filter(|(cpu, engine)| holds(cpu, engine)).count();
+        let sizes = pairs
+            .iter()
+            .filter(|(cpu, engine)| holds(cpu, engine))
+            .count();
         here.copies(&["cpu", "exclusive"], sizes as f64)
     };
     let higher = count(|cpu, engine| engine.mean_ns > cpu.mean_ns);
@@ -267,13 +351,29 @@ fn crossover(question: &Question, here: &Here, direction: &'static str) -> Findi
     if cpu.len() < 2 || engine.len() < 2 {
         return question.cannot_tell("too few sizes were measured by both");
     }
-    let at = |bytes: u64| engine.iter().find(|(size, _)| *size == bytes).map(|(_, ns)| *ns);
-    let show =
-        |size: Option<u64>| size.map_or("at no size measured".to_owned(), |size| format!("from {}", show_bytes(size)));
-    let (measured, modelled) = (pays_from(&cpu, at), pays_from(&cpu, |bytes| Some(DSA.ns(bytes))));
+    let at = |bytes: u64| {
+        engine
+            .iter()
+            .find(|(size, _)| *size == bytes)
+            .map(|(_, ns)| *ns)
+    };
+    let show = |size: Option<u64>| {
+        size.map_or("at no size measured".to_owned(), |size| {
+            format!("from {}", show_bytes(size))
+        })
+    };
+    let (measured, modelled) = (
+        pays_from(&cpu, at),
+        pays_from(&cpu, |bytes| Some(DSA.ns(bytes))),
+    );
     let sizes = here.copies(&["cpu", "exclusive"], engine.len() as f64);
     question.answered([sizes], |[sizes]| {
-        format!("pays {}, of {sizes} sizes; MODELLED, {}: {}", show(measured), DSA.source, show(modelled))
+        format!(
+            "pays {}, of {sizes} sizes; MODELLED, {}: {}",
+            show(measured),
+            DSA.source,
+            show(modelled)
+        )
     })
 }
 
@@ -281,48 +381,91 @@ fn shared(document: &Document, here: &Here) -> Finding {
     let question = document.question("shared");
     let ratios: Vec<f64> = of(&here.rows, "exclusive", "from", false)
         .filter_map(|one| {
-            let other = of(&here.rows, "shared", "from", false).find(|row| row.block_bytes == one.block_bytes)?;
+            let other = of(&here.rows, "shared", "from", false)
+                .find(|row| row.block_bytes == one.block_bytes)?;
             Some(other.median_ns / one.median_ns)
         })
         .collect();
     if ratios.is_empty() {
         return question.cannot_tell("no size was measured under both");
     }
-    question.answered([here.copies(&["exclusive", "shared"], mean(&ratios))], |[mean]| {
-        format!("times, shared over exclusive: {} (geometric mean of {} sizes)", significant(mean, 3), ratios.len())
-    })
+    question.answered(
+        [here.copies(&["exclusive", "shared"], mean(&ratios))],
+        |[mean]| {
+            format!(
+                "times, shared over exclusive: {} (geometric mean of {} sizes)",
+                significant(mean, 3),
+                ratios.len()
+            )
+        },
+    )
 }
 
 /// The quantum and the window of the priority policy, as they were.
 fn gate(records: &[RunRecord]) -> Option<String> {
     records.iter().rev().find_map(|record| {
-        let windows = record.counter("gate-windows").filter(|windows| *windows > 0.0)?;
-        let (high, low) = (record.counter("gate-high")? / windows, record.counter("gate-low")? / windows);
-        Some(format!("; the quantum was {} of {}", show_ns(high), show_ns(high + low)))
+        let windows = record
+            .counter("gate-windows")
+            .filter(|windows| *windows > 0.0)?;
+        let (high, low) = (
+            record.counter("gate-high")? / windows,
+            record.counter("gate-low")? / windows,
+        );
+        Some(format!(
+            "; the quantum was {} of {}",
+            show_ns(high),
+            show_ns(high + low)
+        ))
     })
 }
 
 fn priority(document: &Document, here: &Here) -> Finding {
     let statement = document.statement("priority");
     let of_several = |row: &&CopyRow| row.context == "priority" && row.lanes_bytes_per_s.len() > 1;
-    let Some(row) = here.rows.iter().filter(of_several).max_by_key(|row| row.block_bytes) else {
+    let Some(row) = here
+        .rows
+        .iter()
+        .filter(of_several)
+        .max_by_key(|row| row.block_bytes)
+    else {
         return statement.cannot_tell("the policy was not measured with several channels");
     };
-    let (high, low) = (row.lanes_bytes_per_s[0], row.lanes_bytes_per_s[1..].iter().copied().fold(0.0, f64::max));
-    statement.judged([high, low].map(|rate| here.copies(&["priority"], rate)), |[high, low]| {
-        let mib = |rate: f64| significant(rate / 1_048_576.0, 4);
-        let (size, gate) = (show_bytes(row.block_bytes), gate(&here.records).unwrap_or_default());
-        let evidence = format!("at {size}: high {} MB/s, best of the others {} MB/s{gate}", mib(high), mib(low));
-        ((high > low).into(), evidence)
-    })
+    let (high, low) = (
+        row.lanes_bytes_per_s[0],
+        row.lanes_bytes_per_s[1..]
+            .iter()
+            .copied()
+            .fold(0.0, f64::max),
+    );
+    statement.judged(
+        [high, low].map(|rate| here.copies(&["priority"], rate)),
+        |[high, low]| {
+            let mib = |rate: f64| significant(rate / 1_048_576.0, 4);
+            let (size, gate) = (
+                show_bytes(row.block_bytes),
+                gate(&here.records).unwrap_or_default(),
+            );
+            let evidence = format!(
+                "at {size}: high {} MB/s, best of the others {} MB/s{gate}",
+                mib(high),
+                mib(low)
+            );
+            ((high > low).into(), evidence)
+        },
+    )
 }
 
 /// Whether the sum of the rates is what all channels really moved in the time of all.
 fn total(document: &Document, here: &Here) -> Finding {
     let statement = document.statement("total");
-    let several = here.rows.iter().filter(|row| row.lanes_bytes_per_s.len() > 1 && row.union_bytes_per_s > 0.0);
+    let several = here
+        .rows
+        .iter()
+        .filter(|row| row.lanes_bytes_per_s.len() > 1 && row.union_bytes_per_s > 0.0);
     let largest = several.max_by(|one, other| excess(one).total_cmp(&excess(other)));
-    let Some(row) = largest else { return statement.cannot_tell("nothing was measured on several CPUs or channels") };
+    let Some(row) = largest else {
+        return statement.cannot_tell("nothing was measured on several CPUs or channels");
+    };
     statement.judged([here.copies(&[&row.context], excess(row))], |[excess]| {
         let evidence = format!(
             "the sum of the rates is up to {} of bytes over the time of all ({}, {}); up to 1.05 counts",
@@ -340,10 +483,16 @@ fn excess(row: &CopyRow) -> f64 {
 
 fn against(rows: &[PollutionRow], neighbour: &str) -> Option<f64> {
     let alone = |row: &PollutionRow| {
-        rows.iter().find(|ideal| ideal.test == row.test && ideal.copies == row.copies && ideal.neighbour == "ideal")
+        rows.iter().find(|ideal| {
+            ideal.test == row.test && ideal.copies == row.copies && ideal.neighbour == "ideal"
+        })
     };
-    let of = rows.iter().filter(|row| row.neighbour == neighbour && !row.simulated);
-    let ratios: Vec<f64> = of.filter_map(|row| Some(row.p10_ns? / alone(row)?.p10_ns?)).collect();
+    let of = rows
+        .iter()
+        .filter(|row| row.neighbour == neighbour && !row.simulated);
+    let ratios: Vec<f64> = of
+        .filter_map(|row| Some(row.p10_ns? / alone(row)?.p10_ns?))
+        .collect();
     (!ratios.is_empty()).then(|| mean(&ratios))
 }
 
@@ -354,7 +503,10 @@ fn mean(ratios: &[f64]) -> f64 {
 fn polluted(document: &Document, here: &Here) -> Finding {
     let question = document.question("pollution");
     let missed = |neighbour: &str| {
-        let of = here.programs.iter().filter(|row| row.neighbour == neighbour);
+        let of = here
+            .programs
+            .iter()
+            .filter(|row| row.neighbour == neighbour);
         let misses: Vec<f64> = of.filter_map(PollutionRow::miss_percent).collect();
         here.pollution(misses.iter().sum::<f64>() / misses.len() as f64)
     };
@@ -363,7 +515,11 @@ fn polluted(document: &Document, here: &Here) -> Finding {
         let missing = "no cache counters here: a cache model counts under QEMU (cargo xtask copy-vm --pollution)";
         return question.cannot_tell(missing);
     }
-    let simulated = if here.programs.iter().any(|row| row.simulated) { ", SIMULATED by a cache model" } else { "" };
+    let simulated = if here.programs.iter().any(|row| row.simulated) {
+        ", SIMULATED by a cache model"
+    } else {
+        ""
+    };
     question.answered(all, |misses| {
         let [ideal, cpu, dma] = misses.map(|percent| significant(percent, 3));
         format!("mean misses: alone {ideal} %, beside the CPU's copies {cpu} %, beside the engine's {dma} %{simulated}")
@@ -372,9 +528,13 @@ fn polluted(document: &Document, here: &Here) -> Finding {
 
 fn controls(document: &Document, here: &Here) -> Finding {
     let ratios = ["cpu", "spin", "null-call"];
-    let ratios = ratios.map(|neighbour| against(&here.programs, neighbour).and_then(|ratio| here.pollution(ratio)));
+    let ratios = ratios.map(|neighbour| {
+        against(&here.programs, neighbour).and_then(|ratio| here.pollution(ratio))
+    });
     if ratios.iter().any(Option::is_none) {
-        return document.question("time").cannot_tell("programs beside all of them were not measured");
+        return document
+            .question("time")
+            .cannot_tell("programs beside all of them were not measured");
     }
     document.question("time").answered(ratios, |ratios| {
         let [cpu, spin, null] = ratios.map(|ratio| significant(ratio, 4));
@@ -384,8 +544,14 @@ fn controls(document: &Document, here: &Here) -> Finding {
 
 fn traced(document: &Document, here: &Here) -> Finding {
     let statement = document.statement("sizes");
-    let Some(record) = here.records.iter().rev().find(|record| record.engine.name == "trace") else {
-        return statement.cannot_tell("no trace: the tracer (kmod/daqmeter_trace.ko) is not loaded");
+    let Some(record) = here
+        .records
+        .iter()
+        .rev()
+        .find(|record| record.engine.name == "trace")
+    else {
+        return statement
+            .cannot_tell("no trace: the tracer (kmod/daqmeter_trace.ko) is not loaded");
     };
     let mut sizes: Vec<(u64, f64)> = Vec::new();
     for operation in crate::copy::TRACED {
@@ -398,10 +564,17 @@ fn traced(document: &Document, here: &Here) -> Finding {
     }
     sizes.sort_by(|a, b| b.1.total_cmp(&a.1));
     let calls = sizes.iter().map(|(_, calls)| calls).sum();
-    let top: Vec<String> = sizes.iter().take(5).map(|(bytes, _)| show_bytes(*bytes)).collect();
+    let top: Vec<String> = sizes
+        .iter()
+        .take(5)
+        .map(|(bytes, _)| show_bytes(*bytes))
+        .collect();
     statement.judged([Measured::of(record, calls)], |[calls]| {
         let is_there = sizes.iter().take(5).any(|(bytes, _)| *bytes == 16);
-        (is_there.into(), format!("most often of {calls} calls: {}", top.join(", ")))
+        (
+            is_there.into(),
+            format!("most often of {calls} calls: {}", top.join(", ")),
+        )
     })
 }
 
@@ -421,10 +594,21 @@ mod tests {
     #[test]
     fn an_engine_pays_from_where_it_stays_faster() {
         let cpu = [(1, 10.0), (64, 10.0), (4096, 100.0), (65_536, 1000.0)];
-        let engine =
-            |times: [f64; 4]| move |bytes: u64| cpu.iter().position(|(size, _)| *size == bytes).map(|at| times[at]);
-        assert_eq!(pays_from(&cpu, engine([50.0, 50.0, 60.0, 500.0])), Some(4096));
-        assert_eq!(pays_from(&cpu, engine([5.0, 50.0, 60.0, 500.0])), Some(4096));
+        let engine = |times: [f64; 4]| {
+            move |bytes: u64| {
+                cpu.iter()
+                    .position(|(size, _)| *size == bytes)
+                    .map(|at| times[at])
+            }
+        };
+        assert_eq!(
+            pays_from(&cpu, engine([50.0, 50.0, 60.0, 500.0])),
+            Some(4096)
+        );
+        assert_eq!(
+            pays_from(&cpu, engine([5.0, 50.0, 60.0, 500.0])),
+            Some(4096)
+        );
         assert_eq!(pays_from(&cpu, engine([50.0, 50.0, 60.0, 5000.0])), None);
     }
 
@@ -437,15 +621,25 @@ mod tests {
     }
 
     fn finding(records: &[RunRecord], text: &str) -> Finding {
-        findings(records).into_iter().find(|finding| finding.text.contains(text)).unwrap()
+        findings(records)
+            .into_iter()
+            .find(|finding| finding.text.contains(text))
+            .unwrap()
     }
 
     #[test]
     fn findings_are_told_only_from_what_was_measured() {
         let document = Document::default();
         let none = findings(&[]);
-        assert_eq!(none.len(), document.statement.len() + document.question.len());
-        assert!(none.iter().all(|finding| finding.verdict.to_string() == "cannot tell"), "{none:?}");
+        assert_eq!(
+            none.len(),
+            document.statement.len() + document.question.len()
+        );
+        assert!(
+            none.iter()
+                .all(|finding| finding.verdict.to_string() == "cannot tell"),
+            "{none:?}"
+        );
         let records = [
             example("cpu", "from", 64, &[100, 200]),
             example("cpu", "from", 1 << 20, &[90_000, 91_000]),
@@ -454,17 +648,29 @@ mod tests {
         ];
         let crossover = finding(&records, "copy_from_user");
         assert_eq!(crossover.verdict.to_string(), "this host (emulated)");
-        assert!(crossover.evidence.contains("pays from 1 MiB, of 2 sizes; MODELLED"), "{}", crossover.evidence);
+        assert!(
+            crossover
+                .evidence
+                .contains("pays from 1 MiB, of 2 sizes; MODELLED"),
+            "{}",
+            crossover.evidence
+        );
         let real = records.map(|mut record| {
             record.engine.emulated = false;
             record
         });
-        assert_eq!(finding(&real, "copy_from_user").verdict.to_string(), "this host");
+        assert_eq!(
+            finding(&real, "copy_from_user").verdict.to_string(),
+            "this host"
+        );
         let failed = real.map(|mut record| {
             record.outcome = daqmeter_record::Outcome::Failed("wrong bytes".into());
             record
         });
-        assert_eq!(finding(&failed, "copy_from_user").verdict.to_string(), "cannot tell");
+        assert_eq!(
+            finding(&failed, "copy_from_user").verdict.to_string(),
+            "cannot tell"
+        );
     }
 
     #[test]
@@ -480,20 +686,34 @@ mod tests {
                     lane
                 })
                 .into();
-            finding(&[record], "the sum of the rates").verdict.to_string()
+            finding(&[record], "the sum of the rates")
+                .verdict
+                .to_string()
         };
         assert_eq!(two([600, 600]), "confirmed (emulated)");
-        assert_eq!(two([600, 1100]), "refuted (emulated)", "one after the other, the sum is twice what was moved");
+        assert_eq!(
+            two([600, 1100]),
+            "refuted (emulated)",
+            "one after the other, the sum is twice what was moved"
+        );
     }
 
     #[test]
     fn the_samples_rates_come_out_by_our_definition() {
         for line in rows(&[]).into_iter().filter(|line| line.model.is_some()) {
-            let off = line.published.as_ref().unwrap().difference(line.model.unwrap().value());
+            let off = line
+                .published
+                .as_ref()
+                .unwrap()
+                .difference(line.model.unwrap().value());
             assert!(off.abs() < 1e-6, "{line:?}");
         }
         let here = rows(&[example("cpu", "to", 1, &[400, 500, 600])]);
-        assert_eq!(here[0].verdict().to_string(), "this host", "another machine's time is never judged");
+        assert_eq!(
+            here[0].verdict().to_string(),
+            "this host",
+            "another machine's time is never judged"
+        );
         assert_eq!(here[0].measured.unwrap().value(), 500.0);
     }
 }

@@ -57,10 +57,24 @@ pub fn cycle_rows(records: &[RunRecord]) -> Vec<CycleRow> {
 
 /// The same with those that failed.
 fn all_rows(records: &[RunRecord]) -> Vec<CycleRow> {
-    let mut rows: Vec<CycleRow> =
-        records.iter().filter(|record| record.engine.name == "etherbone").filter_map(row).collect();
-    let rank = |method: &str| ["convenience", "blocking", "pipelined"].iter().position(|known| *known == method);
-    let place = |row: &CycleRow| (row.address.clone(), row.payload.clone(), rank(&row.method), row.count);
+    let mut rows: Vec<CycleRow> = records
+        .iter()
+        .filter(|record| record.engine.name == "etherbone")
+        .filter_map(row)
+        .collect();
+    let rank = |method: &str| {
+        ["convenience", "blocking", "pipelined"]
+            .iter()
+            .position(|known| *known == method)
+    };
+    let place = |row: &CycleRow| {
+        (
+            row.address.clone(),
+            row.payload.clone(),
+            rank(&row.method),
+            row.count,
+        )
+    };
     rows.sort_by_key(place);
     rows
 }
@@ -76,11 +90,15 @@ fn row(record: &RunRecord) -> Option<CycleRow> {
     let cycle_us = summary.median / 1e3;
     let window = |name: &str| Some(record.counter(name)? / 1e3 / (cycles as f64 * items));
     let limit = rate::limit_of(record, stage);
-    let limit_us = limit.map(|limit| stage.bytes_per_op as f64 / limit.rate_bytes_per_s * 1e6 / items);
+    let limit_us =
+        limit.map(|limit| stage.bytes_per_op as f64 / limit.rate_bytes_per_s * 1e6 / items);
     let item_us = cycle_us / items;
     let bytes_per_s = rate::of(stage).unwrap_or_default().per_s;
-    let undone = (!rate::is_done(record)).then(|| rate::undone(&record.outcome).map_or("failed", |(how, _)| how));
-    let share = rate::held(record, stage).map(|held| held.share).filter(|_| undone.is_none());
+    let undone = (!rate::is_done(record))
+        .then(|| rate::undone(&record.outcome).map_or("failed", |(how, _)| how));
+    let share = rate::held(record, stage)
+        .map(|held| held.share)
+        .filter(|_| undone.is_none());
     Some(CycleRow {
         address: text("address"),
         method: text("method"),
@@ -95,7 +113,10 @@ fn row(record: &RunRecord) -> Option<CycleRow> {
         gap_ns: record.counter("eca-in-cycle-gap"),
         rate_khz: bytes_per_s / stage.bytes_per_op.max(1) as f64 * items / 1e3,
         mbit_per_s: bytes_per_s * 8.0 / 1e6,
-        p99_us: summary.p99.filter(|_| stage.ops_per_sample == 1).map(|ns| ns / 1e3),
+        p99_us: summary
+            .p99
+            .filter(|_| stage.ops_per_sample == 1)
+            .map(|ns| ns / 1e3),
         limit_us,
         fraction: share.map(|share| share.fraction),
         doubt: share.and_then(Doubt::of),
@@ -126,7 +147,8 @@ pub fn cycles_text(records: &[RunRecord]) -> String {
             significant(row.rate_khz, 4),
             significant(row.mbit_per_s, 3),
             number(row.limit_us),
-            row.undone.map_or_else(|| shown_share(row.fraction, row.doubt), str::to_uppercase),
+            row.undone
+                .map_or_else(|| shown_share(row.fraction, row.doubt), str::to_uppercase),
         ]
     });
     numbers_from(
@@ -160,7 +182,11 @@ pub fn round_trips_text(records: &[RunRecord]) -> String {
             let row = row(record)?;
             // Of cycles that overlap no round trip is known.
             (record.lanes[0].stages[0].ops_per_sample == 1).then_some(())?;
-            let samples = record.lanes[0].stages[0].sample_ns.iter().map(|&ns| ns as f64 / 1e3).collect::<Vec<_>>();
+            let samples = record.lanes[0].stages[0]
+                .sample_ns
+                .iter()
+                .map(|&ns| ns as f64 / 1e3)
+                .collect::<Vec<_>>();
             (row.method == "blocking").then(|| (row, sorted(&samples)))
         })
         .collect();
@@ -170,11 +196,37 @@ pub fn round_trips_text(records: &[RunRecord]) -> String {
     trips.sort_by_key(|(row, _)| (row.address.clone(), row.payload.clone(), row.count));
     let rows = trips.into_iter().map(|(row, samples)| {
         let at = |q: f64| significant(quantile(&samples, q), 3);
-        let beyond = |q: f64| supported_quantile(&samples, q).map_or("-".to_owned(), |us| significant(us, 3));
+        let beyond = |q: f64| {
+            supported_quantile(&samples, q).map_or("-".to_owned(), |us| significant(us, 3))
+        };
         let (per_cycle, n) = (per_cycle(&row), samples.len().to_string());
-        vec![row.address, per_cycle, n, at(0.0), at(0.5), beyond(0.9), beyond(0.99), beyond(0.999), at(1.0)]
+        vec![
+            row.address,
+            per_cycle,
+            n,
+            at(0.0),
+            at(0.5),
+            beyond(0.9),
+            beyond(0.99),
+            beyond(0.999),
+            at(1.0),
+        ]
     });
-    numbers_from(2, &["round trip [us]", "blocking", "n", "min", "p50", "p90", "p99", "p99.9", "max"], rows)
+    numbers_from(
+        2,
+        &[
+            "round trip [us]",
+            "blocking",
+            "n",
+            "min",
+            "p50",
+            "p90",
+            "p99",
+            "p99.9",
+            "max",
+        ],
+        rows,
+    )
 }
 
 fn per_cycle(row: &CycleRow) -> String {
@@ -201,7 +253,11 @@ pub(crate) mod tests {
             .with("payload", "timestamps")
             .with("count", count)
             .with("cycles", 10_u64);
-        let engine = EngineInfo { name: "etherbone".to_owned(), target: "loop/udp".to_owned(), emulated: true };
+        let engine = EngineInfo {
+            name: "etherbone".to_owned(),
+            target: "loop/udp".to_owned(),
+            emulated: true,
+        };
         let mut record = RunRecord::new(engine, workload);
         record.study = "eb/perf".to_owned();
         record.command = "daqmeter eb perf".to_owned();
@@ -214,9 +270,17 @@ pub(crate) mod tests {
             limit: Some("raw".to_owned()),
             ..Stage::default()
         };
-        record.lanes = vec![Lane { device: "loop/udp".to_owned(), stages: vec![stage], ..Lane::default() }];
-        let counter =
-            |name: &str, value: f64| Counter { name: name.to_owned(), value, unit: "ns".to_owned(), share: 1.0 };
+        record.lanes = vec![Lane {
+            device: "loop/udp".to_owned(),
+            stages: vec![stage],
+            ..Lane::default()
+        }];
+        let counter = |name: &str, value: f64| Counter {
+            name: name.to_owned(),
+            value,
+            unit: "ns".to_owned(),
+            share: 1.0,
+        };
         record.counters = vec![
             counter("eca-window-realistic", 110_000.0),
             counter("eca-window-underestimated", 90_000.0),
@@ -229,7 +293,10 @@ pub(crate) mod tests {
     fn the_study_s_quantities_follow_from_the_samples() {
         let row = &cycle_rows(&[example("blocking", 2)])[0];
         assert_eq!((row.cycles, row.cycle_us, row.item_us), (10, 10.0, 5.0));
-        assert_eq!((row.realistic_us, row.underestimated_us), (Some(5.5), Some(4.5)));
+        assert_eq!(
+            (row.realistic_us, row.underestimated_us),
+            (Some(5.5), Some(4.5))
+        );
         assert_eq!((row.rate_khz, row.mbit_per_s), (200.0, 12.8));
         assert!((row.fraction.unwrap() - 0.8).abs() < 1e-12);
     }
@@ -239,7 +306,11 @@ pub(crate) mod tests {
         let mut slow = example("blocking", 1);
         slow.lanes[0].stages[0].sample_ns = vec![10_000, 10_000, 280_000];
         let row = &cycle_rows(&[slow.clone()])[0];
-        assert_eq!((row.item_us, row.rate_khz), (10.0, 10.0), "the median is a latency, the rate is of all time");
+        assert_eq!(
+            (row.item_us, row.rate_khz),
+            (10.0, 10.0),
+            "the median is a latency, the rate is of all time"
+        );
         assert!((row.fraction.unwrap() - 0.08).abs() < 1e-12);
         slow.outcome = daqmeter_record::Outcome::Failed("an answer is missing".into());
         assert!(cycle_rows(std::slice::from_ref(&slow)).is_empty());

@@ -82,7 +82,9 @@ impl Rows {
     }
 
     fn put(&mut self, at: usize, cell: Cell) {
-        let Some(row) = self.rows.last_mut() else { return };
+        let Some(row) = self.rows.last_mut() else {
+            return;
+        };
         if row.len() <= at {
             row.resize_with(at + 1, || None);
         }
@@ -100,12 +102,20 @@ impl Rows {
 
     fn frame(mut self) -> Frame {
         let column = |at: usize| -> Vec<Option<Cell>> {
-            self.rows.iter_mut().map(|row| row.get_mut(at).and_then(Option::take)).collect()
+            self.rows
+                .iter_mut()
+                .map(|row| row.get_mut(at).and_then(Option::take))
+                .collect()
         };
         let cells: Vec<Vec<Option<Cell>>> = (0..self.names.len()).map(column).collect();
         let numbers = self.numbers;
-        let columns = cells.into_iter().enumerate().map(|(at, cells)| typed(cells, numbers.contains(&at)));
-        Frame { columns: self.names.into_iter().zip(columns).collect() }
+        let columns = cells
+            .into_iter()
+            .enumerate()
+            .map(|(at, cells)| typed(cells, numbers.contains(&at)));
+        Frame {
+            columns: self.names.into_iter().zip(columns).collect(),
+        }
     }
 }
 
@@ -231,25 +241,44 @@ fn numbers(rows: &mut Rows, row: &Row) {
 
 /// One row for each sample, in the order in which they were taken.
 pub fn samples(records: &[RunRecord]) -> Frame {
-    samples_in_parts(records, usize::MAX).next().unwrap_or_default()
+    samples_in_parts(records, usize::MAX)
+        .next()
+        .unwrap_or_default()
 }
 
 /// The same in frames of so many rows at most, all with the same columns: samples are many.
 pub fn samples_in_parts(records: &[RunRecord], most_rows: usize) -> impl Iterator<Item = Frame> {
     let stages = records.iter().flat_map(|record| {
-        record.lanes.iter().flat_map(move |lane| lane.stages.iter().map(move |stage| (record, lane, stage)))
+        record
+            .lanes
+            .iter()
+            .flat_map(move |lane| lane.stages.iter().map(move |stage| (record, lane, stage)))
     });
     let mut all = stages.flat_map(|(record, lane, stage)| {
-        let (mut next_ns, workload): (_, Rc<str>) = (stage.start_ns, record.workload.to_string().into());
-        stage.sample_ns.iter().enumerate().map(move |(at, &sample_ns)| {
-            let start_ns = stage.sample_start_ns.get(at).copied().unwrap_or(next_ns);
-            next_ns = next_ns.saturating_add(sample_ns);
-            (record, Rc::clone(&workload), lane, stage, at, start_ns, sample_ns)
-        })
+        let (mut next_ns, workload): (_, Rc<str>) =
+            (stage.start_ns, record.workload.to_string().into());
+        stage
+            .sample_ns
+            .iter()
+            .enumerate()
+            .map(move |(at, &sample_ns)| {
+                let start_ns = stage.sample_start_ns.get(at).copied().unwrap_or(next_ns);
+                next_ns = next_ns.saturating_add(sample_ns);
+                (
+                    record,
+                    Rc::clone(&workload),
+                    lane,
+                    stage,
+                    at,
+                    start_ns,
+                    sample_ns,
+                )
+            })
     });
     std::iter::from_fn(move || {
         let mut rows = Rows::default();
-        for (record, workload, lane, stage, at, start_ns, sample_ns) in all.by_ref().take(most_rows) {
+        for (record, workload, lane, stage, at, start_ns, sample_ns) in all.by_ref().take(most_rows)
+        {
             identity(&mut rows, record, &workload);
             rows.set("device", lane.device.as_str());
             rows.set("stage", stage.name.as_str());
@@ -296,7 +325,11 @@ impl Frame {
 
     /// Comma-separated values (RFC 4180): a heading, then the rows; holes are empty.
     pub fn csv(&self) -> String {
-        let names: Vec<String> = self.columns.iter().map(|(name, _)| sanitise::csv(name).into_owned()).collect();
+        let names: Vec<String> = self
+            .columns
+            .iter()
+            .map(|(name, _)| sanitise::csv(name).into_owned())
+            .collect();
         names.join(",") + "\n" + &self.csv_rows()
     }
 
@@ -309,7 +342,9 @@ impl Frame {
                     out.push(',');
                 }
                 match column {
-                    Column::Text(values) => out.push_str(&values[at].as_deref().map(sanitise::csv).unwrap_or_default()),
+                    Column::Text(values) => {
+                        out.push_str(&values[at].as_deref().map(sanitise::csv).unwrap_or_default())
+                    }
                     Column::Int(values) => values[at].iter().for_each(|value| {
                         let _ = write!(out, "{value}");
                     }),
@@ -337,7 +372,10 @@ impl Frame {
     ///
     /// # Errors
     /// Those of the sink.
-    pub fn begin_parquet<W: Write + Send>(&self, sink: W) -> Result<SerializedFileWriter<W>, ParquetError> {
+    pub fn begin_parquet<W: Write + Send>(
+        &self,
+        sink: W,
+    ) -> Result<SerializedFileWriter<W>, ParquetError> {
         let field = |(name, column): &(String, Column)| {
             let (physical, converted) = match column {
                 Column::Text(_) => (Physical::BYTE_ARRAY, ConvertedType::UTF8),
@@ -350,9 +388,19 @@ impl Frame {
                 .build()?;
             Ok(Arc::new(built))
         };
-        let fields = self.columns.iter().map(field).collect::<Result<Vec<_>, ParquetError>>()?;
-        let schema = Arc::new(Type::group_type_builder("daqmeter").with_fields(fields).build()?);
-        let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
+        let fields = self
+            .columns
+            .iter()
+            .map(field)
+            .collect::<Result<Vec<_>, ParquetError>>()?;
+        let schema = Arc::new(
+            Type::group_type_builder("daqmeter")
+                .with_fields(fields)
+                .build()?,
+        );
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::SNAPPY)
+            .build();
         SerializedFileWriter::new(sink, schema, Arc::new(properties))
     }
 
@@ -360,17 +408,26 @@ impl Frame {
     ///
     /// # Errors
     /// Those of the sink, and when the columns are others.
-    pub fn append_to<W: Write + Send>(&self, file: &mut SerializedFileWriter<W>) -> Result<(), ParquetError> {
+    pub fn append_to<W: Write + Send>(
+        &self,
+        file: &mut SerializedFileWriter<W>,
+    ) -> Result<(), ParquetError> {
         let mut group = file.next_row_group()?;
         for (_, column) in &self.columns {
-            let mut sink = group.next_column()?.ok_or_else(|| ParquetError::General("a column too many".to_owned()))?;
+            let mut sink = group
+                .next_column()?
+                .ok_or_else(|| ParquetError::General("a column too many".to_owned()))?;
             match column {
                 Column::Text(values) => {
                     let bytes = |text: &String| ByteArray::from(text.as_str());
                     write_column::<ByteArrayType, _>(sink.typed(), values, bytes)?;
                 }
-                Column::Int(values) => write_column::<Int64Type, _>(sink.typed(), values, |value| *value)?,
-                Column::Float(values) => write_column::<DoubleType, _>(sink.typed(), values, |value| *value)?,
+                Column::Int(values) => {
+                    write_column::<Int64Type, _>(sink.typed(), values, |value| *value)?
+                }
+                Column::Float(values) => {
+                    write_column::<DoubleType, _>(sink.typed(), values, |value| *value)?
+                }
             }
             sink.close()?;
         }
@@ -383,7 +440,10 @@ fn write_column<T: DataType, V>(
     values: &[Option<V>],
     as_stored: impl Fn(&V) -> T::T,
 ) -> Result<(), ParquetError> {
-    let levels: Vec<i16> = values.iter().map(|value| i16::from(value.is_some())).collect();
+    let levels: Vec<i16> = values
+        .iter()
+        .map(|value| i16::from(value.is_some()))
+        .collect();
     let there: Vec<T::T> = values.iter().flatten().map(as_stored).collect();
     sink.write_batch(&there, Some(&levels), None).map(drop)
 }
@@ -409,7 +469,10 @@ mod tests {
         assert_eq!(frame.len(), 5);
         let csv = frame.csv();
         assert!(
-            csv.lines().next().unwrap().ends_with("param.dec_factor,param.devices,param.function,param.samples"),
+            csv.lines()
+                .next()
+                .unwrap()
+                .ends_with("param.dec_factor,param.devices,param.function,param.samples"),
             "{csv}"
         );
         assert!(csv.contains("\"no \"\"card\"\", here\""));
@@ -421,24 +484,61 @@ mod tests {
         let mut failed = example();
         failed.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
         failed.counters = vec![daqmeter_record::Counter::count("polls", 3)];
-        let frames = [summary(&[failed.clone()]), samples(&[failed.clone()]), counters(&[failed])];
+        let frames = [
+            summary(&[failed.clone()]),
+            samples(&[failed.clone()]),
+            counters(&[failed]),
+        ];
         for frame in frames {
-            assert!(frame.csv().lines().skip(1).all(|line| line.contains(",failed,bytes differ,")), "{}", frame.csv());
+            assert!(
+                frame
+                    .csv()
+                    .lines()
+                    .skip(1)
+                    .all(|line| line.contains(",failed,bytes differ,")),
+                "{}",
+                frame.csv()
+            );
         }
         let doubted = summary(&[crate::rate::tests::above_its_limit()]);
         let p99 = doubted.columns.iter().find(|(name, _)| name == "p99_ns");
-        assert!(matches!(p99, Some((_, Column::Float(values))) if values.iter().all(Option::is_none)), "{p99:?}");
-        let (_, column) = doubted.columns.iter().find(|(name, _)| name == "doubt").unwrap();
-        let Column::Text(values) = column else { panic!("text") };
-        assert_eq!(values.iter().flatten().filter(|value| *value == "above-limit").count(), 2);
+        assert!(
+            matches!(p99, Some((_, Column::Float(values))) if values.iter().all(Option::is_none)),
+            "{p99:?}"
+        );
+        let (_, column) = doubted
+            .columns
+            .iter()
+            .find(|(name, _)| name == "doubt")
+            .unwrap();
+        let Column::Text(values) = column else {
+            panic!("text")
+        };
+        assert_eq!(
+            values
+                .iter()
+                .flatten()
+                .filter(|value| *value == "above-limit")
+                .count(),
+            2
+        );
     }
 
     #[test]
     fn samples_follow_one_another_in_time() {
         let frame = samples(&[example()]);
         assert_eq!(frame.len(), 12);
-        let column = |wanted: &str| frame.columns.iter().find(|(name, _)| name == wanted).unwrap().1.clone();
-        let (Column::Int(starts), Column::Int(times)) = (column("start_ns"), column("sample_ns")) else {
+        let column = |wanted: &str| {
+            frame
+                .columns
+                .iter()
+                .find(|(name, _)| name == wanted)
+                .unwrap()
+                .1
+                .clone()
+        };
+        let (Column::Int(starts), Column::Int(times)) = (column("start_ns"), column("sample_ns"))
+        else {
             panic!("whole numbers")
         };
         assert_eq!(starts[1].unwrap(), starts[0].unwrap() + times[0].unwrap());
@@ -449,10 +549,18 @@ mod tests {
         assert!(frame.csv().ends_with(&text) && text.lines().count() == 12);
         let mut bytes = Vec::new();
         let mut file = parts[0].begin_parquet(&mut bytes).unwrap();
-        parts.iter().for_each(|part| part.append_to(&mut file).unwrap());
+        parts
+            .iter()
+            .for_each(|part| part.append_to(&mut file).unwrap());
         file.close().unwrap();
         let reader = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
-        assert_eq!((reader.num_row_groups(), reader.metadata().file_metadata().num_rows()), (3, 12));
+        assert_eq!(
+            (
+                reader.num_row_groups(),
+                reader.metadata().file_metadata().num_rows()
+            ),
+            (3, 12)
+        );
         assert!(counters(&[example()]).is_empty());
     }
 
@@ -470,11 +578,25 @@ mod tests {
             .iter()
             .map(|field| field.name().to_owned())
             .collect();
-        assert_eq!(names, frame.columns.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>());
+        assert_eq!(
+            names,
+            frame
+                .columns
+                .iter()
+                .map(|(name, _)| name.clone())
+                .collect::<Vec<_>>()
+        );
         let place = |wanted: &str| names.iter().position(|name| name == wanted).unwrap();
-        let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
+        let rows: Vec<_> = reader
+            .get_row_iter(None)
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
         assert_eq!(rows.len(), 5);
-        assert_eq!(rows[0].get_double(place("rate_bytes_per_s")).unwrap(), 1.2e9);
+        assert_eq!(
+            rows[0].get_double(place("rate_bytes_per_s")).unwrap(),
+            1.2e9
+        );
         assert_eq!(rows[4].get_string(place("outcome")).unwrap(), "waived");
         assert!(rows[4].get_double(place("median_ns")).is_err(), "a hole");
         assert_eq!(

@@ -58,39 +58,60 @@ pub struct Trend {
 pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     let mut hosts: BTreeMap<String, Vec<RunRecord>> = BTreeMap::new();
     for record in records {
-        let host = format!("{}, {} CPUs", record.host.cpu_model, record.host.logical_cpus);
+        let host = format!(
+            "{}, {} CPUs",
+            record.host.cpu_model, record.host.logical_cpus
+        );
         hosts.entry(host).or_default().push(record.clone());
     }
-    hosts.iter().flat_map(|(host, records)| of_host(host, records, ignore)).collect()
+    hosts
+        .iter()
+        .flat_map(|(host, records)| of_host(host, records, ignore))
+        .collect()
 }
 
 fn of_host(host: &str, records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     let trend = |(point, found): (crate::points::Point, Vec<(&RunRecord, &Stage)>)| {
         let mut by_run: BTreeMap<(String, String), (String, Vec<f64>)> = BTreeMap::new();
-        let level = found.first().map_or("median", |(record, stage)| rate::level_name(rate::level(record, stage)));
+        let level = found.first().map_or("median", |(record, stage)| {
+            rate::level_name(rate::level(record, stage))
+        });
         for (record, stage) in found {
             let time_ns = rate::level(record, stage).of(&crate::rows::times_ns(stage));
             if time_ns.is_nan() || time_ns <= 0.0 {
                 continue;
             }
             // Runs are told apart by their number and put in order by their first record.
-            let key = by_run.keys().find(|(_, run_id)| *run_id == record.run_id).cloned();
+            let key = by_run
+                .keys()
+                .find(|(_, run_id)| *run_id == record.run_id)
+                .cloned();
             let key = key.unwrap_or_else(|| (record.time_utc.clone(), record.run_id.clone()));
-            by_run.entry(key).or_insert_with(|| (record.tool.git_revision.clone(), Vec::new())).1.push(time_ns);
+            by_run
+                .entry(key)
+                .or_insert_with(|| (record.tool.git_revision.clone(), Vec::new()))
+                .1
+                .push(time_ns);
         }
-        let run = |((time_utc, run_id), (revision, times)): ((String, String), (String, Vec<f64>))| Run {
-            time_utc,
-            run_id,
-            revision,
-            time_ns: quantile(&sorted(&times), 0.5),
-        };
+        let run =
+            |((time_utc, run_id), (revision, times)): ((String, String), (String, Vec<f64>))| Run {
+                time_utc,
+                run_id,
+                revision,
+                time_ns: quantile(&sorted(&times), 0.5),
+            };
         let runs: Vec<Run> = by_run.into_iter().map(run).collect();
         let values: Vec<f64> = runs.iter().map(|run| run.time_ns).collect();
-        let steps = change_points(&values, ignore).into_iter().map(|change| Step {
-            at: change.at,
-            ratio: change.ratio,
-            revisions: (runs[change.at - 1].revision.clone(), runs[change.at].revision.clone()),
-        });
+        let steps = change_points(&values, ignore)
+            .into_iter()
+            .map(|change| Step {
+                at: change.at,
+                ratio: change.ratio,
+                revisions: (
+                    runs[change.at - 1].revision.clone(),
+                    runs[change.at].revision.clone(),
+                ),
+            });
         Trend {
             host: host.to_owned(),
             point: point.to_string(),
@@ -100,7 +121,11 @@ fn of_host(host: &str, records: &[RunRecord], ignore: f64) -> Vec<Trend> {
             runs,
         }
     };
-    runs_by_point(records).into_iter().map(trend).filter(|trend| trend.runs.len() >= 2).collect()
+    runs_by_point(records)
+        .into_iter()
+        .map(trend)
+        .filter(|trend| trend.runs.len() >= 2)
+        .collect()
 }
 
 /// Eight heights, from the fastest run to the slowest; a middle line where all are alike to 1 %.
@@ -109,7 +134,10 @@ fn spark(runs: &[Run]) -> String {
     /// The newest runs that fit into a column.
     const MOST: usize = 24;
     let shown = &runs[runs.len().saturating_sub(MOST)..];
-    let least = shown.iter().map(|run| run.time_ns).fold(f64::INFINITY, f64::min);
+    let least = shown
+        .iter()
+        .map(|run| run.time_ns)
+        .fold(f64::INFINITY, f64::min);
     let most = shown.iter().map(|run| run.time_ns).fold(0.0, f64::max);
     let height = |run: &Run| {
         if most / least < 1.01 {
@@ -130,8 +158,10 @@ pub fn text(trends: &[Trend]) -> String {
         let own: Vec<&Trend> = trends.iter().filter(|trend| &trend.host == host).collect();
         let _ = writeln!(out, "{host}");
         let rows = own.iter().map(|trend| {
-            let (first, last) =
-                (trend.runs.first().map_or(0.0, |run| run.time_ns), trend.runs.last().map_or(0.0, |run| run.time_ns));
+            let (first, last) = (
+                trend.runs.first().map_or(0.0, |run| run.time_ns),
+                trend.runs.last().map_or(0.0, |run| run.time_ns),
+            );
             vec![
                 trend.point.clone(),
                 trend.level.to_owned(),
@@ -145,7 +175,16 @@ pub fn text(trends: &[Trend]) -> String {
         });
         out.push_str(&numbers_from(
             3,
-            &["point", "time", "slower is higher", "runs", "first", "last", "last/first", "steps"],
+            &[
+                "point",
+                "time",
+                "slower is higher",
+                "runs",
+                "first",
+                "last",
+                "last/first",
+                "steps",
+            ],
             rows,
         ));
         out.push('\n');
@@ -178,23 +217,41 @@ pub fn text(trends: &[Trend]) -> String {
 pub fn figures(trends: &[Trend], command: &str) -> Vec<Figure> {
     /// As many curves as colours can tell apart.
     const MOST: usize = 8;
-    let mut studies: Vec<(&String, &String)> = trends.iter().map(|trend| (&trend.host, &trend.study)).collect();
+    let mut studies: Vec<(&String, &String)> = trends
+        .iter()
+        .map(|trend| (&trend.host, &trend.study))
+        .collect();
     studies.dedup();
     let figure = |(host, study): (&String, &String)| {
         // Those that changed most are shown.
-        let mut own: Vec<&Trend> = trends.iter().filter(|trend| (&trend.host, &trend.study) == (host, study)).collect();
+        let mut own: Vec<&Trend> = trends
+            .iter()
+            .filter(|trend| (&trend.host, &trend.study) == (host, study))
+            .collect();
         let range = |trend: &Trend| {
-            let values: Vec<f64> = sorted(&trend.runs.iter().map(|run| run.time_ns).collect::<Vec<_>>());
+            let values: Vec<f64> =
+                sorted(&trend.runs.iter().map(|run| run.time_ns).collect::<Vec<_>>());
             values[values.len() - 1] / values[0]
         };
         own.sort_by(|a, b| {
-            (b.steps.len(), range(b)).partial_cmp(&(a.steps.len(), range(a))).unwrap_or(std::cmp::Ordering::Equal)
+            (b.steps.len(), range(b))
+                .partial_cmp(&(a.steps.len(), range(a)))
+                .unwrap_or(std::cmp::Ordering::Equal)
         });
         own.truncate(MOST);
         let longest = own.iter().map(|trend| trend.runs.len()).max().unwrap_or(0);
         let series = own.iter().map(|trend| {
-            let ratio = |at: usize| trend.runs.get(at).map(|run| run.time_ns / trend.runs[0].time_ns);
-            let label = trend.point.strip_prefix(study.as_str()).unwrap_or(&trend.point).trim();
+            let ratio = |at: usize| {
+                trend
+                    .runs
+                    .get(at)
+                    .map(|run| run.time_ns / trend.runs[0].time_ns)
+            };
+            let label = trend
+                .point
+                .strip_prefix(study.as_str())
+                .unwrap_or(&trend.point)
+                .trim();
             Series::new(label, (0..longest).map(ratio).collect())
         });
         Figure {
@@ -204,8 +261,16 @@ pub fn figures(trends: &[Trend], command: &str) -> Vec<Figure> {
                 "{host}. Each run's time over that of the point's first run: above 1 is slower. Of many points, the eight that changed most."
             ),
             kind: Kind::Lines,
-            x: Axis { label: "run".to_owned(), log: false, unit: "" },
-            y: Axis { label: "time over first run".to_owned(), log: false, unit: "" },
+            x: Axis {
+                label: "run".to_owned(),
+                log: false,
+                unit: "",
+            },
+            y: Axis {
+                label: "time over first run".to_owned(),
+                log: false,
+                unit: "",
+            },
             xs: (1..=longest).map(|at| at as f64).collect(),
             categories: Vec::new(),
             series: series.collect(),
@@ -229,8 +294,15 @@ mod tests {
             record.run_id = format!("run-{at}");
             record.tool.git_revision = if at < 5 { "aaaa" } else { "bbbb" }.into();
             for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
-                let slower = if at >= 5 && stage.name == "func_readout" { 110 } else { 100 };
-                stage.sample_ns.iter_mut().for_each(|ns| *ns = *ns * (slower * 10 + at % 3) / 1000);
+                let slower = if at >= 5 && stage.name == "func_readout" {
+                    110
+                } else {
+                    100
+                };
+                stage
+                    .sample_ns
+                    .iter_mut()
+                    .for_each(|ns| *ns = *ns * (slower * 10 + at % 3) / 1000);
             }
             record
         };
@@ -243,7 +315,10 @@ mod tests {
         let found = trends(&ten_runs(), 0.02);
         assert_eq!(found.len(), 4);
         let step = &found[0].steps[0];
-        assert_eq!((step.at, &step.revisions), (5, &("aaaa".to_owned(), "bbbb".to_owned())));
+        assert_eq!(
+            (step.at, &step.revisions),
+            (5, &("aaaa".to_owned(), "bbbb".to_owned()))
+        );
         assert!(found[1].steps.is_empty());
         insta::assert_snapshot!(text(&found));
         assert_eq!(figures(&found, "daqmeter history x")[0].series.len(), 4);
@@ -264,7 +339,10 @@ mod tests {
     #[test]
     fn hosts_are_kept_apart_and_single_runs_have_no_trend() {
         let mut records = ten_runs();
-        let host = daqmeter_record::Host { cpu_model: "another".into(), ..Default::default() };
+        let host = daqmeter_record::Host {
+            cpu_model: "another".into(),
+            ..Default::default()
+        };
         records.truncate(3);
         records[0].host = host.into();
         let found = trends(&records, 0.02);

@@ -107,15 +107,30 @@ struct StudyView<'a> {
 ///
 /// # Errors
 /// As [`page`].
-pub fn page_of_studies(records: &[RunRecord], figures: Vec<Figure>, studies: &[Study]) -> Result<String, PageError> {
-    let views: Vec<StudyView<'_>> = studies.iter().map(|study| StudyView { study, summary: study.summary() }).collect();
+pub fn page_of_studies(
+    records: &[RunRecord],
+    figures: Vec<Figure>,
+    studies: &[Study],
+) -> Result<String, PageError> {
+    let views: Vec<StudyView<'_>> = studies
+        .iter()
+        .map(|study| StudyView {
+            study,
+            summary: study.summary(),
+        })
+        .collect();
     let figures: Vec<DataTable> = figures.into_iter().map(data_table).collect();
     let charts: Vec<&Figure> = figures.iter().map(|table| &table.figure).collect();
     let (meshes, mesh_data) = mesh_views(records);
     let first = records.first();
     let ledgers: Vec<String> = records
         .iter()
-        .flat_map(|record| record.ledgers.iter().map(move |ledger| format!("{}: {ledger}", record.study)))
+        .flat_map(|record| {
+            record
+                .ledgers
+                .iter()
+                .map(move |ledger| format!("{}: {ledger}", record.study))
+        })
         .collect();
     let way = crate::path::path(records);
     // A browser lays out some thousand rows at once; what is beyond is in the records, and in `daqmeter export`.
@@ -125,7 +140,9 @@ pub fn page_of_studies(records: &[RunRecord], figures: Vec<Figure>, studies: &[S
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     // Text on the page is escaped as HTML, and what would turn its direction is shown.
     environment.set_formatter(|out, state, value| match value.as_str() {
-        Some(text) if !value.is_safe() => escape_formatter(out, state, &sanitise::lines(text).as_ref().into()),
+        Some(text) if !value.is_safe() => {
+            escape_formatter(out, state, &sanitise::lines(text).as_ref().into())
+        }
         _ => escape_formatter(out, state, value),
     });
     environment.add_template("page.html", TEMPLATE)?;
@@ -179,12 +196,15 @@ const MOST_FRAMES: usize = 3600;
 fn mesh_views(records: &[RunRecord]) -> (Vec<MeshView>, Vec<MeshData>) {
     let (mut views, mut data) = (Vec::new(), Vec::new());
     for record in records {
-        let Some(observed) = &record.observed else { continue };
+        let Some(observed) = &record.observed else {
+            continue;
+        };
         let heats = crate::pmu::frames(observed);
         for mesh in &observed.meshes {
             let heat = heats.iter().find(|heat| heat.mesh.name == mesh.name);
-            let frames =
-                heat.map(|heat| &heat.frames[heat.frames.len().saturating_sub(MOST_FRAMES)..]).unwrap_or_default();
+            let frames = heat
+                .map(|heat| &heat.frames[heat.frames.len().saturating_sub(MOST_FRAMES)..])
+                .unwrap_or_default();
             let id = format!("mesh-{}", views.len());
             data.push(MeshData {
                 id: id.clone(),
@@ -212,7 +232,11 @@ fn serde<T: Serialize>(value: &T) -> minijinja::Value {
 
 /// The figure's numbers as a table, for those who cannot see the chart or want to copy them.
 fn data_table(figure: Figure) -> DataTable {
-    let mut headings = vec![if figure.x.label.is_empty() { "".to_owned() } else { figure.x.label.clone() }];
+    let mut headings = vec![if figure.x.label.is_empty() {
+        "".to_owned()
+    } else {
+        figure.x.label.clone()
+    }];
     headings.extend(figure.series.iter().map(|series| series.label.clone()));
     let first = |at: usize| match (figure.categories.get(at), figure.x.unit) {
         (Some(name), _) => name.clone(),
@@ -220,15 +244,32 @@ fn data_table(figure: Figure) -> DataTable {
         (None, _) => significant(figure.xs[at], 4),
     };
     let line = |at: usize| -> Vec<String> {
-        let cells = figure.series.iter().map(|series| series.ys[at].map_or(String::new(), |y| significant(y, 4)));
+        let cells = figure
+            .series
+            .iter()
+            .map(|series| series.ys[at].map_or(String::new(), |y| significant(y, 4)));
         std::iter::once(first(at)).chain(cells).collect()
     };
-    let lines = if figure.xs.len() <= 60 { (0..figure.xs.len()).map(line).collect() } else { Vec::new() };
-    DataTable { headings, lines, figure }
+    let lines = if figure.xs.len() <= 60 {
+        (0..figure.xs.len()).map(line).collect()
+    } else {
+        Vec::new()
+    };
+    DataTable {
+        headings,
+        lines,
+        figure,
+    }
 }
 
 fn table_rows(records: &[RunRecord]) -> Vec<TableRow> {
-    let mb = |rate: f64| if rate > 0.0 { significant(rate / 1e6, 4) } else { "–".to_owned() };
+    let mb = |rate: f64| {
+        if rate > 0.0 {
+            significant(rate / 1e6, 4)
+        } else {
+            "–".to_owned()
+        }
+    };
     rows(records)
         .into_iter()
         .map(|row| TableRow {
@@ -240,7 +281,9 @@ fn table_rows(records: &[RunRecord]) -> Vec<TableRow> {
             rate_interval: shown_interval(row.rate_interval_bytes_per_s),
             limit: row.limit_bytes_per_s.map_or("–".to_owned(), mb),
             limit_interval: shown_interval(row.limit_interval_bytes_per_s),
-            fraction: row.fraction.map_or("–".to_owned(), |fraction| format!("{fraction:.2}")),
+            fraction: row
+                .fraction
+                .map_or("–".to_owned(), |fraction| format!("{fraction:.2}")),
             is_above_limit: row.doubt == Some(Doubt::AboveLimit),
             means: Some(row.ops_per_sample).filter(|ops| *ops > 1),
             fault: row.undone().map(|(how, why)| format!("{how}: {why}")),
@@ -257,31 +300,78 @@ fn table_rows(records: &[RunRecord]) -> Vec<TableRow> {
 }
 
 fn facts(records: &[RunRecord]) -> Vec<Fact> {
-    let Some(record) = records.first() else { return Vec::new() };
+    let Some(record) = records.first() else {
+        return Vec::new();
+    };
     let host = &record.host;
-    let caches = host.caches.iter().filter(|cache| cache.kind != "Instruction");
+    let caches = host
+        .caches
+        .iter()
+        .filter(|cache| cache.kind != "Instruction");
     let caches: Vec<String> = caches
-        .map(|cache| format!("L{} {} (shared by {})", cache.level, show_bytes(cache.bytes), cache.shared_by))
+        .map(|cache| {
+            format!(
+                "L{} {} (shared by {})",
+                cache.level,
+                show_bytes(cache.bytes),
+                cache.shared_by
+            )
+        })
         .collect();
     let pools: Vec<String> = host
         .huge_pages
         .iter()
-        .map(|pool| format!("{} of {} free: {}", pool.free, pool.total, show_bytes(pool.page_bytes)))
+        .map(|pool| {
+            format!(
+                "{} of {} free: {}",
+                pool.free,
+                pool.total,
+                show_bytes(pool.page_bytes)
+            )
+        })
         .collect();
     let all = [
         ("CPU", host.cpu_model.clone()),
-        ("Cores", format!("{} logical, {} cores, {} socket(s)", host.logical_cpus, host.cores, host.sockets)),
+        (
+            "Cores",
+            format!(
+                "{} logical, {} cores, {} socket(s)",
+                host.logical_cpus, host.cores, host.sockets
+            ),
+        ),
         ("Vector sets", host.isa.join(", ")),
         ("Caches", caches.join(" · ")),
         ("Memory", show_bytes(host.memory_bytes)),
         ("NUMA nodes", host.numa.len().to_string()),
-        ("Huge pages", format!("transparent: {}; {}", host.transparent_huge_pages, pools.join(", "))),
-        ("Governor", host.governor.clone().unwrap_or_else(|| "not told".to_owned())),
+        (
+            "Huge pages",
+            format!(
+                "transparent: {}; {}",
+                host.transparent_huge_pages,
+                pools.join(", ")
+            ),
+        ),
+        (
+            "Governor",
+            host.governor
+                .clone()
+                .unwrap_or_else(|| "not told".to_owned()),
+        ),
         ("Kernel", host.kernel.clone()),
-        ("Hypervisor", host.hypervisor.clone().unwrap_or_else(|| "none".to_owned())),
+        (
+            "Hypervisor",
+            host.hypervisor.clone().unwrap_or_else(|| "none".to_owned()),
+        ),
         ("Mitigations", host.mitigations.join("; ")),
         ("TCP congestion control", host.congestion_control.clone()),
-        ("Clock", format!("{}, {} per reading", record.clock.source, show_ns(record.clock.overhead_ns))),
+        (
+            "Clock",
+            format!(
+                "{}, {} per reading",
+                record.clock.source,
+                show_ns(record.clock.overhead_ns)
+            ),
+        ),
         (
             "Noise floor",
             format!(
@@ -291,7 +381,10 @@ fn facts(records: &[RunRecord]) -> Vec<Fact> {
             ),
         ),
     ];
-    all.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| Fact { name, value }).collect()
+    all.into_iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(name, value)| Fact { name, value })
+        .collect()
 }
 
 fn notes(records: &[RunRecord]) -> Vec<String> {
@@ -299,13 +392,24 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
         .map(|(record, how, why)| format!("{} {}: {how}: {why}", record.study, record.engine.name))
         .collect();
     for record in records {
-        notes.extend(warnings(record).into_iter().map(|warning| format!("{}: {warning}", record.study)));
-        notes.extend(record.outcome.reason().map(|reason| format!("{}: {reason}", record.study)));
+        notes.extend(
+            warnings(record)
+                .into_iter()
+                .map(|warning| format!("{}: {warning}", record.study)),
+        );
+        notes.extend(
+            record
+                .outcome
+                .reason()
+                .map(|reason| format!("{}: {reason}", record.study)),
+        );
     }
     let mut hosts: Vec<String> = Vec::new();
     for record in records {
-        let host =
-            format!("{}, {} CPUs, kernel {}", record.host.cpu_model, record.host.logical_cpus, record.host.kernel);
+        let host = format!(
+            "{}, {} CPUs, kernel {}",
+            record.host.cpu_model, record.host.logical_cpus, record.host.kernel
+        );
         if hosts.last() != Some(&host) && !hosts.contains(&host) {
             hosts.push(host);
         }
@@ -364,10 +468,15 @@ mod tests {
     fn a_hostile_name_is_only_text() {
         let mut record = example();
         record.lanes[0].device = "</script><img src=x onerror=alert(1)>".into();
-        record.host =
-            std::sync::Arc::new(daqmeter_record::Host { cpu_model: "\u{202e}<b>".into(), ..Default::default() });
+        record.host = std::sync::Arc::new(daqmeter_record::Host {
+            cpu_model: "\u{202e}<b>".into(),
+            ..Default::default()
+        });
         let page = page(&[record]).unwrap();
-        assert!(!page.contains('\u{202e}') && page.contains("\\u202e&lt;b&gt;"), "nor does it turn the text around");
+        assert!(
+            !page.contains('\u{202e}') && page.contains("\\u202e&lt;b&gt;"),
+            "nor does it turn the text around"
+        );
         assert!(!page.contains("<img src=x"), "no tag comes from a record");
         assert!(!page.contains("<script>alert"), "nor from the CPU model");
     }
@@ -375,8 +484,10 @@ mod tests {
     #[test]
     fn the_page_without_its_libraries() {
         let page = page(&[example()]).unwrap();
-        let lean =
-            page.replace(UPLOT_SCRIPT, "[uPlot]").replace(UPLOT_STYLE, "[uPlot style]").replace(SCRIPT, "[script]");
+        let lean = page
+            .replace(UPLOT_SCRIPT, "[uPlot]")
+            .replace(UPLOT_STYLE, "[uPlot style]")
+            .replace(SCRIPT, "[script]");
         insta::assert_snapshot!(lean.replace(STYLE, "[style]"));
     }
 

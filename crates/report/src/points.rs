@@ -25,24 +25,49 @@ pub struct Point {
 
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Point { study, engine, workload, lane, stage } = self;
-        let parameters = workload.strip_prefix(engine.as_str()).unwrap_or(workload).trim_start();
+        let Point {
+            study,
+            engine,
+            workload,
+            lane,
+            stage,
+        } = self;
+        let parameters = workload
+            .strip_prefix(engine.as_str())
+            .unwrap_or(workload)
+            .trim_start();
         write!(f, "{study} {engine} {parameters}")?;
         if *lane > 0 {
             write!(f, " lane {lane}")?;
         }
-        if stage != engine { write!(f, " {stage}") } else { Ok(()) }
+        if stage != engine {
+            write!(f, " {stage}")
+        } else {
+            Ok(())
+        }
     }
 }
 
 /// The points of one record, with the stage that each names.
 pub fn points_of(record: &RunRecord) -> impl Iterator<Item = (Point, &Stage)> {
     let workload = record.workload.key();
-    let stages =
-        record.lanes.iter().enumerate().flat_map(|(lane, found)| found.stages.iter().map(move |stage| (lane, stage)));
+    let stages = record
+        .lanes
+        .iter()
+        .enumerate()
+        .flat_map(|(lane, found)| found.stages.iter().map(move |stage| (lane, stage)));
     stages.map(move |(lane, stage)| {
         let (study, engine) = (record.study.clone(), record.engine.name.clone());
-        (Point { study, engine, workload: workload.clone(), lane, stage: stage.name.clone() }, stage)
+        (
+            Point {
+                study,
+                engine,
+                workload: workload.clone(),
+                lane,
+                stage: stage.name.clone(),
+            },
+            stage,
+        )
     })
 }
 
@@ -69,7 +94,11 @@ pub fn middle_runs(records: &[RunRecord]) -> (Vec<RunRecord>, usize) {
     let mut places: HashMap<(&str, &str, String), usize> = HashMap::new();
     let mut groups: Vec<Vec<(f64, &RunRecord)>> = Vec::new();
     for record in records {
-        let key = (record.study.as_str(), record.engine.name.as_str(), record.workload.key());
+        let key = (
+            record.study.as_str(),
+            record.engine.name.as_str(),
+            record.workload.key(),
+        );
         let at = *places.entry(key).or_insert(groups.len());
         if at == groups.len() {
             groups.push(Vec::new());
@@ -80,10 +109,17 @@ pub fn middle_runs(records: &[RunRecord]) -> (Vec<RunRecord>, usize) {
     let most = groups.iter().map(Vec::len).max().unwrap_or(0);
     let mut chosen = Vec::new();
     for mut runs in groups {
-        chosen.extend(runs.iter().filter(|(_, record)| !record.outcome.is_ok()).map(|(_, record)| (*record).clone()));
+        chosen.extend(
+            runs.iter()
+                .filter(|(_, record)| !record.outcome.is_ok())
+                .map(|(_, record)| (*record).clone()),
+        );
         runs.retain(|(_, record)| record.outcome.is_ok());
         runs.sort_by(|a, b| a.0.total_cmp(&b.0));
-        chosen.extend(runs.get(runs.len() / 2).map(|(_, record)| (*record).clone()));
+        chosen.extend(
+            runs.get(runs.len() / 2)
+                .map(|(_, record)| (*record).clone()),
+        );
     }
     (chosen, most)
 }
@@ -105,7 +141,10 @@ mod tests {
         let mut other = with(7);
         other.study = "other".into();
         let (chosen, most) = middle_runs(&[with(30), failed, with(10), other, with(20)]);
-        let medians: Vec<u64> = chosen.iter().map(|record| record.lanes[0].stages[0].sample_ns[0]).collect();
+        let medians: Vec<u64> = chosen
+            .iter()
+            .map(|record| record.lanes[0].stages[0].sample_ns[0])
+            .collect();
         assert_eq!((medians, most), (vec![1, 20, 7], 4));
         assert_eq!(middle_runs(&[]).0.len(), 0);
     }
@@ -115,12 +154,19 @@ mod tests {
     fn runs_of_one_point_come_together_however_long_they_took_and_whatever_limit_they_found() {
         let run = |limit: f64, seconds: f64, reads: u64| {
             let mut record = example();
-            record.workload = record.workload.with("limit_bytes_per_s", limit).with("seconds", seconds);
+            record.workload = record
+                .workload
+                .with("limit_bytes_per_s", limit)
+                .with("seconds", seconds);
             record.workload = record.workload.with("reads", reads).with("passes", reads);
             record
         };
         let records = [run(1.1e10, 0.3, 30), run(1.2e10, 0.6, 28)];
-        assert!(runs_by_point(&records).iter().all(|(_, runs)| runs.len() == 2));
+        assert!(
+            runs_by_point(&records)
+                .iter()
+                .all(|(_, runs)| runs.len() == 2)
+        );
         assert_eq!(middle_runs(&records).1, 2);
     }
 
@@ -132,7 +178,13 @@ mod tests {
         other.workload = other.workload.with("function", 1_u64);
         let records = [example(), again, other];
         let points = runs_by_point(&records);
-        assert_eq!(points.iter().map(|(_, runs)| runs.len()).collect::<Vec<_>>(), [2, 2, 2, 2, 1, 1, 1, 1]);
+        assert_eq!(
+            points
+                .iter()
+                .map(|(_, runs)| runs.len())
+                .collect::<Vec<_>>(),
+            [2, 2, 2, 2, 1, 1, 1, 1]
+        );
         assert_eq!(
             points[2].0.to_string(),
             "digitizer digitizer dec_factor=1 devices='emu:ku0 emu:l0' function=4 samples=3000000 lane 1 func_readout"

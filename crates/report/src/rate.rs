@@ -48,12 +48,17 @@ pub fn of(stage: &Stage) -> Option<Rate> {
 
 /// The limit of a stage, if its record has one.
 pub fn limit_of<'a>(record: &'a RunRecord, stage: &Stage) -> Option<&'a Limit> {
-    record.limit(stage.limit.as_deref()?).filter(|limit| limit.rate_bytes_per_s > 0.0)
+    record
+        .limit(stage.limit.as_deref()?)
+        .filter(|limit| limit.rate_bytes_per_s > 0.0)
 }
 
 /// A limit as a rate with its interval.
 pub fn limit_rate(limit: &Limit) -> Rate {
-    Rate { per_s: limit.rate_bytes_per_s, interval: limit.low_bytes_per_s.zip(limit.high_bytes_per_s) }
+    Rate {
+        per_s: limit.rate_bytes_per_s,
+        interval: limit.low_bytes_per_s.zip(limit.high_bytes_per_s),
+    }
 }
 
 /// A stage beside its limit, both by one definition: sustained. Limits of older records are rates at the median; stages are held
@@ -62,12 +67,17 @@ pub fn held(record: &RunRecord, stage: &Stage) -> Option<Held> {
     let limit = limit_of(record, stage)?;
     let rate = by_basis(stage, limit.basis)?;
     let limit = limit_rate(limit);
-    Some(Held { limit, share: share(rate, limit)? })
+    Some(Held {
+        limit,
+        share: share(rate, limit)?,
+    })
 }
 
 /// Whether a stage is above its limit, without a look at the intervals where even its fastest sample is not.
 fn is_above(record: &RunRecord, stage: &Stage) -> bool {
-    let Some(limit) = limit_of(record, stage) else { return false };
+    let Some(limit) = limit_of(record, stage) else {
+        return false;
+    };
     let fastest_ns = stage.sample_ns.iter().copied().min().unwrap_or(0);
     let fastest = stage.bytes_per_sample() / fastest_ns as f64 * 1e9;
     fastest > limit.rate_bytes_per_s && held(record, stage).is_some_and(|held| held.share.is_above)
@@ -120,13 +130,21 @@ pub fn undone(outcome: &Outcome) -> Option<(&'static str, &str)> {
 
 /// Stages that are above their limit: a line each.
 fn exceeded(record: &RunRecord) -> BTreeSet<String> {
-    let above = record.lanes.iter().flat_map(|lane| &lane.stages).filter(|stage| is_above(record, stage));
-    above.filter_map(|stage| Some(limit_of(record, stage)?.exceeded(&stage.name))).collect()
+    let above = record
+        .lanes
+        .iter()
+        .flat_map(|lane| &lane.stages)
+        .filter(|stage| is_above(record, stage));
+    above
+        .filter_map(|stage| Some(limit_of(record, stage)?.exceeded(&stage.name)))
+        .collect()
 }
 
 /// What must be known to believe a record: its warnings, and what is above its limit where the record does not say so itself.
 pub(crate) fn warnings(record: &RunRecord) -> Vec<String> {
-    let more = exceeded(record).into_iter().filter(|line| !record.warnings.contains(line));
+    let more = exceeded(record)
+        .into_iter()
+        .filter(|line| !record.warnings.contains(line));
     record.warnings.iter().cloned().chain(more).collect()
 }
 
@@ -136,7 +154,13 @@ pub(crate) fn usable(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
     if records.iter().all(is_usable) {
         return Cow::Borrowed(records);
     }
-    Cow::Owned(records.iter().filter(|record| is_usable(record)).cloned().collect())
+    Cow::Owned(
+        records
+            .iter()
+            .filter(|record| is_usable(record))
+            .cloned()
+            .collect(),
+    )
 }
 
 /// The records that may be compared and drawn: what was done and verified.
@@ -144,25 +168,45 @@ pub(crate) fn done(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
     if records.iter().all(is_done) {
         return Cow::Borrowed(records);
     }
-    Cow::Owned(records.iter().filter(|record| is_done(record)).cloned().collect())
+    Cow::Owned(
+        records
+            .iter()
+            .filter(|record| is_done(record))
+            .cloned()
+            .collect(),
+    )
 }
 
 /// Whether any of its rates is above its limit.
 pub(crate) fn is_doubtful(record: &RunRecord) -> bool {
-    record.lanes.iter().flat_map(|lane| &lane.stages).any(|stage| is_above(record, stage))
+    record
+        .lanes
+        .iter()
+        .flat_map(|lane| &lane.stages)
+        .any(|stage| is_above(record, stage))
 }
 
 /// A share of a limit for a table, with a mark where it cannot be.
 pub(crate) fn shown_share(fraction: Option<f64>, doubt: Option<Doubt>) -> String {
     let mark = if doubt.is_some() { "!" } else { "" };
-    let digits = |fraction: f64| if fraction < 0.095 { significant(fraction, 2) } else { format!("{fraction:.2}") };
-    fraction.map_or("-".to_owned(), |fraction| format!("{}{mark}", digits(fraction)))
+    let digits = |fraction: f64| {
+        if fraction < 0.095 {
+            significant(fraction, 2)
+        } else {
+            format!("{fraction:.2}")
+        }
+    };
+    fraction.map_or("-".to_owned(), |fraction| {
+        format!("{}{mark}", digits(fraction))
+    })
 }
 
 /// An interval of a rate in MB/s for a table.
 pub(crate) fn shown_interval(interval: Option<(f64, f64)>) -> String {
     let mb = |rate: f64| significant(rate / 1e6, 4);
-    interval.map_or("-".to_owned(), |(low, high)| format!("{} - {}", mb(low), mb(high)))
+    interval.map_or("-".to_owned(), |(low, high)| {
+        format!("{} - {}", mb(low), mb(high))
+    })
 }
 
 #[cfg(test)]
@@ -182,13 +226,18 @@ pub(crate) mod tests {
         let mut record = example();
         let stage = &mut record.lanes[0].stages[0];
         // Two reads in five take a hundred times as long.
-        stage.sample_ns = (0..100).map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 }).collect();
+        stage.sample_ns = (0..100)
+            .map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 })
+            .collect();
         let stage = stage.clone();
         let sustained = 6e6 / 4.06e-3;
         record.limits[0] = Limit::given("link", 2.0 * sustained, "profile");
         assert!((held(&record, &stage).unwrap().share.fraction - 0.5).abs() < 1e-9);
         // Limits of older records were at the median, and the stage then is, too.
-        record.limits[0] = Limit { basis: LimitBasis::Median, ..Limit::given("link", 6e6 / 1e-4, "measured") };
+        record.limits[0] = Limit {
+            basis: LimitBasis::Median,
+            ..Limit::given("link", 6e6 / 1e-4, "measured")
+        };
         assert!((held(&record, &stage).unwrap().share.fraction - 1.0).abs() < 1e-9);
         assert!((mean_ns(&stage).unwrap() - 4.06e6).abs() < 1.0);
     }
@@ -208,7 +257,11 @@ pub(crate) mod tests {
     fn a_rate_above_its_limit_is_warned_of_once() {
         let mut record = above_its_limit();
         assert_eq!(warnings(&record).len(), 1, "{:?}", warnings(&record));
-        assert!(warnings(&record)[0].starts_with("func_readout is above its limit `link`"), "{:?}", warnings(&record));
+        assert!(
+            warnings(&record)[0].starts_with("func_readout is above its limit `link`"),
+            "{:?}",
+            warnings(&record)
+        );
         record.warnings = warnings(&record);
         assert_eq!(warnings(&record).len(), 1);
         assert!(warnings(&example()).is_empty());
@@ -218,13 +271,31 @@ pub(crate) mod tests {
     fn paths_are_compared_by_all_their_time_and_work_of_the_cpu_by_its_median() {
         let mut record = example();
         let stage = record.lanes[0].stages[0].clone();
-        let levels = ["digitizer", "block", "stream", "copy", "etherbone", "convert", "memory"].map(|engine| {
+        let levels = [
+            "digitizer",
+            "block",
+            "stream",
+            "copy",
+            "etherbone",
+            "convert",
+            "memory",
+        ]
+        .map(|engine| {
             record.engine.name = engine.into();
             level(&record, &stage)
         });
         assert_eq!(levels[..5], [Level::Mean; 5]);
         assert_eq!(levels[5..], [Level::Median; 2]);
         record.engine.name = "copy".into();
-        assert_eq!(level(&record, &Stage { bytes_per_op: 0, ..stage }), Level::Median);
+        assert_eq!(
+            level(
+                &record,
+                &Stage {
+                    bytes_per_op: 0,
+                    ..stage
+                }
+            ),
+            Level::Median
+        );
     }
 }

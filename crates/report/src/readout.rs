@@ -62,11 +62,18 @@ pub fn chain_rows(records: &[RunRecord]) -> Vec<ChainRow> {
 
 /// The same with those that failed.
 fn all_rows(records: &[RunRecord]) -> Vec<ChainRow> {
-    let mut rows: Vec<ChainRow> =
-        records.iter().filter(|record| record.engine.name == "readout").filter_map(row).collect();
+    let mut rows: Vec<ChainRow> = records
+        .iter()
+        .filter(|record| record.engine.name == "readout")
+        .filter_map(row)
+        .collect();
     rows.sort_by(|a, b| {
         let key = |row: &ChainRow| (row.poll_us.unwrap_or(0.0), row.rate_hz);
-        a.chain.cmp(&b.chain).then(key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal))
+        a.chain.cmp(&b.chain).then(
+            key(a)
+                .partial_cmp(&key(b))
+                .unwrap_or(std::cmp::Ordering::Equal),
+        )
     });
     rows
 }
@@ -74,8 +81,13 @@ fn all_rows(records: &[RunRecord]) -> Vec<ChainRow> {
 /// The chain's name: scenario and what differs from it.
 fn name(record: &RunRecord) -> String {
     let mut name = record.workload.text("scenario").unwrap_or("?").to_owned();
-    let parameters =
-        [("payload_bytes", " B"), ("channels", " channels"), ("mode", ""), ("placement", ""), ("transport", "")];
+    let parameters = [
+        ("payload_bytes", " B"),
+        ("channels", " channels"),
+        ("mode", ""),
+        ("placement", ""),
+        ("transport", ""),
+    ];
     for (parameter, unit) in parameters {
         if let Some(value) = record.workload.params.get(parameter) {
             let _ = write!(name, ", {value}{unit}");
@@ -94,13 +106,17 @@ fn row(record: &RunRecord) -> Option<ChainRow> {
     let chunks = value("chunks");
     let stage = record.lanes.first().and_then(|lane| lane.stages.first());
     let limit = stage.and_then(|stage| rate::limit_of(record, stage));
-    let bytes_per_s =
-        stage.map_or(0.0, |stage| stage.bytes_per_op as f64 / seconds.max(1e-9)) * (1.0 - value("dead-time"));
-    let undone = (!rate::is_done(record)).then(|| rate::undone(&record.outcome).map_or("failed", |(how, _)| how));
+    let bytes_per_s = stage.map_or(0.0, |stage| stage.bytes_per_op as f64 / seconds.max(1e-9))
+        * (1.0 - value("dead-time"));
+    let undone = (!rate::is_done(record))
+        .then(|| rate::undone(&record.outcome).map_or("failed", |(how, _)| how));
     // A chain is one operation: its rate has no interval.
     let share = limit.and_then(|limit| share(Rate::exactly(bytes_per_s), rate::limit_rate(limit)));
     let share = share.filter(|_| undone.is_none());
-    let interrupt = record.workload.text("completion").is_ok_and(|completion| completion == "interrupt");
+    let interrupt = record
+        .workload
+        .text("completion")
+        .is_ok_and(|completion| completion == "interrupt");
     Some(ChainRow {
         chain: name(record),
         poll_us: record.workload.float("poll_us").ok().filter(|_| !interrupt),
@@ -135,7 +151,8 @@ pub fn chains_text(records: &[RunRecord]) -> String {
     let rows = rows.into_iter().map(|row| {
         vec![
             row.chain,
-            row.poll_us.map_or("interrupt".to_owned(), |us| significant(us, 4)),
+            row.poll_us
+                .map_or("interrupt".to_owned(), |us| significant(us, 4)),
             significant(row.rate_hz / 1e3, 4),
             percent(row.dead_share),
             row.lost.to_string(),
@@ -143,10 +160,12 @@ pub fn chains_text(records: &[RunRecord]) -> String {
             show_bytes(row.ring_peak_bytes as u64),
             significant(row.mchunks_per_s, 3),
             percent(row.reader_cpu),
-            row.reader_ns_per_chunk.map_or("-".to_owned(), |ns| significant(ns, 3)),
+            row.reader_ns_per_chunk
+                .map_or("-".to_owned(), |ns| significant(ns, 3)),
             percent(row.receiver_cpu),
             significant(row.gbit_per_s, 3),
-            row.latency_p99_ns.map_or("-".to_owned(), |ns| significant(ns / 1e3, 3)),
+            row.latency_p99_ns
+                .map_or("-".to_owned(), |ns| significant(ns / 1e3, 3)),
             shown_share(row.fraction, row.doubt),
             match (row.closes, row.undone) {
                 (false, _) => "DOES NOT CLOSE".to_owned(),
@@ -181,7 +200,10 @@ pub fn chains_text(records: &[RunRecord]) -> String {
 /// What does not fit a row: BUSY by cause, the ledger, trouble.
 pub fn details_text(records: &[RunRecord]) -> String {
     let mut out = String::new();
-    for record in records.iter().filter(|record| record.engine.name == "readout") {
+    for record in records
+        .iter()
+        .filter(|record| record.engine.name == "readout")
+    {
         let value = |name: &str| record.counter(name).unwrap_or(0.0);
         let _ = writeln!(
             out,
@@ -218,14 +240,24 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn example(poll_us: f64, rate_hz: f64, dead: f64) -> RunRecord {
-        let workload =
-            Workload::new("readout").with("scenario", "gbt").with("rate_hz", rate_hz).with("poll_us", poll_us);
-        let engine = EngineInfo { name: "readout".to_owned(), target: "gbt over tcp".to_owned(), emulated: true };
+        let workload = Workload::new("readout")
+            .with("scenario", "gbt")
+            .with("rate_hz", rate_hz)
+            .with("poll_us", poll_us);
+        let engine = EngineInfo {
+            name: "readout".to_owned(),
+            target: "gbt over tcp".to_owned(),
+            emulated: true,
+        };
         let mut record = RunRecord::new(engine, workload);
         record.study = "readout/sweep".to_owned();
         let lost = (dead * rate_hz * 24.0).round() as u64;
         let issued = (rate_hz * 24.0) as u64;
-        let mut ledger = Ledger { issued, delivered: issued - lost, ..Ledger::new("triggers x E-links") };
+        let mut ledger = Ledger {
+            issued,
+            delivered: issued - lost,
+            ..Ledger::new("triggers x E-links")
+        };
         ledger.lose("stopped by BUSY-by-DMA", lost);
         record.ledgers = vec![ledger];
         let counters = [
@@ -234,7 +266,10 @@ pub(crate) mod tests {
             ("dead-time", dead),
             ("dead-time BUSY-by-DMA", dead),
             ("chunks", (issued - lost) as f64),
-            ("reader-cpu-ppm", 5e5 * rate_hz / 1e6 + 1e5 * 100.0 / poll_us),
+            (
+                "reader-cpu-ppm",
+                5e5 * rate_hz / 1e6 + 1e5 * 100.0 / poll_us,
+            ),
             ("receiver-cpu", 0.3 * rate_hz / 1e6),
             ("ring", 64e6),
             ("ring peak", 1e6 + 50e6 * dead),
@@ -244,8 +279,13 @@ pub(crate) mod tests {
             ("latency p99", 8e5),
             ("latency max", 2e6),
         ];
-        record.counters =
-            counters.into_iter().map(|(name, value)| Counter { value, ..Counter::count(name, 0) }).collect();
+        record.counters = counters
+            .into_iter()
+            .map(|(name, value)| Counter {
+                value,
+                ..Counter::count(name, 0)
+            })
+            .collect();
         record
     }
 
@@ -253,15 +293,23 @@ pub(crate) mod tests {
     fn a_chain_that_failed_is_marked_and_no_point_of_a_figure() {
         let mut failed = example(100.0, 1e6, 0.0);
         failed.outcome = daqmeter_record::Outcome::Failed("interrupted after 0 samples".into());
-        failed.counters.retain(|counter| counter.name != "latency p99");
+        failed
+            .counters
+            .retain(|counter| counter.name != "latency p99");
         assert!(chain_rows(std::slice::from_ref(&failed)).is_empty());
         let table = chains_text(&[failed]);
-        assert!(table.contains("FAILED") && !table.contains("closes"), "{table}");
+        assert!(
+            table.contains("FAILED") && !table.contains("closes"),
+            "{table}"
+        );
     }
 
     #[test]
     fn the_table_of_chains() {
-        insta::assert_snapshot!(chains_text(&[example(100.0, 1e6, 0.0), example(10.0, 2e6, 0.25)]));
+        insta::assert_snapshot!(chains_text(&[
+            example(100.0, 1e6, 0.0),
+            example(10.0, 2e6, 0.25)
+        ]));
     }
 
     #[test]

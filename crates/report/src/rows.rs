@@ -90,11 +90,19 @@ pub fn rows(records: &[RunRecord]) -> Vec<Row> {
     let mut order: Vec<usize> = (0..records.len()).collect();
     order.sort_by(|&a, &b| {
         let names = |at: usize| (records[at].study.as_str(), records[at].engine.name.as_str());
-        names(a).cmp(&names(b)).then_with(|| by_values(&differing[a], &differing[b]))
+        names(a)
+            .cmp(&names(b))
+            .then_with(|| by_values(&differing[a], &differing[b]))
     });
     let of = |at: usize| -> Vec<Row> {
         let point = point(&differing[at]);
-        rows_of(&records[at]).into_iter().map(|row| Row { point: point.clone(), ..row }).collect()
+        rows_of(&records[at])
+            .into_iter()
+            .map(|row| Row {
+                point: point.clone(),
+                ..row
+            })
+            .collect()
     };
     on_all_cpus(&order, of).into_iter().flatten().collect()
 }
@@ -118,7 +126,9 @@ fn on_all_cpus<T: Send>(places: &[usize], of: impl Fn(usize) -> T + Sync) -> Vec
     let mut all = std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
         let mut all = work();
-        others.into_iter().for_each(|thread| all.extend(thread.join().expect("summaries do not panic")));
+        others
+            .into_iter()
+            .for_each(|thread| all.extend(thread.join().expect("summaries do not panic")));
         all
     });
     all.sort_by_key(|(nth, _)| *nth);
@@ -135,8 +145,12 @@ pub(crate) fn points(records: &[RunRecord]) -> Vec<String> {
 fn point(differing: &Parameters<'_>) -> String {
     /// What the stage's label tells already.
     const IN_STAGE: [&str; 2] = ["function", "dec_factor"];
-    let told = differing.iter().filter(|(name, _)| !IN_STAGE.contains(name));
-    told.map(|(name, value)| shown(name, value)).collect::<Vec<_>>().join(", ")
+    let told = differing
+        .iter()
+        .filter(|(name, _)| !IN_STAGE.contains(name));
+    told.map(|(name, value)| shown(name, value))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Of each record the parameters that are not the same in all records of its study and engine.
@@ -146,16 +160,27 @@ fn differing(records: &[RunRecord]) -> Vec<Parameters<'_>> {
     }
     let mut groups: HashMap<(&str, &str), (&RunRecord, BTreeSet<&str>)> = HashMap::new();
     for record in records {
-        let (first, names) = groups.entry(group(record)).or_insert((record, BTreeSet::new()));
+        let (first, names) = groups
+            .entry(group(record))
+            .or_insert((record, BTreeSet::new()));
         let (known, own) = (&first.workload.params, &record.workload.params);
         let all = known.keys().chain(own.keys());
-        names.extend(all.filter(|name| known.get(*name) != own.get(*name)).map(String::as_str));
+        names.extend(
+            all.filter(|name| known.get(*name) != own.get(*name))
+                .map(String::as_str),
+        );
     }
     let mut all = Vec::with_capacity(records.len());
     for record in records {
         let names = groups.get(&group(record)).map(|(_, names)| names);
-        let differs = |name: &str| !NOT_IN_KEY.contains(&name) && names.is_some_and(|names| names.contains(name));
-        let own = record.workload.params.iter().filter(|(name, _)| differs(name));
+        let differs = |name: &str| {
+            !NOT_IN_KEY.contains(&name) && names.is_some_and(|names| names.contains(name))
+        };
+        let own = record
+            .workload
+            .params
+            .iter()
+            .filter(|(name, _)| differs(name));
         all.push(own.map(|(name, value)| (name.as_str(), value)).collect());
     }
     all
@@ -170,13 +195,17 @@ fn by_values(a: &Parameters<'_>, b: &Parameters<'_>) -> Ordering {
         Param::Text(_) => None,
     };
     let pairs = a.iter().zip(b).map(|((name_a, a), (name_b, b))| {
-        name_a.cmp(name_b).then_with(|| match (number(a), number(b)) {
-            (Some(a), Some(b)) => a.total_cmp(&b),
-            (None, None) => a.to_string().cmp(&b.to_string()),
-            (a, b) => a.is_none().cmp(&b.is_none()),
-        })
+        name_a
+            .cmp(name_b)
+            .then_with(|| match (number(a), number(b)) {
+                (Some(a), Some(b)) => a.total_cmp(&b),
+                (None, None) => a.to_string().cmp(&b.to_string()),
+                (a, b) => a.is_none().cmp(&b.is_none()),
+            })
     });
-    pairs.fold(Ordering::Equal, Ordering::then).then(a.len().cmp(&b.len()))
+    pairs
+        .fold(Ordering::Equal, Ordering::then)
+        .then(a.len().cmp(&b.len()))
 }
 
 /// A parameter for people, with its unit where its name ends with one.
@@ -192,15 +221,27 @@ fn shown(name: &str, value: &Param) -> String {
 
 /// Rows of a record; a lane that failed before its first stage is a row without numbers.
 pub(crate) fn rows_of(record: &RunRecord) -> Vec<Row> {
-    record.lanes.iter().flat_map(|lane| rows_of_lane(record, lane)).collect()
+    record
+        .lanes
+        .iter()
+        .flat_map(|lane| rows_of_lane(record, lane))
+        .collect()
 }
 
 fn rows_of_lane(record: &RunRecord, lane: &Lane) -> Vec<Row> {
-    let outcome = if lane.outcome.is_ok() { &record.outcome } else { &lane.outcome };
+    let outcome = if lane.outcome.is_ok() {
+        &record.outcome
+    } else {
+        &lane.outcome
+    };
     if lane.stages.is_empty() && !outcome.is_ok() {
         return vec![Row::empty(record, &lane.device, outcome.clone())];
     }
-    let row = |stage| Row { outcome: outcome.clone(), device: lane.device.clone(), ..row_of(record, stage, outcome) };
+    let row = |stage| Row {
+        outcome: outcome.clone(),
+        device: lane.device.clone(),
+        ..row_of(record, stage, outcome)
+    };
     lane.stages.iter().map(row).collect()
 }
 
@@ -209,7 +250,9 @@ fn row_of(record: &RunRecord, stage: &Stage, outcome: &Outcome) -> Row {
     let summary = summary(stage).unwrap_or_default();
     let rate = rate::of(stage).unwrap_or_default();
     let limit = rate::limit_of(record, stage).map(rate::limit_rate);
-    let share = rate::held(record, stage).map(|held| held.share).filter(|_| outcome.is_ok());
+    let share = rate::held(record, stage)
+        .map(|held| held.share)
+        .filter(|_| outcome.is_ok());
     Row {
         stage: stage.name.clone(),
         label: label(record, stage),
@@ -234,13 +277,19 @@ fn row_of(record: &RunRecord, stage: &Stage, outcome: &Outcome) -> Row {
 
 /// A row without numbers for each record that never got as far as a lane: for tables that have a line for everything.
 pub(crate) fn absent_rows(records: &[RunRecord]) -> Vec<Row> {
-    without_lanes(records).map(|(record, ..)| Row::empty(record, "", record.outcome.clone())).collect()
+    without_lanes(records)
+        .map(|(record, ..)| Row::empty(record, "", record.outcome.clone()))
+        .collect()
 }
 
 fn label(record: &RunRecord, stage: &Stage) -> String {
     let factor = record.workload.int("dec_factor").unwrap_or(1);
     let name = short(&stage.name);
-    if factor > 1 && name.contains("decimate") { format!("{name} 1:{factor}") } else { name }
+    if factor > 1 && name.contains("decimate") {
+        format!("{name} 1:{factor}")
+    } else {
+        name
+    }
 }
 
 /// The original's names in the words of its help.
@@ -278,17 +327,27 @@ pub(crate) fn median_ns(stage: &Stage) -> Option<f64> {
 /// Time of one operation in each sample.
 pub(crate) fn times_ns(stage: &Stage) -> Vec<f64> {
     let per_op = stage.ops_per_sample.max(1) as f64;
-    stage.sample_ns.iter().map(|&ns| ns as f64 / per_op).collect()
+    stage
+        .sample_ns
+        .iter()
+        .map(|&ns| ns as f64 / per_op)
+        .collect()
 }
 
 /// CPU time of the thread over the time that its samples took.
 fn cpu_fraction(stage: &Stage) -> f64 {
     let seconds = stage.seconds();
-    if seconds > 0.0 { stage.cpu.total_ns() as f64 * 1e-9 / seconds } else { 0.0 }
+    if seconds > 0.0 {
+        stage.cpu.total_ns() as f64 * 1e-9 / seconds
+    } else {
+        0.0
+    }
 }
 
 /// Records that were waived or failed before any lane ran: study, engine, reason.
-pub fn without_lanes(records: &[RunRecord]) -> impl Iterator<Item = (&RunRecord, &'static str, &str)> {
+pub fn without_lanes(
+    records: &[RunRecord],
+) -> impl Iterator<Item = (&RunRecord, &'static str, &str)> {
     let absent = records.iter().filter(|record| record.lanes.is_empty());
     absent.filter_map(|record| undone(&record.outcome).map(|(how, why)| (record, how, why)))
 }
@@ -298,7 +357,12 @@ pub fn without_lanes(records: &[RunRecord]) -> impl Iterator<Item = (&RunRecord,
 pub fn tool_cost_ns(records: &[RunRecord]) -> Option<f64> {
     let null = records.iter().filter(|record| record.engine.name == "null");
     let null = null.flat_map(rows_of).map(|row| row.median_ns).next();
-    null.or_else(|| records.iter().map(|record| record.clock.tool_ns_per_op).find(|&ns| ns > 0.0))
+    null.or_else(|| {
+        records
+            .iter()
+            .map(|record| record.clock.tool_ns_per_op)
+            .find(|&ns| ns > 0.0)
+    })
 }
 
 #[cfg(test)]
@@ -308,7 +372,11 @@ pub(crate) mod tests {
 
     /// A record like those of `daqmeter digitizer`, with fixed numbers, for the snapshots of all outputs.
     pub(crate) fn example() -> RunRecord {
-        let engine = EngineInfo { name: "digitizer".into(), target: "emu:ku0 emu:l0".into(), emulated: true };
+        let engine = EngineInfo {
+            name: "digitizer".into(),
+            target: "emu:ku0 emu:l0".into(),
+            emulated: true,
+        };
         let workload = Workload::new("digitizer")
             .with("devices", "emu:ku0 emu:l0")
             .with("samples", 3_000_000_u64)
@@ -319,7 +387,11 @@ pub(crate) mod tests {
         record.time_utc = "2026-11-21T03:00:00.000Z".into();
         record.command = "daqmeter digitizer emu:ku0 emu:l0 -S 3000000 -N 3 -A 4".into();
         let cpu_model = "Test CPU <script>alert(1)</script>".into();
-        record.host = daqmeter_record::Host { cpu_model, ..Default::default() }.into();
+        record.host = daqmeter_record::Host {
+            cpu_model,
+            ..Default::default()
+        }
+        .into();
         record.tool.name = "daqmeter".into();
         record.limits = vec![
             Limit::given("link", 1.278e9, "profile"),
@@ -341,7 +413,10 @@ pub(crate) mod tests {
                 end_ns: start_ns + ns * 3,
                 sample_start_ns: vec![],
                 sample_ns: vec![ns - 1000, ns, ns + 1000],
-                cpu: CpuTime { user_ns: ns * 3 / 2, system_ns: 0 },
+                cpu: CpuTime {
+                    user_ns: ns * 3 / 2,
+                    system_ns: 0,
+                },
             };
             record.lanes.push(Lane {
                 device: device.into(),
@@ -352,12 +427,19 @@ pub(crate) mod tests {
                 ..Lane::default()
             });
         }
-        let mut ledger = Ledger { issued: 36_000_000, delivered: 36_000_000, ..Ledger::new("bytes") };
+        let mut ledger = Ledger {
+            issued: 36_000_000,
+            delivered: 36_000_000,
+            ..Ledger::new("bytes")
+        };
         ledger.lose("short read", 0);
         record.ledgers = vec![ledger];
         record.wall_ns = 33_000_000;
-        (record.host_cpu.user_ns, record.host_cpu.steal_ns, record.host_cpu.idle_ns) =
-            (30_000_000, 10_000_000, 60_000_000);
+        (
+            record.host_cpu.user_ns,
+            record.host_cpu.steal_ns,
+            record.host_cpu.idle_ns,
+        ) = (30_000_000, 10_000_000, 60_000_000);
         record.memory.peak_rss_bytes = 64 << 20;
         (record.clock.tool_ns_per_op, record.clock.overhead_ns) = (0.54, 24.0);
         record
@@ -376,12 +458,19 @@ pub(crate) mod tests {
     fn a_rate_is_sustained_and_has_its_interval() {
         let mut record = example();
         // 60 reads of 6 MB in 0.1 ms, 40 in 10 ms: by the median 60 GB/s, over all time 1.5.
-        record.lanes[0].stages[0].sample_ns =
-            (0..100).map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 }).collect();
+        record.lanes[0].stages[0].sample_ns = (0..100)
+            .map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 })
+            .collect();
         let row = &rows(&[record])[0];
         assert!((row.rate_bytes_per_s / (600e6 / 0.406) - 1.0).abs() < 1e-9);
         let (low, high) = row.rate_interval_bytes_per_s.unwrap();
-        assert!((row.median_ns, low <= row.rate_bytes_per_s, row.rate_bytes_per_s <= high) == (1e5, true, true));
+        assert!(
+            (
+                row.median_ns,
+                low <= row.rate_bytes_per_s,
+                row.rate_bytes_per_s <= high
+            ) == (1e5, true, true)
+        );
     }
 
     #[test]
@@ -390,25 +479,39 @@ pub(crate) mod tests {
         let mut by_ledger = example();
         by_ledger.outcome = failed("ledger: does not close");
         let mut by_lane = example();
-        (by_lane.outcome, by_lane.lanes[1].outcome) = (failed("emu:l0: board gone"), failed("board gone"));
+        (by_lane.outcome, by_lane.lanes[1].outcome) =
+            (failed("emu:l0: board gone"), failed("board gone"));
         by_lane.lanes[1].stages.clear();
         let found = rows_of(&by_ledger);
-        assert!(found.iter().all(|row| row.undone() == Some(("failed", "ledger: does not close"))));
+        assert!(
+            found
+                .iter()
+                .all(|row| row.undone() == Some(("failed", "ledger: does not close")))
+        );
         assert!(found.iter().all(|row| row.fraction.is_none() && row.n == 3));
         let found = rows_of(&by_lane);
         assert_eq!(found.len(), 3, "a lane that never began is a row, too");
-        assert_eq!((found[2].n, found[2].undone()), (0, Some(("failed", "board gone"))));
+        assert_eq!(
+            (found[2].n, found[2].undone()),
+            (0, Some(("failed", "board gone")))
+        );
         let mut waived = example();
         waived.lanes.clear();
         waived.outcome = Outcome::Waived("no card".into());
         let absent = absent_rows(&[example(), waived]);
-        assert_eq!((absent.len(), absent[0].undone()), (1, Some(("waived", "no card"))));
+        assert_eq!(
+            (absent.len(), absent[0].undone()),
+            (1, Some(("waived", "no card")))
+        );
     }
 
     #[test]
     fn a_rate_above_its_limit_is_doubted() {
         let found = rows_of(&crate::rate::tests::above_its_limit());
-        assert_eq!((found[0].doubt, found[1].doubt), (Some(Doubt::AboveLimit), None));
+        assert_eq!(
+            (found[0].doubt, found[1].doubt),
+            (Some(Doubt::AboveLimit), None)
+        );
         assert!((found[0].fraction.unwrap() - 3.0).abs() < 1e-9);
     }
 
@@ -420,7 +523,10 @@ pub(crate) mod tests {
             (stage.sample_ns, stage.ops_per_sample) = (vec![1000; samples], ops_per_sample);
             rows_of(&record)[0].p99_ns
         };
-        assert_eq!((p99(30, 1), p99(298, 1), p99(299, 1), p99(5000, 10)), (None, None, Some(1000.0), None));
+        assert_eq!(
+            (p99(30, 1), p99(298, 1), p99(299, 1), p99(5000, 10)),
+            (None, None, Some(1000.0), None)
+        );
     }
 
     #[test]
@@ -429,18 +535,29 @@ pub(crate) mod tests {
             let mut record = example();
             record.lanes.truncate(1);
             record.lanes[0].stages.truncate(1);
-            record.workload = record.workload.with("samples", samples).with("function", function);
+            record.workload = record
+                .workload
+                .with("samples", samples)
+                .with("function", function);
             record
         };
         let mut other = with(5, 4).clone();
         other.study = "another".into();
         let records = [with(100, 4), with(9, 4), other, with(100, 3)];
-        let points: Vec<(String, String)> = rows(&records).into_iter().map(|row| (row.study, row.point)).collect();
+        let points: Vec<(String, String)> = rows(&records)
+            .into_iter()
+            .map(|row| (row.study, row.point))
+            .collect();
         let of = |study: &str, point: &str| (study.to_owned(), point.to_owned());
         let digitizer = |point: &str| of("digitizer", point);
         assert_eq!(
             points,
-            [of("another", ""), digitizer("samples 100"), digitizer("samples 9"), digitizer("samples 100")]
+            [
+                of("another", ""),
+                digitizer("samples 100"),
+                digitizer("samples 9"),
+                digitizer("samples 100")
+            ]
         );
         assert_eq!(shown("read_bytes", &Param::Int(4096)), "read 4 KiB");
         assert_eq!(shown("rate_hz", &Param::Float(1e6)), "rate 1000000 Hz");
@@ -449,7 +566,10 @@ pub(crate) mod tests {
     #[test]
     fn results_of_all_threads_stand_in_order() {
         let places: Vec<usize> = (0..500).rev().collect();
-        assert_eq!(on_all_cpus(&places, |at| at * 2), places.iter().map(|at| at * 2).collect::<Vec<_>>());
+        assert_eq!(
+            on_all_cpus(&places, |at| at * 2),
+            places.iter().map(|at| at * 2).collect::<Vec<_>>()
+        );
         assert_eq!(on_all_cpus(&places[..3], |at| at), [499, 498, 497]);
     }
 
@@ -458,6 +578,9 @@ pub(crate) mod tests {
         let mut record = example();
         record.lanes[0].stages[0].sample_ns.clear();
         let rows = rows(&[record]);
-        assert_eq!((rows[0].n, rows[0].rate_bytes_per_s, rows[0].fraction), (0, 0.0, None));
+        assert_eq!(
+            (rows[0].n, rows[0].rate_bytes_per_s, rows[0].fraction),
+            (0, 0.0, None)
+        );
     }
 }

@@ -76,7 +76,9 @@ fn grade(verdict: Verdict) -> Option<&'static str> {
 
 impl From<&Comparison> for StudyRow {
     fn from(line: &Comparison) -> StudyRow {
-        let with_unit = |text: Option<String>| text.map_or(String::new(), |text| format!("{text} {}", line.unit));
+        let with_unit = |text: Option<String>| {
+            text.map_or(String::new(), |text| format!("{text} {}", line.unit))
+        };
         let published = line.published.as_ref();
         let derived = line.derived.as_ref();
         StudyRow {
@@ -97,7 +99,11 @@ impl From<&Comparison> for StudyRow {
 
 /// `+1.2 %`; a figure of zero has no relative difference.
 fn percent(difference: f64) -> String {
-    if difference.is_finite() { format!("{:+.1} %", difference * 100.0) } else { String::new() }
+    if difference.is_finite() {
+        format!("{:+.1} %", difference * 100.0)
+    } else {
+        String::new()
+    }
 }
 
 impl From<&Finding> for StudyFinding {
@@ -122,7 +128,10 @@ fn counted<'a>(verdicts: impl Iterator<Item = &'a str>) -> String {
         }
     }
     counts.sort_by_key(|(_, count)| Reverse(*count));
-    let counts: Vec<String> = counts.iter().map(|(verdict, count)| format!("{count} {verdict}")).collect();
+    let counts: Vec<String> = counts
+        .iter()
+        .map(|(verdict, count)| format!("{count} {verdict}"))
+        .collect();
     counts.join(", ")
 }
 
@@ -140,15 +149,25 @@ impl Study {
 
     /// True if a row or a finding contradicts the document.
     pub fn has_contradiction(&self) -> bool {
-        self.rows.iter().filter_map(|row| row.grade).any(contradicts)
-            || self.findings.iter().filter_map(|finding| finding.grade).any(contradicts)
+        self.rows
+            .iter()
+            .filter_map(|row| row.grade)
+            .any(contradicts)
+            || self
+                .findings
+                .iter()
+                .filter_map(|finding| finding.grade)
+                .any(contradicts)
     }
 }
 
 fn contradicts(grade: &str) -> bool {
-    [daqmeter_record::study::Grade::Differs, daqmeter_record::study::Grade::Refuted]
-        .iter()
-        .any(|one| one.name() == grade)
+    [
+        daqmeter_record::study::Grade::Differs,
+        daqmeter_record::study::Grade::Refuted,
+    ]
+    .iter()
+    .any(|one| one.name() == grade)
 }
 
 /// Everything of one study, for people.
@@ -158,7 +177,11 @@ pub fn full(study: &Study) -> String {
     if !study.findings.is_empty() {
         out.push_str("\nFindings\n");
         for finding in &study.findings {
-            let _ = writeln!(out, " {}: {} ({})", finding.verdict, finding.text, finding.place);
+            let _ = writeln!(
+                out,
+                " {}: {} ({})",
+                finding.verdict, finding.text, finding.place
+            );
             let _ = writeln!(out, "     {}", finding.evidence);
         }
     }
@@ -175,16 +198,56 @@ pub fn full(study: &Study) -> String {
 /// The rows as a table; the last column says where a figure is published, or how it is derived.
 fn rows(rows: &[StudyRow]) -> String {
     let mut last = "";
-    let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+    let or_dash = |text: &str| {
+        if text.is_empty() {
+            "-".to_owned()
+        } else {
+            text.to_owned()
+        }
+    };
     let cells = rows.iter().map(|row| {
-        let title = if row.table == last { String::new() } else { row.table.clone() };
+        let title = if row.table == last {
+            String::new()
+        } else {
+            row.table.clone()
+        };
         last = &row.table;
-        let how = if row.how.is_empty() { String::new() } else { format!("derived: {}", row.how) };
-        let place = [row.place.clone(), how].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ");
-        let texts = [&row.published, &row.derived, &row.model, &row.here, &row.difference].map(|text| or_dash(text));
-        [vec![title, row.row.clone()], texts.to_vec(), vec![row.verdict.clone(), place]].concat()
+        let how = if row.how.is_empty() {
+            String::new()
+        } else {
+            format!("derived: {}", row.how)
+        };
+        let place = [row.place.clone(), how]
+            .into_iter()
+            .filter(|text| !text.is_empty())
+            .collect::<Vec<_>>()
+            .join("; ");
+        let texts = [
+            &row.published,
+            &row.derived,
+            &row.model,
+            &row.here,
+            &row.difference,
+        ]
+        .map(|text| or_dash(text));
+        [
+            vec![title, row.row.clone()],
+            texts.to_vec(),
+            vec![row.verdict.clone(), place],
+        ]
+        .concat()
     });
-    let headings = ["table", "row", "published", "derived", "model", "measured here", "difference", "verdict", "where"];
+    let headings = [
+        "table",
+        "row",
+        "published",
+        "derived",
+        "model",
+        "measured here",
+        "difference",
+        "verdict",
+        "where",
+    ];
     plain(&headings, cells)
 }
 
@@ -197,7 +260,18 @@ pub fn text(studies: &[Study]) -> String {
     let differs: Vec<Vec<String>> = studies.iter().flat_map(contradictions).collect();
     if !differs.is_empty() {
         out.push_str("\nWhat differs\n");
-        out.push_str(&plain(&["study", "row or finding", "published", "model", "here", "verdict", "where"], differs));
+        out.push_str(&plain(
+            &[
+                "study",
+                "row or finding",
+                "published",
+                "model",
+                "here",
+                "verdict",
+                "where",
+            ],
+            differs,
+        ));
     }
     out
 }
@@ -206,14 +280,39 @@ fn contradictions(study: &Study) -> Vec<Vec<String>> {
     let is_one = |grade: Option<&str>| grade.is_some_and(contradicts);
     let row = |row: &StudyRow| {
         let name = format!("{}: {}", row.table, row.row);
-        [study.id, &name, &row.published, &row.model, &row.here, &row.verdict, &row.place].map(str::to_owned).to_vec()
+        [
+            study.id,
+            &name,
+            &row.published,
+            &row.model,
+            &row.here,
+            &row.verdict,
+            &row.place,
+        ]
+        .map(str::to_owned)
+        .to_vec()
     };
     let finding = |finding: &StudyFinding| {
-        let texts = [study.id, &finding.text, "", "", &finding.evidence, &finding.verdict, &finding.place];
+        let texts = [
+            study.id,
+            &finding.text,
+            "",
+            "",
+            &finding.evidence,
+            &finding.verdict,
+            &finding.place,
+        ];
         texts.map(str::to_owned).to_vec()
     };
     let rows = study.rows.iter().filter(|row| is_one(row.grade)).map(row);
-    rows.chain(study.findings.iter().filter(|finding| is_one(finding.grade)).map(finding)).collect()
+    rows.chain(
+        study
+            .findings
+            .iter()
+            .filter(|finding| is_one(finding.grade))
+            .map(finding),
+    )
+    .collect()
 }
 
 #[cfg(test)]
@@ -228,19 +327,32 @@ mod tests {
     }
 
     fn here(value: f64, emulated: bool) -> Option<Measured> {
-        let engine = EngineInfo { name: "null".into(), target: "here".into(), emulated };
+        let engine = EngineInfo {
+            name: "null".into(),
+            target: "here".into(),
+            emulated,
+        };
         Measured::of(&RunRecord::new(engine, Workload::new("null")), value)
     }
 
     fn study() -> Study {
-        let line = |row: &str, figure: Option<f64>| Comparison::new("speed", row, figure.map(published), "MB/s");
+        let line = |row: &str, figure: Option<f64>| {
+            Comparison::new("speed", row, figure.map(published), "MB/s")
+        };
         let lines = [
-            line("board 1", Some(100.0)).model(100.0).measured(here(60.0, false)),
-            line("board 2", Some(100.5)).model(104.25).measured(here(95.0, true)),
-            line("both", None).derived(Derived::computed(200.5, "sum of both")).measured(here(155.0, true)),
+            line("board 1", Some(100.0))
+                .model(100.0)
+                .measured(here(60.0, false)),
+            line("board 2", Some(100.5))
+                .model(104.25)
+                .measured(here(95.0, true)),
+            line("both", None)
+                .derived(Derived::computed(200.5, "sum of both"))
+                .measured(here(155.0, true)),
             line("idle", Some(17.0)),
         ];
-        let fast: Statement = serde_json::from_str("{ \"text\": \"it is fast\", \"place\": \"section 4\" }").unwrap();
+        let fast: Statement =
+            serde_json::from_str("{ \"text\": \"it is fast\", \"place\": \"section 4\" }").unwrap();
         let findings = [
             fast.judged([here(12.0, true)], |[ns]| (Holds::No, format!("{ns} ns"))),
             fast.judged([here(1.0, false)], |[ns]| (true.into(), format!("{ns} ns"))),

@@ -11,8 +11,18 @@ use crate::rate::{Doubt, shown_interval, shown_share, undone, warnings};
 use crate::rows::{Row, points, rows, tool_cost_ns, without_lanes};
 
 /// The columns with numbers, and the one behind them.
-const HEADINGS: [&str; 10] =
-    ["n", "median", "spread [%]", "p99", "MB/s", "95 % MB/s", "limit MB/s", "of limit", "CPU [%]", "note"];
+const HEADINGS: [&str; 10] = [
+    "n",
+    "median",
+    "spread [%]",
+    "p99",
+    "MB/s",
+    "95 % MB/s",
+    "limit MB/s",
+    "of limit",
+    "CPU [%]",
+    "note",
+];
 
 /// Which columns of text there are: the study where there are several, the parameters where they differ.
 struct Columns {
@@ -23,12 +33,23 @@ struct Columns {
 impl Columns {
     fn of(rows: &[Row]) -> Columns {
         let study = rows.windows(2).any(|pair| pair[0].study != pair[1].study);
-        Columns { study, point: rows.iter().any(|row| !row.point.is_empty()) }
+        Columns {
+            study,
+            point: rows.iter().any(|row| !row.point.is_empty()),
+        }
     }
 
     fn texts<T>(&self, study: T, device: T, stage: T, point: T) -> Vec<T> {
-        let all = [(self.study, study), (true, device), (true, stage), (self.point, point)];
-        all.into_iter().filter(|(there, _)| *there).map(|(_, text)| text).collect()
+        let all = [
+            (self.study, study),
+            (true, device),
+            (true, stage),
+            (self.point, point),
+        ];
+        all.into_iter()
+            .filter(|(there, _)| *there)
+            .map(|(_, text)| text)
+            .collect()
     }
 
     fn headings(&self) -> Vec<&'static str> {
@@ -39,8 +60,19 @@ impl Columns {
 
     fn cells(&self, row: &Row) -> Vec<String> {
         let percent = |fraction: f64| significant(fraction * 100.0, 3);
-        let mb = |rate: f64| if rate > 0.0 { significant(rate / 1e6, 4) } else { "-".to_owned() };
-        let mut cells = self.texts(row.study.clone(), row.device.clone(), row.label.clone(), row.point.clone());
+        let mb = |rate: f64| {
+            if rate > 0.0 {
+                significant(rate / 1e6, 4)
+            } else {
+                "-".to_owned()
+            }
+        };
+        let mut cells = self.texts(
+            row.study.clone(),
+            row.device.clone(),
+            row.label.clone(),
+            row.point.clone(),
+        );
         cells.extend([
             row.n.to_string(),
             show_ns(row.median_ns),
@@ -63,7 +95,11 @@ fn note(row: &Row) -> String {
     let emulated = row.emulated.then(|| "emulated".to_owned());
     let means = (row.ops_per_sample > 1).then(|| format!("means of {}", row.ops_per_sample));
     let outliers = (row.outliers > 0).then(|| format!("{} outliers", row.outliers));
-    [undone, doubt, emulated, means, outliers].into_iter().flatten().collect::<Vec<_>>().join(", ")
+    [undone, doubt, emulated, means, outliers]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn build(records: &[RunRecord]) -> String {
@@ -71,7 +107,9 @@ fn build(records: &[RunRecord]) -> String {
     let columns = Columns::of(&rows);
     let headings = columns.headings();
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(headings.iter().copied());
+    table
+        .load_style(NOTHING)
+        .set_header(headings.iter().copied());
     for row in &rows {
         table.add_row(shown(columns.cells(row)));
     }
@@ -101,16 +139,25 @@ pub fn rows_only(records: &[RunRecord]) -> String {
 pub fn text(records: &[RunRecord]) -> String {
     // Records of counters alone have no stages.
     let has_stage = |record: &RunRecord| record.lanes.iter().any(|lane| !lane.stages.is_empty());
-    let is_empty = !records.iter().any(has_stage) && records.iter().any(|record| record.engine.name == "pmu");
-    let mut out = if is_empty { String::new() } else { build(records) };
+    let is_empty =
+        !records.iter().any(has_stage) && records.iter().any(|record| record.engine.name == "pmu");
+    let mut out = if is_empty {
+        String::new()
+    } else {
+        build(records)
+    };
     let line = |out: &mut String, line: &str| {
         let _ = writeln!(out, " {line}");
     };
-    absent_lines(records).iter().for_each(|absent| line(&mut out, absent));
+    absent_lines(records)
+        .iter()
+        .for_each(|absent| line(&mut out, absent));
     match records {
         [record] => out.push_str(&footnotes(record)),
         // Of many points only what went wrong: the rest would bury it.
-        _ => trouble_lines(records).iter().for_each(|trouble| line(&mut out, trouble)),
+        _ => trouble_lines(records)
+            .iter()
+            .for_each(|trouble| line(&mut out, trouble)),
     }
     if has_means(records) {
         line(
@@ -121,14 +168,21 @@ pub fn text(records: &[RunRecord]) -> String {
     if let (Some(cost_ns), Some(first)) = (tool_cost_ns(records), records.first()) {
         let clock_ns = significant(first.clock.overhead_ns, 2);
         let cost = significant(cost_ns, 2);
-        line(&mut out, &format!("the tool itself: {cost} ns per operation, {clock_ns} ns per sample"));
+        line(
+            &mut out,
+            &format!("the tool itself: {cost} ns per operation, {clock_ns} ns per sample"),
+        );
     }
     out
 }
 
 /// Whether any row of the table says `means of N`.
 fn has_means(records: &[RunRecord]) -> bool {
-    records.iter().flat_map(|record| &record.lanes).flat_map(|lane| &lane.stages).any(|stage| stage.ops_per_sample > 1)
+    records
+        .iter()
+        .flat_map(|record| &record.lanes)
+        .flat_map(|lane| &lane.stages)
+        .any(|stage| stage.ops_per_sample > 1)
 }
 
 /// What was waived or failed before it began: a line for each reason, with the number of its points.
@@ -141,16 +195,31 @@ fn absent_lines(records: &[RunRecord]) -> Vec<String> {
             None => absent.push((line, 1)),
         }
     }
-    let counted = |(line, points)| if points > 1 { format!("{line} ({points} points)") } else { line };
+    let counted = |(line, points)| {
+        if points > 1 {
+            format!("{line} ({points} points)")
+        } else {
+            line
+        }
+    };
     absent.into_iter().map(counted).collect()
 }
 
 /// What went wrong at which point of many, each line once.
 fn trouble_lines(records: &[RunRecord]) -> Vec<String> {
-    let all = records.iter().zip(points(records)).flat_map(|(record, point)| {
-        let of = if point.is_empty() { record.study.clone() } else { format!("{}, {point}", record.study) };
-        faults_and_ledgers(record).into_iter().map(move |line| format!("{of}: {line}"))
-    });
+    let all = records
+        .iter()
+        .zip(points(records))
+        .flat_map(|(record, point)| {
+            let of = if point.is_empty() {
+                record.study.clone()
+            } else {
+                format!("{}, {point}", record.study)
+            };
+            faults_and_ledgers(record)
+                .into_iter()
+                .map(move |line| format!("{of}: {line}"))
+        });
     let mut seen = HashSet::new();
     all.filter(|line| seen.insert(line.clone())).collect()
 }
@@ -158,10 +227,19 @@ fn trouble_lines(records: &[RunRecord]) -> Vec<String> {
 /// Lanes that failed, and the record where that is not a lane's doing.
 fn faults(record: &RunRecord) -> Vec<String> {
     let lanes = record.lanes.iter();
-    let of_lanes: Vec<String> =
-        lanes.filter_map(|lane| Some(format!("FAILED {}: {}", lane.device, lane.outcome.reason()?))).collect();
+    let of_lanes: Vec<String> = lanes
+        .filter_map(|lane| {
+            Some(format!(
+                "FAILED {}: {}",
+                lane.device,
+                lane.outcome.reason()?
+            ))
+        })
+        .collect();
     // Without lanes it is one of the absent; a ledger that does not close is told as a ledger.
-    let is_told = record.lanes.is_empty() || !of_lanes.is_empty() || !record.ledgers.iter().all(Ledger::closes);
+    let is_told = record.lanes.is_empty()
+        || !of_lanes.is_empty()
+        || !record.ledgers.iter().all(Ledger::closes);
     match undone(&record.outcome).filter(|_| !is_told) {
         Some((how, why)) => vec![format!("{}: {why}", how.to_uppercase())],
         None => of_lanes,
@@ -170,10 +248,19 @@ fn faults(record: &RunRecord) -> Vec<String> {
 
 /// What went wrong and what was lost, a line each: ledgers without losses are not told.
 pub fn faults_and_ledgers(record: &RunRecord) -> Vec<String> {
-    let ledgers = record.ledgers.iter().filter(|ledger| ledger.lost() > 0 || !ledger.closes());
+    let ledgers = record
+        .ledgers
+        .iter()
+        .filter(|ledger| ledger.lost() > 0 || !ledger.closes());
     let ledgers = ledgers.map(|ledger| format!("ledger: {ledger} ({})", record.workload));
-    let warnings = warnings(record).into_iter().map(|warning| format!("warning: {warning}"));
-    faults(record).into_iter().chain(ledgers).chain(warnings).collect()
+    let warnings = warnings(record)
+        .into_iter()
+        .map(|warning| format!("warning: {warning}"));
+    faults(record)
+        .into_iter()
+        .chain(ledgers)
+        .chain(warnings)
+        .collect()
 }
 
 /// Faults, ledgers, counters worth a line, warnings, memory.
@@ -186,8 +273,10 @@ pub fn footnotes(record: &RunRecord) -> String {
         let _ = writeln!(out, " ledger: {ledger}");
     }
     let counted = ["register-reads", "interrupts", "lost-interrupts"];
-    let counts: Vec<String> =
-        counted.iter().filter_map(|name| Some(format!("{name} {}", record.counter(name)?))).collect();
+    let counts: Vec<String> = counted
+        .iter()
+        .filter_map(|name| Some(format!("{name} {}", record.counter(name)?)))
+        .collect();
     if !counts.is_empty() {
         let _ = writeln!(out, " counted: {}", counts.join(", "));
     }
@@ -213,7 +302,13 @@ pub fn footnotes(record: &RunRecord) -> String {
     }
     out.push_str(&host_cpu(record));
     for spot in record.hotspots.iter().take(8) {
-        let _ = writeln!(out, " {:5.1} %  [{}] {}", spot.share * 100.0, spot.space, spot.symbol);
+        let _ = writeln!(
+            out,
+            " {:5.1} %  [{}] {}",
+            spot.share * 100.0,
+            spot.space,
+            spot.symbol
+        );
     }
     for warning in warnings(record) {
         let _ = writeln!(out, " note: {warning}");
@@ -238,8 +333,14 @@ fn host_cpu(record: &RunRecord) -> String {
         return String::new();
     }
     let shown = kinds.iter().filter(|(_, ns)| *ns > 0);
-    let shares: Vec<String> =
-        shown.map(|(kind, ns)| format!("{kind} {}%", significant(*ns as f64 / total as f64 * 100.0, 2))).collect();
+    let shares: Vec<String> = shown
+        .map(|(kind, ns)| {
+            format!(
+                "{kind} {}%",
+                significant(*ns as f64 / total as f64 * 100.0, 2)
+            )
+        })
+        .collect();
     format!(" whole host: {}\n", shares.join(", "))
 }
 
@@ -248,14 +349,30 @@ pub fn markdown(records: &[RunRecord]) -> String {
     let rows = rows(records);
     let columns = Columns::of(&rows);
     let headings = columns.headings();
-    let mut out = format!("| {} |\n|{}\n", headings.join(" | "), "---|".repeat(headings.len()));
+    let mut out = format!(
+        "| {} |\n|{}\n",
+        headings.join(" | "),
+        "---|".repeat(headings.len())
+    );
     for row in &rows {
-        let cells: Vec<String> = columns.cells(row).iter().map(|cell| sanitise::markdown(cell)).collect();
+        let cells: Vec<String> = columns
+            .cells(row)
+            .iter()
+            .map(|cell| sanitise::markdown(cell))
+            .collect();
         let _ = writeln!(out, "| {} |", cells.join(" | "));
     }
-    let below: Vec<String> = absent_lines(records).into_iter().chain(trouble_lines(records)).collect();
+    let below: Vec<String> = absent_lines(records)
+        .into_iter()
+        .chain(trouble_lines(records))
+        .collect();
     for (at, line) in below.iter().enumerate() {
-        let _ = writeln!(out, "{}- {}", if at == 0 { "\n" } else { "" }, sanitise::markdown(line));
+        let _ = writeln!(
+            out,
+            "{}- {}",
+            if at == 0 { "\n" } else { "" },
+            sanitise::markdown(line)
+        );
     }
     out
 }
@@ -280,7 +397,9 @@ pub fn csv(records: &[RunRecord]) -> String {
 
 /// Cells of an aligned table: each on one line.
 fn shown(cells: Vec<String>) -> impl Iterator<Item = String> {
-    cells.into_iter().map(|cell| sanitise::text(&cell).into_owned())
+    cells
+        .into_iter()
+        .map(|cell| sanitise::text(&cell).into_owned())
 }
 
 /// The fields of a row; those that are numbers are empty where nothing was measured.
@@ -327,9 +446,15 @@ pub fn plain(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> 
 }
 
 /// An aligned table whose columns from that one on are numbers, at the right of their column.
-pub fn numbers_from(first: usize, headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub fn numbers_from(
+    first: usize,
+    headings: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(headings.iter().copied());
+    table
+        .load_style(NOTHING)
+        .set_header(headings.iter().copied());
     for row in rows {
         table.add_row(shown(row));
     }
@@ -367,14 +492,20 @@ mod tests {
         waived.lanes.clear();
         waived.outcome = daqmeter_record::Outcome::Waived("no card".into());
         let said = text(&[example(), waived.clone(), waived]);
-        assert_eq!(said.matches("digitizer digitizer: waived: no card (2 points)\n").count(), 1, "{said}");
+        assert_eq!(
+            said.matches("digitizer digitizer: waived: no card (2 points)\n")
+                .count(),
+            1,
+            "{said}"
+        );
         assert_eq!(said.matches("no card").count(), 1, "{said}");
     }
 
     /// A record whose bytes did not check, one that was waived, and one whose rate cannot be.
     fn troubled() -> [RunRecord; 3] {
         let mut failed = example();
-        failed.outcome = daqmeter_record::Outcome::Failed("verification after the run: byte 3 differs".into());
+        failed.outcome =
+            daqmeter_record::Outcome::Failed("verification after the run: byte 3 differs".into());
         let mut waived = example();
         waived.lanes.clear();
         waived.outcome = daqmeter_record::Outcome::Waived("no card".into());
@@ -385,17 +516,39 @@ mod tests {
     fn what_failed_was_waived_or_cannot_be_is_seen_in_every_table() {
         let records = troubled();
         for table in [text(&records), markdown(&records)] {
-            assert_eq!(table.matches("FAILED").count(), 5, "four rows and the reason: {table}");
-            assert!(table.contains("FAILED: verification after the run: byte 3 differs"), "{table}");
-            assert!(table.contains("digitizer digitizer: waived: no card"), "{table}");
-            assert!(table.contains("3.00!") && table.contains("ABOVE ITS LIMIT"), "{table}");
-            assert!(table.contains("func_readout is above its limit "), "{table}");
+            assert_eq!(
+                table.matches("FAILED").count(),
+                5,
+                "four rows and the reason: {table}"
+            );
+            assert!(
+                table.contains("FAILED: verification after the run: byte 3 differs"),
+                "{table}"
+            );
+            assert!(
+                table.contains("digitizer digitizer: waived: no card"),
+                "{table}"
+            );
+            assert!(
+                table.contains("3.00!") && table.contains("ABOVE ITS LIMIT"),
+                "{table}"
+            );
+            assert!(
+                table.contains("func_readout is above its limit "),
+                "{table}"
+            );
         }
-        assert!(text(&records[..1]).contains(" FAILED: verification after the run: byte 3 differs\n"));
+        assert!(
+            text(&records[..1]).contains(" FAILED: verification after the run: byte 3 differs\n")
+        );
         let csv = csv(&records);
         let count = |what: &str| csv.matches(what).count();
         assert_eq!(
-            (count(",failed,verification"), count(",waived,no card"), count(",above-limit\n")),
+            (
+                count(",failed,verification"),
+                count(",waived,no card"),
+                count(",above-limit\n")
+            ),
             (4, 1, 2),
             "{csv}"
         );

@@ -61,16 +61,29 @@ pub fn change_points(values: &[f64], ignore: f64) -> Vec<Change> {
     }
     bounds.reverse();
     let level = |from: usize, to: usize| quantile(&sorted(&logs[from..to]), 0.5);
-    let ratio = |window: &[usize]| (level(window[1], window[2]) - level(window[0], window[1])).exp();
-    let changes = bounds.windows(3).map(|window| Change { at: window[1], ratio: ratio(window) });
-    changes.filter(|change| change.ratio.ln().abs() > (1.0 + ignore).ln()).collect()
+    let ratio =
+        |window: &[usize]| (level(window[1], window[2]) - level(window[0], window[1])).exp();
+    let changes = bounds.windows(3).map(|window| Change {
+        at: window[1],
+        ratio: ratio(window),
+    });
+    changes
+        .filter(|change| change.ratio.ln().abs() > (1.0 + ignore).ln())
+        .collect()
 }
 
 fn clipped(logs: &[f64]) -> Vec<f64> {
     let around = |at: usize| sorted(&logs[at.saturating_sub(2)..(at + 3).min(logs.len())]);
-    let residuals: Vec<f64> = logs.iter().enumerate().map(|(at, x)| x - quantile(&around(at), 0.5)).collect();
+    let residuals: Vec<f64> = logs
+        .iter()
+        .enumerate()
+        .map(|(at, x)| x - quantile(&around(at), 0.5))
+        .collect();
     let most = (3.0 * MAD_TO_SIGMA * mad(&sorted(&residuals))).max(1e-4);
-    logs.iter().zip(&residuals).map(|(x, residual)| x - residual + residual.clamp(-most, most)).collect()
+    logs.iter()
+        .zip(&residuals)
+        .map(|(x, residual)| x - residual + residual.clamp(-most, most))
+        .collect()
 }
 
 #[cfg(test)]
@@ -79,7 +92,9 @@ mod tests {
 
     /// A row around a level with a fixed pattern of noise.
     fn row(level: f64, n: usize) -> Vec<f64> {
-        (0..n).map(|at| level * (1.0 + 0.01 * ((at * 7 % 11) as f64 / 5.0 - 1.0))).collect()
+        (0..n)
+            .map(|at| level * (1.0 + 0.01 * ((at * 7 % 11) as f64 / 5.0 - 1.0)))
+            .collect()
     }
 
     #[test]
@@ -87,14 +102,20 @@ mod tests {
         let values = [row(100.0, 12), row(108.0, 9)].concat();
         let changes = change_points(&values, 0.02);
         assert_eq!(changes.len(), 1, "{changes:?}");
-        assert!((11..=13).contains(&changes[0].at) && (changes[0].ratio - 1.08).abs() < 0.015, "{changes:?}");
+        assert!(
+            (11..=13).contains(&changes[0].at) && (changes[0].ratio - 1.08).abs() < 0.015,
+            "{changes:?}"
+        );
     }
 
     #[test]
     fn down_and_up_again_are_two() {
         let values = [row(100.0, 10), row(80.0, 10), row(100.0, 10)].concat();
         let found = change_points(&values, 0.02);
-        assert_eq!(found.iter().map(|change| change.at).collect::<Vec<_>>(), [10, 20]);
+        assert_eq!(
+            found.iter().map(|change| change.at).collect::<Vec<_>>(),
+            [10, 20]
+        );
     }
 
     #[test]

@@ -77,7 +77,11 @@ struct Values {
 impl Values {
     /// Values trimmed from each end.
     fn trimmed(&self) -> usize {
-        if self.logs.len() >= TRIM_FROM && !self.few { self.logs.len() / 5 } else { 0 }
+        if self.logs.len() >= TRIM_FROM && !self.few {
+            self.logs.len() / 5
+        } else {
+            0
+        }
     }
 
     fn kept(&self) -> usize {
@@ -100,7 +104,8 @@ impl Values {
 
 impl Side {
     fn values(&self) -> Option<Values> {
-        let usable = |run: &&Vec<f64>| !run.is_empty() && run.iter().all(|x| x.is_finite() && *x > 0.0);
+        let usable =
+            |run: &&Vec<f64>| !run.is_empty() && run.iter().all(|x| x.is_finite() && *x > 0.0);
         let runs: Vec<&Vec<f64>> = self.runs.iter().filter(usable).collect();
         let levels: Vec<f64> = runs.iter().map(|run| self.level.of(run)).collect();
         let middle = crate::median(&levels);
@@ -112,7 +117,10 @@ impl Side {
                 let block = |at: usize| self.level.of(&only[bounds(at)..bounds(at + 1)]).ln();
                 ((0..blocks).map(block).collect(), true)
             }
-            _ => (levels.iter().map(|level| level.ln()).collect(), runs.len() < ENOUGH_RUNS),
+            _ => (
+                levels.iter().map(|level| level.ln()).collect(),
+                runs.len() < ENOUGH_RUNS,
+            ),
         };
         Some(Values { logs, middle, few })
     }
@@ -164,12 +172,19 @@ pub struct Comparison {
 impl Comparison {
     /// Points with that verdict.
     pub fn count(&self, verdict: Verdict) -> usize {
-        self.effects.iter().filter(|effect| effect.verdict == verdict).count()
+        self.effects
+            .iter()
+            .filter(|effect| effect.verdict == verdict)
+            .count()
     }
 
     /// True when something differs.
     pub fn differs(&self) -> bool {
-        self.shifted || self.effects.iter().any(|effect| matches!(effect.verdict, Verdict::Slower | Verdict::Faster))
+        self.shifted
+            || self
+                .effects
+                .iter()
+                .any(|effect| matches!(effect.verdict, Verdict::Slower | Verdict::Faster))
     }
 }
 
@@ -214,14 +229,37 @@ pub fn compare(points: &[(Side, Side)], ignore: f64) -> Comparison {
     let pairs: Vec<Pair> = points
         .iter()
         .enumerate()
-        .filter_map(|(at, (a, b))| Some(Pair { at, a: a.values()?, b: b.values()? }))
+        .filter_map(|(at, (a, b))| {
+            Some(Pair {
+                at,
+                a: a.values()?,
+                b: b.values()?,
+            })
+        })
         .collect();
-    let between_runs = if pairs.iter().any(Pair::few) { scatter(&pairs) } else { 0.0 };
-    let variances: Vec<f64> = pairs.iter().filter(|pair| pair.freedom() > 0.0).map(Pair::variance).collect();
-    let prior = if variances.len() >= 3 { Some(quantile(&sorted(&variances), 0.5)) } else { None };
+    let between_runs = if pairs.iter().any(Pair::few) {
+        scatter(&pairs)
+    } else {
+        0.0
+    };
+    let variances: Vec<f64> = pairs
+        .iter()
+        .filter(|pair| pair.freedom() > 0.0)
+        .map(Pair::variance)
+        .collect();
+    let prior = if variances.len() >= 3 {
+        Some(quantile(&sorted(&variances), 0.5))
+    } else {
+        None
+    };
     let border = (1.0 + ignore).ln();
-    let missing =
-        Effect { a: f64::NAN, b: f64::NAN, ratio: f64::NAN, interval: (f64::NAN, f64::NAN), verdict: Verdict::Missing };
+    let missing = Effect {
+        a: f64::NAN,
+        b: f64::NAN,
+        ratio: f64::NAN,
+        interval: (f64::NAN, f64::NAN),
+        verdict: Verdict::Missing,
+    };
     let mut effects = vec![missing; points.len()];
     for pair in &pairs {
         let half = half_width(pair, prior, between_runs, pairs.len());
@@ -233,12 +271,22 @@ pub fn compare(points: &[(Side, Side)], ignore: f64) -> Comparison {
             _ => Verdict::Unclear,
         };
         let ratio = pair.effect().exp();
-        effects[pair.at] =
-            Effect { a: pair.a.middle, b: pair.b.middle, ratio, interval: (low.exp(), high.exp()), verdict };
+        effects[pair.at] = Effect {
+            a: pair.a.middle,
+            b: pair.b.middle,
+            ratio,
+            interval: (low.exp(), high.exp()),
+            verdict,
+        };
     }
     let overall = overall(&pairs);
     let shifted = overall.is_some_and(|(_, low, high)| low.ln() > border || high.ln() < -border);
-    Comparison { effects, overall, shifted, between_runs }
+    Comparison {
+        effects,
+        overall,
+        shifted,
+        between_runs,
+    }
 }
 
 /// Half the width of the interval of the effect.
@@ -246,7 +294,8 @@ fn half_width(pair: &Pair, prior: Option<f64>, between_runs: f64, points: usize)
     let (own, freedom) = (pair.variance(), pair.freedom());
     let (variance, freedom) = match prior {
         Some(prior) => {
-            let logs = (PRIOR_FREEDOM * prior.ln() + freedom * own.ln()) / (PRIOR_FREEDOM + freedom);
+            let logs =
+                (PRIOR_FREEDOM * prior.ln() + freedom * own.ln()) / (PRIOR_FREEDOM + freedom);
             // A geometric mean lies low: only half of the prior counts.
             (logs.exp(), PRIOR_FREEDOM / 2.0 + freedom)
         }
@@ -255,8 +304,11 @@ fn half_width(pair: &Pair, prior: Option<f64>, between_runs: f64, points: usize)
     let counts = 1.0 / pair.a.kept() as f64 + 1.0 / pair.b.kept() as f64;
     let within = variance * counts;
     // A scatter of as many points has about as much freedom, but runs differ from point to point: it is not believed that far.
-    let (squared, freedom) =
-        if pair.few() { (within + between_runs.powi(2), freedom.min(FEW_FREEDOM)) } else { (within, freedom) };
+    let (squared, freedom) = if pair.few() {
+        (within + between_runs.powi(2), freedom.min(FEW_FREEDOM))
+    } else {
+        (within, freedom)
+    };
     let tail = FALSE_ALARM / 2.0 / points as f64;
     let student = StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |t| -t.inverse_cdf(tail));
     student * squared.sqrt()
@@ -271,7 +323,12 @@ fn scatter(pairs: &[Pair]) -> f64 {
     }
     let effects = sorted(&pairs.iter().map(Pair::effect).collect::<Vec<_>>());
     let middle = quantile(&effects, 0.5);
-    let away = sorted(&effects.iter().map(|effect| (effect - middle).abs()).collect::<Vec<_>>());
+    let away = sorted(
+        &effects
+            .iter()
+            .map(|effect| (effect - middle).abs())
+            .collect::<Vec<_>>(),
+    );
     quantile(&away, 0.9) / normal_quantile(0.95)
 }
 
@@ -300,7 +357,11 @@ mod tests {
 
     impl Host {
         fn new(seed: u64) -> Host {
-            Host { generator: Xoshiro256PlusPlus::seed_from_u64(seed), between: 0.01, within: 0.02 }
+            Host {
+                generator: Xoshiro256PlusPlus::seed_from_u64(seed),
+                between: 0.01,
+                within: 0.02,
+            }
         }
 
         /// Noise of a point: of one host, points differ by two orders of magnitude.
@@ -327,11 +388,21 @@ mod tests {
         }
 
         fn side(&mut self, runs: usize, level: f64) -> Side {
-            Side { runs: (0..runs).map(|_| self.run(level)).collect(), ..Side::default() }
+            Side {
+                runs: (0..runs).map(|_| self.run(level)).collect(),
+                ..Side::default()
+            }
         }
 
-        fn points(&mut self, count: usize, runs: usize, slower: impl Fn(usize) -> f64) -> Vec<(Side, Side)> {
-            (0..count).map(|at| (self.side(runs, 100.0), self.side(runs, 100.0 * slower(at)))).collect()
+        fn points(
+            &mut self,
+            count: usize,
+            runs: usize,
+            slower: impl Fn(usize) -> f64,
+        ) -> Vec<(Side, Side)> {
+            (0..count)
+                .map(|at| (self.side(runs, 100.0), self.side(runs, 100.0 * slower(at))))
+                .collect()
         }
     }
 
@@ -341,14 +412,19 @@ mod tests {
         slower: impl Fn(usize) -> f64 + Copy,
         found: impl Fn(&Comparison) -> bool,
     ) -> usize {
-        (0..100).filter(|&seed| found(&compare(&Host::new(seed).points(count, runs, slower), 0.01))).count()
+        (0..100)
+            .filter(|&seed| found(&compare(&Host::new(seed).points(count, runs, slower), 0.01)))
+            .count()
     }
 
     #[test]
     fn the_same_host_twice_raises_no_alarm() {
         for (count, runs) in [(1, 1), (6, 1), (140, 1), (6, 5), (30, 3), (1, 5)] {
             let alarms = of_100(count, runs, |_| 1.0, Comparison::differs);
-            assert!(alarms <= 5, "{count} points, {runs} runs: {alarms} false alarms of 100");
+            assert!(
+                alarms <= 5,
+                "{count} points, {runs} runs: {alarms} false alarms of 100"
+            );
         }
     }
 
@@ -357,7 +433,11 @@ mod tests {
         let comparison = |seed: u64, runs: usize| {
             let mut generator = Host::new(seed).generator;
             let mut pair = |at: usize| {
-                let mut host = Host { generator: generator.clone(), ..Host::new(0) }.of_point(at);
+                let mut host = Host {
+                    generator: generator.clone(),
+                    ..Host::new(0)
+                }
+                .of_point(at);
                 let pair = (host.side(runs, 100.0), host.side(runs, 100.0));
                 generator = host.generator;
                 pair
@@ -370,7 +450,10 @@ mod tests {
             assert!(alarms <= 5, "{runs} runs: {alarms} false alarms of 100");
             if runs == 5 {
                 let same: usize = found.iter().map(|found| found.count(Verdict::Same)).sum();
-                assert!(same >= 100 * 8, "{same} points of 3000 are known to be the same");
+                assert!(
+                    same >= 100 * 8,
+                    "{same} points of 3000 are known to be the same"
+                );
             }
         }
     }
@@ -378,38 +461,65 @@ mod tests {
     #[test]
     fn what_only_the_slow_half_does_is_seen_by_the_mean_alone() {
         // A disk whose slow reads, two of five, take twice as long in B; the median read is a fast one on both sides.
-        let run = |slow: f64| (0..500).map(|at| if at % 5 < 3 { 1.0 } else { slow }).collect::<Vec<f64>>();
+        let run = |slow: f64| {
+            (0..500)
+                .map(|at| if at % 5 < 3 { 1.0 } else { slow })
+                .collect::<Vec<f64>>()
+        };
         let found = |level: Level| {
-            let side =
-                |slow: f64| Side { runs: (0..5).map(|at| run(slow * (1.0 + 1e-3 * f64::from(at)))).collect(), level };
+            let side = |slow: f64| Side {
+                runs: (0..5)
+                    .map(|at| run(slow * (1.0 + 1e-3 * f64::from(at))))
+                    .collect(),
+                level,
+            };
             compare(&[(side(50.0), side(100.0))], 0.02).effects[0]
         };
         assert_eq!(found(Level::Median).verdict, Verdict::Same);
         let mean = found(Level::Mean);
-        assert!(mean.verdict == Verdict::Slower && (1.9..2.0).contains(&mean.ratio), "{mean:?}");
+        assert!(
+            mean.verdict == Verdict::Slower && (1.9..2.0).contains(&mean.ratio),
+            "{mean:?}"
+        );
     }
 
     #[test]
     fn disturbed_runs_hide_nothing_when_there_are_ten() {
         let found = |seed: u64| {
-            let mut host = Host { between: 0.004, ..Host::new(seed) };
+            let mut host = Host {
+                between: 0.004,
+                ..Host::new(seed)
+            };
             let mut points = host.points(4, 10, |at| if at == 1 { 1.05 } else { 1.0 });
             for (a, b) in &mut points {
                 // Two runs of each side were in a bad minute.
                 for run in [3, 8] {
-                    a.runs[run].iter_mut().chain(&mut b.runs[run - 1]).for_each(|ns| *ns *= 1.3);
+                    a.runs[run]
+                        .iter_mut()
+                        .chain(&mut b.runs[run - 1])
+                        .for_each(|ns| *ns *= 1.3);
                 }
             }
-            compare(&points, 0.02).effects.iter().map(|effect| effect.verdict == Verdict::Slower).collect::<Vec<_>>()
+            compare(&points, 0.02)
+                .effects
+                .iter()
+                .map(|effect| effect.verdict == Verdict::Slower)
+                .collect::<Vec<_>>()
         };
-        let right = (0..100).filter(|&seed| found(seed) == [false, true, false, false]).count();
+        let right = (0..100)
+            .filter(|&seed| found(seed) == [false, true, false, false])
+            .count();
         assert!(right >= 90, "{right} of 100");
     }
 
     #[test]
     fn five_per_cent_are_found_with_five_runs_wherever_they_are() {
-        let one =
-            of_100(8, 5, |at| if at == 3 { 1.05 } else { 1.0 }, |found| found.effects[3].verdict == Verdict::Slower);
+        let one = of_100(
+            8,
+            5,
+            |at| if at == 3 { 1.05 } else { 1.0 },
+            |found| found.effects[3].verdict == Verdict::Slower,
+        );
         assert!(one >= 90, "one point: {one} of 100");
         let all = of_100(8, 5, |_| 1.05, |found| found.count(Verdict::Slower) >= 6);
         assert!(all >= 90, "all points: {all} of 100");
@@ -425,17 +535,27 @@ mod tests {
 
     #[test]
     fn what_is_the_same_is_said_to_be_the_same_and_not_only_unclear() {
-        let mut host = Host { between: 0.001, within: 0.002, ..Host::new(7) };
+        let mut host = Host {
+            between: 0.001,
+            within: 0.002,
+            ..Host::new(7)
+        };
         let found = compare(&host.points(10, 5, |_| 1.0), 0.02);
         assert_eq!(found.count(Verdict::Same), 10);
-        let mut wild = Host { between: 0.2, ..Host::new(7) };
+        let mut wild = Host {
+            between: 0.2,
+            ..Host::new(7)
+        };
         let found = compare(&wild.points(10, 3, |_| 1.0), 0.02);
         assert!(found.count(Verdict::Unclear) >= 9);
     }
 
     #[test]
     fn samples_that_are_no_times_are_missing_and_not_a_panic() {
-        let side = |runs| Side { runs, ..Side::default() };
+        let side = |runs| Side {
+            runs,
+            ..Side::default()
+        };
         let bad = [vec![], vec![0.0], vec![f64::NAN, 1.0], vec![-1.0]];
         for runs in bad {
             let points = [(side(vec![runs]), side(vec![vec![1.0, 1.0]]))];

@@ -12,8 +12,8 @@ const BLOCKS: usize = 20;
 
 /// Student's quantiles at 97.5 % for 1 to 19 degrees of freedom, as the tables have them (e.g. NIST/SEMATECH e-Handbook, 1.3.6.7.2).
 const STUDENT_975: [f64; BLOCKS - 1] = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-    2.110, 2.101, 2.093,
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093,
 ];
 
 /// Rate and limit are not measured in the same moment, and two measurements of one thing differ although nothing changed: each by what
@@ -32,7 +32,10 @@ pub struct Rate {
 impl Rate {
     /// A rate that is known without measuring.
     pub fn exactly(per_s: f64) -> Rate {
-        Rate { per_s, interval: None }
+        Rate {
+            per_s,
+            interval: None,
+        }
     }
 
     /// The lower end of what it may be.
@@ -48,7 +51,12 @@ impl Rate {
     /// The same in another unit.
     #[must_use]
     pub fn times(&self, factor: f64) -> Rate {
-        Rate { per_s: self.per_s * factor, interval: self.interval.map(|(low, high)| (low * factor, high * factor)) }
+        Rate {
+            per_s: self.per_s * factor,
+            interval: self
+                .interval
+                .map(|(low, high)| (low * factor, high * factor)),
+        }
     }
 
     /// Mean of rates that were measured together, such as those of the lanes of a run. What disturbs one disturbs the others, so their
@@ -58,7 +66,10 @@ impl Rate {
         let mean = |of: fn(&Rate) -> f64| rates.iter().map(of).sum::<f64>() / n;
         let all_known = rates.iter().all(|rate| rate.interval.is_some());
         let interval = all_known.then(|| (mean(Rate::low), mean(Rate::high)));
-        (!rates.is_empty()).then(|| Rate { per_s: mean(|rate| rate.per_s), interval })
+        (!rates.is_empty()).then(|| Rate {
+            per_s: mean(|rate| rate.per_s),
+            interval,
+        })
     }
 }
 
@@ -71,7 +82,10 @@ pub fn sustained(per_sample: f64, sample_ns: &[u64]) -> Option<Rate> {
     let mean = times.iter().sum::<f64>() / times.len() as f64;
     let rate = |ns: f64| per_sample / ns * 1e9;
     let interval = mean_interval(&times).map(|(low, high)| (rate(high), rate(low)));
-    (mean > 0.0 && per_sample > 0.0).then(|| Rate { per_s: rate(mean), interval })
+    (mean > 0.0 && per_sample > 0.0).then(|| Rate {
+        per_s: rate(mean),
+        interval,
+    })
 }
 
 /// The rate at the median sample: what limits were before rates were sustained. To hold old limits against the same quantity.
@@ -81,7 +95,10 @@ pub fn at_median(per_sample: f64, sample_ns: &[u64]) -> Option<Rate> {
     let rate = |ns: f64| per_sample / ns * 1e9;
     (median > 0.0 && per_sample > 0.0).then(|| {
         let (low, high) = median_ci(&times);
-        Rate { per_s: rate(median), interval: (low > 0.0).then(|| (rate(high), rate(low))) }
+        Rate {
+            per_s: rate(median),
+            interval: (low > 0.0).then(|| (rate(high), rate(low))),
+        }
     })
 }
 
@@ -123,8 +140,10 @@ pub struct Share {
 /// Holds a rate against its limit; both by the same definition. None where either is not above zero.
 pub fn share(rate: Rate, limit: Rate) -> Option<Share> {
     let usable = |rate: Rate| rate.per_s.is_finite() && rate.per_s > 0.0;
-    (usable(rate) && usable(limit))
-        .then(|| Share { fraction: rate.per_s / limit.per_s, is_above: rate.low() > limit.high() * (1.0 + APART) })
+    (usable(rate) && usable(limit)).then(|| Share {
+        fraction: rate.per_s / limit.per_s,
+        is_above: rate.low() > limit.high() * (1.0 + APART),
+    })
 }
 
 #[cfg(test)]
@@ -141,16 +160,26 @@ mod tests {
     #[test]
     fn slow_samples_count_with_all_their_time() {
         // A disk: 60 % of the reads of 100 kB take 0.1 ms, 40 % take 10 ms.
-        let ns: Vec<u64> = (0..1000).map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 }).collect();
+        let ns: Vec<u64> = (0..1000)
+            .map(|at| if at % 5 < 3 { 100_000 } else { 10_000_000 })
+            .collect();
         let rate = sustained(100_000.0, &ns).unwrap();
-        assert!((rate.per_s / (1e5 / 4.06e-3) - 1.0).abs() < 1e-9, "{rate:?}");
+        assert!(
+            (rate.per_s / (1e5 / 4.06e-3) - 1.0).abs() < 1e-9,
+            "{rate:?}"
+        );
         assert!(at_median(100_000.0, &ns).unwrap().per_s / rate.per_s > 40.0);
         assert!(rate.low() <= rate.per_s && rate.per_s <= rate.high() && rate.interval.is_some());
     }
 
     #[test]
     fn nothing_moved_or_no_time_is_no_rate() {
-        for (per_sample, ns) in [(0.0, &[1, 2][..]), (1.0, &[]), (1.0, &[0, 0]), (f64::NAN, &[1])] {
+        for (per_sample, ns) in [
+            (0.0, &[1, 2][..]),
+            (1.0, &[]),
+            (1.0, &[0, 0]),
+            (f64::NAN, &[1]),
+        ] {
             assert_eq!(sustained(per_sample, ns), None);
             assert_eq!(at_median(per_sample, ns), None);
         }
@@ -160,8 +189,14 @@ mod tests {
     #[test]
     fn students_factors_are_those_of_the_distribution() {
         for (at, factor) in STUDENT_975.iter().enumerate() {
-            let exact = StudentsT::new(0.0, 1.0, (at + 1) as f64).unwrap().inverse_cdf(0.975);
-            assert!((exact - factor).abs() < 6e-4, "{} degrees of freedom: {exact}", at + 1);
+            let exact = StudentsT::new(0.0, 1.0, (at + 1) as f64)
+                .unwrap()
+                .inverse_cdf(0.975);
+            assert!(
+                (exact - factor).abs() < 6e-4,
+                "{} degrees of freedom: {exact}",
+                at + 1
+            );
         }
     }
 
@@ -187,30 +222,56 @@ mod tests {
     fn the_interval_covers_the_true_mean_about_as_often_as_it_says() {
         for (n, kept) in [(20, 0.0), (200, 0.0), (2000, 0.0), (2000, 0.9)] {
             let hits = covered(n, kept);
-            assert!((356..=396).contains(&hits), "{n} samples, {kept} kept: {hits} of 400");
+            assert!(
+                (356..=396).contains(&hits),
+                "{n} samples, {kept} kept: {hits} of 400"
+            );
         }
     }
 
     #[test]
     fn an_interval_needs_two_samples_and_stays_above_zero() {
-        assert_eq!((mean_interval(&[5.0]), mean_interval(&[0.0, 0.0])), (None, None));
+        assert_eq!(
+            (mean_interval(&[5.0]), mean_interval(&[0.0, 0.0])),
+            (None, None)
+        );
         assert_eq!(mean_interval(&[5.0, 5.0]), Some((5.0, 5.0)));
         let (low, high) = mean_interval(&[1.0, 100.0]).unwrap();
-        assert!(low > 0.0 && high > 1e4, "two such samples say next to nothing");
+        assert!(
+            low > 0.0 && high > 1e4,
+            "two such samples say next to nothing"
+        );
         // By hand: sums of the halves differ from the mean by 0.5, 12.706 x sqrt(2 x 2 x 0.25) / 2 = 6.353.
         let (low, high) = mean_interval(&[5.0, 6.0]).unwrap();
-        assert!((high / 5.5 - (6.353_f64 / 5.5).exp()).abs() < 1e-9 && (low * high - 5.5 * 5.5).abs() < 1e-9);
+        assert!(
+            (high / 5.5 - (6.353_f64 / 5.5).exp()).abs() < 1e-9
+                && (low * high - 5.5 * 5.5).abs() < 1e-9
+        );
     }
 
     #[test]
     fn a_rate_is_above_its_limit_only_beyond_both_intervals() {
-        let rate = |per_s: f64, low: f64, high: f64| Rate { per_s, interval: Some((low, high)) };
+        let rate = |per_s: f64, low: f64, high: f64| Rate {
+            per_s,
+            interval: Some((low, high)),
+        };
         let above = |rate, limit| share(rate, limit).unwrap().is_above;
         assert!(above(rate(3.06, 3.0, 3.1), rate(1.0, 0.9, 1.1)));
-        assert!(!above(rate(1.18, 1.0, 1.4), rate(1.0, 0.9, 1.1)), "the intervals overlap");
-        assert!(!above(Rate::exactly(1.04), Rate::exactly(1.0)), "they are not of the same moment");
+        assert!(
+            !above(rate(1.18, 1.0, 1.4), rate(1.0, 0.9, 1.1)),
+            "the intervals overlap"
+        );
+        assert!(
+            !above(Rate::exactly(1.04), Rate::exactly(1.0)),
+            "they are not of the same moment"
+        );
         assert!(above(Rate::exactly(1.06), Rate::exactly(1.0)));
-        assert_eq!(share(Rate::exactly(1.0), Rate::exactly(4.0)).unwrap().fraction, 0.25);
+        assert_eq!(
+            share(Rate::exactly(1.0), Rate::exactly(4.0))
+                .unwrap()
+                .fraction,
+            0.25
+        );
         for nothing in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert_eq!(share(Rate::exactly(nothing), Rate::exactly(1.0)), None);
             assert_eq!(share(Rate::exactly(1.0), Rate::exactly(nothing)), None);
@@ -219,9 +280,27 @@ mod tests {
 
     #[test]
     fn lanes_are_averaged_with_their_intervals() {
-        let rates = [Rate { per_s: 1.0, interval: Some((0.5, 2.0)) }, Rate { per_s: 3.0, interval: Some((2.5, 4.0)) }];
-        assert_eq!(Rate::mean_of(&rates), Some(Rate { per_s: 2.0, interval: Some((1.5, 3.0)) }));
-        assert_eq!(Rate::mean_of(&[rates[0], Rate::exactly(3.0)]), Some(Rate::exactly(2.0)));
+        let rates = [
+            Rate {
+                per_s: 1.0,
+                interval: Some((0.5, 2.0)),
+            },
+            Rate {
+                per_s: 3.0,
+                interval: Some((2.5, 4.0)),
+            },
+        ];
+        assert_eq!(
+            Rate::mean_of(&rates),
+            Some(Rate {
+                per_s: 2.0,
+                interval: Some((1.5, 3.0))
+            })
+        );
+        assert_eq!(
+            Rate::mean_of(&[rates[0], Rate::exactly(3.0)]),
+            Some(Rate::exactly(2.0))
+        );
         assert_eq!(Rate::mean_of(&[]), None);
     }
 }

@@ -17,7 +17,10 @@ pub fn allowed_cpus() -> Result<Vec<u32>, SysError> {
     // SAFETY: CPU_ISSET reads within the set for indices below CPU_SETSIZE.
     let is_set = |cpu: usize| unsafe { libc::CPU_ISSET(cpu, &set) };
     let most = usize::try_from(libc::CPU_SETSIZE).expect("a positive constant");
-    Ok((0..most).filter(|&cpu| is_set(cpu)).map(|cpu| u32::try_from(cpu).expect("below CPU_SETSIZE")).collect())
+    Ok((0..most)
+        .filter(|&cpu| is_set(cpu))
+        .map(|cpu| u32::try_from(cpu).expect("below CPU_SETSIZE"))
+        .collect())
 }
 
 /// Pins the calling thread to one CPU and reads the mask back: returns what the kernel now allows.
@@ -69,9 +72,21 @@ pub fn node_of(address: *const u8) -> Option<u32> {
     let mut status: libc::c_int = -1;
     // SAFETY: one page address and one status are passed, as the count says; query mode (null nodes) moves nothing.
     let done = unsafe {
-        libc::syscall(libc::SYS_move_pages, 0, 1_usize, &raw const page, std::ptr::null::<i32>(), &raw mut status, 0)
+        libc::syscall(
+            libc::SYS_move_pages,
+            0,
+            1_usize,
+            &raw const page,
+            std::ptr::null::<i32>(),
+            &raw mut status,
+            0,
+        )
     };
-    if done == 0 { u32::try_from(status).ok() } else { None }
+    if done == 0 {
+        u32::try_from(status).ok()
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,10 @@ use std::time::Instant;
 /// Nanoseconds of `CLOCK_MONOTONIC`. The vDSO makes this a few tens of nanoseconds without entering the kernel.
 #[inline]
 pub fn monotonic_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `time` is a valid timespec; CLOCK_MONOTONIC exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     // Both fields are non-negative for this clock.
@@ -44,7 +47,10 @@ pub fn measure() -> ClockCost {
         })
         .collect();
     batches.sort_by(f64::total_cmp);
-    ClockCost { resolution_ns: resolution as f64, overhead_ns: batches[batches.len() / 2] }
+    ClockCost {
+        resolution_ns: resolution as f64,
+        overhead_ns: batches[batches.len() / 2],
+    }
 }
 
 #[cfg(test)]

@@ -15,9 +15,18 @@ pub fn null_call() {
 
 /// A sleep that the kernel refuses after it has copied the 16 bytes of its time: for tests of tracers.
 pub fn refused_sleep() {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: 2_000_000_000 };
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 2_000_000_000,
+    };
     // SAFETY: a live structure; nothing is written.
-    unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, std::ptr::null_mut::<libc::timespec>()) };
+    unsafe {
+        libc::syscall(
+            libc::SYS_nanosleep,
+            &raw const time,
+            std::ptr::null_mut::<libc::timespec>(),
+        )
+    };
 }
 
 /// Asks for the system's name, 390 bytes, and forgets it: for tests of tracers.
@@ -46,7 +55,10 @@ pub fn memory_file(bytes: u64, huge: bool) -> Result<File, SysError> {
     // SAFETY: the name is a constant with its NUL.
     let fd = unsafe { libc::memfd_create(c"daqmeter-copy".as_ptr(), flags) };
     let file = File::from(owned(fd.into(), "memfd_create")?);
-    file.set_len(bytes).map_err(|source| SysError { call: format!("make room for {bytes} bytes"), source })?;
+    file.set_len(bytes).map_err(|source| SysError {
+        call: format!("make room for {bytes} bytes"),
+        source,
+    })?;
     Ok(file)
 }
 
@@ -61,7 +73,10 @@ pub fn huge_tmpfs_file(bytes: u64) -> Result<File, SysError> {
     let null = std::ptr::null::<libc::c_char>();
     // SAFETY: constants with their NULs; each call checks what it is given and touches no memory of ours.
     let mount = unsafe {
-        let context = owned(libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 1), "fsopen tmpfs (root only)")?;
+        let context = owned(
+            libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 1),
+            "fsopen tmpfs (root only)",
+        )?;
         let fd = context.as_raw_fd();
         let (key, value) = (c"huge".as_ptr(), c"always".as_ptr());
         if libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_SET_STRING, key, value, 0) < 0 {
@@ -75,10 +90,18 @@ pub fn huge_tmpfs_file(bytes: u64) -> Result<File, SysError> {
     // SAFETY: a path of one dot with its NUL, relative to our own mount.
     let fd = unsafe {
         let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
-        libc::openat(mount.as_raw_fd(), c".".as_ptr(), flags, 0o600 as libc::c_uint)
+        libc::openat(
+            mount.as_raw_fd(),
+            c".".as_ptr(),
+            flags,
+            0o600 as libc::c_uint,
+        )
     };
     let file = File::from(owned(fd.into(), "open a file on tmpfs")?);
-    file.set_len(bytes).map_err(|source| SysError { call: format!("make room for {bytes} bytes"), source })?;
+    file.set_len(bytes).map_err(|source| SysError {
+        call: format!("make room for {bytes} bytes"),
+        source,
+    })?;
     Ok(file)
 }
 
@@ -98,7 +121,11 @@ pub fn fill_by_mapping(file: &File, bytes: &[u8]) -> Result<(), SysError> {
 ///
 /// # Errors
 /// Those of `mmap(2)`, and a file that is shorter.
-pub fn with_mapping(file: &File, bytes: usize, work: impl FnOnce(&[AtomicU8])) -> Result<(), SysError> {
+pub fn with_mapping(
+    file: &File,
+    bytes: usize,
+    work: impl FnOnce(&[AtomicU8]),
+) -> Result<(), SysError> {
     mapped(file, bytes, |start| {
         // SAFETY: the mapping has as many bytes, readable and writable, and is used by atomics alone.
         work(unsafe { std::slice::from_raw_parts(start.cast(), bytes) });
@@ -106,7 +133,10 @@ pub fn with_mapping(file: &File, bytes: usize, work: impl FnOnce(&[AtomicU8])) -
 }
 
 fn mapped(file: &File, bytes: usize, work: impl FnOnce(*mut u8)) -> Result<(), SysError> {
-    let failed = |source| SysError { call: format!("map {bytes} bytes of the file"), source };
+    let failed = |source| SysError {
+        call: format!("map {bytes} bytes of the file"),
+        source,
+    };
     // Pages behind a file's end cannot be touched: SIGBUS.
     if file.metadata().map_err(failed)?.len() < bytes as u64 {
         return Err(failed(io::ErrorKind::UnexpectedEof.into()));
@@ -114,7 +144,16 @@ fn mapped(file: &File, bytes: usize, work: impl FnOnce(*mut u8)) -> Result<(), S
     let rounded = bytes.next_multiple_of(2 << 20);
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new shared mapping at an address of the kernel's choice.
-    let start = unsafe { libc::mmap(std::ptr::null_mut(), rounded, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    let start = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            rounded,
+            protection,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
     if start == libc::MAP_FAILED {
         return Err(SysError::last(format!("map {bytes} bytes of the file")));
     }
@@ -130,10 +169,18 @@ fn mapped(file: &File, bytes: usize, work: impl FnOnce(*mut u8)) -> Result<(), S
 /// EPERM where the kernel forbids it, EFAULT.
 #[inline]
 pub fn process_read(from: &[u8], into: &mut [u8]) -> io::Result<usize> {
-    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    let remote = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+    let local = libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: from.as_ptr().cast_mut().cast(),
+        iov_len: from.len(),
+    };
     // SAFETY: both ranges are live slices; the kernel writes only the exclusive one.
-    let done = unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    let done = unsafe {
+        libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
+    };
     usize::try_from(done).map_err(|_| io::Error::last_os_error())
 }
 
@@ -143,10 +190,18 @@ pub fn process_read(from: &[u8], into: &mut [u8]) -> io::Result<usize> {
 /// As [`process_read`].
 #[inline]
 pub fn process_write(from: &[u8], into: &mut [u8]) -> io::Result<usize> {
-    let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
-    let remote = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let local = libc::iovec {
+        iov_base: from.as_ptr().cast_mut().cast(),
+        iov_len: from.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
     // SAFETY: as above.
-    let done = unsafe { libc::process_vm_writev(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    let done = unsafe {
+        libc::process_vm_writev(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
+    };
     usize::try_from(done).map_err(|_| io::Error::last_os_error())
 }
 
@@ -176,7 +231,10 @@ mod tests {
         assert_eq!(&back, b"abc");
         fill_by_mapping(&file, b"xyz").unwrap();
         let mut seen = 0;
-        with_mapping(&file, 10_000, |bytes| seen = bytes[1].load(std::sync::atomic::Ordering::Relaxed)).unwrap();
+        with_mapping(&file, 10_000, |bytes| {
+            seen = bytes[1].load(std::sync::atomic::Ordering::Relaxed)
+        })
+        .unwrap();
         assert_eq!(seen, b'y');
         let short = with_mapping(&file, 10_001, |_| ()).unwrap_err().to_string();
         assert!(short.contains("map 10001 bytes"), "{short}");

@@ -57,16 +57,28 @@ impl Group {
                 config: event.config,
                 config1: event.config1,
                 config2: event.config2,
-                read_format: perf::READ_TOTAL_TIME_ENABLED | perf::READ_TOTAL_TIME_RUNNING | READ_GROUP,
+                read_format: perf::READ_TOTAL_TIME_ENABLED
+                    | perf::READ_TOTAL_TIME_RUNNING
+                    | READ_GROUP,
                 // The leader starts the group; siblings follow it.
-                flags: if members.is_empty() { perf::FLAG_DISABLED } else { 0 },
+                flags: if members.is_empty() {
+                    perf::FLAG_DISABLED
+                } else {
+                    0
+                },
                 ..Attr::default()
             };
-            let what = format!("perf_event_open type {} config {:#x} CPU {cpu}", event.kind, event.config);
+            let what = format!(
+                "perf_event_open type {} config {:#x} CPU {cpu}",
+                event.kind, event.config
+            );
             let opened = perf::open_at(&mut attr, (-1, place, leader), &what);
             members.push(opened.map_err(|error| GroupError { member, error })?);
         }
-        let group = Group { words: vec![0; 3 + members.len()], members };
+        let group = Group {
+            words: vec![0; 3 + members.len()],
+            members,
+        };
         group.ioctl(perf::IOC_ENABLE);
         Ok(group)
     }
@@ -80,23 +92,41 @@ impl Group {
 
     /// Reads all members at once; the times are the group's. A CPU that went away gives what was counted before.
     pub fn read(&mut self, into: &mut [Reading]) {
-        let Some(leader) = self.members.first() else { return };
+        let Some(leader) = self.members.first() else {
+            return;
+        };
         // SAFETY: the descriptor is open, and `words` has room for the count, two times and one value for each member.
         let got = unsafe {
-            libc::read(leader.as_raw_fd(), self.words.as_mut_ptr().cast(), size_of_val(self.words.as_slice()))
+            libc::read(
+                leader.as_raw_fd(),
+                self.words.as_mut_ptr().cast(),
+                size_of_val(self.words.as_slice()),
+            )
         };
         if usize::try_from(got).is_ok_and(|got| got >= 24) {
             for (reading, value) in into.iter_mut().zip(&self.words[3..]) {
-                *reading = Reading { value: *value, enabled_ns: self.words[1], running_ns: self.words[2] };
+                *reading = Reading {
+                    value: *value,
+                    enabled_ns: self.words[1],
+                    running_ns: self.words[2],
+                };
             }
         }
     }
 
     /// The bare system call that [`Group::read`] makes, for comparing the two.
     pub fn read_bare(&mut self) -> isize {
-        let Some(leader) = self.members.first() else { return 0 };
+        let Some(leader) = self.members.first() else {
+            return 0;
+        };
         // SAFETY: as in `read`.
-        unsafe { libc::read(leader.as_raw_fd(), self.words.as_mut_ptr().cast(), size_of_val(self.words.as_slice())) }
+        unsafe {
+            libc::read(
+                leader.as_raw_fd(),
+                self.words.as_mut_ptr().cast(),
+                size_of_val(self.words.as_slice()),
+            )
+        }
     }
 }
 
@@ -110,25 +140,49 @@ mod tests {
 
     #[test]
     fn a_group_counts_a_whole_cpu_where_the_kernel_allows_it() {
-        let events = [CPU_CLOCK, FAULTS].map(|config| Attributes { kind: SOFTWARE, config, ..Attributes::default() });
+        let events = [CPU_CLOCK, FAULTS].map(|config| Attributes {
+            kind: SOFTWARE,
+            config,
+            ..Attributes::default()
+        });
         let cpu = crate::affinity::allowed_cpus().unwrap()[0];
         let mut group = match Group::open(&events, cpu) {
             Ok(group) => group,
-            Err(refused) => return assert_eq!((refused.member, refused.error.errno()), (0, Some(libc::EACCES))),
+            Err(refused) => {
+                return assert_eq!(
+                    (refused.member, refused.error.errno()),
+                    (0, Some(libc::EACCES))
+                );
+            }
         };
         let (mut first, mut second) = ([Reading::default(); 2], [Reading::default(); 2]);
         group.read(&mut first);
         group.read(&mut second);
-        assert!(second[0].enabled_ns > first[0].enabled_ns && second[0].running_ns == second[0].enabled_ns);
+        assert!(
+            second[0].enabled_ns > first[0].enabled_ns
+                && second[0].running_ns == second[0].enabled_ns
+        );
         assert!(second[0].value > first[0].value, "the CPU clock goes on");
-        assert_eq!(second[0].enabled_ns, second[1].enabled_ns, "one moment for all members");
+        assert_eq!(
+            second[0].enabled_ns, second[1].enabled_ns,
+            "one moment for all members"
+        );
     }
 
     #[test]
     fn the_member_that_is_refused_is_named() {
-        let good = Attributes { kind: SOFTWARE, ..Attributes::default() };
-        let wrong = Attributes { kind: 0xFFFF, ..good };
+        let good = Attributes {
+            kind: SOFTWARE,
+            ..Attributes::default()
+        };
+        let wrong = Attributes {
+            kind: 0xFFFF,
+            ..good
+        };
         let refused = Group::open(&[good, wrong], 0).unwrap_err();
-        assert!(refused.member == 1 || refused.error.errno() == Some(libc::EACCES), "{refused:?}");
+        assert!(
+            refused.member == 1 || refused.error.errno() == Some(libc::EACCES),
+            "{refused:?}"
+        );
     }
 }

@@ -27,7 +27,10 @@ pub fn of_process() -> Usage {
     usage(libc::RUSAGE_SELF)
 }
 
-#[allow(clippy::cast_sign_loss, reason = "the kernel's counters are not negative")]
+#[allow(
+    clippy::cast_sign_loss,
+    reason = "the kernel's counters are not negative"
+)]
 fn usage(who: libc::c_int) -> Usage {
     // SAFETY: an all-zero rusage is valid.
     let mut raw: libc::rusage = unsafe { std::mem::zeroed() };
@@ -98,13 +101,21 @@ fn parse_steal(text: &str, ticks_per_second: u64) -> BTreeMap<u32, u64> {
         Some((cpu, ticks * (1_000_000_000 / ticks_per_second.max(1))))
     };
     // `cpu ` without a number is the sum.
-    text.lines().filter(|line| !line.starts_with("cpu ")).filter_map(of_cpu).collect()
+    text.lines()
+        .filter(|line| !line.starts_with("cpu "))
+        .filter_map(of_cpu)
+        .collect()
 }
 
 fn parse_host(text: &str, ticks_per_second: u64) -> Option<HostTimes> {
     let line = text.lines().find(|line| line.starts_with("cpu "))?;
-    let ticks: Vec<u64> = line.split_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
-    let ns = |at: usize| ticks.get(at).copied().unwrap_or(0) * (1_000_000_000 / ticks_per_second.max(1));
+    let ticks: Vec<u64> = line
+        .split_whitespace()
+        .skip(1)
+        .map_while(|field| field.parse().ok())
+        .collect();
+    let ns =
+        |at: usize| ticks.get(at).copied().unwrap_or(0) * (1_000_000_000 / ticks_per_second.max(1));
     Some(HostTimes {
         user_ns: ns(0) + ns(1),
         system_ns: ns(2),
@@ -123,13 +134,23 @@ fn ticks_per_second() -> u64 {
 
 /// CPU time of each living thread of this process, by `name/tid`, from `/proc/self/task/*/schedstat` (nanoseconds).
 pub fn of_own_threads() -> BTreeMap<String, u64> {
-    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return BTreeMap::new() };
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else {
+        return BTreeMap::new();
+    };
     tasks
         .filter_map(|task| {
             let path = task.ok()?.path();
             let name = fs::read_to_string(path.join("comm")).ok()?;
-            let run_ns = fs::read_to_string(path.join("schedstat")).ok()?.split_whitespace().next()?.parse().ok()?;
-            Some((format!("{}/{}", name.trim_end(), path.file_name()?.to_str()?), run_ns))
+            let run_ns = fs::read_to_string(path.join("schedstat"))
+                .ok()?
+                .split_whitespace()
+                .next()?
+                .parse()
+                .ok()?;
+            Some((
+                format!("{}/{}", name.trim_end(), path.file_name()?.to_str()?),
+                run_ns,
+            ))
         })
         .collect()
 }
@@ -137,7 +158,13 @@ pub fn of_own_threads() -> BTreeMap<String, u64> {
 /// Highest resident set of this process so far, in bytes (VmHWM).
 pub fn peak_rss_bytes() -> u64 {
     let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kib = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
+    let kib = text.lines().find_map(|line| {
+        line.strip_prefix("VmHWM:")?
+            .split_whitespace()
+            .next()?
+            .parse::<u64>()
+            .ok()
+    });
     kib.unwrap_or(0) * 1024
 }
 
@@ -165,8 +192,14 @@ mod tests {
     #[test]
     fn stolen_time_is_read_for_each_cpu() {
         let text = "cpu  1 2 3 4 5 6 7 30 0 0\ncpu0 1 2 3 4 5 6 7 10 0 0\ncpu12 1 2 3 4 5 6 7 20 0 0\nintr 1\n";
-        assert_eq!(parse_steal(text, 100), BTreeMap::from([(0, 100_000_000), (12, 200_000_000)]));
-        assert_eq!(parse_steal("cpu0 1 2 3\nintr 5 5 5 5 5 5 5 5 5\n", 100), BTreeMap::new());
+        assert_eq!(
+            parse_steal(text, 100),
+            BTreeMap::from([(0, 100_000_000), (12, 200_000_000)])
+        );
+        assert_eq!(
+            parse_steal("cpu0 1 2 3\nintr 5 5 5 5 5 5 5 5 5\n", 100),
+            BTreeMap::new()
+        );
     }
 
     #[test]

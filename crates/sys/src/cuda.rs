@@ -74,7 +74,10 @@ fn check(result: Result_, call: &str) -> Result<(), SysError> {
         return Ok(());
     }
     let source = std::io::Error::other(format!("CUDA error {result}"));
-    Err(SysError { call: call.to_owned(), source })
+    Err(SysError {
+        call: call.to_owned(),
+        source,
+    })
 }
 
 impl Api {
@@ -92,8 +95,15 @@ impl Api {
         let name = |device: c_int| {
             let mut name = [0_u8; 128];
             // SAFETY: the buffer is as long as it says.
-            unsafe { check((self.device_name)(name.as_mut_ptr().cast(), 128, device), "cuDeviceGetName")? };
-            Ok(CStr::from_bytes_until_nul(&name).map(|name| name.to_string_lossy().into_owned()).unwrap_or_default())
+            unsafe {
+                check(
+                    (self.device_name)(name.as_mut_ptr().cast(), 128, device),
+                    "cuDeviceGetName",
+                )?
+            };
+            Ok(CStr::from_bytes_until_nul(&name)
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default())
         };
         (0..count).map(name).collect()
     }
@@ -121,24 +131,49 @@ impl Pair {
     /// The driver's.
     pub fn new(api: Api, bytes: usize, pinned: bool) -> Result<Pair, SysError> {
         let device = 0;
-        let (mut context, mut host, mut memory, mut stream) =
-            (std::ptr::null_mut(), std::ptr::null_mut(), 0, std::ptr::null_mut());
+        let (mut context, mut host, mut memory, mut stream) = (
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            0,
+            std::ptr::null_mut(),
+        );
         let mut pageable = Vec::new();
         // SAFETY: the driver's functions with live outputs; what was made is released when the pair is dropped.
         unsafe {
             check((api.init)(0), "cuInit")?;
-            check((api.retain)(&raw mut context, device), "cuDevicePrimaryCtxRetain")?;
+            check(
+                (api.retain)(&raw mut context, device),
+                "cuDevicePrimaryCtxRetain",
+            )?;
             check((api.set_current)(context), "cuCtxSetCurrent")?;
-            check((api.alloc)(&raw mut memory, bytes), &format!("cuMemAlloc of {bytes} bytes"))?;
-            check((api.stream_create)(&raw mut stream, NON_BLOCKING), "cuStreamCreate")?;
+            check(
+                (api.alloc)(&raw mut memory, bytes),
+                &format!("cuMemAlloc of {bytes} bytes"),
+            )?;
+            check(
+                (api.stream_create)(&raw mut stream, NON_BLOCKING),
+                "cuStreamCreate",
+            )?;
             if pinned {
-                check((api.host_alloc)(&raw mut host, bytes, 0), &format!("cuMemHostAlloc of {bytes} bytes"))?;
+                check(
+                    (api.host_alloc)(&raw mut host, bytes, 0),
+                    &format!("cuMemHostAlloc of {bytes} bytes"),
+                )?;
             } else {
                 pageable = vec![0; bytes];
                 host = pageable.as_mut_ptr().cast();
             }
         }
-        Ok(Pair { api, device, bytes, host: host.cast(), pinned, pageable, memory, stream })
+        Ok(Pair {
+            api,
+            device,
+            bytes,
+            host: host.cast(),
+            pinned,
+            pageable,
+            memory,
+            stream,
+        })
     }
 
     /// The host's buffer.
@@ -159,7 +194,14 @@ impl Pair {
             } else {
                 (self.api.to_device)(self.memory, self.host.cast(), self.bytes, self.stream)
             };
-            check(queued, if to_host { "cuMemcpyDtoHAsync" } else { "cuMemcpyHtoDAsync" })?;
+            check(
+                queued,
+                if to_host {
+                    "cuMemcpyDtoHAsync"
+                } else {
+                    "cuMemcpyHtoDAsync"
+                },
+            )?;
             check((self.api.stream_wait)(self.stream), "cuStreamSynchronize")
         }
     }
@@ -235,7 +277,11 @@ pub fn software() -> Api {
     }
     unsafe extern "C" fn free(memory: DevicePointer) -> Result_ {
         // SAFETY: one of `alloc`'s.
-        unsafe { give(std::ptr::with_exposed_provenance_mut(usize::try_from(memory).unwrap_or(0))) };
+        unsafe {
+            give(std::ptr::with_exposed_provenance_mut(
+                usize::try_from(memory).unwrap_or(0),
+            ))
+        };
         0
     }
     unsafe extern "C" fn host_alloc(memory: *mut Handle, bytes: usize, _: c_uint) -> Result_ {
@@ -253,13 +299,23 @@ pub fn software() -> Api {
         unsafe { stream.write(std::ptr::dangling_mut()) };
         0
     }
-    unsafe extern "C" fn to_device(to: DevicePointer, from: *const c_void, bytes: usize, _: Handle) -> Result_ {
+    unsafe extern "C" fn to_device(
+        to: DevicePointer,
+        from: *const c_void,
+        bytes: usize,
+        _: Handle,
+    ) -> Result_ {
         let to = std::ptr::with_exposed_provenance_mut::<u8>(usize::try_from(to).unwrap_or(0));
         // SAFETY: both have as many bytes, by the caller.
         unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), to, bytes) };
         0
     }
-    unsafe extern "C" fn to_host(to: *mut c_void, from: DevicePointer, bytes: usize, _: Handle) -> Result_ {
+    unsafe extern "C" fn to_host(
+        to: *mut c_void,
+        from: DevicePointer,
+        bytes: usize,
+        _: Handle,
+    ) -> Result_ {
         let from = std::ptr::with_exposed_provenance::<u8>(usize::try_from(from).unwrap_or(0));
         // SAFETY: as above.
         unsafe { std::ptr::copy_nonoverlapping(from, to.cast::<u8>(), bytes) };
@@ -305,7 +361,10 @@ mod tests {
     #[test]
     fn a_host_without_the_driver_says_so() {
         if let Err(error) = Api::load() {
-            assert!(error.to_string().contains("driver is not installed"), "{error}");
+            assert!(
+                error.to_string().contains("driver is not installed"),
+                "{error}"
+            );
         }
     }
 }

@@ -33,17 +33,33 @@ impl WorkQueue {
 /// All work queues, usable or not.
 pub fn work_queues(files: &Files) -> Vec<WorkQueue> {
     const DEVICES: &str = "sys/bus/dsa/devices";
-    let mut names: Vec<String> = files.names(DEVICES).into_iter().filter(|name| name.starts_with("wq")).collect();
+    let mut names: Vec<String> = files
+        .names(DEVICES)
+        .into_iter()
+        .filter(|name| name.starts_with("wq"))
+        .collect();
     names.sort();
     let queue = |name: String| {
-        let text = |file: &str| files.text(&format!("{DEVICES}/{name}/{file}")).unwrap_or_default().trim().to_owned();
+        let text = |file: &str| {
+            files
+                .text(&format!("{DEVICES}/{name}/{file}"))
+                .unwrap_or_default()
+                .trim()
+                .to_owned()
+        };
         let (state, kind) = (text("state"), text("type"));
         let refusal = match (state.as_str(), kind.as_str()) {
             ("enabled", "user") => None,
-            ("enabled", _) => Some(format!("{name} is of type {kind}: accel-config config-wq --type=user")),
+            ("enabled", _) => Some(format!(
+                "{name} is of type {kind}: accel-config config-wq --type=user"
+            )),
             _ => Some(format!("{name} is {state}: accel-config enable-wq")),
         };
-        WorkQueue { dedicated: text("mode") == "dedicated", name, refusal }
+        WorkQueue {
+            dedicated: text("mode") == "dedicated",
+            name,
+            refusal,
+        }
     };
     names.into_iter().map(queue).collect()
 }
@@ -84,8 +100,10 @@ pub struct Completion {
 }
 
 const _: () = assert!(size_of::<Descriptor>() == 64 && size_of::<Completion>() == 32);
-const _: () =
-    assert!(std::mem::offset_of!(Descriptor, completion) == 8 && std::mem::offset_of!(Descriptor, bytes) == 32);
+const _: () = assert!(
+    std::mem::offset_of!(Descriptor, completion) == 8
+        && std::mem::offset_of!(Descriptor, bytes) == 32
+);
 
 const OPCODE_MEMORY_MOVE: u32 = 3;
 /// A page that is not there is waited for; the record's address is valid; a record is asked for.
@@ -121,18 +139,35 @@ impl DevicePortal {
         let path = queue.path();
         if !has_instructions() {
             let source = std::io::Error::from_raw_os_error(libc::ENOSYS);
-            return Err(SysError { call: "this CPU has no MOVDIR64B and ENQCMD".to_owned(), source });
+            return Err(SysError {
+                call: "this CPU has no MOVDIR64B and ENQCMD".to_owned(),
+                source,
+            });
         }
         let file = File::options().read(true).write(true).open(&path);
-        let file = file.map_err(|source| SysError { call: format!("open {path}"), source })?;
+        let file = file.map_err(|source| SysError {
+            call: format!("open {path}"),
+            source,
+        })?;
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         // SAFETY: a new mapping of the device's portal page.
-        let at =
-            unsafe { libc::mmap(std::ptr::null_mut(), PORTAL_BYTES, libc::PROT_WRITE, flags, file.as_raw_fd(), 0) };
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                PORTAL_BYTES,
+                libc::PROT_WRITE,
+                flags,
+                file.as_raw_fd(),
+                0,
+            )
+        };
         if at == libc::MAP_FAILED {
             return Err(SysError::last(format!("map the portal of {path}")));
         }
-        Ok(DevicePortal { at: at.cast(), dedicated: queue.dedicated })
+        Ok(DevicePortal {
+            at: at.cast(),
+            dedicated: queue.dedicated,
+        })
     }
 }
 
@@ -190,7 +225,10 @@ pub struct Mover<P: Portal> {
 impl<P: Portal> Mover<P> {
     /// Over a portal.
     pub fn new(portal: P) -> Mover<P> {
-        Mover { portal, completion: Box::default() }
+        Mover {
+            portal,
+            completion: Box::default(),
+        }
     }
 
     /// Copies the first bytes of one memory to the start of another and waits for the end by looking. Pages must have been touched.
@@ -200,7 +238,12 @@ impl<P: Portal> Mover<P> {
     ///
     /// # Panics
     /// When either memory is smaller.
-    pub fn copy(&mut self, from: &DeviceMemory, to: &mut DeviceMemory, bytes: usize) -> Result<(), SysError> {
+    pub fn copy(
+        &mut self,
+        from: &DeviceMemory,
+        to: &mut DeviceMemory,
+        bytes: usize,
+    ) -> Result<(), SysError> {
         assert!(
             bytes <= from.bytes() && bytes <= to.bytes(),
             "{bytes} bytes between {} and {}",
@@ -228,7 +271,10 @@ impl<P: Portal> Mover<P> {
             };
             if status != DONE {
                 let call = format!("DSA memory move of {part} bytes: status {status:#04x}");
-                return Err(SysError { call, source: std::io::Error::from_raw_os_error(libc::EIO) });
+                return Err(SysError {
+                    call,
+                    source: std::io::Error::from_raw_os_error(libc::EIO),
+                });
             }
             done += part;
         }
@@ -251,22 +297,35 @@ mod tests {
             assert_eq!(descriptor.completion % 32, 0);
             // SAFETY: the test's own addresses, live during the call.
             unsafe {
-                let (source, destination) = (descriptor.source as *const u8, descriptor.destination as *mut u8);
+                let (source, destination) = (
+                    descriptor.source as *const u8,
+                    descriptor.destination as *mut u8,
+                );
                 std::ptr::copy_nonoverlapping(source, destination, descriptor.bytes as usize);
-                (*(descriptor.completion as *const Completion)).status.store(self.status, Ordering::Release);
+                (*(descriptor.completion as *const Completion))
+                    .status
+                    .store(self.status, Ordering::Release);
             }
         }
     }
 
     #[test]
     fn a_move_is_the_descriptor_that_the_specification_asks_for() {
-        let (mut from, mut to) = (DeviceMemory::sparse(8192).unwrap(), DeviceMemory::sparse(8192).unwrap());
+        let (mut from, mut to) = (
+            DeviceMemory::sparse(8192).unwrap(),
+            DeviceMemory::sparse(8192).unwrap(),
+        );
         from.write(0, &[7; 5000]);
-        Mover::new(Software { status: DONE }).copy(&from, &mut to, 5000).unwrap();
+        Mover::new(Software { status: DONE })
+            .copy(&from, &mut to, 5000)
+            .unwrap();
         let mut back = [0; 5001];
         to.read(0, &mut back);
         assert!(back[..5000].iter().all(|byte| *byte == 7) && back[5000] == 0);
-        let error = Mover::new(Software { status: 3 }).copy(&from, &mut to, 64).unwrap_err().to_string();
+        let error = Mover::new(Software { status: 3 })
+            .copy(&from, &mut to, 64)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("status 0x03"), "{error}");
     }
 

@@ -24,11 +24,17 @@ fn space(count: usize) -> usize {
 /// When the socket fails, or there are too many descriptors or no byte to send them with.
 pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     if fds.len() > MOST || bytes.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "1 to 64 descriptors, with at least a byte"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "1 to 64 descriptors, with at least a byte",
+        ));
     }
     let numbers: Vec<libc::c_int> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let mut control = Control([MaybeUninit::zeroed(); 512]);
-    let mut vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut vector = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
     // SAFETY: an all-zero msghdr is valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut vector;
@@ -43,14 +49,21 @@ pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Re
             (*header).cmsg_type = libc::SCM_RIGHTS;
             let length = u32::try_from(size_of_val(&numbers[..])).expect("at most 256 bytes");
             (*header).cmsg_len = crate::control_length(libc::CMSG_LEN(length) as usize);
-            std::ptr::copy_nonoverlapping(numbers.as_ptr(), libc::CMSG_DATA(header).cast(), numbers.len());
+            std::ptr::copy_nonoverlapping(
+                numbers.as_ptr(),
+                libc::CMSG_DATA(header).cast(),
+                numbers.len(),
+            );
         }
     }
     // SAFETY: message, vector and control are valid for the call.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
     match usize::try_from(sent) {
         Ok(sent) if sent == bytes.len() => Ok(()),
-        Ok(_) => Err(io::Error::new(io::ErrorKind::WriteZero, "the socket took only a part")),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::WriteZero,
+            "the socket took only a part",
+        )),
         Err(_) => Err(io::Error::last_os_error()),
     }
 }
@@ -61,7 +74,10 @@ pub fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Re
 /// When the socket fails.
 pub fn receive(socket: &UnixStream, room: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut control = Control([MaybeUninit::zeroed(); 512]);
-    let mut vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+    let mut vector = libc::iovec {
+        iov_base: room.as_mut_ptr().cast(),
+        iov_len: room.len(),
+    };
     // SAFETY: an all-zero msghdr is valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut vector;
@@ -69,7 +85,8 @@ pub fn receive(socket: &UnixStream, room: &mut [u8]) -> io::Result<(usize, Vec<O
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = crate::control_length(space(MOST));
     // SAFETY: message, vector and control are valid for the call.
-    let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    let got =
+        unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
     let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
     let mut fds = Vec::new();
     // SAFETY: the kernel filled the control room, whose headers the CMSG functions walk within `msg_controllen`; descriptors in it

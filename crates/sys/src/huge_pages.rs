@@ -43,12 +43,20 @@ fn find(smaps: impl BufRead, address: u64) -> Option<Resident> {
 /// `7f0000000000-7f0000400000 rw-p ...`: the first line of a mapping.
 fn range(line: &str) -> Option<(u64, u64)> {
     let (start, end) = line.split_whitespace().next()?.split_once('-')?;
-    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+    Some((
+        u64::from_str_radix(start, 16).ok()?,
+        u64::from_str_radix(end, 16).ok()?,
+    ))
 }
 
 /// `Rss:    2048 kB` in bytes.
 fn field(line: &str, name: &str) -> Option<u64> {
-    line.strip_prefix(name)?.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+    line.strip_prefix(name)?
+        .split_whitespace()
+        .next()?
+        .parse::<u64>()
+        .ok()
+        .map(|kib| kib * 1024)
 }
 
 #[cfg(test)]
@@ -79,9 +87,18 @@ VmFlags: rd wr mr mw me ac hg
 
     #[test]
     fn a_mapping_has_the_pages_that_the_kernel_lists_for_it() {
-        assert_eq!(at(0x7f00_0000_1000), Some(Resident { bytes: 4 << 20, huge_bytes: 4 << 20 }));
+        assert_eq!(
+            at(0x7f00_0000_1000),
+            Some(Resident {
+                bytes: 4 << 20,
+                huge_bytes: 4 << 20
+            })
+        );
         assert!(at(0x7f00_003f_ffff).unwrap().is_mostly_huge());
-        assert!(!at(0x7f00_0060_0000).unwrap().is_mostly_huge(), "advised, and none was given");
+        assert!(
+            !at(0x7f00_0060_0000).unwrap().is_mostly_huge(),
+            "advised, and none was given"
+        );
         assert_eq!(at(0x55d0_c000_0000).unwrap().bytes, 12 << 10);
         assert_eq!(at(0x7f00_0050_0000), None, "between two mappings");
         assert_eq!(at(0), None);

@@ -35,7 +35,10 @@ const HUGE_BYTES: usize = 2 << 20;
 
 /// Bytes that a [`Buffer`] of so many bytes takes: whole huge pages, all of them touched.
 pub fn buffer_bytes(bytes: u64) -> u64 {
-    bytes.max(1).checked_next_multiple_of(HUGE_BYTES as u64).unwrap_or(u64::MAX)
+    bytes
+        .max(1)
+        .checked_next_multiple_of(HUGE_BYTES as u64)
+        .unwrap_or(u64::MAX)
 }
 
 /// An anonymous private mapping.
@@ -54,12 +57,21 @@ impl Mapping {
     fn new(bytes: usize, extra_flags: libc::c_int) -> Result<Mapping, SysError> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | extra_flags;
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no memory of ours.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                -1,
+                0,
+            )
+        };
         if start == libc::MAP_FAILED {
             return Err(SysError::last(format!("map {bytes} bytes")));
         }
-        let start = NonNull::new(start.cast()).expect("the kernel never maps page zero for an anonymous mapping");
+        let start = NonNull::new(start.cast())
+            .expect("the kernel never maps page zero for an anonymous mapping");
         Ok(Mapping { start, bytes })
     }
 
@@ -68,7 +80,11 @@ impl Mapping {
     fn on_huge_boundary(bytes: usize) -> Result<Mapping, SysError> {
         let too_large = || SysError::last(format!("map {bytes} bytes"));
         let whole = Mapping::new(bytes.checked_add(HUGE_BYTES).ok_or_else(too_large)?, 0)?;
-        let head = whole.start.as_ptr().align_offset(HUGE_BYTES).min(HUGE_BYTES);
+        let head = whole
+            .start
+            .as_ptr()
+            .align_offset(HUGE_BYTES)
+            .min(HUGE_BYTES);
         let (first, tail) = (whole.start.as_ptr(), HUGE_BYTES - head);
         // The parts are unmapped here, so the whole must not be.
         std::mem::forget(whole);
@@ -81,7 +97,10 @@ impl Mapping {
             if tail > 0 {
                 libc::munmap(start.add(bytes).cast(), tail);
             }
-            Ok(Mapping { start: NonNull::new_unchecked(start), bytes })
+            Ok(Mapping {
+                start: NonNull::new_unchecked(start),
+                bytes,
+            })
         }
     }
 }
@@ -122,9 +141,14 @@ impl Buffer {
     /// # Errors
     /// When the memory cannot be mapped at all.
     pub fn new(bytes: usize, wanted: Pages) -> Result<Buffer, SysError> {
-        let too_large =
-            || SysError { call: format!("map {bytes} bytes"), source: std::io::Error::from_raw_os_error(libc::ENOMEM) };
-        let rounded = bytes.max(1).checked_next_multiple_of(HUGE_BYTES).ok_or_else(too_large)?;
+        let too_large = || SysError {
+            call: format!("map {bytes} bytes"),
+            source: std::io::Error::from_raw_os_error(libc::ENOMEM),
+        };
+        let rounded = bytes
+            .max(1)
+            .checked_next_multiple_of(HUGE_BYTES)
+            .ok_or_else(too_large)?;
         if wanted == Pages::HugeTlb
             && let Ok(mapping) = Mapping::new(rounded, libc::MAP_HUGETLB)
         {
@@ -137,7 +161,11 @@ impl Buffer {
             return Err(too_large());
         }
         if wanted == Pages::Base {
-            return Ok(Buffer::touched(Mapping::new(rounded, 0)?, bytes, Pages::Base));
+            return Ok(Buffer::touched(
+                Mapping::new(rounded, 0)?,
+                bytes,
+                Pages::Base,
+            ));
         }
         let mapping = Mapping::on_huge_boundary(rounded)?;
         // Where the advice is refused base pages are what is got, and what is read back.
@@ -156,7 +184,11 @@ impl Buffer {
             // SAFETY: the offset lies within the mapping; a volatile write makes the page present.
             unsafe { mapping.start.as_ptr().add(offset).write_volatile(0) };
         }
-        Buffer { mapping, bytes, pages }
+        Buffer {
+            mapping,
+            bytes,
+            pages,
+        }
     }
 
     /// What kind of pages was got.
@@ -185,8 +217,15 @@ impl Buffer {
     }
 
     fn check<T: Plain>(&self, len: usize) {
-        let fits = len.checked_mul(size_of::<T>()).is_some_and(|bytes| bytes <= self.bytes);
-        assert!(fits, "{len} elements of {} bytes in a buffer of {} bytes", size_of::<T>(), self.bytes);
+        let fits = len
+            .checked_mul(size_of::<T>())
+            .is_some_and(|bytes| bytes <= self.bytes);
+        assert!(
+            fits,
+            "{len} elements of {} bytes in a buffer of {} bytes",
+            size_of::<T>(),
+            self.bytes
+        );
     }
 
     /// NUMA node of the first page, when the kernel tells.
@@ -228,8 +267,14 @@ impl DeviceMemory {
     }
 
     fn check(&self, offset: usize, len: usize) {
-        let fits = offset.checked_add(len).is_some_and(|end| end <= self.mapping.bytes);
-        assert!(fits, "{len} bytes at {offset} of device memory of {} bytes", self.mapping.bytes);
+        let fits = offset
+            .checked_add(len)
+            .is_some_and(|end| end <= self.mapping.bytes);
+        assert!(
+            fits,
+            "{len} bytes at {offset} of device memory of {} bytes",
+            self.mapping.bytes
+        );
     }
 
     /// Copies out, starting at `offset`.
@@ -241,7 +286,11 @@ impl DeviceMemory {
         // SAFETY: the range was checked, and `into` is no part of the mapping, which is lent only for reading. Nothing writes the
         // source meanwhile: that needs `&mut`.
         unsafe {
-            std::ptr::copy_nonoverlapping(self.mapping.start.as_ptr().add(offset), into.as_mut_ptr(), into.len());
+            std::ptr::copy_nonoverlapping(
+                self.mapping.start.as_ptr().add(offset),
+                into.as_mut_ptr(),
+                into.len(),
+            );
         }
     }
 
@@ -259,7 +308,11 @@ impl DeviceMemory {
         self.check(offset, from.len());
         // SAFETY: the range was checked; the borrow is exclusive, so `from` is elsewhere and nobody reads or writes meanwhile.
         unsafe {
-            std::ptr::copy_nonoverlapping(from.as_ptr(), self.mapping.start.as_ptr().add(offset), from.len());
+            std::ptr::copy_nonoverlapping(
+                from.as_ptr(),
+                self.mapping.start.as_ptr().add(offset),
+                from.len(),
+            );
         }
     }
 }
@@ -268,7 +321,13 @@ impl DeviceMemory {
 ///
 /// # Panics
 /// When a range leaves its memory.
-pub fn device_copy(from: &DeviceMemory, from_at: usize, to: &mut DeviceMemory, to_at: usize, bytes: usize) {
+pub fn device_copy(
+    from: &DeviceMemory,
+    from_at: usize,
+    to: &mut DeviceMemory,
+    to_at: usize,
+    bytes: usize,
+) {
     from.check(from_at, bytes);
     to.check(to_at, bytes);
     // SAFETY: both ranges were checked; the memories are two, because one of them is borrowed exclusively.
@@ -284,7 +343,10 @@ mod tests {
 
     #[test]
     fn an_engine_copies_between_memories_but_never_beyond_them() {
-        let (mut one, mut other) = (DeviceMemory::sparse(8192).unwrap(), DeviceMemory::sparse(4096).unwrap());
+        let (mut one, mut other) = (
+            DeviceMemory::sparse(8192).unwrap(),
+            DeviceMemory::sparse(4096).unwrap(),
+        );
         one.write(100, b"bytes");
         device_copy(&one, 100, &mut other, 7, 5);
         device_copy(&other, 7, &mut one, 4096, 5);
@@ -313,7 +375,10 @@ mod tests {
     fn transparent_huge_pages_are_reported_only_where_the_kernel_gave_them() {
         let disable = |off: libc::c_ulong| {
             // SAFETY: sets a flag of this process that decides which pages later faults get.
-            assert_eq!(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, off, 0, 0, 0) }, 0);
+            assert_eq!(
+                unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, off, 0, 0, 0) },
+                0
+            );
         };
         disable(1);
         let without = Buffer::new(8 << 20, Pages::Transparent).unwrap().pages();
@@ -328,7 +393,9 @@ mod tests {
 
     #[test]
     fn more_memory_than_there_is_is_refused_with_the_size() {
-        let error = Buffer::new(1 << 50, Pages::Transparent).unwrap_err().to_string();
+        let error = Buffer::new(1 << 50, Pages::Transparent)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("1125899906842624"), "{error}");
         assert!(Buffer::new(usize::MAX, Pages::Base).is_err());
     }

@@ -38,12 +38,24 @@ pub fn enable_gro(socket: BorrowedFd<'_>) -> bool {
 fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("4");
     // SAFETY: the pointer is to an int that outlives the call, the length is its own.
-    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), length) };
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            length,
+        )
+    };
     check(done).map(drop)
 }
 
 fn check(done: libc::c_int) -> io::Result<libc::c_int> {
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) }
+    if done < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(done)
+    }
 }
 
 fn check_size(done: libc::ssize_t) -> io::Result<usize> {
@@ -54,7 +66,11 @@ fn check_size(done: libc::ssize_t) -> io::Result<usize> {
 ///
 /// # Errors
 /// Those of `recvmsg(2)`.
-pub fn receive_from(socket: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> io::Result<(Received, SockAddr)> {
+pub fn receive_from(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    wait: bool,
+) -> io::Result<(Received, SockAddr)> {
     let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
     // SAFETY: the closure fills the storage and its length by recvmsg, which the kernel does for every datagram.
     let (received, from) = unsafe {
@@ -84,7 +100,10 @@ fn receive_into(
     name_bytes: libc::socklen_t,
 ) -> io::Result<(Received, libc::socklen_t)> {
     let mut control = Control([0; 64]);
-    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut vector = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
     // SAFETY: an all-zero msghdr is a valid empty one.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_name = name;
@@ -95,9 +114,18 @@ fn receive_into(
     message.msg_controllen = crate::control_length(control.0.len());
     // SAFETY: every pointer of `message` is to memory of the stated length that outlives the call.
     let bytes = check_size(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) })?;
-    let segment_bytes = segment_of(&message).filter(|&segment| segment > 0 && segment < bytes).unwrap_or(bytes);
+    let segment_bytes = segment_of(&message)
+        .filter(|&segment| segment > 0 && segment < bytes)
+        .unwrap_or(bytes);
     let truncated = message.msg_flags & libc::MSG_TRUNC != 0;
-    Ok((Received { bytes, segment_bytes, truncated }, message.msg_namelen))
+    Ok((
+        Received {
+            bytes,
+            segment_bytes,
+            truncated,
+        },
+        message.msg_namelen,
+    ))
 }
 
 /// The segment size of a batch, from its control message.
@@ -107,7 +135,9 @@ fn segment_of(message: &libc::msghdr) -> Option<usize> {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while let Some(control) = header.as_ref() {
             if control.cmsg_level == libc::SOL_UDP && control.cmsg_type == libc::UDP_GRO {
-                let value: libc::c_int = libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned();
+                let value: libc::c_int = libc::CMSG_DATA(header)
+                    .cast::<libc::c_int>()
+                    .read_unaligned();
                 return usize::try_from(value).ok();
             }
             header = libc::CMSG_NXTHDR(message, header);
@@ -121,9 +151,17 @@ fn segment_of(message: &libc::msghdr) -> Option<usize> {
 ///
 /// # Errors
 /// Those of `sendmsg(2)`. `EINVAL` or `EIO` for a batch means that the path does not take batches.
-pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], segment_bytes: usize, to: Option<&SockAddr>) -> io::Result<usize> {
+pub fn send(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    segment_bytes: usize,
+    to: Option<&SockAddr>,
+) -> io::Result<usize> {
     let mut control = Control([0; 64]);
-    let mut vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut vector = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
     // SAFETY: an all-zero msghdr is a valid empty one.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     if let Some(to) = to {
@@ -133,7 +171,8 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], segment_bytes: usize, to: Opti
     message.msg_iov = &raw mut vector;
     message.msg_iovlen = 1;
     if segment_bytes < bytes.len() {
-        let segment = u16::try_from(segment_bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let segment = u16::try_from(segment_bytes)
+            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         message.msg_control = control.0.as_mut_ptr().cast();
         // SAFETY: the control buffer is aligned and has room for one message with a u16 (24 bytes of 64).
         unsafe {
@@ -142,7 +181,9 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], segment_bytes: usize, to: Opti
             (*header).cmsg_level = libc::SOL_UDP;
             (*header).cmsg_type = libc::UDP_SEGMENT;
             (*header).cmsg_len = crate::control_length(libc::CMSG_LEN(2) as usize);
-            libc::CMSG_DATA(header).cast::<u16>().write_unaligned(segment);
+            libc::CMSG_DATA(header)
+                .cast::<u16>()
+                .write_unaligned(segment);
         }
     }
     // SAFETY: every pointer of `message` is to memory of the stated length that outlives the call; the kernel only reads.
@@ -156,7 +197,14 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], segment_bytes: usize, to: Opti
 pub fn send_now(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: pointer and length are those of `bytes`.
-    check_size(unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) })
+    check_size(unsafe {
+        libc::send(
+            socket.as_raw_fd(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            flags,
+        )
+    })
 }
 
 /// What a descriptor is ready for.
@@ -172,9 +220,18 @@ pub struct Readiness {
 ///
 /// # Errors
 /// Those of `ppoll(2)`; an interrupted call counts as the timeout.
-pub fn wait_ready(fd: BorrowedFd<'_>, wanted: Readiness, timeout: Option<Duration>) -> io::Result<Readiness> {
-    let events = if wanted.read { libc::POLLIN } else { 0 } | if wanted.write { libc::POLLOUT } else { 0 };
-    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+pub fn wait_ready(
+    fd: BorrowedFd<'_>,
+    wanted: Readiness,
+    timeout: Option<Duration>,
+) -> io::Result<Readiness> {
+    let events =
+        if wanted.read { libc::POLLIN } else { 0 } | if wanted.write { libc::POLLOUT } else { 0 };
+    let mut entry = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events,
+        revents: 0,
+    };
     let time = timeout.map(timespec);
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: one entry, as the count says; the time is null or valid; no signal mask.
@@ -201,12 +258,21 @@ pub fn select_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
     let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
-    let mut time = libc::timeval { tv_sec: seconds, tv_usec: timeout.subsec_micros().into() };
+    let mut time = libc::timeval {
+        tv_sec: seconds,
+        tv_usec: timeout.subsec_micros().into(),
+    };
     // SAFETY: an all-zero fd_set is empty; the descriptor is below FD_SETSIZE; all pointers are valid or null.
     let ready = unsafe {
         let mut set: libc::fd_set = std::mem::zeroed();
         libc::FD_SET(raw, &raw mut set);
-        libc::select(raw + 1, &raw mut set, std::ptr::null_mut(), std::ptr::null_mut(), &raw mut time)
+        libc::select(
+            raw + 1,
+            &raw mut set,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            &raw mut time,
+        )
     };
     match check(ready) {
         Ok(ready) => Ok(ready > 0),
@@ -216,7 +282,10 @@ pub fn select_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool
 }
 
 fn timespec(time: Duration) -> libc::timespec {
-    libc::timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
+    libc::timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
 }
 
 /// Readiness of many descriptors, level-triggered, with a timeout in nanoseconds. (mio is edge-triggered, which costs one more
@@ -237,14 +306,22 @@ impl Epoll {
         let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Epoll { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; 64] })
+        Ok(Epoll {
+            epoll,
+            events: vec![libc::epoll_event { events: 0, u64: 0 }; 64],
+        })
     }
 
     fn control(&self, operation: i32, fd: RawFd, key: u64, wanted: Readiness) -> io::Result<()> {
-        let bits = if wanted.read { libc::EPOLLIN } else { 0 } | if wanted.write { libc::EPOLLOUT } else { 0 };
-        let mut event = libc::epoll_event { events: bits.cast_unsigned(), u64: key };
+        let bits = if wanted.read { libc::EPOLLIN } else { 0 }
+            | if wanted.write { libc::EPOLLOUT } else { 0 };
+        let mut event = libc::epoll_event {
+            events: bits.cast_unsigned(),
+            u64: key,
+        };
         // SAFETY: the event is valid and is only read.
-        check(unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) }).map(drop)
+        check(unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) })
+            .map(drop)
     }
 
     /// Watches one more descriptor; events carry the key.
@@ -268,7 +345,11 @@ impl Epoll {
     ///
     /// # Errors
     /// Those of `epoll_pwait2(2)`; an interrupted call counts as the timeout.
-    pub fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<(u64, Readiness)>) -> io::Result<()> {
+    pub fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        ready: &mut Vec<(u64, Readiness)>,
+    ) -> io::Result<()> {
         ready.clear();
         let time = timeout.map(timespec);
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
@@ -289,14 +370,20 @@ impl Epoll {
             Ok(count) => count,
             Err(_) => {
                 let error = io::Error::last_os_error();
-                return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) };
+                return if error.kind() == io::ErrorKind::Interrupted {
+                    Ok(())
+                } else {
+                    Err(error)
+                };
             }
         };
         ready.extend(self.events[..count].iter().map(|event| {
             let bits = event.events.cast_signed();
             let broken = bits & (libc::EPOLLERR | libc::EPOLLHUP) != 0;
-            let readiness =
-                Readiness { read: bits & libc::EPOLLIN != 0 || broken, write: bits & libc::EPOLLOUT != 0 || broken };
+            let readiness = Readiness {
+                read: bits & libc::EPOLLIN != 0 || broken,
+                write: bits & libc::EPOLLOUT != 0 || broken,
+            };
             (event.u64, readiness)
         }));
         Ok(())
@@ -310,7 +397,10 @@ mod tests {
     use super::*;
 
     fn pair() -> (UdpSocket, UdpSocket) {
-        let (a, b) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        let (a, b) = (
+            UdpSocket::bind("127.0.0.1:0").unwrap(),
+            UdpSocket::bind("127.0.0.1:0").unwrap(),
+        );
         a.connect(b.local_addr().unwrap()).unwrap();
         (a, b)
     }
@@ -323,7 +413,10 @@ mod tests {
         assert_eq!(send(a.as_fd(), &bytes, 100, None).unwrap(), 250);
         let mut buffer = vec![0; 65536];
         let (received, from) = receive_from(b.as_fd(), &mut buffer, true).unwrap();
-        assert_eq!((received.bytes, received.segment_bytes, received.truncated), (250, 100, false));
+        assert_eq!(
+            (received.bytes, received.segment_bytes, received.truncated),
+            (250, 100, false)
+        );
         assert_eq!(buffer[..250], bytes);
         assert_eq!(from.as_socket().unwrap(), a.local_addr().unwrap());
     }
@@ -333,7 +426,9 @@ mod tests {
         let (a, b) = pair();
         send(a.as_fd(), &[7; 250], 100, None).unwrap();
         let mut buffer = [0; 1000];
-        let sizes: Vec<usize> = (0..3).map(|_| receive(b.as_fd(), &mut buffer, true).unwrap().bytes).collect();
+        let sizes: Vec<usize> = (0..3)
+            .map(|_| receive(b.as_fd(), &mut buffer, true).unwrap().bytes)
+            .collect();
         assert_eq!(sizes, [100, 100, 50]);
         let nothing = receive(b.as_fd(), &mut buffer, false).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
@@ -350,9 +445,15 @@ mod tests {
     #[test]
     fn readiness_is_told_by_every_way_of_waiting() {
         let (a, b) = pair();
-        let read = Readiness { read: true, write: false };
+        let read = Readiness {
+            read: true,
+            write: false,
+        };
         let soon = Some(Duration::from_millis(1));
-        assert_eq!(wait_ready(b.as_fd(), read, soon).unwrap(), Readiness::default());
+        assert_eq!(
+            wait_ready(b.as_fd(), read, soon).unwrap(),
+            Readiness::default()
+        );
         assert!(!select_readable(b.as_fd(), Duration::ZERO).unwrap());
         let mut epoll = Epoll::new().unwrap();
         epoll.add(&b, 42, read).unwrap();
@@ -364,8 +465,26 @@ mod tests {
         assert!(select_readable(b.as_fd(), Duration::from_secs(1)).unwrap());
         epoll.wait(None, &mut ready).unwrap();
         assert_eq!(ready, [(42, read)]);
-        epoll.change(&b, 43, Readiness { read: true, write: true }).unwrap();
+        epoll
+            .change(
+                &b,
+                43,
+                Readiness {
+                    read: true,
+                    write: true,
+                },
+            )
+            .unwrap();
         epoll.wait(None, &mut ready).unwrap();
-        assert_eq!(ready, [(43, Readiness { read: true, write: true })]);
+        assert_eq!(
+            ready,
+            [(
+                43,
+                Readiness {
+                    read: true,
+                    write: true
+                }
+            )]
+        );
     }
 }

@@ -23,13 +23,41 @@ const SW_CPU_CLOCK: u64 = 0;
 
 /// The events that every record asks for; which of them exist depends on the host.
 pub const EVENTS: &[Event] = &[
-    Event { name: "cycles", kind: TYPE_HARDWARE, config: 0 },
-    Event { name: "instructions", kind: TYPE_HARDWARE, config: 1 },
-    Event { name: "cache-references", kind: TYPE_HARDWARE, config: 2 },
-    Event { name: "cache-misses", kind: TYPE_HARDWARE, config: 3 },
-    Event { name: "page-faults", kind: TYPE_SOFTWARE, config: 2 },
-    Event { name: "context-switches", kind: TYPE_SOFTWARE, config: 3 },
-    Event { name: "cpu-migrations", kind: TYPE_SOFTWARE, config: 4 },
+    Event {
+        name: "cycles",
+        kind: TYPE_HARDWARE,
+        config: 0,
+    },
+    Event {
+        name: "instructions",
+        kind: TYPE_HARDWARE,
+        config: 1,
+    },
+    Event {
+        name: "cache-references",
+        kind: TYPE_HARDWARE,
+        config: 2,
+    },
+    Event {
+        name: "cache-misses",
+        kind: TYPE_HARDWARE,
+        config: 3,
+    },
+    Event {
+        name: "page-faults",
+        kind: TYPE_SOFTWARE,
+        config: 2,
+    },
+    Event {
+        name: "context-switches",
+        kind: TYPE_SOFTWARE,
+        config: 3,
+    },
+    Event {
+        name: "cpu-migrations",
+        kind: TYPE_SOFTWARE,
+        config: 4,
+    },
 ];
 
 #[repr(C)]
@@ -74,11 +102,24 @@ fn open(attr: &mut Attr, call: &str) -> Result<OwnedFd, SysError> {
 }
 
 /// Opens an event for a process, a CPU and a group's leader, as perf_event_open(2) numbers them.
-pub(crate) fn open_at(attr: &mut Attr, (pid, cpu, group): (i32, i32, i32), call: &str) -> Result<OwnedFd, SysError> {
+pub(crate) fn open_at(
+    attr: &mut Attr,
+    (pid, cpu, group): (i32, i32, i32),
+    call: &str,
+) -> Result<OwnedFd, SysError> {
     attr.size = 112;
     let cloexec: libc::c_ulong = 8;
     // SAFETY: `attr` is valid for its stated size; the kernel checks the other arguments.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, std::ptr::from_mut(attr), pid, cpu, group, cloexec) };
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            std::ptr::from_mut(attr),
+            pid,
+            cpu,
+            group,
+            cloexec,
+        )
+    };
     match i32::try_from(fd) {
         // SAFETY: the descriptor was just created and is owned by nobody else.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
@@ -144,7 +185,11 @@ impl CounterSource for Kernel {
         let fd = open(&mut attr, event.name).or_else(|error| {
             // perf_event_paranoid 2 allows user mode only.
             attr.flags |= FLAG_EXCLUDE_KERNEL;
-            if error.errno() == Some(libc::EACCES) { open(&mut attr, event.name) } else { Err(error) }
+            if error.errno() == Some(libc::EACCES) {
+                open(&mut attr, event.name)
+            } else {
+                Err(error)
+            }
         })?;
         Ok(Box::new(KernelCounter { fd }))
     }
@@ -154,8 +199,18 @@ impl OpenCounter for KernelCounter {
     fn read(&mut self) -> Reading {
         let mut words = [0_u64; 3];
         // SAFETY: the descriptor is open; `words` takes the 24 bytes of value, enabled and running.
-        unsafe { libc::read(self.fd.as_raw_fd(), words.as_mut_ptr().cast(), size_of_val(&words)) };
-        Reading { value: words[0], enabled_ns: words[1], running_ns: words[2] }
+        unsafe {
+            libc::read(
+                self.fd.as_raw_fd(),
+                words.as_mut_ptr().cast(),
+                size_of_val(&words),
+            )
+        };
+        Reading {
+            value: words[0],
+            enabled_ns: words[1],
+            running_ns: words[2],
+        }
     }
 }
 
@@ -225,7 +280,8 @@ impl Sampler {
             attr.flags |= FLAG_EXCLUDE_KERNEL;
             open(&mut attr, "cpu-clock samples")
         })?;
-        let page_bytes = usize::try_from(crate::host::page_bytes()).expect("a page fits the address space");
+        let page_bytes =
+            usize::try_from(crate::host::page_bytes()).expect("a page fits the address space");
         // SAFETY: a new shared mapping of the event's ring at an address of the kernel's choice.
         let ring = unsafe {
             libc::mmap(
@@ -238,9 +294,16 @@ impl Sampler {
             )
         };
         if ring == libc::MAP_FAILED {
-            return Err(SysError::last("map the sample ring (is kernel.perf_event_mlock_kb too small?)"));
+            return Err(SysError::last(
+                "map the sample ring (is kernel.perf_event_mlock_kb too small?)",
+            ));
         }
-        Ok(Sampler { fd, ring: ring.cast(), page_bytes, sees_kernel })
+        Ok(Sampler {
+            fd,
+            ring: ring.cast(),
+            page_bytes,
+            sees_kernel,
+        })
     }
 
     /// Begins to sample.
@@ -262,8 +325,12 @@ impl Sampler {
         // Offsets of data_head and data_tail in struct perf_event_mmap_page.
         let (head_at, tail_at) = (1024, 1032);
         // SAFETY: both words lie in the first mapped page, 8-byte aligned; the kernel accesses them atomically.
-        let (head, tail) =
-            unsafe { (&*self.ring.add(head_at).cast::<AtomicU64>(), &*self.ring.add(tail_at).cast::<AtomicU64>()) };
+        let (head, tail) = unsafe {
+            (
+                &*self.ring.add(head_at).cast::<AtomicU64>(),
+                &*self.ring.add(tail_at).cast::<AtomicU64>(),
+            )
+        };
         // Pairs with the kernel's store-release of data_head (perf_event_mmap_page, "barrier").
         let end = head.load(Ordering::Acquire);
         let mut at = tail.load(Ordering::Relaxed);
@@ -291,7 +358,12 @@ impl Sampler {
         let ring_bytes = (RING_PAGES * self.page_bytes) as u64;
         let offset = usize::try_from(position % ring_bytes).expect("below the ring's size");
         // SAFETY: the offset lies within the data pages; the kernel is done with everything below data_head.
-        unsafe { self.ring.add(self.page_bytes + offset).cast::<u64>().read_volatile() }
+        unsafe {
+            self.ring
+                .add(self.page_bytes + offset)
+                .cast::<u64>()
+                .read_volatile()
+        }
     }
 }
 
@@ -308,18 +380,39 @@ mod tests {
 
     #[test]
     fn a_counter_that_ran_half_the_time_is_doubled_and_says_so() {
-        let reading = Reading { value: 50, enabled_ns: 100, running_ns: 50 };
+        let reading = Reading {
+            value: 50,
+            enabled_ns: 100,
+            running_ns: 50,
+        };
         assert_eq!(reading.scaled(), Some((100.0, 0.5)));
-        assert_eq!(Reading { value: 0, enabled_ns: 10, running_ns: 0 }.scaled(), None);
+        assert_eq!(
+            Reading {
+                value: 0,
+                enabled_ns: 10,
+                running_ns: 0
+            }
+            .scaled(),
+            None
+        );
     }
 
     #[test]
     fn the_fake_gives_what_it_was_told_and_lacks_the_rest() {
-        let reading = |value| Reading { value, enabled_ns: 1, running_ns: 1 };
-        let mut fake = Fake { readings: vec![("cycles", reading(1), reading(5))] };
+        let reading = |value| Reading {
+            value,
+            enabled_ns: 1,
+            running_ns: 1,
+        };
+        let mut fake = Fake {
+            readings: vec![("cycles", reading(1), reading(5))],
+        };
         let mut counter = fake.open(EVENTS[0]).unwrap();
         assert_eq!((counter.read().value, counter.read().value), (1, 5));
-        assert_eq!(fake.open(EVENTS[1]).err().and_then(|e| e.errno()), Some(libc::ENOENT));
+        assert_eq!(
+            fake.open(EVENTS[1]).err().and_then(|e| e.errno()),
+            Some(libc::ENOENT)
+        );
     }
 
     #[test]

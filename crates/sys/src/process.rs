@@ -13,7 +13,9 @@ pub fn terminate(child: &mut Child) -> Result<(), SysError> {
     if matches!(child.try_wait(), Ok(Some(_))) {
         return Ok(());
     }
-    let Ok(pid) = libc::pid_t::try_from(child.id()) else { return Ok(()) };
+    let Ok(pid) = libc::pid_t::try_from(child.id()) else {
+        return Ok(());
+    };
     // SAFETY: sends a signal and touches no memory. The child was not waited for, which nobody else can do: it is borrowed.
     if unsafe { libc::kill(pid, libc::SIGTERM) } == 0 {
         return Ok(());

@@ -53,8 +53,14 @@ pub struct Pointer {
 }
 
 impl Pointer {
-    const CARD_START: Pointer = Pointer { offset: 0, even: true };
-    const HOST_START: Pointer = Pointer { offset: 0, even: false };
+    const CARD_START: Pointer = Pointer {
+        offset: 0,
+        even: true,
+    };
+    const HOST_START: Pointer = Pointer {
+        offset: 0,
+        even: false,
+    };
 
     fn to_raw(self) -> u64 {
         (self.offset as u64) << 1 | u64::from(self.even)
@@ -63,7 +69,10 @@ impl Pointer {
     fn of_raw(raw: u64, ring_bytes: usize) -> Pointer {
         let offset = usize::try_from(raw >> 1).unwrap_or(usize::MAX);
         // A peer's pointer is not believed: outside the ring it counts as the beginning.
-        Pointer { offset: if offset < ring_bytes { offset } else { 0 }, even: raw & 1 == 1 }
+        Pointer {
+            offset: if offset < ring_bytes { offset } else { 0 },
+            even: raw & 1 == 1,
+        }
     }
 
     /// Forward by at most a whole ring; the bit toggles at the end.
@@ -73,7 +82,10 @@ impl Pointer {
         if offset < ring_bytes {
             Pointer { offset, ..self }
         } else {
-            Pointer { offset: offset - ring_bytes, even: !self.even }
+            Pointer {
+                offset: offset - ring_bytes,
+                even: !self.even,
+            }
         }
     }
 }
@@ -93,7 +105,10 @@ pub fn filled(card: Pointer, host: Pointer, ring_bytes: usize) -> usize {
 #[must_use]
 pub fn accept_host(old: Pointer, offset: usize, gap_bytes: usize) -> Pointer {
     let wrapped = offset.saturating_add(gap_bytes) < old.offset;
-    Pointer { offset, even: old.even ^ wrapped }
+    Pointer {
+        offset,
+        even: old.even ^ wrapped,
+    }
 }
 
 /// What ring to make.
@@ -118,8 +133,14 @@ impl Shape {
 
     /// Where the ring begins, and how long the whole is.
     fn layout(ring_bytes: usize, unit_bytes: usize) -> Option<(usize, usize)> {
-        let start = (WORDS_BYTES + Shape::births_bytes(ring_bytes, unit_bytes)).checked_next_multiple_of(HUGE_BYTES)?;
-        Some((start, start.checked_add(ring_bytes)?.checked_next_multiple_of(HUGE_BYTES)?))
+        let start = (WORDS_BYTES + Shape::births_bytes(ring_bytes, unit_bytes))
+            .checked_next_multiple_of(HUGE_BYTES)?;
+        Some((
+            start,
+            start
+                .checked_add(ring_bytes)?
+                .checked_next_multiple_of(HUGE_BYTES)?,
+        ))
     }
 }
 
@@ -158,7 +179,10 @@ fn is_whole(ring_bytes: usize, unit_bytes: usize) -> bool {
 }
 
 fn invalid(what: &str) -> SysError {
-    SysError { call: "open a ring".to_owned(), source: io::Error::new(io::ErrorKind::InvalidData, what.to_owned()) }
+    SysError {
+        call: "open a ring".to_owned(),
+        source: io::Error::new(io::ErrorKind::InvalidData, what.to_owned()),
+    }
 }
 
 impl Memory {
@@ -168,20 +192,28 @@ impl Memory {
             source: io::Error::new(io::ErrorKind::InvalidInput, what.to_owned()),
         };
         if !is_whole(shape.ring_bytes, shape.unit_bytes) {
-            return Err(wrong("not a whole number of blocks of whole 64-bit words, or only one"));
+            return Err(wrong(
+                "not a whole number of blocks of whole 64-bit words, or only one",
+            ));
         }
         if shape.gap_bytes >= shape.ring_bytes / 2 {
-            return Err(wrong("the pointer gap is not less than half of it: no wrap would be seen"));
+            return Err(wrong(
+                "the pointer gap is not less than half of it: no wrap would be seen",
+            ));
         }
-        let (ring_start, bytes) =
-            Shape::layout(shape.ring_bytes, shape.unit_bytes).ok_or_else(|| wrong("larger than an address space"))?;
+        let (ring_start, bytes) = Shape::layout(shape.ring_bytes, shape.unit_bytes)
+            .ok_or_else(|| wrong("larger than an address space"))?;
         // Touching more than there is would end in a kill, without a word.
         if let Some(available) = available::memory_bytes()
             && bytes as u64 > available
         {
-            return Err(wrong(&format!("only {available} bytes of memory are available")));
+            return Err(wrong(&format!(
+                "only {available} bytes of memory are available"
+            )));
         }
-        let huge = (shape.pages == Pages::HugeTlb).then(|| memfd(bytes, libc::MFD_HUGETLB).ok()).flatten();
+        let huge = (shape.pages == Pages::HugeTlb)
+            .then(|| memfd(bytes, libc::MFD_HUGETLB).ok())
+            .flatten();
         let (fd, mut pages) = match huge {
             Some(fd) => (fd, Pages::HugeTlb),
             None => (memfd(bytes, 0)?, Pages::Base),
@@ -209,11 +241,21 @@ impl Memory {
             pages,
         };
         memory.place(shape);
-        memory.header(AT_RING_BYTES).store(shape.ring_bytes as u64, Ordering::Relaxed);
-        memory.header(AT_UNIT_BYTES).store(shape.unit_bytes as u64, Ordering::Relaxed);
-        memory.header(AT_GAP_BYTES).store(shape.gap_bytes as u64, Ordering::Relaxed);
-        memory.header(AT_CARD).store(Pointer::CARD_START.to_raw(), Ordering::Relaxed);
-        memory.header(AT_HOST).store(Pointer::HOST_START.to_raw(), Ordering::Relaxed);
+        memory
+            .header(AT_RING_BYTES)
+            .store(shape.ring_bytes as u64, Ordering::Relaxed);
+        memory
+            .header(AT_UNIT_BYTES)
+            .store(shape.unit_bytes as u64, Ordering::Relaxed);
+        memory
+            .header(AT_GAP_BYTES)
+            .store(shape.gap_bytes as u64, Ordering::Relaxed);
+        memory
+            .header(AT_CARD)
+            .store(Pointer::CARD_START.to_raw(), Ordering::Relaxed);
+        memory
+            .header(AT_HOST)
+            .store(Pointer::HOST_START.to_raw(), Ordering::Relaxed);
         memory.header(AT_MAGIC).store(MAGIC, Ordering::Release);
         Ok(memory)
     }
@@ -227,7 +269,15 @@ impl Memory {
             // Where it fails, memory comes from where the toucher runs; `numa_node` tells what was got.
             // SAFETY: our own whole mapping; the mask is one word of 64 bits, as the count of bits says.
             unsafe {
-                libc::syscall(libc::SYS_mbind, address, self.bytes, MPOL_BIND, &raw const mask, 64_usize + 1, 0_u32)
+                libc::syscall(
+                    libc::SYS_mbind,
+                    address,
+                    self.bytes,
+                    MPOL_BIND,
+                    &raw const mask,
+                    64_usize + 1,
+                    0_u32,
+                )
             };
         }
         if shape.pages != Pages::Base && self.pages == Pages::Base {
@@ -250,23 +300,42 @@ impl Memory {
         // SAFETY: takes no memory.
         let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
-            return Err(invalid("not a sealed memory: it could shrink under the reader"));
+            return Err(invalid(
+                "not a sealed memory: it could shrink under the reader",
+            ));
         }
         let bytes = usize::try_from(stat.st_size).unwrap_or(0);
         if bytes < WORDS_BYTES {
             return Err(invalid("too short"));
         }
         let start = map(&fd, bytes)?;
-        let mut memory =
-            Memory { fd, start, bytes, ring_start: 0, ring_bytes: 0, unit_bytes: 1, gap_bytes: 0, pages: Pages::Base };
-        let word = |at: usize| usize::try_from(memory.header(at).load(Ordering::Acquire)).unwrap_or(usize::MAX);
+        let mut memory = Memory {
+            fd,
+            start,
+            bytes,
+            ring_start: 0,
+            ring_bytes: 0,
+            unit_bytes: 1,
+            gap_bytes: 0,
+            pages: Pages::Base,
+        };
+        let word = |at: usize| {
+            usize::try_from(memory.header(at).load(Ordering::Acquire)).unwrap_or(usize::MAX)
+        };
         if memory.header(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
             return Err(invalid("no ring of this version of daqmeter"));
         }
-        let (ring_bytes, unit_bytes, gap_bytes) = (word(AT_RING_BYTES), word(AT_UNIT_BYTES), word(AT_GAP_BYTES));
+        let (ring_bytes, unit_bytes, gap_bytes) =
+            (word(AT_RING_BYTES), word(AT_UNIT_BYTES), word(AT_GAP_BYTES));
         let sane = ring_bytes <= bytes && is_whole(ring_bytes, unit_bytes);
-        let layout = if sane { Shape::layout(ring_bytes, unit_bytes) } else { None };
-        let Some((ring_start, wanted)) = layout else { return Err(invalid("its sizes make no sense")) };
+        let layout = if sane {
+            Shape::layout(ring_bytes, unit_bytes)
+        } else {
+            None
+        };
+        let Some((ring_start, wanted)) = layout else {
+            return Err(invalid("its sizes make no sense"));
+        };
         if wanted != bytes || gap_bytes >= ring_bytes / 2 {
             return Err(invalid("its sizes make no sense"));
         }
@@ -282,7 +351,10 @@ impl Memory {
     }
 
     fn birth(&self, unit: usize) -> &AtomicU64 {
-        assert!(unit < self.ring_bytes / self.unit_bytes, "unit {unit} of a ring");
+        assert!(
+            unit < self.ring_bytes / self.unit_bytes,
+            "unit {unit} of a ring"
+        );
         // SAFETY: within the table of times (`Shape::layout`), only ever used as atomics, aligned as the words are.
         unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(WORDS_BYTES).cast::<u64>().add(unit)) }
     }
@@ -299,9 +371,15 @@ impl Memory {
 
     /// Bytes of the ring as words that another process may write at any time.
     fn foreign(&self, offset: usize, bytes: usize) -> &[AtomicU64] {
-        let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.ring_bytes);
+        let fits = offset
+            .checked_add(bytes)
+            .is_some_and(|end| end <= self.ring_bytes);
         let whole = offset.is_multiple_of(WORD_BYTES) && bytes.is_multiple_of(WORD_BYTES);
-        assert!(fits && whole, "{bytes} bytes at {offset} of a ring of {}", self.ring_bytes);
+        assert!(
+            fits && whole,
+            "{bytes} bytes at {offset} of a ring of {}",
+            self.ring_bytes
+        );
         // SAFETY: within the ring and aligned; a memory that was opened is used by atomics alone in this process.
         unsafe { std::slice::from_raw_parts(self.ring(offset).cast(), bytes / WORD_BYTES) }
     }
@@ -317,12 +395,18 @@ impl Memory {
 #[cfg(miri)]
 fn memfd(_bytes: usize, _flags: libc::c_uint) -> Result<OwnedFd, SysError> {
     let file = std::fs::File::open("/dev/null");
-    file.map(OwnedFd::from).map_err(|source| SysError { call: "open /dev/null".to_owned(), source })
+    file.map(OwnedFd::from).map_err(|source| SysError {
+        call: "open /dev/null".to_owned(),
+        source,
+    })
 }
 
 #[cfg(miri)]
 fn map(_fd: &OwnedFd, bytes: usize) -> Result<NonNull<u8>, SysError> {
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (protection, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    );
     // SAFETY: a fresh mapping at an address of the interpreter's choice touches no memory of ours.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
@@ -348,7 +432,14 @@ fn memfd(bytes: usize, flags: libc::c_uint) -> Result<OwnedFd, SysError> {
         return Err(SysError::last(format!("make a ring of {bytes} bytes")));
     }
     // SAFETY: the descriptor is open; the argument is an integer.
-    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) } != 0 {
+    if unsafe {
+        libc::fcntl(
+            fd.as_raw_fd(),
+            libc::F_ADD_SEALS,
+            libc::F_SEAL_SHRINK | libc::F_SEAL_GROW,
+        )
+    } != 0
+    {
         return Err(SysError::last("seal a ring"));
     }
     Ok(fd)
@@ -358,7 +449,16 @@ fn memfd(bytes: usize, flags: libc::c_uint) -> Result<OwnedFd, SysError> {
 fn map(fd: &OwnedFd, bytes: usize) -> Result<NonNull<u8>, SysError> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
-    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+    let start = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            protection,
+            libc::MAP_SHARED,
+            fd.as_raw_fd(),
+            0,
+        )
+    };
     if start == libc::MAP_FAILED {
         return Err(SysError::last(format!("map a ring of {bytes} bytes")));
     }
@@ -371,8 +471,19 @@ fn map(fd: &OwnedFd, bytes: usize) -> Result<NonNull<u8>, SysError> {
 /// When its sizes make no sense, or there is not so much memory.
 pub fn ring(shape: &Shape) -> Result<(Producer, Consumer), SysError> {
     let memory = Arc::new(Memory::create(shape)?);
-    let producer = Producer { memory: memory.clone(), card: Pointer::CARD_START, free: Cell::new(memory.ring_bytes) };
-    Ok((producer, Consumer { memory, host: Pointer::HOST_START, copy: None }))
+    let producer = Producer {
+        memory: memory.clone(),
+        card: Pointer::CARD_START,
+        free: Cell::new(memory.ring_bytes),
+    };
+    Ok((
+        producer,
+        Consumer {
+            memory,
+            host: Pointer::HOST_START,
+            copy: None,
+        },
+    ))
 }
 
 /// The card's end.
@@ -396,8 +507,14 @@ impl Producer {
     /// While the consumer that was made with this producer lives: it lends slices of memory that the other process could write.
     pub fn share(&self) -> Result<BorrowedFd<'_>, SysError> {
         if Arc::strong_count(&self.memory) > 1 {
-            let source = io::Error::new(io::ErrorKind::ResourceBusy, "its reader in this process has not ended");
-            return Err(SysError { call: "share a ring".to_owned(), source });
+            let source = io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                "its reader in this process has not ended",
+            );
+            return Err(SysError {
+                call: "share a ring".to_owned(),
+                source,
+            });
         }
         Ok(self.memory.fd.as_fd())
     }
@@ -431,7 +548,12 @@ impl Producer {
     pub fn free(&self) -> usize {
         let ring_bytes = self.memory.ring_bytes;
         // Acquire: pairs with the consumer's release; what it has read is ours to write again.
-        let seen = ring_bytes - filled(self.card, self.memory.pointer(AT_HOST, Ordering::Acquire), ring_bytes);
+        let seen = ring_bytes
+            - filled(
+                self.card,
+                self.memory.pointer(AT_HOST, Ordering::Acquire),
+                ring_bytes,
+            );
         self.free.set(self.free.get().max(seen));
         self.free.get()
     }
@@ -441,7 +563,9 @@ impl Producer {
     /// # Panics
     /// When that is not free: the card must look first.
     pub fn write(&mut self, ahead: usize, bytes: &[u8]) {
-        let is_free = ahead.checked_add(bytes.len()).is_some_and(|end| end <= self.free());
+        let is_free = ahead
+            .checked_add(bytes.len())
+            .is_some_and(|end| end <= self.free());
         assert!(is_free, "the card writes what the host has not released");
         let at = self.card.forward(ahead, self.memory.ring_bytes).offset;
         let first = bytes.len().min(self.memory.ring_bytes - at);
@@ -449,14 +573,20 @@ impl Producer {
         // process lie outside; other processes have no slices of it. The source is not in the ring, of which we lend nothing.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.ring(at), first);
-            std::ptr::copy_nonoverlapping(bytes.as_ptr().add(first), self.memory.ring(0), bytes.len() - first);
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr().add(first),
+                self.memory.ring(0),
+                bytes.len() - first,
+            );
         }
     }
 
     /// Says when the first trigger of the unit `ahead` bytes beyond the pointer was issued.
     pub fn set_birth(&self, ahead: usize, ns: u64) {
         let at = self.card.forward(ahead, self.memory.ring_bytes).offset;
-        self.memory.birth(at / self.memory.unit_bytes).store(ns, Ordering::Relaxed);
+        self.memory
+            .birth(at / self.memory.unit_bytes)
+            .store(ns, Ordering::Relaxed);
     }
 
     /// Hands over the next bytes.
@@ -468,7 +598,9 @@ impl Producer {
         self.card = self.card.forward(bytes, self.memory.ring_bytes);
         self.free.set(self.free.get() - bytes);
         // Release: pairs with the consumer's acquire; bytes and times written before are seen.
-        self.memory.header(AT_CARD).store(self.card.to_raw(), Ordering::Release);
+        self.memory
+            .header(AT_CARD)
+            .store(self.card.to_raw(), Ordering::Release);
     }
 
     /// A word that both sides see.
@@ -527,11 +659,22 @@ impl Consumer {
         let reader = reader_number();
         let mark = memory.header(AT_READER);
         // Acquire: pairs with the release of the reader before us, whose pointer we go on from.
-        if mark.compare_exchange(0, reader, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if mark
+            .compare_exchange(0, reader, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
             return Err(invalid("it has a reader already"));
         }
         let host = memory.pointer(AT_HOST, Ordering::Acquire);
-        let consumer = Consumer { memory, host, copy: Some(RingCopy { bytes, taken: 0, reader }) };
+        let consumer = Consumer {
+            memory,
+            host,
+            copy: Some(RingCopy {
+                bytes,
+                taken: 0,
+                reader,
+            }),
+        };
         if !host.offset.is_multiple_of(consumer.memory.unit_bytes) {
             return Err(invalid("its reader stopped inside a block"));
         }
@@ -542,13 +685,24 @@ impl Consumer {
     /// has to be taken from a card in this process.
     pub fn take(&mut self, most: usize) {
         let written = self.whole_units();
-        let Consumer { memory, host, copy: Some(copy) } = self else { return };
+        let Consumer {
+            memory,
+            host,
+            copy: Some(copy),
+        } = self
+        else {
+            return;
+        };
         let unit = memory.unit_bytes;
-        let bytes = written.saturating_sub(copy.taken).min((most / unit).max(1) * unit);
+        let bytes = written
+            .saturating_sub(copy.taken)
+            .min((most / unit).max(1) * unit);
         let at = host.forward(copy.taken, memory.ring_bytes).offset;
         let first = bytes.min(memory.ring_bytes - at);
         for (from, length) in [(at, first), (0, bytes - first)] {
-            let into = copy.bytes.slice_mut::<u8>(from + length)[from..].as_chunks_mut::<WORD_BYTES>().0;
+            let into = copy.bytes.slice_mut::<u8>(from + length)[from..]
+                .as_chunks_mut::<WORD_BYTES>()
+                .0;
             for (into, word) in into.iter_mut().zip(memory.foreign(from, length)) {
                 // Ordered by the acquire of the card's pointer; a card that breaks its word gives mixed bytes, no more.
                 *into = word.load(Ordering::Relaxed).to_ne_bytes();
@@ -564,7 +718,9 @@ impl Consumer {
 
     /// Bytes that may be lent and released.
     fn readable(&self) -> usize {
-        self.copy.as_ref().map_or_else(|| self.whole_units(), |copy| copy.taken)
+        self.copy
+            .as_ref()
+            .map_or_else(|| self.whole_units(), |copy| copy.taken)
     }
 
     /// Bytes of the ring.
@@ -585,7 +741,11 @@ impl Consumer {
     /// Bytes that the card has written, whole units and the beginning of one.
     pub fn filled(&self) -> usize {
         // Acquire: pairs with the producer's release.
-        filled(self.memory.pointer(AT_CARD, Ordering::Acquire), self.host, self.memory.ring_bytes)
+        filled(
+            self.memory.pointer(AT_CARD, Ordering::Acquire),
+            self.host,
+            self.memory.ring_bytes,
+        )
     }
 
     /// What can be read from `skip` bytes beyond the host's pointer on: whole units, up to the end of the ring, and from its
@@ -593,7 +753,10 @@ impl Consumer {
     pub fn spans(&self, skip: usize) -> [&[u8]; 2] {
         let whole = self.readable();
         let length = whole.saturating_sub(skip);
-        let at = self.host.forward(skip.min(whole), self.memory.ring_bytes).offset;
+        let at = self
+            .host
+            .forward(skip.min(whole), self.memory.ring_bytes)
+            .offset;
         let first = length.min(self.memory.ring_bytes - at);
         if let Some(copy) = &self.copy {
             let ring = copy.bytes.slice::<u8>(self.memory.ring_bytes);
@@ -612,7 +775,9 @@ impl Consumer {
     /// When the first trigger of the unit `skip` bytes beyond the host's pointer was issued; 0 where nobody said.
     pub fn birth(&self, skip: usize) -> u64 {
         let at = self.host.forward(skip, self.memory.ring_bytes).offset;
-        self.memory.birth(at / self.memory.unit_bytes).load(Ordering::Relaxed)
+        self.memory
+            .birth(at / self.memory.unit_bytes)
+            .load(Ordering::Relaxed)
     }
 
     /// Gives bytes back to the card. A step back that the card would not take for a wrap is made in three.
@@ -620,10 +785,20 @@ impl Consumer {
     /// # Panics
     /// When more is released than was written, or taken; or of a ring that another process writes, a part of a unit.
     pub fn release(&mut self, bytes: usize) {
-        let most = if self.copy.is_some() { self.readable() } else { self.filled() };
-        assert!(bytes <= most, "the host releases what the card has not written");
+        let most = if self.copy.is_some() {
+            self.readable()
+        } else {
+            self.filled()
+        };
+        assert!(
+            bytes <= most,
+            "the host releases what the card has not written"
+        );
         if let Some(copy) = &mut self.copy {
-            assert!(bytes.is_multiple_of(self.memory.unit_bytes), "the host releases a part of a block");
+            assert!(
+                bytes.is_multiple_of(self.memory.unit_bytes),
+                "the host releases a part of a block"
+            );
             copy.taken -= bytes;
         }
         let target = self.host.forward(bytes, self.memory.ring_bytes);
@@ -631,16 +806,27 @@ impl Consumer {
         if seen != target {
             // Forward to the last unit, back to the beginning, which is long enough, and forward again.
             let mut at = self.host;
-            for stop in [self.memory.ring_bytes - self.memory.unit_bytes, 0, target.offset] {
+            for stop in [
+                self.memory.ring_bytes - self.memory.unit_bytes,
+                0,
+                target.offset,
+            ] {
                 at = accept_host(at, stop, self.memory.gap_bytes);
-                self.memory.header(AT_HOST).store(at.to_raw(), Ordering::Release);
+                self.memory
+                    .header(AT_HOST)
+                    .store(at.to_raw(), Ordering::Release);
             }
             seen = at;
         }
-        assert_eq!(seen, target, "a gap below half the ring lets every wrap be seen");
+        assert_eq!(
+            seen, target,
+            "a gap below half the ring lets every wrap be seen"
+        );
         self.host = target;
         // Release: pairs with the producer's acquire; our reads of the bytes are done.
-        self.memory.header(AT_HOST).store(target.to_raw(), Ordering::Release);
+        self.memory
+            .header(AT_HOST)
+            .store(target.to_raw(), Ordering::Release);
     }
 
     /// A word that both sides see.
@@ -662,7 +848,14 @@ mod tests {
     use super::*;
 
     fn small(ring_bytes: usize, unit_bytes: usize, gap_bytes: usize) -> (Producer, Consumer) {
-        ring(&Shape { ring_bytes, unit_bytes, gap_bytes, pages: Pages::Base, numa_node: None }).unwrap()
+        ring(&Shape {
+            ring_bytes,
+            unit_bytes,
+            gap_bytes,
+            pages: Pages::Base,
+            numa_node: None,
+        })
+        .unwrap()
     }
 
     #[test]
@@ -671,7 +864,10 @@ mod tests {
         assert_eq!((card.free(), host.filled()), (4096, 0));
         card.write(0, &[7; 4096]);
         card.advance(4096);
-        assert_eq!((card.free(), host.filled(), card.card().offset), (0, 4096, host.host().offset));
+        assert_eq!(
+            (card.free(), host.filled(), card.card().offset),
+            (0, 4096, host.host().offset)
+        );
         assert_eq!(host.spans(0)[0].len(), 4096);
         host.release(4096);
         assert_eq!((card.free(), host.filled()), (4096, 0));
@@ -697,8 +893,14 @@ mod tests {
     /// gap, and the card would not see the wrap.
     #[test]
     fn a_wrap_shorter_than_the_gap_is_not_seen_and_therefore_made_in_three_steps() {
-        let old = Pointer { offset: 2048, even: false };
-        assert!(!accept_host(old, 1024, 1024).even, "back by the gap: not a wrap");
+        let old = Pointer {
+            offset: 2048,
+            even: false,
+        };
+        assert!(
+            !accept_host(old, 1024, 1024).even,
+            "back by the gap: not a wrap"
+        );
         assert!(accept_host(old, 1023, 1024).even, "back by more: a wrap");
         assert!(!accept_host(old, 3000, 1024).even, "forward");
         let (mut card, mut host) = small(8192, 1024, 3072);
@@ -713,12 +915,37 @@ mod tests {
 
     #[test]
     fn a_gap_of_half_the_ring_is_refused() {
-        let shape = Shape { ring_bytes: 8192, unit_bytes: 1024, gap_bytes: 4096, pages: Pages::Base, numa_node: None };
+        let shape = Shape {
+            ring_bytes: 8192,
+            unit_bytes: 1024,
+            gap_bytes: 4096,
+            pages: Pages::Base,
+            numa_node: None,
+        };
         assert!(ring(&shape).unwrap_err().to_string().contains("gap"));
-        assert!(ring(&Shape { ring_bytes: 1000, ..shape }).unwrap_err().to_string().contains("whole number"));
-        let odd = ring(&Shape { ring_bytes: 8000, unit_bytes: 1000 / 8 * 4, ..shape }).unwrap_err().to_string();
+        assert!(
+            ring(&Shape {
+                ring_bytes: 1000,
+                ..shape
+            })
+            .unwrap_err()
+            .to_string()
+            .contains("whole number")
+        );
+        let odd = ring(&Shape {
+            ring_bytes: 8000,
+            unit_bytes: 1000 / 8 * 4,
+            ..shape
+        })
+        .unwrap_err()
+        .to_string();
         assert!(odd.contains("64-bit words"), "{odd}");
-        let error = ring(&Shape { ring_bytes: 1 << 46, ..shape }).unwrap_err().to_string();
+        let error = ring(&Shape {
+            ring_bytes: 1 << 46,
+            ..shape
+        })
+        .unwrap_err()
+        .to_string();
         assert!(error.contains("available"), "{error}");
     }
 
@@ -740,8 +967,14 @@ mod tests {
         let mut other = Consumer::open(fd).unwrap();
         assert_eq!(other.spans(0).map(<[u8]>::len), [0, 0], "nothing was taken");
         other.take(4096);
-        assert_eq!((other.ring_bytes(), other.unit_bytes(), other.spans(0)[0][0]), (4096, 1024, 9));
-        assert_eq!((other.birth(0), other.word(3).load(Ordering::Relaxed)), (77, 5));
+        assert_eq!(
+            (other.ring_bytes(), other.unit_bytes(), other.spans(0)[0][0]),
+            (4096, 1024, 9)
+        );
+        assert_eq!(
+            (other.birth(0), other.word(3).load(Ordering::Relaxed)),
+            (77, 5)
+        );
     }
 
     #[test]
@@ -757,13 +990,23 @@ mod tests {
             }
             other.take(1024);
             other.take(0);
-            assert_eq!(other.spans(0).iter().map(|span| span.len()).sum::<usize>(), 2048, "a unit each time");
+            assert_eq!(
+                other.spans(0).iter().map(|span| span.len()).sum::<usize>(),
+                2048,
+                "a unit each time"
+            );
             other.take(usize::MAX);
             let spans = other.spans(1024);
-            let seen: Vec<u8> = spans.iter().flat_map(|span| span.chunks(1024).map(|unit| unit[1023])).collect();
+            let seen: Vec<u8> = spans
+                .iter()
+                .flat_map(|span| span.chunks(1024).map(|unit| unit[1023]))
+                .collect();
             assert_eq!(seen, [next - 2, next - 1]);
             other.release(3072);
-            assert_eq!((card.free(), other.spans(0).map(<[u8]>::len)), (4096, [0, 0]));
+            assert_eq!(
+                (card.free(), other.spans(0).map(<[u8]>::len)),
+                (4096, [0, 0])
+            );
         }
     }
 
@@ -782,7 +1025,10 @@ mod tests {
         card.forget_reader();
         let third = open().unwrap();
         drop(second);
-        assert!(open().is_err(), "one that ends late does not end the next one's claim");
+        assert!(
+            open().is_err(),
+            "one that ends late does not end the next one's claim"
+        );
         drop(third);
         open().unwrap();
     }
@@ -798,12 +1044,19 @@ mod tests {
         let mut other = Consumer::open(fd).unwrap();
         other.take(usize::MAX);
         let spans = other.spans(0);
-        memory.write_all_at(&[0xEE; 4096], Shape::layout(4096, 1024).unwrap().0 as u64).unwrap();
+        memory
+            .write_all_at(&[0xEE; 4096], Shape::layout(4096, 1024).unwrap().0 as u64)
+            .unwrap();
         assert!(spans[0].len() == 2048 && spans[0].iter().all(|byte| *byte == 1));
         for raw in [0, 3, u64::MAX, 4096 << 1, 1] {
-            memory.write_all_at(&u64::to_ne_bytes(raw), AT_CARD as u64 * 8).unwrap();
+            memory
+                .write_all_at(&u64::to_ne_bytes(raw), AT_CARD as u64 * 8)
+                .unwrap();
             other.take(usize::MAX);
-            assert!(other.spans(0)[0][..1024].iter().all(|byte| *byte == 1), "{raw}");
+            assert!(
+                other.spans(0)[0][..1024].iter().all(|byte| *byte == 1),
+                "{raw}"
+            );
         }
         other.release(2048);
     }
@@ -815,13 +1068,22 @@ mod tests {
         let memory = std::fs::File::from(fd);
         for raw in [2048 << 1, 1, u64::MAX, 0] {
             let free = card.free();
-            memory.write_all_at(&u64::to_ne_bytes(raw), AT_HOST as u64 * 8).unwrap();
+            memory
+                .write_all_at(&u64::to_ne_bytes(raw), AT_HOST as u64 * 8)
+                .unwrap();
             assert!(card.free() >= free, "{raw}");
             card.write(0, &vec![0; free]);
         }
-        memory.write_all_at(&u64::to_ne_bytes(512 << 1), AT_HOST as u64 * 8).unwrap();
+        memory
+            .write_all_at(&u64::to_ne_bytes(512 << 1), AT_HOST as u64 * 8)
+            .unwrap();
         let fd = card.share().unwrap().try_clone_to_owned().unwrap();
-        assert!(Consumer::open(fd).unwrap_err().to_string().contains("inside a block"));
+        assert!(
+            Consumer::open(fd)
+                .unwrap_err()
+                .to_string()
+                .contains("inside a block")
+        );
     }
 
     /// In a release build the sum wrapped, and a safe call wrote before the ring.
@@ -835,16 +1097,33 @@ mod tests {
     #[test]
     #[should_panic(expected = "of a ring")]
     fn a_word_whose_sum_overflows_is_none() {
-        small(4096, 1024, 0).0.word(usize::MAX - HEADER_WORDS + 1 + AT_HOST);
+        small(4096, 1024, 0)
+            .0
+            .word(usize::MAX - HEADER_WORDS + 1 + AT_HOST);
     }
 
     #[test]
     fn foreign_memory_is_no_ring() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
-        assert!(Consumer::open(file.into()).unwrap_err().to_string().contains("sealed"));
+        assert!(
+            Consumer::open(file.into())
+                .unwrap_err()
+                .to_string()
+                .contains("sealed")
+        );
         let sealed = memfd(1 << 20, 0).unwrap();
-        assert!(Consumer::open(sealed).unwrap_err().to_string().contains("version"));
-        assert!(Consumer::open(memfd(16, 0).unwrap()).unwrap_err().to_string().contains("short"));
+        assert!(
+            Consumer::open(sealed)
+                .unwrap_err()
+                .to_string()
+                .contains("version")
+        );
+        assert!(
+            Consumer::open(memfd(16, 0).unwrap())
+                .unwrap_err()
+                .to_string()
+                .contains("short")
+        );
     }
 
     #[test]

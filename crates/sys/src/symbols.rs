@@ -38,9 +38,20 @@ impl Symbols {
         };
         for mapping in maps.lines().filter_map(parse_map_line) {
             if mapping.executable {
-                let name = mapping.path.rsplit('/').next().unwrap_or(&mapping.path).to_owned();
-                symbols.objects.push((mapping.start, mapping.end, format!("[{}]", name.trim_matches(['[', ']']))));
-                symbols.user.extend(object_symbols(&mapping).unwrap_or_default());
+                let name = mapping
+                    .path
+                    .rsplit('/')
+                    .next()
+                    .unwrap_or(&mapping.path)
+                    .to_owned();
+                symbols.objects.push((
+                    mapping.start,
+                    mapping.end,
+                    format!("[{}]", name.trim_matches(['[', ']'])),
+                ));
+                symbols
+                    .user
+                    .extend(object_symbols(&mapping).unwrap_or_default());
             }
         }
         symbols.user.sort();
@@ -54,9 +65,14 @@ impl Symbols {
         let name = if in_kernel {
             find(&self.kernel, address).unwrap_or("[kernel]")
         } else {
-            find(&self.user, address).or_else(|| find(&self.objects, address)).unwrap_or("[unknown]")
+            find(&self.user, address)
+                .or_else(|| find(&self.objects, address))
+                .unwrap_or("[unknown]")
         };
-        Symbol { in_kernel, name: name.to_owned() }
+        Symbol {
+            in_kernel,
+            name: name.to_owned(),
+        }
     }
 
     /// Counts samples by name, most first.
@@ -107,17 +123,26 @@ fn object_symbols(mapping: &MapLine) -> Option<Table> {
     // byte, and neighbouring segments may share that page: the one that starts there is the one that is mapped.
     let page = crate::host::page_bytes();
     let starts_there = |offset: u64| offset / page * page == mapping.file_offset;
-    let segment = file.segments().filter(|segment| starts_there(segment.file_range().0)).last()?;
-    let linked_at = segment.address().wrapping_sub(segment.file_range().0).wrapping_add(mapping.file_offset);
+    let segment = file
+        .segments()
+        .filter(|segment| starts_there(segment.file_range().0))
+        .last()?;
+    let linked_at = segment
+        .address()
+        .wrapping_sub(segment.file_range().0)
+        .wrapping_add(mapping.file_offset);
     let bias = mapping.start.wrapping_sub(linked_at);
-    let named =
-        file.symbols().chain(file.dynamic_symbols()).filter(|symbol| symbol.is_definition() && symbol.size() > 0);
+    let named = file
+        .symbols()
+        .chain(file.dynamic_symbols())
+        .filter(|symbol| symbol.is_definition() && symbol.size() > 0);
     Some(
         named
             .filter_map(|symbol| {
                 let start = symbol.address().wrapping_add(bias);
                 let name = format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?));
-                (mapping.start <= start && start < mapping.end).then(|| (start, start + symbol.size(), name))
+                (mapping.start <= start && start < mapping.end)
+                    .then(|| (start, start + symbol.size(), name))
             })
             .collect(),
     )
@@ -135,8 +160,16 @@ fn parse_kallsyms(text: &str) -> Table {
         })
         .collect();
     starts.sort_unstable();
-    let ends = starts.iter().skip(1).map(|(start, _)| *start).chain([u64::MAX]);
-    starts.iter().zip(ends).map(|(&(start, name), end)| (start, end, name.to_owned())).collect()
+    let ends = starts
+        .iter()
+        .skip(1)
+        .map(|(start, _)| *start)
+        .chain([u64::MAX]);
+    starts
+        .iter()
+        .zip(ends)
+        .map(|(&(start, name), end)| (start, end, name.to_owned()))
+        .collect()
 }
 
 #[cfg(test)]
@@ -146,7 +179,9 @@ mod tests {
     #[test]
     fn our_own_function_is_found_by_name() {
         let symbols = Symbols::of_this_process();
-        let name = symbols.name(parse_kallsyms as *const () as usize as u64).name;
+        let name = symbols
+            .name(parse_kallsyms as *const () as usize as u64)
+            .name;
         assert!(name.contains("parse_kallsyms"), "{name}");
     }
 
@@ -155,7 +190,10 @@ mod tests {
         let table = parse_kallsyms(
             "ffffffff81000000 T first\nffffffff81000100 t second\nffffffff81000080 D data\n0000000000000000 T hidden\n",
         );
-        let symbols = Symbols { kernel: table, ..Symbols::default() };
+        let symbols = Symbols {
+            kernel: table,
+            ..Symbols::default()
+        };
         assert_eq!(symbols.name(0xFFFF_FFFF_8100_00FF).name, "first");
         assert_eq!(symbols.name(0xFFFF_FFFF_8100_0150).name, "second");
         assert_eq!(symbols.name(0xFFFF_FFFF_0000_0000).name, "[kernel]");
@@ -165,6 +203,10 @@ mod tests {
     #[test]
     fn lines_that_are_no_mappings_are_passed_over() {
         assert!(parse_map_line("nonsense").is_none());
-        assert!(parse_map_line("00400000-00452000 r-xp 00000000 08:02 173521 /usr/bin/x").unwrap().executable);
+        assert!(
+            parse_map_line("00400000-00452000 r-xp 00000000 08:02 173521 /usr/bin/x")
+                .unwrap()
+                .executable
+        );
     }
 }

@@ -37,7 +37,10 @@ impl Drop for Lent {
 
 /// Errors of io_uring_enter(2) after which waiting goes on: requests may be in flight.
 fn is_transient(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)
+    )
 }
 
 impl Blocks {
@@ -62,12 +65,26 @@ impl Blocks {
         let ring = IoUring::new(depth.next_power_of_two()).map_err(failed("make an io_uring"))?;
         let whole = buffer.slice_mut::<u8>(block_bytes as usize * depth as usize);
         if registered {
-            let range = libc::iovec { iov_base: whole.as_mut_ptr().cast(), iov_len: whole.len() };
+            let range = libc::iovec {
+                iov_base: whole.as_mut_ptr().cast(),
+                iov_len: whole.len(),
+            };
             // SAFETY: the buffer lives as long as the ring: both are fields of this structure, the ring declared (dropped) first.
-            unsafe { ring.submitter().register_buffers(&[range]) }.map_err(failed("register a buffer"))?;
+            unsafe { ring.submitter().register_buffers(&[range]) }
+                .map_err(failed("register a buffer"))?;
         }
-        let buffer = Lent { buffer: ManuallyDrop::new(buffer), is_lost: false };
-        Ok(Blocks { ring, buffer, file, block_bytes, depth, registered })
+        let buffer = Lent {
+            buffer: ManuallyDrop::new(buffer),
+            is_lost: false,
+        };
+        Ok(Blocks {
+            ring,
+            buffer,
+            file,
+            block_bytes,
+            depth,
+            registered,
+        })
     }
 
     /// The buffer.
@@ -104,20 +121,31 @@ impl Blocks {
         }
         let Some(result) = fault else { return Ok(()) };
         let source = io::Error::from_raw_os_error(-result.min(0));
-        Err(SysError { call: format!("a block of {} bytes by io_uring", self.block_bytes), source })
+        Err(SysError {
+            call: format!("a block of {} bytes by io_uring", self.block_bytes),
+            source,
+        })
     }
 
     fn push_all(&mut self, write: bool) {
         let (bytes, file) = (self.block_bytes, types::Fd(self.file.as_raw_fd()));
-        let base = self.buffer.buffer.slice_mut::<u8>(bytes as usize * self.depth as usize).as_mut_ptr();
+        let base = self
+            .buffer
+            .buffer
+            .slice_mut::<u8>(bytes as usize * self.depth as usize)
+            .as_mut_ptr();
         for block in 0..self.depth {
             let offset = u64::from(block) * u64::from(bytes);
             let at = base.wrapping_add(block as usize * bytes as usize);
             let entry = match (write, self.registered) {
                 (false, false) => opcode::Read::new(file, at, bytes).offset(offset).build(),
                 (true, false) => opcode::Write::new(file, at, bytes).offset(offset).build(),
-                (false, true) => opcode::ReadFixed::new(file, at, bytes, 0).offset(offset).build(),
-                (true, true) => opcode::WriteFixed::new(file, at, bytes, 0).offset(offset).build(),
+                (false, true) => opcode::ReadFixed::new(file, at, bytes, 0)
+                    .offset(offset)
+                    .build(),
+                (true, true) => opcode::WriteFixed::new(file, at, bytes, 0)
+                    .offset(offset)
+                    .build(),
             };
             // SAFETY: the range lies within the buffer, which is borrowed until `run` has seen all completions, or is never freed.
             let pushed = unsafe { self.ring.submission().push(&entry) };
@@ -127,7 +155,10 @@ impl Blocks {
 }
 
 fn submitting(source: io::Error) -> SysError {
-    SysError { call: "submit to io_uring".to_owned(), source }
+    SysError {
+        call: "submit to io_uring".to_owned(),
+        source,
+    }
 }
 
 #[cfg(test)]
@@ -142,12 +173,18 @@ mod tests {
     fn a_call_after_one_that_failed_waits_for_its_own_blocks() {
         let file = crate::copies::memory_file(4 * 512, false).unwrap();
         let buffer = Buffer::new(8 * 512, Pages::Base).unwrap();
-        let Ok(mut blocks) = Blocks::new(file.try_clone().unwrap(), buffer, 512, 8, false) else { return };
+        let Ok(mut blocks) = Blocks::new(file.try_clone().unwrap(), buffer, 512, 8, false) else {
+            return;
+        };
         // The second half of the blocks is beyond the end of the file: no byte of it comes.
         assert!(blocks.run(false).is_err());
         file.set_len(8 * 512).unwrap();
         blocks.run(false).expect("every block is there now");
-        assert_eq!(blocks.ring.completion().len(), 0, "nothing of these calls is left");
+        assert_eq!(
+            blocks.ring.completion().len(),
+            0,
+            "nothing of these calls is left"
+        );
     }
 
     #[test]
@@ -157,9 +194,18 @@ mod tests {
             file.write_all_at(&[7; 4096], 0).unwrap();
             let buffer = Buffer::new(4096, Pages::Base).unwrap();
             // Where a sandbox forbids io_uring there is nothing to check.
-            let Ok(mut blocks) = Blocks::new(file.try_clone().unwrap(), buffer, 512, 8, registered) else { return };
+            let Ok(mut blocks) = Blocks::new(file.try_clone().unwrap(), buffer, 512, 8, registered)
+            else {
+                return;
+            };
             blocks.run(false).unwrap();
-            assert!(blocks.buffer().slice::<u8>(4096).iter().all(|byte| *byte == 7));
+            assert!(
+                blocks
+                    .buffer()
+                    .slice::<u8>(4096)
+                    .iter()
+                    .all(|byte| *byte == 7)
+            );
             blocks.buffer().slice_mut::<u8>(4096).fill(9);
             blocks.run(true).unwrap();
             let mut back = [0; 4096];

@@ -21,12 +21,19 @@ impl IrqLine {
     /// When the process has no descriptors left.
     pub fn timer() -> Result<IrqLine, SysError> {
         // SAFETY: creates a new descriptor; the flags are constants.
-        let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
+        let fd = unsafe {
+            libc::timerfd_create(
+                libc::CLOCK_MONOTONIC,
+                libc::TFD_CLOEXEC | libc::TFD_NONBLOCK,
+            )
+        };
         if fd < 0 {
             return Err(SysError::last("timerfd_create"));
         }
         // SAFETY: the descriptor was just created and is owned by nobody else.
-        Ok(IrqLine { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+        Ok(IrqLine {
+            fd: unsafe { OwnedFd::from_raw_fd(fd) },
+        })
     }
 
     /// A line that another thread or process fires by [`IrqLine::signal`] (eventfd).
@@ -40,7 +47,9 @@ impl IrqLine {
             return Err(SysError::last("eventfd"));
         }
         // SAFETY: the descriptor was just created and is owned by nobody else.
-        Ok(IrqLine { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+        Ok(IrqLine {
+            fd: unsafe { OwnedFd::from_raw_fd(fd) },
+        })
     }
 
     /// The other end of an event line, as it came from another process.
@@ -68,9 +77,18 @@ impl IrqLine {
             clippy::cast_possible_wrap,
             reason = "seconds and nanoseconds of the monotonic clock are far below 2^63"
         )]
-        let value = libc::timespec { tv_sec: (at_ns / 1_000_000_000) as i64, tv_nsec: (at_ns % 1_000_000_000) as i64 };
-        let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let setting = libc::itimerspec { it_interval: none, it_value: value };
+        let value = libc::timespec {
+            tv_sec: (at_ns / 1_000_000_000) as i64,
+            tv_nsec: (at_ns % 1_000_000_000) as i64,
+        };
+        let none = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let setting = libc::itimerspec {
+            it_interval: none,
+            it_value: value,
+        };
         // SAFETY: the descriptor is open, `setting` is valid, the old value is not asked for.
         unsafe {
             libc::timerfd_settime(
@@ -94,7 +112,11 @@ impl IrqLine {
     /// # Errors
     /// When the descriptor cannot be polled. A signal to the process ends the wait as a timeout.
     pub fn wait(&self, timeout: Duration) -> Result<bool, SysError> {
-        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd {
+            fd: self.fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         let limit = libc::timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
@@ -121,11 +143,22 @@ pub fn without_timer_slack() {
 
 /// Sleeps until that time of the monotonic clock; a signal ends it early.
 pub fn sleep_until(at_ns: u64) {
-    #[allow(clippy::cast_possible_wrap, reason = "seconds and nanoseconds of the monotonic clock are far below 2^63")]
-    let at = libc::timespec { tv_sec: (at_ns / 1_000_000_000) as i64, tv_nsec: (at_ns % 1_000_000_000) as i64 };
+    #[allow(
+        clippy::cast_possible_wrap,
+        reason = "seconds and nanoseconds of the monotonic clock are far below 2^63"
+    )]
+    let at = libc::timespec {
+        tv_sec: (at_ns / 1_000_000_000) as i64,
+        tv_nsec: (at_ns % 1_000_000_000) as i64,
+    };
     // SAFETY: a valid time; what would remain is not asked for.
     unsafe {
-        libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &raw const at, std::ptr::null_mut());
+        libc::clock_nanosleep(
+            libc::CLOCK_MONOTONIC,
+            libc::TIMER_ABSTIME,
+            &raw const at,
+            std::ptr::null_mut(),
+        );
     }
 }
 

@@ -39,8 +39,16 @@ pub(crate) struct Step {
     run: fn() -> Result<Done>,
 }
 
-const fn step(name: &'static str, load: Load, after: &'static [&'static str], run: fn() -> Result<Done>) -> Step {
-    Step { order: Order { name, load, after }, run }
+const fn step(
+    name: &'static str,
+    load: Load,
+    after: &'static [&'static str],
+    run: fn() -> Result<Done>,
+) -> Step {
+    Step {
+        order: Order { name, load, after },
+        run,
+    }
 }
 
 /// Runs all steps, or those with `only` in their name and what they come after.
@@ -70,7 +78,10 @@ pub(crate) fn all(only: Option<&str>) -> Result<()> {
 
 /// Runs one step in this process, for [`all`]; the exit code.
 pub(crate) fn one(name: &str) -> Result<u8> {
-    let step = steps::STEPS.iter().find(|step| step.order.name == name).with_context(|| format!("no step `{name}`"))?;
+    let step = steps::STEPS
+        .iter()
+        .find(|step| step.order.name == name)
+        .with_context(|| format!("no step `{name}`"))?;
     Ok(match (step.run)()? {
         Done::Ran => 0,
         Done::LeftOut(why) => {
@@ -81,27 +92,43 @@ pub(crate) fn one(name: &str) -> Result<u8> {
 }
 
 fn chosen(only: Option<&str>) -> Result<Vec<&'static Step>> {
-    let Some(only) = only else { return Ok(steps::STEPS.iter().collect()) };
-    let mut wanted: Vec<&str> =
-        steps::STEPS.iter().map(|step| step.order.name).filter(|name| name.contains(only)).collect();
+    let Some(only) = only else {
+        return Ok(steps::STEPS.iter().collect());
+    };
+    let mut wanted: Vec<&str> = steps::STEPS
+        .iter()
+        .map(|step| step.order.name)
+        .filter(|name| name.contains(only))
+        .collect();
     ensure!(!wanted.is_empty(), "no step has `{only}` in its name");
     // What a step comes after is part of the run; the table names those first or later, so this goes on until nothing is added.
     loop {
         let needed = |step: &&Step| wanted.contains(&step.order.name);
-        let more: Vec<&str> = steps::STEPS.iter().filter(needed).flat_map(|step| step.order.after).copied().collect();
+        let more: Vec<&str> = steps::STEPS
+            .iter()
+            .filter(needed)
+            .flat_map(|step| step.order.after)
+            .copied()
+            .collect();
         let before = wanted.len();
         wanted.extend(more);
         wanted.sort_unstable();
         wanted.dedup();
         if wanted.len() == before {
-            return Ok(steps::STEPS.iter().filter(|step| wanted.contains(&step.order.name)).collect());
+            return Ok(steps::STEPS
+                .iter()
+                .filter(|step| wanted.contains(&step.order.name))
+                .collect());
         }
     }
 }
 
 /// A file of a step below `target/ci/log`.
 fn place(step: &str, kind: &str) -> std::path::PathBuf {
-    let name: String = step.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let name: String = step
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
     root().join("target/ci/log").join(format!("{name}.{kind}"))
 }
 
@@ -131,10 +158,21 @@ impl Running {
         } else {
             Command::new(own)
         };
-        command.args(["step", order.name]).stdin(std::process::Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        command
+            .args(["step", order.name])
+            .stdin(std::process::Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file);
         println!("... {}", order.name);
-        let child = command.spawn().with_context(|| format!("cannot start step `{}`", order.name))?;
-        Ok(Running { at, name: order.name, child, began: Instant::now() })
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start step `{}`", order.name))?;
+        Ok(Running {
+            at,
+            name: order.name,
+            child,
+            began: Instant::now(),
+        })
     }
 
     fn has_ended(&mut self) -> bool {
@@ -146,16 +184,27 @@ impl Running {
         let code = self.child.wait()?.code();
         let wall = self.began.elapsed();
         let printed = fs::read(place(self.name, "log"))?;
-        println!("\n=== {}\n{}", self.name, String::from_utf8_lossy(&printed).trim_end());
+        println!(
+            "\n=== {}\n{}",
+            self.name,
+            String::from_utf8_lossy(&printed).trim_end()
+        );
         let cpu = fs::read_to_string(place(self.name, "cpu")).unwrap_or_else(|_| "?".to_owned());
         let fate = match code {
             Some(0) => Fate::Passed,
             Some(code) if code == i32::from(LEFT_OUT) => {
                 Fate::LeftOut(fs::read_to_string(place(self.name, "left-out")).unwrap_or_default())
             }
-            code => Fate::Failed(code.map_or("ended by a signal".to_owned(), |code| format!("exit code {code}"))),
+            code => Fate::Failed(code.map_or("ended by a signal".to_owned(), |code| {
+                format!("exit code {code}")
+            })),
         };
-        let ended = Ended { name: self.name, fate, wall, cpu };
+        let ended = Ended {
+            name: self.name,
+            fate,
+            wall,
+            cpu,
+        };
         println!("=== {}", ended.line());
         Ok(ended)
     }
@@ -182,15 +231,28 @@ impl Ended {
             Fate::LeftOut(_) => "left out",
             Fate::Failed(_) => "FAILED",
         };
-        format!("{}: {how} in {:.0} s (CPU {} s)", self.name, self.wall.as_secs_f64(), self.cpu)
+        format!(
+            "{}: {how} in {:.0} s (CPU {} s)",
+            self.name,
+            self.wall.as_secs_f64(),
+            self.cpu
+        )
     }
 }
 
 /// Writes the CPU time of this step and all its children for the process that started it.
 pub(crate) fn leave_cpu_time(name: &str) {
-    let Ok(stat) = fs::read_to_string("/proc/self/stat") else { return };
+    let Ok(stat) = fs::read_to_string("/proc/self/stat") else {
+        return;
+    };
     // Fields 14 to 17 of proc(5), counted after the name, which may hold blanks: utime, stime, cutime, cstime in ticks of 10 ms.
-    let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace().skip(11).take(4);
+    let fields = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or("")
+        .split_whitespace()
+        .skip(11)
+        .take(4);
     let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
     // The table only lacks a figure where this cannot be written.
     let _ = fs::write(place(name, "cpu"), format!("{}", ticks / 100));
@@ -209,8 +271,10 @@ fn conclude(ended: &[Ended], wall: Duration) -> Result<()> {
         }
     }
     let count = |of: fn(&Fate) -> bool| ended.iter().filter(|step| of(&step.fate)).count();
-    let (failed, left_out) =
-        (count(|fate| matches!(fate, Fate::Failed(_))), count(|fate| matches!(fate, Fate::LeftOut(_))));
+    let (failed, left_out) = (
+        count(|fate| matches!(fate, Fate::Failed(_))),
+        count(|fate| matches!(fate, Fate::LeftOut(_))),
+    );
     println!(
         "\nxtask ci: {} steps passed, {failed} failed, {left_out} left out, in {:.0} s",
         ended.len() - failed - left_out,

@@ -33,16 +33,25 @@ pub(crate) enum State {
 
 /// The first step that may start on a host with so many CPUs. Steps named in `after` that are not part of this run count as ended.
 pub(crate) fn next(steps: &[Order], states: &[State], cpus: usize) -> Option<usize> {
-    let running =
-        |load: Load| (0..steps.len()).filter(|&at| states[at] == State::Running && steps[at].load == load).count();
+    let running = |load: Load| {
+        (0..steps.len())
+            .filter(|&at| states[at] == State::Running && steps[at].load == load)
+            .count()
+    };
     if running(Load::Alone) > 0 {
         return None;
     }
     let (builds, singles) = (running(Load::Build), running(Load::OneCpu));
-    let unfinished = |load: Load| (0..steps.len()).any(|at| states[at] != State::Ended && steps[at].load == load);
+    let unfinished = |load: Load| {
+        (0..steps.len()).any(|at| states[at] != State::Ended && steps[at].load == load)
+    };
     let ready = |at: usize| {
-        let ended =
-            |name: &&str| steps.iter().zip(states).all(|(step, state)| step.name != *name || *state == State::Ended);
+        let ended = |name: &&str| {
+            steps
+                .iter()
+                .zip(states)
+                .all(|(step, state)| step.name != *name || *state == State::Ended)
+        };
         states[at] == State::Waiting && steps[at].after.iter().all(ended)
     };
     let fits = |load: Load| match load {
@@ -51,8 +60,11 @@ pub(crate) fn next(steps: &[Order], states: &[State], cpus: usize) -> Option<usi
         Load::Alone => !unfinished(Load::Build) && !unfinished(Load::OneCpu),
     };
     // A build that waits opens the way for others: it goes first.
-    let of = |load: Load| (0..steps.len()).find(|&at| steps[at].load == load && ready(at) && fits(load));
-    of(Load::Build).or_else(|| of(Load::OneCpu)).or_else(|| of(Load::Alone))
+    let of =
+        |load: Load| (0..steps.len()).find(|&at| steps[at].load == load && ready(at) && fits(load));
+    of(Load::Build)
+        .or_else(|| of(Load::OneCpu))
+        .or_else(|| of(Load::Alone))
 }
 
 #[cfg(test)]
@@ -60,12 +72,36 @@ mod tests {
     use super::*;
 
     const STEPS: &[Order] = &[
-        Order { name: "measure", load: Load::Alone, after: &["program"] },
-        Order { name: "program", load: Load::Build, after: &[] },
-        Order { name: "docs", load: Load::Build, after: &[] },
-        Order { name: "machine", load: Load::OneCpu, after: &["program"] },
-        Order { name: "fuzz", load: Load::OneCpu, after: &["docs"] },
-        Order { name: "checker", load: Load::OneCpu, after: &["not part of this run"] },
+        Order {
+            name: "measure",
+            load: Load::Alone,
+            after: &["program"],
+        },
+        Order {
+            name: "program",
+            load: Load::Build,
+            after: &[],
+        },
+        Order {
+            name: "docs",
+            load: Load::Build,
+            after: &[],
+        },
+        Order {
+            name: "machine",
+            load: Load::OneCpu,
+            after: &["program"],
+        },
+        Order {
+            name: "fuzz",
+            load: Load::OneCpu,
+            after: &["docs"],
+        },
+        Order {
+            name: "checker",
+            load: Load::OneCpu,
+            after: &["not part of this run"],
+        },
     ];
 
     /// Runs all steps, each for its number of ticks; returns what ran together.
@@ -78,7 +114,10 @@ mod tests {
                 states[at] = State::Running;
             }
             let running: Vec<usize> = (0..6).filter(|&at| states[at] == State::Running).collect();
-            assert!(!running.is_empty(), "nothing runs, and not all is done: {states:?}");
+            assert!(
+                !running.is_empty(),
+                "nothing runs, and not all is done: {states:?}"
+            );
             seen.push(running.iter().map(|&at| STEPS[at].name).collect());
             for at in running {
                 left[at] -= 1;
@@ -97,8 +136,14 @@ mod tests {
         assert_eq!(seen.last().unwrap(), &["measure"]);
         for together in &seen {
             assert!(together.len() <= 2, "{together:?}");
-            assert!(!together.contains(&"measure") || together.len() == 1, "{together:?}");
-            assert!(!(together.contains(&"program") && together.contains(&"docs")), "{together:?}");
+            assert!(
+                !together.contains(&"measure") || together.len() == 1,
+                "{together:?}"
+            );
+            assert!(
+                !(together.contains(&"program") && together.contains(&"docs")),
+                "{together:?}"
+            );
         }
     }
 

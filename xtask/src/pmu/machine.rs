@@ -45,7 +45,9 @@ impl Registers for FileMemory {
 
 impl Memory for FileMemory {
     fn write(&mut self, offset: u64, value: u64) {
-        let done = self.file.write_all_at(&value.to_le_bytes(), self.at + offset);
+        let done = self
+            .file
+            .write_all_at(&value.to_le_bytes(), self.at + offset);
         done.expect("the file was made as large as the meshes");
     }
 }
@@ -85,16 +87,51 @@ fn tree(machine: &[String], meshes: &[Mesh], place: &Path) -> Result<PathBuf> {
         let first = first_controller(meshes, at);
         // Shared, number, rising edge: one for each controller.
         let interrupts: Vec<String> = (0..mesh.dtcs())
-            .flat_map(|dtc| ["0".to_owned(), format!("{:x}", spi(first + dtc)), "1".to_owned()])
+            .flat_map(|dtc| {
+                [
+                    "0".to_owned(),
+                    format!("{:x}", spi(first + dtc)),
+                    "1".to_owned(),
+                ]
+            })
             .collect();
         let interrupts: Vec<&str> = interrupts.iter().map(String::as_str).collect();
         let (high, low) = (format!("{:x}", base >> 32), format!("{base:x}"));
         run("fdtput", &["-c", &shown, &node])?;
-        run("fdtput", &["-t", "s", &shown, &node, "compatible", compatible])?;
-        run("fdtput", &["-t", "x", &shown, &node, "reg", &high, &low, "0", &format!("{MESH_BYTES:x}")])?;
-        run("fdtput", &[&["-t", "x", &shown, &node, "interrupts"][..], &interrupts].concat())?;
+        run(
+            "fdtput",
+            &["-t", "s", &shown, &node, "compatible", compatible],
+        )?;
+        run(
+            "fdtput",
+            &[
+                "-t",
+                "x",
+                &shown,
+                &node,
+                "reg",
+                &high,
+                &low,
+                "0",
+                &format!("{MESH_BYTES:x}"),
+            ],
+        )?;
+        run(
+            "fdtput",
+            &[&["-t", "x", &shown, &node, "interrupts"][..], &interrupts].concat(),
+        )?;
         if mesh.part == "CMN-600" {
-            run("fdtput", &["-t", "x", &shown, &node, "arm,root-node", &format!("{:x}", Image::of(mesh).root())])?;
+            run(
+                "fdtput",
+                &[
+                    "-t",
+                    "x",
+                    &shown,
+                    &node,
+                    "arm,root-node",
+                    &format!("{:x}", Image::of(mesh).root()),
+                ],
+            )?;
         }
     }
     Ok(path)
@@ -121,7 +158,13 @@ poweroff -f\n";
 
 impl Machine {
     /// Boots with the meshes, `cpus` CPUs and a disk of 64 MiB.
-    pub(crate) fn boot(name: &str, kernel: &Kernel, guest: &Guest, meshes: &[Mesh], cpus: u32) -> Result<Machine> {
+    pub(crate) fn boot(
+        name: &str,
+        kernel: &Kernel,
+        guest: &Guest,
+        meshes: &[Mesh],
+        cpus: u32,
+    ) -> Result<Machine> {
         let place = folder().join(name);
         if place.exists() {
             fs::remove_dir_all(&place)?;
@@ -129,7 +172,12 @@ impl Machine {
         fs::create_dir_all(&place)?;
         let shown = |file: &str| place.join(file).display().to_string();
         let window = meshes.len() as u64 * MESH_BYTES;
-        let registers = File::options().read(true).write(true).create(true).truncate(true).open(shown("registers"))?;
+        let registers = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(shown("registers"))?;
         for (at, mesh) in meshes.iter().enumerate() {
             Image::of(mesh).write_to(&registers, MESH_BYTES, at as u64 * MESH_BYTES)?;
         }
@@ -152,13 +200,20 @@ impl Machine {
             "-object",
             &format!("memory-backend-ram,id=r0,size={RAM_MIB}M"),
             "-object",
-            &format!("memory-backend-file,id=r1,size={}M,mem-path={},share=on", window >> 20, shown("registers")),
+            &format!(
+                "memory-backend-file,id=r1,size={}M,mem-path={},share=on",
+                window >> 20,
+                shown("registers")
+            ),
             "-numa",
             &format!("node,nodeid=0,cpus=0-{},memdev=r0", cpus - 1),
             "-numa",
             "node,nodeid=1,memdev=r1",
             "-drive",
-            &format!("file={},if=none,id=d0,format=raw,cache=writeback", shown("disk")),
+            &format!(
+                "file={},if=none,id=d0,format=raw,cache=writeback",
+                shown("disk")
+            ),
             "-device",
             "virtio-blk-device,drive=d0",
         ]
@@ -168,26 +223,49 @@ impl Machine {
         let initrd = initrd(name, kernel, guest)?;
         let began = Instant::now();
         let mut command = Command::new("qemu-system-aarch64");
-        command.args(&machine).arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initrd).arg("-dtb").arg(dtb);
-        // A root file system of half the memory, as the kernel makes it otherwise, does not hold the program beside its archive.
         command
-            .arg("-append")
-            .arg(format!("console=ttyAMA0 quiet panic=-1 oops=panic rdinit=/init rootfstype=ramfs mem={RAM_MIB}M"));
+            .args(&machine)
+            .arg("-kernel")
+            .arg(&kernel.image)
+            .arg("-initrd")
+            .arg(initrd)
+            .arg("-dtb")
+            .arg(dtb);
+        // A root file system of half the memory, as the kernel makes it otherwise, does not hold the program beside its archive.
+        command.arg("-append").arg(format!(
+            "console=ttyAMA0 quiet panic=-1 oops=panic rdinit=/init rootfstype=ramfs mem={RAM_MIB}M"
+        ));
         command.args(["-serial", "stdio", "-no-reboot"]);
-        command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", shown("qmp")));
-        command.arg("-qtest").arg(format!("unix:{},server=on,wait=off", shown("qtest"))).arg("-qtest-log").arg("none");
+        command
+            .arg("-qmp")
+            .arg(format!("unix:{},server=on,wait=off", shown("qmp")));
+        command
+            .arg("-qtest")
+            .arg(format!("unix:{},server=on,wait=off", shown("qtest")))
+            .arg("-qtest-log")
+            .arg("none");
         let log = File::create(shown("qemu.log"))?;
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn()?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()?;
         let input = child.stdin.take().context("no console")?;
         let console: Box<dyn Read + Send> = Box::new(child.stdout.take().context("no console")?);
         let qmp = Qmp::connect(&place.join("qmp"));
         let qmp = qmp.with_context(|| fs::read_to_string(shown("qemu.log")).unwrap_or_default())?;
         let qtest = BufReader::new(connect(&place.join("qtest"))?);
         let memory = |at: usize| -> Result<FileMemory> {
-            Ok(FileMemory { file: registers.try_clone()?, at: at as u64 * MESH_BYTES })
+            Ok(FileMemory {
+                file: registers.try_clone()?,
+                at: at as u64 * MESH_BYTES,
+            })
         };
-        let emulators: Result<Vec<_>> =
-            meshes.iter().enumerate().map(|(at, mesh)| Ok(Emulator::new(mesh, memory(at)?))).collect();
+        let emulators: Result<Vec<_>> = meshes
+            .iter()
+            .enumerate()
+            .map(|(at, mesh)| Ok(Emulator::new(mesh, memory(at)?)))
+            .collect();
         let mut machine = Machine {
             child,
             input,
@@ -196,14 +274,20 @@ impl Machine {
             qmp,
             qtest,
             gic: String::new(),
-            controllers: (0..meshes.len()).map(|at| first_controller(meshes, at)).collect(),
+            controllers: (0..meshes.len())
+                .map(|at| first_controller(meshes, at))
+                .collect(),
             meshes: emulators?,
             boot_s: 0.0,
         };
         machine.gic = machine.qmp.find("arm-gicv3")?;
         machine.until("GUEST ready")?;
         machine.boot_s = began.elapsed().as_secs_f64();
-        ensure!(!machine.log.contains("GUEST cannot load"), "a module cannot be loaded:\n{}", machine.log);
+        ensure!(
+            !machine.log.contains("GUEST cannot load"),
+            "a module cannot be loaded:\n{}",
+            machine.log
+        );
         Ok(machine)
     }
 
@@ -240,7 +324,10 @@ impl Machine {
 
     /// Ends the input of the program that reads the console.
     pub(crate) fn end_of_input(&mut self) -> Result<()> {
-        Ok(self.input.write_all(b"\x04").and_then(|()| self.input.flush())?)
+        Ok(self
+            .input
+            .write_all(b"\x04")
+            .and_then(|()| self.input.flush())?)
     }
 
     /// What is printed until the command at hand ends, and its exit status.
@@ -285,7 +372,13 @@ impl Machine {
 
     /// Lets one thing happen in one mesh.
     pub(crate) fn happen(&mut self, mesh: usize, what: Happening) -> Result<()> {
-        self.frozen(|meshes, _| Ok(meshes[mesh].happen(what).into_iter().map(|wrap| (mesh, wrap)).collect()))
+        self.frozen(|meshes, _| {
+            Ok(meshes[mesh]
+                .happen(what)
+                .into_iter()
+                .map(|wrap| (mesh, wrap))
+                .collect())
+        })
     }
 
     fn pulse(&mut self, line: usize) -> Result<()> {
@@ -321,7 +414,13 @@ impl Drop for Machine {
 
 /// The file system that the machine begins with.
 fn initrd(name: &str, kernel: &Kernel, guest: &Guest) -> Result<PathBuf> {
-    let modules = ["virtio", "virtio_ring", "virtio_mmio", "virtio_blk", "arm-cmn"];
+    let modules = [
+        "virtio",
+        "virtio_ring",
+        "virtio_mmio",
+        "virtio_blk",
+        "arm-cmn",
+    ];
     let mut files = vec![
         ("init".to_owned(), INIT.as_bytes().to_vec(), 0o755),
         ("bin/busybox".to_owned(), fs::read(&guest.busybox)?, 0o755),
@@ -335,7 +434,10 @@ fn initrd(name: &str, kernel: &Kernel, guest: &Guest) -> Result<PathBuf> {
             files.push((format!("{module}.ko"), bytes, 0o644));
         }
     }
-    ensure!(names.iter().any(|name| name == "arm-cmn.ko"), "the kernel package has no arm-cmn");
+    ensure!(
+        names.iter().any(|name| name == "arm-cmn.ko"),
+        "the kernel package has no arm-cmn"
+    );
     files.push(("modules".to_owned(), names.join("\n").into_bytes(), 0o644));
     for (path, place) in &guest.perf.files {
         files.push((place.clone(), fs::read(path)?, 0o755));
@@ -348,7 +450,9 @@ fn connect(path: &Path) -> Result<UnixStream> {
     loop {
         match UnixStream::connect(path) {
             Ok(stream) => return Ok(stream),
-            Err(error) if began.elapsed() > Duration::from_secs(10) => bail!("{}: {error}", path.display()),
+            Err(error) if began.elapsed() > Duration::from_secs(10) => {
+                bail!("{}: {error}", path.display())
+            }
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
     }
@@ -361,7 +465,9 @@ pub(crate) struct Qmp {
 
 impl Qmp {
     fn connect(path: &Path) -> Result<Qmp> {
-        let mut qmp = Qmp { stream: BufReader::new(connect(path)?) };
+        let mut qmp = Qmp {
+            stream: BufReader::new(connect(path)?),
+        };
         qmp.read()?;
         qmp.ask("qmp_capabilities", json!({}))?;
         Ok(qmp)
@@ -392,8 +498,14 @@ impl Qmp {
     fn find(&mut self, kind: &str) -> Result<String> {
         let all = self.ask("qom-list", json!({ "path": "/machine/unattached" }))?;
         let wanted = format!("child<{kind}>");
-        let found = all.as_array().context("no objects")?.iter().find(|object| object["type"] == wanted.as_str());
-        let name = found.and_then(|object| object["name"].as_str()).with_context(|| format!("no {kind}"))?;
+        let found = all
+            .as_array()
+            .context("no objects")?
+            .iter()
+            .find(|object| object["type"] == wanted.as_str());
+        let name = found
+            .and_then(|object| object["name"].as_str())
+            .with_context(|| format!("no {kind}"))?;
         Ok(format!("/machine/unattached/{name}"))
     }
 

@@ -49,7 +49,11 @@ fn build() -> Result<()> {
         // The guest keeps the program in its 256 MiB of memory, packed and unpacked.
         ("CARGO_PROFILE_DEV_STRIP", "symbols"),
     ];
-    run_with("cargo", &["build", "--quiet", "-p", "daqmeter-cli", "--target", TARGET], &environment)
+    run_with(
+        "cargo",
+        &["build", "--quiet", "-p", "daqmeter-cli", "--target", TARGET],
+        &environment,
+    )
 }
 
 fn daqmeter() -> PathBuf {
@@ -70,9 +74,13 @@ pub(crate) fn prepare() -> Result<()> {
     fs::create_dir_all(crate::vm::folder())?;
     kernels::update()?;
     for series in SERIES {
-        timed(&format!("Debian's {series} for arm64"), || kernels::Kernel::image_of(series, "arm64"))?;
+        timed(&format!("Debian's {series} for arm64"), || {
+            kernels::Kernel::image_of(series, "arm64")
+        })?;
     }
-    timed("Debian's busybox and perf for arm64", || kernels::foreign_busybox("arm64").and_then(|_| perf::fetch()))?;
+    timed("Debian's busybox and perf for arm64", || {
+        kernels::foreign_busybox("arm64").and_then(|_| perf::fetch())
+    })?;
     timed("static aarch64 build of the tool", build)
 }
 
@@ -91,20 +99,32 @@ pub(crate) fn all(record: bool, only: &str) -> Result<()> {
 /// The machines of one series, after [`prepare`].
 pub(crate) fn machines(record: bool, series: &str, only: &str) -> Result<()> {
     let ran = run_machines(record, series, only)?;
-    ensure!(ran >= if only.is_empty() { 4 } else { 1 }, "{ran} machines only");
+    ensure!(
+        ran >= if only.is_empty() { 4 } else { 1 },
+        "{ran} machines only"
+    );
     Ok(())
 }
 
 fn run_machines(record: bool, series: &str, only: &str) -> Result<u32> {
-    let guest = Guest { daqmeter: daqmeter(), busybox: kernels::foreign_busybox("arm64")?, perf: perf::fetch()? };
+    let guest = Guest {
+        daqmeter: daqmeter(),
+        busybox: kernels::foreign_busybox("arm64")?,
+        perf: perf::fetch()?,
+    };
     let kernel = kernels::Kernel::image_of(series, "arm64")?;
     let mut ran = 0;
-    for case in cases::CASES.iter().filter(|case| case.series.contains(&series)) {
+    for case in cases::CASES
+        .iter()
+        .filter(|case| case.series.contains(&series))
+    {
         let name = format!("{series}, {}", case.name);
         if !name.contains(only) {
             continue;
         }
-        timed(&name, || tried(|| cases::run(case, &kernel, &guest, record)))?;
+        timed(&name, || {
+            tried(|| cases::run(case, &kernel, &guest, record))
+        })?;
         ran += 1;
     }
     println!("{ran} machines with {series}, all cases passed");

@@ -22,7 +22,19 @@ fn plugin_file() -> PathBuf {
 /// Builds the cache model.
 pub(super) fn plugin() -> Result<()> {
     let file = plugin_file().display().to_string();
-    run("gcc-12", &["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", &file, "xtask/qemu/cache.c"])
+    run(
+        "gcc-12",
+        &[
+            "-O2",
+            "-Wall",
+            "-Werror",
+            "-shared",
+            "-fPIC",
+            "-o",
+            &file,
+            "xtask/qemu/cache.c",
+        ],
+    )
 }
 
 /// Every program and pair of the study (`full`), or one program beside copies of a megabyte.
@@ -33,7 +45,11 @@ pub(crate) fn pollution(full: bool) -> Result<()> {
     let plugin = plugin_file().display().to_string();
     let segments = folder().join("segments.txt");
     let options = format!("{plugin},engine={ENGINE_CPU},out={}", segments.display());
-    let what = if full { "--reps 2" } else { "--reps 4 --tests qsort_small --copies from:1MiB" };
+    let what = if full {
+        "--reps 2"
+    } else {
+        "--reps 4 --tests qsort_small --copies from:1MiB"
+    };
     let script = format!(
         "insmod /softdma.ko channels=1 cpu={ENGINE_CPU}\ninsmod /daqmeter_copy.ko region_mb=8\n\
          /daqmeter copy pollution {what} --path module --neighbours ideal,cpu,dma --pin 1,0 --simulated --out /tmp/records > /tmp/said 2>&1 \
@@ -41,18 +57,33 @@ pub(crate) fn pollution(full: bool) -> Result<()> {
     );
     let boot = Boot {
         name: "cache",
-        machine: Machine::X86 { cpus: 3, icount: false, plugin: Some(&options) },
+        machine: Machine::X86 {
+            cpus: 3,
+            icount: false,
+            plugin: Some(&options),
+        },
         kernel: &kernel.image,
         script: &script,
         command_line: "",
-        files: &programs.files(&[(&modules.copy, "daqmeter_copy.ko"), (&modules.softdma, "softdma.ko")]),
+        files: &programs.files(&[
+            (&modules.copy, "daqmeter_copy.ko"),
+            (&modules.softdma, "softdma.ko"),
+        ]),
         limit_s: if full { 3600 } else { 300 },
     };
     let said = timed("pollution under the cache model", || boot.run())?;
-    ensure!(!said.contains("GUEST failed"), "{}", said.lines().rev().take(8).collect::<Vec<_>>().join("\n"));
+    ensure!(
+        !said.contains("GUEST failed"),
+        "{}",
+        said.lines().rev().take(8).collect::<Vec<_>>().join("\n")
+    );
     let records = merged(&said, &fs::read_to_string(&segments)?)?;
     let place = write(&records)?;
-    println!("{} points, simulated, in {}", records.len(), place.display());
+    println!(
+        "{} points, simulated, in {}",
+        records.len(),
+        place.display()
+    );
     judge(&records)
 }
 
@@ -65,18 +96,39 @@ struct Segment {
 /// The segments, in the order in which they ran, belong to the records in the order in which they were written. The first of each
 /// point meets what other programs left, and is not counted.
 fn merged(said: &str, segments: &str) -> Result<Vec<RunRecord>> {
-    let text: String =
-        said.lines().filter_map(|line| line.strip_prefix("RECORD ")).map(|line| format!("{line}\n")).collect();
+    let text: String = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("RECORD "))
+        .map(|line| format!("{line}\n"))
+        .collect();
     let contents = jsonl::read(text.as_bytes())?;
-    ensure!(contents.errors.is_empty() && !contents.records.is_empty(), "records: {:?}", contents.errors);
+    ensure!(
+        contents.errors.is_empty() && !contents.records.is_empty(),
+        "records: {:?}",
+        contents.errors
+    );
     let segment = |line: &str| {
-        let numbers: Vec<f64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
-        Some(Segment { references: *numbers.get(2)?, misses: *numbers.get(3)? })
+        let numbers: Vec<f64> = line
+            .split_whitespace()
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .ok()?;
+        Some(Segment {
+            references: *numbers.get(2)?,
+            misses: *numbers.get(3)?,
+        })
     };
-    let mut segments = segments.lines().map(|line| segment(line).with_context(|| line.to_owned()));
+    let mut segments = segments
+        .lines()
+        .map(|line| segment(line).with_context(|| line.to_owned()));
     let mut records = contents.records;
     for record in &mut records {
-        ensure!(record.outcome.is_ok(), "{}: {:?}", record.workload, record.outcome);
+        ensure!(
+            record.outcome.is_ok(),
+            "{}: {:?}",
+            record.workload,
+            record.outcome
+        );
         let runs = record.counter("victim-runs").context("no runs")?;
         let (mut references, mut misses, mut counted) = (0.0, 0.0, 0.0);
         for run in 0..whole(runs) {
@@ -90,7 +142,10 @@ fn merged(said: &str, segments: &str) -> Result<Vec<RunRecord>> {
         record.engine.emulated = true;
         // Sums over all runs, as a counter would have them: scaled from those that count.
         let scale = if counted > 0.0 { runs / counted } else { 0.0 };
-        for (name, sum) in [("victim-cache-references", references), ("victim-cache-misses", misses)] {
+        for (name, sum) in [
+            ("victim-cache-references", references),
+            ("victim-cache-misses", misses),
+        ] {
             record.counters.push(Counter {
                 name: name.to_owned(),
                 value: sum * scale,
@@ -114,23 +169,40 @@ fn whole(count: f64) -> u64 {
 
 fn write(records: &[RunRecord]) -> Result<PathBuf> {
     let place = folder().join("pollution.jsonl");
-    fs::write(&place, records.iter().flat_map(jsonl::to_line).collect::<Vec<u8>>())?;
+    fs::write(
+        &place,
+        records.iter().flat_map(jsonl::to_line).collect::<Vec<u8>>(),
+    )?;
     Ok(place)
 }
 
 /// Beside copies that fill the cache, the CPU's cost misses and the engine's do not.
 fn judge(records: &[RunRecord]) -> Result<()> {
     let percent = |neighbour: &str| -> Result<f64> {
-        let of = records.iter().filter(|record| record.workload.text("neighbour") == Ok(neighbour));
+        let of = records
+            .iter()
+            .filter(|record| record.workload.text("neighbour") == Ok(neighbour));
         let sums = of.fold((0.0, 0.0), |(references, misses), record| {
             let value = |name: &str| record.counter(name).unwrap_or(0.0);
-            (references + value("victim-cache-references"), misses + value("victim-cache-misses"))
+            (
+                references + value("victim-cache-references"),
+                misses + value("victim-cache-misses"),
+            )
         });
-        ensure!(sums.0 > 1000.0, "{} references beside {neighbour}: the model saw nothing", sums.0);
+        ensure!(
+            sums.0 > 1000.0,
+            "{} references beside {neighbour}: the model saw nothing",
+            sums.0
+        );
         Ok(sums.1 / sums.0 * 100.0)
     };
     let (ideal, cpu, dma) = (percent("ideal")?, percent("cpu")?, percent("dma")?);
-    println!("misses, SIMULATED: alone {ideal:.2} %, beside copies by CPU {cpu:.2} %, by engine {dma:.2} %");
-    ensure!(cpu > ideal && cpu > dma, "copies by CPU should cost the most misses");
+    println!(
+        "misses, SIMULATED: alone {ideal:.2} %, beside copies by CPU {cpu:.2} %, by engine {dma:.2} %"
+    );
+    ensure!(
+        cpu > ideal && cpu > dma,
+        "copies by CPU should cost the most misses"
+    );
     Ok(())
 }

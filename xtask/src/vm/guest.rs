@@ -57,7 +57,11 @@ impl Boot<'_> {
         let mut files = vec![
             ("init".to_owned(), INIT.as_bytes().to_vec(), 0o755),
             ("script".to_owned(), self.script.as_bytes().to_vec(), 0o755),
-            ("bin/busybox".to_owned(), fs::read(shell).with_context(|| shell.display().to_string())?, 0o755),
+            (
+                "bin/busybox".to_owned(),
+                fs::read(shell).with_context(|| shell.display().to_string())?,
+                0o755,
+            ),
         ];
         for (path, name) in self.files {
             let bytes = fs::read(path).with_context(|| path.display().to_string())?;
@@ -65,10 +69,22 @@ impl Boot<'_> {
         }
         let initrd = archive(self.name, &files)?;
         let console = folder().join(format!("{}.console", self.name));
-        let status = self.command(&initrd, &console).status().context("cannot start QEMU")?;
+        let status = self
+            .command(&initrd, &console)
+            .status()
+            .context("cannot start QEMU")?;
         let said = String::from_utf8_lossy(&fs::read(&console)?).replace('\r', "");
-        ensure!(status.code() != Some(124), "not done after {} s; {}", self.limit_s, tail(&said));
-        ensure!(said.contains("GUEST end"), "the machine ended early; {}", tail(&said));
+        ensure!(
+            status.code() != Some(124),
+            "not done after {} s; {}",
+            self.limit_s,
+            tail(&said)
+        );
+        ensure!(
+            said.contains("GUEST end"),
+            "the machine ended early; {}",
+            tail(&said)
+        );
         Ok(said)
     }
 
@@ -76,7 +92,11 @@ impl Boot<'_> {
         let mut command = Command::new("timeout");
         command.arg(self.limit_s.to_string());
         let tty = match &self.machine {
-            Machine::X86 { cpus, icount, plugin } => {
+            Machine::X86 {
+                cpus,
+                icount,
+                plugin,
+            } => {
                 // qemu64 has neither ERMS nor FSRM: the string instruction is then not emulated byte by byte.
                 // One host thread for all CPUs: with several, a CPU can meet the int3 of a kernel that patches its own code
                 // (static keys) after the others have forgotten it, and the kernel dies of that.
@@ -101,26 +121,51 @@ impl Boot<'_> {
             }
             Machine::Versal { .. } => {
                 // The machine wants four CPUs; Linux sees the two of the APU.
-                command.args(["qemu-system-aarch64", "-machine", "xlnx-versal-virt", "-m", "2G", "-smp", "4"]);
+                command.args([
+                    "qemu-system-aarch64",
+                    "-machine",
+                    "xlnx-versal-virt",
+                    "-m",
+                    "2G",
+                    "-smp",
+                    "4",
+                ]);
                 "ttyAMA0"
             }
         };
         command.args(["-nographic", "-no-reboot", "-nic", "none", "-serial"]);
-        command.arg(format!("file:{}", console.display())).args(["-monitor", "none"]);
-        command.arg("-kernel").arg(self.kernel).arg("-initrd").arg(initrd).arg("-append");
-        command.arg(format!("console={tty} quiet panic=-1 oops=panic rdinit=/init {}", self.command_line));
+        command
+            .arg(format!("file:{}", console.display()))
+            .args(["-monitor", "none"]);
+        command
+            .arg("-kernel")
+            .arg(self.kernel)
+            .arg("-initrd")
+            .arg(initrd)
+            .arg("-append");
+        command.arg(format!(
+            "console={tty} quiet panic=-1 oops=panic rdinit=/init {}",
+            self.command_line
+        ));
         command
     }
 }
 
 fn tail(said: &str) -> String {
     let lines: Vec<&str> = said.lines().rev().take(25).collect();
-    format!("it said last:\n{}", lines.into_iter().rev().collect::<Vec<_>>().join("\n"))
+    format!(
+        "it said last:\n{}",
+        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+    )
 }
 
 /// At least so many cases passed, none failed, and the kernel complained of nothing.
 pub(crate) fn judge(said: &str, least: usize) -> Result<()> {
-    let lines = |start: &str| said.lines().filter(|line| line.starts_with(start)).collect::<Vec<_>>();
+    let lines = |start: &str| {
+        said.lines()
+            .filter(|line| line.starts_with(start))
+            .collect::<Vec<_>>()
+    };
     for line in lines("GUEST") {
         println!("{line}");
     }
@@ -139,10 +184,17 @@ pub(crate) fn judge(said: &str, least: usize) -> Result<()> {
         "Redzone",
         "Poison overwritten",
     ];
-    if let Some(line) = said.lines().find(|line| complaints.iter().any(|complaint| line.contains(complaint))) {
+    if let Some(line) = said
+        .lines()
+        .find(|line| complaints.iter().any(|complaint| line.contains(complaint)))
+    {
         bail!("the kernel complained: {line}; {}", tail(said));
     }
     let passed = lines("GUEST ok").len();
-    ensure!(passed >= least, "{passed} cases passed, at least {least} were expected; {}", tail(said));
+    ensure!(
+        passed >= least,
+        "{passed} cases passed, at least {least} were expected; {}",
+        tail(said)
+    );
     Ok(())
 }

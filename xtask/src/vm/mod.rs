@@ -63,12 +63,18 @@ pub(crate) fn prepare() -> Result<()> {
     let source = timed("files of Debian's linux-source", kernels::source)?;
     timed("checkpatch and sparse", || style(&source))?;
     for series in SERIES {
-        let kernel = timed(&format!("Debian's {series}: packages"), || Kernel::fetch(series, "amd64"))?;
-        timed(&format!("{series}: modules"), || kernel.build_modules(&source))?;
+        let kernel = timed(&format!("Debian's {series}: packages"), || {
+            Kernel::fetch(series, "amd64")
+        })?;
+        timed(&format!("{series}: modules"), || {
+            kernel.build_modules(&source)
+        })?;
     }
     cache::plugin()?;
     if arm().is_none() {
-        timed("6.1 arm64: kernel, modules, program", || prepare_versal(&source))?;
+        timed("6.1 arm64: kernel, modules, program", || {
+            prepare_versal(&source)
+        })?;
     }
     Ok(())
 }
@@ -78,7 +84,9 @@ pub(crate) fn all() -> Result<()> {
     let programs = programs()?;
     for series in SERIES {
         let kernel = Kernel::fetch(series, "amd64")?;
-        timed(&format!("{series}: boot, all cases"), || cases(&kernel, &kernel.modules()?, &programs))?;
+        timed(&format!("{series}: boot, all cases"), || {
+            cases(&kernel, &kernel.modules()?, &programs)
+        })?;
     }
     window()?;
     match arm() {
@@ -98,8 +106,9 @@ pub(crate) fn timed<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T
 
 /// Compiles the uapi header and compares every size, offset and command with its mirror.
 fn layout() -> Result<()> {
-    let mut probe =
-        String::from("#include <stddef.h>\n#include <stdio.h>\n#include \"daqmeter_uapi.h\"\nint main(void) {\n");
+    let mut probe = String::from(
+        "#include <stddef.h>\n#include <stdio.h>\n#include \"daqmeter_uapi.h\"\nint main(void) {\n",
+    );
     for (name, field, _) in daqmeter_sys::uapi::LAYOUT {
         probe.push_str(&if field.is_empty() {
             format!("printf(\"%zu\\n\", sizeof(struct {name}));\n")
@@ -115,14 +124,34 @@ fn layout() -> Result<()> {
     fs::write(&source, probe)?;
     let (source, program) = (source.display().to_string(), program.display().to_string());
     let abi = format!("-DABI={}", daqmeter_sys::uapi::ABI);
-    run("gcc-12", &["-Wall", "-Werror", "-I", "kmod", &abi, "-o", &program, &source])?;
-    let said: Vec<usize> = output(&program, &[])?.lines().map(str::parse).collect::<Result<_, _>>()?;
-    let layout = daqmeter_sys::uapi::LAYOUT.iter().map(|(name, field, at)| (format!("{name}.{field}"), *at));
-    let commands = daqmeter_sys::uapi::COMMANDS.iter().map(|(name, number)| ((*name).to_owned(), *number as usize));
+    run(
+        "gcc-12",
+        &[
+            "-Wall", "-Werror", "-I", "kmod", &abi, "-o", &program, &source,
+        ],
+    )?;
+    let said: Vec<usize> = output(&program, &[])?
+        .lines()
+        .map(str::parse)
+        .collect::<Result<_, _>>()?;
+    let layout = daqmeter_sys::uapi::LAYOUT
+        .iter()
+        .map(|(name, field, at)| (format!("{name}.{field}"), *at));
+    let commands = daqmeter_sys::uapi::COMMANDS
+        .iter()
+        .map(|(name, number)| ((*name).to_owned(), *number as usize));
     let mirrored: Vec<(String, usize)> = layout.chain(commands).collect();
-    ensure!(said.len() == mirrored.len(), "{} lines of {}", said.len(), mirrored.len());
+    ensure!(
+        said.len() == mirrored.len(),
+        "{} lines of {}",
+        said.len(),
+        mirrored.len()
+    );
     for ((name, mirrored), said) in mirrored.iter().zip(&said) {
-        ensure!(mirrored == said, "{name}: {said} in kmod/daqmeter_uapi.h, {mirrored} in crates/sys/src/uapi.rs");
+        ensure!(
+            mirrored == said,
+            "{name}: {said} in kmod/daqmeter_uapi.h, {mirrored} in crates/sys/src/uapi.rs"
+        );
     }
     println!("{} sizes, offsets and commands agree", said.len());
     Ok(())
@@ -138,8 +167,13 @@ pub(crate) struct Programs {
 impl Programs {
     /// Files of the guest's root: the programs with their libraries, and more.
     fn files<'a>(&'a self, more: &[(&'a Path, &'a str)]) -> Vec<(&'a Path, &'a str)> {
-        let mut files: Vec<(&Path, &str)> = vec![(&self.daqmeter, "daqmeter"), (&self.guest, "kmod_guest")];
-        files.extend(self.libraries.iter().map(|(path, name)| (path.as_path(), name.as_str())));
+        let mut files: Vec<(&Path, &str)> =
+            vec![(&self.daqmeter, "daqmeter"), (&self.guest, "kmod_guest")];
+        files.extend(
+            self.libraries
+                .iter()
+                .map(|(path, name)| (path.as_path(), name.as_str())),
+        );
         files.extend(more);
         files
     }
@@ -147,7 +181,18 @@ impl Programs {
 
 /// Builds the guest's test program beside the release build of the tool, which must be there.
 fn guest_program() -> Result<()> {
-    run("cargo", &["build", "--release", "--quiet", "-p", "daqmeter-copy", "--example", "kmod_guest"])
+    run(
+        "cargo",
+        &[
+            "build",
+            "--release",
+            "--quiet",
+            "-p",
+            "daqmeter-copy",
+            "--example",
+            "kmod_guest",
+        ],
+    )
 }
 
 /// What the x86 machines run: the release build itself.
@@ -157,36 +202,76 @@ pub(crate) fn programs() -> Result<Programs> {
     let mut libraries: Vec<(PathBuf, String)> = Vec::new();
     for program in [&daqmeter, &guest] {
         for path in libraries_of(program)? {
-            let name = path.file_name().and_then(|name| name.to_str()).context("a library without a name")?;
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .context("a library without a name")?;
             // The loader is named by its whole path in every program; the rest is sought in /lib.
-            let folder = if name.starts_with("ld-linux") { "lib64" } else { "lib" };
+            let folder = if name.starts_with("ld-linux") {
+                "lib64"
+            } else {
+                "lib"
+            };
             let place = format!("{folder}/{name}");
             if libraries.iter().all(|(_, known)| *known != place) {
                 libraries.push((path, place));
             }
         }
     }
-    Ok(Programs { daqmeter, guest, libraries })
+    Ok(Programs {
+        daqmeter,
+        guest,
+        libraries,
+    })
 }
 
 /// The files that the loader would map for a program of this host.
 fn libraries_of(program: &Path) -> Result<Vec<PathBuf>> {
     let text = output("ldd", &[&program.display().to_string()])?;
     // `libc.so.6 => /lib/.../libc.so.6 (0x...)`, or the loader's path alone.
-    let path = |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
+    let path = |line: &str| {
+        line.split_whitespace()
+            .find(|word| word.starts_with('/'))
+            .map(PathBuf::from)
+    };
     Ok(text.lines().filter_map(path).collect())
 }
 
 /// The guest's test program for an emulated host of another architecture, in one file without libraries.
 fn foreign_guest() -> Result<PathBuf> {
     let environment = [
-        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-Ctarget-feature=+crt-static"),
-        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc"),
+        (
+            "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
+            "-Ctarget-feature=+crt-static",
+        ),
+        (
+            "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
+            "aarch64-linux-gnu-gcc",
+        ),
     ];
     // Optimising the whole program would double the time and serve nobody here.
-    let build = ["build", "--release", "--quiet", "--config", "profile.release.lto=false", "--target", ARM_TARGET];
-    run_with("cargo", &[&build[..], &["-p", "daqmeter-copy", "--example", "kmod_guest"]].concat(), &environment)?;
-    Ok(root().join("target").join(ARM_TARGET).join("release/examples/kmod_guest"))
+    let build = [
+        "build",
+        "--release",
+        "--quiet",
+        "--config",
+        "profile.release.lto=false",
+        "--target",
+        ARM_TARGET,
+    ];
+    run_with(
+        "cargo",
+        &[
+            &build[..],
+            &["-p", "daqmeter-copy", "--example", "kmod_guest"],
+        ]
+        .concat(),
+        &environment,
+    )?;
+    Ok(root()
+        .join("target")
+        .join(ARM_TARGET)
+        .join("release/examples/kmod_guest"))
 }
 
 const ARM_TARGET: &str = "aarch64-unknown-linux-gnu";
@@ -196,7 +281,14 @@ fn style(source: &kernels::Source) -> Result<()> {
     need("sparse", &["sparse"])?;
     let script = source.file("scripts/checkpatch.pl").display().to_string();
     // compat.h is the one file that asks for kernel versions, which in-tree code must not.
-    let common = [script.as_str(), "--no-tree", "--strict", "--max-line-length=100", "--quiet", "--show-types"];
+    let common = [
+        script.as_str(),
+        "--no-tree",
+        "--strict",
+        "--max-line-length=100",
+        "--quiet",
+        "--show-types",
+    ];
     let mut files: Vec<String> = fs::read_dir(root().join("kmod"))?
         .flatten()
         .map(|entry| entry.path().display().to_string())
@@ -205,18 +297,44 @@ fn style(source: &kernels::Source) -> Result<()> {
     files.sort();
     for file in &files {
         let ignored = ["--ignore", "LINUX_VERSION_CODE,CONSTANT_COMPARISON"];
-        let ignored = if file.ends_with("compat.h") { &ignored[..] } else { &[] };
-        run("perl", &[&common[..], ignored, &["-f", file.as_str()]].concat())?;
+        let ignored = if file.ends_with("compat.h") {
+            &ignored[..]
+        } else {
+            &[]
+        };
+        run(
+            "perl",
+            &[&common[..], ignored, &["-f", file.as_str()]].concat(),
+        )?;
     }
-    for patch in fs::read_dir(root().join("kmod/patches"))?.flatten().map(|entry| entry.path()) {
-        if patch.extension().is_some_and(|extension| extension == "patch") {
+    for patch in fs::read_dir(root().join("kmod/patches"))?
+        .flatten()
+        .map(|entry| entry.path())
+    {
+        if patch
+            .extension()
+            .is_some_and(|extension| extension == "patch")
+        {
             // Not sent anywhere: no sign-off, no maintainers.
-            let ignored =
-                ["--ignore", "MISSING_SIGN_OFF,FILE_PATH_CHANGES,COMMIT_MESSAGE,NO_AUTHOR_SIGN_OFF,CONFIG_DESCRIPTION"];
-            run("perl", &[&common[..], &ignored[..], &[patch.display().to_string().as_str()]].concat())?;
+            let ignored = [
+                "--ignore",
+                "MISSING_SIGN_OFF,FILE_PATH_CHANGES,COMMIT_MESSAGE,NO_AUTHOR_SIGN_OFF,CONFIG_DESCRIPTION",
+            ];
+            run(
+                "perl",
+                &[
+                    &common[..],
+                    &ignored[..],
+                    &[patch.display().to_string().as_str()],
+                ]
+                .concat(),
+            )?;
         }
     }
-    println!("checkpatch --strict has nothing to say about {} files", files.len());
+    println!(
+        "checkpatch --strict has nothing to say about {} files",
+        files.len()
+    );
     Ok(())
 }
 
@@ -225,7 +343,11 @@ fn cases(kernel: &Kernel, modules: &Modules, programs: &Programs) -> Result<()> 
     let script = include_str!("cases.sh");
     let boot = Boot {
         name: &kernel.series,
-        machine: Machine::X86 { cpus: 4, icount: false, plugin: None },
+        machine: Machine::X86 {
+            cpus: 4,
+            icount: false,
+            plugin: None,
+        },
         kernel: &kernel.image,
         script,
         command_line: "slub_debug=FZPU",
@@ -250,7 +372,11 @@ pub(crate) fn window() -> Result<()> {
                   rmmod daqmeter_trace\ninsmod /daqmeter_trace.ko inline_forms=0\n/kmod_guest trace-cost\n";
     let boot = Boot {
         name: "icount",
-        machine: Machine::X86 { cpus: 1, icount: true, plugin: None },
+        machine: Machine::X86 {
+            cpus: 1,
+            icount: true,
+            plugin: None,
+        },
         kernel: &kernel.image,
         script,
         command_line: "daqmeter.icount=1 preempt=full",
@@ -261,12 +387,18 @@ pub(crate) fn window() -> Result<()> {
         ]),
         limit_s: 240,
     };
-    timed("6.1: priority window under icount", || tried(|| guest::judge(&boot.run()?, 3)))
+    timed("6.1: priority window under icount", || {
+        tried(|| guest::judge(&boot.run()?, 3))
+    })
 }
 
 fn arm() -> Option<String> {
-    let ready = need("qemu-system-aarch64", &["qemu-system-arm"])
-        .and_then(|()| need("aarch64-linux-gnu-gcc", &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"]));
+    let ready = need("qemu-system-aarch64", &["qemu-system-arm"]).and_then(|()| {
+        need(
+            "aarch64-linux-gnu-gcc",
+            &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
+        )
+    });
     if let Err(error) = ready {
         return Some(format!("{error:#}"));
     }
@@ -304,7 +436,10 @@ pub(crate) fn versal() -> Result<()> {
         ],
         limit_s: 300,
     };
-    timed("6.1 arm64: zynqmp_dma's eight channels on the emulated Versal", || tried(|| guest::judge(&boot.run()?, 3)))
+    timed(
+        "6.1 arm64: zynqmp_dma's eight channels on the emulated Versal",
+        || tried(|| guest::judge(&boot.run()?, 3)),
+    )
 }
 
 /// A cpio archive as an initial file system.
@@ -313,7 +448,11 @@ fn archive(name: &str, files: &[(String, Vec<u8>, u32)]) -> Result<PathBuf> {
 }
 
 /// The same in another folder.
-pub(crate) fn archive_in(folder: &Path, name: &str, files: &[(String, Vec<u8>, u32)]) -> Result<PathBuf> {
+pub(crate) fn archive_in(
+    folder: &Path,
+    name: &str,
+    files: &[(String, Vec<u8>, u32)],
+) -> Result<PathBuf> {
     let tree = folder.join(format!("initrd-{name}"));
     if tree.exists() {
         fs::remove_dir_all(&tree)?;
@@ -327,8 +466,16 @@ pub(crate) fn archive_in(folder: &Path, name: &str, files: &[(String, Vec<u8>, u
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(*mode))?;
     }
     let archive = folder.join(format!("{name}.cpio"));
-    let command = format!("cd '{}' && find . | cpio -o -H newc --quiet > '{}'", tree.display(), archive.display());
-    if !std::process::Command::new("sh").args(["-c", &command]).status()?.success() {
+    let command = format!(
+        "cd '{}' && find . | cpio -o -H newc --quiet > '{}'",
+        tree.display(),
+        archive.display()
+    );
+    if !std::process::Command::new("sh")
+        .args(["-c", &command])
+        .status()?
+        .success()
+    {
         bail!("cpio could not write {}", archive.display());
     }
     Ok(archive)

@@ -29,7 +29,16 @@ pub(crate) fn static_policies() -> Result<()> {
     kernels::update()?;
     let source = timed("files of Debian's linux-source", kernels::source)?;
     if !Path::new("/usr/include/libelf.h").exists() {
-        run("apt-get", &["install", "-y", "-qq", "--no-install-recommends", "libelf-dev"])?;
+        run(
+            "apt-get",
+            &[
+                "install",
+                "-y",
+                "-qq",
+                "--no-install-recommends",
+                "libelf-dev",
+            ],
+        )?;
     }
     let programs = {
         run("cargo", &["build", "--release", "--quiet"])?;
@@ -43,14 +52,20 @@ pub(crate) fn static_policies() -> Result<()> {
         let script = include_str!("static.sh");
         let boot = Boot {
             name: "static",
-            machine: Machine::X86 { cpus: 2, icount: false, plugin: None },
+            machine: Machine::X86 {
+                cpus: 2,
+                icount: false,
+                plugin: None,
+            },
             kernel: &image,
             script,
             command_line: "kasan.fault=panic",
             files: &programs.files(&[]),
             limit_s: 300,
         };
-        timed(&format!("{policy}: boot, integrity"), || guest::judge(&boot.run()?, 4))?;
+        timed(&format!("{policy}: boot, integrity"), || {
+            guest::judge(&boot.run()?, 4)
+        })?;
     }
     Ok(())
 }
@@ -68,17 +83,45 @@ fn patched(source: &kernels::Source) -> Result<std::path::PathBuf> {
         fs::remove_dir_all(&place)?;
     }
     fs::create_dir_all(&place)?;
-    run("tar", &["-xJf", &source.archive.display().to_string(), "-C", &place.display().to_string()])?;
-    run("patch", &["-p1", "--quiet", "-d", &tree.display().to_string(), "-i", &patch.display().to_string()])?;
+    run(
+        "tar",
+        &[
+            "-xJf",
+            &source.archive.display().to_string(),
+            "-C",
+            &place.display().to_string(),
+        ],
+    )?;
+    run(
+        "patch",
+        &[
+            "-p1",
+            "--quiet",
+            "-d",
+            &tree.display().to_string(),
+            "-i",
+            &patch.display().to_string(),
+        ],
+    )?;
     for name in ["softdma.c", "compat.h"] {
-        fs::copy(root().join("kmod").join(name), tree.join("drivers/dma").join(name))?;
+        fs::copy(
+            root().join("kmod").join(name),
+            tree.join("drivers/dma").join(name),
+        )?;
     }
-    append(&tree.join("drivers/dma/Makefile"), "obj-$(CONFIG_SOFTDMA) += softdma.o\n")?;
+    append(
+        &tree.join("drivers/dma/Makefile"),
+        "obj-$(CONFIG_SOFTDMA) += softdma.o\n",
+    )?;
     let kconfig = fs::read_to_string(tree.join("drivers/dma/Kconfig"))?;
     let ours = "config SOFTDMA\n\tbool \"softdma\"\n\tselect DMA_ENGINE\n\n";
     fs::write(
         tree.join("drivers/dma/Kconfig"),
-        kconfig.replacen("config DMA_ENGINE\n", &format!("{ours}config DMA_ENGINE\n"), 1),
+        kconfig.replacen(
+            "config DMA_ENGINE\n",
+            &format!("{ours}config DMA_ENGINE\n"),
+            1,
+        ),
     )?;
     fs::write(mark, wanted)?;
     Ok(tree)
@@ -91,20 +134,38 @@ fn append(path: &Path, text: &str) -> Result<()> {
 
 fn build(tree: &Path, policy: &str) -> Result<()> {
     let make = |arguments: &[&str]| -> Result<()> {
-        let built =
-            Command::new("make").arg("-s").args(arguments).current_dir(tree).output().context("cannot start make")?;
+        let built = Command::new("make")
+            .arg("-s")
+            .args(arguments)
+            .current_dir(tree)
+            .output()
+            .context("cannot start make")?;
         let said = String::from_utf8_lossy(&built.stderr).into_owned();
-        ensure!(built.status.success(), "make {}: {said}", arguments.join(" "));
+        ensure!(
+            built.status.success(),
+            "make {}: {said}",
+            arguments.join(" ")
+        );
         Ok(())
     };
     make(&["tinyconfig"])?;
-    let mut options: Vec<String> = CONFIG.split_whitespace().map(|name| format!("CONFIG_{name}=y\n")).collect();
+    let mut options: Vec<String> = CONFIG
+        .split_whitespace()
+        .map(|name| format!("CONFIG_{name}=y\n"))
+        .collect();
     options.push(format!("CONFIG_USERCOPY_DMA_{policy}=y\nCONFIG_USERCOPY_DMA_LEAST=64\nCONFIG_LOG_BUF_SHIFT=17\n# CONFIG_SLOB is not set\n"));
     append(&tree.join(".config"), &options.concat())?;
     make(&["olddefconfig"])?;
     let config = fs::read_to_string(tree.join(".config"))?;
-    for name in [format!("USERCOPY_DMA_{policy}"), "KASAN".to_owned(), "SOFTDMA".to_owned()] {
-        ensure!(config.contains(&format!("CONFIG_{name}=y")), "the configuration did not take {name}");
+    for name in [
+        format!("USERCOPY_DMA_{policy}"),
+        "KASAN".to_owned(),
+        "SOFTDMA".to_owned(),
+    ] {
+        ensure!(
+            config.contains(&format!("CONFIG_{name}=y")),
+            "the configuration did not take {name}"
+        );
     }
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     make(&[&format!("-j{jobs}"), "bzImage"])

@@ -39,11 +39,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         who: chosen.who(&Context::ALL)?,
         operations: chosen.operations(&["from", "to", "both"]),
         sizes: chosen.sizes(1024)?,
-        lanes: arguments.lanes.map_or(cpus.len().min(64), |lanes| usize::try_from(lanes).unwrap_or(usize::MAX)),
-        pin: arguments.common.pin.as_ref().map_or(cpus, |list| list.0.clone()),
+        lanes: arguments.lanes.map_or(cpus.len().min(64), |lanes| {
+            usize::try_from(lanes).unwrap_or(usize::MAX)
+        }),
+        pin: arguments
+            .common
+            .pin
+            .as_ref()
+            .map_or(cpus, |list| list.0.clone()),
     };
     study.run(&mut runner)?;
     let records = &runner.recorder.records;
     let files = copy_classic::bandwidth(records);
-    finish(&runner, &arguments.common, &arguments.written, &bandwidth_text(records), &files)
+    finish(
+        &runner,
+        &arguments.common,
+        &arguments.written,
+        &bandwidth_text(records),
+        &files,
+    )
 }

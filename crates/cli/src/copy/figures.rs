@@ -21,7 +21,12 @@ pub(super) struct Arguments {
     #[arg(required = true, value_name = "FILE.jsonl")]
     files: Vec<PathBuf>,
     /// Page to write
-    #[arg(short, long, value_name = "FILE.html", default_value = "copy-figures.html")]
+    #[arg(
+        short,
+        long,
+        value_name = "FILE.html",
+        default_value = "copy-figures.html"
+    )]
     output: PathBuf,
 }
 
@@ -29,16 +34,28 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let records = read_records(&arguments.files)?;
     let drawn = study(&records);
     let rows = drawn.iter().map(|drawn| {
-        let state = if drawn.figure.is_some() { "drawn".to_owned() } else { format!("no records; {}", drawn.command) };
+        let state = if drawn.figure.is_some() {
+            "drawn".to_owned()
+        } else {
+            format!("no records; {}", drawn.command)
+        };
         vec![drawn.title.clone(), state]
     });
     emit(&plain(&["figure", "state"], rows))?;
     let figures: Vec<_> = drawn.into_iter().filter_map(|drawn| drawn.figure).collect();
     if figures.is_empty() {
-        return Err(Failure::refused("the records fill none of the figures; see the commands above"));
+        return Err(Failure::refused(
+            "the records fill none of the figures; see the commands above",
+        ));
     }
     let count = figures.len();
-    write_file(&arguments.output, &page_of(&records, figures).map_err(Failure::refused)?)?;
-    tell(&format!("wrote {} with {count} of 50 figures", arguments.output.display()));
+    write_file(
+        &arguments.output,
+        &page_of(&records, figures).map_err(Failure::refused)?,
+    )?;
+    tell(&format!(
+        "wrote {} with {count} of 50 figures",
+        arguments.output.display()
+    ));
     Ok(ExitCode::SUCCESS)
 }

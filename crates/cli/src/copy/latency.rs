@@ -34,11 +34,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         operations: chosen.operations(&["from", "to", "from_nc", "to_nc"]),
         sizes: chosen.sizes(1)?,
         lanes: 1,
-        pin: arguments.common.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default(),
+        pin: arguments
+            .common
+            .pin
+            .as_ref()
+            .map(|list| list.0.clone())
+            .unwrap_or_default(),
     };
     let mut runner = Runner::new(&arguments.common, 0)?;
     study.run(&mut runner)?;
     let records = &runner.recorder.records;
     let files = copy_classic::latency(records);
-    finish(&runner, &arguments.common, &arguments.written, &latency_text(records), &files)
+    finish(
+        &runner,
+        &arguments.common,
+        &arguments.written,
+        &latency_text(records),
+        &files,
+    )
 }

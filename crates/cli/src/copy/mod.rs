@@ -110,7 +110,13 @@ pub(super) struct Chosen {
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "90us", help_heading = "Priority policy")]
     window: Duration,
     /// Channels that are high
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0", help_heading = "Priority policy")]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "0",
+        help_heading = "Priority policy"
+    )]
     high: Vec<u32>,
 }
 
@@ -118,7 +124,13 @@ pub(super) struct Chosen {
 #[derive(Debug, Clone, Args)]
 pub(super) struct Written {
     /// table, or classic: the original study's files, in --out-dir
-    #[arg(long, value_enum, default_value = "table", help_heading = "Output", requires_if("classic", "out_dir"))]
+    #[arg(
+        long,
+        value_enum,
+        default_value = "table",
+        help_heading = "Output",
+        requires_if("classic", "out_dir")
+    )]
     format: Format,
     /// Directory of the classic files
     #[arg(long, value_name = "DIR", help_heading = "Output")]
@@ -164,47 +176,75 @@ pub(super) struct Operation {
 }
 
 fn operation(text: &str) -> Result<Operation, String> {
-    let (name, cold) = text.strip_suffix("_nc").map_or((text, false), |name| (name, true));
+    let (name, cold) = text
+        .strip_suffix("_nc")
+        .map_or((text, false), |name| (name, true));
     let direction = Direction::from_name(name);
-    let direction = direction.ok_or_else(|| format!("`{text}` is none of from, to, both, from_nc, to_nc, both_nc"))?;
+    let direction = direction
+        .ok_or_else(|| format!("`{text}` is none of from, to, both, from_nc, to_nc, both_nc"))?;
     Ok(Operation { direction, cold })
 }
 
 fn context(text: &str) -> Result<Context, String> {
-    Context::from_name(text).ok_or_else(|| format!("`{text}` is none of cpu, exclusive, shared, priority"))
+    Context::from_name(text)
+        .ok_or_else(|| format!("`{text}` is none of cpu, exclusive, shared, priority"))
 }
 
 impl Chosen {
     fn sizes(&self, from: u64) -> Result<Vec<usize>, Failure> {
         let mut sizes = self.sizes.clone();
         if sizes.is_empty() {
-            sizes = (0..40).map(|power| 1 << power).filter(|size| (from..=self.up_to).contains(size)).collect();
+            sizes = (0..40)
+                .map(|power| 1 << power)
+                .filter(|size| (from..=self.up_to).contains(size))
+                .collect();
         }
         if sizes.is_empty() || sizes.contains(&0) {
             return Err(Failure::refused(
                 "--sizes: at least one size of 1 B or more is wanted, e.g. --sizes 1,64,4KiB",
             ));
         }
-        sizes.into_iter().map(|size| usize::try_from(size).map_err(Failure::refused)).collect()
+        sizes
+            .into_iter()
+            .map(|size| usize::try_from(size).map_err(Failure::refused))
+            .collect()
     }
 
     /// The contexts, each with the way to copy in it.
     fn who(&self, otherwise: &[Context]) -> Result<Vec<(Context, String)>, Failure> {
-        let contexts = if self.contexts.is_empty() { otherwise } else { &self.contexts };
-        contexts.iter().map(|context| Ok((*context, self.path_of(*context)?))).collect()
+        let contexts = if self.contexts.is_empty() {
+            otherwise
+        } else {
+            &self.contexts
+        };
+        contexts
+            .iter()
+            .map(|context| Ok((*context, self.path_of(*context)?)))
+            .collect()
     }
 
     fn operations(&self, otherwise: &[&str]) -> Vec<Operation> {
         if !self.operations.is_empty() {
             return self.operations.clone();
         }
-        otherwise.iter().filter_map(|name| operation(name).ok()).collect()
+        otherwise
+            .iter()
+            .filter_map(|name| operation(name).ok())
+            .collect()
     }
 
     fn window(&self) -> Window {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let high_channels = self.high.iter().filter(|at| **at < 64).fold(0, |mask, at| mask | 1 << at);
-        Window { quantum_ns: ns(self.quantum), window_ns: ns(self.window), high_channels }
+        let high_channels = self
+            .high
+            .iter()
+            .filter(|at| **at < 64)
+            .fold(0, |mask, at| mask | 1 << at);
+        Window {
+            quantum_ns: ns(self.quantum),
+            window_ns: ns(self.window),
+            high_channels,
+        }
     }
 
     /// The way to copy in a context.
@@ -253,14 +293,22 @@ impl Chosen {
         request.context = context;
         request.cold = operation.cold;
         request.window = self.window();
-        request.completion = if self.interrupt { Completion::Interrupt } else { Completion::Polled };
+        request.completion = if self.interrupt {
+            Completion::Interrupt
+        } else {
+            Completion::Polled
+        };
         request.depth = u32::try_from(self.depth).map_err(Failure::refused)?;
         Ok(request)
     }
 
     fn workload(&self, request: &Request) -> Workload {
         let workload = request.workload();
-        if self.load == Load::Heavy { workload.with("load", HEAVY) } else { workload }
+        if self.load == Load::Heavy {
+            workload.with("load", HEAVY)
+        } else {
+            workload
+        }
     }
 }
 
@@ -282,7 +330,11 @@ impl Study<'_> {
         let mut limits = PlainCopies::new(self.lanes, &self.pin);
         let points = self.points()?;
         runner.expect(points.len());
-        let settings = runner.settings(StepPlan::ByStage(self.chosen.reps.clamp(1, MAX_REPS)), self.name, &self.pin);
+        let settings = runner.settings(
+            StepPlan::ByStage(self.chosen.reps.clamp(1, MAX_REPS)),
+            self.name,
+            &self.pin,
+        );
         for (order, workload) in ordered(points, self.chosen.seed) {
             limits.point(runner, "copy", &workload, &settings, order)?;
         }
@@ -325,7 +377,10 @@ fn known(name: &str) -> Result<(), Failure> {
         Some(Availability::Waived(reason)) => Err(Failure::refused(format!("{name}: {reason}"))),
         None => {
             let names: Vec<&str> = daqmeter_copy::PATHS.iter().map(|path| path.name).collect();
-            Err(Failure::refused(format!("there is no way to copy called `{name}`; choose among {}", names.join(", "))))
+            Err(Failure::refused(format!(
+                "there is no way to copy called `{name}`; choose among {}",
+                names.join(", ")
+            )))
         }
     }
 }
@@ -348,7 +403,11 @@ pub(crate) struct PlainCopies {
 impl PlainCopies {
     /// Limits for copies by so many lanes on those CPUs.
     pub(crate) fn new(lanes: usize, pin: &[u32]) -> PlainCopies {
-        PlainCopies { lanes, pin: pin.to_vec(), rates: BTreeMap::new() }
+        PlainCopies {
+            lanes,
+            pin: pin.to_vec(),
+            rates: BTreeMap::new(),
+        }
     }
 
     /// Measures one point as [`Runner::point`] does, and adds its limit to the record.
@@ -378,18 +437,24 @@ impl PlainCopies {
             return;
         }
         let settings = runner.settings(StepPlan::Timed(LIMIT_TIME), "copy/limit", &self.pin);
-        let block_bytes = usize::try_from(bytes).map_or(LARGEST_LIMIT, |bytes| bytes.min(LARGEST_LIMIT));
+        let block_bytes =
+            usize::try_from(bytes).map_or(LARGEST_LIMIT, |bytes| bytes.min(LARGEST_LIMIT));
         let mut best: Option<Rate> = None;
         for kernel in CopyKernel::available() {
             let mut request = Request::new(kernel.name(), Direction::To, block_bytes);
             request.lanes = self.lanes;
-            let Ok(record) = runner.quietly("copy", &request.workload(), &settings) else { continue };
+            let Ok(record) = runner.quietly("copy", &request.workload(), &settings) else {
+                continue;
+            };
             if runner.stop.is_set() {
                 return;
             }
             // A kernel whose bytes did not check is no limit.
             let rate = best_rate(&record).ok();
-            best = [best, rate].into_iter().flatten().max_by(|a, b| a.per_s.total_cmp(&b.per_s));
+            best = [best, rate]
+                .into_iter()
+                .flatten()
+                .max_by(|a, b| a.per_s.total_cmp(&b.per_s));
         }
         self.rates.insert(bytes, best);
     }
@@ -397,12 +462,18 @@ impl PlainCopies {
     /// Adds the limit of as many bytes and lanes to the record of a copy.
     fn add_limit(&self, record: &mut RunRecord) {
         let bytes = record.workload.int("block_bytes").unwrap_or(0);
-        let Some(rate) = self.rates.get(&bytes).copied().flatten() else { return };
+        let Some(rate) = self.rates.get(&bytes).copied().flatten() else {
+            return;
+        };
         if record.engine.name != "copy" || record.lanes.len() != self.lanes {
             return;
         }
         let name = format!("memcpy at {bytes} B");
-        for stage in record.lanes.iter_mut().filter_map(|lane| lane.stages.first_mut()) {
+        for stage in record
+            .lanes
+            .iter_mut()
+            .filter_map(|lane| lane.stages.first_mut())
+        {
             stage.limit = Some(name.clone());
         }
         let how = "a plain copy of as many bytes, 128 MiB at most, in the same run; the best of memcpy, rep movsb and \
@@ -415,7 +486,13 @@ impl PlainCopies {
 
 /// Writes the original's files.
 fn write_classic(written: &Written, files: &Files) -> Result<(), Failure> {
-    let Some(dir) = written.out_dir.as_ref().filter(|_| written.format == Format::Classic) else { return Ok(()) };
+    let Some(dir) = written
+        .out_dir
+        .as_ref()
+        .filter(|_| written.format == Format::Classic)
+    else {
+        return Ok(());
+    };
     for (name, text) in files {
         let path = dir.join(name);
         if let Some(parent) = path.parent() {
@@ -424,12 +501,22 @@ fn write_classic(written: &Written, files: &Files) -> Result<(), Failure> {
         }
         write_file(&path, text)?;
     }
-    tell(&format!("wrote {} files below {}", files.len(), dir.display()));
+    tell(&format!(
+        "wrote {} files below {}",
+        files.len(),
+        dir.display()
+    ));
     Ok(())
 }
 
 /// What every study ends with: its table, the original's files, the page, the exit code.
-fn finish(runner: &Runner, common: &Common, written: &Written, text: &str, files: &Files) -> Result<ExitCode, Failure> {
+fn finish(
+    runner: &Runner,
+    common: &Common,
+    written: &Written,
+    text: &str,
+    files: &Files,
+) -> Result<ExitCode, Failure> {
     if !common.json {
         emit(text)?;
     }
@@ -440,7 +527,10 @@ fn finish(runner: &Runner, common: &Common, written: &Written, text: &str, files
 
 fn write_page(written: Option<&PathBuf>, runner: &Runner) -> Result<(), Failure> {
     if let Some(path) = written {
-        write_file(path, &daqmeter_report::page(&runner.recorder.records).map_err(Failure::refused)?)?;
+        write_file(
+            path,
+            &daqmeter_report::page(&runner.recorder.records).map_err(Failure::refused)?,
+        )?;
         tell(&format!("wrote {}", path.display()));
     }
     Ok(())

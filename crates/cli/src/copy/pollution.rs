@@ -36,7 +36,12 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAME", default_value = "pread")]
     path: String,
     /// Name of the classic result files
-    #[arg(long, value_name = "NAME", default_value = "daqmeter", help_heading = "Output")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "daqmeter",
+        help_heading = "Output"
+    )]
     name: String,
     /// Times are those of an emulator: the records say so, and no table shows them as results
     #[arg(long, hide = true)]
@@ -51,22 +56,43 @@ pub(super) struct Arguments {
 }
 
 fn copies(text: &str) -> Result<(String, u64), String> {
-    let (direction, size) = text.split_once(':').ok_or_else(|| format!("`{text}` is not like from:224"))?;
+    let (direction, size) = text
+        .split_once(':')
+        .ok_or_else(|| format!("`{text}` is not like from:224"))?;
     operation(direction)?;
     Ok((direction.to_owned(), bytes(size)?))
 }
 
-fn chosen(list: &[String], all: impl Iterator<Item = &'static str>, what: &str) -> Result<Vec<String>, Failure> {
+fn chosen(
+    list: &[String],
+    all: impl Iterator<Item = &'static str>,
+    what: &str,
+) -> Result<Vec<String>, Failure> {
     let all: Vec<&str> = all.collect();
     if let Some(wrong) = list.iter().find(|name| !all.contains(&name.as_str())) {
-        return Err(Failure::refused(format!("there is no {what} `{wrong}`; choose among {}", all.join(", "))));
+        return Err(Failure::refused(format!(
+            "there is no {what} `{wrong}`; choose among {}",
+            all.join(", ")
+        )));
     }
-    Ok(if list.is_empty() { all.into_iter().map(str::to_owned).collect() } else { list.to_vec() })
+    Ok(if list.is_empty() {
+        all.into_iter().map(str::to_owned).collect()
+    } else {
+        list.to_vec()
+    })
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let tests = chosen(&arguments.tests, TESTS.iter().map(|(name, _)| *name), "test")?;
-    let neighbours = chosen(&arguments.neighbours, NEIGHBOURS.iter().map(|(name, _)| *name), "neighbour")?;
+    let tests = chosen(
+        &arguments.tests,
+        TESTS.iter().map(|(name, _)| *name),
+        "test",
+    )?;
+    let neighbours = chosen(
+        &arguments.neighbours,
+        NEIGHBOURS.iter().map(|(name, _)| *name),
+        "neighbour",
+    )?;
     known(&arguments.path)?;
     let mut runner = Runner::new(&arguments.common, 0)?;
     let cpus = &runner.context.host.allowed_cpus;
@@ -76,17 +102,33 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         _ => (cpus[cpus.len() - 1], cpus[0]),
     };
     if program == neighbour && neighbours.iter().any(|name| name != "ideal") {
-        return Err(Failure::refused("program and neighbour need a CPU each; here is only one allowed"));
+        return Err(Failure::refused(
+            "program and neighbour need a CPU each; here is only one allowed",
+        ));
     }
-    let study: Vec<(String, u64)> =
-        STUDY_COPIES.iter().map(|(direction, bytes)| (direction.name().to_owned(), *bytes as u64)).collect();
-    let copies = if arguments.copies.is_empty() { &study } else { &arguments.copies };
-    let engine = if module_has_channels() { "module" } else { "engine-thread" };
+    let study: Vec<(String, u64)> = STUDY_COPIES
+        .iter()
+        .map(|(direction, bytes)| (direction.name().to_owned(), *bytes as u64))
+        .collect();
+    let copies = if arguments.copies.is_empty() {
+        &study
+    } else {
+        &arguments.copies
+    };
+    let engine = if module_has_channels() {
+        "module"
+    } else {
+        "engine-thread"
+    };
     let mut points = Vec::new();
     for (direction, bytes) in copies {
         for test in &tests {
             for kind in &neighbours {
-                let path = if kind == "dma" { engine } else { &arguments.path };
+                let path = if kind == "dma" {
+                    engine
+                } else {
+                    &arguments.path
+                };
                 let mut workload = Workload::new("pollution")
                     .with("test", test.as_str())
                     .with("neighbour", kind.as_str())
@@ -102,12 +144,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
     }
     runner.expect(points.len());
-    let settings = runner.settings(StepPlan::ByStage(arguments.reps.clamp(1, 65_536)), "copy/pollution", &[program]);
+    let settings = runner.settings(
+        StepPlan::ByStage(arguments.reps.clamp(1, 65_536)),
+        "copy/pollution",
+        &[program],
+    );
     for (order, workload) in ordered(points, arguments.seed) {
         runner.point("pollution", &workload, &settings, Some(order))?;
     }
     runner.finish();
     let records = &runner.recorder.records;
     let files = copy_classic::pollution(records, &arguments.name);
-    finish(&runner, &arguments.common, &arguments.written, &pollution_text(records), &files)
+    finish(
+        &runner,
+        &arguments.common,
+        &arguments.written,
+        &pollution_text(records),
+        &files,
+    )
 }

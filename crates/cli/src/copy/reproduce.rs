@@ -35,7 +35,17 @@ pub(super) struct Arguments {
 }
 
 /// Sizes: each third power of two up to the study's largest, and a cache line.
-const SIZES: [usize; 9] = [1, 64, 512, 4096, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 32 << 20];
+const SIZES: [usize; 9] = [
+    1,
+    64,
+    512,
+    4096,
+    32 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
+    32 << 20,
+];
 /// Sizes of the bandwidth points.
 const LARGE: [usize; 2] = [64 << 10, 1 << 20];
 
@@ -56,20 +66,38 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 /// Measures the study's points, each so many times.
-pub(crate) fn measure(runner: &mut Runner, pin: Option<Vec<u32>>, reps: u64) -> Result<(), Failure> {
+pub(crate) fn measure(
+    runner: &mut Runner,
+    pin: Option<Vec<u32>>,
+    reps: u64,
+) -> Result<(), Failure> {
     let cpus = runner.context.host.allowed_cpus.clone();
     let pin = pin.unwrap_or_else(|| cpus.iter().rev().copied().collect());
     let mut limits = PlainCopies::new(1, &pin);
-    let by_cpu = if module_waiver().is_none() { "module" } else { "pread" };
-    let engine = if module_has_channels() { "module" } else { "engine-thread" };
+    let by_cpu = if module_waiver().is_none() {
+        "module"
+    } else {
+        "pread"
+    };
+    let engine = if module_has_channels() {
+        "module"
+    } else {
+        "engine-thread"
+    };
     let mut points = latencies(by_cpu, engine);
     points.extend(bandwidths(engine, cpus.len().clamp(2, 4)));
     points.extend(neighbours(engine, &cpus));
     runner.expect(points.len());
     for (order, (engine, workload)) in ordered(points, 1) {
         // Three hundred copies of 32 MiB would take longer than everything else.
-        let large = workload.int("block_bytes").is_ok_and(|bytes| bytes > 4 << 20);
-        let times = if large || engine == "pollution" { reps.min(30) } else { reps };
+        let large = workload
+            .int("block_bytes")
+            .is_ok_and(|bytes| bytes > 4 << 20);
+        let times = if large || engine == "pollution" {
+            reps.min(30)
+        } else {
+            reps
+        };
         let settings = runner.settings(StepPlan::ByStage(times.max(2)), "copy/reproduce", &pin);
         limits.point(runner, engine, &workload, &settings, order)?;
     }
@@ -81,13 +109,21 @@ type Point = (&'static str, Workload);
 fn latencies(by_cpu: &str, engine: &str) -> Vec<Point> {
     let mut points = Vec::new();
     for size in SIZES {
-        for (context, path) in [(Context::Cpu, by_cpu), (Context::Exclusive, engine), (Context::Shared, engine)] {
+        for (context, path) in [
+            (Context::Cpu, by_cpu),
+            (Context::Exclusive, engine),
+            (Context::Shared, engine),
+        ] {
             for direction in [Direction::From, Direction::To] {
                 for cold in [false, true] {
                     if cold && context == Context::Shared {
                         continue;
                     }
-                    let request = Request { context, cold, ..Request::new(path, direction, size) };
+                    let request = Request {
+                        context,
+                        cold,
+                        ..Request::new(path, direction, size)
+                    };
                     points.push(("copy", request.workload()));
                 }
             }
@@ -97,9 +133,16 @@ fn latencies(by_cpu: &str, engine: &str) -> Vec<Point> {
 }
 
 fn bandwidths(engine: &str, lanes: usize) -> Vec<Point> {
-    let request = |context, size| Request { context, lanes, ..Request::new(engine, Direction::From, size) };
+    let request = |context, size| Request {
+        context,
+        lanes,
+        ..Request::new(engine, Direction::From, size)
+    };
     let contexts = [Context::Exclusive, Context::Shared, Context::Priority];
-    contexts.into_iter().flat_map(|context| LARGE.map(|size| ("copy", request(context, size).workload()))).collect()
+    contexts
+        .into_iter()
+        .flat_map(|context| LARGE.map(|size| ("copy", request(context, size).workload())))
+        .collect()
 }
 
 /// One image filter and one sort, of those whose data fill a cache, beside every neighbour.
@@ -108,7 +151,11 @@ fn neighbours(engine: &str, cpus: &[u32]) -> Vec<Point> {
         return Vec::new();
     }
     let chosen = ["qsort_small", "susan[e]_large"];
-    debug_assert!(chosen.iter().all(|name| TESTS.iter().any(|(known, _)| known == name)));
+    debug_assert!(
+        chosen
+            .iter()
+            .all(|name| TESTS.iter().any(|(known, _)| known == name))
+    );
     let point = |test: &str, neighbour: &str| {
         let path = if neighbour == "dma" { engine } else { "pread" };
         let workload = Workload::new("pollution")
@@ -121,5 +168,8 @@ fn neighbours(engine: &str, cpus: &[u32]) -> Vec<Point> {
         ("pollution", workload)
     };
     let neighbours = ["ideal", "cpu", "dma", "spin", "null-call"];
-    chosen.into_iter().flat_map(|test| neighbours.map(|neighbour| point(test, neighbour))).collect()
+    chosen
+        .into_iter()
+        .flat_map(|test| neighbours.map(|neighbour| point(test, neighbour)))
+        .collect()
 }

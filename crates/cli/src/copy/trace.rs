@@ -65,7 +65,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Ok(device) => traced(arguments, device, &stop, live, page.as_ref(), &context)?,
         Err(error) => {
             if error.errno() != Some(2) {
-                return Err(Failure::refused(format!("{error}; the device is root's, and one program's at a time")));
+                return Err(Failure::refused(format!(
+                    "{error}; the device is root's, and one program's at a time"
+                )));
             }
             tell(&format!(
                 "{error}: without the tracer (kmod/README.md) only reads and writes of processes can be counted"
@@ -81,7 +83,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     write_classic(&arguments.written, &files)?;
     if let Some(path) = &arguments.written.output {
-        write_file(path, &daqmeter_report::page(&recorder.records).map_err(Failure::refused)?)?;
+        write_file(
+            path,
+            &daqmeter_report::page(&recorder.records).map_err(Failure::refused)?,
+        )?;
         tell(&format!("wrote {}", path.display()));
     }
     Ok(recorder.exit_code(stop.load(Ordering::Relaxed)))
@@ -93,7 +98,11 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 type Traced = (RunRecord, String, daqmeter_report::copy_classic::Files);
 
 fn blank(arguments: &Arguments, context: &Context, engine: &str) -> RunRecord {
-    let info = EngineInfo { name: engine.to_owned(), target: TRACE_DEVICE.to_owned(), emulated: false };
+    let info = EngineInfo {
+        name: engine.to_owned(),
+        target: TRACE_DEVICE.to_owned(),
+        emulated: false,
+    };
     let workload = Workload::new("trace").with("seconds", arguments.time.as_secs_f64());
     let mut record = context.blank_record(info, workload);
     record.study = "copy/trace".to_owned();
@@ -114,7 +123,10 @@ fn traced(
     let (began, mut shown) = (Instant::now(), Instant::now());
     let mut batch = Vec::new();
     while began.elapsed() < arguments.time && !stop.load(Ordering::Relaxed) {
-        let look = Instant::now() + arguments.delay.min(arguments.time.saturating_sub(began.elapsed()));
+        let look = Instant::now()
+            + arguments
+                .delay
+                .min(arguments.time.saturating_sub(began.elapsed()));
         while let Some(left) = look.checked_duration_since(Instant::now())
             && !stop.load(Ordering::Relaxed)
         {
@@ -124,7 +136,10 @@ fn traced(
         device.read(&mut batch).map_err(Failure::tool)?;
         trace.add(&batch);
         if page.is_some() {
-            trace.operations().iter().for_each(|row| published(page, row.operation, row.calls, row.bytes));
+            trace
+                .operations()
+                .iter()
+                .for_each(|row| published(page, row.operation, row.calls, row.bytes));
         }
         if live && shown.elapsed() > Duration::from_secs(1) {
             shown = Instant::now();
@@ -156,14 +171,31 @@ fn traced(
 }
 
 fn tables(trace: &Trace, names: &Names, top: usize, seconds: Duration) -> String {
-    let mut out = format!("{} copies in {:.1} s\n", trace.calls(), seconds.as_secs_f64());
-    let lines = trace.operations().into_iter().map(|row| row.cells().to_vec());
-    out.push_str(&numbers_from(1, &["operation", "calls", "bytes", "median size", "mean ns"], lines));
-    for (title, lines) in
-        [("size", trace.by_size(top)), ("caller", trace.by_caller(names, top)), ("process", trace.by_process(top))]
-    {
+    let mut out = format!(
+        "{} copies in {:.1} s\n",
+        trace.calls(),
+        seconds.as_secs_f64()
+    );
+    let lines = trace
+        .operations()
+        .into_iter()
+        .map(|row| row.cells().to_vec());
+    out.push_str(&numbers_from(
+        1,
+        &["operation", "calls", "bytes", "median size", "mean ns"],
+        lines,
+    ));
+    for (title, lines) in [
+        ("size", trace.by_size(top)),
+        ("caller", trace.by_caller(names, top)),
+        ("process", trace.by_process(top)),
+    ] {
         out.push('\n');
-        out.push_str(&numbers_from(2, &[title, "operation", "calls", "bytes"], lines));
+        out.push_str(&numbers_from(
+            2,
+            &[title, "operation", "calls", "bytes"],
+            lines,
+        ));
     }
     out
 }
@@ -186,12 +218,23 @@ fn from_proc(
         if page.is_some() {
             let rows = rows();
             let sum = |of: fn(&ProcessIo) -> u64| rows.iter().map(of).sum::<u64>();
-            published(page, "reads", sum(|row| row.reads), sum(|row| row.read_bytes));
-            published(page, "writes", sum(|row| row.writes), sum(|row| row.written_bytes));
+            published(
+                page,
+                "reads",
+                sum(|row| row.reads),
+                sum(|row| row.read_bytes),
+            );
+            published(
+                page,
+                "writes",
+                sum(|row| row.writes),
+                sum(|row| row.written_bytes),
+            );
         }
         stop.load(Ordering::Relaxed)
     };
-    let rows: Vec<ProcessIo> = sampled(arguments.time, arguments.delay, look).map_err(Failure::tool)?;
+    let rows: Vec<ProcessIo> =
+        sampled(arguments.time, arguments.delay, look).map_err(Failure::tool)?;
     let mut record = blank(arguments, context, "trace-proc");
     record.counters = daqmeter_copy::trace::proc_counters(&rows);
     record.warnings.push(
@@ -199,8 +242,20 @@ fn from_proc(
          no callers; processes that lived shorter than a look are missing"
             .to_owned(),
     );
-    let lines = rows.iter().take(arguments.top).map(|row| row.cells().to_vec());
-    let headings = ["process", "pid", "reads", "bytes to user", "mean size", "writes", "bytes from user", "mean size"];
+    let lines = rows
+        .iter()
+        .take(arguments.top)
+        .map(|row| row.cells().to_vec());
+    let headings = [
+        "process",
+        "pid",
+        "reads",
+        "bytes to user",
+        "mean size",
+        "writes",
+        "bytes from user",
+        "mean size",
+    ];
     let mut text = numbers_from(2, &headings, lines);
     for warning in &record.warnings {
         text.push_str(&format!("{warning}\n"));

@@ -35,19 +35,31 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         known(path)?;
     }
     let largest = usize::try_from(arguments.up_to).map_err(Failure::refused)?;
-    let plan = Plan { only: arguments.path.clone(), largest_bytes: largest, times: arguments.times };
+    let plan = Plan {
+        only: arguments.path.clone(),
+        largest_bytes: largest,
+        times: arguments.times,
+    };
     let stop = StopFlag::default();
     let asked = stop.clone();
     interrupt::on_signal(move || asked.set());
     let cases = all(&plan, &stop);
-    let failed = cases.iter().filter(|case| matches!(case.outcome, Outcome::Failed(_))).count();
+    let failed = cases
+        .iter()
+        .filter(|case| matches!(case.outcome, Outcome::Failed(_)))
+        .count();
     if arguments.json {
         let lines: Result<Vec<String>, _> = cases.iter().map(serde_json::to_string).collect();
-        emit(&format!("{}\n", lines.map_err(Failure::refused)?.join("\n")))?;
+        emit(&format!(
+            "{}\n",
+            lines.map_err(Failure::refused)?.join("\n")
+        ))?;
     } else {
         let rows = cases.iter().map(|case| {
             let (verdict, what) = match &case.outcome {
-                Outcome::Verified { copies, bytes } => ("ok".to_owned(), format!("{copies} copies, {bytes} bytes")),
+                Outcome::Verified { copies, bytes } => {
+                    ("ok".to_owned(), format!("{copies} copies, {bytes} bytes"))
+                }
                 Outcome::Waived(reason) => ("-".to_owned(), reason.clone()),
                 Outcome::Failed(reason) => ("FAILED".to_owned(), reason.clone()),
             };
@@ -60,13 +72,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 what,
             ]
         });
-        emit(&numbers_from(6, &["", "path", "context", "completion", "direction", "result"], rows))?;
+        emit(&numbers_from(
+            6,
+            &["", "path", "context", "completion", "direction", "result"],
+            rows,
+        ))?;
     }
     if stop.is_set() {
-        tell(&format!("daqmeter: interrupted after {} cases", cases.len()));
+        tell(&format!(
+            "daqmeter: interrupted after {} cases",
+            cases.len()
+        ));
     }
     if failed > 0 {
-        return Err(Failure::tool(format!("{failed} of {} cases failed", cases.len())));
+        return Err(Failure::tool(format!(
+            "{failed} of {} cases failed",
+            cases.len()
+        )));
     }
     Ok(ExitCode::SUCCESS)
 }

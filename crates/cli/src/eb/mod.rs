@@ -82,7 +82,12 @@ pub(crate) struct Wire {
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5s", help_heading = "Conversation")]
     timeout: Duration,
     /// Ask reads again so often after their deadline
-    #[arg(long, value_name = "N", default_value = "0", help_heading = "Conversation")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "0",
+        help_heading = "Conversation"
+    )]
     retries: u32,
     /// Speak the dialect of LiteX
     #[arg(long, help_heading = "Conversation")]
@@ -106,7 +111,11 @@ impl Wire {
             probes: self.probes,
             timeout: self.timeout,
             read_retries: self.retries,
-            dialect: if self.litex { Dialect::Litex } else { Dialect::Gsi },
+            dialect: if self.litex {
+                Dialect::Litex
+            } else {
+                Dialect::Gsi
+            },
             ..Options::default()
         }
     }
@@ -117,14 +126,19 @@ impl Wire {
         if self.verbose {
             let layout = client.layout();
             let (a, d) = (layout.address.bits(), layout.data.bits());
-            crate::output::tell(&format!("Connected to {address} with {a}/{d}-bit address/port widths."));
+            crate::output::tell(&format!(
+                "Connected to {address} with {a}/{d}-bit address/port widths."
+            ));
         }
         Ok(client)
     }
 
     fn warn(&self, line: &str) {
         if !self.quiet {
-            crate::output::tell(&format!("{}: warning: {line}", crate::output::program_name()));
+            crate::output::tell(&format!(
+                "{}: warning: {line}",
+                crate::output::program_name()
+            ));
         }
     }
 }
@@ -187,29 +201,38 @@ fn number(text: &str) -> Result<u64, String> {
 
 /// `8/16/32/64`, also with commas or semicolons.
 fn widths(text: &str) -> Result<Widths, String> {
-    text.split(['/', ',', ';']).try_fold(Widths::NONE, |set, part| {
-        let width = match part {
-            "8" => Width::W8,
-            "16" => Width::W16,
-            "32" => Width::W32,
-            "64" => Width::W64,
-            _ => return Err(format!("`{text}` is not a set of widths such as 32 or 8/16/32/64")),
-        };
-        Ok(set.or(Widths::only(width)))
-    })
+    text.split(['/', ',', ';'])
+        .try_fold(Widths::NONE, |set, part| {
+            let width = match part {
+                "8" => Width::W8,
+                "16" => Width::W16,
+                "32" => Width::W32,
+                "64" => Width::W64,
+                _ => {
+                    return Err(format!(
+                        "`{text}` is not a set of widths such as 32 or 8/16/32/64"
+                    ));
+                }
+            };
+            Ok(set.or(Widths::only(width)))
+        })
 }
 
 /// `address/size`, the size 1, 2, 4 or 8 bytes.
 fn place(text: &str) -> Result<(u64, Width), String> {
-    let (at, size) = text.split_once('/').ok_or_else(|| format!("`{text}` is not address/size, e.g. 0x1000/4"))?;
-    let size = Width::of_bytes(number(size)?).ok_or_else(|| format!("`{text}`: a size is 1, 2, 4 or 8 bytes"))?;
+    let (at, size) = text
+        .split_once('/')
+        .ok_or_else(|| format!("`{text}` is not address/size, e.g. 0x1000/4"))?;
+    let size = Width::of_bytes(number(size)?)
+        .ok_or_else(|| format!("`{text}`: a size is 1, 2, 4 or 8 bytes"))?;
     Ok((number(at)?, size))
 }
 
 /// `address/length`.
 fn span(text: &str) -> Result<(u64, u64), String> {
-    let (at, length) =
-        text.split_once('/').ok_or_else(|| format!("`{text}` is not address/length, e.g. 0x1000/256"))?;
+    let (at, length) = text
+        .split_once('/')
+        .ok_or_else(|| format!("`{text}` is not address/length, e.g. 0x1000/256"))?;
     Ok((number(at)?, number(length)?))
 }
 
@@ -219,7 +242,13 @@ mod tests {
 
     #[test]
     fn numbers_are_read_as_c_reads_them() {
-        for (text, value) in [("0x1F", 31), ("017", 15), ("15", 15), ("0", 0), ("0xffffffffffffffff", u64::MAX)] {
+        for (text, value) in [
+            ("0x1F", 31),
+            ("017", 15),
+            ("15", 15),
+            ("0", 0),
+            ("0xffffffffffffffff", u64::MAX),
+        ] {
             assert_eq!(number(text), Ok(value), "{text}");
         }
         for wrong in ["", "0x", "08", "-1", "+1", "0x-1", "1 ", "deadbeef"] {

@@ -69,7 +69,12 @@ struct List(Vec<u64>);
 
 fn list(text: &str) -> Result<List, String> {
     let wrong = || format!("`{text}` is not a list such as 4, 1,2,8 or 1-8");
-    let number = |part: &str| part.parse::<u64>().ok().filter(|number| *number > 0).ok_or_else(wrong);
+    let number = |part: &str| {
+        part.parse::<u64>()
+            .ok()
+            .filter(|number| *number > 0)
+            .ok_or_else(wrong)
+    };
     let mut values = Vec::new();
     for part in text.split(',') {
         match part.split_once('-') {
@@ -143,9 +148,16 @@ fn workloads(arguments: &Arguments) -> Vec<Workload> {
     if let Some(link) = &arguments.link {
         base = base.with("link", link.as_str());
     }
-    let counts = if arguments.payload == Payload::Tlu { vec![1] } else { arguments.per_cycle.0.clone() };
+    let counts = if arguments.payload == Payload::Tlu {
+        vec![1]
+    } else {
+        arguments.per_cycle.0.clone()
+    };
     let methods = methods(arguments.method).into_iter().map(Method::name);
-    Sweep::of(base).over("count", counts).over("method", methods).workloads()
+    Sweep::of(base)
+        .over("count", counts)
+        .over("method", methods)
+        .workloads()
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -154,9 +166,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let points = workloads(arguments);
     let mut runner = Runner::new(&arguments.common, points.len())?;
-    let pin = arguments.common.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
+    let pin = arguments
+        .common
+        .pin
+        .as_ref()
+        .map(|list| list.0.clone())
+        .unwrap_or_default();
     for (order, workload) in ordered(points, 1) {
-        let settings = runner.settings(StepPlan::ByStage(arguments.cycles * arguments.series), "eb/perf", &pin);
+        let settings = runner.settings(
+            StepPlan::ByStage(arguments.cycles * arguments.series),
+            "eb/perf",
+            &pin,
+        );
         runner.point("etherbone", &workload, &settings, Some(order))?;
     }
     runner.finish();

@@ -34,7 +34,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         show_one(studies::etherbone(&records), &records, json, page)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let pin = arguments.common.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
+    let pin = arguments
+        .common
+        .pin
+        .as_ref()
+        .map(|list| list.0.clone())
+        .unwrap_or_default();
     let mut runner = studies::runner(&arguments.common)?;
     measure(&mut runner, &pin)?;
     runner.finish();

@@ -70,9 +70,15 @@ pub(crate) struct SnoopArguments {
 }
 
 fn range(text: &str) -> Result<(u64, u64), String> {
-    let (first, last) = text.split_once('-').ok_or_else(|| format!("`{text}` is not first-last, e.g. 0x0-0xffff"))?;
+    let (first, last) = text
+        .split_once('-')
+        .ok_or_else(|| format!("`{text}` is not first-last, e.g. 0x0-0xffff"))?;
     let (first, last) = (number(first)?, number(last)?);
-    if first > last { Err(format!("`{text}` ends before it begins")) } else { Ok((first, last)) }
+    if first > last {
+        Err(format!("`{text}` ends before it begins"))
+    } else {
+        Ok((first, last))
+    }
 }
 
 /// What is put on the bus, and the stream that is served besides sockets.
@@ -80,16 +86,31 @@ fn what(arguments: &SnoopArguments) -> Result<(Description, Option<Address>), Fa
     let (memory, stream) = match (&arguments.bus, &arguments.what[..]) {
         (Some(_), []) => (None, None),
         (Some(_), [stream]) => (None, Some(stream)),
-        (Some(_), _) => return Err(Failure::tool("--bus is served instead of memory: leave FIRST-LAST out")),
-        (None, []) => return Err(Failure::tool("nothing to serve: give FIRST-LAST, e.g. 0x0-0xffff, or --bus")),
+        (Some(_), _) => {
+            return Err(Failure::tool(
+                "--bus is served instead of memory: leave FIRST-LAST out",
+            ));
+        }
+        (None, []) => {
+            return Err(Failure::tool(
+                "nothing to serve: give FIRST-LAST, e.g. 0x0-0xffff, or --bus",
+            ));
+        }
         (None, [memory]) => (Some(memory), None),
         (None, [memory, stream, ..]) => (Some(memory), Some(stream)),
     };
-    let stream = stream.map(|text| address(text)).transpose().map_err(Failure::tool)?;
+    let stream = stream
+        .map(|text| address(text))
+        .transpose()
+        .map_err(Failure::tool)?;
     let description = match memory {
         Some(memory) => {
             let (first, last) = range(memory).map_err(Failure::tool)?;
-            let endian = if arguments.order.little { Endian::Little } else { Endian::Big };
+            let endian = if arguments.order.little {
+                Endian::Little
+            } else {
+                Endian::Big
+            };
             Description::memory(first, last, arguments.device, endian)
         }
         None => described(arguments.bus.as_deref().unwrap_or_default())?,
@@ -102,8 +123,11 @@ fn described(bus: &str) -> Result<Description, Failure> {
     match bus {
         "timing-receiver" => Ok(Description::timing_receiver()),
         file => {
-            let text = std::fs::read_to_string(file)
-                .map_err(|error| Failure::tool(format!("cannot read {file}: {error} (or: --bus timing-receiver)")))?;
+            let text = std::fs::read_to_string(file).map_err(|error| {
+                Failure::tool(format!(
+                    "cannot read {file}: {error} (or: --bus timing-receiver)"
+                ))
+            })?;
             Description::parse(&text).map_err(|error| Failure::tool(format!("{file}: {error}")))
         }
     }
@@ -115,10 +139,19 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
     if let Some(bridge) = &arguments.bridge {
         bus.set_timing(Bridge::named(bridge).map_err(Failure::tool)?.timing);
     }
-    let slave = Slave { address: arguments.address, data: arguments.data, log: arguments.verbose, ..Slave::new(bus) };
+    let slave = Slave {
+        address: arguments.address,
+        data: arguments.data,
+        log: arguments.verbose,
+        ..Slave::new(bus)
+    };
     let default = ServerOptions::default();
     let options = ServerOptions {
-        bind: if arguments.bind.is_empty() { default.bind } else { arguments.bind.clone() },
+        bind: if arguments.bind.is_empty() {
+            default.bind
+        } else {
+            arguments.bind.clone()
+        },
         port: arguments.port,
         reply_port: arguments.reply_port,
         banner_after: default.banner_after.filter(|_| !arguments.no_banner),
@@ -129,13 +162,20 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
     let mut server = Server::bind(slave, options).map_err(Failure::tool)?;
     let stopper = server.stopper();
     let stdout_closed = Arc::new(AtomicBool::new(false));
-    let (closed, stop_when_closed, quiet) = (stdout_closed.clone(), stopper.clone(), arguments.quiet);
+    let (closed, stop_when_closed, quiet) =
+        (stdout_closed.clone(), stopper.clone(), arguments.quiet);
     server.set_log(move |event| {
         let logged = match event {
             Event::Access(access) => {
-                let (how, ok) = (if access.write { "Write" } else { "Read " }, if access.ok { "ok" } else { "error" });
+                let (how, ok) = (
+                    if access.write { "Write" } else { "Read " },
+                    if access.ok { "ok" } else { "error" },
+                );
                 let width = 2 * access.bytes;
-                emit(&format!("{how} {:#010x}/{}: {:0width$x} {ok}\n", access.address, access.bytes, access.value))
+                emit(&format!(
+                    "{how} {:#010x}/{}: {:0width$x} {ok}\n",
+                    access.address, access.bytes, access.value
+                ))
             }
             Event::Ended(peer, Some(why)) if !quiet => {
                 tell(&format!("daqmeter: {peer}: ended: {why}"));
@@ -160,8 +200,14 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
         });
     }
     if !arguments.quiet {
-        let pty = server.pty_path().map(|path| format!(" and on {path} (dev/{})", path.trim_start_matches("/dev/")));
-        tell(&format!("daqmeter: serving on port {}{}; Ctrl-C ends it", server.port(), pty.unwrap_or_default()));
+        let pty = server
+            .pty_path()
+            .map(|path| format!(" and on {path} (dev/{})", path.trim_start_matches("/dev/")));
+        tell(&format!(
+            "daqmeter: serving on port {}{}; Ctrl-C ends it",
+            server.port(),
+            pty.unwrap_or_default()
+        ));
     }
     server.run().map_err(Failure::tool)?;
     if !arguments.quiet {
@@ -194,17 +240,28 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
             let of = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
             page.set("daqmeter_clients", "tunnel", of(&traffic.clients));
             page.set("daqmeter_frames_total", "to slaves", of(&traffic.requests));
-            page.set("daqmeter_bytes_total", "to slaves", of(&traffic.request_bytes));
+            page.set(
+                "daqmeter_bytes_total",
+                "to slaves",
+                of(&traffic.request_bytes),
+            );
             page.set("daqmeter_frames_total", "to clients", of(&traffic.answers));
-            page.set("daqmeter_bytes_total", "to clients", of(&traffic.answer_bytes));
+            page.set(
+                "daqmeter_bytes_total",
+                "to clients",
+                of(&traffic.answer_bytes),
+            );
         });
     }
     let quiet = arguments.quiet;
     if !quiet {
         let port = server.port().map_err(Failure::tool)?;
-        tell(&format!("daqmeter: tunnel on TCP port {port}; Ctrl-C ends it"));
+        tell(&format!(
+            "daqmeter: tunnel on TCP port {port}; Ctrl-C ends it"
+        ));
     }
-    let told = move |peer: std::net::SocketAddr, result: Result<(), daqmeter_etherbone::EbError>| {
+    let told = move |peer: std::net::SocketAddr,
+                     result: Result<(), daqmeter_etherbone::EbError>| {
         if let (Err(error), false) = (result, quiet) {
             tell(&format!("daqmeter: {peer}: {error}"));
         }
@@ -213,7 +270,9 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
     interrupt::on_signal(move || stop.store(true, Ordering::Relaxed));
     server.run(told).map_err(Failure::tool)?;
     if !quiet {
-        let (traffic, of) = (server.traffic(), |count: &AtomicU64| count.load(Ordering::Relaxed));
+        let (traffic, of) = (server.traffic(), |count: &AtomicU64| {
+            count.load(Ordering::Relaxed)
+        });
         tell(&format!(
             "daqmeter: {} frames to slaves ({} bytes), {} answers ({} bytes)",
             of(&traffic.requests),

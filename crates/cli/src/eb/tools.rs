@@ -76,25 +76,45 @@ struct AccessOptions {
 
 impl AccessOptions {
     fn check(&self) -> Check {
-        if self.silent { Check::Silent } else { Check::Status }
+        if self.silent {
+            Check::Silent
+        } else {
+            Check::Status
+        }
     }
 
     fn space(&self) -> Space {
-        if self.config { Space::Config } else { Space::Bus }
+        if self.config {
+            Space::Config
+        } else {
+            Space::Bus
+        }
     }
 
     /// What the device can do: by SDB, unless that is not to be asked.
     fn reach(&self, client: &mut Client, wire: &Wire, at: u64) -> Result<Reach, Failure> {
         if self.plain || self.config || wire.litex {
             let endian = self.order.endian().or(self.config.then_some(Endian::Big));
-            return Ok(Reach { widths: Widths::ALL, endian });
+            return Ok(Reach {
+                widths: Widths::ALL,
+                endian,
+            });
         }
         let reach = Reach::of(client, at).map_err(Failure::tool)?;
-        Ok(Reach { endian: self.order.endian().or(reach.endian), ..reach })
+        Ok(Reach {
+            endian: self.order.endian().or(reach.endian),
+            ..reach
+        })
     }
 
     /// Says when an access is not done as asked, or refuses.
-    fn check_way(&self, client: &Client, reach: Reach, size: Width, wire: &Wire) -> Result<(), Failure> {
+    fn check_way(
+        &self,
+        client: &Client,
+        reach: Reach,
+        size: Width,
+        wire: &Wire,
+    ) -> Result<(), Failure> {
         if self.config {
             return Ok(());
         }
@@ -120,8 +140,15 @@ pub(crate) fn read(arguments: &ReadArguments) -> Result<ExitCode, Failure> {
     let mut client = arguments.wire.open(&arguments.slave)?;
     let reach = options.reach(&mut client, &arguments.wire, at)?;
     options.check_way(&client, reach, size, &arguments.wire)?;
-    let (value, failed) =
-        access::read(&mut client, reach, at, size, options.space(), options.check()).map_err(Failure::tool)?;
+    let (value, failed) = access::read(
+        &mut client,
+        reach,
+        at,
+        size,
+        options.space(),
+        options.check(),
+    )
+    .map_err(Failure::tool)?;
     if failed {
         return Err(Failure::tool(format!(
             "wishbone segfault reading {at:#x}/{}: the bus reports an error",
@@ -129,7 +156,10 @@ pub(crate) fn read(arguments: &ReadArguments) -> Result<ExitCode, Failure> {
         )));
     }
     if arguments.wire.json {
-        return emit(&format!("{}\n", json!({ "address": at, "bytes": size.bytes(), "value": value })));
+        return emit(&format!(
+            "{}\n",
+            json!({ "address": at, "bytes": size.bytes(), "value": value })
+        ));
     }
     emit(&format!("{value:0width$x}\n", width = 2 * size.bytes()))
 }
@@ -138,12 +168,23 @@ pub(crate) fn write(arguments: &WriteArguments) -> Result<ExitCode, Failure> {
     let (at, size) = arguments.place;
     let (options, value) = (&arguments.access, arguments.value);
     if value & !size.mask() != 0 {
-        return Err(Failure::tool(format!("value {value:#x} does not fit {} bytes", size.bytes())));
+        return Err(Failure::tool(format!(
+            "value {value:#x} does not fit {} bytes",
+            size.bytes()
+        )));
     }
     let mut client = arguments.wire.open(&arguments.slave)?;
     let reach = options.reach(&mut client, &arguments.wire, at)?;
     options.check_way(&client, reach, size, &arguments.wire)?;
-    let failed = access::write(&mut client, reach, at, size, options.space(), options.check(), value);
+    let failed = access::write(
+        &mut client,
+        reach,
+        at,
+        size,
+        options.space(),
+        options.check(),
+        value,
+    );
     if failed.map_err(Failure::tool)? {
         return Err(Failure::tool(format!(
             "wishbone segfault writing {at:#x}/{}: the bus reports an error",
@@ -151,7 +192,10 @@ pub(crate) fn write(arguments: &WriteArguments) -> Result<ExitCode, Failure> {
         )));
     }
     match arguments.wire.json {
-        true => emit(&format!("{}\n", json!({ "address": at, "bytes": size.bytes(), "value": value }))),
+        true => emit(&format!(
+            "{}\n",
+            json!({ "address": at, "bytes": size.bytes(), "value": value })
+        )),
         false => Ok(ExitCode::SUCCESS),
     }
 }
@@ -174,9 +218,13 @@ pub(crate) fn ls(arguments: &LsArguments) -> Result<ExitCode, Failure> {
     let mut client = arguments.wire.open(&arguments.slave)?;
     let found = scan::scan(&mut client, !arguments.flat).map_err(Failure::tool)?;
     if arguments.wire.json {
-        return emit(&format!("{}\n", Value::Array(found.iter().map(as_json).collect())));
+        return emit(&format!(
+            "{}\n",
+            Value::Array(found.iter().map(as_json).collect())
+        ));
     }
-    let mut out = "BusPath        VendorID         Product   BaseAddress(Hex)  Description\n".to_owned();
+    let mut out =
+        "BusPath        VendorID         Product   BaseAddress(Hex)  Description\n".to_owned();
     for found in &found {
         out.push_str(&row(found));
         if arguments.wire.verbose {
@@ -196,7 +244,10 @@ fn row(found: &Found) -> String {
     match (found.record.component(), found.first) {
         (Some(component), Some(first)) => {
             let product = &component.product;
-            format!("{path:<15}{:016x}:{:08x}  {first:16x}{flag} {}\n", product.vendor, product.device, product.name)
+            format!(
+                "{path:<15}{:016x}:{:08x}  {first:16x}{flag} {}\n",
+                product.vendor, product.device, product.name
+            )
         }
         _ => format!("{path:<15}---\n"),
     }
@@ -218,12 +269,14 @@ fn kind(record: &Record) -> &'static str {
 
 /// Every field of a record, one per line.
 fn details(found: &Found) -> String {
-    let Value::Object(fields) = as_json(found) else { return String::new() };
+    let Value::Object(fields) = as_json(found) else {
+        return String::new();
+    };
     fields.iter().fold(String::new(), |mut out, (name, value)| {
         let shown = match value {
-            Value::Number(number) if !matches!(name.as_str(), "type") => {
-                number.as_u64().map_or(number.to_string(), |number| format!("{number:#x}"))
-            }
+            Value::Number(number) if !matches!(name.as_str(), "type") => number
+                .as_u64()
+                .map_or(number.to_string(), |number| format!("{number:#x}")),
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
@@ -234,7 +287,8 @@ fn details(found: &Found) -> String {
 
 fn as_json(found: &Found) -> Value {
     let record = &found.record;
-    let mut fields = json!({ "path": found.path_text(), "kind": kind(record), "type": record.record_type() });
+    let mut fields =
+        json!({ "path": found.path_text(), "kind": kind(record), "type": record.record_type() });
     let mut set = |name: &str, value: Value| {
         fields[name] = value;
     };
@@ -252,14 +306,31 @@ fn as_json(found: &Found) -> Value {
     match record {
         Record::Device(device) => {
             set("abi_class", json!(device.abi_class));
-            set("abi_version", json!(format!("{}.{}", device.abi_major, device.abi_minor)));
+            set(
+                "abi_version",
+                json!(format!("{}.{}", device.abi_major, device.abi_minor)),
+            );
             set("widths", json!(device.widths().to_string()));
-            set("endian", json!(if device.endian() == Endian::Big { "big" } else { "little" }));
+            set(
+                "endian",
+                json!(if device.endian() == Endian::Big {
+                    "big"
+                } else {
+                    "little"
+                }),
+            );
         }
         Record::Bridge { child, .. } => set("child", json!(child)),
         Record::MsiMaster { flags, .. } => set("flags", json!(flags)),
         Record::RepoUrl(url) => set("url", json!(url.to_string())),
-        Record::Synthesis(Synthesis { name, commit, tool, tool_version, date, user }) => {
+        Record::Synthesis(Synthesis {
+            name,
+            commit,
+            tool,
+            tool_version,
+            date,
+            user,
+        }) => {
             let commit: String = commit.iter().map(|byte| format!("{byte:02x}")).collect();
             set("name", json!(name.to_string()));
             set("commit", json!(commit));
@@ -275,7 +346,9 @@ fn as_json(found: &Found) -> Value {
 
 /// Find devices by vendor and device id.
 #[derive(Debug, Args)]
-#[command(after_long_help = "Example:\n\n  $ daqmeter eb find emu/gige 0x651 0xb2afc251\n  0x101000")]
+#[command(
+    after_long_help = "Example:\n\n  $ daqmeter eb find emu/gige 0x651 0xb2afc251\n  0x101000"
+)]
 pub(crate) struct FindArguments {
     /// Slave
     #[arg(value_parser = address)]
@@ -294,8 +367,12 @@ pub(crate) struct FindArguments {
 }
 
 pub(crate) fn find(arguments: &FindArguments) -> Result<ExitCode, Failure> {
-    let device = u32::try_from(arguments.device)
-        .map_err(|_| Failure::tool(format!("device id {:#x} has more than 32 bits", arguments.device)))?;
+    let device = u32::try_from(arguments.device).map_err(|_| {
+        Failure::tool(format!(
+            "device id {:#x} has more than 32 bits",
+            arguments.device
+        ))
+    })?;
     let mut client = arguments.wire.open(&arguments.slave)?;
     let found = scan::find(&mut client, (arguments.vendor, device)).map_err(Failure::tool)?;
     let addresses: Vec<u64> = found.iter().filter_map(|found| found.first).collect();
@@ -305,14 +382,21 @@ pub(crate) fn find(arguments: &FindArguments) -> Result<ExitCode, Failure> {
     };
     if chosen.is_empty() {
         return Err(Failure::tool(match arguments.index {
-            Some(index) if !addresses.is_empty() => format!("there are {}, none with index {index}", addresses.len()),
+            Some(index) if !addresses.is_empty() => {
+                format!("there are {}, none with index {index}", addresses.len())
+            }
             _ => format!("no device {:#x}:{device:#x} on this bus", arguments.vendor),
         }));
     }
     if arguments.wire.json {
         return emit(&format!("{}\n", json!(chosen)));
     }
-    emit(&chosen.iter().map(|first| format!("{first:#x}\n")).collect::<String>())
+    emit(
+        &chosen
+            .iter()
+            .map(|first| format!("{first:#x}\n"))
+            .collect::<String>(),
+    )
 }
 
 /// Read a range of bytes into a file.
@@ -372,12 +456,21 @@ impl TransferOptions {
             options.window_cycles = cycles;
         }
         let mut client = Client::open(slave, &options).map_err(Failure::tool)?;
-        let by_hand = Reach { widths: Widths::ALL, endian: self.order.endian() };
+        let by_hand = Reach {
+            widths: Widths::ALL,
+            endian: self.order.endian(),
+        };
         if self.plain || wire.litex {
             return Ok((client, by_hand));
         }
         let reach = Reach::of(&mut client, at).map_err(Failure::tool)?;
-        Ok((client, Reach { endian: self.order.endian().or(reach.endian), ..reach }))
+        Ok((
+            client,
+            Reach {
+                endian: self.order.endian().or(reach.endian),
+                ..reach
+            },
+        ))
     }
 
     fn judge(&self, transfer: &Transfer, what: &str) -> Result<(), Failure> {
@@ -395,7 +488,9 @@ impl TransferOptions {
 
 pub(crate) fn get(arguments: &GetArguments) -> Result<ExitCode, Failure> {
     let (at, length) = arguments.span;
-    let (mut client, reach) = arguments.transfer.open(&arguments.wire, &arguments.slave, at)?;
+    let (mut client, reach) = arguments
+        .transfer
+        .open(&arguments.wire, &arguments.slave, at)?;
     let (data, transfer) = access::get(&mut client, reach, at, length).map_err(Failure::tool)?;
     arguments.transfer.judge(&transfer, "reading")?;
     if arguments.file.as_os_str() == "-" {
@@ -406,7 +501,8 @@ pub(crate) fn get(arguments: &GetArguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let shown = arguments.file.display();
-    replace(&arguments.file, &data).map_err(|error| Failure::tool(format!("cannot write {shown}: {error}")))?;
+    replace(&arguments.file, &data)
+        .map_err(|error| Failure::tool(format!("cannot write {shown}: {error}")))?;
     told(&arguments.wire, at, data.len(), &transfer)
 }
 
@@ -420,7 +516,10 @@ pub(crate) fn put(arguments: &PutArguments) -> Result<ExitCode, Failure> {
         std::fs::read(&arguments.file)
     };
     let data = data.map_err(|error| Failure::tool(format!("cannot read {shown}: {error}")))?;
-    let (mut client, reach) = arguments.transfer.open(&arguments.wire, &arguments.slave, arguments.at)?;
+    let (mut client, reach) =
+        arguments
+            .transfer
+            .open(&arguments.wire, &arguments.slave, arguments.at)?;
     let transfer = access::put(&mut client, reach, arguments.at, &data).map_err(Failure::tool)?;
     arguments.transfer.judge(&transfer, "writing")?;
     told(&arguments.wire, arguments.at, data.len(), &transfer)
@@ -428,7 +527,10 @@ pub(crate) fn put(arguments: &PutArguments) -> Result<ExitCode, Failure> {
 
 fn told(wire: &Wire, at: u64, bytes: usize, transfer: &Transfer) -> Result<ExitCode, Failure> {
     match wire.json {
-        true => emit(&format!("{}\n", json!({ "address": at, "bytes": bytes, "failed": transfer.failed }))),
+        true => emit(&format!(
+            "{}\n",
+            json!({ "address": at, "bytes": bytes, "failed": transfer.failed })
+        )),
         false => Ok(ExitCode::SUCCESS),
     }
 }
@@ -466,7 +568,10 @@ pub(crate) fn discover(arguments: &DiscoverArguments) -> Result<ExitCode, Failur
     let row = |found: &finding::Discovered| {
         let proto = if found.peer.is_ipv4() { "udp4" } else { "udp6" };
         let name = format!("{proto}/{}/{}", found.peer.ip(), found.peer.port());
-        format!("{name:<33} V.1; data={}-bit addr={}-bit\n", found.data, found.address)
+        format!(
+            "{name:<33} V.1; data={}-bit addr={}-bit\n",
+            found.data, found.address
+        )
     };
     emit(&found.iter().map(row).collect::<String>())
 }

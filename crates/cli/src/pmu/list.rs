@@ -41,7 +41,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     // The meshes are not needed for a list: reading debugfs is left out.
     let files = Files::default();
-    let pmus = if arguments.place.emulated.is_some() { arguments.place.setting()?.pmus } else { discover(&files) };
+    let pmus = if arguments.place.emulated.is_some() {
+        arguments.place.setting()?.pmus
+    } else {
+        discover(&files)
+    };
     if arguments.json {
         return emit(&json(&pmus, arguments));
     }
@@ -51,23 +55,41 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         overview(&files, &pmus, arguments)
     };
     if text.is_empty() {
-        return Err(Failure::refused(format!("nothing here holds `{}`", arguments.filter.as_deref().unwrap_or(""))));
+        return Err(Failure::refused(format!(
+            "nothing here holds `{}`",
+            arguments.filter.as_deref().unwrap_or("")
+        )));
     }
     emit(&text)
 }
 
 fn cpus(pmu: &Pmu) -> String {
-    let text = |cpus: &[u32]| cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-    if pmu.cpus.is_empty() { "each".to_owned() } else { text(&pmu.cpus) }
+    let text = |cpus: &[u32]| {
+        cpus.iter()
+            .map(u32::to_string)
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    if pmu.cpus.is_empty() {
+        "each".to_owned()
+    } else {
+        text(&pmu.cpus)
+    }
 }
 
 fn overview(files: &Files, pmus: &[Pmu], arguments: &Arguments) -> String {
-    let wanted = |name: &str| arguments.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()));
+    let wanted = |name: &str| {
+        arguments
+            .filter
+            .as_ref()
+            .is_none_or(|filter| name.contains(filter.as_str()))
+    };
     let rows: Vec<Vec<String>> = pmus
         .iter()
         .filter(|pmu| wanted(&pmu.name))
         .map(|pmu| {
-            let number = |value: Option<u64>| value.map_or("-".to_owned(), |value| format!("{value}"));
+            let number =
+                |value: Option<u64>| value.map_or("-".to_owned(), |value| format!("{value}"));
             vec![
                 pmu.name.clone(),
                 pmu.kind.to_string(),
@@ -76,7 +98,11 @@ fn overview(files: &Files, pmus: &[Pmu], arguments: &Arguments) -> String {
                 number(pmu.mux_interval_ms),
                 pmu.identifier.clone().unwrap_or_else(|| "-".to_owned()),
                 pmu.base.map_or("-".to_owned(), |base| format!("{base:#x}")),
-                pmu.formats().iter().map(|format| format.name.as_str()).collect::<Vec<_>>().join(" "),
+                pmu.formats()
+                    .iter()
+                    .map(|format| format.name.as_str())
+                    .collect::<Vec<_>>()
+                    .join(" "),
             ]
         })
         .collect();
@@ -86,17 +112,42 @@ fn overview(files: &Files, pmus: &[Pmu], arguments: &Arguments) -> String {
     let mut out = if rows.is_empty() {
         "no PMU in sysfs\n".to_owned()
     } else {
-        plain(&["PMU", "type", "events", "CPUs", "turn [ms]", "identifier", "registers", "fields"], rows)
+        plain(
+            &[
+                "PMU",
+                "type",
+                "events",
+                "CPUs",
+                "turn [ms]",
+                "identifier",
+                "registers",
+                "fields",
+            ],
+            rows,
+        )
     };
-    for pmu in pmus.iter().filter(|pmu| pmu.family() == "arm_cmn" && wanted(&pmu.name)) {
-        let _ = writeln!(out, "{}, events by node type: {}", pmu.name, by_node_type(pmu));
+    for pmu in pmus
+        .iter()
+        .filter(|pmu| pmu.family() == "arm_cmn" && wanted(&pmu.name))
+    {
+        let _ = writeln!(
+            out,
+            "{}, events by node type: {}",
+            pmu.name,
+            by_node_type(pmu)
+        );
     }
     if arguments.place.emulated.is_none() && arguments.filter.is_none() {
         out.push_str("\nthe system by itself\n");
-        let rows = SystemCounter::all(files).into_iter().map(|(source, names)| {
-            let first = names.first().cloned().unwrap_or_else(|| "none here".to_owned());
-            vec![source.to_owned(), names.len().to_string(), first]
-        });
+        let rows = SystemCounter::all(files)
+            .into_iter()
+            .map(|(source, names)| {
+                let first = names
+                    .first()
+                    .cloned()
+                    .unwrap_or_else(|| "none here".to_owned());
+                vec![source.to_owned(), names.len().to_string(), first]
+            });
         out.push_str(&plain(&["source", "counters", "such as"], rows));
         let _ = writeln!(
             out,
@@ -115,15 +166,25 @@ fn overview(files: &Files, pmus: &[Pmu], arguments: &Arguments) -> String {
 fn by_node_type(pmu: &Pmu) -> String {
     let mut counts = std::collections::BTreeMap::new();
     for alias in pmu.events() {
-        *counts.entry(alias.name.split('_').next().unwrap_or("")).or_insert(0_u32) += 1;
+        *counts
+            .entry(alias.name.split('_').next().unwrap_or(""))
+            .or_insert(0_u32) += 1;
     }
-    counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect::<Vec<_>>().join(", ")
+    counts
+        .iter()
+        .map(|(kind, count)| format!("{kind} {count}"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// What cannot be counted here, with what can.
 fn missing(pmus: &[Pmu]) -> Option<String> {
     let interconnect = ["arm_cmn", "uncore_imc", "amd_df", "amd_umc"];
-    let there = pmus.iter().any(|pmu| interconnect.iter().any(|family| pmu.name.starts_with(family)));
+    let there = pmus.iter().any(|pmu| {
+        interconnect
+            .iter()
+            .any(|family| pmu.name.starts_with(family))
+    });
     (!there).then(|| {
         "no PMU of an interconnect or a memory controller: DRAM bandwidth cannot be counted here (usual in virtual machines); copies \
          measured by `daqmeter survey` are context, not a counter"
@@ -140,32 +201,58 @@ fn events(files: &Files, pmus: &[Pmu], filter: Option<&str>) -> String {
             .map(|(name, terms)| vec![name, terms])
             .collect();
         if !lines.is_empty() {
-            let _ =
-                write!(out, "{}{title}\n{}", if out.is_empty() { "" } else { "\n" }, plain(&["event", "is"], lines));
+            let _ = write!(
+                out,
+                "{}{title}\n{}",
+                if out.is_empty() { "" } else { "\n" },
+                plain(&["event", "is"], lines)
+            );
         }
     };
     for pmu in pmus {
         let lines = pmu.events().iter().map(|alias| {
-            let unit = if alias.unit.is_empty() { String::new() } else { format!(" x {} {}", alias.scale, alias.unit) };
-            (format!("{}/{}/", pmu.name, alias.name), format!("{}{unit}", alias.terms))
+            let unit = if alias.unit.is_empty() {
+                String::new()
+            } else {
+                format!(" x {} {}", alias.scale, alias.unit)
+            };
+            (
+                format!("{}/{}/", pmu.name, alias.name),
+                format!("{}{unit}", alias.terms),
+            )
         });
         section(&pmu.name, lines.collect());
     }
     if pmus.iter().all(|pmu| pmu.kind != 0) {
         section(
             "software",
-            SOFTWARE.iter().map(|(name, config, _)| ((*name).to_owned(), format!("config={config}"))).collect(),
+            SOFTWARE
+                .iter()
+                .map(|(name, config, _)| ((*name).to_owned(), format!("config={config}")))
+                .collect(),
         );
         section(
             "hardware, where a PMU of the CPUs is there",
-            HARDWARE.iter().map(|(name, config)| ((*name).to_owned(), format!("config={config}"))).collect(),
+            HARDWARE
+                .iter()
+                .map(|(name, config)| ((*name).to_owned(), format!("config={config}")))
+                .collect(),
         );
         section(
             "tracepoints",
-            tracepoints(files).into_iter().map(|name| (name, "counted, one by one".to_owned())).collect(),
+            tracepoints(files)
+                .into_iter()
+                .map(|name| (name, "counted, one by one".to_owned()))
+                .collect(),
         );
         for (source, names) in SystemCounter::all(files) {
-            section(source, names.into_iter().map(|name| (name, String::new())).collect());
+            section(
+                source,
+                names
+                    .into_iter()
+                    .map(|name| (name, String::new()))
+                    .collect(),
+            );
         }
     }
     out
@@ -174,15 +261,43 @@ fn events(files: &Files, pmus: &[Pmu], filter: Option<&str>) -> String {
 fn groups(pmus: &[Pmu]) -> String {
     let mut out = String::new();
     for (folder, group) in Group::shipped() {
-        let there = if group.is_there(pmus) { "here" } else { "not here" };
-        let needs = if group.pmu.is_empty() { String::new() } else { format!(", needs {}", group.pmu) };
-        let _ = writeln!(out, "{} ({folder}, {there}{needs})\n  {}", group.name, group.about);
+        let there = if group.is_there(pmus) {
+            "here"
+        } else {
+            "not here"
+        };
+        let needs = if group.pmu.is_empty() {
+            String::new()
+        } else {
+            format!(", needs {}", group.pmu)
+        };
+        let _ = writeln!(
+            out,
+            "{} ({folder}, {there}{needs})\n  {}",
+            group.name, group.about
+        );
         for metric in &group.metric {
-            let unit = if metric.unit.is_empty() { "ratio" } else { &metric.unit };
-            let over = if metric.over.is_empty() { String::new() } else { format!(" / ({})", metric.over.join(" + ")) };
-            let times =
-                if (metric.times - 1.0).abs() < f64::EPSILON { String::new() } else { format!(" x {}", metric.times) };
-            let _ = writeln!(out, "    {} [{unit}] = ({}){times}{over}", metric.name, metric.sum.join(" + "));
+            let unit = if metric.unit.is_empty() {
+                "ratio"
+            } else {
+                &metric.unit
+            };
+            let over = if metric.over.is_empty() {
+                String::new()
+            } else {
+                format!(" / ({})", metric.over.join(" + "))
+            };
+            let times = if (metric.times - 1.0).abs() < f64::EPSILON {
+                String::new()
+            } else {
+                format!(" x {}", metric.times)
+            };
+            let _ = writeln!(
+                out,
+                "    {} [{unit}] = ({}){times}{over}",
+                metric.name,
+                metric.sum.join(" + ")
+            );
             if !metric.caveat.is_empty() {
                 let _ = writeln!(out, "      {}", metric.caveat);
             }
@@ -192,7 +307,12 @@ fn groups(pmus: &[Pmu]) -> String {
 }
 
 fn json(pmus: &[Pmu], arguments: &Arguments) -> String {
-    let wanted = |name: &str| arguments.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()));
+    let wanted = |name: &str| {
+        arguments
+            .filter
+            .as_ref()
+            .is_none_or(|filter| name.contains(filter.as_str()))
+    };
     pmus.iter()
         .filter(|pmu| wanted(&pmu.name))
         .map(|pmu| {
@@ -219,5 +339,12 @@ fn json(pmus: &[Pmu], arguments: &Arguments) -> String {
 pub(crate) fn summary() -> (bool, String) {
     let pmus = discover(&Files::default());
     let names: Vec<&str> = pmus.iter().map(|pmu| pmu.name.as_str()).collect();
-    (missing(&pmus).is_none(), if names.is_empty() { "none in sysfs".to_owned() } else { names.join(", ") })
+    (
+        missing(&pmus).is_none(),
+        if names.is_empty() {
+            "none in sysfs".to_owned()
+        } else {
+            names.join(", ")
+        },
+    )
 }

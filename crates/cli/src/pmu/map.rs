@@ -62,6 +62,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Format::Toml => topology::emit(mesh),
         Format::Json => format!("{}\n", serde_json::to_string(mesh).unwrap_or_default()),
     });
-    let between = if arguments.format == Format::Json { "" } else { "\n" };
+    let between = if arguments.format == Format::Json {
+        ""
+    } else {
+        "\n"
+    };
     emit(&text.collect::<Vec<_>>().join(between))
 }

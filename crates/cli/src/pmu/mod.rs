@@ -87,7 +87,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Wanted {
     /// Events, as for perf; several with commas, {a,b} are counted together
-    #[arg(short, long = "event", value_name = "EVENTS", allow_hyphen_values = true)]
+    #[arg(
+        short,
+        long = "event",
+        value_name = "EVENTS",
+        allow_hyphen_values = true
+    )]
     pub(crate) events: Vec<String>,
     /// Groups: memory, pcie, slc, block, net, ... or a file.toml
     #[arg(short, long = "group", value_name = "GROUP")]
@@ -106,7 +111,12 @@ pub(crate) struct Place {
     #[arg(long, value_name = "FILE", help_heading = "Mesh")]
     pub(crate) map: Vec<PathBuf>,
     /// A mesh that is not there, with counts of its own: n1sdp, cmn650, cmn700, s3
-    #[arg(long, value_name = "MESH", help_heading = "Mesh", conflicts_with = "map")]
+    #[arg(
+        long,
+        value_name = "MESH",
+        help_heading = "Mesh",
+        conflicts_with = "map"
+    )]
     pub(crate) emulated: Option<String>,
 }
 
@@ -125,17 +135,26 @@ impl Place {
         if let Some(name) = &self.emulated {
             let mut mesh = topology::shipped(name).ok_or_else(|| {
                 let names: Vec<&str> = topology::SHIPPED.iter().map(|(name, _)| *name).collect();
-                Failure::refused(format!("there is no emulated mesh `{name}`; there are {}", names.join(", ")))
+                Failure::refused(format!(
+                    "there is no emulated mesh `{name}`; there are {}",
+                    names.join(", ")
+                ))
             })?;
             mesh.name = "arm_cmn_0".to_owned();
-            return Ok(Setting { files, pmus: vec![catalogue(&mesh)], meshes: vec![mesh], is_emulated: true });
+            return Ok(Setting {
+                files,
+                pmus: vec![catalogue(&mesh)],
+                meshes: vec![mesh],
+                is_emulated: true,
+            });
         }
         let pmus = discover(&files);
         let mut meshes = Vec::new();
         for path in &self.map {
             let name = path.display().to_string();
             let text = std::fs::read_to_string(path);
-            let text = text.map_err(|error| Failure::refused(format!("cannot read {name}: {error}")))?;
+            let text =
+                text.map_err(|error| Failure::refused(format!("cannot read {name}: {error}")))?;
             meshes.push(mesh::from_text(&text, &name).map_err(Failure::refused)?);
         }
         if self.map.is_empty() {
@@ -143,16 +162,28 @@ impl Place {
         } else {
             name_after(&mut meshes, &pmus);
         }
-        Ok(Setting { files, pmus, meshes, is_emulated: false })
+        Ok(Setting {
+            files,
+            pmus,
+            meshes,
+            is_emulated: false,
+        })
     }
 }
 
 /// Maps from files belong to the PMUs at the same address, or in the same order.
 fn name_after(meshes: &mut [Mesh], pmus: &[Pmu]) {
-    let cmns: Vec<&Pmu> = pmus.iter().filter(|pmu| pmu.family() == "arm_cmn").collect();
+    let cmns: Vec<&Pmu> = pmus
+        .iter()
+        .filter(|pmu| pmu.family() == "arm_cmn")
+        .collect();
     for (at, mesh) in meshes.iter_mut().enumerate() {
-        let by_address = cmns.iter().find(|pmu| pmu.base.is_some() && pmu.base == mesh.base);
-        let name = by_address.or(cmns.get(at)).map_or_else(|| format!("arm_cmn_{at}"), |pmu| pmu.name.clone());
+        let by_address = cmns
+            .iter()
+            .find(|pmu| pmu.base.is_some() && pmu.base == mesh.base);
+        let name = by_address
+            .or(cmns.get(at))
+            .map_or_else(|| format!("arm_cmn_{at}"), |pmu| pmu.name.clone());
         mesh.name = name;
     }
 }
@@ -171,7 +202,9 @@ impl Wanted {
         for name in &self.groups {
             let group = Group::find(name).map_err(Failure::refused)?;
             let first = texts.len();
-            let (events, found) = group.expand(&setting.pmus, &setting.meshes).map_err(Failure::refused)?;
+            let (events, found) = group
+                .expand(&setting.pmus, &setting.meshes)
+                .map_err(Failure::refused)?;
             texts.extend(events);
             metrics.extend(found.into_iter().map(|metric| metric.shifted(first)));
             names.push(group.name);
@@ -187,13 +220,20 @@ impl Wanted {
                 "what is to be counted? --event, --group or --heat (daqmeter pmu list --groups)",
             ));
         }
-        let host = Host { pmus: &setting.pmus, files: &setting.files };
+        let host = Host {
+            pmus: &setting.pmus,
+            files: &setting.files,
+        };
         let set = host.resolve(&texts).map_err(Failure::refused)?;
         for warning in &set.warnings {
             tell(&format!("daqmeter: warning: {warning}"));
         }
         refuse_impossible(&set, &setting.meshes)?;
-        Ok(Chosen { what: names.join(", "), set, metrics })
+        Ok(Chosen {
+            what: names.join(", "),
+            set,
+            metrics,
+        })
     }
 }
 
@@ -201,15 +241,28 @@ impl Wanted {
 fn refuse_impossible(set: &EventSet, meshes: &[Mesh]) -> Result<(), Failure> {
     for group in &set.groups {
         let on_mesh = group.iter().all(|event| event.on_mesh.is_some());
-        let Some(pmu) = group.first().map(|event| event.pmu.as_str()).filter(|_| on_mesh) else { continue };
+        let Some(pmu) = group
+            .first()
+            .map(|event| event.pmu.as_str())
+            .filter(|_| on_mesh)
+        else {
+            continue;
+        };
         let of_pmu = |mesh: &&Mesh| mesh.name == pmu || mesh.name.starts_with(&format!("{pmu}_"));
         let errors: Vec<PlanError> = meshes
             .iter()
             .filter(of_pmu)
-            .filter_map(|mesh| Rules::new(mesh, Driver::Mainline).demands(std::slice::from_ref(group)).err())
+            .filter_map(|mesh| {
+                Rules::new(mesh, Driver::Mainline)
+                    .demands(std::slice::from_ref(group))
+                    .err()
+            })
             .collect();
         // Of several meshes one at least must have what is asked for; the driver adds them up.
-        if let (Some(error), true) = (errors.first(), errors.len() == meshes.iter().filter(of_pmu).count()) {
+        if let (Some(error), true) = (
+            errors.first(),
+            errors.len() == meshes.iter().filter(of_pmu).count(),
+        ) {
             return Err(Failure::refused(error));
         }
     }
@@ -219,23 +272,40 @@ fn refuse_impossible(set: &EventSet, meshes: &[Mesh]) -> Result<(), Failure> {
 /// One event for each node of the kind that the event is of.
 fn heat_events(event: &str, setting: &Setting) -> Result<Vec<String>, Failure> {
     let bare = event.trim_end_matches('/');
-    let (pmu, name) = bare.split_once('/').map_or((None, bare), |(pmu, name)| (Some(pmu), name));
+    let (pmu, name) = bare
+        .split_once('/')
+        .map_or((None, bare), |(pmu, name)| (Some(pmu), name));
     let mut texts = Vec::new();
     for mesh in &setting.meshes {
         if pmu.is_some_and(|pmu| pmu != mesh.name && !mesh.name.starts_with(&format!("{pmu}_"))) {
             continue;
         }
-        let known = setting.pmus.iter().find(|found| found.name == mesh.name).and_then(|pmu| pmu.event(name));
+        let known = setting
+            .pmus
+            .iter()
+            .find(|found| found.name == mesh.name)
+            .and_then(|pmu| pmu.event(name));
         let code = known.and_then(|alias| alias.term("type")).ok_or_else(|| {
-            Failure::refused(format!("--heat: {} has no event `{name}` (daqmeter pmu list --events)", mesh.name))
+            Failure::refused(format!(
+                "--heat: {} has no event `{name}` (daqmeter pmu list --events)",
+                mesh.name
+            ))
         })?;
-        let same = |type_code: u16| u64::from(type_code) == code || (code == 0xa && type_code == 0xd);
-        let mut ids: Vec<u16> =
-            mesh.nodes.iter().filter(|node| same(node.type_code)).map(|node| node.node_id).collect();
+        let same =
+            |type_code: u16| u64::from(type_code) == code || (code == 0xa && type_code == 0xd);
+        let mut ids: Vec<u16> = mesh
+            .nodes
+            .iter()
+            .filter(|node| same(node.type_code))
+            .map(|node| node.node_id)
+            .collect();
         if code == 0x6 {
             ids = mesh.crosspoints.iter().map(|xp| xp.node_id).collect();
         }
-        texts.extend(ids.into_iter().map(|id| format!("{}/{name},bynodeid=1,nodeid={id:#x}/", mesh.name)));
+        texts.extend(
+            ids.into_iter()
+                .map(|id| format!("{}/{name},bynodeid=1,nodeid={id:#x}/", mesh.name)),
+        );
     }
     if texts.is_empty() {
         return Err(Failure::refused(
@@ -256,9 +326,12 @@ impl Observed {
     /// `GROUP`, `EVENTS`, or either with `@TIME`.
     pub(crate) fn understand(text: &str) -> Result<Observed, Failure> {
         let (what, interval) = text.rsplit_once('@').unwrap_or((text, "100ms"));
-        let interval = duration(interval).map_err(|error| Failure::refused(format!("--observe {text}: {error}")))?;
+        let interval = duration(interval)
+            .map_err(|error| Failure::refused(format!("--observe {text}: {error}")))?;
         if interval < Duration::from_millis(1) {
-            return Err(Failure::refused(format!("--observe {text}: 1ms at least lie between two looks")));
+            return Err(Failure::refused(format!(
+                "--observe {text}: 1ms at least lie between two looks"
+            )));
         }
         let is_group = !what.contains(['/', ':', '{', ',']) && Group::find(what).is_ok();
         let mut wanted = Wanted::default();
@@ -270,15 +343,35 @@ impl Observed {
         let setting = wanted.place.setting()?;
         let chosen = wanted.choose(&setting)?;
         // What cannot be opened is better known before anything is measured.
-        Count::open(&chosen.set, &chosen.what, &mut Kernel { files: setting.files }).map_err(Failure::refused)?;
-        Ok(Observed { chosen, meshes: setting.meshes, interval })
+        Count::open(
+            &chosen.set,
+            &chosen.what,
+            &mut Kernel {
+                files: setting.files,
+            },
+        )
+        .map_err(Failure::refused)?;
+        Ok(Observed {
+            chosen,
+            meshes: setting.meshes,
+            interval,
+        })
     }
 
     /// An observer of one point.
     pub(crate) fn observer(&self) -> Box<dyn Observer> {
         let Chosen { what, set, metrics } = &self.chosen;
-        let kernel = Kernel { files: Files::default() };
-        Box::new(PmuObserver::new(what, set.clone(), metrics.clone(), self.meshes.clone(), self.interval, kernel))
+        let kernel = Kernel {
+            files: Files::default(),
+        };
+        Box::new(PmuObserver::new(
+            what,
+            set.clone(),
+            metrics.clone(),
+            self.meshes.clone(),
+            self.interval,
+            kernel,
+        ))
     }
 }
 

@@ -36,12 +36,16 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if !(arguments.speed > 0.0 && arguments.speed.is_finite()) {
-        return Err(Failure::refused("--speed: a factor above 0 is wanted, e.g. --speed 10"));
+        return Err(Failure::refused(
+            "--speed: a factor above 0 is wanted, e.g. --speed 10",
+        ));
     }
     let records = read_records(&arguments.records)?;
     let mut shown = 0;
     for record in &records {
-        let Some(observed) = &record.observed else { continue };
+        let Some(observed) = &record.observed else {
+            continue;
+        };
         shown += 1;
         let has_heat = !frames(observed).is_empty();
         if has_heat && std::io::stdout().is_terminal() && !arguments.totals {
@@ -54,7 +58,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         if !arguments.totals {
             emit(&intervals(observed, arguments))?;
         }
-        emit(&format!("{}\n", tables::summary(observed, arguments.bytes.into(), total_error_of)))?;
+        emit(&format!(
+            "{}\n",
+            tables::summary(observed, arguments.bytes.into(), total_error_of)
+        ))?;
     }
     if shown == 0 {
         return Err(Failure::refused(format!(
@@ -72,7 +79,12 @@ fn intervals(observed: &Observations, arguments: &Arguments) -> String {
             return tables::interval(observed, at, arguments.bytes.into(), error_of);
         }
         let grid = |heat: &daqmeter_report::pmu::Heat| {
-            format!("{}, {:.3} s\n{}\n", heat.event, heat.frames[at].0, map::grid(&heat.mesh, Some((heat, at))))
+            format!(
+                "{}, {:.3} s\n{}\n",
+                heat.event,
+                heat.frames[at].0,
+                map::grid(&heat.mesh, Some((heat, at)))
+            )
         };
         heats.iter().map(grid).collect()
     };
@@ -84,8 +96,13 @@ fn play(observed: &Observations, speed: f64) -> Result<bool, Failure> {
     let mut live = Live::open(observed.what.clone())?;
     let began = Instant::now();
     for at in 0..observed.end_ns.len() {
-        let due = Duration::from_secs_f64(observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9 / speed);
-        while let Some(left) = due.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
+        let due = Duration::from_secs_f64(
+            observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9 / speed,
+        );
+        while let Some(left) = due
+            .checked_sub(began.elapsed())
+            .filter(|left| !left.is_zero())
+        {
             if live.wait(left)? {
                 return Ok(true);
             }

@@ -65,7 +65,13 @@ struct Written {
     #[arg(long, value_enum, default_value = "table", help_heading = "Output")]
     format: Format,
     /// Separator of --format csv
-    #[arg(short = 'x', long, value_name = "CHAR", default_value = ";", help_heading = "Output")]
+    #[arg(
+        short = 'x',
+        long,
+        value_name = "CHAR",
+        default_value = ";",
+        help_heading = "Output"
+    )]
     separator: char,
     /// Unit of bytes
     #[arg(long, value_enum, default_value = "mb", help_heading = "Output")]
@@ -106,10 +112,14 @@ impl Written {
 
 pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failure> {
     if quiet && arguments.written.out.is_none() {
-        return Err(Failure::refused("record needs --out FILE.jsonl, into which it records"));
+        return Err(Failure::refused(
+            "record needs --out FILE.jsonl, into which it records",
+        ));
     }
     if arguments.interval.is_zero() {
-        return Err(Failure::refused("-I 0: an interval has a length, e.g. -I 1s"));
+        return Err(Failure::refused(
+            "-I 0: an interval has a length, e.g. -I 1s",
+        ));
     }
     if let Some(path) = &arguments.from {
         return convert(path, arguments);
@@ -119,10 +129,13 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
     let mut opener: Box<dyn Opener> = if setting.is_emulated {
         Box::new(Synthetic::new(&setting.meshes[0], &chosen.set.groups).map_err(Failure::refused)?)
     } else {
-        Box::new(Kernel { files: setting.files.clone() })
+        Box::new(Kernel {
+            files: setting.files.clone(),
+        })
     };
     let mut recorder = Recorder::new(arguments.written.out.as_deref(), arguments.written.json)?;
-    let count = Count::open(&chosen.set, &chosen.what, opener.as_mut()).map_err(Failure::refused)?;
+    let count =
+        Count::open(&chosen.set, &chosen.what, opener.as_mut()).map_err(Failure::refused)?;
     for refused in &count.refused {
         tell(&format!("daqmeter: not counted: {refused}"));
     }
@@ -134,7 +147,13 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
     let origin_ns = clock::monotonic_ns();
     let metrics = arguments.metrics.served()?;
     let shown = shown(arguments, quiet, &count, &setting)?;
-    let observed = Loop { arguments, stop: &stop, shown, metrics }.run(count, origin_ns)?;
+    let observed = Loop {
+        arguments,
+        stop: &stop,
+        shown,
+        metrics,
+    }
+    .run(count, origin_ns)?;
     let mut record = context.blank_record(info(&chosen, &setting), workload(arguments, &chosen));
     record.study = "pmu/stat".to_owned();
     record.origin_ns = origin_ns;
@@ -150,14 +169,24 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
 }
 
 fn info(chosen: &Chosen, setting: &Setting) -> EngineInfo {
-    let mut pmus: Vec<&str> = chosen.set.events().map(|event| event.pmu.as_str()).collect();
+    let mut pmus: Vec<&str> = chosen
+        .set
+        .events()
+        .map(|event| event.pmu.as_str())
+        .collect();
     pmus.sort_unstable();
     pmus.dedup();
-    EngineInfo { name: "pmu".to_owned(), target: pmus.join(", "), emulated: setting.is_emulated }
+    EngineInfo {
+        name: "pmu".to_owned(),
+        target: pmus.join(", "),
+        emulated: setting.is_emulated,
+    }
 }
 
 fn workload(arguments: &Arguments, chosen: &Chosen) -> Workload {
-    Workload::new("pmu").with("what", chosen.what.as_str()).with("interval_s", arguments.interval.as_secs_f64())
+    Workload::new("pmu")
+        .with("what", chosen.what.as_str())
+        .with("interval_s", arguments.interval.as_secs_f64())
 }
 
 fn finish(
@@ -174,7 +203,10 @@ fn finish(
         emit(&format!("\n{text}"))?;
     }
     if let Some(path) = &arguments.written.output {
-        write_file(path, &daqmeter_report::page(&recorder.records).map_err(Failure::refused)?)?;
+        write_file(
+            path,
+            &daqmeter_report::page(&recorder.records).map_err(Failure::refused)?,
+        )?;
         tell(&format!("wrote {}", path.display()));
     }
     // Ctrl-C is how a count without an end ends.
@@ -184,7 +216,11 @@ fn finish(
 /// What the last interval counted, scaled to the time for which the event was enabled.
 fn publish(page: &Page, observed: &Observations) {
     for event in &observed.events {
-        let last = (event.count.last(), event.enabled_ns.last(), event.running_ns.last());
+        let last = (
+            event.count.last(),
+            event.enabled_ns.last(),
+            event.running_ns.last(),
+        );
         if let (Some(&count), Some(&enabled), Some(&running)) = last
             && running > 0
         {
@@ -203,7 +239,12 @@ enum Shown {
     Live(Box<Live>),
 }
 
-fn shown(arguments: &Arguments, quiet: bool, count: &Count, setting: &Setting) -> Result<Shown, Failure> {
+fn shown(
+    arguments: &Arguments,
+    quiet: bool,
+    count: &Count,
+    setting: &Setting,
+) -> Result<Shown, Failure> {
     if quiet || arguments.written.json {
         return Ok(Shown::Nowhere);
     }
@@ -212,7 +253,9 @@ fn shown(arguments: &Arguments, quiet: bool, count: &Count, setting: &Setting) -
     }
     let has_heat = arguments.wanted.heat.is_some() && !setting.meshes.is_empty();
     if has_heat && std::io::stdout().is_terminal() && !arguments.step {
-        return Ok(Shown::Live(Box::new(Live::open(count.observed().what.clone())?)));
+        return Ok(Shown::Live(Box::new(Live::open(
+            count.observed().what.clone(),
+        )?)));
     }
     // One interval is its own summary.
     let is_one = arguments.count == Some(1);
@@ -295,7 +338,9 @@ impl Loop<'_> {
             match steps.recv_timeout(LOOK) {
                 Ok(()) => return true,
                 Err(RecvTimeoutError::Disconnected) => return false,
-                Err(RecvTimeoutError::Timeout) if self.stop.load(Ordering::Relaxed) => return false,
+                Err(RecvTimeoutError::Timeout) if self.stop.load(Ordering::Relaxed) => {
+                    return false;
+                }
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
@@ -322,9 +367,13 @@ impl Loop<'_> {
     }
 
     fn start(&self) -> Result<Option<Child>, Failure> {
-        let Some((program, arguments)) = self.arguments.command.split_first() else { return Ok(None) };
+        let Some((program, arguments)) = self.arguments.command.split_first() else {
+            return Ok(None);
+        };
         let child = Command::new(program).args(arguments).spawn();
-        Ok(Some(child.map_err(|error| Failure::refused(format!("cannot start {program}: {error}")))?))
+        Ok(Some(child.map_err(|error| {
+            Failure::refused(format!("cannot start {program}: {error}"))
+        })?))
     }
 
     /// Sleeps until then; true when it is to end: Ctrl-C, q in the view, the command's end.
@@ -338,7 +387,10 @@ impl Loop<'_> {
             {
                 return Ok(true);
             }
-            let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else {
+            let Some(left) = until
+                .checked_duration_since(Instant::now())
+                .filter(|left| !left.is_zero())
+            else {
                 return Ok(false);
             };
             match &mut self.shown {
@@ -359,7 +411,12 @@ impl Loop<'_> {
         match &mut self.shown {
             Shown::Nowhere => {}
             Shown::Table => {
-                emit(&tables::interval(observed, at, self.arguments.written.bytes.into(), error_of))?;
+                emit(&tables::interval(
+                    observed,
+                    at,
+                    self.arguments.written.bytes.into(),
+                    error_of,
+                ))?;
             }
             Shown::Perf(format) => {
                 emit(&perf_format::emit_interval(observed, at, *format))?;
@@ -384,15 +441,21 @@ impl Loop<'_> {
 /// `--from`: perf's output as our tables, record and page, or in another of perf's formats.
 fn convert(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let shown = path.display();
-    let text =
-        if path.as_os_str() == "-" { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) };
+    let text = if path.as_os_str() == "-" {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(path)
+    };
     let text = text.map_err(|error| Failure::refused(format!("cannot read {shown}: {error}")))?;
-    let observed = perf_format::parse(&text).map_err(|error| Failure::refused(format!("{shown}: {error}")))?;
+    let observed =
+        perf_format::parse(&text).map_err(|error| Failure::refused(format!("{shown}: {error}")))?;
     let ignored: Vec<&str> = observed
         .events
         .iter()
         .map(|event| event.name.as_str())
-        .filter(|name| name.contains("nodeid=") && !name.contains("bynodeid=1") && name.starts_with("arm_cmn"))
+        .filter(|name| {
+            name.contains("nodeid=") && !name.contains("bynodeid=1") && name.starts_with("arm_cmn")
+        })
         .collect();
     if let Some(name) = ignored.first() {
         tell(&format!(
@@ -410,7 +473,11 @@ fn convert(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
             emit(&text)?;
         }
     }
-    let info = EngineInfo { name: "pmu".to_owned(), target: "perf stat".to_owned(), emulated: false };
+    let info = EngineInfo {
+        name: "pmu".to_owned(),
+        target: "perf stat".to_owned(),
+        emulated: false,
+    };
     let mut record = context().blank_record(info, Workload::new("pmu").with("what", "perf stat"));
     record.study = "pmu/perf".to_owned();
     finish(record, observed, arguments, false, &mut recorder)

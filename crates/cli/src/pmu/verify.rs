@@ -9,7 +9,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use daqmeter_harness::Context;
 use daqmeter_pmu::source::Kernel;
-use daqmeter_pmu::verify::{Band, BlockFile, LoadError, Moved, Verdict, fio, loopback, memory, netperf, warm};
+use daqmeter_pmu::verify::{
+    Band, BlockFile, LoadError, Moved, Verdict, fio, loopback, memory, netperf, warm,
+};
 use daqmeter_pmu::{Count, Group, Host};
 use daqmeter_record::units::significant;
 use daqmeter_record::{Counter, EngineInfo, Outcome, RunRecord, Workload};
@@ -101,7 +103,14 @@ struct Check {
 impl Check {
     fn waived(load: &'static str, counter: &str, reason: impl Into<String>) -> Check {
         let verdict = Verdict::Waived(reason.into());
-        Check { load, how: String::new(), counter: counter.to_owned(), payload: 0, counted: None, verdict }
+        Check {
+            load,
+            how: String::new(),
+            counter: counter.to_owned(),
+            payload: 0,
+            counted: None,
+            verdict,
+        }
     }
 
     fn ratio(&self) -> Option<f64> {
@@ -110,8 +119,13 @@ impl Check {
 
     /// What went wrong, in one line.
     fn sentence(&self) -> String {
-        let ratio = self.ratio().map_or("nothing".to_owned(), |ratio| format!("{ratio:.6}"));
-        format!("{}: {} counted {ratio} of the payload", self.load, self.counter)
+        let ratio = self
+            .ratio()
+            .map_or("nothing".to_owned(), |ratio| format!("{ratio:.6}"));
+        format!(
+            "{}: {} counted {ratio} of the payload",
+            self.load, self.counter
+        )
     }
 }
 
@@ -122,7 +136,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         ));
     }
     if !(0.0..1.0).contains(&arguments.tolerance) {
-        return Err(Failure::refused("--tolerance: a fraction below 1 is wanted, e.g. 0.05"));
+        return Err(Failure::refused(
+            "--tolerance: a fraction below 1 is wanted, e.g. 0.05",
+        ));
     }
     let setting = arguments.place.setting()?;
     let mut recorder = Recorder::new(arguments.out.as_deref(), arguments.json)?;
@@ -137,7 +153,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if !arguments.json {
         emit(&text(&checks))?;
     }
-    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    Ok(if failed {
+        ExitCode::from(1)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// The loads asked for, all without; options that belong to one of them choose it, and are refused beside others.
@@ -183,18 +203,31 @@ pub(crate) fn survey(time: Duration, context: &Context, stop: &AtomicBool) -> Op
         place: Place::default(),
     };
     let setting = arguments.place.setting().ok()?;
-    let checks = gather(&arguments, &setting, &[Load::Memory, Load::Block, Load::Net], stop).ok()?;
+    let checks = gather(
+        &arguments,
+        &setting,
+        &[Load::Memory, Load::Block, Load::Net],
+        stop,
+    )
+    .ok()?;
     let mut record = record(&checks, &setting, context);
     record.study = "survey/counters".to_owned();
     // Others' traffic may be on a disk: a counter that differs is told, and fails no survey.
     if let Outcome::Failed(reason) = std::mem::take(&mut record.outcome) {
-        record.warnings.push(format!("FAILED: {reason} (daqmeter pmu verify)"));
+        record
+            .warnings
+            .push(format!("FAILED: {reason} (daqmeter pmu verify)"));
     }
     Some(record)
 }
 
 /// Puts every load on, until it is to stop: the checks that were finished before.
-fn gather(arguments: &Arguments, setting: &Setting, loads: &[Load], stop: &AtomicBool) -> Result<Vec<Check>, Failure> {
+fn gather(
+    arguments: &Arguments,
+    setting: &Setting,
+    loads: &[Load],
+    stop: &AtomicBool,
+) -> Result<Vec<Check>, Failure> {
     let mut checks = Vec::new();
     for load in loads {
         let of_load = match load {
@@ -212,30 +245,56 @@ fn gather(arguments: &Arguments, setting: &Setting, loads: &[Load], stop: &Atomi
 }
 
 /// Bytes read from memory, by whatever counts them here.
-fn of_memory(arguments: &Arguments, setting: &Setting, stop: &AtomicBool) -> Result<Vec<Check>, Failure> {
+fn of_memory(
+    arguments: &Arguments,
+    setting: &Setting,
+    stop: &AtomicBool,
+) -> Result<Vec<Check>, Failure> {
     let band = Band::around(arguments.tolerance);
     let mut meters = vec![];
-    let known = [("memory", "arm_cmn/hnf_mc_reqs/", 64.0), ("imc", "uncore_imc/cas_count_read/", 1_048_576.0)];
+    let known = [
+        ("memory", "arm_cmn/hnf_mc_reqs/", 64.0),
+        ("imc", "uncore_imc/cas_count_read/", 1_048_576.0),
+    ];
     for (name, text, bytes_per_event) in known {
         if Group::find(name).is_ok_and(|group| group.is_there(&setting.pmus)) {
-            meters.push(Meter { event: text.to_owned(), bytes_per_event, band });
+            meters.push(Meter {
+                event: text.to_owned(),
+                bytes_per_event,
+                band,
+            });
         }
     }
     let total = "resctrl.mon_L3_00.mbm_total_bytes";
     if daqmeter_pmu::system::SystemCounter::find(&setting.files, total).is_some() {
-        meters.push(Meter { event: total.to_owned(), bytes_per_event: 1.0, band });
+        meters.push(Meter {
+            event: total.to_owned(),
+            bytes_per_event: 1.0,
+            band,
+        });
     }
     meters.extend(own_meter(arguments, band));
     if meters.is_empty() {
-        return Ok(vec![Check::waived("memory", "none", daqmeter_pmu::groups::INSTEAD)]);
+        return Ok(vec![Check::waived(
+            "memory",
+            "none",
+            daqmeter_pmu::groups::INSTEAD,
+        )]);
     }
-    let last_level = daqmeter_harness::facts::host_facts(&setting.files, Vec::new()).last_level_cache_bytes();
-    held_against("memory", setting, arguments, &meters, || memory(arguments.time, last_level, stop))
+    let last_level =
+        daqmeter_harness::facts::host_facts(&setting.files, Vec::new()).last_level_cache_bytes();
+    held_against("memory", setting, arguments, &meters, || {
+        memory(arguments.time, last_level, stop)
+    })
 }
 
 fn own_meter(arguments: &Arguments, band: Band) -> Option<Meter> {
     let text = arguments.event.clone()?;
-    Some(Meter { event: text, bytes_per_event: arguments.bytes_per_event, band })
+    Some(Meter {
+        event: text,
+        bytes_per_event: arguments.bytes_per_event,
+        band,
+    })
 }
 
 /// Beats of 32 bytes that PCIe devices write to memory.
@@ -246,14 +305,22 @@ fn pcie_meter(arguments: &Arguments, setting: &Setting) -> Option<Meter> {
         event: text.to_owned(),
         bytes_per_event: 32.0,
         // Descriptors and headers are counted, too: 1.002 for a disk, 1.094 for Ethernet in the document.
-        band: Band { low: 1.0 - arguments.tolerance, high: 1.1 + arguments.tolerance },
+        band: Band {
+            low: 1.0 - arguments.tolerance,
+            high: 1.1 + arguments.tolerance,
+        },
     })
 }
 
-fn of_block(arguments: &Arguments, setting: &Setting, stop: &AtomicBool) -> Result<Vec<Check>, Failure> {
+fn of_block(
+    arguments: &Arguments,
+    setting: &Setting,
+    stop: &AtomicBool,
+) -> Result<Vec<Check>, Failure> {
     let file = match &arguments.file {
         Some(path) => BlockFile::existing(path).map_err(Failure::refused)?,
-        None => match BlockFile::temporary(Path::new("."), arguments.file_bytes.max(1 << 20), stop) {
+        None => match BlockFile::temporary(Path::new("."), arguments.file_bytes.max(1 << 20), stop)
+        {
             Ok(file) => file,
             Err(LoadError(reason)) => return Ok(vec![Check::waived("block", "none", reason)]),
         },
@@ -262,41 +329,79 @@ fn of_block(arguments: &Arguments, setting: &Setting, stop: &AtomicBool) -> Resu
     match &file.disk {
         Some(disk) => {
             let text = format!("disk.{disk}.read_bytes");
-            meters.push(Meter { event: text, bytes_per_event: 1.0, band: Band::payload_and(arguments.tolerance) });
+            meters.push(Meter {
+                event: text,
+                bytes_per_event: 1.0,
+                band: Band::payload_and(arguments.tolerance),
+            });
         }
-        None => {
-            tell("daqmeter: the file lies on no block device of its own (overlay, network): its disk cannot be counted")
-        }
+        None => tell(
+            "daqmeter: the file lies on no block device of its own (overlay, network): its disk cannot be counted",
+        ),
     }
     meters.extend(pcie_meter(arguments, setting));
     meters.extend(own_meter(arguments, Band::around(arguments.tolerance)));
     if meters.is_empty() {
-        return Ok(vec![Check::waived("block", "none", "no block device behind the file; give one with --file")]);
+        return Ok(vec![Check::waived(
+            "block",
+            "none",
+            "no block device behind the file; give one with --file",
+        )]);
     }
     if arguments.with == Some(With::Fio) {
         warm("fio", "--version").map_err(Failure::refused)?;
     }
     let load = || match (arguments.with, &arguments.file) {
         (Some(With::Fio), Some(path)) => fio(path, arguments.time),
-        (Some(With::Fio), None) => Err(LoadError("--with fio needs --file, which it reads".to_owned())),
+        (Some(With::Fio), None) => Err(LoadError(
+            "--with fio needs --file, which it reads".to_owned(),
+        )),
         _ => file.read(arguments.time, stop),
     };
     held_against("block", setting, arguments, &meters, load)
 }
 
-fn of_net(arguments: &Arguments, setting: &Setting, stop: &AtomicBool) -> Result<Vec<Check>, Failure> {
+fn of_net(
+    arguments: &Arguments,
+    setting: &Setting,
+    stop: &AtomicBool,
+) -> Result<Vec<Check>, Failure> {
     let is_real = arguments.with == Some(With::Netperf);
     let peer = arguments.host.as_deref().unwrap_or("127.0.0.1");
     let local = !is_real || peer == "127.0.0.1" || peer == "localhost";
-    let text = if local { "net.lo.rx_bytes" } else { "net.rx_bytes" };
+    let text = if local {
+        "net.lo.rx_bytes"
+    } else {
+        "net.rx_bytes"
+    };
     // Headers: 66 bytes of 65549 on loopback, 66 of 1514 on Ethernet.
-    let band = Band::payload_and(if local { arguments.tolerance.max(0.01) } else { 0.1 });
-    let mut meters = vec![Meter { event: text.to_owned(), bytes_per_event: 1.0, band }];
+    let band = Band::payload_and(if local {
+        arguments.tolerance.max(0.01)
+    } else {
+        0.1
+    });
+    let mut meters = vec![Meter {
+        event: text.to_owned(),
+        bytes_per_event: 1.0,
+        band,
+    }];
     if !local {
         meters.extend(pcie_meter(arguments, setting));
     }
-    meters.extend(own_meter(arguments, Band { low: 1.0, high: 1.1 + arguments.tolerance }));
-    let load = || if is_real { netperf(peer, arguments.time) } else { loopback(arguments.time, stop) };
+    meters.extend(own_meter(
+        arguments,
+        Band {
+            low: 1.0,
+            high: 1.1 + arguments.tolerance,
+        },
+    ));
+    let load = || {
+        if is_real {
+            netperf(peer, arguments.time)
+        } else {
+            loopback(arguments.time, stop)
+        }
+    };
     held_against("net", setting, arguments, &meters, load)
 }
 
@@ -308,12 +413,23 @@ fn held_against(
     meters: &[Meter],
     run: impl FnOnce() -> Result<Moved, LoadError>,
 ) -> Result<Vec<Check>, Failure> {
-    let host = Host { pmus: &setting.pmus, files: &setting.files };
+    let host = Host {
+        pmus: &setting.pmus,
+        files: &setting.files,
+    };
     let mut open = Vec::new();
     let mut waived = Vec::new();
     for meter in meters {
-        let set = host.resolve(std::slice::from_ref(&meter.event)).map_err(Failure::refused)?;
-        match Count::open(&set, &meter.event, &mut Kernel { files: setting.files.clone() }) {
+        let set = host
+            .resolve(std::slice::from_ref(&meter.event))
+            .map_err(Failure::refused)?;
+        match Count::open(
+            &set,
+            &meter.event,
+            &mut Kernel {
+                files: setting.files.clone(),
+            },
+        ) {
             Ok(count) => open.push((meter, count)),
             Err(refused) => waived.push(Check::waived(load, &meter.event, refused.reason)),
         }
@@ -331,13 +447,24 @@ fn held_against(
     let checks = open.into_iter().map(|(meter, mut count)| {
         count.interval();
         let observed = count.finish();
-        let counts: Option<f64> = observed.events.iter().map(|event| Some(event.total_scaled()?.0)).sum();
+        let counts: Option<f64> = observed
+            .events
+            .iter()
+            .map(|event| Some(event.total_scaled()?.0))
+            .sum();
         let counted = counts.map(|counts| counts * meter.bytes_per_event);
         let verdict = counted.map_or_else(
             || Verdict::Waived("the counter never ran".to_owned()),
             |counted| meter.band.judge(counted, moved.bytes),
         );
-        Check { load, how: moved.how.clone(), counter: meter.event.clone(), payload: moved.bytes, counted, verdict }
+        Check {
+            load,
+            how: moved.how.clone(),
+            counter: meter.event.clone(),
+            payload: moved.bytes,
+            counted,
+            verdict,
+        }
     });
     Ok(checks.chain(waived).collect())
 }
@@ -354,26 +481,55 @@ fn text(checks: &[Check]) -> String {
             check.load.to_owned(),
             check.counter.clone(),
             note,
-            if check.payload > 0 { bytes(check.payload as f64) } else { "-".to_owned() },
+            if check.payload > 0 {
+                bytes(check.payload as f64)
+            } else {
+                "-".to_owned()
+            },
             check.counted.map_or("-".to_owned(), bytes),
-            check.ratio().map_or("-".to_owned(), |ratio| significant(ratio, 7)),
+            check
+                .ratio()
+                .map_or("-".to_owned(), |ratio| significant(ratio, 7)),
             verdict.to_owned(),
         ]
     });
-    numbers_from(3, &["load", "counter", "how", "payload [B]", "counted [B]", "ratio", "verdict"], rows)
+    numbers_from(
+        3,
+        &[
+            "load",
+            "counter",
+            "how",
+            "payload [B]",
+            "counted [B]",
+            "ratio",
+            "verdict",
+        ],
+        rows,
+    )
 }
 
 fn record(checks: &[Check], setting: &Setting, context: &Context) -> RunRecord {
-    let info = EngineInfo { name: "pmu".to_owned(), target: "verify".to_owned(), emulated: false };
+    let info = EngineInfo {
+        name: "pmu".to_owned(),
+        target: "verify".to_owned(),
+        emulated: false,
+    };
     let pmus: Vec<&str> = setting.pmus.iter().map(|pmu| pmu.name.as_str()).collect();
     let workload = Workload::new("pmu-verify").with("pmus", pmus.join(", "));
     let mut record = context.blank_record(info, workload);
     record.study = "pmu/verify".to_owned();
     for check in checks {
         let name = format!("{}: {}", check.load, check.counter);
-        let bytes = |name: String, value: f64| Counter { name, value, unit: "B".to_owned(), share: 1.0 };
+        let bytes = |name: String, value: f64| Counter {
+            name,
+            value,
+            unit: "B".to_owned(),
+            share: 1.0,
+        };
         if let Some(counted) = check.counted {
-            record.counters.push(bytes(format!("{name}, payload"), check.payload as f64));
+            record
+                .counters
+                .push(bytes(format!("{name}, payload"), check.payload as f64));
             record.counters.push(bytes(name.clone(), counted));
         }
         match &check.verdict {

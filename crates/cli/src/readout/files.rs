@@ -49,9 +49,19 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
         if ids.len() == 1 {
             return arguments.output.clone();
         }
-        let stem = arguments.output.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-        let ending = arguments.output.extension().map(|x| format!(".{}", x.to_string_lossy())).unwrap_or_default();
-        arguments.output.with_file_name(format!("{stem}-{}-{}{ending}", id.device, id.channel))
+        let stem = arguments
+            .output
+            .file_stem()
+            .map(|stem| stem.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let ending = arguments
+            .output
+            .extension()
+            .map(|x| format!(".{}", x.to_string_lossy()))
+            .unwrap_or_default();
+        arguments
+            .output
+            .with_file_name(format!("{stem}-{}-{}{ending}", id.device, id.channel))
     };
     for id in &ids {
         let path = name(id);
@@ -59,16 +69,26 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
         let refused = |error: io::Error| Failure::refused(format!("cannot write {shown}: {error}"));
         let mut file = File::create(&path).map_err(refused)?;
         let mut bytes = 0_u64;
-        let is_whole = recording::record_until(&scenario, &[*id], arguments.triggers, &stop, |_, part| {
-            bytes += part.len() as u64;
-            if let Some(page) = &page {
-                page.set("daqmeter_bytes_total", &shown.to_string(), bytes as f64);
-            }
-            file.write_all(part)
-        })
-        .map_err(|error| Failure::refused(format!("{shown}: {error}; what is there is incomplete")))?;
-        let how = if is_whole { "wrote" } else { "interrupted, wrote the first part of" };
-        tell(&format!("{how} {shown}: {bytes} bytes, {} blocks", bytes / scenario.card.block.0 as u64));
+        let is_whole =
+            recording::record_until(&scenario, &[*id], arguments.triggers, &stop, |_, part| {
+                bytes += part.len() as u64;
+                if let Some(page) = &page {
+                    page.set("daqmeter_bytes_total", &shown.to_string(), bytes as f64);
+                }
+                file.write_all(part)
+            })
+            .map_err(|error| {
+                Failure::refused(format!("{shown}: {error}; what is there is incomplete"))
+            })?;
+        let how = if is_whole {
+            "wrote"
+        } else {
+            "interrupted, wrote the first part of"
+        };
+        tell(&format!(
+            "{how} {shown}: {bytes} bytes, {} blocks",
+            bytes / scenario.card.block.0 as u64
+        ));
         if !is_whole {
             break;
         }
@@ -122,20 +142,35 @@ pub(crate) struct CheckArguments {
 fn channel(text: &str) -> Result<ChannelId, String> {
     let wrong = || format!("`{text}`: write device.channel, such as 0.3");
     let (device, channel) = text.split_once('.').ok_or_else(wrong)?;
-    Ok(ChannelId { device: device.parse().map_err(|_| wrong())?, channel: channel.parse().map_err(|_| wrong())? })
+    Ok(ChannelId {
+        device: device.parse().map_err(|_| wrong())?,
+        channel: channel.parse().map_err(|_| wrong())?,
+    })
 }
 
 /// The channels to check; one that the scenario has not is refused.
-fn chosen_channels(scenario: &Scenario, wanted: &[ChannelId]) -> Result<VecDeque<ChannelId>, Failure> {
+fn chosen_channels(
+    scenario: &Scenario,
+    wanted: &[ChannelId],
+) -> Result<VecDeque<ChannelId>, Failure> {
     let all = channel_ids(scenario);
     if let Some(id) = wanted.iter().find(|id| !all.contains(id)) {
         let (first, last) = (all[0], all[all.len() - 1]);
         return Err(Failure::refused(format!(
             "--channels {}.{}: {} has channels {}.{} to {}.{}",
-            id.device, id.channel, scenario.name, first.device, first.channel, last.device, last.channel
+            id.device,
+            id.channel,
+            scenario.name,
+            first.device,
+            first.channel,
+            last.device,
+            last.channel
         )));
     }
-    Ok(all.into_iter().filter(|id| wanted.is_empty() || wanted.contains(id)).collect())
+    Ok(all
+        .into_iter()
+        .filter(|id| wanted.is_empty() || wanted.contains(id))
+        .collect())
 }
 
 /// Tells the page how far a check is.
@@ -158,7 +193,13 @@ impl CheckArguments {
         }
     }
 
-    fn show(&self, name: &str, dev_dma: &str, checked: &Checked, verdict: &Verdict) -> Result<(), Failure> {
+    fn show(
+        &self,
+        name: &str,
+        dev_dma: &str,
+        checked: &Checked,
+        verdict: &Verdict,
+    ) -> Result<(), Failure> {
         if self.json {
             let line = serde_json::json!({ "name": name, "checked": checked, "verdict": verdict });
             emit(&format!("{line}\n"))?;
@@ -170,7 +211,11 @@ impl CheckArguments {
         }
         if checked.messages_left_out > 0 {
             let all = checked.messages_left_out + checked.messages.len() as u64;
-            let _ = writeln!(out, " ... {} more messages; --messages {all} shows all", checked.messages_left_out);
+            let _ = writeln!(
+                out,
+                " ... {} more messages; --messages {all} shows all",
+                checked.messages_left_out
+            );
         }
         out.push_str(&checked.fcheck_table());
         out.push('\n');
@@ -184,10 +229,13 @@ impl CheckArguments {
         let blocks = checked.blocks;
         match (checked.checked_blocks, self.elink) {
             (1.., _) => None,
-            (0, _) if self.skip >= blocks => {
-                Some(format!("nothing was checked: --skip {} leaves out all {blocks} blocks", self.skip))
-            }
-            (0, Some(elink)) => Some(format!("nothing was checked: none of {blocks} blocks is of E-link {elink:#05x}")),
+            (0, _) if self.skip >= blocks => Some(format!(
+                "nothing was checked: --skip {} leaves out all {blocks} blocks",
+                self.skip
+            )),
+            (0, Some(elink)) => Some(format!(
+                "nothing was checked: none of {blocks} blocks is of E-link {elink:#05x}"
+            )),
             (0, None) => Some(format!("nothing was checked: no good block among {blocks}")),
         }
     }
@@ -197,17 +245,28 @@ impl CheckArguments {
         if let Some(why) = self.nothing_checked(checked).filter(|_| !may_be_empty) {
             found.fails(why);
         }
-        checked.damages().for_each(|(what, count)| found.fault(count, what));
+        checked
+            .damages()
+            .for_each(|(what, count)| found.fault(count, what));
         let chunks = checked.sum(|row| row.chunks_with_timeouts);
         let (missing, of) = if self.level >= 3 {
             (checked.sum(|row| row.missing_events), chunks)
         } else {
-            (checked.sum(|row| row.missing_blocks), checked.checked_blocks)
+            (
+                checked.sum(|row| row.missing_blocks),
+                checked.checked_blocks,
+            )
         };
         found.value(Measure::Loss, missing, of + missing);
-        let order = checked.sum(|row| row.duplicate_blocks + row.late_blocks + row.duplicate_events + row.late_events);
+        let order = checked.sum(|row| {
+            row.duplicate_blocks + row.late_blocks + row.duplicate_events + row.late_events
+        });
         found.value(Measure::Order, order, of);
-        found.value(Measure::Flags, checked.sum(|row| row.flags[..3].iter().sum()), chunks);
+        found.value(
+            Measure::Flags,
+            checked.sum(|row| row.flags[..3].iter().sum()),
+            chunks,
+        );
         found.value(Measure::Resets, checked.sum(|row| row.resets), chunks);
         found.verdict(&self.limits.fail_on)
     }
@@ -232,7 +291,11 @@ impl<'a> Stoppable<'a> {
             Some("-") => File::from(io::stdin().as_fd().try_clone_to_owned()?),
             _ => File::open(path)?,
         };
-        Ok(Stoppable { file, stop, read: 0 })
+        Ok(Stoppable {
+            file,
+            stop,
+            read: 0,
+        })
     }
 
     fn is_asked(&self) -> bool {
@@ -242,12 +305,26 @@ impl<'a> Stoppable<'a> {
 
 impl Read for Stoppable<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let rest = usize::try_from(self.read.next_multiple_of(MAX_BLOCK_BYTES) - self.read).unwrap_or(0);
-        let wanted = if self.is_asked() { rest.min(room.len()) } else { room.len() };
+        let rest =
+            usize::try_from(self.read.next_multiple_of(MAX_BLOCK_BYTES) - self.read).unwrap_or(0);
+        let wanted = if self.is_asked() {
+            rest.min(room.len())
+        } else {
+            room.len()
+        };
         if wanted == 0 {
             return Ok(0);
         }
-        while !wait_ready(self.file.as_fd(), Readiness { read: true, write: false }, Some(LOOK))?.read {
+        while !wait_ready(
+            self.file.as_fd(),
+            Readiness {
+                read: true,
+                write: false,
+            },
+            Some(LOOK),
+        )?
+        .read
+        {
             if self.is_asked() {
                 return Ok(0);
             }
@@ -268,7 +345,9 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
         let scenario = Scenario::load(name).map_err(Failure::refused)?;
         let channels = check_card(&scenario, arguments, page.as_ref(), &stop)?;
         // An E-link need not be in every channel.
-        let any = channels.iter().any(|(_, checked)| checked.checked_blocks > 0);
+        let any = channels
+            .iter()
+            .any(|(_, checked)| checked.checked_blocks > 0);
         for (id, checked) in channels {
             let verdict = arguments.verdict(&checked, any);
             good &= verdict.is_passed();
@@ -308,7 +387,9 @@ fn check_card(
     stop: &AtomicBool,
 ) -> Result<Vec<(ChannelId, Checked)>, Failure> {
     let channels = chosen_channels(scenario, &arguments.channels)?;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(channels.len());
+    let threads = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(channels.len());
     let (work, done) = (Mutex::new(channels), Mutex::new(Vec::new()));
     let locked = |error: &str| Failure::refused(error.to_owned());
     std::thread::scope(|scope| {
@@ -320,11 +401,19 @@ fn check_card(
                     }
                     let mut checker = Checker::new(arguments.options());
                     let name = format!("{}.{}", id.device, id.channel);
-                    let made = recording::record_until(scenario, &[id], arguments.triggers, stop, |_, part| {
-                        let taken = checker.take(part).map_err(|error| io::Error::other(error.to_string()));
-                        publish(page, &name, &checker);
-                        taken
-                    });
+                    let made = recording::record_until(
+                        scenario,
+                        &[id],
+                        arguments.triggers,
+                        stop,
+                        |_, part| {
+                            let taken = checker
+                                .take(part)
+                                .map_err(|error| io::Error::other(error.to_string()));
+                            publish(page, &name, &checker);
+                            taken
+                        },
+                    );
                     let checked = made
                         .map_err(|error| error.to_string())
                         .and_then(|_| checker.finish().map_err(|error| error.to_string()));
@@ -335,7 +424,11 @@ fn check_card(
             });
         }
     });
-    let mut done = done.into_inner().map_err(|_| locked("a checking thread panicked"))?;
+    let mut done = done
+        .into_inner()
+        .map_err(|_| locked("a checking thread panicked"))?;
     done.sort_by_key(|(id, _)| (id.device, id.channel));
-    done.into_iter().map(|(id, checked)| Ok((id, checked.map_err(|error| locked(&error))?))).collect()
+    done.into_iter()
+        .map(|(id, checked)| Ok((id, checked.map_err(|error| locked(&error))?)))
+        .collect()
 }

@@ -48,14 +48,20 @@ pub(crate) struct EmulateArguments {
 }
 
 /// A card whose triggers end as was asked; without a word, after ten seconds.
-fn card(scenario: &Scenario, length: Length) -> Result<(Card, Vec<daqmeter_sys::ring::Consumer>), Failure> {
+fn card(
+    scenario: &Scenario,
+    length: Length,
+) -> Result<(Card, Vec<daqmeter_sys::ring::Consumer>), Failure> {
     let (mut card, rings) = Card::new(scenario).map_err(Failure::refused)?;
     if let Some(triggers) = length.triggers {
         card.source().end_after(triggers);
     }
-    let time = length.time.or((length.triggers.is_none()).then_some(Duration::from_secs(10)));
+    let time = length
+        .time
+        .or((length.triggers.is_none()).then_some(Duration::from_secs(10)));
     if let Some(time) = time {
-        card.source().end_at(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX - 1));
+        card.source()
+            .end_at(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX - 1));
     }
     Ok((card, rings))
 }
@@ -82,8 +88,16 @@ pub(crate) fn emulate(arguments: &EmulateArguments) -> Result<ExitCode, Failure>
         let dead = card.line().all(now_ns);
         page.set("daqmeter_dead_seconds_total", &name, dead.ns as f64 * 1e-9);
         page.set("daqmeter_vetoed_triggers_total", &name, dead.vetoed as f64);
-        page.set("daqmeter_ring_bytes", &name, card.filled_bytes().into_iter().max().unwrap_or(0) as f64);
-        page.set("daqmeter_ring_size_bytes", &name, card.scenario().card.ring.0 as f64);
+        page.set(
+            "daqmeter_ring_bytes",
+            &name,
+            card.filled_bytes().into_iter().max().unwrap_or(0) as f64,
+        );
+        page.set(
+            "daqmeter_ring_size_bytes",
+            &name,
+            card.scenario().card.ring.0 as f64,
+        );
         page.set("daqmeter_cpu_seconds_total", &name, cpu_seconds());
     });
     let card = server.card();
@@ -145,10 +159,22 @@ impl TohostArguments {
         let mut found = Found::default();
         let ledgers = account.ledgers();
         found.fault(open(&ledgers), "accounts that do not close");
-        let open = account.subscriptions.iter().filter(|subscription| subscription.gap() != 0);
+        let open = account
+            .subscriptions
+            .iter()
+            .filter(|subscription| subscription.gap() != 0);
         found.fault(open.count() as u64, "subscriptions that do not close");
-        let sum = |name: &str| ledgers.iter().filter_map(|(_, ledger)| ledger.losses.get(name)).sum::<u64>();
-        let unheard = if self.no_wait { sum(accounts::NOT_SUBSCRIBED) } else { 0 };
+        let sum = |name: &str| {
+            ledgers
+                .iter()
+                .filter_map(|(_, ledger)| ledger.losses.get(name))
+                .sum::<u64>()
+        };
+        let unheard = if self.no_wait {
+            sum(accounts::NOT_SUBSCRIBED)
+        } else {
+            0
+        };
         let issued = ledgers.iter().map(|(_, ledger)| ledger.issued).sum();
         found.value(Measure::Loss, account.lost_on_the_way() - unheard, issued);
         found.value(Measure::Flags, sum(accounts::FLAGGED), issued);
@@ -159,7 +185,10 @@ impl TohostArguments {
 
 /// Accounts that do not close.
 fn open(ledgers: &[(u64, Ledger)]) -> u64 {
-    ledgers.iter().filter(|(_, ledger)| !ledger.closes()).count() as u64
+    ledgers
+        .iter()
+        .filter(|(_, ledger)| !ledger.closes())
+        .count() as u64
 }
 
 /// A reader before it runs.
@@ -200,12 +229,20 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
     on_ctrl_c(&stop)?;
     let page = arguments.network.metrics.served()?.unwrap_or_default();
     let count = channel_ids(&scenario).len();
-    let channels = arguments.channels.clone().unwrap_or_else(|| (0..count).collect());
+    let channels = arguments
+        .channels
+        .clone()
+        .unwrap_or_else(|| (0..count).collect());
     if let Some(missing) = channels.iter().find(|channel| **channel >= count) {
-        return Err(Failure::refused(format!("no channel {missing}; the scenario has 0 to {}", count - 1)));
+        return Err(Failure::refused(format!(
+            "no channel {missing}; the scenario has 0 to {}",
+            count - 1
+        )));
     }
     if arguments.card.is_none() && channels.len() < count {
-        return Err(Failure::refused("a card in this process has all its channels read; --channels needs --card"));
+        return Err(Failure::refused(
+            "a card in this process has all its channels read; --channels needs --card",
+        ));
     }
     let mut ports: Vec<(usize, Box<dyn Port>)> = Vec::new();
     match &arguments.card {
@@ -222,26 +259,48 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
             scenario = card.scenario().clone();
             let card = Arc::new(Mutex::new(card));
             for (at, ring) in rings.into_iter().enumerate() {
-                ports.push((at, Box::new(InlinePort::new(card.clone(), ring).map_err(Failure::refused)?)));
+                ports.push((
+                    at,
+                    Box::new(InlinePort::new(card.clone(), ring).map_err(Failure::refused)?),
+                ));
             }
         }
     }
     let mut ready = Vec::new();
     for (nth, (at, port)) in ports.into_iter().enumerate() {
-        let publish = Publish { address: nth_address(&scenario.publish.address, nth)?, ..scenario.publish.clone() };
-        let (reader, facts) = chain::reader_of(&scenario, port, at, &publish).map_err(Failure::refused)?;
+        let publish = Publish {
+            address: nth_address(&scenario.publish.address, nth)?,
+            ..scenario.publish.clone()
+        };
+        let (reader, facts) =
+            chain::reader_of(&scenario, port, at, &publish).map_err(Failure::refused)?;
         let id = channel_ids(&scenario)[at];
         let name = format!("tohost {}:{}.{}", scenario.name, id.device, id.channel);
-        let facts: Vec<String> = facts.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        let facts: Vec<String> = facts
+            .iter()
+            .map(|(name, value)| format!("{name} {value}"))
+            .collect();
         tell(&format!(
             "{name} publishes at {}{}",
             reader.address(),
-            if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) }
+            if facts.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", facts.join(", "))
+            }
         ));
         let announcement = announce(&arguments.network, &scenario, at, &reader)?;
-        ready.push(Ready { name, reader, _announcement: announcement });
+        ready.push(Ready {
+            name,
+            reader,
+            _announcement: announcement,
+        });
     }
-    let cpus = arguments.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
+    let cpus = arguments
+        .pin
+        .as_ref()
+        .map(|list| list.0.clone())
+        .unwrap_or_default();
     let wait = (!arguments.no_wait).then_some(arguments.wait);
     let (page, stop) = (&page, &stop);
     let accounts: Vec<Result<ReadDone, Failure>> = std::thread::scope(|scope| {
@@ -253,12 +312,24 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
                 scope.spawn(move || read(ready, cpu, wait, page, stop))
             })
             .collect();
-        let panicked = |_| Err(Failure::refused("a reader panicked: a bug in daqmeter, please report it"));
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
+        let panicked = |_| {
+            Err(Failure::refused(
+                "a reader panicked: a bug in daqmeter, please report it",
+            ))
+        };
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(panicked))
+            .collect()
     });
     let mut good = true;
     for done in accounts {
-        let ReadDone { name, account, view, card_is_lost } = done?;
+        let ReadDone {
+            name,
+            account,
+            view,
+            card_is_lost,
+        } = done?;
         let verdict = arguments.verdict(&account, &view);
         good &= !card_is_lost && verdict.is_passed();
         show_account(&name, &account, &view, &verdict, arguments.network.json)?;
@@ -268,13 +339,20 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
 
 /// The next ports for further channels; a port that the host chooses serves all.
 fn nth_address(address: &str, nth: usize) -> Result<String, Failure> {
-    let Some((host, port)) = address.rsplit_once(':') else { return Ok(address.to_owned()) };
-    let Ok(port) = port.parse::<u16>() else { return Ok(address.to_owned()) };
+    let Some((host, port)) = address.rsplit_once(':') else {
+        return Ok(address.to_owned());
+    };
+    let Ok(port) = port.parse::<u16>() else {
+        return Ok(address.to_owned());
+    };
     if port == 0 {
         return Ok(address.to_owned());
     }
-    let next = u16::try_from(nth).ok().and_then(|nth| port.checked_add(nth));
-    let next = next.ok_or_else(|| Failure::refused(format!("{address}: no port left for channel {nth}")))?;
+    let next = u16::try_from(nth)
+        .ok()
+        .and_then(|nth| port.checked_add(nth));
+    let next =
+        next.ok_or_else(|| Failure::refused(format!("{address}: no port left for channel {nth}")))?;
     Ok(format!("{host}:{next}"))
 }
 
@@ -284,9 +362,12 @@ fn announce(
     at: usize,
     reader: &ToHost,
 ) -> Result<Option<Announcement>, Failure> {
-    let Some(directory) = &network.bus_dir else { return Ok(None) };
-    std::fs::create_dir_all(directory)
-        .map_err(|error| Failure::refused(format!("bus directory {}: {error}", directory.display())))?;
+    let Some(directory) = &network.bus_dir else {
+        return Ok(None);
+    };
+    std::fs::create_dir_all(directory).map_err(|error| {
+        Failure::refused(format!("bus directory {}: {error}", directory.display()))
+    })?;
     let hello = chain::hello(scenario, at);
     // Listening everywhere says nothing to others: they get the name of this host.
     let mut address = reader.address();
@@ -296,8 +377,14 @@ fn announce(
             address = format!("{}:{port}", host.trim());
         }
     }
-    let entry = Entry { address, stream: hello.stream, tags: hello.tags };
-    bus::announce(directory, &entry).map(Some).map_err(Failure::refused)
+    let entry = Entry {
+        address,
+        stream: hello.stream,
+        tags: hello.tags,
+    };
+    bus::announce(directory, &entry)
+        .map(Some)
+        .map_err(Failure::refused)
 }
 
 /// A reader that has ended.
@@ -312,8 +399,11 @@ struct ReadDone {
 fn without_subscriber(reader: &ToHost) -> String {
     const MAX_NAMED: usize = 4;
     let missing = reader.without_subscriber();
-    let mut named: Vec<String> =
-        missing.iter().take(MAX_NAMED).map(|elink| format!("{:#05x}", elink.number())).collect();
+    let mut named: Vec<String> = missing
+        .iter()
+        .take(MAX_NAMED)
+        .map(|elink| format!("{:#05x}", elink.number()))
+        .collect();
     if missing.len() > MAX_NAMED {
         named.push("...".to_owned());
     }
@@ -367,8 +457,16 @@ fn read(
         page.set("daqmeter_fifo_bytes", &name, view.fifo_bytes as f64);
         page.set("daqmeter_busy", &name, (view.flags & 3) as f64);
         page.set("daqmeter_triggers_total", &name, view.account.issued as f64);
-        page.set("daqmeter_vetoed_triggers_total", &name, view.dead[2].vetoed as f64);
-        page.set("daqmeter_dead_seconds_total", &name, view.dead[2].ns as f64 * 1e-9);
+        page.set(
+            "daqmeter_vetoed_triggers_total",
+            &name,
+            view.dead[2].vetoed as f64,
+        );
+        page.set(
+            "daqmeter_dead_seconds_total",
+            &name,
+            view.dead[2].ns as f64 * 1e-9,
+        );
         page.set("daqmeter_cpu_seconds_total", &name, cpu_seconds());
     });
     for note in ready.reader.take_notes() {
@@ -381,7 +479,12 @@ fn read(
         )));
     }
     let (view, card_is_lost) = (ready.reader.card(), ready.reader.card_is_lost());
-    Ok(ReadDone { name: ready.name, account, view, card_is_lost })
+    Ok(ReadDone {
+        name: ready.name,
+        account,
+        view,
+        card_is_lost,
+    })
 }
 
 /// The accounts of a channel: all E-links added up, and each that does not close or lost something of its own.
@@ -425,9 +528,15 @@ fn show_account(
 
 /// How many subscriptions there were, and those whose account does not close.
 fn subscriptions_text(account: &FinalAccount) -> String {
-    let (closed, open): (Vec<&SubscriptionAccount>, Vec<_>) =
-        account.subscriptions.iter().partition(|subscription| subscription.gap() == 0);
-    let mut out = format!(" subscriptions that close: {} of {}\n", closed.len(), account.subscriptions.len());
+    let (closed, open): (Vec<&SubscriptionAccount>, Vec<_>) = account
+        .subscriptions
+        .iter()
+        .partition(|subscription| subscription.gap() == 0);
+    let mut out = format!(
+        " subscriptions that close: {} of {}\n",
+        closed.len(),
+        account.subscriptions.len()
+    );
     for subscription in open {
         let _ = writeln!(
             out,
@@ -442,20 +551,30 @@ fn subscriptions_text(account: &FinalAccount) -> String {
 }
 
 fn elink_name(tag: u64) -> String {
-    elink_of(tag).map_or_else(|| format!("{tag:#x}"), |elink| format!("{:#05x}", elink.number()))
+    elink_of(tag).map_or_else(
+        || format!("{tag:#x}"),
+        |elink| format!("{:#05x}", elink.number()),
+    )
 }
 
 fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
     let mut all = Ledger::new("triggers x E-links");
     for (_, ledger) in ledgers {
-        all.add(&Ledger { unit: all.unit.clone(), ..ledger.clone() });
+        all.add(&Ledger {
+            unit: all.unit.clone(),
+            ..ledger.clone()
+        });
     }
     // What did not happen is left out; that the sum closes says that it was watched.
     let mut shown = all.clone();
     shown.losses.retain(|_, count| *count > 0);
     let mut out = format!(" ledger: {shown}\n");
     let closed = ledgers.len() as u64 - open(ledgers);
-    let _ = writeln!(out, " accounts that close: {closed} of {} E-links", ledgers.len());
+    let _ = writeln!(
+        out,
+        " accounts that close: {closed} of {} E-links",
+        ledgers.len()
+    );
     for (tag, ledger) in ledgers.iter().filter(|(_, ledger)| !ledger.closes()) {
         let _ = writeln!(out, "  E-link {}: {ledger}", elink_name(*tag));
     }
@@ -511,17 +630,38 @@ impl ReceiveArguments {
         found.fault(faults.wrong_elink, "events of another E-link");
         found.fault(report.bad_pages, "pages that cannot be read");
         found.fault(report.refused.len() as u64, "publishers that refused");
-        let cut = report.streams.iter().map(|stream| stream.truncated).sum::<u64>();
+        let cut = report
+            .streams
+            .iter()
+            .map(|stream| stream.truncated)
+            .sum::<u64>();
         // What went before this receiver came is not its loss. What its counters and the accounts say are the same events.
         let lost = |ledger: &Ledger| {
-            accounts::lost_on_the_way(ledger) - ledger.losses.get(accounts::NOT_SUBSCRIBED).copied().unwrap_or(0)
+            accounts::lost_on_the_way(ledger)
+                - ledger
+                    .losses
+                    .get(accounts::NOT_SUBSCRIBED)
+                    .copied()
+                    .unwrap_or(0)
         };
-        let booked = report.ledgers.iter().map(|(_, ledger)| lost(ledger)).sum::<u64>();
+        let booked = report
+            .ledgers
+            .iter()
+            .map(|(_, ledger)| lost(ledger))
+            .sum::<u64>();
         let loss = booked.max(faults.missing + cut);
         found.value(Measure::Loss, loss, report.chunks() + loss - cut);
-        found.value(Measure::Order, faults.duplicates + faults.out_of_order, report.chunks());
+        found.value(
+            Measure::Order,
+            faults.duplicates + faults.out_of_order,
+            report.chunks(),
+        );
         found.value(Measure::Connections, report.lost, 0);
-        let flagged = report.streams.iter().map(|stream| stream.flagged).sum::<u64>();
+        let flagged = report
+            .streams
+            .iter()
+            .map(|stream| stream.flagged)
+            .sum::<u64>();
         found.value(Measure::Flags, cut + flagged, report.chunks());
         found.value(Measure::Resets, faults.resets, report.chunks());
         found.verdict(&self.limits.fail_on)
@@ -532,7 +672,9 @@ impl ReceiveArguments {
         use daqmeter_wire::felix::payload::Fid;
         let of = |device: &u16| {
             let device = *device;
-            self.elinks.iter().map(move |number| Fid::of_elink(0, device, Elink::new(*number)).to_u64())
+            self.elinks
+                .iter()
+                .map(move |number| Fid::of_elink(0, device, Elink::new(*number)).to_u64())
         };
         self.devices.iter().flat_map(of).collect()
     }
@@ -547,10 +689,17 @@ impl ReceiveArguments {
         };
         let tags = self.tags();
         let Some(directory) = &self.network.bus_dir else {
-            return Ok(self.publishers.iter().map(|address| (publish(address), tags.clone())).collect());
+            return Ok(self
+                .publishers
+                .iter()
+                .map(|address| (publish(address), tags.clone()))
+                .collect());
         };
         let found = bus::find(directory, &tags).map_err(Failure::refused)?;
-        Ok(found.iter().map(|(address, tags)| (publish(address), tags.clone())).collect())
+        Ok(found
+            .iter()
+            .map(|(address, tags)| (publish(address), tags.clone()))
+            .collect())
     }
 
     /// Connects, and waits for publishers that are not there yet.
@@ -583,7 +732,9 @@ impl ReceiveArguments {
                 Ok(receiver) => return receiver.map(Some),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Failure::refused("a connecting thread panicked: a bug in daqmeter, please report it"));
+                    return Err(Failure::refused(
+                        "a connecting thread panicked: a bug in daqmeter, please report it",
+                    ));
                 }
             }
         }
@@ -601,7 +752,8 @@ pub(crate) fn receive(arguments: &ReceiveArguments) -> Result<ExitCode, Failure>
     on_ctrl_c(&stop)?;
     let page = arguments.network.metrics.served()?.unwrap_or_default();
     chain::pin(arguments.pin).map_err(Failure::refused)?;
-    check_congestion(&arguments.congestion).map_err(|what| Failure::refused(format!("--congestion: {what}")))?;
+    check_congestion(&arguments.congestion)
+        .map_err(|what| Failure::refused(format!("--congestion: {what}")))?;
     let Some(mut receiver) = arguments.connect_meanwhile(&stop)? else {
         tell("daqmeter: interrupted before a publisher was reached");
         return Ok(exit(true, true));
@@ -613,9 +765,14 @@ pub(crate) fn receive(arguments: &ReceiveArguments) -> Result<ExitCode, Failure>
     let report = receiver.run(&ended, arguments.patience, |receiver| {
         let is_waiting = !receiver.has_data();
         if is_waiting {
-            waiting.say(|| "data: a publisher begins when each of its E-links has a subscriber".to_owned());
+            waiting.say(|| {
+                "data: a publisher begins when each of its E-links has a subscriber".to_owned()
+            });
         }
-        ended.store(stop.load(Ordering::Relaxed) || is_waiting && waiting.is_over(), Ordering::Relaxed);
+        ended.store(
+            stop.load(Ordering::Relaxed) || is_waiting && waiting.is_over(),
+            Ordering::Relaxed,
+        );
         for note in receiver.take_notes() {
             tell(&format!("daqmeter: {note}"));
         }
@@ -636,13 +793,20 @@ pub(crate) fn receive(arguments: &ReceiveArguments) -> Result<ExitCode, Failure>
     {
         return Err(Failure::refused(why));
     }
-    if report.pages == 0 && report.accounts.is_empty() && waiting.is_over() && !stop.load(Ordering::Relaxed) {
+    if report.pages == 0
+        && report.accounts.is_empty()
+        && waiting.is_over()
+        && !stop.load(Ordering::Relaxed)
+    {
         let within = waiting.limit_text();
         return Err(Failure::refused(format!(
             "no data came within {within}: a publisher begins when each of its E-links has a subscriber, or by --no-wait"
         )));
     }
-    report.refused.iter().for_each(|why| tell(&format!("daqmeter: {why}")));
+    report
+        .refused
+        .iter()
+        .for_each(|why| tell(&format!("daqmeter: {why}")));
     let verdict = arguments.verdict(&report);
     show_report(&name, &report, &verdict, arguments.network.json)?;
     Ok(exit(verdict.is_passed(), stop.load(Ordering::Relaxed)))
@@ -650,7 +814,13 @@ pub(crate) fn receive(arguments: &ReceiveArguments) -> Result<ExitCode, Failure>
 
 fn show_report(name: &str, report: &Report, verdict: &Verdict, json: bool) -> Result<(), Failure> {
     let (seconds, faults) = (report.span_ns as f64 * 1e-9, report.faults());
-    let rate = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+    let rate = |count: u64| {
+        if seconds > 0.0 {
+            count as f64 / seconds
+        } else {
+            0.0
+        }
+    };
     let latency = &report.latency_ns;
     if json {
         let line = serde_json::json!({
@@ -663,8 +833,12 @@ fn show_report(name: &str, report: &Report, verdict: &Verdict, json: bool) -> Re
         });
         return emit(&format!("{line}\n")).map(drop);
     }
-    let mut out =
-        format!("{name}\n {} chunks of {} E-links in {} pages", report.chunks(), report.streams.len(), report.pages);
+    let mut out = format!(
+        "{name}\n {} chunks of {} E-links in {} pages",
+        report.chunks(),
+        report.streams.len(),
+        report.pages
+    );
     let _ = writeln!(
         out,
         ", {} over {}: {} M chunks/s, {} Gb/s",
@@ -674,7 +848,11 @@ fn show_report(name: &str, report: &Report, verdict: &Verdict, json: bool) -> Re
         significant(rate(report.bytes) * 8e-9, 4)
     );
     if latency.count() > 0 {
-        let at = |share: f64| latency.supported_quantile(share).map_or("-".to_owned(), |ns| show_ns(ns as f64));
+        let at = |share: f64| {
+            latency
+                .supported_quantile(share)
+                .map_or("-".to_owned(), |ns| show_ns(ns as f64))
+        };
         let _ = writeln!(
             out,
             " oldest trigger of a page to its receipt: p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",
@@ -685,7 +863,9 @@ fn show_report(name: &str, report: &Report, verdict: &Verdict, json: bool) -> Re
             show_ns(latency.max() as f64)
         );
     }
-    let sum = |of: fn(&daqmeter_readout::receive::StreamReport) -> u64| report.streams.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&daqmeter_readout::receive::StreamReport) -> u64| {
+        report.streams.iter().map(of).sum::<u64>()
+    };
     let _ = writeln!(
         out,
         " events missing {}, twice {}, late {}, counters reset {}, wrong payloads {}, of another E-link {}, cut off {}, flagged {}, bad pages {}, connections lost {}",

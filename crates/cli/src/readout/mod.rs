@@ -104,7 +104,11 @@ pub(crate) struct Chosen {
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Instead of the scenario's")]
     poll: Option<Duration>,
     /// Sleep until the card's interrupt
-    #[arg(long, conflicts_with = "poll", help_heading = "Instead of the scenario's")]
+    #[arg(
+        long,
+        conflicts_with = "poll",
+        help_heading = "Instead of the scenario's"
+    )]
     interrupt: bool,
     /// Bytes of a chunk
     #[arg(long, value_name = "SIZE", value_parser = bytes, help_heading = "Instead of the scenario's")]
@@ -141,7 +145,8 @@ impl Chosen {
         }
         scenario.check().map_err(Failure::refused)?;
         // A transport that was not built in is better refused before anything begins.
-        daqmeter_readout::transport::named(&scenario.publish.transport).map_err(Failure::refused)?;
+        daqmeter_readout::transport::named(&scenario.publish.transport)
+            .map_err(Failure::refused)?;
         Ok(scenario)
     }
 
@@ -206,6 +211,10 @@ fn count(text: &str) -> Result<u64, String> {
 
 /// An E-link's number: 0x008, or decimal.
 fn elink(text: &str) -> Result<u16, String> {
-    let number = units::parse_count(text).map_err(|_| format!("`{text}` is not an E-link such as 0x008"))?;
-    u16::try_from(number).ok().filter(|number| *number <= 0x7FF).ok_or(format!("`{text}`: E-links are 0 to 0x7ff"))
+    let number =
+        units::parse_count(text).map_err(|_| format!("`{text}` is not an E-link such as 0x008"))?;
+    u16::try_from(number)
+        .ok()
+        .filter(|number| *number <= 0x7FF)
+        .ok_or(format!("`{text}`: E-links are 0 to 0x7ff"))
 }

@@ -26,7 +26,9 @@ use crate::run::on_ctrl_c;
 
 /// Watch every instance: rates, ring, CPU, BUSY, errors. q ends it.
 #[derive(Debug, Args)]
-#[command(after_help = "Instances serve what is shown by --metrics HOST:PORT (OpenMetrics, for Prometheus, too).")]
+#[command(
+    after_help = "Instances serve what is shown by --metrics HOST:PORT (OpenMetrics, for Prometheus, too)."
+)]
 pub(crate) struct Arguments {
     /// Where instances serve their metrics: host:port
     #[arg(required = true)]
@@ -100,21 +102,39 @@ impl Scrapers {
             let (ask, asked) = std::sync::mpsc::channel();
             let (answer, own) = (answer.clone(), address.clone());
             // It ends with the program.
-            std::thread::spawn(move || while asked.recv().is_ok() && answer.send((at, scrape(&own))).is_ok() {});
-            Scraper { address: address.clone(), ask, is_asked: false }
+            std::thread::spawn(move || {
+                while asked.recv().is_ok() && answer.send((at, scrape(&own))).is_ok() {}
+            });
+            Scraper {
+                address: address.clone(),
+                ask,
+                is_asked: false,
+            }
         });
-        Scrapers { each: each.collect(), answers }
+        Scrapers {
+            each: each.collect(),
+            answers,
+        }
     }
 
     /// Asks all that are not busy with an earlier look, and waits for the answers.
-    fn look(&mut self, stop: &AtomicBool, mut take: impl FnMut(&str, std::io::Result<Vec<(String, String, f64)>>)) {
+    fn look(
+        &mut self,
+        stop: &AtomicBool,
+        mut take: impl FnMut(&str, std::io::Result<Vec<(String, String, f64)>>),
+    ) {
         for scraper in self.each.iter_mut().filter(|scraper| !scraper.is_asked) {
             scraper.is_asked = scraper.ask.send(()).is_ok();
         }
         let begun = Instant::now();
         let mut heard = vec![false; self.each.len()];
-        while !stop.load(Ordering::Relaxed) && begun.elapsed() < LOOK_WITHIN && heard.contains(&false) {
-            let Ok((at, answer)) = self.answers.recv_timeout(SLICE) else { continue };
+        while !stop.load(Ordering::Relaxed)
+            && begun.elapsed() < LOOK_WITHIN
+            && heard.contains(&false)
+        {
+            let Ok((at, answer)) = self.answers.recv_timeout(SLICE) else {
+                continue;
+            };
             (self.each[at].is_asked, heard[at]) = (false, true);
             take(&self.each[at].address, answer);
         }
@@ -139,13 +159,18 @@ impl Watch {
         silent.sort();
         self.silent = silent;
         let now = Instant::now();
-        self.seconds = self.at.map_or(0.0, |at| now.duration_since(at).as_secs_f64());
+        self.seconds = self
+            .at
+            .map_or(0.0, |at| now.duration_since(at).as_secs_f64());
         self.at = Some(now);
         self.before = std::mem::replace(&mut self.now, values);
     }
 
     fn shown(&self) -> Vec<Shown> {
-        self.now.iter().map(|(instance, values)| self.one(instance, values)).collect()
+        self.now
+            .iter()
+            .map(|(instance, values)| self.one(instance, values))
+            .collect()
     }
 
     fn one(&self, instance: &str, values: &BTreeMap<String, f64>) -> Shown {
@@ -161,7 +186,9 @@ impl Watch {
             trigger_khz: rate("triggers_total").map(|rate| rate / 1e3),
             mchunks_per_s: rate("chunks_total").map(|rate| rate / 1e6),
             gbit_per_s: rate("bytes_total").map(|rate| rate * 8e-9),
-            ring_share: ring.zip(value("ring_size_bytes")).map(|(bytes, size)| bytes / size.max(1.0)),
+            ring_share: ring
+                .zip(value("ring_size_bytes"))
+                .map(|(bytes, size)| bytes / size.max(1.0)),
             ring_bytes: ring,
             cpu_share: rate("cpu_seconds_total"),
             busy: ["-", "DMA", "FIFO", "both"][match value("busy") {
@@ -171,7 +198,8 @@ impl Watch {
                 _ => 0,
             }],
             dead_share: rate("dead_seconds_total"),
-            errors: value("errors_total").unwrap_or(0.0) + value("lost_connections_total").unwrap_or(0.0),
+            errors: value("errors_total").unwrap_or(0.0)
+                + value("lost_connections_total").unwrap_or(0.0),
             latency_p99_us: value("latency_p99_seconds").map(|seconds| seconds * 1e6),
         }
     }
@@ -179,7 +207,10 @@ impl Watch {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.instances.len() > MAX_INSTANCES {
-        return Err(Failure::refused(format!("{} instances; at most {MAX_INSTANCES}", arguments.instances.len())));
+        return Err(Failure::refused(format!(
+            "{} instances; at most {MAX_INSTANCES}",
+            arguments.instances.len()
+        )));
     }
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
@@ -219,7 +250,10 @@ fn lines(
         }
         watch.look(scrapers, stop);
         for shown in watch.shown() {
-            emit(&format!("{}\n", serde_json::to_string(&shown).expect("plain data")))?;
+            emit(&format!(
+                "{}\n",
+                serde_json::to_string(&shown).expect("plain data")
+            ))?;
         }
         looks += 1;
         if looks == arguments.looks || watch.silent.len() == arguments.instances.len() {
@@ -262,24 +296,37 @@ fn view(
 /// Ten characters of a bar.
 fn bar(share: f64) -> String {
     let full = (share.clamp(0.0, 1.0) * 10.0).round();
-    (0..10).map(|at| if f64::from(at) < full { '#' } else { '.' }).collect()
+    (0..10)
+        .map(|at| if f64::from(at) < full { '#' } else { '.' })
+        .collect()
 }
 
 fn draw(frame: &mut Frame<'_>, watch: &Watch) {
-    let [main, foot] = Layout::vertical([Constraint::Min(3), Constraint::Length(2)]).areas(frame.area());
+    let [main, foot] =
+        Layout::vertical([Constraint::Min(3), Constraint::Length(2)]).areas(frame.area());
     let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| significant(value, 4));
-    let percent = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{:.1} %", value * 100.0));
+    let percent = |value: Option<f64>| {
+        value.map_or("-".to_owned(), |value| format!("{:.1} %", value * 100.0))
+    };
     let rows = watch.shown().into_iter().map(|shown| {
         let ring = match (shown.ring_share, shown.ring_bytes) {
             (Some(share), Some(bytes)) => {
-                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes in a ring")]
+                #[allow(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "bytes in a ring"
+                )]
                 let bytes = show_bytes(bytes as u64);
                 format!("{} {bytes}", bar(share))
             }
             _ => "-".to_owned(),
         };
         let bad = shown.errors > 0.0 || shown.busy != "-";
-        let style = if bad { Style::new().fg(Color::Red).add_modifier(Modifier::BOLD) } else { Style::new() };
+        let style = if bad {
+            Style::new().fg(Color::Red).add_modifier(Modifier::BOLD)
+        } else {
+            Style::new()
+        };
         let cells = [
             shown.instance,
             number(shown.trigger_khz),
@@ -295,12 +342,19 @@ fn draw(frame: &mut Frame<'_>, watch: &Watch) {
         Row::new(cells.map(Cell::from)).style(style)
     });
     let widths = [28, 9, 9, 8, 22, 8, 5, 8, 8, 9].map(Constraint::Length);
-    let header = Row::new(["instance", "kHz", "Mchunk/s", "Gb/s", "ring", "CPU", "BUSY", "dead", "errors", "p99 us"])
-        .style(Style::new().add_modifier(Modifier::BOLD));
-    let table = Table::new(rows, widths).header(header).block(Block::bordered().title(" daqmeter readout "));
+    let header = Row::new([
+        "instance", "kHz", "Mchunk/s", "Gb/s", "ring", "CPU", "BUSY", "dead", "errors", "p99 us",
+    ])
+    .style(Style::new().add_modifier(Modifier::BOLD));
+    let table = Table::new(rows, widths)
+        .header(header)
+        .block(Block::bordered().title(" daqmeter readout "));
     frame.render_widget(table, main);
     let silent = sanitise::text(&watch.silent.join("; ")).into_owned();
-    let foot_lines = vec![Line::from("q ends"), Line::styled(silent, Style::new().fg(Color::Red))];
+    let foot_lines = vec![
+        Line::from("q ends"),
+        Line::styled(silent, Style::new().fg(Color::Red)),
+    ];
     frame.render_widget(Paragraph::new(foot_lines), foot);
 }
 
@@ -311,7 +365,10 @@ mod tests {
     fn watch() -> Watch {
         let values = |chunks: f64, cpu: f64| {
             let of = |pairs: &[(&str, f64)]| {
-                pairs.iter().map(|(name, value)| (format!("daqmeter_{name}"), *value)).collect::<BTreeMap<_, _>>()
+                pairs
+                    .iter()
+                    .map(|(name, value)| (format!("daqmeter_{name}"), *value))
+                    .collect::<BTreeMap<_, _>>()
             };
             Values::from([(
                 "tohost gbt:0.0".to_owned(),
@@ -327,19 +384,31 @@ mod tests {
                 ]),
             )])
         };
-        Watch { before: values(0.0, 1.0), now: values(48e6, 2.6), seconds: 2.0, ..Watch::default() }
+        Watch {
+            before: values(0.0, 1.0),
+            now: values(48e6, 2.6),
+            seconds: 2.0,
+            ..Watch::default()
+        }
     }
 
     #[test]
     fn rates_are_differences_over_the_time_between() {
         let shown = &watch().shown()[0];
-        assert_eq!((shown.mchunks_per_s, shown.trigger_khz, shown.cpu_share), (Some(24.0), Some(1000.0), Some(0.8)));
-        assert_eq!((shown.ring_share, shown.busy, shown.errors, shown.dead_share), (Some(0.25), "DMA", 2.0, None));
+        assert_eq!(
+            (shown.mchunks_per_s, shown.trigger_khz, shown.cpu_share),
+            (Some(24.0), Some(1000.0), Some(0.8))
+        );
+        assert_eq!(
+            (shown.ring_share, shown.busy, shown.errors, shown.dead_share),
+            (Some(0.25), "DMA", 2.0, None)
+        );
     }
 
     #[test]
     fn the_view_has_a_row_per_instance() {
-        let mut terminal = ratatui::Terminal::new(ratatui::backend::TestBackend::new(124, 6)).unwrap();
+        let mut terminal =
+            ratatui::Terminal::new(ratatui::backend::TestBackend::new(124, 6)).unwrap();
         terminal.draw(|frame| draw(frame, &watch())).unwrap();
         insta::assert_snapshot!(terminal.backend());
     }

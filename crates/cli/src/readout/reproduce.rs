@@ -42,15 +42,32 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let mut runner = studies::runner(&arguments.common)?;
     check_pins(arguments.receiver_pin.as_ref(), &runner)?;
-    let pin = arguments.common.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
-    measure(&mut runner, &pin, &cpus(arguments.receiver_pin.as_ref()).unwrap_or_default())?;
+    let pin = arguments
+        .common
+        .pin
+        .as_ref()
+        .map(|list| list.0.clone())
+        .unwrap_or_default();
+    measure(
+        &mut runner,
+        &pin,
+        &cpus(arguments.receiver_pin.as_ref()).unwrap_or_default(),
+    )?;
     runner.finish();
     let shown = show(arguments, &runner.recorder.records)?;
-    if runner.stop.is_set() { Ok(runner.recorder.exit_code(true)) } else { Ok(shown) }
+    if runner.stop.is_set() {
+        Ok(runner.recorder.exit_code(true))
+    } else {
+        Ok(shown)
+    }
 }
 
 /// Measures the study's points.
-pub(crate) fn measure(runner: &mut Runner, pin: &[u32], receiver_cpus: &str) -> Result<(), Failure> {
+pub(crate) fn measure(
+    runner: &mut Runner,
+    pin: &[u32],
+    receiver_cpus: &str,
+) -> Result<(), Failure> {
     let plan = study::plan(&Document::default(), receiver_cpus);
     runner.expect(plan.len());
     for workload in &plan {
@@ -62,7 +79,14 @@ pub(crate) fn measure(runner: &mut Runner, pin: &[u32], receiver_cpus: &str) -> 
 
 fn show(arguments: &Arguments, records: &[RunRecord]) -> Result<ExitCode, Failure> {
     let study = studies::readout(records);
-    let failed = study.has_contradiction() || records.iter().any(|record| record.outcome.reason().is_some());
+    let failed = study.has_contradiction()
+        || records
+            .iter()
+            .any(|record| record.outcome.reason().is_some());
     show_one(study, records, arguments.common.json, None)?;
-    Ok(if failed { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
+    Ok(if failed {
+        ExitCode::from(FAILED)
+    } else {
+        ExitCode::SUCCESS
+    })
 }

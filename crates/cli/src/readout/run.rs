@@ -42,11 +42,20 @@ pub(crate) struct Arguments {
 
 /// CPUs as a workload writes them.
 pub(super) fn cpus(list: Option<&CpuList>) -> Option<String> {
-    list.map(|list| list.0.iter().map(u32::to_string).collect::<Vec<_>>().join(","))
+    list.map(|list| {
+        list.0
+            .iter()
+            .map(u32::to_string)
+            .collect::<Vec<_>>()
+            .join(",")
+    })
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut workload = arguments.chosen.workload()?.with("seconds", arguments.time.as_secs_f64());
+    let mut workload = arguments
+        .chosen
+        .workload()?
+        .with("seconds", arguments.time.as_secs_f64());
     if let Some(receivers) = arguments.receivers {
         workload = workload.with("receivers", receivers);
     }
@@ -55,7 +64,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let mut runner = Runner::new(&arguments.common, 1)?;
     check_pins(arguments.receiver_pin.as_ref(), &runner)?;
-    let pin = arguments.common.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
+    let pin = arguments
+        .common
+        .pin
+        .as_ref()
+        .map(|list| list.0.clone())
+        .unwrap_or_default();
     let settings = runner.settings(StepPlan::ByStage(1), "readout/run", &pin);
     runner.point("readout", &workload, &settings, None)?;
     runner.finish();
@@ -65,7 +79,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         // Stdout is for records.
         tell(&verdict.to_string());
     } else {
-        emit(&format!("{}{} {verdict}\n", chains_text(records), details_text(records)))?;
+        emit(&format!(
+            "{}{} {verdict}\n",
+            chains_text(records),
+            details_text(records)
+        ))?;
     }
     if let Some(path) = &arguments.output {
         write_file(path, &page(records).map_err(Failure::refused)?)?;
@@ -86,12 +104,22 @@ fn found(records: &[RunRecord]) -> Found {
         }
     }
     let ledgers = || records.iter().flat_map(|record| &record.ledgers);
-    found.fault(ledgers().filter(|ledger| !ledger.closes()).count() as u64, "accounts that do not close");
+    found.fault(
+        ledgers().filter(|ledger| !ledger.closes()).count() as u64,
+        "accounts that do not close",
+    );
     let issued = ledgers().map(|ledger| ledger.issued).sum();
-    found.value(Measure::Loss, ledgers().map(accounts::lost_on_the_way).sum(), issued);
+    found.value(
+        Measure::Loss,
+        ledgers().map(accounts::lost_on_the_way).sum(),
+        issued,
+    );
     let flagged = ledgers().filter_map(|ledger| ledger.losses.get(accounts::FLAGGED));
     found.value(Measure::Flags, flagged.sum(), issued);
-    let dead = records.iter().filter_map(|record| record.counter("dead-time")).fold(0.0, f64::max);
+    let dead = records
+        .iter()
+        .filter_map(|record| record.counter("dead-time"))
+        .fold(0.0, f64::max);
     found.share(Measure::Dead, dead);
     found
 }
@@ -101,6 +129,8 @@ pub(super) fn check_pins(list: Option<&CpuList>, runner: &Runner) -> Result<(), 
     let allowed = &runner.context.host.allowed_cpus;
     match list.and_then(|list| list.0.iter().find(|cpu| !allowed.contains(cpu))) {
         None => Ok(()),
-        Some(cpu) => Err(Failure::refused(format!("--receiver-pin: CPU {cpu} does not exist or is not allowed here"))),
+        Some(cpu) => Err(Failure::refused(format!(
+            "--receiver-pin: CPU {cpu} does not exist or is not allowed here"
+        ))),
     }
 }

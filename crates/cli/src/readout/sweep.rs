@@ -81,8 +81,15 @@ impl System for Chain<'_> {
     type Error = Failure;
 
     fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Failure> {
-        let settings = self.runner.settings(StepPlan::ByStage(1), "readout/search", &self.pin);
-        self.runner.point("readout", &probe_workload(&self.base, rate_hz, duration), &settings, None)?;
+        let settings = self
+            .runner
+            .settings(StepPlan::ByStage(1), "readout/search", &self.pin);
+        self.runner.point(
+            "readout",
+            &probe_workload(&self.base, rate_hz, duration),
+            &settings,
+            None,
+        )?;
         let Some(record) = self.runner.recorder.records.last() else {
             return Err(Failure::refused("nothing was measured"));
         };
@@ -135,7 +142,10 @@ impl Arguments {
             probe: self.probe,
             confirm: self.probe * 4,
             confirmations: 3,
-            allowed: Allowed { lost: 0, dead_share: self.dead },
+            allowed: Allowed {
+                lost: 0,
+                dead_share: self.dead,
+            },
         }
     }
 }
@@ -144,7 +154,9 @@ impl Arguments {
 const FREE: &str = "free";
 
 fn is_free(workload: &Workload) -> bool {
-    workload.text("placement").is_ok_and(|placement| placement == FREE)
+    workload
+        .text("placement")
+        .is_ok_and(|placement| placement == FREE)
 }
 
 /// Rates of the curves, as shares of the maximum, before [`preferred`].
@@ -153,32 +165,56 @@ const SHARES: [f64; 7] = [0.1, 0.25, 0.5, 0.75, 0.95, 1.05, 1.2];
 /// The preferred number nearest to a rate (ISO 3, series R20: 20 to a decade, so at most 6 % away). The maximum is measured;
 /// rates that followed it exactly would give every run points of its own, which no other run could be compared with.
 fn preferred(rate_hz: f64) -> f64 {
-    const R20: [f64; 21] =
-        [1.0, 1.12, 1.25, 1.4, 1.6, 1.8, 2.0, 2.24, 2.5, 2.8, 3.15, 3.55, 4.0, 4.5, 5.0, 5.6, 6.3, 7.1, 8.0, 9.0, 10.0];
+    const R20: [f64; 21] = [
+        1.0, 1.12, 1.25, 1.4, 1.6, 1.8, 2.0, 2.24, 2.5, 2.8, 3.15, 3.55, 4.0, 4.5, 5.0, 5.6, 6.3,
+        7.1, 8.0, 9.0, 10.0,
+    ];
     let decade = 10_f64.powf(rate_hz.log10().floor());
     let distance = |step: &f64| (step * decade / rate_hz).ln().abs();
-    let nearest = R20.into_iter().min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(1.0);
+    let nearest = R20
+        .into_iter()
+        .min_by(|a, b| distance(a).total_cmp(&distance(b)))
+        .unwrap_or(1.0);
     // Digits beyond the series' three are of the floating point only.
     let unit = decade / 100.0;
-    if unit >= 1.0 { (nearest * 100.0).round() * unit } else { nearest * decade }
+    if unit >= 1.0 {
+        (nearest * 100.0).round() * unit
+    } else {
+        nearest * decade
+    }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let bases = arguments.bases()?;
     let mut runner = Runner::new(&arguments.common, 0)?;
     check_pins(arguments.receiver_pin.as_ref(), &runner)?;
-    let pin = arguments.common.pin.as_ref().map(|list| list.0.clone()).unwrap_or_default();
+    let pin = arguments
+        .common
+        .pin
+        .as_ref()
+        .map(|list| list.0.clone())
+        .unwrap_or_default();
     let mut results = Vec::new();
     for base in &bases {
-        let pin = if is_free(base) { Vec::new() } else { pin.clone() };
-        let mut chain = Chain { runner: &mut runner, base: base.clone(), pin: pin.clone() };
+        let pin = if is_free(base) {
+            Vec::new()
+        } else {
+            pin.clone()
+        };
+        let mut chain = Chain {
+            runner: &mut runner,
+            base: base.clone(),
+            pin: pin.clone(),
+        };
         let found = match highest_rate(&mut chain, &arguments.plan()) {
             Ok(found) => found,
             Err(failure) => return finish(arguments, &runner, &results, Some(failure)),
         };
         let highest_hz = found.rate_hz;
         results.push((base.clone(), found));
-        let (Some(highest_hz), false) = (highest_hz, arguments.no_curves) else { continue };
+        let (Some(highest_hz), false) = (highest_hz, arguments.no_curves) else {
+            continue;
+        };
         let points = curves(arguments, base, highest_hz);
         for (order, workload) in ordered(points, 1) {
             let settings = runner.settings(StepPlan::ByStage(1), "readout/sweep", &pin);
@@ -190,7 +226,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// The rates of the curves for a measured maximum.
 fn rates(highest_hz: f64) -> Vec<f64> {
-    let mut rates: Vec<f64> = SHARES.iter().map(|share| preferred(share * highest_hz)).collect();
+    let mut rates: Vec<f64> = SHARES
+        .iter()
+        .map(|share| preferred(share * highest_hz))
+        .collect();
     rates.dedup();
     // As good as no trigger: what polling costs by itself.
     rates.push(1.0);
@@ -200,8 +239,15 @@ fn rates(highest_hz: f64) -> Vec<f64> {
 /// Rate by polling interval; the first chain has all intervals, and what costs nothing is at every one.
 fn curves(arguments: &Arguments, base: &Workload, highest_hz: f64) -> Vec<Workload> {
     let probe = probe_workload(base, highest_hz, arguments.probe);
-    let polls: Vec<f64> = arguments.polls.iter().map(|poll| poll.as_secs_f64() * 1e6).collect();
-    Sweep::of(probe).over("poll_us", polls).over("rate_hz", rates(highest_hz)).workloads()
+    let polls: Vec<f64> = arguments
+        .polls
+        .iter()
+        .map(|poll| poll.as_secs_f64() * 1e6)
+        .collect();
+    Sweep::of(probe)
+        .over("poll_us", polls)
+        .over("rate_hz", rates(highest_hz))
+        .workloads()
 }
 
 fn finish(
@@ -230,26 +276,46 @@ fn text(results: &[(Workload, Found)], records: &[RunRecord]) -> String {
     for (workload, found) in results {
         let khz = |hz: f64| format!("{} kHz", significant(hz / 1e3, 4));
         let mut name = workload.text("scenario").unwrap_or("").to_owned();
-        for (parameter, unit) in [("payload_bytes", " B"), ("channels", " channels"), ("mode", ""), ("placement", "")] {
+        for (parameter, unit) in [
+            ("payload_bytes", " B"),
+            ("channels", " channels"),
+            ("mode", ""),
+            ("placement", ""),
+        ] {
             if let Some(value) = workload.params.get(parameter) {
                 name.push_str(&format!(", {value}{unit}"));
             }
         }
         let rate = found.rate_hz.map_or("none".to_owned(), khz);
-        let above = found.unstable_hz.map_or("no fault up to the end of the search".to_owned(), |hz| {
-            let why = found.probes.iter().rev().find(|probe| probe.rate_hz == hz).map(|probe| probe.verdict);
-            format!("not stable at {} ({})", khz(hz), why.map_or("", why_text))
-        });
+        let above =
+            found
+                .unstable_hz
+                .map_or("no fault up to the end of the search".to_owned(), |hz| {
+                    let why = found
+                        .probes
+                        .iter()
+                        .rev()
+                        .find(|probe| probe.rate_hz == hz)
+                        .map(|probe| probe.verdict);
+                    format!("not stable at {} ({})", khz(hz), why.map_or("", why_text))
+                });
         out.push_str(&format!(
             "{name}: maximum rate {rate}; {above}\n  {} probes; {}\n",
             found.probes.len(),
             found.confidence()
         ));
         if found.lowered > 0 {
-            out.push_str(&format!("  lowered {} times because a confirmation failed twice\n", found.lowered));
+            out.push_str(&format!(
+                "  lowered {} times because a confirmation failed twice\n",
+                found.lowered
+            ));
         }
     }
-    let swept: Vec<RunRecord> = records.iter().filter(|record| record.study == "readout/sweep").cloned().collect();
+    let swept: Vec<RunRecord> = records
+        .iter()
+        .filter(|record| record.study == "readout/sweep")
+        .cloned()
+        .collect();
     if !swept.is_empty() {
         out.push('\n');
         out.push_str(&chains_text(&swept));
@@ -282,8 +348,18 @@ mod tests {
     fn a_rate_below_and_one_above_the_maximum_are_swept() {
         for highest in [1.5, 37.0, 999.0, 1.04e6, 7.77e6] {
             let rates = rates(highest);
-            assert!(rates.iter().any(|rate| (0.7..1.0).contains(&(rate / highest))), "{highest}: {rates:?}");
-            assert!(rates.iter().any(|rate| (1.0..1.3).contains(&(rate / highest))), "{highest}: {rates:?}");
+            assert!(
+                rates
+                    .iter()
+                    .any(|rate| (0.7..1.0).contains(&(rate / highest))),
+                "{highest}: {rates:?}"
+            );
+            assert!(
+                rates
+                    .iter()
+                    .any(|rate| (1.0..1.3).contains(&(rate / highest))),
+                "{highest}: {rates:?}"
+            );
         }
     }
 }

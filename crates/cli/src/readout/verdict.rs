@@ -24,8 +24,14 @@ pub(super) enum Measure {
 }
 
 impl Measure {
-    const ALL: [Measure; 6] =
-        [Measure::Loss, Measure::Order, Measure::Dead, Measure::Flags, Measure::Connections, Measure::Resets];
+    const ALL: [Measure; 6] = [
+        Measure::Loss,
+        Measure::Order,
+        Measure::Dead,
+        Measure::Flags,
+        Measure::Connections,
+        Measure::Resets,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -45,12 +51,12 @@ impl Measure {
             format!("`{name}={text}`: write a number or a share from 0% to 100%, such as {name}=0 or {name}=1%")
         })?;
         match (self, limit) {
-            (Measure::Dead, Limit::Count(count)) if count > 0 => {
-                Err(format!("`dead={text}`: dead time is a share of the time, such as dead=1%"))
-            }
-            (Measure::Connections | Measure::Resets, Limit::Share(_)) => {
-                Err(format!("`{name}={text}`: this is a number, such as {name}=0"))
-            }
+            (Measure::Dead, Limit::Count(count)) if count > 0 => Err(format!(
+                "`dead={text}`: dead time is a share of the time, such as dead=1%"
+            )),
+            (Measure::Connections | Measure::Resets, Limit::Share(_)) => Err(format!(
+                "`{name}={text}`: this is a number, such as {name}=0"
+            )),
             _ => Ok(limit),
         }
     }
@@ -66,9 +72,13 @@ pub(super) enum Limit {
 
 impl Limit {
     fn parse(text: &str) -> Option<Limit> {
-        let Some(percent) = text.strip_suffix('%') else { return units::parse_count(text).ok().map(Limit::Count) };
+        let Some(percent) = text.strip_suffix('%') else {
+            return units::parse_count(text).ok().map(Limit::Count);
+        };
         let percent: f64 = percent.trim().parse().ok()?;
-        (0.0..=100.0).contains(&percent).then_some(Limit::Share(percent / 100.0))
+        (0.0..=100.0)
+            .contains(&percent)
+            .then_some(Limit::Share(percent / 100.0))
     }
 
     fn is_exceeded(self, count: u64, of: u64) -> bool {
@@ -104,8 +114,14 @@ impl FailOn {
         }
         for item in text.split(',') {
             let (name, limit) = item.trim().split_once('=').unwrap_or((item.trim(), "0"));
-            let measure = known.iter().find(|measure| measure.name() == name).ok_or_else(|| unknown(name, known))?;
-            if limits.insert(*measure, measure.limit(limit.trim())?).is_some() {
+            let measure = known
+                .iter()
+                .find(|measure| measure.name() == name)
+                .ok_or_else(|| unknown(name, known))?;
+            if limits
+                .insert(*measure, measure.limit(limit.trim())?)
+                .is_some()
+            {
                 return Err(format!("`{name}` is there twice"));
             }
         }
@@ -116,7 +132,11 @@ impl FailOn {
 fn unknown(name: &str, known: &[Measure]) -> String {
     let names: Vec<&str> = known.iter().map(|measure| measure.name()).collect();
     let elsewhere = Measure::ALL.iter().any(|measure| measure.name() == name);
-    let why = if elsewhere { "is not measured here" } else { "is not known" };
+    let why = if elsewhere {
+        "is not measured here"
+    } else {
+        "is not known"
+    };
     format!("`{name}` {why}; write {}, or {NONE}", names.join(", "))
 }
 
@@ -172,11 +192,28 @@ fn of_run(text: &str) -> Result<FailOn, String> {
 }
 
 fn of_receive(text: &str) -> Result<FailOn, String> {
-    FailOn::parse(text, &[Measure::Loss, Measure::Order, Measure::Connections, Measure::Flags, Measure::Resets])
+    FailOn::parse(
+        text,
+        &[
+            Measure::Loss,
+            Measure::Order,
+            Measure::Connections,
+            Measure::Flags,
+            Measure::Resets,
+        ],
+    )
 }
 
 fn of_check(text: &str) -> Result<FailOn, String> {
-    FailOn::parse(text, &[Measure::Loss, Measure::Order, Measure::Flags, Measure::Resets])
+    FailOn::parse(
+        text,
+        &[
+            Measure::Loss,
+            Measure::Order,
+            Measure::Flags,
+            Measure::Resets,
+        ],
+    )
 }
 
 /// What was found: faults that no limit allows, and what is held against the limits.
@@ -207,7 +244,11 @@ impl Found {
     /// A share of all, 0 to 1.
     pub(super) fn share(&mut self, measure: Measure, share: f64) {
         const ALL: u64 = 1_000_000_000;
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a billion")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of a billion"
+        )]
         let count = (share.clamp(0.0, 1.0) * ALL as f64).round() as u64;
         self.value(measure, count, ALL);
     }
@@ -267,7 +308,15 @@ mod tests {
     use super::*;
 
     fn limits(text: &str) -> Result<FailOn, String> {
-        FailOn::parse(text, &[Measure::Loss, Measure::Dead, Measure::Flags, Measure::Connections])
+        FailOn::parse(
+            text,
+            &[
+                Measure::Loss,
+                Measure::Dead,
+                Measure::Flags,
+                Measure::Connections,
+            ],
+        )
     }
 
     #[test]
@@ -277,7 +326,10 @@ mod tests {
             (Measure::Dead, Limit::Share(0.015)),
             (Measure::Flags, Limit::Count(0)),
         ];
-        assert_eq!(limits(" loss=1k, dead=1.5% ,flags"), Ok(FailOn(expected.into())));
+        assert_eq!(
+            limits(" loss=1k, dead=1.5% ,flags"),
+            Ok(FailOn(expected.into()))
+        );
         assert_eq!(limits("none"), Ok(FailOn(BTreeMap::new())));
         assert_eq!(limits("dead=0").unwrap().0[&Measure::Dead], Limit::Count(0));
     }
@@ -285,14 +337,20 @@ mod tests {
     #[test]
     fn what_is_no_limit_is_said_with_what_is() {
         for (text, part) in [
-            ("", "`` is not known; write loss, dead, flags, connections, or none"),
+            (
+                "",
+                "`` is not known; write loss, dead, flags, connections, or none",
+            ),
             ("los=1", "`los` is not known"),
             ("order=1", "`order` is not measured here; write loss"),
             ("loss=", "`loss=`: write a number or a share"),
             ("loss=-1", "`loss=-1`: write a number"),
             ("loss=101%", "from 0% to 100%"),
             ("loss=nan%", "`loss=nan%`"),
-            ("dead=5", "dead time is a share of the time, such as dead=1%"),
+            (
+                "dead=5",
+                "dead time is a share of the time, such as dead=1%",
+            ),
             ("connections=1%", "this is a number, such as connections=0"),
             ("loss=1,loss=2", "`loss` is there twice"),
             ("loss=1,", "`` is not known"),
@@ -312,7 +370,10 @@ mod tests {
             verdict("loss=12,dead=4.5%"),
             "verdict: passed: loss 12 of 1000 (1.2 %), limit 12; dead 4.5 %, limit 4.5%"
         );
-        assert_eq!(verdict("loss=0,dead=50%"), "verdict: failed: loss 12 of 1000 (1.2 %) is more than 0");
+        assert_eq!(
+            verdict("loss=0,dead=50%"),
+            "verdict: failed: loss 12 of 1000 (1.2 %) is more than 0"
+        );
         assert_eq!(
             verdict("loss=1%,dead=1%"),
             "verdict: failed: loss 12 of 1000 (1.2 %) is more than 1%; dead 4.5 % is more than 1%"
@@ -321,6 +382,9 @@ mod tests {
         assert_eq!(verdict("none"), "verdict: passed: no limits");
         found.fault(0, "wrong payloads");
         found.fault(3, "wrong payloads");
-        assert_eq!(found.verdict(&limits("none").unwrap()).to_string(), "verdict: failed: wrong payloads: 3");
+        assert_eq!(
+            found.verdict(&limits("none").unwrap()).to_string(),
+            "verdict: failed: wrong payloads: 3"
+        );
     }
 }

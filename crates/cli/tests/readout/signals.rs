@@ -16,14 +16,25 @@ const EVENT_WITHIN: Duration = Duration::from_secs(60);
 
 fn start(arguments: &[&str]) -> Child {
     let mut command = Command::new(PROGRAM);
-    command.arg("readout").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .arg("readout")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command.spawn().unwrap()
 }
 
 /// Sends a signal by its name, as a shell does.
 fn signal(child: &Child, name: &str) {
     let line = format!("kill -{name} {}", child.id());
-    assert!(Command::new("sh").args(["-c", &line]).status().unwrap().success());
+    assert!(
+        Command::new("sh")
+            .args(["-c", &line])
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 fn ended(child: &mut Child, within: Duration) -> ExitStatus {
@@ -46,7 +57,10 @@ fn until_said(from: &mut impl BufRead, text: &str) {
     let mut line = String::new();
     while !line.contains(text) {
         line.clear();
-        assert!(from.read_line(&mut line).unwrap() > 0, "it ended without `{text}`");
+        assert!(
+            from.read_line(&mut line).unwrap() > 0,
+            "it ended without `{text}`"
+        );
         assert!(begin.elapsed() < EVENT_WITHIN, "no `{text}`");
     }
 }
@@ -81,7 +95,10 @@ fn errors(child: &mut Child) -> BufReader<std::process::ChildStderr> {
 fn a_receiver_that_waits_for_a_publisher_ends() {
     for name in ["INT", "TERM"] {
         let mut child = start(&["receive", "127.0.0.1:1", "--patience", "1h"]);
-        until_said(&mut errors(&mut child), "waiting for publishers: cannot connect to 127.0.0.1:1");
+        until_said(
+            &mut errors(&mut child),
+            "waiting for publishers: cannot connect to 127.0.0.1:1",
+        );
         interrupted(child, name);
     }
 }
@@ -94,7 +111,10 @@ fn a_reader_that_waits_for_its_card_or_its_subscribers_ends() {
     until_said(&mut errors(&mut child), "waiting for a card at");
     interrupted(child, "INT");
     let mut child = start(&["tohost", "gbt"]);
-    until_said(&mut errors(&mut child), "waiting for subscribers of 24 E-links (0x008, 0x00c, 0x010, 0x014, ...)");
+    until_said(
+        &mut errors(&mut child),
+        "waiting for subscribers of 24 E-links (0x008, 0x00c, 0x010, 0x014, ...)",
+    );
     assert!(interrupted(child, "INT").contains("ledger:"));
 }
 
@@ -103,7 +123,9 @@ fn card_reader_and_receiver_end_with_their_accounts() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().join("card");
     let shown = at.display().to_string();
-    let emulate = start(&["emulate", "gbt", "--at", &shown, "--rate", "5kHz", "--time", "1h"]);
+    let emulate = start(&[
+        "emulate", "gbt", "--at", &shown, "--rate", "5kHz", "--time", "1h",
+    ]);
     let mut tohost = start(&["tohost", "gbt", "--card", &shown]);
     let mut said = errors(&mut tohost);
     let mut line = String::new();
@@ -111,15 +133,31 @@ fn card_reader_and_receiver_end_with_their_accounts() {
         line.clear();
         assert!(said.read_line(&mut line).unwrap() > 0);
     }
-    let address = line.split("publishes at ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    let address = line
+        .split("publishes at ")
+        .nth(1)
+        .unwrap()
+        .split_whitespace()
+        .next()
+        .unwrap()
+        .to_owned();
     let metrics = ["receive", &address, "--metrics", "127.0.0.1:0"];
     let mut receive = start(&metrics);
     let mut said = errors(&mut receive);
     let mut line = String::new();
     said.read_line(&mut line).unwrap();
-    let page = line.trim().strip_prefix("metrics at http://").unwrap().strip_suffix("/metrics").unwrap().to_owned();
+    let page = line
+        .trim()
+        .strip_prefix("metrics at http://")
+        .unwrap()
+        .strip_suffix("/metrics")
+        .unwrap()
+        .to_owned();
     let mut monitor = start(&["monitor", &page, "--json", "--interval", "50ms"]);
-    until_said(&mut BufReader::new(monitor.stdout.as_mut().unwrap()), "\"mchunks_per_s\":0.");
+    until_said(
+        &mut BufReader::new(monitor.stdout.as_mut().unwrap()),
+        "\"mchunks_per_s\":0.",
+    );
     monitor.kill().unwrap();
     monitor.wait().unwrap();
     let text = interrupted(receive, "INT");
@@ -167,7 +205,13 @@ fn a_check_ends_with_the_table_of_what_it_had() {
     assert!(text.contains("Blocks"), "{text}");
     drop(input);
     let metrics = ["--metrics", "127.0.0.1:0"];
-    let mut child = start(&[&["check", "--scenario", "gbt", "--triggers", "1000000000000"][..], &metrics].concat());
+    let mut child = start(
+        &[
+            &["check", "--scenario", "gbt", "--triggers", "1000000000000"][..],
+            &metrics,
+        ]
+        .concat(),
+    );
     // By then it has taken the signals over.
     until_said(&mut errors(&mut child), "metrics at");
     interrupted(child, "INT");
@@ -176,21 +220,29 @@ fn a_check_ends_with_the_table_of_what_it_had() {
 #[test]
 fn a_run_and_a_search_end_with_their_records() {
     let directory = tempfile::tempdir().unwrap();
-    for arguments in
-        [&["run", "gbt", "--rate", "10kHz", "--time", "1h"][..], &["sweep", "gbt", "--probe", "1h", "--from", "10kHz"]]
-    {
+    for arguments in [
+        &["run", "gbt", "--rate", "10kHz", "--time", "1h"][..],
+        &["sweep", "gbt", "--probe", "1h", "--from", "10kHz"],
+    ] {
         let records = directory.path().join(arguments[0]).display().to_string();
         let child = start(&[arguments, &["--out", &records, "--metrics", "127.0.0.1:0"]].concat());
         // The receiver's thread is there when the chain runs.
         let tasks = format!("/proc/{}/task", child.id());
         let names = || {
             let tasks = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
-            tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok()).collect::<String>()
+            tasks
+                .filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
+                .collect::<String>()
         };
         until("no receiver", || names().contains("receiver-0"));
         interrupted(child, "INT");
-        let record: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&records).unwrap()).unwrap();
-        assert!(record["outcome"].to_string().contains("interrupted"), "{}", record["outcome"]);
+        let record: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(&records).unwrap()).unwrap();
+        assert!(
+            record["outcome"].to_string().contains("interrupted"),
+            "{}",
+            record["outcome"]
+        );
     }
 }
 
@@ -203,7 +255,10 @@ fn what_is_waited_for_in_vain_is_said_and_ends_with_2() {
                 &["tohost", "gbt", "--wait", "0s"][..],
                 "nobody subscribed to 24 E-links (0x008, 0x00c, 0x010, 0x014, ...)",
             ),
-            (&["receive", "127.0.0.1:1", "--congestion", "bbr9"], "--congestion: `bbr9` cannot be had here"),
+            (
+                &["receive", "127.0.0.1:1", "--congestion", "bbr9"],
+                "--congestion: `bbr9` cannot be had here",
+            ),
         ],
     );
     // A part of the E-links: the publisher waits for the others.
@@ -211,10 +266,20 @@ fn what_is_waited_for_in_vain_is_said_and_ends_with_2() {
     let mut said = errors(&mut tohost);
     let mut line = String::new();
     said.read_line(&mut line).unwrap();
-    let address = line.split("publishes at ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    let address = line
+        .split("publishes at ")
+        .nth(1)
+        .unwrap()
+        .split_whitespace()
+        .next()
+        .unwrap()
+        .to_owned();
     let receive = readout(&["receive", &address, "--elinks", "0x008", "--wait", "100ms"]);
     let text = stderr(&receive);
-    assert!(receive.status.code() == Some(2) && text.contains("no data came within 100 ms"), "{text}");
+    assert!(
+        receive.status.code() == Some(2) && text.contains("no data came within 100 ms"),
+        "{text}"
+    );
     interrupted(tohost, "INT");
 }
 
@@ -224,13 +289,18 @@ fn a_card_that_is_killed_is_reported_and_ends_with_1() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().join("card");
     let shown = at.display().to_string();
-    let mut emulate = start(&["emulate", "gbt", "--at", &shown, "--rate", "5kHz", "--time", "1h"]);
+    let mut emulate = start(&[
+        "emulate", "gbt", "--at", &shown, "--rate", "5kHz", "--time", "1h",
+    ]);
     let mut tohost = start(&["tohost", "gbt", "--card", &shown, "--no-wait"]);
     let mut said = errors(&mut tohost);
     until_said(&mut said, "publishes at ");
     emulate.kill().unwrap();
     emulate.wait().unwrap();
-    until_said(&mut said, "the card's process ended before its triggers did");
+    until_said(
+        &mut said,
+        "the card's process ended before its triggers did",
+    );
     assert_eq!(ended(&mut tohost, EVENT_WITHIN).code(), Some(1));
 }
 
@@ -241,12 +311,21 @@ fn an_ordinary_file_is_left_where_a_socket_is_wanted() {
     let path = directory.path().join("precious");
     std::fs::write(&path, "data").unwrap();
     let shown = path.display().to_string();
-    are_refused("readout", &[(&["emulate", "gbt", "--at", &shown][..], "is no socket: it is left as it is")]);
+    are_refused(
+        "readout",
+        &[(
+            &["emulate", "gbt", "--at", &shown][..],
+            "is no socket: it is left as it is",
+        )],
+    );
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "data");
     let stale = directory.path().join("stale");
     drop(UnixListener::bind(&stale).unwrap());
     let mut emulate = start(&["emulate", "gbt", "--at", &stale.display().to_string()]);
-    until_said(&mut errors(&mut emulate), "triggers begin when all have readers");
+    until_said(
+        &mut errors(&mut emulate),
+        "triggers begin when all have readers",
+    );
     interrupted(emulate, "INT");
     assert!(!stale.exists());
 }

@@ -24,22 +24,38 @@ pub fn engines_found(files: &Files) -> Vec<EngineFound> {
     let mut found: Vec<EngineFound> = queues
         .into_iter()
         .map(|queue| match queue.refusal {
-            None => {
-                EngineFound { usable: true, found: format!("DSA {} (never exercised on hardware by us)", queue.name) }
-            }
-            Some(refusal) => EngineFound { usable: false, found: format!("DSA {refusal}") },
+            None => EngineFound {
+                usable: true,
+                found: format!("DSA {} (never exercised on hardware by us)", queue.name),
+            },
+            Some(refusal) => EngineFound {
+                usable: false,
+                found: format!("DSA {refusal}"),
+            },
         })
         .collect();
     if found.is_empty() {
-        found.push(EngineFound { usable: false, found: "no DSA work queue".to_owned() });
+        found.push(EngineFound {
+            usable: false,
+            found: "no DSA work queue".to_owned(),
+        });
     }
     found.push(match Api::load().and_then(|api| api.devices()) {
         Ok(names) if !names.is_empty() => EngineFound {
             usable: true,
-            found: format!("CUDA {} (never exercised on hardware by us)", names.join(", ")),
+            found: format!(
+                "CUDA {} (never exercised on hardware by us)",
+                names.join(", ")
+            ),
         },
-        Ok(_) => EngineFound { usable: false, found: "CUDA without a device".to_owned() },
-        Err(_) => EngineFound { usable: false, found: "no CUDA driver".to_owned() },
+        Ok(_) => EngineFound {
+            usable: false,
+            found: "CUDA without a device".to_owned(),
+        },
+        Err(_) => EngineFound {
+            usable: false,
+            found: "no CUDA driver".to_owned(),
+        },
     });
     found
 }
@@ -52,7 +68,11 @@ struct DsaMover {
 
 fn usable_queues() -> Result<Vec<WorkQueue>, String> {
     let all = work_queues(&Files::default());
-    let usable: Vec<WorkQueue> = all.iter().filter(|queue| queue.refusal.is_none()).cloned().collect();
+    let usable: Vec<WorkQueue> = all
+        .iter()
+        .filter(|queue| queue.refusal.is_none())
+        .cloned()
+        .collect();
     if !usable.is_empty() {
         return Ok(usable);
     }
@@ -75,17 +95,20 @@ pub(super) fn dsa(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
     each(request, |lane| {
         let queue = match request.context {
             Context::Exclusive => &queues[lane % queues.len()],
-            Context::Shared => shared
-                .first()
-                .copied()
-                .ok_or_else(|| Fault::new("dsa: no shared work queue; configure one, or use exclusive"))?,
+            Context::Shared => shared.first().copied().ok_or_else(|| {
+                Fault::new("dsa: no shared work queue; configure one, or use exclusive")
+            })?,
             Context::Cpu | Context::Priority => {
                 return Err(Fault::new(
                     "dsa: choose context exclusive or shared; priorities are set with accel-config config-wq --priority",
                 ));
             }
         };
-        Ok(DsaMover { queue: queue.clone(), bytes: request.block_bytes, open: None })
+        Ok(DsaMover {
+            queue: queue.clone(),
+            bytes: request.block_bytes,
+            open: None,
+        })
     })
 }
 
@@ -107,13 +130,21 @@ impl Mover for DsaMover {
             memory.write(0, &vec![0; self.bytes]);
             Ok(memory)
         };
-        self.open = Some((Dsa::new(DevicePortal::open(&self.queue)?), touched()?, touched()?));
+        self.open = Some((
+            Dsa::new(DevicePortal::open(&self.queue)?),
+            touched()?,
+            touched()?,
+        ));
         Ok(())
     }
 
     fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
         let (engine, user, kernel) = self.open.as_mut().expect("prepared before the first copy");
-        let (from, to) = if direction == Direction::To { (kernel, user) } else { (user, kernel) };
+        let (from, to) = if direction == Direction::To {
+            (kernel, user)
+        } else {
+            (user, kernel)
+        };
         Ok(engine.copy(from, to, self.bytes)?)
     }
 
@@ -172,7 +203,14 @@ fn lanes(request: &Request, api: Api) -> Result<Vec<Box<dyn Mover>>, Fault> {
         ));
     }
     let pinned = request.path != "cuda-pageable";
-    each(request, |_| Ok(CudaMover { bytes: request.block_bytes, pinned, api, pair: None }))
+    each(request, |_| {
+        Ok(CudaMover {
+            bytes: request.block_bytes,
+            pinned,
+            api,
+            pair: None,
+        })
+    })
 }
 
 impl CudaMover {
@@ -183,7 +221,10 @@ impl CudaMover {
 
 impl Mover for CudaMover {
     fn device(&self) -> String {
-        format!("cuda, {} host memory", if self.pinned { "pinned" } else { "pageable" })
+        format!(
+            "cuda, {} host memory",
+            if self.pinned { "pinned" } else { "pageable" }
+        )
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
@@ -232,7 +273,9 @@ mod tests {
         for path in ["cuda-pinned", "cuda-pageable"] {
             let mut request = Request::new(path, Direction::Both, 4097);
             request.context = Context::Shared;
-            let mut lane = lanes(&request, daqmeter_sys::cuda::software()).unwrap().remove(0);
+            let mut lane = lanes(&request, daqmeter_sys::cuda::software())
+                .unwrap()
+                .remove(0);
             lane.prepare().unwrap();
             let (bytes, mut back) = (vec![5; 4097], vec![0; 4097]);
             lane.put_kernel(&bytes).unwrap();

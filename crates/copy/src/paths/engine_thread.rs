@@ -24,13 +24,26 @@ struct EngineMover {
 
 pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
     if request.context == Context::Cpu {
-        return Err(Fault::new("engine-thread copies by channels: choose context exclusive, shared or priority"));
+        return Err(Fault::new(
+            "engine-thread copies by channels: choose context exclusive, shared or priority",
+        ));
     }
-    let channels = if request.channels == 0 { request.lanes } else { request.channels };
+    let channels = if request.channels == 0 {
+        request.lanes
+    } else {
+        request.channels
+    };
     if channels > MAX_CHANNELS {
-        return Err(Fault::new(format!("{channels} channels: an emulated engine has {MAX_CHANNELS} at most")));
+        return Err(Fault::new(format!(
+            "{channels} channels: an emulated engine has {MAX_CHANNELS} at most"
+        )));
     }
-    let engine = Arc::new(Engine::start(channels, request.context, request.window, None)?);
+    let engine = Arc::new(Engine::start(
+        channels,
+        request.context,
+        request.window,
+        None,
+    )?);
     // Here, before the lanes' threads are pinned: all that the process may use.
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let lane = |lane| -> Box<dyn Mover> {
@@ -57,15 +70,26 @@ impl EngineMover {
 
     fn now(&self) -> (u64, u64, u64, u64) {
         let (high_ns, low_ns, windows) = self.engine.gate();
-        (high_ns, low_ns, windows, self.engine.copies(self.lane % self.engine.channels()))
+        (
+            high_ns,
+            low_ns,
+            windows,
+            self.engine.copies(self.lane % self.engine.channels()),
+        )
     }
 }
 
 impl Mover for EngineMover {
     fn device(&self) -> String {
         match self.context {
-            Context::Shared => format!("emulated engine, {} channels shared", self.engine.channels()),
-            _ => format!("emulated engine, channel {}", self.lane % self.engine.channels()),
+            Context::Shared => format!(
+                "emulated engine, {} channels shared",
+                self.engine.channels()
+            ),
+            _ => format!(
+                "emulated engine, channel {}",
+                self.lane % self.engine.channels()
+            ),
         }
     }
 
@@ -75,7 +99,10 @@ impl Mover for EngineMover {
             memory.write(0, &vec![0; self.bytes]);
             Ok(memory)
         };
-        let pair = Arc::new(Mutex::new(Pair { user: memory()?, kernel: memory()? }));
+        let pair = Arc::new(Mutex::new(Pair {
+            user: memory()?,
+            kernel: memory()?,
+        }));
         self.engine.register(self.lane, pair.clone());
         self.pair = Some(pair);
         Ok(())
@@ -83,7 +110,8 @@ impl Mover for EngineMover {
 
     #[inline]
     fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
-        self.engine.copy(self.lane, direction, self.bytes, self.completion);
+        self.engine
+            .copy(self.lane, direction, self.bytes, self.completion);
         Ok(())
     }
 
@@ -109,7 +137,8 @@ impl Mover for EngineMover {
 
     fn flush(&mut self) -> Result<(), Fault> {
         let pair = self.pair();
-        if pair.user.with_bytes(daqmeter_kernels::copy::flush) && pair.kernel.with_bytes(daqmeter_kernels::copy::flush)
+        if pair.user.with_bytes(daqmeter_kernels::copy::flush)
+            && pair.kernel.with_bytes(daqmeter_kernels::copy::flush)
         {
             Ok(())
         } else {
@@ -123,10 +152,16 @@ impl Mover for EngineMover {
 
     fn counters(&mut self) -> Vec<Counter> {
         let ((high, low, windows, copies), before) = (self.now(), self.before);
-        let mut counters = vec![Counter::count(format!("copies of lane {}", self.lane), copies - before.3)];
+        let mut counters = vec![Counter::count(
+            format!("copies of lane {}", self.lane),
+            copies - before.3,
+        )];
         // The gate is the engine's, not the lane's: told once, by the first of them.
         if self.context == Context::Priority && self.lane == 0 {
-            let ns = |name: &str, value: u64| Counter { unit: "ns".to_owned(), ..Counter::count(name, value) };
+            let ns = |name: &str, value: u64| Counter {
+                unit: "ns".to_owned(),
+                ..Counter::count(name, value)
+            };
             counters.push(ns("gate-high", high - before.0));
             counters.push(ns("gate-low", low - before.1));
             counters.push(Counter::count("gate-windows", windows - before.2));

@@ -130,7 +130,13 @@ pub const PATHS: &[Path] = &[
         make: file::hugetlb,
         probe: file::probe_hugetlb,
     },
-    Path { name: "pipe", what: "write to and read from a pipe", by_engine: false, make: stream::pipe, probe: ready },
+    Path {
+        name: "pipe",
+        what: "write to and read from a pipe",
+        by_engine: false,
+        make: stream::pipe,
+        probe: ready,
+    },
     Path {
         name: "unix",
         what: "write to and read from a unix stream socket",
@@ -247,9 +253,10 @@ pub fn path(name: &str) -> Option<&'static Path> {
 pub(crate) fn probe_for(workload: &Workload) -> Availability {
     let named = workload.text("path").ok().and_then(path);
     match named.map_or(Availability::Ready, Path::probe) {
-        Availability::Waived(why) => {
-            Availability::Waived(format!("{}: {why}", workload.text("path").unwrap_or("path")))
-        }
+        Availability::Waived(why) => Availability::Waived(format!(
+            "{}: {why}",
+            workload.text("path").unwrap_or("path")
+        )),
         ready => ready,
     }
 }
@@ -284,11 +291,15 @@ fn each<M: Mover + 'static>(
     request: &Request,
     make: impl Fn(usize) -> Result<M, Fault>,
 ) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    (0..request.lanes).map(|lane| Ok(Box::new(make(lane)?) as Box<dyn Mover>)).collect()
+    (0..request.lanes)
+        .map(|lane| Ok(Box::new(make(lane)?) as Box<dyn Mover>))
+        .collect()
 }
 
 fn not_flushed() -> Fault {
-    Fault::new("this CPU has no instruction with which a program empties its caches: leave --no-cache out")
+    Fault::new(
+        "this CPU has no instruction with which a program empties its caches: leave --no-cache out",
+    )
 }
 
 #[cfg(test)]
@@ -298,7 +309,11 @@ mod tests {
     #[test]
     fn names_are_distinct_words() {
         for path in PATHS {
-            assert_eq!(PATHS.iter().filter(|other| other.name == path.name).count(), 1, "{path:?}");
+            assert_eq!(
+                PATHS.iter().filter(|other| other.name == path.name).count(),
+                1,
+                "{path:?}"
+            );
             assert!(!path.name.contains(' ') && path.what.len() > 10);
         }
     }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use daqmeter_harness::{Availability, DeviceTime, Fault};
 use daqmeter_record::Counter;
 use daqmeter_sys::memory::{Buffer, Pages};
-use daqmeter_sys::uapi::{ANY_CHANNEL, CHANNEL_SOFTWARE, COLD, COPY_DEVICE, Copy, CopyDevice, Info, Policy, text};
+use daqmeter_sys::uapi::{
+    ANY_CHANNEL, CHANNEL_SOFTWARE, COLD, COPY_DEVICE, Copy, CopyDevice, Info, Policy, text,
+};
 
 use super::Mover;
 use crate::request::{Completion, Context, Direction, Request};
@@ -29,9 +31,14 @@ impl Service {
             ..Policy::default()
         };
         if request.context != Context::Cpu {
-            device.set_policy(policy).map_err(|error| explained(&error))?;
+            device
+                .set_policy(policy)
+                .map_err(|error| explained(&error))?;
         }
-        Ok(Service { device, context: request.context })
+        Ok(Service {
+            device,
+            context: request.context,
+        })
     }
 
     fn info(&self) -> Result<Info, Fault> {
@@ -54,8 +61,12 @@ fn explained(error: &daqmeter_sys::SysError) -> Fault {
         Some(2) => "; load the module (see kmod/README.md), or choose another --path",
         Some(13 | 1) => "; the device is root's: run as root",
         Some(16) => "; another program is copying: wait until it is done",
-        Some(19) => "; no driver offers a DMA_MEMCPY channel: load ioatdma, idxd or kmod/softdma.ko",
-        Some(22) => "; the window must hold the quantum and 5 us more, at most 1 s, and high channels must exist",
+        Some(19) => {
+            "; no driver offers a DMA_MEMCPY channel: load ioatdma, idxd or kmod/softdma.ko"
+        }
+        Some(22) => {
+            "; the window must hold the quantum and 5 us more, at most 1 s, and high channels must exist"
+        }
         Some(33) => "; this engine copies only what is aligned to more than a byte",
         Some(34) => "; the region is smaller: load the module with a larger region_mb",
         Some(44) => "; there is no such channel",
@@ -75,7 +86,9 @@ pub(super) fn probe() -> Availability {
 
 /// Why the module cannot be used, or none.
 pub(crate) fn waiver() -> Option<String> {
-    CopyDevice::open(Path::new(COPY_DEVICE)).err().map(|error| explained(&error).0)
+    CopyDevice::open(Path::new(COPY_DEVICE))
+        .err()
+        .map(|error| explained(&error).0)
 }
 
 /// Driver of the channels, how many, and whether they are software.
@@ -83,7 +96,11 @@ pub(crate) fn provider(request: &Request) -> Option<(String, u32, bool)> {
     let service = Service::start(request).ok()?;
     let info = service.info().ok()?;
     let first = service.device.channel(0).ok()?;
-    Some((text(&first.driver), info.channels, first.flags & CHANNEL_SOFTWARE != 0))
+    Some((
+        text(&first.driver),
+        info.channels,
+        first.flags & CHANNEL_SOFTWARE != 0,
+    ))
 }
 
 struct ModuleMover {
@@ -118,7 +135,9 @@ pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
     }
     let lane = |lane: usize| -> Box<dyn Mover> {
         let channel = match request.context {
-            Context::Exclusive | Context::Priority => u32::try_from(lane).unwrap_or(0) % info.channels.max(1),
+            Context::Exclusive | Context::Priority => {
+                u32::try_from(lane).unwrap_or(0) % info.channels.max(1)
+            }
             Context::Cpu | Context::Shared => ANY_CHANNEL,
         };
         let copy = Copy {
@@ -155,12 +174,23 @@ fn number(direction: Direction) -> u32 {
 impl ModuleMover {
     /// By the CPU, with another buffer: what puts and gets the region's bytes for verification.
     fn by_cpu(&self, bytes: &mut Buffer, direction: Direction) -> Result<(), Fault> {
-        let mut copy = Copy { by: 0, flags: 0, direction: number(direction), ..self.copy };
-        self.service.device.copy(&mut copy, bytes, 0).map_err(|error| explained(&error))
+        let mut copy = Copy {
+            by: 0,
+            flags: 0,
+            direction: number(direction),
+            ..self.copy
+        };
+        self.service
+            .device
+            .copy(&mut copy, bytes, 0)
+            .map_err(|error| explained(&error))
     }
 
     fn user(&mut self) -> &mut [u8] {
-        self.user.as_mut().expect("prepared before the first copy").slice_mut::<u8>(self.bytes)
+        self.user
+            .as_mut()
+            .expect("prepared before the first copy")
+            .slice_mut::<u8>(self.bytes)
     }
 }
 
@@ -173,7 +203,11 @@ impl Mover for ModuleMover {
             ANY_CHANNEL => "shared channels".to_owned(),
             channel => format!("channel {channel}"),
         };
-        let driver = self.service.device.channel(0).map_or_else(|_| "?".to_owned(), |first| text(&first.driver));
+        let driver = self
+            .service
+            .device
+            .channel(0)
+            .map_or_else(|_| "?".to_owned(), |first| text(&first.driver));
         format!("module, {driver} {channels}")
     }
 
@@ -185,9 +219,15 @@ impl Mover for ModuleMover {
     fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
         self.copy.direction = number(direction);
         let user = self.user.as_mut().expect("prepared before the first copy");
-        self.service.device.copy(&mut self.copy, user, 0).map_err(|error| explained(&error))?;
+        self.service
+            .device
+            .copy(&mut self.copy, user, 0)
+            .map_err(|error| explained(&error))?;
         let copy = &self.copy;
-        self.last = DeviceTime { before_ns: copy.before_ns, after_ns: copy.after_ns };
+        self.last = DeviceTime {
+            before_ns: copy.before_ns,
+            after_ns: copy.after_ns,
+        };
         self.spent.pin_ns += copy.pin_ns;
         self.spent.map_ns += copy.map_ns;
         self.spent.unmap_ns += copy.unmap_ns;
@@ -234,7 +274,10 @@ impl Mover for ModuleMover {
     }
 
     fn counters(&mut self) -> Vec<Counter> {
-        let ns = |name: &str, value: u64| Counter { unit: "ns".to_owned(), ..Counter::count(name, value) };
+        let ns = |name: &str, value: u64| Counter {
+            unit: "ns".to_owned(),
+            ..Counter::count(name, value)
+        };
         let mut counters = vec![Counter::count("segments", self.spent.segments)];
         if self.copy.by == 1 {
             counters.push(ns("pin", self.spent.pin_ns));

@@ -32,36 +32,61 @@ struct StreamMover {
 pub(super) fn pipe(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
     fits(request, MOST_PIPE_BYTES)?;
     each(request, |_| {
-        let (read, write) = io::pipe().map_err(|error| Fault::new(format!("make a pipe: {error}")))?;
+        let (read, write) =
+            io::pipe().map_err(|error| Fault::new(format!("make a pipe: {error}")))?;
         // Whole pages, and one more: a write that is not aligned to them begins in one of its own.
         set_pipe_bytes(&write, request.block_bytes.next_power_of_two().max(1 << 16))?;
-        Ok(mover("pipe", request, OwnedFd::from(write).into(), OwnedFd::from(read).into()))
+        Ok(mover(
+            "pipe",
+            request,
+            OwnedFd::from(write).into(),
+            OwnedFd::from(read).into(),
+        ))
     })
 }
 
 pub(super) fn unix(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
     fits(request, MOST_SOCKET_BYTES)?;
     each(request, |_| {
-        let (write, read) = UnixStream::pair().map_err(|error| Fault::new(format!("make a socket pair: {error}")))?;
-        Ok(mover("unix", request, OwnedFd::from(write).into(), OwnedFd::from(read).into()))
+        let (write, read) = UnixStream::pair()
+            .map_err(|error| Fault::new(format!("make a socket pair: {error}")))?;
+        Ok(mover(
+            "unix",
+            request,
+            OwnedFd::from(write).into(),
+            OwnedFd::from(read).into(),
+        ))
     })
 }
 
 fn fits(request: &Request, most: usize) -> Result<(), Fault> {
     if request.block_bytes > most {
         let (path, bytes) = (&request.path, request.block_bytes);
-        return Err(Fault::new(format!("{path} holds {most} bytes at most, not {bytes}: choose smaller --sizes")));
+        return Err(Fault::new(format!(
+            "{path} holds {most} bytes at most, not {bytes}: choose smaller --sizes"
+        )));
     }
     Ok(())
 }
 
 fn mover(name: &'static str, request: &Request, write: File, read: File) -> StreamMover {
-    StreamMover { name, bytes: request.block_bytes, write, read, user: None, inside: Vec::new(), filled: 0 }
+    StreamMover {
+        name,
+        bytes: request.block_bytes,
+        write,
+        read,
+        user: None,
+        inside: Vec::new(),
+        filled: 0,
+    }
 }
 
 impl StreamMover {
     fn user(&mut self) -> &mut [u8] {
-        self.user.as_mut().expect("prepared before the first copy").slice_mut::<u8>(self.bytes)
+        self.user
+            .as_mut()
+            .expect("prepared before the first copy")
+            .slice_mut::<u8>(self.bytes)
     }
 
     fn drain(&mut self) -> Result<(), Fault> {
@@ -90,7 +115,11 @@ impl Mover for StreamMover {
     }
 
     fn copy(&mut self, direction: Direction) -> Result<(), Fault> {
-        let user = self.user.as_mut().expect("prepared before the first copy").slice_mut::<u8>(self.bytes);
+        let user = self
+            .user
+            .as_mut()
+            .expect("prepared before the first copy")
+            .slice_mut::<u8>(self.bytes);
         let done = if direction == Direction::To {
             self.filled = 0;
             self.read.read_exact(user)
@@ -141,7 +170,10 @@ impl Mover for StreamMover {
 
     fn flush(&mut self) -> Result<(), Fault> {
         Err(if flush(self.user()) {
-            Fault::new(format!("{}: the kernel's buffer cannot be flushed from here: leave --no-cache out", self.name))
+            Fault::new(format!(
+                "{}: the kernel's buffer cannot be flushed from here: leave --no-cache out",
+                self.name
+            ))
         } else {
             not_flushed()
         })

@@ -21,7 +21,14 @@ struct UringMover {
 fn lanes(request: &Request, registered: bool) -> Result<Vec<Box<dyn Mover>>, Fault> {
     let block_bytes = u32::try_from(request.block_bytes)
         .map_err(|_| Fault::new("io_uring moves blocks below 4 GiB: choose smaller --sizes"))?;
-    each(request, |_| Ok(UringMover { block_bytes, depth: request.depth, registered, open: None }))
+    each(request, |_| {
+        Ok(UringMover {
+            block_bytes,
+            depth: request.depth,
+            registered,
+            open: None,
+        })
+    })
 }
 
 pub(super) fn plain(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
@@ -33,7 +40,8 @@ pub(super) fn fixed(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
 }
 
 pub(super) fn probe() -> Availability {
-    let made = memory_file(1, false).and_then(|file| Blocks::new(file, Buffer::new(1, Pages::Base)?, 1, 1, false));
+    let made = memory_file(1, false)
+        .and_then(|file| Blocks::new(file, Buffer::new(1, Pages::Base)?, 1, 1, false));
     match made {
         Ok(_) => Availability::Ready,
         Err(error) => Availability::Waived(format!("{error}: see sysctl kernel.io_uring_disabled")),
@@ -46,22 +54,35 @@ impl UringMover {
     }
 
     fn ring(&mut self) -> &mut Blocks {
-        &mut self.open.as_mut().expect("prepared before the first copy").1
+        &mut self
+            .open
+            .as_mut()
+            .expect("prepared before the first copy")
+            .1
     }
 }
 
 impl Mover for UringMover {
     fn device(&self) -> String {
-        let buffers = if self.registered { "registered" } else { "plain" };
+        let buffers = if self.registered {
+            "registered"
+        } else {
+            "plain"
+        };
         format!("io_uring, depth {}, {buffers}", self.depth)
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
         let file = memory_file(self.whole() as u64, false)?;
         fill_by_mapping(&file, &vec![0; self.whole()])?;
-        let again = file.try_clone().map_err(|error| Fault::new(format!("a second descriptor: {error}")))?;
+        let again = file
+            .try_clone()
+            .map_err(|error| Fault::new(format!("a second descriptor: {error}")))?;
         let buffer = Buffer::new(self.whole(), Pages::Base)?;
-        self.open = Some((again, Blocks::new(file, buffer, self.block_bytes, self.depth, self.registered)?));
+        self.open = Some((
+            again,
+            Blocks::new(file, buffer, self.block_bytes, self.depth, self.registered)?,
+        ));
         Ok(())
     }
 
@@ -71,7 +92,10 @@ impl Mover for UringMover {
     }
 
     fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        self.ring().buffer().slice_mut::<u8>(bytes.len()).copy_from_slice(bytes);
+        self.ring()
+            .buffer()
+            .slice_mut::<u8>(bytes.len())
+            .copy_from_slice(bytes);
         Ok(())
     }
 
@@ -87,7 +111,8 @@ impl Mover for UringMover {
 
     fn get_kernel(&mut self, into: &mut [u8]) -> Result<(), Fault> {
         let (file, _) = self.open.as_ref().expect("prepared before the first copy");
-        file.read_exact_at(into, 0).map_err(|error| Fault::new(format!("read back: {error}")))
+        file.read_exact_at(into, 0)
+            .map_err(|error| Fault::new(format!("read back: {error}")))
     }
 
     fn blocks(&self) -> usize {
@@ -97,7 +122,8 @@ impl Mover for UringMover {
     fn flush(&mut self) -> Result<(), Fault> {
         let bytes = self.whole();
         let (file, blocks) = self.open.as_mut().expect("prepared before the first copy");
-        let flushed = daqmeter_kernels::copy::flush(blocks.buffer().slice::<u8>(bytes)) && flush_file(file, bytes)?;
+        let flushed = daqmeter_kernels::copy::flush(blocks.buffer().slice::<u8>(bytes))
+            && flush_file(file, bytes)?;
         if flushed { Ok(()) } else { Err(not_flushed()) }
     }
 

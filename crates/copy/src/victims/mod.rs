@@ -54,7 +54,10 @@ impl Victim {
         let victim = match test.split('_').next().unwrap_or("") {
             _ if !TESTS.iter().any(|(name, _)| *name == test) => {
                 let names: Vec<&str> = TESTS.iter().map(|(name, _)| *name).collect();
-                return Err(Fault::new(format!("there is no test `{test}`; choose among {}", names.join(", "))));
+                return Err(Fault::new(format!(
+                    "there is no test `{test}`; choose among {}",
+                    names.join(", ")
+                )));
             }
             "susan[s]" => {
                 let image = image(&mut random);
@@ -73,11 +76,17 @@ impl Victim {
             }
             _ if size == "small" => {
                 let input: Vec<Word> = (0..10_000).map(|_| word(&mut random)).collect();
-                Victim::Words { work: input.clone(), input }
+                Victim::Words {
+                    work: input.clone(),
+                    input,
+                }
             }
             _ => {
                 let input: Vec<Point> = (0..50_000).map(|_| Point::random(&mut random)).collect();
-                Victim::Points { work: input.clone(), input }
+                Victim::Points {
+                    work: input.clone(),
+                    input,
+                }
             }
         };
         Ok(victim)
@@ -110,7 +119,11 @@ impl Victim {
             Victim::Words { work, .. } => work.is_sorted_by(|a, b| a >= b),
             Victim::Points { work, .. } => work.is_sorted_by_key(Point::distance_squared),
         };
-        if right { Ok(()) } else { Err("its result is not what the algorithm gives".to_owned()) }
+        if right {
+            Ok(())
+        } else {
+            Err("its result is not what the algorithm gives".to_owned())
+        }
     }
 }
 
@@ -134,15 +147,25 @@ mod tests {
         for (test, _) in TESTS.iter().filter(|(test, _)| !test.ends_with("huge")) {
             let mut victim = Victim::new(test).unwrap();
             victim.run();
-            victim.check().unwrap_or_else(|error| panic!("{test}: {error}"));
+            victim
+                .check()
+                .unwrap_or_else(|error| panic!("{test}: {error}"));
         }
-        assert!(Victim::new("susan[x]_small").err().unwrap().0.contains("choose among susan[s]_small"));
+        assert!(
+            Victim::new("susan[x]_small")
+                .err()
+                .unwrap()
+                .0
+                .contains("choose among susan[s]_small")
+        );
     }
 
     #[test]
     fn inputs_have_the_studys_sizes() {
         let bytes = |test: &str| match Victim::new(test).unwrap() {
-            Victim::Smooth(image, _) | Victim::Edges(image, _) | Victim::Corners(image, _) => image.pixels.len(),
+            Victim::Smooth(image, _) | Victim::Edges(image, _) | Victim::Corners(image, _) => {
+                image.pixels.len()
+            }
             Victim::Words { input, .. } => size_of_val(input.as_slice()),
             Victim::Points { input, .. } => size_of_val(input.as_slice()),
         };

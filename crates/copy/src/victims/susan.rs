@@ -33,7 +33,10 @@ impl Image {
         let steps: u64 = self
             .pixels
             .chunks(self.width)
-            .flat_map(|row| row.windows(2).map(|pair| u64::from(pair[0].abs_diff(pair[1]))))
+            .flat_map(|row| {
+                row.windows(2)
+                    .map(|pair| u64::from(pair[0].abs_diff(pair[1])))
+            })
             .sum();
         steps as f64 / self.pixels.len() as f64
     }
@@ -64,7 +67,11 @@ pub(crate) fn scene(width: usize, height: usize, random: &mut Xoshiro256PlusPlus
     for pixel in &mut pixels {
         *pixel = pixel.saturating_add(u8::try_from(random.next_u64() % 7).unwrap_or(0));
     }
-    Image { width, height, pixels }
+    Image {
+        width,
+        height,
+        pixels,
+    }
 }
 
 /// How alike two brightnesses are, by their difference: 100 exp(-(d / t)^6) (equation 4).
@@ -76,7 +83,11 @@ impl Likeness {
         for (at, entry) in table.iter_mut().enumerate() {
             let difference = (at as f64 - 255.0) / f64::from(THRESHOLD);
             let alike = (100.0 * (-difference.powi(power)).exp()).round();
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 100")]
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "between 0 and 100"
+            )]
             let alike = alike as u8;
             *entry = alike;
         }
@@ -123,7 +134,9 @@ fn usan(image: &Image, likeness: &Likeness, x: usize, y: usize) -> (i32, i32, i3
 /// alike, the median of the eight neighbours.
 pub(crate) fn smooth(image: &Image, out: &mut Image) {
     /// exp(-r^2 / 2 s^2) x 100 with s = 2, by r^2: distances beyond 10 do not occur in the mask.
-    const NEARNESS: [i32; 19] = [100, 88, 78, 69, 61, 54, 47, 42, 37, 32, 29, 25, 22, 20, 17, 15, 14, 12, 11];
+    const NEARNESS: [i32; 19] = [
+        100, 88, 78, 69, 61, 54, 47, 42, 37, 32, 29, 25, 22, 20, 17, 15, 14, 12, 11,
+    ];
     let likeness = Likeness::new(2);
     out.pixels.copy_from_slice(&image.pixels);
     for (x, y) in image.inner(RADIUS) {
@@ -131,7 +144,8 @@ pub(crate) fn smooth(image: &Image, out: &mut Image) {
         let nucleus = image.pixels[at];
         let (mut total, mut weights) = (0_i32, 0_i32);
         around(image, x, y, |pixel, dx, dy| {
-            let weight = likeness.of(pixel, nucleus) * NEARNESS[(dx * dx + dy * dy).unsigned_abs() as usize];
+            let weight =
+                likeness.of(pixel, nucleus) * NEARNESS[(dx * dx + dy * dy).unsigned_abs() as usize];
             total += weight * i32::from(pixel);
             weights += weight;
         });
@@ -215,7 +229,9 @@ impl Edges {
                 Direction::Rising => self.width - 1,
             };
             let here = self.likeness_of[at];
-            self.edge[at] = here > 0 && here >= self.likeness_of[at - step] && here > self.likeness_of[at + step];
+            self.edge[at] = here > 0
+                && here >= self.likeness_of[at - step]
+                && here > self.likeness_of[at + step];
         }
     }
 
@@ -244,7 +260,11 @@ const MOST_CORNERS: usize = 15_000;
 impl Corners {
     /// Memory for an image.
     pub(crate) fn of(image: &Image) -> Corners {
-        Corners { response: vec![0; image.pixels.len()], found: Vec::with_capacity(MOST_CORNERS), width: image.width }
+        Corners {
+            response: vec![0; image.pixels.len()],
+            found: Vec::with_capacity(MOST_CORNERS),
+            width: image.width,
+        }
     }
 
     /// Finds corners: a USAN below half of the mask (section 6), whose centre of gravity is far from the nucleus, and that lies
@@ -260,7 +280,8 @@ impl Corners {
                 continue;
             }
             // Distance of the centre of gravity above one pixel and a half, squared and without the division.
-            let far = i64::from(moment_x).pow(2) + i64::from(moment_y).pow(2) > i64::from(area).pow(2) * 9 / 4;
+            let far = i64::from(moment_x).pow(2) + i64::from(moment_y).pow(2)
+                > i64::from(area).pow(2) * 9 / 4;
             if far && in_one_piece(image, &likeness, (x, y), (moment_x, moment_y)) {
                 self.response[y * self.width + x] = geometric - area;
             }
@@ -277,11 +298,14 @@ impl Corners {
         here > 0
             && (y - 2..=y + 2).all(|row| {
                 let start = row * self.width + x;
-                self.response[start - 2..=start + 2].iter().enumerate().all(|(column, other)| {
-                    // Of equal ones the first in reading order stays.
-                    let before = (row, column) < (y, 2);
-                    here > *other || here == *other && !before
-                })
+                self.response[start - 2..=start + 2]
+                    .iter()
+                    .enumerate()
+                    .all(|(column, other)| {
+                        // Of equal ones the first in reading order stays.
+                        let before = (row, column) < (y, 2);
+                        here > *other || here == *other && !before
+                    })
             })
     }
 
@@ -292,7 +316,12 @@ impl Corners {
 }
 
 /// All pixels on the way from the nucleus to the mask's border through the centre of gravity are of the USAN.
-fn in_one_piece(image: &Image, likeness: &Likeness, (x, y): (usize, usize), (dx, dy): (i32, i32)) -> bool {
+fn in_one_piece(
+    image: &Image,
+    likeness: &Likeness,
+    (x, y): (usize, usize),
+    (dx, dy): (i32, i32),
+) -> bool {
     let longest = dx.abs().max(dy.abs());
     let nucleus = image.pixels[y * image.width + x];
     (1..=3).all(|step| {
@@ -312,14 +341,22 @@ mod tests {
     use super::*;
 
     fn image(width: usize, height: usize, shade: impl Fn(usize, usize) -> u8) -> Image {
-        let pixels = (0..height).flat_map(|y| (0..width).map(move |x| (x, y))).map(|(x, y)| shade(x, y)).collect();
-        Image { width, height, pixels }
+        let pixels = (0..height)
+            .flat_map(|y| (0..width).map(move |x| (x, y)))
+            .map(|(x, y)| shade(x, y))
+            .collect();
+        Image {
+            width,
+            height,
+            pixels,
+        }
     }
 
     #[test]
     fn a_flat_image_has_no_edges_and_no_corners_and_stays_flat() {
         let flat = image(40, 30, |_, _| 77);
-        let (mut edges, mut corners, mut out) = (Edges::of(&flat), Corners::of(&flat), flat.clone());
+        let (mut edges, mut corners, mut out) =
+            (Edges::of(&flat), Corners::of(&flat), flat.clone());
         edges.find(&flat);
         corners.find(&flat);
         smooth(&flat, &mut out);
@@ -333,31 +370,59 @@ mod tests {
         let (mut edges, mut corners) = (Edges::of(&step), Corners::of(&step));
         edges.find(&step);
         corners.find(&step);
-        let columns: Vec<usize> = (0..step.pixels.len()).filter(|at| edges.edge[*at]).map(|at| at % 40).collect();
-        assert!(!columns.is_empty() && columns.iter().all(|x| (19..=20).contains(x)), "{columns:?}");
+        let columns: Vec<usize> = (0..step.pixels.len())
+            .filter(|at| edges.edge[*at])
+            .map(|at| at % 40)
+            .collect();
+        assert!(
+            !columns.is_empty() && columns.iter().all(|x| (19..=20).contains(x)),
+            "{columns:?}"
+        );
         assert_eq!(corners.count(), 0);
     }
 
     #[test]
     fn a_square_has_four_corners() {
-        let square = image(40, 40, |x, y| if (12..28).contains(&x) && (12..28).contains(&y) { 200 } else { 50 });
+        let square = image(40, 40, |x, y| {
+            if (12..28).contains(&x) && (12..28).contains(&y) {
+                200
+            } else {
+                50
+            }
+        });
         let mut corners = Corners::of(&square);
         corners.find(&square);
         for wanted in [(12, 12), (27, 12), (12, 27), (27, 27)] {
-            let near = |found: &&(usize, usize)| found.0.abs_diff(wanted.0) <= 1 && found.1.abs_diff(wanted.1) <= 1;
-            assert!(corners.found.iter().any(|found| near(&found)), "{wanted:?}: {:?}", corners.found);
+            let near = |found: &&(usize, usize)| {
+                found.0.abs_diff(wanted.0) <= 1 && found.1.abs_diff(wanted.1) <= 1
+            };
+            assert!(
+                corners.found.iter().any(|found| near(&found)),
+                "{wanted:?}: {:?}",
+                corners.found
+            );
         }
         assert_eq!(corners.count(), 4, "{:?}", corners.found);
     }
 
     #[test]
     fn smoothing_removes_noise_and_keeps_the_step() {
-        let noisy = image(60, 40, |x, y| (if x < 30 { 50 } else { 200 }) + u8::try_from((x * 7 + y * 13) % 9).unwrap());
+        let noisy = image(60, 40, |x, y| {
+            (if x < 30 { 50 } else { 200 }) + u8::try_from((x * 7 + y * 13) % 9).unwrap()
+        });
         let mut out = noisy.clone();
         smooth(&noisy, &mut out);
-        let noise =
-            |image: &Image| (5..25).map(|x| image.pixels[20 * 60 + x].abs_diff(image.pixels[20 * 60 + x + 1])).max();
-        assert!(noise(&out) < noise(&noisy), "{:?} {:?}", noise(&out), noise(&noisy));
+        let noise = |image: &Image| {
+            (5..25)
+                .map(|x| image.pixels[20 * 60 + x].abs_diff(image.pixels[20 * 60 + x + 1]))
+                .max()
+        };
+        assert!(
+            noise(&out) < noise(&noisy),
+            "{:?} {:?}",
+            noise(&out),
+            noise(&noisy)
+        );
         assert!(out.pixels[20 * 60 + 30] - out.pixels[20 * 60 + 29] > 130);
     }
 }

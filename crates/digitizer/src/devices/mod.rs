@@ -133,7 +133,9 @@ pub fn is_dma_read(card_offset: u64, bytes: usize) -> bool {
 
 /// Whether a board can do this as one DMA write.
 pub fn is_dma_write(card_offset: u64, bytes: usize) -> bool {
-    bytes >= WRITE_BYTES && bytes.is_power_of_two() && card_offset.is_multiple_of(WRITE_BYTES as u64)
+    bytes >= WRITE_BYTES
+        && bytes.is_power_of_two()
+        && card_offset.is_multiple_of(WRITE_BYTES as u64)
 }
 
 /// Writes card memory in as many DMA writes of [`WRITE_BYTES`] as it takes; returns the bytes taken.
@@ -168,15 +170,24 @@ pub fn open(device: &str, crate_: &Arc<EmulatedCrate>) -> Result<Box<dyn Board>,
 /// # Errors
 /// When the range has no end or runs backwards.
 pub fn expand(device: &str) -> Result<Vec<String>, Fault> {
-    let Some((first, last)) = device.strip_prefix(EMULATED_PREFIX).and_then(|name| name.split_once("..")) else {
+    let Some((first, last)) = device
+        .strip_prefix(EMULATED_PREFIX)
+        .and_then(|name| name.split_once(".."))
+    else {
         return Ok(vec![device.to_owned()]);
     };
     let digits = first.trim_end_matches(|c: char| c.is_ascii_digit()).len();
     let (stem, first) = first.split_at(digits);
-    let range = || -> Option<std::ops::RangeInclusive<u32>> { Some(first.parse().ok()?..=last.parse().ok()?) };
+    let range = || -> Option<std::ops::RangeInclusive<u32>> {
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    };
     match range().filter(|range| !range.is_empty() && range.end() - range.start() < 1000) {
-        Some(range) => Ok(range.map(|n| format!("{EMULATED_PREFIX}{stem}{n}")).collect()),
-        None => Err(Fault::new(format!("`{device}`: a range of emulated boards is written emu:l0..4"))),
+        Some(range) => Ok(range
+            .map(|n| format!("{EMULATED_PREFIX}{stem}{n}"))
+            .collect()),
+        None => Err(Fault::new(format!(
+            "`{device}`: a range of emulated boards is written emu:l0..4"
+        ))),
     }
 }
 

@@ -24,17 +24,25 @@ pub fn findings(published: &Document, records: &[RunRecord]) -> Vec<Finding> {
 
 /// Bytes of copies in a profile: their symbols.
 fn is_copy(symbol: &str) -> bool {
-    ["copy", "memmove", "memcpy", "libc"].iter().any(|part| symbol.contains(part))
+    ["copy", "memmove", "memcpy", "libc"]
+        .iter()
+        .any(|part| symbol.contains(part))
 }
 
 impl Here<'_> {
     fn statement(&self, name: &str) -> &Statement {
-        self.published.finding.get(name).expect("the shipped findings are tested")
+        self.published
+            .finding
+            .get(name)
+            .expect("the shipped findings are tested")
     }
 
     /// Mean speed of the boards of a table, in MB/s.
     fn mean(&self, id: &str) -> Option<Measured> {
-        measured_mean(self.records, self.published.table.iter().find(|table| table.id == id)?)
+        measured_mean(
+            self.records,
+            self.published.table.iter().find(|table| table.id == id)?,
+        )
     }
 
     fn record(&self, point: &str) -> Option<&RunRecord> {
@@ -43,14 +51,22 @@ impl Here<'_> {
 
     /// Mean speed of the L boards beside the KU board, which is the fastest.
     fn beside_ku(&self) -> Option<Measured> {
-        let table = self.published.table.iter().find(|table| table.id == "ku1-l5-60mb")?;
+        let table = self
+            .published
+            .table
+            .iter()
+            .find(|table| table.id == "ku1-l5-60mb")?;
         let record = self.record(&table.id)?;
         Measured::of(record, mean(speeds(record, table).get(1..)?))
     }
 
     /// Section "PCIe transfer speed".
     fn speed(&self) -> Vec<Finding> {
-        let (l1, ku1, l5) = (self.mean("l1-60mb"), self.mean("ku1-60mb"), self.mean("l5-60mb"));
+        let (l1, ku1, l5) = (
+            self.mean("l1-60mb"),
+            self.mean("ku1-60mb"),
+            self.mean("l5-60mb"),
+        );
         vec![
             self.statement("l-speed").judged([l1], |[l1]| {
                 ((550.0..650.0).contains(&l1).into(), format!("{l1:.0} MB/s alone; 550 to 650 counts as around 600"))
@@ -92,46 +108,73 @@ impl Here<'_> {
             );
             (holds, evidence)
         });
-        let twice = self.statement("ku-twice").judged([self.mean("l1-60mb"), self.mean("ku1-60mb")], |[l1, ku1]| {
-            let ratio = ku1 / l1;
-            ((1.8..2.2).contains(&ratio).into(), format!("{ku1:.0} / {l1:.0} = {ratio:.2}; 1.8 to 2.2 counts as twice"))
-        });
-        let floats =
-            "no device transfers floats, here or in the document; it follows where time is linear in the bytes";
-        vec![linear, self.statement("float-transfer").cannot_tell(floats), twice]
+        let twice = self.statement("ku-twice").judged(
+            [self.mean("l1-60mb"), self.mean("ku1-60mb")],
+            |[l1, ku1]| {
+                let ratio = ku1 / l1;
+                (
+                    (1.8..2.2).contains(&ratio).into(),
+                    format!("{ku1:.0} / {l1:.0} = {ratio:.2}; 1.8 to 2.2 counts as twice"),
+                )
+            },
+        );
+        let floats = "no device transfers floats, here or in the document; it follows where time is linear in the bytes";
+        vec![
+            linear,
+            self.statement("float-transfer").cannot_tell(floats),
+            twice,
+        ]
     }
 
     /// Section "Data conversion".
     fn conversion(&self) -> Vec<Finding> {
         let rate = |(factor, offset): (f64, f64)| {
             let record = self.record(&format!("scale-{factor}-{offset}"))?;
-            Measured::of(record, record.lanes.first()?.stages.first()?.rate_bytes_per_s() / 1e6)
+            Measured::of(
+                record,
+                record.lanes.first()?.stages.first()?.rate_bytes_per_s() / 1e6,
+            )
         };
         vec![
-            self.statement("operation").judged([self.mean("cast"), self.mean("sca")], |[cast, scale]| {
-                let ratio = (cast / scale).max(scale / cast);
-                ((ratio > 1.2).into(), format!("cast {cast:.0} MB/s, scale {scale:.0}; a factor above 1.2 counts"))
-            }),
-            self.statement("factor-values").judged(SCALES.map(rate), |[one, other]| {
-                let ratio = other / one;
-                let evidence = format!("x*1+0: {one:.0} MB/s, x*0.123-45.6: {other:.0} MB/s (ratio {ratio:.2})");
-                ((0.85..1.18).contains(&ratio).into(), evidence)
-            }),
-            self.statement("decimation").judged([self.mean("dec1"), self.mean("dec10")], |[by_1, by_10]| {
-                (
-                    (by_10 / by_1 > 1.5).into(),
-                    format!("by 1 {by_1:.0} MB/s, by 10 {by_10:.0}; a factor above 1.5 counts"),
-                )
-            }),
+            self.statement("operation").judged(
+                [self.mean("cast"), self.mean("sca")],
+                |[cast, scale]| {
+                    let ratio = (cast / scale).max(scale / cast);
+                    (
+                        (ratio > 1.2).into(),
+                        format!("cast {cast:.0} MB/s, scale {scale:.0}; a factor above 1.2 counts"),
+                    )
+                },
+            ),
+            self.statement("factor-values")
+                .judged(SCALES.map(rate), |[one, other]| {
+                    let ratio = other / one;
+                    let evidence = format!(
+                        "x*1+0: {one:.0} MB/s, x*0.123-45.6: {other:.0} MB/s (ratio {ratio:.2})"
+                    );
+                    ((0.85..1.18).contains(&ratio).into(), evidence)
+                }),
+            self.statement("decimation").judged(
+                [self.mean("dec1"), self.mean("dec10")],
+                |[by_1, by_10]| {
+                    (
+                        (by_10 / by_1 > 1.5).into(),
+                        format!("by 1 {by_1:.0} MB/s, by 10 {by_10:.0}; a factor above 1.5 counts"),
+                    )
+                },
+            ),
         ]
     }
 
     /// Section "CPU utilization".
     fn cpu(&self) -> Vec<Finding> {
         let cpu = |at| measured_cpu(self.records, at);
-        let reads = self
-            .record("cpu-0")
-            .and_then(|record| Measured::of(record, record.counter("register-reads")? / CPU_PASSES as f64));
+        let reads = self.record("cpu-0").and_then(|record| {
+            Measured::of(
+                record,
+                record.counter("register-reads")? / CPU_PASSES as f64,
+            )
+        });
         vec![
             self.statement("cpu-samples").judged([cpu(0), cpu(4)], |[small, large]| {
                 let evidence =
@@ -158,13 +201,22 @@ impl Here<'_> {
 
     fn copies(&self) -> Finding {
         let statement = self.statement("cpu-copy");
-        let Some(record) = self.record("cpu-1").filter(|record| !record.hotspots.is_empty()) else {
+        let Some(record) = self
+            .record("cpu-1")
+            .filter(|record| !record.hotspots.is_empty())
+        else {
             return statement.cannot_tell("not sampled here");
         };
         let copies = record.hotspots.iter().filter(|spot| is_copy(&spot.symbol));
-        let share = copies.map(|spot| spot.share).fold(0.0, |sum, share| sum + share) * 100.0;
+        let share = copies
+            .map(|spot| spot.share)
+            .fold(0.0, |sum, share| sum + share)
+            * 100.0;
         statement.judged([Measured::of(record, share)], |[share]| {
-            ((share > 50.0).into(), format!("copies are {share:.0} % of the samples, 1 board by interrupt"))
+            (
+                (share > 50.0).into(),
+                format!("copies are {share:.0} % of the samples, 1 board by interrupt"),
+            )
         })
     }
 }
@@ -193,8 +245,17 @@ mod tests {
         record.engine.emulated = true;
         let lane = |speed: &u64| {
             let (bytes_per_op, end_ns) = (speed * 1_000_000, 1_000_000_000);
-            let stage = Stage { bytes_per_op, ops_per_sample: 1, sample_ns: vec![1], end_ns, ..Stage::default() };
-            Lane { stages: vec![stage], ..Lane::default() }
+            let stage = Stage {
+                bytes_per_op,
+                ops_per_sample: 1,
+                sample_ns: vec![1],
+                end_ns,
+                ..Stage::default()
+            };
+            Lane {
+                stages: vec![stage],
+                ..Lane::default()
+            }
         };
         record.lanes = mb_per_s.iter().map(lane).collect();
         record
@@ -202,24 +263,46 @@ mod tests {
 
     fn verdict(records: &[RunRecord], text: &str) -> String {
         let findings = findings(&Document::default(), records);
-        findings.iter().find(|finding| finding.text.contains(text)).unwrap().verdict.to_string()
+        findings
+            .iter()
+            .find(|finding| finding.text.contains(text))
+            .unwrap()
+            .verdict
+            .to_string()
     }
 
     #[test]
     fn without_records_no_finding_is_confirmed() {
         let findings = findings(&Document::default(), &[]);
         assert_eq!(findings.len(), 15);
-        assert_eq!(findings.len(), Document::default().finding.len(), "each statement once");
+        assert_eq!(
+            findings.len(),
+            Document::default().finding.len(),
+            "each statement once"
+        );
         for finding in findings {
-            assert_eq!(finding.verdict.to_string(), "cannot tell", "{}", finding.text);
-            assert!(finding.place.contains("Findings, bullet "), "{}", finding.place);
+            assert_eq!(
+                finding.verdict.to_string(),
+                "cannot tell",
+                "{}",
+                finding.text
+            );
+            assert!(
+                finding.place.contains("Findings, bullet "),
+                "{}",
+                finding.place
+            );
         }
     }
 
     #[test]
     fn twice_as_fast_is_judged_by_what_was_measured() {
         let noisy = [record("l1-60mb", &[562]), record("ku1-60mb", &[895])];
-        assert_eq!(verdict(&noisy, "~2 times faster"), "refuted (emulated)", "895 / 562 = 1.6");
+        assert_eq!(
+            verdict(&noisy, "~2 times faster"),
+            "refuted (emulated)",
+            "895 / 562 = 1.6"
+        );
         let quiet = [record("l1-60mb", &[622]), record("ku1-60mb", &[1249])];
         assert_eq!(verdict(&quiet, "~2 times faster"), "confirmed (emulated)");
     }
@@ -227,12 +310,28 @@ mod tests {
     #[test]
     fn boards_side_by_side_are_judged_by_what_was_measured() {
         let one_after_the_other = [record("l1-60mb", &[600]), record("l5-60mb", &[120; 5])];
-        assert_eq!(verdict(&one_after_the_other, "in parallel"), "refuted (emulated)");
-        assert_eq!(verdict(&one_after_the_other, "are lowering"), "confirmed (emulated)");
-        let mixed =
-            |slow: u64| [record("l5-60mb", &[580; 5]), record("ku1-l5-60mb", &[1000, slow, slow, slow, slow, slow])];
-        assert_eq!(verdict(&mixed(510), "effect of SIS8300KU"), "confirmed (emulated)");
-        assert_eq!(verdict(&mixed(579), "effect of SIS8300KU"), "refuted (emulated)");
+        assert_eq!(
+            verdict(&one_after_the_other, "in parallel"),
+            "refuted (emulated)"
+        );
+        assert_eq!(
+            verdict(&one_after_the_other, "are lowering"),
+            "confirmed (emulated)"
+        );
+        let mixed = |slow: u64| {
+            [
+                record("l5-60mb", &[580; 5]),
+                record("ku1-l5-60mb", &[1000, slow, slow, slow, slow, slow]),
+            ]
+        };
+        assert_eq!(
+            verdict(&mixed(510), "effect of SIS8300KU"),
+            "confirmed (emulated)"
+        );
+        assert_eq!(
+            verdict(&mixed(579), "effect of SIS8300KU"),
+            "refuted (emulated)"
+        );
     }
 
     #[test]

@@ -25,15 +25,28 @@ pub(crate) fn load(bytes: &[u8], offset: u64, size: Width, endian: Endian) -> Op
     let at = usize::try_from(offset).ok()?;
     let found = bytes.get(at..at.checked_add(size.bytes())?)?;
     Some(match (size, endian) {
-        (Width::W32, Endian::Big) => u64::from(u32::from_be_bytes(found.try_into().expect("4 bytes"))),
-        (_, Endian::Big) => found.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)),
-        (_, Endian::Little) => found.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)),
+        (Width::W32, Endian::Big) => {
+            u64::from(u32::from_be_bytes(found.try_into().expect("4 bytes")))
+        }
+        (_, Endian::Big) => found
+            .iter()
+            .fold(0, |value, byte| value << 8 | u64::from(*byte)),
+        (_, Endian::Little) => found
+            .iter()
+            .rev()
+            .fold(0, |value, byte| value << 8 | u64::from(*byte)),
     })
 }
 
 /// A value into memory; none beyond its end.
 #[inline]
-pub(crate) fn store(bytes: &mut [u8], offset: u64, size: Width, endian: Endian, value: u64) -> Option<()> {
+pub(crate) fn store(
+    bytes: &mut [u8],
+    offset: u64,
+    size: Width,
+    endian: Endian,
+    value: u64,
+) -> Option<()> {
     let at = usize::try_from(offset).ok()?;
     let place = bytes.get_mut(at..at.checked_add(size.bytes())?)?;
     match endian {
@@ -45,7 +58,11 @@ pub(crate) fn store(bytes: &mut [u8], offset: u64, size: Width, endian: Endian, 
 
 /// 32-bit registers are read and written whole.
 fn whole(size: Width) -> Result<(), BusError> {
-    if size == Width::W32 { Ok(()) } else { Err(BusError::Refused) }
+    if size == Width::W32 {
+        Ok(())
+    } else {
+        Err(BusError::Refused)
+    }
 }
 
 fn low32(value: u64) -> u64 {
@@ -72,7 +89,13 @@ impl Device for Eca {
         })
     }
 
-    fn write(&mut self, _offset: u64, size: Width, _value: u64, _tai_ns: u64) -> Result<(), BusError> {
+    fn write(
+        &mut self,
+        _offset: u64,
+        size: Width,
+        _value: u64,
+        _tai_ns: u64,
+    ) -> Result<(), BusError> {
         whole(size)
     }
 }
@@ -111,7 +134,13 @@ impl Device for Tlu {
         })
     }
 
-    fn write(&mut self, offset: u64, size: Width, _value: u64, tai_ns: u64) -> Result<(), BusError> {
+    fn write(
+        &mut self,
+        offset: u64,
+        size: Width,
+        _value: u64,
+        tai_ns: u64,
+    ) -> Result<(), BusError> {
         whole(size)?;
         match offset {
             TLU_LATCH if self.latched.len() < TLU_DEPTH => self.latched.push_back(tai_ns),
@@ -160,7 +189,11 @@ pub(crate) struct Registers(pub(crate) Vec<Register>);
 impl Registers {
     fn at(&mut self, offset: u64, size: Width) -> Result<&mut Register, BusError> {
         whole(size)?;
-        let register = self.0.iter_mut().find(|register| register.offset == offset).ok_or(BusError::Refused)?;
+        let register = self
+            .0
+            .iter_mut()
+            .find(|register| register.offset == offset)
+            .ok_or(BusError::Refused)?;
         match register.access {
             Permission::Silent => Err(BusError::Timeout),
             Permission::Faulty => Err(BusError::Refused),
@@ -172,10 +205,20 @@ impl Registers {
 impl Device for Registers {
     fn read(&mut self, offset: u64, size: Width, _tai_ns: u64) -> Result<u64, BusError> {
         let register = self.at(offset, size)?;
-        if register.access == Permission::WriteOnly { Err(BusError::Refused) } else { Ok(register.value.into()) }
+        if register.access == Permission::WriteOnly {
+            Err(BusError::Refused)
+        } else {
+            Ok(register.value.into())
+        }
     }
 
-    fn write(&mut self, offset: u64, size: Width, value: u64, _tai_ns: u64) -> Result<(), BusError> {
+    fn write(
+        &mut self,
+        offset: u64,
+        size: Width,
+        value: u64,
+        _tai_ns: u64,
+    ) -> Result<(), BusError> {
         let register = self.at(offset, size)?;
         if register.access == Permission::ReadOnly {
             return Err(BusError::Refused);
@@ -193,7 +236,10 @@ mod tests {
     fn the_eca_gives_the_time_in_two_words() {
         let tai_ns = 0x1234_5678_9abc_def0;
         let read = |offset| Eca.read(offset, Width::W32, tai_ns);
-        assert_eq!((read(ECA_TIME_HI), read(ECA_TIME_LO)), (Ok(0x1234_5678), Ok(0x9abc_def0)));
+        assert_eq!(
+            (read(ECA_TIME_HI), read(ECA_TIME_LO)),
+            (Ok(0x1234_5678), Ok(0x9abc_def0))
+        );
         assert_eq!(Eca.read(ECA_TIME_HI, Width::W8, 0), Err(BusError::Refused));
     }
 
@@ -204,7 +250,10 @@ mod tests {
             tlu.write(TLU_LATCH, Width::W32, 1, tai_ns).unwrap();
         }
         let mut oldest = || {
-            let read = (tlu.read(TLU_READY, Width::W32, 0), tlu.read(TLU_LO, Width::W32, 0));
+            let read = (
+                tlu.read(TLU_READY, Width::W32, 0),
+                tlu.read(TLU_LO, Width::W32, 0),
+            );
             tlu.write(TLU_POP, Width::W32, 1, 0).unwrap();
             read
         };
@@ -215,7 +264,11 @@ mod tests {
 
     #[test]
     fn registers_obey_their_permissions() {
-        let register = |offset, access| Register { offset, value: 5, access };
+        let register = |offset, access| Register {
+            offset,
+            value: 5,
+            access,
+        };
         let mut registers = Registers(vec![
             register(0, Permission::ReadWrite),
             register(4, Permission::ReadOnly),
@@ -223,12 +276,26 @@ mod tests {
             register(12, Permission::Faulty),
             register(16, Permission::Silent),
         ]);
-        let mut outcome = |offset| (registers.write(offset, Width::W32, 6, 0), registers.read(offset, Width::W32, 0));
+        let mut outcome = |offset| {
+            (
+                registers.write(offset, Width::W32, 6, 0),
+                registers.read(offset, Width::W32, 0),
+            )
+        };
         assert_eq!(outcome(0), (Ok(()), Ok(6)));
         assert_eq!(outcome(4), (Err(BusError::Refused), Ok(5)));
         assert_eq!(outcome(8), (Ok(()), Err(BusError::Refused)));
-        assert_eq!(outcome(12), (Err(BusError::Refused), Err(BusError::Refused)));
-        assert_eq!(outcome(16), (Err(BusError::Timeout), Err(BusError::Timeout)));
-        assert_eq!(outcome(20), (Err(BusError::Refused), Err(BusError::Refused)));
+        assert_eq!(
+            outcome(12),
+            (Err(BusError::Refused), Err(BusError::Refused))
+        );
+        assert_eq!(
+            outcome(16),
+            (Err(BusError::Timeout), Err(BusError::Timeout))
+        );
+        assert_eq!(
+            outcome(20),
+            (Err(BusError::Refused), Err(BusError::Refused))
+        );
     }
 }

@@ -45,7 +45,9 @@ impl Done<'_> {
     pub fn failed(&self, index: usize) -> bool {
         let covered = status::covered(self.port);
         let of = covered.min(self.bus_ops - (index / covered * covered).min(self.bus_ops));
-        self.statuses.get(index / covered).is_some_and(|status| status::failed(*status, index % covered, of))
+        self.statuses
+            .get(index / covered)
+            .is_some_and(|status| status::failed(*status, index % covered, of))
     }
 
     /// True when it was answered and no operation failed on the bus. Quicker than looking at each.
@@ -55,7 +57,12 @@ impl Done<'_> {
             let of = covered.min(self.bus_ops.saturating_sub(chunk * covered));
             if of >= 64 { u64::MAX } else { (1 << of) - 1 }
         };
-        self.result.is_ok() && self.statuses.iter().enumerate().all(|(chunk, status)| status & mask(chunk) == 0)
+        self.result.is_ok()
+            && self
+                .statuses
+                .iter()
+                .enumerate()
+                .all(|(chunk, status)| status & mask(chunk) == 0)
     }
 }
 
@@ -159,7 +166,10 @@ impl Flights {
                 return tag_at(index);
             }
         }
-        let (_, tag) = self.late.pop_front().expect("all tags are taken, at most half of them by flights");
+        let (_, tag) = self
+            .late
+            .pop_front()
+            .expect("all tags are taken, at most half of them by flights");
         self.tags[index_of(tag)] = Tag::Flight(flight);
         tag
     }
@@ -198,8 +208,18 @@ impl Flights {
         self.sequence += 1;
     }
 
-    pub(super) fn keep_for_retry(&mut self, number: FlightNumber, ops: &[Op], check: Check, left: u32) {
-        self.flights[usize::from(number)].retry = Some(Retry { ops: ops.to_vec(), check, left });
+    pub(super) fn keep_for_retry(
+        &mut self,
+        number: FlightNumber,
+        ops: &[Op],
+        check: Check,
+        left: u32,
+    ) {
+        self.flights[usize::from(number)].retry = Some(Retry {
+            ops: ops.to_vec(),
+            check,
+            left,
+        });
     }
 
     fn land(&mut self, number: FlightNumber, tag: Tag) {
@@ -223,11 +243,22 @@ impl Flights {
     }
 
     /// The cycle asks for no answer.
-    pub(super) fn complete_unanswered(&mut self, number: FlightNumber, on_done: &mut dyn FnMut(Done<'_>)) {
+    pub(super) fn complete_unanswered(
+        &mut self,
+        number: FlightNumber,
+        on_done: &mut dyn FnMut(Done<'_>),
+    ) {
         let token = self.flights[usize::from(number)].token;
         self.land(number, Tag::Free);
         self.counts.completed += 1;
-        on_done(Done { token, result: Ok(()), words: &[], statuses: &[], bus_ops: 0, port: Width::W32 });
+        on_done(Done {
+            token,
+            result: Ok(()),
+            words: &[],
+            statuses: &[],
+            bus_ops: 0,
+            port: Width::W32,
+        });
     }
 
     /// Everything queued was sent and must be answered by then.
@@ -240,7 +271,11 @@ impl Flights {
     /// The earliest deadline of what is on its way.
     pub(super) fn next_deadline_ns(&mut self) -> Option<u64> {
         let (_, sequence) = self.oldest()?;
-        while self.sendings.front().is_some_and(|(before, _)| *before <= sequence) {
+        while self
+            .sendings
+            .front()
+            .is_some_and(|(before, _)| *before <= sequence)
+        {
             self.sendings.pop_front();
         }
         self.sendings.front().map(|(_, deadline_ns)| *deadline_ns)
@@ -260,7 +295,13 @@ impl Flights {
 
     /// Values have come for a tag.
     #[inline]
-    pub(super) fn take(&mut self, tag: u16, is_status: bool, values: Values<'_>, on_done: &mut dyn FnMut(Done<'_>)) {
+    pub(super) fn take(
+        &mut self,
+        tag: u16,
+        is_status: bool,
+        values: Values<'_>,
+        on_done: &mut dyn FnMut(Done<'_>),
+    ) {
         let Tag::Flight(number) = self.tags[index_of(tag)] else {
             self.counts.stray += values.count_left() as u64;
             return;
@@ -279,7 +320,9 @@ impl Flights {
         }
         place.resize(had + come, 0);
         values.copy_to(&mut place[had..]);
-        if flight.words.len() == flight.expected.values && flight.statuses.len() == flight.expected.statuses {
+        if flight.words.len() == flight.expected.values
+            && flight.statuses.len() == flight.expected.statuses
+        {
             on_done(Done {
                 token: flight.token,
                 result: Ok(()),
@@ -314,13 +357,19 @@ impl Flights {
     /// Takes a new tag for a cycle that may be asked again, and gives out its operations; [`Flights::keep_again`] takes them
     /// back.
     pub(super) fn again(&mut self, number: FlightNumber) -> Option<(u16, Vec<Op>, Check)> {
-        let retry = self.flights[usize::from(number)].retry.as_mut().filter(|retry| retry.left > 0)?;
+        let retry = self.flights[usize::from(number)]
+            .retry
+            .as_mut()
+            .filter(|retry| retry.left > 0)?;
         retry.left -= 1;
         let (ops, check) = (std::mem::take(&mut retry.ops), retry.check);
         let old = self.flights[usize::from(number)].tag;
         let tag = self.new_tag(number);
         // No deadline is known here: the time of the oldest sending is what has just passed.
-        let now_ns = self.sendings.front().map_or(0, |(_, deadline_ns)| *deadline_ns);
+        let now_ns = self
+            .sendings
+            .front()
+            .map_or(0, |(_, deadline_ns)| *deadline_ns);
         self.make_late(old, now_ns);
         let flight = &mut self.flights[usize::from(number)];
         flight.tag = tag;
@@ -347,11 +396,21 @@ impl Flights {
         now_ns: u64,
         on_done: &mut dyn FnMut(Done<'_>),
     ) {
-        let (tag, token) = (self.flights[usize::from(number)].tag, self.flights[usize::from(number)].token);
+        let (tag, token) = (
+            self.flights[usize::from(number)].tag,
+            self.flights[usize::from(number)].token,
+        );
         self.land(number, Tag::Late);
         self.make_late(tag, now_ns);
         self.counts.timed_out += 1;
-        on_done(Done { token, result: Err(error), words: &[], statuses: &[], bus_ops: 0, port: Width::W32 });
+        on_done(Done {
+            token,
+            result: Err(error),
+            words: &[],
+            statuses: &[],
+            bus_ops: 0,
+            port: Width::W32,
+        });
     }
 
     /// Nobody waits any more.
@@ -360,7 +419,10 @@ impl Flights {
         for number in 0..self.flights.len() {
             if self.flights[number].used {
                 let tag = self.flights[number].tag;
-                self.land(FlightNumber::try_from(number).expect("numbers of flights"), Tag::Late);
+                self.land(
+                    FlightNumber::try_from(number).expect("numbers of flights"),
+                    Tag::Late,
+                );
                 self.make_late(tag, now_ns);
                 self.counts.abandoned += 1;
             }

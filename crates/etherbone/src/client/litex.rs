@@ -16,7 +16,10 @@ const BURST: usize = 15;
 impl Client {
     pub(super) fn litex_cycle(&mut self, ops: &[Op], outcome: &mut Outcome) -> Result<(), EbError> {
         let whole = Lanes::full(Width::W32);
-        if let Some(odd) = ops.iter().find(|op| op.lanes != whole || op.space == Space::Config) {
+        if let Some(odd) = ops
+            .iter()
+            .find(|op| op.lanes != whole || op.space == Space::Config)
+        {
             let address = odd.address;
             return Err(EbError::Unsupported(format!(
                 "the LiteX dialect has whole 32-bit words of the bus only (address {address:#x})"
@@ -25,7 +28,8 @@ impl Client {
         let mut rest = ops;
         while let Some(first) = rest.first() {
             let follows = |pair: &[Op]| {
-                pair[1].write == first.write && (!first.write || pair[1].address == pair[0].address.wrapping_add(4))
+                pair[1].write == first.write
+                    && (!first.write || pair[1].address == pair[0].address.wrapping_add(4))
             };
             let run = (1 + rest.windows(2).take_while(|pair| follows(pair)).count()).min(BURST);
             let (now, later) = rest.split_at(run);
@@ -40,7 +44,11 @@ impl Client {
         Ok(())
     }
 
-    fn litex_send(&mut self, write: Option<Block<'_>>, read: Option<Block<'_>>) -> Result<(), EbError> {
+    fn litex_send(
+        &mut self,
+        write: Option<Block<'_>>,
+        read: Option<Block<'_>>,
+    ) -> Result<(), EbError> {
         let mut packet = [0; litex::HEADER_BYTES + 4 + 4 * (BURST + 1)];
         let bytes = litex::emit(0x0F, write, read, &mut packet)?;
         self.flights.counts.issued += 1;
@@ -49,7 +57,13 @@ impl Client {
 
     fn litex_write(&mut self, ops: &[Op]) -> Result<(), EbError> {
         let values: Vec<u64> = ops.iter().map(|op| op.value & 0xFFFF_FFFF).collect();
-        self.litex_send(Some(Block { base: ops[0].address, values: &values }), None)?;
+        self.litex_send(
+            Some(Block {
+                base: ops[0].address,
+                values: &values,
+            }),
+            None,
+        )?;
         self.flights.counts.completed += 1;
         Ok(())
     }
@@ -58,7 +72,13 @@ impl Client {
         let addresses: Vec<u64> = ops.iter().map(|op| op.address).collect();
         for _ in 0..=self.options.read_retries {
             self.litex_counter = self.litex_counter.wrapping_add(1);
-            self.litex_send(None, Some(Block { base: self.litex_counter.into(), values: &addresses }))?;
+            self.litex_send(
+                None,
+                Some(Block {
+                    base: self.litex_counter.into(),
+                    values: &addresses,
+                }),
+            )?;
             if let Some(values) = self.litex_answer(ops.len())? {
                 outcome.values.extend(values);
                 self.flights.counts.completed += 1;
@@ -77,17 +97,22 @@ impl Client {
             if left_ns == 0 {
                 return Ok(None);
             }
-            let received = self.transport.receive(&mut self.received, Duration::from_nanos(left_ns))?;
+            let received = self
+                .transport
+                .receive(&mut self.received, Duration::from_nanos(left_ns))?;
             let Some(arrived) = received else { continue };
             if let Framing::Datagram { .. } = self.framing {
                 self.partial.clear();
             }
-            self.partial.extend_from_slice(&self.received[..arrived.bytes]);
+            self.partial
+                .extend_from_slice(&self.received[..arrived.bytes]);
             loop {
                 let (base, values, used) = match litex::split(&self.partial) {
                     Ok((record, after)) => {
                         let used = self.partial.len() - after.len();
-                        let block = record.write_block().map(|(base, values)| (base, values.collect::<Vec<u64>>()));
+                        let block = record
+                            .write_block()
+                            .map(|(base, values)| (base, values.collect::<Vec<u64>>()));
                         let (base, values) = block.unwrap_or_default();
                         (base, values, used)
                     }

@@ -127,7 +127,8 @@ impl Outgoing {
     /// Makes room for so many bytes beyond what is used.
     fn reserve(&mut self, bytes: usize) {
         if self.bytes.len() < self.used + bytes {
-            self.bytes.resize((self.used + bytes).next_power_of_two(), 0);
+            self.bytes
+                .resize((self.used + bytes).next_power_of_two(), 0);
         }
     }
 }
@@ -156,14 +157,19 @@ impl Client {
     /// # Errors
     /// When nothing answers in time, or the access fails on the bus.
     pub fn write(&mut self, address: u64, value: u64) -> Result<(), EbError> {
-        self.one(Op::write(address, value, self.layout.data)).map(drop)
+        self.one(Op::write(address, value, self.layout.data))
+            .map(drop)
     }
 
     fn one(&mut self, op: Op) -> Result<u64, EbError> {
         let outcome = self.cycle(&[op], Check::Status)?;
         match outcome.failed.first() {
             None => Ok(outcome.values[0]),
-            Some(_) => Err(EbError::Bus { failed: 1, of: 1, first: op.address }),
+            Some(_) => Err(EbError::Bus {
+                failed: 1,
+                of: 1,
+                first: op.address,
+            }),
         }
     }
 
@@ -184,7 +190,12 @@ impl Client {
         result.map(|()| &self.outcome)
     }
 
-    fn gsi_cycle(&mut self, ops: &[Op], check: Check, outcome: &mut Outcome) -> Result<(), EbError> {
+    fn gsi_cycle(
+        &mut self,
+        ops: &[Op],
+        check: Check,
+        outcome: &mut Outcome,
+    ) -> Result<(), EbError> {
         let mut ended = None;
         let mut on_done = |done: Done<'_>| {
             if done.result.is_ok() {
@@ -201,7 +212,12 @@ impl Client {
         ended.unwrap_or(Ok(()))
     }
 
-    fn submit_and_wait(&mut self, ops: &[Op], check: Check, on_done: &mut dyn FnMut(Done<'_>)) -> Result<(), EbError> {
+    fn submit_and_wait(
+        &mut self,
+        ops: &[Op],
+        check: Check,
+        on_done: &mut dyn FnMut(Done<'_>),
+    ) -> Result<(), EbError> {
         self.submit(ops, check, 0, on_done)?;
         self.flush()?;
         while self.flights.in_flight() > 0 {
@@ -213,7 +229,10 @@ impl Client {
     /// Opens a pipeline: cycles are sent without waiting for the answers to those before, as far as the window lets. The
     /// closure is called once for each cycle, in the order of the answers.
     pub fn pipeline<F: FnMut(Done<'_>)>(&mut self, on_done: F) -> Pipeline<'_, F> {
-        Pipeline { client: self, on_done }
+        Pipeline {
+            client: self,
+            on_done,
+        }
     }
 
     /// Queues a cycle; sends when enough has gathered; waits while the window is full.
@@ -234,7 +253,8 @@ impl Client {
             Ok(encoded) if encoded.is_answered() => {
                 self.flights.expect(flight, encoded, self.layout.data);
                 if retry {
-                    self.flights.keep_for_retry(flight, ops, check, self.options.read_retries);
+                    self.flights
+                        .keep_for_retry(flight, ops, check, self.options.read_retries);
                 }
             }
             Ok(_) => self.flights.complete_unanswered(flight, on_done),
@@ -256,7 +276,9 @@ impl Client {
         check: Check,
         tag: u16,
     ) -> Result<daqmeter_wire::etherbone::cycle::Encoded, EbError> {
-        let Framing::Datagram { most_bytes } = self.framing else { return self.enqueue_stream(ops, check, tag) };
+        let Framing::Datagram { most_bytes } = self.framing else {
+            return self.enqueue_stream(ops, check, tag);
+        };
         let layout = self.layout;
         self.outgoing.reserve(2 * most_bytes);
         if let Some(begins) = self.outgoing.begins {
@@ -270,11 +292,21 @@ impl Client {
         }
         let begins = self.outgoing.used;
         let records = begins + layout.header_bytes();
-        let encoded = encode(ops, layout, tag, check, &mut self.outgoing.bytes[records..begins + most_bytes])
-            .map_err(|_| EbError::Overflow { operations: ops.len(), datagram_bytes: most_bytes })?;
+        let encoded = encode(
+            ops,
+            layout,
+            tag,
+            check,
+            &mut self.outgoing.bytes[records..begins + most_bytes],
+        )
+        .map_err(|_| EbError::Overflow {
+            operations: ops.len(),
+            datagram_bytes: most_bytes,
+        })?;
         if encoded.bytes > 0 {
             self.outgoing.bytes[begins..records].fill(0);
-            self.outgoing.bytes[begins..begins + 4].copy_from_slice(&Header::of(layout, true).emit());
+            self.outgoing.bytes[begins..begins + 4]
+                .copy_from_slice(&Header::of(layout, true).emit());
             self.outgoing.begins = Some(begins);
             self.outgoing.used = records + encoded.bytes;
             self.mark_answered(encoded.is_answered());
@@ -285,7 +317,8 @@ impl Client {
     /// A datagram in which something is answered must not say that it has no reads.
     fn mark_answered(&mut self, answered: bool) {
         if let (true, Some(begins)) = (answered, self.outgoing.begins) {
-            self.outgoing.bytes[begins..begins + 4].copy_from_slice(&Header::of(self.layout, false).emit());
+            self.outgoing.bytes[begins..begins + 4]
+                .copy_from_slice(&Header::of(self.layout, false).emit());
         }
     }
 
@@ -296,9 +329,16 @@ impl Client {
         tag: u16,
     ) -> Result<daqmeter_wire::etherbone::cycle::Encoded, EbError> {
         // At worst each operation has a record of its own and a status read after it.
-        let worst = (ops.len() + 1) * 2 * (self.layout.header_bytes() + 2 * self.layout.value_bytes());
+        let worst =
+            (ops.len() + 1) * 2 * (self.layout.header_bytes() + 2 * self.layout.value_bytes());
         self.outgoing.reserve(worst);
-        let encoded = encode(ops, self.layout, tag, check, &mut self.outgoing.bytes[self.outgoing.used..])?;
+        let encoded = encode(
+            ops,
+            self.layout,
+            tag,
+            check,
+            &mut self.outgoing.bytes[self.outgoing.used..],
+        )?;
         self.outgoing.used += encoded.bytes;
         Ok(encoded)
     }
@@ -315,14 +355,19 @@ impl Client {
         }
         self.now_ns = monotonic_ns();
         self.flights.sent(self.now_ns + as_ns(self.options.timeout));
-        let sent = self.transport.send(&self.outgoing.bytes[..self.outgoing.used], &self.outgoing.lengths);
+        let sent = self.transport.send(
+            &self.outgoing.bytes[..self.outgoing.used],
+            &self.outgoing.lengths,
+        );
         self.outgoing.clear();
         sent
     }
 
     /// Waits for what comes next, an answer or a deadline, and deals with it.
     fn pump(&mut self, on_done: &mut dyn FnMut(Done<'_>)) -> Result<(), EbError> {
-        let Some(deadline_ns) = self.flights.next_deadline_ns() else { return Ok(()) };
+        let Some(deadline_ns) = self.flights.next_deadline_ns() else {
+            return Ok(());
+        };
         let wait = Duration::from_nanos(deadline_ns.saturating_sub(self.now_ns).max(1));
         let mut buffer = std::mem::take(&mut self.received);
         let arrived = self.transport.receive(&mut buffer, wait);
@@ -343,7 +388,12 @@ impl Client {
         Ok(())
     }
 
-    fn accept(&mut self, bytes: &[u8], segment_bytes: usize, on_done: &mut dyn FnMut(Done<'_>)) -> Result<(), EbError> {
+    fn accept(
+        &mut self,
+        bytes: &[u8],
+        segment_bytes: usize,
+        on_done: &mut dyn FnMut(Done<'_>),
+    ) -> Result<(), EbError> {
         if let Framing::Datagram { .. } = self.framing {
             for datagram in bytes.chunks(segment_bytes) {
                 self.accept_datagram(datagram, on_done);
@@ -369,10 +419,13 @@ impl Client {
 
     fn accept_datagram(&mut self, datagram: &[u8], on_done: &mut dyn FnMut(Done<'_>)) {
         let layout = self.layout;
-        let is_answer =
-            |header: &Header| !header.probe_request && !header.probe_response && header.layout() == Ok(layout);
+        let is_answer = |header: &Header| {
+            !header.probe_request && !header.probe_response && header.layout() == Ok(layout)
+        };
         let header_bytes = layout.header_bytes();
-        if datagram.len() < header_bytes || !Header::parse(datagram).is_ok_and(|header| is_answer(&header)) {
+        if datagram.len() < header_bytes
+            || !Header::parse(datagram).is_ok_and(|header| is_answer(&header))
+        {
             self.flights.counts.malformed += 1;
             return;
         }
@@ -388,7 +441,9 @@ impl Client {
         while let Ok((record, after)) = Record::split(self.layout, rest) {
             rest = after;
             // Records without operations are padding of the HDL slave, or end a cycle.
-            let Some((base, values)) = record.write_block() else { continue };
+            let Some((base, values)) = record.write_block() else {
+                continue;
+            };
             let ours = record.header.flags.has(Flags::WCA) && record.header.reads == 0;
             match tag_of(base).filter(|_| ours) {
                 Some((tag, is_status)) => self.flights.take(tag, is_status, values, on_done),
@@ -409,7 +464,9 @@ impl Client {
                     queued?;
                     self.flush()?;
                 }
-                None => self.flights.fail(expired, EbError::Timeout(timeout), self.now_ns, on_done),
+                None => self
+                    .flights
+                    .fail(expired, EbError::Timeout(timeout), self.now_ns, on_done),
             }
         }
         Ok(())
@@ -420,7 +477,9 @@ impl Client {
 const MOST_RECORD_BYTES: usize = 8 + (2 + 2 * 255) * 8;
 
 fn as_ns(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
+    u64::try_from(time.as_nanos())
+        .unwrap_or(u64::MAX / 4)
+        .min(u64::MAX / 4)
 }
 
 /// Values and errors of a cycle, operation by operation.
@@ -428,8 +487,14 @@ fn collect(ops: &[Op], done: &Done<'_>, outcome: &mut Outcome) {
     let mut words = done.words.iter();
     let mut bus_index = 0;
     for (index, op) in ops.iter().enumerate() {
-        let word = if op.write { 0 } else { words.next().copied().unwrap_or(0) };
-        outcome.values.push(if op.write { 0 } else { op.lanes.take(word) });
+        let word = if op.write {
+            0
+        } else {
+            words.next().copied().unwrap_or(0)
+        };
+        outcome
+            .values
+            .push(if op.write { 0 } else { op.lanes.take(word) });
         if op.space == Space::Bus {
             if done.failed(bus_index) {
                 outcome.failed.push(index);
@@ -460,9 +525,20 @@ impl<F: FnMut(Done<'_>)> Pipeline<'_, F> {
     /// The other dialect has one packet on its way at a time.
     fn submit_litex(&mut self, ops: &[Op], check: Check, token: u64) -> Result<(), EbError> {
         let outcome = self.client.cycle(ops, check)?;
-        let words: Vec<u64> =
-            ops.iter().zip(&outcome.values).filter(|(op, _)| !op.write).map(|(_, value)| *value).collect();
-        (self.on_done)(Done { token, result: Ok(()), words: &words, statuses: &[], bus_ops: 0, port: Width::W32 });
+        let words: Vec<u64> = ops
+            .iter()
+            .zip(&outcome.values)
+            .filter(|(op, _)| !op.write)
+            .map(|(_, value)| *value)
+            .collect();
+        (self.on_done)(Done {
+            token,
+            result: Ok(()),
+            words: &words,
+            statuses: &[],
+            bus_ops: 0,
+            port: Width::W32,
+        });
         Ok(())
     }
 
@@ -507,7 +583,10 @@ pub fn lanes_of(
     Lanes::at(address, size, port, endian).ok_or_else(|| {
         let bytes = size.bytes();
         EbError::Unsupported(if size > port {
-            format!("{bytes} bytes are wider than the port of {} bits", port.bits())
+            format!(
+                "{bytes} bytes are wider than the port of {} bits",
+                port.bits()
+            )
         } else {
             format!("address {address:#x} is not a multiple of {bytes}")
         })

@@ -28,7 +28,11 @@ impl Client {
     ///
     /// # Errors
     /// When nobody answers, or there is no width in common.
-    pub fn over(mut transport: Box<dyn Transport>, options: &Options, name: &str) -> Result<Client, EbError> {
+    pub fn over(
+        mut transport: Box<dyn Transport>,
+        options: &Options,
+        name: &str,
+    ) -> Result<Client, EbError> {
         let layout = match options.dialect {
             Dialect::Gsi => probe(transport.as_mut(), options, name)?,
             Dialect::Litex => litex_hello(transport.as_mut(), options, name)?,
@@ -63,7 +67,12 @@ fn probe(transport: &mut dyn Transport, options: &Options, name: &str) -> Result
         // An id that an earlier conversation did not use.
         #[allow(clippy::cast_possible_truncation, reason = "any 32 bits do")]
         let id = (monotonic_ns() >> 4) as u32 ^ attempt << 28;
-        let probe = Probe { response: false, address: options.address, data: options.data, id };
+        let probe = Probe {
+            response: false,
+            address: options.address,
+            data: options.data,
+            id,
+        };
         // A stream carries its probe once: a second one would be taken for a record by the C slave.
         if attempt == 0 || transport.framing() != Framing::Stream {
             transport.send(&probe.emit(), &[PROBE_BYTES])?;
@@ -74,7 +83,10 @@ fn probe(transport: &mut dyn Transport, options: &Options, name: &str) -> Result
             if left_ns == 0 {
                 break;
             }
-            let Some(arrived) = transport.receive(&mut buffer, Duration::from_nanos(left_ns))? else { continue };
+            let Some(arrived) = transport.receive(&mut buffer, Duration::from_nanos(left_ns))?
+            else {
+                continue;
+            };
             let answer = match transport.framing() {
                 Framing::Datagram { .. } => buffer[..arrived.bytes]
                     .chunks(arrived.segment_bytes)
@@ -93,12 +105,19 @@ fn probe(transport: &mut dyn Transport, options: &Options, name: &str) -> Result
             }
         }
     }
-    Err(EbError::NoAnswer { address: name.to_owned(), probes: options.probes, each: options.probe_timeout })
+    Err(EbError::NoAnswer {
+        address: name.to_owned(),
+        probes: options.probes,
+        each: options.probe_timeout,
+    })
 }
 
 fn settle(options: &Options, slave: Probe) -> Result<Layout, EbError> {
     let common = |ours: Widths, theirs: Widths| ours.and(theirs).widest();
-    match (common(options.address, slave.address), common(options.data, slave.data)) {
+    match (
+        common(options.address, slave.address),
+        common(options.data, slave.data),
+    ) {
         (Some(address), Some(data)) => Ok(Layout { address, data }),
         _ => Err(EbError::Width {
             our_address: options.address,
@@ -111,7 +130,9 @@ fn settle(options: &Options, slave: Probe) -> Result<Layout, EbError> {
 
 fn without_probe(transport: &dyn Transport, options: &Options) -> Result<Layout, EbError> {
     if transport.framing() == Framing::Stream {
-        return Err(EbError::Unsupported("a stream begins with a probe: ask for at least one (-r 1)".to_owned()));
+        return Err(EbError::Unsupported(
+            "a stream begins with a probe: ask for at least one (-r 1)".to_owned(),
+        ));
     }
     match (options.address.single(), options.data.single()) {
         (Some(address), Some(data)) => Ok(Layout { address, data }),
@@ -122,7 +143,11 @@ fn without_probe(transport: &dyn Transport, options: &Options) -> Result<Layout,
 }
 
 /// Boards of this dialect answer a probe of their own; servers on TCP say a banner first, or nothing.
-fn litex_hello(transport: &mut dyn Transport, options: &Options, name: &str) -> Result<Layout, EbError> {
+fn litex_hello(
+    transport: &mut dyn Transport,
+    options: &Options,
+    name: &str,
+) -> Result<Layout, EbError> {
     let mut buffer = vec![0; RECEIVE_BYTES];
     if transport.framing() == Framing::Stream {
         // Whatever comes before a request is a banner.
@@ -141,5 +166,9 @@ fn litex_hello(transport: &mut dyn Transport, options: &Options, name: &str) -> 
     if options.probes == 0 {
         return Ok(Layout::L32);
     }
-    Err(EbError::NoAnswer { address: name.to_owned(), probes: options.probes, each: options.probe_timeout })
+    Err(EbError::NoAnswer {
+        address: name.to_owned(),
+        probes: options.probes,
+        each: options.probe_timeout,
+    })
 }

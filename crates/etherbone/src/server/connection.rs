@@ -80,7 +80,10 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn tcp(stream: TcpStream, peer: String, banner_at_ns: Option<u64>) -> Connection {
-        Connection { banner_at_ns, ..Connection::device(Io::Tcp(stream), peer) }
+        Connection {
+            banner_at_ns,
+            ..Connection::device(Io::Tcp(stream), peer)
+        }
     }
 
     pub(super) fn device(io: Io, peer: String) -> Connection {
@@ -89,7 +92,10 @@ impl Connection {
             peer,
             stream: Stream::default(),
             backlog: Vec::new(),
-            watched: Readiness { read: true, write: false },
+            watched: Readiness {
+                read: true,
+                write: false,
+            },
             banner_at_ns: None,
             owes_since_ns: None,
             delayed: 0,
@@ -113,7 +119,10 @@ impl Connection {
     }
 
     pub(super) fn wanted(&self) -> Readiness {
-        Readiness { read: self.wants_to_read(), write: !self.backlog.is_empty() }
+        Readiness {
+            read: self.wants_to_read(),
+            write: !self.backlog.is_empty(),
+        }
     }
 
     /// Reads what has come and executes the cycles that are whole. Returns when the answers are ready.
@@ -127,10 +136,17 @@ impl Connection {
         let bytes = match self.io.read(buffer) {
             Ok(0) => return Err(Ended(None)),
             Ok(bytes) => bytes,
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
                 return Ok(now_ns);
             }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(Ended(None)),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                return Err(Ended(None));
+            }
             Err(error) => return Err(error.into()),
         };
         self.banner_at_ns = None;
@@ -172,5 +188,8 @@ impl Connection {
 }
 
 fn gone(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    )
 }

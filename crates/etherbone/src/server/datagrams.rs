@@ -19,7 +19,9 @@ impl Server {
     pub(super) fn serve_datagrams(&mut self, now_ns: u64, socket: usize) {
         for _ in 0..TURNS {
             let received = net::receive_from(self.udp[socket].as_fd(), &mut self.buffer, false);
-            let Ok((received, from)) = received else { return };
+            let Ok((received, from)) = received else {
+                return;
+            };
             self.answer.clear();
             self.lengths.clear();
             let buffer = std::mem::take(&mut self.buffer);
@@ -46,7 +48,10 @@ impl Server {
         if self.answer.is_empty() {
             return;
         }
-        let (answer, lengths) = (std::mem::take(&mut self.answer), std::mem::take(&mut self.lengths));
+        let (answer, lengths) = (
+            std::mem::take(&mut self.answer),
+            std::mem::take(&mut self.lengths),
+        );
         self.send_datagrams(socket, &answer, &lengths, &self.target(to));
         (self.answer, self.lengths) = (answer, lengths);
         self.answer.clear();
@@ -63,7 +68,13 @@ impl Server {
             return;
         }
         self.answer = last;
-        self.delay(ready_ns, Destination::Datagram { socket, to: self.target(from.clone()) });
+        self.delay(
+            ready_ns,
+            Destination::Datagram {
+                socket,
+                to: self.target(from.clone()),
+            },
+        );
     }
 
     /// Where the answer to a datagram goes.
@@ -78,7 +89,13 @@ impl Server {
     }
 
     /// Sends answers; what the network does not take is lost, as datagrams are, and the client's deadline sees it.
-    pub(super) fn send_datagrams(&mut self, socket: usize, answers: &[u8], lengths: &[usize], to: &SockAddr) {
+    pub(super) fn send_datagrams(
+        &mut self,
+        socket: usize,
+        answers: &[u8],
+        lengths: &[usize],
+        to: &SockAddr,
+    ) {
         let fd = self.udp[socket].as_fd();
         let (mut rest, mut left) = (answers, lengths);
         while let Some(&segment) = left.first() {

@@ -51,7 +51,10 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> Self {
         ServerOptions {
-            bind: vec![IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
+            bind: vec![
+                IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+                IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            ],
             port: daqmeter_wire::etherbone::PORT,
             reply_port: None,
             banner_after: Some(Duration::from_millis(100)),
@@ -66,7 +69,11 @@ impl Default for ServerOptions {
 impl ServerOptions {
     /// On the loopback interface only, at a free port.
     pub fn loopback() -> ServerOptions {
-        ServerOptions { bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)], port: 0, ..ServerOptions::default() }
+        ServerOptions {
+            bind: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            port: 0,
+            ..ServerOptions::default()
+        }
     }
 }
 
@@ -132,7 +139,13 @@ pub struct Live {
 
 impl Live {
     fn set(&self, counts: &Counts, connections: usize) {
-        let Counts { probes, cycles, operations, litex, refused } = *counts;
+        let Counts {
+            probes,
+            cycles,
+            operations,
+            litex,
+            refused,
+        } = *counts;
         let pairs = [
             (&self.probes, probes),
             (&self.cycles, cycles),
@@ -141,7 +154,9 @@ impl Live {
             (&self.refused, refused),
             (&self.connections, connections as u64),
         ];
-        pairs.iter().for_each(|(place, count)| place.store(*count, Ordering::Relaxed));
+        pairs
+            .iter()
+            .for_each(|(place, count)| place.store(*count, Ordering::Relaxed));
     }
 
     /// What the slave did.
@@ -172,8 +187,11 @@ impl Server {
     /// When a port is in use or an address cannot be had.
     pub fn bind(slave: Slave, options: ServerOptions) -> Result<Server, EbError> {
         let epoll = Epoll::new().map_err(EbError::io("cannot make an epoll set"))?;
-        let (waker, woken) = UnixStream::pair().map_err(EbError::io("cannot make a socket pair"))?;
-        epoll.add(&woken, WAKE, READ).map_err(EbError::io("epoll"))?;
+        let (waker, woken) =
+            UnixStream::pair().map_err(EbError::io("cannot make a socket pair"))?;
+        epoll
+            .add(&woken, WAKE, READ)
+            .map_err(EbError::io("epoll"))?;
         let mut server = Server {
             slave,
             epoll,
@@ -206,16 +224,26 @@ impl Server {
         for ip in self.options.bind.clone() {
             match listen_on(ip, port) {
                 Ok((udp, tcp)) => {
-                    port = udp.local_addr().map_err(EbError::io("cannot read a port"))?.port();
-                    self.epoll.add(&udp, FIRST_UDP + self.udp.len() as u64, READ).map_err(EbError::io("epoll"))?;
-                    self.epoll.add(&tcp, FIRST_TCP + self.tcp.len() as u64, READ).map_err(EbError::io("epoll"))?;
+                    port = udp
+                        .local_addr()
+                        .map_err(EbError::io("cannot read a port"))?
+                        .port();
+                    self.epoll
+                        .add(&udp, FIRST_UDP + self.udp.len() as u64, READ)
+                        .map_err(EbError::io("epoll"))?;
+                    self.epoll
+                        .add(&tcp, FIRST_TCP + self.tcp.len() as u64, READ)
+                        .map_err(EbError::io("epoll"))?;
                     self.udp.push(udp);
                     self.tcp.push(tcp);
                 }
                 Err(error) => {
                     // A host without IPv6 is served on IPv4; a port in use is not passed over.
                     let absent = matches!(error.raw_os_error(), Some(97 | 99));
-                    let fault = EbError::io(format!("cannot listen on {}", SocketAddr::new(ip, port)))(error);
+                    let fault = EbError::io(format!(
+                        "cannot listen on {}",
+                        SocketAddr::new(ip, port)
+                    ))(error);
                     if !absent {
                         return Err(fault);
                     }
@@ -241,21 +269,26 @@ impl Server {
             Some(Address::Tcp(family, host)) => {
                 let stream = crate::transport::connect_tcp(&host, family, Duration::from_secs(5))?;
                 let name = format!("{}/{}", host.name, host.port);
-                stream.set_nonblocking(true).map_err(EbError::io("cannot set O_NONBLOCK"))?;
+                stream
+                    .set_nonblocking(true)
+                    .map_err(EbError::io("cannot set O_NONBLOCK"))?;
                 // Here the other side speaks first, and no banner is due.
                 self.add(Connection::device(connection::Io::Tcp(stream), name))
             }
             Some(Address::Dev(name)) => {
                 let path = format!("/dev/{name}");
-                let open = std::fs::OpenOptions::new().read(true).write(true).open(&path);
+                let open = std::fs::OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .open(&path);
                 let file = open.map_err(EbError::io(format!("cannot open {path}")))?;
                 tty::make_raw(file.as_fd())?;
                 tty::set_nonblocking(file.as_fd())?;
                 self.add(Connection::device(connection::Io::File(file), path))
             }
-            Some(other) => {
-                Err(EbError::Unsupported(format!("{other} is not a stream that can be served (tcp/..., dev/...)")))
-            }
+            Some(other) => Err(EbError::Unsupported(format!(
+                "{other} is not a stream that can be served (tcp/..., dev/...)"
+            ))),
         }
     }
 
@@ -277,7 +310,10 @@ impl Server {
 
     /// What ends the loop from another thread.
     pub fn stopper(&self) -> Stopper {
-        Stopper { stop: self.stop.clone(), waker: self.waker.clone() }
+        Stopper {
+            stop: self.stop.clone(),
+            waker: self.waker.clone(),
+        }
     }
 
     /// What the slave did.
@@ -302,15 +338,27 @@ impl Server {
             let serve = placed.is_ok();
             // The maker waits for this, so it is there to hear it.
             let _ = ready.send(placed);
-            if serve { self.run().map(|()| self.counts()) } else { Ok(self.counts()) }
+            if serve {
+                self.run().map(|()| self.counts())
+            } else {
+                Ok(self.counts())
+            }
         };
-        let thread = std::thread::Builder::new().name("eb-server".to_owned()).spawn(body);
+        let thread = std::thread::Builder::new()
+            .name("eb-server".to_owned())
+            .spawn(body);
         let thread = thread.map_err(EbError::io("cannot start a thread"))?;
-        let running = Running { port, stopper, thread: Some(thread) };
+        let running = Running {
+            port,
+            stopper,
+            thread: Some(thread),
+        };
         match pinned.recv() {
             Ok(Ok(())) => Ok(running),
             Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err(EbError::Unsupported("the server's thread ended at once".to_owned())),
+            Err(_) => Err(EbError::Unsupported(
+                "the server's thread ended at once".to_owned(),
+            )),
         }
     }
 
@@ -322,7 +370,9 @@ impl Server {
         let mut ready = Vec::new();
         while !self.stop.load(Ordering::Acquire) {
             let timeout = self.timeout();
-            self.epoll.wait(timeout, &mut ready).map_err(EbError::io("cannot wait"))?;
+            self.epoll
+                .wait(timeout, &mut ready)
+                .map_err(EbError::io("cannot wait"))?;
             let now_ns = monotonic_ns();
             for &(key, readiness) in &ready {
                 self.serve(now_ns, key, readiness);
@@ -340,22 +390,37 @@ impl Server {
 
     /// How long the loop may wait.
     fn timeout(&self) -> Option<Duration> {
-        let sweep_ns = if self.connections.is_empty() { None } else { Some(self.next_sweep_ns) };
-        let due_ns = self.delayed.first_key_value().map(|((due_ns, _), _)| *due_ns);
+        let sweep_ns = if self.connections.is_empty() {
+            None
+        } else {
+            Some(self.next_sweep_ns)
+        };
+        let due_ns = self
+            .delayed
+            .first_key_value()
+            .map(|((due_ns, _), _)| *due_ns);
         let next_ns = [sweep_ns, due_ns].into_iter().flatten().min()?;
         let left_ns = next_ns.saturating_sub(monotonic_ns());
         // Wake-ups come late by tens of microseconds: what is due sooner is spun for.
-        Some(Duration::from_nanos(if due_ns == Some(next_ns) { left_ns.saturating_sub(60_000) } else { left_ns }))
+        Some(Duration::from_nanos(if due_ns == Some(next_ns) {
+            left_ns.saturating_sub(60_000)
+        } else {
+            left_ns
+        }))
     }
 
     fn serve(&mut self, now_ns: u64, key: u64, readiness: Readiness) {
         match key {
             // The byte said that there is something to look at; the loop's condition does.
             WAKE => drop(io::Read::read(&mut &self.woken, &mut [0; 16])),
-            FIRST_UDP..FIRST_TCP => {
-                self.serve_datagrams(now_ns, usize::try_from(key - FIRST_UDP).expect("few sockets"))
-            }
-            FIRST_TCP..FIRST_CONNECTION => self.accept(now_ns, usize::try_from(key - FIRST_TCP).expect("few sockets")),
+            FIRST_UDP..FIRST_TCP => self.serve_datagrams(
+                now_ns,
+                usize::try_from(key - FIRST_UDP).expect("few sockets"),
+            ),
+            FIRST_TCP..FIRST_CONNECTION => self.accept(
+                now_ns,
+                usize::try_from(key - FIRST_TCP).expect("few sockets"),
+            ),
             key => self.serve_connection(now_ns, key, readiness),
         }
     }
@@ -376,15 +441,29 @@ impl Server {
 
     fn accept(&mut self, now_ns: u64, listener: usize) {
         // One per turn; the loop comes back while there are more.
-        let Ok((stream, peer)) = self.tcp[listener].accept() else { return };
+        let Ok((stream, peer)) = self.tcp[listener].accept() else {
+            return;
+        };
         let full = self.connections.len() >= self.options.most_connections;
-        if full || stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_err() {
-            let why =
-                full.then(|| format!("{} connections are the most that are served", self.options.most_connections));
+        if full
+            || stream
+                .set_nonblocking(true)
+                .and_then(|()| stream.set_nodelay(true))
+                .is_err()
+        {
+            let why = full.then(|| {
+                format!(
+                    "{} connections are the most that are served",
+                    self.options.most_connections
+                )
+            });
             self.tell(Event::Ended(peer.to_string(), why));
             return;
         }
-        let banner_at_ns = self.options.banner_after.map(|after| now_ns + nanoseconds(after));
+        let banner_at_ns = self
+            .options
+            .banner_after
+            .map(|after| now_ns + nanoseconds(after));
         let connection = Connection::tcp(stream, peer.to_string(), banner_at_ns);
         if self.add(connection).is_ok() {
             self.tell(Event::Connected(peer.to_string()));
@@ -394,13 +473,17 @@ impl Server {
     fn add(&mut self, connection: Connection) -> Result<(), EbError> {
         let key = self.next_connection;
         self.next_connection += 1;
-        self.epoll.add(&connection.io, key, READ).map_err(EbError::io("epoll"))?;
+        self.epoll
+            .add(&connection.io, key, READ)
+            .map_err(EbError::io("epoll"))?;
         self.connections.insert(key, connection);
         Ok(())
     }
 
     fn serve_connection(&mut self, now_ns: u64, key: u64, readiness: Readiness) {
-        let Some(connection) = self.connections.get_mut(&key) else { return };
+        let Some(connection) = self.connections.get_mut(&key) else {
+            return;
+        };
         let mut ended = None;
         if readiness.write {
             ended = connection.flush().err();
@@ -418,7 +501,10 @@ impl Server {
                     }
                 }
                 Ok(_) => {
-                    ended = self.connections.get_mut(&key).and_then(|connection| connection.send(&self.answer).err())
+                    ended = self
+                        .connections
+                        .get_mut(&key)
+                        .and_then(|connection| connection.send(&self.answer).err())
                 }
                 Err(why) => {
                     // What was whole before the fault is answered still.
@@ -433,7 +519,9 @@ impl Server {
 
     /// Ends a connection, or sets what it waits for.
     fn conclude(&mut self, key: u64, ended: Option<Ended>) {
-        let Some(connection) = self.connections.get_mut(&key) else { return };
+        let Some(connection) = self.connections.get_mut(&key) else {
+            return;
+        };
         if let Some(Ended(why)) = ended {
             let peer = connection.peer.clone();
             self.connections.remove(&key);
@@ -448,7 +536,10 @@ impl Server {
 
     fn delay(&mut self, due_ns: u64, destination: Destination) {
         self.delayed_count += 1;
-        self.delayed.insert((due_ns, self.delayed_count), (destination, std::mem::take(&mut self.answer)));
+        self.delayed.insert(
+            (due_ns, self.delayed_count),
+            (destination, std::mem::take(&mut self.answer)),
+        );
     }
 
     /// Sends the answers whose time has come, spinning for those that are very near.
@@ -464,9 +555,13 @@ impl Server {
             }
             let (destination, answer) = entry.remove();
             match destination {
-                Destination::Datagram { socket, to } => self.send_datagrams(socket, &answer, &[answer.len()], &to),
+                Destination::Datagram { socket, to } => {
+                    self.send_datagrams(socket, &answer, &[answer.len()], &to)
+                }
                 Destination::Connection(key) => {
-                    let Some(connection) = self.connections.get_mut(&key) else { continue };
+                    let Some(connection) = self.connections.get_mut(&key) else {
+                        continue;
+                    };
                     connection.delayed -= 1;
                     let ended = connection.send(&answer).err();
                     self.conclude(key, ended);
@@ -482,8 +577,14 @@ impl Server {
         let banner = format!("daqmeter:{}\n", self.port());
         let mut ended = Vec::new();
         for (&key, connection) in &mut self.connections {
-            if connection.owes_since_ns.is_some_and(|since_ns| now_ns - since_ns > timeout_ns) {
-                let why = format!("the rest of a cycle did not come within {:?}", self.options.cycle_timeout);
+            if connection
+                .owes_since_ns
+                .is_some_and(|since_ns| now_ns - since_ns > timeout_ns)
+            {
+                let why = format!(
+                    "the rest of a cycle did not come within {:?}",
+                    self.options.cycle_timeout
+                );
                 if connection.is_device() {
                     connection.reset();
                 } else {
@@ -503,7 +604,10 @@ impl Server {
     }
 }
 
-const READ: Readiness = Readiness { read: true, write: false };
+const READ: Readiness = Readiness {
+    read: true,
+    write: false,
+};
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4)
@@ -511,7 +615,11 @@ fn nanoseconds(time: Duration) -> u64 {
 
 /// A UDP socket and a TCP listener on one port. A port that was in use a moment ago can be had at once.
 fn listen_on(ip: IpAddr, port: u16) -> io::Result<(UdpSocket, TcpListener)> {
-    let domain = if ip.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+    let domain = if ip.is_ipv4() {
+        Domain::IPV4
+    } else {
+        Domain::IPV6
+    };
     let mut last = None;
     // With port 0 the kernel chooses for UDP; that TCP has the same one free is likely, not certain.
     for _ in 0..if port == 0 { 16 } else { 1 } {

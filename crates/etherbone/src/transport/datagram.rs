@@ -40,7 +40,12 @@ impl Udp {
             match socket.and_then(|socket| socket.connect(to).map(|()| socket)) {
                 Ok(socket) => {
                     net::enable_gro(socket.as_fd());
-                    return Ok(Udp { socket, wait: None, batches: true, to: to.to_string() });
+                    return Ok(Udp {
+                        socket,
+                        wait: None,
+                        batches: true,
+                        to: to.to_string(),
+                    });
                 }
                 Err(error) => last = Some((to, error)),
             }
@@ -52,7 +57,9 @@ impl Udp {
     fn send_one(&self, bytes: &[u8]) -> io::Result<()> {
         // A refusal that ICMP reported for an earlier datagram: this one was not sent, so it is tried once more.
         match self.socket.send(bytes) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => self.socket.send(bytes).map(drop),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                self.socket.send(bytes).map(drop)
+            }
             other => other.map(drop),
         }
     }
@@ -68,13 +75,17 @@ impl Udp {
                 Err(error) => return Err(error),
             }
         }
-        bytes.chunks(segment_bytes).try_for_each(|datagram| self.send_one(datagram))
+        bytes
+            .chunks(segment_bytes)
+            .try_for_each(|datagram| self.send_one(datagram))
     }
 }
 
 impl Transport for Udp {
     fn framing(&self) -> Framing {
-        Framing::Datagram { most_bytes: DATAGRAM_BYTES }
+        Framing::Datagram {
+            most_bytes: DATAGRAM_BYTES,
+        }
     }
 
     fn window_bytes(&self) -> usize {
@@ -86,7 +97,8 @@ impl Transport for Udp {
         while let Some(&segment) = left.first() {
             let (count, batch_bytes) = batch(left);
             let (now, later) = rest.split_at(batch_bytes);
-            self.send_batch(now, segment).map_err(EbError::io(format!("cannot send to {}", self.to)))?;
+            self.send_batch(now, segment)
+                .map_err(EbError::io(format!("cannot send to {}", self.to)))?;
             (rest, left) = (later, &left[count..]);
         }
         Ok(())
@@ -96,17 +108,27 @@ impl Transport for Udp {
         let now = wait.is_zero();
         // Changing the timeout is a call of its own: it is kept while it is near enough.
         if !now && self.wait.is_none_or(|set| set > wait || set < wait / 2) {
-            self.socket.set_read_timeout(Some(wait)).map_err(EbError::io("cannot set a timeout"))?;
+            self.socket
+                .set_read_timeout(Some(wait))
+                .map_err(EbError::io("cannot set a timeout"))?;
             self.wait = Some(wait);
         }
         match net::receive(self.socket.as_fd(), buffer, !now) {
-            Ok(received) => Ok(Some(Arrived { bytes: received.bytes, segment_bytes: received.segment_bytes.max(1) })),
+            Ok(received) => Ok(Some(Arrived {
+                bytes: received.bytes,
+                segment_bytes: received.segment_bytes.max(1),
+            })),
             Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => Ok(None),
-                io::ErrorKind::ConnectionRefused => {
-                    Err(EbError::Address(format!("{} refuses: nothing listens on that port", self.to)))
-                }
-                _ => Err(EbError::io(format!("cannot receive from {}", self.to))(error)),
+                io::ErrorKind::WouldBlock
+                | io::ErrorKind::TimedOut
+                | io::ErrorKind::Interrupted => Ok(None),
+                io::ErrorKind::ConnectionRefused => Err(EbError::Address(format!(
+                    "{} refuses: nothing listens on that port",
+                    self.to
+                ))),
+                _ => Err(EbError::io(format!("cannot receive from {}", self.to))(
+                    error,
+                )),
             },
         }
     }
@@ -145,22 +167,37 @@ mod tests {
     fn every_datagram_arrives_whatever_the_lengths() {
         let listener = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let host = Host { name: "127.0.0.1".to_owned(), port };
+        let host = Host {
+            name: "127.0.0.1".to_owned(),
+            port,
+        };
         let mut udp = Udp::connect(&host, Family::Any, Dialect::Gsi).unwrap();
         let lengths = [300, 300, 20, 500, 10, 10, 10];
         udp.send(&vec![7; lengths.iter().sum()], &lengths).unwrap();
         let mut buffer = [0; 2000];
-        let found: Vec<usize> = lengths.iter().map(|_| listener.recv(&mut buffer).unwrap()).collect();
+        let found: Vec<usize> = lengths
+            .iter()
+            .map(|_| listener.recv(&mut buffer).unwrap())
+            .collect();
         assert_eq!(found, lengths);
     }
 
     #[test]
     fn a_port_where_nothing_listens_refuses() {
-        let unused = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let host = Host { name: "127.0.0.1".to_owned(), port: unused };
+        let unused = UdpSocket::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let host = Host {
+            name: "127.0.0.1".to_owned(),
+            port: unused,
+        };
         let mut udp = Udp::connect(&host, Family::Any, Dialect::Gsi).unwrap();
         udp.send(b"probe", &[5]).unwrap();
-        let error = udp.receive(&mut [0; 64], Duration::from_secs(5)).unwrap_err();
+        let error = udp
+            .receive(&mut [0; 64], Duration::from_secs(5))
+            .unwrap_err();
         assert!(error.to_string().contains("nothing listens"), "{error}");
     }
 }

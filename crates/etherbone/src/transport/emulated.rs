@@ -73,13 +73,15 @@ impl Bridge {
     /// # Errors
     /// When it is not TOML, does not have these fields, or has numbers that cannot be meant.
     pub fn parse(text: &str) -> Result<Vec<Bridge>, BridgeError> {
-        let file: BridgeFile =
-            toml::from_str(text).map_err(|error| BridgeError(error.to_string().trim_end().to_owned()))?;
+        let file: BridgeFile = toml::from_str(text)
+            .map_err(|error| BridgeError(error.to_string().trim_end().to_owned()))?;
         for bridge in &file.bridge {
             for (way, link) in [("request", bridge.request), ("reply", bridge.reply)] {
-                let fault = |why: String| BridgeError(format!("bridge `{}`, {way}: {why}", bridge.name));
+                let fault =
+                    |why: String| BridgeError(format!("bridge `{}`, {way}: {why}", bridge.name));
                 link.check().map_err(fault)?;
-                if bridge.stream && (link.loss > 0.0 || link.duplicate > 0.0 || link.reorder > 0.0) {
+                if bridge.stream && (link.loss > 0.0 || link.duplicate > 0.0 || link.reorder > 0.0)
+                {
                     return Err(fault("a stream neither loses nor reorders".to_owned()));
                 }
             }
@@ -92,16 +94,28 @@ impl Bridge {
     /// # Errors
     /// When there is none of that name, or the file cannot be read.
     pub fn named(name: &str) -> Result<Bridge, BridgeError> {
-        if std::path::Path::new(name).extension().is_some_and(|extension| extension == "toml") {
-            let text = text_file(name.as_ref()).map_err(|error| BridgeError(format!("cannot read {name}: {error}")))?;
-            let found = Bridge::parse(&text).map_err(|error| BridgeError(format!("{name}: {error}")))?;
-            return found.into_iter().next().ok_or_else(|| BridgeError(format!("{name}: no [[bridge]] in it")));
+        if std::path::Path::new(name)
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
+            let text = text_file(name.as_ref())
+                .map_err(|error| BridgeError(format!("cannot read {name}: {error}")))?;
+            let found =
+                Bridge::parse(&text).map_err(|error| BridgeError(format!("{name}: {error}")))?;
+            return found
+                .into_iter()
+                .next()
+                .ok_or_else(|| BridgeError(format!("{name}: no [[bridge]] in it")));
         }
         let all = bridges();
         let names: Vec<&str> = all.iter().map(|bridge| bridge.name.as_str()).collect();
-        let unknown =
-            BridgeError(format!("no bridge `{name}`; there are {}, or a file ending in .toml", names.join(", ")));
-        all.into_iter().find(|bridge| bridge.name == name).ok_or(unknown)
+        let unknown = BridgeError(format!(
+            "no bridge `{name}`; there are {}, or a file ending in .toml",
+            names.join(", ")
+        ));
+        all.into_iter()
+            .find(|bridge| bridge.name == name)
+            .ok_or(unknown)
     }
 
     /// The way to an emulated timing receiver behind this bridge.
@@ -151,10 +165,15 @@ impl Emulated {
                 None => self.slave.datagram(arrives_ns, message, &mut self.answer),
                 Some(stream) => stream
                     .feed(&mut self.slave, arrives_ns, message, &mut self.answer)
-                    .map_err(|fault| EbError::Unsupported(format!("the emulated slave ended the stream: {fault}")))?,
+                    .map_err(|fault| {
+                        EbError::Unsupported(format!(
+                            "the emulated slave ended the stream: {fault}"
+                        ))
+                    })?,
             };
             if !self.answer.is_empty() {
-                self.on_the_way.put(self.reply.carry(ready_ns, self.answer.len()), &self.answer);
+                self.on_the_way
+                    .put(self.reply.carry(ready_ns, self.answer.len()), &self.answer);
             }
         }
         Ok(())
@@ -163,7 +182,13 @@ impl Emulated {
 
 impl Transport for Emulated {
     fn framing(&self) -> Framing {
-        if self.stream.is_some() { Framing::Stream } else { Framing::Datagram { most_bytes: DATAGRAM_BYTES } }
+        if self.stream.is_some() {
+            Framing::Stream
+        } else {
+            Framing::Datagram {
+                most_bytes: DATAGRAM_BYTES,
+            }
+        }
     }
 
     fn window_bytes(&self) -> usize {
@@ -174,7 +199,9 @@ impl Transport for Emulated {
         let now_ns = monotonic_ns();
         if self.stream.is_some() {
             // Bytes of a stream arrive as the line brings them: a cycle begins when its last byte is there, not when all are.
-            return bytes.chunks(STREAM_PIECE_BYTES).try_for_each(|piece| self.deliver(now_ns, piece));
+            return bytes
+                .chunks(STREAM_PIECE_BYTES)
+                .try_for_each(|piece| self.deliver(now_ns, piece));
         }
         let mut rest = bytes;
         for &length in lengths {
@@ -195,7 +222,10 @@ impl Transport for Emulated {
         let next_ns = self.on_the_way.next_ns().unwrap_or(until_ns).min(until_ns);
         wait_until(next_ns);
         let bytes = self.on_the_way.take(next_ns, buffer);
-        Ok(bytes.map(|bytes| Arrived { bytes, segment_bytes: bytes.max(1) }))
+        Ok(bytes.map(|bytes| Arrived {
+            bytes,
+            segment_bytes: bytes.max(1),
+        }))
     }
 }
 
@@ -216,10 +246,29 @@ mod tests {
     #[test]
     fn wrong_bridges_say_what_is_wrong() {
         let error = Bridge::named("warp").unwrap_err().to_string();
-        assert!(error.contains("no bridge `warp`") && error.contains("scu-pcie-2018"), "{error}");
-        assert!(Bridge::named("absent.toml").unwrap_err().to_string().contains("cannot read"));
-        let lossy = "[[bridge]]\nname = \"x\"\nabout = \"\"\nstream = true\nrequest = { loss = 0.5 }";
-        assert!(Bridge::parse(lossy).unwrap_err().to_string().contains("neither loses"));
-        assert!(Bridge::parse("[[bridge]]\nspeed = 1").unwrap_err().to_string().contains("speed"));
+        assert!(
+            error.contains("no bridge `warp`") && error.contains("scu-pcie-2018"),
+            "{error}"
+        );
+        assert!(
+            Bridge::named("absent.toml")
+                .unwrap_err()
+                .to_string()
+                .contains("cannot read")
+        );
+        let lossy =
+            "[[bridge]]\nname = \"x\"\nabout = \"\"\nstream = true\nrequest = { loss = 0.5 }";
+        assert!(
+            Bridge::parse(lossy)
+                .unwrap_err()
+                .to_string()
+                .contains("neither loses")
+        );
+        assert!(
+            Bridge::parse("[[bridge]]\nspeed = 1")
+                .unwrap_err()
+                .to_string()
+                .contains("speed")
+        );
     }
 }

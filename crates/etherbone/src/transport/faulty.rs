@@ -84,7 +84,12 @@ impl<T: Transport> Faulty<T> {
     ///
     /// # Errors
     /// When the numbers cannot be meant, or a stream is to lose, double or reorder bytes.
-    pub fn new(inner: T, request: LinkProfile, reply: LinkProfile, seed: u64) -> Result<Faulty<T>, EbError> {
+    pub fn new(
+        inner: T,
+        request: LinkProfile,
+        reply: LinkProfile,
+        seed: u64,
+    ) -> Result<Faulty<T>, EbError> {
         for profile in [request, reply] {
             profile.check().map_err(EbError::Unsupported)?;
             let spoils = profile.loss > 0.0 || profile.duplicate > 0.0 || profile.reorder > 0.0;
@@ -94,9 +99,19 @@ impl<T: Transport> Faulty<T> {
                 ));
             }
         }
-        let links = (Link::new(request, seed), Link::new(reply, seed.wrapping_add(1)));
+        let links = (
+            Link::new(request, seed),
+            Link::new(reply, seed.wrapping_add(1)),
+        );
         let (outbox, inbox) = (OnTheWay::default(), OnTheWay::default());
-        Ok(Faulty { inner, request: links.0, reply: links.1, outbox, inbox, scratch: vec![0; RECEIVE_BYTES] })
+        Ok(Faulty {
+            inner,
+            request: links.0,
+            reply: links.1,
+            outbox,
+            inbox,
+            scratch: vec![0; RECEIVE_BYTES],
+        })
     }
 
     /// Hands over what is due, and takes what has come; waits for that at most so long.
@@ -108,7 +123,8 @@ impl<T: Transport> Faulty<T> {
         if let Some(arrived) = self.inner.receive(&mut self.scratch, wait)? {
             let now_ns = monotonic_ns();
             for message in self.scratch[..arrived.bytes].chunks(arrived.segment_bytes.max(1)) {
-                self.inbox.put(self.reply.carry(now_ns, message.len()), message);
+                self.inbox
+                    .put(self.reply.carry(now_ns, message.len()), message);
             }
         }
         Ok(())
@@ -136,19 +152,30 @@ impl<T: Transport> Transport for Faulty<T> {
     }
 
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
-        let until_ns = monotonic_ns().saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
+        let until_ns =
+            monotonic_ns().saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
         loop {
             let now_ns = monotonic_ns();
             if let Some(bytes) = self.inbox.take(now_ns, buffer) {
-                return Ok(Some(Arrived { bytes, segment_bytes: bytes.max(1) }));
+                return Ok(Some(Arrived {
+                    bytes,
+                    segment_bytes: bytes.max(1),
+                }));
             }
             if now_ns >= until_ns {
                 return Ok(None);
             }
-            let next_ns = [self.outbox.next_ns(), self.inbox.next_ns()].into_iter().flatten().fold(until_ns, u64::min);
+            let next_ns = [self.outbox.next_ns(), self.inbox.next_ns()]
+                .into_iter()
+                .flatten()
+                .fold(until_ns, u64::min);
             let left = Duration::from_nanos(next_ns.saturating_sub(now_ns));
             // Waiting in the transport is coarse; near the next event it is asked without waiting.
-            self.pump(if left > Duration::from_millis(1) { left - Duration::from_millis(1) } else { Duration::ZERO })?;
+            self.pump(if left > Duration::from_millis(1) {
+                left - Duration::from_millis(1)
+            } else {
+                Duration::ZERO
+            })?;
         }
     }
 }

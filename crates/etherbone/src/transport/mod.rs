@@ -84,14 +84,20 @@ impl Transport for Box<dyn Transport> {
 ///
 /// # Errors
 /// When a name does not resolve, a device cannot be opened, a connection is refused, a bridge is not known.
-pub fn open(address: &Address, dialect: Dialect, timeout: Duration) -> Result<Box<dyn Transport>, EbError> {
+pub fn open(
+    address: &Address,
+    dialect: Dialect,
+    timeout: Duration,
+) -> Result<Box<dyn Transport>, EbError> {
     Ok(match address {
         Address::Udp(family, host) => Box::new(datagram::Udp::connect(host, *family, dialect)?),
         Address::Tcp(family, host) => Box::new(stream::Tcp::connect(host, *family, timeout)?),
         Address::Dev(name) => Box::new(stream::Dev::open(name)?),
-        Address::Tunnel { family, proxy, target } => {
-            Box::new(tunnel::Tunnel::connect(proxy, *family, target, timeout)?)
-        }
+        Address::Tunnel {
+            family,
+            proxy,
+            target,
+        } => Box::new(tunnel::Tunnel::connect(proxy, *family, target, timeout)?),
         Address::Emulated(bridge) => Bridge::named(bridge)?.transport()?,
     })
 }

@@ -18,7 +18,11 @@ struct Backlog(Vec<u8>);
 
 impl Backlog {
     /// Writes what waits and then the bytes, as far as they are taken; the rest waits.
-    fn push(&mut self, bytes: &[u8], mut write: impl FnMut(&[u8]) -> io::Result<usize>) -> io::Result<()> {
+    fn push(
+        &mut self,
+        bytes: &[u8],
+        mut write: impl FnMut(&[u8]) -> io::Result<usize>,
+    ) -> io::Result<()> {
         let mut fresh = bytes;
         while !self.0.is_empty() || !fresh.is_empty() {
             let part = if self.0.is_empty() { fresh } else { &self.0 };
@@ -40,9 +44,9 @@ impl Backlog {
 
 fn broken(error: io::Error) -> EbError {
     match error.kind() {
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => {
-            EbError::Closed
-        }
+        io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::ConnectionAborted => EbError::Closed,
         _ => EbError::io("the connection broke")(error),
     }
 }
@@ -51,9 +55,14 @@ fn broken(error: io::Error) -> EbError {
 fn arrived(read: io::Result<usize>) -> Result<Option<Arrived>, EbError> {
     match read {
         Ok(0) => Err(EbError::Closed),
-        Ok(bytes) => Ok(Some(Arrived { bytes, segment_bytes: bytes })),
+        Ok(bytes) => Ok(Some(Arrived {
+            bytes,
+            segment_bytes: bytes,
+        })),
         Err(error) => match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => Ok(None),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {
+                Ok(None)
+            }
             _ => Err(broken(error)),
         },
     }
@@ -67,7 +76,10 @@ fn pump(
     wait: Duration,
     write: impl FnMut(&[u8]) -> io::Result<usize>,
 ) -> Result<bool, EbError> {
-    let wanted = net::Readiness { read: true, write: !backlog.0.is_empty() };
+    let wanted = net::Readiness {
+        read: true,
+        write: !backlog.0.is_empty(),
+    };
     let ready = net::wait_ready(fd, wanted, Some(wait)).map_err(EbError::io("cannot wait"))?;
     if ready.write {
         backlog.push(&[], write).map_err(broken)?;
@@ -88,7 +100,11 @@ const TCP_WINDOW_BYTES: usize = 128 * 1024;
 impl Tcp {
     pub(super) fn connect(host: &Host, family: Family, timeout: Duration) -> Result<Tcp, EbError> {
         let stream = connect_tcp(host, family, timeout)?;
-        Ok(Tcp { stream, backlog: Backlog::default(), wait: None })
+        Ok(Tcp {
+            stream,
+            backlog: Backlog::default(),
+            wait: None,
+        })
     }
 }
 
@@ -103,7 +119,9 @@ impl Transport for Tcp {
 
     fn send(&mut self, bytes: &[u8], _lengths: &[usize]) -> Result<(), EbError> {
         let stream = self.stream.as_fd();
-        self.backlog.push(bytes, |part| net::send_now(stream, part)).map_err(broken)
+        self.backlog
+            .push(bytes, |part| net::send_now(stream, part))
+            .map_err(broken)
     }
 
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
@@ -113,7 +131,9 @@ impl Transport for Tcp {
                 return Ok(None);
             }
         } else if self.wait.is_none_or(|set| set > wait || set < wait / 2) {
-            self.stream.set_read_timeout(Some(wait)).map_err(EbError::io("cannot set a timeout"))?;
+            self.stream
+                .set_read_timeout(Some(wait))
+                .map_err(EbError::io("cannot set a timeout"))?;
             self.wait = Some(wait);
         }
         arrived(self.stream.read(buffer))
@@ -136,7 +156,10 @@ impl Dev {
         let file = open.map_err(EbError::io(format!("cannot open {path}")))?;
         tty::make_raw(file.as_fd())?;
         tty::set_nonblocking(file.as_fd())?;
-        Ok(Dev { file, backlog: Backlog::default() })
+        Ok(Dev {
+            file,
+            backlog: Backlog::default(),
+        })
     }
 }
 
@@ -151,12 +174,16 @@ impl Transport for Dev {
 
     fn send(&mut self, bytes: &[u8], _lengths: &[usize]) -> Result<(), EbError> {
         let mut file = &self.file;
-        self.backlog.push(bytes, |part| file.write(part)).map_err(broken)
+        self.backlog
+            .push(bytes, |part| file.write(part))
+            .map_err(broken)
     }
 
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> Result<Option<Arrived>, EbError> {
         let mut file = &self.file;
-        if !pump(self.file.as_fd(), &mut self.backlog, wait, |part| file.write(part))? {
+        if !pump(self.file.as_fd(), &mut self.backlog, wait, |part| {
+            file.write(part)
+        })? {
             return Ok(None);
         }
         // A pseudo-terminal whose other end is gone gives EIO.
@@ -180,7 +207,11 @@ mod tests {
             let now = part.len().min(room);
             room -= now;
             taken.extend_from_slice(&part[..now]);
-            if now == 0 { Err(io::Error::from(io::ErrorKind::WouldBlock)) } else { Ok(now) }
+            if now == 0 {
+                Err(io::Error::from(io::ErrorKind::WouldBlock))
+            } else {
+                Ok(now)
+            }
         };
         backlog.push(&[1, 2, 3, 4], &mut write).unwrap();
         backlog.push(&[5], &mut write).unwrap();

@@ -24,14 +24,26 @@ pub struct Qmn {
 
 impl Qmn {
     /// Q1.15 unsigned: the magnitude channel of the source document (functions 5 and 7).
-    pub const MAGNITUDE: Qmn = Qmn { int_bits: 1, frac_bits: 15, signed: false };
+    pub const MAGNITUDE: Qmn = Qmn {
+        int_bits: 1,
+        frac_bits: 15,
+        signed: false,
+    };
     /// Q3.13 signed: the phase channel of the source document (functions 6 and 8).
-    pub const PHASE: Qmn = Qmn { int_bits: 3, frac_bits: 13, signed: true };
+    pub const PHASE: Qmn = Qmn {
+        int_bits: 3,
+        frac_bits: 13,
+        signed: true,
+    };
 
     /// A format of `int_bits` + `frac_bits` bits. `None` unless the sum is 1 to 63, as in the original's `0x1UL << (m + n)`.
     pub fn new(int_bits: u32, frac_bits: u32, signed: bool) -> Option<Qmn> {
         let bits = int_bits.checked_add(frac_bits)?;
-        (1..=63).contains(&bits).then_some(Qmn { int_bits, frac_bits, signed })
+        (1..=63).contains(&bits).then_some(Qmn {
+            int_bits,
+            frac_bits,
+            signed,
+        })
     }
 
     /// Integer bits m.
@@ -52,13 +64,21 @@ impl Qmn {
     /// Codes from here on are negative. Raw codes have 16 bits, so formats of more than 16 bits never fold.
     pub(crate) fn fold_from(self) -> i32 {
         let bits = self.int_bits + self.frac_bits;
-        if self.signed && bits <= 16 { 1 << (bits - 1) } else { i32::MAX }
+        if self.signed && bits <= 16 {
+            1 << (bits - 1)
+        } else {
+            i32::MAX
+        }
     }
 
     /// What is taken from a negative code: 2^(m+n).
     pub(crate) fn fold_by(self) -> i32 {
         let bits = self.int_bits + self.frac_bits;
-        if self.signed && bits <= 16 { 1 << bits } else { 0 }
+        if self.signed && bits <= 16 {
+            1 << bits
+        } else {
+            0
+        }
     }
 
     /// 2^-n, exact in f64 (and in f32, since n is at most 63).
@@ -69,7 +89,13 @@ impl Qmn {
 
 impl std::fmt::Display for Qmn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}Q{}.{}", if self.signed { "s" } else { "u" }, self.int_bits, self.frac_bits)
+        write!(
+            f,
+            "{}Q{}.{}",
+            if self.signed { "s" } else { "u" },
+            self.int_bits,
+            self.frac_bits
+        )
     }
 }
 
@@ -101,7 +127,11 @@ pub enum Conversion {
 impl Conversion {
     /// Bytes of one converted sample.
     pub fn out_bytes(self) -> usize {
-        if matches!(self, Conversion::QmnF64(_)) { 8 } else { 4 }
+        if matches!(self, Conversion::QmnF64(_)) {
+            8
+        } else {
+            4
+        }
     }
 }
 
@@ -116,7 +146,10 @@ pub struct Decimation {
 
 impl Decimation {
     /// Every sample.
-    pub const NONE: Decimation = Decimation { offset: 0, factor: 1 };
+    pub const NONE: Decimation = Decimation {
+        offset: 0,
+        factor: 1,
+    };
 
     /// Number of samples kept of `samples`.
     pub fn kept(self, samples: usize) -> usize {
@@ -155,9 +188,20 @@ struct Prepared {
 
 impl Converter {
     /// `None` when this CPU lacks the instruction set, or the decimation factor is zero.
-    pub fn new(conversion: Conversion, decimation: Decimation, isa: Isa, store: Store) -> Option<Converter> {
+    pub fn new(
+        conversion: Conversion,
+        decimation: Decimation,
+        isa: Isa,
+        store: Store,
+    ) -> Option<Converter> {
         let runnable = isa.is_available() && decimation.factor > 0;
-        let converter = Converter { conversion, decimation, isa, store, prepared: Prepared::default() };
+        let converter = Converter {
+            conversion,
+            decimation,
+            isa,
+            store,
+            prepared: Prepared::default(),
+        };
         runnable.then(|| converter.prepared())
     }
 
@@ -178,7 +222,9 @@ impl Converter {
     /// The single-precision product for a scaling without offset, if it equals the oracle for every code.
     #[cfg(target_arch = "x86_64")]
     fn proven_product(&self) -> Option<x86_64::avx512::Product> {
-        let Conversion::ScaleF32 { factor, offset } = self.conversion else { return None };
+        let Conversion::ScaleF32 { factor, offset } = self.conversion else {
+            return None;
+        };
         // A negative zero as offset would change the sign of a zero product.
         if offset.to_bits() != 0 {
             return None;
@@ -186,10 +232,20 @@ impl Converter {
         let product = x86_64::avx512::Product::new(factor);
         let codes: Vec<u16> = (0..=u16::MAX).collect();
         let mut out = vec![0.0; codes.len()];
-        let source = x86_64::avx512::Source { factor: 1, picks: None };
+        let source = x86_64::avx512::Source {
+            factor: 1,
+            picks: None,
+        };
         // SAFETY: only called for AVX-512 converters, for which `Converter::new` saw that this CPU has it.
-        unsafe { x86_64::avx512::product_f32(product, factor, Store::Cached, source, &codes, &mut out) };
-        let differs = oracle::first_difference(self.conversion, Decimation::NONE, &codes, &Out::F32(&mut out));
+        unsafe {
+            x86_64::avx512::product_f32(product, factor, Store::Cached, source, &codes, &mut out)
+        };
+        let differs = oracle::first_difference(
+            self.conversion,
+            Decimation::NONE,
+            &codes,
+            &Out::F32(&mut out),
+        );
         differs.is_none().then_some(product)
     }
 
@@ -206,7 +262,13 @@ impl Converter {
     /// The same for a slice that begins with the first sample to be kept.
     #[must_use]
     pub fn without_offset(&self) -> Converter {
-        Converter { decimation: Decimation { offset: 0, ..self.decimation }, ..self.clone() }
+        Converter {
+            decimation: Decimation {
+                offset: 0,
+                ..self.decimation
+            },
+            ..self.clone()
+        }
     }
 
     /// The instruction set.
@@ -232,19 +294,26 @@ impl Converter {
         match self.isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
-                let source = x86_64::avx512::Source { factor, picks: self.prepared.picks.as_ref() };
+                let source = x86_64::avx512::Source {
+                    factor,
+                    picks: self.prepared.picks.as_ref(),
+                };
                 match (self.prepared.product, self.conversion) {
                     // SAFETY: `Converter::new` saw that this CPU has the instruction set.
                     (Some(product), Conversion::ScaleF32 { factor, .. }) => unsafe {
                         x86_64::avx512::product_f32(product, factor, self.store, source, raw, out);
                     },
                     // SAFETY: as above.
-                    (_, conversion) => unsafe { x86_64::avx512::to_f32(conversion, self.store, source, raw, out) },
+                    (_, conversion) => unsafe {
+                        x86_64::avx512::to_f32(conversion, self.store, source, raw, out)
+                    },
                 }
             }
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Isa::Avx2 => unsafe { x86_64::avx2::to_f32(self.conversion, self.store, factor, raw, out) },
+            Isa::Avx2 => unsafe {
+                x86_64::avx2::to_f32(self.conversion, self.store, factor, raw, out)
+            },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
             Isa::Neon => unsafe { neon::to_f32(self.conversion, factor, raw, out) },
@@ -253,13 +322,18 @@ impl Converter {
     }
 
     fn convert_f64(&self, raw: &[u16], out: &mut [f64]) {
-        let Conversion::QmnF64(qmn) = self.conversion else { panic!("only QmnF64 writes f64") };
+        let Conversion::QmnF64(qmn) = self.conversion else {
+            panic!("only QmnF64 writes f64")
+        };
         let factor = self.decimation.factor;
         match self.isa {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `Converter::new` saw that this CPU has the instruction set.
             Isa::Avx512 => unsafe {
-                let source = x86_64::avx512::Source { factor, picks: self.prepared.picks.as_ref() };
+                let source = x86_64::avx512::Source {
+                    factor,
+                    picks: self.prepared.picks.as_ref(),
+                };
                 x86_64::avx512::to_f64(qmn, self.store, source, raw, out);
             },
             #[cfg(target_arch = "x86_64")]
@@ -282,14 +356,38 @@ mod tests {
         let qmn = |m, n, signed| Qmn::new(m, n, signed).unwrap();
         let mut all = vec![
             Conversion::CastF32,
-            Conversion::ScaleF32 { factor: 1.0, offset: 0.0 },
-            Conversion::ScaleF32 { factor: 0.1, offset: -3.7 },
-            Conversion::ScaleF32 { factor: 0.1, offset: 0.0 },
-            Conversion::ScaleF32 { factor: -std::f64::consts::PI, offset: 0.0 },
-            Conversion::ScaleF32 { factor: 1e-40, offset: 0.0 },
-            Conversion::ScaleF32 { factor: 2.0, offset: -0.0 },
-            Conversion::ScaleF32 { factor: 1e300, offset: 1e-300 },
-            Conversion::FastScaleF32 { factor: 0.1, offset: -3.7 },
+            Conversion::ScaleF32 {
+                factor: 1.0,
+                offset: 0.0,
+            },
+            Conversion::ScaleF32 {
+                factor: 0.1,
+                offset: -3.7,
+            },
+            Conversion::ScaleF32 {
+                factor: 0.1,
+                offset: 0.0,
+            },
+            Conversion::ScaleF32 {
+                factor: -std::f64::consts::PI,
+                offset: 0.0,
+            },
+            Conversion::ScaleF32 {
+                factor: 1e-40,
+                offset: 0.0,
+            },
+            Conversion::ScaleF32 {
+                factor: 2.0,
+                offset: -0.0,
+            },
+            Conversion::ScaleF32 {
+                factor: 1e300,
+                offset: 1e-300,
+            },
+            Conversion::FastScaleF32 {
+                factor: 0.1,
+                offset: -3.7,
+            },
         ];
         for q in [
             Qmn::MAGNITUDE,
@@ -313,14 +411,24 @@ mod tests {
             let mut out = vec![f32::from_bits(0xDEAD_BEEF); places];
             converter.convert(raw, Out::F32(&mut out[misalign..misalign + kept]));
             let canary = |x: &f32| x.to_bits() == 0xDEAD_BEEF;
-            assert!(out[..misalign].iter().all(canary) && out[misalign + kept..].iter().all(canary));
-            out[misalign..misalign + kept].iter().map(|x| u64::from(x.to_bits())).collect()
+            assert!(
+                out[..misalign].iter().all(canary) && out[misalign + kept..].iter().all(canary)
+            );
+            out[misalign..misalign + kept]
+                .iter()
+                .map(|x| u64::from(x.to_bits()))
+                .collect()
         } else {
             let mut out = vec![f64::from_bits(0xDEAD_BEEF); places];
             converter.convert(raw, Out::F64(&mut out[misalign..misalign + kept]));
             let canary = |x: &f64| x.to_bits() == 0xDEAD_BEEF;
-            assert!(out[..misalign].iter().all(canary) && out[misalign + kept..].iter().all(canary));
-            out[misalign..misalign + kept].iter().map(|x| x.to_bits()).collect()
+            assert!(
+                out[..misalign].iter().all(canary) && out[misalign + kept..].iter().all(canary)
+            );
+            out[misalign..misalign + kept]
+                .iter()
+                .map(|x| x.to_bits())
+                .collect()
         }
     }
 
@@ -330,7 +438,11 @@ mod tests {
             for store in [Store::Cached, Store::NonTemporal] {
                 let converter = Converter::new(conversion, decimation, isa, store).unwrap();
                 let found = run(&converter, raw, misalign);
-                assert!(found == expected, "{conversion:?} {decimation:?} {isa:?} {store:?} n={}", raw.len());
+                assert!(
+                    found == expected,
+                    "{conversion:?} {decimation:?} {isa:?} {store:?} n={}",
+                    raw.len()
+                );
             }
         }
     }
@@ -348,7 +460,15 @@ mod tests {
     #[test]
     fn decimation_keeps_what_the_original_keeps() {
         let kept = |n, offset, factor| Decimation { offset, factor }.kept(n);
-        assert_eq!((kept(100, 0, 1), kept(100, 0, 10), kept(100, 1, 10), kept(5, 9, 2)), (100, 10, 9, 0));
+        assert_eq!(
+            (
+                kept(100, 0, 1),
+                kept(100, 0, 10),
+                kept(100, 1, 10),
+                kept(5, 9, 2)
+            ),
+            (100, 10, 9, 0)
+        );
     }
 
     #[test]
@@ -365,8 +485,14 @@ mod tests {
             let made = Converter::new(Conversion::CastF32, Decimation::NONE, isa, Store::Cached);
             assert_eq!(made.is_some(), isa.is_available());
         }
-        let zero = Decimation { offset: 0, factor: 0 };
-        assert_eq!(Converter::new(Conversion::CastF32, zero, Isa::Portable, Store::Cached), None);
+        let zero = Decimation {
+            offset: 0,
+            factor: 0,
+        };
+        assert_eq!(
+            Converter::new(Conversion::CastF32, zero, Isa::Portable, Store::Cached),
+            None
+        );
     }
 
     proptest! {

@@ -20,21 +20,44 @@ pub(super) unsafe fn to_f32(conversion: Conversion, factor: usize, raw: &[u16], 
     let one = |x| one_f32(x, conversion);
     match conversion {
         Conversion::CastF32 => drive_f32(raw, out, one, |x| vcvtq_f32_s32(x)),
-        Conversion::ScaleF32 { factor: scale, offset } => {
+        Conversion::ScaleF32 {
+            factor: scale,
+            offset,
+        } => {
             let (scale, offset) = (vdupq_n_f64(scale), vdupq_n_f64(offset));
             // Two roundings as in the original: multiply and add stay apart.
-            let half = |x: int32x2_t| vcvt_f32_f64(vaddq_f64(vmulq_f64(vcvtq_f64_s64(vmovl_s32(x)), scale), offset));
-            drive_f32(raw, out, one, |x| vcombine_f32(half(vget_low_s32(x)), half(vget_high_s32(x))));
+            let half = |x: int32x2_t| {
+                vcvt_f32_f64(vaddq_f64(
+                    vmulq_f64(vcvtq_f64_s64(vmovl_s32(x)), scale),
+                    offset,
+                ))
+            };
+            drive_f32(raw, out, one, |x| {
+                vcombine_f32(half(vget_low_s32(x)), half(vget_high_s32(x)))
+            });
         }
-        Conversion::FastScaleF32 { factor: scale, offset } => {
+        Conversion::FastScaleF32 {
+            factor: scale,
+            offset,
+        } => {
             let (scale, offset) = (vdupq_n_f32(scale), vdupq_n_f32(offset));
-            drive_f32(raw, out, one, |x| vaddq_f32(vmulq_f32(vcvtq_f32_s32(x), scale), offset));
+            drive_f32(raw, out, one, |x| {
+                vaddq_f32(vmulq_f32(vcvtq_f32_s32(x), scale), offset)
+            });
         }
         Conversion::QmnF32(format) | Conversion::QmnF64(format) => {
-            #[allow(clippy::cast_possible_truncation, reason = "2^-n is exact in f32 for n up to 63")]
+            #[allow(
+                clippy::cast_possible_truncation,
+                reason = "2^-n is exact in f32 for n up to 63"
+            )]
             let weight = vdupq_n_f32(format.weight() as f32);
-            let (from, by) = (vdupq_n_s32(format.fold_from()), vdupq_n_s32(format.fold_by()));
-            drive_f32(raw, out, one, |x| vmulq_f32(vcvtq_f32_s32(fold(x, from, by)), weight));
+            let (from, by) = (
+                vdupq_n_s32(format.fold_from()),
+                vdupq_n_s32(format.fold_by()),
+            );
+            drive_f32(raw, out, one, |x| {
+                vmulq_f32(vcvtq_f32_s32(fold(x, from, by)), weight)
+            });
         }
     }
 }
@@ -49,7 +72,10 @@ pub(super) unsafe fn to_f64(format: Qmn, factor: usize, raw: &[u16], out: &mut [
         return portable::to_f64(format, factor, raw, out);
     }
     let weight = vdupq_n_f64(format.weight());
-    let (from, by) = (vdupq_n_s32(format.fold_from()), vdupq_n_s32(format.fold_by()));
+    let (from, by) = (
+        vdupq_n_s32(format.fold_from()),
+        vdupq_n_s32(format.fold_by()),
+    );
     let half = |x: int32x2_t| vmulq_f64(vcvtq_f64_s64(vmovl_s32(x)), weight);
     let steps = out.len().min(raw.len()) / STEP;
     for step in 0..steps {
@@ -85,12 +111,20 @@ fn fold(x: int32x4_t, from: int32x4_t, by: int32x4_t) -> int32x4_t {
 unsafe fn widen(raw: &[u16], at: usize) -> (int32x4_t, int32x4_t) {
     // SAFETY: by the caller.
     let x = unsafe { vld1q_u16(raw.as_ptr().add(at)) };
-    (vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(x))), vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(x))))
+    (
+        vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(x))),
+        vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(x))),
+    )
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn drive_f32(raw: &[u16], out: &mut [f32], one: impl Fn(u16) -> f32, lanes: impl Fn(int32x4_t) -> float32x4_t) {
+fn drive_f32(
+    raw: &[u16],
+    out: &mut [f32],
+    one: impl Fn(u16) -> f32,
+    lanes: impl Fn(int32x4_t) -> float32x4_t,
+) {
     let steps = out.len().min(raw.len()) / STEP;
     for step in 0..steps {
         let at = step * STEP;

@@ -9,8 +9,8 @@ use daqmeter_record::Mesh;
 
 use crate::mesh::nodes::{self, CFG, Part, XP};
 use crate::mesh::registers::{
-    CHILD_INFO, CHILD_POINTERS, EXTERNAL, INFO_GLOBAL, MULTIPLE_DTM, NODE_INFO, PERIPH_ID_01, PERIPH_ID_23, Registers,
-    connect_info,
+    CHILD_INFO, CHILD_POINTERS, EXTERNAL, INFO_GLOBAL, MULTIPLE_DTM, NODE_INFO, PERIPH_ID_01,
+    PERIPH_ID_23, Registers, connect_info,
 };
 
 /// Registers that can be written.
@@ -49,7 +49,11 @@ pub(super) fn part_of(mesh: &Mesh) -> &'static Part {
 /// Where the PMU registers of a node begin: those of crosspoints moved in S3 r1.
 pub(super) fn pmu_at(mesh: &Mesh, type_code: u16) -> u64 {
     let part = part_of(mesh);
-    if part.name == "CMN-S3" && type_code == XP && mesh.revision.as_str() >= "r1" { 0xA000 } else { part.pmu_at }
+    if part.name == "CMN-S3" && type_code == XP && mesh.revision.as_str() >= "r1" {
+        0xA000
+    } else {
+        part.pmu_at
+    }
 }
 
 impl Places {
@@ -64,7 +68,11 @@ impl Places {
         };
         let crosspoints = mesh.crosspoints.iter().map(|_| place()).collect();
         let nodes = mesh.nodes.iter().map(|_| place()).collect();
-        Places { root, crosspoints, nodes }
+        Places {
+            root,
+            crosspoints,
+            nodes,
+        }
     }
 }
 
@@ -73,20 +81,45 @@ impl Image {
     pub fn of(mesh: &Mesh) -> Image {
         let part = part_of(mesh);
         let places = Places::of(mesh);
-        let mut image = Image { base: mesh.base.unwrap_or(0), places: places.clone(), ..Image::default() };
-        let info =
-            |code: u16, node: u16, logical: u16| u64::from(code) | u64::from(node) << 16 | u64::from(logical) << 32;
-        let dtc = mesh.nodes.iter().find(|node| node.kind == "DTC").map_or(0, |node| node.node_id);
-        let revision = part.revisions.iter().position(|revision| *revision == mesh.revision).unwrap_or(0) as u64;
+        let mut image = Image {
+            base: mesh.base.unwrap_or(0),
+            places: places.clone(),
+            ..Image::default()
+        };
+        let info = |code: u16, node: u16, logical: u16| {
+            u64::from(code) | u64::from(node) << 16 | u64::from(logical) << 32
+        };
+        let dtc = mesh
+            .nodes
+            .iter()
+            .find(|node| node.kind == "DTC")
+            .map_or(0, |node| node.node_id);
+        let revision = part
+            .revisions
+            .iter()
+            .position(|revision| *revision == mesh.revision)
+            .unwrap_or(0) as u64;
         image.write(places.root + NODE_INFO, info(CFG, dtc, 0));
-        image.write(places.root + PERIPH_ID_01, u64::from(part.code & 0xFF) | u64::from(part.code >> 8) << 32);
+        image.write(
+            places.root + PERIPH_ID_01,
+            u64::from(part.code & 0xFF) | u64::from(part.code >> 8) << 32,
+        );
         image.write(places.root + PERIPH_ID_23, revision << 4);
         // One virtual channel of each kind.
-        image.write(places.root + INFO_GLOBAL, if mesh.multi_dtm { MULTIPLE_DTM } else { 0 } | 1 << 52 | 1 << 50);
+        image.write(
+            places.root + INFO_GLOBAL,
+            if mesh.multi_dtm { MULTIPLE_DTM } else { 0 } | 1 << 52 | 1 << 50,
+        );
         image.write(places.root + INFO_GLOBAL + 8, 1 << 2 | 1);
         image.children(places.root, &places.crosspoints);
         // External nodes lie behind everything else and are not looked at.
-        let beyond = places.nodes.last().or(places.crosspoints.last()).copied().unwrap_or(0) + part.node_bytes;
+        let beyond = places
+            .nodes
+            .last()
+            .or(places.crosspoints.last())
+            .copied()
+            .unwrap_or(0)
+            + part.node_bytes;
         for (at, (xp, place)) in mesh.crosspoints.iter().zip(&places.crosspoints).enumerate() {
             image.write(place + NODE_INFO, info(XP, xp.node_id, xp.logical_id));
             for (port, name) in xp.ports.iter().enumerate() {
@@ -98,21 +131,36 @@ impl Image {
             if let Some(offset) = part.domain_at {
                 image.write(place + offset, u64::from(xp.dtc.unwrap_or(0)));
             }
-            let here = mesh.nodes.iter().zip(&places.nodes).filter(|(node, _)| node.crosspoint as usize == at);
+            let here = mesh
+                .nodes
+                .iter()
+                .zip(&places.nodes)
+                .filter(|(node, _)| node.crosspoint as usize == at);
             let mut children: Vec<u64> = here.map(|(_, place)| *place).collect();
             // Each requester has its address map in a node of its own.
-            children.extend(xp.ports.iter().filter(|name| name.starts_with("RN-F")).map(|_| EXTERNAL | beyond));
+            children.extend(
+                xp.ports
+                    .iter()
+                    .filter(|name| name.starts_with("RN-F"))
+                    .map(|_| EXTERNAL | beyond),
+            );
             image.children(*place, &children);
         }
         for (node, place) in mesh.nodes.iter().zip(&places.nodes) {
-            image.write(place + NODE_INFO, info(node.type_code, node.node_id, node.logical_id));
+            image.write(
+                place + NODE_INFO,
+                info(node.type_code, node.node_id, node.logical_id),
+            );
             image.write(place + CHILD_INFO, 0);
         }
         image
     }
 
     fn children(&mut self, of: u64, children: &[u64]) {
-        self.write(of + CHILD_INFO, children.len() as u64 | CHILD_POINTERS << 16);
+        self.write(
+            of + CHILD_INFO,
+            children.len() as u64 | CHILD_POINTERS << 16,
+        );
         for (at, child) in children.iter().enumerate() {
             self.write(of + CHILD_POINTERS + 8 * at as u64, *child);
         }

@@ -32,22 +32,37 @@ pub fn parse(text: &str, name: &str) -> Result<Mesh, MeshError> {
     let mut rows: Vec<RowLines<'_>> = Vec::new();
     for (at, line) in text.lines().enumerate() {
         // The cell of a port without a known width begins after the first bar.
-        let Some((head, cells)) = line.split_once('|') else { continue };
+        let Some((head, cells)) = line.split_once('|') else {
+            continue;
+        };
         let cells: Vec<&str> = cells.split('|').map(str::trim).collect();
         let cells = cells[..cells.len().saturating_sub(1)].to_vec();
         if cells.first().is_some_and(|cell| cell.starts_with("XP")) {
-            let y = head.trim().parse().map_err(|_| wrong(at, "a row without its number"))?;
-            rows.push(RowLines { y, domains: Vec::new(), types: Vec::new(), numbers: Vec::new() });
+            let y = head
+                .trim()
+                .parse()
+                .map_err(|_| wrong(at, "a row without its number"))?;
+            rows.push(RowLines {
+                y,
+                domains: Vec::new(),
+                types: Vec::new(),
+                numbers: Vec::new(),
+            });
             continue;
         }
-        let row = rows.last_mut().ok_or_else(|| wrong(at, "cells before the first row"))?;
+        let row = rows
+            .last_mut()
+            .ok_or_else(|| wrong(at, "cells before the first row"))?;
         let place = head.trim();
         if cells.first().is_some_and(|cell| cell.starts_with("DTC")) {
             row.domains = cells;
         } else if cells.first().is_some_and(|cell| cell.starts_with("..")) || cells.is_empty() {
             // The line between the crosspoint and its ports.
         } else if head.starts_with("    ") && (place == "0" || place == "1") {
-            let numbers = row.numbers.last_mut().ok_or_else(|| wrong(at, "numbers before a port"))?;
+            let numbers = row
+                .numbers
+                .last_mut()
+                .ok_or_else(|| wrong(at, "numbers before a port"))?;
             numbers[usize::from(place == "1")] = cells;
         } else {
             row.types.push(cells);
@@ -68,44 +83,73 @@ fn build(mut rows: Vec<RowLines<'_>>, name: &str) -> Result<Mesh, String> {
     if !(1..=MAX_DIMENSION).contains(&width) || !(1..=MAX_DIMENSION).contains(&height) {
         return Err(format!("a mesh of {width} x {height}"));
     }
-    if rows.iter().enumerate().any(|(at, row)| row.y as usize != at || row.domains.len() != width as usize) {
+    if rows
+        .iter()
+        .enumerate()
+        .any(|(at, row)| row.y as usize != at || row.domains.len() != width as usize)
+    {
         return Err("rows are missing or of different lengths".to_owned());
     }
     let bits = coordinate_bits(width, height);
-    let mut mesh = Mesh { name: name.to_owned(), width, height, ..Mesh::default() };
+    let mut mesh = Mesh {
+        name: name.to_owned(),
+        width,
+        height,
+        ..Mesh::default()
+    };
     for row in &rows {
         for x in 0..width {
             let cell = |cells: &[&str]| cells.get(x as usize).copied().unwrap_or("").to_owned();
             let number = u32::try_from(mesh.crosspoints.len()).unwrap_or(u32::MAX);
-            let node_id = u16::try_from((x << bits | row.y) << 3).map_err(|_| "a NodeID of more than 16 bits")?;
+            let node_id = u16::try_from((x << bits | row.y) << 3)
+                .map_err(|_| "a NodeID of more than 16 bits")?;
             let mut ports: Vec<String> = row.types.iter().map(|cells| cell(cells)).collect();
             while ports.last().is_some_and(String::is_empty) {
                 ports.pop();
             }
             let (_, device_bits) = port_and_device_bits((width * height) as usize, ports.len());
             for (port, device_name) in ports.iter().enumerate() {
-                let Some((_, kinds)) = nodes::device_of_name(device_name) else { continue };
+                let Some((_, kinds)) = nodes::device_of_name(device_name) else {
+                    continue;
+                };
                 for device in 0..2_u16 {
                     let logical = cell(&row.numbers[port][usize::from(device)]);
-                    let Some(logical_id) = logical.strip_prefix('#').and_then(|text| text.trim().parse().ok()) else {
+                    let Some(logical_id) = logical
+                        .strip_prefix('#')
+                        .and_then(|text| text.trim().parse().ok())
+                    else {
                         continue;
                     };
                     let place = u16::try_from(port).unwrap_or(0) << device_bits | device;
-                    mesh.nodes.extend(kinds.iter().map(|code| Node {
-                        kind: nodes::of_code(*code).map_or(String::new(), |node| node.name.to_owned()),
-                        type_code: *code,
-                        node_id: node_id | place,
-                        logical_id,
-                        crosspoint: number,
-                        port: u8::try_from(port).unwrap_or(u8::MAX),
-                        device: u8::try_from(device).unwrap_or(u8::MAX),
-                        label: String::new(),
-                    }));
+                    mesh.nodes.extend(
+                        kinds.iter().map(|code| Node {
+                            kind: nodes::of_code(*code)
+                                .map_or(String::new(), |node| node.name.to_owned()),
+                            type_code: *code,
+                            node_id: node_id | place,
+                            logical_id,
+                            crosspoint: number,
+                            port: u8::try_from(port).unwrap_or(u8::MAX),
+                            device: u8::try_from(device).unwrap_or(u8::MAX),
+                            label: String::new(),
+                        }),
+                    );
                 }
             }
-            let dtc = cell(&row.domains).trim_start_matches("DTC").trim().parse().ok();
+            let dtc = cell(&row.domains)
+                .trim_start_matches("DTC")
+                .trim()
+                .parse()
+                .ok();
             let logical_id = u16::try_from(number).unwrap_or(u16::MAX);
-            mesh.crosspoints.push(Crosspoint { x, y: row.y, node_id, logical_id, dtc, ports });
+            mesh.crosspoints.push(Crosspoint {
+                x,
+                y: row.y,
+                node_id,
+                logical_id,
+                dtc,
+                ports,
+            });
         }
     }
     // The map does not tell whether crosspoints have several monitors; those with more than two ports have, as far as is known.
@@ -140,20 +184,38 @@ mod tests {
                 "{name}"
             );
             for (seen, xp) in found.crosspoints.iter().zip(&made.crosspoints) {
-                assert_eq!((seen.x, seen.y, seen.node_id, seen.dtc), (xp.x, xp.y, xp.node_id, xp.dtc), "{name}");
+                assert_eq!(
+                    (seen.x, seen.y, seen.node_id, seen.dtc),
+                    (xp.x, xp.y, xp.node_id, xp.dtc),
+                    "{name}"
+                );
                 // Types that the driver has no name for are shown as unknown.
-                let same = seen.ports.iter().zip(&xp.ports).all(|(seen, made)| seen == made || seen.contains('?'));
-                assert!(same && seen.ports.len() == xp.ports.len(), "{name}: {seen:?} {xp:?}");
+                let same = seen
+                    .ports
+                    .iter()
+                    .zip(&xp.ports)
+                    .all(|(seen, made)| seen == made || seen.contains('?'));
+                assert!(
+                    same && seen.ports.len() == xp.ports.len(),
+                    "{name}: {seen:?} {xp:?}"
+                );
             }
             for node in &found.nodes {
                 let is_there = |other: &&Node| {
                     (other.type_code, other.node_id, other.crosspoint)
                         == (node.type_code, node.node_id, node.crosspoint)
                 };
-                assert!(made.nodes.iter().any(|other| is_there(&other)), "{name}: {node:?}");
+                assert!(
+                    made.nodes.iter().any(|other| is_there(&other)),
+                    "{name}: {node:?}"
+                );
             }
             let home = |mesh: &Mesh| -> Vec<u16> {
-                mesh.nodes.iter().filter(|node| node.kind == "HN-F").map(|node| node.node_id).collect()
+                mesh.nodes
+                    .iter()
+                    .filter(|node| node.kind == "HN-F")
+                    .map(|node| node.node_id)
+                    .collect()
             };
             assert_eq!(home(&found), home(&made), "{name}");
         }

@@ -37,9 +37,17 @@ pub fn of_host(files: &Files, pmus: &[Pmu]) -> Vec<Mesh> {
     let mut meshes = Vec::new();
     for pmu in pmus.iter().filter(|pmu| pmu.family() == "arm_cmn") {
         let number = pmu.name.rsplit('_').next().unwrap_or("0");
-        let file = if number == "0" { "map".to_owned() } else { format!("map_{number}") };
-        let Some(text) = files.text(&format!("sys/kernel/debug/arm-cmn/{file}")) else { continue };
-        let Ok(mut mesh) = debugfs::parse(&text, &pmu.name) else { continue };
+        let file = if number == "0" {
+            "map".to_owned()
+        } else {
+            format!("map_{number}")
+        };
+        let Some(text) = files.text(&format!("sys/kernel/debug/arm-cmn/{file}")) else {
+            continue;
+        };
+        let Ok(mut mesh) = debugfs::parse(&text, &pmu.name) else {
+            continue;
+        };
         mesh.base = pmu.base;
         if let Some((part, revision)) = pmu.identifier.as_deref().and_then(nodes::of_identifier) {
             mesh.part = part;
@@ -55,7 +63,11 @@ pub fn of_host(files: &Files, pmus: &[Pmu]) -> Vec<Mesh> {
 /// # Errors
 /// When it is none of them.
 pub fn from_text(text: &str, file: &str) -> Result<Mesh, MeshError> {
-    let first = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#')).unwrap_or("");
+    let first = text
+        .lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty() && !line.starts_with('#'))
+        .unwrap_or("");
     if first.starts_with("R ") || first.starts_with("r ") {
         return registers::Dump::parse(text, file)?.discover();
     }

@@ -100,7 +100,10 @@ pub const DEVICES: &[(u8, &str, &[u16])] = &[
 /// The device of that name; `RN-F` alone is any of the kind.
 pub fn device_of_name(name: &str) -> Option<(u8, &'static [u16])> {
     let wanted = if name == "RN-F" { "RN-F_A" } else { name };
-    DEVICES.iter().find(|(_, known, _)| *known == wanted).map(|(code, _, nodes)| (*code, *nodes))
+    DEVICES
+        .iter()
+        .find(|(_, known, _)| *known == wanted)
+        .map(|(code, _, nodes)| (*code, *nodes))
 }
 
 /// Name of a device type, `?NN` for one that is not known.
@@ -185,14 +188,23 @@ pub fn part_of_code(code: u16) -> Option<&'static Part> {
 
 /// The part of that name.
 pub fn part_of_name(name: &str) -> Option<&'static Part> {
-    PARTS.iter().find(|part| part.name.eq_ignore_ascii_case(name))
+    PARTS
+        .iter()
+        .find(|part| part.name.eq_ignore_ascii_case(name))
 }
 
 /// Part and revision from the driver's `identifier`: `43402` is part 0x434, revision 2.
 pub fn of_identifier(text: &str) -> Option<(String, String)> {
     let part = part_of_code(u16::from_str_radix(text.get(..3)?, 16).ok()?)?;
     let revision = usize::from_str_radix(text.get(3..)?, 16).ok()?;
-    Some((part.name.to_owned(), part.revisions.get(revision).copied().unwrap_or("").to_owned()))
+    Some((
+        part.name.to_owned(),
+        part.revisions
+            .get(revision)
+            .copied()
+            .unwrap_or("")
+            .to_owned(),
+    ))
 }
 
 #[cfg(test)]
@@ -201,8 +213,14 @@ mod tests {
 
     #[test]
     fn identifiers_name_part_and_revision() {
-        assert_eq!(of_identifier("43402"), Some(("CMN-600".into(), "r1p2".into())));
-        assert_eq!(of_identifier("43c03"), Some(("CMN-700".into(), "r3p0".into())));
+        assert_eq!(
+            of_identifier("43402"),
+            Some(("CMN-600".into(), "r1p2".into()))
+        );
+        assert_eq!(
+            of_identifier("43c03"),
+            Some(("CMN-700".into(), "r3p0".into()))
+        );
         for wrong in ["", "4", "zzz00", "99900", "43"] {
             assert_eq!(of_identifier(wrong), None, "{wrong}");
         }
@@ -211,10 +229,18 @@ mod tests {
     #[test]
     fn types_and_devices_are_unique() {
         for (at, node) in TYPES.iter().enumerate() {
-            assert!(TYPES[at + 1..].iter().all(|other| other.code != node.code && other.name != node.name));
+            assert!(
+                TYPES[at + 1..]
+                    .iter()
+                    .all(|other| other.code != node.code && other.name != node.name)
+            );
         }
         for (at, (code, name, nodes)) in DEVICES.iter().enumerate() {
-            assert!(DEVICES[at + 1..].iter().all(|(other, label, _)| other != code && label != name));
+            assert!(
+                DEVICES[at + 1..]
+                    .iter()
+                    .all(|(other, label, _)| other != code && label != name)
+            );
             assert!(nodes.iter().all(|node| of_code(*node).is_some()));
         }
     }

@@ -55,7 +55,10 @@ const MAX_CHILDREN: u64 = 64;
 /// # Errors
 /// Names the register that makes no sense.
 pub fn discover(registers: &dyn Registers, root: u64, name: &str) -> Result<Mesh, MeshError> {
-    let mut walk = Walk { registers, seen: BTreeSet::new() };
+    let mut walk = Walk {
+        registers,
+        seen: BTreeSet::new(),
+    };
     walk.mesh(root, name)
 }
 
@@ -72,7 +75,10 @@ struct Found {
 }
 
 fn wrong<T>(at: u64, problem: impl Into<String>) -> Result<T, MeshError> {
-    Err(MeshError::Registers { at, problem: problem.into() })
+    Err(MeshError::Registers {
+        at,
+        problem: problem.into(),
+    })
 }
 
 fn bits(value: u64, first: u32, last: u32) -> u64 {
@@ -87,7 +93,10 @@ impl Walk<'_> {
     fn read(&self, at: u64) -> Result<u64, MeshError> {
         match self.registers.read(at) {
             Some(value) => Ok(value),
-            None => wrong(at, "it is not in the dump, or lies outside of the configuration space"),
+            None => wrong(
+                at,
+                "it is not in the dump, or lies outside of the configuration space",
+            ),
         }
     }
 
@@ -108,7 +117,10 @@ impl Walk<'_> {
         let info = self.read(of + CHILD_INFO)?;
         let (count, pointers) = (bits(info, 0, 15), bits(info, 16, 31));
         if count > most {
-            return wrong(of + CHILD_INFO, format!("{count} children; {most} at most are possible"));
+            return wrong(
+                of + CHILD_INFO,
+                format!("{count} children; {most} at most are possible"),
+            );
         }
         let mut offsets = Vec::new();
         for at in 0..count {
@@ -127,15 +139,28 @@ impl Walk<'_> {
     fn mesh(&mut self, root: u64, name: &str) -> Result<Mesh, MeshError> {
         let config = self.node(root)?;
         if config.type_code != nodes::CFG {
-            return wrong(root, format!("a node of type {:#x}; the root is of type 0x2", config.type_code));
+            return wrong(
+                root,
+                format!(
+                    "a node of type {:#x}; the root is of type 0x2",
+                    config.type_code
+                ),
+            );
         }
         let id = self.read(root + PERIPH_ID_01)?;
         let code = narrow(bits(id, 0, 7) | bits(id, 32, 35) << 8);
         let Some(part) = nodes::part_of_code(code) else {
-            return wrong(root + PERIPH_ID_01, format!("part {code:#x}, which is none of the family"));
+            return wrong(
+                root + PERIPH_ID_01,
+                format!("part {code:#x}, which is none of the family"),
+            );
         };
         let revision = bits(self.read(root + PERIPH_ID_23)?, 4, 7);
-        let revision = usize::try_from(revision).ok().and_then(|at| part.revisions.get(at)).copied().unwrap_or("");
+        let revision = usize::try_from(revision)
+            .ok()
+            .and_then(|at| part.revisions.get(at))
+            .copied()
+            .unwrap_or("");
         // Older parts have no such register; a dump may lack it.
         let global = self.registers.read(root + INFO_GLOBAL).unwrap_or(0);
         let most = u64::from(MAX_DIMENSION * MAX_DIMENSION);
@@ -151,7 +176,10 @@ impl Walk<'_> {
         for offset in &offsets {
             let xp = self.node(*offset)?;
             if xp.type_code != nodes::XP {
-                return wrong(*offset, format!("a node of type {:#x} where crosspoints are", xp.type_code));
+                return wrong(
+                    *offset,
+                    format!("a node of type {:#x} where crosspoints are", xp.type_code),
+                );
             }
             xps.push(xp);
         }
@@ -169,19 +197,31 @@ impl Walk<'_> {
     /// Width and height: the crosspoint with NodeID 8 is (0,1), and its logical number is the width.
     fn place(&self, mesh: &mut Mesh, xps: &mut [Found], root: u64) -> Result<(), MeshError> {
         let count = u32::try_from(xps.len()).unwrap_or(u32::MAX);
-        let width = xps.iter().find(|xp| xp.node_id == 8).map_or(count, |xp| u32::from(xp.logical_id));
+        let width = xps
+            .iter()
+            .find(|xp| xp.node_id == 8)
+            .map_or(count, |xp| u32::from(xp.logical_id));
         if count == 0 || width == 0 || !count.is_multiple_of(width) {
             return wrong(root, format!("{count} crosspoints in rows of {width}"));
         }
         let height = count / width;
         if width > MAX_DIMENSION || height > MAX_DIMENSION {
-            return wrong(root, format!("a mesh of {width} x {height}; {MAX_DIMENSION} each are possible"));
+            return wrong(
+                root,
+                format!("a mesh of {width} x {height}; {MAX_DIMENSION} each are possible"),
+            );
         }
         xps.sort_by_key(|xp| xp.logical_id);
         (mesh.width, mesh.height) = (width, height);
         for (number, xp) in xps.iter().enumerate() {
             if usize::from(xp.logical_id) != number {
-                return wrong(xp.offset, format!("logical number {} where {number} is expected", xp.logical_id));
+                return wrong(
+                    xp.offset,
+                    format!(
+                        "logical number {} where {number} is expected",
+                        xp.logical_id
+                    ),
+                );
             }
             let number = u32::try_from(number).unwrap_or(u32::MAX);
             mesh.crosspoints.push(Crosspoint {
@@ -196,14 +236,26 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn ports(&mut self, mesh: &mut Mesh, number: usize, xp: &Found, part: &Part) -> Result<(), MeshError> {
+    fn ports(
+        &mut self,
+        mesh: &mut Mesh,
+        number: usize,
+        xp: &Found,
+        part: &Part,
+    ) -> Result<(), MeshError> {
         let mut ports: Vec<String> = Vec::new();
         for port in 0..MAX_PORTS {
-            let Some(at) = connect_info(part, port) else { break };
+            let Some(at) = connect_info(part, port) else {
+                break;
+            };
             // A dump may hold only the ports that are used.
             let info = self.registers.read(xp.offset + at).unwrap_or(0);
             let kind = u8::try_from(info & 0x3F).unwrap_or(0);
-            ports.push(if kind == 0 { String::new() } else { nodes::device_name(kind) });
+            ports.push(if kind == 0 {
+                String::new()
+            } else {
+                nodes::device_name(kind)
+            });
         }
         while ports.last().is_some_and(String::is_empty) {
             ports.pop();
@@ -217,12 +269,21 @@ impl Walk<'_> {
         for offset in self.children(xp.offset, part, MAX_CHILDREN)? {
             let node = self.node(offset)?;
             let Some(kind) = nodes::of_code(node.type_code) else {
-                return wrong(offset, format!("a node of type {:#x}, which is not known", node.type_code));
+                return wrong(
+                    offset,
+                    format!("a node of type {:#x}, which is not known", node.type_code),
+                );
             };
             // What is below the crosspoint's own bits is port and device; the rest must be the crosspoint's.
             let below = node.node_id & 0x7;
             if node.node_id & !0x7 != xp.node_id & !0x7 && mesh.crosspoints.len() > 1 {
-                return wrong(offset, format!("NodeID {:#x} below the crosspoint {:#x}", node.node_id, xp.node_id));
+                return wrong(
+                    offset,
+                    format!(
+                        "NodeID {:#x} below the crosspoint {:#x}",
+                        node.node_id, xp.node_id
+                    ),
+                );
             }
             mesh.nodes.push(Node {
                 kind: kind.name.to_owned(),
@@ -257,7 +318,10 @@ impl Dump {
             file: file.to_owned(),
             problem: format!("line {}: {problem}", line + 1),
         };
-        let mut dump = Dump { file: file.to_owned(), ..Dump::default() };
+        let mut dump = Dump {
+            file: file.to_owned(),
+            ..Dump::default()
+        };
         for (at, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or("").trim();
             if line.is_empty() {
@@ -266,12 +330,14 @@ impl Dump {
             let words: Vec<&str> = line.split_whitespace().collect();
             let number = |text: &str| crate::sysfs::parse_number(text);
             match words.as_slice() {
-                [kind, address, value] if kind.eq_ignore_ascii_case("R") => match (number(address), number(value)) {
-                    (Some(address), Some(value)) if address % 8 == 0 => {
-                        dump.values.insert(address, value);
+                [kind, address, value] if kind.eq_ignore_ascii_case("R") => {
+                    match (number(address), number(value)) {
+                        (Some(address), Some(value)) if address % 8 == 0 => {
+                            dump.values.insert(address, value);
+                        }
+                        _ => return Err(wrong(at, "no address (a multiple of 8) and value")),
                     }
-                    _ => return Err(wrong(at, "no address (a multiple of 8) and value")),
-                },
+                }
                 // What was written or is told beside the registers.
                 [kind, ..] if kind.eq_ignore_ascii_case("W") => {}
                 _ => return Err(wrong(at, "R 0xADDRESS 0xVALUE is expected")),
@@ -293,14 +359,29 @@ impl Dump {
                 && part.and_then(nodes::part_of_code).is_some()
         };
         let Some((root, _)) = self.values.iter().find(is_root) else {
-            let problem = "no register is the root of a mesh (node type 2 with a known part number)".to_owned();
-            return Err(MeshError::File { file: self.file.clone(), problem });
+            let problem =
+                "no register is the root of a mesh (node type 2 with a known part number)"
+                    .to_owned();
+            return Err(MeshError::File {
+                file: self.file.clone(),
+                problem,
+            });
         };
         // The root is at the base, but for CMN-600, whose pointers count from the base of 64 MiB in which it lies.
-        let id = self.values.get(&(root + PERIPH_ID_01)).copied().unwrap_or(0);
-        let is_600 = matches!(narrow(bits(id, 0, 7) | bits(id, 32, 35) << 8), 0x434 | 0x438);
+        let id = self
+            .values
+            .get(&(root + PERIPH_ID_01))
+            .copied()
+            .unwrap_or(0);
+        let is_600 = matches!(
+            narrow(bits(id, 0, 7) | bits(id, 32, 35) << 8),
+            0x434 | 0x438
+        );
         let base = if is_600 { root & !0x3FF_FFFF } else { *root };
-        let at_base = Dump { base, ..self.clone() };
+        let at_base = Dump {
+            base,
+            ..self.clone()
+        };
         let mut mesh = discover(&at_base, root - base, &self.file)?;
         mesh.base = Some(base);
         Ok(mesh)
@@ -326,7 +407,10 @@ mod tests {
             let mesh = topology::shipped(name).unwrap();
             let image = Image::of(&mesh);
             let found = discover(&image, image.root(), name).unwrap();
-            let without_base = Mesh { base: None, ..unlabelled(mesh) };
+            let without_base = Mesh {
+                base: None,
+                ..unlabelled(mesh)
+            };
             assert_eq!(found, without_base, "{name}");
         }
     }
@@ -357,9 +441,13 @@ mod tests {
         let root = Image::of(&topology::shipped("cmn700").unwrap()).root();
         let first = |image: &Image| image.read(root + CHILD_POINTERS).unwrap();
         assert!(
-            corrupt(|image| image.write(root + CHILD_INFO, 0xFFFF | CHILD_POINTERS << 16)).contains("65535 children")
+            corrupt(|image| image.write(root + CHILD_INFO, 0xFFFF | CHILD_POINTERS << 16))
+                .contains("65535 children")
         );
-        assert!(corrupt(|image| image.write(root + CHILD_POINTERS, first(image) + (1 << 29))).contains("outside"));
+        assert!(
+            corrupt(|image| image.write(root + CHILD_POINTERS, first(image) + (1 << 29)))
+                .contains("outside")
+        );
         let again = |image: &mut Image| {
             let first = first(image);
             image.write(root + CHILD_POINTERS + 8, first);
@@ -391,7 +479,10 @@ mod tests {
             ("R 0x0 0x0", "no register is the root"),
         ] {
             let error = from_text(text, "x.dump").unwrap_err().to_string();
-            assert!(error.starts_with("x.dump") && error.contains(part), "{text}: {error}");
+            assert!(
+                error.starts_with("x.dump") && error.contains(part),
+                "{text}: {error}"
+            );
         }
     }
 

@@ -85,18 +85,32 @@ pub fn port_and_device_bits(crosspoints: usize, ports_used: usize) -> (u32, u32)
 /// # Errors
 /// Names what is wrong, with the line where it is one line's fault.
 pub fn parse(text: &str, file: &str) -> Result<Mesh, MeshError> {
-    let wrong = |problem: String| MeshError::File { file: file.to_owned(), problem };
+    let wrong = |problem: String| MeshError::File {
+        file: file.to_owned(),
+        problem,
+    };
     let description: Description = toml::from_str(text).map_err(|error| {
-        let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-        wrong(format!("line {line}: {}", error.message().lines().next().unwrap_or("")))
+        let line = error.span().map_or(1, |span| {
+            text[..span.start.min(text.len())].matches('\n').count() + 1
+        });
+        wrong(format!(
+            "line {line}: {}",
+            error.message().lines().next().unwrap_or("")
+        ))
     })?;
     let Description { width, height, .. } = description;
     if !(1..=MAX_DIMENSION).contains(&width) || !(1..=MAX_DIMENSION).contains(&height) {
-        return Err(wrong(format!("a mesh of {width} x {height}; 1 to {MAX_DIMENSION} each are possible")));
+        return Err(wrong(format!(
+            "a mesh of {width} x {height}; 1 to {MAX_DIMENSION} each are possible"
+        )));
     }
     if nodes::part_of_name(&description.part).is_none() {
         let parts: Vec<&str> = nodes::PARTS.iter().map(|part| part.name).collect();
-        return Err(wrong(format!("there is no part `{}`; there are {}", description.part, parts.join(", "))));
+        return Err(wrong(format!(
+            "there is no part `{}`; there are {}",
+            description.part,
+            parts.join(", ")
+        )));
     }
     let bits = coordinate_bits(width, height);
     let count = (width * height) as usize;
@@ -115,48 +129,80 @@ pub fn parse(text: &str, file: &str) -> Result<Mesh, MeshError> {
         for x in 0..width {
             let mut found = description.xp.iter().filter(|xp| (xp.x, xp.y) == (x, y));
             let (Some(xp), None) = (found.next(), found.next()) else {
-                return Err(wrong(format!("crosspoint ({x},{y}) is to be described once")));
+                return Err(wrong(format!(
+                    "crosspoint ({x},{y}) is to be described once"
+                )));
             };
             add_crosspoint(&mut mesh, xp, bits).map_err(wrong)?;
         }
     }
-    if let Some(xp) = description.xp.iter().find(|xp| xp.x >= width || xp.y >= height) {
-        return Err(wrong(format!("crosspoint ({},{}) lies outside of {width} x {height}", xp.x, xp.y)));
+    if let Some(xp) = description
+        .xp
+        .iter()
+        .find(|xp| xp.x >= width || xp.y >= height)
+    {
+        return Err(wrong(format!(
+            "crosspoint ({},{}) lies outside of {width} x {height}",
+            xp.x, xp.y
+        )));
     }
     number(&mut mesh);
     for label in description.label {
-        let found = mesh.nodes.iter_mut().find(|node| node.kind == label.kind && node.node_id == label.node);
+        let found = mesh
+            .nodes
+            .iter_mut()
+            .find(|node| node.kind == label.kind && node.node_id == label.node);
         match found {
             Some(node) => node.label = label.text,
-            None => return Err(wrong(format!("label for {} {:#x}, which is not there", label.kind, label.node))),
+            None => {
+                return Err(wrong(format!(
+                    "label for {} {:#x}, which is not there",
+                    label.kind, label.node
+                )));
+            }
         }
     }
     Ok(mesh)
 }
 
 fn add_crosspoint(mesh: &mut Mesh, xp: &DescribedXp, bits: u32) -> Result<(), String> {
-    let narrow = |value: u32| u16::try_from(value).map_err(|_| "a NodeID of more than 16 bits".to_owned());
+    let narrow =
+        |value: u32| u16::try_from(value).map_err(|_| "a NodeID of more than 16 bits".to_owned());
     let crosspoint = u32::try_from(mesh.crosspoints.len()).unwrap_or(u32::MAX);
     if xp.ports.len() > MAX_PORTS {
-        return Err(format!("crosspoint ({},{}) has {} ports; {MAX_PORTS} at most", xp.x, xp.y, xp.ports.len()));
+        return Err(format!(
+            "crosspoint ({},{}) has {} ports; {MAX_PORTS} at most",
+            xp.x,
+            xp.y,
+            xp.ports.len()
+        ));
     }
-    let (port_bits, device_bits) = port_and_device_bits((mesh.width * mesh.height) as usize, xp.ports.len());
+    let (port_bits, device_bits) =
+        port_and_device_bits((mesh.width * mesh.height) as usize, xp.ports.len());
     let node_id = narrow((xp.x << bits | xp.y) << 3)?;
     let mut ports = Vec::new();
     for (port, text) in xp.ports.iter().enumerate() {
         let (name, devices) = text.split_once('*').unwrap_or((text, "1"));
-        let devices: u32 = devices.parse().map_err(|_| format!("`{text}` is no device; write HN-F or HN-F*2"))?;
+        let devices: u32 = devices
+            .parse()
+            .map_err(|_| format!("`{text}` is no device; write HN-F or HN-F*2"))?;
         if name.is_empty() {
             ports.push(String::new());
             continue;
         }
         let (_, kinds) = nodes::device_of_name(name).ok_or_else(|| {
             let known: Vec<&str> = nodes::DEVICES.iter().map(|(_, name, _)| *name).collect();
-            format!("there is no device `{name}`; there are {}", known.join(", "))
+            format!(
+                "there is no device `{name}`; there are {}",
+                known.join(", ")
+            )
         })?;
         let port = u32::try_from(port).unwrap_or(u32::MAX);
         if port >= 1 << port_bits || devices > 1 << device_bits || devices == 0 {
-            return Err(format!("`{text}` at port {port} of ({},{}) has no NodeIDs of its own", xp.x, xp.y));
+            return Err(format!(
+                "`{text}` at port {port} of ({},{}) has no NodeIDs of its own",
+                xp.x, xp.y
+            ));
         }
         for device in 0..devices {
             let id = node_id | narrow(port << device_bits | device)?;
@@ -173,11 +219,22 @@ fn add_crosspoint(mesh: &mut Mesh, xp: &DescribedXp, bits: u32) -> Result<(), St
                 });
             }
         }
-        ports.push(if name == "RN-F" { "RN-F_A".to_owned() } else { name.to_owned() });
+        ports.push(if name == "RN-F" {
+            "RN-F_A".to_owned()
+        } else {
+            name.to_owned()
+        });
     }
     // CMN-600 does not tell the domain of a crosspoint; with one controller there is only one.
     let logical_id = narrow(crosspoint)?;
-    mesh.crosspoints.push(Crosspoint { x: xp.x, y: xp.y, node_id, logical_id, dtc: xp.dtc, ports });
+    mesh.crosspoints.push(Crosspoint {
+        x: xp.x,
+        y: xp.y,
+        node_id,
+        logical_id,
+        dtc: xp.dtc,
+        ports,
+    });
     Ok(())
 }
 
@@ -197,27 +254,51 @@ fn number(mesh: &mut Mesh) {
 /// The description of a mesh, which [`parse`] reads back: for saving a map.
 pub fn emit(mesh: &Mesh) -> String {
     use std::fmt::Write;
-    let mut out = format!("name = {:?}\npart = {:?}\nrevision = {:?}\n", mesh.name, mesh.part, mesh.revision);
+    let mut out = format!(
+        "name = {:?}\npart = {:?}\nrevision = {:?}\n",
+        mesh.name, mesh.part, mesh.revision
+    );
     if let Some(base) = mesh.base {
         let _ = writeln!(out, "base = {base:#x}");
     }
-    let _ = writeln!(out, "width = {}\nheight = {}\nmulti_dtm = {}", mesh.width, mesh.height, mesh.multi_dtm);
+    let _ = writeln!(
+        out,
+        "width = {}\nheight = {}\nmulti_dtm = {}",
+        mesh.width, mesh.height, mesh.multi_dtm
+    );
     for (at, xp) in mesh.crosspoints.iter().enumerate() {
         let _ = write!(out, "\n[[xp]]\nx = {}\ny = {}\n", xp.x, xp.y);
         if let Some(dtc) = xp.dtc {
             let _ = writeln!(out, "dtc = {dtc}");
         }
         let port = |(port, name): (usize, &String)| {
-            let here = |node: &&Node| node.crosspoint as usize == at && usize::from(node.port) == port;
-            let devices = mesh.nodes.iter().filter(here).map(|node| node.device + 1).max().unwrap_or(1);
-            format!("\"{name}{}\"", if devices > 1 { format!("*{devices}") } else { String::new() })
+            let here =
+                |node: &&Node| node.crosspoint as usize == at && usize::from(node.port) == port;
+            let devices = mesh
+                .nodes
+                .iter()
+                .filter(here)
+                .map(|node| node.device + 1)
+                .max()
+                .unwrap_or(1);
+            format!(
+                "\"{name}{}\"",
+                if devices > 1 {
+                    format!("*{devices}")
+                } else {
+                    String::new()
+                }
+            )
         };
         let ports: Vec<String> = xp.ports.iter().enumerate().map(port).collect();
         let _ = writeln!(out, "ports = [{}]", ports.join(", "));
     }
     for node in mesh.nodes.iter().filter(|node| !node.label.is_empty()) {
         let (kind, id, text) = (&node.kind, node.node_id, &node.label);
-        let _ = write!(out, "\n[[label]]\nkind = \"{kind}\"\nnode = {id:#x}\ntext = {text:?}\n");
+        let _ = write!(
+            out,
+            "\n[[label]]\nkind = \"{kind}\"\nnode = {id:#x}\ntext = {text:?}\n"
+        );
     }
     out
 }
@@ -239,9 +320,16 @@ mod tests {
             ("SBSX", 0x64, 3, 0, 1),
             ("DTC", 0x68, 3, 1, 0),
         ] {
-            let found = mesh.nodes.iter().find(|found| found.kind == kind && found.node_id == node);
+            let found = mesh
+                .nodes
+                .iter()
+                .find(|found| found.kind == kind && found.node_id == node);
             let found = found.unwrap_or_else(|| panic!("no {kind} {node:#x}"));
-            assert_eq!((mesh.place(node), found.port), (Some((x, y)), port), "{kind} {node:#x}");
+            assert_eq!(
+                (mesh.place(node), found.port),
+                (Some((x, y)), port),
+                "{kind} {node:#x}"
+            );
         }
         let xps: Vec<u16> = mesh.crosspoints.iter().map(|xp| xp.node_id).collect();
         let mut sorted = xps.clone();
@@ -263,16 +351,29 @@ mod tests {
         let n1sdp = SHIPPED[0].1;
         for (from, to, part) in [
             ("width = 4", "width = 40", "40 x 2"),
-            ("width = 4", "width = 5", "crosspoint (4,0) is to be described once"),
+            (
+                "width = 4",
+                "width = 5",
+                "crosspoint (4,0) is to be described once",
+            ),
             ("x = 3\ny = 1", "x = 3\ny = 0", "described once"),
-            ("part = \"CMN-600\"", "part = \"CMN-1\"", "there is no part `CMN-1`"),
+            (
+                "part = \"CMN-600\"",
+                "part = \"CMN-1\"",
+                "there is no part `CMN-1`",
+            ),
             ("\"SBSX\"", "\"SBSY\"", "there is no device `SBSY`"),
             ("\"SBSX\"", "\"SBSX*9\"", "no NodeIDs of its own"),
             ("width = 4", "width = four", "line "),
         ] {
             assert!(n1sdp.contains(from), "{from}");
-            let error = parse(&n1sdp.replace(from, to), "x.toml").unwrap_err().to_string();
-            assert!(error.starts_with("x.toml: ") && error.contains(part), "{from} -> {to}: {error}");
+            let error = parse(&n1sdp.replace(from, to), "x.toml")
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.starts_with("x.toml: ") && error.contains(part),
+                "{from} -> {to}: {error}"
+            );
         }
     }
 }

@@ -34,7 +34,14 @@ pub(crate) struct Replay {
 
 impl Replay {
     pub(crate) fn new(lap: Lap) -> Replay {
-        Replay { lap, accepted: 0, next: 0, laps: 0, fifo_lost: 0, closed: false }
+        Replay {
+            lap,
+            accepted: 0,
+            next: 0,
+            laps: 0,
+            fifo_lost: 0,
+            closed: false,
+        }
     }
 
     /// The accepted trigger, counted from 1, that completes the next block.
@@ -46,8 +53,12 @@ impl Replay {
     fn take(&mut self) -> (Header, u64) {
         let block = &self.lap.blocks[self.next];
         let turned = self.laps * (self.lap.blocks_of[usize::from(block.emulator)] & 0x1F);
-        let sequence = u8::try_from((u64::from(block.header.sequence) + turned) & 0x1F).expect("five bits");
-        let header = Header { sequence, ..block.header };
+        let sequence =
+            u8::try_from((u64::from(block.header.sequence) + turned) & 0x1F).expect("five bits");
+        let header = Header {
+            sequence,
+            ..block.header
+        };
         let spans = block.complete_at - block.first_trigger;
         self.next += 1;
         if self.next == self.lap.blocks.len() {
@@ -59,7 +70,10 @@ impl Replay {
 
     /// Whole laps done, and how far in the next one.
     pub(crate) fn position(&self) -> (u64, u64) {
-        (self.accepted / self.lap.triggers, self.accepted % self.lap.triggers)
+        (
+            self.accepted / self.lap.triggers,
+            self.accepted % self.lap.triggers,
+        )
     }
 }
 
@@ -95,7 +109,13 @@ pub(crate) struct Dma {
 }
 
 impl Dma {
-    pub(crate) fn new(producer: Producer, block_bytes: usize, tlp: usize, rate: Option<usize>, fifo: usize) -> Dma {
+    pub(crate) fn new(
+        producer: Producer,
+        block_bytes: usize,
+        tlp: usize,
+        rate: Option<usize>,
+        fifo: usize,
+    ) -> Dma {
         let most_blocks = fifo / block_bytes;
         Dma {
             producer,
@@ -123,7 +143,10 @@ impl Dma {
 
     /// A block from a block former. What finds no room was lost before: the former looks first.
     pub(crate) fn push(&mut self, now_ns: u64, birth_ns: u64, block: &[u8]) {
-        if self.waiting.is_empty() && self.ns_per_byte.is_none() && self.producer.free() >= self.block_bytes {
+        if self.waiting.is_empty()
+            && self.ns_per_byte.is_none()
+            && self.producer.free() >= self.block_bytes
+        {
             self.producer.set_birth(0, birth_ns);
             self.producer.write(0, block);
             self.producer.advance(self.block_bytes);
@@ -136,16 +159,28 @@ impl Dma {
         let place = self.store_next;
         self.store[place..place + self.block_bytes].copy_from_slice(block);
         self.store_next = (place + self.block_bytes) % self.store.len();
-        self.waiting.push_back(Waiting { ready_ns: now_ns, birth_ns, what: What::Stored(place) });
+        self.waiting.push_back(Waiting {
+            ready_ns: now_ns,
+            birth_ns,
+            what: What::Stored(place),
+        });
     }
 
     /// The next block of a lap is complete.
     pub(crate) fn push_replayed(&mut self, now_ns: u64, replay: &mut Replay, period_ns: f64) {
         let in_first_lap = replay.laps == 0;
         let (header, spans) = replay.take();
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time span within a run")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a time span within a run"
+        )]
         let birth_ns = now_ns.saturating_sub((spans as f64 * period_ns) as u64);
-        self.waiting.push_back(Waiting { ready_ns: now_ns, birth_ns, what: What::InRing(header, !in_first_lap) });
+        self.waiting.push_back(Waiting {
+            ready_ns: now_ns,
+            birth_ns,
+            what: What::InRing(header, !in_first_lap),
+        });
     }
 
     /// Moves what can be moved by now: as much as the host has released and the bus allows, in units of TLPs.
@@ -156,7 +191,11 @@ impl Dma {
             let begin_ns = self.busy_until_ns.max(front.ready_ns as f64);
             if let Some(ns_per_byte) = self.ns_per_byte {
                 let budget = (now_ns as f64 - begin_ns).max(0.0) / ns_per_byte;
-                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a block")]
+                #[allow(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "clamped to a block"
+                )]
                 let budget = budget.min(left as f64) as usize;
                 bytes = bytes.min(budget);
             }

@@ -46,7 +46,8 @@ pub(crate) struct Room {
 impl Emulator {
     fn new(spec: ElinkSpec, format: Format, mode: Mode, faults: &[FaultSpec]) -> Emulator {
         let block = vec![0; format.block_bytes].into_boxed_slice();
-        let encoder = Encoder::new(format, spec.elink, block).expect("the memory is a block of the format");
+        let encoder =
+            Encoder::new(format, spec.elink, block).expect("the memory is a block of the format");
         let mut payload = vec![0; spec.payload_bytes];
         let width = if mode == Mode::Full { 16 } else { 8 };
         #[allow(
@@ -54,19 +55,45 @@ impl Emulator {
             reason = "the header has 16 bits; longer chunks say their length modulo 2^16"
         )]
         let length = spec.payload_bytes as u16;
-        EmulatorHeader { length, event: 0, elink_index: spec.elink.index(), width }.fill(&mut payload);
+        EmulatorHeader {
+            length,
+            event: 0,
+            elink_index: spec.elink.index(),
+            width,
+        }
+        .fill(&mut payload);
         let own: Vec<FaultSpec> = faults
             .iter()
             .filter(|fault| fault.elink.is_none_or(|elink| elink == spec.elink.number()))
             .copied()
             .collect();
         let faults = (!own.is_empty()).then(|| Box::new(Faults::new(format, own)));
-        let account = CardElink { tag: spec.tag, elink: spec.elink.number(), ..CardElink::default() };
-        Emulator { spec, format, encoder, payload, fragments: 0, deficit: 0.0, opened_ns: None, faults, account }
+        let account = CardElink {
+            tag: spec.tag,
+            elink: spec.elink.number(),
+            ..CardElink::default()
+        };
+        Emulator {
+            spec,
+            format,
+            encoder,
+            payload,
+            fragments: 0,
+            deficit: 0.0,
+            opened_ns: None,
+            faults,
+            account,
+        }
     }
 
     /// The fragment of a trigger; whole blocks go to the closure.
-    pub(crate) fn trigger(&mut self, now_ns: u64, l0id: u64, room: Room, out: &mut impl FnMut(Made<'_>)) {
+    pub(crate) fn trigger(
+        &mut self,
+        now_ns: u64,
+        l0id: u64,
+        room: Room,
+        out: &mut impl FnMut(Made<'_>),
+    ) {
         self.deficit += self.spec.deficit;
         if self.deficit >= 1.0 {
             self.deficit -= 1.0;
@@ -80,7 +107,9 @@ impl Emulator {
         } else if let Some(place) = self.payload.get_mut(3) {
             *place = event.to_le_bytes()[0];
         }
-        let flags = self.faults.as_mut().map_or(Flags::default(), |faults| faults.chunk(&mut self.encoder, out));
+        let flags = self.faults.as_mut().map_or(Flags::default(), |faults| {
+            faults.chunk(&mut self.encoder, out)
+        });
         let Some(length) = self.fits(room) else {
             self.account.fifo_lost += 1;
             return;
@@ -88,15 +117,19 @@ impl Emulator {
         let truncated = length < self.payload.len();
         self.account.truncated += u64::from(truncated);
         self.account.chunks += 1;
-        let flags = Flags { truncated: truncated || flags.truncated, ..flags };
+        let flags = Flags {
+            truncated: truncated || flags.truncated,
+            ..flags
+        };
         let mut birth_ns = *self.opened_ns.get_or_insert(now_ns);
         let (faults, account) = (&mut self.faults, &mut self.account);
         let mut made = 0;
-        self.encoder.chunk(&self.payload[..length], flags, &mut |block| {
-            pass(faults, account, Made { block, birth_ns }, out);
-            birth_ns = now_ns;
-            made += 1;
-        });
+        self.encoder
+            .chunk(&self.payload[..length], flags, &mut |block| {
+                pass(faults, account, Made { block, birth_ns }, out);
+                birth_ns = now_ns;
+                made += 1;
+            });
         if self.encoder.is_empty() {
             self.opened_ns = None;
         } else if made > 0 {
@@ -109,18 +142,24 @@ impl Emulator {
         let (trailer, body) = (self.format.trailer.bytes(), self.format.body_bytes());
         let length = self.payload.len();
         // By far the usual case, without a division.
-        if self.format.padded(length) + trailer < self.encoder.room() || room.blocks > length / (body - trailer) + 1 {
+        if self.format.padded(length) + trailer < self.encoder.room()
+            || room.blocks > length / (body - trailer) + 1
+        {
             return Some(length);
         }
         // Each block that the chunk begins in or goes through costs a trailer; it must not fill the last one.
-        let most = (self.encoder.room() + room.blocks * body).checked_sub((room.blocks + 2) * trailer)?;
+        let most =
+            (self.encoder.room() + room.blocks * body).checked_sub((room.blocks + 2) * trailer)?;
         let kept = length.min(most / trailer * trailer);
         (kept >= 8.min(length)).then_some(kept)
     }
 
     /// Closes a block that is older than the timeout.
     pub(crate) fn timeout(&mut self, opened_before_ns: u64, out: &mut impl FnMut(Made<'_>)) {
-        if self.opened_ns.is_some_and(|opened_ns| opened_ns <= opened_before_ns) {
+        if self
+            .opened_ns
+            .is_some_and(|opened_ns| opened_ns <= opened_before_ns)
+        {
             self.close(out);
         }
     }
@@ -129,7 +168,8 @@ impl Emulator {
     pub(crate) fn close(&mut self, out: &mut impl FnMut(Made<'_>)) {
         let birth_ns = self.opened_ns.take().unwrap_or(0);
         let (faults, account) = (&mut self.faults, &mut self.account);
-        self.encoder.timeout(&mut |block| pass(faults, account, Made { block, birth_ns }, out));
+        self.encoder
+            .timeout(&mut |block| pass(faults, account, Made { block, birth_ns }, out));
         if let Some(faults) = faults {
             faults.finish(out);
         }
@@ -164,11 +204,20 @@ fn ttc(now_ns: u64, l0id: u64) -> Ttc {
 pub(crate) fn emulators(scenario: &Scenario, device: u16, channel: u16) -> Vec<Emulator> {
     let format = scenario.format().expect("the scenario was checked");
     let of = |spec| Emulator::new(spec, format, scenario.card.mode, &scenario.fault);
-    scenario.elinks(device, channel).into_iter().map(of).collect()
+    scenario
+        .elinks(device, channel)
+        .into_iter()
+        .map(of)
+        .collect()
 }
 
 /// A block to the ring, through the faults if there are any.
-fn pass(faults: &mut Option<Box<Faults>>, account: &mut CardElink, made: Made<'_>, out: &mut impl FnMut(Made<'_>)) {
+fn pass(
+    faults: &mut Option<Box<Faults>>,
+    account: &mut CardElink,
+    made: Made<'_>,
+    out: &mut impl FnMut(Made<'_>),
+) {
     match faults {
         None => out(made),
         Some(faults) => faults.block(account, made, out),
@@ -218,7 +267,9 @@ impl Faults {
     }
 
     fn due(&self, count: u64, of_block: bool) -> impl Iterator<Item = FaultKind> {
-        let due = move |spec: &&FaultSpec| spec.kind.is_of_block() == of_block && count.is_multiple_of(spec.every);
+        let due = move |spec: &&FaultSpec| {
+            spec.kind.is_of_block() == of_block && count.is_multiple_of(spec.every)
+        };
         self.specs.iter().filter(due).map(|spec| spec.kind)
     }
 
@@ -246,15 +297,29 @@ impl Faults {
     }
 
     fn span(&mut self, block: &[u8]) -> Span {
-        let (_, found) = subchunks(self.format, block, &mut self.room).expect("the encoder's own block");
+        let (_, found) =
+            subchunks(self.format, block, &mut self.room).expect("the encoder's own block");
         let kinds = found.iter().map(|subchunk| subchunk.trailer());
-        let ended = kinds.clone().filter(|trailer| matches!(trailer.kind, Kind::Both | Kind::Last)).count() as u64;
+        let ended = kinds
+            .clone()
+            .filter(|trailer| matches!(trailer.kind, Kind::Both | Kind::Last))
+            .count() as u64;
         let mut data = kinds.filter(Trailer::carries_data);
-        let ends_inside =
-            data.next_back().map_or(self.last.ends_inside, |last| matches!(last.kind, Kind::First | Kind::Middle));
+        let ends_inside = data.next_back().map_or(self.last.ends_inside, |last| {
+            matches!(last.kind, Kind::First | Kind::Middle)
+        });
         let begins_inside = self.last.ends_inside;
-        let first = if begins_inside { self.last.end - 1 } else { self.last.end };
-        self.last = Span { first, end: first + ended + u64::from(ends_inside), begins_inside, ends_inside };
+        let first = if begins_inside {
+            self.last.end - 1
+        } else {
+            self.last.end
+        };
+        self.last = Span {
+            first,
+            end: first + ended + u64::from(ends_inside),
+            begins_inside,
+            ends_inside,
+        };
         self.last
     }
 
@@ -284,7 +349,10 @@ impl Faults {
                 self.lose(account, span.end - 1, span.end);
             }
             out(made);
-            out(Made { block: &held, birth_ns });
+            out(Made {
+                block: &held,
+                birth_ns,
+            });
             return;
         }
         match kind {
@@ -293,7 +361,9 @@ impl Faults {
                 out(made);
                 out(made);
             }
-            Some(FaultKind::SwappedBlocks) => self.held = Some((made.block.to_vec(), made.birth_ns, span)),
+            Some(FaultKind::SwappedBlocks) => {
+                self.held = Some((made.block.to_vec(), made.birth_ns, span))
+            }
             Some(kind @ (FaultKind::CorruptedMagic | FaultKind::CorruptedTrailer)) => {
                 self.lose(account, span.first, span.end);
                 let mut block = made.block.to_vec();
@@ -304,7 +374,10 @@ impl Faults {
                     let last = block.len() - 1;
                     block[last] = block[last] & 0x1F | (Kind::Undefined as u8) << 5;
                 }
-                out(Made { block: &block, ..made });
+                out(Made {
+                    block: &block,
+                    ..made
+                });
             }
             _ => out(made),
         }
@@ -313,7 +386,10 @@ impl Faults {
     /// A block that waited for another that never came goes as it is.
     fn finish(&mut self, out: &mut impl FnMut(Made<'_>)) {
         if let Some((block, birth_ns, _)) = self.held.take() {
-            out(Made { block: &block, birth_ns });
+            out(Made {
+                block: &block,
+                birth_ns,
+            });
         }
     }
 }

@@ -33,16 +33,24 @@ pub(crate) struct Lap {
     pub(crate) bytes: Vec<u8>,
 }
 
-const PLENTY: Room = Room { blocks: usize::MAX / 2 };
+const PLENTY: Room = Room {
+    blocks: usize::MAX / 2,
+};
 
 impl Lap {
     /// As many triggers as the ring of the scenario holds.
-    pub(crate) fn make(scenario: &Scenario, device: u16, channel: u16) -> Result<Lap, ScenarioError> {
+    pub(crate) fn make(
+        scenario: &Scenario,
+        device: u16,
+        channel: u16,
+    ) -> Result<Lap, ScenarioError> {
         let ring_bytes = scenario.card.ring.0;
         let (blocks, _) = Lap::blocks(scenario, device, channel, EVENTS);
         let block_bytes = scenario.card.block.0;
         // The blocks that are closed early weigh less in a longer lap: the first guess is short, the rest by steps.
-        let fits = |triggers| Lap::blocks(scenario, device, channel, triggers).0 * block_bytes <= ring_bytes;
+        let fits = |triggers| {
+            Lap::blocks(scenario, device, channel, triggers).0 * block_bytes <= ring_bytes
+        };
         if blocks * block_bytes > ring_bytes {
             return Err(ScenarioError(format!(
                 "card.ring: {ring_bytes} bytes hold fewer than {EVENTS} triggers ({} bytes), which a replay needs; say blocks = \"live\"",
@@ -80,7 +88,12 @@ impl Lap {
         (usize::try_from(blocks).unwrap_or(usize::MAX), elinks.len())
     }
 
-    pub(crate) fn of_triggers(scenario: &Scenario, device: u16, channel: u16, triggers: u64) -> Lap {
+    pub(crate) fn of_triggers(
+        scenario: &Scenario,
+        device: u16,
+        channel: u16,
+        triggers: u64,
+    ) -> Lap {
         let mut emulators = emulators(scenario, device, channel);
         // All at once: a vector that grows would hold up to twice the ring meanwhile.
         let (blocks, _) = Lap::blocks(scenario, device, channel, triggers);
@@ -93,7 +106,9 @@ impl Lap {
         for trigger in 1..=triggers {
             for (at, emulator) in emulators.iter_mut().enumerate() {
                 // The trigger's number stands for its time.
-                emulator.trigger(trigger, trigger - 1, PLENTY, &mut |made| lap.take(at, trigger, made));
+                emulator.trigger(trigger, trigger - 1, PLENTY, &mut |made| {
+                    lap.take(at, trigger, made)
+                });
             }
         }
         for (at, emulator) in emulators.iter_mut().enumerate() {
@@ -103,7 +118,9 @@ impl Lap {
     }
 
     fn take(&mut self, emulator: usize, trigger: u64, made: Made<'_>) {
-        let head: [u8; HEADER_BYTES] = made.block[..HEADER_BYTES].try_into().expect("a block has a header");
+        let head: [u8; HEADER_BYTES] = made.block[..HEADER_BYTES]
+            .try_into()
+            .expect("a block has a header");
         self.blocks.push(LapBlock {
             header: Header::parse(head),
             emulator: u16::try_from(emulator).expect("a channel has few E-links"),
@@ -130,7 +147,9 @@ impl Lap {
         }
         for (at, emulator) in emulators.iter_mut().enumerate() {
             emulator.close(&mut |made| {
-                let head: [u8; HEADER_BYTES] = made.block[..HEADER_BYTES].try_into().expect("a block has a header");
+                let head: [u8; HEADER_BYTES] = made.block[..HEADER_BYTES]
+                    .try_into()
+                    .expect("a block has a header");
                 out(at, Header::parse(head), made.block);
             });
         }

@@ -56,7 +56,8 @@ pub struct ChannelId {
 
 /// The channels of a scenario.
 pub fn channel_ids(scenario: &Scenario) -> Vec<ChannelId> {
-    let each = |device| (0..scenario.card.channels).map(move |channel| ChannelId { device, channel });
+    let each =
+        |device| (0..scenario.card.channels).map(move |channel| ChannelId { device, channel });
     (0..scenario.card.devices).flat_map(each).collect()
 }
 
@@ -73,9 +74,15 @@ impl Card {
     ///
     /// # Errors
     /// As [`Card::new`].
-    pub fn of_channels(scenario: &Scenario, ids: &[ChannelId]) -> Result<(Card, Vec<Consumer>), ScenarioError> {
+    pub fn of_channels(
+        scenario: &Scenario,
+        ids: &[ChannelId],
+    ) -> Result<(Card, Vec<Consumer>), ScenarioError> {
         scenario.check()?;
-        scenario.check_memory(Parts { channels: ids.len(), ..Parts::default() })?;
+        scenario.check_memory(Parts {
+            channels: ids.len(),
+            ..Parts::default()
+        })?;
         let source = Source::new(&scenario.trigger)?;
         let mut scenario = scenario.clone();
         // Channel 0 of a device has the trigger system's E-link; without it there is none.
@@ -93,10 +100,16 @@ impl Card {
         let (assert, release) = scenario.dma_thresholds();
         let (low, high) = scenario.fifo_thresholds();
         let marks = [
-            Hysteresis { high: ring_bytes.saturating_sub(assert), low: ring_bytes.saturating_sub(release) },
+            Hysteresis {
+                high: ring_bytes.saturating_sub(assert),
+                low: ring_bytes.saturating_sub(release),
+            },
             Hysteresis { high, low },
         ];
-        let line = BusyLine::new([scenario.busy.dma, scenario.busy.fifo], scenario.busy.inhibit);
+        let line = BusyLine::new(
+            [scenario.busy.dma, scenario.busy.fifo],
+            scenario.busy.inhibit,
+        );
         let mut card = Card {
             scenario,
             source,
@@ -122,9 +135,16 @@ impl Card {
             && (!scenario.replays() || Lap::fits(scenario, ring_bytes / 2))
     }
 
-    fn channel(scenario: &mut Scenario, id: ChannelId) -> Result<(Channel, Consumer), ScenarioError> {
+    fn channel(
+        scenario: &mut Scenario,
+        id: ChannelId,
+    ) -> Result<(Channel, Consumer), ScenarioError> {
         let card = scenario.card.clone();
-        let lap = if scenario.replays() { Some(Lap::make(scenario, id.device, id.channel)?) } else { None };
+        let lap = if scenario.replays() {
+            Some(Lap::make(scenario, id.device, id.channel)?)
+        } else {
+            None
+        };
         let ring_bytes = match &lap {
             Some(lap) => lap.bytes.len(),
             None => card.ring.0 / card.block.0 * card.block.0,
@@ -139,7 +159,10 @@ impl Card {
             numa_node: card.numa_node,
         };
         let (mut producer, consumer) = ring::ring(&shape).map_err(|error| {
-            ScenarioError(format!("card.ring: {error}; the scenario has {} of them", channel_ids(scenario).len()))
+            ScenarioError(format!(
+                "card.ring: {error}; the scenario has {} of them",
+                channel_ids(scenario).len()
+            ))
         })?;
         let filler = match lap {
             Some(mut lap) => {
@@ -151,8 +174,15 @@ impl Card {
         };
         let rate = card.dma_rate.map(|rate| rate.0);
         let dma = Dma::new(producer, card.block.0, card.tlp.0, rate, card.fifo.0);
-        let channel =
-            Channel { id, dma, filler, busy: [false; 2], xoff: false, held: Default::default(), peak_bytes: 0 };
+        let channel = Channel {
+            id,
+            dma,
+            filler,
+            busy: [false; 2],
+            xoff: false,
+            held: Default::default(),
+            peak_bytes: 0,
+        };
         Ok((channel, consumer))
     }
 
@@ -170,7 +200,10 @@ impl Card {
     ///
     /// # Errors
     /// While the consumer that came with the card lives.
-    pub fn share(&self, channel: usize) -> Result<std::os::fd::BorrowedFd<'_>, daqmeter_sys::SysError> {
+    pub fn share(
+        &self,
+        channel: usize,
+    ) -> Result<std::os::fd::BorrowedFd<'_>, daqmeter_sys::SysError> {
         self.channels[channel].dma.producer.share()
     }
 
@@ -186,7 +219,9 @@ impl Card {
 
     /// Whether every reader said that it is ready.
     pub fn may_go(&self) -> bool {
-        self.channels.iter().all(|channel| words::may_go(&channel.dma.producer))
+        self.channels
+            .iter()
+            .all(|channel| words::may_go(&channel.dma.producer))
     }
 
     /// Triggers come from now on; `start_ns` is the clock at this moment.
@@ -297,7 +332,12 @@ impl Card {
                 self.settle(at_ns);
                 continue;
             }
-            let next = self.channels.iter().filter_map(Channel::next_completion).min().expect("a replay has channels");
+            let next = self
+                .channels
+                .iter()
+                .filter_map(Channel::next_completion)
+                .min()
+                .expect("a replay has channels");
             let wanted = (next - self.accepted).max(1);
             let at_ns = self.source.ahead(wanted);
             if at_ns > now_ns {
@@ -306,7 +346,11 @@ impl Card {
                 self.accept(due);
                 return;
             }
-            if self.channels.iter().any(|channel| channel.completes_at(next) && channel.dma.fifo_room() == 0) {
+            if self
+                .channels
+                .iter()
+                .any(|channel| channel.completes_at(next) && channel.dma.fifo_room() == 0)
+            {
                 // A full FIFO and no BUSY: the event finds no room anywhere.
                 self.source.issue(wanted);
                 self.accept(wanted - 1);
@@ -318,7 +362,9 @@ impl Card {
             self.accept(wanted);
             for channel in &mut self.channels {
                 while channel.completes_at(next) {
-                    let Filler::Replay(replay) = &mut channel.filler else { break };
+                    let Filler::Replay(replay) = &mut channel.filler else {
+                        break;
+                    };
                     channel.dma.push_replayed(at_ns, replay, period_ns);
                 }
                 channel.dma.drain(at_ns);
@@ -364,11 +410,19 @@ impl Card {
                 if let Some(Some(before_ns)) = before_ns {
                     channel.time_out(at_ns, before_ns);
                 }
-                channel.flow_control(card.xoff_above.map(|b| b.0), card.xon_below.map_or(0, |b| b.0));
+                channel.flow_control(
+                    card.xoff_above.map(|b| b.0),
+                    card.xon_below.map_or(0, |b| b.0),
+                );
                 channel.live_trigger(at_ns, number, card.sender_events);
             }
         }
-        if let Some(before_ns) = self.scenario.card.timeout.and_then(|timeout| now_ns.checked_sub(timeout.0)) {
+        if let Some(before_ns) = self
+            .scenario
+            .card
+            .timeout
+            .and_then(|timeout| now_ns.checked_sub(timeout.0))
+        {
             for channel in &mut self.channels {
                 channel.time_out(now_ns, before_ns);
             }
@@ -393,7 +447,8 @@ impl Card {
     pub fn signal(&self, lines: &[IrqLine]) {
         for (channel, line) in self.channels.iter().zip(lines) {
             let producer = &channel.dma.producer;
-            let data = producer.filled() >= self.scenario.card.block.0 || self.state == State::Finished;
+            let data =
+                producer.filled() >= self.scenario.card.block.0 || self.state == State::Finished;
             if data && crate::port::is_armed(producer) {
                 line.signal();
             }
@@ -402,12 +457,18 @@ impl Card {
 
     /// Highest filling of each ring so far, in bytes.
     pub fn peak_bytes(&self) -> Vec<usize> {
-        self.channels.iter().map(|channel| channel.peak_bytes).collect()
+        self.channels
+            .iter()
+            .map(|channel| channel.peak_bytes)
+            .collect()
     }
 
     /// Bytes in each ring now.
     pub fn filled_bytes(&self) -> Vec<usize> {
-        self.channels.iter().map(|channel| channel.dma.producer.filled()).collect()
+        self.channels
+            .iter()
+            .map(|channel| channel.dma.producer.filled())
+            .collect()
     }
 
     /// BUSY.
@@ -469,7 +530,9 @@ impl Channel {
             if (self.held.len() as u64) < most_held {
                 self.held.push_back((now_ns, number));
             } else if let Filler::Live(emulators) = &mut self.filler {
-                emulators.iter_mut().for_each(|emulator| emulator.account.sender_lost += 1);
+                emulators
+                    .iter_mut()
+                    .for_each(|emulator| emulator.account.sender_lost += 1);
             }
             return;
         }
@@ -481,25 +544,39 @@ impl Channel {
 
     /// Fragments of a trigger that was issued at `at_ns`.
     fn make(&mut self, now_ns: u64, at_ns: u64, number: u64) {
-        let Filler::Live(emulators) = &mut self.filler else { return };
+        let Filler::Live(emulators) = &mut self.filler else {
+            return;
+        };
         for emulator in emulators {
-            let room = Room { blocks: self.dma.fifo_room() };
-            emulator.trigger(at_ns, number, room, &mut |made| self.dma.push(now_ns, made.birth_ns, made.block));
+            let room = Room {
+                blocks: self.dma.fifo_room(),
+            };
+            emulator.trigger(at_ns, number, room, &mut |made| {
+                self.dma.push(now_ns, made.birth_ns, made.block)
+            });
         }
     }
 
     fn time_out(&mut self, now_ns: u64, before_ns: u64) {
-        let Filler::Live(emulators) = &mut self.filler else { return };
+        let Filler::Live(emulators) = &mut self.filler else {
+            return;
+        };
         for emulator in emulators {
             if self.dma.fifo_room() > 0 {
-                emulator.timeout(before_ns, &mut |made| self.dma.push(now_ns, made.birth_ns, made.block));
+                emulator.timeout(before_ns, &mut |made| {
+                    self.dma.push(now_ns, made.birth_ns, made.block)
+                });
             }
         }
     }
 
     fn flow_control(&mut self, xoff_above: Option<usize>, xon_below: usize) {
         let Some(xoff_above) = xoff_above else { return };
-        self.xoff = Hysteresis { high: xoff_above, low: xon_below + 1 }.state(self.xoff, self.dma.fifo_bytes());
+        self.xoff = Hysteresis {
+            high: xoff_above,
+            low: xon_below + 1,
+        }
+        .state(self.xoff, self.dma.fifo_bytes());
     }
 
     /// Closes what is open, as far as the FIFO takes it.
@@ -510,11 +587,17 @@ impl Channel {
                 while let Some((at_ns, number)) = self.held.pop_front() {
                     self.make(now_ns, at_ns, number);
                 }
-                let Filler::Live(emulators) = &mut self.filler else { return };
-                for emulator in emulators.iter_mut().filter(|emulator| emulator.has_open_block()) {
+                let Filler::Live(emulators) = &mut self.filler else {
+                    return;
+                };
+                for emulator in emulators
+                    .iter_mut()
+                    .filter(|emulator| emulator.has_open_block())
+                {
                     self.dma.drain(now_ns);
                     if self.dma.fifo_room() > 0 {
-                        emulator.close(&mut |made| self.dma.push(now_ns, made.birth_ns, made.block));
+                        emulator
+                            .close(&mut |made| self.dma.push(now_ns, made.birth_ns, made.block));
                     }
                 }
             }
@@ -525,13 +608,24 @@ impl Channel {
                 }
                 replay.closed = true;
                 let (blocks_of, dma) = (&replay.lap.blocks_of, &mut self.dma);
-                Lap::open_blocks(scenario, id.device, id.channel, triggers, |at, header, block| {
-                    let sequence = u8::try_from((laps * blocks_of[at] + u64::from(header.sequence)) & 0x1F);
-                    let header = daqmeter_wire::felix::Header { sequence: sequence.expect("five bits"), ..header };
-                    let mut block = block.to_vec();
-                    block[..4].copy_from_slice(&header.emit());
-                    dma.push(now_ns, now_ns, &block);
-                });
+                Lap::open_blocks(
+                    scenario,
+                    id.device,
+                    id.channel,
+                    triggers,
+                    |at, header, block| {
+                        let sequence = u8::try_from(
+                            (laps * blocks_of[at] + u64::from(header.sequence)) & 0x1F,
+                        );
+                        let header = daqmeter_wire::felix::Header {
+                            sequence: sequence.expect("five bits"),
+                            ..header
+                        };
+                        let mut block = block.to_vec();
+                        block[..4].copy_from_slice(&header.emit());
+                        dma.push(now_ns, now_ns, &block);
+                    },
+                );
             }
         }
     }

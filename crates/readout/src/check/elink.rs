@@ -45,11 +45,14 @@ pub(super) enum Place {
 
 /// Enough of a block to tell it from one that came 32 blocks before: beginning and end.
 fn fingerprint(block: &[u8]) -> u64 {
-    let (Some(head), Some(tail)) = (block.first_chunk::<32>(), block.last_chunk::<16>()) else { return 0 };
+    let (Some(head), Some(tail)) = (block.first_chunk::<32>(), block.last_chunk::<16>()) else {
+        return 0;
+    };
     let words = head.chunks_exact(8).chain(tail.chunks_exact(8));
     // FNV's prime; any odd number that mixes will do.
     let mix = |sum: u64, word: &[u8]| {
-        (sum.rotate_left(23) ^ u64::from_le_bytes(word.try_into().expect("eight bytes"))).wrapping_mul(0x0100_0000_01B3)
+        (sum.rotate_left(23) ^ u64::from_le_bytes(word.try_into().expect("eight bytes")))
+            .wrapping_mul(0x0100_0000_01B3)
     };
     words.fold(1, mix) | 1
 }
@@ -82,14 +85,18 @@ impl ElinkCheck {
     pub(super) fn place(&mut self, header: Header, block: &[u8]) -> Place {
         let sequence = u32::from(header.sequence);
         let fingerprint = fingerprint(block);
-        let before = std::mem::replace(&mut self.fingerprints[usize::from(header.sequence)], fingerprint);
+        let before = std::mem::replace(
+            &mut self.fingerprints[usize::from(header.sequence)],
+            fingerprint,
+        );
         if self.order.expected() == Some(sequence) {
             self.order.advance(sequence, SEQUENCES);
             return Place::Next;
         }
         let expected = self.order.next();
         // Further back it would be ahead as well, and blocks of constant data are all alike.
-        let is_behind = expected.is_some_and(|next| (1..=SEQUENCES / 2).contains(&behind(next, sequence)));
+        let is_behind =
+            expected.is_some_and(|next| (1..=SEQUENCES / 2).contains(&behind(next, sequence)));
         if is_behind && before == fingerprint {
             self.reassembler.counts.blocks += 1;
             self.duplicate_blocks += 1;
@@ -99,7 +106,9 @@ impl ElinkCheck {
             Step::Missing(count) => {
                 self.missing_blocks += u64::from(count);
                 self.fragments.gap();
-                Place::Ahead { expected: expected.unwrap_or(0) }
+                Place::Ahead {
+                    expected: expected.unwrap_or(0),
+                }
             }
             Step::Late => {
                 self.missing_blocks = self.missing_blocks.saturating_sub(1);
@@ -138,13 +147,30 @@ impl ElinkCheck {
         level: u8,
         findings: &mut Vec<(usize, Finding)>,
     ) {
-        let ElinkCheck { reassembler, fragments, partial, open_bytes, smallest, largest, bytes, width, .. } = self;
+        let ElinkCheck {
+            reassembler,
+            fragments,
+            partial,
+            open_bytes,
+            smallest,
+            largest,
+            bytes,
+            width,
+            ..
+        } = self;
         reassembler.begin(header);
         for (index, subchunk) in found.iter().enumerate() {
-            let Some(part) = reassembler.part(subchunk, index == 0) else { continue };
+            let Some(part) = reassembler.part(subchunk, index == 0) else {
+                continue;
+            };
             let payload = &block[part.begin..part.begin + part.length];
             // By far the most, in few steps.
-            if part.begins && part.ends && !part.flags.truncated && part.length == *largest && *largest == *smallest {
+            if part.begins
+                && part.ends
+                && !part.flags.truncated
+                && part.length == *largest
+                && *largest == *smallest
+            {
                 *bytes += part.length as u64;
                 if level >= 3
                     && let Some(finding) = fragments.check(payload)
@@ -178,7 +204,11 @@ impl ElinkCheck {
             }
             let chunk = if is_whole { payload } else { &partial[..] };
             if part.ends
-                && let Some(finding) = if part.flags.truncated { fragments.cut(chunk) } else { fragments.check(chunk) }
+                && let Some(finding) = if part.flags.truncated {
+                    fragments.cut(chunk)
+                } else {
+                    fragments.check(chunk)
+                }
             {
                 findings.push((part.begin, finding));
             }
@@ -196,10 +226,19 @@ impl ElinkCheck {
             subchunks: counts.subchunks,
             chunks: counts.chunks,
             chunks_with_timeouts: counts.ended(),
-            smallest: if counts.ended() > 0 { self.smallest as u64 } else { 0 },
+            smallest: if counts.ended() > 0 {
+                self.smallest as u64
+            } else {
+                0
+            },
             largest: self.largest as u64,
             width: if is_ttc { 0 } else { self.width.unwrap_or(0) },
-            flags: [counts.truncated, counts.errors, counts.crc_errors, counts.busy],
+            flags: [
+                counts.truncated,
+                counts.errors,
+                counts.crc_errors,
+                counts.busy,
+            ],
             missing_blocks: self.missing_blocks,
             duplicate_blocks: self.duplicate_blocks,
             late_blocks: self.late_blocks,

@@ -30,7 +30,9 @@ pub(super) fn recognise(bytes: &[u8], abce_kib: u8, last: bool) -> Recognised {
         Format::of_magic(Header::parse(*head).magic, abce_kib)
     };
     for at in 0..bytes.len().min(MAX_BEFORE_FIRST) {
-        let Some(format) = format_at(at) else { continue };
+        let Some(format) = format_at(at) else {
+            continue;
+        };
         match is_followed(bytes, at, format, last) {
             Some(true) => return Recognised::As(format),
             Some(false) => {}
@@ -52,8 +54,15 @@ fn is_followed(bytes: &[u8], at: usize, format: Format, last: bool) -> Option<bo
     }
     let magic = format.magic.to_le_bytes();
     let starts = |place: &usize| bytes.get(place + 2..place + HEADER_BYTES) == Some(&magic[..]);
-    let found = (1..=FOLLOWERS).map(|nth| at + nth * size).filter(starts).count();
-    let wanted = if at == 0 { MIN_FOLLOWERS_OF_FIRST } else { MIN_FOLLOWERS };
+    let found = (1..=FOLLOWERS)
+        .map(|nth| at + nth * size)
+        .filter(starts)
+        .count();
+    let wanted = if at == 0 {
+        MIN_FOLLOWERS_OF_FIRST
+    } else {
+        MIN_FOLLOWERS
+    };
     Some(found >= wanted || at + (found + 1) * size == bytes.len())
 }
 

@@ -27,8 +27,14 @@ pub(super) mod fault {
 }
 
 /// Those that say that data is missing, or came in another order.
-const LOSS_AND_ORDER: [&str; 6] =
-    [fault::SEQUENCE, fault::DUPLICATE_BLOCK, fault::LATE_BLOCK, fault::MISSING, fault::DUPLICATE, fault::LATE];
+const LOSS_AND_ORDER: [&str; 6] = [
+    fault::SEQUENCE,
+    fault::DUPLICATE_BLOCK,
+    fault::LATE_BLOCK,
+    fault::MISSING,
+    fault::DUPLICATE,
+    fault::LATE,
+];
 
 /// One row of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -107,7 +113,10 @@ impl Checked {
 
     /// Faults that are neither missing data nor its order: bytes that are wrong.
     pub fn damages(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.faults.iter().filter(|(what, _)| !LOSS_AND_ORDER.contains(what)).map(|(what, count)| (*what, *count))
+        self.faults
+            .iter()
+            .filter(|(what, _)| !LOSS_AND_ORDER.contains(what))
+            .map(|(what, count)| (*what, *count))
     }
 
     /// The two tables at the end of a run of fdaqm.
@@ -116,9 +125,18 @@ impl Checked {
         for (what, count) in &self.faults {
             let _ = write!(out, ", {what} {count}");
         }
-        let _ = write!(out, "\n-> Elink chunks @Dev-DMA={dev_dma}:\n\n Elink  Lnk-i      Chunks\n");
+        let _ = write!(
+            out,
+            "\n-> Elink chunks @Dev-DMA={dev_dma}:\n\n Elink  Lnk-i      Chunks\n"
+        );
         for row in &self.rows {
-            let _ = writeln!(out, " {:#05x}  {}  {:>10}", row.elink, Elink::new(row.elink), row.chunks);
+            let _ = writeln!(
+                out,
+                " {:#05x}  {}  {:>10}",
+                row.elink,
+                Elink::new(row.elink),
+                row.chunks
+            );
         }
         out
     }
@@ -130,7 +148,11 @@ impl Checked {
         );
         let kind = |row: &Row, kind: Kind| row.subchunks[kind as usize];
         for row in &self.rows {
-            let width = if row.width == 0 { "-".to_owned() } else { row.width.to_string() };
+            let width = if row.width == 0 {
+                "-".to_owned()
+            } else {
+                row.width.to_string()
+            };
             let _ = writeln!(
                 out,
                 " {:#05x}  {} {:>10} {width:>6} {:>12} {:>9} {:>9} {:>9} {:>10} {:>9} {:>8} {:>8} {:>10} {:>9} {:>5} {:>5} {:>6} {:>6} {:>6} {:>6}",
@@ -156,7 +178,9 @@ impl Checked {
             );
         }
         let undefined = self.faults.get(fault::UNDEFINED).copied().unwrap_or(0);
-        let flags = self.rows.iter().fold([0; 4], |sum, row| [0, 1, 2, 3].map(|at| sum[at] + row.flags[at]));
+        let flags = self.rows.iter().fold([0; 4], |sum, row| {
+            [0, 1, 2, 3].map(|at| sum[at] + row.flags[at])
+        });
         let _ = writeln!(
             out,
             " {} blocks of {} bytes, {undefined} undefined types, {} truncated, {} errors, {} CRC errors, {} busy",

@@ -19,7 +19,10 @@ pub(super) struct Wrong {
 
 impl Wrong {
     pub(super) fn new(field: impl Into<String>, what: impl Into<String>) -> Wrong {
-        Wrong { field: field.into(), what: what.into() }
+        Wrong {
+            field: field.into(),
+            what: what.into(),
+        }
     }
 }
 
@@ -80,9 +83,12 @@ impl Number {
     fn check(&self) -> Result<(), Wrong> {
         match self.value {
             Some(value) if !self.allowed.contains(&value) => {
-                let [value, least, greatest] =
-                    [value, *self.allowed.start(), *self.allowed.end()].map(|number| self.unit.show(number));
-                Err(Wrong::new(self.field, format!("{value}; {least} to {greatest}")))
+                let [value, least, greatest] = [value, *self.allowed.start(), *self.allowed.end()]
+                    .map(|number| self.unit.show(number));
+                Err(Wrong::new(
+                    self.field,
+                    format!("{value}; {least} to {greatest}"),
+                ))
             }
             _ => Ok(()),
         }
@@ -92,7 +98,11 @@ impl Number {
 type Checked = Result<(), Wrong>;
 
 fn ensure(holds: bool, field: &str, what: impl FnOnce() -> String) -> Checked {
-    if holds { Ok(()) } else { Err(Wrong::new(field, what())) }
+    if holds {
+        Ok(())
+    } else {
+        Err(Wrong::new(field, what()))
+    }
 }
 
 impl Scenario {
@@ -101,7 +111,8 @@ impl Scenario {
     /// # Errors
     /// Names the field.
     pub fn check(&self) -> Result<(), ScenarioError> {
-        self.find_wrong().map_err(|wrong| ScenarioError(wrong.to_string()))
+        self.find_wrong()
+            .map_err(|wrong| ScenarioError(wrong.to_string()))
     }
 
     /// The first field that is wrong.
@@ -121,38 +132,108 @@ impl Scenario {
     /// Every number with its bounds. Those of one field may depend on another that was checked before it in this table.
     fn numbers(&self) -> Vec<Number> {
         use Unit::{Bytes, BytesPerS, Count, Time};
-        let number = |field, value, allowed, unit| Number { field, value: Some(value), allowed, unit };
-        let perhaps = |field, value, allowed, unit| Number { field, value, allowed, unit };
+        let number = |field, value, allowed, unit| Number {
+            field,
+            value: Some(value),
+            allowed,
+            unit,
+        };
+        let perhaps = |field, value, allowed, unit| Number {
+            field,
+            value,
+            allowed,
+            unit,
+        };
         let (card, busy, reader) = (&self.card, &self.busy, &self.reader);
         let bytes = |size: super::Bytes| size.0 as u64;
         let (ring, fifo, block) = (bytes(card.ring), bytes(card.fifo), bytes(card.block));
         vec![
             number("trigger.burst", self.trigger.burst, 1..=1_000_000, Count),
-            number("trigger.spacing", self.trigger.spacing.0, 0..=1_000_000_000, Time),
+            number(
+                "trigger.spacing",
+                self.trigger.spacing.0,
+                0..=1_000_000_000,
+                Time,
+            ),
             number("card.devices", card.devices.into(), 1..=64, Count),
             number("card.channels", card.channels.into(), 1..=8, Count),
             number("card.links", card.links.into(), 1..=24, Count),
-            number("card.payload", bytes(card.payload), 1..=MAX_PAYLOAD_BYTES as u64, Bytes),
+            number(
+                "card.payload",
+                bytes(card.payload),
+                1..=MAX_PAYLOAD_BYTES as u64,
+                Bytes,
+            ),
             number("card.ring", ring, 64 * block..=MAX_RING_BYTES, Bytes),
-            perhaps("card.numa_node", card.numa_node.map(u64::from), 0..=63, Count),
+            perhaps(
+                "card.numa_node",
+                card.numa_node.map(u64::from),
+                0..=63,
+                Count,
+            ),
             number("card.tlp", bytes(card.tlp), 1..=block, Bytes),
-            perhaps("card.pointer_gap", card.pointer_gap.map(bytes), 0..=(ring / 2).saturating_sub(1), Bytes),
+            perhaps(
+                "card.pointer_gap",
+                card.pointer_gap.map(bytes),
+                0..=(ring / 2).saturating_sub(1),
+                Bytes,
+            ),
             number("card.fifo", fifo, 4 * block..=MAX_FIFO_BYTES, Bytes),
-            perhaps("card.dma_rate", card.dma_rate.map(bytes), DMA_BYTES_PER_S, BytesPerS),
-            perhaps("card.timeout", card.timeout.map(|time| time.0), 1_000..=3_600_000_000_000, Time),
-            perhaps("card.xoff_above", card.xoff_above.map(bytes), 1..=fifo, Bytes),
-            perhaps("card.xon_below", card.xon_below.map(bytes), 0..=card.xoff_above.map_or(0, bytes), Bytes),
+            perhaps(
+                "card.dma_rate",
+                card.dma_rate.map(bytes),
+                DMA_BYTES_PER_S,
+                BytesPerS,
+            ),
+            perhaps(
+                "card.timeout",
+                card.timeout.map(|time| time.0),
+                1_000..=3_600_000_000_000,
+                Time,
+            ),
+            perhaps(
+                "card.xoff_above",
+                card.xoff_above.map(bytes),
+                1..=fifo,
+                Bytes,
+            ),
+            perhaps(
+                "card.xon_below",
+                card.xon_below.map(bytes),
+                0..=card.xoff_above.map_or(0, bytes),
+                Bytes,
+            ),
             number("card.sender_events", card.sender_events, 0..=1 << 20, Count),
-            perhaps("busy.assert_below", busy.assert_below.map(bytes), 0..=ring.saturating_sub(1), Bytes),
-            perhaps("busy.release_above", busy.release_above.map(bytes), 0..=ring.saturating_sub(1), Bytes),
+            perhaps(
+                "busy.assert_below",
+                busy.assert_below.map(bytes),
+                0..=ring.saturating_sub(1),
+                Bytes,
+            ),
+            perhaps(
+                "busy.release_above",
+                busy.release_above.map(bytes),
+                0..=ring.saturating_sub(1),
+                Bytes,
+            ),
             perhaps("busy.fifo_high", busy.fifo_high.map(bytes), 0..=fifo, Bytes),
             perhaps("busy.fifo_low", busy.fifo_low.map(bytes), 0..=fifo, Bytes),
             number("reader.poll", reader.poll.0, 0..=MAX_POLL_NS, Time),
             number("reader.page", bytes(reader.page), 4096..=2 << 20, Bytes),
             number("reader.pages", reader.pages as u64, 2..=4096, Count),
             number("reader.timeout", reader.timeout.0, 0..=1_000_000_000, Time),
-            number("publish.dead_after", self.publish.dead_after.0, 100_000_000..=3_600_000_000_000, Time),
-            number("publish.max_subscribers", self.publish.max_subscribers as u64, 1..=256, Count),
+            number(
+                "publish.dead_after",
+                self.publish.dead_after.0,
+                100_000_000..=3_600_000_000_000,
+                Time,
+            ),
+            number(
+                "publish.max_subscribers",
+                self.publish.max_subscribers as u64,
+                1..=256,
+                Count,
+            ),
         ]
     }
 
@@ -165,42 +246,62 @@ impl Scenario {
             ("publish.congestion", &publish.congestion),
         ];
         texts.iter().try_for_each(|(field, text)| {
-            ensure(text.len() <= MAX_NAME, field, || format!("longer than {MAX_NAME} bytes"))?;
-            ensure(!text.chars().any(char::is_control), field, || "has control characters".to_owned())
+            ensure(text.len() <= MAX_NAME, field, || {
+                format!("longer than {MAX_NAME} bytes")
+            })?;
+            ensure(!text.chars().any(char::is_control), field, || {
+                "has control characters".to_owned()
+            })
         })
     }
 
     fn check_format(&self) -> Checked {
         ensure(self.format().is_some(), "card.block", || {
-            format!("{} bytes; blocks are 1KiB to 16KiB, Phase I ones 1KiB", self.card.block.0)
+            format!(
+                "{} bytes; blocks are 1KiB to 16KiB, Phase I ones 1KiB",
+                self.card.block.0
+            )
         })
     }
 
     fn check_trigger(&self) -> Checked {
         let trigger = &self.trigger;
         let (rate, spacing_ns) = (trigger.rate.0, trigger.spacing.0 as f64);
-        ensure(RATE_HZ.contains(&rate), "trigger.rate", || format!("{rate:?} Hz; 0.001 Hz to 1000 MHz"))?;
+        ensure(RATE_HZ.contains(&rate), "trigger.rate", || {
+            format!("{rate:?} Hz; 0.001 Hz to 1000 MHz")
+        })?;
         let burst_ns = spacing_ns * (trigger.burst - 1) as f64;
-        let is_slower = trigger.source == SourceKind::Bursty && burst_ns > 1e9 / rate * trigger.burst as f64;
+        let is_slower =
+            trigger.source == SourceKind::Bursty && burst_ns > 1e9 / rate * trigger.burst as f64;
         ensure(!is_slower, "trigger.spacing", || {
-            format!("bursts of {} triggers {spacing_ns} ns apart are slower than the rate", trigger.burst)
+            format!(
+                "bursts of {} triggers {spacing_ns} ns apart are slower than the rate",
+                trigger.burst
+            )
         })?;
         let is_missing = trigger.source == SourceKind::File && trigger.file.is_none();
-        ensure(!is_missing, "trigger.file", || "source = \"file\" needs one".to_owned())
+        ensure(!is_missing, "trigger.file", || {
+            "source = \"file\" needs one".to_owned()
+        })
     }
 
     fn check_elinks(&self) -> Checked {
         let card = &self.card;
         let all = u32::from(card.links) * u32::from(card.channels);
         ensure(all <= 24, "card.links", || {
-            format!("{} x {} channels; a device has 1 to 24 links", card.links, card.channels)
+            format!(
+                "{} x {} channels; a device has 1 to 24 links",
+                card.links, card.channels
+            )
         })?;
         let mut indices = self.link_elinks();
         let count = indices.len();
         indices.sort_unstable();
         indices.dedup();
         let are_indices = indices.len() == count && indices.last().is_none_or(|index| *index <= 63);
-        ensure(are_indices, "card.elinks", || "indices of a link are 0 to 63, each once".to_owned())?;
+        ensure(are_indices, "card.elinks", || {
+            "indices of a link are 0 to 63, each once".to_owned()
+        })?;
         ensure(card.mode == Mode::Gbt || count == 1, "card.elinks", || {
             format!("{count} E-links; a link in FULL mode has one")
         })?;
@@ -212,65 +313,107 @@ impl Scenario {
 
     fn check_card(&self) -> Checked {
         let card = &self.card;
-        ensure(self.pointer_gap() < card.ring.0 / 2, "card.pointer_gap", || {
-            "not less than half of the ring, so that no wrap would be seen".to_owned()
+        ensure(
+            self.pointer_gap() < card.ring.0 / 2,
+            "card.pointer_gap",
+            || "not less than half of the ring, so that no wrap would be seen".to_owned(),
+        )?;
+        ensure(card.tlp.0.is_power_of_two(), "card.tlp", || {
+            format!("{} bytes; a power of two", card.tlp.0)
         })?;
-        ensure(card.tlp.0.is_power_of_two(), "card.tlp", || format!("{} bytes; a power of two", card.tlp.0))?;
         let drain_s = card.dma_rate.map_or(0, |rate| card.fifo.0 / rate.0) as u64;
         ensure(drain_s < MAX_DRAIN_S, "card.dma_rate", || {
-            format!("emptying the FIFO would take {drain_s} s; at most {MAX_DRAIN_S} s, so take a smaller card.fifo")
+            format!(
+                "emptying the FIFO would take {drain_s} s; at most {MAX_DRAIN_S} s, so take a smaller card.fifo"
+            )
         })?;
-        ensure(card.xon_below.is_none() || card.xoff_above.is_some(), "card.xon_below", || {
-            "does nothing without card.xoff_above".to_owned()
-        })?;
+        ensure(
+            card.xon_below.is_none() || card.xoff_above.is_some(),
+            "card.xon_below",
+            || "does nothing without card.xoff_above".to_owned(),
+        )?;
         if let Some(node) = card.numa_node {
             let online = numa_nodes(&Files::default());
-            ensure(online.contains(&node), "card.numa_node", || format!("{node}; this host has {online:?}"))?;
+            ensure(online.contains(&node), "card.numa_node", || {
+                format!("{node}; this host has {online:?}")
+            })?;
         }
         match self.why_not_replayed() {
-            Some(why) if card.blocks == Blocks::Replay => {
-                Err(Wrong::new("card.blocks", format!("{why} cannot be replayed; say live")))
-            }
+            Some(why) if card.blocks == Blocks::Replay => Err(Wrong::new(
+                "card.blocks",
+                format!("{why} cannot be replayed; say live"),
+            )),
             _ => Ok(()),
         }
     }
 
     fn check_busy(&self) -> Checked {
         let ((assert, release), ring) = (self.dma_thresholds(), self.card.ring.0);
-        let field = if self.busy.assert_below.is_some() { "busy.assert_below" } else { "busy.release_above" };
+        let field = if self.busy.assert_below.is_some() {
+            "busy.assert_below"
+        } else {
+            "busy.release_above"
+        };
         ensure(assert <= release && release < ring, field, || {
             "assert_below <= release_above < card.ring is needed (bytes that are free)".to_owned()
         })?;
         let ((low, high), fifo) = (self.fifo_thresholds(), self.card.fifo.0);
-        let field = if self.busy.fifo_low.is_some() { "busy.fifo_low" } else { "busy.fifo_high" };
-        ensure(low <= high && high <= fifo, field, || "fifo_low <= fifo_high <= card.fifo is needed".to_owned())
+        let field = if self.busy.fifo_low.is_some() {
+            "busy.fifo_low"
+        } else {
+            "busy.fifo_high"
+        };
+        ensure(low <= high && high <= fifo, field, || {
+            "fifo_low <= fifo_high <= card.fifo is needed".to_owned()
+        })
     }
 
     fn check_links(&self) -> Checked {
         for (at, link) in self.link.iter().enumerate() {
             let field = |name: &str| format!("link[{at}].{name}");
             ensure(link.link < self.card.links, &field("link"), || {
-                format!("{}; a channel has links 0 to {}", link.link, self.card.links - 1)
+                format!(
+                    "{}; a channel has links 0 to {}",
+                    link.link,
+                    self.card.links - 1
+                )
             })?;
-            let is_again = self.link[..at].iter().any(|before| before.link == link.link);
-            ensure(!is_again, &field("link"), || format!("link {} has a [[link]] already", link.link))?;
-            ensure((0.0..1.0).contains(&link.deficit), &field("deficit"), || {
-                format!("{}; a share from 0 to below 1", link.deficit)
+            let is_again = self.link[..at]
+                .iter()
+                .any(|before| before.link == link.link);
+            ensure(!is_again, &field("link"), || {
+                format!("link {} has a [[link]] already", link.link)
             })?;
-            let is_chunk = link.payload.is_none_or(|bytes| (1..=MAX_PAYLOAD_BYTES).contains(&bytes.0));
+            ensure(
+                (0.0..1.0).contains(&link.deficit),
+                &field("deficit"),
+                || format!("{}; a share from 0 to below 1", link.deficit),
+            )?;
+            let is_chunk = link
+                .payload
+                .is_none_or(|bytes| (1..=MAX_PAYLOAD_BYTES).contains(&bytes.0));
             ensure(is_chunk, &field("payload"), || "1B to 1MiB".to_owned())?;
         }
         Ok(())
     }
 
     fn check_faults(&self) -> Checked {
-        ensure(self.fault.len() <= MAX_FAULTS, "fault", || format!("more than {MAX_FAULTS} of them"))?;
+        ensure(self.fault.len() <= MAX_FAULTS, "fault", || {
+            format!("more than {MAX_FAULTS} of them")
+        })?;
         let elinks = self.elinks(0, 0);
         for (at, fault) in self.fault.iter().enumerate() {
-            ensure(fault.every > 0, &format!("fault[{at}].every"), || "0; every first is 1".to_owned())?;
-            let is_known = fault.elink.is_none_or(|elink| elinks.iter().any(|known| known.elink.number() == elink));
+            ensure(fault.every > 0, &format!("fault[{at}].every"), || {
+                "0; every first is 1".to_owned()
+            })?;
+            let is_known = fault
+                .elink
+                .is_none_or(|elink| elinks.iter().any(|known| known.elink.number() == elink));
             ensure(is_known, &format!("fault[{at}].elink"), || {
-                format!("{:#05x} is no E-link of the first channel", fault.elink.unwrap_or_default())
+                format!(
+                    "{:#05x} is no E-link of the first channel",
+                    fault.elink.unwrap_or_default()
+                )
             })?;
         }
         Ok(())
@@ -279,9 +422,11 @@ impl Scenario {
     fn check_publish(&self) -> Checked {
         let publish = &self.publish;
         let name = &publish.transport;
-        ensure(["tcp", "zenoh"].contains(&name.as_str()), "publish.transport", || {
-            format!("`{}`; tcp or zenoh", name.escape_default())
-        })?;
+        ensure(
+            ["tcp", "zenoh"].contains(&name.as_str()),
+            "publish.transport",
+            || format!("`{}`; tcp or zenoh", name.escape_default()),
+        )?;
         check_congestion(&publish.congestion).map_err(|what| Wrong::new("publish.congestion", what))
     }
 }
@@ -297,19 +442,30 @@ pub fn check_congestion(name: &str) -> Result<(), String> {
         return Ok(());
     }
     if name.len() > MAX_BYTES {
-        return Err(format!("`{}` is longer than {MAX_BYTES} bytes", name.escape_default()));
+        return Err(format!(
+            "`{}` is longer than {MAX_BYTES} bytes",
+            name.escape_default()
+        ));
     }
-    let Ok(socket) = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None) else { return Ok(()) };
+    let Ok(socket) = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
+    else {
+        return Ok(());
+    };
     socket.set_tcp_congestion(name.as_bytes()).map_err(|error| {
         let there = Files::default().text("proc/sys/net/ipv4/tcp_available_congestion_control");
         let there = there.unwrap_or_else(|| "reno".to_owned());
-        format!("`{}` cannot be had here ({error}); this host has: {there}, or default", name.escape_default())
+        format!(
+            "`{}` cannot be had here ({error}); this host has: {there}, or default",
+            name.escape_default()
+        )
     })
 }
 
 /// NUMA nodes of a host; one that does not say has node 0.
 fn numa_nodes(files: &Files) -> Vec<u32> {
-    files.text("sys/devices/system/node/online").map_or_else(|| vec![0], |list| parse_cpu_list(&list))
+    files
+        .text("sys/devices/system/node/online")
+        .map_or_else(|| vec![0], |list| parse_cpu_list(&list))
 }
 
 #[cfg(test)]
@@ -322,22 +478,43 @@ mod tests {
 
     fn check(text: &str, wanted: &str) {
         let found = refused(text);
-        assert!(found.contains(wanted) && !found.contains('\n'), "{text}: {found}");
+        assert!(
+            found.contains(wanted) && !found.contains('\n'),
+            "{text}: {found}"
+        );
     }
 
     #[test]
     fn mistakes_are_named_with_line_and_field() {
         for (text, wanted) in [
             ("[card]\nlinks = 3\nbananas = 1\n", "line 3 (`bananas = 1`)"),
-            ("[trigger]\nrate = \"fast\"\n", "line 2 (`rate = \"fast\"`): `fast` is not a rate"),
+            (
+                "[trigger]\nrate = \"fast\"\n",
+                "line 2 (`rate = \"fast\"`): `fast` is not a rate",
+            ),
             ("[card]\nring = \"lots\"\n", "`lots` is not a size"),
-            ("[card]\nring = -1\n", "line 2 (`ring = -1`): `-1` is not a size"),
-            ("[card]\nring = true\n", "line 2 (`ring = true`): expected a text such as"),
+            (
+                "[card]\nring = -1\n",
+                "line 2 (`ring = -1`): `-1` is not a size",
+            ),
+            (
+                "[card]\nring = true\n",
+                "line 2 (`ring = true`): expected a text such as",
+            ),
             ("[card]\nblock = \"3000B\"\n", "card.block"),
-            ("[card]\nlinks = 25\n", "line 2 (`links = 25`): card.links: 25; 1 to 24"),
-            ("[card]\nchannels = 8\nlinks = 4\n", "line 3 (`links = 4`): card.links: 4 x 8 channels"),
+            (
+                "[card]\nlinks = 25\n",
+                "line 2 (`links = 25`): card.links: 25; 1 to 24",
+            ),
+            (
+                "[card]\nchannels = 8\nlinks = 4\n",
+                "line 3 (`links = 4`): card.links: 4 x 8 channels",
+            ),
             ("[card]\nelinks = [1, 1]\n", "card.elinks"),
-            ("[card]\npointer_gap = \"32MiB\"\n", "line 2 (`pointer_gap = \"32MiB\"`): card.pointer_gap"),
+            (
+                "[card]\npointer_gap = \"32MiB\"\n",
+                "line 2 (`pointer_gap = \"32MiB\"`): card.pointer_gap",
+            ),
             ("[card]\ntlp = \"500B\"\n", "card.tlp"),
             ("[busy]\nassert_below = \"65MiB\"\n", "busy.assert_below"),
             (
@@ -348,10 +525,19 @@ mod tests {
             ("[[link]]\nlink = 0\ndeficit = 1.0\n", "link[0].deficit"),
             ("[[link]]\nlink = 0\ndeficit = nan\n", "link[0].deficit"),
             ("[[fault]]\nkind = \"crc\"\nevery = 0\n", "fault[0].every"),
-            ("[[fault]]\nkind = \"crc\"\nevery = 1\nelink = 9\n", "fault[0].elink: 0x009"),
-            ("[card]\nttc = true\nblocks = \"replay\"\n", "cannot be replayed"),
+            (
+                "[[fault]]\nkind = \"crc\"\nevery = 1\nelink = 9\n",
+                "fault[0].elink: 0x009",
+            ),
+            (
+                "[card]\nttc = true\nblocks = \"replay\"\n",
+                "cannot be replayed",
+            ),
             ("[trigger]\nsource = \"file\"\n", "trigger.file"),
-            ("[trigger]\nsource = \"bursty\"\nrate = \"100MHz\"\n", "trigger.spacing: bursts of 10"),
+            (
+                "[trigger]\nsource = \"bursty\"\nrate = \"100MHz\"\n",
+                "trigger.spacing: bursts of 10",
+            ),
             ("[publish]\ntransport = \"pigeon\"\n", "publish.transport"),
             ("name = \"a\\u001b[2Jb\"\n", "name: has control characters"),
             ("[card\n", "line 1"),
@@ -359,26 +545,46 @@ mod tests {
             check(text, wanted);
         }
         let many: Vec<u8> = (0..40).collect();
-        check(&format!("[card]\nlinks = 24\nelinks = {many:?}\n"), "960 E-links in a channel; at most 888");
-        assert!(Scenario::load("nothing-like-it").unwrap_err().to_string().contains("shipped ones are gbt"));
+        check(
+            &format!("[card]\nlinks = 24\nelinks = {many:?}\n"),
+            "960 E-links in a channel; at most 888",
+        );
+        assert!(
+            Scenario::load("nothing-like-it")
+                .unwrap_err()
+                .to_string()
+                .contains("shipped ones are gbt")
+        );
     }
 
     /// Issue 14: what would hang, stall or kill is refused where it stands.
     #[test]
     fn what_would_hang_or_kill_is_refused_where_it_stands() {
         for (text, wanted) in [
-            ("[card]\nring = \"1TiB\"\n", "line 2 (`ring = \"1TiB\"`): card.ring: 1 TiB; 64 KiB to 64 GiB"),
+            (
+                "[card]\nring = \"1TiB\"\n",
+                "line 2 (`ring = \"1TiB\"`): card.ring: 1 TiB; 64 KiB to 64 GiB",
+            ),
             (
                 "[reader]\npages = 1000000000000\n",
                 "line 2 (`pages = 1000000000000`): reader.pages: 1000000000000; 2 to 4096",
             ),
-            ("[card]\ndma_rate = \"0\"\n", "line 2 (`dma_rate = \"0\"`): card.dma_rate: 0 B/s; 64 KiB/s to 1 TiB/s"),
+            (
+                "[card]\ndma_rate = \"0\"\n",
+                "line 2 (`dma_rate = \"0\"`): card.dma_rate: 0 B/s; 64 KiB/s to 1 TiB/s",
+            ),
             (
                 "[publish]\ndead_after = \"0s\"\n",
                 "line 2 (`dead_after = \"0s\"`): publish.dead_after: 0 ns; 100 ms to 3600 s",
             ),
-            ("[card]\nnuma_node = 63\n", "line 2 (`numa_node = 63`): card.numa_node: 63; this host has ["),
-            ("[card]\nnuma_node = 99\n", "line 2 (`numa_node = 99`): card.numa_node: 99; 0 to 63"),
+            (
+                "[card]\nnuma_node = 63\n",
+                "line 2 (`numa_node = 63`): card.numa_node: 63; this host has [",
+            ),
+            (
+                "[card]\nnuma_node = 99\n",
+                "line 2 (`numa_node = 99`): card.numa_node: 99; 0 to 63",
+            ),
             (
                 "[publish]\ncongestion = \"bbr9\"\n",
                 "line 2 (`congestion = \"bbr9\"`): publish.congestion: `bbr9` cannot be had here",
@@ -387,13 +593,19 @@ mod tests {
                 "[[link]]\nlink = 0\n[[link]]\nlink = 0\n",
                 "line 4 (`link = 0`): link[1].link: link 0 has a [[link]] already",
             ),
-            ("[card]\nmode = \"full\"\nelinks = [0, 1]\n", "line 3 (`elinks = [0, 1]`): card.elinks: 2 E-links"),
+            (
+                "[card]\nmode = \"full\"\nelinks = [0, 1]\n",
+                "line 3 (`elinks = [0, 1]`): card.elinks: 2 E-links",
+            ),
             (
                 "[card]\nxoff_above = \"16KiB\"\nxon_below = \"32KiB\"\n",
                 "line 3 (`xon_below = \"32KiB\"`): card.xon_below: 32 KiB; 0 B to 16 KiB",
             ),
             ("[card]\nxon_below = \"32KiB\"\n", "card.xon_below"),
-            ("[card]\nfifo = \"1GiB\"\ndma_rate = \"1MiB\"\n", "card.dma_rate: emptying the FIFO would take 1024 s"),
+            (
+                "[card]\nfifo = \"1GiB\"\ndma_rate = \"1MiB\"\n",
+                "card.dma_rate: emptying the FIFO would take 1024 s",
+            ),
         ] {
             check(text, wanted);
         }
@@ -434,7 +646,10 @@ mod tests {
         ] {
             for value in wrong {
                 let found = refused(&format!("[{table}]\n{field} = {value}\n"));
-                assert!(found.starts_with("line 2 (`"), "{table}.{field} = {value}: {found}");
+                assert!(
+                    found.starts_with("line 2 (`"),
+                    "{table}.{field} = {value}: {found}"
+                );
             }
         }
     }

@@ -27,7 +27,9 @@ impl Origin {
     /// The same behind the name of the file.
     pub(super) fn located_in_file(&self, wrong: &Wrong) -> String {
         let line = self.located(wrong);
-        self.file.as_ref().map_or_else(|| line.clone(), |file| format!("{file}: {line}"))
+        self.file
+            .as_ref()
+            .map_or_else(|| line.clone(), |file| format!("{file}: {line}"))
     }
 }
 
@@ -58,15 +60,23 @@ fn span_of(text: &str, field: &str) -> Option<Range<usize>> {
             Some((name, index)) => (name, index.trim_end_matches(']').parse::<usize>().ok()),
             None => (part, None),
         };
-        let Some(value) = element(table, name, index) else { break };
+        let Some(value) = element(table, name, index) else {
+            break;
+        };
         found = Some(value.span());
-        let Some(inner) = value.get_ref().as_table() else { break };
+        let Some(inner) = value.get_ref().as_table() else {
+            break;
+        };
         table = inner;
     }
     found
 }
 
-fn element<'t, 'i>(table: &'t DeTable<'i>, name: &str, index: Option<usize>) -> Option<&'t Spanned<DeValue<'i>>> {
+fn element<'t, 'i>(
+    table: &'t DeTable<'i>,
+    name: &str,
+    index: Option<usize>,
+) -> Option<&'t Spanned<DeValue<'i>>> {
     let value = table.get(name)?;
     match index {
         Some(index) => value.get_ref().as_array()?.get(index),
@@ -79,10 +89,16 @@ mod tests {
     use super::*;
 
     fn check(field: &str, line: Option<&str>) {
-        let text = "[card]\nlinks = 2 # two\nring = \"1MiB\"\n[[link]]\nlink = 0\n[[link]]\n  link = 1\n";
-        let origin = Origin { file: None, text: text.into() };
+        let text =
+            "[card]\nlinks = 2 # two\nring = \"1MiB\"\n[[link]]\nlink = 0\n[[link]]\n  link = 1\n";
+        let origin = Origin {
+            file: None,
+            text: text.into(),
+        };
         let wrong = Wrong::new(field, "bad");
-        let expected = line.map_or(format!("{field}: bad"), |line| format!("{line}: {field}: bad"));
+        let expected = line.map_or(format!("{field}: bad"), |line| {
+            format!("{line}: {field}: bad")
+        });
         assert_eq!(origin.located(&wrong), expected);
     }
 

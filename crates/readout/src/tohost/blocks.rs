@@ -45,7 +45,12 @@ pub(super) struct Subscriber {
 
 impl Subscriber {
     pub(super) fn new(place: usize, missed: Missed) -> Subscriber {
-        Subscriber { place, missed, skipped: 0, takes: false }
+        Subscriber {
+            place,
+            missed,
+            skipped: 0,
+            takes: false,
+        }
     }
 }
 
@@ -70,16 +75,30 @@ pub(super) fn copy_chunks(
 ) {
     // The usual case by itself: one subscriber, who has room.
     if let [only] = elink.subscribers.as_slice()
-        && let Some(dest) = dests[only.place].as_mut().filter(|dest| dest.pool.len() >= context.wanted)
+        && let Some(dest) = dests[only.place]
+            .as_mut()
+            .filter(|dest| dest.pool.len() >= context.wanted)
     {
         return copy_to_one(elink, dest, header, found, block, context);
     }
-    let ElinkState { spec, reassembler, subscribers, partial, check, account, .. } = elink;
+    let ElinkState {
+        spec,
+        reassembler,
+        subscribers,
+        partial,
+        check,
+        account,
+        ..
+    } = elink;
     for subscriber in subscribers.iter_mut() {
-        subscriber.takes = dests[subscriber.place].as_ref().is_some_and(|dest| dest.pool.len() >= context.wanted);
+        subscriber.takes = dests[subscriber.place]
+            .as_ref()
+            .is_some_and(|dest| dest.pool.len() >= context.wanted);
     }
     reassembler.block(header, found, |part| {
-        let Some(chunk) = whole(partial, part, block, context.longest) else { return };
+        let Some(chunk) = whole(partial, part, block, context.longest) else {
+            return;
+        };
         if let Some(check) = check {
             check.check(chunk.payload());
         }
@@ -87,7 +106,9 @@ pub(super) fn copy_chunks(
             account.unsubscribed += 1;
         }
         for (order, subscriber) in subscribers.iter().enumerate() {
-            let Some(dest) = &mut dests[subscriber.place] else { continue };
+            let Some(dest) = &mut dests[subscriber.place] else {
+                continue;
+            };
             // The account of the E-link follows the first subscriber; each has an account of its own besides.
             let is_copy = order > 0;
             if subscriber.takes && push(dest, spec.tag, &chunk, context) {
@@ -116,19 +137,39 @@ fn copy_to_one(
     block: &[u8],
     context: &Context,
 ) {
-    let ElinkState { spec, reassembler, partial, check, account, .. } = elink;
+    let ElinkState {
+        spec,
+        reassembler,
+        partial,
+        check,
+        account,
+        ..
+    } = elink;
     dest.open(context.now_ns, context.birth_ns);
     reassembler.begin(header);
     let mut clean = 0;
     for (index, subchunk) in found.iter().enumerate() {
-        let Some(part) = reassembler.part(subchunk, index == 0) else { continue };
-        let Some(chunk) = whole(partial, part, block, context.longest) else { continue };
+        let Some(part) = reassembler.part(subchunk, index == 0) else {
+            continue;
+        };
+        let Some(chunk) = whole(partial, part, block, context.longest) else {
+            continue;
+        };
         if let Some(check) = check {
             check.check(chunk.payload());
         }
-        let Chunk { source, begin, length, status } = chunk;
+        let Chunk {
+            source,
+            begin,
+            length,
+            status,
+        } = chunk;
         let page = &mut dest.page;
-        if status.is_clean() && page.writer.push(&mut page.bytes, spec.tag, status, source, begin, length) {
+        if status.is_clean()
+            && page
+                .writer
+                .push(&mut page.bytes, spec.tag, status, source, begin, length)
+        {
             clean += 1;
             continue;
         }
@@ -160,15 +201,30 @@ impl Chunk<'_> {
 
 /// The chunk that a part completes.
 #[inline]
-fn whole<'a>(partial: &'a mut Vec<u8>, part: Part, block: &'a [u8], longest: usize) -> Option<Chunk<'a>> {
+fn whole<'a>(
+    partial: &'a mut Vec<u8>,
+    part: Part,
+    block: &'a [u8],
+    longest: usize,
+) -> Option<Chunk<'a>> {
     if part.begins && part.ends {
         let status = Status::of_flags(part.flags);
-        return Some(Chunk { source: block, begin: part.begin, length: part.length, status });
+        return Some(Chunk {
+            source: block,
+            begin: part.begin,
+            length: part.length,
+            status,
+        });
     }
     pieced(partial, part, block, longest)
 }
 
-fn pieced<'a>(partial: &'a mut Vec<u8>, part: Part, block: &'a [u8], longest: usize) -> Option<Chunk<'a>> {
+fn pieced<'a>(
+    partial: &'a mut Vec<u8>,
+    part: Part,
+    block: &'a [u8],
+    longest: usize,
+) -> Option<Chunk<'a>> {
     if part.begins {
         partial.clear();
     }
@@ -177,21 +233,37 @@ fn pieced<'a>(partial: &'a mut Vec<u8>, part: Part, block: &'a [u8], longest: us
         partial.extend_from_slice(&block[part.begin..part.begin + part.length]);
     }
     let (source, status) = (&partial[..], Status::of_flags(part.flags));
-    part.ends.then_some(Chunk { source, begin: 0, length: source.len(), status })
+    part.ends.then_some(Chunk {
+        source,
+        begin: 0,
+        length: source.len(),
+        status,
+    })
 }
 
 /// A chunk into a destination's page, or the next. False when there is no next one, or it is too long for any.
 fn push(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>, context: &Context) -> bool {
-    let Chunk { source, begin, length, status } = *chunk;
+    let Chunk {
+        source,
+        begin,
+        length,
+        status,
+    } = *chunk;
     dest.open(context.now_ns, context.birth_ns);
-    if dest.page.writer.push(&mut dest.page.bytes, tag, status, source, begin, length) {
+    if dest
+        .page
+        .writer
+        .push(&mut dest.page.bytes, tag, status, source, begin, length)
+    {
         return true;
     }
     if !dest.roll() {
         return false;
     }
     dest.open(context.now_ns, context.birth_ns);
-    dest.page.writer.push(&mut dest.page.bytes, tag, status, source, begin, length)
+    dest.page
+        .writer
+        .push(&mut dest.page.bytes, tag, status, source, begin, length)
 }
 
 /// What a block holds, by how its chunks lie over blocks.
@@ -206,8 +278,19 @@ struct Held {
 }
 
 /// Takes a block apart without copying it.
-fn held(elink: &mut ElinkState, header: Header, found: &[Subchunk], block: &[u8], longest: usize) -> Held {
-    let ElinkState { reassembler, partial, check, .. } = elink;
+fn held(
+    elink: &mut ElinkState,
+    header: Header,
+    found: &[Subchunk],
+    block: &[u8],
+    longest: usize,
+) -> Held {
+    let ElinkState {
+        reassembler,
+        partial,
+        check,
+        ..
+    } = elink;
     let mut held = Held::default();
     reassembler.block(header, found, |part| {
         if let Some(check) = check
@@ -228,7 +311,10 @@ fn held(elink: &mut ElinkState, header: Header, found: &[Subchunk], block: &[u8]
 }
 
 /// A block as it is into the pages of its E-link's subscribers.
-#[allow(clippy::too_many_arguments, reason = "as for copied chunks, and the block's position")]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "as for copied chunks, and the block's position"
+)]
 pub(super) fn lend_block(
     elink: &mut ElinkState,
     dests: &mut [Option<Dest>],
@@ -241,13 +327,19 @@ pub(super) fn lend_block(
 ) {
     let held = held(elink, header, found, block, context.longest);
     let is_open = elink.reassembler.is_open();
-    let ElinkState { subscribers, account, .. } = elink;
+    let ElinkState {
+        subscribers,
+        account,
+        ..
+    } = elink;
     let count = |fates: Fates| fates.iter().copied().map(u64::from).sum::<u64>();
     if subscribers.is_empty() {
         account.unsubscribed += count(held.whole) + held.tail.map_or(0, count);
     }
     for (order, subscriber) in subscribers.iter_mut().enumerate() {
-        let Some(dest) = &mut dests[subscriber.place] else { continue };
+        let Some(dest) = &mut dests[subscriber.place] else {
+            continue;
+        };
         let is_copy = order > 0;
         let takes = subscriber.takes_block(dest);
         let at = context.at;

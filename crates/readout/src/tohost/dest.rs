@@ -30,7 +30,10 @@ pub(super) struct Booked {
 
 impl Booked {
     fn new(elinks: usize) -> Booked {
-        Booked { all: vec![Fates::default(); elinks], copies: Vec::new() }
+        Booked {
+            all: vec![Fates::default(); elinks],
+            copies: Vec::new(),
+        }
     }
 
     /// Books chunks of an E-link.
@@ -49,8 +52,15 @@ impl Booked {
 
     /// For each E-link: all chunks, and those that its own account counts here.
     pub(super) fn fates(&self) -> impl Iterator<Item = (Fates, Fates)> {
-        let copies = self.copies.iter().copied().chain(std::iter::repeat(Fates::default()));
-        self.all.iter().zip(copies).map(|(all, copies)| (*all, [0, 1, 2].map(|fate| all[fate] - copies[fate])))
+        let copies = self
+            .copies
+            .iter()
+            .copied()
+            .chain(std::iter::repeat(Fates::default()));
+        self.all
+            .iter()
+            .zip(copies)
+            .map(|(all, copies)| (*all, [0, 1, 2].map(|fate| all[fate] - copies[fate])))
     }
 }
 
@@ -116,7 +126,13 @@ impl Page {
             (FrameKind::Messages, self.writer.used(), self.writer.count())
         };
         let body_bytes = u32::try_from(bytes).expect("a page is at most 2 MiB and one block");
-        Frame { kind, body_bytes, count, sequence: self.sequence, birth_ns: self.birth_ns }
+        Frame {
+            kind,
+            body_bytes,
+            count,
+            sequence: self.sequence,
+            birth_ns: self.birth_ns,
+        }
     }
 }
 
@@ -154,7 +170,9 @@ impl Dest {
         if self.page.is_empty() {
             return true;
         }
-        let Some(next) = self.pool.pop() else { return false };
+        let Some(next) = self.pool.pop() else {
+            return false;
+        };
         let mut full = std::mem::replace(&mut self.page, next);
         self.sequence += 1;
         full.sequence = self.sequence;
@@ -170,9 +188,19 @@ impl Dest {
     }
 
     /// Sends what the destination takes. True when something went.
-    pub(super) fn pump(&mut self, outlet: &mut dyn Outlet, consumer: &Consumer, released: u64, now_ns: u64) -> bool {
+    pub(super) fn pump(
+        &mut self,
+        outlet: &mut dyn Outlet,
+        consumer: &Consumer,
+        released: u64,
+        now_ns: u64,
+    ) -> bool {
         let mut went = false;
-        while let Some(page) = self.queue.front().filter(|_| self.pending.len() < MAX_PENDING) {
+        while let Some(page) = self
+            .queue
+            .front()
+            .filter(|_| self.pending.len() < MAX_PENDING)
+        {
             let frame = page.frame();
             let sent = if page.blocks > 0 {
                 let mut parts = Vec::with_capacity(2 * page.spans.len());
@@ -187,7 +215,11 @@ impl Dest {
                 }
                 outlet.send(self.number, &frame, &parts)
             } else {
-                outlet.send(self.number, &frame, &[IoSlice::new(&page.bytes[..page.writer.used()])])
+                outlet.send(
+                    self.number,
+                    &frame,
+                    &[IoSlice::new(&page.bytes[..page.writer.used()])],
+                )
             };
             if sent != Sent::Done {
                 break;
@@ -197,9 +229,15 @@ impl Dest {
             if self.pending.is_empty() {
                 self.heard_ns = now_ns;
             }
-            let spare = self.spare.pop().unwrap_or_else(|| Booked::new(page.booked.all.len()));
+            let spare = self
+                .spare
+                .pop()
+                .unwrap_or_else(|| Booked::new(page.booked.all.len()));
             let booked = std::mem::replace(&mut page.booked, spare);
-            self.pending.push_back(Pending { sequence: page.sequence, booked });
+            self.pending.push_back(Pending {
+                sequence: page.sequence,
+                booked,
+            });
             page.clear();
             self.pool.push(page);
         }
@@ -209,6 +247,9 @@ impl Dest {
     /// The earliest byte of the ring that it still needs.
     pub(super) fn needs_from(&self) -> Option<u64> {
         let pages = self.queue.iter().chain([&self.page]);
-        pages.filter_map(|page| page.spans.first()).map(|span| span.0).min()
+        pages
+            .filter_map(|page| page.spans.first())
+            .map(|span| span.0)
+            .min()
     }
 }

@@ -196,15 +196,22 @@ impl ToHost {
     ) -> ToHost {
         let mut places = vec![NOWHERE; usize::from(Elink::MOST) + 1];
         let mut states = Vec::new();
-        let longest = elinks.iter().map(|elink| elink.payload_bytes).max().unwrap_or(0);
+        let longest = elinks
+            .iter()
+            .map(|elink| elink.payload_bytes)
+            .max()
+            .unwrap_or(0);
         for (at, spec) in elinks.iter().enumerate() {
-            places[usize::from(spec.elink.number())] = u16::try_from(at).expect("a channel has few E-links");
+            places[usize::from(spec.elink.number())] =
+                u16::try_from(at).expect("a channel has few E-links");
             states.push(ElinkState {
                 spec: *spec,
                 reassembler: Reassembler::new(),
                 subscribers: Vec::with_capacity(8),
                 partial: Vec::with_capacity(longest),
-                check: settings.l0id_check.then(|| FragmentCheck::new(Some(spec.elink))),
+                check: settings
+                    .l0id_check
+                    .then(|| FragmentCheck::new(Some(spec.elink))),
                 fingerprint: [0; 48],
                 account: ReaderElink::default(),
             });
@@ -216,7 +223,14 @@ impl ToHost {
             settings,
             dead_after_ns: publish.dead_after.0,
             max_subscribers: publish.max_subscribers,
-            subscriber_bytes: subscriber_bytes(format, &Settings { pages: spare, ..settings }, elinks),
+            subscriber_bytes: subscriber_bytes(
+                format,
+                &Settings {
+                    pages: spare,
+                    ..settings
+                },
+                elinks,
+            ),
             format,
             begun: false,
             places,
@@ -272,12 +286,18 @@ impl ToHost {
 
     /// True when every E-link has a subscriber.
     pub fn is_subscribed(&self) -> bool {
-        self.elinks.iter().all(|elink| !elink.subscribers.is_empty())
+        self.elinks
+            .iter()
+            .all(|elink| !elink.subscribers.is_empty())
     }
 
     /// The E-links that nobody has subscribed to.
     pub fn without_subscriber(&self) -> Vec<Elink> {
-        self.elinks.iter().filter(|elink| elink.subscribers.is_empty()).map(|elink| elink.spec.elink).collect()
+        self.elinks
+            .iter()
+            .filter(|elink| elink.subscribers.is_empty())
+            .map(|elink| elink.spec.elink)
+            .collect()
     }
 
     /// Whether it has said to the card that it is ready.
@@ -294,7 +314,9 @@ impl ToHost {
     pub fn turn(&mut self) -> bool {
         let now_ns = monotonic_ns();
         self.port.refresh();
-        if now_ns >= self.serviced_ns + IDLE_SERVICE_NS || now_ns >= self.serviced_ns + SERVICE_NS && self.is_owed() {
+        if now_ns >= self.serviced_ns + IDLE_SERVICE_NS
+            || now_ns >= self.serviced_ns + SERVICE_NS && self.is_owed()
+        {
             self.serviced_ns = now_ns;
             self.serve(now_ns);
         }
@@ -320,7 +342,12 @@ impl ToHost {
     /// Reads until the card has finished and all is delivered, or it is told to stop. `each` is called every 10 ms or so.
     ///
     /// Waits for subscribers of everything first where `wait` says so.
-    pub fn run(&mut self, stop: &AtomicBool, wait: bool, mut each: impl FnMut(&mut ToHost)) -> FinalAccount {
+    pub fn run(
+        &mut self,
+        stop: &AtomicBool,
+        wait: bool,
+        mut each: impl FnMut(&mut ToHost),
+    ) -> FinalAccount {
         without_timer_slack();
         let mut reported_ns = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -378,21 +405,44 @@ impl ToHost {
 
     /// Whether a subscriber has pages that it has not acknowledged.
     fn is_owed(&self) -> bool {
-        self.dests.iter().flatten().any(|dest| !dest.pending.is_empty() || !dest.queue.is_empty())
+        self.dests
+            .iter()
+            .flatten()
+            .any(|dest| !dest.pending.is_empty() || !dest.queue.is_empty())
     }
 
     /// How long a sleep may be: open pages must go in time.
     fn longest_wait(&self) -> Duration {
-        let open = self.dests.iter().flatten().any(|dest| !dest.page.is_empty() || !dest.queue.is_empty());
+        let open = self
+            .dests
+            .iter()
+            .flatten()
+            .any(|dest| !dest.page.is_empty() || !dest.queue.is_empty());
         let timeout = Duration::from_nanos(self.settings.timeout.0.max(10_000));
-        if open { timeout.min(INTERRUPT_SERVICE) } else { INTERRUPT_SERVICE }
+        if open {
+            timeout.min(INTERRUPT_SERVICE)
+        } else {
+            INTERRUPT_SERVICE
+        }
     }
 
     /// Reads up to a batch of blocks; false when there is none, or a subscriber must be waited for.
     fn read_batch(&mut self, now_ns: u64) -> bool {
         self.port.take(BATCH_BYTES);
         let skip = usize::try_from(self.read - self.released).expect("within the ring");
-        let ToHost { port, outlet, settings, format, places, elinks, dests, room, stats, sizes, .. } = self;
+        let ToHost {
+            port,
+            outlet,
+            settings,
+            format,
+            places,
+            elinks,
+            dests,
+            room,
+            stats,
+            sizes,
+            ..
+        } = self;
         let start_ns = port.start_ns();
         let consumer = port.consumer();
         let [first, second] = consumer.spans(skip);
@@ -401,11 +451,16 @@ impl ToHost {
         let mut done = 0;
         let mut stalled = false;
         let mut ahead = available.chunks_exact(block_bytes).skip(PREFETCH_BLOCKS);
-        for block in available.chunks_exact(block_bytes).take((BATCH_BYTES / block_bytes).max(1)) {
+        for block in available
+            .chunks_exact(block_bytes)
+            .take((BATCH_BYTES / block_bytes).max(1))
+        {
             if let Some(ahead) = ahead.next() {
                 prefetch(ahead);
             }
-            let head: [u8; HEADER_BYTES] = block[..HEADER_BYTES].try_into().expect("a block has a header");
+            let head: [u8; HEADER_BYTES] = block[..HEADER_BYTES]
+                .try_into()
+                .expect("a block has a header");
             let header = Header::parse(head);
             let place = places[usize::from(header.elink.number())];
             let Some(elink) = elinks.get_mut(usize::from(place)) else {
@@ -425,7 +480,13 @@ impl ToHost {
             }
             // Another process may say anything.
             let birth_ns = start_ns.saturating_add(consumer.birth(skip + done));
-            let context = Context { at: usize::from(place), now_ns, birth_ns, wanted, longest: sizes.page_bytes };
+            let context = Context {
+                at: usize::from(place),
+                now_ns,
+                birth_ns,
+                wanted,
+                longest: sizes.page_bytes,
+            };
             match subchunks(*format, block, room) {
                 Ok((header, found)) => {
                     if is_repeated(elink, header, block) {
@@ -433,13 +494,19 @@ impl ToHost {
                     } else {
                         let before = elink.reassembler.counts;
                         match settings.mode {
-                            ReaderMode::Buffered => copy_chunks(elink, dests, header, found, block, &context),
+                            ReaderMode::Buffered => {
+                                copy_chunks(elink, dests, header, found, block, &context)
+                            }
                             ReaderMode::ZeroCopy => {
                                 let position = self.read + done as u64;
-                                lend_block(elink, dests, header, found, block, position, &context, settings);
+                                lend_block(
+                                    elink, dests, header, found, block, position, &context,
+                                    settings,
+                                );
                             }
                         }
-                        stats.missing_blocks += elink.reassembler.counts.blocks_missing - before.blocks_missing;
+                        stats.missing_blocks +=
+                            elink.reassembler.counts.blocks_missing - before.blocks_missing;
                         stats.chunks += elink.offer(dests, context.at, before.ended());
                     }
                 }
@@ -455,8 +522,17 @@ impl ToHost {
         stats.stalls += u64::from(stalled);
         self.read += done as u64;
         if done > 0 {
-            let ToHost { port, outlet, dests, .. } = self;
-            for dest in dests.iter_mut().flatten().filter(|dest| !dest.queue.is_empty()) {
+            let ToHost {
+                port,
+                outlet,
+                dests,
+                ..
+            } = self;
+            for dest in dests
+                .iter_mut()
+                .flatten()
+                .filter(|dest| !dest.queue.is_empty())
+            {
                 dest.pump(outlet.as_mut(), port.consumer(), self.released, now_ns);
             }
             self.release();
@@ -466,8 +542,15 @@ impl ToHost {
 
     /// Gives the ring what nobody needs any more.
     fn release(&mut self) {
-        let needed = self.dests.iter().flatten().filter_map(Dest::needs_from).min().unwrap_or(self.read);
-        let bytes = usize::try_from(needed.min(self.read) - self.released).expect("within the ring");
+        let needed = self
+            .dests
+            .iter()
+            .flatten()
+            .filter_map(Dest::needs_from)
+            .min()
+            .unwrap_or(self.read);
+        let bytes =
+            usize::try_from(needed.min(self.read) - self.released).expect("within the ring");
         if bytes > 0 {
             self.port.release(bytes);
             self.released += bytes as u64;
@@ -476,7 +559,13 @@ impl ToHost {
 
     /// Sends pages that have waited long enough, or all of them.
     fn flush(&mut self, now_ns: u64, all: bool) {
-        let ToHost { port, outlet, dests, settings, .. } = self;
+        let ToHost {
+            port,
+            outlet,
+            dests,
+            settings,
+            ..
+        } = self;
         for dest in dests.iter_mut().flatten() {
             let due = all || now_ns.saturating_sub(dest.page.opened_ns) >= settings.timeout.0;
             if due && !dest.page.is_empty() {
@@ -495,18 +584,36 @@ impl ToHost {
         self.outlet.poll(&mut events);
         for event in events.drain(..) {
             match event {
-                OutletEvent::Subscribed { dest, subscription } => self.subscribe(dest, &subscription, now_ns),
-                OutletEvent::Acknowledged { dest, sequence } => self.acknowledge(dest, sequence, now_ns),
+                OutletEvent::Subscribed { dest, subscription } => {
+                    self.subscribe(dest, &subscription, now_ns)
+                }
+                OutletEvent::Acknowledged { dest, sequence } => {
+                    self.acknowledge(dest, sequence, now_ns)
+                }
                 OutletEvent::Gone { dest, why } => self.depart(dest, why),
             }
         }
         self.events = events;
         let dead_after_ns = self.dead_after_ns;
-        let dead = |dest: &&Dest| !dest.pending.is_empty() && now_ns.saturating_sub(dest.heard_ns) > dead_after_ns;
-        let silent: Vec<usize> = self.dests.iter().flatten().filter(dead).map(|dest| dest.number).collect();
+        let dead = |dest: &&Dest| {
+            !dest.pending.is_empty() && now_ns.saturating_sub(dest.heard_ns) > dead_after_ns
+        };
+        let silent: Vec<usize> = self
+            .dests
+            .iter()
+            .flatten()
+            .filter(dead)
+            .map(|dest| dest.number)
+            .collect();
         for number in silent {
             self.outlet.close(number);
-            self.depart(number, format!("a subscriber acknowledged nothing for {} s", dead_after_ns / 1_000_000_000));
+            self.depart(
+                number,
+                format!(
+                    "a subscriber acknowledged nothing for {} s",
+                    dead_after_ns / 1_000_000_000
+                ),
+            );
         }
         self.stats.subscribers = self.dests.iter().flatten().count() as u64;
     }
@@ -522,29 +629,51 @@ impl ToHost {
         }
         let elinks = self.elinks.len();
         // Pages of blocks need no memory of their own.
-        let bytes = if self.settings.mode == ReaderMode::Buffered { self.sizes.page_bytes } else { 0 };
+        let bytes = if self.settings.mode == ReaderMode::Buffered {
+            self.sizes.page_bytes
+        } else {
+            0
+        };
         let spare_pages = spare_pages(self.outlet.as_ref(), &self.settings);
         let receiver = subscription.receiver;
-        let account = |elink: &ElinkState| SubscriptionAccount { receiver, tag: elink.spec.tag, ..Default::default() };
+        let account = |elink: &ElinkState| SubscriptionAccount {
+            receiver,
+            tag: elink.spec.tag,
+            ..Default::default()
+        };
         let dest = Dest {
             number,
             receiver,
             page: Page::new(bytes, elinks),
             queue: VecDeque::with_capacity(self.settings.pages + 4),
-            pool: (0..spare_pages.max(self.sizes.max_pages()) + 2).map(|_| Page::new(bytes, elinks)).collect(),
+            pool: (0..spare_pages.max(self.sizes.max_pages()) + 2)
+                .map(|_| Page::new(bytes, elinks))
+                .collect(),
             pending: VecDeque::with_capacity(MAX_PENDING),
             spare: Vec::with_capacity(MAX_PENDING),
             sequence: subscription.last_page,
             heard_ns: now_ns,
             accounts: self.elinks.iter().map(account).collect(),
         };
-        let at = self.dests.iter().position(Option::is_none).unwrap_or(self.dests.len());
+        let at = self
+            .dests
+            .iter()
+            .position(Option::is_none)
+            .unwrap_or(self.dests.len());
         if at == self.dests.len() {
             self.dests.push(None);
         }
         self.dests[at] = Some(dest);
-        for elink in self.elinks.iter_mut().filter(|elink| wanted(elink.spec.tag)) {
-            let missed = if elink.reassembler.is_open() { Missed::Before } else { Missed::Nothing };
+        for elink in self
+            .elinks
+            .iter_mut()
+            .filter(|elink| wanted(elink.spec.tag))
+        {
+            let missed = if elink.reassembler.is_open() {
+                Missed::Before
+            } else {
+                Missed::Nothing
+            };
             elink.subscribers.push(Subscriber::new(at, missed));
         }
     }
@@ -553,7 +682,11 @@ impl ToHost {
     fn unknown(&self, subscription: &Subscription) -> Option<String> {
         let tags = &subscription.tags;
         if tags.len() > self.elinks.len() {
-            return Some(format!("{} E-links are wanted, {} are published here", tags.len(), self.elinks.len()));
+            return Some(format!(
+                "{} E-links are wanted, {} are published here",
+                tags.len(),
+                self.elinks.len()
+            ));
         }
         let is_known = |tag: &u64| self.elinks.iter().any(|elink| elink.spec.tag == *tag);
         let unknown = tags.iter().find(|tag| !is_known(tag))?;
@@ -564,28 +697,38 @@ impl ToHost {
     fn no_room(&self) -> Option<String> {
         let there = self.dests.iter().flatten().count();
         if !self.outlet.is_per_elink() && there >= self.max_subscribers {
-            return Some(format!("there are {there} subscribers already (publish.max_subscribers)"));
+            return Some(format!(
+                "there are {there} subscribers already (publish.max_subscribers)"
+            ));
         }
         // Pages of the others may not have been touched yet.
         let needed = self.subscriber_bytes.saturating_mul(there as u64 + 1);
         let free = daqmeter_sys::available::memory_bytes().filter(|free| *free < needed)?;
-        Some(format!("{} subscribers need {needed} bytes of memory, {free} are available", there + 1))
+        Some(format!(
+            "{} subscribers need {needed} bytes of memory, {free} are available",
+            there + 1
+        ))
     }
 
     fn refuse(&mut self, number: usize, why: &str) {
         let frame = Frame::control(FrameKind::Refused, u32::try_from(why.len()).unwrap_or(0));
-        self.outlet.send(number, &frame, &[IoSlice::new(why.as_bytes())]);
+        self.outlet
+            .send(number, &frame, &[IoSlice::new(why.as_bytes())]);
         self.outlet.close(number);
         self.notes.push(format!("refused a subscriber: {why}"));
     }
 
     fn place(&self, number: usize) -> Option<usize> {
-        self.dests.iter().position(|dest| dest.as_ref().is_some_and(|dest| dest.number == number))
+        self.dests
+            .iter()
+            .position(|dest| dest.as_ref().is_some_and(|dest| dest.number == number))
     }
 
     fn acknowledge(&mut self, number: usize, sequence: u64, now_ns: u64) {
         let Some(at) = self.place(number) else { return };
-        let Some(dest) = &mut self.dests[at] else { return };
+        let Some(dest) = &mut self.dests[at] else {
+            return;
+        };
         while let Some(mut page) = dest.pending.pop_front_if(|page| page.sequence <= sequence) {
             // One that repeats itself has said nothing.
             dest.heard_ns = now_ns;
@@ -598,10 +741,14 @@ impl ToHost {
     /// A connection is lost. What it had not acknowledged is kept apart: the receiver may come back and say.
     fn depart(&mut self, number: usize, why: String) {
         let Some(at) = self.place(number) else { return };
-        let Some(mut dest) = self.dests[at].take() else { return };
+        let Some(mut dest) = self.dests[at].take() else {
+            return;
+        };
         self.notes.push(format!("subscriber lost: {why}"));
         for elink in &mut self.elinks {
-            elink.subscribers.retain(|subscriber| subscriber.place != at);
+            elink
+                .subscribers
+                .retain(|subscriber| subscriber.place != at);
         }
         if !dest.page.is_empty() {
             dest.queue.push_back(dest.page);
@@ -610,7 +757,10 @@ impl ToHost {
         for page in dest.queue {
             lose(&mut self.elinks, &mut dest.accounts, &page.booked);
         }
-        let departed = Departed { pending: dest.pending, accounts: dest.accounts };
+        let departed = Departed {
+            pending: dest.pending,
+            accounts: dest.accounts,
+        };
         if let Some(before) = self.departed.insert(dest.receiver, departed) {
             self.settle(dest.receiver, before, 0);
         }
@@ -624,16 +774,28 @@ impl ToHost {
     /// A receiver that comes back before its lost connection was seen to be lost.
     fn replace(&mut self, receiver: u64) {
         let same = |dest: &&Dest| dest.receiver == receiver;
-        let old: Vec<usize> = self.dests.iter().flatten().filter(same).map(|dest| dest.number).collect();
+        let old: Vec<usize> = self
+            .dests
+            .iter()
+            .flatten()
+            .filter(same)
+            .map(|dest| dest.number)
+            .collect();
         for number in old {
             self.outlet.close(number);
-            self.depart(number, "its receiver came back by another connection".to_owned());
+            self.depart(
+                number,
+                "its receiver came back by another connection".to_owned(),
+            );
         }
     }
 
     /// Pages of a lost connection, of which the receiver had those up to a number.
     fn settle(&mut self, receiver: u64, departed: Departed, last_page: u64) {
-        let Departed { pending, mut accounts } = departed;
+        let Departed {
+            pending,
+            mut accounts,
+        } = departed;
         for page in pending {
             if page.sequence <= last_page {
                 deliver(&mut self.elinks, &mut accounts, &page.booked);
@@ -646,11 +808,22 @@ impl ToHost {
 
     /// Keeps the accounts of subscriptions that have ended.
     fn end(&mut self, receiver: u64, accounts: &[SubscriptionAccount]) {
-        for (at, account) in accounts.iter().enumerate().filter(|(_, account)| account.offered > 0) {
+        for (at, account) in accounts
+            .iter()
+            .enumerate()
+            .filter(|(_, account)| account.offered > 0)
+        {
             let is_kept = self.ended.len() < MAX_ENDED || self.ended.contains_key(&(receiver, at));
             let receiver = if is_kept { receiver } else { 0 };
-            let empty = SubscriptionAccount { receiver, tag: account.tag, ..Default::default() };
-            self.ended.entry((receiver, at)).or_insert(empty).add(account);
+            let empty = SubscriptionAccount {
+                receiver,
+                tag: account.tag,
+                ..Default::default()
+            };
+            self.ended
+                .entry((receiver, at))
+                .or_insert(empty)
+                .add(account);
         }
     }
 
@@ -667,11 +840,21 @@ impl ToHost {
             while ends && self.read_batch(now_ns) && !patience.is_over(monotonic_ns()) {}
             self.flush(now_ns, true);
             self.serve(now_ns);
-            let comes = ends && (self.port.state() == State::Running || self.filled_bytes() >= self.format.block_bytes);
+            let comes = ends
+                && (self.port.state() == State::Running
+                    || self.filled_bytes() >= self.format.block_bytes);
             if !comes && !self.dests.iter().flatten().any(Dest::owes) {
                 break;
             }
-            let progress = (self.read, self.dests.iter().flatten().map(|dest| dest.heard_ns).max().unwrap_or(0));
+            let progress = (
+                self.read,
+                self.dests
+                    .iter()
+                    .flatten()
+                    .map(|dest| dest.heard_ns)
+                    .max()
+                    .unwrap_or(0),
+            );
             if progress != before {
                 before = progress;
                 patience.renew(now_ns + self.dead_after_ns);
@@ -689,7 +872,13 @@ impl ToHost {
 
     /// Parts from subscribers that still owe acknowledgements. False when there is none.
     fn give_up(&mut self) -> bool {
-        let left: Vec<usize> = self.dests.iter().flatten().filter(|dest| dest.owes()).map(|dest| dest.number).collect();
+        let left: Vec<usize> = self
+            .dests
+            .iter()
+            .flatten()
+            .filter(|dest| dest.owes())
+            .map(|dest| dest.number)
+            .collect();
         for number in &left {
             self.depart(*number, "took no more at the end".to_owned());
         }
@@ -702,7 +891,10 @@ impl ToHost {
             self.settle(receiver, departed, 0);
         }
         let dests = std::mem::take(&mut self.dests);
-        dests.iter().flatten().for_each(|dest| self.end(dest.receiver, &dest.accounts));
+        dests
+            .iter()
+            .flatten()
+            .for_each(|dest| self.end(dest.receiver, &dest.accounts));
         self.dests = dests;
         std::mem::take(&mut self.ended).into_values().collect()
     }
@@ -721,13 +913,27 @@ impl ToHost {
                 same.map_or(ReaderElink::default(), |elink| elink.account)
             })
             .collect();
-        let account = FinalAccount { card: view.account, readers, subscriptions };
+        let account = FinalAccount {
+            card: view.account,
+            readers,
+            subscriptions,
+        };
         let body = serde_json::to_vec(&account).expect("plain data");
-        let frame = Frame::control(FrameKind::Account, u32::try_from(body.len()).unwrap_or(u32::MAX));
+        let frame = Frame::control(
+            FrameKind::Account,
+            u32::try_from(body.len()).unwrap_or(u32::MAX),
+        );
         let mut patience = Patience::new(FAREWELL_NS, stop);
-        let mut waiting: Vec<usize> = self.dests.iter().flatten().map(|dest| dest.number).collect();
+        let mut waiting: Vec<usize> = self
+            .dests
+            .iter()
+            .flatten()
+            .map(|dest| dest.number)
+            .collect();
         loop {
-            waiting.retain(|number| self.outlet.send(*number, &frame, &[IoSlice::new(&body)]) == Sent::Blocked);
+            waiting.retain(|number| {
+                self.outlet.send(*number, &frame, &[IoSlice::new(&body)]) == Sent::Blocked
+            });
             if waiting.is_empty() || patience.is_over(monotonic_ns()) {
                 break;
             }
@@ -739,7 +945,9 @@ impl ToHost {
             sleep_until(monotonic_ns() + 200_000);
             self.serve(monotonic_ns());
         }
-        let closed = |note: &String| note.starts_with("subscriber lost") && note.contains("closed by the receiver");
+        let closed = |note: &String| {
+            note.starts_with("subscriber lost") && note.contains("closed by the receiver")
+        };
         self.notes.retain(|note| !closed(note));
         for elink in &self.elinks {
             self.stats.jumps += elink.check.as_ref().map_or(0, |check| check.faults.jumps);
@@ -757,7 +965,11 @@ struct Patience<'a> {
 
 impl Patience<'_> {
     fn new(ns: u64, stop: &AtomicBool) -> Patience<'_> {
-        Patience { end_ns: monotonic_ns().saturating_add(ns), stop, is_hurried: false }
+        Patience {
+            end_ns: monotonic_ns().saturating_add(ns),
+            stop,
+            is_hurried: false,
+        }
     }
 
     /// Lasts longer, unless it was asked to stop.
@@ -778,16 +990,28 @@ impl Patience<'_> {
 
 /// Pages that may wait for a destination; one of a single E-link needs few.
 fn spare_pages(outlet: &dyn Outlet, settings: &Settings) -> usize {
-    if outlet.is_per_elink() { settings.pages.min(4) } else { settings.pages }
+    if outlet.is_per_elink() {
+        settings.pages.min(4)
+    } else {
+        settings.pages
+    }
 }
 
 /// Bytes that a subscriber of all these E-links costs at the most: pages, and what is remembered of those on their way.
 pub(crate) fn subscriber_bytes(format: Format, settings: &Settings, elinks: &[ElinkSpec]) -> u64 {
-    let longest = elinks.iter().map(|elink| elink.payload_bytes).max().unwrap_or(0);
+    let longest = elinks
+        .iter()
+        .map(|elink| elink.payload_bytes)
+        .max()
+        .unwrap_or(0);
     let sizes = Sizes::new(format, settings, longest);
     let booked = size_of::<Booked>() + elinks.len() * size_of::<Fates>();
     // Pages of blocks need no memory of their own.
-    let body = if settings.mode == ReaderMode::Buffered { sizes.page_bytes } else { 0 };
+    let body = if settings.mode == ReaderMode::Buffered {
+        sizes.page_bytes
+    } else {
+        0
+    };
     let pages = settings.pages.max(sizes.max_pages()) + 3;
     let pending = MAX_PENDING * (size_of::<Pending>() + booked);
     (pages * (body + SPANS_BYTES + booked) + pending) as u64
@@ -795,7 +1019,11 @@ pub(crate) fn subscriber_bytes(format: Format, settings: &Settings, elinks: &[El
 
 /// Whether a subscriber of the E-link has no room for what a block may need.
 fn is_full(elink: &ElinkState, dests: &[Option<Dest>], wanted: usize) -> bool {
-    elink.subscribers.iter().any(|one| dests[one.place].as_ref().is_some_and(|dest| dest.pool.len() < wanted))
+    elink.subscribers.iter().any(|one| {
+        dests[one.place]
+            .as_ref()
+            .is_some_and(|dest| dest.pool.len() < wanted)
+    })
 }
 
 impl ElinkState {
@@ -816,12 +1044,28 @@ impl ElinkState {
 /// Chunks of a page that was acknowledged, into the accounts of its subscriber and of the E-links.
 fn deliver(elinks: &mut [ElinkState], accounts: &mut [SubscriptionAccount], booked: &Booked) {
     for ((elink, account), (all, own)) in elinks.iter_mut().zip(accounts).zip(booked.fates()) {
-        let ReaderElink { delivered, delivered_truncated, delivered_flagged, .. } = &mut elink.account;
-        for (count, fate) in [delivered, delivered_truncated, delivered_flagged].into_iter().zip(own) {
+        let ReaderElink {
+            delivered,
+            delivered_truncated,
+            delivered_flagged,
+            ..
+        } = &mut elink.account;
+        for (count, fate) in [delivered, delivered_truncated, delivered_flagged]
+            .into_iter()
+            .zip(own)
+        {
             *count += u64::from(fate);
         }
-        let SubscriptionAccount { delivered, delivered_truncated, delivered_flagged, .. } = account;
-        for (count, fate) in [delivered, delivered_truncated, delivered_flagged].into_iter().zip(all) {
+        let SubscriptionAccount {
+            delivered,
+            delivered_truncated,
+            delivered_flagged,
+            ..
+        } = account;
+        for (count, fate) in [delivered, delivered_truncated, delivered_flagged]
+            .into_iter()
+            .zip(all)
+        {
             *count += u64::from(fate);
         }
     }

@@ -53,14 +53,17 @@ fn other(line: String) -> TransportError {
 /// When the directory cannot be read, or holds something else.
 pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, Entry)>, TransportError> {
     let shown = directory.display();
-    let listed = fs::read_dir(directory).map_err(|error| other(format!("bus directory {shown}: {error}")))?;
+    let listed = fs::read_dir(directory)
+        .map_err(|error| other(format!("bus directory {shown}: {error}")))?;
     let mut entries = Vec::new();
     // Pipes and devices are no entries: reading them may never end.
     let is_file = |file: &fs::DirEntry| file.file_type().is_ok_and(|kind| kind.is_file());
     let files = listed.flatten().filter(is_file).map(|file| file.path());
     for file in files.filter(|path| path.extension().is_some_and(|x| x == "bus")) {
         if entries.len() == MAX_ENTRIES {
-            return Err(other(format!("bus directory {shown}: more than {MAX_ENTRIES} entries; remove stale ones")));
+            return Err(other(format!(
+                "bus directory {shown}: more than {MAX_ENTRIES} entries; remove stale ones"
+            )));
         }
         let text = match read_text(&file, MAX_ENTRY_BYTES) {
             Ok(text) => text,
@@ -68,8 +71,12 @@ pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, Entry)>, TransportError
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => return Err(other(format!("{}: {error}", file.display()))),
         };
-        let entry = serde_json::from_str(&text)
-            .map_err(|error| other(format!("{}: not an entry of a bus directory: {error}", file.display())))?;
+        let entry = serde_json::from_str(&text).map_err(|error| {
+            other(format!(
+                "{}: not an entry of a bus directory: {error}",
+                file.display()
+            ))
+        })?;
         entries.push((file, entry));
     }
     entries.sort_by(|a, b| a.0.cmp(&b.0));
@@ -78,8 +85,14 @@ pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, Entry)>, TransportError
 
 /// Whether somebody listens there.
 fn is_alive(entry: &Entry) -> bool {
-    let address = entry.address.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
-    address.is_some_and(|address| TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok())
+    let address = entry
+        .address
+        .to_socket_addrs()
+        .ok()
+        .and_then(|mut addresses| addresses.next());
+    address.is_some_and(|address| {
+        TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok()
+    })
 }
 
 /// Leaves a publisher's file.
@@ -88,7 +101,9 @@ fn is_alive(entry: &Entry) -> bool {
 /// When another living publisher has one of the tags, or the file cannot be written.
 pub fn announce(directory: &Path, entry: &Entry) -> Result<Announcement, TransportError> {
     for (path, known) in entries(directory)? {
-        let Some(tag) = known.tags.iter().find(|tag| entry.tags.contains(tag)) else { continue };
+        let Some(tag) = known.tags.iter().find(|tag| entry.tags.contains(tag)) else {
+            continue;
+        };
         if is_alive(&known) {
             return Err(other(format!(
                 "E-link {tag:#x} is published already, by {} ({}); end that publisher or take other devices",
@@ -102,7 +117,8 @@ pub fn announce(directory: &Path, entry: &Entry) -> Result<Announcement, Transpo
     let path = directory.join(format!("{:016x}.bus", entry.stream));
     let text = serde_json::to_string(entry).expect("plain data");
     // Whole at once: others read the folder meanwhile.
-    replace(&path, text.as_bytes()).map_err(|error| other(format!("cannot write {}: {error}", path.display())))?;
+    replace(&path, text.as_bytes())
+        .map_err(|error| other(format!("cannot write {}: {error}", path.display())))?;
     Ok(Announcement { path })
 }
 
@@ -110,7 +126,10 @@ pub fn announce(directory: &Path, entry: &Entry) -> Result<Announcement, Transpo
 pub fn holder(directory: &Path, tags: &[u64]) -> Option<String> {
     let has_all = |entry: &Entry| tags.iter().all(|tag| entry.tags.contains(tag));
     let entries = entries(directory).ok()?.into_iter().map(|(_, entry)| entry);
-    entries.filter(has_all).find(is_alive).map(|entry| entry.address)
+    entries
+        .filter(has_all)
+        .find(is_alive)
+        .map(|entry| entry.address)
 }
 
 /// Who has the wanted tags (all where it is empty): addresses, each with its part.
@@ -119,24 +138,39 @@ pub fn holder(directory: &Path, tags: &[u64]) -> Option<String> {
 /// When nobody has one of them, or the entry that has it is stale.
 pub fn find(directory: &Path, wanted: &[u64]) -> Result<Vec<(String, Vec<u64>)>, TransportError> {
     let entries = entries(directory)?;
-    if let Some(missing) = wanted.iter().find(|tag| !entries.iter().any(|(_, entry)| entry.tags.contains(tag))) {
-        return Err(other(format!("nobody publishes E-link {missing:#x} in {}", directory.display())));
+    if let Some(missing) = wanted
+        .iter()
+        .find(|tag| !entries.iter().any(|(_, entry)| entry.tags.contains(tag)))
+    {
+        return Err(other(format!(
+            "nobody publishes E-link {missing:#x} in {}",
+            directory.display()
+        )));
     }
     let mut found = Vec::new();
     for (path, entry) in &entries {
-        let tags: Vec<u64> =
-            entry.tags.iter().filter(|tag| wanted.is_empty() || wanted.contains(tag)).copied().collect();
+        let tags: Vec<u64> = entry
+            .tags
+            .iter()
+            .filter(|tag| wanted.is_empty() || wanted.contains(tag))
+            .copied()
+            .collect();
         if tags.is_empty() {
             continue;
         }
         if !is_alive(entry) {
             let (file, address) = (path.display(), &entry.address);
-            return Err(other(format!("{file} is stale: nobody listens at {address} any more; remove it")));
+            return Err(other(format!(
+                "{file} is stale: nobody listens at {address} any more; remove it"
+            )));
         }
         found.push((entry.address.clone(), tags));
     }
     if found.is_empty() {
-        return Err(other(format!("nobody publishes anything in {}", directory.display())));
+        return Err(other(format!(
+            "nobody publishes anything in {}",
+            directory.display()
+        )));
     }
     Ok(found)
 }
@@ -151,29 +185,78 @@ mod tests {
     fn living_publishers_are_found_stale_ones_named_and_tags_have_one_publisher() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
-        assert!(find(path, &[]).unwrap_err().to_string().contains("nobody publishes anything"));
+        assert!(
+            find(path, &[])
+                .unwrap_err()
+                .to_string()
+                .contains("nobody publishes anything")
+        );
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let entry = Entry { address: address.clone(), stream: 1, tags: vec![5, 6] };
+        let entry = Entry {
+            address: address.clone(),
+            stream: 1,
+            tags: vec![5, 6],
+        };
         let kept = announce(path, &entry).unwrap();
         assert_eq!(find(path, &[6]).unwrap(), [(address.clone(), vec![6])]);
-        assert_eq!((holder(path, &[5, 6]), holder(path, &[5, 7])), (Some(address.clone()), None));
-        assert!(find(path, &[7]).unwrap_err().to_string().contains("nobody publishes E-link 0x7"));
-        let second = Entry { stream: 2, ..entry.clone() };
-        assert!(announce(path, &second).unwrap_err().to_string().contains("published already"));
+        assert_eq!(
+            (holder(path, &[5, 6]), holder(path, &[5, 7])),
+            (Some(address.clone()), None)
+        );
+        assert!(
+            find(path, &[7])
+                .unwrap_err()
+                .to_string()
+                .contains("nobody publishes E-link 0x7")
+        );
+        let second = Entry {
+            stream: 2,
+            ..entry.clone()
+        };
+        assert!(
+            announce(path, &second)
+                .unwrap_err()
+                .to_string()
+                .contains("published already")
+        );
         drop(listener);
-        assert!(find(path, &[]).unwrap_err().to_string().contains("is stale"));
+        assert!(
+            find(path, &[])
+                .unwrap_err()
+                .to_string()
+                .contains("is stale")
+        );
         let over = announce(path, &second).unwrap();
-        assert_eq!(entries(path).unwrap().len(), 1, "the stale entry is taken over");
+        assert_eq!(
+            entries(path).unwrap().len(),
+            1,
+            "the stale entry is taken over"
+        );
         drop((kept, over));
         assert!(entries(path).unwrap().is_empty());
         std::os::unix::fs::symlink("/dev/zero", path.join("endless.bus")).unwrap();
         assert!(entries(path).unwrap().is_empty(), "only files are entries");
         fs::write(path.join("long.bus"), vec![b' '; 1 << 20]).unwrap();
-        assert!(entries(path).unwrap_err().to_string().contains("longer than 64 KiB"));
+        assert!(
+            entries(path)
+                .unwrap_err()
+                .to_string()
+                .contains("longer than 64 KiB")
+        );
         fs::remove_file(path.join("long.bus")).unwrap();
         fs::write(path.join("x.bus"), "{").unwrap();
-        assert!(entries(path).unwrap_err().to_string().contains("not an entry"));
-        assert!(find(&path.join("none"), &[]).unwrap_err().to_string().contains("bus directory"));
+        assert!(
+            entries(path)
+                .unwrap_err()
+                .to_string()
+                .contains("not an entry")
+        );
+        assert!(
+            find(&path.join("none"), &[])
+                .unwrap_err()
+                .to_string()
+                .contains("bus directory")
+        );
     }
 }

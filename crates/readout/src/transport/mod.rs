@@ -176,7 +176,8 @@ pub trait Transport: Send + Sync {
     ///
     /// # Errors
     /// When the address cannot be had.
-    fn publish(&self, settings: &Publish, hello: &Hello) -> Result<Box<dyn Outlet>, TransportError>;
+    fn publish(&self, settings: &Publish, hello: &Hello)
+    -> Result<Box<dyn Outlet>, TransportError>;
 
     /// Connects to a publisher and subscribes. The last page is looked up by the stream that answers. Ends within some seconds, and
     /// soon when `quit` says so.
@@ -205,6 +206,8 @@ pub fn named(name: &str) -> Result<Box<dyn Transport>, TransportError> {
         "zenoh" => Err(TransportError::Other(
             "this daqmeter was built without zenoh: build it with --features zenoh".to_owned(),
         )),
-        _ => Err(TransportError::Other(format!("there is no transport `{name}`; tcp or zenoh"))),
+        _ => Err(TransportError::Other(format!(
+            "there is no transport `{name}`; tcp or zenoh"
+        ))),
     }
 }

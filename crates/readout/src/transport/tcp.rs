@@ -13,7 +13,9 @@ use daqmeter_wire::felix::page::{FRAME_BYTES, Frame, FrameKind, PageError};
 use socket2::{SockRef, TcpKeepalive};
 use std::os::fd::AsFd;
 
-use super::{Hello, Inlet, Outlet, OutletEvent, Received, Sent, Subscription, Transport, TransportError};
+use super::{
+    Hello, Inlet, Outlet, OutletEvent, Received, Sent, Subscription, Transport, TransportError,
+};
 use crate::scenario::Publish;
 
 /// The transport.
@@ -40,17 +42,34 @@ impl Transport for Tcp {
         "tcp"
     }
 
-    fn publish(&self, settings: &Publish, hello: &Hello) -> Result<Box<dyn Outlet>, TransportError> {
-        let failed =
-            |source| TransportError::Io { what: "cannot listen on", address: settings.address.clone(), source };
-        let listener = TcpListener::bind(resolve(&settings.address).map_err(failed)?).map_err(failed)?;
+    fn publish(
+        &self,
+        settings: &Publish,
+        hello: &Hello,
+    ) -> Result<Box<dyn Outlet>, TransportError> {
+        let failed = |source| TransportError::Io {
+            what: "cannot listen on",
+            address: settings.address.clone(),
+            source,
+        };
+        let listener =
+            TcpListener::bind(resolve(&settings.address).map_err(failed)?).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         // Accepted sockets inherit it.
         let congestion = set_congestion(&SockRef::from(&listener), &settings.congestion);
         let body = serde_json::to_vec(hello).expect("plain data");
-        let mut greeting = Frame::control(FrameKind::Hello, body.len().try_into().unwrap_or(u32::MAX)).emit().to_vec();
+        let mut greeting =
+            Frame::control(FrameKind::Hello, body.len().try_into().unwrap_or(u32::MAX))
+                .emit()
+                .to_vec();
         greeting.extend_from_slice(&body);
-        Ok(Box::new(TcpOutlet { listener, greeting, congestion, connections: BTreeMap::new(), next: 0 }))
+        Ok(Box::new(TcpOutlet {
+            listener,
+            greeting,
+            congestion,
+            connections: BTreeMap::new(),
+            next: 0,
+        }))
     }
 
     fn subscribe(
@@ -61,16 +80,34 @@ impl Transport for Tcp {
         quit: &dyn Fn() -> bool,
     ) -> Result<Box<dyn Inlet>, TransportError> {
         let address = settings.address.clone();
-        let failed = |source| TransportError::Io { what: "cannot connect to", address: address.clone(), source };
-        let stream = TcpStream::connect_timeout(&resolve(&address).map_err(failed)?, CONNECT_WITHIN).map_err(failed)?;
+        let failed = |source| TransportError::Io {
+            what: "cannot connect to",
+            address: address.clone(),
+            source,
+        };
+        let stream =
+            TcpStream::connect_timeout(&resolve(&address).map_err(failed)?, CONNECT_WITHIN)
+                .map_err(failed)?;
         set_congestion(&SockRef::from(&stream), &settings.congestion);
         prepare(&stream).map_err(failed)?;
-        let mut inlet =
-            TcpInlet { stream, address, buffer: vec![0; RECEIVE_BYTES], begin: 0, end: 0, hello: Hello::default() };
+        let mut inlet = TcpInlet {
+            stream,
+            address,
+            buffer: vec![0; RECEIVE_BYTES],
+            begin: 0,
+            end: 0,
+            hello: Hello::default(),
+        };
         inlet.hello = inlet.greeted(quit)?;
-        let subscription = Subscription { last_page: last_page_of(inlet.hello.stream), ..subscription.clone() };
+        let subscription = Subscription {
+            last_page: last_page_of(inlet.hello.stream),
+            ..subscription.clone()
+        };
         let body = serde_json::to_vec(&subscription).expect("plain data");
-        let frame = Frame::control(FrameKind::Subscribe, u32::try_from(body.len()).unwrap_or(u32::MAX));
+        let frame = Frame::control(
+            FrameKind::Subscribe,
+            u32::try_from(body.len()).unwrap_or(u32::MAX),
+        );
         inlet.write(&[&frame.emit()[..], &body].concat())?;
         Ok(Box::new(inlet))
     }
@@ -78,7 +115,11 @@ impl Transport for Tcp {
 
 fn resolve(address: &str) -> io::Result<std::net::SocketAddr> {
     let none = || io::Error::new(ErrorKind::NotFound, "not an address; write host:port");
-    address.to_socket_addrs().map_err(|_| none())?.next().ok_or_else(none)
+    address
+        .to_socket_addrs()
+        .map_err(|_| none())?
+        .next()
+        .ok_or_else(none)
 }
 
 /// Sets it, and says what it is then.
@@ -88,13 +129,17 @@ fn set_congestion(socket: &SockRef<'_>, wanted: &str) -> String {
         let _ = socket.set_tcp_congestion(wanted.as_bytes());
     }
     let name = socket.tcp_congestion().unwrap_or_default();
-    String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned()
+    String::from_utf8_lossy(&name)
+        .trim_end_matches('\0')
+        .to_owned()
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(5)).with_interval(Duration::from_secs(2));
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(5))
+        .with_interval(Duration::from_secs(2));
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
@@ -122,7 +167,9 @@ struct Connection {
 
 impl Outlet for TcpOutlet {
     fn address(&self) -> String {
-        self.listener.local_addr().map_or_else(|_| "closed".to_owned(), |address| address.to_string())
+        self.listener
+            .local_addr()
+            .map_or_else(|_| "closed".to_owned(), |address| address.to_string())
     }
 
     fn facts(&self) -> Vec<(String, String)> {
@@ -131,7 +178,9 @@ impl Outlet for TcpOutlet {
 
     fn poll(&mut self, events: &mut Vec<OutletEvent>) {
         for _ in 0..MAX_WAITING {
-            let Ok((stream, peer)) = self.listener.accept() else { break };
+            let Ok((stream, peer)) = self.listener.accept() else {
+                break;
+            };
             if prepare(&stream).is_ok() {
                 self.admit(stream, peer.to_string());
             }
@@ -140,26 +189,37 @@ impl Outlet for TcpOutlet {
             connection.greet(&self.greeting);
             connection.listen(dest, events);
             if !connection.subscribed && connection.since.elapsed() > SUBSCRIBE_WITHIN {
-                connection.broken.get_or_insert_with(|| "said nothing".to_owned());
+                connection
+                    .broken
+                    .get_or_insert_with(|| "said nothing".to_owned());
             }
         }
         self.connections.retain(|&dest, connection| {
-            let Some(why) = connection.broken.take() else { return true };
+            let Some(why) = connection.broken.take() else {
+                return true;
+            };
             if connection.subscribed {
-                events.push(OutletEvent::Gone { dest, why: format!("{}: {why}", connection.peer) });
+                events.push(OutletEvent::Gone {
+                    dest,
+                    why: format!("{}: {why}", connection.peer),
+                });
             }
             false
         });
     }
 
     fn send(&mut self, dest: usize, frame: &Frame, body: &[IoSlice<'_>]) -> Sent {
-        let Some(connection) = self.connections.get_mut(&dest) else { return Sent::Gone };
+        let Some(connection) = self.connections.get_mut(&dest) else {
+            return Sent::Gone;
+        };
         connection.send(frame, body)
     }
 
     fn close(&mut self, dest: usize) {
         if let Some(connection) = self.connections.get_mut(&dest) {
-            connection.broken.get_or_insert_with(|| "given up".to_owned());
+            connection
+                .broken
+                .get_or_insert_with(|| "given up".to_owned());
         }
     }
 }
@@ -266,16 +326,25 @@ impl Connection {
         let mut at = 0;
         while let Some(head) = self.heard[at..].first_chunk::<FRAME_BYTES>() {
             let frame = Frame::parse(head).map_err(|error| error.to_string())?;
-            let most = if frame.kind == FrameKind::Subscribe { MAX_CONTROL_BYTES } else { 0 };
+            let most = if frame.kind == FrameKind::Subscribe {
+                MAX_CONTROL_BYTES
+            } else {
+                0
+            };
             if frame.body_bytes as usize > most {
-                return Err(format!("a frame of kind {:?} with {} bytes", frame.kind, frame.body_bytes));
+                return Err(format!(
+                    "a frame of kind {:?} with {} bytes",
+                    frame.kind, frame.body_bytes
+                ));
             }
             let end = at + FRAME_BYTES + frame.body_bytes as usize;
-            let Some(body) = self.heard.get(at + FRAME_BYTES..end) else { break };
+            let Some(body) = self.heard.get(at + FRAME_BYTES..end) else {
+                break;
+            };
             match frame.kind {
                 FrameKind::Subscribe if !self.subscribed => {
-                    let subscription =
-                        serde_json::from_slice(body).map_err(|error| format!("its subscription is none: {error}"))?;
+                    let subscription = serde_json::from_slice(body)
+                        .map_err(|error| format!("its subscription is none: {error}"))?;
                     self.subscribed = true;
                     events.push(OutletEvent::Subscribed { dest, subscription });
                 }
@@ -290,7 +359,12 @@ impl Connection {
 }
 
 /// What is left of header and body from an offset on, as far as the parts go.
-fn rest<'a>(head: &'a [u8], body: &'a [IoSlice<'a>], offset: usize, parts: &mut [IoSlice<'a>; MOST_PARTS]) -> usize {
+fn rest<'a>(
+    head: &'a [u8],
+    body: &'a [IoSlice<'a>],
+    offset: usize,
+    parts: &mut [IoSlice<'a>; MOST_PARTS],
+) -> usize {
     let mut skip = offset;
     let mut used = 0;
     for piece in std::iter::once(head).chain(body.iter().map(|slice| &**slice)) {
@@ -308,11 +382,18 @@ fn rest<'a>(head: &'a [u8], body: &'a [IoSlice<'a>], offset: usize, parts: &mut 
 /// What a publisher offers, if it is a greeting.
 fn hello(body: &[u8]) -> Result<Hello, String> {
     if body.len() > MAX_CONTROL_BYTES {
-        return Err(format!(": its greeting has {} bytes; at most {MAX_CONTROL_BYTES} are taken", body.len()));
+        return Err(format!(
+            ": its greeting has {} bytes; at most {MAX_CONTROL_BYTES} are taken",
+            body.len()
+        ));
     }
-    let hello: Hello = serde_json::from_slice(body).map_err(|error| format!(": its greeting is none: {error}"))?;
+    let hello: Hello =
+        serde_json::from_slice(body).map_err(|error| format!(": its greeting is none: {error}"))?;
     if hello.tags.len() > MAX_TAGS {
-        return Err(format!(": offers {} E-links; a device has at most {MAX_TAGS}", hello.tags.len()));
+        return Err(format!(
+            ": offers {} E-links; a device has at most {MAX_TAGS}",
+            hello.tags.len()
+        ));
     }
     Ok(hello)
 }
@@ -331,11 +412,18 @@ struct TcpInlet {
 
 impl TcpInlet {
     fn lost(&self, source: io::Error) -> TransportError {
-        TransportError::Io { what: "lost", address: self.address.clone(), source }
+        TransportError::Io {
+            what: "lost",
+            address: self.address.clone(),
+            source,
+        }
     }
 
     fn foreign(&self, source: PageError) -> TransportError {
-        TransportError::Foreign { address: self.address.clone(), source }
+        TransportError::Foreign {
+            address: self.address.clone(),
+            source,
+        }
     }
 
     fn greeted(&mut self, quit: &dyn Fn() -> bool) -> Result<Hello, TransportError> {
@@ -344,12 +432,22 @@ impl TcpInlet {
         let since = Instant::now();
         while since.elapsed() < SUBSCRIBE_WITHIN && !quit() {
             match self.receive(Duration::from_millis(100))? {
-                Received::Frame(Frame { kind: FrameKind::Hello, .. }, body) => return hello(body).map_err(other),
-                Received::Frame(frame, _) => return Err(other(format!(": begins with {:?}", frame.kind))),
+                Received::Frame(
+                    Frame {
+                        kind: FrameKind::Hello,
+                        ..
+                    },
+                    body,
+                ) => return hello(body).map_err(other),
+                Received::Frame(frame, _) => {
+                    return Err(other(format!(": begins with {:?}", frame.kind)));
+                }
                 Received::Nothing => {}
             }
         }
-        Err(other(" says nothing: is it a daqmeter readout publisher?".to_owned()))
+        Err(other(
+            " says nothing: is it a daqmeter readout publisher?".to_owned(),
+        ))
     }
 
     /// Short messages, which the socket takes at once.
@@ -363,8 +461,12 @@ impl TcpInlet {
                     let Some(left) = WRITE_WITHIN.checked_sub(since.elapsed()) else {
                         return Err(self.lost(ErrorKind::TimedOut.into()));
                     };
-                    let wanted = Readiness { read: false, write: true };
-                    wait_ready(self.stream.as_fd(), wanted, Some(left)).map_err(|error| self.lost(error))?;
+                    let wanted = Readiness {
+                        read: false,
+                        write: true,
+                    };
+                    wait_ready(self.stream.as_fd(), wanted, Some(left))
+                        .map_err(|error| self.lost(error))?;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.lost(error)),
@@ -375,7 +477,9 @@ impl TcpInlet {
 
     /// The frame at the beginning of what was read, if it is whole.
     fn whole(&self) -> Result<Option<Frame>, TransportError> {
-        let Some(head) = self.buffer[self.begin..self.end].first_chunk::<FRAME_BYTES>() else { return Ok(None) };
+        let Some(head) = self.buffer[self.begin..self.end].first_chunk::<FRAME_BYTES>() else {
+            return Ok(None);
+        };
         let frame = Frame::parse(head).map_err(|error| self.foreign(error))?;
         let bytes = FRAME_BYTES + frame.body_bytes as usize;
         Ok((self.end - self.begin >= bytes).then_some(frame))
@@ -384,7 +488,12 @@ impl TcpInlet {
     /// Room for at least the frame that has begun, at the beginning of the buffer.
     fn make_room(&mut self) -> Result<(), TransportError> {
         let wanted = match self.buffer[self.begin..self.end].first_chunk::<FRAME_BYTES>() {
-            Some(head) => FRAME_BYTES + Frame::parse(head).map_err(|error| self.foreign(error))?.body_bytes as usize,
+            Some(head) => {
+                FRAME_BYTES
+                    + Frame::parse(head)
+                        .map_err(|error| self.foreign(error))?
+                        .body_bytes as usize
+            }
             None => FRAME_BYTES,
         };
         if self.begin + wanted > self.buffer.len() || self.begin == self.end {
@@ -423,8 +532,12 @@ impl Inlet for TcpInlet {
                     if left.is_zero() {
                         return Ok(Received::Nothing);
                     }
-                    let wanted = Readiness { read: true, write: false };
-                    wait_ready(self.stream.as_fd(), wanted, Some(left)).map_err(|error| self.lost(error))?;
+                    let wanted = Readiness {
+                        read: true,
+                        write: false,
+                    };
+                    wait_ready(self.stream.as_fd(), wanted, Some(left))
+                        .map_err(|error| self.lost(error))?;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.lost(error)),
@@ -435,13 +548,19 @@ impl Inlet for TcpInlet {
         let body = &self.buffer[body..self.begin];
         if frame.kind == FrameKind::Refused {
             let why = String::from_utf8_lossy(body).into_owned();
-            return Err(TransportError::Refused { address: self.address.clone(), why });
+            return Err(TransportError::Refused {
+                address: self.address.clone(),
+                why,
+            });
         }
         Ok(Received::Frame(frame, body))
     }
 
     fn acknowledge(&mut self, sequence: u64) -> Result<(), TransportError> {
-        let frame = Frame { sequence, ..Frame::control(FrameKind::Acknowledge, 0) };
+        let frame = Frame {
+            sequence,
+            ..Frame::control(FrameKind::Acknowledge, 0)
+        };
         self.write(&frame.emit())
     }
 }

@@ -19,7 +19,9 @@ use zenoh::qos::CongestionControl;
 use zenoh::sample::Sample;
 use zenoh::{Config, Session, Wait};
 
-use super::{Hello, Inlet, Outlet, OutletEvent, Received, Sent, Subscription, Transport, TransportError};
+use super::{
+    Hello, Inlet, Outlet, OutletEvent, Received, Sent, Subscription, Transport, TransportError,
+};
 use crate::scenario::Publish;
 
 /// The transport.
@@ -40,20 +42,32 @@ fn other(what: &str, error: impl std::fmt::Display) -> TransportError {
 fn session(address: &str, listens: bool) -> Result<Session, TransportError> {
     let mut config = Config::default();
     let mut set = |key: &str, value: String| {
-        config.insert_json5(key, &value).map_err(|error| other(&format!("cannot set {key}"), error))
+        config
+            .insert_json5(key, &value)
+            .map_err(|error| other(&format!("cannot set {key}"), error))
     };
     if address == "scout" {
         set("listen/endpoints", "[\"tcp/0.0.0.0:0\"]".to_owned())?;
     } else {
-        let endpoint = if address.contains('/') { address.to_owned() } else { format!("tcp/{address}") };
+        let endpoint = if address.contains('/') {
+            address.to_owned()
+        } else {
+            format!("tcp/{address}")
+        };
         set("scouting/multicast/enabled", "false".to_owned())?;
-        let (own, peer) = if listens { (endpoint, None) } else { ("tcp/127.0.0.1:0".to_owned(), Some(endpoint)) };
+        let (own, peer) = if listens {
+            (endpoint, None)
+        } else {
+            ("tcp/127.0.0.1:0".to_owned(), Some(endpoint))
+        };
         set("listen/endpoints", format!("[\"{own}\"]"))?;
         if let Some(peer) = peer {
             set("connect/endpoints", format!("[\"{peer}\"]"))?;
         }
     }
-    zenoh::open(config).wait().map_err(|error| other(&format!("cannot open a session at {address}"), error))
+    zenoh::open(config)
+        .wait()
+        .map_err(|error| other(&format!("cannot open a session at {address}"), error))
 }
 
 type Acknowledged = Arc<Mutex<BTreeMap<u64, u64>>>;
@@ -67,7 +81,11 @@ impl Transport for Zenoh {
         "zenoh"
     }
 
-    fn publish(&self, settings: &Publish, hello: &Hello) -> Result<Box<dyn Outlet>, TransportError> {
+    fn publish(
+        &self,
+        settings: &Publish,
+        hello: &Hello,
+    ) -> Result<Box<dyn Outlet>, TransportError> {
         let session = session(&settings.address, true)?;
         let address = if settings.address == "scout" {
             "scout".to_owned()
@@ -86,7 +104,12 @@ impl Transport for Zenoh {
                 .congestion_control(CongestionControl::Block)
                 .wait()
                 .map_err(|error| other("cannot declare a publisher", error))?;
-            lanes.push(Lane { tag: *tag, publisher, matched: false, acknowledged: 0 });
+            lanes.push(Lane {
+                tag: *tag,
+                publisher,
+                matched: false,
+                acknowledged: 0,
+            });
         }
         let body = serde_json::to_vec(hello).expect("plain data");
         let key = format!("felix-hello/{:016x}", hello.stream);
@@ -106,7 +129,9 @@ impl Transport for Zenoh {
             .callback(move |sample| {
                 let mut heard = locked(&heard);
                 for pair in sample.payload().to_bytes().chunks_exact(16) {
-                    let word = |at: usize| u64::from_le_bytes(pair[at..at + 8].try_into().expect("eight bytes"));
+                    let word = |at: usize| {
+                        u64::from_le_bytes(pair[at..at + 8].try_into().expect("eight bytes"))
+                    };
                     let sequence = heard.entry(word(0)).or_default();
                     *sequence = (*sequence).max(word(8));
                 }
@@ -114,7 +139,13 @@ impl Transport for Zenoh {
             .wait()
             .map_err(|error| other("cannot subscribe to acknowledgements", error))?;
         let keep: Box<dyn Send> = Box::new((queryable, acknowledgements));
-        Ok(Box::new(ZenohOutlet { session, address, lanes, acknowledged, _keep: keep }))
+        Ok(Box::new(ZenohOutlet {
+            session,
+            address,
+            lanes,
+            acknowledged,
+            _keep: keep,
+        }))
     }
 
     fn subscribe(
@@ -126,10 +157,17 @@ impl Transport for Zenoh {
     ) -> Result<Box<dyn Inlet>, TransportError> {
         let session = session(&settings.address, false)?;
         let hello = hellos(&session, quit)?;
-        let wanted = if subscription.tags.is_empty() { hello.tags.clone() } else { subscription.tags.clone() };
+        let wanted = if subscription.tags.is_empty() {
+            hello.tags.clone()
+        } else {
+            subscription.tags.clone()
+        };
         if let Some(unknown) = wanted.iter().find(|tag| !hello.tags.contains(tag)) {
             let why = format!("no E-link {unknown:#x} is published here");
-            return Err(TransportError::Refused { address: settings.address.clone(), why });
+            return Err(TransportError::Refused {
+                address: settings.address.clone(),
+                why,
+            });
         }
         let (sender, pages) = std::sync::mpsc::sync_channel::<Sample>(RECEIVE_PAGES);
         let mut subscribers = Vec::new();
@@ -166,7 +204,10 @@ fn hellos(session: &Session, quit: &dyn Fn() -> bool) -> Result<Hello, Transport
         if quit() {
             break;
         }
-        let replies = session.get("felix-hello/*").wait().map_err(|error| other("cannot ask for publishers", error))?;
+        let replies = session
+            .get("felix-hello/*")
+            .wait()
+            .map_err(|error| other("cannot ask for publishers", error))?;
         while let Ok(reply) = replies.recv() {
             let Ok(sample) = reply.result() else { continue };
             if let Ok(hello) = serde_json::from_slice::<Hello>(&sample.payload().to_bytes()) {
@@ -175,7 +216,9 @@ fn hellos(session: &Session, quit: &dyn Fn() -> bool) -> Result<Hello, Transport
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    Err(TransportError::Other("zenoh: nobody publishes there".to_owned()))
+    Err(TransportError::Other(
+        "zenoh: nobody publishes there".to_owned(),
+    ))
 }
 
 struct Lane {
@@ -212,15 +255,25 @@ impl Outlet for ZenohOutlet {
     fn poll(&mut self, events: &mut Vec<OutletEvent>) {
         let heard = locked(&self.acknowledged).clone();
         for (dest, lane) in self.lanes.iter_mut().enumerate() {
-            let matches = lane.publisher.matching_status().wait().is_ok_and(|status| status.matching());
+            let matches = lane
+                .publisher
+                .matching_status()
+                .wait()
+                .is_ok_and(|status| status.matching());
             if matches != lane.matched {
                 lane.matched = matches;
                 events.push(if matches {
-                    let subscription =
-                        Subscription { receiver: lane.tag, last_page: lane.acknowledged, tags: vec![lane.tag] };
+                    let subscription = Subscription {
+                        receiver: lane.tag,
+                        last_page: lane.acknowledged,
+                        tags: vec![lane.tag],
+                    };
                     OutletEvent::Subscribed { dest, subscription }
                 } else {
-                    OutletEvent::Gone { dest, why: "closed by the receiver".to_owned() }
+                    OutletEvent::Gone {
+                        dest,
+                        why: "closed by the receiver".to_owned(),
+                    }
                 });
             }
             if let Some(&sequence) = heard.get(&lane.tag)
@@ -235,7 +288,9 @@ impl Outlet for ZenohOutlet {
     }
 
     fn send(&mut self, dest: usize, frame: &Frame, body: &[IoSlice<'_>]) -> Sent {
-        let Some(lane) = self.lanes.get(dest) else { return Sent::Gone };
+        let Some(lane) = self.lanes.get(dest) else {
+            return Sent::Gone;
+        };
         let mut bytes = Vec::with_capacity(FRAME_BYTES + frame.body_bytes as usize);
         bytes.extend_from_slice(&frame.emit());
         for part in body {
@@ -282,14 +337,22 @@ impl Inlet for ZenohInlet {
     }
 
     fn receive(&mut self, wait: Duration) -> Result<Received<'_>, TransportError> {
-        let Some(sample) = self.pages.next(wait) else { return Ok(Received::Nothing) };
+        let Some(sample) = self.pages.next(wait) else {
+            return Ok(Received::Nothing);
+        };
         // The bytes of a sample may lie in several pieces.
         self.body.clear();
-        sample.payload().slices().for_each(|piece| self.body.extend_from_slice(piece));
+        sample
+            .payload()
+            .slices()
+            .for_each(|piece| self.body.extend_from_slice(piece));
         let head = self.body.first_chunk::<FRAME_BYTES>();
-        let head = head.ok_or_else(|| TransportError::Other("zenoh: a page without a header".to_owned()))?;
-        let frame = Frame::parse(head)
-            .map_err(|source| TransportError::Foreign { address: sample.key_expr().to_string(), source })?;
+        let head =
+            head.ok_or_else(|| TransportError::Other("zenoh: a page without a header".to_owned()))?;
+        let frame = Frame::parse(head).map_err(|source| TransportError::Foreign {
+            address: sample.key_expr().to_string(),
+            source,
+        })?;
         if matches!(frame.kind, FrameKind::Messages | FrameKind::Blocks)
             && let Some(tag) = sample.key_expr().as_str().rsplit('/').next()
             && let Ok(tag) = u64::from_str_radix(tag, 16)
@@ -305,7 +368,10 @@ impl Inlet for ZenohInlet {
             bytes.extend_from_slice(&tag.to_le_bytes());
             bytes.extend_from_slice(&sequence.to_le_bytes());
         }
-        self.acknowledge.put(ZBytes::from(bytes)).wait().map_err(|error| other("cannot acknowledge", error))
+        self.acknowledge
+            .put(ZBytes::from(bytes))
+            .wait()
+            .map_err(|error| other("cannot acknowledge", error))
     }
 }
 
@@ -314,6 +380,10 @@ struct Pages(std::sync::mpsc::Receiver<Sample>);
 
 impl Pages {
     fn next(&self, wait: Duration) -> Option<Sample> {
-        if wait.is_zero() { self.0.try_recv().ok() } else { self.0.recv_timeout(wait).ok() }
+        if wait.is_zero() {
+            self.0.try_recv().ok()
+        } else {
+            self.0.recv_timeout(wait).ok()
+        }
     }
 }

@@ -31,7 +31,12 @@ struct Reading {
 
 impl Reading {
     fn new(format: Format) -> Reading {
-        Reading { format, room: vec![Subchunk::default(); most_subchunks(format)], links: Vec::new(), bad: 0 }
+        Reading {
+            format,
+            room: vec![Subchunk::default(); most_subchunks(format)],
+            links: Vec::new(),
+            bad: 0,
+        }
     }
 
     fn read(&mut self, ring: &mut Consumer) -> usize {
@@ -43,10 +48,15 @@ impl Reading {
                     self.bad += 1;
                     continue;
                 };
-                let at = self.links.iter().position(|(elink, ..)| *elink == header.elink).unwrap_or_else(|| {
-                    self.links.push((header.elink, Reassembler::new(), Vec::new()));
-                    self.links.len() - 1
-                });
+                let at = self
+                    .links
+                    .iter()
+                    .position(|(elink, ..)| *elink == header.elink)
+                    .unwrap_or_else(|| {
+                        self.links
+                            .push((header.elink, Reassembler::new(), Vec::new()));
+                        self.links.len() - 1
+                    });
                 let (_, reassembler, events) = &mut self.links[at];
                 reassembler.block(header, found, |part| {
                     let bytes = &block[part.begin..part.begin + part.length];
@@ -64,7 +74,12 @@ impl Reading {
     }
 
     fn counts(&self, elink: u16) -> Counts {
-        self.links.iter().find(|(known, ..)| known.number() == elink).unwrap().1.counts
+        self.links
+            .iter()
+            .find(|(known, ..)| known.number() == elink)
+            .unwrap()
+            .1
+            .counts
     }
 }
 
@@ -86,7 +101,9 @@ fn run(text: &str, triggers: u64, step_ns: u64) -> (Card, Reading) {
 fn live_and_replayed_blocks_carry_the_same_fragments() {
     for blocks in ["live", "replay"] {
         // Several turns of the ring, and an end in the middle of one.
-        let text = format!("[trigger]\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"{blocks}\"\n");
+        let text = format!(
+            "[trigger]\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"{blocks}\"\n"
+        );
         let (_, reading) = run(&text, 20_011, 50_000);
         assert_eq!(reading.links.len(), 8);
         for (elink, reassembler, events) in &reading.links {
@@ -97,7 +114,12 @@ fn live_and_replayed_blocks_carry_the_same_fragments() {
                 "{blocks} {elink}"
             );
             // Fragments over a block's end are not in the list; the others count on.
-            assert!(events.windows(2).all(|pair| (1..=2).contains(&pair[1].wrapping_sub(pair[0]))), "{blocks} {elink}");
+            assert!(
+                events
+                    .windows(2)
+                    .all(|pair| (1..=2).contains(&pair[1].wrapping_sub(pair[0]))),
+                "{blocks} {elink}"
+            );
         }
         assert_eq!(reading.bad, 0);
     }
@@ -106,9 +128,16 @@ fn live_and_replayed_blocks_carry_the_same_fragments() {
 #[test]
 fn a_live_run_makes_exactly_the_blocks_of_the_arithmetic() {
     let (card, reading) = run("[card]\nttc = true\nring = \"16MiB\"\n", 30_000, MS);
-    let blocks: u64 = reading.links.iter().map(|(_, reassembler, _)| reassembler.counts.blocks).sum();
+    let blocks: u64 = reading
+        .links
+        .iter()
+        .map(|(_, reassembler, _)| reassembler.counts.blocks)
+        .sum();
     let format = card.scenario().format().unwrap();
-    assert_eq!(blocks, 24 * blocks_of(format, 24, 30_000) + blocks_of(format, 26, 30_000));
+    assert_eq!(
+        blocks,
+        24 * blocks_of(format, 24, 30_000) + blocks_of(format, 26, 30_000)
+    );
     assert_eq!(reading.counts(0x600).chunks, 30_000);
 }
 
@@ -117,7 +146,11 @@ fn deficits_are_each_links_own_and_the_same_for_its_e_links() {
     let text = "[card]\nlinks = 2\nring = \"16MiB\"\n[[link]]\nlink = 1\ndeficit = 0.01\n";
     let (_, reading) = run(text, 10_000, MS);
     assert_eq!(
-        (reading.counts(0x008).chunks, reading.counts(0x048).chunks, reading.counts(0x064).chunks),
+        (
+            reading.counts(0x008).chunks,
+            reading.counts(0x048).chunks,
+            reading.counts(0x064).chunks
+        ),
         (10_000, 9900, 9900)
     );
 }
@@ -131,17 +164,26 @@ fn every_format_and_mode_can_be_read_back() {
         ("format = \"phase1-wide\"\nblock = \"2KiB\"\n", 2048),
         ("mode = \"full\"\npayload = \"5000B\"\n", 1024),
     ] {
-        let (card, reading) = run(&format!("[card]\nlinks = 1\nring = \"16MiB\"\n{text}"), 2000, MS);
+        let (card, reading) = run(
+            &format!("[card]\nlinks = 1\nring = \"16MiB\"\n{text}"),
+            2000,
+            MS,
+        );
         assert_eq!(card.scenario().format().unwrap().block_bytes, block);
         let counts = reading.links[0].1.counts;
-        assert_eq!((counts.chunks, counts.chunks_broken, reading.bad), (2000, 0, 0), "{text}");
+        assert_eq!(
+            (counts.chunks, counts.chunks_broken, reading.bad),
+            (2000, 0, 0),
+            "{text}"
+        );
     }
 }
 
 /// A host that reads nothing: the ring fills to its mark, BUSY stops the trigger, and goes when enough is free again.
 #[test]
 fn busy_by_dma_is_asserted_at_the_mark_and_released_above_the_other() {
-    let base = "[trigger]\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"4MiB\"\npointer_gap = \"4KiB\"\n";
+    let base =
+        "[trigger]\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"4MiB\"\npointer_gap = \"4KiB\"\n";
     for blocks in ["live", "replay"] {
         let marks = "[busy]\nassert_below = \"1MiB\"\nrelease_above = \"2MiB\"\n";
         let (mut card, mut rings) = card(&format!("{base}blocks = \"{blocks}\"\n{marks}"));
@@ -153,9 +195,16 @@ fn busy_by_dma_is_asserted_at_the_mark_and_released_above_the_other() {
         }
         let filled = card.filled_bytes()[0];
         // The eight E-links fill their blocks at the same trigger.
-        assert!((ring_bytes - (1 << 20)..ring_bytes - (1 << 20) + 9 * 1024).contains(&filled), "{blocks}: {filled}");
+        assert!(
+            (ring_bytes - (1 << 20)..ring_bytes - (1 << 20) + 9 * 1024).contains(&filled),
+            "{blocks}: {filled}"
+        );
         card.advance(now_ns + MS);
-        assert_eq!(card.filled_bytes()[0], filled, "{blocks}: nothing came while BUSY");
+        assert_eq!(
+            card.filled_bytes()[0],
+            filled,
+            "{blocks}: nothing came while BUSY"
+        );
         // Half a MiB more free is between the marks; another half is above.
         rings[0].release(512 << 10);
         card.advance(now_ns + 2 * MS);
@@ -163,12 +212,23 @@ fn busy_by_dma_is_asserted_at_the_mark_and_released_above_the_other() {
         rings[0].release(540 << 10);
         card.advance(now_ns + 3 * MS);
         let line = card.line();
-        assert_eq!((line.asserted(), line.is_latched(Cause::Dma)), (None, true), "{blocks}");
+        assert_eq!(
+            (line.asserted(), line.is_latched(Cause::Dma)),
+            (None, true),
+            "{blocks}"
+        );
         let dead = line.all(now_ns + 3 * MS);
         assert_eq!(dead.count, 1);
         // From the assertion to the call before the one that saw the release.
-        assert!((2 * MS..2 * MS + 20_000).contains(&dead.ns), "{blocks}: {}", dead.ns);
-        assert!(dead.vetoed.abs_diff(dead.ns / 1000) <= 1, "{blocks}: {dead:?}");
+        assert!(
+            (2 * MS..2 * MS + 20_000).contains(&dead.ns),
+            "{blocks}: {}",
+            dead.ns
+        );
+        assert!(
+            dead.vetoed.abs_diff(dead.ns / 1000) <= 1,
+            "{blocks}: {dead:?}"
+        );
     }
 }
 
@@ -180,7 +240,11 @@ fn an_inhibited_busy_lets_the_ring_fill_and_the_fifo_cut_off() {
     card.source().end_after(20_000);
     card.advance(20 * MS);
     assert!(card.line().is_latched(Cause::Dma) && card.line().asserted().is_none());
-    assert_eq!(card.filled_bytes()[0], 1 << 20, "the card never writes over the host's pointer");
+    assert_eq!(
+        card.filled_bytes()[0],
+        1 << 20,
+        "the card never writes over the host's pointer"
+    );
     let mut reading = Reading::new(card.scenario().format().unwrap());
     for step in 1..100 {
         reading.read(&mut rings[0]);
@@ -189,7 +253,10 @@ fn an_inhibited_busy_lets_the_ring_fill_and_the_fifo_cut_off() {
     assert_eq!(card.state(), State::Finished);
     for (elink, reassembler, _) in &reading.links {
         let counts = reassembler.counts;
-        assert!(counts.chunks < 20_000 && counts.chunks_broken == 0, "{elink}: {counts:?}");
+        assert!(
+            counts.chunks < 20_000 && counts.chunks_broken == 0,
+            "{elink}: {counts:?}"
+        );
     }
 }
 
@@ -204,13 +271,19 @@ fn a_slow_bus_backs_up_into_the_fifo_and_busy_by_fifo_holds_it() {
         reading.read(&mut rings[0]);
     }
     let line = card.line();
-    let (dma, fifo) = (line.dead(Cause::Dma, 100 * MS), line.dead(Cause::Fifo, 100 * MS));
+    let (dma, fifo) = (
+        line.dead(Cause::Dma, 100 * MS),
+        line.dead(Cause::Fifo, 100 * MS),
+    );
     // 8 E-links of 28.2 bytes at 1 MHz are 225 MB/s in blocks; the bus takes 100.
     assert_eq!((dma.ns, dma.vetoed), (0, 0));
     let share = fifo.ns as f64 / 100e6;
     assert!((0.53..0.58).contains(&share), "{share}");
     let events = reading.links[0].1.counts.chunks as f64;
-    assert!((events / 0.1 / 1e6 - (1.0 - share)).abs() < 0.02, "{events}");
+    assert!(
+        (events / 0.1 / 1e6 - (1.0 - share)).abs() < 0.02,
+        "{events}"
+    );
 }
 
 #[test]
@@ -219,7 +292,14 @@ fn xoff_holds_events_back_at_the_sender_and_loses_what_it_cannot_hold() {
                 dma_rate = \"180MB\"\nxoff_above = \"32KiB\"\nxon_below = \"16KiB\"\nsender_events = 10\n";
     let (card, reading) = run(text, 20_000, 100_000);
     let counts = reading.links[0].1.counts;
-    assert_eq!((counts.chunks_broken, counts.truncated, card.line().all(0).count), (0, 0, 0));
+    assert_eq!(
+        (
+            counts.chunks_broken,
+            counts.truncated,
+            card.line().all(0).count
+        ),
+        (0, 0, 0)
+    );
     let share = counts.chunks as f64 / 20_000.0;
     // 360 bytes a fragment at 180 MB/s are half of them.
     assert!((0.47..0.52).contains(&share), "{share}");
@@ -227,7 +307,8 @@ fn xoff_holds_events_back_at_the_sender_and_loses_what_it_cannot_hold() {
 
 #[test]
 fn the_pointer_may_be_inside_a_block_in_units_of_tlps() {
-    let text = "[trigger]\nrate = \"100kHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\ndma_rate = \"1MB\"\n";
+    let text =
+        "[trigger]\nrate = \"100kHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\ndma_rate = \"1MB\"\n";
     let (mut card, rings) = card(text);
     let mut inside = 0;
     for step in 1..2000_u64 {
@@ -241,7 +322,8 @@ fn the_pointer_may_be_inside_a_block_in_units_of_tlps() {
 
 #[test]
 fn blocks_are_closed_by_a_timeout_when_triggers_are_rare() {
-    let text = "[trigger]\nrate = \"100Hz\"\n[card]\nlinks = 1\nring = \"1MiB\"\ntimeout = \"1ms\"\n";
+    let text =
+        "[trigger]\nrate = \"100Hz\"\n[card]\nlinks = 1\nring = \"1MiB\"\ntimeout = \"1ms\"\n";
     let (mut card, mut rings) = card(text);
     let mut reading = Reading::new(card.scenario().format().unwrap());
     card.advance(10 * MS);
@@ -255,11 +337,16 @@ fn blocks_are_closed_by_a_timeout_when_triggers_are_rare() {
 #[test]
 fn the_times_of_blocks_are_those_of_their_first_triggers() {
     for blocks in ["live", "replay"] {
-        let text = format!("[trigger]\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"{blocks}\"\n");
+        let text = format!(
+            "[trigger]\nrate = \"1MHz\"\n[card]\nlinks = 1\nring = \"1MiB\"\nblocks = \"{blocks}\"\n"
+        );
         let (mut card, rings) = card(&text);
         card.advance(MS);
         let (first, ninth) = (rings[0].birth(0), rings[0].birth(8 * 1024));
-        assert!(first.abs_diff(1000) < 20 && ninth.abs_diff(37_000) < 1100, "{blocks}: {first} {ninth}");
+        assert!(
+            first.abs_diff(1000) < 20 && ninth.abs_diff(37_000) < 1100,
+            "{blocks}: {first} {ninth}"
+        );
     }
 }
 
@@ -272,7 +359,10 @@ fn bursts_and_random_gaps_end_with_every_fragment_too() {
             );
             let (_, reading) = run(&text, 5000, 100_000);
             assert!(
-                reading.links.iter().all(|(_, reassembler, _)| reassembler.counts.chunks == 5000),
+                reading
+                    .links
+                    .iter()
+                    .all(|(_, reassembler, _)| reassembler.counts.chunks == 5000),
                 "{source} {blocks}"
             );
         }
@@ -284,7 +374,9 @@ fn a_ring_larger_than_memory_is_refused_with_its_size() {
     let text = "[card]\ndevices = 64\nchannels = 8\nring = \"64GiB\"\nblocks = \"live\"\n";
     let error = Card::new(&scenario(text)).unwrap_err().to_string();
     assert!(
-        error.starts_with("line 4 (`ring = \"64GiB\"`): card.ring: 512 channels with a ring of 64 GiB each"),
+        error.starts_with(
+            "line 4 (`ring = \"64GiB\"`): card.ring: 512 channels with a ring of 64 GiB each"
+        ),
         "{error}"
     );
     assert!(error.ends_with("are available"), "{error}");

@@ -30,21 +30,35 @@ fn publisher(text: &str) -> (ToHost, Publish) {
     let scenario = Scenario::parse(text, "test").unwrap();
     let (card, mut consumers) = Card::new(&scenario).unwrap();
     let card = Arc::new(Mutex::new(card));
-    let (reader, _) = chain::reader(&scenario, &card, consumers.remove(0), 0, &scenario.publish).unwrap();
-    let publish = Publish { address: reader.address(), ..scenario.publish };
+    let (reader, _) =
+        chain::reader(&scenario, &card, consumers.remove(0), 0, &scenario.publish).unwrap();
+    let publish = Publish {
+        address: reader.address(),
+        ..scenario.publish
+    };
     (reader, publish)
 }
 
 fn control(kind: FrameKind, body: &[u8]) -> Vec<u8> {
-    let mut bytes = Frame::control(kind, body.len().try_into().unwrap()).emit().to_vec();
+    let mut bytes = Frame::control(kind, body.len().try_into().unwrap())
+        .emit()
+        .to_vec();
     bytes.extend_from_slice(body);
     bytes
 }
 
 fn subscribe_raw(publish: &Publish, receiver: u64) -> TcpStream {
     let mut stream = TcpStream::connect(&publish.address).unwrap();
-    let subscription = Subscription { receiver, ..Subscription::default() };
-    stream.write_all(&control(FrameKind::Subscribe, &serde_json::to_vec(&subscription).unwrap())).unwrap();
+    let subscription = Subscription {
+        receiver,
+        ..Subscription::default()
+    };
+    stream
+        .write_all(&control(
+            FrameKind::Subscribe,
+            &serde_json::to_vec(&subscription).unwrap(),
+        ))
+        .unwrap();
     stream
 }
 
@@ -68,7 +82,10 @@ fn one_subscriber_too_many_is_refused_and_told_why() {
     let told = std::thread::spawn(move || until_closed(further));
     turn_until(&mut reader, |_| told.is_finished());
     let told = String::from_utf8_lossy(&told.join().unwrap()).into_owned();
-    assert!(told.contains("there are 3 subscribers already (publish.max_subscribers)"), "{told}");
+    assert!(
+        told.contains("there are 3 subscribers already (publish.max_subscribers)"),
+        "{told}"
+    );
     assert_eq!(reader.stats().subscribers, 3);
     drop(kept);
     turn_until(&mut reader, |reader| reader.stats().subscribers == 0);
@@ -78,7 +95,9 @@ fn one_subscriber_too_many_is_refused_and_told_why() {
 #[test]
 fn connections_that_say_nothing_are_bounded_and_do_not_keep_others_out() {
     let (mut reader, publish) = publisher(SMALL);
-    let silent: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(&publish.address).unwrap()).collect();
+    let silent: Vec<TcpStream> = (0..100)
+        .map(|_| TcpStream::connect(&publish.address).unwrap())
+        .collect();
     let mut silent = silent.into_iter();
     let first = silent.next().unwrap();
     let closed = std::thread::spawn(move || until_closed(first));
@@ -92,11 +111,17 @@ fn connections_that_say_nothing_are_bounded_and_do_not_keep_others_out() {
 fn a_subscriber_that_says_too_much_is_dropped() {
     let (mut reader, publish) = publisher(SMALL);
     for bytes in [
-        Frame::control(FrameKind::Subscribe, 1 << 20).emit().to_vec(),
+        Frame::control(FrameKind::Subscribe, 1 << 20)
+            .emit()
+            .to_vec(),
         Frame::control(FrameKind::Acknowledge, 1000).emit().to_vec(),
         control(
             FrameKind::Subscribe,
-            &serde_json::to_vec(&Subscription { tags: vec![1; 1000], ..Default::default() }).unwrap(),
+            &serde_json::to_vec(&Subscription {
+                tags: vec![1; 1000],
+                ..Default::default()
+            })
+            .unwrap(),
         ),
     ] {
         let mut stream = TcpStream::connect(&publish.address).unwrap();
@@ -111,17 +136,36 @@ fn a_subscriber_that_says_too_much_is_dropped() {
 /// A publisher of one tag by hand, which sends these pages after the subscription.
 fn fake_publisher(tag: u64, pages: Vec<Vec<u8>>) -> (Publish, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let publish = Publish { address: listener.local_addr().unwrap().to_string(), ..Publish::default() };
+    let publish = Publish {
+        address: listener.local_addr().unwrap().to_string(),
+        ..Publish::default()
+    };
     let thread = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let hello = Hello { stream: 7, tags: vec![tag], magic: 0xC0CE, block_bytes: 1024, ..Hello::default() };
-        stream.write_all(&control(FrameKind::Hello, &serde_json::to_vec(&hello).unwrap())).unwrap();
+        let hello = Hello {
+            stream: 7,
+            tags: vec![tag],
+            magic: 0xC0CE,
+            block_bytes: 1024,
+            ..Hello::default()
+        };
+        stream
+            .write_all(&control(
+                FrameKind::Hello,
+                &serde_json::to_vec(&hello).unwrap(),
+            ))
+            .unwrap();
         stream.read_exact(&mut [0; FRAME_BYTES]).unwrap();
         for page in pages {
             stream.write_all(&page).unwrap();
         }
         let account = daqmeter_readout::tohost::FinalAccount::default();
-        stream.write_all(&control(FrameKind::Account, &serde_json::to_vec(&account).unwrap())).unwrap();
+        stream
+            .write_all(&control(
+                FrameKind::Account,
+                &serde_json::to_vec(&account).unwrap(),
+            ))
+            .unwrap();
         until_closed(stream);
     });
     (publish, thread)
@@ -143,7 +187,8 @@ fn tags_that_were_not_offered_are_not_kept() {
         ..Frame::control(FrameKind::Messages, page.len().try_into().unwrap())
     };
     let (publish, thread) = fake_publisher(5, vec![[&frame.emit()[..], &page].concat()]);
-    let mut receiver = Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])]).unwrap();
+    let mut receiver =
+        Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])]).unwrap();
     let report = receiver.run(&AtomicBool::new(false), DEADLINE, |_| {});
     let tags: Vec<u64> = report.streams.iter().map(|stream| stream.tag).collect();
     assert_eq!((tags, report.chunks(), report.bad_pages), (vec![5], 1, 1));
@@ -154,7 +199,10 @@ fn tags_that_were_not_offered_are_not_kept() {
 #[test]
 fn a_greeting_byte_by_byte_does_not_hold_a_receiver_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let publish = Publish { address: listener.local_addr().unwrap().to_string(), ..Publish::default() };
+    let publish = Publish {
+        address: listener.local_addr().unwrap().to_string(),
+        ..Publish::default()
+    };
     let drips = Arc::new(AtomicBool::new(false));
     let seen = drips.clone();
     let thread = std::thread::spawn(move || {
@@ -170,7 +218,11 @@ fn a_greeting_byte_by_byte_does_not_hold_a_receiver_up() {
     });
     let begin = Instant::now();
     let quit = || drips.load(Ordering::Relaxed);
-    let tried = Receiver::connect_unless(transport::named("tcp").unwrap(), &[(publish, vec![])], &quit);
+    let tried = Receiver::connect_unless(
+        transport::named("tcp").unwrap(),
+        &[(publish, vec![])],
+        &quit,
+    );
     assert!(matches!(tried, Err(TransportError::Other(_))) && begin.elapsed() < DEADLINE);
     thread.join().unwrap();
 }
@@ -182,7 +234,9 @@ fn a_publisher_that_comes_back_at_another_port_is_found() {
     let place = Arc::new(Mutex::new(publish.address.clone()));
     let connecting = {
         let publish = publish.clone();
-        std::thread::spawn(move || Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])]).unwrap())
+        std::thread::spawn(move || {
+            Receiver::connect(transport::named("tcp").unwrap(), &[(publish, vec![])]).unwrap()
+        })
     };
     turn_until(&mut reader, |reader| reader.is_subscribed());
     let mut receiver = connecting.join().unwrap();
@@ -209,5 +263,9 @@ fn chunks_longer_than_all_pages_do_not_stop_the_reader() {
     let stop = AtomicBool::new(false);
     let placement = chain::Placement::default();
     let done = chain::run(&scenario, &placement, DEADLINE, Some(100), &stop).unwrap();
-    assert!(done.closes() && done.issued() == 100 && done.lost() == 0, "{}", done.ledger());
+    assert!(
+        done.closes() && done.issued() == 100 && done.lost() == 0,
+        "{}",
+        done.ledger()
+    );
 }

@@ -9,25 +9,43 @@ use daqmeter_readout::receive::Receiver;
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport;
 
-const SMALL: &str =
-    "[trigger]\nrate = \"20kHz\"\n[card]\nlinks = 1\nring = \"32MiB\"\n[publish]\ntransport = \"zenoh\"\n";
+const SMALL: &str = "[trigger]\nrate = \"20kHz\"\n[card]\nlinks = 1\nring = \"32MiB\"\n[publish]\ntransport = \"zenoh\"\n";
 
 #[test]
 fn nothing_is_lost_and_every_account_closes() {
     for mode in ["buffered", "zero-copy"] {
-        let scenario = Scenario::parse(&format!("{SMALL}[reader]\nmode = \"{mode}\"\n"), "test").unwrap();
+        let scenario =
+            Scenario::parse(&format!("{SMALL}[reader]\nmode = \"{mode}\"\n"), "test").unwrap();
         let stop = AtomicBool::new(false);
-        let done = chain::run(&scenario, &Placement::default(), Duration::from_secs(60), Some(3000), &stop).unwrap();
+        let done = chain::run(
+            &scenario,
+            &Placement::default(),
+            Duration::from_secs(60),
+            Some(3000),
+            &stop,
+        )
+        .unwrap();
         for (tag, ledger) in &done.ledgers {
             assert!(ledger.closes(), "{mode} {tag:#x}: {ledger}");
         }
-        assert_eq!((done.issued(), done.lost()), (3000, 0), "{mode}: {}", done.ledger());
+        assert_eq!(
+            (done.issued(), done.lost()),
+            (3000, 0),
+            "{mode}: {}",
+            done.ledger()
+        );
     }
 }
 
 #[test]
 fn a_receiver_of_nobody_says_so() {
-    let publish = Publish { transport: "zenoh".to_owned(), address: "127.0.0.1:9".to_owned(), ..Publish::default() };
-    let error = Receiver::connect(transport::named("zenoh").unwrap(), &[(publish, vec![])]).err().unwrap();
+    let publish = Publish {
+        transport: "zenoh".to_owned(),
+        address: "127.0.0.1:9".to_owned(),
+        ..Publish::default()
+    };
+    let error = Receiver::connect(transport::named("zenoh").unwrap(), &[(publish, vec![])])
+        .err()
+        .unwrap();
     assert!(error.to_string().starts_with("zenoh: "), "{error}");
 }

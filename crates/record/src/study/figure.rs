@@ -20,7 +20,11 @@ impl Range {
     /// Distance of a value from the range relative to its nearer end; zero inside.
     fn difference(self, value: f64) -> f64 {
         let edge = value.clamp(self.from, self.to);
-        if value == edge { 0.0 } else { (value - edge) / edge.abs() }
+        if value == edge {
+            0.0
+        } else {
+            (value - edge) / edge.abs()
+        }
     }
 
     fn show(self, number: impl Fn(f64) -> String) -> String {
@@ -61,17 +65,37 @@ impl TryFrom<Written> for Published {
             return Err("a published figure needs the `place` in its document".to_owned());
         }
         let range = match (written.value, written.from, written.to) {
-            (Some(value), None, None) => Range { from: value, to: value },
+            (Some(value), None, None) => Range {
+                from: value,
+                to: value,
+            },
             (None, Some(from), Some(to)) => Range { from, to },
-            (None, Some(from), None) => Range { from, to: f64::INFINITY },
-            (None, None, Some(to)) => Range { from: f64::NEG_INFINITY, to },
-            _ => return Err("a published figure has `value`, or `from` and `to`, or one of the two".to_owned()),
+            (None, Some(from), None) => Range {
+                from,
+                to: f64::INFINITY,
+            },
+            (None, None, Some(to)) => Range {
+                from: f64::NEG_INFINITY,
+                to,
+            },
+            _ => {
+                return Err(
+                    "a published figure has `value`, or `from` and `to`, or one of the two"
+                        .to_owned(),
+                );
+            }
         };
         let is_sound = range.from <= range.to && (range.from.is_finite() || range.to.is_finite());
         if !is_sound {
-            return Err(format!("`from` {} and `to` {} are no range", range.from, range.to));
+            return Err(format!(
+                "`from` {} and `to` {} are no range",
+                range.from, range.to
+            ));
         }
-        Ok(Published { range, place: written.place })
+        Ok(Published {
+            range,
+            place: written.place,
+        })
     }
 }
 
@@ -83,7 +107,10 @@ impl Published {
 
     /// The same figure, its place within a section or table.
     pub fn within(&self, section: &str) -> Published {
-        Published { range: self.range, place: format!("{section}, {}", self.place) }
+        Published {
+            range: self.range,
+            place: format!("{section}, {}", self.place),
+        }
     }
 
     /// The value less what is published, relative to it; zero within a published range or bound.
@@ -99,16 +126,31 @@ impl Published {
     /// What follows from this figure by a monotonic function.
     pub fn derived(&self, how: impl Into<String>, function: impl Fn(f64) -> f64) -> Derived {
         let (one, other) = (function(self.range.from), function(self.range.to));
-        Derived { range: Range { from: one.min(other), to: one.max(other) }, how: how.into() }
+        Derived {
+            range: Range {
+                from: one.min(other),
+                to: one.max(other),
+            },
+            how: how.into(),
+        }
     }
 
     /// From the smallest to the largest of several figures; none of none.
     pub fn span(figures: &[Published], place: &str) -> Option<Published> {
         let range = Range {
-            from: figures.iter().map(|figure| figure.range.from).reduce(f64::min)?,
-            to: figures.iter().map(|figure| figure.range.to).reduce(f64::max)?,
+            from: figures
+                .iter()
+                .map(|figure| figure.range.from)
+                .reduce(f64::min)?,
+            to: figures
+                .iter()
+                .map(|figure| figure.range.to)
+                .reduce(f64::max)?,
         };
-        Some(Published { range, place: place.to_owned() })
+        Some(Published {
+            range,
+            place: place.to_owned(),
+        })
     }
 }
 
@@ -129,11 +171,20 @@ pub struct Derived {
 impl Derived {
     /// Computed from the inputs of a study.
     pub fn computed(value: f64, how: impl Into<String>) -> Derived {
-        Derived { range: Range { from: value, to: value }, how: how.into() }
+        Derived {
+            range: Range {
+                from: value,
+                to: value,
+            },
+            how: how.into(),
+        }
     }
 
     /// The mean of published figures; none of none.
-    pub fn mean<'a>(figures: impl IntoIterator<Item = &'a Published>, how: &str) -> Option<Derived> {
+    pub fn mean<'a>(
+        figures: impl IntoIterator<Item = &'a Published>,
+        how: &str,
+    ) -> Option<Derived> {
         let figures: Vec<&Published> = figures.into_iter().collect();
         let middle = |figure: &&Published| (figure.range.from + figure.range.to) / 2.0;
         let sum: f64 = figures.iter().map(middle).sum();
@@ -202,24 +253,40 @@ impl Measured {
     }
 
     /// A value from several records: none without any, or if one of them failed or was waived. Emulated if one of them was.
-    pub fn over<'a>(records: impl IntoIterator<Item = &'a RunRecord>, value: f64) -> Option<Measured> {
+    pub fn over<'a>(
+        records: impl IntoIterator<Item = &'a RunRecord>,
+        value: f64,
+    ) -> Option<Measured> {
         let mut basis = None;
         for record in records {
-            let of_this = if record.engine.emulated { Basis::Emulated } else { Basis::Measured };
-            basis = Some(of_this.weaker(basis.unwrap_or(Basis::Measured))).filter(|_| record.outcome.is_ok());
+            let of_this = if record.engine.emulated {
+                Basis::Emulated
+            } else {
+                Basis::Measured
+            };
+            basis = Some(of_this.weaker(basis.unwrap_or(Basis::Measured)))
+                .filter(|_| record.outcome.is_ok());
             basis?;
         }
-        basis.filter(|_| value.is_finite()).map(|basis| Measured { value, basis })
+        basis
+            .filter(|_| value.is_finite())
+            .map(|basis| Measured { value, basis })
     }
 
     /// A value of this host's own processor, though an emulated device delivered the data, such as the rate of a conversion.
     pub fn of_processor(record: &RunRecord, value: f64) -> Option<Measured> {
-        Measured::of(record, value).map(|measured| Measured { basis: Basis::Measured, ..measured })
+        Measured::of(record, value).map(|measured| Measured {
+            basis: Basis::Measured,
+            ..measured
+        })
     }
 
     /// The same, where a model took part that the records' engines do not know of.
     pub fn of_emulation(self) -> Measured {
-        Measured { basis: Basis::Emulated, ..self }
+        Measured {
+            basis: Basis::Emulated,
+            ..self
+        }
     }
 
     /// The value.
@@ -291,12 +358,18 @@ impl Comparison {
 
     /// With a derived figure.
     pub fn derived(self, derived: impl Into<Option<Derived>>) -> Comparison {
-        Comparison { derived: derived.into(), ..self }
+        Comparison {
+            derived: derived.into(),
+            ..self
+        }
     }
 
     /// With a model's value.
     pub fn model(self, value: impl Into<Option<f64>>) -> Comparison {
-        Comparison { model: value.into().and_then(Modelled::new), ..self }
+        Comparison {
+            model: value.into().and_then(Modelled::new),
+            ..self
+        }
     }
 
     /// With what was measured.
@@ -306,7 +379,10 @@ impl Comparison {
 
     /// Of the machine that it was measured on.
     pub fn of_this_host(self) -> Comparison {
-        Comparison { scope: Scope::ThisHost, ..self }
+        Comparison {
+            scope: Scope::ThisHost,
+            ..self
+        }
     }
 
     /// What is judged: the measurement where it can repeat the figure, else the model.
@@ -320,7 +396,9 @@ impl Comparison {
     pub fn verdict(&self) -> Verdict {
         match (&self.published, self.judged(), self.measured) {
             (None, ..) => Verdict::unpublished(),
-            (Some(published), Some((value, basis)), _) => Verdict::of_figure(published.difference(value), basis),
+            (Some(published), Some((value, basis)), _) => {
+                Verdict::of_figure(published.difference(value), basis)
+            }
             (Some(_), None, Some(measured)) => Verdict::this_host(measured.basis),
             (Some(_), None, None) => Verdict::not_measured(),
         }
@@ -329,8 +407,14 @@ impl Comparison {
     /// What was measured less what is published, or derived where nothing is published, relative to it.
     pub fn difference(&self) -> Option<f64> {
         let value = self.measured?.value;
-        let published = self.published.as_ref().map(|published| published.difference(value));
-        published.or(self.derived.as_ref().map(|derived| derived.difference(value)))
+        let published = self
+            .published
+            .as_ref()
+            .map(|published| published.difference(value));
+        published.or(self
+            .derived
+            .as_ref()
+            .map(|derived| derived.difference(value)))
     }
 
     /// What was measured less what the model gives, relative to it.

@@ -25,13 +25,18 @@ struct Written {
 impl Written {
     fn checked(self) -> Result<Written, String> {
         let is_whole = !self.text.trim().is_empty() && !self.place.trim().is_empty();
-        is_whole
-            .then_some(self)
-            .ok_or_else(|| "a statement needs its `text` and the `place` in its document".to_owned())
+        is_whole.then_some(self).ok_or_else(|| {
+            "a statement needs its `text` and the `place` in its document".to_owned()
+        })
     }
 
     fn finding(&self, verdict: Verdict, evidence: String) -> Finding {
-        Finding { text: self.text.clone(), place: self.place.clone(), verdict, evidence }
+        Finding {
+            text: self.text.clone(),
+            place: self.place.clone(),
+            verdict,
+            evidence,
+        }
     }
 }
 
@@ -95,7 +100,9 @@ impl Statement {
         measured: [Option<Measured>; N],
         judge: impl FnOnce([f64; N]) -> (Holds, String),
     ) -> Finding {
-        let Some((values, basis)) = all(&measured) else { return self.cannot_tell("not measured here") };
+        let Some((values, basis)) = all(&measured) else {
+            return self.cannot_tell("not measured here");
+        };
         let values = <[f64; N]>::try_from(values).expect("as many values as were given");
         let (holds, evidence) = judge(values);
         let grade = match holds {
@@ -103,7 +110,8 @@ impl Statement {
             Holds::InPart => Grade::InPart,
             Holds::No => Grade::Refuted,
         };
-        self.0.finding(Verdict::of_statement(grade, basis), evidence)
+        self.0
+            .finding(Verdict::of_statement(grade, basis), evidence)
     }
 
     /// What is needed to judge it is not there.
@@ -119,7 +127,9 @@ impl Question {
         measured: [Option<Measured>; N],
         answer: impl FnOnce([f64; N]) -> String,
     ) -> Finding {
-        let Some((values, basis)) = all(&measured) else { return self.cannot_tell("not measured here") };
+        let Some((values, basis)) = all(&measured) else {
+            return self.cannot_tell("not measured here");
+        };
         let values = <[f64; N]>::try_from(values).expect("as many values as were given");
         self.0.finding(Verdict::this_host(basis), answer(values))
     }

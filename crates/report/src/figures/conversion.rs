@@ -15,8 +15,11 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
             1 => short(&stage.name),
             factor => format!("{} 1:{factor}", short(&stage.name)),
         };
-        let limit =
-            stage.limit.as_deref().and_then(|limit| record.limit(limit)).map(|limit| limit.rate_bytes_per_s / 1e6);
+        let limit = stage
+            .limit
+            .as_deref()
+            .and_then(|limit| record.limit(limit))
+            .map(|limit| limit.rate_bytes_per_s / 1e6);
         command.get_or_insert(record.command.clone());
         let order = record.workload.int("function").unwrap_or(0) * 1000 + factor;
         points.push((order, name, rate_band_mb(stage), limit));
@@ -29,9 +32,19 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     points.reverse();
     points.dedup_by(|a, b| (a.0, &a.1) == (b.0, &b.1));
     points.reverse();
-    let rates = points.iter().map(|(.., rate, _)| rate.map(|(rate, _)| rate)).collect();
-    let band: Vec<_> = points.iter().map(|(.., rate, _)| rate.and_then(|(_, band)| band)).collect();
-    let band = if band.iter().any(Option::is_some) { band } else { Vec::new() };
+    let rates = points
+        .iter()
+        .map(|(.., rate, _)| rate.map(|(rate, _)| rate))
+        .collect();
+    let band: Vec<_> = points
+        .iter()
+        .map(|(.., rate, _)| rate.and_then(|(_, band)| band))
+        .collect();
+    let band = if band.iter().any(Option::is_some) {
+        band
+    } else {
+        Vec::new()
+    };
     let mut figure = bars(
         "conversion",
         "Conversion against its limit",
@@ -40,7 +53,10 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
         "MB/s raw",
         points.iter().map(|(_, name, ..)| name.clone()).collect(),
         vec![
-            Series { band, ..Series::new("converted", rates) },
+            Series {
+                band,
+                ..Series::new("converted", rates)
+            },
             Series::new("limit", points.iter().map(|(.., limit)| *limit).collect()).into_limit(),
         ],
     );

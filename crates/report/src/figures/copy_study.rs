@@ -32,66 +32,414 @@ enum What {
 /// Figure 2.36 is captioned 16,064 B in the study and described as 1448 B in its text; the text fits its place. The "huge"
 /// images, whose figures the study does not name, stand with the large ones.
 const STUDY: [Study; 50] = [
-    Study { number: "2.1", id: "fig-2-1", load: "light", what: What::Latency { direction: "from", cold: false } },
-    Study { number: "2.2", id: "fig-2-2", load: "light", what: What::Latency { direction: "to", cold: false } },
-    Study { number: "2.3", id: "fig-2-3", load: "light", what: What::Latency { direction: "from", cold: true } },
-    Study { number: "2.4", id: "fig-2-4", load: "light", what: What::Latency { direction: "to", cold: true } },
-    Study { number: "2.5", id: "fig-2-5", load: "heavy", what: What::Latency { direction: "from", cold: false } },
-    Study { number: "2.6", id: "fig-2-6", load: "heavy", what: What::Latency { direction: "to", cold: false } },
-    Study { number: "2.7", id: "fig-2-7", load: "heavy", what: What::Latency { direction: "from", cold: true } },
-    Study { number: "2.8", id: "fig-2-8", load: "heavy", what: What::Latency { direction: "to", cold: true } },
-    Study { number: "2.9", id: "fig-2-9", load: "light", what: What::Total { direction: "from" } },
-    Study { number: "2.10", id: "fig-2-10", load: "light", what: What::Total { direction: "to" } },
-    Study { number: "2.11", id: "fig-2-11", load: "light", what: What::Total { direction: "both" } },
-    Study { number: "2.12", id: "fig-2-12", load: "heavy", what: What::Total { direction: "from" } },
-    Study { number: "2.13", id: "fig-2-13", load: "heavy", what: What::Total { direction: "to" } },
-    Study { number: "2.14", id: "fig-2-14", load: "heavy", what: What::Total { direction: "both" } },
-    Study { number: "2.15", id: "fig-2-15", load: "light", what: What::Channels { direction: "from" } },
-    Study { number: "2.16", id: "fig-2-16", load: "light", what: What::Channels { direction: "to" } },
-    Study { number: "2.17", id: "fig-2-17", load: "light", what: What::Channels { direction: "both" } },
-    Study { number: "2.18", id: "fig-2-18", load: "heavy", what: What::Channels { direction: "from" } },
-    Study { number: "2.19", id: "fig-2-19", load: "heavy", what: What::Channels { direction: "to" } },
-    Study { number: "2.20", id: "fig-2-20", load: "heavy", what: What::Channels { direction: "both" } },
-    Study { number: "2.21", id: "fig-2-21", load: "", what: What::Calls { operations: &["copy_from_user"] } },
-    Study { number: "2.22", id: "fig-2-22", load: "", what: What::Calls { operations: &["copy_to_user"] } },
-    Study { number: "2.23", id: "fig-2-23", load: "", what: What::Calls { operations: &["__copy_from_user"] } },
-    Study { number: "2.24", id: "fig-2-24", load: "", what: What::Calls { operations: &["__copy_to_user"] } },
+    Study {
+        number: "2.1",
+        id: "fig-2-1",
+        load: "light",
+        what: What::Latency {
+            direction: "from",
+            cold: false,
+        },
+    },
+    Study {
+        number: "2.2",
+        id: "fig-2-2",
+        load: "light",
+        what: What::Latency {
+            direction: "to",
+            cold: false,
+        },
+    },
+    Study {
+        number: "2.3",
+        id: "fig-2-3",
+        load: "light",
+        what: What::Latency {
+            direction: "from",
+            cold: true,
+        },
+    },
+    Study {
+        number: "2.4",
+        id: "fig-2-4",
+        load: "light",
+        what: What::Latency {
+            direction: "to",
+            cold: true,
+        },
+    },
+    Study {
+        number: "2.5",
+        id: "fig-2-5",
+        load: "heavy",
+        what: What::Latency {
+            direction: "from",
+            cold: false,
+        },
+    },
+    Study {
+        number: "2.6",
+        id: "fig-2-6",
+        load: "heavy",
+        what: What::Latency {
+            direction: "to",
+            cold: false,
+        },
+    },
+    Study {
+        number: "2.7",
+        id: "fig-2-7",
+        load: "heavy",
+        what: What::Latency {
+            direction: "from",
+            cold: true,
+        },
+    },
+    Study {
+        number: "2.8",
+        id: "fig-2-8",
+        load: "heavy",
+        what: What::Latency {
+            direction: "to",
+            cold: true,
+        },
+    },
+    Study {
+        number: "2.9",
+        id: "fig-2-9",
+        load: "light",
+        what: What::Total { direction: "from" },
+    },
+    Study {
+        number: "2.10",
+        id: "fig-2-10",
+        load: "light",
+        what: What::Total { direction: "to" },
+    },
+    Study {
+        number: "2.11",
+        id: "fig-2-11",
+        load: "light",
+        what: What::Total { direction: "both" },
+    },
+    Study {
+        number: "2.12",
+        id: "fig-2-12",
+        load: "heavy",
+        what: What::Total { direction: "from" },
+    },
+    Study {
+        number: "2.13",
+        id: "fig-2-13",
+        load: "heavy",
+        what: What::Total { direction: "to" },
+    },
+    Study {
+        number: "2.14",
+        id: "fig-2-14",
+        load: "heavy",
+        what: What::Total { direction: "both" },
+    },
+    Study {
+        number: "2.15",
+        id: "fig-2-15",
+        load: "light",
+        what: What::Channels { direction: "from" },
+    },
+    Study {
+        number: "2.16",
+        id: "fig-2-16",
+        load: "light",
+        what: What::Channels { direction: "to" },
+    },
+    Study {
+        number: "2.17",
+        id: "fig-2-17",
+        load: "light",
+        what: What::Channels { direction: "both" },
+    },
+    Study {
+        number: "2.18",
+        id: "fig-2-18",
+        load: "heavy",
+        what: What::Channels { direction: "from" },
+    },
+    Study {
+        number: "2.19",
+        id: "fig-2-19",
+        load: "heavy",
+        what: What::Channels { direction: "to" },
+    },
+    Study {
+        number: "2.20",
+        id: "fig-2-20",
+        load: "heavy",
+        what: What::Channels { direction: "both" },
+    },
+    Study {
+        number: "2.21",
+        id: "fig-2-21",
+        load: "",
+        what: What::Calls {
+            operations: &["copy_from_user"],
+        },
+    },
+    Study {
+        number: "2.22",
+        id: "fig-2-22",
+        load: "",
+        what: What::Calls {
+            operations: &["copy_to_user"],
+        },
+    },
+    Study {
+        number: "2.23",
+        id: "fig-2-23",
+        load: "",
+        what: What::Calls {
+            operations: &["__copy_from_user"],
+        },
+    },
+    Study {
+        number: "2.24",
+        id: "fig-2-24",
+        load: "",
+        what: What::Calls {
+            operations: &["__copy_to_user"],
+        },
+    },
     Study {
         number: "2.25",
         id: "fig-2-25",
         load: "",
-        what: What::Calls { operations: &["copy_from_user", "__copy_from_user"] },
+        what: What::Calls {
+            operations: &["copy_from_user", "__copy_from_user"],
+        },
     },
     Study {
         number: "2.26",
         id: "fig-2-26",
         load: "",
-        what: What::Calls { operations: &["copy_to_user", "__copy_to_user"] },
+        what: What::Calls {
+            operations: &["copy_to_user", "__copy_to_user"],
+        },
     },
-    Study { number: "2.27", id: "fig-2-27", load: "", what: What::Misses { copies: "both 16", small: true } },
-    Study { number: "2.28", id: "fig-2-28", load: "", what: What::Misses { copies: "both 16", small: false } },
-    Study { number: "2.29", id: "fig-2-29", load: "", what: What::Misses { copies: "from 224", small: true } },
-    Study { number: "2.30", id: "fig-2-30", load: "", what: What::Misses { copies: "from 224", small: false } },
-    Study { number: "2.31", id: "fig-2-31", load: "", what: What::Misses { copies: "from 1124", small: true } },
-    Study { number: "2.32", id: "fig-2-32", load: "", what: What::Misses { copies: "from 1124", small: false } },
-    Study { number: "2.33", id: "fig-2-33", load: "", what: What::Misses { copies: "from 16064", small: true } },
-    Study { number: "2.34", id: "fig-2-34", load: "", what: What::Misses { copies: "from 16064", small: false } },
-    Study { number: "2.35", id: "fig-2-35", load: "", what: What::Misses { copies: "to 1448", small: true } },
-    Study { number: "2.36", id: "fig-2-36", load: "", what: What::Misses { copies: "to 1448", small: false } },
-    Study { number: "2.37", id: "fig-2-37", load: "", what: What::Misses { copies: "to 4096", small: true } },
-    Study { number: "2.38", id: "fig-2-38", load: "", what: What::Misses { copies: "to 4096", small: false } },
-    Study { number: "2.39", id: "fig-2-39", load: "", what: What::Time { copies: "both 16", small: true } },
-    Study { number: "2.40", id: "fig-2-40", load: "", what: What::Time { copies: "both 16", small: false } },
-    Study { number: "2.41", id: "fig-2-41", load: "", what: What::Time { copies: "from 224", small: true } },
-    Study { number: "2.42", id: "fig-2-42", load: "", what: What::Time { copies: "from 224", small: false } },
-    Study { number: "2.43", id: "fig-2-43", load: "", what: What::Time { copies: "from 1124", small: true } },
-    Study { number: "2.44", id: "fig-2-44", load: "", what: What::Time { copies: "from 1124", small: false } },
-    Study { number: "2.45", id: "fig-2-45", load: "", what: What::Time { copies: "from 16064", small: true } },
-    Study { number: "2.46", id: "fig-2-46", load: "", what: What::Time { copies: "from 16064", small: false } },
-    Study { number: "2.47", id: "fig-2-47", load: "", what: What::Time { copies: "to 1448", small: true } },
-    Study { number: "2.48", id: "fig-2-48", load: "", what: What::Time { copies: "to 1448", small: false } },
-    Study { number: "2.49", id: "fig-2-49", load: "", what: What::Time { copies: "to 4096", small: true } },
-    Study { number: "2.50", id: "fig-2-50", load: "", what: What::Time { copies: "to 4096", small: false } },
+    Study {
+        number: "2.27",
+        id: "fig-2-27",
+        load: "",
+        what: What::Misses {
+            copies: "both 16",
+            small: true,
+        },
+    },
+    Study {
+        number: "2.28",
+        id: "fig-2-28",
+        load: "",
+        what: What::Misses {
+            copies: "both 16",
+            small: false,
+        },
+    },
+    Study {
+        number: "2.29",
+        id: "fig-2-29",
+        load: "",
+        what: What::Misses {
+            copies: "from 224",
+            small: true,
+        },
+    },
+    Study {
+        number: "2.30",
+        id: "fig-2-30",
+        load: "",
+        what: What::Misses {
+            copies: "from 224",
+            small: false,
+        },
+    },
+    Study {
+        number: "2.31",
+        id: "fig-2-31",
+        load: "",
+        what: What::Misses {
+            copies: "from 1124",
+            small: true,
+        },
+    },
+    Study {
+        number: "2.32",
+        id: "fig-2-32",
+        load: "",
+        what: What::Misses {
+            copies: "from 1124",
+            small: false,
+        },
+    },
+    Study {
+        number: "2.33",
+        id: "fig-2-33",
+        load: "",
+        what: What::Misses {
+            copies: "from 16064",
+            small: true,
+        },
+    },
+    Study {
+        number: "2.34",
+        id: "fig-2-34",
+        load: "",
+        what: What::Misses {
+            copies: "from 16064",
+            small: false,
+        },
+    },
+    Study {
+        number: "2.35",
+        id: "fig-2-35",
+        load: "",
+        what: What::Misses {
+            copies: "to 1448",
+            small: true,
+        },
+    },
+    Study {
+        number: "2.36",
+        id: "fig-2-36",
+        load: "",
+        what: What::Misses {
+            copies: "to 1448",
+            small: false,
+        },
+    },
+    Study {
+        number: "2.37",
+        id: "fig-2-37",
+        load: "",
+        what: What::Misses {
+            copies: "to 4096",
+            small: true,
+        },
+    },
+    Study {
+        number: "2.38",
+        id: "fig-2-38",
+        load: "",
+        what: What::Misses {
+            copies: "to 4096",
+            small: false,
+        },
+    },
+    Study {
+        number: "2.39",
+        id: "fig-2-39",
+        load: "",
+        what: What::Time {
+            copies: "both 16",
+            small: true,
+        },
+    },
+    Study {
+        number: "2.40",
+        id: "fig-2-40",
+        load: "",
+        what: What::Time {
+            copies: "both 16",
+            small: false,
+        },
+    },
+    Study {
+        number: "2.41",
+        id: "fig-2-41",
+        load: "",
+        what: What::Time {
+            copies: "from 224",
+            small: true,
+        },
+    },
+    Study {
+        number: "2.42",
+        id: "fig-2-42",
+        load: "",
+        what: What::Time {
+            copies: "from 224",
+            small: false,
+        },
+    },
+    Study {
+        number: "2.43",
+        id: "fig-2-43",
+        load: "",
+        what: What::Time {
+            copies: "from 1124",
+            small: true,
+        },
+    },
+    Study {
+        number: "2.44",
+        id: "fig-2-44",
+        load: "",
+        what: What::Time {
+            copies: "from 1124",
+            small: false,
+        },
+    },
+    Study {
+        number: "2.45",
+        id: "fig-2-45",
+        load: "",
+        what: What::Time {
+            copies: "from 16064",
+            small: true,
+        },
+    },
+    Study {
+        number: "2.46",
+        id: "fig-2-46",
+        load: "",
+        what: What::Time {
+            copies: "from 16064",
+            small: false,
+        },
+    },
+    Study {
+        number: "2.47",
+        id: "fig-2-47",
+        load: "",
+        what: What::Time {
+            copies: "to 1448",
+            small: true,
+        },
+    },
+    Study {
+        number: "2.48",
+        id: "fig-2-48",
+        load: "",
+        what: What::Time {
+            copies: "to 1448",
+            small: false,
+        },
+    },
+    Study {
+        number: "2.49",
+        id: "fig-2-49",
+        load: "",
+        what: What::Time {
+            copies: "to 4096",
+            small: true,
+        },
+    },
+    Study {
+        number: "2.50",
+        id: "fig-2-50",
+        load: "",
+        what: What::Time {
+            copies: "to 4096",
+            small: false,
+        },
+    },
 ];
 
 /// Megabyte of the study's bandwidth: 2^20 bytes.
@@ -114,7 +462,10 @@ pub struct Drawn {
 /// All 50, in order.
 pub fn study(records: &[RunRecord]) -> Vec<Drawn> {
     let (copies, pollution) = (copy_rows(records), pollution_rows(records));
-    STUDY.iter().map(|study| study.draw(records, &copies, &pollution)).collect()
+    STUDY
+        .iter()
+        .map(|study| study.draw(records, &copies, &pollution))
+        .collect()
 }
 
 impl Study {
@@ -124,37 +475,78 @@ impl Study {
             direction => format!("copy_{direction}_user"),
         };
         let load = self.load;
-        let programs = |small: bool| if small { "small programs" } else { "large and huge programs" };
+        let programs = |small: bool| {
+            if small {
+                "small programs"
+            } else {
+                "large and huge programs"
+            }
+        };
         match &self.what {
             What::Latency { direction, cold } => {
                 let cold = if *cold { ", no cache" } else { "" };
-                format!("{} {}{cold}: mean latency, {load} load", self.number, of(direction))
+                format!(
+                    "{} {}{cold}: mean latency, {load} load",
+                    self.number,
+                    of(direction)
+                )
             }
-            What::Total { direction } => format!("{} {}: total bandwidth, {load} load", self.number, of(direction)),
+            What::Total { direction } => format!(
+                "{} {}: total bandwidth, {load} load",
+                self.number,
+                of(direction)
+            ),
             What::Channels { direction } => {
-                format!("{} {}: bandwidth by channel, priority policy, {load} load", self.number, of(direction))
+                format!(
+                    "{} {}: bandwidth by channel, priority policy, {load} load",
+                    self.number,
+                    of(direction)
+                )
             }
-            What::Calls { operations } => format!("{} {}: calls in 100 s by size", self.number, operations.join(" + ")),
+            What::Calls { operations } => format!(
+                "{} {}: calls in 100 s by size",
+                self.number,
+                operations.join(" + ")
+            ),
             What::Misses { copies, small } => {
-                format!("{} {}: cache misses beside {copies} B copies", self.number, programs(*small))
+                format!(
+                    "{} {}: cache misses beside {copies} B copies",
+                    self.number,
+                    programs(*small)
+                )
             }
             What::Time { copies, small } => {
-                format!("{} {}: execution time beside {copies} B copies", self.number, programs(*small))
+                format!(
+                    "{} {}: execution time beside {copies} B copies",
+                    self.number,
+                    programs(*small)
+                )
             }
         }
     }
 
     fn command(&self) -> String {
-        let heavy = if self.load == "heavy" { " --load heavy" } else { "" };
+        let heavy = if self.load == "heavy" {
+            " --load heavy"
+        } else {
+            ""
+        };
         let suffix = |cold: bool| if cold { "_nc" } else { "" };
         let copies = |copies: &str| copies.replace(' ', ":");
         match &self.what {
             What::Latency { direction, cold } => {
-                format!("daqmeter copy latency --operations {direction}{}{heavy}", suffix(*cold))
+                format!(
+                    "daqmeter copy latency --operations {direction}{}{heavy}",
+                    suffix(*cold)
+                )
             }
-            What::Total { direction } => format!("daqmeter copy bandwidth --operations {direction}{heavy}"),
+            What::Total { direction } => {
+                format!("daqmeter copy bandwidth --operations {direction}{heavy}")
+            }
             What::Channels { direction } => {
-                format!("daqmeter copy bandwidth --contexts priority --operations {direction}{heavy}")
+                format!(
+                    "daqmeter copy bandwidth --contexts priority --operations {direction}{heavy}"
+                )
             }
             What::Calls { .. } => "daqmeter copy trace --time 100s".to_owned(),
             What::Misses { copies: pair, .. } | What::Time { copies: pair, .. } => {
@@ -172,11 +564,25 @@ impl Study {
             What::Misses { copies, small } => self.programs(pollution, copies, *small, true),
             What::Time { copies, small } => self.programs(pollution, copies, *small, false),
         };
-        let figure = figure.map(|figure| Figure { command: self.command(), ..figure });
-        Drawn { number: self.number, title: self.title(), figure, command: self.command() }
+        let figure = figure.map(|figure| Figure {
+            command: self.command(),
+            ..figure
+        });
+        Drawn {
+            number: self.number,
+            title: self.title(),
+            figure,
+            command: self.command(),
+        }
     }
 
-    fn curves(&self, curves: Vec<Curve>, y: &str, caption: String, emulated: bool) -> Option<Figure> {
+    fn curves(
+        &self,
+        curves: Vec<Curve>,
+        y: &str,
+        caption: String,
+        emulated: bool,
+    ) -> Option<Figure> {
         if curves.is_empty() {
             return None;
         }
@@ -185,9 +591,17 @@ impl Study {
             id: self.id,
             title: self.title(),
             caption,
-            kind: if xs.len() > 1 { Kind::Lines } else { Kind::Points },
+            kind: if xs.len() > 1 {
+                Kind::Lines
+            } else {
+                Kind::Points
+            },
             x: Axis::log_bytes("block"),
-            y: Axis { label: y.to_owned(), log: true, unit: "" },
+            y: Axis {
+                label: y.to_owned(),
+                log: true,
+                unit: "",
+            },
             xs,
             categories: Vec::new(),
             series,
@@ -198,12 +612,23 @@ impl Study {
 
     fn latency(&self, rows: &[CopyRow], direction: &str, cold: bool) -> Option<Figure> {
         let of = |row: &&CopyRow| {
-            row.direction == direction && row.cold == cold && row.load == self.load && row.context != "priority"
+            row.direction == direction
+                && row.cold == cold
+                && row.load == self.load
+                && row.context != "priority"
         };
-        let rows: Vec<&CopyRow> = rows.iter().filter(of).filter(|row| row.lanes_bytes_per_s.len() == 1).collect();
+        let rows: Vec<&CopyRow> = rows
+            .iter()
+            .filter(of)
+            .filter(|row| row.lanes_bytes_per_s.len() == 1)
+            .collect();
         let mut curves = Vec::new();
         for row in &rows {
-            add_point(&mut curves, &series(row), (row.block_bytes as f64, row.mean_ns));
+            add_point(
+                &mut curves,
+                &series(row),
+                (row.block_bytes as f64, row.mean_ns),
+            );
         }
         let caption = format!(
             "System load: {}. Mean of {} copies of each size, one at a time.{}",
@@ -211,15 +636,28 @@ impl Study {
             repetitions(&rows),
             emulation(&rows)
         );
-        self.curves(curves, "mean latency [ns]", caption, rows.iter().any(|row| row.emulated))
+        self.curves(
+            curves,
+            "mean latency [ns]",
+            caption,
+            rows.iter().any(|row| row.emulated),
+        )
     }
 
     fn total(&self, rows: &[CopyRow], direction: &str) -> Option<Figure> {
         let of = |row: &&CopyRow| row.direction == direction && !row.cold && row.load == self.load;
-        let rows: Vec<&CopyRow> = rows.iter().filter(of).filter(|row| row.lanes_bytes_per_s.len() > 1).collect();
+        let rows: Vec<&CopyRow> = rows
+            .iter()
+            .filter(of)
+            .filter(|row| row.lanes_bytes_per_s.len() > 1)
+            .collect();
         let mut curves = Vec::new();
         for row in &rows {
-            add_point(&mut curves, &series(row), (row.block_bytes as f64, row.total_bytes_per_s() / MIB));
+            add_point(
+                &mut curves,
+                &series(row),
+                (row.block_bytes as f64, row.total_bytes_per_s() / MIB),
+            );
         }
         let lanes = rows.first().map_or(0, |row| row.lanes_bytes_per_s.len());
         let caption = format!(
@@ -228,18 +666,30 @@ impl Study {
             repetitions(&rows),
             emulation(&rows)
         );
-        self.curves(curves, "total bandwidth [MB/s]", caption, rows.iter().any(|row| row.emulated))
+        self.curves(
+            curves,
+            "total bandwidth [MB/s]",
+            caption,
+            rows.iter().any(|row| row.emulated),
+        )
     }
 
     fn channels(&self, rows: &[CopyRow], direction: &str) -> Option<Figure> {
         let of = |row: &&CopyRow| {
-            row.direction == direction && !row.cold && row.load == self.load && row.context == "priority"
+            row.direction == direction
+                && !row.cold
+                && row.load == self.load
+                && row.context == "priority"
         };
         let rows: Vec<&CopyRow> = rows.iter().filter(of).collect();
         let mut curves = Vec::new();
         for row in &rows {
             for (channel, rate) in row.lanes_bytes_per_s.iter().enumerate() {
-                add_point(&mut curves, &format!("channel {channel}"), (row.block_bytes as f64, rate / MIB));
+                add_point(
+                    &mut curves,
+                    &format!("channel {channel}"),
+                    (row.block_bytes as f64, rate / MIB),
+                );
             }
         }
         let caption = format!(
@@ -248,17 +698,28 @@ impl Study {
             repetitions(&rows),
             emulation(&rows)
         );
-        self.curves(curves, "bandwidth [MB/s]", caption, rows.iter().any(|row| row.emulated))
+        self.curves(
+            curves,
+            "bandwidth [MB/s]",
+            caption,
+            rows.iter().any(|row| row.emulated),
+        )
     }
 
     fn calls(&self, records: &[RunRecord], operations: &[&str]) -> Option<Figure> {
-        let record = records.iter().rev().find(|record| record.engine.name == "trace")?;
+        let record = records
+            .iter()
+            .rev()
+            .find(|record| record.engine.name == "trace")?;
         let seconds = record.wall_ns as f64 / 1e9;
         let mut curves = Vec::new();
         for operation in operations {
             for (bytes, calls) in traced_sizes(record, operation) {
                 let point = (bytes.max(1) as f64, calls / seconds * CALLS_SECONDS);
-                match curves.iter_mut().find(|curve: &&mut Curve| !curve.points.is_empty()) {
+                match curves
+                    .iter_mut()
+                    .find(|curve: &&mut Curve| !curve.points.is_empty())
+                {
                     // Both forms of a direction are one curve: their calls of a size are added up.
                     Some(curve) => match curve.points.iter_mut().find(|known| known.0 == point.0) {
                         Some(known) => known.1 += point.1,
@@ -268,20 +729,47 @@ impl Study {
                 }
             }
         }
-        let scaled =
-            if (seconds - CALLS_SECONDS).abs() > 1.0 { format!(", scaled from {seconds:.0} s") } else { String::new() };
-        let caption = format!("Calls on this host in 100 s{scaled}, by bytes asked; system load as it was. One trace.");
+        let scaled = if (seconds - CALLS_SECONDS).abs() > 1.0 {
+            format!(", scaled from {seconds:.0} s")
+        } else {
+            String::new()
+        };
+        let caption = format!(
+            "Calls on this host in 100 s{scaled}, by bytes asked; system load as it was. One trace."
+        );
         let figure = self.curves(curves, "calls in 100 s", caption, false)?;
-        Some(Figure { kind: Kind::Points, ..figure })
+        Some(Figure {
+            kind: Kind::Points,
+            ..figure
+        })
     }
 
-    fn programs(&self, rows: &[PollutionRow], copies: &str, small: bool, misses: bool) -> Option<Figure> {
+    fn programs(
+        &self,
+        rows: &[PollutionRow],
+        copies: &str,
+        small: bool,
+        misses: bool,
+    ) -> Option<Figure> {
         let of = |row: &&PollutionRow| row.copies == copies && row.test.ends_with("small") == small;
         // Times of an emulator are no result, and misses of a cache and of a model are not one series.
-        let rows: Vec<&PollutionRow> = rows.iter().filter(of).filter(|row| misses || !row.simulated).collect();
-        let value = |row: &PollutionRow| if misses { row.miss_percent() } else { Some(row.mean_ns / 1e3) };
-        let mut tests: Vec<String> =
-            rows.iter().filter(|row| value(row).is_some()).map(|row| row.test.clone()).collect();
+        let rows: Vec<&PollutionRow> = rows
+            .iter()
+            .filter(of)
+            .filter(|row| misses || !row.simulated)
+            .collect();
+        let value = |row: &PollutionRow| {
+            if misses {
+                row.miss_percent()
+            } else {
+                Some(row.mean_ns / 1e3)
+            }
+        };
+        let mut tests: Vec<String> = rows
+            .iter()
+            .filter(|row| value(row).is_some())
+            .map(|row| row.test.clone())
+            .collect();
         tests.dedup();
         if tests.is_empty() {
             return None;
@@ -299,7 +787,9 @@ impl Study {
             ys: tests
                 .iter()
                 .map(|test| {
-                    rows.iter().find(|row| row.test == *test && row.neighbour == neighbour).and_then(|row| value(row))
+                    rows.iter()
+                        .find(|row| row.test == *test && row.neighbour == neighbour)
+                        .and_then(|row| value(row))
                 })
                 .collect(),
             limit: false,
@@ -317,9 +807,16 @@ impl Study {
         let caption = format!(
             "Mean of {n} runs of each program on one CPU while another copies {copies} B blocks.{model} spin and null call copy nothing: what they cost, copies do not explain."
         );
-        let y = if misses { "cache misses [%]" } else { "execution time [us]" };
+        let y = if misses {
+            "cache misses [%]"
+        } else {
+            "execution time [us]"
+        };
         let figure = bars(self.id, &self.title(), &caption, y, tests, series);
-        Some(Figure { emulated: simulated, ..figure })
+        Some(Figure {
+            emulated: simulated,
+            ..figure
+        })
     }
 }
 
@@ -339,7 +836,11 @@ fn repetitions(rows: &[&CopyRow]) -> usize {
 }
 
 fn emulation(rows: &[&CopyRow]) -> &'static str {
-    if rows.iter().any(|row| row.emulated) { " The DMA engine is EMULATED by a CPU." } else { "" }
+    if rows.iter().any(|row| row.emulated) {
+        " The DMA engine is EMULATED by a CPU."
+    } else {
+        ""
+    }
 }
 
 #[cfg(test)]
@@ -354,17 +855,36 @@ mod tests {
             assert_eq!(study.number, format!("2.{}", at + 1));
         }
         let titles: Vec<String> = STUDY.iter().map(Study::title).collect();
-        assert_eq!(titles[7], "2.8 copy_to_user, no cache: mean latency, heavy load");
-        assert_eq!(titles[16], "2.17 copy_from_user + copy_to_user: bandwidth by channel, priority policy, light load");
-        assert_eq!(titles[35], "2.36 large and huge programs: cache misses beside to 1448 B copies");
-        assert_eq!(titles[49], "2.50 large and huge programs: execution time beside to 4096 B copies");
+        assert_eq!(
+            titles[7],
+            "2.8 copy_to_user, no cache: mean latency, heavy load"
+        );
+        assert_eq!(
+            titles[16],
+            "2.17 copy_from_user + copy_to_user: bandwidth by channel, priority policy, light load"
+        );
+        assert_eq!(
+            titles[35],
+            "2.36 large and huge programs: cache misses beside to 1448 B copies"
+        );
+        assert_eq!(
+            titles[49],
+            "2.50 large and huge programs: execution time beside to 4096 B copies"
+        );
     }
 
     #[test]
     fn a_figure_is_drawn_from_its_own_records_only() {
-        let mut records = vec![example("cpu", "from", 64, &[100, 200]), example("shared", "from", 64, &[300])];
+        let mut records = vec![
+            example("cpu", "from", 64, &[100, 200]),
+            example("shared", "from", 64, &[300]),
+        ];
         let drawn = |records: &[RunRecord]| -> Vec<&str> {
-            study(records).into_iter().filter(|drawn| drawn.figure.is_some()).map(|drawn| drawn.number).collect()
+            study(records)
+                .into_iter()
+                .filter(|drawn| drawn.figure.is_some())
+                .map(|drawn| drawn.number)
+                .collect()
         };
         assert_eq!(drawn(&records), ["2.1"]);
         let figure = study(&records).remove(0).figure.unwrap();
@@ -372,14 +892,22 @@ mod tests {
         assert!(figure.caption.contains("EMULATED") && figure.caption.contains("load: light"));
         let lane = records[1].lanes[0].clone();
         records[1].lanes.push(lane);
-        records[1].workload = records[1].workload.clone().with("context", "priority").with("load", "heavy");
+        records[1].workload = records[1]
+            .workload
+            .clone()
+            .with("context", "priority")
+            .with("load", "heavy");
         assert_eq!(drawn(&records[1..]), ["2.12", "2.18"]);
     }
 
     #[test]
     fn every_figure_names_the_command_that_fills_it() {
         for drawn in study(&[]) {
-            assert!(drawn.figure.is_none() && drawn.command.starts_with("daqmeter copy "), "{}", drawn.title);
+            assert!(
+                drawn.figure.is_none() && drawn.command.starts_with("daqmeter copy "),
+                "{}",
+                drawn.title
+            );
         }
     }
 }

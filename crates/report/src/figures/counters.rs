@@ -6,8 +6,12 @@ use super::{Axis, Curve, Figure, Kind, join};
 
 /// The observation with the most intervals.
 fn longest(records: &[RunRecord]) -> Option<(&RunRecord, &Observations)> {
-    let observed = records.iter().filter_map(|record| Some((record, record.observed.as_ref()?)));
-    observed.filter(|(_, observed)| observed.end_ns.len() > 1).max_by_key(|(_, observed)| observed.end_ns.len())
+    let observed = records
+        .iter()
+        .filter_map(|record| Some((record, record.observed.as_ref()?)));
+    observed
+        .filter(|(_, observed)| observed.end_ns.len() > 1)
+        .max_by_key(|(_, observed)| observed.end_ns.len())
 }
 
 /// Curves of the metrics of one unit, in the unit shown.
@@ -15,7 +19,9 @@ fn metrics(observed: &Observations, unit: &str, factor: f64) -> Vec<Curve> {
     let of_unit = observed.metrics.iter().filter(|metric| metric.unit == unit);
     let curve = |metric: &daqmeter_record::observed::ObservedMetric| {
         let points = metric.values.iter().enumerate();
-        let points = points.filter_map(|(at, value)| Some((end_s(observed, at), (*value)? * factor))).collect();
+        let points = points
+            .filter_map(|(at, value)| Some((end_s(observed, at), (*value)? * factor)))
+            .collect();
         Curve::new(metric.name.clone(), points)
     };
     of_unit.map(curve).collect()
@@ -28,7 +34,10 @@ fn end_s(observed: &Observations, at: usize) -> f64 {
 fn events(observed: &Observations) -> Vec<Curve> {
     let curve = |event: &daqmeter_record::observed::ObservedEvent| {
         let rate = |at: usize| Some((end_s(observed, at), event.scaled(at)? / event.seconds(at)?));
-        Curve::new(event.name.clone(), (0..observed.end_ns.len()).filter_map(rate).collect())
+        Curve::new(
+            event.name.clone(),
+            (0..observed.end_ns.len()).filter_map(rate).collect(),
+        )
     };
     observed.events.iter().take(12).map(curve).collect()
 }
@@ -37,12 +46,20 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let (record, observed) = longest(records)?;
     let bytes = metrics(observed, "B/s", 1e-6);
     let (curves, y, what) = if bytes.is_empty() {
-        (events(observed), "events per second", "Events per second, scaled to the whole interval where they took turns")
+        (
+            events(observed),
+            "events per second",
+            "Events per second, scaled to the whole interval where they took turns",
+        )
     } else {
         (bytes, "MB/s", "Rates computed from counters")
     };
-    let caveats: Vec<&str> =
-        observed.metrics.iter().map(|metric| metric.caveat.as_str()).filter(|text| !text.is_empty()).collect();
+    let caveats: Vec<&str> = observed
+        .metrics
+        .iter()
+        .map(|metric| metric.caveat.as_str())
+        .filter(|text| !text.is_empty())
+        .collect();
     let mut caption = format!("{what}: {}.", observed.what);
     if !caveats.is_empty() {
         caption.push_str(&format!(" To know: {}.", caveats.join("; ")));
@@ -54,7 +71,11 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
         caption,
         kind: Kind::Lines,
         x: Axis::linear("time [s]"),
-        y: Axis { label: y.to_owned(), log: false, unit: "" },
+        y: Axis {
+            label: y.to_owned(),
+            log: false,
+            unit: "",
+        },
         xs,
         categories: Vec::new(),
         series,

@@ -7,15 +7,24 @@ use crate::readout::{ChainRow, chain_rows};
 
 /// Rows of sweeps; probes of searches are too short to draw.
 fn swept(records: &[RunRecord]) -> Vec<ChainRow> {
-    chain_rows(records).into_iter().filter(|row| !row.is_probe).collect()
+    chain_rows(records)
+        .into_iter()
+        .filter(|row| !row.is_probe)
+        .collect()
 }
 
 /// Below this a rate is as good as none.
 const IDLE_HZ: f64 = 100.0;
 
 fn label(row: &ChainRow, what: &str) -> String {
-    let poll = row.poll_us.map_or("interrupt".to_owned(), |us| format!("{us} us"));
-    if what.is_empty() { format!("{}, {poll}", row.chain) } else { format!("{what}, {}, {poll}", row.chain) }
+    let poll = row
+        .poll_us
+        .map_or("interrupt".to_owned(), |us| format!("{us} us"));
+    if what.is_empty() {
+        format!("{}, {poll}", row.chain)
+    } else {
+        format!("{what}, {}, {poll}", row.chain)
+    }
 }
 
 struct Texts {
@@ -26,7 +35,11 @@ struct Texts {
     log: bool,
 }
 
-fn over_rate(records: &[RunRecord], texts: Texts, points: impl Fn(&ChainRow, &mut Vec<Curve>)) -> Option<Figure> {
+fn over_rate(
+    records: &[RunRecord],
+    texts: Texts,
+    points: impl Fn(&ChainRow, &mut Vec<Curve>),
+) -> Option<Figure> {
     let mut curves = Vec::new();
     for row in swept(records).iter().filter(|row| row.rate_hz > IDLE_HZ) {
         points(row, &mut curves);
@@ -39,7 +52,9 @@ fn figure(records: &[RunRecord], texts: Texts, x: Axis, curves: Vec<Curve>) -> O
     if !curves.iter().any(|curve| curve.points.len() > 1) {
         return None;
     }
-    let first = records.iter().find(|record| record.engine.name == "readout")?;
+    let first = records
+        .iter()
+        .find(|record| record.engine.name == "readout")?;
     let (xs, series) = join(curves);
     Some(Figure {
         id: texts.id,
@@ -47,7 +62,11 @@ fn figure(records: &[RunRecord], texts: Texts, x: Axis, curves: Vec<Curve>) -> O
         caption: texts.caption.to_owned(),
         kind: Kind::Lines,
         x,
-        y: Axis { label: texts.y.to_owned(), log: texts.log, unit: "" },
+        y: Axis {
+            label: texts.y.to_owned(),
+            log: texts.log,
+            unit: "",
+        },
         xs,
         categories: Vec::new(),
         series,
@@ -66,7 +85,11 @@ pub(super) fn cpu(records: &[RunRecord]) -> Option<Figure> {
         log: false,
     };
     over_rate(records, texts, |row, curves| {
-        add_point(curves, &label(row, ""), (row.rate_hz / 1e3, row.reader_cpu * 100.0));
+        add_point(
+            curves,
+            &label(row, ""),
+            (row.rate_hz / 1e3, row.reader_cpu * 100.0),
+        );
     })
 }
 
@@ -81,8 +104,16 @@ pub(super) fn ring(records: &[RunRecord]) -> Option<Figure> {
     };
     over_rate(records, texts, |row, curves| {
         let khz = row.rate_hz / 1e3;
-        add_point(curves, &label(row, "mean"), (khz, row.ring_found_bytes.max(1.0) / 1e6));
-        add_point(curves, &label(row, "peak"), (khz, row.ring_peak_bytes.max(1.0) / 1e6));
+        add_point(
+            curves,
+            &label(row, "mean"),
+            (khz, row.ring_found_bytes.max(1.0) / 1e6),
+        );
+        add_point(
+            curves,
+            &label(row, "peak"),
+            (khz, row.ring_peak_bytes.max(1.0) / 1e6),
+        );
     })
 }
 
@@ -95,7 +126,11 @@ pub(super) fn dead_time(records: &[RunRecord]) -> Option<Figure> {
         log: false,
     };
     over_rate(records, texts, |row, curves| {
-        add_point(curves, &label(row, ""), (row.rate_hz / 1e3, row.dead_share * 100.0));
+        add_point(
+            curves,
+            &label(row, ""),
+            (row.rate_hz / 1e3, row.dead_share * 100.0),
+        );
     })
 }
 
@@ -112,7 +147,11 @@ pub(super) fn polling(records: &[RunRecord]) -> Option<Figure> {
         y: "CPU of the reader [% of a core]",
         log: true,
     };
-    let x = Axis { label: "polling interval [us]".to_owned(), log: true, unit: "" };
+    let x = Axis {
+        label: "polling interval [us]".to_owned(),
+        log: true,
+        unit: "",
+    };
     figure(records, texts, x, curves)
 }
 
@@ -140,7 +179,9 @@ mod tests {
     #[test]
     fn probes_of_a_search_are_not_drawn() {
         let mut records = vec![example(10.0, 1e6, 0.0), example(10.0, 2e6, 0.0)];
-        records.iter_mut().for_each(|record| record.study = "readout/search".to_owned());
+        records
+            .iter_mut()
+            .for_each(|record| record.study = "readout/search".to_owned());
         assert!(cpu(&records).is_none());
     }
 }

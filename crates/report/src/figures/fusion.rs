@@ -10,9 +10,15 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let mut command = None;
     let mut emulated = false;
     for record in of_engine(records, "digitizer").filter(|record| record.study.contains("fusion")) {
-        let stages: Vec<&Stage> = record.lanes[0].stages.iter().filter(|stage| stage.bytes_per_op > 0).collect();
+        let stages: Vec<&Stage> = record.lanes[0]
+            .stages
+            .iter()
+            .filter(|stage| stage.bytes_per_op > 0)
+            .collect();
         let ns: Option<f64> = stages.iter().map(|stage| crate::rate::mean_ns(stage)).sum();
-        let Some(ns) = ns.filter(|&ns| ns > 0.0) else { continue };
+        let Some(ns) = ns.filter(|&ns| ns > 0.0) else {
+            continue;
+        };
         let rate = stages[0].bytes_per_op as f64 / ns * 1e3;
         emulated |= record.engine.emulated;
         command.get_or_insert(record.command.clone());
@@ -22,7 +28,12 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
         }
     }
     fused.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let straight = unfused.map(|rate| fused.iter().map(|(block_bytes, _)| (*block_bytes, rate)).collect::<Vec<_>>());
+    let straight = unfused.map(|rate| {
+        fused
+            .iter()
+            .map(|(block_bytes, _)| (*block_bytes, rate))
+            .collect::<Vec<_>>()
+    });
     let mut curves = vec![Curve::new("fused", fused)];
     curves.extend(straight.map(|points| Curve::new("one after the other", points).into_limit()));
     let (xs, series) = join(curves);

@@ -38,16 +38,27 @@ fn by_size(
 ) -> Option<Figure> {
     let (mut curves, mut command) = (Vec::new(), None);
     for record in of_engine(records, engine) {
-        let Ok(bytes) = record.workload.int(parameter) else { continue };
+        let Ok(bytes) = record.workload.int(parameter) else {
+            continue;
+        };
         for stage in &record.lanes[0].stages {
-            let Some((rate, band)) = rate_band_mb(stage) else { continue };
+            let Some((rate, band)) = rate_band_mb(stage) else {
+                continue;
+            };
             command.get_or_insert(record.command.clone());
             add_banded(&mut curves, &stage.name, (bytes as f64, rate), band);
             let limit = stage.limit.as_deref().and_then(|name| record.limit(name));
             if let Some(limit) = limit {
                 let label = format!("limit of {}", stage.name);
-                add_point(&mut curves, &label, (bytes as f64, limit.rate_bytes_per_s / 1e6));
-                curves.iter_mut().filter(|curve| curve.label == label).for_each(|curve| curve.limit = true);
+                add_point(
+                    &mut curves,
+                    &label,
+                    (bytes as f64, limit.rate_bytes_per_s / 1e6),
+                );
+                curves
+                    .iter_mut()
+                    .filter(|curve| curve.label == label)
+                    .for_each(|curve| curve.limit = true);
             }
         }
     }
@@ -57,8 +68,16 @@ fn by_size(
         title: title.to_owned(),
         caption: caption.to_owned(),
         kind: Kind::Lines,
-        x: Axis::log_bytes(if engine == "stream" { "message" } else { "block" }),
-        y: Axis { label: "MB/s".to_owned(), log: true, unit: "" },
+        x: Axis::log_bytes(if engine == "stream" {
+            "message"
+        } else {
+            "block"
+        }),
+        y: Axis {
+            label: "MB/s".to_owned(),
+            log: true,
+            unit: "",
+        },
         xs,
         categories: Vec::new(),
         series,

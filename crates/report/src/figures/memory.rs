@@ -9,7 +9,8 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let mut command = None;
     for record in of_engine(records, "memory") {
         let int = |name: &str| record.workload.int(name).ok();
-        let (Some(bytes), Some(reads), Some(writes)) = (int("read_bytes"), int("read_lines"), int("write_lines"))
+        let (Some(bytes), Some(reads), Some(writes)) =
+            (int("read_bytes"), int("read_lines"), int("write_lines"))
         else {
             continue;
         };
@@ -20,7 +21,9 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
         };
         // The best store of each point: that is the limit.
         let rates = record.lanes[0].stages.iter().filter_map(rate_band_mb);
-        let Some((rate, band)) = rates.reduce(|a, b| if b.0 > a.0 { b } else { a }) else { continue };
+        let Some((rate, band)) = rates.reduce(|a, b| if b.0 > a.0 { b } else { a }) else {
+            continue;
+        };
         let moved = 1.0 + writes as f64 / reads.max(1) as f64;
         command.get_or_insert(record.command.clone());
         add_banded(

@@ -69,11 +69,19 @@ pub struct Axis {
 
 impl Axis {
     fn linear(label: &str) -> Axis {
-        Axis { label: label.to_owned(), log: false, unit: "" }
+        Axis {
+            label: label.to_owned(),
+            log: false,
+            unit: "",
+        }
     }
 
     fn log_bytes(label: &str) -> Axis {
-        Axis { label: label.to_owned(), log: true, unit: "bytes" }
+        Axis {
+            label: label.to_owned(),
+            log: true,
+            unit: "bytes",
+        }
     }
 }
 
@@ -94,13 +102,21 @@ pub struct Series {
 impl Series {
     /// A series without intervals.
     pub fn new(label: impl Into<String>, ys: Vec<Option<f64>>) -> Series {
-        Series { label: label.into(), ys, limit: false, band: Vec::new() }
+        Series {
+            label: label.into(),
+            ys,
+            limit: false,
+            band: Vec::new(),
+        }
     }
 
     /// The same as a limit.
     #[must_use]
     pub fn into_limit(self) -> Series {
-        Series { limit: true, ..self }
+        Series {
+            limit: true,
+            ..self
+        }
     }
 }
 
@@ -135,12 +151,17 @@ const FIGURES: &[Maker] = &[
 /// Every figure that the records can fill. Records that failed are not drawn.
 pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
     let records = &*crate::rate::done(records);
-    FIGURES.iter().filter_map(|figure| figure(records)).collect()
+    FIGURES
+        .iter()
+        .filter_map(|figure| figure(records))
+        .collect()
 }
 
 /// Records of an engine that measured something, newest of each workload and study last.
 fn of_engine<'a>(records: &'a [RunRecord], engine: &'a str) -> impl Iterator<Item = &'a RunRecord> {
-    records.iter().filter(move |record| record.engine.name == engine && !record.lanes.is_empty())
+    records
+        .iter()
+        .filter(move |record| record.engine.name == engine && !record.lanes.is_empty())
 }
 
 /// Sustained rate in MB/s of one stage.
@@ -154,7 +175,14 @@ fn rate_band_mb(stage: &daqmeter_record::Stage) -> Option<(f64, Option<(f64, f64
     Some((rate.per_s, rate.interval))
 }
 
-fn bars(id: &'static str, title: &str, caption: &str, y: &str, categories: Vec<String>, series: Vec<Series>) -> Figure {
+fn bars(
+    id: &'static str,
+    title: &str,
+    caption: &str,
+    y: &str,
+    categories: Vec<String>,
+    series: Vec<Series>,
+) -> Figure {
     Figure {
         id,
         title: title.to_owned(),
@@ -181,18 +209,27 @@ struct Curve {
 
 impl Curve {
     fn new(label: impl Into<String>, points: Vec<(f64, f64)>) -> Curve {
-        Curve { label: label.into(), limit: false, points, bands: Vec::new() }
+        Curve {
+            label: label.into(),
+            limit: false,
+            points,
+            bands: Vec::new(),
+        }
     }
 
     fn into_limit(self) -> Curve {
-        Curve { limit: true, ..self }
+        Curve {
+            limit: true,
+            ..self
+        }
     }
 }
 
 /// Adds a point with its interval to the curve of that label.
 fn add_banded(curves: &mut Vec<Curve>, label: &str, point: (f64, f64), band: Option<(f64, f64)>) {
     add_point(curves, label, point);
-    if let (Some(curve), Some(band)) = (curves.iter_mut().find(|curve| curve.label == label), band) {
+    if let (Some(curve), Some(band)) = (curves.iter_mut().find(|curve| curve.label == label), band)
+    {
         curve.bands.push((point.0, band));
     }
 }
@@ -207,24 +244,40 @@ fn add_point(curves: &mut Vec<Curve>, label: &str, point: (f64, f64)) {
 
 /// Joins curves that have values at different places: sorted union of the places, holes where a curve has none.
 fn join(curves: Vec<Curve>) -> (Vec<f64>, Vec<Series>) {
-    let mut xs: Vec<f64> = curves.iter().flat_map(|curve| curve.points.iter().map(|(x, _)| *x)).collect();
+    let mut xs: Vec<f64> = curves
+        .iter()
+        .flat_map(|curve| curve.points.iter().map(|(x, _)| *x))
+        .collect();
     xs.sort_by(f64::total_cmp);
     xs.dedup();
     let series = curves
         .into_iter()
         .map(|curve| {
             // Thousands of places are usual: looked up, not searched for.
-            let points: std::collections::HashMap<u64, f64> =
-                curve.points.iter().rev().map(|(x, y)| (x.to_bits(), *y)).collect();
-            let bands: std::collections::HashMap<u64, (f64, f64)> =
-                curve.bands.iter().rev().map(|(x, band)| (x.to_bits(), *band)).collect();
+            let points: std::collections::HashMap<u64, f64> = curve
+                .points
+                .iter()
+                .rev()
+                .map(|(x, y)| (x.to_bits(), *y))
+                .collect();
+            let bands: std::collections::HashMap<u64, (f64, f64)> = curve
+                .bands
+                .iter()
+                .rev()
+                .map(|(x, band)| (x.to_bits(), *band))
+                .collect();
             let band = if bands.is_empty() {
                 Vec::new()
             } else {
-                xs.iter().map(|x| bands.get(&x.to_bits()).copied()).collect()
+                xs.iter()
+                    .map(|x| bands.get(&x.to_bits()).copied())
+                    .collect()
             };
             Series {
-                ys: xs.iter().map(|x| points.get(&x.to_bits()).copied()).collect(),
+                ys: xs
+                    .iter()
+                    .map(|x| points.get(&x.to_bits()).copied())
+                    .collect(),
                 label: curve.label,
                 limit: curve.limit,
                 band,
@@ -246,14 +299,20 @@ mod tests {
 
     #[test]
     fn a_digitizer_record_fills_the_readout_figure_and_the_trace() {
-        let ids: Vec<_> = figures(&[example()]).into_iter().map(|figure| figure.id).collect();
+        let ids: Vec<_> = figures(&[example()])
+            .into_iter()
+            .map(|figure| figure.id)
+            .collect();
         assert_eq!(ids, ["readout", "trace"]);
     }
 
     #[test]
     fn curves_with_different_places_get_holes() {
         let curve = |label: &str, points: &[(f64, f64)]| Curve::new(label, points.to_vec());
-        let (xs, series) = join(vec![curve("a", &[(1.0, 10.0), (3.0, 30.0)]), curve("b", &[(2.0, 20.0)])]);
+        let (xs, series) = join(vec![
+            curve("a", &[(1.0, 10.0), (3.0, 30.0)]),
+            curve("b", &[(2.0, 20.0)]),
+        ]);
         assert_eq!(xs, [1.0, 2.0, 3.0]);
         assert_eq!(series[0].ys, [Some(10.0), None, Some(30.0)]);
         assert_eq!(series[1].ys, [None, Some(20.0), None]);

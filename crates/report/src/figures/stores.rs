@@ -21,12 +21,18 @@ pub(crate) fn stored_as_asked(record: &RunRecord) -> bool {
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let mut curves = Vec::new();
     let mut command = None;
-    let of_stores = |record: &&RunRecord| record.study.contains("stores") && stored_as_asked(record);
+    let of_stores =
+        |record: &&RunRecord| record.study.contains("stores") && stored_as_asked(record);
     for record in of_engine(records, "convert").filter(of_stores) {
-        let (Ok(store), Ok(samples)) = (record.workload.text("store"), record.workload.int("samples")) else {
+        let (Ok(store), Ok(samples)) = (
+            record.workload.text("store"),
+            record.workload.int("samples"),
+        ) else {
             continue;
         };
-        let Some(rate) = rate_mb(&record.lanes[0].stages[0]) else { continue };
+        let Some(rate) = rate_mb(&record.lanes[0].stages[0]) else {
+            continue;
+        };
         command.get_or_insert(record.command.clone());
         // Cast: 2 bytes read and 4 written per sample.
         add_point(&mut curves, store, (samples as f64 * 6.0, rate));
@@ -62,11 +68,19 @@ mod tests {
     /// Both kinds of stores on a host with these vector sets.
     fn records(isa: &[&str]) -> Vec<RunRecord> {
         let record = |store: &str| {
-            let engine = daqmeter_record::EngineInfo { name: "convert".into(), ..Default::default() };
-            let workload = Workload::new("convert").with("samples", 1000_u64).with("store", store);
+            let engine = daqmeter_record::EngineInfo {
+                name: "convert".into(),
+                ..Default::default()
+            };
+            let workload = Workload::new("convert")
+                .with("samples", 1000_u64)
+                .with("store", store);
             let mut record = RunRecord::new(engine, workload);
             record.study = "survey/stores".into();
-            record.host = Arc::new(Host { isa: isa.iter().map(ToString::to_string).collect(), ..Host::default() });
+            record.host = Arc::new(Host {
+                isa: isa.iter().map(ToString::to_string).collect(),
+                ..Host::default()
+            });
             let stage = Stage {
                 name: "func_no_decsca".into(),
                 bytes_per_op: 2000,
@@ -74,7 +88,10 @@ mod tests {
                 sample_ns: vec![1000; 5],
                 ..Stage::default()
             };
-            record.lanes = vec![Lane { stages: vec![stage], ..Lane::default() }];
+            record.lanes = vec![Lane {
+                stages: vec![stage],
+                ..Lane::default()
+            }];
             record
         };
         vec![record("cached"), record("non-temporal")]
@@ -83,7 +100,13 @@ mod tests {
     /// AArch64 was told which stores are better, and had one kind only (issue 14, A11).
     #[test]
     fn a_cpu_without_non_temporal_stores_has_no_comparison_of_stores() {
-        assert_eq!(figure(&records(&["portable", "neon"])).map(|figure| figure.series.len()), None);
-        assert_eq!(figure(&records(&["portable", "avx2"])).map(|figure| figure.series.len()), Some(2));
+        assert_eq!(
+            figure(&records(&["portable", "neon"])).map(|figure| figure.series.len()),
+            None
+        );
+        assert_eq!(
+            figure(&records(&["portable", "avx2"])).map(|figure| figure.series.len()),
+            Some(2)
+        );
     }
 }

@@ -9,13 +9,25 @@ use crate::rows::short;
 const MOST_POINTS: usize = 2000;
 
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
-    let record = records.iter().filter(|record| record.engine.name == "digitizer").max_by_key(|record| {
-        let samples: usize = record.lanes.iter().flat_map(|lane| &lane.stages).map(|stage| stage.sample_ns.len()).sum();
-        (record.lanes.len(), samples)
-    })?;
+    let record = records
+        .iter()
+        .filter(|record| record.engine.name == "digitizer")
+        .max_by_key(|record| {
+            let samples: usize = record
+                .lanes
+                .iter()
+                .flat_map(|lane| &lane.stages)
+                .map(|stage| stage.sample_ns.len())
+                .sum();
+            (record.lanes.len(), samples)
+        })?;
     let mut curves = Vec::new();
     for lane in &record.lanes {
-        for stage in lane.stages.iter().filter(|stage| stage.bytes_per_op > 0 && stage.sample_ns.len() > 1) {
+        for stage in lane
+            .stages
+            .iter()
+            .filter(|stage| stage.bytes_per_op > 0 && stage.sample_ns.len() > 1)
+        {
             let label = format!("{} {}", lane.device, short(&stage.name));
             curves.push(Curve::new(label, thinned(stage)));
         }
@@ -43,14 +55,26 @@ fn thinned(stage: &Stage) -> Vec<(f64, f64)> {
     let ms = |ns: u64| ns as f64 / stage.ops_per_sample.max(1) as f64 * 1e-6;
     let part = stage.sample_ns.len().div_ceil(MOST_POINTS / 2);
     if part <= 1 {
-        return stage.sample_ns.iter().enumerate().map(|(at, &ns)| (at as f64, ms(ns))).collect();
+        return stage
+            .sample_ns
+            .iter()
+            .enumerate()
+            .map(|(at, &ns)| (at as f64, ms(ns)))
+            .collect();
     }
     let mut points = Vec::new();
     for (number, samples) in stage.sample_ns.chunks(part).enumerate() {
         let first = number * part;
         let by_time = || samples.iter().enumerate();
-        let (low, high) = (by_time().min_by_key(|(_, ns)| **ns), by_time().max_by_key(|(_, ns)| **ns));
-        let mut pair: Vec<_> = low.into_iter().chain(high).map(|(at, &ns)| ((first + at) as f64, ms(ns))).collect();
+        let (low, high) = (
+            by_time().min_by_key(|(_, ns)| **ns),
+            by_time().max_by_key(|(_, ns)| **ns),
+        );
+        let mut pair: Vec<_> = low
+            .into_iter()
+            .chain(high)
+            .map(|(at, &ns)| ((first + at) as f64, ms(ns)))
+            .collect();
         pair.sort_by(|a, b| a.0.total_cmp(&b.0));
         pair.dedup_by(|a, b| a.0 == b.0);
         points.extend(pair);
@@ -66,7 +90,11 @@ mod tests {
     fn thinning_keeps_the_extremes() {
         let mut sample_ns = vec![1_000_000; 50_000];
         sample_ns[31_234] = 9_000_000;
-        let stage = Stage { sample_ns, ops_per_sample: 1, ..Stage::default() };
+        let stage = Stage {
+            sample_ns,
+            ops_per_sample: 1,
+            ..Stage::default()
+        };
         let points = thinned(&stage);
         assert!(points.len() <= MOST_POINTS + 2);
         assert!(points.contains(&(31_234.0, 9.0)));

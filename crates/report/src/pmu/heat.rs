@@ -19,12 +19,19 @@ pub struct Heat {
 impl Heat {
     /// The largest rate of all.
     pub fn most(&self) -> f64 {
-        self.frames.iter().flat_map(|(_, rates)| rates).flatten().copied().fold(0.0, f64::max)
+        self.frames
+            .iter()
+            .flat_map(|(_, rates)| rates)
+            .flatten()
+            .copied()
+            .fold(0.0, f64::max)
     }
 
     /// Number of a node among those that are counted.
     pub fn number(&self, kind: &str, node_id: u16) -> Option<usize> {
-        self.nodes.iter().position(|(known, id)| same_kind(known, kind) && *id == node_id)
+        self.nodes
+            .iter()
+            .position(|(known, id)| same_kind(known, kind) && *id == node_id)
     }
 }
 
@@ -35,14 +42,19 @@ fn same_kind(counted: &str, node: &str) -> bool {
 
 /// The event without the terms that choose its node.
 pub fn base_name(event: &str) -> String {
-    let Some((pmu, rest)) = event.split_once('/') else { return event.to_owned() };
+    let Some((pmu, rest)) = event.split_once('/') else {
+        return event.to_owned();
+    };
     let terms = rest.trim_end_matches('/').split(',');
-    let kept: Vec<&str> = terms.filter(|term| !term.starts_with("nodeid") && !term.starts_with("bynodeid")).collect();
+    let kept: Vec<&str> = terms
+        .filter(|term| !term.starts_with("nodeid") && !term.starts_with("bynodeid"))
+        .collect();
     format!("{pmu}/{}/", kept.join(","))
 }
 
 fn is_on(event: &ObservedEvent, mesh: &Mesh) -> bool {
-    event.node_id.is_some() && (event.pmu == mesh.name || mesh.name.starts_with(&format!("{}_", event.pmu)))
+    event.node_id.is_some()
+        && (event.pmu == mesh.name || mesh.name.starts_with(&format!("{}_", event.pmu)))
 }
 
 /// The heat of each mesh: of the first event that is counted by node there.
@@ -50,8 +62,11 @@ pub fn frames(observed: &Observations) -> Vec<Heat> {
     let heat = |mesh: &Mesh| {
         let first = observed.events.iter().find(|event| is_on(event, mesh))?;
         let base = base_name(&first.name);
-        let events: Vec<&ObservedEvent> =
-            observed.events.iter().filter(|event| is_on(event, mesh) && base_name(&event.name) == base).collect();
+        let events: Vec<&ObservedEvent> = observed
+            .events
+            .iter()
+            .filter(|event| is_on(event, mesh) && base_name(&event.name) == base)
+            .collect();
         let rate = |event: &&ObservedEvent, at: usize| Some(event.scaled(at)? / event.seconds(at)?);
         let frame = |at: usize| {
             let end_s = observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9;
@@ -60,7 +75,10 @@ pub fn frames(observed: &Observations) -> Vec<Heat> {
         Some(Heat {
             mesh: mesh.clone(),
             event: base,
-            nodes: events.iter().map(|event| (event.node_kind.clone(), event.node_id.unwrap_or(0))).collect(),
+            nodes: events
+                .iter()
+                .map(|event| (event.node_kind.clone(), event.node_id.unwrap_or(0)))
+                .collect(),
             frames: (0..observed.end_ns.len()).map(frame).collect(),
         })
     };
@@ -109,7 +127,11 @@ pub(crate) mod tests {
             width: 2,
             height: 1,
             crosspoints: vec![xp(0, &["RN-D", "HN-F"]), xp(1, &["HN-F"])],
-            nodes: vec![node("RN-D", 0x0, 0, 0, "PCI_0"), node("HN-F", 0x4, 0, 1, ""), node("HN-F", 0x20, 1, 0, "")],
+            nodes: vec![
+                node("RN-D", 0x0, 0, 0, "PCI_0"),
+                node("HN-F", 0x4, 0, 1, ""),
+                node("HN-F", 0x20, 1, 0, ""),
+            ],
             ..Mesh::default()
         };
         let event = |id: u16, counts: [u64; 2], ran: u64| ObservedEvent {
@@ -128,7 +150,10 @@ pub(crate) mod tests {
             what: "memory-nodes".into(),
             begin_ns: 0,
             end_ns: vec![1_000_000_000, 2_000_000_000],
-            events: vec![event(0x4, [121_713_206, 60_000_000], 500_000_000), event(0x20, [1500, 0], 0)],
+            events: vec![
+                event(0x4, [121_713_206, 60_000_000], 500_000_000),
+                event(0x20, [1500, 0], 0),
+            ],
             metrics: vec![daqmeter_record::observed::ObservedMetric {
                 name: "memory".into(),
                 unit: "B/s".into(),
@@ -145,7 +170,11 @@ pub(crate) mod tests {
         assert_eq!(heat.event, "arm_cmn_0/hnf_mc_reqs/");
         let at = heat.number("HN-F", 0x4).unwrap();
         assert_eq!(heat.frames[0].1[at], Some(121_713_206.0));
-        assert_eq!(heat.frames[1].1[at], Some(120_000_000.0), "scaled by its share");
+        assert_eq!(
+            heat.frames[1].1[at],
+            Some(120_000_000.0),
+            "scaled by its share"
+        );
         assert_eq!(heat.frames[1].1[heat.number("HN-F", 0x20).unwrap()], None);
         assert_eq!(heat.number("RN-D", 0x0), None);
         assert_eq!(heat.most(), 121_713_206.0);
@@ -153,6 +182,9 @@ pub(crate) mod tests {
 
     #[test]
     fn rates_are_short() {
-        assert_eq!([0.0, 999.0, 1500.0, 121_713_206.0, 2e9].map(short), ["0", "999", "1.5k", "121.7M", "2G"]);
+        assert_eq!(
+            [0.0, 999.0, 1500.0, 121_713_206.0, 2e9].map(short),
+            ["0", "999", "1.5k", "121.7M", "2G"]
+        );
     }
 }

@@ -20,16 +20,36 @@ pub struct Entry {
 }
 
 /// Lines of a crosspoint's cell: itself, then its ports.
-pub fn cell(mesh: &Mesh, number: usize, xp: &Crosspoint, heat: Option<(&Heat, usize)>) -> Vec<Entry> {
+pub fn cell(
+    mesh: &Mesh,
+    number: usize,
+    xp: &Crosspoint,
+    heat: Option<(&Heat, usize)>,
+) -> Vec<Entry> {
     let entry = |text: String, kinds: &[&str], id: u16| {
         let found = heat.and_then(|(heat, frame)| {
             let at = kinds.iter().find_map(|kind| heat.number(kind, id))?;
-            Some((at, heat.frames.get(frame).and_then(|(_, rates)| *rates.get(at)?)))
+            Some((
+                at,
+                heat.frames
+                    .get(frame)
+                    .and_then(|(_, rates)| *rates.get(at)?),
+            ))
         });
-        Entry { text, counted: found.map(|(at, _)| at), rate: found.and_then(|(_, rate)| rate) }
+        Entry {
+            text,
+            counted: found.map(|(at, _)| at),
+            rate: found.and_then(|(_, rate)| rate),
+        }
     };
-    let dtc = xp.dtc.map_or("DTC ?".to_owned(), |dtc| format!("DTC {dtc}"));
-    let mut lines = vec![entry(format!("XP {:#04x}  {dtc}", xp.node_id), &["XP"], xp.node_id)];
+    let dtc = xp
+        .dtc
+        .map_or("DTC ?".to_owned(), |dtc| format!("DTC {dtc}"));
+    let mut lines = vec![entry(
+        format!("XP {:#04x}  {dtc}", xp.node_id),
+        &["XP"],
+        xp.node_id,
+    )];
     for (port, device) in xp.ports.iter().enumerate() {
         let here: Vec<&Node> = mesh
             .nodes
@@ -40,16 +60,27 @@ pub fn cell(mesh: &Mesh, number: usize, xp: &Crosspoint, heat: Option<(&Heat, us
         ids.sort_unstable();
         ids.dedup();
         if device.is_empty() {
-            lines.push(Entry { text: format!("p{port} -"), counted: None, rate: None });
+            lines.push(Entry {
+                text: format!("p{port} -"),
+                counted: None,
+                rate: None,
+            });
         } else if ids.is_empty() {
             // No registers of its own: the NodeID follows from the place.
             let bits = if xp.ports.len() > 2 { 1 } else { 2 };
             let id = usize::from(xp.node_id) | port << bits;
-            lines.push(Entry { text: format!("p{port} {device} {id:#04x}"), counted: None, rate: None });
+            lines.push(Entry {
+                text: format!("p{port} {device} {id:#04x}"),
+                counted: None,
+                rate: None,
+            });
         }
         for id in ids {
-            let kinds: Vec<&str> =
-                here.iter().filter(|node| node.node_id == id).map(|node| node.kind.as_str()).collect();
+            let kinds: Vec<&str> = here
+                .iter()
+                .filter(|node| node.node_id == id)
+                .map(|node| node.kind.as_str())
+                .collect();
             lines.push(entry(format!("p{port} {device} {id:#04x}"), &kinds, id));
         }
     }
@@ -62,7 +93,13 @@ pub fn title(mesh: &Mesh) -> String {
     if !mesh.part.is_empty() {
         let _ = write!(out, ": {} {}", mesh.part, mesh.revision);
     }
-    let _ = write!(out, ", {} x {} crosspoints, {} DTC", mesh.width, mesh.height, mesh.dtcs());
+    let _ = write!(
+        out,
+        ", {} x {} crosspoints, {} DTC",
+        mesh.width,
+        mesh.height,
+        mesh.dtcs()
+    );
     if let Some(base) = mesh.base {
         let _ = write!(out, ", registers at {base:#x}");
     }
@@ -75,26 +112,51 @@ pub fn grid(mesh: &Mesh, heat: Option<(&Heat, usize)>) -> String {
         .crosspoints
         .iter()
         .enumerate()
-        .map(|(number, xp)| cell(mesh, number, xp, heat).iter().map(entry_text).collect())
+        .map(|(number, xp)| {
+            cell(mesh, number, xp, heat)
+                .iter()
+                .map(entry_text)
+                .collect()
+        })
         .collect();
-    let width = cells.iter().flatten().map(|line| line.chars().count()).max().unwrap_or(0);
-    let rule = format!("      +{}", format!("{}+", "-".repeat(width + 2)).repeat(mesh.width as usize));
+    let width = cells
+        .iter()
+        .flatten()
+        .map(|line| line.chars().count())
+        .max()
+        .unwrap_or(0);
+    let rule = format!(
+        "      +{}",
+        format!("{}+", "-".repeat(width + 2)).repeat(mesh.width as usize)
+    );
     let mut out = format!("{}\n", title(mesh));
     for y in (0..mesh.height).rev() {
-        let row: Vec<&Vec<String>> = (0..mesh.width).filter_map(|x| cells.get((y * mesh.width + x) as usize)).collect();
+        let row: Vec<&Vec<String>> = (0..mesh.width)
+            .filter_map(|x| cells.get((y * mesh.width + x) as usize))
+            .collect();
         let lines = row.iter().map(|lines| lines.len()).max().unwrap_or(0);
         let _ = writeln!(out, "{rule}");
         for line in 0..lines {
-            let head = if line == 0 { format!("y={y}") } else { String::new() };
+            let head = if line == 0 {
+                format!("y={y}")
+            } else {
+                String::new()
+            };
             let _ = write!(out, " {head:<5}|");
             for cell in &row {
-                let _ = write!(out, " {:<width$} |", cell.get(line).map_or("", String::as_str));
+                let _ = write!(
+                    out,
+                    " {:<width$} |",
+                    cell.get(line).map_or("", String::as_str)
+                );
             }
             out.push('\n');
         }
     }
     let _ = writeln!(out, "{rule}");
-    let foot: String = (0..mesh.width).map(|x| format!("{:^1$}", format!("x={x}"), width + 3)).collect();
+    let foot: String = (0..mesh.width)
+        .map(|x| format!("{:^1$}", format!("x={x}"), width + 3))
+        .collect();
     let _ = writeln!(out, "       {}", foot.trim_end());
     out
 }
@@ -164,7 +226,9 @@ pub struct KindRow {
 pub fn kinds(mesh: &Mesh) -> Vec<KindRow> {
     let mut rows: Vec<KindRow> = Vec::new();
     let mut add = |purpose: &str, kind: &str, id: u16| {
-        let known = rows.iter_mut().find(|row| row.purpose == purpose && row.kind == kind);
+        let known = rows
+            .iter_mut()
+            .find(|row| row.purpose == purpose && row.kind == kind);
         match known {
             Some(row) => row.node_ids.push(id),
             None => rows.push(KindRow {
@@ -175,21 +239,35 @@ pub fn kinds(mesh: &Mesh) -> Vec<KindRow> {
             }),
         }
     };
-    let of_kind = |node: &Node| if node.label.is_empty() { purpose(&node.kind).to_owned() } else { node.label.clone() };
+    let of_kind = |node: &Node| {
+        if node.label.is_empty() {
+            purpose(&node.kind).to_owned()
+        } else {
+            node.label.clone()
+        }
+    };
     let order = ["HN-F", "HN-S", "RN-D", "RN-I"];
     for kind in order {
         let here = mesh.nodes.iter().filter(|node| node.kind == kind);
-        let (labelled, plain): (Vec<&Node>, Vec<&Node>) = here.partition(|node| !node.label.is_empty());
-        labelled.into_iter().chain(plain).for_each(|node| add(&of_kind(node), kind, node.node_id));
+        let (labelled, plain): (Vec<&Node>, Vec<&Node>) =
+            here.partition(|node| !node.label.is_empty());
+        labelled
+            .into_iter()
+            .chain(plain)
+            .for_each(|node| add(&of_kind(node), kind, node.node_id));
     }
-    mesh.crosspoints.iter().for_each(|xp| add(purpose("XP"), "XP", xp.node_id));
-    for kind in ["DTC", "SBSX"] {
-        mesh.nodes.iter().filter(|node| node.kind == kind).for_each(|node| add(&of_kind(node), kind, node.node_id));
-    }
-    let rest = mesh
-        .nodes
+    mesh.crosspoints
         .iter()
-        .filter(|node| !order.contains(&node.kind.as_str()) && !["DTC", "SBSX"].contains(&node.kind.as_str()));
+        .for_each(|xp| add(purpose("XP"), "XP", xp.node_id));
+    for kind in ["DTC", "SBSX"] {
+        mesh.nodes
+            .iter()
+            .filter(|node| node.kind == kind)
+            .for_each(|node| add(&of_kind(node), kind, node.node_id));
+    }
+    let rest = mesh.nodes.iter().filter(|node| {
+        !order.contains(&node.kind.as_str()) && !["DTC", "SBSX"].contains(&node.kind.as_str())
+    });
     rest.for_each(|node| add(&of_kind(node), &node.kind, node.node_id));
     rows.iter_mut().for_each(|row| row.node_ids.sort_unstable());
     rows
@@ -199,7 +277,11 @@ pub fn kinds(mesh: &Mesh) -> Vec<KindRow> {
 pub fn node_table(mesh: &Mesh) -> String {
     let rows = kinds(mesh).into_iter().map(|row| {
         let ids: Vec<String> = row.node_ids.iter().map(|id| format!("{id:#04x}")).collect();
-        let events = if row.events.is_empty() { "-".to_owned() } else { format!("arm_cmn/{}", row.events) };
+        let events = if row.events.is_empty() {
+            "-".to_owned()
+        } else {
+            format!("arm_cmn/{}", row.events)
+        };
         vec![row.purpose, row.kind, ids.join(" "), events]
     });
     plain(&["purpose", "node type", "NodeIDs", "event name"], rows)
@@ -207,7 +289,10 @@ pub fn node_table(mesh: &Mesh) -> String {
 
 /// Escapes text for XML.
 fn xml(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 const CELL: (usize, usize) = (168, 16);
@@ -215,12 +300,19 @@ const CELL: (usize, usize) = (168, 16);
 /// The mesh as SVG; nodes that are counted carry `data-node`, so that a page can colour them. Colours come from the page where
 /// there is one, and are given here for a picture by itself.
 pub fn svg(mesh: &Mesh, heat: Option<&Heat>) -> String {
-    let most =
-        mesh.crosspoints.iter().enumerate().map(|(number, xp)| cell(mesh, number, xp, None).len()).max().unwrap_or(1);
+    let most = mesh
+        .crosspoints
+        .iter()
+        .enumerate()
+        .map(|(number, xp)| cell(mesh, number, xp, None).len())
+        .max()
+        .unwrap_or(1);
     let (cell_width, line) = CELL;
     let cell_height = most * line + 20;
-    let (width, height) =
-        (mesh.width as usize * (cell_width + 24) + 40, mesh.height as usize * (cell_height + 24) + 56);
+    let (width, height) = (
+        mesh.width as usize * (cell_width + 24) + 40,
+        mesh.height as usize * (cell_height + 24) + 56,
+    );
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\" class=\"mesh\" font-family=\"system-ui, sans-serif\" font-size=\"12\">\n<title>{}</title>\n",
         xml(&title(mesh)),
@@ -228,7 +320,10 @@ pub fn svg(mesh: &Mesh, heat: Option<&Heat>) -> String {
     );
     let centre = |x: u32, y: u32| {
         let row = (mesh.height - 1 - y) as usize;
-        (40 + x as usize * (cell_width + 24) + cell_width / 2, 12 + row * (cell_height + 24) + cell_height / 2)
+        (
+            40 + x as usize * (cell_width + 24) + cell_width / 2,
+            12 + row * (cell_height + 24) + cell_height / 2,
+        )
     };
     for xp in &mesh.crosspoints {
         let (cx, cy) = centre(xp.x, xp.y);
@@ -249,7 +344,10 @@ pub fn svg(mesh: &Mesh, heat: Option<&Heat>) -> String {
             out,
             "<rect x=\"{left}\" y=\"{top}\" width=\"{cell_width}\" height=\"{cell_height}\" rx=\"6\" fill=\"var(--paper, #fff)\" stroke=\"#8a8f98\"/>"
         );
-        for (at, entry) in cell(mesh, number, xp, heat.map(|heat| (heat, 0))).iter().enumerate() {
+        for (at, entry) in cell(mesh, number, xp, heat.map(|heat| (heat, 0)))
+            .iter()
+            .enumerate()
+        {
             let y = top + 10 + at * line;
             if let Some(index) = entry.counted {
                 let _ = writeln!(
@@ -285,7 +383,10 @@ pub fn svg(mesh: &Mesh, heat: Option<&Heat>) -> String {
     }
     for y in 0..mesh.height {
         let (_, cy) = centre(0, y);
-        let _ = writeln!(out, "<text x=\"6\" y=\"{cy}\" fill=\"var(--soft, #57606a)\">y={y}</text>");
+        let _ = writeln!(
+            out,
+            "<text x=\"6\" y=\"{cy}\" fill=\"var(--soft, #57606a)\">y={y}</text>"
+        );
     }
     out.push_str("</svg>\n");
     out

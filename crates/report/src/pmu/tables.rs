@@ -52,12 +52,18 @@ fn share(event: &ObservedEvent, interval: usize) -> String {
 
 /// A metric's value with its unit.
 pub fn metric_text(value: Option<f64>, unit: &str, bytes: Bytes) -> String {
-    let Some(value) = value else { return "not counted".to_owned() };
+    let Some(value) = value else {
+        return "not counted".to_owned();
+    };
     match (unit, bytes) {
         ("B/s", Bytes::Mb) => format!("{} MB/s", significant(value / 1e6, 6)),
         ("B/s", Bytes::Mib) => format!("{} MiB/s", significant(value / f64::from(1 << 20), 6)),
         ("B/s", Bytes::Both) => {
-            format!("{} MB/s = {} MiB/s", significant(value / 1e6, 6), significant(value / f64::from(1 << 20), 6))
+            format!(
+                "{} MB/s = {} MiB/s",
+                significant(value / 1e6, 6),
+                significant(value / f64::from(1 << 20), 6)
+            )
         }
         ("bit/s", _) => format!("{} Mbit/s", significant(value / 1e6, 6)),
         ("", _) => significant(value, 4),
@@ -74,17 +80,33 @@ pub fn interval(
 ) -> String {
     let end_s = observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9;
     let rows = observed.events.iter().map(|event| {
-        let half =
-            error(event, at).filter(|half| *half > 0.0).map_or(String::new(), |half| format!("+- {}", grouped(half)));
-        vec![format!("{end_s:.3}"), event.name.clone(), value(event, at), event.unit.clone(), half, share(event, at)]
+        let half = error(event, at)
+            .filter(|half| *half > 0.0)
+            .map_or(String::new(), |half| format!("+- {}", grouped(half)));
+        vec![
+            format!("{end_s:.3}"),
+            event.name.clone(),
+            value(event, at),
+            event.unit.clone(),
+            half,
+            share(event, at),
+        ]
     });
-    let mut out = numbers_from(2, &["time [s]", "event", "count", "unit", "95 %", "counted"], rows);
+    let mut out = numbers_from(
+        2,
+        &["time [s]", "event", "count", "unit", "95 %", "counted"],
+        rows,
+    );
     for metric in &observed.metrics {
         let _ = writeln!(
             out,
             " {}: {}",
             metric.name,
-            metric_text(metric.values.get(at).copied().flatten(), &metric.unit, bytes)
+            metric_text(
+                metric.values.get(at).copied().flatten(),
+                &metric.unit,
+                bytes
+            )
         );
     }
     out
@@ -95,13 +117,23 @@ fn mean(metric: &ObservedMetric, observed: &Observations) -> Option<f64> {
     let pairs: Option<Vec<(f64, f64)>> = metric.values.iter().enumerate().map(of).collect();
     let pairs = pairs?;
     let seconds: f64 = pairs.iter().map(|(seconds, _)| seconds).sum();
-    (seconds > 0.0).then(|| pairs.iter().map(|(seconds, value)| seconds * value).sum::<f64>() / seconds)
+    (seconds > 0.0).then(|| {
+        pairs
+            .iter()
+            .map(|(seconds, value)| seconds * value)
+            .sum::<f64>()
+            / seconds
+    })
 }
 
 /// One line below the table of a measurement: what was counted meanwhile.
 pub fn footnote(observed: &Observations) -> String {
     let metric = |metric: &ObservedMetric| {
-        format!("{} {}", metric.name, metric_text(mean(metric, observed), &metric.unit, Bytes::Mb))
+        format!(
+            "{} {}",
+            metric.name,
+            metric_text(mean(metric, observed), &metric.unit, Bytes::Mb)
+        )
     };
     let event = |event: &ObservedEvent| match event.total_scaled() {
         Some((count, _)) => format!("{} {}", event.name, grouped(count)),
@@ -116,27 +148,64 @@ pub fn footnote(observed: &Observations) -> String {
 }
 
 /// The whole run: totals with error and rate, then metrics with their caveats.
-pub fn summary(observed: &Observations, bytes: Bytes, error: impl Fn(&ObservedEvent) -> Option<f64>) -> String {
+pub fn summary(
+    observed: &Observations,
+    bytes: Bytes,
+    error: impl Fn(&ObservedEvent) -> Option<f64>,
+) -> String {
     let rows = observed.events.iter().map(|event| {
         let (count, share, rate) = match (&event.status, event.total_scaled()) {
-            (EventStatus::NotSupported(_), _) => ("not supported".to_owned(), String::new(), String::new()),
-            (EventStatus::Counted, None) => ("not counted".to_owned(), String::new(), String::new()),
+            (EventStatus::NotSupported(_), _) => {
+                ("not supported".to_owned(), String::new(), String::new())
+            }
+            (EventStatus::Counted, None) => {
+                ("not counted".to_owned(), String::new(), String::new())
+            }
             (EventStatus::Counted, Some((count, share))) => {
                 let (_, enabled, _) = event.total();
                 let seconds = enabled as f64 * 1e-9 / f64::from(event.places.max(1));
-                let share = if share < 0.9999 { format!("{:.2} %", share * 100.0) } else { String::new() };
-                let count_text = if event.scale == 1.0 { grouped(count) } else { significant(count, 6) };
+                let share = if share < 0.9999 {
+                    format!("{:.2} %", share * 100.0)
+                } else {
+                    String::new()
+                };
+                let count_text = if event.scale == 1.0 {
+                    grouped(count)
+                } else {
+                    significant(count, 6)
+                };
                 (count_text, share, significant(count / seconds, 4))
             }
         };
-        let half =
-            error(event).filter(|half| *half > 0.0).map_or(String::new(), |half| format!("+- {}", grouped(half)));
-        vec![event.name.clone(), count, event.unit.clone(), half, share, rate]
+        let half = error(event)
+            .filter(|half| *half > 0.0)
+            .map_or(String::new(), |half| format!("+- {}", grouped(half)));
+        vec![
+            event.name.clone(),
+            count,
+            event.unit.clone(),
+            half,
+            share,
+            rate,
+        ]
     });
-    let mut out = format!("{} intervals, {:.3} s\n", observed.end_ns.len(), observed.total_seconds());
-    out.push_str(&numbers_from(1, &["event", "count", "unit", "95 %", "counted", "per second"], rows));
+    let mut out = format!(
+        "{} intervals, {:.3} s\n",
+        observed.end_ns.len(),
+        observed.total_seconds()
+    );
+    out.push_str(&numbers_from(
+        1,
+        &["event", "count", "unit", "95 %", "counted", "per second"],
+        rows,
+    ));
     for metric in &observed.metrics {
-        let _ = writeln!(out, " {}: {}", metric.name, metric_text(mean(metric, observed), &metric.unit, bytes));
+        let _ = writeln!(
+            out,
+            " {}: {}",
+            metric.name,
+            metric_text(mean(metric, observed), &metric.unit, bytes)
+        );
         if !metric.caveat.is_empty() {
             let _ = writeln!(out, "   {}", metric.caveat);
         }
@@ -163,15 +232,26 @@ mod tests {
             ..ObservedEvent::default()
         });
         let error = |_: &ObservedEvent, at: usize| Some(if at == 1 { 1_500_000.0 } else { 0.0 });
-        let text: String = (0..2).map(|at| interval(&observed, at, Bytes::Both, error)).collect();
+        let text: String = (0..2)
+            .map(|at| interval(&observed, at, Bytes::Both, error))
+            .collect();
         let below = footnote(&observed);
-        insta::assert_snapshot!(format!("{text}\n{}\n{below}", summary(&observed, Bytes::Mb, |_| None)));
+        insta::assert_snapshot!(format!(
+            "{text}\n{}\n{below}",
+            summary(&observed, Bytes::Mb, |_| None)
+        ));
     }
 
     #[test]
     fn the_documents_memory_bandwidth_has_the_unit_that_it_is_in() {
-        assert_eq!(metric_text(Some(31_158_854_336.0), "B/s", Bytes::Both), "31158.9 MB/s = 29715.4 MiB/s");
-        assert_eq!(metric_text(Some(1.030_144e9), "bit/s", Bytes::Mb), "1030.14 Mbit/s");
+        assert_eq!(
+            metric_text(Some(31_158_854_336.0), "B/s", Bytes::Both),
+            "31158.9 MB/s = 29715.4 MiB/s"
+        );
+        assert_eq!(
+            metric_text(Some(1.030_144e9), "bit/s", Bytes::Mb),
+            "1030.14 Mbit/s"
+        );
         assert_eq!(metric_text(None, "B/s", Bytes::Mb), "not counted");
     }
 }

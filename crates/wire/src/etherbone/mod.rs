@@ -83,16 +83,26 @@ pub enum WireError {
 impl core::fmt::Display for WireError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            WireError::Truncated { wanted, found } => write!(f, "truncated: {found} bytes where {wanted} are needed"),
+            WireError::Truncated { wanted, found } => {
+                write!(f, "truncated: {found} bytes where {wanted} are needed")
+            }
             WireError::Magic(found) => write!(f, "magic {found:#06x} instead of 0x4e6f"),
             WireError::Version(found) => write!(f, "version {found} instead of 1"),
             WireError::NotOneWidth(address, data) => {
-                write!(f, "address widths {address} and data widths {data}: exactly one of each is wanted")
+                write!(
+                    f,
+                    "address widths {address} and data widths {data}: exactly one of each is wanted"
+                )
             }
-            WireError::Select(found) => write!(f, "byte enables {found:#04x} are not one aligned run inside the port"),
+            WireError::Select(found) => write!(
+                f,
+                "byte enables {found:#04x} are not one aligned run inside the port"
+            ),
             WireError::ProbeLength(found) => write!(f, "a probe of {found} bytes instead of 8"),
             WireError::Overflow => write!(f, "does not fit"),
-            WireError::SdbMagic(found) => write!(f, "SDB magic {found:#010x} instead of 0x5344422d"),
+            WireError::SdbMagic(found) => {
+                write!(f, "SDB magic {found:#010x} instead of 0x5344422d")
+            }
         }
     }
 }
@@ -100,7 +110,14 @@ impl core::fmt::Display for WireError {
 impl core::error::Error for WireError {}
 
 fn need(bytes: &[u8], wanted: usize) -> Result<(), WireError> {
-    if bytes.len() < wanted { Err(WireError::Truncated { wanted, found: bytes.len() }) } else { Ok(()) }
+    if bytes.len() < wanted {
+        Err(WireError::Truncated {
+            wanted,
+            found: bytes.len(),
+        })
+    } else {
+        Ok(())
+    }
 }
 
 fn be16(bytes: &[u8], at: usize) -> u16 {

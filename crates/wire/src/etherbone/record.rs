@@ -54,7 +54,12 @@ pub struct RecordHeader {
 impl RecordHeader {
     /// From four bytes.
     pub fn parse(bytes: [u8; 4]) -> RecordHeader {
-        RecordHeader { flags: Flags(bytes[0]), select: bytes[1], writes: bytes[2], reads: bytes[3] }
+        RecordHeader {
+            flags: Flags(bytes[0]),
+            select: bytes[1],
+            writes: bytes[2],
+            reads: bytes[3],
+        }
     }
 
     /// Four bytes.
@@ -64,7 +69,13 @@ impl RecordHeader {
 
     /// Bytes of the two blocks: each has a base address before its values, unless it is empty.
     pub fn body_bytes(self, layout: Layout) -> usize {
-        let block = |values: u8| if values == 0 { 0 } else { 1 + usize::from(values) };
+        let block = |values: u8| {
+            if values == 0 {
+                0
+            } else {
+                1 + usize::from(values)
+            }
+        };
         (block(self.writes) + block(self.reads)) * layout.value_bytes()
     }
 
@@ -100,24 +111,40 @@ impl<'a> Record<'a> {
         let header = RecordHeader::parse([bytes[0], bytes[1], bytes[2], bytes[3]]);
         let wanted = header_bytes + header.body_bytes(layout);
         need(bytes, wanted)?;
-        let record = Record { header, value_bytes: layout.value_bytes(), body: &bytes[header_bytes..wanted] };
+        let record = Record {
+            header,
+            value_bytes: layout.value_bytes(),
+            body: &bytes[header_bytes..wanted],
+        };
         Ok((record, &bytes[wanted..]))
     }
 
     fn write_block_bytes(&self) -> usize {
-        if self.header.writes == 0 { 0 } else { (1 + usize::from(self.header.writes)) * self.value_bytes }
+        if self.header.writes == 0 {
+            0
+        } else {
+            (1 + usize::from(self.header.writes)) * self.value_bytes
+        }
     }
 
     /// Base address and values that are written.
     #[inline]
     pub fn write_block(&self) -> Option<(u64, Values<'a>)> {
-        Values { bytes: &self.body[..self.write_block_bytes()], size: self.value_bytes }.split_base()
+        Values {
+            bytes: &self.body[..self.write_block_bytes()],
+            size: self.value_bytes,
+        }
+        .split_base()
     }
 
     /// Address that the answer goes to, and the addresses that are read.
     #[inline]
     pub fn read_block(&self) -> Option<(u64, Values<'a>)> {
-        Values { bytes: &self.body[self.write_block_bytes()..], size: self.value_bytes }.split_base()
+        Values {
+            bytes: &self.body[self.write_block_bytes()..],
+            size: self.value_bytes,
+        }
+        .split_base()
     }
 }
 
@@ -139,9 +166,18 @@ impl<'a> Values<'a> {
     pub fn copy_to(&self, out: &mut [u64]) -> usize {
         let count = self.count_left().min(out.len());
         match self.size {
-            2 => out.iter_mut().zip(self.bytes.chunks_exact(2)).for_each(|(out, bytes)| *out = be16(bytes, 0).into()),
-            4 => out.iter_mut().zip(self.bytes.chunks_exact(4)).for_each(|(out, bytes)| *out = be32(bytes, 0).into()),
-            _ => out.iter_mut().zip(self.bytes.chunks_exact(8)).for_each(|(out, bytes)| *out = be64(bytes, 0)),
+            2 => out
+                .iter_mut()
+                .zip(self.bytes.chunks_exact(2))
+                .for_each(|(out, bytes)| *out = be16(bytes, 0).into()),
+            4 => out
+                .iter_mut()
+                .zip(self.bytes.chunks_exact(4))
+                .for_each(|(out, bytes)| *out = be32(bytes, 0).into()),
+            _ => out
+                .iter_mut()
+                .zip(self.bytes.chunks_exact(8))
+                .for_each(|(out, bytes)| *out = be64(bytes, 0)),
         }
         count
     }
@@ -173,9 +209,18 @@ impl Iterator for Values<'_> {
     #[inline]
     fn fold<B, F: FnMut(B, u64) -> B>(self, init: B, mut f: F) -> B {
         match self.size {
-            2 => self.bytes.chunks_exact(2).fold(init, |state, bytes| f(state, u64::from(be16(bytes, 0)))),
-            4 => self.bytes.chunks_exact(4).fold(init, |state, bytes| f(state, u64::from(be32(bytes, 0)))),
-            _ => self.bytes.chunks_exact(8).fold(init, |state, bytes| f(state, be64(bytes, 0))),
+            2 => self
+                .bytes
+                .chunks_exact(2)
+                .fold(init, |state, bytes| f(state, u64::from(be16(bytes, 0)))),
+            4 => self
+                .bytes
+                .chunks_exact(4)
+                .fold(init, |state, bytes| f(state, u64::from(be32(bytes, 0)))),
+            _ => self
+                .bytes
+                .chunks_exact(8)
+                .fold(init, |state, bytes| f(state, be64(bytes, 0))),
         }
     }
 
@@ -273,23 +318,49 @@ mod tests {
 
     #[test]
     fn a_record_of_64_bits_has_a_header_of_8_bytes() {
-        let layout = Layout { address: Width::W64, data: Width::W64 };
+        let layout = Layout {
+            address: Width::W64,
+            data: Width::W64,
+        };
         let mut out = [0xAA; 64];
-        let read = Some(Block { base: 0x8000, values: &[0x10000] });
-        let length = RecordRepr { flags: Flags(0xA0), select: 0xFF, read, write: None }.emit(layout, &mut out).unwrap();
-        let wanted = [&[0xa0, 0xff, 0, 1, 0, 0, 0, 0][..], &0x8000_u64.to_be_bytes(), &0x10000_u64.to_be_bytes()];
+        let read = Some(Block {
+            base: 0x8000,
+            values: &[0x10000],
+        });
+        let length = RecordRepr {
+            flags: Flags(0xA0),
+            select: 0xFF,
+            read,
+            write: None,
+        }
+        .emit(layout, &mut out)
+        .unwrap();
+        let wanted = [
+            &[0xa0, 0xff, 0, 1, 0, 0, 0, 0][..],
+            &0x8000_u64.to_be_bytes(),
+            &0x10000_u64.to_be_bytes(),
+        ];
         assert_eq!(out[..length], wanted.concat());
     }
 
     #[test]
     fn writes_come_before_reads_each_after_its_base() {
-        let bytes = [0xe8, 0x0f, 1, 1, 0, 1, 0, 0, 0x11, 0x22, 0x33, 0x44, 0, 0, 0x80, 0x01, 0, 0, 0, 4, 0xEE];
+        let bytes = [
+            0xe8, 0x0f, 1, 1, 0, 1, 0, 0, 0x11, 0x22, 0x33, 0x44, 0, 0, 0x80, 0x01, 0, 0, 0, 4,
+            0xEE,
+        ];
         let (record, rest) = Record::split(Layout::L32, &bytes).unwrap();
         assert_eq!(rest, [0xEE]);
         let (base, values) = record.write_block().unwrap();
-        assert_eq!((base, values.collect::<Vec<_>>()), (0x10000, std::vec![0x1122_3344]));
+        assert_eq!(
+            (base, values.collect::<Vec<_>>()),
+            (0x10000, std::vec![0x1122_3344])
+        );
         let (back, addresses) = record.read_block().unwrap();
-        assert_eq!((back, addresses.collect::<Vec<_>>()), (0x8001, std::vec![4]));
+        assert_eq!(
+            (back, addresses.collect::<Vec<_>>()),
+            (0x8001, std::vec![4])
+        );
     }
 
     #[test]
@@ -303,16 +374,28 @@ mod tests {
     fn a_count_beyond_the_bytes_is_refused_with_what_is_needed() {
         let bytes = [0xa8, 0x0f, 0, 255, 0, 0, 0x80, 0];
         let error = Record::split(Layout::L32, &bytes).unwrap_err();
-        assert_eq!(error, WireError::Truncated { wanted: 4 + 256 * 4, found: 8 });
+        assert_eq!(
+            error,
+            WireError::Truncated {
+                wanted: 4 + 256 * 4,
+                found: 8
+            }
+        );
     }
 
     #[test]
     fn blocks_that_no_header_can_count_are_refused() {
         let many = [0_u64; 256];
-        let repr = |values| RecordRepr { write: Some(Block { base: 0, values }), ..RecordRepr::default() };
+        let repr = |values| RecordRepr {
+            write: Some(Block { base: 0, values }),
+            ..RecordRepr::default()
+        };
         assert_eq!(repr(&many[..]).header(), Err(WireError::Overflow));
         assert_eq!(repr(&[]).header(), Err(WireError::Overflow));
-        assert_eq!(repr(&many[..255]).emit(Layout::L32, &mut [0; 100]), Err(WireError::Overflow));
+        assert_eq!(
+            repr(&many[..255]).emit(Layout::L32, &mut [0; 100]),
+            Err(WireError::Overflow)
+        );
     }
 
     proptest! {

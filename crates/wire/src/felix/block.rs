@@ -100,7 +100,11 @@ pub struct Format {
 
 impl Format {
     /// Phase I: 1 KiB, 16-bit trailers, magic ABCD.
-    pub const PHASE1: Format = Format { magic: 0xABCD, block_bytes: BLOCK_UNIT_BYTES, trailer: TrailerWidth::W16 };
+    pub const PHASE1: Format = Format {
+        magic: 0xABCD,
+        block_bytes: BLOCK_UNIT_BYTES,
+        trailer: TrailerWidth::W16,
+    };
 
     /// Phase II: 1 to 16 KiB, 32-bit trailers; the size is in the magic. None for other sizes.
     pub const fn phase2(kib: u8) -> Option<Format> {
@@ -109,13 +113,20 @@ impl Format {
         }
         let code = kib as u16 - 1;
         let magic = 0xC0CE | code << 8;
-        Some(Format { magic, block_bytes: kib as usize * BLOCK_UNIT_BYTES, trailer: TrailerWidth::W32 })
+        Some(Format {
+            magic,
+            block_bytes: kib as usize * BLOCK_UNIT_BYTES,
+            trailer: TrailerWidth::W32,
+        })
     }
 
     /// Phase I firmware with 32-bit trailers, magic ABCE; the size is known from a register only. None for other sizes.
     pub const fn phase1_wide(kib: u8) -> Option<Format> {
         match Format::phase2(kib) {
-            Some(format) => Some(Format { magic: 0xABCE, ..format }),
+            Some(format) => Some(Format {
+                magic: 0xABCE,
+                ..format
+            }),
             None => None,
         }
     }
@@ -159,7 +170,11 @@ impl Header {
     pub fn parse(bytes: [u8; HEADER_BYTES]) -> Header {
         let low = u16::from_le_bytes([bytes[0], bytes[1]]);
         let magic = u16::from_le_bytes([bytes[2], bytes[3]]);
-        Header { elink: Elink::new(low), sequence: low.to_be_bytes()[0] >> 3, magic }
+        Header {
+            elink: Elink::new(low),
+            sequence: low.to_be_bytes()[0] >> 3,
+            magic,
+        }
     }
 
     /// The four bytes.
@@ -241,12 +256,22 @@ impl Trailer {
         match width {
             TrailerWidth::W32 => Trailer {
                 kind: Kind::of_bits(bytes[0] >> 5),
-                flags: Flags { truncated: bit(28), error: bit(27), crc: bit(26), busy: bit(25) },
+                flags: Flags {
+                    truncated: bit(28),
+                    error: bit(27),
+                    crc: bit(26),
+                    busy: bit(25),
+                },
                 length: u16::from_be_bytes([bytes[2], bytes[3]]),
             },
             TrailerWidth::W16 => Trailer {
                 kind: Kind::of_bits(bytes[2] >> 5),
-                flags: Flags { truncated: bit(12), error: bit(11), crc: bit(10), busy: false },
+                flags: Flags {
+                    truncated: bit(12),
+                    error: bit(11),
+                    crc: bit(10),
+                    busy: false,
+                },
                 length: u16::from_be_bytes([bytes[2], bytes[3]]) & 0x3FF,
             },
         }
@@ -266,7 +291,11 @@ impl Trailer {
                     | length
             }
             TrailerWidth::W16 => {
-                kind << 13 | flag(flags.truncated, 12) | flag(flags.error, 11) | flag(flags.crc, 10) | length & 0x3FF
+                kind << 13
+                    | flag(flags.truncated, 12)
+                    | flag(flags.error, 11)
+                    | flag(flags.crc, 10)
+                    | length & 0x3FF
             }
         }
     }
@@ -314,12 +343,21 @@ pub enum BlockError {
 impl core::fmt::Display for BlockError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            BlockError::Size { found, wanted } => write!(f, "{found} bytes instead of a block of {wanted}"),
-            BlockError::Magic(found) => write!(f, "block id {found:#06x} is not that of this format"),
-            BlockError::Length { at, length } => {
-                write!(f, "the trailer at {at:#x} claims {length} bytes, more than there are before it")
+            BlockError::Size { found, wanted } => {
+                write!(f, "{found} bytes instead of a block of {wanted}")
             }
-            BlockError::Undefined { at } => write!(f, "the trailer at {at:#x} has the undefined type 6"),
+            BlockError::Magic(found) => {
+                write!(f, "block id {found:#06x} is not that of this format")
+            }
+            BlockError::Length { at, length } => {
+                write!(
+                    f,
+                    "the trailer at {at:#x} claims {length} bytes, more than there are before it"
+                )
+            }
+            BlockError::Undefined { at } => {
+                write!(f, "the trailer at {at:#x} has the undefined type 6")
+            }
             BlockError::Room => write!(f, "more subchunks than there is room for"),
         }
     }
@@ -337,7 +375,10 @@ mod tests {
     #[test]
     fn e_links_are_numbered_by_link_egroup_and_epath() {
         let elink = Elink::new(0x05C);
-        assert_eq!((elink.link(), elink.index(), elink.egroup(), elink.epath()), (1, 28, 3, 4));
+        assert_eq!(
+            (elink.link(), elink.index(), elink.egroup(), elink.epath()),
+            (1, 28, 3, 4)
+        );
         assert_eq!(elink.to_string(), "01-28");
         assert_eq!(Elink::of_link(1, 28), elink);
         assert_eq!(Elink::TTC.link(), 24);
@@ -346,8 +387,15 @@ mod tests {
 
     #[test]
     fn headers_are_one_little_endian_word() {
-        let header = Header { elink: Elink::new(0x5C), sequence: 31, magic: 0xC0CE };
-        assert_eq!(u32::from_le_bytes(header.emit()), 0xC0CE << 16 | 31 << 11 | 0x5C);
+        let header = Header {
+            elink: Elink::new(0x5C),
+            sequence: 31,
+            magic: 0xC0CE,
+        };
+        assert_eq!(
+            u32::from_le_bytes(header.emit()),
+            0xC0CE << 16 | 31 << 11 | 0x5C
+        );
         for word in [0_u32, 0xC0CE_F85C, 0xABCD_0600, u32::MAX] {
             assert_eq!(Header::parse(word.to_le_bytes()).emit(), word.to_le_bytes());
         }
@@ -355,7 +403,10 @@ mod tests {
 
     #[test]
     fn every_magic_gives_its_size_and_trailer() {
-        let of = |magic| Format::of_magic(magic, 2).map(|format| (format.block_bytes / 1024, format.trailer.bytes()));
+        let of = |magic| {
+            Format::of_magic(magic, 2)
+                .map(|format| (format.block_bytes / 1024, format.trailer.bytes()))
+        };
         for (magic, wanted) in [
             (0xABCD, Some((1, 2))),
             (0xABCE, Some((2, 4))),
@@ -378,14 +429,42 @@ mod tests {
         for bits in 0..8 {
             for flags in 0..16_u8 {
                 let bit = |at: u8| flags >> at & 1 == 1;
-                let flags = Flags { truncated: bit(0), error: bit(1), crc: bit(2), busy: bit(3) };
-                let trailer = Trailer { kind: Kind::of_bits(bits), flags, length: 0x3A5 };
-                assert_eq!(Trailer::of_word(trailer.word(TrailerWidth::W32), TrailerWidth::W32), trailer);
-                let narrow = Trailer { flags: Flags { busy: false, ..flags }, ..trailer };
-                assert_eq!(Trailer::of_word(trailer.word(TrailerWidth::W16), TrailerWidth::W16), narrow);
+                let flags = Flags {
+                    truncated: bit(0),
+                    error: bit(1),
+                    crc: bit(2),
+                    busy: bit(3),
+                };
+                let trailer = Trailer {
+                    kind: Kind::of_bits(bits),
+                    flags,
+                    length: 0x3A5,
+                };
+                assert_eq!(
+                    Trailer::of_word(trailer.word(TrailerWidth::W32), TrailerWidth::W32),
+                    trailer
+                );
+                let narrow = Trailer {
+                    flags: Flags {
+                        busy: false,
+                        ..flags
+                    },
+                    ..trailer
+                };
+                assert_eq!(
+                    Trailer::of_word(trailer.word(TrailerWidth::W16), TrailerWidth::W16),
+                    narrow
+                );
             }
         }
-        let both = Trailer { kind: Kind::Both, flags: Flags::default(), length: 24 };
-        assert_eq!((both.word(TrailerWidth::W32), both.word(TrailerWidth::W16)), (0x6000_0018, 0x6018));
+        let both = Trailer {
+            kind: Kind::Both,
+            flags: Flags::default(),
+            length: 24,
+        };
+        assert_eq!(
+            (both.word(TrailerWidth::W32), both.word(TrailerWidth::W16)),
+            (0x6000_0018, 0x6018)
+        );
     }
 }

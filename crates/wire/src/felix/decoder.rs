@@ -19,13 +19,24 @@ impl Subchunk {
     /// The trailer.
     #[inline]
     pub fn trailer(&self) -> Trailer {
-        Trailer::of_word(self.word, if self.narrow { TrailerWidth::W16 } else { TrailerWidth::W32 })
+        Trailer::of_word(
+            self.word,
+            if self.narrow {
+                TrailerWidth::W16
+            } else {
+                TrailerWidth::W32
+            },
+        )
     }
 
     /// A whole chunk and nothing wrong with it: by far the most.
     #[inline]
     fn is_plain(&self) -> bool {
-        if self.narrow { self.word >> 10 == 3 << 3 } else { self.word >> 25 == 3 << 4 }
+        if self.narrow {
+            self.word >> 10 == 3 << 3
+        } else {
+            self.word >> 25 == 3 << 4
+        }
     }
 
     /// Its length, where it is plain.
@@ -39,7 +50,13 @@ impl Subchunk {
     pub fn range(&self) -> core::ops::Range<usize> {
         let trailer = self.trailer();
         let begin = usize::from(self.begin);
-        begin..begin + if trailer.carries_data() { usize::from(trailer.length) } else { 0 }
+        begin
+            ..begin
+                + if trailer.carries_data() {
+                    usize::from(trailer.length)
+                } else {
+                    0
+                }
     }
 }
 
@@ -54,7 +71,10 @@ pub fn subchunks<'room>(
     room: &'room mut [Subchunk],
 ) -> Result<(Header, &'room [Subchunk]), BlockError> {
     if block.len() != format.block_bytes {
-        return Err(BlockError::Size { found: block.len(), wanted: format.block_bytes });
+        return Err(BlockError::Size {
+            found: block.len(),
+            wanted: format.block_bytes,
+        });
     }
     let header = Header::parse([block[0], block[1], block[2], block[3]]);
     if header.magic != format.magic {
@@ -71,7 +91,11 @@ pub fn subchunks<'room>(
 /// Fills the room from its end; returns the place of the first subchunk.
 #[inline]
 fn walk<const TRAILER: usize>(block: &[u8], room: &mut [Subchunk]) -> Result<usize, BlockError> {
-    let width = if TRAILER == 4 { TrailerWidth::W32 } else { TrailerWidth::W16 };
+    let width = if TRAILER == 4 {
+        TrailerWidth::W32
+    } else {
+        TrailerWidth::W16
+    };
     // Ends are whole trailers from the block's end on, which the extents keep: no difference below is negative, and no sum leaves the
     // block. Checking each of them for overflow costs a tenth of the loop; a wrong one would still be caught by the slices' bounds.
     let padded = |length: u16| usize::from(length).wrapping_add(TRAILER - 1) & !(TRAILER - 1);
@@ -82,10 +106,16 @@ fn walk<const TRAILER: usize>(block: &[u8], room: &mut [Subchunk]) -> Result<usi
         let word = match TRAILER {
             // One load: by single bytes it is four.
             4 => u32::from_le_bytes(block[at..end].try_into().expect("four bytes")),
-            _ => u32::from(u16::from_le_bytes(block[at..end].try_into().expect("two bytes"))),
+            _ => u32::from(u16::from_le_bytes(
+                block[at..end].try_into().expect("two bytes"),
+            )),
         };
         // By far the most are whole chunks with nothing wrong.
-        let plain = if TRAILER == 4 { word >> 25 == 3 << 4 } else { word >> 10 == 3 << 3 };
+        let plain = if TRAILER == 4 {
+            word >> 25 == 3 << 4
+        } else {
+            word >> 10 == 3 << 3
+        };
         let trailer = Trailer::of_word(word, width);
         let extent = match trailer.kind {
             _ if plain => padded(trailer.length),
@@ -95,12 +125,19 @@ fn walk<const TRAILER: usize>(block: &[u8], room: &mut [Subchunk]) -> Result<usi
             _ => padded(trailer.length),
         };
         if extent > at.saturating_sub(HEADER_BYTES) {
-            return Err(BlockError::Length { at, length: trailer.length });
+            return Err(BlockError::Length {
+                at,
+                length: trailer.length,
+            });
         }
         end = at.wrapping_sub(extent);
         place = place.checked_sub(1).ok_or(BlockError::Room)?;
         let begin = u16::try_from(end).expect("a block has at most 16 KiB");
-        room[place] = Subchunk { word, begin, narrow: TRAILER == 2 };
+        room[place] = Subchunk {
+            word,
+            begin,
+            narrow: TRAILER == 2,
+        };
     }
     Ok(place)
 }
@@ -171,7 +208,10 @@ pub struct Reassembler {
 impl Reassembler {
     /// At the start of an E-link, where a chunk may be under way already.
     pub fn new() -> Reassembler {
-        Reassembler { after_gap: true, ..Reassembler::default() }
+        Reassembler {
+            after_gap: true,
+            ..Reassembler::default()
+        }
     }
 
     /// A block that could not be read: what was open is broken, and its sequence number is not missed again.
@@ -215,7 +255,9 @@ impl Reassembler {
     /// The next block begins; its subchunks follow one by one.
     pub fn begin(&mut self, header: Header) {
         self.counts.blocks += 1;
-        let missing = self.next_sequence.map_or(0, |next| header.sequence.wrapping_sub(next) & 0x1F);
+        let missing = self
+            .next_sequence
+            .map_or(0, |next| header.sequence.wrapping_sub(next) & 0x1F);
         if missing > 0 {
             self.counts.blocks_missing += u64::from(missing);
             self.gap();
@@ -229,13 +271,24 @@ impl Reassembler {
         if subchunk.is_plain() && !self.open {
             let (begin, length) = (usize::from(subchunk.begin), subchunk.plain_length());
             // The hot path: 64 bits of chunks or bytes are never counted to their end.
-            let Counts { subchunks, chunks, payload_bytes, .. } = &mut self.counts;
+            let Counts {
+                subchunks,
+                chunks,
+                payload_bytes,
+                ..
+            } = &mut self.counts;
             let both = &mut subchunks[Kind::Both as usize];
             *both = both.wrapping_add(1);
             *chunks = chunks.wrapping_add(1);
             *payload_bytes = payload_bytes.wrapping_add(length as u64);
             self.after_gap = false;
-            return Some(Part { begins: true, ends: true, begin, length, flags: Flags::default() });
+            return Some(Part {
+                begins: true,
+                ends: true,
+                begin,
+                length,
+                flags: Flags::default(),
+            });
         }
         self.part_of_any(subchunk, first_of_block)
     }
@@ -246,7 +299,13 @@ impl Reassembler {
         let (begins, ends) = self.role(trailer, first_of_block)?;
         self.book(trailer);
         let range = subchunk.range();
-        Some(Part { begins, ends, begin: range.start, length: range.len(), flags: trailer.flags })
+        Some(Part {
+            begins,
+            ends,
+            begin: range.start,
+            length: range.len(),
+            flags: trailer.flags,
+        })
     }
 
     /// Whether it begins and ends a chunk; none for what carries no data, or has no beginning.
@@ -309,7 +368,12 @@ mod tests {
     const KIB: Format = Format::phase2(1).unwrap();
 
     fn formats() -> [Format; 4] {
-        [KIB, Format::PHASE1, Format::phase1_wide(2).unwrap(), Format::phase2(16).unwrap()]
+        [
+            KIB,
+            Format::PHASE1,
+            Format::phase1_wide(2).unwrap(),
+            Format::phase2(16).unwrap(),
+        ]
     }
 
     fn encode(format: Format, chunks: &[Vec<u8>]) -> Vec<Vec<u8>> {
@@ -347,7 +411,11 @@ mod tests {
     }
 
     fn numbered(lengths: &[usize]) -> Vec<Vec<u8>> {
-        lengths.iter().enumerate().map(|(at, &length)| vec![u8::try_from(at % 251).unwrap(); length]).collect()
+        lengths
+            .iter()
+            .enumerate()
+            .map(|(at, &length)| vec![u8::try_from(at % 251).unwrap(); length])
+            .collect()
     }
 
     #[test]
@@ -357,7 +425,10 @@ mod tests {
         let (found, counts) = decode(KIB, &blocks);
         assert_eq!(found, chunks);
         assert_eq!(counts.subchunks, [0, 1, 1, 0, 1, 1, 0, 0]);
-        assert_eq!((counts.blocks, counts.chunks, counts.payload_bytes), (3, 1, 2500));
+        assert_eq!(
+            (counts.blocks, counts.chunks, counts.payload_bytes),
+            (3, 1, 2500)
+        );
     }
 
     #[test]
@@ -368,7 +439,11 @@ mod tests {
             let mut rest = blocks.clone();
             rest.remove(lost);
             let (found, counts) = decode(KIB, &rest);
-            assert_eq!((counts.blocks_missing, counts.orphans), (1, 0), "block {lost}");
+            assert_eq!(
+                (counts.blocks_missing, counts.orphans),
+                (1, 0),
+                "block {lost}"
+            );
             assert!(
                 found.iter().all(|chunk| chunks.contains(chunk)),
                 "nothing is joined that does not belong together"
@@ -384,7 +459,10 @@ mod tests {
         let last = blocks[2].len() - 1;
         blocks[2][last] = 0xC0;
         let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
-        assert_eq!(subchunks(KIB, &blocks[2], &mut room), Err(BlockError::Undefined { at: 1020 }));
+        assert_eq!(
+            subchunks(KIB, &blocks[2], &mut room),
+            Err(BlockError::Undefined { at: 1020 })
+        );
         let (_, counts) = decode(KIB, &blocks);
         assert_eq!((counts.blocks_missing, counts.orphans), (0, 0));
         assert!(counts.chunks > 250);
@@ -395,20 +473,51 @@ mod tests {
         let mut block = encode(KIB, &numbered(&[1016])).remove(0);
         block[1020..].copy_from_slice(&0x6000_03FD_u32.to_le_bytes());
         let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
-        assert_eq!(subchunks(KIB, &block, &mut room), Err(BlockError::Length { at: 1020, length: 0x3FD }));
-        assert_eq!(subchunks(KIB, &block[..1000], &mut room), Err(BlockError::Size { found: 1000, wanted: 1024 }));
+        assert_eq!(
+            subchunks(KIB, &block, &mut room),
+            Err(BlockError::Length {
+                at: 1020,
+                length: 0x3FD
+            })
+        );
+        assert_eq!(
+            subchunks(KIB, &block[..1000], &mut room),
+            Err(BlockError::Size {
+                found: 1000,
+                wanted: 1024
+            })
+        );
         block[2] = 0;
-        assert_eq!(subchunks(KIB, &block, &mut room), Err(BlockError::Magic(0xC000)));
+        assert_eq!(
+            subchunks(KIB, &block, &mut room),
+            Err(BlockError::Magic(0xC000))
+        );
     }
 
     fn single(kind: Kind, truncated: bool, length: u16) -> Trailer {
-        Trailer { kind, flags: Flags { truncated, ..Flags::default() }, length }
+        Trailer {
+            kind,
+            flags: Flags {
+                truncated,
+                ..Flags::default()
+            },
+            length,
+        }
     }
 
     /// A block of the given trailers, each with its payload before it; the first one is stretched to fill the block.
     fn by_hand(sequence: u8, trailers: &[Trailer]) -> Vec<u8> {
-        let mut block = Header { elink: Elink::new(1), sequence, magic: KIB.magic }.emit().to_vec();
-        let taken: usize = trailers.iter().map(|trailer| 4 + usize::from(trailer.length).next_multiple_of(4)).sum();
+        let mut block = Header {
+            elink: Elink::new(1),
+            sequence,
+            magic: KIB.magic,
+        }
+        .emit()
+        .to_vec();
+        let taken: usize = trailers
+            .iter()
+            .map(|trailer| 4 + usize::from(trailer.length).next_multiple_of(4))
+            .sum();
         let mut stretch = 1020 - taken;
         for trailer in trailers {
             // Filler before the first: NULL trailers.
@@ -416,7 +525,10 @@ mod tests {
                 block.extend([0; 4]);
                 stretch -= 4;
             }
-            block.resize(block.len() + usize::from(trailer.length).next_multiple_of(4), 0xAA);
+            block.resize(
+                block.len() + usize::from(trailer.length).next_multiple_of(4),
+                0xAA,
+            );
             block.extend(trailer.word(TrailerWidth::W32).to_le_bytes());
         }
         block
@@ -434,7 +546,10 @@ mod tests {
         marked[4..8].copy_from_slice(&0x0000_FFFF_u32.to_le_bytes());
         marked[8..12].copy_from_slice(&0xE000_1234_u32.to_le_bytes());
         let counts = counts_of(&[marked]);
-        assert_eq!((counts.chunks, counts.payload_bytes, counts.subchunks[7]), (1, 8, 1));
+        assert_eq!(
+            (counts.chunks, counts.payload_bytes, counts.subchunks[7]),
+            (1, 8, 1)
+        );
     }
 
     #[test]
@@ -442,13 +557,25 @@ mod tests {
         let full_first = |sequence| by_hand(sequence, &[single(Kind::First, false, 1016)]);
         let ends = by_hand(1, &[single(Kind::Timeout, true, 1016)]);
         let counts = counts_of(&[full_first(0), ends]);
-        assert_eq!((counts.chunks, counts.chunks_timed_out, counts.chunks_broken), (0, 1, 0));
+        assert_eq!(
+            (counts.chunks, counts.chunks_timed_out, counts.chunks_broken),
+            (0, 1, 0)
+        );
         // Not the first of its block: a short chunk of its own.
-        let alone = by_hand(0, &[single(Kind::Both, false, 8), single(Kind::Timeout, true, 8)]);
+        let alone = by_hand(
+            0,
+            &[single(Kind::Both, false, 8), single(Kind::Timeout, true, 8)],
+        );
         let counts = counts_of(&[alone]);
         assert_eq!((counts.chunks, counts.chunks_timed_out), (1, 1));
         // Without the flag it is filler.
-        let filler = by_hand(0, &[single(Kind::Both, false, 8), single(Kind::Timeout, false, 8)]);
+        let filler = by_hand(
+            0,
+            &[
+                single(Kind::Both, false, 8),
+                single(Kind::Timeout, false, 8),
+            ],
+        );
         let counts = counts_of(&[filler]);
         assert_eq!((counts.chunks_timed_out, counts.payload_bytes), (0, 8));
     }

@@ -20,9 +20,18 @@ impl<B: AsMut<[u8]>> Encoder<B> {
     pub fn new(format: Format, elink: Elink, mut block: B) -> Result<Encoder<B>, BlockError> {
         let found = block.as_mut().len();
         if found != format.block_bytes {
-            return Err(BlockError::Size { found, wanted: format.block_bytes });
+            return Err(BlockError::Size {
+                found,
+                wanted: format.block_bytes,
+            });
         }
-        Ok(Encoder { format, elink, sequence: 0, block, used: HEADER_BYTES })
+        Ok(Encoder {
+            format,
+            elink,
+            sequence: 0,
+            block,
+            used: HEADER_BYTES,
+        })
     }
 
     /// Bytes that are left in the block at hand.
@@ -74,17 +83,32 @@ impl<B: AsMut<[u8]>> Encoder<B> {
         self.block.as_mut()[self.used..end].fill(0);
         self.used = end;
         let length = u16::try_from(unused).expect("a block has at most 16 KiB");
-        self.trailer(Trailer { kind: Kind::Timeout, flags: Flags::default(), length }, out);
+        self.trailer(
+            Trailer {
+                kind: Kind::Timeout,
+                flags: Flags::default(),
+                length,
+            },
+            out,
+        );
     }
 
     fn put(&mut self, kind: Kind, payload: &[u8], flags: Flags, out: &mut impl FnMut(&[u8])) {
         let padded = self.format.padded(payload.len());
-        let (data, pad) = self.block.as_mut()[self.used..self.used + padded].split_at_mut(payload.len());
+        let (data, pad) =
+            self.block.as_mut()[self.used..self.used + padded].split_at_mut(payload.len());
         data.copy_from_slice(payload);
         pad.fill(0);
         self.used += padded;
         let length = u16::try_from(payload.len()).expect("a block has at most 16 KiB");
-        self.trailer(Trailer { kind, flags, length }, out);
+        self.trailer(
+            Trailer {
+                kind,
+                flags,
+                length,
+            },
+            out,
+        );
     }
 
     /// Writes a trailer, and hands the block over when it is full.
@@ -95,7 +119,11 @@ impl<B: AsMut<[u8]>> Encoder<B> {
         block[self.used..self.used + bytes].copy_from_slice(&word[..bytes]);
         self.used += bytes;
         if self.used == block.len() {
-            let header = Header { elink: self.elink, sequence: self.sequence, magic: self.format.magic };
+            let header = Header {
+                elink: self.elink,
+                sequence: self.sequence,
+                magic: self.format.magic,
+            };
             block[..HEADER_BYTES].copy_from_slice(&header.emit());
             out(block);
             self.sequence = (self.sequence + 1) & 0x1F;
@@ -132,9 +160,16 @@ fn after_chunk(format: Format, length: usize, used: usize) -> (usize, u64) {
     } else {
         let rest = length - (room - trailer);
         let middles = (rest - 1) / (body - trailer);
-        (format.padded(rest - middles * (body - trailer)) + trailer, 1 + middles as u64)
+        (
+            format.padded(rest - middles * (body - trailer)) + trailer,
+            1 + middles as u64,
+        )
     };
-    if used == body { (0, filled + 1) } else { (used, filled) }
+    if used == body {
+        (0, filled + 1)
+    } else {
+        (used, filled)
+    }
 }
 
 #[cfg(test)]
@@ -163,13 +198,25 @@ mod tests {
 
     #[test]
     fn published_packings_of_short_chunks() {
-        for (length, chunks, blocks) in
-            [(16, 51, 1), (20, 127, 3), (24, 109, 3), (28, 127, 4), (32, 113, 4), (26, 127, 4)]
-        {
+        for (length, chunks, blocks) in [
+            (16, 51, 1),
+            (20, 127, 3),
+            (24, 109, 3),
+            (28, 127, 4),
+            (32, 113, 4),
+            (26, 127, 4),
+        ] {
             assert_eq!(blocks_of(KIB, length, chunks), blocks, "{length} bytes");
             // There is no room for one more; four bytes that are left take a NULL.
-            assert_eq!(blocks_of(KIB, length, chunks + 1), blocks + 1, "{length} bytes");
-            assert_eq!(encoded(KIB, &vec![length; usize::try_from(chunks).unwrap()], true).len() as u64, blocks);
+            assert_eq!(
+                blocks_of(KIB, length, chunks + 1),
+                blocks + 1,
+                "{length} bytes"
+            );
+            assert_eq!(
+                encoded(KIB, &vec![length; usize::try_from(chunks).unwrap()], true).len() as u64,
+                blocks
+            );
         }
     }
 
@@ -177,20 +224,32 @@ mod tests {
     #[test]
     fn block_totals_of_the_published_run() {
         let total = |link0, link1, link2, ttc| {
-            let links: u64 = [link0, link1, link2].into_iter().map(|chunks| 8 * blocks_of(KIB, 24, chunks)).sum();
+            let links: u64 = [link0, link1, link2]
+                .into_iter()
+                .map(|chunks| 8 * blocks_of(KIB, 24, chunks))
+                .sum();
             links + blocks_of(KIB, 26, ttc)
         };
         assert_eq!(total(5_013_397, 5_021_221, 4_956_131, 5_023_743), 3_458_957);
-        assert_eq!(total(49_648_974, 49_724_208, 49_118_639, 49_748_082), 34_262_333);
+        assert_eq!(
+            total(49_648_974, 49_724_208, 49_118_639, 49_748_082),
+            34_262_333
+        );
     }
 
     #[test]
     fn arithmetic_and_encoder_agree_for_every_length_and_format() {
         for format in [KIB, Format::PHASE1, Format::phase2(4).unwrap()] {
-            for length in (0..100).chain([1000, 1011, 1012, 1013, 1016, 1017, 1020, 1021, 2032, 5000, 9999]) {
+            for length in (0..100).chain([
+                1000, 1011, 1012, 1013, 1016, 1017, 1020, 1021, 2032, 5000, 9999,
+            ]) {
                 for chunks in [1, 2, 3, 60] {
                     let blocks = encoded(format, &vec![length; chunks], true).len() as u64;
-                    assert_eq!(blocks_of(format, length, chunks as u64), blocks, "{format:?} {length} x {chunks}");
+                    assert_eq!(
+                        blocks_of(format, length, chunks as u64),
+                        blocks,
+                        "{format:?} {length} x {chunks}"
+                    );
                 }
             }
         }
@@ -201,7 +260,10 @@ mod tests {
         let blocks = encoded(KIB, &[1016; 40], false);
         for (at, block) in blocks.iter().enumerate() {
             let header = Header::parse(block[..4].try_into().unwrap());
-            assert_eq!((usize::from(header.sequence), header.magic), (at % 32, 0xC0CE));
+            assert_eq!(
+                (usize::from(header.sequence), header.magic),
+                (at % 32, 0xC0CE)
+            );
         }
     }
 
@@ -209,7 +271,10 @@ mod tests {
     fn memory_that_is_no_block_is_refused() {
         assert!(matches!(
             Encoder::new(KIB, Elink::TTC, [0_u8; 100]),
-            Err(BlockError::Size { found: 100, wanted: 1024 })
+            Err(BlockError::Size {
+                found: 100,
+                wanted: 1024
+            })
         ));
     }
 }

@@ -45,7 +45,11 @@ impl Order {
     /// The number that comes next if nothing is wrong; none before the first, and while numbers come that are behind others.
     #[inline]
     pub fn expected(&self) -> Option<u32> {
-        if self.ahead.is_none() { self.next } else { None }
+        if self.ahead.is_none() {
+            self.next
+        } else {
+            None
+        }
     }
 
     /// The number after the last one.
@@ -62,14 +66,20 @@ impl Order {
 
     /// Takes the next number, below the modulus, which is a power of two.
     pub fn step(&mut self, number: u32, modulus: u32, way: Way) -> Step {
-        let Some(next) = self.next.replace((number + 1) % modulus) else { return Step::Next };
+        let Some(next) = self.next.replace((number + 1) % modulus) else {
+            return Step::Next;
+        };
         let after = |from: u32| number.wrapping_sub(from) % modulus;
         if self.ahead == Some(number) {
             self.ahead = None;
             return Step::Next;
         }
         if number == next {
-            return if self.ahead.is_some() { self.behind(number, modulus) } else { Step::Next };
+            return if self.ahead.is_some() {
+                self.behind(number, modulus)
+            } else {
+                Step::Next
+            };
         }
         let late = self.fills(number, modulus).is_some();
         let is_ahead = match way {
@@ -83,7 +93,10 @@ impl Order {
             Way::Gap | Way::New => false,
         };
         if begins_anew && !late {
-            *self = Order { next: self.next, ..Order::default() };
+            *self = Order {
+                next: self.next,
+                ..Order::default()
+            };
             return Step::Restarted;
         }
         if is_ahead {
@@ -105,7 +118,9 @@ impl Order {
 
     /// A number that is behind another.
     fn behind(&mut self, number: u32, modulus: u32) -> Step {
-        let Some(place) = self.fills(number, modulus) else { return Step::Again };
+        let Some(place) = self.fills(number, modulus) else {
+            return Step::Again;
+        };
         self.hole = ((number + 1) % modulus, self.hole.1 - place - 1);
         Step::Late
     }
@@ -121,7 +136,10 @@ mod tests {
 
     fn steps(numbers: &[u32], modulus: u32, way: Way) -> Vec<Step> {
         let mut order = Order::default();
-        numbers.iter().map(|number| order.step(*number, modulus, way)).collect()
+        numbers
+            .iter()
+            .map(|number| order.step(*number, modulus, way))
+            .collect()
     }
 
     #[test]
@@ -131,11 +149,23 @@ mod tests {
             (&[3, 4, 7, 8], &[Next, Next, Missing(2), Next]),
             (&[3, 4, 4, 5], &[Next, Next, Again, Next]),
             (&[3, 5, 4, 6], &[Next, Missing(1), Late, Next]),
-            (&[3, 6, 7, 4, 5, 8, 9], &[Next, Missing(2), Next, Late, Late, Next, Next]),
-            (&[3, 4, 5, 3, 4, 5, 6, 7], &[Next, Next, Next, Again, Again, Again, Next, Next]),
-            (&[3, 4, 5, 0, 1, 2, 3], &[Next, Next, Next, Restarted, Next, Next, Next]),
+            (
+                &[3, 6, 7, 4, 5, 8, 9],
+                &[Next, Missing(2), Next, Late, Late, Next, Next],
+            ),
+            (
+                &[3, 4, 5, 3, 4, 5, 6, 7],
+                &[Next, Next, Next, Again, Again, Again, Next, Next],
+            ),
+            (
+                &[3, 4, 5, 0, 1, 2, 3],
+                &[Next, Next, Next, Restarted, Next, Next, Next],
+            ),
             // A step back that goes on into what was never there.
-            (&[9, 10, 8, 9, 10, 11, 12], &[Next, Next, Again, Again, Again, Next, Next]),
+            (
+                &[9, 10, 8, 9, 10, 11, 12],
+                &[Next, Next, Again, Again, Again, Next, Next],
+            ),
             (&[31, 1, 0, 2], &[Next, Missing(1), Late, Next]),
             // From behind, a loss leads ahead again.
             (&[5, 6, 4, 9, 10], &[Next, Next, Again, Missing(4), Next]),
@@ -150,7 +180,10 @@ mod tests {
         assert_eq!(steps(&[10, 8], 32, Way::Gap), [Next, Missing(29)]);
         assert_eq!(steps(&[28, 0], 32, Way::Unknown), [Next, Missing(3)]);
         assert_eq!(steps(&[28, 0], 32, Way::Whole), [Next, Restarted]);
-        assert_eq!(steps(&[5, 7, 6, 8, 4], 32, Way::New), [Next, Missing(1), Late, Next, Missing(27)]);
+        assert_eq!(
+            steps(&[5, 7, 6, 8, 4], 32, Way::New),
+            [Next, Missing(1), Late, Next, Missing(27)]
+        );
     }
 
     proptest::proptest! {

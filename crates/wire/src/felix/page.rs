@@ -96,11 +96,23 @@ pub enum PageError {
 impl core::fmt::Display for PageError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            PageError::Foreign(found) => write!(f, "{found:#010x} does not begin a frame of this version of daqmeter"),
-            PageError::Kind(kind) => write!(f, "a frame of kind {kind}, which this version does not know"),
-            PageError::Body(bytes) => write!(f, "a frame of {bytes} bytes; at most {MOST_BODY_BYTES} are taken"),
+            PageError::Foreign(found) => write!(
+                f,
+                "{found:#010x} does not begin a frame of this version of daqmeter"
+            ),
+            PageError::Kind(kind) => write!(
+                f,
+                "a frame of kind {kind}, which this version does not know"
+            ),
+            PageError::Body(bytes) => write!(
+                f,
+                "a frame of {bytes} bytes; at most {MOST_BODY_BYTES} are taken"
+            ),
             PageError::Message { at, length } => {
-                write!(f, "the message at {at:#x} claims {length} bytes, more than the page has left")
+                write!(
+                    f,
+                    "the message at {at:#x} claims {length} bytes, more than the page has left"
+                )
             }
             PageError::Untagged => write!(f, "the page's first message has no tag"),
         }
@@ -112,7 +124,13 @@ impl core::error::Error for PageError {}
 impl Frame {
     /// A frame without pages' fields.
     pub const fn control(kind: FrameKind, body_bytes: u32) -> Frame {
-        Frame { kind, body_bytes, count: 0, sequence: 0, birth_ns: 0 }
+        Frame {
+            kind,
+            body_bytes,
+            count: 0,
+            sequence: 0,
+            birth_ns: 0,
+        }
     }
 
     /// The header.
@@ -133,7 +151,9 @@ impl Frame {
     /// # Errors
     /// When it is not one, or asks for too much.
     pub fn parse(bytes: &[u8; FRAME_BYTES]) -> Result<Frame, PageError> {
-        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let u32_at = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
         let u64_at = |at: usize| u64::from(u32_at(at + 4)) << 32 | u64::from(u32_at(at));
         if u32_at(0) != FRAME_MAGIC || bytes[9] != FRAME_VERSION {
             return Err(PageError::Foreign(u32_at(0)));
@@ -143,7 +163,13 @@ impl Frame {
             return Err(PageError::Body(body_bytes));
         }
         let kind = FrameKind::of_byte(bytes[8]).ok_or(PageError::Kind(bytes[8]))?;
-        Ok(Frame { kind, body_bytes, count: u32_at(12), sequence: u64_at(16), birth_ns: u64_at(24) })
+        Ok(Frame {
+            kind,
+            body_bytes,
+            count: u32_at(12),
+            sequence: u64_at(16),
+            birth_ns: u64_at(24),
+        })
     }
 }
 
@@ -218,7 +244,10 @@ impl PageWriter {
         if plain && length <= MOVE {
             let at = self.used;
             // Sums that wrap are ranges that no slice has; the others lie within the page, or count its messages.
-            let (room, payload) = (at..at.wrapping_add(4 + MOVE), begin..begin.wrapping_add(MOVE));
+            let (room, payload) = (
+                at..at.wrapping_add(4 + MOVE),
+                begin..begin.wrapping_add(MOVE),
+            );
             if let (Some(room), Some(payload)) = (page.get_mut(room), source.get(payload)) {
                 #[allow(clippy::cast_possible_truncation, reason = "at most 32")]
                 let header = (length as u32).to_le_bytes();
@@ -235,9 +264,14 @@ impl PageWriter {
     fn push_any(&mut self, page: &mut [u8], tag: u64, status: Status, payload: &[u8]) -> bool {
         let tagged = self.tag != Some(tag);
         let overhead = 4 + usize::from(!status.is_clean()) + if tagged { 8 } else { 0 };
-        let Some(room) = page.get_mut(self.used..self.used + overhead + payload.len()) else { return false };
-        let Ok(length) = u32::try_from(payload.len()) else { return false };
-        let flags = if tagged { HAS_TAG } else { 0 } | if status.is_clean() { 0 } else { HAS_STATUS };
+        let Some(room) = page.get_mut(self.used..self.used + overhead + payload.len()) else {
+            return false;
+        };
+        let Ok(length) = u32::try_from(payload.len()) else {
+            return false;
+        };
+        let flags =
+            if tagged { HAS_TAG } else { 0 } | if status.is_clean() { 0 } else { HAS_STATUS };
         let (head, body) = room.split_at_mut(overhead);
         head[..4].copy_from_slice(&(flags | length & LENGTH).to_le_bytes());
         if !status.is_clean() {
@@ -276,7 +310,11 @@ pub struct Messages<'a> {
 impl<'a> Messages<'a> {
     /// Of a page's body.
     pub fn new(page: &'a [u8]) -> Messages<'a> {
-        Messages { page, at: 0, tag: None }
+        Messages {
+            page,
+            at: 0,
+            tag: None,
+        }
     }
 
     fn fail(&mut self, error: PageError) -> Option<Result<Message<'a>, PageError>> {
@@ -295,7 +333,10 @@ impl<'a> Iterator for Messages<'a> {
             return None;
         }
         let Some(head) = self.page.get(begin..begin + 4) else {
-            return self.fail(PageError::Message { at: begin, length: 4 });
+            return self.fail(PageError::Message {
+                at: begin,
+                length: 4,
+            });
         };
         let header = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
         let length = header & LENGTH;
@@ -303,7 +344,9 @@ impl<'a> Iterator for Messages<'a> {
         let mut status = Status::default();
         if header & (HAS_TAG | HAS_STATUS) != 0 {
             if header & HAS_STATUS != 0 {
-                let Some(&byte) = self.page.get(at) else { return self.fail(PageError::Message { at: begin, length }) };
+                let Some(&byte) = self.page.get(at) else {
+                    return self.fail(PageError::Message { at: begin, length });
+                };
                 status = Status(byte);
                 at += 1;
             }
@@ -315,12 +358,18 @@ impl<'a> Iterator for Messages<'a> {
                 at += 8;
             }
         }
-        let Some(tag) = self.tag else { return self.fail(PageError::Untagged) };
+        let Some(tag) = self.tag else {
+            return self.fail(PageError::Untagged);
+        };
         let Some(payload) = self.page.get(at..at + length as usize) else {
             return self.fail(PageError::Message { at: begin, length });
         };
         self.at = at + length as usize;
-        Some(Ok(Message { tag, status, payload }))
+        Some(Ok(Message {
+            tag,
+            status,
+            payload,
+        }))
     }
 }
 
@@ -360,7 +409,12 @@ mod tests {
 
     #[test]
     fn a_tag_is_written_once_and_a_status_only_when_something_went_wrong() {
-        let messages = [(7, 0, vec![1, 2]), (7, 0, vec![3]), (7, 1, vec![4]), (9, 0, vec![])];
+        let messages = [
+            (7, 0, vec![1, 2]),
+            (7, 0, vec![3]),
+            (7, 1, vec![4]),
+            (9, 0, vec![]),
+        ];
         let (page, _) = write(&messages, 100);
         let bytes = [
             &[2, 0, 0, 0x80, 7, 0, 0, 0, 0, 0, 0, 0, 1, 2][..],
@@ -380,8 +434,14 @@ mod tests {
         for begin in [10, 40, 90] {
             assert!(writer.push(&mut page, 1, Status::default(), &block, begin, 10));
         }
-        let payloads: Vec<Vec<u8>> = read(&page[..writer.used()]).into_iter().map(|(_, _, payload)| payload).collect();
-        assert_eq!(payloads, [10, 40, 90].map(|begin: usize| block[begin..begin + 10].to_vec()));
+        let payloads: Vec<Vec<u8>> = read(&page[..writer.used()])
+            .into_iter()
+            .map(|(_, _, payload)| payload)
+            .collect();
+        assert_eq!(
+            payloads,
+            [10, 40, 90].map(|begin: usize| block[begin..begin + 10].to_vec())
+        );
     }
 
     #[test]
@@ -389,9 +449,18 @@ mod tests {
         for (page, error) in [
             (&[1, 0, 0, 0, 5][..], PageError::Untagged),
             (&[1, 0][..], PageError::Message { at: 0, length: 4 }),
-            (&[1, 0, 0, 0x80, 5][..], PageError::Message { at: 0, length: 1 }),
-            (&[0, 0, 0, 0x40][..], PageError::Message { at: 0, length: 0 }),
-            (&[9, 0, 0, 0x80, 1, 0, 0, 0, 0, 0, 0, 0, 1][..], PageError::Message { at: 0, length: 9 }),
+            (
+                &[1, 0, 0, 0x80, 5][..],
+                PageError::Message { at: 0, length: 1 },
+            ),
+            (
+                &[0, 0, 0, 0x40][..],
+                PageError::Message { at: 0, length: 0 },
+            ),
+            (
+                &[9, 0, 0, 0x80, 1, 0, 0, 0, 0, 0, 0, 0, 1][..],
+                PageError::Message { at: 0, length: 9 },
+            ),
         ] {
             let found: Vec<_> = Messages::new(page).collect();
             assert_eq!(found, [Err(error)]);
@@ -400,21 +469,47 @@ mod tests {
 
     #[test]
     fn frames_are_read_back_and_foreign_ones_refused() {
-        let frame = Frame { kind: FrameKind::Messages, body_bytes: 65536, count: 9, sequence: 1 << 40, birth_ns: 3 };
+        let frame = Frame {
+            kind: FrameKind::Messages,
+            body_bytes: 65536,
+            count: 9,
+            sequence: 1 << 40,
+            birth_ns: 3,
+        };
         assert_eq!(Frame::parse(&frame.emit()), Ok(frame));
         let mut bytes = frame.emit();
         bytes[8] = 99;
         assert_eq!(Frame::parse(&bytes), Err(PageError::Kind(99)));
-        assert!(matches!(Frame::parse(&[0x48; 32]), Err(PageError::Foreign(0x4848_4848))));
-        let long = Frame { body_bytes: u32::MAX, ..frame };
+        assert!(matches!(
+            Frame::parse(&[0x48; 32]),
+            Err(PageError::Foreign(0x4848_4848))
+        ));
+        let long = Frame {
+            body_bytes: u32::MAX,
+            ..frame
+        };
         assert_eq!(Frame::parse(&long.emit()), Err(PageError::Body(u32::MAX)));
     }
 
     #[test]
     fn a_status_names_what_the_trailer_flagged() {
-        let flags = Flags { truncated: true, error: false, crc: true, busy: true };
-        assert_eq!(Status::of_flags(flags).0, Status::CARD_TRUNCATED | Status::CRC);
-        assert!(Status::of_flags(Flags { busy: true, ..Flags::default() }).is_clean());
+        let flags = Flags {
+            truncated: true,
+            error: false,
+            crc: true,
+            busy: true,
+        };
+        assert_eq!(
+            Status::of_flags(flags).0,
+            Status::CARD_TRUNCATED | Status::CRC
+        );
+        assert!(
+            Status::of_flags(Flags {
+                busy: true,
+                ..Flags::default()
+            })
+            .is_clean()
+        );
     }
 
     proptest! {

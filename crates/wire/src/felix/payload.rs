@@ -22,7 +22,16 @@ impl EmulatorHeader {
     /// The eight bytes.
     pub fn emit(self) -> [u8; EMULATOR_HEADER_BYTES] {
         let [high, low] = self.length.to_be_bytes();
-        [0xAA, high, low, self.event, self.elink_index, 0xBB, 0xAA, self.width]
+        [
+            0xAA,
+            high,
+            low,
+            self.event,
+            self.elink_index,
+            0xBB,
+            0xAA,
+            self.width,
+        ]
     }
 
     /// Fills a chunk of the header's length: header and pattern. Shorter chunks hold what fits.
@@ -37,10 +46,19 @@ impl EmulatorHeader {
 
     /// Reads the header and checks marks, length and pattern. None names nothing: the chunk is not the emulator's.
     pub fn check(chunk: &[u8]) -> Option<EmulatorHeader> {
-        let [0xAA, high, low, event, elink_index, 0xBB, 0xAA, width] = *chunk.first_chunk()? else { return None };
-        let header = EmulatorHeader { length: u16::from_be_bytes([high, low]), event, elink_index, width };
-        let pattern =
-            chunk[EMULATOR_HEADER_BYTES..].iter().zip((0..=255_u8).cycle()).all(|(found, wanted)| *found == wanted);
+        let [0xAA, high, low, event, elink_index, 0xBB, 0xAA, width] = *chunk.first_chunk()? else {
+            return None;
+        };
+        let header = EmulatorHeader {
+            length: u16::from_be_bytes([high, low]),
+            event,
+            elink_index,
+            width,
+        };
+        let pattern = chunk[EMULATOR_HEADER_BYTES..]
+            .iter()
+            .zip((0..=255_u8).cycle())
+            .all(|(found, wanted)| *found == wanted);
         (usize::from(header.length) == chunk.len() && pattern).then_some(header)
     }
 }
@@ -75,7 +93,11 @@ impl Ttc {
     /// The bytes of format 2; those of format 1 are the first 20 of them.
     pub fn emit(self) -> [u8; TTC_BYTES] {
         let mut out = [0; TTC_BYTES];
-        let length = if self.format == 1 { TTC_FORMAT1_BYTES } else { TTC_BYTES };
+        let length = if self.format == 1 {
+            TTC_FORMAT1_BYTES
+        } else {
+            TTC_BYTES
+        };
         out[0] = self.format;
         out[1] = length.to_le_bytes()[0];
         out[2..4].copy_from_slice(&(self.bcid & 0xFFF).to_le_bytes());
@@ -101,9 +123,14 @@ impl Ttc {
             return None;
         }
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let accepts =
-            bytes.get(20..26).map_or(0, |tail| tail.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)));
+        let u32_at = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let accepts = bytes.get(20..26).map_or(0, |tail| {
+            tail.iter()
+                .rev()
+                .fold(0, |value, byte| value << 8 | u64::from(*byte))
+        });
         Some(Ttc {
             format: bytes[0],
             bcid: u16_at(2) & 0xFFF,
@@ -205,7 +232,12 @@ mod tests {
     #[test]
     fn the_emulator_s_pattern_is_found_and_one_wrong_byte_too() {
         let mut chunk = [0; 300];
-        let header = EmulatorHeader { length: 300, event: 7, elink_index: 12, width: 8 };
+        let header = EmulatorHeader {
+            length: 300,
+            event: 7,
+            elink_index: 12,
+            width: 8,
+        };
         header.fill(&mut chunk);
         assert_eq!(chunk[..10], [0xAA, 1, 44, 7, 12, 0xBB, 0xAA, 8, 0, 1]);
         assert_eq!(EmulatorHeader::check(&chunk), Some(header));
@@ -232,7 +264,11 @@ mod tests {
         assert_eq!(bytes[8..14], [4, 3, 2, 1, 0xAA, 0x55]);
         assert_eq!(Ttc::parse(&bytes), Some(ttc));
         assert!(ttc.is_consistent());
-        let short = Ttc { format: 1, accepts: 0, ..ttc };
+        let short = Ttc {
+            format: 1,
+            accepts: 0,
+            ..ttc
+        };
         assert_eq!(Ttc::parse(&short.emit()[..20]), Some(short));
         assert_eq!(Ttc::parse(&short.emit()), None);
         assert_eq!(Ttc::parse(&bytes[..25]), None);

@@ -38,7 +38,9 @@ impl Faults {
     pub fn parse(text: &str) -> Result<Faults, String> {
         let mut faults = Faults::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
-            let parsed = part.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
+            let parsed = part
+                .split_once('=')
+                .and_then(|(name, value)| Some((name, value.parse().ok()?)));
             match parsed {
                 Some(("gone-after", reads)) => faults.gone_after = Some(reads),
                 Some(("short-read-at", read)) => faults.short_read_at = Some(read),
@@ -56,7 +58,10 @@ impl Faults {
 }
 
 /// The sample that a fresh acquisition leaves at a 16-bit index of card memory (before stamps).
-#[allow(clippy::cast_possible_truncation, reason = "a hash keeps the bits it wants")]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "a hash keeps the bits it wants"
+)]
 pub fn pattern_sample(index: u64) -> u16 {
     // Multiplicative hashing: neighbours and equal places of different channels all differ.
     (((index as u32).wrapping_mul(0x9E37_79B1)) >> 16) as u16
@@ -97,7 +102,10 @@ struct Stamp {
 
 impl Stamp {
     /// The stamp's sample at an index, if it covers it.
-    #[allow(clippy::cast_possible_truncation, reason = "16 bits of the number per sample")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "16 bits of the number per sample"
+    )]
     fn sample(self, index: u64) -> Option<u16> {
         if self.channel_samples < STAMP_SAMPLES {
             return None;
@@ -118,13 +126,18 @@ impl EmulatedBoard {
         crate_: Arc<EmulatedCrate>,
     ) -> Result<EmulatedBoard, Fault> {
         let memory_bytes = model.memory_bytes(0);
-        let memory = DeviceMemory::sparse(usize::try_from(memory_bytes).expect("2 GiB fit a 64-bit address space"))?;
+        let memory = DeviceMemory::sparse(
+            usize::try_from(memory_bytes).expect("2 GiB fit a 64-bit address space"),
+        )?;
         let mut registers = Box::new([0; REGISTERS]);
         let firmware = 0x1801;
         registers[regs::ID as usize] = model.code() << 16 | u32::from(firmware);
         registers[regs::SERIAL as usize] = slot;
         registers[regs::SAMPLE_LENGTH as usize] = 0xFFF;
-        let number = crate_.uplink.as_ref().map(|uplink| lock(uplink).plug(own_bytes_per_s));
+        let number = crate_
+            .uplink
+            .as_ref()
+            .map(|uplink| lock(uplink).plug(own_bytes_per_s));
         let trigger = Trigger::new(crate_.epoch_ns, crate_.profile.acquisition.trigger_rate_hz);
         Ok(EmulatedBoard {
             identity: Identity {
@@ -157,9 +170,10 @@ impl EmulatedBoard {
 
     fn check_there(&self) -> Result<(), Fault> {
         match self.faults.gone_after {
-            Some(after) if self.reads >= after => {
-                Err(Fault::new(format!("{}: the board is gone (all registers read 0xFFFFFFFF)", self.identity.device)))
-            }
+            Some(after) if self.reads >= after => Err(Fault::new(format!(
+                "{}: the board is gone (all registers read 0xFFFFFFFF)",
+                self.identity.device
+            ))),
             _ => Ok(()),
         }
     }
@@ -178,8 +192,13 @@ impl EmulatedBoard {
         if self.slot.is_none() {
             return 0;
         }
-        let seconds = self.channel_samples() as f64 / self.crate_.profile.acquisition.sample_rate_hz;
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 2^24 blocks: seconds")]
+        let seconds =
+            self.channel_samples() as f64 / self.crate_.profile.acquisition.sample_rate_hz;
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at most 2^24 blocks: seconds"
+        )]
         let ns = (seconds * 1e9) as u64;
         ns
     }
@@ -221,10 +240,16 @@ impl EmulatedBoard {
             channels: self.enabled_channels(),
         };
         let bytes = stamp.channel_samples * stamp.channels * 2;
-        if self.stamped == Some(stamp) || stamp.acquisition == 0 || bytes > self.identity.memory_bytes {
+        if self.stamped == Some(stamp)
+            || stamp.acquisition == 0
+            || bytes > self.identity.memory_bytes
+        {
             return;
         }
-        if self.stamped.is_some_and(|old| old.channel_samples != stamp.channel_samples) {
+        if self
+            .stamped
+            .is_some_and(|old| old.channel_samples != stamp.channel_samples)
+        {
             self.filled_bytes = 0;
         }
         self.fill(bytes);
@@ -232,10 +257,14 @@ impl EmulatedBoard {
             let first = channel * stamp.channel_samples;
             for within in 0..STAMP_SAMPLES.min(stamp.channel_samples) {
                 let sample = stamp.sample(first + within).unwrap_or(0);
-                self.memory.write(to_usize((first + within) * 2), &sample.to_le_bytes());
+                self.memory
+                    .write(to_usize((first + within) * 2), &sample.to_le_bytes());
             }
             let end_block = (first + stamp.channel_samples) / regs::BLOCK_SAMPLES;
-            if let Some(register) = self.registers.get_mut(to_usize(u64::from(regs::CHANNEL_ADDRESS) + channel)) {
+            if let Some(register) = self
+                .registers
+                .get_mut(to_usize(u64::from(regs::CHANNEL_ADDRESS) + channel))
+            {
                 *register = u32::try_from(end_block).unwrap_or(0);
             }
         }
@@ -268,7 +297,8 @@ impl EmulatedBoard {
         }
         self.reads += 1;
         self.fill(card_offset + bytes as u64);
-        self.registers[regs::DMA_READ_SOURCE as usize] = u32::try_from(card_offset).expect("below 2 GiB");
+        self.registers[regs::DMA_READ_SOURCE as usize] =
+            u32::try_from(card_offset).expect("below 2 GiB");
         self.registers[regs::DMA_READ_LENGTH as usize] = u32::try_from(bytes).expect("below 2 GiB");
         self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_READ_DMA;
         let short = self.faults.short_read_at == Some(self.reads);
@@ -287,7 +317,11 @@ impl EmulatedBoard {
     }
 
     /// Asks the crate's uplink for bytes and waits until they have flowed; `copy` moves them meanwhile. Fails when it is to stop.
-    fn at_the_uplinks_pace(&mut self, bytes: usize, copy: impl FnOnce(&mut DeviceMemory)) -> Result<(), Fault> {
+    fn at_the_uplinks_pace(
+        &mut self,
+        bytes: usize,
+        copy: impl FnOnce(&mut DeviceMemory),
+    ) -> Result<(), Fault> {
         let (Some(slot), Some(uplink)) = (self.slot, &self.crate_.uplink) else {
             copy(&mut self.memory);
             return Ok(());
@@ -320,14 +354,20 @@ impl EmulatedBoard {
 
     fn swap_bytes(&self, bytes: &mut [u8]) {
         if self.register(regs::BYTE_SWAP) & 1 != 0 {
-            bytes.as_chunks_mut::<2>().0.iter_mut().for_each(|pair| pair.swap(0, 1));
+            bytes
+                .as_chunks_mut::<2>()
+                .0
+                .iter_mut()
+                .for_each(|pair| pair.swap(0, 1));
         }
     }
 }
 
 fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // A lane that panicked leaves the fluid's numbers consistent: they are only ever added to.
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn to_usize(value: u64) -> usize {
@@ -348,7 +388,11 @@ impl Board for EmulatedBoard {
                 std::hint::spin_loop();
             }
         }
-        Ok(if offset == regs::ACQUISITION { self.status() } else { self.register(offset) })
+        Ok(if offset == regs::ACQUISITION {
+            self.status()
+        } else {
+            self.register(offset)
+        })
     }
 
     fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault> {
@@ -383,7 +427,9 @@ impl Board for EmulatedBoard {
         self.check_there()?;
         self.check_range(card_offset, from.len())?;
         if self.register(regs::MEMORY_WRITE_ENABLE) & 1 == 0 {
-            return Err(Fault::new("card memory is write-protected: set register 0x230 bit 0 first"));
+            return Err(Fault::new(
+                "card memory is write-protected: set register 0x230 bit 0 first",
+            ));
         }
         if !is_dma_write(card_offset, from.len()) {
             return Err(Fault::new(format!(
@@ -393,12 +439,18 @@ impl Board for EmulatedBoard {
         }
         self.writes += 1;
         if self.faults.write_error_at == Some(self.writes) {
-            return Err(Fault::new(format!("{}: DMA write {} failed", self.identity.device, self.writes)));
+            return Err(Fault::new(format!(
+                "{}: DMA write {} failed",
+                self.identity.device, self.writes
+            )));
         }
         self.fill(card_offset + from.len() as u64);
-        self.registers[regs::DMA_WRITE_DESTINATION as usize] = u32::try_from(card_offset).expect("below 2 GiB");
+        self.registers[regs::DMA_WRITE_DESTINATION as usize] =
+            u32::try_from(card_offset).expect("below 2 GiB");
         self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_WRITE_DMA;
-        self.at_the_uplinks_pace(from.len(), |memory| memory.write(to_usize(card_offset), from))?;
+        self.at_the_uplinks_pace(from.len(), |memory| {
+            memory.write(to_usize(card_offset), from)
+        })?;
         Ok(from.len())
     }
 
@@ -418,14 +470,18 @@ impl Board for EmulatedBoard {
         let delivered = self.begin_read(card_offset, bytes)?;
         let mut dma = self.dma.take().expect("mapped before the first read");
         let into = dma.slice_mut::<u8>(delivered);
-        let done = self.at_the_uplinks_pace(delivered, |memory| memory.read(to_usize(card_offset), into));
+        let done =
+            self.at_the_uplinks_pace(delivered, |memory| memory.read(to_usize(card_offset), into));
         self.swap_bytes(dma.slice_mut::<u8>(delivered));
         self.dma = Some(dma);
         done.map(|()| delivered)
     }
 
     fn mapped(&self, samples: usize) -> &[u16] {
-        self.dma.as_ref().expect("mapped before the first read").slice(samples)
+        self.dma
+            .as_ref()
+            .expect("mapped before the first read")
+            .slice(samples)
     }
 
     fn wait_daq_done(&mut self, timeout: Duration) -> Result<bool, Fault> {
@@ -454,15 +510,29 @@ impl Board for EmulatedBoard {
     }
 
     fn expected_sample(&self, index: u64) -> Option<u16> {
-        let sample = self.stamped.and_then(|stamp| stamp.sample(index)).unwrap_or_else(|| pattern_sample(index));
-        Some(if self.register(regs::BYTE_SWAP) & 1 != 0 { sample.swap_bytes() } else { sample })
+        let sample = self
+            .stamped
+            .and_then(|stamp| stamp.sample(index))
+            .unwrap_or_else(|| pattern_sample(index));
+        Some(if self.register(regs::BYTE_SWAP) & 1 != 0 {
+            sample.swap_bytes()
+        } else {
+            sample
+        })
     }
 
     fn known_limit(&self) -> Option<(f64, String)> {
         self.slot?;
         let profile = &self.crate_.profile;
         let own = profile.own_bytes_per_s(self.identity.model)?;
-        Some((own, format!("{} alone in profile {} (emulated)", self.identity.model.name(), profile.name)))
+        Some((
+            own,
+            format!(
+                "{} alone in profile {} (emulated)",
+                self.identity.model.name(),
+                profile.name
+            ),
+        ))
     }
 }
 
@@ -480,13 +550,30 @@ mod tests {
     #[test]
     fn the_register_file_identifies_the_board_and_protects_what_is_read_only() {
         let mut board = board("ku0");
-        assert_eq!(Model::from_id(board.read_register(regs::ID).unwrap()), Some(Model::Ku));
+        assert_eq!(
+            Model::from_id(board.read_register(regs::ID).unwrap()),
+            Some(Model::Ku)
+        );
         board.write_register(regs::ID, 0).unwrap();
-        assert_eq!(Model::from_id(board.read_register(regs::ID).unwrap()), Some(Model::Ku));
-        assert_eq!(board.read_register(regs::ACQUISITION).unwrap(), regs::STATUS_MEMORY_READY);
-        board.write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE).unwrap();
-        board.write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE << 16).unwrap();
-        assert_eq!(board.read_register(regs::IRQ_ENABLE).unwrap(), 0, "J/K register");
+        assert_eq!(
+            Model::from_id(board.read_register(regs::ID).unwrap()),
+            Some(Model::Ku)
+        );
+        assert_eq!(
+            board.read_register(regs::ACQUISITION).unwrap(),
+            regs::STATUS_MEMORY_READY
+        );
+        board
+            .write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE)
+            .unwrap();
+        board
+            .write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE << 16)
+            .unwrap();
+        assert_eq!(
+            board.read_register(regs::IRQ_ENABLE).unwrap(),
+            0,
+            "J/K register"
+        );
     }
 
     #[test]
@@ -494,25 +581,41 @@ mod tests {
         let mut board = board("l0");
         board.write_register(regs::SAMPLE_LENGTH, 1).unwrap(); // 32 samples per channel
         for acquisition in 1..=3_u16 {
-            board.write_register(regs::ACQUISITION, regs::ACQUISITION_START).unwrap();
+            board
+                .write_register(regs::ACQUISITION, regs::ACQUISITION_START)
+                .unwrap();
             assert!(board.wait_daq_done(Duration::from_secs(5)).unwrap());
             assert_eq!(board.read_register(regs::ACQUISITION).unwrap() & 3, 0);
             let mut bytes = [0; 640];
             assert_eq!(board.read(0, &mut bytes).unwrap(), 640);
             for (index, pair) in bytes.as_chunks::<2>().0.iter().enumerate() {
-                assert_eq!(Some(u16::from_le_bytes(*pair)), board.expected_sample(index as u64), "sample {index}");
+                assert_eq!(
+                    Some(u16::from_le_bytes(*pair)),
+                    board.expected_sample(index as u64),
+                    "sample {index}"
+                );
             }
-            assert_eq!(u16::from_le_bytes([bytes[64], bytes[65]]), acquisition, "stamp of channel 2");
+            assert_eq!(
+                u16::from_le_bytes([bytes[64], bytes[65]]),
+                acquisition,
+                "stamp of channel 2"
+            );
         }
         assert_eq!(board.read_register(regs::CHANNEL_ADDRESS).unwrap(), 2);
-        assert_ne!(board.read_register(regs::IRQ_STATUS).unwrap() & regs::IRQ_DAQ_DONE, 0);
+        assert_ne!(
+            board.read_register(regs::IRQ_STATUS).unwrap() & regs::IRQ_DAQ_DONE,
+            0
+        );
     }
 
     #[test]
     fn a_transfer_ends_when_it_is_to_stop_and_the_next_one_is_whole() {
         // So slow that no host copies the bytes later than they would have flowed: in an hour and 40 minutes.
         let mut profile = Profile::default();
-        profile.board.iter_mut().for_each(|board| board.own_bytes_per_s = 1000.0);
+        profile
+            .board
+            .iter_mut()
+            .for_each(|board| board.own_bytes_per_s = 1000.0);
         let crate_ = EmulatedCrate::new(profile, true);
         let mut board = crate_.board("emu:l0", "l0").unwrap();
         let stop = StopFlag::default();
@@ -550,10 +653,16 @@ mod tests {
         let mut board = board("l0");
         board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
         for (offset, bytes) in [(0, 6_000_000), (0, 32), (0, 192), (32, 64), (0, 0)] {
-            assert!(board.write(offset, &vec![1; bytes]).is_err(), "{bytes} bytes to {offset}");
+            assert!(
+                board.write(offset, &vec![1; bytes]).is_err(),
+                "{bytes} bytes to {offset}"
+            );
         }
         for (offset, bytes) in [(2, 64), (0, 30), (8, 16)] {
-            assert!(board.read(offset, &mut vec![0; bytes]).is_err(), "{bytes} bytes from {offset}");
+            assert!(
+                board.read(offset, &mut vec![0; bytes]).is_err(),
+                "{bytes} bytes from {offset}"
+            );
         }
         let bytes: Vec<u8> = (0..=255).cycle().take(6400).collect();
         assert_eq!(write_memory(&mut board, 128, &bytes).unwrap(), 6400);
@@ -566,7 +675,13 @@ mod tests {
     #[test]
     fn reads_beyond_the_memory_are_refused() {
         let mut board = board("l0");
-        assert!(board.read(2 << 30, &mut [0; 16]).unwrap_err().0.contains("leave the card's memory"));
+        assert!(
+            board
+                .read(2 << 30, &mut [0; 16])
+                .unwrap_err()
+                .0
+                .contains("leave the card's memory")
+        );
         assert!(board.read(u64::MAX, &mut [0; 16]).is_err());
     }
 
@@ -588,16 +703,24 @@ mod tests {
         let mut short = board("l0:short-read-at=2");
         assert_eq!(short.read(0, &mut [0; 16]).unwrap(), 16);
         assert_eq!(short.read(0, &mut [0; 16]).unwrap(), 8);
-        assert!(Faults::parse("explode=1").unwrap_err().contains("gone-after"));
+        assert!(
+            Faults::parse("explode=1")
+                .unwrap_err()
+                .contains("gone-after")
+        );
     }
 
     #[test]
     fn no_trigger_is_lost_when_daq_done_comes_between_arm_and_wait() {
         let mut board = board("l0");
         board.set_trigger_rate(1e6);
-        board.write_register(regs::SAMPLE_CONTROL, regs::EXTERNAL_TRIGGER).unwrap();
+        board
+            .write_register(regs::SAMPLE_CONTROL, regs::EXTERNAL_TRIGGER)
+            .unwrap();
         board.begin_account();
-        board.write_register(regs::ACQUISITION, regs::ACQUISITION_ARM).unwrap();
+        board
+            .write_register(regs::ACQUISITION, regs::ACQUISITION_ARM)
+            .unwrap();
         // The trigger fires and the (unpaced, instant) acquisition ends before anybody waits.
         while board.read_register(regs::ACQUISITION).unwrap() & 3 != 0 {}
         assert!(board.wait_daq_done(Duration::from_secs(5)).unwrap());

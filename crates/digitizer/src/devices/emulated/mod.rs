@@ -30,7 +30,11 @@ impl EmulatedCrate {
     /// A crate with the timing of the profile, or without any.
     pub fn new(profile: Profile, paced: bool) -> Arc<EmulatedCrate> {
         let uplink = paced.then(|| Mutex::new(Uplink::new(profile.uplink)));
-        Arc::new(EmulatedCrate { profile, uplink, epoch_ns: clock::monotonic_ns() })
+        Arc::new(EmulatedCrate {
+            profile,
+            uplink,
+            epoch_ns: clock::monotonic_ns(),
+        })
     }
 
     /// Its profile.
@@ -50,9 +54,16 @@ impl EmulatedCrate {
             ))
         };
         let (model, slot) = parse_name(name).ok_or_else(wrong)?;
-        let faults = Faults::parse(faults).map_err(|why| Fault::new(format!("`{device}`: {why}")))?;
+        let faults =
+            Faults::parse(faults).map_err(|why| Fault::new(format!("`{device}`: {why}")))?;
         let own = self.profile.own_bytes_per_s(model);
-        let own = own.ok_or_else(|| Fault::new(format!("profile {} has no {}", self.profile.name, model.name())))?;
+        let own = own.ok_or_else(|| {
+            Fault::new(format!(
+                "profile {} has no {}",
+                self.profile.name,
+                model.name()
+            ))
+        })?;
         EmulatedBoard::new(device, model, slot, own, faults, Arc::clone(self))
     }
 }
@@ -60,7 +71,9 @@ impl EmulatedCrate {
 /// `l2-1` before `l2`: the first is board 1 of model L2, the second board 2 of model L.
 fn parse_name(name: &str) -> Option<(Model, u32)> {
     let stems = [("l2-", Model::L2), ("ku", Model::Ku), ("l", Model::L)];
-    stems.into_iter().find_map(|(stem, model)| Some((model, name.strip_prefix(stem)?.parse().ok()?)))
+    stems
+        .into_iter()
+        .find_map(|(stem, model)| Some((model, name.strip_prefix(stem)?.parse().ok()?)))
 }
 
 #[cfg(test)]

@@ -41,13 +41,21 @@ impl Trigger {
 
     /// Changes the rate: the source starts anew at `now_ns`.
     pub(super) fn set_rate(&mut self, rate_hz: f64, now_ns: u64) {
-        *self = Trigger { acquisitions: self.acquisitions, ..Trigger::new(now_ns, rate_hz) };
+        *self = Trigger {
+            acquisitions: self.acquisitions,
+            ..Trigger::new(now_ns, rate_hz)
+        };
     }
 
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time within the host's uptime")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a time within the host's uptime"
+    )]
     fn at(&self, index: u64) -> u64 {
         // The first trigger comes one period after the epoch.
-        self.epoch_ns.saturating_add((self.period_ns * (index + 1) as f64) as u64)
+        self.epoch_ns
+            .saturating_add((self.period_ns * (index + 1) as f64) as u64)
     }
 
     /// Accounts for all triggers up to `now_ns`.
@@ -85,7 +93,11 @@ impl Trigger {
         reason = "a number of triggers within the uptime"
     )]
     fn pass_over_idle(&mut self, now_ns: u64) {
-        if self.armed || self.sampling_until_ns.is_some_and(|until| self.at(self.next) < until) {
+        if self.armed
+            || self
+                .sampling_until_ns
+                .is_some_and(|until| self.at(self.next) < until)
+        {
             return;
         }
         let passed = (now_ns.saturating_sub(self.epoch_ns) as f64 / self.period_ns) as u64;
@@ -102,7 +114,10 @@ impl Trigger {
         self.acquisition_ns = acquisition_ns;
         // A trigger during the acquisition under way is missed; the first one after it counts.
         let mut index = self.next;
-        while self.sampling_until_ns.is_some_and(|until| self.at(index) < until) {
+        while self
+            .sampling_until_ns
+            .is_some_and(|until| self.at(index) < until)
+        {
             index += 1;
         }
         self.at(index) + acquisition_ns
@@ -155,7 +170,12 @@ mod tests {
     }
 
     fn account(issued: u64, taken: u64, not_armed: u64, sampling: u64) -> TriggerAccount {
-        TriggerAccount { issued, taken, not_armed, sampling }
+        TriggerAccount {
+            issued,
+            taken,
+            not_armed,
+            sampling,
+        }
     }
 
     #[test]
@@ -182,7 +202,11 @@ mod tests {
         let mut trigger = source();
         trigger.arm(0, 25 * MS);
         trigger.advance(12 * MS);
-        assert_eq!(trigger.arm(12 * MS, 5 * MS), 45 * MS, "sampling until 35 ms, next trigger at 40 ms");
+        assert_eq!(
+            trigger.arm(12 * MS, 5 * MS),
+            45 * MS,
+            "sampling until 35 ms, next trigger at 40 ms"
+        );
         assert_eq!(trigger.account(45 * MS), account(4, 2, 0, 2));
     }
 
@@ -201,7 +225,10 @@ mod tests {
         let mut trigger = Trigger::new(0, 1e7);
         let day = 86_400 * 1_000 * MS;
         trigger.arm(day * 11, MS);
-        assert_eq!(trigger.account(day * 11), account(11 * 864_000_000_000, 0, 11 * 864_000_000_000, 0));
+        assert_eq!(
+            trigger.account(day * 11),
+            account(11 * 864_000_000_000, 0, 11 * 864_000_000_000, 0)
+        );
     }
 
     #[test]

@@ -37,7 +37,8 @@ impl UplinkModel {
         if sum <= 0.0 {
             return vec![0.0; own.len()];
         }
-        let total = sum * (1.0 + (sum / self.limit_bytes_per_s).powf(self.knee)).powf(-1.0 / self.knee);
+        let total =
+            sum * (1.0 + (sum / self.limit_bytes_per_s).powf(self.knee)).powf(-1.0 / self.knee);
         share(total, own, self.share)
     }
 
@@ -55,7 +56,8 @@ fn share(total: f64, own: &[f64], exponent: f64) -> Vec<f64> {
     while !open.is_empty() {
         let weight: f64 = open.iter().map(|&i| own[i].powf(exponent)).sum();
         let offered = |i: usize| left * own[i].powf(exponent) / weight;
-        let (full, rest): (Vec<usize>, Vec<usize>) = open.iter().partition(|&&i| offered(i) > own[i]);
+        let (full, rest): (Vec<usize>, Vec<usize>) =
+            open.iter().partition(|&&i| offered(i) > own[i]);
         if full.is_empty() {
             for &i in &rest {
                 rates[i] = offered(i);
@@ -101,12 +103,23 @@ pub struct Uplink {
 impl Uplink {
     /// An idle uplink.
     pub fn new(model: UplinkModel) -> Uplink {
-        Uplink { model, slots: Vec::new(), now: 0.0, run_began: 0.0, delivered: 0.0 }
+        Uplink {
+            model,
+            slots: Vec::new(),
+            now: 0.0,
+            run_began: 0.0,
+            delivered: 0.0,
+        }
     }
 
     /// Plugs a board in and returns its number.
     pub fn plug(&mut self, own_bytes_per_s: f64) -> usize {
-        self.slots.push(Slot { own: own_bytes_per_s, remaining: None, done_at: 0.0, stays_until: 0.0 });
+        self.slots.push(Slot {
+            own: own_bytes_per_s,
+            remaining: None,
+            done_at: 0.0,
+            stays_until: 0.0,
+        });
         self.slots.len() - 1
     }
 
@@ -147,7 +160,9 @@ impl Uplink {
 
     /// True when all that the board asked for has flowed.
     pub fn is_done(&self, board: usize) -> bool {
-        self.slots[board].remaining.is_none_or(|remaining| remaining <= 0.0)
+        self.slots[board]
+            .remaining
+            .is_none_or(|remaining| remaining <= 0.0)
     }
 
     /// When the board will be done if nobody asks for more.
@@ -172,11 +187,17 @@ impl Uplink {
 
     /// Rate of every slot at this moment; zero for those off the uplink.
     fn rates(&self) -> Vec<f64> {
-        let active: Vec<usize> = (0..self.slots.len()).filter(|&i| self.slots[i].remaining.is_some()).collect();
+        let active: Vec<usize> = (0..self.slots.len())
+            .filter(|&i| self.slots[i].remaining.is_some())
+            .collect();
         let own: Vec<f64> = active.iter().map(|&i| self.slots[i].own).collect();
         let mut rates = vec![0.0; self.slots.len()];
         for (&i, rate) in active.iter().zip(self.model.rates(&own)) {
-            rates[i] = if self.starting() { self.model.started(rate) } else { rate };
+            rates[i] = if self.starting() {
+                self.model.started(rate)
+            } else {
+                rate
+            };
         }
         rates
     }
@@ -184,10 +205,14 @@ impl Uplink {
     /// The next moment at which rates change or a board is done.
     fn next_change(&self, rates: &[f64]) -> f64 {
         let start_ends = self.run_began + self.model.startup_ms * 1e-3;
-        let slot_changes = self.slots.iter().zip(rates).filter_map(|(slot, &rate)| match slot.remaining? {
-            remaining if remaining > 0.0 => Some(self.now + remaining / rate),
-            _ => Some(slot.stays_until),
-        });
+        let slot_changes =
+            self.slots
+                .iter()
+                .zip(rates)
+                .filter_map(|(slot, &rate)| match slot.remaining? {
+                    remaining if remaining > 0.0 => Some(self.now + remaining / rate),
+                    _ => Some(slot.stays_until),
+                });
         let start_ends = self.starting().then_some(start_ends);
         slot_changes.chain(start_ends).fold(f64::INFINITY, f64::min)
     }
@@ -196,16 +221,30 @@ impl Uplink {
         let step = (until - self.now).max(0.0);
         self.now = until;
         for (slot, &rate) in self.slots.iter_mut().zip(rates) {
-            let Some(remaining) = slot.remaining else { continue };
+            let Some(remaining) = slot.remaining else {
+                continue;
+            };
             let after = remaining - rate * step;
             if remaining > 0.0 && after <= ROUNDING_BYTES {
                 slot.done_at = until;
                 slot.stays_until = until + self.model.linger_us * 1e-6;
             }
-            self.delivered += if remaining > 0.0 { remaining.min(rate * step) } else { 0.0 };
+            self.delivered += if remaining > 0.0 {
+                remaining.min(rate * step)
+            } else {
+                0.0
+            };
             let lingered = until + ROUNDING_S >= slot.stays_until;
-            let after = if after <= ROUNDING_BYTES { after.min(0.0) } else { after };
-            slot.remaining = if after <= 0.0 && lingered { None } else { Some(after) };
+            let after = if after <= ROUNDING_BYTES {
+                after.min(0.0)
+            } else {
+                after
+            };
+            slot.remaining = if after <= 0.0 && lingered {
+                None
+            } else {
+                Some(after)
+            };
         }
     }
 }
@@ -233,7 +272,9 @@ mod tests {
     #[test]
     fn no_board_gets_more_than_its_own_and_all_no_more_than_the_limit() {
         for boards in 1..20 {
-            let own: Vec<f64> = (0..boards).map(|i| if i % 3 == 0 { 1278e6 } else { 625.9e6 }).collect();
+            let own: Vec<f64> = (0..boards)
+                .map(|i| if i % 3 == 0 { 1278e6 } else { 625.9e6 })
+                .collect();
             let rates = model().rates(&own);
             assert!(rates.iter().zip(&own).all(|(rate, own)| rate <= own));
             assert!(rates.iter().sum::<f64>() <= model().limit_bytes_per_s * (1.0 + 1e-12));
@@ -252,48 +293,73 @@ mod tests {
         for (own, expected) in [(625.9e6, 621.7), (1278.0e6, 1249.2)] {
             let seconds = predict(&model(), &[own], 30.0 * 60e6)[0];
             let rate = 30.0 * 60.0 / seconds;
-            assert!((rate / expected - 1.0).abs() < 0.01, "{rate} against {expected}");
+            assert!(
+                (rate / expected - 1.0).abs() < 0.01,
+                "{rate} against {expected}"
+            );
         }
     }
 
     #[test]
     fn a_board_that_leaves_gives_its_share_to_the_others() {
-        let all = predict(&model(), &[1278e6, 625.9e6, 625.9e6, 625.9e6, 625.9e6, 625.9e6], 1.8e9);
+        let all = predict(
+            &model(),
+            &[1278e6, 625.9e6, 625.9e6, 625.9e6, 625.9e6, 625.9e6],
+            1.8e9,
+        );
         assert!(all[0] < all[1], "the KU is done first");
-        assert!((all[1] - all[5]).abs() < 1e-9, "equal boards are done together");
+        assert!(
+            (all[1] - all[5]).abs() < 1e-9,
+            "equal boards are done together"
+        );
         let without = predict(&model(), &[625.9e6; 5], 1.8e9);
         assert!(all[1] > without[0], "and the KU slowed the others down");
     }
 
     #[test]
     fn asking_again_in_time_costs_nothing_and_asking_late_starts_anew() {
-        let mut uplink = Uplink::new(UplinkModel { startup_ns_per_byte: 0.0, ..model() });
+        let mut uplink = Uplink::new(UplinkModel {
+            startup_ns_per_byte: 0.0,
+            ..model()
+        });
         let board = uplink.plug(625.9e6);
         let rate = uplink.model.rates(&[625.9e6])[0];
         let mut now = 0.0;
         for read in 1..=10 {
             uplink.submit(now, board, 6e6);
             let done = uplink.done_at(board);
-            assert!((done - f64::from(read) * 6e6 / rate).abs() < 1e-7, "read {read} is done at {done}");
+            assert!(
+                (done - f64::from(read) * 6e6 / rate).abs() < 1e-7,
+                "read {read} is done at {done}"
+            );
             now = done + 0.0005; // half a millisecond late, every time
             uplink.advance(now);
         }
         uplink.advance(now + 1.0);
-        assert!(uplink.slots[board].remaining.is_none(), "it left the uplink");
+        assert!(
+            uplink.slots[board].remaining.is_none(),
+            "it left the uplink"
+        );
         uplink.submit(now + 1.0, board, 6e6);
         assert!((uplink.done_at(board) - (now + 1.0 + 6e6 / rate)).abs() < 1e-7);
     }
 
     #[test]
     fn time_between_triggers_is_no_credit() {
-        let mut uplink = Uplink::new(UplinkModel { startup_ns_per_byte: 0.0, ..model() });
+        let mut uplink = Uplink::new(UplinkModel {
+            startup_ns_per_byte: 0.0,
+            ..model()
+        });
         let board = uplink.plug(625.9e6);
         let rate = uplink.model.rates(&[625.9e6])[0];
         let mut now = 0.0;
         for _ in 0..5 {
             uplink.submit(now, board, 0.6e6);
             let done = uplink.done_at(board);
-            assert!((done - (now + 0.6e6 / rate)).abs() < 1e-7, "a read takes its time");
+            assert!(
+                (done - (now + 0.6e6 / rate)).abs() < 1e-7,
+                "a read takes its time"
+            );
             uplink.returned(done + 5e-5, board);
             now += 2.5e-3; // the next trigger
         }

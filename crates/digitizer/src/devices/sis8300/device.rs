@@ -31,7 +31,8 @@ const DAQ_DONE: u32 = 0;
 
 impl EssBoard {
     pub(super) fn new(device: &str, file: File, id: u32) -> Result<EssBoard, Fault> {
-        let model = Model::from_id(id).ok_or_else(|| Fault::new(format!("{device}: unknown model {id:#x}")))?;
+        let model = Model::from_id(id)
+            .ok_or_else(|| Fault::new(format!("{device}: unknown model {id:#x}")))?;
         let options = sis8300::read_register(&file, regs::OPTIONS)?;
         let identity = Identity {
             device: device.to_owned(),
@@ -41,9 +42,17 @@ impl EssBoard {
             interface: "sis8300drv (ESS)",
             emulated: false,
         };
-        let (major, minor) = file.metadata().map(|metadata| device_numbers(metadata.rdev())).unwrap_or_default();
+        let (major, minor) = file
+            .metadata()
+            .map(|metadata| device_numbers(metadata.rdev()))
+            .unwrap_or_default();
         let link = Link::of(&Files::default(), major, minor);
-        Ok(EssBoard { identity, file, dma: None, link })
+        Ok(EssBoard {
+            identity,
+            file,
+            dma: None,
+            link,
+        })
     }
 
     fn gone(&self, error: impl std::fmt::Display) -> Fault {
@@ -67,7 +76,9 @@ impl Board for EssBoard {
     fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
         // The driver has no pread: its read() starts at the position that lseek set. A read may come in parts; only the
         // end of the memory ends it.
-        self.file.seek(SeekFrom::Start(card_offset)).map_err(|error| self.gone(error))?;
+        self.file
+            .seek(SeekFrom::Start(card_offset))
+            .map_err(|error| self.gone(error))?;
         let mut done = 0;
         while done < into.len() {
             match self.file.read(&mut into[done..]) {
@@ -83,9 +94,13 @@ impl Board for EssBoard {
     fn write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
         if !is_dma_write(card_offset, from.len()) {
             let asked = format!("{} bytes to {card_offset:#x}", from.len());
-            return Err(self.gone(format!("{asked}: the board writes 64, 128, 256, ... bytes to a multiple of 64")));
+            return Err(self.gone(format!(
+                "{asked}: the board writes 64, 128, 256, ... bytes to a multiple of 64"
+            )));
         }
-        self.file.seek(SeekFrom::Start(card_offset)).map_err(|error| self.gone(error))?;
+        self.file
+            .seek(SeekFrom::Start(card_offset))
+            .map_err(|error| self.gone(error))?;
         // One call is one DMA write: what it does not take is not sent again as a length that the board cannot write.
         loop {
             match self.file.write(from) {
@@ -98,7 +113,9 @@ impl Board for EssBoard {
     fn map_dma(&mut self, bytes: usize) -> Result<(), Fault> {
         let rounded = bytes.next_multiple_of(4096);
         let mapped = DmaBuffer::map(&self.file, rounded).map_err(|error| {
-            self.gone(format!("{error}; access mode 1 needs one contiguous buffer: lower -S or use -B 0"))
+            self.gone(format!(
+                "{error}; access mode 1 needs one contiguous buffer: lower -S or use -B 0"
+            ))
         })?;
         self.dma = Some(mapped);
         Ok(())
@@ -111,16 +128,23 @@ impl Board for EssBoard {
     }
 
     fn mapped(&self, samples: usize) -> &[u16] {
-        self.dma.as_ref().expect("mapped before the first read").samples(samples)
+        self.dma
+            .as_ref()
+            .expect("mapped before the first read")
+            .samples(samples)
     }
 
     fn wait_daq_done(&mut self, timeout: Duration) -> Result<bool, Fault> {
         // Zero would wait for ever.
-        let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
+        let timeout_ms = u32::try_from(timeout.as_millis())
+            .unwrap_or(u32::MAX)
+            .max(1);
         match sis8300::wait_irq(&self.file, timeout_ms, DAQ_DONE) {
             Ok(FIRED) => Ok(true),
             Ok(TIMEOUT) => Ok(false),
-            Ok(status) => Err(self.gone(format!("waiting for DAQ done: the driver says status {status}"))),
+            Ok(status) => Err(self.gone(format!(
+                "waiting for DAQ done: the driver says status {status}"
+            ))),
             Err(error) => Err(self.gone(error)),
         }
     }

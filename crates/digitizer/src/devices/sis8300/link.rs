@@ -14,15 +14,25 @@ impl Link {
     pub(super) fn of(files: &Files, major: u64, minor: u64) -> Option<Link> {
         let device = format!("sys/dev/char/{major}:{minor}/device");
         let speed = files.text(&format!("{device}/current_link_speed"))?;
-        let lanes = files.text(&format!("{device}/current_link_width"))?.parse().ok()?;
+        let lanes = files
+            .text(&format!("{device}/current_link_width"))?
+            .parse()
+            .ok()?;
         // "8.0 GT/s PCIe"
         let gigatransfers_per_s = speed.split_whitespace().next()?.parse().ok()?;
-        (lanes > 0).then_some(Link { gigatransfers_per_s, lanes })
+        (lanes > 0).then_some(Link {
+            gigatransfers_per_s,
+            lanes,
+        })
     }
 
     /// Bytes per second after line coding: 8b/10b up to 5 GT/s (PCIe 1 and 2), 128b/130b above. Packet headers come off this.
     pub(super) fn bytes_per_s(self) -> f64 {
-        let coding = if self.gigatransfers_per_s > 5.0 { 128.0 / 130.0 } else { 0.8 };
+        let coding = if self.gigatransfers_per_s > 5.0 {
+            128.0 / 130.0
+        } else {
+            0.8
+        };
         self.gigatransfers_per_s * 1e9 * coding * f64::from(self.lanes) / 8.0
     }
 }

@@ -33,8 +33,8 @@ pub enum Found {
 /// When it is not there, not a device, or answers like nothing that is known.
 pub fn probe(device: &str) -> Result<Found, Fault> {
     let refuse = |why: String| Fault::new(format!("{device}: {why}"));
-    let metadata =
-        fs::metadata(device).map_err(|error| refuse(format!("{error}; see `daqmeter list` for what is there")))?;
+    let metadata = fs::metadata(device)
+        .map_err(|error| refuse(format!("{error}; see `daqmeter list` for what is there")))?;
     let kind = metadata.file_type();
     // Opening a FIFO would wait for its other end.
     let not_a_device = [
@@ -49,14 +49,26 @@ pub fn probe(device: &str) -> Result<Found, Fault> {
     if let Some(driver) = upciedev_driver(device, metadata.rdev()) {
         return Ok(Found::Upciedev { driver });
     }
-    let file = OpenOptions::new().read(true).write(true).open(device).map_err(|error| {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(device)
+        .map_err(|error| {
+            refuse(format!(
+                "{error}{}",
+                if error.raw_os_error() == Some(13) {
+                    " (are you in the device's group?)"
+                } else {
+                    ""
+                }
+            ))
+        })?;
+    let id = sis8300::read_register(&file, regs::ID).map_err(|error| {
         refuse(format!(
-            "{error}{}",
-            if error.raw_os_error() == Some(13) { " (are you in the device's group?)" } else { "" }
+            "not a digitizer: it does not answer a register read ({})",
+            error.source
         ))
     })?;
-    let id = sis8300::read_register(&file, regs::ID)
-        .map_err(|error| refuse(format!("not a digitizer: it does not answer a register read ({})", error.source)))?;
     if Model::from_id(id).is_none() {
         return Err(refuse(format!(
             "answers, but its identification register is {id:#010x}, not 0x8300xxxx to 0x8303xxxx"
@@ -72,7 +84,10 @@ pub fn probe(device: &str) -> Result<Found, Fault> {
 
 /// Major and minor number of a device node, as glibc packs them for numbers below 4096 and 2^20.
 pub(super) fn device_numbers(rdev: u64) -> (u64, u64) {
-    ((rdev >> 8) & 0xFFF, (rdev & 0xFF) | ((rdev >> 12) & 0xFFF00))
+    (
+        (rdev >> 8) & 0xFFF,
+        (rdev & 0xFF) | ((rdev >> 12) & 0xFFF00),
+    )
 }
 
 /// The upciedev family's node names are `sis8300s<N>`, and sysfs names its driver. No ioctl is tried: their numbers mean
@@ -88,7 +103,8 @@ fn upciedev_driver(device: &str, rdev: u64) -> Option<String> {
     }
     let name = device.rsplit('/').next()?;
     let number = name.strip_prefix("sis8300s")?;
-    (!number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())).then(|| format!("{name} (by its name)"))
+    (!number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+        .then(|| format!("{name} (by its name)"))
 }
 
 #[cfg(test)]
@@ -114,7 +130,10 @@ mod tests {
     fn a_fifo_is_refused_without_waiting_for_its_other_end() {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
-        let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+        let made = std::process::Command::new("mkfifo")
+            .arg(&fifo)
+            .status()
+            .unwrap();
         assert!(made.success());
         assert!(refusal(fifo.to_str().unwrap()).contains("is a FIFO"));
     }

@@ -94,7 +94,9 @@ impl Model {
 
     /// The model with that identification register.
     pub fn from_id(id: u32) -> Option<Model> {
-        Model::ALL.into_iter().find(|model| model.code() == id >> 16)
+        Model::ALL
+            .into_iter()
+            .find(|model| model.code() == id >> 16)
     }
 
     /// Product name.

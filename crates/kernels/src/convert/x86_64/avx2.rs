@@ -29,24 +29,42 @@ pub(in super::super) unsafe fn to_f32(
     let one = |x| one_f32(x, conversion);
     match conversion {
         Conversion::CastF32 => drive_f32(store, raw, out, one, |x| _mm256_cvtepi32_ps(x)),
-        Conversion::ScaleF32 { factor: scale, offset } => {
+        Conversion::ScaleF32 {
+            factor: scale,
+            offset,
+        } => {
             let (scale, offset) = (_mm256_set1_pd(scale), _mm256_set1_pd(offset));
-            let half = |x: __m128i| _mm256_cvtpd_ps(_mm256_add_pd(_mm256_mul_pd(_mm256_cvtepi32_pd(x), scale), offset));
+            let half = |x: __m128i| {
+                _mm256_cvtpd_ps(_mm256_add_pd(
+                    _mm256_mul_pd(_mm256_cvtepi32_pd(x), scale),
+                    offset,
+                ))
+            };
             drive_f32(store, raw, out, one, |x| {
                 let low = half(_mm256_castsi256_si128(x));
                 let high = half(_mm256_extracti128_si256::<1>(x));
                 _mm256_set_m128(high, low)
             });
         }
-        Conversion::FastScaleF32 { factor: scale, offset } => {
+        Conversion::FastScaleF32 {
+            factor: scale,
+            offset,
+        } => {
             let (scale, offset) = (_mm256_set1_ps(scale), _mm256_set1_ps(offset));
-            drive_f32(store, raw, out, one, |x| _mm256_add_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(x), scale), offset));
+            drive_f32(store, raw, out, one, |x| {
+                _mm256_add_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(x), scale), offset)
+            });
         }
         Conversion::QmnF32(format) | Conversion::QmnF64(format) => {
-            #[allow(clippy::cast_possible_truncation, reason = "2^-n is exact in f32 for n up to 63")]
+            #[allow(
+                clippy::cast_possible_truncation,
+                reason = "2^-n is exact in f32 for n up to 63"
+            )]
             let weight = _mm256_set1_ps(format.weight() as f32);
             let (below, by) = fold_constants(format);
-            drive_f32(store, raw, out, one, |x| _mm256_mul_ps(_mm256_cvtepi32_ps(fold(x, below, by)), weight));
+            drive_f32(store, raw, out, one, |x| {
+                _mm256_mul_ps(_mm256_cvtepi32_ps(fold(x, below, by)), weight)
+            });
         }
     }
 }
@@ -56,7 +74,13 @@ pub(in super::super) unsafe fn to_f32(
 /// # Safety
 /// As [`to_f32`].
 #[target_feature(enable = "avx2")]
-pub(in super::super) unsafe fn to_f64(format: Qmn, store: Store, factor: usize, raw: &[u16], out: &mut [f64]) {
+pub(in super::super) unsafe fn to_f64(
+    format: Qmn,
+    store: Store,
+    factor: usize,
+    raw: &[u16],
+    out: &mut [f64],
+) {
     if factor != 1 {
         return portable::to_f64(format, factor, raw, out);
     }
@@ -70,7 +94,10 @@ pub(in super::super) unsafe fn to_f64(format: Qmn, store: Store, factor: usize, 
         |x| {
             let x = fold(x, below, by);
             let half = |x: __m128i| _mm256_mul_pd(_mm256_cvtepi32_pd(x), weight);
-            (half(_mm256_castsi256_si128(x)), half(_mm256_extracti128_si256::<1>(x)))
+            (
+                half(_mm256_castsi256_si128(x)),
+                half(_mm256_extracti128_si256::<1>(x)),
+            )
         },
     );
 }
@@ -79,7 +106,10 @@ pub(in super::super) unsafe fn to_f64(format: Qmn, store: Store, factor: usize, 
 #[inline]
 #[target_feature(enable = "avx2")]
 fn fold_constants(format: Qmn) -> (__m256i, __m256i) {
-    (_mm256_set1_epi32(format.fold_from() - 1), _mm256_set1_epi32(format.fold_by()))
+    (
+        _mm256_set1_epi32(format.fold_from() - 1),
+        _mm256_set1_epi32(format.fold_by()),
+    )
 }
 
 #[inline]
@@ -90,7 +120,13 @@ fn fold(x: __m256i, below: __m256i, by: __m256i) -> __m256i {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn drive_f32(store: Store, raw: &[u16], out: &mut [f32], one: impl Fn(u16) -> f32, lanes: impl Fn(__m256i) -> __m256) {
+fn drive_f32(
+    store: Store,
+    raw: &[u16],
+    out: &mut [f32],
+    one: impl Fn(u16) -> f32,
+    lanes: impl Fn(__m256i) -> __m256,
+) {
     drive(store, raw, out, one, |x, place| {
         // SAFETY: `drive` calls with aligned places that hold a whole step.
         unsafe {
@@ -133,7 +169,13 @@ fn drive_f64(
 /// scalar tail. `put` gets 8 samples, widened to 32 bits, and the aligned place for their 8 results.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn drive<T>(store: Store, raw: &[u16], out: &mut [T], one: impl Fn(u16) -> T, put: impl Fn(__m256i, *mut T)) {
+fn drive<T>(
+    store: Store,
+    raw: &[u16],
+    out: &mut [T],
+    one: impl Fn(u16) -> T,
+    put: impl Fn(__m256i, *mut T),
+) {
     let head = until_aligned(out.as_ptr(), 64, out.len());
     let steps = (out.len() - head).min(raw.len() - head) / STEP;
     for (place, &x) in out[..head].iter_mut().zip(raw) {

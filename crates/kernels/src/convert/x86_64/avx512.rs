@@ -42,7 +42,13 @@ impl Picks {
         if !(2..=LINE_SAMPLES).contains(&factor) {
             return None;
         }
-        let mut lines = vec![Line { indices: [0; LINE_SAMPLES], mask: 0 }; factor];
+        let mut lines = vec![
+            Line {
+                indices: [0; LINE_SAMPLES],
+                mask: 0
+            };
+            factor
+        ];
         for result in 0..LINE_SAMPLES {
             let sample = result * factor;
             let line = &mut lines[sample / LINE_SAMPLES];
@@ -91,10 +97,16 @@ pub(in super::super) struct Product {
 
 impl Product {
     /// Splits a factor.
-    #[allow(clippy::cast_possible_truncation, reason = "the rounding to f32 is what splits")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the rounding to f32 is what splits"
+    )]
     pub(in super::super) fn new(factor: f64) -> Product {
         let high = factor as f32;
-        Product { high, low: (factor - f64::from(high)) as f32 }
+        Product {
+            high,
+            low: (factor - f64::from(high)) as f32,
+        }
     }
 }
 
@@ -111,7 +123,15 @@ pub(in super::super) unsafe fn product_f32(
     raw: &[u16],
     out: &mut [f32],
 ) {
-    let one = |x| one_f32(x, Conversion::ScaleF32 { factor, offset: 0.0 });
+    let one = |x| {
+        one_f32(
+            x,
+            Conversion::ScaleF32 {
+                factor,
+                offset: 0.0,
+            },
+        )
+    };
     let (high, low) = (_mm512_set1_ps(product.high), _mm512_set1_ps(product.low));
     drive_f32(store, source, raw, out, one, |x| {
         let x = _mm512_cvtepi32_ps(x);
@@ -134,7 +154,10 @@ pub(in super::super) unsafe fn to_f32(
     let one = |x| one_f32(x, conversion);
     match conversion {
         Conversion::CastF32 => drive_f32(store, source, raw, out, one, |x| _mm512_cvtepi32_ps(x)),
-        Conversion::ScaleF32 { factor: scale, offset } => {
+        Conversion::ScaleF32 {
+            factor: scale,
+            offset,
+        } => {
             let (scale, offset) = (_mm512_set1_pd(scale), _mm512_set1_pd(offset));
             // Two roundings as in the original: the product is rounded before the offset is added. The addition is written as
             // a multiply-add with one, which rounds the same and runs on the multipliers: on Zen 4 additions share their two
@@ -156,21 +179,35 @@ pub(in super::super) unsafe fn to_f32(
             // Two half stores: joining the halves first costs a permutation more.
             drive(source, raw, out, one, |x, place| {
                 put(place, half(_mm512_castsi512_si256(x)));
-                put(place.wrapping_add(8), half(_mm512_extracti64x4_epi64::<1>(x)));
+                put(
+                    place.wrapping_add(8),
+                    half(_mm512_extracti64x4_epi64::<1>(x)),
+                );
             });
             fence(store);
         }
-        Conversion::FastScaleF32 { factor: scale, offset } => {
+        Conversion::FastScaleF32 {
+            factor: scale,
+            offset,
+        } => {
             let (scale, offset) = (_mm512_set1_ps(scale), _mm512_set1_ps(offset));
             drive_f32(store, source, raw, out, one, |x| {
                 _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(x), scale), offset)
             });
         }
         Conversion::QmnF32(format) | Conversion::QmnF64(format) => {
-            #[allow(clippy::cast_possible_truncation, reason = "2^-n is exact in f32 for n up to 63")]
+            #[allow(
+                clippy::cast_possible_truncation,
+                reason = "2^-n is exact in f32 for n up to 63"
+            )]
             let weight = _mm512_set1_ps(format.weight() as f32);
-            let (from, by) = (_mm512_set1_epi32(format.fold_from()), _mm512_set1_epi32(format.fold_by()));
-            drive_f32(store, source, raw, out, one, |x| _mm512_mul_ps(_mm512_cvtepi32_ps(fold(x, from, by)), weight));
+            let (from, by) = (
+                _mm512_set1_epi32(format.fold_from()),
+                _mm512_set1_epi32(format.fold_by()),
+            );
+            drive_f32(store, source, raw, out, one, |x| {
+                _mm512_mul_ps(_mm512_cvtepi32_ps(fold(x, from, by)), weight)
+            });
         }
     }
 }
@@ -180,9 +217,18 @@ pub(in super::super) unsafe fn to_f32(
 /// # Safety
 /// As [`to_f32`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(in super::super) unsafe fn to_f64(format: Qmn, store: Store, source: Source<'_>, raw: &[u16], out: &mut [f64]) {
+pub(in super::super) unsafe fn to_f64(
+    format: Qmn,
+    store: Store,
+    source: Source<'_>,
+    raw: &[u16],
+    out: &mut [f64],
+) {
     let weight = _mm512_set1_pd(format.weight());
-    let (from, by) = (_mm512_set1_epi32(format.fold_from()), _mm512_set1_epi32(format.fold_by()));
+    let (from, by) = (
+        _mm512_set1_epi32(format.fold_from()),
+        _mm512_set1_epi32(format.fold_by()),
+    );
     let put = |place: *mut f64, value: __m512d| {
         // SAFETY: `drive` calls with aligned places that hold a whole step.
         unsafe {
@@ -198,7 +244,10 @@ pub(in super::super) unsafe fn to_f64(format: Qmn, store: Store, source: Source<
         let half = |x: __m256i| _mm512_mul_pd(_mm512_cvtepi32_pd(x), weight);
         put(place, half(_mm512_castsi512_si256(x)));
         // 8 doubles, one cache line, further.
-        put(place.wrapping_add(8), half(_mm512_extracti64x4_epi64::<1>(x)));
+        put(
+            place.wrapping_add(8),
+            half(_mm512_extracti64x4_epi64::<1>(x)),
+        );
     });
     fence(store);
 }
@@ -245,7 +294,13 @@ fn drive_f32(
 /// 32 bits, and the line-aligned place for their 16 results.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn drive<T>(source: Source<'_>, raw: &[u16], out: &mut [T], one: impl Fn(u16) -> T, put: impl Fn(__m512i, *mut T)) {
+fn drive<T>(
+    source: Source<'_>,
+    raw: &[u16],
+    out: &mut [T],
+    one: impl Fn(u16) -> T,
+    put: impl Fn(__m512i, *mut T),
+) {
     let factor = source.factor;
     let head = until_aligned(out.as_ptr(), 64, out.len());
     for (at, place) in out[..head].iter_mut().enumerate() {
@@ -278,14 +333,23 @@ fn contiguous<T>(raw: &[u16], out: &mut [T], put: impl Fn(__m512i, *mut T)) -> u
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn picked<T>(picks: &Picks, factor: usize, raw: &[u16], out: &mut [T], put: impl Fn(__m512i, *mut T)) -> usize {
+fn picked<T>(
+    picks: &Picks,
+    factor: usize,
+    raw: &[u16],
+    out: &mut [T],
+    put: impl Fn(__m512i, *mut T),
+) -> usize {
     let groups = (raw.len() / (LINE_SAMPLES * factor)).min(out.len() / LINE_SAMPLES);
     for group in 0..groups {
         let at = group * LINE_SAMPLES;
         // SAFETY: each group has `factor` whole lines of `raw` and 32 places of `out`.
         unsafe {
             let results = picks.pick(raw.as_ptr().add(at * factor));
-            put(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(results)), out.as_mut_ptr().add(at));
+            put(
+                _mm512_cvtepu16_epi32(_mm512_castsi512_si256(results)),
+                out.as_mut_ptr().add(at),
+            );
             let high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64::<1>(results));
             put(high, out.as_mut_ptr().add(at + STEP));
         }
@@ -297,17 +361,29 @@ fn picked<T>(picks: &Picks, factor: usize, raw: &[u16], out: &mut [T], put: impl
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn gathered<T>(factor: usize, raw: &[u16], out: &mut [T], put: impl Fn(__m512i, *mut T)) -> usize {
     // 15 * factor * 2 bytes must fit the signed 32-bit index of the gather.
-    let Some(stride) = i32::try_from(factor).ok().filter(|&factor| factor < 1 << 24) else { return 0 };
+    let Some(stride) = i32::try_from(factor)
+        .ok()
+        .filter(|&factor| factor < 1 << 24)
+    else {
+        return 0;
+    };
     let ramp = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     let indices = _mm512_mullo_epi32(ramp, _mm512_set1_epi32(stride));
     // A gathered word reads one sample past its own: the last result of a step must not be the last of the slice.
-    let readable = if raw.len() < 2 { 0 } else { (raw.len() - 2) / factor + 1 };
+    let readable = if raw.len() < 2 {
+        0
+    } else {
+        (raw.len() - 2) / factor + 1
+    };
     let done = out.len().min(readable) / STEP * STEP;
     for at in (0..done).step_by(STEP) {
         // SAFETY: results `at` to `at + 15` are readable by the count above, and have their places.
         unsafe {
             let words = _mm512_i32gather_epi32::<2>(indices, raw.as_ptr().add(at * factor).cast());
-            put(_mm512_and_si512(words, _mm512_set1_epi32(0xFFFF)), out.as_mut_ptr().add(at));
+            put(
+                _mm512_and_si512(words, _mm512_set1_epi32(0xFFFF)),
+                out.as_mut_ptr().add(at),
+            );
         }
     }
     done
