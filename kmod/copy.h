@@ -33,12 +33,14 @@ struct dqm_side {
 	size_t bytes;
 	bool user;
 	bool written;
+	struct mm_struct *mm;	/* whose pins they are */
 	struct sg_table table;
 	bool mapped;
 	enum dma_data_direction direction;
 };
 
-int dqm_side_pin(struct dqm_side *side, u64 address, size_t bytes, bool written);
+int dqm_side_pin(struct dqm_side *side, u64 address, size_t bytes, bool written,
+		 bool for_engine);
 void dqm_side_unpin(struct dqm_side *side);
 void dqm_side_of_region(struct dqm_side *side, struct dqm_region *region,
 			size_t offset, size_t bytes, bool written);

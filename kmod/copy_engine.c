@@ -73,7 +73,7 @@ static void take(struct dqm_channel *channel, unsigned int index, struct dma_cha
 	channel->index = index;
 	channel->unordered = dma_has_cap(DMA_COMPLETION_NO_ORDER, device->cap_mask);
 	channel->terminates = device->device_terminate_all;
-	/* The capabilities are told for slave engines only; others just have the calls or not. */
+	/* Capabilities are reported for slave engines only; others have the calls or not. */
 	if (!dma_get_slave_caps(chan, &caps))
 		channel->pauses = caps.cmd_pause && caps.cmd_resume;
 	else
@@ -305,6 +305,8 @@ static int queue_piece(struct dqm_channel *channel, struct batch *batch, dma_add
 	while (!(tx = prepare(channel, to, from, bytes, batch->callbacks))) {
 		if (time_after(jiffies, batch->until))
 			return -ETIMEDOUT;
+		if (fatal_signal_pending(current))
+			return -EINTR;
 		error = finish_batch(channel, batch);
 		if (error)
 			return error;

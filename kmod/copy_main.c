@@ -18,9 +18,11 @@
 
 #include "copy.h"
 
-#define LONGEST_WINDOW_NS NSEC_PER_SEC
+#define MAX_WINDOW_NS NSEC_PER_SEC
 /* A shorter phase would be all timer. */
-#define SHORTEST_PHASE_NS (5 * NSEC_PER_USEC)
+#define MIN_PHASE_NS (5 * NSEC_PER_USEC)
+/* Beyond 2^31 ms the kernel's conversion to jiffies means "for ever". */
+#define MAX_TIMEOUT_MS (3600 * MSEC_PER_SEC)
 
 static unsigned int region_mb = 64;
 module_param(region_mb, uint, 0444);
@@ -100,6 +102,14 @@ static long give_channel(void __user *argument)
 	return copy_to_user(argument, &about, sizeof(about)) ? -EFAULT : 0;
 }
 
+/* Subtracted, not added: the sum of two numbers of a program may wrap. */
+static bool window_is_possible(const struct daqmeter_policy *policy)
+{
+	return policy->window_ns <= MAX_WINDOW_NS && policy->quantum_ns >= MIN_PHASE_NS &&
+	       policy->quantum_ns <= policy->window_ns &&
+	       policy->window_ns - policy->quantum_ns >= MIN_PHASE_NS;
+}
+
 static long set_policy(const void __user *argument)
 {
 	struct daqmeter_policy policy;
@@ -109,9 +119,7 @@ static long set_policy(const void __user *argument)
 		return -EFAULT;
 	if (policy.policy > DAQMETER_POLICY_PRIORITY || policy.reserved)
 		return -EINVAL;
-	if (policy.policy == DAQMETER_POLICY_PRIORITY &&
-	    (policy.window_ns > LONGEST_WINDOW_NS || policy.quantum_ns < SHORTEST_PHASE_NS ||
-	     policy.window_ns < policy.quantum_ns + SHORTEST_PHASE_NS))
+	if (policy.policy == DAQMETER_POLICY_PRIORITY && !window_is_possible(&policy))
 		return -EINVAL;
 	if (!down_write_trylock(&policy_lock))
 		return -EBUSY;
@@ -169,7 +177,7 @@ static bool goes_to(const struct daqmeter_copy *request)
 static int flush_both(struct daqmeter_copy *request)
 {
 	struct dqm_side user = {}, kernel = {};
-	int error = dqm_side_pin(&user, request->user_address, request->bytes, false);
+	int error = dqm_side_pin(&user, request->user_address, request->bytes, false, false);
 
 	if (error)
 		return error;
@@ -207,7 +215,7 @@ static struct dqm_job *pin_job(struct daqmeter_copy *request, bool to_user)
 		return ERR_PTR(-ENOMEM);
 	user = to_user ? &job->to : &job->from;
 	kernel = to_user ? &job->from : &job->to;
-	error = dqm_side_pin(user, request->user_address, request->bytes, to_user);
+	error = dqm_side_pin(user, request->user_address, request->bytes, to_user, true);
 	if (error) {
 		kfree(job);
 		return ERR_PTR(error);
@@ -225,20 +233,57 @@ static u64 since(u64 *mark)
 	return passed;
 }
 
-/* From and to are jobs of their own: pinned and mapped before the clock, let go after it. */
+/*
+ * Maps, copies and unmaps one job, which is NULL afterwards where the engine
+ * keeps its pages. The request's clock goes on by the copy alone.
+ */
+static int copy_job(struct daqmeter_copy *request, struct dqm_channel *channel,
+		    struct dqm_job **job)
+{
+	struct device *dev = dqm_channel_device(channel);
+	u64 mark = ktime_get_ns();
+	u64 copied = 0;
+	int error = dqm_side_map(&(*job)->from, dev);
+
+	if (!error)
+		error = dqm_side_map(&(*job)->to, dev);
+	request->map_ns += since(&mark);
+	if (!error) {
+		error = dqm_channel_copy(&engine, channel, *job, request->completion,
+					 request->timeout_ms, &request->segments);
+		copied = since(&mark);
+	}
+	/* Of two copies, the times are added: what lies between is mapping. */
+	request->before_ns = mark - (request->after_ns - request->before_ns) - copied;
+	request->after_ns = mark;
+	if (error == -EINPROGRESS) {
+		dqm_channel_keep(&engine, channel, *job);
+		*job = NULL;
+		return -ETIMEDOUT;
+	}
+	dqm_side_unmap(&(*job)->from, dev);
+	dqm_side_unmap(&(*job)->to, dev);
+	request->unmap_ns += since(&mark);
+	return error;
+}
+
+/*
+ * From and to are jobs of their own, pinned before the clock and let go after
+ * it. The second is mapped when the first is unmapped: where a mapping is a
+ * bounce buffer (swiotlb), it holds what the memory held when it was mapped,
+ * and the first copy reaches memory only when it is unmapped.
+ */
 static int copy_by_dma(struct daqmeter_copy *request)
 {
 	struct dqm_channel *channel = dqm_engine_choose(&engine, request->channel);
 	struct dqm_job *jobs[2] = {};
-	unsigned int count = 0, done = 0, at;
-	struct device *dev;
+	unsigned int count = 0, at;
 	u64 mark = ktime_get_ns();
 	int error = 0;
 
 	if (IS_ERR(channel))
 		return PTR_ERR(channel);
 	request->channel_used = channel->index;
-	dev = dqm_channel_device(channel);
 	for (at = 0; at < 2 && !error; at++) {
 		if (!(at ? goes_to(request) : goes_from(request)))
 			continue;
@@ -252,38 +297,15 @@ static int copy_by_dma(struct daqmeter_copy *request)
 	if (!error && request->flags & DAQMETER_COLD) {
 		dqm_side_flush(&jobs[0]->from);
 		dqm_side_flush(&jobs[0]->to);
-		since(&mark);
 	}
-	for (at = 0; at < count && !error; at++) {
-		error = dqm_side_map(&jobs[at]->from, dev);
-		if (!error)
-			error = dqm_side_map(&jobs[at]->to, dev);
-	}
-	request->map_ns = since(&mark);
 	request->cpu_before = raw_smp_processor_id();
-	request->before_ns = ktime_get_ns();
-	for (done = 0; done < count && !error; done++) {
-		error = dqm_channel_copy(&engine, channel, jobs[done], request->completion,
-					 request->timeout_ms, &request->segments);
-		if (error == -EINPROGRESS) {
-			dqm_channel_keep(&engine, channel, jobs[done]);
-			jobs[done] = NULL;
-			error = -ETIMEDOUT;
-		}
-	}
-	request->after_ns = ktime_get_ns();
+	for (at = 0; at < count && !error; at++)
+		error = copy_job(request, channel, &jobs[at]);
 	request->cpu_after = raw_smp_processor_id();
-	mark = request->after_ns;
-	for (at = 0; at < count; at++) {
-		if (jobs[at]) {
-			dqm_side_unmap(&jobs[at]->from, dev);
-			dqm_side_unmap(&jobs[at]->to, dev);
-		}
-	}
-	request->unmap_ns = since(&mark);
+	mark = ktime_get_ns();
 	for (at = 0; at < count; at++) {
 		if (jobs[at])
-			dqm_job_release(jobs[at], dev);
+			dqm_job_release(jobs[at], dqm_channel_device(channel));
 		kfree(jobs[at]);
 	}
 	request->unpin_ns = since(&mark);
@@ -295,7 +317,8 @@ static int check(const struct daqmeter_copy *request)
 	u64 region_bytes = (u64)region.count << PAGE_SHIFT;
 
 	if (request->by > DAQMETER_BY_DMA || request->direction > DAQMETER_BOTH ||
-	    request->completion > DAQMETER_INTERRUPT || request->flags & ~DAQMETER_COLD)
+	    request->completion > DAQMETER_INTERRUPT || request->flags & ~DAQMETER_COLD ||
+	    request->timeout_ms > MAX_TIMEOUT_MS)
 		return -EINVAL;
 	if (!request->bytes || request->bytes > region_bytes ||
 	    request->region_offset > region_bytes - request->bytes)
@@ -318,6 +341,8 @@ static long do_copy(void __user *argument)
 	if (error)
 		return error;
 	request.segments = 0;
+	request.before_ns = 0;
+	request.after_ns = 0;
 	request.channel_used = DAQMETER_ANY_CHANNEL;
 	request.pin_ns = 0;
 	request.map_ns = 0;

@@ -2,6 +2,7 @@
 /* The pages on both sides of a copy: pinned, mapped for an engine, flushed. */
 #include <linux/dma-mapping.h>
 #include <linux/mm.h>
+#include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 #ifdef CONFIG_X86
@@ -21,38 +22,85 @@ unsigned long dqm_pinned(void)
 }
 
 /*
- * Pins for the time of one copy, so FOLL_LONGTERM is not asked for. A range
- * that is not mapped gives -EFAULT, as does a read-only one that is to be
- * written.
+ * Pinned pages cannot be moved or swapped, so they count against
+ * RLIMIT_MEMLOCK like those of RDMA: the descriptor may have been inherited by
+ * a program that could not open the device.
  */
-int dqm_side_pin(struct dqm_side *side, u64 address, size_t bytes, bool written)
+static int account(struct dqm_side *side, unsigned long pages)
 {
-	unsigned long start = untagged_addr(address) & PAGE_MASK;
-	unsigned long wanted;
+	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
+	unsigned long pinned = atomic64_add_return(pages, &current->mm->pinned_vm);
+
+	if (pinned > limit && !capable(CAP_IPC_LOCK)) {
+		atomic64_sub(pages, &current->mm->pinned_vm);
+		return -ENOMEM;
+	}
+	/* The pins of an engine that cannot be stopped may outlive the program. */
+	mmgrab(current->mm);
+	side->mm = current->mm;
+	return 0;
+}
+
+static void unaccount(struct dqm_side *side, unsigned long pages)
+{
+	atomic64_sub(pages, &side->mm->pinned_vm);
+	mmdrop(side->mm);
+	side->mm = NULL;
+}
+
+static int pin_pages(struct dqm_side *side, unsigned long start, unsigned long wanted,
+		     unsigned int flags)
+{
 	int got = 0;
 
-	side->offset = offset_in_page(address);
-	wanted = DIV_ROUND_UP(side->offset + bytes, PAGE_SIZE);
-	side->pages = kvmalloc_array(wanted, sizeof(*side->pages), GFP_KERNEL);
-	if (!side->pages)
-		return -ENOMEM;
-	side->bytes = bytes;
-	side->user = true;
-	side->written = written;
 	for (side->count = 0; side->count < wanted; side->count += got) {
 		unsigned int batch = min_t(unsigned long, wanted - side->count, PIN_BATCH);
 
-		got = fatal_signal_pending(current) ? -EINTR :
-			pin_user_pages_fast(start + side->count * PAGE_SIZE, batch,
-					    written ? FOLL_WRITE : 0, side->pages + side->count);
-		if (got <= 0) {
-			side->written = false;
-			dqm_side_unpin(side);
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		got = pin_user_pages_fast(start + side->count * PAGE_SIZE, batch, flags,
+					  side->pages + side->count);
+		if (got <= 0)
 			return got < 0 ? got : -EFAULT;
-		}
 		atomic64_add(got, &pinned_pages);
 		cond_resched();
 	}
+	return 0;
+}
+
+/*
+ * A range that is not mapped gives -EFAULT, as does a read-only one that is to
+ * be written. What an engine gets is pinned for long: if it cannot be stopped,
+ * the pins stay until the channel is given back.
+ */
+int dqm_side_pin(struct dqm_side *side, u64 address, size_t bytes, bool written,
+		 bool for_engine)
+{
+	unsigned int flags = (written ? FOLL_WRITE : 0) | (for_engine ? FOLL_LONGTERM : 0);
+	unsigned long start = untagged_addr(address) & PAGE_MASK;
+	unsigned long wanted;
+	int error;
+
+	side->offset = offset_in_page(address);
+	wanted = DIV_ROUND_UP(side->offset + bytes, PAGE_SIZE);
+	error = account(side, wanted);
+	if (error)
+		return error;
+	side->pages = kvmalloc_array(wanted, sizeof(*side->pages), GFP_KERNEL);
+	if (!side->pages) {
+		unaccount(side, wanted);
+		return -ENOMEM;
+	}
+	side->bytes = bytes;
+	side->user = true;
+	error = pin_pages(side, start, wanted, flags);
+	if (error) {
+		/* What was not pinned is not accounted; the rest goes with its pins. */
+		atomic64_sub(wanted - side->count, &side->mm->pinned_vm);
+		dqm_side_unpin(side);
+		return error;
+	}
+	side->written = written;
 	return 0;
 }
 
@@ -62,6 +110,7 @@ void dqm_side_unpin(struct dqm_side *side)
 		return;
 	unpin_user_pages_dirty_lock(side->pages, side->count, side->written);
 	atomic64_sub(side->count, &pinned_pages);
+	unaccount(side, side->count);
 	kvfree(side->pages);
 	side->pages = NULL;
 	side->count = 0;

@@ -108,13 +108,17 @@ struct daqmeter_copy {
 	__u64 bytes;
 	__u64 region_offset;
 	__u32 channel;		/* or DAQMETER_ANY_CHANNEL: the policy chooses */
-	__u32 timeout_ms;	/* of a DMA copy; 0 is 10 s */
+	__u32 timeout_ms;	/* of a DMA copy, at most an hour; 0 is 10 s */
 	/* Out. */
 	__u32 channel_used;
 	__u32 segments;		/* descriptors of a DMA copy, pieces of a CPU copy */
 	__u32 cpu_before;
 	__u32 cpu_after;
-	__u64 before_ns;	/* CLOCK_MONOTONIC, around the copy alone */
+	/*
+	 * CLOCK_MONOTONIC, around the copy alone. Both by DMA: the end, and the
+	 * end less the time of both copies, without the mapping between them.
+	 */
+	__u64 before_ns;
 	__u64 after_ns;
 	__u64 pin_ns;
 	__u64 map_ns;

@@ -53,6 +53,9 @@ MODULE_PARM_DESC(lose_every, "every so many descriptors never complete");
 static unsigned int delay_us;
 module_param(delay_us, uint, 0644);
 MODULE_PARM_DESC(delay_us, "each descriptor takes so much longer");
+static bool starving;
+module_param(starving, bool, 0644);
+MODULE_PARM_DESC(starving, "preparing gives no descriptor, as if the pool was used up (N)");
 
 struct soft_descriptor {
 	struct dma_async_tx_descriptor tx;
@@ -68,6 +71,7 @@ struct soft_channel {
 	spinlock_t lock;	/* everything below */
 	struct list_head free, submitted, issued;
 	struct soft_descriptor *running;
+	bool moving;		/* the thread writes memory; it alone clears this */
 	struct soft_descriptor *descriptors;
 	bool paused;
 	u64 count;
@@ -117,6 +121,8 @@ static struct dma_async_tx_descriptor *soft_prepare(struct dma_chan *chan, dma_a
 
 	spin_lock_irqsave(&channel->lock, flags);
 	descriptor = list_first_entry_or_null(&channel->free, struct soft_descriptor, list);
+	if (READ_ONCE(starving))
+		descriptor = NULL;
 	if (descriptor)
 		list_del(&descriptor->list);
 	spin_unlock_irqrestore(&channel->lock, flags);
@@ -235,34 +241,63 @@ static bool has_work(struct soft_channel *channel)
 	return !READ_ONCE(channel->paused) && !list_empty_careful(&channel->issued);
 }
 
+static bool taken_away(struct soft_channel *channel, struct soft_descriptor *descriptor)
+{
+	return kthread_should_stop() || READ_ONCE(channel->running) != descriptor;
+}
+
+/* A descriptor that is taken away meanwhile is not waited for. */
+static void be_late(struct soft_channel *channel, struct soft_descriptor *descriptor)
+{
+	unsigned int delay = READ_ONCE(delay_us);
+
+	if (delay < 10 * USEC_PER_MSEC)
+		usleep_range(delay, delay + delay / 8 + 1);
+	else
+		wait_event_idle_timeout(channel->work, taken_away(channel, descriptor),
+					usecs_to_jiffies(delay));
+}
+
+/* What was taken away is not copied: its memory may belong to others. */
+static bool begin_moving(struct soft_channel *channel, struct soft_descriptor *descriptor)
+{
+	spin_lock_irq(&channel->lock);
+	channel->moving = !taken_away(channel, descriptor);
+	spin_unlock_irq(&channel->lock);
+	return channel->moving;
+}
+
+static void run_one(struct soft_channel *channel, struct soft_descriptor *descriptor)
+{
+	bool failed = due(channel->count, READ_ONCE(fail_every));
+	bool lost = due(channel->count, READ_ONCE(lose_every));
+
+	if (READ_ONCE(delay_us))
+		be_late(channel, descriptor);
+	/* A lost one stays with the channel until it is terminated or freed. */
+	if (lost)
+		wait_event_idle(channel->work, taken_away(channel, descriptor));
+	if (!failed && begin_moving(channel, descriptor)) {
+		move(channel, descriptor);
+		/* Release: soft_synchronize() sees that the bytes were written. */
+		smp_store_release(&channel->moving, false);
+		complete_one(channel, descriptor, false);
+	} else {
+		complete_one(channel, descriptor, true);
+	}
+}
+
 static int soft_thread(void *data)
 {
 	struct soft_channel *channel = data;
 
 	while (!kthread_should_stop()) {
 		struct soft_descriptor *descriptor;
-		bool failed, lost;
 
 		wait_event_idle(channel->work, kthread_should_stop() || has_work(channel));
 		descriptor = next(channel);
-		if (!descriptor)
-			continue;
-		failed = due(channel->count, READ_ONCE(fail_every));
-		lost = due(channel->count, READ_ONCE(lose_every));
-		if (READ_ONCE(delay_us))
-			usleep_range(delay_us, delay_us + delay_us / 8 + 1);
-		if (!failed && !lost)
-			move(channel, descriptor);
-		if (lost) {
-			/* It stays with the channel until it is terminated or freed. */
-			wait_event_idle(channel->work, kthread_should_stop() ||
-					READ_ONCE(channel->running) != descriptor);
-			spin_lock_irq(&channel->lock);
-			list_add_tail(&descriptor->list, &channel->free);
-			spin_unlock_irq(&channel->lock);
-		} else {
-			complete_one(channel, descriptor, failed);
-		}
+		if (descriptor)
+			run_one(channel, descriptor);
 		cond_resched();
 	}
 	return 0;
@@ -285,23 +320,12 @@ static int soft_terminate(struct dma_chan *chan)
 	return 0;
 }
 
-/* Waits until a copy that the thread had begun is over. */
+/* Waits until a copy that the thread had begun is over, however long it takes. */
 static void soft_synchronize(struct dma_chan *chan)
 {
-	struct soft_channel *channel = soft(chan);
-	unsigned int listed, tries;
-	struct list_head *at;
-
-	for (tries = 0; tries < 10000; tries++) {
-		listed = 0;
-		spin_lock_irq(&channel->lock);
-		list_for_each(at, &channel->free)
-			listed++;
-		spin_unlock_irq(&channel->lock);
-		if (listed == pool)
-			return;
+	/* Acquire: after this, all bytes of the copy at hand have been written. */
+	while (smp_load_acquire(&soft(chan)->moving))
 		usleep_range(100, 200);
-	}
 }
 
 static int soft_pause(struct dma_chan *chan)
@@ -335,6 +359,7 @@ static int soft_allocate(struct dma_chan *chan)
 	channel->count = 0;
 	channel->paused = false;
 	channel->running = NULL;
+	channel->moving = false;
 	memset(channel->failed, 0, sizeof(channel->failed));
 	channel->thread = kthread_create(soft_thread, channel, "softdma/%u", chan->chan_id);
 	if (IS_ERR(channel->thread)) {

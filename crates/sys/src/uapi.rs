@@ -289,7 +289,15 @@ impl CopyDevice {
     /// # Errors
     /// When there is no module, no right to it, or another version of it.
     pub fn open(path: &Path) -> Result<CopyDevice, SysError> {
-        let device = CopyDevice(open(path)?);
+        CopyDevice::inherited(open(path)?)
+    }
+
+    /// A device that somebody else opened, and compares versions.
+    ///
+    /// # Errors
+    /// When it is another device, or of another version.
+    pub fn inherited(file: File) -> Result<CopyDevice, SysError> {
+        let device = CopyDevice(file);
         device.info()?;
         Ok(device)
     }

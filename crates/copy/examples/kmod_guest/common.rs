@@ -1,0 +1,127 @@
+//! What the cases share: a device under a policy, a copy that is compared, pins.
+
+use std::fs;
+use std::path::Path;
+
+use daqmeter_sys::SysError;
+use daqmeter_sys::memory::{Buffer, Pages};
+use daqmeter_sys::uapi::{COPY_DEVICE, Copy, CopyDevice, Policy};
+
+/// What a case found, or why it failed.
+pub(crate) type Verdict = Result<String, String>;
+
+pub(crate) fn device(policy: u32) -> CopyDevice {
+    let device = CopyDevice::open(Path::new(COPY_DEVICE)).unwrap();
+    let policy = Policy {
+        policy,
+        high_channels: 1,
+        quantum_ns: 30_000,
+        window_ns: 90_000,
+        ..Policy::default()
+    };
+    device.set_policy(policy).unwrap();
+    device
+}
+
+pub(crate) fn dma(bytes: u64, direction: u32, completion: u32, channel: u32) -> Copy {
+    Copy {
+        by: 1,
+        direction,
+        completion,
+        bytes,
+        channel,
+        timeout_ms: 300,
+        ..Copy::default()
+    }
+}
+
+pub(crate) fn set(parameter: &str, value: u32) {
+    fs::write(
+        format!("/sys/module/softdma/parameters/{parameter}"),
+        value.to_string(),
+    )
+    .unwrap();
+}
+
+pub(crate) fn expect<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    found: T,
+    wanted: T,
+) -> Result<(), String> {
+    if found == wanted {
+        Ok(())
+    } else {
+        Err(format!("{what}: {found:?}, expected {wanted:?}"))
+    }
+}
+
+/// No page stays pinned, by the module's account and by the kernel's.
+pub(crate) fn nothing_pinned(device: &CopyDevice) -> Result<(), String> {
+    let info = device.info().map_err(|error| error.to_string())?;
+    expect("pinned pages", info.pinned_pages, 0)?;
+    expect("quarantined pages", info.quarantined_pages, 0)?;
+    let acquired = vmstat("nr_foll_pin_acquired");
+    expect(
+        "pins acquired and released",
+        acquired,
+        vmstat("nr_foll_pin_released"),
+    )
+}
+
+/// A count of the kernel's.
+pub(crate) fn vmstat(name: &str) -> u64 {
+    // The kernel keeps differences per CPU; this folds them into the sums.
+    fs::write("/proc/sys/vm/stat_refresh", "1").unwrap();
+    let all = fs::read_to_string("/proc/vmstat").unwrap();
+    let line = all.lines().find(|line| line.starts_with(name)).unwrap();
+    line.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// The error of a call that must fail.
+pub(crate) fn errno(done: Result<(), SysError>) -> Option<i32> {
+    done.err().and_then(|error| error.errno())
+}
+
+/// A pattern that no two places of a page share.
+pub(crate) fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
+    (0..=250_u8)
+        .cycle()
+        .map(|byte| byte.wrapping_mul(3) ^ seed)
+        .take(bytes)
+        .collect()
+}
+
+/// Fills the region by CPU, copies to the user by the request, compares.
+pub(crate) fn round(device: &CopyDevice, request: &mut Copy, seed: u8) -> Result<(), String> {
+    let bytes = usize::try_from(request.bytes).unwrap();
+    let mut buffer = Buffer::new(bytes + 8192, Pages::Base).unwrap();
+    let pattern = pattern(bytes, seed);
+    buffer.slice_mut::<u8>(bytes).copy_from_slice(&pattern);
+    let mut by_cpu = Copy {
+        by: 0,
+        direction: 0,
+        ..*request
+    };
+    device
+        .copy(&mut by_cpu, &mut buffer, 0)
+        .map_err(|error| error.to_string())?;
+    buffer.slice_mut::<u8>(bytes + 8192).fill(0xA5);
+    // An address that is aligned to nothing.
+    let offset = 4093;
+    request.direction = 1;
+    device
+        .copy(request, &mut buffer, offset)
+        .map_err(|error| error.to_string())?;
+    let whole = buffer.slice::<u8>(bytes + 8192);
+    if whole[offset..offset + bytes] != pattern {
+        let at = (0..bytes)
+            .find(|at| whole[offset + at] != pattern[*at])
+            .unwrap();
+        return Err(format!("byte {at} of {bytes} is wrong"));
+    }
+    let outside = whole[..offset].iter().chain(&whole[offset + bytes..]);
+    if outside.into_iter().any(|byte| *byte != 0xA5) {
+        return Err("bytes outside were written".to_owned());
+    }
+    Ok(())
+}

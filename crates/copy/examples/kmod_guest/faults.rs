@@ -1,0 +1,193 @@
+//! Engines that fail: with an error, a wrong bit, late or never.
+
+use std::time::{Duration, Instant};
+
+use daqmeter_sys::memory::{Buffer, Pages};
+use daqmeter_sys::uapi::{Copy, Policy};
+
+use crate::common::{Verdict, device, dma, errno, expect, nothing_pinned, round, set};
+
+/// Every 7th descriptor ends with an error: the copy says EIO, polled and not, and the next one is whole.
+pub(crate) fn failing() -> Verdict {
+    set("fail_every", 7);
+    let device = device(1);
+    let (mut failed, mut done) = (0, 0);
+    for at in 0..60_u32 {
+        match round(&device, &mut dma(3 * 4096, 1, at % 2, 0), 1) {
+            Ok(()) => done += 1,
+            Err(why) if why.contains("os error 5") => failed += 1,
+            Err(why) => return Err(why),
+        }
+    }
+    set("fail_every", 0);
+    round(&device, &mut dma(100_000, 1, 1, 0), 9)?;
+    expect(
+        "failures of the channel",
+        device.channel(0).unwrap().failures,
+        failed,
+    )?;
+    if failed == 0 || done == 0 {
+        return Err(format!("{failed} failed, {done} done"));
+    }
+    nothing_pinned(&device)?;
+    Ok(format!("{failed} failed with EIO, {done} done and right"))
+}
+
+/// An engine that flips a bit is found by comparing, and only by that.
+pub(crate) fn flipping() -> Verdict {
+    set("flip_every", 5);
+    let device = device(1);
+    let wrong = (0..20)
+        .filter(|_| round(&device, &mut dma(2 * 4096, 1, 0, 1), 2).is_err())
+        .count();
+    set("flip_every", 0);
+    if wrong == 0 {
+        return Err("no wrong byte was found".to_owned());
+    }
+    nothing_pinned(&device)?;
+    Ok(format!("{wrong} of 20 copies were found wrong"))
+}
+
+/// A descriptor that never completes ends with a timeout; the channel works again, no page stays pinned.
+pub(crate) fn losing() -> Verdict {
+    let device = device(1);
+    let mut timeouts = 0;
+    for completion in [0, 1, 0, 1] {
+        set("lose_every", 1);
+        let lost = round(&device, &mut dma(8192, 1, completion, 2), 3);
+        set("lose_every", 0);
+        match lost {
+            Err(why) if why.contains("os error 110") => timeouts += 1,
+            other => return Err(format!("{other:?} instead of a timeout")),
+        }
+        round(&device, &mut dma(100_000, 1, completion, 2), 4)?;
+    }
+    expect(
+        "timeouts of the channel",
+        device.channel(2).unwrap().timeouts,
+        timeouts,
+    )?;
+    // Slower than the timeout: what completes late must find nothing to touch.
+    set("delay_us", 400_000);
+    let late = round(&device, &mut dma(64, 1, 1, 3), 5);
+    set("delay_us", 0);
+    if late.is_ok() {
+        return Err("a copy that takes longer than its limit succeeded".to_owned());
+    }
+    std::thread::sleep(Duration::from_millis(600));
+    round(&device, &mut dma(100_000, 1, 1, 3), 6)?;
+    nothing_pinned(&device)?;
+    Ok(format!("{} timeouts, the channels went on", timeouts + 1))
+}
+
+/// An engine that is 8 s late is stopped after the timeout: it writes nothing into pages that were let go.
+pub(crate) fn late() -> Verdict {
+    const BYTES: usize = 65_536;
+    let device = device(1);
+    let mut buffer = Buffer::new(BYTES, Pages::Base).unwrap();
+    buffer.slice_mut::<u8>(BYTES).fill(0x11);
+    device
+        .copy(
+            &mut Copy {
+                by: 0,
+                ..dma(BYTES as u64, 0, 0, 0)
+            },
+            &mut buffer,
+            0,
+        )
+        .map_err(|error| error.to_string())?;
+    set("delay_us", 8_000_000);
+    let began = Instant::now();
+    let ended = errno(device.copy(&mut dma(BYTES as u64, 1, 1, 0), &mut buffer, 0));
+    let waited = began.elapsed();
+    set("delay_us", 0);
+    expect("a late copy", ended, Some(110))?;
+    nothing_pinned(&device)?;
+    buffer.slice_mut::<u8>(BYTES).fill(0x22);
+    std::thread::sleep(Duration::from_secs(10).saturating_sub(waited));
+    let written = buffer
+        .slice::<u8>(BYTES)
+        .iter()
+        .filter(|byte| **byte != 0x22)
+        .count();
+    expect("bytes written after their pages were let go", written, 0)?;
+    round(&device, &mut dma(100_000, 1, 1, 0), 6)?;
+    nothing_pinned(&device)?;
+    Ok(format!(
+        "stopped after {:.1} s, nothing written afterwards",
+        waited.as_secs_f64()
+    ))
+}
+
+/// An engine that cannot be stopped (`terminating=0`) keeps its pages until the channel is given back.
+pub(crate) fn stuck() -> Verdict {
+    let device = device(1);
+    // A copy that fails is over: it keeps nothing, also where nothing can be stopped.
+    set("fail_every", 1);
+    let failed = round(&device, &mut dma(8192, 1, 1, 0), 1);
+    set("fail_every", 0);
+    if !failed.as_ref().is_err_and(|why| why.contains("os error 5")) {
+        return Err(format!("{failed:?} instead of EIO"));
+    }
+    round(&device, &mut dma(8192, 1, 0, 0), 2)?;
+    set("delay_us", 500_000);
+    let late = round(&device, &mut dma(8192, 1, 1, 0), 1);
+    set("delay_us", 0);
+    if !late.as_ref().is_err_and(|why| why.contains("os error 110")) {
+        return Err(format!("{late:?} instead of a timeout"));
+    }
+    let kept = device.info().unwrap().quarantined_pages;
+    if kept == 0 {
+        return Err("no page was kept".to_owned());
+    }
+    let refused = round(&device, &mut dma(64, 1, 1, 0), 1);
+    if !refused
+        .as_ref()
+        .is_err_and(|why| why.contains("os error 16"))
+    {
+        return Err(format!("{refused:?} instead of busy"));
+    }
+    std::thread::sleep(Duration::from_millis(1500));
+    expect(
+        "late completions",
+        device.channel(0).unwrap().late > 0,
+        true,
+    )?;
+    device
+        .set_policy(Policy::default())
+        .map_err(|error| error.to_string())?;
+    nothing_pinned(&device)?;
+    Ok(format!(
+        "{kept} pages kept while the engine was late, none afterwards"
+    ))
+}
+
+/// The policy cannot change while a copy is under way.
+pub(crate) fn busy() -> Verdict {
+    let device = device(2);
+    set("delay_us", 20_000);
+    let refused = std::thread::scope(|scope| {
+        let copying = scope.spawn(|| {
+            round(
+                &device,
+                &mut Copy {
+                    timeout_ms: 20_000,
+                    ..dma(40 * 4096, 1, 1, 0)
+                },
+                1,
+            )
+        });
+        let mut refused = None;
+        while !copying.is_finished() {
+            if device.info().unwrap().in_flight > 0 {
+                refused = errno(device.set_policy(Policy::default()));
+                break;
+            }
+        }
+        copying.join().unwrap().map(|()| refused)
+    });
+    set("delay_us", 0);
+    expect("changing the policy meanwhile", refused?, Some(16))?;
+    nothing_pinned(&device)?;
+    Ok("EBUSY, and the copy went on".to_owned())
+}

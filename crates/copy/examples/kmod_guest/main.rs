@@ -1,0 +1,92 @@
+//! What `cargo xtask copy-vm` runs as root inside a virtual machine: the kernel modules against engines that fail, programs that
+//! ask for what cannot be, and a tracer against calls that are known. Prints a line for each case; exits 1 when one failed.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test program of the virtual machine"
+)]
+
+mod common;
+mod copies;
+mod faults;
+mod limits;
+mod priority;
+mod trace;
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use common::{Verdict, expect};
+use daqmeter_sys::uapi::{COPY_DEVICE, CopyDevice};
+
+/// The cases, by the names that the scripts of `vm/` use.
+const CASES: &[(&str, fn() -> Verdict)] = &[
+    ("refusals", copies::refusals),
+    ("both", copies::both),
+    ("unordered", || copies::moves(500, 3, &[0, 1])),
+    ("small-pool", || copies::moves(60, 2, &[0, 1])),
+    ("racing", copies::racing),
+    ("failing", faults::failing),
+    ("flipping", faults::flipping),
+    ("losing", faults::losing),
+    ("late", faults::late),
+    ("stuck", faults::stuck),
+    ("busy", faults::busy),
+    ("killed", limits::killed),
+    ("locked-memory", limits::locked_memory),
+    ("kept", limits::kept),
+    ("priority", priority::priority),
+    ("trace", trace::trace),
+    ("trace-full", trace::trace_full),
+    ("trace-cost", trace::trace_cost),
+    ("clean", clean),
+];
+
+/// What the program does when a case starts it again.
+const PARTS: &[(&str, fn())] = &[
+    ("known-calls", trace::known_calls),
+    ("uname-cost", trace::uname_cost),
+    ("inherited", limits::inherited),
+    ("starved", limits::starved),
+    ("hold", hold),
+];
+
+fn main() -> ExitCode {
+    let name = std::env::args().nth(1).unwrap_or_default();
+    if let Some((_, part)) = PARTS.iter().find(|(known, _)| *known == name) {
+        part();
+        return ExitCode::SUCCESS;
+    }
+    let Some((_, case)) = CASES.iter().find(|(known, _)| *known == name) else {
+        return ExitCode::from(2);
+    };
+    match case() {
+        Ok(found) => {
+            println!("GUEST ok {name}: {found}");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            println!("GUEST failed {name}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Holds the device until it is ended.
+fn hold() {
+    let _device = CopyDevice::open(Path::new(COPY_DEVICE)).unwrap();
+    std::thread::sleep(Duration::from_secs(3600));
+}
+
+/// After all modules are gone: no probe is left, nothing is pinned.
+fn clean() -> Verdict {
+    let probes = fs::read_to_string("/sys/kernel/debug/kprobes/list").unwrap_or_default();
+    expect("probes left", probes.trim(), "")?;
+    let modules = fs::read_to_string("/proc/modules").unwrap();
+    let left = modules.contains("daqmeter") || modules.contains("softdma");
+    expect("modules left", left, false)?;
+    Ok("no probe and no module left".to_owned())
+}

@@ -1,0 +1,210 @@
+//! The tracer against calls that are known.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use daqmeter_sys::copies::{memory_file, null_call};
+use daqmeter_sys::uapi::{TRACE_DEVICE, TraceDevice, TraceInfo, TraceRecord, text};
+
+use crate::common::{Verdict, expect};
+
+/// Calls of each kind that the traced program makes.
+const CALLS: usize = 1000;
+/// Sizes that nothing else in the machine copies.
+const WRITTEN: usize = 1237;
+const READ: usize = 777;
+
+/// Operations of the records: the inline forms follow the outer two.
+const FROM: u16 = 0;
+const TO: u16 = 1;
+const INLINE_FROM: u16 = 2;
+const INLINE_TO: u16 = 3;
+
+/// The traced program: calls whose copies are known.
+pub(crate) fn known_calls() {
+    let file = memory_file(65_536, false).unwrap();
+    let (written, mut read) = (vec![1; WRITTEN], vec![0; READ]);
+    for _ in 0..CALLS {
+        // nanosleep with a time that cannot be: 16 bytes from the user, and no sleep.
+        daqmeter_sys::copies::refused_sleep();
+        // uname: 390 bytes to the user.
+        daqmeter_sys::copies::system_name();
+        file.write_all_at(&written, 0).unwrap();
+        file.read_exact_at(&mut read, 0).unwrap();
+        null_call();
+    }
+}
+
+pub(crate) fn run_known_calls() -> u32 {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .arg("known-calls")
+        .spawn()
+        .unwrap();
+    child.wait().unwrap();
+    child.id()
+}
+
+/// Counts the known program's records, live, while it runs.
+pub(crate) fn trace() -> Verdict {
+    let (child, records, info, probed) = traced()?;
+    expect(
+        "records in all",
+        records.len() as u64,
+        info.recorded.iter().sum(),
+    )?;
+    expect("dropped", info.dropped.iter().sum::<u64>(), 0)?;
+    expect("missed", info.missed, 0)?;
+    let own = records
+        .iter()
+        .filter(|record| record.pid == std::process::id())
+        .count();
+    expect("the reader's own copies", own, 0)?;
+    let impossible =
+        |record: &&TraceRecord| record.after_ns < record.before_ns || record.caller >> 47 == 0;
+    if let Some(record) = records.iter().find(impossible) {
+        return Err(format!("a record that cannot be: {record:?}"));
+    }
+    let known: Vec<&TraceRecord> = records
+        .iter()
+        .filter(|record| record.pid == child)
+        .collect();
+    let all = probed & 0b1100 == 0b1100;
+    each_call_once(&known, all)?;
+    let inline = if all {
+        "all four operations"
+    } else {
+        "the __ forms cannot be seen here"
+    };
+    Ok(format!(
+        "{} records, {CALLS} of each known call exactly, {inline}; the child is `{}`",
+        records.len(),
+        text(&known[0].comm)
+    ))
+}
+
+/// The known program's process, all records, the counts at the end and which operations could be seen.
+fn traced() -> Result<(u32, Vec<TraceRecord>, TraceInfo, u32), String> {
+    let mut tracer =
+        TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(|error| error.to_string())?;
+    tracer.start().map_err(|error| error.to_string())?;
+    let mut records: Vec<TraceRecord> = Vec::new();
+    let child = std::thread::scope(|scope| {
+        let running = scope.spawn(run_known_calls);
+        while !running.is_finished() {
+            tracer.read(&mut records).unwrap();
+        }
+        running.join().unwrap()
+    });
+    let probed = tracer.info().unwrap().probed;
+    tracer.stop().unwrap();
+    tracer.read(&mut records).unwrap();
+    Ok((child, records, tracer.info().unwrap(), probed))
+}
+
+/// Each call under its operation, and under no other: a helper within an outer function is not counted once more.
+fn each_call_once(known: &[&TraceRecord], all: bool) -> Result<(), String> {
+    let of = |operation: u16, bytes: usize| {
+        let same =
+            |record: &&&TraceRecord| record.operation == operation && record.bytes == bytes as u64;
+        known.iter().filter(same).count()
+    };
+    expect("uname, copy_to_user 390", of(TO, 390), CALLS)?;
+    expect("nanosleep, copy_from_user 16", of(FROM, 16), CALLS)?;
+    expect(
+        "uname, counted as __copy_to_user, too",
+        of(INLINE_TO, 390),
+        0,
+    )?;
+    // The program's start copies 16 bytes a few times.
+    let twice = of(INLINE_FROM, 16) >= CALLS / 2;
+    expect("nanosleep, counted as __copy_from_user, too", twice, false)?;
+    if all {
+        expect("pwrite, __copy_from_user", of(INLINE_FROM, WRITTEN), CALLS)?;
+        expect("pread, __copy_to_user", of(INLINE_TO, READ), CALLS)?;
+        expect(
+            "pwrite, counted as copy_from_user, too",
+            of(FROM, WRITTEN),
+            0,
+        )?;
+        expect("pread, counted as copy_to_user, too", of(TO, READ), 0)?;
+    }
+    Ok(())
+}
+
+/// Small rings, nobody reads: what is kept and what is dropped add up.
+pub(crate) fn trace_full() -> Verdict {
+    let mut tracer =
+        TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(|error| error.to_string())?;
+    if TraceDevice::open(Path::new(TRACE_DEVICE))
+        .err()
+        .and_then(|error| error.errno())
+        != Some(16)
+    {
+        return Err("a second reader was not refused with EBUSY".to_owned());
+    }
+    tracer.start().map_err(|error| error.to_string())?;
+    run_known_calls();
+    tracer.stop().unwrap();
+    let info = tracer.info().unwrap();
+    let mut records = Vec::new();
+    tracer.read(&mut records).unwrap();
+    let (recorded, dropped): (u64, u64) = (info.recorded.iter().sum(), info.dropped.iter().sum());
+    expect("records kept", records.len() as u64, recorded)?;
+    if dropped == 0 || recorded + dropped < 2 * CALLS as u64 {
+        return Err(format!("{recorded} kept, {dropped} dropped"));
+    }
+    // The oldest stay: each ring's counters begin at 0 and have no hole.
+    let mut rings: BTreeMap<(u32, u16), Vec<u64>> = Default::default();
+    for record in &records {
+        rings
+            .entry((record.ring_cpu, record.operation))
+            .or_default()
+            .push(record.counter);
+    }
+    let whole = rings
+        .values()
+        .all(|counters| counters.iter().copied().eq(0..counters.len() as u64));
+    expect("the oldest are kept, without a hole", whole, true)?;
+    Ok(format!(
+        "{recorded} kept, {dropped} dropped, {} rings",
+        rings.len()
+    ))
+}
+
+/// Prints the time of one of many calls of uname.
+pub(crate) fn uname_cost() {
+    const EACH: u32 = 2000;
+    let begin = Instant::now();
+    (0..EACH).for_each(|_| daqmeter_sys::copies::system_name());
+    println!("{}", begin.elapsed().as_nanos() as f64 / f64::from(EACH));
+}
+
+/// What a record costs, in instructions: under icount a nanosecond is a fixed number of them (shift 3: 8 ns each), so the time of
+/// a call with the probes less the time without is a count.
+pub(crate) fn trace_cost() -> Verdict {
+    let in_child = || -> f64 {
+        let own = std::env::current_exe().unwrap();
+        let output = Command::new(own).arg("uname-cost").output().unwrap();
+        String::from_utf8_lossy(&output.stdout)
+            .trim()
+            .parse()
+            .unwrap()
+    };
+    let without = in_child();
+    let tracer = TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(|error| error.to_string())?;
+    tracer.start().map_err(|error| error.to_string())?;
+    // Probes on functions are turned into jumps a moment later.
+    std::thread::sleep(Duration::from_secs(1));
+    let with = in_child();
+    let instructions = (with - without) / 8.0;
+    let times = format!("{without:.0} ns without, {with:.0} ns with, 8 ns each");
+    if instructions < 50.0 {
+        return Err(format!("{instructions} instructions cannot be: {times}"));
+    }
+    Ok(format!(
+        "{instructions:.0} instructions a record of uname ({times})"
+    ))
+}
