@@ -1,13 +1,13 @@
 //! What is made for readers and for Python: the documentation site with its links, the wheel with its tests.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use shell::{Line, install, line, need, root, started, target, there, tried};
 
-use crate::ci::{Done, ran};
-use crate::shell::{need, output, root, run, there, tried};
+use crate::ci::step::{Done, ran};
 
 /// mdBook of this version; it is built once, unoptimised, into `target/tools` where it is not installed.
 const MDBOOK: &str = "0.5.4";
@@ -15,94 +15,83 @@ const MDBOOK: &str = "0.5.4";
 /// Builds the site and follows every link in it that stays in it.
 pub(crate) fn book() -> Result<Done> {
     let site = root().join("target/ci/book");
-    let (source, target) = (
-        root().join("docs/book").display().to_string(),
-        site.display().to_string(),
-    );
-    run(&mdbook()?, &["build", &source, "-d", &target])?;
+    mdbook()?
+        .arg("build")
+        .arg(root().join("docs/book"))
+        .arg("-d")
+        .arg(&site)
+        .run()?;
     let faults = broken_links(&site)?;
     ensure!(
         faults.is_empty(),
         "links that lead nowhere:\n{}",
         faults.join("\n")
     );
-    ran(Ok(()))
+    Ok(Done::Ran)
 }
 
-fn mdbook() -> Result<String> {
+fn mdbook() -> Result<Line> {
     if there("mdbook") {
-        return Ok("mdbook".to_owned());
+        return Ok(line("mdbook"));
     }
-    let tools = root().join("target/tools");
+    let tools = target().join("tools");
     let own = tools.join("bin/mdbook");
     if !own.exists() {
-        let tools = tools.display().to_string();
-        run(
-            "cargo",
-            &[
-                "install",
-                "mdbook",
-                "--version",
-                MDBOOK,
-                "--locked",
-                "--no-default-features",
-                "--debug",
-                "--quiet",
-                "--root",
-                &tools,
-            ],
-        )?;
+        line("cargo install mdbook --locked --no-default-features --debug --quiet --version")
+            .arg(MDBOOK)
+            .arg("--root")
+            .arg(tools)
+            .run()?;
     }
-    Ok(own.display().to_string())
+    Ok(started(&own))
 }
 
 /// Files and places in them that pages name and that are not there. Links to other hosts are not followed: CI may have no network.
 fn broken_links(site: &Path) -> Result<Vec<String>> {
     let mut pages = Vec::new();
     collect(site, &mut pages)?;
-    let texts: HashMap<PathBuf, String> = pages
-        .iter()
-        .map(|page| Ok((page.clone(), fs::read_to_string(page)?)))
-        .collect::<Result<_>>()?;
-    let mut faults = Vec::new();
-    let mut seen = HashSet::new();
+    let read = |page: &PathBuf| Ok((page.clone(), fs::read_to_string(page)?));
+    let texts: Pages = pages.iter().map(read).collect::<Result<_>>()?;
     // print.html holds all pages once more; toc.html is a frame with links of its own base.
     let skipped = ["print.html", "toc.html", "404.html"];
-    for (page, text) in texts
+    let own = texts
         .iter()
-        .filter(|(page, _)| !skipped.iter().any(|name| page.ends_with(name)))
-    {
-        for link in attributes(text, "href=\"").chain(attributes(text, "src=\"")) {
-            if link.contains("://") || link.starts_with("mailto:") || link.starts_with("data:") {
-                continue;
-            }
-            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
-            let target = if path.is_empty() {
-                page.clone()
-            } else {
-                page.parent().unwrap_or(site).join(path)
-            };
-            let Ok(target) = target.canonicalize() else {
-                faults.push(format!("{}: {link}", page.display()));
-                continue;
-            };
-            if anchor.is_empty() || !seen.insert((target.clone(), anchor.to_owned())) {
-                continue;
-            }
-            if texts
-                .get(&target)
-                .is_some_and(|text| !text.contains(&format!("id=\"{anchor}\"")))
-            {
-                faults.push(format!(
-                    "{}: no place #{anchor} in {}",
-                    page.display(),
-                    target.display()
-                ));
-            }
-        }
-    }
+        .filter(|(page, _)| !skipped.iter().any(|name| page.ends_with(name)));
+    let mut faults: Vec<String> = own
+        .flat_map(|(page, text)| links(text).filter_map(|link| broken(page, link, &texts)))
+        .collect();
     faults.sort();
+    faults.dedup();
     Ok(faults)
+}
+
+/// Pages by their paths.
+type Pages = HashMap<PathBuf, String>;
+
+/// Links of a page that stay in the site.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let outside = |link: &&str| {
+        link.contains("://") || link.starts_with("mailto:") || link.starts_with("data:")
+    };
+    let all = attributes(text, "href=\"").chain(attributes(text, "src=\""));
+    all.filter(move |link| !outside(link))
+}
+
+/// What is wrong with a link, if it is.
+fn broken(page: &Path, link: &str, texts: &Pages) -> Option<String> {
+    let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let target = if path.is_empty() {
+        page.to_owned()
+    } else {
+        page.parent()?.join(path)
+    };
+    let Ok(target) = target.canonicalize() else {
+        return Some(format!("{}: {link}", page.display()));
+    };
+    let text = texts.get(&target).filter(|_| !anchor.is_empty())?;
+    let is_there = text.contains(&format!("id=\"{anchor}\""));
+    let (page, target) = (page.display(), target.display());
+    (!is_there).then(|| format!("{page}: no place #{anchor} in {target}"))
 }
 
 fn attributes<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
@@ -126,105 +115,55 @@ fn collect(folder: &Path, pages: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// The virtual environment of Python's tools.
-fn venv(program: &str) -> String {
-    root()
-        .join("target/ci/venv/bin")
-        .join(program)
-        .display()
-        .to_string()
+/// A program of the virtual environment of Python's tools.
+fn venv(program: &str) -> PathBuf {
+    root().join("target/ci/venv/bin").join(program)
+}
+
+fn pip() -> Line {
+    started(&venv("pip")).words("install --quiet --disable-pip-version-check")
 }
 
 /// Builds the wheel in a virtual environment and installs it there.
 pub(crate) fn wheel() -> Result<Done> {
-    need("python3", &["python3", "python3-venv"])?;
-    if output("python3", &["-c", "import venv, ensurepip"]).is_err() {
-        run("apt-get", &["install", "-y", "-qq", "python3-venv"])?;
+    need("python3", "python3 python3-venv")?;
+    if line("python3 -c")
+        .arg("import venv, ensurepip")
+        .output()
+        .is_err()
+    {
+        install("python3-venv")?;
     }
-    let pip = ["install", "--quiet", "--disable-pip-version-check"];
-    if !Path::new(&venv("maturin")).exists() {
-        run(
-            "python3",
-            &[
-                "-m",
-                "venv",
-                &root().join("target/ci/venv").display().to_string(),
-            ],
-        )?;
-        let wanted = root()
-            .join("python/tests/requirements.txt")
-            .display()
-            .to_string();
-        run(&venv("pip"), &[&pip[..], &["-r", &wanted]].concat())?;
+    if !venv("maturin").exists() {
+        line("python3 -m venv target/ci/venv").run()?;
+        pip().words("-r python/tests/requirements.txt").run()?;
     }
     let wheels = root().join("target/ci/wheels");
     let _ = fs::remove_dir_all(&wheels);
-    let (manifest, into) = (
-        root().join("python/Cargo.toml").display().to_string(),
-        wheels.display().to_string(),
-    );
-    // The folder of the other builds: what both need is compiled once.
-    let target = root().join("target").display().to_string();
-    run(
-        &venv("maturin"),
-        &[
-            "build",
-            "--release",
-            "--quiet",
-            "--manifest-path",
-            &manifest,
-            "--out",
-            &into,
-            "--target-dir",
-            &target,
-        ],
-    )?;
+    started(&venv("maturin"))
+        .words("build --release --quiet --manifest-path python/Cargo.toml --out")
+        .arg(&wheels)
+        // The folder of the other builds: what both need is compiled once.
+        .arg("--target-dir")
+        .arg(target())
+        .run()?;
     let wheel = fs::read_dir(&wheels)?
         .next()
         .context("maturin made no wheel")??
-        .path()
-        .display()
-        .to_string();
-    ran(run(
-        &venv("pip"),
-        &[&pip[..], &["--force-reinstall", "--no-deps", &wheel]].concat(),
-    ))
+        .path();
+    ran(pip().words("--force-reinstall --no-deps").arg(wheel).run())
 }
 
 /// The wheel's tests, its types, the notebook, and the measurement of its rate.
 pub(crate) fn python() -> Result<Done> {
-    let tests = root().join("python/tests").display().to_string();
-    run(
-        &venv("python"),
-        &["-m", "pytest", "-q", "-p", "no:cacheprovider", &tests],
-    )?;
-    let package = root().join("python/package/daqmeter").display().to_string();
-    run(
-        &venv("mypy"),
-        &[
-            "--strict",
-            "--ignore-missing-imports",
-            "--cache-dir",
-            "/dev/null",
-            &package,
-        ],
-    )?;
-    let notebook = root().join("docs/notebook.ipynb").display().to_string();
-    let made = root().join("target/ci/notebook").display().to_string();
-    run(
-        &venv("jupyter"),
-        &[
-            "nbconvert",
-            "--to",
-            "html",
-            "--execute",
-            "--log-level",
-            "ERROR",
-            "--output",
-            &made,
-            &notebook,
-        ],
-    )?;
-    let rate = root().join("python/tests/rate.py").display().to_string();
-    ran(tried(|| run(&venv("python"), &[&rate])))
+    let python = |words: &str| started(&venv("python")).words(words).run();
+    python("-m pytest -q -p no:cacheprovider python/tests")?;
+    started(&venv("mypy"))
+        .words("--strict --ignore-missing-imports --cache-dir /dev/null python/package/daqmeter")
+        .run()?;
+    started(&venv("jupyter"))
+        .words("nbconvert --to html --execute --log-level ERROR docs/notebook.ipynb --output")
+        .arg(root().join("target/ci/notebook"))
+        .run()?;
+    ran(tried(|| python("python/tests/rate.py")))
 }

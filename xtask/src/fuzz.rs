@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-use crate::shell::{need, output, root, run, run_with};
+use shell::{line, need, root, started};
 
 /// Seconds for each target in CI.
 pub(crate) const CI_SECONDS: u64 = 6;
@@ -30,57 +30,44 @@ const FUZZ_TARGETS: [&str; 15] = [
 
 /// The host's target triple: flags given with a triple do not reach build scripts.
 fn triple() -> Result<String> {
-    let version = output("rustc", &["-vV"])?;
-    version
-        .lines()
-        .find_map(|line| line.strip_prefix("host: "))
-        .map(str::to_owned)
-        .context("rustc names no host")
+    let version = line("rustc -vV").output()?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).context("rustc names no host")
 }
 
 /// Builds all targets.
 pub(crate) fn build() -> Result<()> {
-    need("g++", &["g++"])?;
-    let target = triple()?;
+    need("g++", "g++")?;
     let flags = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                  -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
                  -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions";
-    let build = [
-        "build",
-        "--release",
-        "--manifest-path",
-        "fuzz/Cargo.toml",
-        "--target",
-        &target,
-    ];
-    run_with("cargo", &build, &[("RUSTFLAGS", flags)])
+    line("cargo build --release --manifest-path fuzz/Cargo.toml --target-dir fuzz/target --target")
+        .arg(triple()?)
+        .env("RUSTFLAGS", flags)
+        .run()
 }
 
 /// Runs each target, or those with `only` in their name, for so long.
 pub(crate) fn run_all(seconds: u64, only: Option<&str>) -> Result<()> {
-    let target = triple()?;
+    let programs = root().join("fuzz/target").join(triple()?).join("release");
     for name in FUZZ_TARGETS
         .iter()
         .filter(|name| only.is_none_or(|only| name.contains(only)))
     {
-        let corpus = root().join(format!("fuzz/corpus/{name}"));
+        let corpus = root().join("fuzz/corpus").join(name);
         fs::create_dir_all(&corpus)?;
-        let program = root().join(format!("fuzz/target/{target}/release/{name}"));
-        let artifacts = format!("-artifact_prefix={}/", root().join("fuzz").display());
-        let time = format!("-max_total_time={seconds}");
         // What was found before, and where there are any, texts to begin with.
-        let seeds = (*name == "plan_open").then(|| root().join("plans").display().to_string());
-        let arguments = [
-            &corpus.display().to_string(),
-            &time,
-            &artifacts,
-            "-timeout=5",
-            "-rss_limit_mb=2048",
-            "-verbosity=0",
-            "-print_final_stats=1",
-        ];
-        let arguments: Vec<&str> = arguments.into_iter().chain(seeds.as_deref()).collect();
-        run(&program.display().to_string(), &arguments)
+        let seeds = (*name == "plan_open").then(|| root().join("plans"));
+        started(&programs.join(name))
+            .arg(&corpus)
+            .arg(format!("-max_total_time={seconds}"))
+            .arg(format!(
+                "-artifact_prefix={}/",
+                root().join("fuzz").display()
+            ))
+            .words("-timeout=5 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1")
+            .args(seeds)
+            .run()
             .with_context(|| format!("fuzz target {name}"))?;
     }
     Ok(())

@@ -4,183 +4,139 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use shell::{line, root};
 
-use crate::shell::{output, root};
+/// The only crates that may hold unsafe code.
+const UNSAFE_CRATES: [&str; 2] = ["crates/kernels", "crates/sys"];
 
-/// Which of our rooms each room may import. What is not here is forbidden.
-const IMPORTS: &[(&str, &[&str])] = &[
-    ("record", &[]),
-    ("stats", &[]),
-    ("wire", &[]),
-    ("kernels", &[]),
-    ("sys", &[]),
-    ("harness", &["record", "stats", "sys"]),
-    ("copy", &["harness", "kernels", "record", "sys"]),
-    ("digitizer", &["harness", "kernels", "record", "sys"]),
-    ("etherbone", &["harness", "record", "sys", "wire"]),
-    (
-        "readout",
-        &["harness", "kernels", "record", "stats", "sys", "wire"],
-    ),
-    ("pmu", &["harness", "kernels", "record", "sys"]),
-    ("hostio", &["harness", "record", "sys"]),
-    (
-        "campaign",
-        &[
-            "copy",
-            "digitizer",
-            "etherbone",
-            "harness",
-            "hostio",
-            "readout",
-            "record",
-        ],
-    ),
-    ("report", &["record", "stats"]),
-    (
-        "cli",
-        &[
-            "campaign",
-            "copy",
-            "digitizer",
-            "etherbone",
-            "harness",
-            "hostio",
-            "kernels",
-            "pmu",
-            "readout",
-            "record",
-            "report",
-            "stats",
-            "sys",
-            "wire",
-        ],
-    ),
+/// Our crates from bottom to top: each imports only from the rows above its own in this list. The manifests say what it does import.
+const LAYERS: &[&[&str]] = &[
+    &["record", "stats", "wire", "kernels", "sys"],
+    &["harness", "report"],
+    &["copy", "digitizer", "etherbone", "hostio", "pmu", "readout"],
+    &["path"],
+    &["twin"],
+    &["campaign"],
+    &["cli"],
 ];
 
-/// The only rooms that may hold unsafe code.
-const UNSAFE_ROOMS: &[&str] = &["kernels", "sys"];
+/// What is shown comes from records alone.
+const REPORT_IMPORTS: [&str; 2] = ["record", "stats"];
 
-/// A file longer than this does more than one thing (flat tables excepted, none so far).
-const MOST_LINES: usize = 900;
+/// A longer file does more than one thing.
+const MAX_LINES: usize = 900;
 
 pub(crate) fn run() -> Result<()> {
     let mut faults = Vec::new();
-    imports(&mut faults)?;
     for path in tracked()? {
         let Ok(text) = fs::read_to_string(root().join(&path)) else {
             continue;
         };
-        unsafe_rooms(&path, &text, &mut faults);
+        manifest(&path, &text, &mut faults);
+        unsafe_code(&path, &text, &mut faults);
         paths_of_one_machine(&path, &text, &mut faults);
         length(&path, &text, &mut faults);
     }
     files_that_must_be_there(&mut faults);
     if faults.is_empty() {
-        println!("tidy: nothing to say");
+        println!("tidy: no faults");
         return Ok(());
     }
-    bail!("{} untidy places:\n  {}", faults.len(), faults.join("\n  "))
+    bail!("{} faults:\n  {}", faults.len(), faults.join("\n  "))
 }
 
 fn tracked() -> Result<Vec<PathBuf>> {
-    Ok(output(
-        "git",
-        &["ls-files", "--cached", "--others", "--exclude-standard"],
-    )?
-    .lines()
-    .map(PathBuf::from)
-    .collect())
+    let files = line("git ls-files --cached --others --exclude-standard").output()?;
+    Ok(files.lines().map(PathBuf::from).collect())
 }
 
-fn imports(faults: &mut Vec<String>) -> Result<()> {
-    for (room, allowed) in IMPORTS {
-        let text = fs::read_to_string(root().join(format!("crates/{room}/Cargo.toml")))?;
-        let dependencies = text
-            .split("[dependencies]")
-            .nth(1)
-            .and_then(|rest| rest.split("\n[").next())
-            .unwrap_or("");
-        for line in dependencies.lines() {
-            let Some(ours) = line
-                .strip_prefix("daqmeter-")
-                .and_then(|rest| rest.split(['.', ' ']).next())
-            else {
-                continue;
-            };
-            if !allowed.contains(&ours) {
-                faults.push(format!(
-                    "crates/{room} imports {ours}; ARCHITECTURE.md forbids it"
-                ));
-            }
-        }
-        if !text.contains("[lints]\nworkspace = true") {
+/// A crate's manifest: layers, and the workspace's lints.
+fn manifest(path: &Path, text: &str, faults: &mut Vec<String>) {
+    let Some(name) = path.to_str().and_then(|path| {
+        path.strip_prefix("crates/")?
+            .strip_suffix("/Cargo.toml")
+            .filter(|name| !name.contains('/'))
+    }) else {
+        return;
+    };
+    if !text.contains("[lints]\nworkspace = true") {
+        faults.push(format!(
+            "{}: does not take the workspace's lints",
+            path.display()
+        ));
+    }
+    let layer = |name: &str| LAYERS.iter().position(|row| row.contains(&name));
+    let Some(own) = layer(name) else {
+        faults.push(format!(
+            "crates/{name} has no row in LAYERS (xtask/src/tidy.rs)"
+        ));
+        return;
+    };
+    for imported in imports(text) {
+        let below = layer(imported).is_some_and(|layer| layer < own);
+        if !below || (name == "report" && !REPORT_IMPORTS.contains(&imported)) {
             faults.push(format!(
-                "crates/{room}/Cargo.toml does not take the workspace's lints"
+                "crates/{name} imports {imported}, which is not below it"
             ));
         }
     }
-    let rooms = fs::read_dir(root().join("crates"))?;
-    for room in rooms
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-    {
-        if !IMPORTS.iter().any(|(known, _)| *known == room) {
-            faults.push(format!(
-                "crates/{room} has no line in the import table of xtask/src/tidy.rs"
-            ));
-        }
-    }
-    Ok(())
 }
 
-fn unsafe_rooms(path: &Path, text: &str, faults: &mut Vec<String>) {
-    let in_unsafe_room = UNSAFE_ROOMS
-        .iter()
-        .any(|room| path.starts_with(format!("crates/{room}")));
+/// Our crates in a manifest's dependencies.
+fn imports(manifest: &str) -> impl Iterator<Item = &str> {
+    let dependencies = manifest.split("\n[dependencies]").nth(1).unwrap_or("");
+    let dependencies = dependencies.split("\n[").next().unwrap_or("");
+    let ours = dependencies
+        .lines()
+        .filter_map(|line| line.strip_prefix("daqmeter-"));
+    ours.filter_map(|line| line.split(['.', ' ']).next())
+}
+
+fn unsafe_code(path: &Path, text: &str, faults: &mut Vec<String>) {
     let is_rust = path.extension().is_some_and(|extension| extension == "rs");
-    // Split, so that this line is not found by itself.
+    if !is_rust
+        || UNSAFE_CRATES
+            .iter()
+            .any(|allowed| path.starts_with(allowed))
+    {
+        return;
+    }
+    // In two parts, so that this file is not found itself.
     let words = [
         concat!("unsafe", " {"),
         concat!("unsafe", " fn"),
         concat!("unsafe", " impl"),
     ];
-    if is_rust && !in_unsafe_room {
-        for (number, line) in text.lines().enumerate() {
-            if words.iter().any(|word| line.contains(word)) && !line.trim_start().starts_with("//")
-            {
-                faults.push(format!(
-                    "{}:{}: unsafe outside {}",
-                    path.display(),
-                    number + 1,
-                    UNSAFE_ROOMS.join(" and ")
-                ));
-            }
+    for (number, line) in text.lines().enumerate() {
+        if words.iter().any(|word| line.contains(word)) && !line.trim_start().starts_with("//") {
+            let place = format!("{}:{}", path.display(), number + 1);
+            faults.push(format!(
+                "{place}: unsafe outside {}",
+                UNSAFE_CRATES.join(" and ")
+            ));
         }
     }
 }
 
 fn paths_of_one_machine(path: &Path, text: &str, faults: &mut Vec<String>) {
-    let vendored =
-        path.starts_with("crates/report/assets") && path.to_string_lossy().contains("uPlot");
+    if path.starts_with("crates/report/assets") && path.to_string_lossy().contains("uPlot") {
+        return;
+    }
     let prefixes = [
         concat!("/", "home/"),
         concat!("/", "root/"),
         concat!("/", "work/"),
     ];
+    // A longer path may hold one of these in its middle.
+    let inside =
+        |before: &str| before.ends_with(|c: char| c.is_alphanumeric() || ".-_".contains(c));
     for (number, line) in text.lines().enumerate() {
-        // A longer path may hold one of these in its middle.
-        let names_one = prefixes.iter().any(|prefix| {
-            line.match_indices(prefix).any(|(at, _)| {
-                !line[..at].ends_with(|c: char| c.is_alphanumeric() || ".-_".contains(c))
-            })
-        });
-        if names_one && !vendored {
-            faults.push(format!(
-                "{}:{}: names a path of one machine",
-                path.display(),
-                number + 1
-            ));
+        let mut found = prefixes
+            .iter()
+            .flat_map(|prefix| line.match_indices(prefix));
+        if found.any(|(at, _)| !inside(&line[..at])) {
+            let place = format!("{}:{}", path.display(), number + 1);
+            faults.push(format!("{place}: names a path of one machine"));
         }
     }
 }
@@ -190,9 +146,9 @@ fn length(path: &Path, text: &str, faults: &mut Vec<String>) {
     let is_code = path
         .extension()
         .is_some_and(|extension| extension == "rs" || extension == "c");
-    if is_code && lines > MOST_LINES {
+    if is_code && lines > MAX_LINES {
         faults.push(format!(
-            "{}: {lines} lines; a room that does everything is not a room",
+            "{}: {lines} lines, more than {MAX_LINES}",
             path.display()
         ));
     }
@@ -215,5 +171,55 @@ fn files_that_must_be_there(faults: &mut Vec<String>) {
         if !root().join(file).is_file() {
             faults.push(format!("{file} is missing"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_keeps_its_rules() {
+        run().unwrap();
+    }
+
+    fn check(rule: fn(&Path, &str, &mut Vec<String>), path: &str, text: &str) -> Vec<String> {
+        let mut faults = Vec::new();
+        rule(Path::new(path), text, &mut faults);
+        faults
+    }
+
+    #[test]
+    fn a_crate_imports_only_from_below_and_report_only_records() {
+        let faults = |name: &str, imported: &str| {
+            let text = format!(
+                "[package]\n[lints]\nworkspace = true\n\n[dependencies]\ndaqmeter-{imported}.workspace = true\n\n[dev-dependencies]\ndaqmeter-cli.workspace = true\n"
+            );
+            check(manifest, &format!("crates/{name}/Cargo.toml"), &text).len()
+        };
+        assert_eq!(faults("harness", "record"), 0);
+        assert_eq!(faults("campaign", "copy"), 0);
+        assert_eq!(faults("record", "stats"), 1);
+        assert_eq!(faults("copy", "pmu"), 1);
+        assert_eq!(faults("report", "harness"), 1);
+        assert_eq!(faults("report", "sys"), 1);
+        assert_eq!(faults("newcomer", "record"), 1);
+        assert_eq!(
+            check(manifest, "crates/stats/Cargo.toml", "[package]\n").len(),
+            1
+        );
+    }
+
+    #[test]
+    fn unsafe_code_and_paths_of_a_machine_are_found_where_they_must_not_be() {
+        let code = concat!("fn f() { ", "unsafe", " { g() } }");
+        assert_eq!(check(unsafe_code, "crates/copy/src/lib.rs", code).len(), 1);
+        assert!(check(unsafe_code, "crates/sys/src/lib.rs", code).is_empty());
+        let path = concat!("see /", "home/someone");
+        assert_eq!(check(paths_of_one_machine, "README.md", path).len(), 1);
+        let longer = concat!("see target/", "home/someone");
+        assert!(check(paths_of_one_machine, "README.md", longer).is_empty());
+        let long = "\n".repeat(MAX_LINES + 1);
+        assert_eq!(check(length, "crates/copy/src/lib.rs", &long).len(), 1);
     }
 }

@@ -99,7 +99,7 @@ pub fn flush<B: Byte>(bytes: &[B]) -> bool {
 }
 
 /// An instruction without effect that an emulator's plugin can see: `nopl` with a displacement of its own. It opens
-/// or closes a measured segment in the cache model of `xtask/qemu/cache.c`.
+/// or closes a measured segment in the cache model of `vm/qemu/cache.c`.
 #[inline]
 pub fn mark(open: bool) {
     #[cfg(target_arch = "x86_64")]

@@ -3,53 +3,25 @@
 //! Each step is a process of its own (`cargo xtask step NAME`), so that what it printed stays together and its CPU time is known.
 //! [`schedule`] says which may run side by side. A step that fails does not stop the others: one run names every fault.
 
+mod builds;
+mod checks;
 mod page;
 mod schedule;
+pub(crate) mod step;
 mod steps;
 
 use std::fs::{self, File};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
 pub(crate) use page::page;
-pub(crate) use steps::{published_run_whole, schema};
-
-use crate::shell::root;
 use schedule::{Load, Order, State};
+use step::{Done, Step, place};
 
 /// Exit code of a step that could not be run here; its reason is in a file beside its log.
 const LEFT_OUT: u8 = 3;
-
-/// How a step ended, when it did not fail.
-pub(crate) enum Done {
-    Ran,
-    /// Could not be run here; said loudly at the end.
-    LeftOut(String),
-}
-
-pub(crate) fn ran(result: Result<()>) -> Result<Done> {
-    result.map(|()| Done::Ran)
-}
-
-/// One step of CI.
-pub(crate) struct Step {
-    order: Order<'static>,
-    run: fn() -> Result<Done>,
-}
-
-const fn step(
-    name: &'static str,
-    load: Load,
-    after: &'static [&'static str],
-    run: fn() -> Result<Done>,
-) -> Step {
-    Step {
-        order: Order { name, load, after },
-        run,
-    }
-}
 
 /// Runs all steps, or those with `only` in their name and what they come after.
 pub(crate) fn all(only: Option<&str>) -> Result<()> {
@@ -78,11 +50,10 @@ pub(crate) fn all(only: Option<&str>) -> Result<()> {
 
 /// Runs one step in this process, for [`all`]; the exit code.
 pub(crate) fn one(name: &str) -> Result<u8> {
-    let step = steps::STEPS
-        .iter()
-        .find(|step| step.order.name == name)
-        .with_context(|| format!("no step `{name}`"))?;
-    Ok(match (step.run)()? {
+    let step = steps::STEPS.iter().find(|step| step.order.name == name);
+    let done = (step.with_context(|| format!("no step `{name}`"))?.run)();
+    leave_cpu_time(name);
+    Ok(match done? {
         Done::Ran => 0,
         Done::LeftOut(why) => {
             fs::write(place(name, "left-out"), why)?;
@@ -91,45 +62,33 @@ pub(crate) fn one(name: &str) -> Result<u8> {
     })
 }
 
+/// The steps with `only` in their name, and all that they come after.
 fn chosen(only: Option<&str>) -> Result<Vec<&'static Step>> {
-    let Some(only) = only else {
-        return Ok(steps::STEPS.iter().collect());
-    };
-    let mut wanted: Vec<&str> = steps::STEPS
+    let only = only.unwrap_or("");
+    let mut wanted: Vec<&Step> = steps::STEPS
         .iter()
-        .map(|step| step.order.name)
-        .filter(|name| name.contains(only))
+        .filter(|step| step.order.name.contains(only))
         .collect();
     ensure!(!wanted.is_empty(), "no step has `{only}` in its name");
-    // What a step comes after is part of the run; the table names those first or later, so this goes on until nothing is added.
-    loop {
-        let needed = |step: &&Step| wanted.contains(&step.order.name);
-        let more: Vec<&str> = steps::STEPS
+    let mut at = 0;
+    while let Some(step) = wanted.get(at) {
+        let is_new = |name: &str| wanted.iter().all(|step| step.order.name != name);
+        let new: Vec<&str> = step
+            .order
+            .after
             .iter()
-            .filter(needed)
-            .flat_map(|step| step.order.after)
             .copied()
+            .filter(|name| is_new(name))
             .collect();
-        let before = wanted.len();
-        wanted.extend(more);
-        wanted.sort_unstable();
-        wanted.dedup();
-        if wanted.len() == before {
-            return Ok(steps::STEPS
+        wanted.extend(
+            steps::STEPS
                 .iter()
-                .filter(|step| wanted.contains(&step.order.name))
-                .collect());
-        }
+                .filter(|step| new.contains(&step.order.name)),
+        );
+        at += 1;
     }
-}
-
-/// A file of a step below `target/ci/log`.
-fn place(step: &str, kind: &str) -> std::path::PathBuf {
-    let name: String = step
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
-        .collect();
-    root().join("target/ci/log").join(format!("{name}.{kind}"))
+    let is_wanted = |step: &&Step| wanted.iter().any(|one| one.order.name == step.order.name);
+    Ok(steps::STEPS.iter().filter(is_wanted).collect())
 }
 
 struct Running {
@@ -143,28 +102,22 @@ impl Running {
     fn start(at: usize, order: Order<'static>) -> Result<Running> {
         let log = place(order.name, "log");
         fs::create_dir_all(log.parent().expect("a file in a folder"))?;
-        for kind in ["left-out", "cpu"] {
-            if place(order.name, kind).exists() {
-                fs::remove_file(place(order.name, kind))?;
+        for left in ["left-out", "cpu"].map(|kind| place(order.name, kind)) {
+            if left.exists() {
+                fs::remove_file(left)?;
             }
         }
         let file = File::create(log)?;
-        let own = std::env::current_exe()?;
         // Builds give way to the emulators beside them, whose cases have deadlines.
-        let mut command = if order.load == Load::Build {
-            let mut nice = Command::new("nice");
-            nice.args(["-n", "10"]).arg(own);
-            nice
-        } else {
-            Command::new(own)
-        };
-        command
-            .args(["step", order.name])
-            .stdin(std::process::Stdio::null())
-            .stdout(file.try_clone()?)
-            .stderr(file);
+        let niceness = if order.load == Load::Build { "10" } else { "0" };
         println!("... {}", order.name);
-        let child = command
+        let child = Command::new("nice")
+            .args(["-n", niceness])
+            .arg(std::env::current_exe()?)
+            .args(["step", order.name])
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
             .spawn()
             .with_context(|| format!("cannot start step `{}`", order.name))?;
         Ok(Running {
@@ -241,7 +194,7 @@ impl Ended {
 }
 
 /// Writes the CPU time of this step and all its children for the process that started it.
-pub(crate) fn leave_cpu_time(name: &str) {
+fn leave_cpu_time(name: &str) {
     let Ok(stat) = fs::read_to_string("/proc/self/stat") else {
         return;
     };
@@ -270,11 +223,14 @@ fn conclude(ended: &[Ended], wall: Duration) -> Result<()> {
             Fate::Passed => {}
         }
     }
-    let count = |of: fn(&Fate) -> bool| ended.iter().filter(|step| of(&step.fate)).count();
-    let (failed, left_out) = (
-        count(|fate| matches!(fate, Fate::Failed(_))),
-        count(|fate| matches!(fate, Fate::LeftOut(_))),
-    );
+    let failed = ended
+        .iter()
+        .filter(|step| matches!(step.fate, Fate::Failed(_)))
+        .count();
+    let left_out = ended
+        .iter()
+        .filter(|step| matches!(step.fate, Fate::LeftOut(_)))
+        .count();
     println!(
         "\nxtask ci: {} steps passed, {failed} failed, {left_out} left out, in {:.0} s",
         ended.len() - failed - left_out,

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::shell::output;
-use crate::vm::kernels;
+use shell::line;
+
+use super::machine::folder;
+use crate::debian;
 
 /// The program and its libraries: file here, name in the guest.
 pub(crate) struct Perf {
@@ -16,8 +18,8 @@ pub(crate) struct Perf {
 
 /// Downloads perf and everything that it depends on, and keeps what the program is linked with.
 pub(crate) fn fetch() -> Result<Perf> {
-    let place = super::folder().join("perf");
-    let names = kernels::closure("linux-perf", "arm64")?;
+    let place = folder().join("perf");
+    let names = debian::closure("linux-perf", "arm64")?;
     // What it is linked with comes in packages of libraries; interpreters and their modules are not started.
     let wanted: Vec<String> = names
         .into_iter()
@@ -30,7 +32,7 @@ pub(crate) fn fetch() -> Result<Perf> {
             !name.ends_with(":all") && !name.contains("stdlib") && !name.contains("minimal")
         })
         .collect();
-    kernels::unpack(&wanted, &place)?;
+    debian::unpack(&wanted, &place)?;
     let programs = names_below(&place.join("usr/bin"))?;
     let program = programs
         .into_iter()
@@ -76,7 +78,7 @@ fn names_below(directory: &Path) -> Result<Vec<String>> {
 
 /// Names of the libraries that a program or a library is linked with.
 fn needed(file: &Path) -> Result<Vec<String>> {
-    let text = output("readelf", &["-d", "-l", &file.display().to_string()])?;
+    let text = line("readelf -d -l").arg(file).output()?;
     let name = |line: &str, before: &str| {
         Some(
             line.split_once(before)?

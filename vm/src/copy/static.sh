@@ -2,6 +2,10 @@
 parameters=/sys/module/usercopy_dma/parameters
 said=$(dmesg | grep usercopy_dma | head -1)
 case "$said" in
+*"0 channels"*)
+    # An engine that cannot be stopped gets no copy: it could write memory that its caller has got back.
+    if grep -q softdma.terminating=0 /proc/cmdline; then echo "GUEST ok ${said#*] } of an engine that cannot be stopped"; else echo "GUEST failed $said"; fi
+    exit ;;
 *"4 channels"*) echo "GUEST ok ${said#*] }" ;;
 *) echo "GUEST failed no channels: $said" ;;
 esac

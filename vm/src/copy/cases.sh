@@ -41,7 +41,8 @@ insmod /daqmeter_copy.ko region_mb=64
 /daqmeter copy verify --path module --up-to 8MiB --times 1 --json > /tmp/verify
 cases=$(grep -c verified /tmp/verify)
 if [ "$cases" = 14 ] && ! grep -q -e failed -e waived /tmp/verify; then ok "verify: $cases cases, every byte"; else failed "verify: $(cat /tmp/verify)"; fi
-for case in refusals failing flipping losing busy priority; do /kmod_guest $case; done
+for case in refusals both failing flipping losing late busy killed priority; do /kmod_guest $case; done
+(ulimit -l 64; /kmod_guest locked-memory)
 
 # Latency and bandwidth run to their end on the module; no time of theirs is looked at.
 if /daqmeter copy latency --sizes 1,4KiB,1MiB --reps 5 --engine module --format classic --out-dir /tmp/classic > /tmp/latency 2>&1 &&
@@ -78,6 +79,14 @@ kill $busy
 case "$code $said" in
 0*copy_to_user*) ok "copy trace: $(echo "$said" | head -1)" ;;
 *) failed "copy trace: $code $said" ;;
+esac
+rmmod daqmeter_trace
+# A tracer that counts each copy from the user twice, once more in the helper, must be found out.
+insmod /trace_twice.ko
+said=$(/kmod_guest trace); code=$?
+case "$code $said" in
+1*"__copy_from_user, too"*) ok "a tracer that counts twice is found out" ;;
+*) failed "a tracer that counts twice: $code $said" ;;
 esac
 rmmod daqmeter_trace
 insmod /daqmeter_trace.ko ring_records=64

@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use shell::{line, need, program, root, started, tried};
 
-use crate::hosts::{Background, Hosts, until};
-use crate::shell::{need, output, program, root, run};
+use super::namespaces::{Background, Hosts, until};
 
 /// Versions that are exercised.
 const LITEX: &str = "litex==2024.12";
@@ -20,51 +20,37 @@ const SLAVES: [(&str, &str); 2] = [("dqm-slave1", "10.77.0.2"), ("dqm-slave2", "
 
 /// Runs a program on the client's host, for at most so long, and returns what it printed.
 fn on_client(seconds: u32, program: &str, arguments: &[&str]) -> Result<String> {
-    let limit = seconds.to_string();
-    output(
-        "ip",
-        &[
-            &["netns", "exec", CLIENT, "timeout", &limit, program],
-            arguments,
-        ]
-        .concat(),
-    )
+    let limit = format!("ip netns exec {CLIENT} timeout {seconds}");
+    line(&limit).arg(program).args(arguments).output()
 }
 
 /// Installs the peers below `target/ci`.
 fn install() -> Result<(String, String)> {
     let litex = root().join("target/ci/litex");
-    let python = litex.join("bin/python").display().to_string();
+    let python = litex.join("bin/python");
     if !litex.join("bin/litex_server").is_file() {
-        need("python3", &["python3", "python3-venv"])?;
-        let place = litex.display().to_string();
-        if run("python3", &["-m", "venv", &place]).is_err() {
-            run("apt-get", &["install", "-y", "-qq", "python3-venv"])?;
-            run("python3", &["-m", "venv", &place])?;
-        }
-        run(&python, &["-m", "pip", "install", "--quiet", LITEX])?;
+        need("python3", "python3 python3-venv")?;
+        let venv = || line("python3 -m venv").arg(&litex).run();
+        venv().or_else(|_| shell::install("python3-venv").and_then(|()| venv()))?;
+        started(&python)
+            .words("-m pip install --quiet")
+            .arg(LITEX)
+            .run()?;
     }
     let tools = root().join("target/ci/tools");
-    let wishbone_tool = tools.join("bin/wishbone-tool").display().to_string();
-    if !tools.join("bin/wishbone-tool").is_file() {
-        let place = tools.display().to_string();
-        let build = root().join("target/ci/tools-build").display().to_string();
-        let arguments = [
-            "install",
-            "--quiet",
-            "--locked",
-            "--debug",
-            "wishbone-tool",
-            "--version",
-            WISHBONE_TOOL,
-            "--root",
-            &place,
-            "--target-dir",
-            &build,
-        ];
-        run("cargo", &arguments)?;
+    let wishbone_tool = tools.join("bin/wishbone-tool");
+    if !wishbone_tool.is_file() {
+        line("cargo install --quiet --locked --debug wishbone-tool --version")
+            .arg(WISHBONE_TOOL)
+            .arg("--root")
+            .arg(&tools)
+            .words("--target-dir target/ci/tools-build")
+            .run()?;
     }
-    Ok((python, wishbone_tool))
+    Ok((
+        python.display().to_string(),
+        wishbone_tool.display().to_string(),
+    ))
 }
 
 /// Installs the peers, unless they are there.
@@ -72,10 +58,14 @@ pub(crate) fn prepare() -> Result<()> {
     install().map(drop)
 }
 
-/// All peers, in both roles.
+/// All peers, in both roles; their programs lose time on a busy host, so they have several tries.
 pub(crate) fn all() -> Result<()> {
+    tried(once)
+}
+
+fn once() -> Result<()> {
     let (python, wishbone_tool) = install()?;
-    let daqmeter = program();
+    let daqmeter = program().display().to_string();
     let _hosts = Hosts::up("10.77.0", &[CLIENT, SLAVES[0].0, SLAVES[1].0])?;
     let _slaves: Vec<Background> = SLAVES
         .iter()
@@ -158,7 +148,7 @@ fn our_client(daqmeter: &str, slave: &str, what: &str, patience: Duration) -> Re
 
 fn litex(python: &str, daqmeter: &str) -> Result<()> {
     let script = root()
-        .join("xtask/peers/litex_clients.py")
+        .join("vm/peers/litex_clients.py")
         .display()
         .to_string();
     for kind in ["udp", "tcp"] {

@@ -6,8 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-
-use crate::shell::{need, root, run, there};
+use shell::{line, need, root};
 
 /// Namespaces on a bridge, which is in the first of them; taken down when dropped. The bridge's port to the n-th other is `to<n>`.
 pub(crate) struct Hosts {
@@ -21,7 +20,7 @@ impl Hosts {
             names: names.to_vec(),
         };
         hosts.down();
-        let ip = |line: &str| run("ip", &line.split(' ').collect::<Vec<_>>());
+        let ip = |words: &str| line("ip").words(words).run();
         let (first, others) = names.split_first().context("no hosts")?;
         ip(&format!("netns add {first}"))?;
         ip(&format!("-n {first} link add br0 type bridge"))?;
@@ -31,6 +30,7 @@ impl Hosts {
         ip(&format!("-n {first} link set br0 up"))?;
         ip(&format!("-n {first} link set lo up"))?;
         for (at, name) in others.iter().enumerate() {
+            let host = at + 2;
             ip(&format!("netns add {name}"))?;
             ip(&format!(
                 "-n {first} link add to{at} type veth peer name eth0 netns {name}"
@@ -38,12 +38,10 @@ impl Hosts {
             ip(&format!("-n {first} link set to{at} master br0"))?;
             ip(&format!("-n {first} link set to{at} up"))?;
             ip(&format!(
-                "-n {name} addr add {net}.{}/24 brd {net}.255 dev eth0",
-                at + 2
+                "-n {name} addr add {net}.{host}/24 brd {net}.255 dev eth0"
             ))?;
             ip(&format!(
-                "-n {name} addr add fd77::{}/64 dev eth0 nodad",
-                at + 2
+                "-n {name} addr add fd77::{host}/64 dev eth0 nodad"
             ))?;
             ip(&format!("-n {name} link set eth0 up"))?;
             ip(&format!("-n {name} link set lo up"))?;
@@ -105,6 +103,11 @@ impl Background {
         })?))
     }
 
+    /// Ends it at once, without a chance to say goodbye.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        Ok(self.0.kill()?)
+    }
+
     /// Waits for its end; false when it does not end in time.
     pub(crate) fn ends_within(&mut self, limit: Duration) -> Result<bool> {
         let began = Instant::now();
@@ -144,19 +147,13 @@ pub(crate) fn until<T>(
 
 /// Why this cannot be run here, if it cannot.
 pub(crate) fn missing() -> Option<String> {
-    if !there("ip") && need("ip", &["iproute2"]).is_err() {
+    if need("ip", "iproute2").is_err() {
         return Some("needs iproute2".to_owned());
     }
-    let probe = Command::new("ip")
-        .args(["netns", "add", "dqm-probe"])
-        .stderr(Stdio::null())
-        .status();
-    if !probe.is_ok_and(|status| status.success()) {
+    if line("ip netns add dqm-probe").output().is_err() {
         return Some("needs root, or the right to make network namespaces".to_owned());
     }
     // It was only to see whether it could be made.
-    let _ = Command::new("ip")
-        .args(["netns", "del", "dqm-probe"])
-        .status();
+    let _ = line("ip netns del dqm-probe").output();
     None
 }

@@ -1,0 +1,266 @@
+//! The kernel modules under Debian's kernels in QEMU, on software and on an emulated engine of mainline.
+//!
+//! Everything is emulated: no time from here is a performance result.
+
+mod boot;
+mod modules;
+mod patched;
+mod pollution;
+mod programs;
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Result, bail, ensure};
+use shell::{line, need, there};
+
+use crate::debian::{self, Kernel, foreign_busybox};
+use crate::files::{GuestFile, folder, timed};
+use boot::{Boot, Machine, Pc, Run};
+use modules::Modules;
+use programs::ARM_TARGET;
+
+pub(crate) use patched::static_policies;
+pub(crate) use pollution::pollution;
+pub(crate) use programs::Profile;
+
+/// The series of Debian's kernels that are booted.
+const SERIES: [&str; 2] = ["6.1", "6.12"];
+
+/// A PC, and what is done on it.
+struct Bench {
+    name: &'static str,
+    series: &'static str,
+    pc: Pc<'static>,
+    command_line: &'static str,
+    script: &'static str,
+    /// Cases that must pass, at least.
+    cases: usize,
+}
+
+const IN_TURN: Pc = Pc {
+    cpus: 4,
+    run: Run::InTurn,
+};
+
+const BENCHES: &[Bench] = &[
+    Bench {
+        name: "cases-6.1",
+        series: "6.1",
+        pc: IN_TURN,
+        command_line: "slub_debug=FZPU",
+        script: include_str!("cases.sh"),
+        cases: 27,
+    },
+    Bench {
+        name: "cases-6.12",
+        series: "6.12",
+        pc: IN_TURN,
+        command_line: "slub_debug=FZPU",
+        script: include_str!("cases.sh"),
+        cases: 27,
+    },
+    // All mappings for engines are bounce buffers, and what programs use can be moved.
+    Bench {
+        name: "bounce",
+        series: "6.12",
+        pc: IN_TURN,
+        command_line: "swiotlb=force movablecore=512M",
+        script: include_str!("bounce.sh"),
+        cases: 7,
+    },
+    Bench {
+        name: "races",
+        series: "6.12",
+        pc: Pc {
+            cpus: 4,
+            run: Run::AtOnce,
+        },
+        command_line: "maxcpus=1",
+        script: include_str!("races.sh"),
+        cases: 7,
+    },
+    // One CPU whose clock counts instructions: there the window can be kept.
+    Bench {
+        name: "window",
+        series: "6.1",
+        pc: Pc {
+            cpus: 1,
+            run: Run::Counted,
+        },
+        command_line: "daqmeter.icount=1 preempt=full",
+        script: include_str!("window.sh"),
+        cases: 3,
+    },
+];
+
+/// The machines that differ: the emulated engine of mainline, the cache model.
+const VERSAL: &str = "versal";
+const CACHE: &str = "cache";
+
+/// Why the machines cannot be run here, or none.
+pub(crate) fn missing() -> Option<String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Some("the virtual machines are built for x86-64 hosts".to_owned());
+    }
+    if !there("apt-get") {
+        return Some("no apt-get: kernels and headers are Debian's packages".to_owned());
+    }
+    None
+}
+
+/// Installs what is missing of compilers and emulators.
+fn tools() -> Result<()> {
+    for (program, package) in [
+        ("qemu-system-x86_64", "qemu-system-x86"),
+        ("cpio", "cpio"),
+        ("make", "make"),
+        ("gcc-12", "gcc-12"),
+        ("xz", "xz-utils"),
+    ] {
+        need(program, package)?;
+    }
+    if Path::new("/bin/busybox").exists() {
+        Ok(())
+    } else {
+        need("busybox", "busybox-static")
+    }
+}
+
+/// All that the machines with `only` in their name need: layout and style of the C sources checked, kernels fetched, modules and
+/// programs built.
+pub(crate) fn prepare(profile: Profile, only: &str) -> Result<()> {
+    if let Some(why) = missing() {
+        bail!(why);
+    }
+    tools()?;
+    fs::create_dir_all(folder())?;
+    timed("layout of the border, C against Rust", modules::layout)?;
+    timed("the guest's programs", || programs::build(profile))?;
+    debian::update()?;
+    let source = timed("files of Debian's linux-source", modules::source)?;
+    timed("checkpatch", || modules::style(&source))?;
+    let chosen = BENCHES.iter().filter(|bench| bench.name.contains(only));
+    let chosen: Vec<&str> = chosen.map(|bench| bench.series).collect();
+    // The cache model's machine runs the first series.
+    for series in SERIES
+        .into_iter()
+        .filter(|series| *series == SERIES[0] || chosen.contains(series))
+    {
+        let packages = format!("Debian's {series}: packages");
+        let kernel = timed(&packages, || Kernel::fetch(series, "amd64"))?;
+        timed(&format!("{series}: modules, with sparse"), || {
+            modules::build(&kernel, &source)
+        })?;
+    }
+    pollution::plugin()?;
+    if !VERSAL.contains(only) || without_arm().is_some() {
+        return Ok(());
+    }
+    timed("6.1 arm64: kernel, modules, program", || {
+        prepare_versal(&source, profile)
+    })
+}
+
+/// Every machine after [`prepare`], or those with `only` in their name.
+pub(crate) fn boot(profile: Profile, only: &str) -> Result<()> {
+    let names = BENCHES
+        .iter()
+        .map(|bench| bench.name)
+        .chain([VERSAL, CACHE]);
+    let names: Vec<&str> = names.collect();
+    let chosen: Vec<&&str> = names.iter().filter(|name| name.contains(only)).collect();
+    ensure!(
+        !chosen.is_empty(),
+        "no machine has `{only}` in its name: {}",
+        names.join(" ")
+    );
+    for name in chosen {
+        timed(name, || {
+            match BENCHES.iter().find(|bench| bench.name == *name) {
+                Some(bench) => bench.run(profile),
+                None if *name == VERSAL => versal(profile),
+                None => pollution(profile, false),
+            }
+        })?;
+    }
+    Ok(())
+}
+
+impl Bench {
+    fn run(&self, profile: Profile) -> Result<()> {
+        let kernel = Kernel::fetch(self.series, "amd64")?;
+        let boot = Boot {
+            name: self.name,
+            machine: Machine::Pc(self.pc),
+            kernel: &kernel.image,
+            script: self.script,
+            command_line: self.command_line,
+            limit_s: 480,
+        };
+        let mut files = programs::files(profile)?;
+        files.extend(native_files(&modules::built(&kernel)?)?);
+        boot::judge(&boot.run(files)?, self.cases)
+    }
+}
+
+/// The modules of a PC, under their names in the guest.
+fn native_files(modules: &Modules) -> Result<Vec<GuestFile>> {
+    Ok(vec![
+        GuestFile::program("daqmeter_copy.ko", &modules.copy)?,
+        GuestFile::program("daqmeter_trace.ko", &modules.trace)?,
+        GuestFile::program("softdma.ko", &modules.softdma)?,
+        GuestFile::program("dmatest.ko", &modules.dmatest)?,
+        GuestFile::program("other_abi.ko", &modules.other_abi)?,
+        GuestFile::program("trace_twice.ko", &modules.trace_twice)?,
+    ])
+}
+
+/// Why there can be no machine for AArch64, or none.
+fn without_arm() -> Option<String> {
+    let ready = need("qemu-system-aarch64", "qemu-system-arm").and_then(|()| {
+        need(
+            "aarch64-linux-gnu-gcc",
+            "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+        )
+    });
+    if let Err(error) = ready {
+        return Some(format!("{error:#}"));
+    }
+    let added = line("rustup target add").arg(ARM_TARGET).output();
+    added
+        .is_err()
+        .then(|| format!("rustup cannot add the target {ARM_TARGET}"))
+}
+
+fn prepare_versal(source: &modules::Source, profile: Profile) -> Result<()> {
+    modules::build(&Kernel::fetch("6.1", "arm64")?, source)?;
+    foreign_busybox("arm64")?;
+    programs::build_foreign_guest(profile)
+}
+
+/// The client on a driver of mainline whose hardware QEMU emulates.
+fn versal(profile: Profile) -> Result<()> {
+    if let Some(why) = without_arm() {
+        println!("!!! NOT RUN: the emulated engine of mainline: {why}");
+        return Ok(());
+    }
+    let kernel = Kernel::fetch("6.1", "arm64")?;
+    let modules = modules::built(&kernel)?;
+    let busybox = foreign_busybox("arm64")?;
+    let boot = Boot {
+        name: VERSAL,
+        machine: Machine::Versal { busybox: &busybox },
+        kernel: &kernel.image,
+        script: include_str!("versal.sh"),
+        command_line: "",
+        limit_s: 480,
+    };
+    let files = vec![
+        GuestFile::program("kmod_guest", &programs::foreign_guest(profile))?,
+        GuestFile::program("daqmeter_copy.ko", &modules.copy)?,
+        GuestFile::program("zynqmp_dma.ko", &modules.zynqmp)?,
+        GuestFile::program("dmatest.ko", &modules.dmatest)?,
+    ];
+    boot::judge(&boot.run(files)?, 3)
+}

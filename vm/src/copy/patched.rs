@@ -1,0 +1,136 @@
+//! The static policies: Debian's linux-source 6.1 with the patch of `kmod/patches`, a small configuration with KASAN, booted once
+//! for each policy with `softdma` built in. On demand: it compiles a kernel.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use shell::{line, need, root};
+
+use super::boot::{self, Boot, Machine, Pc, Run};
+use super::modules::{self, Source};
+use super::programs::{self, Profile};
+use super::tools;
+use crate::debian;
+use crate::files::{folder, timed};
+
+/// What a kernel needs to run the tool's checks, on top of `tinyconfig`. KASAN watches all of it.
+const CONFIG: &str = "\
+64BIT SMP PRINTK TTY SERIAL_8250 SERIAL_8250_CONSOLE BLK_DEV_INITRD BINFMT_ELF BINFMT_SCRIPT PROC_FS PROC_SYSCTL SYSFS DEVTMPFS \
+TMPFS SHMEM MEMFD_CREATE MULTIUSER FUTEX EPOLL EVENTFD TIMERFD SIGNALFD POSIX_TIMERS HIGH_RES_TIMERS ACPI PCI NET UNIX DEBUG_FS \
+CROSS_MEMORY_ATTACH IO_URING ADVISE_SYSCALLS FILE_LOCKING MODULES PREEMPT DMADEVICES DMA_ENGINE SOFTDMA KALLSYMS BUG \
+MEMBARRIER RSEQ VM_EVENT_COUNTERS COMPACTION TRANSPARENT_HUGEPAGE DEBUG_KERNEL SLUB KASAN KASAN_GENERIC KASAN_INLINE SLUB_DEBUG \
+X86_TSC_DEADLINE_TIMER HPET_TIMER EARLY_PRINTK";
+
+/// Builds and boots both policies.
+pub(crate) fn static_policies(profile: Profile) -> Result<()> {
+    tools()?;
+    for program in ["flex", "bison", "bc"] {
+        need(program, program)?;
+    }
+    if !Path::new("/usr/include/libelf.h").exists() {
+        shell::install("libelf-dev")?;
+    }
+    fs::create_dir_all(folder())?;
+    debian::update()?;
+    let source = timed("files of Debian's linux-source", modules::source)?;
+    timed("the guest's programs", || programs::build(profile))?;
+    let tree = timed("the whole source, patched", || patched(&source))?;
+    for policy in ["EXCLUSIVE", "SHARED"] {
+        timed(&format!("{policy}: kernel"), || build(&tree, policy))?;
+        timed(&format!("{policy}: boot, integrity"), || {
+            boot(&tree, profile, "", 4)?;
+            boot(&tree, profile, "softdma.terminating=0", 1)
+        })?;
+    }
+    Ok(())
+}
+
+fn boot(tree: &Path, profile: Profile, option: &str, cases: usize) -> Result<()> {
+    let boot = Boot {
+        name: "static",
+        machine: Machine::Pc(Pc {
+            cpus: 2,
+            run: Run::InTurn,
+        }),
+        kernel: &tree.join("arch/x86/boot/bzImage"),
+        script: include_str!("static.sh"),
+        command_line: &format!("kasan.fault=panic {option}"),
+        limit_s: 480,
+    };
+    boot::judge(&boot.run(programs::files(profile)?)?, cases)
+}
+
+/// The source with the patch and softdma in it, unpacked again when one of them changed.
+fn patched(source: &Source) -> Result<PathBuf> {
+    let place = folder().join("patched");
+    let tree = place.join("linux-source-6.1");
+    let parts = [
+        "patches/0001-usercopy-dma-6.1.patch",
+        "softdma.c",
+        "compat.h",
+    ];
+    let [patch, softdma, compat] = parts.map(|part| root().join("kmod").join(part));
+    let wanted = line("sha256sum")
+        .args([&patch, &softdma, &compat])
+        .output()?;
+    let mark = place.join("patched");
+    if fs::read_to_string(&mark).is_ok_and(|known| known == wanted) {
+        return Ok(tree);
+    }
+    if place.exists() {
+        fs::remove_dir_all(&place)?;
+    }
+    fs::create_dir_all(&place)?;
+    line("tar -xJf")
+        .arg(&source.archive)
+        .arg("-C")
+        .arg(&place)
+        .run()?;
+    line("patch -p1 --quiet -d")
+        .arg(&tree)
+        .arg("-i")
+        .arg(patch)
+        .run()?;
+    let drivers = tree.join("drivers/dma");
+    fs::copy(softdma, drivers.join("softdma.c"))?;
+    fs::copy(compat, drivers.join("compat.h"))?;
+    append(
+        &drivers.join("Makefile"),
+        "obj-$(CONFIG_SOFTDMA) += softdma.o\n",
+    )?;
+    let kconfig = fs::read_to_string(drivers.join("Kconfig"))?;
+    let ours = "config SOFTDMA\n\tbool \"softdma\"\n\tselect DMA_ENGINE\n\nconfig DMA_ENGINE\n";
+    fs::write(
+        drivers.join("Kconfig"),
+        kconfig.replacen("config DMA_ENGINE\n", ours, 1),
+    )?;
+    fs::write(mark, wanted)?;
+    Ok(tree)
+}
+
+fn append(path: &Path, text: &str) -> Result<()> {
+    let known = fs::read_to_string(path)?;
+    Ok(fs::write(path, known + text)?)
+}
+
+fn build(tree: &Path, policy: &str) -> Result<()> {
+    let make = |target: &str| line("make -s").within(tree).arg(target);
+    make("tinyconfig").output()?;
+    let mut options: String = CONFIG
+        .split_whitespace()
+        .map(|name| format!("CONFIG_{name}=y\n"))
+        .collect();
+    options += &format!(
+        "CONFIG_USERCOPY_DMA_{policy}=y\nCONFIG_USERCOPY_DMA_LEAST=64\nCONFIG_LOG_BUF_SHIFT=17\n# CONFIG_SLOB is not set\n"
+    );
+    append(&tree.join(".config"), &options)?;
+    make("olddefconfig").output()?;
+    let config = fs::read_to_string(tree.join(".config"))?;
+    for name in [&format!("USERCOPY_DMA_{policy}"), "KASAN", "SOFTDMA"] {
+        let is_set = config.contains(&format!("CONFIG_{name}=y"));
+        ensure!(is_set, "the configuration did not take {name}");
+    }
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    make("bzImage").arg(format!("-j{jobs}")).output().map(drop)
+}

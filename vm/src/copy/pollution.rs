@@ -1,0 +1,199 @@
+//! Cache misses without counters: the pollution study under QEMU with the cache model of `vm/qemu/cache.c`. What comes out are
+//! records marked `simulated`, for `daqmeter copy figures` and `copy reproduce --from`; their times are those of an emulator.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use daqmeter_record::{Counter, RunRecord, jsonl};
+use shell::{line, measured};
+
+use super::boot::{Boot, Machine, Pc, Run};
+use super::modules;
+use super::programs::{self, Profile};
+use crate::debian::Kernel;
+use crate::files::{GuestFile, folder, tail, timed};
+
+/// The engine's CPU, whose copies go past the modelled caches; the copying neighbour is on 0, the program on 1.
+const ENGINE_CPU: u32 = 2;
+
+fn plugin_file() -> PathBuf {
+    folder().join("cache.so")
+}
+
+/// Builds the cache model.
+pub(super) fn plugin() -> Result<()> {
+    line("gcc-12 -O2 -Wall -Werror -shared -fPIC vm/qemu/cache.c -o")
+        .arg(plugin_file())
+        .run()
+}
+
+/// Every program and pair of the study (`full`), or one program beside copies of a megabyte.
+///
+/// Shares of misses are statistical, so a machine whose shares contradict the study is booted again; whatever else fails, fails.
+pub(crate) fn pollution(profile: Profile, full: bool) -> Result<()> {
+    measured(|| simulated(profile, full), |records| judge(records))
+}
+
+/// Boots the machine; the records that it wrote, with the misses that the model counted.
+fn simulated(profile: Profile, full: bool) -> Result<Vec<RunRecord>> {
+    let kernel = Kernel::fetch("6.1", "amd64")?;
+    let modules = modules::built(&kernel)?;
+    let segments = folder().join("segments.txt");
+    let plugin = format!(
+        "{},engine={ENGINE_CPU},out={}",
+        plugin_file().display(),
+        segments.display()
+    );
+    let boot = Boot {
+        name: "cache",
+        machine: Machine::Pc(Pc {
+            cpus: 3,
+            run: Run::Watched(&plugin),
+        }),
+        kernel: &kernel.image,
+        script: &script(full),
+        command_line: "",
+        limit_s: if full { 3600 } else { 480 },
+    };
+    let mut files = programs::files(profile)?;
+    files.push(GuestFile::program("daqmeter_copy.ko", &modules.copy)?);
+    files.push(GuestFile::program("softdma.ko", &modules.softdma)?);
+    let printed = timed("pollution under the cache model", || boot.run(files))?;
+    ensure!(
+        !printed.contains("GUEST failed"),
+        "last lines:\n{}",
+        tail(&printed)
+    );
+    let records = merged(&printed, &fs::read_to_string(&segments)?)?;
+    let place = folder().join("pollution.jsonl");
+    fs::write(
+        &place,
+        records.iter().flat_map(jsonl::to_line).collect::<Vec<u8>>(),
+    )?;
+    println!(
+        "{} points, simulated, in {}",
+        records.len(),
+        place.display()
+    );
+    Ok(records)
+}
+
+fn script(full: bool) -> String {
+    let what = if full {
+        "--reps 2"
+    } else {
+        "--reps 4 --tests qsort_small --copies from:1MiB"
+    };
+    format!(
+        "insmod /softdma.ko channels=1 cpu={ENGINE_CPU}\ninsmod /daqmeter_copy.ko region_mb=8\n\
+         /daqmeter copy pollution {what} --path module --neighbours ideal,cpu,dma --pin 1,0 --simulated --out /tmp/records > /tmp/said 2>&1 \
+         || echo GUEST failed \"$(tail -3 /tmp/said)\"\nsed 's/^/RECORD /' /tmp/records\n"
+    )
+}
+
+/// What the model counted while a program ran once.
+#[derive(Clone, Copy, Default)]
+struct Segment {
+    references: f64,
+    misses: f64,
+}
+
+fn segment(line: &str) -> Result<Segment> {
+    let number = |at: usize| line.split_whitespace().nth(at)?.parse::<f64>().ok();
+    let segment = number(2).zip(number(3));
+    let (references, misses) = segment.with_context(|| format!("not a segment: {line}"))?;
+    Ok(Segment { references, misses })
+}
+
+/// The segments, in the order in which they ran, belong to the records in the order in which they were written.
+fn merged(printed: &str, segments: &str) -> Result<Vec<RunRecord>> {
+    let text: String = printed
+        .lines()
+        .filter_map(|line| line.strip_prefix("RECORD "))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let contents = jsonl::read(text.as_bytes())?;
+    ensure!(
+        contents.errors.is_empty() && !contents.records.is_empty(),
+        "records: {:?}",
+        contents.errors
+    );
+    let mut segments = segments.lines();
+    let mut records = contents.records;
+    for record in &mut records {
+        ensure!(
+            record.outcome.is_ok(),
+            "{}: {:?}",
+            record.workload,
+            record.outcome
+        );
+        let runs = record.counter("victim-runs").context("no runs")?;
+        let own: Vec<Segment> = segments
+            .by_ref()
+            .take(whole(runs))
+            .map(segment)
+            .collect::<Result<_>>()?;
+        ensure!(own.len() == whole(runs), "fewer segments than runs");
+        attach(record, &own);
+    }
+    ensure!(segments.next().is_none(), "more segments than runs");
+    Ok(records)
+}
+
+/// A count that a counter keeps as a number.
+fn whole(count: f64) -> usize {
+    format!("{count:.0}").parse().unwrap_or(0)
+}
+
+/// Adds what was counted to a record. The first run of each point finds what other programs left, and is not counted.
+fn attach(record: &mut RunRecord, runs: &[Segment]) {
+    let counted = runs.get(1..).unwrap_or(&[]);
+    // Sums over all runs, as a counter would have them: scaled from those that count.
+    let scale = runs.len() as f64 / counted.len().max(1) as f64;
+    let mut push = |name: &str, of: fn(&Segment) -> f64| {
+        record.counters.push(Counter {
+            name: name.to_owned(),
+            value: counted.iter().map(of).sum::<f64>() * scale,
+            unit: String::new(),
+            share: 1.0,
+        });
+    };
+    push("victim-cache-references", |run| run.references);
+    push("victim-cache-misses", |run| run.misses);
+    record.engine.emulated = true;
+    record.warnings.push(
+        "SIMULATED: a cache model in an emulator counted (L1D 32 KiB, shared L2 4 MiB); the times are the emulator's and no result"
+            .to_owned(),
+    );
+}
+
+/// Percent of misses beside one neighbour.
+fn percent(records: &[RunRecord], neighbour: &str) -> Result<f64> {
+    let sum = |name: &str| -> f64 {
+        let beside = records
+            .iter()
+            .filter(|one| one.workload.text("neighbour") == Ok(neighbour));
+        beside.filter_map(|record| record.counter(name)).sum()
+    };
+    let (references, misses) = (sum("victim-cache-references"), sum("victim-cache-misses"));
+    ensure!(
+        references > 1000.0,
+        "{references} references beside {neighbour}: nothing was modelled"
+    );
+    Ok(misses / references * 100.0)
+}
+
+/// Beside copies that fill the cache, the CPU's cost misses and the engine's do not.
+fn judge(records: &[RunRecord]) -> Result<()> {
+    let [ideal, cpu, dma] = ["ideal", "cpu", "dma"].map(|neighbour| percent(records, neighbour));
+    let (ideal, cpu, dma) = (ideal?, cpu?, dma?);
+    println!(
+        "misses, SIMULATED: alone {ideal:.2} %, beside copies by CPU {cpu:.2} %, by engine {dma:.2} %"
+    );
+    ensure!(
+        cpu > ideal && cpu > dma,
+        "copies by CPU should cost the most misses"
+    );
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! Where the files of the machines lie, and the initial file systems that they begin with.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use shell::line;
+
+/// Packages, kernels, modules and consoles of the copying machines.
+pub(crate) fn folder() -> PathBuf {
+    shell::target().join("copy-vm")
+}
+
+/// All files below a folder; none where there is no such folder.
+pub(crate) fn below(folder: &Path) -> Result<Vec<PathBuf>> {
+    let (mut open, mut files) = (vec![folder.to_owned()], Vec::new());
+    while let Some(directory) = open.pop().filter(|directory| directory.exists()) {
+        for entry in fs::read_dir(&directory)? {
+            let path = entry?.path();
+            if path.is_dir() && !path.is_symlink() {
+                &mut open
+            } else {
+                &mut files
+            }
+            .push(path);
+        }
+    }
+    Ok(files)
+}
+
+/// A file of a guest: its path there, its content, its permissions.
+pub(crate) struct GuestFile {
+    path: String,
+    bytes: Vec<u8>,
+    mode: u32,
+}
+
+impl GuestFile {
+    /// A text that may be executed.
+    pub(crate) fn script(path: &str, text: &str) -> GuestFile {
+        GuestFile {
+            path: path.to_owned(),
+            bytes: text.as_bytes().to_vec(),
+            mode: 0o755,
+        }
+    }
+
+    /// Bytes that are only read.
+    pub(crate) fn data(path: &str, bytes: Vec<u8>) -> GuestFile {
+        GuestFile {
+            path: path.to_owned(),
+            bytes,
+            mode: 0o644,
+        }
+    }
+
+    /// A copy of a program of this host.
+    pub(crate) fn program(path: &str, from: &Path) -> Result<GuestFile> {
+        let bytes = fs::read(from).with_context(|| from.display().to_string())?;
+        Ok(GuestFile {
+            path: path.to_owned(),
+            bytes,
+            mode: 0o755,
+        })
+    }
+}
+
+/// A cpio archive `NAME.cpio` in the folder, as an initial file system.
+pub(crate) fn archive(folder: &Path, name: &str, files: &[GuestFile]) -> Result<PathBuf> {
+    let tree = folder.join(format!("initrd-{name}"));
+    if tree.exists() {
+        fs::remove_dir_all(&tree)?;
+    }
+    for directory in ["bin", "lib", "lib64", "proc", "sys", "dev", "tmp", "etc"] {
+        fs::create_dir_all(tree.join(directory))?;
+    }
+    for file in files {
+        let path = tree.join(&file.path);
+        fs::write(&path, &file.bytes)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(file.mode))?;
+    }
+    let archive = folder.join(format!("{name}.cpio"));
+    let pack = "find . | cpio -o -H newc --quiet > \"$ARCHIVE\"";
+    line("sh -c")
+        .arg(pack)
+        .env("ARCHIVE", &archive)
+        .within(&tree)
+        .run()?;
+    Ok(archive)
+}
+
+/// Says what is done, and how long it took.
+pub(crate) fn timed<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    println!("--- {what}");
+    let began = Instant::now();
+    let done = work().with_context(|| what.to_owned())?;
+    println!("--- {what}: {:.0} s", began.elapsed().as_secs_f64());
+    Ok(done)
+}
+
+/// The last lines that a machine printed.
+pub(crate) fn tail(printed: &str) -> String {
+    let lines: Vec<&str> = printed.lines().collect();
+    lines[lines.len().saturating_sub(25)..].join("\n")
+}

@@ -1,0 +1,5 @@
+//! Hosts that are network namespaces on one bridge.
+
+pub(crate) mod namespaces;
+pub(crate) mod peers;
+pub(crate) mod readout;

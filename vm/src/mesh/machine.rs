@@ -1,0 +1,421 @@
+//! One machine with meshes whose registers are a file of ours.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use daqmeter_pmu::emulated::{Emulator, Happening, Image, Memory, Wrap};
+use daqmeter_pmu::mesh::registers::Registers;
+use daqmeter_record::Mesh;
+use serde_json::json;
+use shell::{Line, line};
+
+use super::perf::Perf;
+use super::qmp::{Qmp, Qtest};
+use crate::debian::Kernel;
+use crate::files::{GuestFile, archive, tail};
+
+/// RAM begins here on QEMU's `virt`; behind 256 MiB of it is the first mesh, at the N1SDP's own address.
+const RAM_MIB: u64 = 256;
+const MESH_BASE: u64 = 0x5000_0000;
+const MESH_BYTES: u64 = 0x400_0000;
+
+/// Everything of these machines lies here.
+pub(crate) fn folder() -> PathBuf {
+    shell::target().join("pmu-vm")
+}
+
+/// What the guests run.
+pub(crate) struct Guest {
+    pub(crate) daqmeter: PathBuf,
+    pub(crate) busybox: PathBuf,
+    pub(crate) perf: Perf,
+}
+
+/// Shared interrupt of the n-th controller: the N1SDP's own 46, then those behind virtio-mmio, whose last is the disk's.
+fn spi(number: usize) -> usize {
+    if number == 0 { 46 } else { 47 + number }
+}
+
+/// Registers in a file that the machine maps.
+#[derive(Debug)]
+pub(crate) struct FileMemory {
+    file: File,
+    at: u64,
+}
+
+impl Registers for FileMemory {
+    fn read(&self, offset: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.file.read_exact_at(&mut bytes, self.at + offset).ok()?;
+        Some(u64::from_le_bytes(bytes))
+    }
+}
+
+impl Memory for FileMemory {
+    fn write(&mut self, offset: u64, value: u64) {
+        let done = self
+            .file
+            .write_all_at(&value.to_le_bytes(), self.at + offset);
+        done.expect("the file was made as large as the meshes");
+    }
+}
+
+/// A running machine.
+pub(crate) struct Machine {
+    child: Child,
+    input: ChildStdin,
+    console: BufReader<ChildStdout>,
+    log: String,
+    qmp: Qmp,
+    qtest: Qtest,
+    /// Number of each mesh's first controller.
+    controllers: Vec<usize>,
+    pub(crate) meshes: Vec<Emulator<FileMemory>>,
+    pub(crate) boot_s: f64,
+}
+
+/// Controllers are numbered through all meshes.
+fn first_controller(meshes: &[Mesh], at: usize) -> usize {
+    meshes[..at].iter().map(Mesh::dtcs).sum()
+}
+
+/// Prepares the system, says so, and then does what the host says, a line at a time.
+const INIT: &str = "#!/bin/busybox sh\n\
+/bin/busybox --install -s /bin\n\
+export PATH=/bin LD_LIBRARY_PATH=/lib HOME=/tmp\n\
+mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mount -t debugfs debug /sys/kernel/debug\n\
+mount -t tracefs trace /sys/kernel/tracing; mount -t tmpfs tmp /tmp; ip link set lo up 2>/dev/null\n\
+echo root:x:0:0::/:/bin/sh > /etc/passwd; echo nobody:x:65534:65534::/:/bin/sh >> /etc/passwd\n\
+dmesg -n 3\n\
+for module in $(cat /modules); do insmod /$module || echo GUEST cannot load $module; done\n\
+stty -echo -onlcr\n\
+echo GUEST ready $(uname -r)\n\
+while read -r line; do eval \"$line\"; echo \"GUEST status $?\"; done\n\
+poweroff -f\n";
+
+/// A machine before it runs: its folder, its meshes, its CPUs.
+struct Plan<'a> {
+    place: PathBuf,
+    meshes: &'a [Mesh],
+    cpus: u32,
+}
+
+impl Plan<'_> {
+    fn new<'a>(name: &str, meshes: &'a [Mesh], cpus: u32) -> Result<Plan<'a>> {
+        let place = folder().join(name);
+        if place.exists() {
+            fs::remove_dir_all(&place)?;
+        }
+        fs::create_dir_all(&place)?;
+        Ok(Plan {
+            place,
+            meshes,
+            cpus,
+        })
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.place.join(name).display().to_string()
+    }
+
+    /// The file of all registers, as they are after a reset.
+    fn registers(&self) -> Result<File> {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(true);
+        let registers = options.open(self.file("registers"))?;
+        for (at, mesh) in self.meshes.iter().enumerate() {
+            Image::of(mesh).write_to(&registers, MESH_BYTES, at as u64 * MESH_BYTES)?;
+        }
+        File::create(self.file("disk"))?.set_len(64 << 20)?;
+        Ok(registers)
+    }
+
+    /// The machine's parts, as arguments after `-M MACHINE`.
+    fn parts(&self) -> Vec<String> {
+        let window_mib = (self.meshes.len() as u64 * MESH_BYTES) >> 20;
+        let (registers, disk) = (self.file("registers"), self.file("disk"));
+        let text = format!(
+            "-accel tcg,thread=single -cpu neoverse-n1 -smp {} -m {}M -nodefaults -display none \
+             -object memory-backend-ram,id=r0,size={RAM_MIB}M \
+             -numa node,nodeid=0,cpus=0-{},memdev=r0 -numa node,nodeid=1,memdev=r1 \
+             -device virtio-blk-device,drive=d0",
+            self.cpus,
+            RAM_MIB + window_mib,
+            self.cpus - 1
+        );
+        let mut parts: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        parts.push("-object".to_owned());
+        parts.push(format!(
+            "memory-backend-file,id=r1,size={window_mib}M,mem-path={registers},share=on"
+        ));
+        parts.push("-drive".to_owned());
+        parts.push(format!(
+            "file={disk},if=none,id=d0,format=raw,cache=writeback"
+        ));
+        parts
+    }
+
+    /// The tree in which the machine's controllers are found: QEMU's own with a node for each mesh.
+    fn tree(&self) -> Result<PathBuf> {
+        let path = self.place.join("machine.dtb");
+        line("qemu-system-aarch64 -M")
+            .arg(format!("{MACHINE},dumpdtb={}", path.display()))
+            .args(self.parts())
+            .output()?;
+        for at in 0..self.meshes.len() {
+            self.add_node(&path, at)?;
+        }
+        Ok(path)
+    }
+
+    fn add_node(&self, tree: &Path, at: usize) -> Result<()> {
+        let mesh = &self.meshes[at];
+        let base = MESH_BASE + at as u64 * MESH_BYTES;
+        let node = format!("/pmu@{base:x}");
+        let put = |kind: &str| -> Line { line("fdtput -t").arg(kind).arg(tree).arg(&node) };
+        let compatible = match mesh.part.as_str() {
+            "CMN-600" => "arm,cmn-600",
+            "CMN-650" => "arm,cmn-650",
+            "CMN-700" => "arm,cmn-700",
+            _ => "arm,cmn-s3",
+        };
+        line("fdtput -c").arg(tree).arg(&node).run()?;
+        put("s").arg("compatible").arg(compatible).run()?;
+        let address = format!("reg {:x} {base:x} 0 {MESH_BYTES:x}", base >> 32);
+        put("x").words(&address).run()?;
+        // Shared, number, rising edge: one for each controller.
+        let first = first_controller(self.meshes, at);
+        let of = |dtc: usize| format!("0 {:x} 1 ", spi(first + dtc));
+        let interrupts: String = (0..mesh.dtcs()).map(of).collect();
+        put("x").arg("interrupts").words(&interrupts).run()?;
+        if mesh.part == "CMN-600" {
+            let root = format!("{:x}", Image::of(mesh).root());
+            put("x").arg("arm,root-node").arg(root).run()?;
+        }
+        Ok(())
+    }
+
+    fn start(&self, kernel: &Kernel, initrd: &Path) -> Result<Child> {
+        let socket = |name: &str| format!("unix:{},server=on,wait=off", self.file(name));
+        let mut command = Command::new("qemu-system-aarch64");
+        command.arg("-M").arg(MACHINE).args(self.parts());
+        command
+            .arg("-kernel")
+            .arg(&kernel.image)
+            .arg("-initrd")
+            .arg(initrd);
+        command.arg("-dtb").arg(self.tree()?);
+        // A root file system of half the memory, as the kernel makes it otherwise, does not hold the program beside its archive.
+        command.arg("-append").arg(format!(
+            "console=ttyAMA0 quiet panic=-1 oops=panic rdinit=/init rootfstype=ramfs mem={RAM_MIB}M"
+        ));
+        command.args(["-serial", "stdio", "-no-reboot", "-qtest-log", "none"]);
+        command
+            .arg("-qmp")
+            .arg(socket("qmp"))
+            .arg("-qtest")
+            .arg(socket("qtest"));
+        let log = File::create(self.file("qemu.log"))?;
+        let child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn();
+        child.context("cannot start QEMU")
+    }
+}
+
+const MACHINE: &str = "virt,gic-version=3";
+
+impl Machine {
+    /// Boots with the meshes, `cpus` CPUs and a disk of 64 MiB.
+    pub(crate) fn boot(
+        name: &str,
+        kernel: &Kernel,
+        guest: &Guest,
+        meshes: &[Mesh],
+        cpus: u32,
+    ) -> Result<Machine> {
+        let plan = Plan::new(name, meshes, cpus)?;
+        let registers = plan.registers()?;
+        let initrd = initrd(name, kernel, guest)?;
+        let began = Instant::now();
+        let child = plan.start(kernel, &initrd)?;
+        let mut machine = Machine::connect(child, &plan, &registers)?;
+        machine.until("GUEST ready")?;
+        machine.boot_s = began.elapsed().as_secs_f64();
+        let loaded = !machine.log.contains("GUEST cannot load");
+        ensure!(loaded, "a module cannot be loaded:\n{}", machine.log);
+        Ok(machine)
+    }
+
+    fn connect(mut child: Child, plan: &Plan, registers: &File) -> Result<Machine> {
+        let input = child.stdin.take().context("no console")?;
+        let console = BufReader::new(child.stdout.take().context("no console")?);
+        let qmp = Qmp::connect(&plan.place.join("qmp"));
+        let mut qmp =
+            qmp.with_context(|| fs::read_to_string(plan.file("qemu.log")).unwrap_or_default())?;
+        let qtest = Qtest::connect(&plan.place.join("qtest"), qmp.find("arm-gicv3")?)?;
+        let emulator = |(at, mesh): (usize, &Mesh)| -> Result<Emulator<FileMemory>> {
+            let (file, at) = (registers.try_clone()?, at as u64 * MESH_BYTES);
+            Ok(Emulator::new(mesh, FileMemory { file, at }))
+        };
+        let meshes = plan
+            .meshes
+            .iter()
+            .enumerate()
+            .map(emulator)
+            .collect::<Result<_>>()?;
+        let controllers = (0..plan.meshes.len())
+            .map(|at| first_controller(plan.meshes, at))
+            .collect();
+        let log = String::new();
+        Ok(Machine {
+            child,
+            input,
+            console,
+            log,
+            qmp,
+            qtest,
+            controllers,
+            meshes,
+            boot_s: 0.0,
+        })
+    }
+
+    /// The next line of the console.
+    pub(crate) fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        let got = self.console.read_line(&mut line)?;
+        ensure!(
+            got > 0,
+            "the machine ended; last lines:\n{}",
+            tail(&self.log)
+        );
+        let line = line.trim_end_matches(['\n', '\r']).to_owned();
+        self.log.push_str(&line);
+        self.log.push('\n');
+        Ok(line)
+    }
+
+    /// Reads the console up to a line that holds `start`; that line from there on.
+    pub(crate) fn until(&mut self, start: &str) -> Result<String> {
+        loop {
+            let line = self.line()?;
+            if let Some(at) = line.find(start) {
+                return Ok(line[at..].to_owned());
+            }
+        }
+    }
+
+    /// Sends a line to whoever reads the console.
+    pub(crate) fn send(&mut self, line: &str) -> Result<()> {
+        Ok(writeln!(self.input, "{line}").and_then(|()| self.input.flush())?)
+    }
+
+    /// Ends the input of the program that reads the console.
+    pub(crate) fn end_of_input(&mut self) -> Result<()> {
+        Ok(self
+            .input
+            .write_all(b"\x04")
+            .and_then(|()| self.input.flush())?)
+    }
+
+    /// What is printed until the command at hand ends, and its exit status.
+    pub(crate) fn finish(&mut self) -> Result<(i32, String)> {
+        let mut printed = String::new();
+        loop {
+            let line = self.line()?;
+            if let Some(status) = line.strip_prefix("GUEST status ") {
+                return Ok((status.trim().parse()?, printed));
+            }
+            printed.push_str(&line);
+            printed.push('\n');
+        }
+    }
+
+    /// Runs a command in the guest; its exit status and what it printed.
+    pub(crate) fn run(&mut self, command: &str) -> Result<(i32, String)> {
+        self.send(command)?;
+        self.finish()
+    }
+
+    /// Runs a command that must succeed.
+    pub(crate) fn guest(&mut self, command: &str) -> Result<String> {
+        let (status, printed) = self.run(command)?;
+        ensure!(status == 0, "`{command}` ended with {status}:\n{printed}");
+        Ok(printed)
+    }
+
+    /// Stops the machine, lets things happen in the meshes, raises what interrupts are due, and lets the machine go on.
+    pub(crate) fn frozen(
+        &mut self,
+        work: impl FnOnce(&mut [Emulator<FileMemory>], &mut Qmp) -> Result<Vec<(usize, Wrap)>>,
+    ) -> Result<()> {
+        self.qmp.ask("stop", json!({}))?;
+        let wraps = work(&mut self.meshes, &mut self.qmp);
+        self.qmp.ask("cont", json!({}))?;
+        for (mesh, wrap) in wraps? {
+            self.qtest.pulse(spi(self.controllers[mesh] + wrap.dtc))?;
+        }
+        Ok(())
+    }
+
+    /// Lets things happen in one mesh.
+    pub(crate) fn happen(&mut self, mesh: usize, all: &[Happening]) -> Result<()> {
+        self.frozen(|meshes, _| {
+            let wraps = all.iter().flat_map(|what| meshes[mesh].happen(*what));
+            Ok(wraps.map(|wrap| (mesh, wrap)).collect())
+        })
+    }
+
+    /// Ends the machine.
+    pub(crate) fn end(mut self) -> Result<()> {
+        self.qmp.ask("quit", json!({}))?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The file system that the machine begins with.
+fn initrd(name: &str, kernel: &Kernel, guest: &Guest) -> Result<PathBuf> {
+    let mut files = vec![
+        GuestFile::script("init", INIT),
+        GuestFile::program("bin/busybox", &guest.busybox)?,
+        GuestFile::program("bin/daqmeter", &guest.daqmeter)?,
+    ];
+    let mut names = Vec::new();
+    for module in [
+        "virtio",
+        "virtio_ring",
+        "virtio_mmio",
+        "virtio_blk",
+        "arm-cmn",
+    ] {
+        // What is built into the kernel is no file.
+        if let Some(bytes) = kernel.module(module)? {
+            names.push(format!("{module}.ko"));
+            files.push(GuestFile::data(&format!("{module}.ko"), bytes));
+        }
+    }
+    let driver = names.iter().any(|name| name == "arm-cmn.ko");
+    ensure!(driver, "the kernel package has no arm-cmn");
+    files.push(GuestFile::data("modules", names.join("\n").into_bytes()));
+    for (path, place) in &guest.perf.files {
+        files.push(GuestFile::program(place, path)?);
+    }
+    archive(&folder(), name, &files)
+}

@@ -1,0 +1,107 @@
+//! The interconnect's PMU without silicon. QEMU maps a file where the mesh's registers would be, Debian's unmodified kernel and
+//! driver program it, and we are the hardware: the machine is stopped, something happens in the mesh, the machine goes on, and
+//! this program and Debian's perf must have counted it to the last one.
+
+mod bench;
+mod cases;
+mod machine;
+mod n1sdp;
+mod perf;
+mod qmp;
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail, ensure};
+use shell::{line, need, there};
+
+use crate::debian::{self, Kernel, foreign_busybox};
+use crate::files::timed;
+use machine::Guest;
+
+const TARGET: &str = "aarch64-unknown-linux-musl";
+
+/// The series of Debian's kernels that are booted, each with the machines that its driver knows.
+const SERIES: [&str; 2] = ["6.1", "6.12"];
+
+/// Why the machines cannot be run here, or none. Adds Rust's target for the guests.
+pub(crate) fn missing() -> Option<String> {
+    if !there("apt-get") {
+        return Some("no apt-get: kernel and perf are Debian's packages".to_owned());
+    }
+    let added = line("rustup target add").arg(TARGET).output();
+    added
+        .is_err()
+        .then(|| format!("rustup cannot add the target {TARGET}"))
+}
+
+/// Builds the tool itself, static, for the guest's architecture; Rust's own linker, so that no cross compiler is needed.
+fn build() -> Result<()> {
+    // Emulated CPUs are slow anyway: quick to build counts. The guest keeps the program in its 256 MiB, packed and unpacked.
+    line("cargo build --quiet -p daqmeter-cli --target")
+        .arg(TARGET)
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld")
+        .env("CARGO_PROFILE_DEV_DEBUG", "0")
+        .env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
+        .env("CARGO_PROFILE_DEV_STRIP", "symbols")
+        .run()
+}
+
+fn daqmeter() -> PathBuf {
+    shell::target().join(TARGET).join("debug/daqmeter")
+}
+
+/// Fetches kernels and perf, and builds the tool for the guest.
+pub(crate) fn prepare() -> Result<()> {
+    if let Some(why) = missing() {
+        bail!(why);
+    }
+    for (program, package) in [
+        ("qemu-system-aarch64", "qemu-system-arm"),
+        ("fdtput", "device-tree-compiler"),
+        ("readelf", "binutils"),
+        ("cpio", "cpio"),
+        ("xz", "xz-utils"),
+    ] {
+        need(program, package)?;
+    }
+    fs::create_dir_all(machine::folder())?;
+    debian::update()?;
+    for series in SERIES {
+        timed(&format!("Debian's {series} for arm64"), || {
+            Kernel::image_of(series, "arm64")
+        })?;
+    }
+    timed("Debian's busybox and perf for arm64", || {
+        foreign_busybox("arm64").and_then(|_| perf::fetch())
+    })?;
+    timed("static aarch64 build of the tool", build)
+}
+
+/// All machines and cases after [`prepare`], or those with `only` in their name, which begins with the kernel's series; with
+/// `record`, the driver's events are written into the source instead of compared with it.
+pub(crate) fn boot(record: bool, only: &str) -> Result<()> {
+    let guest = Guest {
+        daqmeter: daqmeter(),
+        busybox: foreign_busybox("arm64")?,
+        perf: perf::fetch()?,
+    };
+    let mut ran = 0;
+    for series in SERIES {
+        let named = |case: &cases::Case| format!("{series}, {}", case.name);
+        let known = cases::CASES
+            .iter()
+            .filter(|case| case.series.contains(&series));
+        let chosen: Vec<_> = known.filter(|case| named(case).contains(only)).collect();
+        let kernel = (!chosen.is_empty())
+            .then(|| Kernel::image_of(series, "arm64"))
+            .transpose()?;
+        for (case, kernel) in chosen.into_iter().zip(kernel.iter().cycle()) {
+            timed(&named(case), || cases::run(case, kernel, &guest, record))?;
+            ran += 1;
+        }
+    }
+    ensure!(ran > 0, "no machine has `{only}` in its name");
+    println!("{ran} machines, all cases passed");
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! Steps of CI that compile.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use shell::{Line, line, need, root, there};
+
+use super::step::{Done, ran};
+
+/// Files below `target/ci` with the paths of test programs.
+pub(super) const FUSE_TESTS: &str = "fuse.programs";
+pub(super) const NEON_TESTS: &str = "neon.programs";
+
+/// The workspace and the two packages outside of it.
+pub(super) fn format() -> Result<Done> {
+    for package in ["Cargo.toml", "fuzz/Cargo.toml", "python/Cargo.toml"] {
+        line("cargo fmt --all --check --manifest-path")
+            .arg(root().join(package))
+            .run()?;
+    }
+    Ok(Done::Ran)
+}
+
+/// All benchmarks compile and link, in the profile of the tests, which shares their builds; the one that CI runs, optimised.
+/// Targets that are benchmarks only: `--benches` alone would build every library's tests once more.
+pub(super) fn benches() -> Result<Done> {
+    line("cargo build --workspace --bench * --quiet").run()?;
+    ran(line("cargo bench -p daqmeter-campaign --bench promises --no-run --quiet").run())
+}
+
+/// The tests over Zenoh. Its three hundred crates are compiled without optimisation, which takes half the time.
+pub(super) fn zenoh(more: &str) -> Result<()> {
+    line("cargo test --quiet -p daqmeter-readout --features zenoh --test readout")
+        .words("--config profile.dev.package.\"*\".opt-level=0")
+        .words("--config profile.dev.package.\"*\".debug=false")
+        .words(more)
+        .run()
+}
+
+pub(super) fn docs() -> Result<Done> {
+    let doc = line("cargo doc --workspace --no-deps --document-private-items --quiet");
+    ran(doc.env("RUSTDOCFLAGS", "-D warnings").run())
+}
+
+/// Builds test programs and leaves their paths for the step that runs them: `cargo test` itself would wait there for builds.
+fn build_tests(name: &str, words: &str, prepare: fn(Line) -> Line) -> Result<Done> {
+    let build = line("cargo test --no-run --quiet --message-format=json-render-diagnostics");
+    let messages = prepare(build.words(words)).output()?;
+    let program = |line: &str| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message["profile"]["test"].as_bool().filter(|test| *test)?;
+        message["executable"].as_str().map(str::to_owned)
+    };
+    let programs: Vec<String> = messages.lines().filter_map(program).collect();
+    ensure!(
+        !programs.is_empty(),
+        "cargo built no test program for {words}"
+    );
+    fs::create_dir_all(root().join("target/ci"))?;
+    ran(Ok(fs::write(
+        root().join("target/ci").join(name),
+        programs.join("\n"),
+    )?))
+}
+
+/// The programs that [`build_tests`] left under that name.
+pub(super) fn built_tests(name: &str) -> Result<Vec<String>> {
+    let path = root().join("target/ci").join(name);
+    let text = fs::read_to_string(&path)
+        .with_context(|| format!("{} is missing: build first", path.display()))?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+pub(super) fn fuse() -> Result<Done> {
+    build_tests(FUSE_TESTS, "-p daqmeter-digitizer --test fuse", |build| {
+        build
+    })
+}
+
+pub(super) fn neon() -> Result<Done> {
+    if cfg!(target_arch = "aarch64") {
+        return Ok(Done::LeftOut(
+            "this host is AArch64: cargo test ran them already".to_owned(),
+        ));
+    }
+    need(
+        "aarch64-linux-gnu-gcc",
+        "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+    )?;
+    need("qemu-aarch64-static", "qemu-user-static")?;
+    let target = "aarch64-unknown-linux-gnu";
+    if !there("rustup") || line("rustup target add").arg(target).run().is_err() {
+        return Ok(Done::LeftOut(format!(
+            "rustup cannot add the target {target}"
+        )));
+    }
+    let tests = format!("-p daqmeter-kernels --lib --tests --target {target}");
+    build_tests(NEON_TESTS, &tests, |build| {
+        build.env(
+            "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
+            "aarch64-linux-gnu-gcc",
+        )
+    })
+}

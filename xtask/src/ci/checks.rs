@@ -1,0 +1,289 @@
+//! Steps of CI that run the tool, and what must come of it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use daqmeter_digitizer::devices::emulated::Profile;
+use daqmeter_digitizer::{published, reproduce as digitizer};
+use daqmeter_etherbone::reproduce as etherbone;
+use daqmeter_record::study::{Comparison, Scope};
+use daqmeter_record::{RunRecord, jsonl};
+use shell::{daqmeter, line, need, started, target, tried};
+
+use super::builds::{FUSE_TESTS, NEON_TESTS, built_tests};
+use super::page::page;
+use super::step::{Done, ran, scratch};
+
+pub(super) fn fuse() -> Result<Done> {
+    if !Path::new("/dev/fuse").exists() {
+        return Ok(Done::LeftOut(
+            "no /dev/fuse here (modprobe fuse)".to_owned(),
+        ));
+    }
+    if line("id -u").output()?.trim() != "0" {
+        need("fusermount3", "fuse3")?;
+    }
+    for program in built_tests(FUSE_TESTS)? {
+        started(program.as_ref())
+            .env("DAQMETER_FUSE_TESTS", "1")
+            .run()?;
+    }
+    Ok(Done::Ran)
+}
+
+pub(super) fn neon() -> Result<Done> {
+    let Ok(programs) = built_tests(NEON_TESTS) else {
+        let why = "the tests for AArch64 could not be built here";
+        return Ok(Done::LeftOut(why.to_owned()));
+    };
+    for program in programs {
+        let emulator = line("qemu-aarch64-static -L /usr/aarch64-linux-gnu").arg(program);
+        emulator.env("PROPTEST_CASES", "32").run()?;
+    }
+    Ok(Done::Ran)
+}
+
+/// The records of a file, all of which must be readable.
+fn records(path: &str) -> Result<Vec<RunRecord>> {
+    let contents = jsonl::read(std::io::BufReader::new(fs::File::open(path)?))?;
+    ensure!(contents.errors.is_empty(), "{path}: {:?}", contents.errors);
+    Ok(contents.records)
+}
+
+/// Every point was measured, or waived where the host lacks something.
+fn none_failed(records: &[RunRecord], fails: fn(&RunRecord) -> bool) -> Result<()> {
+    let failed = records.iter().filter(|record| fails(record));
+    let failed: Vec<String> = failed
+        .map(|record| format!("{} {}: {:?}", record.study, record.workload, record.outcome))
+        .collect();
+    ensure!(failed.is_empty(), "{}", failed.join("\n"));
+    Ok(())
+}
+
+pub(super) fn survey() -> Result<()> {
+    let (out, html) = (scratch("survey.jsonl")?, scratch("survey.html")?);
+    daqmeter("survey --budget 20s --out")
+        .arg(&out)
+        .arg("-o")
+        .arg(&html)
+        .run()?;
+    // The Python tests read what was exported.
+    for name in ["export.parquet", "export.csv"] {
+        daqmeter("export")
+            .arg(&out)
+            .arg("-o")
+            .arg(scratch(name)?)
+            .run()?;
+    }
+    let records = records(&out)?;
+    none_failed(&records, |record| {
+        matches!(record.outcome, daqmeter_record::Outcome::Failed(_))
+    })?;
+    ensure!(records.len() > 50, "{} points only", records.len());
+    page(html.as_ref())
+}
+
+/// Emulated bridges take the time of their model, and the page has the study's four figures.
+///
+/// What else runs on a shared machine adds time only. So a row has several tries, and in each it may take as much longer as a bridge
+/// without any delay takes at that time, which is the client's and the emulation's own work. A row that is faster than its model is
+/// wrong at once.
+pub(super) fn etherbone() -> Result<()> {
+    const TRIES: u32 = 6;
+    let mut slow: Option<BTreeSet<String>> = None;
+    for attempt in 1..=TRIES {
+        let (out, html) = (scratch("etherbone.jsonl")?, scratch("etherbone.html")?);
+        let software_us = cycle_without_delay_us()?;
+        daqmeter("eb reproduce --out")
+            .arg(&out)
+            .arg("-o")
+            .arg(&html)
+            .run()?;
+        let lines = etherbone::compare(&etherbone::Document::default(), &records(&out)?);
+        ensure!(lines.len() > 25, "{} lines only", lines.len());
+        let still = rows_off_the_model(&lines, software_us)?;
+        let left = match slow {
+            Some(before) => before.intersection(&still).cloned().collect(),
+            None => still,
+        };
+        if left.is_empty() {
+            return page(html.as_ref());
+        }
+        println!(
+            "!!! try {attempt} of {TRIES}, slower than the model and {software_us:.2} us of software: {left:?}"
+        );
+        slow = Some(left);
+    }
+    bail!("slower than the model in each of {TRIES} tries: {slow:?}")
+}
+
+/// Mean time of a blocking cycle over an emulated bridge that adds no delay.
+fn cycle_without_delay_us() -> Result<f64> {
+    const BRIDGE: &str = "[[bridge]]\nname = 'none'\nabout = 'adds no delay'\nstream = true\n\
+        request = { latency_ns = 0, bytes_per_s = 1e15 }\nreply = { latency_ns = 0, bytes_per_s = 1e15 }\n\
+        timing = { read_ns = 0, write_ns = 0 }\n";
+    let (file, out) = (scratch("no-delay.toml")?, scratch("no-delay.jsonl")?);
+    fs::write(&file, BRIDGE)?;
+    daqmeter("eb perf")
+        .arg(format!("emu/{file}"))
+        .words("--payload tlu --method blocking -m 1 --out")
+        .arg(&out)
+        .output()?;
+    let records = records(&out)?;
+    let stage = records
+        .first()
+        .and_then(|record| record.lanes.first()?.stages.first());
+    let stage = stage.context("no samples")?;
+    let mean_ns = stage.sample_ns.iter().sum::<u64>() as f64 / stage.sample_ns.len() as f64;
+    let cycle_us = mean_ns / stage.ops_per_sample as f64 / 1e3;
+    let plausible = cycle_us > 0.0 && cycle_us < 50.0;
+    ensure!(plausible, "a cycle without any delay took {cycle_us} us");
+    Ok(cycle_us)
+}
+
+/// Rows that took longer than their model and that much software, by more than 5 %; one that was faster by that much is an error.
+fn rows_off_the_model(lines: &[Comparison], software_us: f64) -> Result<BTreeSet<String>> {
+    let mut slow = BTreeSet::new();
+    for line in lines {
+        let name = format!("{} {} [{}]", line.table, line.row, line.unit);
+        let (Some(model), Some(off)) = (line.model, line.difference_from_model()) else {
+            bail!("{name}: no model or not measured: {line:?}");
+        };
+        // Time of the row's cycle or timestamp, and how much longer than the model's it was.
+        let (model_us, longer) = match line.unit {
+            "us" => (model.value(), off),
+            "kHz" => (1e3 / model.value(), 1.0 / (1.0 + off) - 1.0),
+            "Mbit/s" => (64.0 / model.value(), 1.0 / (1.0 + off) - 1.0),
+            // The emulation's own count of nanoseconds, in which no software is.
+            "ns" => (f64::INFINITY, off),
+            // A gain is a small difference of two times, both of which may be longer: within five of its percents, either way.
+            "%" => (f64::INFINITY, off.abs() * model.value() / 100.0),
+            unit => bail!("{name}: no rule for {unit}"),
+        };
+        ensure!(
+            longer >= -0.05,
+            "{name}: faster than the model allows: {line:?}"
+        );
+        if longer > 0.05 + software_us / model_us {
+            slow.insert(name);
+        }
+    }
+    Ok(slow)
+}
+
+/// Paced boards give the document's read-out tables, mean per table, within 3 %, and none exceeds the uplink.
+pub(super) fn digitizers() -> Result<()> {
+    let out = scratch("reproduce.jsonl")?;
+    daqmeter("digitizer reproduce --out").arg(&out).run()?;
+    let records = records(&out)?;
+    let lines = digitizer::tables(
+        &published::Document::default(),
+        &Profile::default(),
+        &records,
+    );
+    let means: Vec<&Comparison> = lines.iter().filter(|line| line.row == "mean").collect();
+    ensure!(means.len() == 15, "{} tables instead of 15", means.len());
+    // Conversions are this host's own.
+    let readouts = means
+        .into_iter()
+        .filter(|line| line.scope == Scope::Repeats);
+    let readouts: Vec<(&Comparison, f64)> = readouts
+        .map(|line| Some((line, line.difference()?)))
+        .collect::<Option<_>>()
+        .context("a table was not measured")?;
+    ensure!(
+        readouts.len() == 8,
+        "{} read-out tables instead of 8",
+        readouts.len()
+    );
+    for (line, off) in readouts {
+        let percent = off * 100.0;
+        ensure!(
+            percent.abs() <= 3.0,
+            "{}: {percent:+.1} % from the document",
+            line.table
+        );
+    }
+    records
+        .iter()
+        .filter(|record| record.study.contains("mb"))
+        .try_for_each(below_the_uplink)
+}
+
+/// What all boards of a record delivered is not more than the crate's uplink carries.
+fn below_the_uplink(record: &RunRecord) -> Result<()> {
+    const UPLINK_BYTES_PER_S: f64 = 3295.7e6;
+    let ledger = record.ledgers.iter().find(|ledger| ledger.unit == "bytes");
+    let readouts = record.lanes.iter().filter_map(|lane| lane.stages.first());
+    let end_ns = readouts.map(|stage| stage.end_ns).max().unwrap_or(1);
+    let rate = ledger.map_or(0, |ledger| ledger.delivered) as f64 / end_ns as f64 * 1e9;
+    ensure!(
+        rate <= UPLINK_BYTES_PER_S,
+        "{}: {rate:.0} B/s exceed the uplink",
+        record.study
+    );
+    Ok(())
+}
+
+/// The sweep finds a rate and draws its figures, and no row of the study's model contradicts the document.
+pub(super) fn read_out() -> Result<()> {
+    let (out, html) = (scratch("sweep.jsonl")?, scratch("sweep.html")?);
+    daqmeter("readout sweep gbt --probe 200ms --resolution 0.05 --out")
+        .arg(&out)
+        .arg("-o")
+        .arg(&html)
+        .run()?;
+    page(html.as_ref())?;
+    let records = records(&out)?;
+    none_failed(&records, |record| !record.outcome.is_ok())?;
+    let points = records
+        .iter()
+        .filter(|record| record.study == "readout/sweep")
+        .count();
+    ensure!(points == 24, "{points} of {} points", records.len());
+    daqmeter("readout reproduce").run()
+}
+
+/// Latency, bandwidth and pollution at a few sizes fill figures that a browser draws; every claim gets a verdict.
+pub(super) fn copies() -> Result<()> {
+    let (out, html) = (scratch("copies.jsonl")?, scratch("copies.html")?);
+    let sizes = "--sizes 1,64,4KiB,64KiB,1MiB";
+    for measurement in [
+        format!("latency --reps 20 {sizes}"),
+        format!("latency --reps 20 --load heavy --contexts cpu {sizes}"),
+        "bandwidth --reps 20 --sizes 4KiB,64KiB".to_owned(),
+        "pollution --reps 20 --tests qsort_small,susan[e]_small --copies from:16064".to_owned(),
+        "trace --time 1s".to_owned(),
+    ] {
+        daqmeter("copy")
+            .words(&measurement)
+            .arg("--out")
+            .arg(&out)
+            .run()?;
+    }
+    let simulated = target().join("copy-vm/pollution.jsonl");
+    let simulated = simulated.exists().then_some(simulated);
+    daqmeter("copy figures")
+        .arg(&out)
+        .args(simulated)
+        .arg("-o")
+        .arg(&html)
+        .run()?;
+    page(html.as_ref())?;
+    none_failed(&records(&out)?, |record| !record.outcome.is_ok())?;
+    daqmeter("copy verify").run()?;
+    daqmeter("copy reproduce --reps 30").run()
+}
+
+/// An emulated mesh, counted, drawn in a browser; and known loads on this host.
+pub(super) fn mesh_page() -> Result<Done> {
+    let html = scratch("mesh.html")?;
+    daqmeter("pmu stat --emulated cmn700 --heat hnf_mc_reqs -I 20ms --count 30 -o")
+        .arg(&html)
+        .output()?;
+    page(html.as_ref())?;
+    // Others may use the disk meanwhile.
+    ran(tried(|| daqmeter("pmu verify --time 500ms").run()))
+}

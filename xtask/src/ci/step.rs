@@ -1,0 +1,55 @@
+//! What a step of CI is, and where it leaves its files.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use shell::root;
+
+use super::schedule::{Load, Order};
+
+/// How a step ended, when it did not fail.
+pub(crate) enum Done {
+    Ran,
+    /// Could not be run here; reported at the end.
+    LeftOut(String),
+}
+
+pub(crate) fn ran(result: Result<()>) -> Result<Done> {
+    result.map(|()| Done::Ran)
+}
+
+/// One step of CI.
+pub(crate) struct Step {
+    pub(super) order: Order<'static>,
+    pub(super) run: fn() -> Result<Done>,
+}
+
+pub(super) const fn step(
+    name: &'static str,
+    load: Load,
+    after: &'static [&'static str],
+    run: fn() -> Result<Done>,
+) -> Step {
+    Step {
+        order: Order { name, load, after },
+        run,
+    }
+}
+
+/// A file of a step below `target/ci/log`.
+pub(super) fn place(step: &str, kind: &str) -> PathBuf {
+    let name = step.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    root().join("target/ci/log").join(format!("{name}.{kind}"))
+}
+
+/// A file of that name below `target/ci`, which is not there yet.
+pub(super) fn scratch(name: &str) -> Result<String> {
+    let directory = root().join("target/ci");
+    fs::create_dir_all(&directory)?;
+    let path = directory.join(name);
+    if path.exists() {
+        fs::remove_file(&path).with_context(|| path.display().to_string())?;
+    }
+    Ok(path.display().to_string())
+}

@@ -1,0 +1,43 @@
+//! Starts `daqmeter-vm` (`vm/`), whose virtual machines and hosts test what one host cannot.
+
+use anyhow::Result;
+use shell::{Line, line, started, target};
+
+use crate::ci::step::{Done, ran};
+
+/// Builds the program and runs it, for a developer.
+pub(crate) fn run(arguments: &[&str]) -> Result<()> {
+    line("cargo run --quiet -p daqmeter-vm --")
+        .args(arguments)
+        .run()
+}
+
+fn build() -> Result<()> {
+    line("cargo build --quiet -p daqmeter-vm").run()
+}
+
+/// A step of CI that builds the program and lets it fetch and build what its machines need.
+pub(crate) fn prepare(verb: &str) -> Result<Done> {
+    build()?;
+    unless_missing(verb, |program| program.arg("--prepare"))
+}
+
+/// A step of CI that boots machines beside builds: those with that in their name. Cargo would wait for the builds.
+pub(crate) fn boot(verb: &str, only: &str) -> Result<Done> {
+    unless_missing(verb, |program| program.arg("--boot").arg(only))
+}
+
+/// A step of CI that runs alone, so that cargo need not wait.
+pub(crate) fn alone(verb: &str) -> Result<Done> {
+    build()?;
+    boot(verb, "")
+}
+
+fn unless_missing(verb: &str, arguments: impl FnOnce(Line) -> Line) -> Result<Done> {
+    let program = || started(&target().join("debug/daqmeter-vm")).arg(verb);
+    let why = program().arg("--missing").output()?;
+    if !why.is_empty() {
+        return Ok(Done::LeftOut(why.trim().to_owned()));
+    }
+    ran(arguments(program()).run())
+}
