@@ -1,7 +1,7 @@
 # Runs as root in a guest where every mapping for an engine is a bounce buffer (swiotlb=force) and where the memory of programs can be
 # moved (movablecore).
 if dmesg | grep -qi "software IO TLB"; then echo "GUEST ok $(dmesg | grep -i 'software IO TLB' | tail -1)"; else echo "GUEST failed no bounce buffers: $(cat /proc/cmdline)"; fi
-insmod /softdma.ko channels=2
+insmod /softdma.ko channels=4
 insmod /daqmeter_copy.ko region_mb=16
 for case in both kept failing losing; do /kmod_guest $case; done
 /daqmeter copy verify --path module --up-to 1MiB --times 1 --json > /tmp/verify

@@ -84,7 +84,7 @@ pub(crate) fn racing() -> Verdict {
     const EACH: u32 = 150;
     let device = device(2);
     let channels = device.info().unwrap().channels;
-    set("fail_every", 50);
+    set("fail_every", 20);
     let (done, failed, busy) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
     let copying = |lane: u32| -> Result<(), String> {
         let mut buffer = Buffer::new(65_536, Pages::Base).unwrap();
