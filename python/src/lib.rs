@@ -202,11 +202,11 @@ fn run_engine(
                 !known
                     .parameters()
                     .iter()
-                    .any(|parameter| parameter.name == name)
+                    .any(|parameter| parameter.name == *name)
             }) {
-                let names: Vec<&str> = engine
+                let names: Vec<String> = engine
                     .parameters()
-                    .iter()
+                    .into_iter()
                     .map(|parameter| parameter.name)
                     .collect();
                 return Err(wrong(format!(
@@ -298,8 +298,8 @@ fn engine_list() -> Vec<(String, String, Vec<(String, String)>)> {
     let engine = |engine: Box<dyn Engine>| {
         let parameters = engine
             .parameters()
-            .iter()
-            .map(|found| (found.name.to_owned(), found.about.to_owned()))
+            .into_iter()
+            .map(|found| (found.name, found.about))
             .collect();
         (
             engine.name().to_owned(),

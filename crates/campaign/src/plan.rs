@@ -436,11 +436,14 @@ impl Reader<'_> {
             let parameters = engine.parameters();
             if parameters
                 .iter()
-                .any(|parameter| parameter.name == name.as_ref())
+                .any(|parameter| parameter.name == *name.as_ref())
             {
                 return Ok(());
             }
-            let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name).collect();
+            let names: Vec<&str> = parameters
+                .iter()
+                .map(|parameter| parameter.name.as_str())
+                .collect();
             let problem = format!(
                 "`{}` is no parameter of {}; there are: {}",
                 name.as_ref(),

@@ -77,7 +77,7 @@ impl Engine for CopyEngine {
         }
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
+    fn parameters(&self) -> Vec<Parameter> {
         parameters![
             "path": "a way to copy, as daqmeter list copies names it",
             "context": "who does it: cpu, exclusive, shared or priority",

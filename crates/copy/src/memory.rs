@@ -121,7 +121,7 @@ impl Engine for MemoryEngine {
         Isa::best().name().to_owned()
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
+    fn parameters(&self) -> Vec<Parameter> {
         parameters![
             "read_bytes": "bytes read in one pass",
             "read_lines": "cache lines read in each step, at least 1",

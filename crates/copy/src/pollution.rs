@@ -116,7 +116,7 @@ impl Engine for PollutionEngine {
         workload.text("neighbour") == Ok("dma") && workload.text("path") == Ok("engine-thread")
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
+    fn parameters(&self) -> Vec<Parameter> {
         parameters![
             "test": "program that is disturbed, as susan[c]_small",
             "neighbour": "ideal, cpu, dma, spin or null-call",

@@ -90,7 +90,7 @@ impl Engine for ConvertEngine {
         workload.text("isa").unwrap_or("best").to_owned()
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
+    fn parameters(&self) -> Vec<Parameter> {
         parameters![
             "samples": "16-bit samples of one conversion",
             "function": "conversion, 0 to 8, as daqmeter list functions names it",

@@ -62,7 +62,7 @@ impl Engine for DigitizerEngine {
         })
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
+    fn parameters(&self) -> Vec<Parameter> {
         parameters![
             "devices": "boards, parted by blanks: emu:l0, emu:ku0, emu:l0..4, /dev/...",
             "samples": "samples of one read-out",

@@ -380,7 +380,7 @@ impl Engine for EtherboneEngine {
             .is_ok_and(|address| address.starts_with("emu/") || address.starts_with("loop/"))
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
+    fn parameters(&self) -> Vec<Parameter> {
         parameters![
             "address": "loop/udp, loop/tcp, emu/<bridge>, or an address such as udp/host/60368",
             "method": "convenience, blocking or pipelined",

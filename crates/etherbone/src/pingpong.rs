@@ -92,7 +92,7 @@ impl Engine for PingPongEngine {
         )
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
+    fn parameters(&self) -> Vec<Parameter> {
         parameters![
             "transport": "udp or tcp",
             "message_bytes": "bytes of a message, 1 to 1472",

@@ -33,8 +33,14 @@ pub trait Engine: Send + Sync {
     }
 
     /// What a workload of this engine may hold, for lists and for checking plans before anything runs.
-    fn parameters(&self) -> &'static [Parameter] {
-        &[]
+    fn parameters(&self) -> Vec<Parameter> {
+        Vec::new()
+    }
+
+    /// The workload as this engine writes it today: parameters that older versions wrote out or left out are left out or filled
+    /// in, so that equal requests have equal keys. None where it cannot be read.
+    fn canonical(&self, _workload: &Workload) -> Option<Workload> {
+        None
     }
 
     /// Bytes of memory that a point of this workload takes, over all its lanes, where that is known before it is opened. Its
@@ -55,19 +61,19 @@ pub trait Engine: Send + Sync {
 }
 
 /// A parameter of an engine's workloads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
     /// Name in the workload, with its unit last.
-    pub name: &'static str,
+    pub name: String,
     /// What it is, in half a sentence.
-    pub about: &'static str,
+    pub about: String,
 }
 
 /// Parameters from pairs of name and meaning.
 #[macro_export]
 macro_rules! parameters {
     ($($name:literal: $about:literal),* $(,)?) => {
-        &[$($crate::Parameter { name: $name, about: $about }),*]
+        vec![$($crate::Parameter { name: $name.to_owned(), about: $about.to_owned() }),*]
     };
 }
 

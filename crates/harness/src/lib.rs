@@ -16,6 +16,7 @@ pub mod limits;
 mod meeting;
 pub mod null;
 pub mod observe;
+pub mod request;
 pub mod run;
 mod sample;
 pub mod settings;
@@ -30,6 +31,7 @@ pub use engine::{
 pub use facts::Context;
 pub use null::NullEngine;
 pub use observe::Observer;
+pub use request::{Problem, Request, TypedEngine, is_default};
 pub use run::{Refusal, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag};
 pub use sweep::{Sweep, ordered};

@@ -91,7 +91,7 @@ impl Engine for BlockEngine {
         format!("{}, {how}", workload.text("path").unwrap_or("none"))
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
+    fn parameters(&self) -> Vec<Parameter> {
         parameters![
             "path": "block device or file that is read",
             "block_bytes": "bytes of one read; a multiple of 4096 where reads are direct",

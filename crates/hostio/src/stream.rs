@@ -57,7 +57,7 @@ impl Engine for StreamEngine {
         "tcp on loopback".to_owned()
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
+    fn parameters(&self) -> Vec<Parameter> {
         parameters![
             "message_bytes": "bytes of one message, 8 or more",
             "sender_cpu": "CPU of the sender; it runs anywhere unless one is named",

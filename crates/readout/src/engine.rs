@@ -150,7 +150,7 @@ impl Engine for ReadoutEngine {
         true
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
+    fn parameters(&self) -> Vec<Parameter> {
         parameters![
             "scenario": "read-out chain, as daqmeter list scenarios names it, or a file",
             "seconds": "length of the run",
@@ -631,7 +631,7 @@ impl Engine for DecodeEngine {
         false
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
+    fn parameters(&self) -> Vec<Parameter> {
         parameters![
             "scenario": "read-out chain whose blocks are decoded",
             "bytes": "bytes of blocks",
