@@ -68,11 +68,11 @@ fn plan(text: &str) {
         Ok(plan) => {
             let every = plan.points.len().div_ceil(OPENED);
             for point in plan.points.iter().step_by(every) {
-                let engine = ENGINES.iter().find(|(engine, _)| engine.name() == point.engine);
-                open(
-                    engine.expect("a plan names engines that exist").as_ref(),
-                    &point.workload,
-                );
+                let engine = ENGINES
+                    .iter()
+                    .find(|(engine, _)| engine.name() == point.engine);
+                let (engine, _) = engine.expect("a plan names engines that exist");
+                open(engine.as_ref(), &point.workload);
             }
         }
         Err(error) => assert!(!error.to_string().contains('\n')),
