@@ -9,7 +9,7 @@ use daqmeter_sys::symbols::Symbols;
 
 use crate::lanes::Ran;
 use crate::limits::rate_of;
-use crate::run::join;
+use crate::settings::cpu_list;
 use crate::{Context, Settings};
 
 /// Drift between the first and last third of the samples that is worth a warning.
@@ -119,7 +119,7 @@ fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> V
     } else if !settings.pin.is_empty() && lanes > settings.pin.len() {
         warnings.push(format!(
             "{lanes} threads share the pinned CPUs {}",
-            join(&settings.pin)
+            cpu_list(&settings.pin)
         ));
     }
     if let Some(stolen) = stolen_share(record).filter(|stolen| *stolen > STEAL_WORTH_SAYING) {

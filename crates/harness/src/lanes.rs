@@ -13,8 +13,8 @@ use daqmeter_sys::{affinity, clock, cpu_time};
 
 use crate::guarded::guarded;
 use crate::meeting::{Meeting, Party};
-use crate::run::join;
 use crate::sample::Sampling;
+use crate::settings::cpu_list;
 use crate::{Context, Fault, Observer, Session, Settings, StageSpec};
 
 /// What one lane's thread brings back.
@@ -319,7 +319,7 @@ impl<'a> LaneRunner<'a> {
         if let Some(cpu) = self.lane.requested_cpu
             && self.lane.allowed_cpus != [cpu]
         {
-            let allowed = join(&self.lane.allowed_cpus);
+            let allowed = cpu_list(&self.lane.allowed_cpus);
             return Err(Fault::new(format!(
                 "pinned to CPU {cpu}, but the kernel allows {allowed}"
             )));

@@ -16,6 +16,7 @@ pub mod limits;
 mod meeting;
 pub mod null;
 pub mod observe;
+mod refusal;
 pub mod request;
 pub mod run;
 mod sample;
@@ -31,8 +32,9 @@ pub use engine::{
 pub use facts::Context;
 pub use null::NullEngine;
 pub use observe::Observer;
+pub use refusal::Refusal;
 pub use request::{Problem, Request, TypedEngine, is_default};
-pub use run::{Refusal, measure};
+pub use run::measure;
 pub use settings::{Limits, Settings, StepPlan, StopFlag};
 pub use sweep::{Sweep, ordered};
 pub use text_file::{text_file, text_input};

@@ -14,20 +14,10 @@ use crate::conclude::conclude;
 use crate::guarded::guarded;
 use crate::lanes::{Running, lane_thread, run_lanes};
 use crate::limits::limits;
+pub use crate::refusal::Refusal;
 pub use crate::sample::{INTERRUPTED, MAX_SAMPLES};
-use crate::settings::Settings;
+use crate::settings::{Settings, cpu_list};
 use crate::{Availability, Context, Engine, Fault, Observer};
-
-/// The work was not begun: bad parameters, a device that is not understood. Nothing was measured.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Refusal(pub String);
-
-impl From<Fault> for Refusal {
-    fn from(fault: Fault) -> Self {
-        Refusal(fault.0)
-    }
-}
 
 /// Runs one point and returns its record. Lanes that fail, bytes that do not check and ledgers that do not close are in the
 /// record's outcome; limits that stages ask for are measured by the one of `limit_engines` that has the name of their kind.
@@ -63,7 +53,10 @@ pub fn measure(
         opened => opened?,
     };
     let (limits, missing) = guarded("finding the limits", || {
-        limits(limit_engines, &sessions, settings, context)
+        let mut alone = |engine: &dyn Engine, workload: &Workload, settings: &Settings| {
+            measure(engine, workload, settings, context, &[], &mut [])
+        };
+        limits(limit_engines, &sessions, settings, &mut alone)
     })??;
     record.limits = limits;
     record.warnings.extend(missing);
@@ -109,16 +102,9 @@ fn check_cpus(pin: &[u32], host: &Host) -> Result<(), Refusal> {
         None => Ok(()),
         Some(cpu) => Err(Refusal(format!(
             "CPU {cpu} does not exist or is not allowed here; choose among {}",
-            join(&host.allowed_cpus)
+            cpu_list(&host.allowed_cpus)
         ))),
     }
-}
-
-pub(crate) fn join(cpus: &[u32]) -> String {
-    cpus.iter()
-        .map(u32::to_string)
-        .collect::<Vec<_>>()
-        .join(",")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use daqmeter_stats::Rate;
 
-use crate::Refusal;
+use crate::refusal::Refusal;
 
 /// A limit as it was measured, or why its measurement failed.
 type Measured = Result<Rate, String>;
@@ -109,6 +109,12 @@ impl Settings {
             waive: false,
         }
     }
+}
+
+/// CPUs as people write them: `0,1`.
+pub(crate) fn cpu_list(cpus: &[u32]) -> String {
+    let numbers: Vec<String> = cpus.iter().map(u32::to_string).collect();
+    numbers.join(",")
 }
 
 /// Asks running lanes to stop.
