@@ -25,6 +25,15 @@ pub struct Event {
     pub on_mesh: Option<OnMesh>,
 }
 
+impl Event {
+    /// Whether it is counted on the mesh of that name: by its own PMU, or as one of the family.
+    pub fn is_on(&self, mesh: &str) -> bool {
+        let instance = mesh.strip_prefix(self.pmu.as_str());
+        self.on_mesh.is_some()
+            && instance.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    }
+}
+
 /// One place where an event is counted.
 #[derive(Clone, Debug)]
 pub enum Source {
@@ -52,6 +61,8 @@ pub struct OnMesh {
     pub node_id: Option<u16>,
     /// Device selected by a watchpoint.
     pub wp_device: u64,
+    /// Group of a watchpoint, `wp_grp`.
+    pub wp_group: u64,
 }
 
 /// Why an event is refused.
@@ -490,6 +501,7 @@ fn on_mesh(
         occup_id: field("occupid", words).unwrap_or(0),
         node_id: if single { narrow(node_id) } else { None },
         wp_device: field("wp_dev_sel", words).unwrap_or(0),
+        wp_group: field("wp_grp", words).unwrap_or(0),
     })
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use daqmeter_harness::Observer;
 use daqmeter_pmu::emulated::catalogue;
-use daqmeter_pmu::mesh::{self, topology};
+use daqmeter_pmu::mesh::{self, nodes, topology};
 use daqmeter_pmu::plan::{Driver, PlanError, Rules};
 use daqmeter_pmu::source::Kernel;
 use daqmeter_pmu::{Count, EventSet, Group, Host, Pmu, PmuObserver, discover};
@@ -126,6 +126,31 @@ pub(crate) struct Setting {
     pub(crate) pmus: Vec<Pmu>,
     pub(crate) meshes: Vec<Mesh>,
     pub(crate) is_emulated: bool,
+    /// Whose rules hold for events of meshes.
+    pub(crate) driver: Driver,
+}
+
+impl Setting {
+    /// Adds the PMU that the driver would show for each mesh that has none here: its events can be planned.
+    pub(crate) fn offline(mut self) -> Setting {
+        for mesh in &self.meshes {
+            if self.pmus.iter().all(|pmu| pmu.name != mesh.name) {
+                let mut pmu = catalogue(mesh);
+                pmu.name.clone_from(&mesh.name);
+                self.pmus.push(pmu);
+            }
+        }
+        self
+    }
+}
+
+/// The driver that counts, or would: this kernel's where there is a mesh, otherwise the latest.
+fn driver_of(files: &Files, pmus: &[Pmu]) -> Driver {
+    let is_here = pmus.iter().any(|pmu| pmu.family() == "arm_cmn");
+    match files.text("proc/sys/kernel/osrelease").filter(|_| is_here) {
+        Some(release) => Driver::of_kernel(&release),
+        None => Driver::Mainline,
+    }
 }
 
 impl Place {
@@ -146,6 +171,7 @@ impl Place {
                 pmus: vec![catalogue(&mesh)],
                 meshes: vec![mesh],
                 is_emulated: true,
+                driver: Driver::Mainline,
             });
         }
         let pmus = discover(&files);
@@ -163,6 +189,7 @@ impl Place {
             name_after(&mut meshes, &pmus);
         }
         Ok(Setting {
+            driver: driver_of(&files, &pmus),
             files,
             pmus,
             meshes,
@@ -228,7 +255,17 @@ impl Wanted {
         for warning in &set.warnings {
             tell(&format!("daqmeter: warning: {warning}"));
         }
-        refuse_impossible(&set, &setting.meshes)?;
+        let used = |mesh: &&Mesh| set.events().any(|event| event.is_on(&mesh.name));
+        let driver = setting.driver;
+        for warning in setting
+            .meshes
+            .iter()
+            .filter(used)
+            .filter_map(|mesh| driver.warning(mesh))
+        {
+            tell(&format!("daqmeter: warning: {warning}"));
+        }
+        refuse_impossible(&set, &setting.meshes, driver)?;
         Ok(Chosen {
             what: names.join(", "),
             set,
@@ -238,23 +275,19 @@ impl Wanted {
 }
 
 /// Where the mesh is known, groups that can never be counted and nodes that are not there are refused.
-fn refuse_impossible(set: &EventSet, meshes: &[Mesh]) -> Result<(), Failure> {
+fn refuse_impossible(set: &EventSet, meshes: &[Mesh], driver: Driver) -> Result<(), Failure> {
     for group in &set.groups {
         let on_mesh = group.iter().all(|event| event.on_mesh.is_some());
-        let Some(pmu) = group
-            .first()
-            .map(|event| event.pmu.as_str())
-            .filter(|_| on_mesh)
-        else {
+        let Some(event_of_group) = group.first().filter(|_| on_mesh) else {
             continue;
         };
-        let of_pmu = |mesh: &&Mesh| mesh.name == pmu || mesh.name.starts_with(&format!("{pmu}_"));
+        let of_pmu = |mesh: &&Mesh| event_of_group.is_on(&mesh.name);
         let errors: Vec<PlanError> = meshes
             .iter()
             .filter(of_pmu)
             .filter_map(|mesh| {
-                Rules::new(mesh, Driver::Mainline)
-                    .demands(std::slice::from_ref(group))
+                Rules::new(mesh, driver)
+                    .check(std::slice::from_ref(group))
                     .err()
             })
             .collect();
@@ -291,12 +324,11 @@ fn heat_events(event: &str, setting: &Setting) -> Result<Vec<String>, Failure> {
                 mesh.name
             ))
         })?;
-        let same =
-            |type_code: u16| u64::from(type_code) == code || (code == 0xa && type_code == 0xd);
+        let code = u16::try_from(code).unwrap_or(u16::MAX);
         let mut ids: Vec<u16> = mesh
             .nodes
             .iter()
-            .filter(|node| same(node.type_code))
+            .filter(|node| nodes::counts_as(node.type_code, code))
             .map(|node| node.node_id)
             .collect();
         if code == 0x6 {

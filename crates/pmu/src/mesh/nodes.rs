@@ -58,6 +58,25 @@ pub const RNI: u16 = 0xa;
 /// RN-D.
 pub const RND: u16 = 0xd;
 
+/// HN-I.
+pub(crate) const HNI: u16 = 0x4;
+/// HN-P, which the driver splits into an HN-P and an HN-I.
+pub(crate) const HNP: u16 = 0x11;
+const CCLA: u16 = 0x105;
+/// CCLA with an RN-I, which the driver splits into both.
+const CCLA_RNI: u16 = 0x106;
+
+/// Whether the driver counts a node of type `node` for events of type `event`
+/// (`arm_cmn_init_dtcs`, `arm_cmn_subtype`).
+pub fn counts_as(node: u16, event: u16) -> bool {
+    match node {
+        RND => event == RNI,
+        HNP => event == HNP || event == HNI,
+        CCLA_RNI => event == CCLA || event == RNI,
+        _ => node == event,
+    }
+}
+
 /// The type of that number.
 pub fn of_code(code: u16) -> Option<&'static NodeType> {
     TYPES.iter().find(|node| node.code == code)
