@@ -5,6 +5,7 @@
 //! or print. Begin with `run.rs`, then `null.rs`, the thirty-line engine.
 
 mod conclude;
+mod conditions;
 pub mod conformance;
 mod cpu_model;
 mod devices;
@@ -21,6 +22,7 @@ mod sample;
 pub mod settings;
 pub mod sweep;
 mod text_file;
+mod watched;
 
 pub use conclude::limit_warnings;
 pub use engine::{
@@ -34,3 +36,4 @@ pub use run::{Refusal, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag};
 pub use sweep::{Sweep, ordered};
 pub use text_file::{text_file, text_input};
+pub use watched::Watched;
