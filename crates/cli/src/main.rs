@@ -7,6 +7,9 @@ mod copy;
 mod digitizer;
 mod doctor;
 mod eb;
+mod export;
+mod failure;
+mod files;
 mod history;
 mod http;
 mod interrupt;
@@ -77,7 +80,7 @@ enum Verb {
     /// Show how points changed from run to run, and where they took a step
     History(history::Arguments),
     /// Write records as CSV or Parquet
-    Export(history::ExportArguments),
+    Export(export::Arguments),
     /// Show records in the browser, and runs while they are measured
     Serve(serve::Arguments),
     /// List devices, engines, plans, kernels and more, or the points of a plan
@@ -160,7 +163,7 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Report(arguments) => report::run(&arguments),
         Verb::Cmp(arguments) => cmp::run(&arguments),
         Verb::History(arguments) => history::run(&arguments),
-        Verb::Export(arguments) => history::export(&arguments),
+        Verb::Export(arguments) => export::run(&arguments),
         Verb::Serve(arguments) => serve::run(&arguments),
         Verb::List(arguments) => list::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
-use daqmeter_campaign::{Plan, PlannedPoint, engines, left_to_measure};
-use daqmeter_harness::{Availability, Limits, Refusal, Settings, StepPlan};
+use daqmeter_campaign::{Budget, Done, Options, Plan, PlannedPoint, Site, Spend, engines};
+use daqmeter_harness::{Availability, Engine, StepPlan};
 use daqmeter_record::{RunRecord, sanitise};
 use daqmeter_report::points::middle_runs;
 use daqmeter_report::table;
@@ -15,9 +15,6 @@ use daqmeter_report::table;
 use crate::arguments::duration;
 use crate::output::{Failure, emit, read_file, tell};
 use crate::run::{Common, Runner};
-
-/// Time for each way to reach a limit.
-const LIMIT_TIME: Duration = Duration::from_millis(40);
 
 /// Measure the points of a plan.
 ///
@@ -45,161 +42,167 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let began = Instant::now();
-    let plan = Plan::load(&arguments.plan).map_err(Failure::refused)?;
+    let common = &arguments.common;
+    let site = Site {
+        pin: common.pin.clone().map(|list| list.0),
+        ..Site::here()
+    };
+    let plan = Plan::load_for(&arguments.plan, &site).map_err(Failure::refused)?;
     if arguments.list {
         return emit(&points(&plan));
     }
-    let mut runner = Runner::new(&arguments.common, plan.points.len())?;
-    // Repetitions and points of one footprint have a limit in common; it is measured once.
-    runner.limits = Limits::shared(LIMIT_TIME);
-    let known = match (&arguments.common.out, arguments.resume) {
-        (Some(out), true) if out.is_file() => read_file(out)?.records,
-        (None, true) => {
-            return Err(Failure::refused(
-                "--resume looks for measured points in a file: name it with --out",
-            ));
-        }
-        _ => Vec::new(),
+    let mut runner = Runner::new(common, plan.points.len())?;
+    // From now on nobody else writes the file.
+    let known = known(arguments)?;
+    let budget = Budget {
+        time: arguments.budget.or(plan.budget.time),
+        ..plan.budget
     };
-    let all = plan.points.len();
-    let points = left_to_measure(
-        plan.points,
-        &known,
-        &runner.context.host,
-        &runner.context.tool,
-    );
-    if points.len() < all {
-        tell(&format!(
-            "daqmeter: {} of {all} points are in the file already",
-            all - points.len()
-        ));
+    let options = Options {
+        budget,
+        known: &known,
+    };
+    let done = runner.plan(plan.points, options)?;
+    let code = runner.conclude(None, text)?;
+    if !done.is_complete() {
+        tell(&unfinished(arguments, &done));
     }
-    runner.expect(points.len());
-    let budget = arguments.budget.or(plan.budget);
-    let (of, mut done, mut refused) = (points.len(), 0, 0);
-    for point in points {
-        if runner.stop.is_set() || budget.is_some_and(|budget| began.elapsed() > budget) {
-            break;
-        }
-        done += 1;
-        let name = format!("{}: {}", point.source, point.workload);
-        match measured(&mut runner, point, &arguments.common) {
-            Ok(record) => runner.keep(record)?,
-            // The other points are worth having all the same.
-            Err(refusal) => {
-                refused += 1;
-                tell(&format!("daqmeter: {name}: {refusal}"));
-            }
-        }
-    }
-    runner.finish();
-    if !arguments.common.json {
-        let (shown, runs) = middle_runs(&runner.recorder.records);
-        emit(&table::text(&shown))?;
-        if runs > 1 {
-            emit(&format!(
-                " of {runs} runs of a point the middle one stands here; daqmeter cmp and history look at all\n"
-            ))?;
-        }
-    }
-    if done < of {
-        let go_on = match &arguments.common.out {
-            Some(out) => format!(
-                "daqmeter run {} --out {} --resume goes on",
-                arguments.plan,
-                out.display()
-            ),
-            None => "with --out FILE it could be gone on with".to_owned(),
-        };
-        tell(&format!(
-            "daqmeter: {done} of {of} points were measured; {go_on}"
-        ));
-    }
-    if refused > 0 {
-        return Err(Failure::refused(format!(
-            "{refused} of {of} points could not be measured"
-        )));
-    }
-    Ok(runner.recorder.exit_code(runner.stop.is_set()))
+    refuse_refused(&done)?;
+    Ok(code)
 }
 
-fn measured(
-    runner: &mut Runner,
-    point: PlannedPoint,
-    common: &Common,
-) -> Result<RunRecord, Refusal> {
-    let pin = common.pin.as_ref().map_or(point.pin, |list| list.0.clone());
-    let settings = Settings {
-        profile_hz: point.profile_hz,
-        waive: true,
-        ..runner.settings(point.steps, &point.study, &pin)
+/// The records of an earlier run that this one goes on from.
+fn known(arguments: &Arguments) -> Result<Vec<RunRecord>, Failure> {
+    match (&arguments.common.out, arguments.resume) {
+        (Some(out), true) if out.is_file() => Ok(read_file(out)?.records),
+        (None, true) => Err(Failure::refused(
+            "--resume looks for measured points in a file: name it with --out",
+        )),
+        _ => Ok(Vec::new()),
+    }
+}
+
+fn text(records: &[RunRecord]) -> String {
+    let (shown, runs) = middle_runs(records);
+    let mut out = table::text(&shown);
+    if runs > 1 {
+        out.push_str(&format!(
+            " of {runs} runs of a point the middle one is shown; daqmeter cmp and history look at all\n"
+        ));
+    }
+    out
+}
+
+fn unfinished(arguments: &Arguments, done: &Done) -> String {
+    let go_on = match &arguments.common.out {
+        Some(out) => format!(
+            "daqmeter run {} --out {} --resume goes on",
+            arguments.plan,
+            out.display()
+        ),
+        None => "with --out FILE it could be gone on with".to_owned(),
     };
-    runner.measured(&point.engine, &point.workload, &settings, Some(point.place))
+    format!(
+        "daqmeter: {} of {} points were measured; {go_on}",
+        done.begun, done.points
+    )
+}
+
+/// The exit code of a run is 2 when points could not be measured.
+pub(crate) fn refuse_refused(done: &Done) -> Result<(), Failure> {
+    if done.refused == 0 {
+        return Ok(());
+    }
+    Err(Failure::refused(format!(
+        "{} of {} points could not be measured",
+        done.refused, done.points
+    )))
 }
 
 /// Every point of the plan with what would become of it. Engines are asked whether they are there and whether they understand the
 /// workload; nothing is opened for use.
 pub(crate) fn points(plan: &Plan) -> String {
     let engines = engines(0);
-    let mut out = format!("{}\n{}\n\n", sanitise::text(&plan.title), plan.about);
+    let different = different(&plan.points);
+    let rows = different.iter().map(|(point, times)| {
+        vec![
+            point.study.clone(),
+            point.engine.clone(),
+            parameters(point),
+            steps(point.steps),
+            times.to_string(),
+            state(point, &engines),
+        ]
+    });
+    format!(
+        "{}\n{}\n\n{}\n{} points, {} of them different; {}\n",
+        sanitise::text(&plan.title),
+        plan.about,
+        table::plain(
+            &["study", "engine", "parameters", "steps", "times", "state"],
+            rows
+        ),
+        plan.points.len(),
+        different.len(),
+        time(plan)
+    )
+}
+
+/// Each point once, and how often it is measured.
+fn different(points: &[PlannedPoint]) -> Vec<(&PlannedPoint, u64)> {
     let mut seen: Vec<(&PlannedPoint, u64)> = Vec::new();
     let mut places: HashMap<(&str, &str, String), usize> = HashMap::new();
-    for point in &plan.points {
-        let place = *places
-            .entry((&point.study, &point.engine, point.workload.key()))
-            .or_insert(seen.len());
+    for point in points {
+        let key = (&*point.study, &*point.engine, point.workload.key());
+        let place = *places.entry(key).or_insert(seen.len());
         match seen.get_mut(place) {
             Some((_, times)) => *times += 1,
             None => seen.push((point, 1)),
         }
     }
-    let mut time = Duration::ZERO;
-    let rows: Vec<Vec<String>> = seen
+    seen
+}
+
+/// The workload without the name of its engine.
+fn parameters(point: &PlannedPoint) -> String {
+    let whole = point.workload.to_string();
+    let parameters = whole.strip_prefix(&point.engine).unwrap_or(&whole);
+    parameters.trim_start().to_owned()
+}
+
+fn state(point: &PlannedPoint, engines: &[Box<dyn Engine>]) -> String {
+    let Some(engine) = engines.iter().find(|engine| engine.name() == point.engine) else {
+        return "no such engine".to_owned();
+    };
+    match engine.probe_for(&point.workload) {
+        Availability::Waived(why) => format!("waived: {why}"),
+        Availability::Ready => match engine.open(&point.workload) {
+            Ok(_) => "ready".to_owned(),
+            Err(fault) => format!("refused: {}: {fault}", point.source),
+        },
+    }
+}
+
+/// How long the plan takes.
+fn time(plan: &Plan) -> String {
+    let seconds = plan.budget.time.map_or(0, |time| time.as_secs());
+    if plan.budget.time.is_some() && plan.budget.spend == Spend::Share {
+        return format!("{seconds} s are shared out among them: steps are shares");
+    }
+    let timed = |point: &PlannedPoint| match point.steps {
+        StepPlan::Timed(time) => time,
+        _ => Duration::ZERO,
+    };
+    let timed_s = plan
+        .points
         .iter()
-        .map(|(point, times)| {
-            if let StepPlan::Timed(each) = point.steps {
-                time += each * u32::try_from(*times).unwrap_or(u32::MAX);
-            }
-            let engine = engines.iter().find(|engine| engine.name() == point.engine);
-            let state = match engine.map(|engine| (engine.probe_for(&point.workload), engine)) {
-                Some((Availability::Waived(why), _)) => format!("waived: {why}"),
-                Some((Availability::Ready, engine)) => match engine.open(&point.workload) {
-                    Ok(_) => "ready".to_owned(),
-                    Err(fault) => format!("refused: {}: {fault}", point.source),
-                },
-                None => "no such engine".to_owned(),
-            };
-            let parameters = point.workload.to_string();
-            let parameters = parameters
-                .strip_prefix(&point.engine)
-                .unwrap_or(&parameters)
-                .trim_start()
-                .to_owned();
-            vec![
-                point.study.clone(),
-                point.engine.clone(),
-                parameters,
-                steps(point.steps),
-                times.to_string(),
-                state,
-            ]
-        })
-        .collect();
-    let count = rows.len();
-    out.push_str(&table::plain(
-        &["study", "engine", "parameters", "steps", "times", "state"],
-        rows,
-    ));
-    let budget = plan.budget.map_or(String::new(), |budget| {
-        format!("; none is begun after {} s", budget.as_secs())
+        .map(timed)
+        .sum::<Duration>()
+        .as_secs_f64();
+    let budget = plan.budget.time.map_or(String::new(), |_| {
+        format!("; none is begun after {seconds} s")
     });
-    out.push_str(&format!(
-        "\n{} points, {count} of them different; timed points take {:.1} s in all, without limits and verification{budget}\n",
-        plan.points.len(),
-        time.as_secs_f64()
-    ));
-    out
+    format!("timed points take {timed_s:.1} s in all, without limits and verification{budget}")
 }
 
 fn steps(steps: StepPlan) -> String {

@@ -1,22 +1,23 @@
 //! What every measuring verb shares: the context, Ctrl-C, progress, and running points one after the other.
 
-use std::path::PathBuf;
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
-use daqmeter_campaign::engines;
-use daqmeter_copy::{HEAVY, HeavyLoad};
-use daqmeter_harness::{Context, Engine, Limits, Refusal, Settings, StopFlag, measure, observe};
+use daqmeter_campaign::{self as campaign, Done, Options, PlannedPoint, Watch};
+use daqmeter_harness::{Context, Refusal, Settings};
 use daqmeter_kernels::Isa;
 use daqmeter_record::{Order, RunRecord, Tool, Workload, sanitise};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::arguments::cpu_list;
+use crate::arguments::{CpuList, cpu_list};
 use crate::interrupt;
 use crate::metrics::{Metrics, Page};
-use crate::output::{Failure, Recorder, progress_wanted};
-use crate::pmu::Observed;
+use crate::output::{Failure, Recorder, progress_wanted, tell};
+use crate::pmu::chosen::Observed;
 
 /// Options of every verb that measures.
 #[derive(Debug, Clone, Args)]
@@ -37,20 +38,18 @@ pub(crate) struct Common {
     pub(crate) observe: Option<String>,
 }
 
-/// CPUs in the order in which threads get them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CpuList(pub(crate) Vec<u32>);
+impl Common {
+    /// CPUs for the threads; none leaves them free.
+    pub(crate) fn pins(&self) -> Vec<u32> {
+        self.pin.clone().map_or(Vec::new(), |list| list.0)
+    }
+}
 
-/// Runs points and keeps their records.
+/// Runs points, keeps their records, and shows how far it is.
 pub(crate) struct Runner {
-    pub(crate) context: Context,
+    campaign: campaign::Runner,
     pub(crate) recorder: Recorder,
-    pub(crate) stop: StopFlag,
-    /// How limits are measured.
-    pub(crate) limits: Limits,
     progress: ProgressBar,
-    engines: Vec<Box<dyn Engine>>,
-    observed: Option<Observed>,
     metrics: Option<Page>,
 }
 
@@ -101,54 +100,39 @@ pub(crate) fn on_ctrl_c(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
     Ok(())
 }
 
+impl Deref for Runner {
+    type Target = campaign::Runner;
+
+    fn deref(&self) -> &campaign::Runner {
+        &self.campaign
+    }
+}
+
+impl DerefMut for Runner {
+    fn deref_mut(&mut self) -> &mut campaign::Runner {
+        &mut self.campaign
+    }
+}
+
 impl Runner {
     /// Gathers the context; from now on a signal lets the sample at hand finish.
     pub(crate) fn new(common: &Common, points: usize) -> Result<Runner, Failure> {
-        let observed = common
-            .observe
-            .as_deref()
-            .map(Observed::understand)
-            .transpose()?;
+        let observed = common.observe.as_deref().map(Observed::understand);
+        let observed = observed.transpose()?;
         let recorder = Recorder::new(common.out.as_deref(), common.json)?;
         let metrics = common.metrics.served()?;
-        let context = context();
-        let stop = StopFlag::default();
-        let asked = stop.clone();
+        let mut campaign = campaign::Runner::new(context());
+        if let Some(observed) = observed {
+            campaign.observe(move || observed.observer());
+        }
+        let asked = campaign.stop.clone();
         interrupt::on_signal(move || asked.set());
-        let progress = if progress_wanted() && !common.json {
-            ProgressBar::new(points as u64)
-        } else {
-            ProgressBar::hidden()
-        };
-        let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}")
-            .expect("a constant template");
-        progress.set_style(style);
-        let engines = engines(context.host.last_level_cache_bytes());
         Ok(Runner {
-            context,
+            campaign,
             recorder,
-            stop,
-            limits: Limits::default(),
-            progress,
-            engines,
-            observed,
+            progress: progress_bar(points, !common.json),
             metrics,
         })
-    }
-
-    /// Settings for a study, with this runner's stop flag.
-    pub(crate) fn settings(
-        &self,
-        plan: daqmeter_harness::StepPlan,
-        study: &str,
-        pin: &[u32],
-    ) -> Settings {
-        Settings {
-            pin: pin.to_vec(),
-            stop: self.stop.clone(),
-            limits: self.limits.clone(),
-            ..Settings::new(plan, study)
-        }
     }
 
     /// Measures one point with its limits and keeps the record. Does nothing once interrupted.
@@ -162,95 +146,146 @@ impl Runner {
         if self.stop.is_set() {
             return Ok(());
         }
-        let record = self.measured(engine, workload, settings, order)?;
+        let message = format!("{} {engine}", sanitise::text(&settings.study));
+        self.progress.set_message(message);
+        let mut record = self.measured(engine, workload, settings)?;
+        record.order = order;
         self.keep(record)
     }
 
-    /// Measures one point with its limits.
-    pub(crate) fn measured(
+    /// Measures the points of a plan; those that are refused are reported on stderr.
+    pub(crate) fn plan(
         &mut self,
-        engine: &str,
-        workload: &Workload,
-        settings: &Settings,
-        order: Option<Order>,
-    ) -> Result<RunRecord, Refusal> {
-        self.progress
-            .set_message(format!("{} {}", sanitise::text(&settings.study), engine));
-        let named = |name: &str| {
-            self.engines
-                .iter()
-                .find(|candidate| candidate.name() == name)
-                .map(Box::as_ref)
+        points: Vec<PlannedPoint>,
+        options: Options<'_>,
+    ) -> Result<Done, Failure> {
+        let Runner {
+            campaign,
+            recorder,
+            progress,
+            metrics,
+        } = self;
+        let mut screen = Screen {
+            recorder,
+            progress,
+            metrics: metrics.as_ref(),
         };
-        let found = named(engine).expect("verbs name engines that exist");
-        let mut observers = observe::standard();
-        if workload.text("load") == Ok(HEAVY) {
-            observers.insert(0, Box::new(HeavyLoad::default()));
-        }
-        if let Some(observed) = &self.observed {
-            observers.push(observed.observer());
-        }
-        let engines: Vec<&dyn Engine> = self.engines.iter().map(Box::as_ref).collect();
-        let mut record = measure(
-            found,
-            workload,
-            settings,
-            &self.context,
-            &engines,
-            &mut observers,
-        )?;
-        record.order = order;
-        Ok(record)
+        campaign.run(points, options, &mut screen)
     }
 
     /// Takes the record of a point.
     pub(crate) fn keep(&mut self, record: RunRecord) -> Result<(), Failure> {
-        self.progress.inc(1);
-        if let Some(page) = &self.metrics {
-            page.point(&record);
-        }
-        self.recorder.take(record)
+        let Runner {
+            recorder,
+            progress,
+            metrics,
+            ..
+        } = self;
+        keep(recorder, progress, metrics.as_ref(), record)
     }
 
-    /// Counts a group meanwhile, if this host has it and nothing else was asked for.
-    pub(crate) fn observe_if_there(&mut self, group: &str) {
-        if self.observed.is_none() {
-            self.observed = Observed::understand(group).ok();
+    /// Counts the first of these groups that this host has, unless something else was asked for.
+    pub(crate) fn observe_if_there(&mut self, groups: &[&str]) {
+        if self.is_observed() {
+            return;
         }
-    }
-
-    /// Measures something whose record is only looked at: the limits that points are then held against.
-    pub(crate) fn quietly(
-        &self,
-        engine: &str,
-        workload: &Workload,
-        settings: &Settings,
-    ) -> Result<RunRecord, Failure> {
-        let found = self
-            .engines
+        let mut found = groups
             .iter()
-            .find(|candidate| candidate.name() == engine);
-        let found = found.expect("verbs name engines that exist").as_ref();
-        Ok(measure(
-            found,
-            workload,
-            settings,
-            &self.context,
-            &[],
-            &mut [],
-        )?)
+            .filter_map(|group| Observed::understand(group).ok());
+        if let Some(observed) = found.next() {
+            self.campaign.observe(move || observed.observer());
+        }
     }
 
-    /// Says how many points there will be.
+    /// Reports how many points there will be.
     pub(crate) fn expect(&self, points: usize) {
-        self.progress.set_length(points as u64);
-        if let Some(page) = &self.metrics {
-            page.set("daqmeter_points_planned", "run", points as f64);
-        }
+        expect(&self.progress, self.metrics.as_ref(), points);
     }
 
     /// Clears the progress line.
     pub(crate) fn finish(&self) {
         self.progress.finish_and_clear();
+    }
+
+    /// What every verb ends with: see [`Recorder::finish`].
+    pub(crate) fn conclude(
+        &self,
+        page: Option<&Path>,
+        text: impl FnOnce(&[RunRecord]) -> String,
+    ) -> Result<ExitCode, Failure> {
+        self.finish();
+        self.recorder.finish(page, self.stop.is_set(), text)
+    }
+}
+
+fn progress_bar(points: usize, is_wanted: bool) -> ProgressBar {
+    let progress = if is_wanted && progress_wanted() {
+        ProgressBar::new(points as u64)
+    } else {
+        ProgressBar::hidden()
+    };
+    let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}")
+        .expect("a constant template");
+    progress.set_style(style);
+    progress
+}
+
+fn expect(progress: &ProgressBar, metrics: Option<&Page>, points: usize) {
+    progress.set_length(points as u64);
+    if let Some(page) = metrics {
+        page.set("daqmeter_points_planned", "run", points as f64);
+    }
+}
+
+fn keep(
+    recorder: &mut Recorder,
+    progress: &ProgressBar,
+    metrics: Option<&Page>,
+    record: RunRecord,
+) -> Result<(), Failure> {
+    progress.inc(1);
+    if let Some(page) = metrics {
+        page.point(&record);
+    }
+    recorder.take(record)
+}
+
+/// Shows how far a plan is, and keeps its records.
+struct Screen<'a> {
+    recorder: &'a mut Recorder,
+    progress: &'a ProgressBar,
+    metrics: Option<&'a Page>,
+}
+
+impl Watch for Screen<'_> {
+    type Error = Failure;
+
+    fn planned(&mut self, points: usize, known: usize) {
+        expect(self.progress, self.metrics, points);
+        if known > 0 {
+            let all = points + known;
+            tell(&format!(
+                "daqmeter: {known} of {all} points are in the file already"
+            ));
+        }
+    }
+
+    fn begins(&mut self, point: &PlannedPoint) -> Result<(), Failure> {
+        let study = sanitise::text(&point.study);
+        self.progress
+            .set_message(format!("{study} {}", point.engine));
+        Ok(())
+    }
+
+    fn record(&mut self, record: RunRecord) -> Result<(), Failure> {
+        keep(self.recorder, self.progress, self.metrics, record)
+    }
+
+    fn refused(&mut self, point: &PlannedPoint, refusal: Refusal) -> Result<(), Failure> {
+        let PlannedPoint {
+            source, workload, ..
+        } = point;
+        tell(&format!("daqmeter: {source}: {workload}: {refusal}"));
+        Ok(())
     }
 }

@@ -20,7 +20,7 @@ use daqmeter_report::page;
 use daqmeter_sys::host::open_regular;
 use subtle::ConstantTimeEq;
 
-use crate::history::{Links, listed};
+use crate::files::{Links, listed};
 use crate::http::{self, Answer, Handler, Reply, Request};
 use crate::metrics::Page;
 use crate::output::{Failure, INTERRUPTED, emit};

@@ -51,11 +51,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     study.run(&mut runner)?;
     let records = &runner.recorder.records;
     let files = copy_classic::bandwidth(records);
-    finish(
-        &runner,
-        &arguments.common,
-        &arguments.written,
-        &bandwidth_text(records),
-        &files,
-    )
+    finish(&runner, &arguments.written, bandwidth_text, &files)
 }

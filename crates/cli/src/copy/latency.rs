@@ -45,11 +45,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     study.run(&mut runner)?;
     let records = &runner.recorder.records;
     let files = copy_classic::latency(records);
-    finish(
-        &runner,
-        &arguments.common,
-        &arguments.written,
-        &latency_text(records),
-        &files,
-    )
+    finish(&runner, &arguments.written, latency_text, &files)
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use daqmeter_harness::Context;
+use daqmeter_harness::{Context, Tally};
 use daqmeter_pmu::source::Kernel;
 use daqmeter_pmu::verify::{
     Band, BlockFile, LoadError, Moved, Verdict, fio, loopback, memory, netperf, warm,
@@ -17,9 +17,9 @@ use daqmeter_record::units::significant;
 use daqmeter_record::{Counter, EngineInfo, Outcome, RunRecord, Workload};
 use daqmeter_report::table::numbers_from;
 
-use super::{Place, Setting};
+use super::chosen::{Place, Setting};
 use crate::arguments::duration;
-use crate::output::{Failure, Recorder, emit, tell};
+use crate::output::{Failure, Recorder, tell};
 use crate::run::{context, on_ctrl_c};
 
 /// Count while a known load runs, and compare bytes: PASS or FAIL, with the ratio.
@@ -145,19 +145,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let loads = loads(arguments)?;
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
-    let checks = gather(arguments, &setting, &loads, &stop)?;
-    let failed = checks.iter().any(|check| check.verdict == Verdict::Fail);
-    if arguments.json || arguments.out.is_some() {
-        recorder.take(record(&checks, &setting, &context()))?;
-    }
-    if !arguments.json {
-        emit(&text(&checks))?;
-    }
-    Ok(if failed {
-        ExitCode::from(1)
-    } else {
-        ExitCode::SUCCESS
-    })
+    let (checks, record) = checked(arguments, &setting, &loads, &context(), &stop)?;
+    recorder.take(record)?;
+    recorder.finish(None, false, |_| text(&checks))
 }
 
 /// The loads asked for, all without; options that belong to one of them choose it, and are refused beside others.
@@ -203,14 +193,8 @@ pub(crate) fn survey(time: Duration, context: &Context, stop: &AtomicBool) -> Op
         place: Place::default(),
     };
     let setting = arguments.place.setting().ok()?;
-    let checks = gather(
-        &arguments,
-        &setting,
-        &[Load::Memory, Load::Block, Load::Net],
-        stop,
-    )
-    .ok()?;
-    let mut record = record(&checks, &setting, context);
+    let loads = [Load::Memory, Load::Block, Load::Net];
+    let (_, mut record) = checked(&arguments, &setting, &loads, context, stop).ok()?;
     record.study = "survey/counters".to_owned();
     // Others' traffic may be on a disk: a counter that differs is told, and fails no survey.
     if let Outcome::Failed(reason) = std::mem::take(&mut record.outcome) {
@@ -508,7 +492,14 @@ fn text(checks: &[Check]) -> String {
     )
 }
 
-fn record(checks: &[Check], setting: &Setting, context: &Context) -> RunRecord {
+/// Puts the loads on, and records what the counters made of them.
+fn checked(
+    arguments: &Arguments,
+    setting: &Setting,
+    loads: &[Load],
+    context: &Context,
+    stop: &AtomicBool,
+) -> Result<(Vec<Check>, RunRecord), Failure> {
     let info = EngineInfo {
         name: "pmu".to_owned(),
         target: "verify".to_owned(),
@@ -516,27 +507,40 @@ fn record(checks: &[Check], setting: &Setting, context: &Context) -> RunRecord {
     };
     let pmus: Vec<&str> = setting.pmus.iter().map(|pmu| pmu.name.as_str()).collect();
     let workload = Workload::new("pmu-verify").with("pmus", pmus.join(", "));
-    let mut record = context.blank_record(info, workload);
-    record.study = "pmu/verify".to_owned();
-    for check in checks {
-        let name = format!("{}: {}", check.load, check.counter);
-        let bytes = |name: String, value: f64| Counter {
-            name,
-            value,
-            unit: "B".to_owned(),
-            share: 1.0,
-        };
-        if let Some(counted) = check.counted {
-            record
-                .counters
-                .push(bytes(format!("{name}, payload"), check.payload as f64));
-            record.counters.push(bytes(name.clone(), counted));
-        }
-        match &check.verdict {
-            Verdict::Pass => {}
-            Verdict::Fail => record.outcome = Outcome::Failed(check.sentence()),
-            Verdict::Waived(reason) => record.warnings.push(format!("{}: {reason}", check.load)),
-        }
+    let watched = context.watch("pmu/verify", info, workload);
+    let checks = gather(arguments, setting, loads, stop)?;
+    let found = Tally {
+        counters: checks.iter().flat_map(counters).collect(),
+        warnings: checks.iter().filter_map(waiver).collect(),
+        ..Tally::default()
+    };
+    let is_failed = |check: &&Check| check.verdict == Verdict::Fail;
+    let faults = checks.iter().filter(is_failed).map(Check::sentence);
+    let record = watched.end(found, None, faults.collect());
+    Ok((checks, record))
+}
+
+/// What a load moved, and what was counted of it.
+fn counters(check: &Check) -> Vec<Counter> {
+    let Some(counted) = check.counted else {
+        return Vec::new();
+    };
+    let name = format!("{}: {}", check.load, check.counter);
+    let bytes = |name: String, value: f64| Counter {
+        name,
+        value,
+        unit: "B".to_owned(),
+        share: 1.0,
+    };
+    vec![
+        bytes(format!("{name}, payload"), check.payload as f64),
+        bytes(name, counted),
+    ]
+}
+
+fn waiver(check: &Check) -> Option<String> {
+    match &check.verdict {
+        Verdict::Waived(reason) => Some(format!("{}: {reason}", check.load)),
+        Verdict::Pass | Verdict::Fail => None,
     }
-    record
 }
