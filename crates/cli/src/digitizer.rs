@@ -20,7 +20,7 @@ use crate::interrupt;
 use crate::metrics::Metrics;
 use crate::output::{Failure, tell};
 use crate::reproduce;
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// Read digitizer boards in parallel and convert their samples.
 #[derive(Debug, Args)]

@@ -14,7 +14,7 @@ use daqmeter_report::table;
 
 use crate::arguments::duration;
 use crate::output::{Failure, emit, read_file, tell};
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// Measure the points of a plan.
 ///

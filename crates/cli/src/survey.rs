@@ -16,8 +16,8 @@ use daqmeter_report::{answers, table};
 
 use crate::arguments::duration;
 use crate::output::{Failure, tell, write_file};
-use crate::plan::refuse_refused;
-use crate::run::{Common, Runner, on_ctrl_c};
+use crate::run::refuse_refused;
+use crate::runner::{Common, Runner, on_ctrl_c};
 
 /// Measure what this host can do, print a summary, write report.html and records.jsonl.
 #[derive(Debug, Args)]

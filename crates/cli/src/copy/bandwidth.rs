@@ -10,7 +10,7 @@ use daqmeter_report::copy_classic;
 use super::{Chosen, Study, Written, finish};
 use crate::arguments::count;
 use crate::output::Failure;
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// Rate of all CPUs or all channels at once: per channel and in total, the priority policy included.
 #[derive(Debug, Args)]

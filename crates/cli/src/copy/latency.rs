@@ -9,7 +9,7 @@ use daqmeter_report::copy_classic;
 
 use super::{Chosen, Study, Written, finish};
 use crate::output::Failure;
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// Time of one copy by size: from, to, and both with caches emptied, by CPU and by an engine's channels.
 #[derive(Debug, Args)]

@@ -24,7 +24,7 @@ use daqmeter_stats::Rate;
 
 use crate::arguments::{bytes, count, duration};
 use crate::output::{Failure, tell, write_file};
-use crate::run::Runner;
+use crate::runner::Runner;
 
 /// Copy between user and kernel memory by CPU or DMA: latency, bandwidth, pollution, trace.
 #[derive(Debug, Args)]

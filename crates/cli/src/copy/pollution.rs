@@ -12,7 +12,7 @@ use daqmeter_report::copy_classic;
 use super::{Written, finish, known, module_has_channels, operation};
 use crate::arguments::{bytes, count};
 use crate::output::Failure;
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// What a copying neighbour does to a program on another CPU: time, and cache misses where they can be counted.
 #[derive(Debug, Args)]

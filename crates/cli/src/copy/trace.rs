@@ -18,7 +18,7 @@ use super::{Format, Written, write_classic};
 use crate::arguments::duration;
 use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, Recorder, emit, emit_as_it_is, tell};
-use crate::run::{context, on_ctrl_c};
+use crate::runner::{context, on_ctrl_c};
 
 /// Count the kernel's copies by operation, size, caller and process over a time.
 ///

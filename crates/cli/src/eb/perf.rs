@@ -11,7 +11,7 @@ use daqmeter_report::etherbone::{cycles_text, round_trips_text};
 use daqmeter_report::table;
 
 use crate::output::{Failure, tell};
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// Measure reads: convenience functions, blocking cycles, pipelined cycles.
 #[derive(Debug, Args)]

@@ -23,7 +23,7 @@ use super::live::Live;
 use crate::arguments::duration;
 use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, Recorder, emit, tell};
-use crate::run::{context, on_ctrl_c};
+use crate::runner::{context, on_ctrl_c};
 
 /// Count in intervals: scaled values with their share and error, rates, a heat map of a mesh.
 ///

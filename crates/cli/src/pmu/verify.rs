@@ -20,7 +20,7 @@ use daqmeter_report::table::numbers_from;
 use super::chosen::{Place, Setting};
 use crate::arguments::duration;
 use crate::output::{Failure, Recorder, tell};
-use crate::run::{context, on_ctrl_c};
+use crate::runner::{context, on_ctrl_c};
 
 /// Count while a known load runs, and compare bytes: PASS or FAIL, with the ratio.
 ///

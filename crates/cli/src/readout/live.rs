@@ -29,7 +29,7 @@ use crate::arguments::CpuList;
 use crate::arguments::{cpu_list, duration};
 use crate::metrics::Page;
 use crate::output::{Failure, emit, tell};
-use crate::run::on_ctrl_c;
+use crate::runner::on_ctrl_c;
 
 /// Emulate a card for readers in other processes (tohost --card).
 #[derive(Debug, Args)]

@@ -15,7 +15,7 @@ use super::verdict::{Found, Measure, OfRun};
 use crate::arguments::CpuList;
 use crate::arguments::{cpu_list, duration};
 use crate::output::{FAILED, Failure, tell};
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// Run emulated card, readers and receivers in this process.
 #[derive(Debug, Args)]

@@ -17,7 +17,7 @@ use super::{Chosen, bytes, count, rate};
 use crate::arguments::CpuList;
 use crate::arguments::{cpu_list, duration};
 use crate::output::Failure;
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// Find the maximum rate without loss, then measure CPU, ring and dead time around it.
 #[derive(Debug, Args)]
