@@ -34,6 +34,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "hostio",
             "readout",
             "record",
+            "sys",
         ],
     ),
     ("report", &["record", "stats"]),

@@ -18,9 +18,9 @@ use daqmeter_report::{classic, rate, table};
 use crate::arguments::{bytes, count, duration, rate};
 use crate::interrupt;
 use crate::metrics::Metrics;
-use crate::output::{Failure, emit, tell};
+use crate::output::{Failure, tell};
 use crate::reproduce;
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// Read digitizer boards in parallel and convert their samples.
 #[derive(Debug, Args)]
@@ -225,25 +225,16 @@ fn measure(arguments: &Arguments) -> Result<ExitCode, Failure> {
     } else {
         StepPlan::ByStage(arguments.reads)
     };
-    let pin = arguments
-        .common
-        .pin
-        .as_ref()
-        .map(|list| list.0.clone())
-        .unwrap_or_default();
     let settings = Settings {
         profile_hz: arguments.what.then_some(PROFILE_HZ),
-        ..runner.settings(plan, "digitizer", &pin)
+        ..runner.settings(plan, "digitizer", &arguments.common.pins())
     };
     runner.point("digitizer", &workload(arguments), &settings, None)?;
     runner.finish();
     notes(arguments)
         .iter()
         .for_each(|note| tell(&format!("daqmeter: {note}")));
-    if !arguments.common.json {
-        emit(&printed(arguments.format, &runner.recorder.records))?;
-    }
-    Ok(runner.recorder.exit_code(runner.stop.is_set()))
+    runner.conclude(None, |records| printed(arguments.format, records))
 }
 
 /// A prime, so that the sampling does not march in step with anything.

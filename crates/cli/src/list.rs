@@ -35,7 +35,7 @@ enum Asked {
 fn asked(text: &str) -> Result<Asked, String> {
     match What::from_str(text, true) {
         Ok(what) => Ok(Asked::Section(what)),
-        Err(_) if crate::plan::is_named(text) => Ok(Asked::Plan(text.to_owned())),
+        Err(_) if crate::run::is_named(text) => Ok(Asked::Plan(text.to_owned())),
         Err(_) => {
             let names = What::value_variants()
                 .iter()
@@ -67,7 +67,7 @@ type Section = (What, &'static str, fn() -> String);
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let only = match &arguments.what {
         Some(Asked::Plan(name)) => {
-            return emit(&crate::plan::points(
+            return emit(&crate::run::points(
                 &Plan::load(name).map_err(Failure::refused)?,
             ));
         }
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let sections: [Section; 8] = [
         (What::Devices, "Devices", devices),
         (What::Engines, "Engines", engine_list),
-        (What::Plans, "Plans (run ...)", crate::plan::shipped),
+        (What::Plans, "Plans (run ...)", crate::run::shipped),
         (What::Functions, "Functions (digitizer -A)", functions),
         (What::Kernels, "Kernels", kernels),
         (What::Bridges, "Bridges (eb ... emu/<bridge>)", bridges),

@@ -10,7 +10,7 @@ use daqmeter_harness::{Settings, StepPlan};
 
 use crate::digitizer::PROFILE_HZ;
 use crate::output::{Failure, read_records};
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 use crate::studies::{self, show_one};
 
 /// Repeat the source document's study: published and where, our model, measured on emulated boards here, difference.

@@ -11,9 +11,9 @@ use daqmeter_report::figures;
 use daqmeter_report::html::page_of_studies;
 use daqmeter_report::studies::{Study, StudyFinding, StudyRow, full, text};
 
-use crate::history::read_all;
+use crate::files::read_all;
 use crate::output::{Failure, emit, tell, write_file};
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// Repeat the published studies, and set every row beside model and measurement.
 ///

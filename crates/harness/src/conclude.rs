@@ -73,6 +73,13 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
     }
 }
 
+/// The same for what has no lanes: memory, warnings, verdict.
+pub(crate) fn conclude_watched(record: &mut RunRecord, faults: Vec<String>) {
+    record.memory.peak_rss_bytes = cpu_time::peak_rss_bytes();
+    record.warnings.extend(build_warning(record));
+    record.outcome = judge(record, faults);
+}
+
 /// Hot functions that took at least one sample in a hundred.
 fn hotspots(pointers: &[u64]) -> Vec<Hotspot> {
     if pointers.is_empty() {
@@ -128,10 +135,13 @@ fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> V
             stolen * 100.0
         ));
     }
-    if record.tool.profile == "debug" {
-        warnings.push("debug build: rates are meaningless; use cargo run --release".to_owned());
-    }
+    warnings.extend(build_warning(record));
     warnings
+}
+
+fn build_warning(record: &RunRecord) -> Option<String> {
+    let is_debug = record.tool.profile == "debug";
+    is_debug.then(|| "debug build: rates are meaningless; use cargo run --release".to_owned())
 }
 
 /// Share of the time of the CPUs on which the lanes were seen that the hypervisor took. Idle CPUs lose nothing: of all the

@@ -3,14 +3,14 @@
 //! Whatever a session or an observer does, a panic included, ends as an outcome in the record: a lane that fails takes no other
 //! lane with it, and nobody waits for it.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use daqmeter_record::{Counter, CpuTime, HostCpu, Lane, Ledger, Outcome, RunRecord, Stage};
+use daqmeter_record::{Counter, Lane, Ledger, Outcome, RunRecord, Stage};
 use daqmeter_sys::perf::Sampler;
-use daqmeter_sys::{affinity, clock, cpu_time};
+use daqmeter_sys::{affinity, clock};
 
+use crate::conditions::Conditions;
 use crate::guarded::guarded;
 use crate::meeting::{Meeting, Party};
 use crate::sample::Sampling;
@@ -127,10 +127,7 @@ fn observe(
     record: &mut RunRecord,
     faults: &mut Vec<String>,
 ) {
-    let host_before = cpu_time::of_host("/".as_ref());
-    let steal_before = cpu_time::steal_by_cpu("/".as_ref());
-    let process_before = cpu_time::of_process();
-    let threads_before = cpu_time::of_own_threads();
+    let conditions = Conditions::before();
     each(observers, faults, |observer| observer.start());
     let origin_ns = clock::monotonic_ns();
     lanes_origin_ns.store(origin_ns, Ordering::Release);
@@ -153,23 +150,7 @@ fn observe(
             .into_iter()
             .flatten(),
     );
-    let process = cpu_time::of_process();
-    record.process_cpu = CpuTime {
-        user_ns: process.user_ns.saturating_sub(process_before.user_ns),
-        system_ns: process.system_ns.saturating_sub(process_before.system_ns),
-    };
-    record.host_cpu = host_cpu(cpu_time::of_host("/".as_ref()).since(host_before));
-    record.host_cpu.steal_by_cpu_ns = stolen_since(&steal_before);
-    record.host_cpu.threads_ns = cpu_time::of_own_threads()
-        .into_iter()
-        .map(|(name, ns)| {
-            (
-                name.clone(),
-                ns.saturating_sub(threads_before.get(&name).copied().unwrap_or(0)),
-            )
-        })
-        .filter(|(_, ns)| *ns > 0)
-        .collect();
+    conditions.after(record);
     // The lanes go on to verify and to tally; their CPU time is not counted any more.
     own.wait();
 }
@@ -185,35 +166,6 @@ fn each<T>(
         .map(|observer| guarded("an observer", || call(observer)));
     called
         .filter_map(|result| result.map_err(|fault| faults.push(fault.0)).ok())
-        .collect()
-}
-
-fn host_cpu(times: cpu_time::HostTimes) -> HostCpu {
-    HostCpu {
-        user_ns: times.user_ns,
-        system_ns: times.system_ns,
-        irq_ns: times.irq_ns,
-        softirq_ns: times.softirq_ns,
-        steal_ns: times.steal_ns,
-        iowait_ns: times.iowait_ns,
-        idle_ns: times.idle_ns,
-        steal_by_cpu_ns: Default::default(),
-        threads_ns: Default::default(),
-    }
-}
-
-/// What the hypervisor took from each CPU since an earlier reading, where it took anything.
-fn stolen_since(before: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
-    let since = |(cpu, now): (u32, u64)| {
-        (
-            cpu,
-            now.saturating_sub(before.get(&cpu).copied().unwrap_or(0)),
-        )
-    };
-    cpu_time::steal_by_cpu("/".as_ref())
-        .into_iter()
-        .map(since)
-        .filter(|(_, ns)| *ns > 0)
         .collect()
 }
 

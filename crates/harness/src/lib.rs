@@ -5,6 +5,7 @@
 //! or print. Begin with `run.rs`, then `null.rs`, the thirty-line engine.
 
 mod conclude;
+mod conditions;
 pub mod conformance;
 mod cpu_model;
 mod devices;
@@ -23,6 +24,7 @@ mod sample;
 pub mod settings;
 pub mod sweep;
 mod text_file;
+mod watched;
 
 pub use conclude::limit_warnings;
 pub use engine::{
@@ -38,3 +40,4 @@ pub use run::measure;
 pub use settings::{Limits, Settings, StepPlan, StopFlag};
 pub use sweep::{Sweep, ordered};
 pub use text_file::{text_file, text_input};
+pub use watched::Watched;

@@ -10,7 +10,7 @@ use daqmeter_report::copy_classic;
 use super::{Chosen, Study, Written, finish};
 use crate::arguments::count;
 use crate::output::Failure;
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// Rate of all CPUs or all channels at once: per channel and in total, the priority policy included.
 #[derive(Debug, Args)]
@@ -51,11 +51,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     study.run(&mut runner)?;
     let records = &runner.recorder.records;
     let files = copy_classic::bandwidth(records);
-    finish(
-        &runner,
-        &arguments.common,
-        &arguments.written,
-        &bandwidth_text(records),
-        &files,
-    )
+    finish(&runner, &arguments.written, bandwidth_text, &files)
 }

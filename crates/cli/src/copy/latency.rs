@@ -9,7 +9,7 @@ use daqmeter_report::copy_classic;
 
 use super::{Chosen, Study, Written, finish};
 use crate::output::Failure;
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// Time of one copy by size: from, to, and both with caches emptied, by CPU and by an engine's channels.
 #[derive(Debug, Args)]
@@ -45,11 +45,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     study.run(&mut runner)?;
     let records = &runner.recorder.records;
     let files = copy_classic::latency(records);
-    finish(
-        &runner,
-        &arguments.common,
-        &arguments.written,
-        &latency_text(records),
-        &files,
-    )
+    finish(&runner, &arguments.written, latency_text, &files)
 }

@@ -23,8 +23,8 @@ use daqmeter_report::copy_classic::Files;
 use daqmeter_stats::Rate;
 
 use crate::arguments::{bytes, count, duration};
-use crate::output::{Failure, emit, tell, write_file};
-use crate::run::{Common, Runner};
+use crate::output::{Failure, tell, write_file};
+use crate::runner::Runner;
 
 /// Copy between user and kernel memory by CPU or DMA: latency, bandwidth, pollution, trace.
 #[derive(Debug, Args)]
@@ -422,7 +422,8 @@ impl PlainCopies {
         if runner.stop.is_set() {
             return Ok(());
         }
-        let mut record = runner.measured(engine, workload, settings, Some(order))?;
+        let mut record = runner.measured(engine, workload, settings)?;
+        record.order = Some(order);
         if record.engine.name == "copy" && record.lanes.len() == self.lanes {
             self.find(runner, record.workload.int("block_bytes").unwrap_or(0));
         }
@@ -509,31 +510,15 @@ fn write_classic(written: &Written, files: &Files) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What every study ends with: its table, the original's files, the page, the exit code.
+/// What every study ends with: the original's files, its table, the page, the exit code.
 fn finish(
     runner: &Runner,
-    common: &Common,
     written: &Written,
-    text: &str,
+    text: fn(&[RunRecord]) -> String,
     files: &Files,
 ) -> Result<ExitCode, Failure> {
-    if !common.json {
-        emit(text)?;
-    }
     write_classic(written, files)?;
-    write_page(written.output.as_ref(), runner)?;
-    Ok(runner.recorder.exit_code(runner.stop.is_set()))
-}
-
-fn write_page(written: Option<&PathBuf>, runner: &Runner) -> Result<(), Failure> {
-    if let Some(path) = written {
-        write_file(
-            path,
-            &daqmeter_report::page(&runner.recorder.records).map_err(Failure::refused)?,
-        )?;
-        tell(&format!("wrote {}", path.display()));
-    }
-    Ok(())
+    runner.conclude(written.output.as_deref(), text)
 }
 
 /// Reports what a worker refused before anything was measured.

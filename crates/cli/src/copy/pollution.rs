@@ -12,7 +12,7 @@ use daqmeter_report::copy_classic;
 use super::{Written, finish, known, module_has_channels, operation};
 use crate::arguments::{bytes, count};
 use crate::output::Failure;
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// What a copying neighbour does to a program on another CPU: time, and cache misses where they can be counted.
 #[derive(Debug, Args)]
@@ -95,54 +95,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     )?;
     known(&arguments.path)?;
     let mut runner = Runner::new(&arguments.common, 0)?;
-    let cpus = &runner.context.host.allowed_cpus;
-    let (program, neighbour) = match arguments.common.pin.as_ref().map(|list| list.0.as_slice()) {
-        Some([program, neighbour, ..]) => (*program, *neighbour),
-        Some([program]) => (*program, cpus[0]),
-        _ => (cpus[cpus.len() - 1], cpus[0]),
-    };
+    let (program, neighbour) = arguments.cpus(&runner.context.host.allowed_cpus);
     if program == neighbour && neighbours.iter().any(|name| name != "ideal") {
         return Err(Failure::refused(
             "program and neighbour need a CPU each; here is only one allowed",
         ));
     }
-    let study: Vec<(String, u64)> = STUDY_COPIES
-        .iter()
-        .map(|(direction, bytes)| (direction.name().to_owned(), *bytes as u64))
-        .collect();
-    let copies = if arguments.copies.is_empty() {
-        &study
-    } else {
-        &arguments.copies
-    };
-    let engine = if module_has_channels() {
-        "module"
-    } else {
-        "engine-thread"
-    };
-    let mut points = Vec::new();
-    for (direction, bytes) in copies {
-        for test in &tests {
-            for kind in &neighbours {
-                let path = if kind == "dma" {
-                    engine
-                } else {
-                    &arguments.path
-                };
-                let mut workload = Workload::new("pollution")
-                    .with("test", test.as_str())
-                    .with("neighbour", kind.as_str())
-                    .with("direction", direction.as_str())
-                    .with("block_bytes", *bytes)
-                    .with("path", path)
-                    .with("neighbour_cpu", neighbour);
-                if arguments.simulated {
-                    workload = workload.with("simulated", true);
-                }
-                points.push(workload);
-            }
-        }
-    }
+    let points = arguments.points(&tests, &neighbours, neighbour);
     runner.expect(points.len());
     let settings = runner.settings(
         StepPlan::ByStage(arguments.reps.clamp(1, 65_536)),
@@ -155,11 +114,57 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     runner.finish();
     let records = &runner.recorder.records;
     let files = copy_classic::pollution(records, &arguments.name);
-    finish(
-        &runner,
-        &arguments.common,
-        &arguments.written,
-        &pollution_text(records),
-        &files,
-    )
+    finish(&runner, &arguments.written, pollution_text, &files)
+}
+
+impl Arguments {
+    /// CPUs of the program and of its neighbour.
+    fn cpus(&self, allowed: &[u32]) -> (u32, u32) {
+        match self.common.pin.as_ref().map(|list| list.0.as_slice()) {
+            Some([program, neighbour, ..]) => (*program, *neighbour),
+            Some([program]) => (*program, allowed[0]),
+            _ => (allowed[allowed.len() - 1], allowed[0]),
+        }
+    }
+
+    /// Every test beside every neighbour, for each copy of the neighbour.
+    fn points(&self, tests: &[String], neighbours: &[String], cpu: u32) -> Vec<Workload> {
+        let engine = if module_has_channels() {
+            "module"
+        } else {
+            "engine-thread"
+        };
+        let mut points = Vec::new();
+        for (direction, bytes) in self.copies() {
+            for test in tests {
+                for kind in neighbours {
+                    let path = if kind == "dma" { engine } else { &self.path };
+                    let workload = Workload::new("pollution")
+                        .with("test", test.as_str())
+                        .with("neighbour", kind.as_str())
+                        .with("direction", direction.as_str())
+                        .with("block_bytes", bytes)
+                        .with("path", path)
+                        .with("neighbour_cpu", cpu);
+                    points.push(if self.simulated {
+                        workload.with("simulated", true)
+                    } else {
+                        workload
+                    });
+                }
+            }
+        }
+        points
+    }
+
+    /// The neighbour's copies: those that were asked for, or the study's.
+    fn copies(&self) -> Vec<(String, u64)> {
+        if !self.copies.is_empty() {
+            return self.copies.clone();
+        }
+        let study = STUDY_COPIES.iter();
+        study
+            .map(|(direction, bytes)| (direction.name().to_owned(), *bytes as u64))
+            .collect()
+    }
 }

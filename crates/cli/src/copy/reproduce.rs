@@ -11,7 +11,7 @@ use daqmeter_record::Workload;
 use super::{PlainCopies, module_has_channels};
 use crate::arguments::count;
 use crate::output::{Failure, read_records};
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 use crate::studies::{self, show_one};
 
 /// Set the study's figures beside this host, and ask its questions: crossover, spread, policies, pollution.

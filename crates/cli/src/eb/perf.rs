@@ -8,10 +8,10 @@ use daqmeter_etherbone::Method;
 use daqmeter_harness::{StepPlan, Sweep, ordered};
 use daqmeter_record::{RunRecord, Workload};
 use daqmeter_report::etherbone::{cycles_text, round_trips_text};
-use daqmeter_report::{page, table};
+use daqmeter_report::table;
 
-use crate::output::{Failure, emit, tell, write_file};
-use crate::run::{Common, Runner};
+use crate::output::{Failure, tell};
+use crate::runner::{Common, Runner};
 
 /// Measure reads: convenience functions, blocking cycles, pipelined cycles.
 #[derive(Debug, Args)]
@@ -166,12 +166,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let points = workloads(arguments);
     let mut runner = Runner::new(&arguments.common, points.len())?;
-    let pin = arguments
-        .common
-        .pin
-        .as_ref()
-        .map(|list| list.0.clone())
-        .unwrap_or_default();
+    let pin = arguments.common.pins();
     for (order, workload) in ordered(points, 1) {
         let settings = runner.settings(
             StepPlan::ByStage(arguments.cycles * arguments.series),
@@ -180,16 +175,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         );
         runner.point("etherbone", &workload, &settings, Some(order))?;
     }
-    runner.finish();
-    let records = &runner.recorder.records;
-    if !arguments.common.json {
-        emit(&text(records))?;
-    }
-    if let Some(path) = &arguments.output {
-        write_file(path, &page(records).map_err(Failure::refused)?)?;
-        tell(&format!("wrote {}", path.display()));
-    }
-    Ok(runner.recorder.exit_code(runner.stop.is_set()))
+    runner.conclude(arguments.output.as_deref(), text)
 }
 
 /// The table, and once what is the same for all points.

@@ -8,7 +8,7 @@ use daqmeter_etherbone::reproduce::{self, Document, STUDY};
 use daqmeter_harness::{StepPlan, ordered};
 
 use crate::output::{Failure, read_records};
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 use crate::studies::{self, show_one};
 
 /// Set the study of 2018 (GSI) beside our model of its bridges and what emulating them gives here.

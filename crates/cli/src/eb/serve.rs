@@ -2,12 +2,11 @@
 
 use std::net::IpAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
 use daqmeter_etherbone::address::Address;
-use daqmeter_etherbone::bus::Description;
+use daqmeter_etherbone::bus::{Access, Description};
 use daqmeter_etherbone::server::Event;
 use daqmeter_etherbone::transport::Bridge;
 use daqmeter_etherbone::tunnel::TunnelServer;
@@ -16,7 +15,7 @@ use daqmeter_wire::etherbone::{Endian, Widths};
 
 use super::{Order, address, number, widths};
 use crate::interrupt;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, emit, tell};
 
 /// Serve memory, or a bus described in TOML, on UDP and TCP, IPv4 and IPv6, in both dialects.
@@ -134,6 +133,36 @@ fn described(bus: &str) -> Result<Description, Failure> {
 }
 
 pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
+    let mut server = bound(arguments)?;
+    let stopper = server.stopper();
+    log_events(&mut server, arguments.quiet);
+    interrupt::on_signal(move || stopper.stop());
+    if let Some(page) = arguments.metrics.served()? {
+        publish(&page, &server);
+    }
+    if !arguments.quiet {
+        let pty = server
+            .pty_path()
+            .map(|path| format!(" and on {path} (dev/{})", path.trim_start_matches("/dev/")));
+        tell(&format!(
+            "daqmeter: serving on port {}{}; Ctrl-C ends it",
+            server.port(),
+            pty.unwrap_or_default()
+        ));
+    }
+    server.run().map_err(Failure::tool)?;
+    if !arguments.quiet {
+        let counts = server.counts();
+        tell(&format!(
+            "daqmeter: {} probes, {} cycles ({} of LiteX) with {} operations; {} refused",
+            counts.probes, counts.cycles, counts.litex, counts.operations, counts.refused
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The server with its bus, on its ports.
+fn bound(arguments: &SnoopArguments) -> Result<Server, Failure> {
     let (description, passive) = what(arguments)?;
     let mut bus = description.build().map_err(Failure::tool)?;
     if let Some(bridge) = &arguments.bridge {
@@ -159,65 +188,48 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
         passive,
         ..ServerOptions::default()
     };
-    let mut server = Server::bind(slave, options).map_err(Failure::tool)?;
-    let stopper = server.stopper();
-    let stdout_closed = Arc::new(AtomicBool::new(false));
-    let (closed, stop_when_closed, quiet) =
-        (stdout_closed.clone(), stopper.clone(), arguments.quiet);
+    Server::bind(slave, options).map_err(Failure::tool)
+}
+
+/// Prints accesses; when nobody reads them any more the server stops.
+fn log_events(server: &mut Server, quiet: bool) {
+    let (stopper, mut closed) = (server.stopper(), false);
     server.set_log(move |event| {
         let logged = match event {
-            Event::Access(access) => {
-                let (how, ok) = (
-                    if access.write { "Write" } else { "Read " },
-                    if access.ok { "ok" } else { "error" },
-                );
-                let width = 2 * access.bytes;
-                emit(&format!(
-                    "{how} {:#010x}/{}: {:0width$x} {ok}\n",
-                    access.address, access.bytes, access.value
-                ))
-            }
+            Event::Access(access) => emit(&access_line(&access)).map(drop),
             Event::Ended(peer, Some(why)) if !quiet => {
                 tell(&format!("daqmeter: {peer}: ended: {why}"));
-                return;
+                Ok(())
             }
-            _ => return,
+            _ => Ok(()),
         };
-        if logged.is_err() && !closed.swap(true, Ordering::Relaxed) {
-            stop_when_closed.stop();
+        if logged.is_err() && !closed {
+            closed = true;
+            stopper.stop();
         }
     });
-    interrupt::on_signal(move || stopper.stop());
-    if let Some(page) = arguments.metrics.served()? {
-        let (live, name) = (server.live(), format!("slave {}", server.port()));
-        page.ask(move |page| {
-            let counts = live.counts();
-            page.set("daqmeter_probes_total", &name, counts.probes as f64);
-            page.set("daqmeter_cycles_total", &name, counts.cycles as f64);
-            page.set("daqmeter_operations_total", &name, counts.operations as f64);
-            page.set("daqmeter_refused_total", &name, counts.refused as f64);
-            page.set("daqmeter_clients", &name, live.connections() as f64);
-        });
-    }
-    if !arguments.quiet {
-        let pty = server
-            .pty_path()
-            .map(|path| format!(" and on {path} (dev/{})", path.trim_start_matches("/dev/")));
-        tell(&format!(
-            "daqmeter: serving on port {}{}; Ctrl-C ends it",
-            server.port(),
-            pty.unwrap_or_default()
-        ));
-    }
-    server.run().map_err(Failure::tool)?;
-    if !arguments.quiet {
-        let counts = server.counts();
-        tell(&format!(
-            "daqmeter: {} probes, {} cycles ({} of LiteX) with {} operations; {} refused",
-            counts.probes, counts.cycles, counts.litex, counts.operations, counts.refused
-        ));
-    }
-    Ok(ExitCode::SUCCESS)
+}
+
+fn access_line(access: &Access) -> String {
+    let how = if access.write { "Write" } else { "Read " };
+    let ok = if access.ok { "ok" } else { "error" };
+    let width = 2 * access.bytes;
+    format!(
+        "{how} {:#010x}/{}: {:0width$x} {ok}\n",
+        access.address, access.bytes, access.value
+    )
+}
+
+fn publish(page: &Page, server: &Server) {
+    let (live, name) = (server.live(), format!("slave {}", server.port()));
+    page.ask(move |page| {
+        let counts = live.counts();
+        page.set("daqmeter_probes_total", &name, counts.probes as f64);
+        page.set("daqmeter_cycles_total", &name, counts.cycles as f64);
+        page.set("daqmeter_operations_total", &name, counts.operations as f64);
+        page.set("daqmeter_refused_total", &name, counts.refused as f64);
+        page.set("daqmeter_clients", &name, live.connections() as f64);
+    });
 }
 
 /// Proxy for tunnel/ addresses: TCP on one side, UDP on the other.

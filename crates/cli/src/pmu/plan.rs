@@ -9,7 +9,7 @@ use daqmeter_pmu::Event;
 use daqmeter_pmu::plan::{Driver, Plan, plan};
 use daqmeter_report::table::plain;
 
-use super::Wanted;
+use super::chosen::Wanted;
 use crate::output::{Failure, emit};
 
 /// Tell which events fit at once, what share of the time each will get, and a better order if there is one.

@@ -9,21 +9,21 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use daqmeter_harness::Tally;
 use daqmeter_pmu::Count;
 use daqmeter_pmu::count::{error_of, total_error_of};
 use daqmeter_pmu::emulated::Synthetic;
 use daqmeter_pmu::perf_format::{self, PerfFormat};
 use daqmeter_pmu::source::{Kernel, Opener};
-use daqmeter_record::{CpuTime, EngineInfo, Observations, RunRecord, Workload};
+use daqmeter_record::{EngineInfo, Observations, RunRecord, Workload};
 use daqmeter_report::pmu::{frames, map, tables};
-use daqmeter_sys::{clock, cpu_time};
 
+use super::chosen::{ByteUnit, Chosen, Setting, Wanted};
 use super::live::Live;
-use super::{ByteUnit, Chosen, Setting, Wanted};
 use crate::arguments::duration;
 use crate::metrics::{Metrics, Page};
-use crate::output::{Failure, Recorder, emit, tell, write_file};
-use crate::run::{context, on_ctrl_c};
+use crate::output::{Failure, Recorder, emit, tell};
+use crate::runner::{context, on_ctrl_c};
 
 /// Count in intervals: scaled values with their share and error, rates, a heat map of a mesh.
 ///
@@ -111,6 +111,39 @@ impl Written {
 }
 
 pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failure> {
+    check(arguments, quiet)?;
+    if let Some(path) = &arguments.from {
+        return convert(path, arguments);
+    }
+    let setting = arguments.wanted.place.setting()?;
+    let chosen = arguments.wanted.choose(&setting)?;
+    let mut recorder = Recorder::new(arguments.written.out.as_deref(), arguments.written.json)?;
+    let count = opened(&chosen, &setting)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    on_ctrl_c(&stop)?;
+    let metrics = arguments.metrics.served()?;
+    let shown = shown(arguments, quiet, &count, &setting)?;
+    let counting = Loop {
+        arguments,
+        stop: &stop,
+        shown,
+        metrics,
+    };
+    let watched = context().watch(
+        "pmu/stat",
+        info(&chosen, &setting),
+        workload(arguments, &chosen),
+    );
+    let observed = counting.run(count, watched.origin_ns())?;
+    let found = Tally {
+        warnings: chosen.set.warnings.clone(),
+        ..Tally::default()
+    };
+    let record = watched.end(found, Some(observed), Vec::new());
+    finish(record, arguments, quiet, &mut recorder)
+}
+
+fn check(arguments: &Arguments, quiet: bool) -> Result<(), Failure> {
     if quiet && arguments.written.out.is_none() {
         return Err(Failure::refused(
             "record needs --out FILE.jsonl, into which it records",
@@ -121,11 +154,11 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
             "-I 0: an interval has a length, e.g. -I 1s",
         ));
     }
-    if let Some(path) = &arguments.from {
-        return convert(path, arguments);
-    }
-    let setting = arguments.wanted.place.setting()?;
-    let chosen = arguments.wanted.choose(&setting)?;
+    Ok(())
+}
+
+/// The counters, opened; what cannot be counted is reported.
+fn opened(chosen: &Chosen, setting: &Setting) -> Result<Count, Failure> {
     let mut opener: Box<dyn Opener> = if setting.is_emulated {
         Box::new(Synthetic::new(&setting.meshes[0], &chosen.set.groups).map_err(Failure::refused)?)
     } else {
@@ -133,39 +166,12 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
             files: setting.files.clone(),
         })
     };
-    let mut recorder = Recorder::new(arguments.written.out.as_deref(), arguments.written.json)?;
     let count =
         Count::open(&chosen.set, &chosen.what, opener.as_mut()).map_err(Failure::refused)?;
     for refused in &count.refused {
         tell(&format!("daqmeter: not counted: {refused}"));
     }
-    let count = count.with(chosen.metrics.clone(), setting.meshes.clone());
-    let stop = Arc::new(AtomicBool::new(false));
-    on_ctrl_c(&stop)?;
-    let context = context();
-    let began_cpu = cpu_time::of_process();
-    let origin_ns = clock::monotonic_ns();
-    let metrics = arguments.metrics.served()?;
-    let shown = shown(arguments, quiet, &count, &setting)?;
-    let observed = Loop {
-        arguments,
-        stop: &stop,
-        shown,
-        metrics,
-    }
-    .run(count, origin_ns)?;
-    let mut record = context.blank_record(info(&chosen, &setting), workload(arguments, &chosen));
-    record.study = "pmu/stat".to_owned();
-    record.origin_ns = origin_ns;
-    record.wall_ns = clock::monotonic_ns() - origin_ns;
-    let cpu = cpu_time::of_process();
-    record.process_cpu = CpuTime {
-        user_ns: cpu.user_ns.saturating_sub(began_cpu.user_ns),
-        system_ns: cpu.system_ns.saturating_sub(began_cpu.system_ns),
-    };
-    record.memory.peak_rss_bytes = cpu_time::peak_rss_bytes();
-    record.warnings.clone_from(&chosen.set.warnings);
-    finish(record, observed, arguments, quiet, &mut recorder)
+    Ok(count.with(chosen.metrics.clone(), setting.meshes.clone()))
 }
 
 fn info(chosen: &Chosen, setting: &Setting) -> EngineInfo {
@@ -190,27 +196,26 @@ fn workload(arguments: &Arguments, chosen: &Chosen) -> Workload {
 }
 
 fn finish(
-    mut record: RunRecord,
-    observed: Observations,
+    record: RunRecord,
     arguments: &Arguments,
     quiet: bool,
     recorder: &mut Recorder,
 ) -> Result<ExitCode, Failure> {
-    let text = tables::summary(&observed, arguments.written.bytes.into(), total_error_of);
-    record.observed = Some(observed);
+    let written = &arguments.written;
     recorder.take(record)?;
-    if arguments.written.perf_format().is_none() && !arguments.written.json && !quiet {
-        emit(&format!("\n{text}"))?;
-    }
-    if let Some(path) = &arguments.written.output {
-        write_file(
-            path,
-            &daqmeter_report::page(&recorder.records).map_err(Failure::refused)?,
-        )?;
-        tell(&format!("wrote {}", path.display()));
-    }
     // Ctrl-C is how a count without an end ends.
-    Ok(recorder.exit_code(false))
+    recorder.finish(written.output.as_deref(), false, |records| {
+        let observed = records.iter().filter_map(|record| record.observed.as_ref());
+        let summary = |observed| {
+            let text = tables::summary(observed, written.bytes.into(), total_error_of);
+            format!("\n{text}")
+        };
+        if quiet || written.perf_format().is_some() {
+            String::new()
+        } else {
+            observed.map(summary).collect()
+        }
+    })
 }
 
 /// What the last interval counted, scaled to the time for which the event was enabled.
@@ -449,30 +454,9 @@ fn convert(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let text = text.map_err(|error| Failure::refused(format!("cannot read {shown}: {error}")))?;
     let observed =
         perf_format::parse(&text).map_err(|error| Failure::refused(format!("{shown}: {error}")))?;
-    let ignored: Vec<&str> = observed
-        .events
-        .iter()
-        .map(|event| event.name.as_str())
-        .filter(|name| {
-            name.contains("nodeid=") && !name.contains("bynodeid=1") && name.starts_with("arm_cmn")
-        })
-        .collect();
-    if let Some(name) = ignored.first() {
-        tell(&format!(
-            "daqmeter: warning: {} event(s) such as `{name}` name a node without bynodeid=1: mainline's driver ignored it and counted all nodes of the type",
-            ignored.len()
-        ));
-    }
+    warn_of_ignored_nodes(&observed);
     let mut recorder = Recorder::new(arguments.written.out.as_deref(), arguments.written.json)?;
-    if !arguments.written.json {
-        for at in 0..observed.end_ns.len() {
-            let text = match arguments.written.perf_format() {
-                Some(format) => perf_format::emit_interval(&observed, at, format),
-                None => tables::interval(&observed, at, arguments.written.bytes.into(), error_of),
-            };
-            emit(&text)?;
-        }
-    }
+    show_intervals(&observed, &arguments.written)?;
     let info = EngineInfo {
         name: "pmu".to_owned(),
         target: "perf stat".to_owned(),
@@ -480,5 +464,34 @@ fn convert(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let mut record = context().blank_record(info, Workload::new("pmu").with("what", "perf stat"));
     record.study = "pmu/perf".to_owned();
-    finish(record, observed, arguments, false, &mut recorder)
+    record.observed = Some(observed);
+    finish(record, arguments, false, &mut recorder)
+}
+
+fn show_intervals(observed: &Observations, written: &Written) -> Result<(), Failure> {
+    if written.json {
+        return Ok(());
+    }
+    for at in 0..observed.end_ns.len() {
+        let text = match written.perf_format() {
+            Some(format) => perf_format::emit_interval(observed, at, format),
+            None => tables::interval(observed, at, written.bytes.into(), error_of),
+        };
+        emit(&text)?;
+    }
+    Ok(())
+}
+
+fn warn_of_ignored_nodes(observed: &Observations) {
+    let is_ignored = |name: &&str| {
+        name.contains("nodeid=") && !name.contains("bynodeid=1") && name.starts_with("arm_cmn")
+    };
+    let names = observed.events.iter().map(|event| event.name.as_str());
+    let ignored: Vec<&str> = names.filter(is_ignored).collect();
+    if let Some(name) = ignored.first() {
+        tell(&format!(
+            "daqmeter: warning: {} event(s) such as `{name}` name a node without bynodeid=1: mainline's driver ignored it and counted all nodes of the type",
+            ignored.len()
+        ));
+    }
 }

@@ -22,7 +22,7 @@ use super::verdict::{Found, Measure, OfCheck, Verdict};
 use super::{Chosen, count, elink, exit};
 use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, emit, tell};
-use crate::run::on_ctrl_c;
+use crate::runner::on_ctrl_c;
 
 /// Write the blocks that a card makes to a file, as fast as they can be made.
 #[derive(Debug, Args)]

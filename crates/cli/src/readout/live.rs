@@ -1,7 +1,7 @@
 //! `daqmeter readout emulate`, `tohost` and `receive`: the parts of a chain as processes of their own.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -25,10 +25,11 @@ use daqmeter_sys::cpu_time;
 use super::verdict::{Found, Measure, OfReceive, OfTohost, Verdict};
 use super::waiting::Waiting;
 use super::{Chosen, Length, Network, elink, exit};
+use crate::arguments::CpuList;
 use crate::arguments::{cpu_list, duration};
 use crate::metrics::Page;
 use crate::output::{Failure, emit, tell};
-use crate::run::{CpuList, on_ctrl_c};
+use crate::runner::on_ctrl_c;
 
 /// Emulate a card for readers in other processes (tohost --card).
 #[derive(Debug, Args)]
@@ -228,11 +229,33 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
     let page = arguments.network.metrics.served()?.unwrap_or_default();
-    let count = channel_ids(&scenario).len();
-    let channels = arguments
-        .channels
-        .clone()
-        .unwrap_or_else(|| (0..count).collect());
+    let channels = channels(arguments, channel_ids(&scenario).len())?;
+    let ports = match &arguments.card {
+        Some(path) => remote_ports(arguments, path, &scenario, channels, &stop)?,
+        None => Some(own_ports(&mut scenario, arguments)?),
+    };
+    let Some(ports) = ports else {
+        return Ok(exit(true, true));
+    };
+    let mut readers = Vec::new();
+    for (nth, (at, port)) in ports.into_iter().enumerate() {
+        readers.push(made_ready(arguments, &scenario, nth, at, port)?);
+    }
+    let mut good = true;
+    for done in read_all(arguments, readers, &page, &stop) {
+        let done = done?;
+        let verdict = arguments.verdict(&done.account, &done.view);
+        good &= !done.card_is_lost && verdict.is_passed();
+        let json = arguments.network.json;
+        show_account(&done.name, &done.account, &done.view, &verdict, json)?;
+    }
+    Ok(exit(good, stop.load(Ordering::Relaxed)))
+}
+
+/// The channels to read: those that were asked for, or all.
+fn channels(arguments: &TohostArguments, count: usize) -> Result<Vec<usize>, Failure> {
+    let channels = arguments.channels.clone();
+    let channels = channels.unwrap_or_else(|| (0..count).collect());
     if let Some(missing) = channels.iter().find(|channel| **channel >= count) {
         return Err(Failure::refused(format!(
             "no channel {missing}; the scenario has 0 to {}",
@@ -244,74 +267,90 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
             "a card in this process has all its channels read; --channels needs --card",
         ));
     }
-    let mut ports: Vec<(usize, Box<dyn Port>)> = Vec::new();
-    match &arguments.card {
-        Some(path) => {
-            for at in channels {
-                let Some(port) = reach(path, &scenario, at, arguments.patience, &stop)? else {
-                    return Ok(exit(true, true));
-                };
-                ports.push((at, port));
-            }
-        }
-        None => {
-            let (card, rings) = card(&scenario, arguments.length)?;
-            scenario = card.scenario().clone();
-            let card = Arc::new(Mutex::new(card));
-            for (at, ring) in rings.into_iter().enumerate() {
-                ports.push((
-                    at,
-                    Box::new(InlinePort::new(card.clone(), ring).map_err(Failure::refused)?),
-                ));
-            }
-        }
-    }
-    let mut ready = Vec::new();
-    for (nth, (at, port)) in ports.into_iter().enumerate() {
-        let publish = Publish {
-            address: nth_address(&scenario.publish.address, nth)?,
-            ..scenario.publish.clone()
+    Ok(channels)
+}
+
+/// Channels, each with its port.
+type Ports = Vec<(usize, Box<dyn Port>)>;
+
+/// Ports of a card in another process; none after a signal.
+fn remote_ports(
+    arguments: &TohostArguments,
+    path: &Path,
+    scenario: &Scenario,
+    channels: Vec<usize>,
+    stop: &AtomicBool,
+) -> Result<Option<Ports>, Failure> {
+    let mut ports: Ports = Vec::new();
+    for at in channels {
+        let Some(port) = reach(path, scenario, at, arguments.patience, stop)? else {
+            return Ok(None);
         };
-        let (reader, facts) =
-            chain::reader_of(&scenario, port, at, &publish).map_err(Failure::refused)?;
-        let id = channel_ids(&scenario)[at];
-        let name = format!("tohost {}:{}.{}", scenario.name, id.device, id.channel);
-        let facts: Vec<String> = facts
-            .iter()
-            .map(|(name, value)| format!("{name} {value}"))
-            .collect();
-        tell(&format!(
-            "{name} publishes at {}{}",
-            reader.address(),
-            if facts.is_empty() {
-                String::new()
-            } else {
-                format!(" ({})", facts.join(", "))
-            }
-        ));
-        let announcement = announce(&arguments.network, &scenario, at, &reader)?;
-        ready.push(Ready {
-            name,
-            reader,
-            _announcement: announcement,
-        });
+        ports.push((at, port));
     }
-    let cpus = arguments
-        .pin
-        .as_ref()
-        .map(|list| list.0.clone())
-        .unwrap_or_default();
+    Ok(Some(ports))
+}
+
+/// Ports of a card in this process, whose scenario is the card's from now on.
+fn own_ports(scenario: &mut Scenario, arguments: &TohostArguments) -> Result<Ports, Failure> {
+    let (card, rings) = card(scenario, arguments.length)?;
+    *scenario = card.scenario().clone();
+    let card = Arc::new(Mutex::new(card));
+    let mut ports: Ports = Vec::new();
+    for (at, ring) in rings.into_iter().enumerate() {
+        let port = InlinePort::new(card.clone(), ring).map_err(Failure::refused)?;
+        ports.push((at, Box::new(port)));
+    }
+    Ok(ports)
+}
+
+/// The reader of a channel, which publishes from now on.
+fn made_ready(
+    arguments: &TohostArguments,
+    scenario: &Scenario,
+    nth: usize,
+    at: usize,
+    port: Box<dyn Port>,
+) -> Result<Ready, Failure> {
+    let publish = Publish {
+        address: nth_address(&scenario.publish.address, nth)?,
+        ..scenario.publish.clone()
+    };
+    let (reader, facts) =
+        chain::reader_of(scenario, port, at, &publish).map_err(Failure::refused)?;
+    let id = channel_ids(scenario)[at];
+    let name = format!("tohost {}:{}.{}", scenario.name, id.device, id.channel);
+    let facts = facts.iter().map(|(name, value)| format!("{name} {value}"));
+    let facts = facts.collect::<Vec<_>>().join(", ");
+    let facts = if facts.is_empty() {
+        facts
+    } else {
+        format!(" ({facts})")
+    };
+    tell(&format!("{name} publishes at {}{facts}", reader.address()));
+    let announcement = announce(&arguments.network, scenario, at, &reader)?;
+    Ok(Ready {
+        name,
+        reader,
+        _announcement: announcement,
+    })
+}
+
+/// Reads until the end, each channel in a thread.
+fn read_all(
+    arguments: &TohostArguments,
+    readers: Vec<Ready>,
+    page: &Page,
+    stop: &Arc<AtomicBool>,
+) -> Vec<Result<ReadDone, Failure>> {
+    let cpus: &[u32] = arguments.pin.as_ref().map_or(&[], |list| &list.0);
     let wait = (!arguments.no_wait).then_some(arguments.wait);
-    let (page, stop) = (&page, &stop);
-    let accounts: Vec<Result<ReadDone, Failure>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = ready
-            .into_iter()
-            .enumerate()
-            .map(|(nth, ready)| {
-                let cpu = cpus.get(nth % cpus.len().max(1)).copied();
-                scope.spawn(move || read(ready, cpu, wait, page, stop))
-            })
-            .collect();
+    std::thread::scope(|scope| {
+        let start = |(nth, ready): (usize, Ready)| {
+            let cpu = cpus.get(nth % cpus.len().max(1)).copied();
+            scope.spawn(move || read(ready, cpu, wait, page, stop))
+        };
+        let threads: Vec<_> = readers.into_iter().enumerate().map(start).collect();
         let panicked = |_| {
             Err(Failure::refused(
                 "a reader panicked: a bug in daqmeter, please report it",
@@ -321,20 +360,7 @@ pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(panicked))
             .collect()
-    });
-    let mut good = true;
-    for done in accounts {
-        let ReadDone {
-            name,
-            account,
-            view,
-            card_is_lost,
-        } = done?;
-        let verdict = arguments.verdict(&account, &view);
-        good &= !card_is_lost && verdict.is_passed();
-        show_account(&name, &account, &view, &verdict, arguments.network.json)?;
-    }
-    Ok(exit(good, stop.load(Ordering::Relaxed)))
+    })
 }
 
 /// The next ports for further channels; a port that the host chooses serves all.

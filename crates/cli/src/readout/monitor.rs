@@ -22,7 +22,7 @@ use super::exit;
 use crate::arguments::duration;
 use crate::metrics::scrape;
 use crate::output::{Failure, emit};
-use crate::run::on_ctrl_c;
+use crate::runner::on_ctrl_c;
 
 /// Watch every instance: rates, ring, CPU, BUSY, errors. q ends it.
 #[derive(Debug, Args)]

@@ -9,9 +9,10 @@ use daqmeter_readout::study::{self, Document, STUDY};
 use daqmeter_record::RunRecord;
 
 use super::run::{check_pins, cpus};
+use crate::arguments::CpuList;
 use crate::arguments::cpu_list;
 use crate::output::{FAILED, Failure, read_records};
-use crate::run::{Common, CpuList, Runner};
+use crate::runner::{Common, Runner};
 use crate::studies::{self, show_one};
 
 /// Set the published study (Nikhef) beside arithmetic, a model, and what this host does.

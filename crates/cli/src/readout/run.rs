@@ -8,14 +8,14 @@ use clap::Args;
 use daqmeter_harness::StepPlan;
 use daqmeter_readout::accounts;
 use daqmeter_record::{Outcome, RunRecord};
-use daqmeter_report::page;
 use daqmeter_report::readout::{chains_text, details_text};
 
 use super::Chosen;
 use super::verdict::{Found, Measure, OfRun};
+use crate::arguments::CpuList;
 use crate::arguments::{cpu_list, duration};
-use crate::output::{FAILED, Failure, emit, tell, write_file};
-use crate::run::{Common, CpuList, Runner};
+use crate::output::{FAILED, Failure, tell};
+use crate::runner::{Common, Runner};
 
 /// Run emulated card, readers and receivers in this process.
 #[derive(Debug, Args)]
@@ -64,35 +64,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let mut runner = Runner::new(&arguments.common, 1)?;
     check_pins(arguments.receiver_pin.as_ref(), &runner)?;
-    let pin = arguments
-        .common
-        .pin
-        .as_ref()
-        .map(|list| list.0.clone())
-        .unwrap_or_default();
+    let pin = arguments.common.pins();
     let settings = runner.settings(StepPlan::ByStage(1), "readout/run", &pin);
     runner.point("readout", &workload, &settings, None)?;
     runner.finish();
-    let records = &runner.recorder.records;
-    let verdict = found(records).verdict(&arguments.limits.fail_on);
+    let verdict = found(&runner.recorder.records).verdict(&arguments.limits.fail_on);
     if arguments.common.json {
         // Stdout is for records.
         tell(&verdict.to_string());
-    } else {
-        emit(&format!(
-            "{}{} {verdict}\n",
-            chains_text(records),
-            details_text(records)
-        ))?;
     }
-    if let Some(path) = &arguments.output {
-        write_file(path, &page(records).map_err(Failure::refused)?)?;
-        tell(&format!("wrote {}", path.display()));
-    }
+    let code = runner.conclude(arguments.output.as_deref(), |records| {
+        let (chains, details) = (chains_text(records), details_text(records));
+        format!("{chains}{details} {verdict}\n")
+    })?;
     if !verdict.is_passed() && !runner.stop.is_set() {
         return Ok(ExitCode::from(FAILED));
     }
-    Ok(runner.recorder.exit_code(runner.stop.is_set()))
+    Ok(code)
 }
 
 /// What the records say for a verdict.

@@ -10,14 +10,14 @@ use daqmeter_readout::engine::{observation, probe_workload};
 use daqmeter_readout::search::{Allowed, Found, Observation, Plan, System, highest_rate};
 use daqmeter_record::units::significant;
 use daqmeter_record::{Outcome, RunRecord, Workload};
-use daqmeter_report::page;
 use daqmeter_report::readout::chains_text;
 
 use super::run::{check_pins, cpus};
 use super::{Chosen, bytes, count, rate};
+use crate::arguments::CpuList;
 use crate::arguments::{cpu_list, duration};
-use crate::output::{Failure, emit, tell, write_file};
-use crate::run::{Common, CpuList, Runner};
+use crate::output::Failure;
+use crate::runner::{Common, Runner};
 
 /// Find the maximum rate without loss, then measure CPU, ring and dead time around it.
 #[derive(Debug, Args)]
@@ -188,12 +188,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let bases = arguments.bases()?;
     let mut runner = Runner::new(&arguments.common, 0)?;
     check_pins(arguments.receiver_pin.as_ref(), &runner)?;
-    let pin = arguments
-        .common
-        .pin
-        .as_ref()
-        .map(|list| list.0.clone())
-        .unwrap_or_default();
+    let pin = arguments.common.pins();
     let mut results = Vec::new();
     for base in &bases {
         let pin = if is_free(base) {
@@ -256,19 +251,9 @@ fn finish(
     results: &[(Workload, Found)],
     failure: Option<Failure>,
 ) -> Result<ExitCode, Failure> {
-    runner.finish();
-    let records = &runner.recorder.records;
-    if !arguments.common.json {
-        emit(&text(results, records))?;
-    }
-    if let Some(path) = &arguments.output {
-        write_file(path, &page(records).map_err(Failure::refused)?)?;
-        tell(&format!("wrote {}", path.display()));
-    }
-    match failure {
-        Some(failure) => Err(failure),
-        None => Ok(runner.recorder.exit_code(runner.stop.is_set())),
-    }
+    let page = arguments.output.as_deref();
+    let code = runner.conclude(page, |records| text(results, records))?;
+    failure.map_or(Ok(code), Err)
 }
 
 fn text(results: &[(Workload, Found)], records: &[RunRecord]) -> String {
