@@ -29,9 +29,11 @@ use std::path::Path;
 
 use daqmeter_record::units;
 use daqmeter_sys::memory::Pages;
+use daqmeter_wire::felix::encoder::blocks_of;
 use daqmeter_wire::felix::payload::{Fid, TTC_BYTES};
 use daqmeter_wire::felix::{Elink, Format};
-use serde::{Deserialize, Deserializer, de};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 pub use check::{MAX_PAYLOAD_BYTES, check_congestion};
 pub use memory::Parts;
@@ -389,7 +391,7 @@ pub struct FaultSpec {
 }
 
 /// What the reader does with chunks.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReaderMode {
     /// Copies them to pages: the ring is free at once.
@@ -400,7 +402,7 @@ pub enum ReaderMode {
 }
 
 /// How the reader learns of data.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Completion {
     /// It looks again after the polling interval.
@@ -630,6 +632,18 @@ impl Scenario {
         elinks
     }
 
+    /// Bytes that a trigger brings into each ring, blocks and trailers included.
+    pub fn event_bytes(&self) -> f64 {
+        const MANY: u64 = 1 << 20;
+        let Some(format) = self.format() else {
+            return 0.0;
+        };
+        let of = |spec: &ElinkSpec| {
+            blocks_of(format, spec.payload_bytes, MANY) as f64 * (1.0 - spec.deficit)
+        };
+        self.elinks(0, 0).iter().map(of).sum::<f64>() * format.block_bytes as f64 / MANY as f64
+    }
+
     /// Why the card's blocks cannot be made once and replayed, if they cannot.
     pub fn why_not_replayed(&self) -> Option<&'static str> {
         match self {
@@ -712,5 +726,12 @@ mod tests {
     fn thresholds_follow_the_ring_as_in_the_published_set_up() {
         let scenario = Scenario::parse("[card]\nring = \"1GiB\"\n", "").unwrap();
         assert_eq!(scenario.dma_thresholds(), (224 << 20, 256 << 20));
+    }
+
+    #[test]
+    fn events_weigh_what_the_published_packings_say() {
+        // 24 bytes: 3 blocks for 109 chunks.
+        let bytes = Scenario::load("gbt").unwrap().event_bytes();
+        assert!((bytes - 24.0 * 1024.0 * 3.0 / 109.0).abs() < 0.01);
     }
 }

@@ -17,14 +17,14 @@ use daqmeter_readout::remote::RemoteError;
 use daqmeter_readout::scenario::{Publish, check_congestion};
 use daqmeter_readout::tohost::{FinalAccount, ToHost};
 use daqmeter_readout::transport::bus::{self, Announcement, Entry};
-use daqmeter_readout::{Scenario, accounts, chain, remote, transport};
+use daqmeter_readout::{Chosen, Scenario, accounts, chain, remote, transport};
 use daqmeter_record::Ledger;
 use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_sys::cpu_time;
 
 use super::verdict::{Found, Measure, OfReceive, OfTohost, Verdict};
 use super::waiting::Waiting;
-use super::{Chosen, Length, Network, elink, exit};
+use super::{Length, Network, elink, exit, load};
 use crate::arguments::{cpu_list, duration};
 use crate::metrics::Page;
 use crate::output::{Failure, emit, tell};
@@ -67,7 +67,7 @@ fn card(
 }
 
 pub(crate) fn emulate(arguments: &EmulateArguments) -> Result<ExitCode, Failure> {
-    let scenario = arguments.chosen.load()?;
+    let scenario = load(&arguments.chosen)?;
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
     let (card, rings) = card(&scenario, arguments.length)?;
@@ -221,7 +221,7 @@ fn reach(
 }
 
 pub(crate) fn tohost(arguments: &TohostArguments) -> Result<ExitCode, Failure> {
-    let mut scenario = arguments.chosen.load()?;
+    let mut scenario = load(&arguments.chosen)?;
     if let Some(address) = &arguments.address {
         scenario.publish.address.clone_from(address);
     }

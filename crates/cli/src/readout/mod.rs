@@ -14,11 +14,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use daqmeter_readout::Scenario;
-use daqmeter_readout::scenario::{Completion, Hertz, Nanos, ReaderMode};
+use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::units;
 
-use crate::arguments::duration;
+use crate::arguments::{count, duration};
 use crate::metrics::Metrics;
 use crate::output::Failure;
 
@@ -91,86 +90,21 @@ fn exit(good: bool, interrupted: bool) -> ExitCode {
     }
 }
 
-/// A scenario, and what is said instead of parts of it.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct Chosen {
-    /// Scenario: a name that ships, or a TOML file
-    #[arg(default_value = "gbt")]
-    scenario: String,
-    /// Trigger rate
-    #[arg(long, value_name = "RATE", value_parser = rate, help_heading = "Instead of the scenario's")]
-    rate: Option<f64>,
-    /// Polling interval; 0us never sleeps
-    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Instead of the scenario's")]
-    poll: Option<Duration>,
-    /// Sleep until the card's interrupt
-    #[arg(
-        long,
-        conflicts_with = "poll",
-        help_heading = "Instead of the scenario's"
-    )]
-    interrupt: bool,
-    /// Bytes of a chunk
-    #[arg(long, value_name = "SIZE", value_parser = bytes, help_heading = "Instead of the scenario's")]
-    payload: Option<u64>,
-    /// Send blocks from the ring instead of copying chunks
-    #[arg(long, help_heading = "Instead of the scenario's")]
-    zero_copy: bool,
-    /// tcp, or zenoh where that was built in
-    #[arg(long, value_name = "NAME", help_heading = "Instead of the scenario's")]
-    transport: Option<String>,
+/// The scenario with what replaces parts of it, over a transport that was built in.
+fn load(chosen: &Chosen) -> Result<Scenario, Failure> {
+    let scenario = chosen.load().map_err(Failure::refused)?;
+    daqmeter_readout::transport::named(&scenario.publish.transport).map_err(Failure::refused)?;
+    Ok(scenario)
 }
 
-impl Chosen {
-    /// The scenario with all that.
-    fn load(&self) -> Result<Scenario, Failure> {
-        let mut scenario = Scenario::load(&self.scenario).map_err(Failure::refused)?;
-        if let Some(rate) = self.rate {
-            scenario.trigger.rate = Hertz(rate);
-        }
-        if let Some(poll) = self.poll {
-            scenario.reader.poll = Nanos(u64::try_from(poll.as_nanos()).unwrap_or(u64::MAX));
-        }
-        if self.interrupt {
-            scenario.reader.completion = Completion::Interrupt;
-        }
-        if let Some(payload) = self.payload {
-            scenario.card.payload.0 = usize::try_from(payload).unwrap_or(usize::MAX);
-        }
-        if self.zero_copy {
-            scenario.reader.mode = ReaderMode::ZeroCopy;
-        }
-        if let Some(transport) = &self.transport {
-            scenario.publish.transport.clone_from(transport);
-        }
-        scenario.check().map_err(Failure::refused)?;
-        // A transport that was not built in is better refused before anything begins.
-        daqmeter_readout::transport::named(&scenario.publish.transport)
-            .map_err(Failure::refused)?;
-        Ok(scenario)
-    }
-
-    /// The same for the engine.
-    fn workload(&self) -> Result<daqmeter_record::Workload, Failure> {
-        let scenario = self.load()?;
-        let mut workload = daqmeter_record::Workload::new("readout")
-            .with("scenario", self.scenario.as_str())
-            .with("rate_hz", scenario.trigger.rate.0)
-            .with("poll_us", scenario.reader.poll.0 as f64 / 1e3);
-        if let Some(payload) = self.payload {
-            workload = workload.with("payload_bytes", payload);
-        }
-        if self.zero_copy {
-            workload = workload.with("mode", "zero-copy");
-        }
-        if self.interrupt {
-            workload = workload.with("completion", "interrupt");
-        }
-        if let Some(transport) = &self.transport {
-            workload = workload.with("transport", transport.as_str());
-        }
-        Ok(workload)
-    }
+/// For records: rate and polling interval stand there, also where they are the scenario's.
+fn completed(chosen: &Chosen) -> Result<Chosen, Failure> {
+    let scenario = load(chosen)?;
+    Ok(Chosen {
+        rate_hz: Some(scenario.trigger.rate.0),
+        poll_us: Some(scenario.reader.poll.0 as f64 / 1e3),
+        ..chosen.clone()
+    })
 }
 
 /// How long triggers come.
@@ -195,18 +129,6 @@ pub(crate) struct Network {
     /// A line of JSON instead of text
     #[arg(long)]
     json: bool,
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    units::parse_rate_hz(text).map_err(|error| error.to_string())
-}
-
-fn bytes(text: &str) -> Result<u64, String> {
-    units::parse_bytes(text).map_err(|error| error.to_string())
-}
-
-fn count(text: &str) -> Result<u64, String> {
-    units::parse_count(text).map_err(|error| error.to_string())
 }
 
 /// An E-link's number: 0x008, or decimal.
