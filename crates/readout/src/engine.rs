@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use daqmeter_harness::{
     Fault, LimitSpec, Request, Session, StageSpec, StopFlag, Tally, TypedEngine,
@@ -12,12 +13,12 @@ use daqmeter_stats::LogHistogram;
 use daqmeter_sys::clock::monotonic_ns;
 
 use crate::Card;
-use crate::chain::{self, ChainError, Load, ReaderDone};
+use crate::card::words::State;
+use crate::chain::{Chain, ChainError, Load, Placement, Reader, ReaderDone, Receiving, joined};
 use crate::receive::Report;
 use crate::request::{Chosen, ReadoutRequest};
-use crate::scenario::{Parts, Publish, Scenario, ScenarioError};
+use crate::scenario::{Scenario, ScenarioError};
 use crate::search::Observation;
-use crate::tohost::ToHost;
 
 impl From<ScenarioError> for Fault {
     fn from(error: ScenarioError) -> Self {
@@ -27,7 +28,10 @@ impl From<ScenarioError> for Fault {
 
 impl From<ChainError> for Fault {
     fn from(error: ChainError) -> Self {
-        Fault::new(error.to_string())
+        match error {
+            ChainError::TooLarge(_) => Fault::too_large(error.to_string()),
+            _ => Fault::new(error.to_string()),
+        }
     }
 }
 
@@ -37,16 +41,6 @@ pub struct ReadoutEngine;
 
 fn scenario_of(workload: &Workload) -> Result<Scenario, Fault> {
     Ok(ReadoutRequest::of(workload)?.chosen.load()?)
-}
-
-/// A chain: a reader, a subscriber and a connection for each channel.
-fn parts(scenario: &Scenario) -> Parts {
-    let channels = crate::card::channel_ids(scenario).len();
-    Parts {
-        channels,
-        subscribers: channels,
-        receptions: channels,
-    }
 }
 
 impl TypedEngine for ReadoutEngine {
@@ -69,7 +63,7 @@ impl TypedEngine for ReadoutEngine {
 
     fn memory_bytes(&self, request: &ReadoutRequest) -> Option<u64> {
         let scenario = request.chosen.load().ok()?;
-        Some(scenario.memory_bytes(parts(&scenario)))
+        Some(scenario.memory_bytes(Chain::parts(&scenario)))
     }
 
     fn example(&self) -> ReadoutRequest {
@@ -86,46 +80,29 @@ impl TypedEngine for ReadoutEngine {
     }
 
     fn open(&self, request: &ReadoutRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let scenario = request.chosen.load()?;
-        let seconds = request.seconds;
-        scenario
-            .check_memory(parts(&scenario))
-            .map_err(|error| Fault::too_large(error.to_string()))?;
-        let (mut card, consumers) = Card::new(&scenario)?;
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "at most a day in ns"
-        )]
-        card.source().end_at((seconds * 1e9) as u64);
-        let scenario = card.scenario().clone();
-        let card = Arc::new(Mutex::new(card));
-        let mut readers = Vec::new();
-        for (at, consumer) in consumers.into_iter().enumerate() {
-            readers.push(chain::reader(&scenario, &card, consumer, at, &scenario.publish)?.0);
-        }
-        let publishers: Vec<Publish> = readers
-            .iter()
-            .map(|reader| Publish {
-                address: reader.address(),
-                ..scenario.publish.clone()
-            })
-            .collect();
-        let shared = Arc::new(Shared {
-            publishers,
-            receivers: request
-                .receivers
-                .receivers
-                .unwrap_or(readers.len())
-                .clamp(1, readers.len()),
+        let placement = Placement {
+            receivers: request.receivers.receivers.unwrap_or(0),
             receiver_cpus: request.receivers.cpus(),
+            ..Placement::default()
+        };
+        let duration = Duration::from_secs_f64(request.seconds);
+        let chain = Chain::open(&request.chosen.load()?, &placement, duration, None)?;
+        let Chain {
+            scenario,
+            card,
+            readers,
+            receivers,
+            ..
+        } = chain;
+        let shared = Arc::new(Shared {
+            receivers: Mutex::new(receivers),
             threads: Mutex::default(),
             done: Mutex::new(readers.iter().map(|_| None).collect()),
             received: Mutex::default(),
             failed: AtomicBool::new(false),
-            peak: card.clone(),
+            card,
         });
-        let bytes = scenario.event_bytes() * scenario.trigger.rate.0 * seconds;
+        let bytes = scenario.event_bytes() * scenario.trigger.rate.0 * request.seconds;
         let is_probe = request.probe;
         let session = |(at, reader)| -> Box<dyn Session> {
             let (scenario, shared, stop) = (scenario.clone(), shared.clone(), StopFlag::default());
@@ -144,18 +121,17 @@ impl TypedEngine for ReadoutEngine {
 }
 
 /// How a receiver's thread ends.
-type Receiving = Result<(Report, Load), ChainError>;
+type Received = Result<(Report, Load), ChainError>;
 
 /// What the lanes of a run share.
 struct Shared {
-    publishers: Vec<Publish>,
-    receivers: usize,
-    receiver_cpus: Vec<u32>,
-    threads: Mutex<Vec<JoinHandle<Receiving>>>,
+    /// Until the first lane starts them.
+    receivers: Mutex<Vec<Receiving>>,
+    threads: Mutex<Vec<JoinHandle<Received>>>,
     done: Mutex<Vec<Option<ReaderDone>>>,
     received: Mutex<Vec<(Report, Load)>>,
     failed: AtomicBool,
-    peak: Arc<Mutex<Card>>,
+    card: Arc<Mutex<Card>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -183,7 +159,7 @@ impl Shared {
 
 struct ReadoutSession {
     at: usize,
-    reader: ToHost,
+    reader: Reader,
     scenario: Scenario,
     bytes: f64,
     is_probe: bool,
@@ -228,33 +204,21 @@ impl Session for ReadoutSession {
         if self.at > 0 {
             return Ok(());
         }
-        let shared = &self.shared;
-        for at in 0..shared.receivers {
-            let own: Vec<(Publish, Vec<u64>)> = shared
-                .publishers
-                .iter()
-                .skip(at)
-                .step_by(shared.receivers)
-                .map(|publish| (publish.clone(), Vec::new()))
-                .collect();
-            let cpu = shared
-                .receiver_cpus
-                .get(at % shared.receiver_cpus.len().max(1))
-                .copied();
-            let (name, shared) = (self.scenario.publish.transport.clone(), self.shared.clone());
+        let receivers = std::mem::take(&mut *locked(&self.shared.receivers));
+        for (at, receiving) in receivers.into_iter().enumerate() {
+            let shared = self.shared.clone();
             let work = move || {
                 // Threads inherit the mask of the lane that made them.
-                if cpu.is_none() {
+                if receiving.cpu.is_none() {
                     daqmeter_sys::affinity::unpin();
                 }
                 let quit = || shared.failed.load(Ordering::Relaxed);
-                chain::receive(&name, &own, cpu, &shared.failed, &quit)
+                receiving.receive(&shared.failed, &quit)
             };
             let thread = std::thread::Builder::new()
                 .name(format!("receiver-{at}"))
-                .spawn(work);
-            let thread =
-                thread.map_err(|error| Fault::new(format!("no thread for a receiver: {error}")))?;
+                .spawn(work)
+                .map_err(|error| Fault::new(format!("no thread for a receiver: {error}")))?;
             locked(&self.shared.threads).push(thread);
         }
         Ok(())
@@ -266,13 +230,13 @@ impl Session for ReadoutSession {
 
     fn step(&mut self, _stage: usize, _operations: u64) -> Result<(), Fault> {
         let begin_ns = monotonic_ns();
-        let (shared, card, stop) = (&self.shared, &self.shared.peak, &self.stop);
+        let (shared, card, stop) = (&self.shared, &self.shared.card, &self.stop);
         let quit = || {
             let late = monotonic_ns() > begin_ns + START_WITHIN_NS;
-            let is_idle = || locked(card).state() == crate::card::State::Idle;
+            let is_idle = || locked(card).state() == State::Idle;
             shared.failed.load(Ordering::Relaxed) || stop.is_set() || late && is_idle()
         };
-        let done = chain::read_here(&mut self.reader, None, &quit);
+        let done = self.reader.read(None, &quit);
         locked(&self.shared.done)[self.at] = Some(done);
         // What was read until then is accounted for in the record.
         if self.stop.is_set() {
@@ -291,7 +255,7 @@ impl Session for ReadoutSession {
         let Some(own) = &done[self.at] else {
             return Ok(());
         };
-        for (tag, ledger) in chain::joined(std::slice::from_ref(own), &received) {
+        for (tag, ledger) in joined(std::slice::from_ref(own), &received) {
             if !ledger.closes() {
                 return Err(Fault::new(format!("E-link {tag:#x}: {ledger}")));
             }
@@ -330,7 +294,7 @@ impl Session for ReadoutSession {
         };
         tally.warnings.extend(own.notes.iter().cloned());
         let mut all = daqmeter_record::Ledger::new("triggers x E-links");
-        for (_, ledger) in chain::joined(std::slice::from_ref(own), &received) {
+        for (_, ledger) in joined(std::slice::from_ref(own), &received) {
             all.add(&daqmeter_record::Ledger {
                 unit: all.unit.clone(),
                 ..ledger
@@ -353,7 +317,7 @@ impl Session for ReadoutSession {
                 &self.scenario,
                 &done,
                 &received,
-                &locked(&self.shared.peak),
+                &locked(&self.shared.card),
             ));
         }
         tally
@@ -508,8 +472,6 @@ pub fn observation(record: &daqmeter_record::RunRecord) -> Observation {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use daqmeter_harness::conformance;
 
     use super::*;

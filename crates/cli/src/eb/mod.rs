@@ -148,10 +148,10 @@ impl Wire {
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Order {
     /// Big-endian access, whatever SDB says
-    #[arg(short = 'b', conflicts_with = "little")]
+    #[arg(short = 'b', overrides_with = "little")]
     big: bool,
     /// Little-endian access, whatever SDB says
-    #[arg(short = 'l')]
+    #[arg(short = 'l', overrides_with = "big")]
     little: bool,
 }
 
@@ -225,6 +225,22 @@ fn span(text: &str) -> Result<(u64, u64), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Issue 16: both together were refused; C takes the last.
+    #[test]
+    fn of_two_byte_orders_the_last_counts() {
+        #[derive(clap::Parser)]
+        struct Tool {
+            #[command(flatten)]
+            order: Order,
+        }
+        let endian = |letters: &str| {
+            let tool: Tool = clap::Parser::try_parse_from(["tool", letters]).unwrap();
+            tool.order.endian()
+        };
+        assert_eq!(endian("-bl"), Some(Endian::Little));
+        assert_eq!(endian("-lb"), Some(Endian::Big));
+    }
 
     #[test]
     fn widths_are_joined_by_any_separator() {

@@ -18,8 +18,8 @@ use daqmeter_readout::{Chosen, Scenario, recording};
 use daqmeter_record::sanitise;
 use daqmeter_sys::net::{Readiness, wait_ready};
 
+use super::options::{elink, exit, load};
 use super::verdict::{Found, Measure, OfCheck, Verdict};
-use super::{elink, exit, load};
 use crate::arguments::count;
 use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, emit, tell};

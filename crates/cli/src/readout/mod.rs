@@ -1,24 +1,22 @@
 //! `daqmeter readout`: the FELIX-class chain: emulated card, reader, receivers, checker, monitor, maximum rate, the published study.
 
+mod emulate;
 mod files;
-mod live;
+mod ledgers;
 mod monitor;
+mod options;
+mod receive;
 pub(crate) mod reproduce;
 mod run;
 mod sweep;
+mod tohost;
 mod verdict;
 mod waiting;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use daqmeter_readout::{Chosen, Scenario};
-use daqmeter_record::units;
 
-use crate::arguments::{count, duration};
-use crate::metrics::Metrics;
 use crate::output::Failure;
 
 /// Read out an emulated FELIX card at up to megahertz, with a ledger of every trigger.
@@ -52,11 +50,11 @@ enum Verb {
     /// Find the maximum rate, and draw what it costs
     Sweep(sweep::Arguments),
     /// Emulate a card for readers in other processes
-    Emulate(live::EmulateArguments),
+    Emulate(emulate::Arguments),
     /// Read rings and publish their data
-    Tohost(live::TohostArguments),
+    Tohost(tohost::Arguments),
     /// Subscribe to publishers and check all that comes
-    Receive(live::ReceiveArguments),
+    Receive(receive::Arguments),
     /// Watch every instance: terminal, JSON lines
     Monitor(monitor::Arguments),
     /// Write the blocks that a card makes to a file
@@ -71,72 +69,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.verb {
         Verb::Run(arguments) => run::run(arguments),
         Verb::Sweep(arguments) => sweep::run(arguments),
-        Verb::Emulate(arguments) => live::emulate(arguments),
-        Verb::Tohost(arguments) => live::tohost(arguments),
-        Verb::Receive(arguments) => live::receive(arguments),
+        Verb::Emulate(arguments) => emulate::run(arguments),
+        Verb::Tohost(arguments) => tohost::run(arguments),
+        Verb::Receive(arguments) => receive::run(arguments),
         Verb::Monitor(arguments) => monitor::run(arguments),
         Verb::Record(arguments) => files::record(arguments),
         Verb::Check(arguments) => files::check(arguments),
         Verb::Reproduce(arguments) => reproduce::run(arguments),
     }
-}
-
-/// The exit code of a verb that did its work: good, or not, or as far as a signal let it.
-fn exit(good: bool, interrupted: bool) -> ExitCode {
-    match (interrupted, good) {
-        (true, _) => ExitCode::from(130),
-        (false, true) => ExitCode::SUCCESS,
-        (false, false) => ExitCode::from(1),
-    }
-}
-
-/// The scenario with what replaces parts of it, over a transport that was built in.
-fn load(chosen: &Chosen) -> Result<Scenario, Failure> {
-    let scenario = chosen.load().map_err(Failure::refused)?;
-    daqmeter_readout::transport::named(&scenario.publish.transport).map_err(Failure::refused)?;
-    Ok(scenario)
-}
-
-/// For records: rate and polling interval stand there, also where they are the scenario's.
-fn completed(chosen: &Chosen) -> Result<Chosen, Failure> {
-    let scenario = load(chosen)?;
-    Ok(Chosen {
-        rate_hz: Some(scenario.trigger.rate.0),
-        poll_us: Some(scenario.reader.poll.0 as f64 / 1e3),
-        ..chosen.clone()
-    })
-}
-
-/// How long triggers come.
-#[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct Length {
-    /// Time for which triggers come
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    time: Option<Duration>,
-    /// Or their number
-    #[arg(long, value_name = "N", value_parser = count)]
-    triggers: Option<u64>,
-}
-
-/// Where pages go and come from.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct Network {
-    /// Directory in which publishers leave their addresses
-    #[arg(long, value_name = "DIR")]
-    bus_dir: Option<PathBuf>,
-    #[command(flatten)]
-    metrics: Metrics,
-    /// A line of JSON instead of text
-    #[arg(long)]
-    json: bool,
-}
-
-/// An E-link's number: 0x008, or decimal.
-fn elink(text: &str) -> Result<u16, String> {
-    let number =
-        units::parse_count(text).map_err(|_| format!("`{text}` is not an E-link such as 0x008"))?;
-    u16::try_from(number)
-        .ok()
-        .filter(|number| *number <= 0x7FF)
-        .ok_or(format!("`{text}`: E-links are 0 to 0x7ff"))
 }

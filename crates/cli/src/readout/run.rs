@@ -10,7 +10,7 @@ use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_report::page;
 use daqmeter_report::readout::{chains_text, details_text};
 
-use super::completed;
+use super::options::completed;
 use super::verdict::{Found, Measure, OfRun};
 use crate::output::{FAILED, Failure, emit, tell, write_file};
 use crate::run::{Common, Runner};

@@ -16,7 +16,7 @@ use daqmeter_record::{Outcome, RunRecord, Workload};
 use daqmeter_report::page;
 use daqmeter_report::readout::chains_text;
 
-use super::completed;
+use super::options::completed;
 use crate::arguments::{bytes, count, duration, rate};
 use crate::output::{Failure, emit, tell, write_file};
 use crate::run::{Common, Runner};
