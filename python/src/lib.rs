@@ -183,7 +183,7 @@ fn check_parameters(asked: &Workload) -> PyResult<()> {
         return Ok(());
     };
     let parameters = engine.parameters();
-    let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name).collect();
+    let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
     match asked.params.keys().find(|name| !names.contains(&name.as_str())) {
         None => Ok(()),
         Some(name) => Err(wrong(format!(

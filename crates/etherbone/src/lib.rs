@@ -27,8 +27,8 @@ pub mod tunnel;
 
 pub use address::{Address, Family, Host};
 pub use client::{Client, Dialect, Done, Options, Outcome, Pipeline};
-pub use engine::{EtherboneEngine, Method};
+pub use engine::{EtherboneEngine, EtherboneRequest, Method, Payload};
 pub use error::EbError;
-pub use pingpong::PingPongEngine;
+pub use pingpong::{PingPongEngine, PingPongRequest, Protocol};
 pub use server::{Server, ServerOptions};
 pub use slave::Slave;

@@ -7,8 +7,8 @@ use std::fmt::Debug;
 
 use daqmeter_record::{Param, Workload};
 use schemars::{JsonSchema, SchemaGenerator};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::engine::{Availability, Engine, Fault, Parameter, Session};
@@ -95,6 +95,27 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// Refuses CPUs that this process may not run on.
+    ///
+    /// # Errors
+    /// When there is one, or the kernel does not say.
+    pub fn unless_cpus_exist(name: &'static str, cpus: &[u32]) -> Result<(), Problem> {
+        if cpus.is_empty() {
+            return Ok(());
+        }
+        let allowed = daqmeter_sys::affinity::allowed_cpus()
+            .map_err(|error| Problem::new(name, format!("cannot be checked: {error}")))?;
+        match cpus.iter().find(|cpu| !allowed.contains(cpu)) {
+            None => Ok(()),
+            Some(cpu) => Err(Problem::new(
+                name,
+                format!("is {cpu}: there is no such CPU, or it is not allowed here"),
+            )),
+        }
+    }
+}
+
 /// For `skip_serializing_if`: a record need not hold what is usual.
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
@@ -137,6 +158,19 @@ fn read<R: Request>(workload: &Workload) -> Result<R, Fault> {
             "." => Fault::new(format!("{} workload: {problem}", R::KIND)),
             name => workload.error(name, format!("is wrong: {problem}")).into(),
         }
+    })
+}
+
+/// For `#[serde(flatten, deserialize_with = "...")]`: serde itself forgets which field of a flattened struct was wrong.
+///
+/// # Errors
+/// Names the field.
+pub fn flattened<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    serde_path_to_error::deserialize(deserializer).map_err(|error| match error.path().to_string() {
+        path if path == "." => error.into_inner(),
+        path => D::Error::custom(format!("`{path}` is wrong: {}", error.inner())),
     })
 }
 
@@ -251,8 +285,6 @@ impl<E: TypedEngine> Engine for E {
 
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize;
-
     use super::*;
 
     #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

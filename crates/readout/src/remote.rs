@@ -593,7 +593,7 @@ mod tests {
         stop.store(true, Ordering::Relaxed);
         thread.join().unwrap();
         while port.state() != State::Finished {
-            port.refresh();
+            port.look();
         }
     }
 
@@ -609,11 +609,11 @@ mod tests {
         .unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut port = SharedPort::new(consumer, IrqLine::event().unwrap(), ours).unwrap();
-        port.refresh();
+        port.look();
         assert!(!port.is_lost());
         drop(theirs);
         while port.state() != State::Finished {
-            port.refresh();
+            port.look();
         }
         assert!(port.is_lost());
     }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use clap::Args;
 use daqmeter_etherbone::address::Address;
@@ -80,6 +80,17 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     }
 }
 
+/// Memory is accessed by words of any of its widths.
+fn check_whole_words(text: &str, (first, last): (u64, u64), widths: Widths) -> Result<(), String> {
+    let word_bytes = widths.widest().map_or(1, |widest| widest.bytes() as u64);
+    if first.is_multiple_of(word_bytes) && last % word_bytes == word_bytes - 1 {
+        return Ok(());
+    }
+    Err(format!(
+        "`{text}` is not a number of whole words of {word_bytes} bytes; begin and end at their borders, or give smaller widths by -w"
+    ))
+}
+
 /// What is put on the bus, and the stream that is served besides sockets.
 fn what(arguments: &SnoopArguments) -> Result<(Description, Option<Address>), Failure> {
     let (memory, stream) = match (&arguments.bus, &arguments.what[..]) {
@@ -105,6 +116,7 @@ fn what(arguments: &SnoopArguments) -> Result<(Description, Option<Address>), Fa
     let description = match memory {
         Some(memory) => {
             let (first, last) = range(memory).map_err(Failure::tool)?;
+            check_whole_words(memory, (first, last), arguments.device).map_err(Failure::tool)?;
             let endian = if arguments.order.little {
                 Endian::Little
             } else {
@@ -133,12 +145,12 @@ fn described(bus: &str) -> Result<Description, Failure> {
 }
 
 pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
-    let mut server = bound(arguments)?;
+    let mut server = bind(arguments)?;
     let stopper = server.stopper();
-    log_events(&mut server, arguments.quiet);
+    log(&mut server, arguments.quiet);
     interrupt::on_signal(move || stopper.stop());
     if let Some(page) = arguments.metrics.served()? {
-        publish(&page, &server);
+        show_counts(&server, &page);
     }
     if !arguments.quiet {
         let pty = server
@@ -161,8 +173,8 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The server with its bus, on its ports.
-fn bound(arguments: &SnoopArguments) -> Result<Server, Failure> {
+/// The slave behind its sockets.
+fn bind(arguments: &SnoopArguments) -> Result<Server, Failure> {
     let (description, passive) = what(arguments)?;
     let mut bus = description.build().map_err(Failure::tool)?;
     if let Some(bridge) = &arguments.bridge {
@@ -176,10 +188,9 @@ fn bound(arguments: &SnoopArguments) -> Result<Server, Failure> {
     };
     let default = ServerOptions::default();
     let options = ServerOptions {
-        bind: if arguments.bind.is_empty() {
-            default.bind
-        } else {
-            arguments.bind.clone()
+        bind: match arguments.bind.is_empty() {
+            true => default.bind,
+            false => arguments.bind.clone(),
         },
         port: arguments.port,
         reply_port: arguments.reply_port,
@@ -191,28 +202,28 @@ fn bound(arguments: &SnoopArguments) -> Result<Server, Failure> {
     Server::bind(slave, options).map_err(Failure::tool)
 }
 
-/// Prints accesses; when nobody reads them any more the server stops.
-fn log_events(server: &mut Server, quiet: bool) {
-    let (stopper, mut closed) = (server.stopper(), false);
-    server.set_log(move |event| {
-        let logged = match event {
-            Event::Access(access) => emit(&access_line(&access)).map(drop),
-            Event::Ended(peer, Some(why)) if !quiet => {
-                tell(&format!("daqmeter: {peer}: ended: {why}"));
-                Ok(())
+/// Accesses go to stdout, and end the server when that is closed; faults of clients go to stderr.
+fn log(server: &mut Server, quiet: bool) {
+    let (stopper, closed) = (server.stopper(), AtomicBool::new(false));
+    server.set_log(move |event| match event {
+        Event::Access(access) => {
+            let is_lost = emit(&access_text(&access)).is_err();
+            if is_lost && !closed.swap(true, Ordering::Relaxed) {
+                stopper.stop();
             }
-            _ => Ok(()),
-        };
-        if logged.is_err() && !closed {
-            closed = true;
-            stopper.stop();
         }
+        Event::Ended(peer, Some(why)) if !quiet => {
+            tell(&format!("daqmeter: {peer}: ended: {why}"));
+        }
+        _ => {}
     });
 }
 
-fn access_line(access: &Access) -> String {
-    let how = if access.write { "Write" } else { "Read " };
-    let ok = if access.ok { "ok" } else { "error" };
+fn access_text(access: &Access) -> String {
+    let (how, ok) = (
+        if access.write { "Write" } else { "Read " },
+        if access.ok { "ok" } else { "error" },
+    );
     let width = 2 * access.bytes;
     format!(
         "{how} {:#010x}/{}: {:0width$x} {ok}\n",
@@ -220,7 +231,7 @@ fn access_line(access: &Access) -> String {
     )
 }
 
-fn publish(page: &Page, server: &Server) {
+fn show_counts(server: &Server, page: &Page) {
     let (live, name) = (server.live(), format!("slave {}", server.port()));
     page.ask(move |page| {
         let counts = live.counts();
@@ -247,23 +258,7 @@ pub(crate) struct TunnelArguments {
 pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
     let server = TunnelServer::bind(arguments.port).map_err(Failure::tool)?;
     if let Some(page) = arguments.metrics.served()? {
-        let traffic = server.traffic();
-        page.ask(move |page| {
-            let of = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
-            page.set("daqmeter_clients", "tunnel", of(&traffic.clients));
-            page.set("daqmeter_frames_total", "to slaves", of(&traffic.requests));
-            page.set(
-                "daqmeter_bytes_total",
-                "to slaves",
-                of(&traffic.request_bytes),
-            );
-            page.set("daqmeter_frames_total", "to clients", of(&traffic.answers));
-            page.set(
-                "daqmeter_bytes_total",
-                "to clients",
-                of(&traffic.answer_bytes),
-            );
-        });
+        show_traffic(&server, &page);
     }
     let quiet = arguments.quiet;
     if !quiet {
@@ -272,15 +267,15 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
             "daqmeter: tunnel on TCP port {port}; Ctrl-C ends it"
         ));
     }
-    let told = move |peer: std::net::SocketAddr,
-                     result: Result<(), daqmeter_etherbone::EbError>| {
+    let report = move |peer: std::net::SocketAddr,
+                       result: Result<(), daqmeter_etherbone::EbError>| {
         if let (Err(error), false) = (result, quiet) {
             tell(&format!("daqmeter: {peer}: {error}"));
         }
     };
     let stop = server.stop();
     interrupt::on_signal(move || stop.store(true, Ordering::Relaxed));
-    server.run(told).map_err(Failure::tool)?;
+    server.run(report).map_err(Failure::tool)?;
     if !quiet {
         let (traffic, of) = (server.traffic(), |count: &AtomicU64| {
             count.load(Ordering::Relaxed)
@@ -294,4 +289,18 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn show_traffic(server: &TunnelServer, page: &Page) {
+    let traffic = server.traffic();
+    page.ask(move |page| {
+        let set = |metric, way, count: &AtomicU64| {
+            page.set(metric, way, count.load(Ordering::Relaxed) as f64);
+        };
+        set("daqmeter_clients", "tunnel", &traffic.clients);
+        set("daqmeter_frames_total", "to slaves", &traffic.requests);
+        set("daqmeter_bytes_total", "to slaves", &traffic.request_bytes);
+        set("daqmeter_frames_total", "to clients", &traffic.answers);
+        set("daqmeter_bytes_total", "to clients", &traffic.answer_bytes);
+    });
 }

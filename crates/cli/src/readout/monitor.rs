@@ -18,7 +18,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
 use ratatui::{DefaultTerminal, Frame};
 
-use super::exit;
+use super::options::exit;
 use crate::arguments::duration;
 use crate::metrics::scrape;
 use crate::output::{Failure, emit};

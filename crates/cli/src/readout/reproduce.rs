@@ -42,18 +42,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return show(arguments, &[]);
     }
     let mut runner = studies::runner(&arguments.common)?;
-    check_pins(arguments.receiver_pin.as_ref(), &runner)?;
     let pin = arguments
         .common
         .pin
         .as_ref()
         .map(|list| list.0.clone())
         .unwrap_or_default();
-    measure(
-        &mut runner,
-        &pin,
-        &cpus(arguments.receiver_pin.as_ref()).unwrap_or_default(),
-    )?;
+    let receivers = arguments.receiver_pin.iter().flat_map(|list| &list.0);
+    let receivers: Vec<String> = receivers.map(u32::to_string).collect();
+    measure(&mut runner, &pin, &receivers.join(","))?;
     runner.finish();
     let shown = show(arguments, &runner.recorder.records)?;
     if runner.stop.is_set() {

@@ -16,7 +16,6 @@ pub(crate) mod words;
 use daqmeter_sys::memory::Pages;
 use daqmeter_sys::ring::{self, Consumer, Shape};
 use daqmeter_sys::wait::IrqLine;
-pub(crate) use words::MAX_ELINKS;
 pub use words::{CardView, State};
 
 use crate::accounts::{CardAccount, CardElink};
@@ -449,7 +448,7 @@ impl Card {
             let producer = &channel.dma.producer;
             let data =
                 producer.filled() >= self.scenario.card.block.0 || self.state == State::Finished;
-            if data && crate::port::is_armed(producer) {
+            if data && words::is_armed(producer) {
                 line.signal();
             }
         }

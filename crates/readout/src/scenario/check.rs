@@ -1,36 +1,14 @@
 //! Whether the parts of a scenario go together: every number has a least and a greatest value, and products are held against what
 //! there is, before anything is allocated.
 
-use std::fmt;
 use std::ops::RangeInclusive;
 
 use daqmeter_record::units::{show_bytes, show_ns};
 use daqmeter_sys::host::{Files, parse_cpu_list};
 
-use super::{Blocks, Mode, Scenario, ScenarioError, SourceKind};
-use crate::card::MAX_ELINKS;
-
-/// A field, and what is wrong with it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wrong {
-    pub(super) field: String,
-    what: String,
-}
-
-impl Wrong {
-    pub(super) fn new(field: impl Into<String>, what: impl Into<String>) -> Wrong {
-        Wrong {
-            field: field.into(),
-            what: what.into(),
-        }
-    }
-}
-
-impl fmt::Display for Wrong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.field, self.what)
-    }
-}
+use super::place::Wrong;
+use super::spec::{Blocks, Bytes as Size, Mode, Nanos, Scenario, ScenarioError, SourceKind};
+use crate::card::words::MAX_ELINKS;
 
 /// Longest chunk: a page must hold it.
 pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
@@ -46,6 +24,7 @@ const MAX_DRAIN_S: u64 = 60;
 const RATE_HZ: RangeInclusive<f64> = 1e-3..=1e9;
 /// Signals are looked at between polls, and must end a run within two seconds.
 const MAX_POLL_NS: u64 = 1_000_000_000;
+const HOUR_NS: u64 = 3_600_000_000_000;
 /// Characters of names and addresses.
 const MAX_NAME: usize = 255;
 /// `[[fault]]` tables: each kind with each E-link of a channel would be fewer.
@@ -95,6 +74,41 @@ impl Number {
     }
 }
 
+impl From<Size> for u64 {
+    fn from(size: Size) -> u64 {
+        size.0 as u64
+    }
+}
+
+impl From<Nanos> for u64 {
+    fn from(time: Nanos) -> u64 {
+        time.0
+    }
+}
+
+fn number(
+    field: &'static str,
+    value: impl Into<u64>,
+    allowed: RangeInclusive<u64>,
+    unit: Unit,
+) -> Number {
+    optional(field, Some(value), allowed, unit)
+}
+
+fn optional(
+    field: &'static str,
+    value: Option<impl Into<u64>>,
+    allowed: RangeInclusive<u64>,
+    unit: Unit,
+) -> Number {
+    Number {
+        field,
+        value: value.map(Into::into),
+        allowed,
+        unit,
+    }
+}
+
 type Checked = Result<(), Wrong>;
 
 fn ensure(holds: bool, field: &str, what: impl FnOnce() -> String) -> Checked {
@@ -119,7 +133,7 @@ impl Scenario {
     pub(super) fn find_wrong(&self) -> Checked {
         self.check_texts()?;
         self.check_format()?;
-        self.numbers().iter().try_for_each(Number::check)?;
+        self.numbers().try_for_each(|number| number.check())?;
         self.check_trigger()?;
         self.check_elinks()?;
         self.check_card()?;
@@ -129,111 +143,100 @@ impl Scenario {
         self.check_publish()
     }
 
-    /// Every number with its bounds. Those of one field may depend on another that was checked before it in this table.
-    fn numbers(&self) -> Vec<Number> {
+    /// Every number with its bounds. Those of one field may depend on another that was checked before it.
+    fn numbers(&self) -> impl Iterator<Item = Number> {
+        let trigger = self.trigger_numbers().into_iter();
+        trigger
+            .chain(self.card_numbers())
+            .chain(self.link_numbers())
+            .chain(self.busy_numbers())
+            .chain(self.reader_numbers())
+    }
+
+    fn trigger_numbers(&self) -> [Number; 2] {
+        let (burst, spacing) = (self.trigger.burst, self.trigger.spacing);
+        [
+            number("trigger.burst", burst, 1..=1_000_000, Unit::Count),
+            number("trigger.spacing", spacing, 0..=1_000_000_000, Unit::Time),
+        ]
+    }
+
+    fn card_numbers(&self) -> Vec<Number> {
         use Unit::{Bytes, BytesPerS, Count, Time};
-        let number = |field, value, allowed, unit| Number {
-            field,
-            value: Some(value),
-            allowed,
-            unit,
-        };
-        let perhaps = |field, value, allowed, unit| Number {
-            field,
-            value,
-            allowed,
-            unit,
-        };
-        let (card, busy, reader) = (&self.card, &self.busy, &self.reader);
-        let bytes = |size: super::Bytes| size.0 as u64;
-        let (ring, fifo, block) = (bytes(card.ring), bytes(card.fifo), bytes(card.block));
+        let card = &self.card;
+        let [ring, block] = [card.ring, card.block].map(|size| size.0 as u64);
+        let payload = 1..=MAX_PAYLOAD_BYTES as u64;
+        let gap = 0..=(ring / 2).saturating_sub(1);
         vec![
-            number("trigger.burst", self.trigger.burst, 1..=1_000_000, Count),
-            number(
-                "trigger.spacing",
-                self.trigger.spacing.0,
-                0..=1_000_000_000,
-                Time,
-            ),
-            number("card.devices", card.devices.into(), 1..=64, Count),
-            number("card.channels", card.channels.into(), 1..=8, Count),
-            number("card.links", card.links.into(), 1..=24, Count),
-            number(
-                "card.payload",
-                bytes(card.payload),
-                1..=MAX_PAYLOAD_BYTES as u64,
-                Bytes,
-            ),
+            number("card.devices", u64::from(card.devices), 1..=64, Count),
+            number("card.channels", u64::from(card.channels), 1..=8, Count),
+            number("card.links", u64::from(card.links), 1..=24, Count),
+            number("card.payload", card.payload, payload, Bytes),
             number("card.ring", ring, 64 * block..=MAX_RING_BYTES, Bytes),
-            perhaps(
+            optional(
                 "card.numa_node",
                 card.numa_node.map(u64::from),
                 0..=63,
                 Count,
             ),
-            number("card.tlp", bytes(card.tlp), 1..=block, Bytes),
-            perhaps(
-                "card.pointer_gap",
-                card.pointer_gap.map(bytes),
-                0..=(ring / 2).saturating_sub(1),
-                Bytes,
+            number("card.tlp", card.tlp, 1..=block, Bytes),
+            optional("card.pointer_gap", card.pointer_gap, gap, Bytes),
+            number("card.fifo", card.fifo, 4 * block..=MAX_FIFO_BYTES, Bytes),
+            optional("card.dma_rate", card.dma_rate, DMA_BYTES_PER_S, BytesPerS),
+            optional("card.timeout", card.timeout, 1_000..=HOUR_NS, Time),
+        ]
+    }
+
+    /// Flow control of links in FULL mode.
+    fn link_numbers(&self) -> [Number; 3] {
+        let card = &self.card;
+        let fifo = card.fifo.0 as u64;
+        let xoff = card.xoff_above.map_or(0, |size| size.0 as u64);
+        [
+            optional("card.xoff_above", card.xoff_above, 1..=fifo, Unit::Bytes),
+            optional("card.xon_below", card.xon_below, 0..=xoff, Unit::Bytes),
+            number(
+                "card.sender_events",
+                card.sender_events,
+                0..=1 << 20,
+                Unit::Count,
             ),
-            number("card.fifo", fifo, 4 * block..=MAX_FIFO_BYTES, Bytes),
-            perhaps(
-                "card.dma_rate",
-                card.dma_rate.map(bytes),
-                DMA_BYTES_PER_S,
-                BytesPerS,
-            ),
-            perhaps(
-                "card.timeout",
-                card.timeout.map(|time| time.0),
-                1_000..=3_600_000_000_000,
-                Time,
-            ),
-            perhaps(
-                "card.xoff_above",
-                card.xoff_above.map(bytes),
-                1..=fifo,
-                Bytes,
-            ),
-            perhaps(
-                "card.xon_below",
-                card.xon_below.map(bytes),
-                0..=card.xoff_above.map_or(0, bytes),
-                Bytes,
-            ),
-            number("card.sender_events", card.sender_events, 0..=1 << 20, Count),
-            perhaps(
+        ]
+    }
+
+    fn busy_numbers(&self) -> [Number; 4] {
+        use Unit::Bytes;
+        let (busy, fifo) = (&self.busy, self.card.fifo.0 as u64);
+        let in_ring = 0..=(self.card.ring.0 as u64).saturating_sub(1);
+        [
+            optional(
                 "busy.assert_below",
-                busy.assert_below.map(bytes),
-                0..=ring.saturating_sub(1),
+                busy.assert_below,
+                in_ring.clone(),
                 Bytes,
             ),
-            perhaps(
-                "busy.release_above",
-                busy.release_above.map(bytes),
-                0..=ring.saturating_sub(1),
-                Bytes,
-            ),
-            perhaps("busy.fifo_high", busy.fifo_high.map(bytes), 0..=fifo, Bytes),
-            perhaps("busy.fifo_low", busy.fifo_low.map(bytes), 0..=fifo, Bytes),
-            number("reader.poll", reader.poll.0, 0..=MAX_POLL_NS, Time),
-            number("reader.page", bytes(reader.page), 4096..=2 << 20, Bytes),
+            optional("busy.release_above", busy.release_above, in_ring, Bytes),
+            optional("busy.fifo_high", busy.fifo_high, 0..=fifo, Bytes),
+            optional("busy.fifo_low", busy.fifo_low, 0..=fifo, Bytes),
+        ]
+    }
+
+    fn reader_numbers(&self) -> [Number; 6] {
+        use Unit::{Bytes, Count, Time};
+        let (reader, publish) = (&self.reader, &self.publish);
+        let subscribers = publish.max_subscribers as u64;
+        [
+            number("reader.poll", reader.poll, 0..=MAX_POLL_NS, Time),
+            number("reader.page", reader.page, 4096..=2 << 20, Bytes),
             number("reader.pages", reader.pages as u64, 2..=4096, Count),
-            number("reader.timeout", reader.timeout.0, 0..=1_000_000_000, Time),
+            number("reader.timeout", reader.timeout, 0..=1_000_000_000, Time),
             number(
                 "publish.dead_after",
-                self.publish.dead_after.0,
-                100_000_000..=3_600_000_000_000,
+                publish.dead_after,
+                100_000_000..=HOUR_NS,
                 Time,
             ),
-            number(
-                "publish.max_subscribers",
-                self.publish.max_subscribers as u64,
-                1..=256,
-                Count,
-            ),
+            number("publish.max_subscribers", subscribers, 1..=256, Count),
         ]
     }
 

@@ -6,20 +6,8 @@ use daqmeter_record::units::show_bytes;
 use daqmeter_sys::available;
 use daqmeter_sys::host::Files;
 
-use super::check::Wrong;
-use super::{Scenario, ScenarioError};
+use crate::scenario::{Parts, Scenario, ScenarioError, Wrong};
 use crate::tohost::subscriber_bytes;
-
-/// Parts of a read-out in one process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Parts {
-    /// Channels of a card.
-    pub channels: usize,
-    /// Subscribers of readers, all together.
-    pub subscribers: usize,
-    /// Connections of receivers to publishers.
-    pub receptions: usize,
-}
 
 /// Program, stacks, and what else is not worth counting.
 const BASE_BYTES: u64 = 16 << 20;
