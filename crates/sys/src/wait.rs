@@ -31,9 +31,8 @@ impl IrqLine {
             return Err(SysError::last("timerfd_create"));
         }
         // SAFETY: the descriptor was just created and is owned by nobody else.
-        Ok(IrqLine {
-            fd: unsafe { OwnedFd::from_raw_fd(fd) },
-        })
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(IrqLine { fd })
     }
 
     /// A line that another thread or process fires by [`IrqLine::signal`] (eventfd).
@@ -47,9 +46,8 @@ impl IrqLine {
             return Err(SysError::last("eventfd"));
         }
         // SAFETY: the descriptor was just created and is owned by nobody else.
-        Ok(IrqLine {
-            fd: unsafe { OwnedFd::from_raw_fd(fd) },
-        })
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(IrqLine { fd })
     }
 
     /// The other end of an event line, as it came from another process.
