@@ -13,10 +13,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use daqmeter_campaign::engines;
+use daqmeter_copy::{Direction, Path, Request};
 use daqmeter_harness::engine::DeviceTime;
 use daqmeter_harness::{
-    Availability, Context, Engine, Fault, Session, Settings, StageSpec, StepPlan, Tally, measure,
-    ordered,
+    Availability, Context, Engine, Fault, Request as _, Session, Settings, StageSpec, StepPlan,
+    Tally, measure, ordered,
 };
 use daqmeter_record::{RunRecord, Workload};
 use daqmeter_report::cmp::{Compared, cmp};
@@ -119,13 +120,14 @@ fn points() -> Vec<Workload> {
     let convert = Workload::new("convert")
         .with("scale_factor", 0.123)
         .with("scale_offset", -45.6);
+    let copy = Request::new(Path::Pread, Direction::To, 4096);
     vec![
         convert
             .clone()
             .with("samples", 2_000_u64)
             .with("function", 3_u64),
         convert.with("samples", 2_000_u64).with("function", 2_u64),
-        daqmeter_copy::Request::new("pread", daqmeter_copy::Direction::To, 4096).workload(),
+        copy.workload(),
     ]
 }
 

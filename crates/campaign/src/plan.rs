@@ -815,7 +815,7 @@ seconds = 0.1
 
     /// A sweep of memory with axes of these lengths.
     fn product(axes: &[usize]) -> String {
-        let names = ["read_bytes", "read_lines", "write_lines", "threads"];
+        let names = ["read_bytes", "read_lines", "write_lines", "lanes"];
         let list = |length: usize| {
             (1..=length)
                 .map(|value| value.to_string())

@@ -219,28 +219,6 @@ impl Runner {
         }
     }
 
-    /// Measures something whose record is only looked at: the limits that points are then held against.
-    pub(crate) fn quietly(
-        &self,
-        engine: &str,
-        workload: &Workload,
-        settings: &Settings,
-    ) -> Result<RunRecord, Failure> {
-        let found = self
-            .engines
-            .iter()
-            .find(|candidate| candidate.name() == engine);
-        let found = found.expect("verbs name engines that exist").as_ref();
-        Ok(measure(
-            found,
-            workload,
-            settings,
-            &self.context,
-            &[],
-            &mut [],
-        )?)
-    }
-
     /// Says how many points there will be.
     pub(crate) fn expect(&self, points: usize) {
         self.progress.set_length(points as u64);

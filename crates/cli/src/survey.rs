@@ -9,9 +9,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_copy::{Direction, Request};
+use daqmeter_copy::{Direction, Path, Request};
 use daqmeter_etherbone::Method;
-use daqmeter_harness::{Limits, Settings, StepPlan, Sweep, ordered};
+use daqmeter_harness::{Limits, Request as _, Settings, StepPlan, Sweep, ordered};
 use daqmeter_kernels::Isa;
 use daqmeter_record::{Host, Workload};
 use daqmeter_report::advice::advice;
@@ -359,7 +359,7 @@ fn network(pin: &[u32]) -> Vec<Planned> {
     let sizes = [4_u64 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
     let stream = |bytes| {
         let workload = Workload::new("stream").with("message_bytes", bytes);
-        let workload = sender.map_or(workload.clone(), |cpu| workload.with("sender_cpu", cpu));
+        let workload = sender.map_or(workload.clone(), |cpu| workload.with("peer_cpu", cpu));
         Planned::timed("survey/network", "stream", workload, 200.0)
     };
     sizes.map(stream).into_iter().collect()
@@ -384,15 +384,17 @@ fn copies(coarse: bool) -> Vec<Planned> {
         .filter(|size| !coarse || ![64, 1024, 16 << 10, 256 << 10, 16 << 20].contains(size))
         .collect();
     let each = |size: usize| {
-        ["pread", "memcpy"].into_iter().flat_map(move |path| {
-            [Direction::From, Direction::To]
-                .into_iter()
-                .filter(move |direction| path == "pread" || *direction == Direction::To)
-                .map(move |direction| {
-                    let workload = Request::new(path, direction, size).workload();
-                    Planned::timed("survey/copies", "copy", workload, 60.0)
-                })
-        })
+        [Path::Pread, Path::Memcpy]
+            .into_iter()
+            .flat_map(move |path| {
+                [Direction::From, Direction::To]
+                    .into_iter()
+                    .filter(move |direction| path == Path::Pread || *direction == Direction::To)
+                    .map(move |direction| {
+                        let workload = Request::new(path, direction, size).workload();
+                        Planned::timed("survey/copies", "copy", workload, 60.0)
+                    })
+            })
     };
     sizes.into_iter().flat_map(each).collect()
 }

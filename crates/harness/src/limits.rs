@@ -61,7 +61,7 @@ fn found(
     let Some(engine) = engines.iter().find(|engine| engine.name() == workload.kind) else {
         return Ok(None);
     };
-    let workload = workload.with("threads", lanes as u64);
+    let workload = engine.with_lanes(&workload, lanes);
     let key = format!("{workload} on {}", join(&settings.pin));
     let rate = settings.limits.rate(key, || {
         let plan = StepPlan::Timed(settings.limits.time);
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use crate::{Availability, Fault, Limits, StageSpec, Tally};
 
-    /// Copies eight bytes; can be told to leave wrong ones.
+    /// Copies eight bytes; leaves wrong ones where a test asks for them.
     struct Plain {
         name: &'static str,
         limit: Option<LimitSpec>,
