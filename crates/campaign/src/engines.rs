@@ -1,6 +1,6 @@
 //! Every engine.
 
-use daqmeter_copy::{CopyEngine, MemoryEngine, PollutionEngine};
+use daqmeter_copy::{CopyEngine, MemoryEngine, PlainEngine, PollutionEngine};
 use daqmeter_digitizer::{ConvertEngine, DigitizerEngine};
 use daqmeter_etherbone::{EtherboneEngine, PingPongEngine};
 use daqmeter_harness::{Engine, NullEngine};
@@ -12,6 +12,7 @@ pub fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
     vec![
         Box::new(NullEngine),
         Box::new(MemoryEngine),
+        Box::new(PlainEngine),
         Box::new(CopyEngine),
         Box::new(PollutionEngine),
         Box::new(ConvertEngine { last_level_bytes }),

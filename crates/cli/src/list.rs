@@ -237,15 +237,17 @@ fn scenarios() -> String {
 
 fn copies() -> String {
     let row = |path: &daqmeter_copy::Path| {
+        let value = path.to_possible_value().expect("no path is hidden");
         let state = match path.probe() {
             Availability::Ready => "ready".to_owned(),
             Availability::Waived(reason) => format!("waived: {reason}"),
         };
-        vec![path.name.to_owned(), path.what.to_owned(), state]
+        let help = value.get_help().map(ToString::to_string);
+        vec![value.get_name().to_owned(), help.unwrap_or_default(), state]
     };
     plain(
         &["path", "what it does", "state"],
-        daqmeter_copy::PATHS.iter().map(row),
+        daqmeter_copy::Path::value_variants().iter().map(row),
     )
 }
 

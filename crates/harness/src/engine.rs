@@ -5,6 +5,8 @@ use std::fmt::Display;
 use daqmeter_record::{Counter, Ledger, Limit, ParamError, Workload};
 
 use crate::StopFlag;
+use crate::memory::MemoryRequest;
+use crate::request::{Problem, Request};
 use crate::sample::INTERRUPTED;
 
 /// One way to do some kind of work.
@@ -41,6 +43,11 @@ pub trait Engine: Send + Sync {
     /// in, so that equal requests have equal keys. None where it cannot be read.
     fn canonical(&self, _workload: &Workload) -> Option<Workload> {
         None
+    }
+
+    /// The same workload for so many lanes, where this engine measures the limit of stages of several lanes.
+    fn with_lanes(&self, workload: &Workload, _lanes: usize) -> Workload {
+        workload.clone()
     }
 
     /// Bytes of memory that a point of this workload takes, over all its lanes, where that is known before it is opened. Its
@@ -111,11 +118,11 @@ pub trait Session: Send {
     /// When the work cannot go on; the lane then fails and the others finish.
     fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault>;
 
-    /// Called before each sample of a stage that is `fresh`, outside the clock.
+    /// Called before each sample of a stage that asks for it ([`StageSpec::before_sample`]), outside the clock.
     ///
     /// # Errors
     /// When the stage cannot be made ready; the lane then fails.
-    fn freshen(&mut self, _stage: usize) -> Result<(), Fault> {
+    fn before_sample(&mut self, _stage: usize) -> Result<(), Fault> {
         Ok(())
     }
 
@@ -153,9 +160,9 @@ pub struct StageSpec {
     pub once: bool,
     /// Operations that belong together, of which a sample takes whole batches: cycles in a pipeline, datagrams in a burst.
     pub batch: u64,
-    /// Each operation is a sample of its own, and [`Session::freshen`] comes before it, outside the clock: caches to empty, a
+    /// Each operation is a sample of its own, and [`Session::before_sample`] comes before it, outside the clock: caches to empty, a
     /// pipe to fill.
-    pub fresh: bool,
+    pub before_sample: bool,
     /// The device itself says when each operation began and ended ([`Session::device_time`]): the clock of a kernel module, with
     /// what surrounds the work left out. Each operation is a sample of its own.
     pub device_timed: bool,
@@ -171,9 +178,9 @@ pub struct DeviceTime {
 }
 
 impl StageSpec {
-    /// Whether each sample stands apart from the others.
-    pub(crate) fn apart(&self) -> bool {
-        self.fresh || self.device_timed
+    /// Whether each operation is a sample of its own.
+    pub(crate) fn is_separate(&self) -> bool {
+        self.before_sample || self.device_timed
     }
 
     /// A repeated stage without a limit.
@@ -185,7 +192,7 @@ impl StageSpec {
             limit: None,
             once: false,
             batch: 1,
-            fresh: false,
+            before_sample: false,
             device_timed: false,
         }
     }
@@ -200,7 +207,7 @@ pub enum LimitSpec {
         name: String,
         /// How it is measured, for the reader.
         how: String,
-        /// What that engine is asked.
+        /// What that engine is asked, for one lane: it knows how to ask for more ([`Engine::with_lanes`]).
         workload: Workload,
         /// Bytes that the stage counts for each byte that the limit engine reads: above 1 where a stage skips whole lines.
         scale: f64,
@@ -210,8 +217,22 @@ pub enum LimitSpec {
 }
 
 impl LimitSpec {
+    /// A limit that the engine of that request measures.
+    pub fn measured<R: Request>(
+        name: impl Into<String>,
+        how: impl Into<String>,
+        request: &R,
+    ) -> LimitSpec {
+        LimitSpec::Measured {
+            name: name.into(),
+            how: how.into(),
+            workload: request.workload(),
+            scale: 1.0,
+        }
+    }
+
     /// Memory, streamed in the stage's own ratio: of `counted_bytes` in all, the stage touches every line that holds one of
-    /// the samples it keeps, `stride_bytes` apart, and writes `out_bytes` for each. The engine for it is `memory` (crate `copy`).
+    /// the samples it keeps, each `stride_bytes` after the one before, and writes `out_bytes` for each.
     pub fn memory(counted_bytes: u64, stride_bytes: u64, out_bytes: u64) -> LimitSpec {
         const LINE_BYTES: u64 = 64;
         // Samples further apart than a line leave lines untouched.
@@ -236,10 +257,7 @@ impl LimitSpec {
                 if scale > 1.0 { ", sparse" } else { "" }
             ),
             how: format!("{what} of the same footprint, no arithmetic; best of all stores"),
-            workload: Workload::new("memory")
-                .with("read_bytes", read_bytes)
-                .with("read_lines", reads)
-                .with("write_lines", writes),
+            workload: MemoryRequest::new(read_bytes, reads, writes).workload(),
             scale,
         }
     }
@@ -266,19 +284,48 @@ pub struct Tally {
     pub numa_node: Option<u32>,
 }
 
-/// More lanes than this are a slip of the pen on every host that there is.
+/// Lanes of one point: more than any host has CPUs for.
 pub const MAX_LANES: u64 = 1024;
 
-/// The lanes that a workload asks for by the parameter of that name; 1 without it. At most [`MAX_LANES`], and at most as many
-/// threads as this process may still start.
+/// As many lanes as one point may have: [`MAX_LANES`], and at most as many threads as this process may still start.
+fn max_lanes() -> u64 {
+    daqmeter_sys::available::threads().map_or(MAX_LANES, |threads| threads.clamp(1, MAX_LANES))
+}
+
+/// Checks a request's number of lanes: at least 1, at most [`MAX_LANES`] and what this process may still start.
+///
+/// # Errors
+/// When it is outside.
+pub fn check_lanes(name: &'static str, lanes: usize) -> Result<(), Problem> {
+    Problem::unless_within(name, lanes as u64, 1..=max_lanes())
+}
+
+/// The lanes that a workload asks for by the parameter of that name; 1 without it, bounded as by [`check_lanes`].
 ///
 /// # Errors
 /// When it is no whole number between 1 and that maximum.
 pub fn lanes(workload: &Workload, name: &str) -> Result<usize, Fault> {
-    let max =
-        daqmeter_sys::available::threads().map_or(MAX_LANES, |threads| threads.clamp(1, MAX_LANES));
-    let lanes = workload.int_within_or(name, 1, 1..=max)?;
+    let lanes = workload.int_within_or(name, 1, 1..=max_lanes())?;
     Ok(usize::try_from(lanes).expect("at most MAX_LANES"))
+}
+
+/// Refuses a CPU that does not exist, or that this thread may not use.
+///
+/// # Errors
+/// Names the parameter, and the CPUs that may be used.
+pub fn check_cpu(name: &str, cpu: u32) -> Result<(), Fault> {
+    cpu_among(cpu, &daqmeter_sys::affinity::allowed_cpus()?).map_err(|fault| fault.context(name))
+}
+
+pub(crate) fn cpu_among(cpu: u32, allowed: &[u32]) -> Result<(), Fault> {
+    if allowed.contains(&cpu) {
+        return Ok(());
+    }
+    let allowed: Vec<String> = allowed.iter().map(u32::to_string).collect();
+    Err(Fault::new(format!(
+        "CPU {cpu} does not exist or is not allowed here; choose among {}",
+        allowed.join(",")
+    )))
 }
 
 /// Why work could not be done or was wrong: one line, with what to do where that is known.
@@ -352,11 +399,8 @@ mod tests {
         else {
             panic!("measured")
         };
-        (
-            workload.int("read_lines").unwrap(),
-            workload.int("write_lines").unwrap(),
-            *scale,
-        )
+        let request = MemoryRequest::of(workload).unwrap();
+        (request.read_lines, request.write_lines, *scale)
     }
 
     #[test]

@@ -424,7 +424,7 @@ mod tests {
         fn stages(&self) -> Vec<StageSpec> {
             self.in_("stages");
             vec![StageSpec {
-                fresh: true,
+                before_sample: true,
                 ..StageSpec::new("work", 1, 1)
             }]
         }
@@ -447,8 +447,8 @@ mod tests {
         fn begin(&mut self) {
             self.in_("begin");
         }
-        fn freshen(&mut self, _: usize) -> Result<(), Fault> {
-            self.in_("freshen");
+        fn before_sample(&mut self, _: usize) -> Result<(), Fault> {
+            self.in_("before_sample");
             Ok(())
         }
         fn step(&mut self, _: usize, _: u64) -> Result<(), Fault> {
@@ -551,7 +551,7 @@ mod tests {
             ("prepare", "preparation panicked: for this test"),
             ("verify before", "verification panicked: for this test"),
             ("begin", "begin panicked: for this test"),
-            ("freshen", "a timed step panicked: for this test"),
+            ("before_sample", "a timed step panicked: for this test"),
             ("step", "a timed step panicked: for this test"),
             ("verify after", "verification panicked: for this test"),
             ("tally", "tally panicked: for this test"),

@@ -15,6 +15,7 @@ mod guarded;
 mod lanes;
 pub mod limits;
 mod meeting;
+pub mod memory;
 pub mod null;
 pub mod observe;
 mod refusal;
@@ -29,14 +30,15 @@ mod watched;
 pub use conclude::limit_warnings;
 pub use engine::{
     Availability, DeviceTime, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec,
-    Tally, lanes,
+    Tally, check_cpu, check_lanes, lanes,
 };
 pub use facts::Context;
+pub use memory::MemoryRequest;
 pub use null::NullEngine;
 pub use observe::Observer;
 pub use refusal::Refusal;
-pub use request::{Problem, Request, TypedEngine, is_default};
-pub use run::measure;
+pub use request::{Problem, Request, TypedEngine, did_you_mean, is_default, is_one, one};
+pub use run::{check_fits, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag};
 pub use sweep::{Sweep, ordered};
 pub use text_file::{text_file, text_input};

@@ -65,7 +65,7 @@ fn found(
     let Some(engine) = engines.iter().find(|engine| engine.name() == workload.kind) else {
         return Ok(None);
     };
-    let workload = workload.with("threads", lanes as u64);
+    let workload = engine.with_lanes(&workload, lanes);
     let key = format!("{workload} on {}", cpu_list(&settings.pin));
     let rate = settings.limits.rate(key, || {
         let plan = StepPlan::Timed(settings.limits.time);
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use crate::{Availability, Context, Fault, Limits, StageSpec, Tally, measure};
 
-    /// Copies eight bytes; can be told to leave wrong ones.
+    /// Copies eight bytes; leaves wrong ones where a test asks for them.
     struct Plain {
         name: &'static str,
         limit: Option<LimitSpec>,

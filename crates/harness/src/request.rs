@@ -29,19 +29,14 @@ pub trait Request: Clone + Debug + PartialEq + Serialize + DeserializeOwned + Js
     }
 
     /// As it stands in records and plans.
-    ///
-    /// # Panics
-    /// When a field is neither yes or no, a number, nor text: a fault of the program, which every engine's test would find.
     fn workload(&self) -> Workload {
-        let value = serde_json::to_value(self).expect("a request is plain data");
-        let Value::Object(fields) = value else {
-            panic!("a request is a struct")
-        };
-        let named = |(name, value)| Some((name, param(value)?));
-        Workload {
-            kind: Self::KIND.to_owned(),
-            params: fields.into_iter().filter_map(named).collect(),
-        }
+        workload_of(self)
+    }
+
+    /// The same for so many lanes, where this is a request for a limit of a stage of that many lanes.
+    #[must_use]
+    fn with_lanes(self, _lanes: usize) -> Self {
+        self
     }
 
     /// Reads and checks a workload.
@@ -113,12 +108,35 @@ impl Problem {
                 format!("is {cpu}: there is no such CPU, or it is not allowed here"),
             )),
         }
+/// Every field of a request as a parameter.
+///
+/// # Panics
+/// When a field is neither yes or no, a number, nor text: a fault of the program, which every engine's test would find.
+pub fn workload_of<R: Request>(request: &R) -> Workload {
+    let value = serde_json::to_value(request).expect("a request is plain data");
+    let Value::Object(fields) = value else {
+        panic!("a request is a struct")
+    };
+    let named = |(name, value)| Some((name, param(value)?));
+    Workload {
+        kind: R::KIND.to_owned(),
+        params: fields.into_iter().filter_map(named).collect(),
     }
 }
 
 /// For `skip_serializing_if`: a record need not hold what is usual.
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
+}
+
+/// For `serde(default)` of numbers that are usually 1: lanes, blocks in a call.
+pub fn one<T: From<u8>>() -> T {
+    T::from(1)
+}
+
+/// For `skip_serializing_if` of such numbers.
+pub fn is_one<T: From<u8> + PartialEq>(value: &T) -> bool {
+    *value == T::from(1)
 }
 
 fn param(value: Value) -> Option<Param> {
@@ -153,7 +171,7 @@ fn read<R: Request>(workload: &Workload) -> Result<R, Fault> {
         .collect();
     serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
         let name = error.path().to_string();
-        let problem = error.inner().to_string();
+        let problem = with_nearest(error.inner().to_string());
         match name.as_str() {
             "." => Fault::new(format!("{} workload: {problem}", R::KIND)),
             name => workload.error(name, format!("is wrong: {problem}")).into(),
@@ -172,6 +190,32 @@ pub fn flattened<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
         path if path == "." => error.into_inner(),
         path => D::Error::custom(format!("`{path}` is wrong: {}", error.inner())),
     })
+/// serde names what is unknown and then what it expected, each between backticks.
+fn with_nearest(problem: String) -> String {
+    let names: Vec<&str> = problem.split('`').skip(1).step_by(2).collect();
+    match names.split_first() {
+        Some((wrong, known)) if problem.starts_with("unknown ") => {
+            let hint = did_you_mean(wrong, known);
+            problem + &hint
+        }
+        _ => problem,
+    }
+}
+
+/// The known name that was probably meant, as the end of an error's line; empty where none is near.
+pub fn did_you_mean(wrong: &str, known: &[&str]) -> String {
+    nearest(wrong, known).map_or(String::new(), |name| format!("; did you mean `{name}`?"))
+}
+
+fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
+    // The measure of clap's own suggestions, so that options and parameters are found alike.
+    const MIN_LIKENESS: f64 = 0.7;
+    let likeness = |name: &&str| strsim::jaro(wrong, name);
+    let near = known
+        .iter()
+        .copied()
+        .filter(|name| likeness(name) > MIN_LIKENESS);
+    near.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
 }
 
 /// The fields of a request with the first lines of their comments.
@@ -270,6 +314,14 @@ impl<E: TypedEngine> Engine for E {
         Some(read::<E::Request>(workload).ok()?.workload())
     }
 
+    fn with_lanes(&self, workload: &Workload, lanes: usize) -> Workload {
+        match read::<E::Request>(workload) {
+            Ok(request) => request.with_lanes(lanes).workload(),
+            // A wrong workload is refused by `open`.
+            Err(_) => workload.clone(),
+        }
+    }
+
     fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
         TypedEngine::memory_bytes(self, &E::Request::of(workload).ok()?)
     }
@@ -365,6 +417,12 @@ mod tests {
             ),
             ("rate_hz", Param::Float(f64::NAN), "`rate_hz` is wrong"),
             (
+                "way",
+                Param::Text("ther-only".into()),
+                "expected `there-only` or `back`; did you mean `there-only`?",
+            ),
+            ("block_byte", Param::Int(1), "did you mean `block_bytes`?"),
+            (
                 "speed",
                 Param::Int(1),
                 "unknown field `speed`, expected one of `block_bytes`, `way`",
@@ -373,6 +431,8 @@ mod tests {
             let error = refused(name, param);
             assert!(error.contains(wanted) && !error.contains('\n'), "{error}");
         }
+        let far = refused("speed", Param::Int(1));
+        assert!(!far.contains("did you mean"), "{far}");
         let missing = Ferry::of(&Workload::new("ferry")).unwrap_err().to_string();
         assert!(missing.contains("missing field `block_bytes`"), "{missing}");
     }

@@ -7,16 +7,17 @@
 //!
 //! What the lanes do is in `lanes.rs`, the timed steps in `sample.rs`; what becomes of them in `conclude.rs`.
 
-use daqmeter_record::{EngineInfo, Host, Outcome, RunRecord, Workload};
+use daqmeter_record::{EngineInfo, Outcome, RunRecord, Workload};
 use daqmeter_sys::available;
 
 use crate::conclude::conclude;
+use crate::engine::cpu_among;
 use crate::guarded::guarded;
 use crate::lanes::{Running, lane_thread, run_lanes};
 use crate::limits::limits;
 pub use crate::refusal::Refusal;
 pub use crate::sample::{INTERRUPTED, MAX_SAMPLES};
-use crate::settings::{Settings, cpu_list};
+use crate::settings::Settings;
 use crate::{Availability, Context, Engine, Fault, Observer};
 
 /// Runs one point and returns its record. Lanes that fail, bytes that do not check and ledgers that do not close are in the
@@ -42,9 +43,11 @@ pub fn measure(
         record.outcome = Outcome::Waived(reason);
         return Ok(record);
     }
-    check_cpus(&settings.pin, &context.host)?;
-    let fits = fits(engine.memory_bytes(workload), available::memory_bytes());
-    let sessions = match fits.and_then(|()| guarded("opening", || engine.open(workload)).flatten())
+    for cpu in &settings.pin {
+        cpu_among(*cpu, &context.host.allowed_cpus)?;
+    }
+    let sessions = match check_fits(engine.memory_bytes(workload))
+        .and_then(|()| guarded("opening", || engine.open(workload)).flatten())
     {
         Err(fault) if settings.waive && fault.does_not_fit() => {
             record.outcome = Outcome::Waived(fault.0);
@@ -72,6 +75,13 @@ pub fn measure(
 
 /// Holds what a point takes against what is left, before anything is allocated: what does not fit then is killed, or ends the
 /// program in the middle.
+///
+/// # Errors
+/// When it does not fit.
+pub fn check_fits(needed_bytes: Option<u64>) -> Result<(), Fault> {
+    fits(needed_bytes, available::memory_bytes())
+}
+
 fn fits(needed_bytes: Option<u64>, free_bytes: Option<u64>) -> Result<(), Fault> {
     match (needed_bytes, free_bytes) {
         (Some(needed), Some(free)) if needed > free => Err(Fault::too_large(format!(
@@ -97,21 +107,12 @@ fn blank(
     record
 }
 
-fn check_cpus(pin: &[u32], host: &Host) -> Result<(), Refusal> {
-    match pin.iter().find(|cpu| !host.allowed_cpus.contains(cpu)) {
-        None => Ok(()),
-        Some(cpu) => Err(Refusal(format!(
-            "CPU {cpu} does not exist or is not allowed here; choose among {}",
-            cpu_list(&host.allowed_cpus)
-        ))),
-    }
-}
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use daqmeter_record::Ledger;
+    use daqmeter_record::{Host, Ledger};
     use daqmeter_sys::affinity;
 
     use super::*;

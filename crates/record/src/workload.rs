@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::sync::LazyLock;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -60,11 +61,23 @@ impl std::fmt::Display for Workload {
 pub const NOT_IN_KEY: [&str; 4] = ["limit_bytes_per_s", "passes", "reads", "seconds"];
 
 /// Parameters that had another name in records of before, with the one of today: both are the same point.
-const RENAMED: [(&str, &str); 3] = [
+const RENAMED: [(&str, &str); 5] = [
+    ("neighbour_cpu", "peer_cpu"),
     ("receiver_cpus", "peer_cpu"),
     ("sender_cpu", "peer_cpu"),
     ("server_cpu", "peer_cpu"),
+    ("threads", "lanes"),
 ];
+
+/// How a completion without interrupts is called today; of copies it was `polled`.
+static POLL: LazyLock<Param> = LazyLock::new(|| Param::Text("poll".to_owned()));
+
+fn value_of_today(value: &Param) -> &Param {
+    match value {
+        Param::Text(text) if text == "polled" => &POLL,
+        _ => value,
+    }
+}
 
 fn name_of_today(name: &str) -> &str {
     let renamed = RENAMED.iter().find(|(before, _)| *before == name);
@@ -120,7 +133,7 @@ impl Workload {
         let params = self.params.iter().filter(part_of_it);
         self.text_of(
             params
-                .map(|(name, value)| (name_of_today(name), value))
+                .map(|(name, value)| (name_of_today(name), value_of_today(value)))
                 .collect(),
         )
     }
@@ -293,6 +306,13 @@ mod tests {
             point("server_cpu").to_string(),
             point("peer_cpu").to_string()
         );
+    }
+
+    #[test]
+    fn a_value_that_was_renamed_is_the_same_point() {
+        let point = |completion: &str| Workload::new("copy").with("completion", completion);
+        assert_eq!(point("polled").key(), point("poll").key());
+        assert_ne!(point("interrupt").key(), point("poll").key());
     }
 
     #[test]

@@ -219,7 +219,7 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
 
 /// A sweep of memory with axes of these lengths.
 fn product(axes: &[usize]) -> String {
-    let names = ["read_bytes", "read_lines", "write_lines", "threads"];
+    let names = ["read_bytes", "read_lines", "write_lines", "lanes"];
     let list = |length: usize| {
         (1..=length)
             .map(|value| value.to_string())

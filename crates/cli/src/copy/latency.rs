@@ -14,7 +14,7 @@ use crate::runner::{Common, Runner};
 /// Time of one copy by size: from, to, and both with caches emptied, by CPU and by an engine's channels.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Pinning and mapping of an engine's copy are outside its clock and reported apart. With several contexts the\nclassic files lie in a folder for each.\n\nExample:\n\n  $ daqmeter copy latency --sizes 1,64,4KiB --contexts cpu --format classic --out-dir results"
+    after_long_help = "Pinning and mapping of an engine's copy are outside its clock and reported separately. With several contexts the\nclassic files lie in a folder for each.\n\nExample:\n\n  $ daqmeter copy latency --sizes 1,64,4KiB --contexts cpu --format classic --out-dir results"
 )]
 pub(super) struct Arguments {
     #[command(flatten)]

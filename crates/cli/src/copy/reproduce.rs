@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
-use daqmeter_copy::{Context, Direction, Request, TESTS, module_waiver};
-use daqmeter_harness::{StepPlan, ordered};
+use clap::{Args, ValueEnum};
+use daqmeter_copy::{Context, Direction, Neighbour, Path, PollutionRequest, Request};
+use daqmeter_harness::{Limits, Request as _, StepPlan, ordered};
 use daqmeter_record::Workload;
 
-use super::{PlainCopies, module_has_channels};
+use super::LIMIT_TIME;
 use crate::arguments::count;
 use crate::output::{Failure, read_records};
 use crate::runner::{Common, Runner};
@@ -73,17 +73,8 @@ pub(crate) fn measure(
 ) -> Result<(), Failure> {
     let cpus = runner.context.host.allowed_cpus.clone();
     let pin = pin.unwrap_or_else(|| cpus.iter().rev().copied().collect());
-    let mut limits = PlainCopies::new(1, &pin);
-    let by_cpu = if module_waiver().is_none() {
-        "module"
-    } else {
-        "pread"
-    };
-    let engine = if module_has_channels() {
-        "module"
-    } else {
-        "engine-thread"
-    };
+    runner.limits = Limits::shared(LIMIT_TIME);
+    let (by_cpu, engine) = (Path::of_cpu(), Path::of_engine());
     let mut points = latencies(by_cpu, engine);
     points.extend(bandwidths(engine, cpus.len().clamp(2, 4)));
     points.extend(neighbours(engine, &cpus));
@@ -99,14 +90,14 @@ pub(crate) fn measure(
             reps
         };
         let settings = runner.settings(StepPlan::ByStage(times.max(2)), "copy/reproduce", &pin);
-        limits.point(runner, engine, &workload, &settings, order)?;
+        runner.point(engine, &workload, &settings, Some(order))?;
     }
     Ok(())
 }
 
 type Point = (&'static str, Workload);
 
-fn latencies(by_cpu: &str, engine: &str) -> Vec<Point> {
+fn latencies(by_cpu: Path, engine: Path) -> Vec<Point> {
     let mut points = Vec::new();
     for size in SIZES {
         for (context, path) in [
@@ -132,7 +123,7 @@ fn latencies(by_cpu: &str, engine: &str) -> Vec<Point> {
     points
 }
 
-fn bandwidths(engine: &str, lanes: usize) -> Vec<Point> {
+fn bandwidths(engine: Path, lanes: usize) -> Vec<Point> {
     let request = |context, size| Request {
         context,
         lanes,
@@ -146,30 +137,32 @@ fn bandwidths(engine: &str, lanes: usize) -> Vec<Point> {
 }
 
 /// One image filter and one sort, of those whose data fill a cache, beside every neighbour.
-fn neighbours(engine: &str, cpus: &[u32]) -> Vec<Point> {
+fn neighbours(engine: Path, cpus: &[u32]) -> Vec<Point> {
     if cpus.len() < 2 {
         return Vec::new();
     }
-    let chosen = ["qsort_small", "susan[e]_large"];
-    debug_assert!(
-        chosen
-            .iter()
-            .all(|name| TESTS.iter().any(|(known, _)| known == name))
-    );
-    let point = |test: &str, neighbour: &str| {
-        let path = if neighbour == "dma" { engine } else { "pread" };
-        let workload = Workload::new("pollution")
-            .with("test", test)
-            .with("neighbour", neighbour)
-            .with("direction", "from")
-            .with("block_bytes", 16_064_u64)
-            .with("path", path)
-            .with("neighbour_cpu", cpus[0]);
-        ("pollution", workload)
+    let point = |test: &str, neighbour| {
+        let request = PollutionRequest {
+            test: test.to_owned(),
+            neighbour,
+            direction: Direction::From,
+            block_bytes: 16_064,
+            path: match neighbour {
+                Neighbour::Dma => engine,
+                _ => Path::Pread,
+            },
+            peer_cpu: Some(cpus[0]),
+            simulated: false,
+        };
+        ("pollution", request.workload())
     };
-    let neighbours = ["ideal", "cpu", "dma", "spin", "null-call"];
-    chosen
+    let neighbours = Neighbour::value_variants();
+    ["qsort_small", "susan[e]_large"]
         .into_iter()
-        .flat_map(|test| neighbours.map(|neighbour| point(test, neighbour)))
+        .flat_map(|test| {
+            neighbours
+                .iter()
+                .map(move |neighbour| point(test, *neighbour))
+        })
         .collect()
 }

@@ -1,5 +1,5 @@
 //! The ways in which bytes cross between user and kernel, or stay on one side. Each is a [`Mover`]; adding one is a file and a
-//! line in [`PATHS`].
+//! line in [`Path`] and in `Path::maker`.
 //!
 //! Left out on purpose: `/dev/zero`, which clears and copies nothing; `/proc/self/mem`, which copies twice; `vmsplice`, which
 //! moves pages.
@@ -12,8 +12,11 @@ mod module;
 mod stream;
 mod uring;
 
+use clap::ValueEnum;
 use daqmeter_harness::{Availability, DeviceTime, Fault};
-use daqmeter_record::{Counter, Workload};
+use daqmeter_record::Counter;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::request::{Context, Direction, Request};
 
@@ -45,13 +48,13 @@ pub(crate) trait Mover: Send {
         1
     }
 
-    /// Whether each operation needs [`Mover::freshen`] before it.
+    /// Whether each operation needs [`Mover::before_copy`] before it.
     fn is_consumed(&self) -> bool {
         false
     }
 
     /// Makes the next operation in that direction possible, outside the clock.
-    fn freshen(&mut self, _direction: Direction) -> Result<(), Fault> {
+    fn before_copy(&mut self, _direction: Direction) -> Result<(), Fault> {
         Ok(())
     }
 
@@ -87,202 +90,130 @@ pub(crate) trait Mover: Send {
     }
 }
 
-/// One way to copy, for lists.
-#[derive(Clone, Copy)]
-pub struct Path {
-    /// Name in options and records.
-    pub name: &'static str,
-    /// What it is, for `daqmeter list copies`.
-    pub what: &'static str,
-    /// Whether it is the work of a CPU or of an engine with channels.
-    pub by_engine: bool,
-    make: Make,
-    probe: fn() -> Availability,
+/// One way to copy. Its comment is what `daqmeter list copies` says of it.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Path {
+    /// pread and pwrite on kernel memory (memfd), base pages
+    Pread,
+    /// the same on huge pages (tmpfs huge=always, mounted nowhere; root)
+    TmpfsHuge,
+    /// pread on the huge page pool; to the user only: hugetlbfs has no write
+    Hugetlb,
+    /// write to and read from a pipe
+    Pipe,
+    /// write to and read from a unix stream socket
+    Unix,
+    /// process_vm_readv and _writev within this process
+    ProcessVm,
+    /// io_uring on kernel memory (memfd), --depth blocks with each call
+    IoUring,
+    /// the same with a registered buffer
+    IoUringFixed,
+    /// user memory only: the C library's memcpy
+    Memcpy,
+    /// user memory only: the string instruction
+    RepMovsb,
+    /// user memory only: 256-bit vectors
+    Avx2,
+    /// user memory only: 256-bit vectors, stores around the caches
+    Avx2Nt,
+    /// user memory only: 512-bit vectors
+    Avx512,
+    /// user memory only: 512-bit vectors, stores around the caches
+    Avx512Nt,
+    /// copy_from_user and copy_to_user of daqmeter's kernel module, or its DMA channels
+    Module,
+    /// Intel DSA user work queues (MOVDIR64B, ENQCMD); never exercised on hardware
+    Dsa,
+    /// CUDA copy engines, pinned host memory; never exercised on hardware
+    CudaPinned,
+    /// the same with ordinary host memory
+    CudaPageable,
+    /// an emulated engine: a thread that copies for its channels (emulated)
+    EngineThread,
 }
 
 /// Makes the lanes of a request.
 type Make = fn(&Request) -> Result<Vec<Box<dyn Mover>>, Fault>;
+type Probe = fn() -> Availability;
 
 fn ready() -> Availability {
     Availability::Ready
 }
 
-/// All ways.
-pub const PATHS: &[Path] = &[
-    Path {
-        name: "pread",
-        what: "pread and pwrite on kernel memory (memfd), base pages",
-        by_engine: false,
-        make: file::memfd,
-        probe: ready,
-    },
-    Path {
-        name: "tmpfs-huge",
-        what: "the same on huge pages (tmpfs huge=always, mounted nowhere; root)",
-        by_engine: false,
-        make: file::tmpfs_huge,
-        probe: file::probe_tmpfs,
-    },
-    Path {
-        name: "hugetlb",
-        what: "pread on the huge page pool; to the user only: hugetlbfs has no write",
-        by_engine: false,
-        make: file::hugetlb,
-        probe: file::probe_hugetlb,
-    },
-    Path {
-        name: "pipe",
-        what: "write to and read from a pipe",
-        by_engine: false,
-        make: stream::pipe,
-        probe: ready,
-    },
-    Path {
-        name: "unix",
-        what: "write to and read from a unix stream socket",
-        by_engine: false,
-        make: stream::unix,
-        probe: ready,
-    },
-    Path {
-        name: "process-vm",
-        what: "process_vm_readv and _writev within this process",
-        by_engine: false,
-        make: local::process_vm,
-        probe: local::probe_process_vm,
-    },
-    Path {
-        name: "io-uring",
-        what: "io_uring on kernel memory (memfd), --depth blocks with each call",
-        by_engine: false,
-        make: uring::plain,
-        probe: uring::probe,
-    },
-    Path {
-        name: "io-uring-fixed",
-        what: "the same with a registered buffer",
-        by_engine: false,
-        make: uring::fixed,
-        probe: uring::probe,
-    },
-    Path {
-        name: "memcpy",
-        what: "user memory only: the C library's memcpy",
-        by_engine: false,
-        make: local::kernel,
-        probe: ready,
-    },
-    Path {
-        name: "rep-movsb",
-        what: "user memory only: the string instruction",
-        by_engine: false,
-        make: local::kernel,
-        probe: local::probe_string,
-    },
-    Path {
-        name: "avx2",
-        what: "user memory only: 256-bit vectors",
-        by_engine: false,
-        make: local::kernel,
-        probe: local::probe_avx2,
-    },
-    Path {
-        name: "avx2-nt",
-        what: "user memory only: 256-bit vectors, stores around the caches",
-        by_engine: false,
-        make: local::kernel,
-        probe: local::probe_avx2,
-    },
-    Path {
-        name: "avx512",
-        what: "user memory only: 512-bit vectors",
-        by_engine: false,
-        make: local::kernel,
-        probe: local::probe_avx512,
-    },
-    Path {
-        name: "avx512-nt",
-        what: "user memory only: 512-bit vectors, stores around the caches",
-        by_engine: false,
-        make: local::kernel,
-        probe: local::probe_avx512,
-    },
-    Path {
-        name: "module",
-        what: "copy_from_user and copy_to_user of daqmeter's kernel module, or its DMA channels",
-        by_engine: true,
-        make: module::lanes,
-        probe: module::probe,
-    },
-    Path {
-        name: "dsa",
-        what: "Intel DSA user work queues (MOVDIR64B, ENQCMD); never exercised on hardware",
-        by_engine: true,
-        make: device::dsa,
-        probe: device::probe_dsa,
-    },
-    Path {
-        name: "cuda-pinned",
-        what: "CUDA copy engines, pinned host memory; never exercised on hardware",
-        by_engine: true,
-        make: device::cuda,
-        probe: device::probe_cuda,
-    },
-    Path {
-        name: "cuda-pageable",
-        what: "the same with ordinary host memory",
-        by_engine: true,
-        make: device::cuda,
-        probe: device::probe_cuda,
-    },
-    Path {
-        name: "engine-thread",
-        what: "an emulated engine: a thread that copies for its channels (emulated)",
-        by_engine: true,
-        make: engine_thread::lanes,
-        probe: ready,
-    },
-];
-
-/// The way of that name.
-pub fn path(name: &str) -> Option<&'static Path> {
-    PATHS.iter().find(|path| path.name == name)
-}
-
-/// Whether the way that a workload names can be used here. One that there is not is left to be refused.
-pub(crate) fn probe_for(workload: &Workload) -> Availability {
-    let named = workload.text("path").ok().and_then(path);
-    match named.map_or(Availability::Ready, Path::probe) {
-        Availability::Waived(why) => Availability::Waived(format!(
-            "{}: {why}",
-            workload.text("path").unwrap_or("path")
-        )),
-        ready => ready,
-    }
-}
-
 impl Path {
+    fn maker(self) -> (Make, Probe) {
+        match self {
+            Path::Pread => (file::memfd, ready),
+            Path::TmpfsHuge => (file::tmpfs_huge, file::probe_tmpfs),
+            Path::Hugetlb => (file::hugetlb, file::probe_hugetlb),
+            Path::Pipe => (stream::pipe, ready),
+            Path::Unix => (stream::unix, ready),
+            Path::ProcessVm => (local::process_vm, local::probe_process_vm),
+            Path::IoUring => (uring::plain, uring::probe),
+            Path::IoUringFixed => (uring::fixed, uring::probe),
+            Path::Memcpy => (local::kernel, ready),
+            Path::RepMovsb => (local::kernel, local::probe_string),
+            Path::Avx2 => (local::kernel, local::probe_avx2),
+            Path::Avx2Nt => (local::kernel, local::probe_avx2),
+            Path::Avx512 => (local::kernel, local::probe_avx512),
+            Path::Avx512Nt => (local::kernel, local::probe_avx512),
+            Path::Module => (module::lanes, module::probe),
+            Path::Dsa => (device::dsa, device::probe_dsa),
+            Path::CudaPinned => (device::cuda, device::probe_cuda),
+            Path::CudaPageable => (device::cuda, device::probe_cuda),
+            Path::EngineThread => (engine_thread::lanes, ready),
+        }
+    }
+
+    /// The module's copies by the CPU, or system calls where it is not loaded.
+    pub fn of_cpu() -> Path {
+        match module::waiver() {
+            None => Path::Module,
+            Some(_) => Path::Pread,
+        }
+    }
+
+    /// The module's channels where it has any, or the emulated engine.
+    pub fn of_engine() -> Path {
+        let request = Request {
+            context: Context::Shared,
+            ..Request::new(Path::Module, Direction::To, 64)
+        };
+        match Path::Module.open(&request) {
+            Ok(_) => Path::Module,
+            Err(_) => Path::EngineThread,
+        }
+    }
+
+    /// Whether it has channels, so that contexts other than `cpu` can be asked for.
+    pub(crate) fn has_channels(self) -> bool {
+        matches!(
+            self,
+            Path::Module | Path::Dsa | Path::CudaPinned | Path::CudaPageable | Path::EngineThread
+        )
+    }
+
     /// Whether it can be used here.
-    pub fn probe(&self) -> Availability {
-        (self.probe)()
+    pub fn probe(self) -> Availability {
+        match self.maker().1() {
+            Availability::Waived(why) => Availability::Waived(format!("{self}: {why}")),
+            Availability::Ready => Availability::Ready,
+        }
     }
 
     /// Opens the lanes of a request.
-    pub(crate) fn open(&self, request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
-        if request.context != Context::Cpu && !self.by_engine {
+    pub(crate) fn open(self, request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
+        if request.context != Context::Cpu && !self.has_channels() {
             return Err(Fault::new(format!(
-                "{} has no channels: context {} needs --path module or engine-thread",
-                self.name,
-                request.context.name()
+                "{self} has no channels: context {} needs --path module or engine-thread",
+                request.context
             )));
         }
-        (self.make)(request)
-    }
-}
-
-impl std::fmt::Debug for Path {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name)
+        self.maker().0(request)
     }
 }
 
@@ -298,7 +229,7 @@ fn each<M: Mover + 'static>(
 
 fn not_flushed() -> Fault {
     Fault::new(
-        "this CPU has no instruction with which a program empties its caches: leave --no-cache out",
+        "this CPU has no instruction with which a program empties its caches: leave from_nc, to_nc and both_nc out of --operations",
     )
 }
 
@@ -307,14 +238,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_distinct_words() {
-        for path in PATHS {
-            assert_eq!(
-                PATHS.iter().filter(|other| other.name == path.name).count(),
-                1,
-                "{path:?}"
-            );
-            assert!(!path.name.contains(' ') && path.what.len() > 10);
+    fn options_and_records_have_the_same_names() {
+        for path in Path::value_variants() {
+            assert_eq!(serde_json::to_value(path).unwrap(), path.to_string());
         }
     }
 }

@@ -21,10 +21,11 @@ struct UringMover {
 fn lanes(request: &Request, registered: bool) -> Result<Vec<Box<dyn Mover>>, Fault> {
     let block_bytes = u32::try_from(request.block_bytes)
         .map_err(|_| Fault::new("io_uring moves blocks below 4 GiB: choose smaller --sizes"))?;
+    let depth = u32::try_from(request.depth).map_err(|error| Fault::new(error.to_string()))?;
     each(request, |_| {
         Ok(UringMover {
             block_bytes,
-            depth: request.depth,
+            depth,
             registered,
             open: None,
         })
