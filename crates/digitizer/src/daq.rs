@@ -12,7 +12,7 @@ use crate::devices::sis8300::regs;
 
 /// How the end of an acquisition is found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Completion {
+pub enum Wait {
     /// Read the status register, sleep, read again.
     Poll {
         /// Sleep between reads; zero does not sleep at all.
@@ -67,7 +67,7 @@ pub struct DaqCounts {
 /// Drives one board through acquisitions.
 #[derive(Debug)]
 pub struct Daq {
-    completion: Completion,
+    wait: Wait,
     timeout: Duration,
     /// For boards that cannot tell their triggers: the period, and when the last acquisition ended.
     expected_period: Option<Duration>,
@@ -83,7 +83,7 @@ pub struct Daq {
 
 impl Daq {
     /// For triggers at `rate_hz`, one of [`TRIGGER_RATES_HZ`]. Waits at least a second, as the original does, or three periods.
-    pub fn new(completion: Completion, rate_hz: Option<f64>) -> Daq {
+    pub fn new(wait: Wait, rate_hz: Option<f64>) -> Daq {
         // A rate so low that its period is no time at all is waited for as long as can be.
         let period =
             rate_hz.map(|rate| Duration::try_from_secs_f64(1.0 / rate).unwrap_or(Duration::MAX));
@@ -91,7 +91,7 @@ impl Daq {
             .map_or(Duration::ZERO, |period| period.saturating_mul(3))
             .max(Duration::from_secs(1));
         Daq {
-            completion,
+            wait,
             timeout,
             expected_period: period,
             last_done_ns: None,
@@ -145,9 +145,9 @@ impl Daq {
         board.write_register(regs::ACQUISITION, regs::ACQUISITION_ARM)?;
         let timeout_ns = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX);
         let deadline_ns = clock::monotonic_ns().saturating_add(timeout_ns);
-        match self.completion {
-            Completion::Poll { interval } => self.poll(board, interval, deadline_ns)?,
-            Completion::Interrupt => self.interrupt(board, deadline_ns)?,
+        match self.wait {
+            Wait::Poll { interval } => self.poll(board, interval, deadline_ns)?,
+            Wait::Interrupt => self.interrupt(board, deadline_ns)?,
         }
         self.counts.acquisitions += 1;
         self.infer_missed();
@@ -283,15 +283,15 @@ mod tests {
     }
 
     #[test]
-    fn every_trigger_is_found_again_with_either_completion() {
-        for completion in [
-            Completion::Poll {
+    fn every_trigger_is_found_again_with_either_wait() {
+        for wait in [
+            Wait::Poll {
                 interval: Duration::from_micros(1),
             },
-            Completion::Interrupt,
+            Wait::Interrupt,
         ] {
             let mut board = board(2000.0);
-            let mut daq = Daq::new(completion, Some(2000.0));
+            let mut daq = Daq::new(wait, Some(2000.0));
             daq.set_up(&mut *board, 320).unwrap();
             daq.begin_account(&mut *board);
             for _ in 0..20 {
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn data_that_nobody_read_out_are_a_named_loss() {
         let mut board = board(5000.0);
-        let mut daq = Daq::new(Completion::Interrupt, None);
+        let mut daq = Daq::new(Wait::Interrupt, None);
         daq.set_up(&mut *board, 320).unwrap();
         daq.begin_account(&mut *board);
         daq.acquire(&mut *board).unwrap();
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn at_14_hz_an_interrupt_costs_one_wait_and_one_look_at_the_status_register() {
         let mut board = Timed::new(71);
-        let mut daq = Daq::new(Completion::Interrupt, Some(14.0));
+        let mut daq = Daq::new(Wait::Interrupt, Some(14.0));
         for _ in 0..10 {
             daq.acquire(&mut board).unwrap();
         }
@@ -406,7 +406,7 @@ mod tests {
             forgets: true,
             ..Timed::new(71)
         };
-        let mut daq = Daq::new(Completion::Interrupt, Some(14.0));
+        let mut daq = Daq::new(Wait::Interrupt, Some(14.0));
         daq.acquire(&mut board).unwrap();
         assert_eq!(
             (
@@ -420,8 +420,7 @@ mod tests {
 
     #[test]
     fn waits_follow_the_period_that_was_given_or_seen() {
-        let slice =
-            |rate_hz: Option<f64>| Daq::new(Completion::Interrupt, rate_hz).slice().as_millis();
+        let slice = |rate_hz: Option<f64>| Daq::new(Wait::Interrupt, rate_hz).slice().as_millis();
         assert_eq!(
             [slice(None), slice(Some(14.0)), slice(Some(1000.0))],
             [50, 107, 50]
@@ -431,7 +430,7 @@ mod tests {
             [1000, 1000],
             "it stays possible to stop"
         );
-        let mut daq = Daq::new(Completion::Interrupt, None);
+        let mut daq = Daq::new(Wait::Interrupt, None);
         daq.last_done_ns = Some(clock::monotonic_ns() - 200_000_000);
         daq.infer_missed();
         assert!(
@@ -443,15 +442,15 @@ mod tests {
 
     #[test]
     fn a_wait_for_a_trigger_ends_when_it_is_to_stop() {
-        for completion in [
-            Completion::Poll {
+        for wait in [
+            Wait::Poll {
                 interval: Duration::from_secs(3600),
             },
-            Completion::Interrupt,
+            Wait::Interrupt,
         ] {
             // The first trigger comes after nearly three hours.
             let mut board = board(1e-4);
-            let mut daq = Daq::new(completion, Some(1e-4));
+            let mut daq = Daq::new(wait, Some(1e-4));
             daq.set_up(&mut *board, 320).unwrap();
             daq.stop.set();
             let fault = daq.acquire(&mut *board).unwrap_err();
@@ -462,7 +461,7 @@ mod tests {
     #[test]
     fn samples_that_no_board_can_hold_are_refused() {
         let mut board = board(14.0);
-        let daq = Daq::new(Completion::Interrupt, None);
+        let daq = Daq::new(Wait::Interrupt, None);
         assert!(daq.set_up(&mut *board, u64::MAX).is_err());
     }
 }

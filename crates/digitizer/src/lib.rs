@@ -7,16 +7,22 @@
 //!
 //! Nothing here prints or times itself. Begin with [`engine::DigitizerEngine`].
 
+pub mod conversion;
 pub mod convert_engine;
 pub mod daq;
 pub mod devices;
+mod dump;
 pub mod engine;
 pub mod function;
+mod names;
+mod oracle;
 pub mod published;
 pub mod reproduce;
-mod request;
+pub mod request;
 pub mod serve;
+mod session;
 
 pub use convert_engine::ConvertEngine;
 pub use engine::DigitizerEngine;
 pub use function::Function;
+pub use request::DigitizerRequest;

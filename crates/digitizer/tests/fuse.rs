@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use daqmeter_digitizer::DigitizerEngine;
-use daqmeter_digitizer::daq::{Completion, Daq};
+use daqmeter_digitizer::daq::{Daq, Wait};
 use daqmeter_digitizer::devices::emulated::{EmulatedCrate, Profile, pattern_sample};
 use daqmeter_digitizer::devices::sis8300::{Found, probe, regs};
 use daqmeter_digitizer::devices::{self, Board};
@@ -213,14 +213,14 @@ fn no_trigger_is_lost_to_a_driver_that_forgets_early_interrupts() {
     let Some(bench) = bench("l0", Dialect::Ess, 500.0) else {
         return;
     };
-    for completion in [
-        Completion::Interrupt,
-        Completion::Poll {
+    for wait in [
+        Wait::Interrupt,
+        Wait::Poll {
             interval: Duration::from_micros(1),
         },
     ] {
         let mut board = open(&bench);
-        let mut daq = Daq::new(completion, Some(500.0));
+        let mut daq = Daq::new(wait, Some(500.0));
         daq.set_up(&mut *board, 320).unwrap();
         daq.begin_account(&mut *board);
         for _ in 0..20 {

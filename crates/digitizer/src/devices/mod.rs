@@ -169,7 +169,7 @@ pub fn open(device: &str, crate_: &Arc<EmulatedCrate>) -> Result<Box<dyn Board>,
 ///
 /// # Errors
 /// When the range has no end or runs backwards.
-pub fn expand(device: &str) -> Result<Vec<String>, Fault> {
+pub(crate) fn expand(device: &str) -> Result<Vec<String>, String> {
     let Some((first, last)) = device
         .strip_prefix(EMULATED_PREFIX)
         .and_then(|name| name.split_once(".."))
@@ -185,9 +185,9 @@ pub fn expand(device: &str) -> Result<Vec<String>, Fault> {
         Some(range) => Ok(range
             .map(|n| format!("{EMULATED_PREFIX}{stem}{n}"))
             .collect()),
-        None => Err(Fault::new(format!(
-            "`{device}`: a range of emulated boards is written emu:l0..4"
-        ))),
+        None => Err(format!(
+            "has `{device}`; a range of emulated boards is written emu:l0..4"
+        )),
     }
 }
 
