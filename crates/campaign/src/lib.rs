@@ -9,7 +9,7 @@ mod resume;
 mod shipped;
 mod size;
 
-pub use engines::engines;
+pub use engines::{card_families, engines};
 pub use plan::{Order, Plan, PlanError, PlannedPoint, json_schema};
 pub use resume::left_to_measure;
 pub use shipped::SHIPPED;

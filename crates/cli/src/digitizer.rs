@@ -7,11 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use clap::{Args, Subcommand, ValueEnum};
 use daqmeter_digitizer::DigitizerRequest;
 use daqmeter_digitizer::conversion::ConversionRequest;
-use daqmeter_digitizer::daq::check_trigger_rate;
-use daqmeter_digitizer::devices::emulated::{EmulatedCrate, Profile};
-use daqmeter_digitizer::devices::{self, EMULATED_PREFIX};
+use daqmeter_digitizer::devices::{self, board::EMULATED_PREFIX, board::Emulation};
 use daqmeter_digitizer::request::Completion;
-use daqmeter_digitizer::serve::{Dialect, serve};
 use daqmeter_harness::{Request, Settings, StepPlan};
 use daqmeter_kernels::convert::oracle;
 use daqmeter_record::RunRecord;
@@ -205,26 +202,22 @@ fn fast_warning(conversion: &ConversionRequest) -> String {
 }
 
 fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
-    let name = arguments.board.strip_prefix(EMULATED_PREFIX);
-    let name = name.ok_or_else(|| {
-        Failure::refused(format!(
-            "`{}`: only emulated boards (emu:...) can be served",
-            arguments.board
-        ))
-    })?;
-    let profile = Profile::load(&arguments.profile).map_err(Failure::refused)?;
-    let crate_ = EmulatedCrate::new(profile, !arguments.unpaced);
-    let mut board: Box<dyn devices::Board> = Box::new(crate_.board(&arguments.board, name)?);
-    if let Some(rate) = arguments.rate {
-        check_trigger_rate(rate).map_err(|fault| fault.context("--rate"))?;
-        board.set_trigger_rate(rate);
+    let board = &arguments.board;
+    if !board.starts_with(EMULATED_PREFIX) {
+        let why = format!("`{board}`: only emulated boards (emu:...) can be served");
+        return Err(Failure::refused(why));
     }
+    let emulation = Emulation {
+        profile: arguments.profile.clone(),
+        paced: !arguments.unpaced,
+    };
     let (stopped, wait) = std::sync::mpsc::channel();
     interrupt::on_signal(move || {
         // Nobody waits any more when this cannot be sent.
         let _ = stopped.send(());
     });
-    let served = serve(board, &arguments.path, Dialect::Ess)?;
+    let family = devices::family_of(board);
+    let served = family.serve(board, &arguments.path, &emulation, arguments.rate)?;
     if let Some(page) = arguments.metrics.served()? {
         let (traffic, name) = (served.traffic.clone(), arguments.board.clone());
         page.ask(move |page| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
-use daqmeter_campaign::engines;
+use daqmeter_campaign::{card_families, engines};
 use daqmeter_copy::{HEAVY, HeavyLoad};
 use daqmeter_harness::{Context, Engine, Limits, Refusal, Settings, StopFlag, measure, observe};
 use daqmeter_kernels::Isa;
@@ -72,7 +72,7 @@ pub(crate) fn tool() -> Tool {
 /// What is known of this host and this invocation.
 pub(crate) fn context() -> Context {
     let isa = Isa::available().map(|isa| isa.name().to_owned()).collect();
-    Context::gather(tool(), command_line(), isa)
+    Context::gather(tool(), command_line(), isa).with_cards(&card_families())
 }
 
 /// The command line as typed, with quotes where a shell needs them, so that it can be pasted.

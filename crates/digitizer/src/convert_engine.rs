@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conversion::ConversionRequest;
-use crate::devices::emulated::pattern_sample;
+use crate::devices::board::pattern_sample;
 use crate::function::Function;
 use crate::oracle::{differs, elements};
 

@@ -7,8 +7,7 @@ use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::Ledger;
 use daqmeter_sys::clock;
 
-use crate::devices::Board;
-use crate::devices::sis8300::regs;
+use crate::devices::board::Board;
 
 /// How the end of an acquisition is found.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,40 +108,12 @@ impl Daq {
         slice.clamp(FIRST_SLICE, MAX_SLICE).min(self.timeout)
     }
 
-    /// All ten channels, packed one behind the other, `samples` in all, started by MLVDS line 0. The sampling clock is left
-    /// as it is: its chip is not in the documented register list.
-    ///
-    /// # Errors
-    /// When the board is gone.
-    pub fn set_up(&self, board: &mut dyn Board, samples: u64) -> Result<(), Fault> {
-        // Even numbers of blocks only (KU), at least two.
-        let channel_blocks = samples
-            .div_ceil(u64::from(regs::CHANNELS))
-            .div_ceil(regs::BLOCK_SAMPLES);
-        let channel_blocks = channel_blocks.next_multiple_of(2).max(2);
-        let to_register = |blocks: u64| {
-            u32::try_from(blocks).map_err(|_| {
-                Fault::new(format!(
-                    "{samples} samples do not fit the board's length register"
-                ))
-            })
-        };
-        for channel in 0..regs::CHANNELS {
-            let first_block = to_register(channel_blocks * u64::from(channel))?;
-            board.write_register(regs::CHANNEL_ADDRESS + channel, first_block)?;
-        }
-        board.write_register(regs::SAMPLE_LENGTH, to_register(channel_blocks - 1)?)?;
-        board.write_register(regs::MLVDS, 1 << 8)?;
-        board.write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE)?;
-        board.write_register(regs::SAMPLE_CONTROL, regs::EXTERNAL_TRIGGER)
-    }
-
     /// Arms and waits until the acquisition is done.
     ///
     /// # Errors
     /// When no trigger comes within the timeout, it is to stop, or the board is gone.
     pub fn acquire(&mut self, board: &mut dyn Board) -> Result<(), Fault> {
-        board.write_register(regs::ACQUISITION, regs::ACQUISITION_ARM)?;
+        board.arm()?;
         let timeout_ns = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX);
         let deadline_ns = clock::monotonic_ns().saturating_add(timeout_ns);
         match self.wait {
@@ -156,8 +127,7 @@ impl Daq {
 
     fn is_done(&mut self, board: &mut dyn Board) -> Result<bool, Fault> {
         self.counts.register_reads += 1;
-        let status = board.read_register(regs::ACQUISITION)?;
-        Ok(status & (regs::STATUS_SAMPLING | regs::STATUS_ARMED) == 0)
+        board.is_done()
     }
 
     fn poll(
@@ -177,7 +147,7 @@ impl Daq {
 
     fn interrupt(&mut self, board: &mut dyn Board, deadline_ns: u64) -> Result<(), Fault> {
         loop {
-            if board.wait_daq_done(self.slice())? {
+            if board.wait(self.slice())? {
                 self.counts.interrupts += 1;
                 // One read settles that it was this acquisition's interrupt and not an old one's.
                 if self.is_done(board)? {
@@ -196,7 +166,7 @@ impl Daq {
         if !is_stopped && clock::monotonic_ns() < deadline_ns {
             return Ok(());
         }
-        board.write_register(regs::ACQUISITION, regs::ACQUISITION_RESET)?;
+        board.disarm()?;
         if is_stopped {
             return Err(Fault::interrupted());
         }
@@ -273,7 +243,8 @@ impl Daq {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::devices::emulated::{EmulatedCrate, Profile};
+    use crate::devices::board::Identity;
+    use crate::devices::sis8300::emulated::{EmulatedCrate, Profile};
 
     fn board(rate_hz: f64) -> Box<dyn Board> {
         let crate_ = EmulatedCrate::new(Profile::default(), false);
@@ -292,7 +263,7 @@ mod tests {
         ] {
             let mut board = board(2000.0);
             let mut daq = Daq::new(wait, Some(2000.0));
-            daq.set_up(&mut *board, 320).unwrap();
+            board.configure(320).unwrap();
             daq.begin_account(&mut *board);
             for _ in 0..20 {
                 daq.acquire(&mut *board).unwrap();
@@ -310,7 +281,7 @@ mod tests {
     fn data_that_nobody_read_out_are_a_named_loss() {
         let mut board = board(5000.0);
         let mut daq = Daq::new(Wait::Interrupt, None);
-        daq.set_up(&mut *board, 320).unwrap();
+        board.configure(320).unwrap();
         daq.begin_account(&mut *board);
         daq.acquire(&mut *board).unwrap();
         let ledger = daq.ledger(&mut *board);
@@ -320,7 +291,7 @@ mod tests {
 
     /// A board with triggers a period apart, in counted time: no test waits for them.
     struct Timed {
-        identity: crate::devices::Identity,
+        identity: Identity,
         period: Duration,
         left: Duration,
         forgets: bool,
@@ -345,24 +316,18 @@ mod tests {
     }
 
     impl Board for Timed {
-        fn identity(&self) -> &crate::devices::Identity {
+        fn identity(&self) -> &Identity {
             &self.identity
         }
-        fn read_register(&mut self, _: u32) -> Result<u32, Fault> {
-            self.looks += 1;
-            Ok(if self.left.is_zero() {
-                0
-            } else {
-                regs::STATUS_ARMED
-            })
-        }
-        fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault> {
-            if (offset, value) == (regs::ACQUISITION, regs::ACQUISITION_ARM) {
-                self.left = self.period;
-            }
+        fn arm(&mut self) -> Result<(), Fault> {
+            self.left = self.period;
             Ok(())
         }
-        fn wait_daq_done(&mut self, timeout: Duration) -> Result<bool, Fault> {
+        fn is_done(&mut self) -> Result<bool, Fault> {
+            self.looks += 1;
+            Ok(self.left.is_zero())
+        }
+        fn wait(&mut self, timeout: Duration) -> Result<bool, Fault> {
             self.waits += 1;
             let comes = timeout >= self.left && !self.forgets;
             self.left = self.left.saturating_sub(timeout);
@@ -370,18 +335,6 @@ mod tests {
         }
         fn read(&mut self, _: u64, _: &mut [u8]) -> Result<usize, Fault> {
             unreachable!("nothing is read out here")
-        }
-        fn write(&mut self, _: u64, _: &[u8]) -> Result<usize, Fault> {
-            unreachable!("nothing is written here")
-        }
-        fn map_dma(&mut self, _: usize) -> Result<(), Fault> {
-            unreachable!("nothing is mapped here")
-        }
-        fn read_mapped(&mut self, _: u64, _: usize) -> Result<usize, Fault> {
-            unreachable!("nothing is mapped here")
-        }
-        fn mapped(&self, _: usize) -> &[u16] {
-            unreachable!("nothing is mapped here")
         }
     }
 
@@ -451,7 +404,7 @@ mod tests {
             // The first trigger comes after nearly three hours.
             let mut board = board(1e-4);
             let mut daq = Daq::new(wait, Some(1e-4));
-            daq.set_up(&mut *board, 320).unwrap();
+            board.configure(320).unwrap();
             daq.stop.set();
             let fault = daq.acquire(&mut *board).unwrap_err();
             assert_eq!(fault, Fault::interrupted());
@@ -461,7 +414,6 @@ mod tests {
     #[test]
     fn samples_that_no_board_can_hold_are_refused() {
         let mut board = board(14.0);
-        let daq = Daq::new(Wait::Interrupt, None);
-        assert!(daq.set_up(&mut *board, u64::MAX).is_err());
+        assert!(board.configure(u64::MAX).is_err());
     }
 }

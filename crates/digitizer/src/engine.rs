@@ -2,7 +2,7 @@
 
 use daqmeter_harness::{Availability, Fault, Session, TypedEngine};
 
-use crate::devices::emulated::{EmulatedCrate, Profile};
+use crate::devices::{self, board::Emulation};
 use crate::names;
 use crate::request::DigitizerRequest;
 use crate::session::BoardSession;
@@ -50,18 +50,19 @@ impl TypedEngine for DigitizerEngine {
 
     fn open(&self, request: &DigitizerRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
         request.conversion.check_available()?;
-        let profile =
-            Profile::load(&request.profile).map_err(|error| Fault::new(error.to_string()))?;
-        let crate_ = EmulatedCrate::new(profile, !request.unpaced);
         let names = request
             .devices()
             .map_err(|problem| Fault::new(problem.text))?;
-        let open = |device: &String| -> Result<Box<dyn Session>, Fault> {
-            let board = crate::devices::open(device, &crate_)?;
+        let emulation = Emulation {
+            profile: request.profile.clone(),
+            paced: !request.unpaced,
+        };
+        let session = |board| -> Result<Box<dyn Session>, Fault> {
             let session = BoardSession::new(board, request, self.last_level_bytes)?;
             Ok(Box::new(session))
         };
-        names.iter().map(open).collect()
+        let boards = devices::open(&names, &emulation)?;
+        boards.into_iter().map(session).collect()
     }
 }
 
@@ -71,7 +72,6 @@ mod tests {
     use daqmeter_record::{Param, Workload};
 
     use super::*;
-    use crate::devices::sis8300::regs;
 
     fn workload() -> Workload {
         Engine::example(&DigitizerEngine::default())
@@ -249,9 +249,12 @@ mod tests {
 
     fn session(device: &str, workload: Workload) -> BoardSession {
         let request = DigitizerRequest::of(&workload.with("devices", device)).unwrap();
-        let crate_ = EmulatedCrate::new(Profile::default(), false);
-        let board = crate::devices::open(device, &crate_).unwrap();
-        let mut session = BoardSession::new(board, &request, 0).unwrap();
+        let emulation = Emulation {
+            profile: request.profile.clone(),
+            paced: false,
+        };
+        let mut boards = devices::open(&[device.to_owned()], &emulation).unwrap();
+        let mut session = BoardSession::new(boards.remove(0), &request, 0).unwrap();
         session.prepare().unwrap();
         session
     }
@@ -265,29 +268,6 @@ mod tests {
                 .with("function", 100_u64),
         );
         session.verify().unwrap();
-    }
-
-    /// After an error register 0x230 stayed 1 (issue 14, A12).
-    #[test]
-    fn card_memory_is_protected_again_after_a_write_that_failed() {
-        let asked = workload()
-            .with("samples", 3_200_u64)
-            .with("function", 100_u64);
-        let mut session = session("emu:l0:write-error-at=7", asked);
-        assert!(
-            session
-                .step(0, 1)
-                .unwrap_err()
-                .0
-                .contains("DMA write 7 failed")
-        );
-        assert_eq!(
-            session
-                .board
-                .read_register(regs::MEMORY_WRITE_ENABLE)
-                .unwrap(),
-            0
-        );
     }
 
     #[test]
@@ -314,7 +294,7 @@ mod tests {
             session.verify().unwrap();
             std::fs::read(path(name)).unwrap()
         };
-        let sample = crate::devices::emulated::pattern_sample;
+        let sample = devices::board::pattern_sample;
         let raw = dumped(0, "raw");
         assert_eq!(
             (raw.len(), &raw[10..12]),

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::conversion::{ConversionRequest, defaults};
 use crate::daq::{Wait, check_trigger_rate};
-use crate::devices::{self, EMULATED_PREFIX};
+use crate::devices::{self, board::EMULATED_PREFIX};
 use crate::function::Function;
 
 /// Samples that the original rounds up to: the 32 bytes that its library reads.

@@ -12,8 +12,7 @@ use daqmeter_record::{Counter, Ledger, Limit};
 use daqmeter_sys::memory::{Buffer, Pages};
 
 use crate::daq::{Daq, Wait};
-use crate::devices::sis8300::regs;
-use crate::devices::{self, Board};
+use crate::devices::board::Board;
 use crate::dump::{self, Column};
 use crate::function::{self, Function};
 use crate::oracle::{differs, elements};
@@ -83,8 +82,30 @@ fn plan(request: &DigitizerRequest, last_level_bytes: u64) -> Result<Vec<Work>, 
     Ok(work)
 }
 
+/// Refuses what the board cannot do, before anything is asked of it.
+fn check_abilities(board: &dyn Board, request: &DigitizerRequest) -> Result<(), Fault> {
+    let identity = board.identity();
+    if let Some(memory_bytes) = identity.memory_bytes
+        && request.raw_bytes() > memory_bytes
+    {
+        return Err(Fault::new(format!(
+            "{}: {} samples need {} bytes of its {memory_bytes}",
+            identity.device,
+            request.samples_per_read(),
+            request.raw_bytes()
+        )));
+    }
+    if request.wait().is_some() && !identity.triggered {
+        return Err(board.cannot("be triggered: leave out -l"));
+    }
+    if request.writes() && !identity.writable {
+        return Err(board.cannot("be written: leave out -A 100"));
+    }
+    Ok(())
+}
+
 pub(crate) struct BoardSession {
-    pub(crate) board: Box<dyn Board>,
+    board: Box<dyn Board>,
     daq: Daq,
     request: DigitizerRequest,
     /// Samples of one read.
@@ -102,17 +123,9 @@ impl BoardSession {
         request: &DigitizerRequest,
         last_level_bytes: u64,
     ) -> Result<Self, Fault> {
-        let memory_bytes = board.identity().memory_bytes;
-        if request.raw_bytes() > memory_bytes {
-            return Err(Fault::new(format!(
-                "{}: {} samples need {} bytes of its {memory_bytes}",
-                board.identity().device,
-                request.samples_per_read(),
-                request.raw_bytes()
-            )));
-        }
+        check_abilities(&*board, request)?;
         if request.maps() {
-            board.map_dma(to_usize(request.raw_bytes()))?;
+            board.map(to_usize(request.raw_bytes()))?;
         }
         let wait = request.wait().unwrap_or(Wait::Interrupt);
         Ok(BoardSession {
@@ -213,12 +226,7 @@ impl BoardSession {
     fn write_pattern(&mut self) -> Result<(), Fault> {
         let bytes = self.samples * 2;
         let raw = self.raw.as_ref().expect("prepared").slice::<u8>(bytes);
-        self.board.write_register(regs::MEMORY_WRITE_ENABLE, 1)?;
-        let written = devices::write_memory(&mut *self.board, 0, raw);
-        // Whatever became of the writes: the memory is protected again.
-        let protected = self.board.write_register(regs::MEMORY_WRITE_ENABLE, 0);
-        let taken = written?;
-        protected?;
+        let taken = self.board.write(0, raw)?;
         self.book(bytes, taken)
     }
 
@@ -342,7 +350,7 @@ impl BoardSession {
     fn readout_limit(&self) -> Option<LimitSpec> {
         match self.board.known_limit() {
             Some((rate_bytes_per_s, how)) => {
-                let name = format!("link of {}", self.board.identity().model.name());
+                let name = format!("link of {}", self.board.identity().model);
                 Some(LimitSpec::Given(Limit::given(name, rate_bytes_per_s, how)))
             }
             // An unpaced emulated board is memory; what a real one could do is its link, which the host does not tell here.
@@ -399,8 +407,7 @@ impl Session for BoardSession {
             if let Some(rate_hz) = self.request.trigger_rate() {
                 self.board.set_trigger_rate(rate_hz);
             }
-            self.daq
-                .set_up(&mut *self.board, self.request.samples_per_read())?;
+            self.board.configure(self.request.samples_per_read())?;
         }
         Ok(())
     }

@@ -24,6 +24,7 @@ pub mod sweep;
 mod text_file;
 
 pub use conclude::limit_warnings;
+pub use devices::CardFamily;
 pub use engine::{
     Availability, DeviceTime, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec,
     Tally, lanes,
