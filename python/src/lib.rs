@@ -129,6 +129,7 @@ fn context() -> Context {
         "python".to_owned(),
         Isa::available().map(|isa| isa.name().to_owned()).collect(),
     )
+    .with_cards(&daqmeter_campaign::card_families())
 }
 
 fn param(value: &Bound<'_, PyAny>) -> PyResult<Param> {

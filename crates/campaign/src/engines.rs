@@ -3,7 +3,7 @@
 use daqmeter_copy::{CopyEngine, MemoryEngine, PlainEngine, PollutionEngine};
 use daqmeter_digitizer::{ConvertEngine, DigitizerEngine};
 use daqmeter_etherbone::{EtherboneEngine, PingPongEngine};
-use daqmeter_harness::{Engine, NullEngine};
+use daqmeter_harness::{CardFamily, Engine, NullEngine};
 use daqmeter_hostio::{BlockEngine, StreamEngine};
 use daqmeter_readout::{DecodeEngine, ReadoutEngine};
 
@@ -24,6 +24,15 @@ pub fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
         Box::new(DecodeEngine),
         Box::new(ReadoutEngine),
     ]
+}
+
+/// The cards that the engines know, for the facts about a host.
+pub fn card_families() -> Vec<CardFamily> {
+    let digitizers = daqmeter_digitizer::devices::FAMILIES.iter();
+    digitizers
+        .map(|family| family.cards())
+        .chain([daqmeter_readout::card::FAMILY])
+        .collect()
 }
 
 #[cfg(test)]

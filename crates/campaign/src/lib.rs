@@ -14,7 +14,7 @@ mod site;
 mod size;
 
 pub use budget::{Budget, Spend};
-pub use engines::engines;
+pub use engines::{card_families, engines};
 pub use plan::{Order, Plan, PlanError, json_schema};
 pub use point::PlannedPoint;
 pub use run::{Done, Options, Runner, Watch};

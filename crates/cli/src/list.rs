@@ -5,8 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use daqmeter_campaign::{Plan, engines};
 use daqmeter_digitizer::Function;
-use daqmeter_digitizer::devices::emulated::Profile;
-use daqmeter_digitizer::devices::sis8300::{Found, probe};
+use daqmeter_digitizer::devices::{FAMILIES, nodes};
 use daqmeter_harness::Availability;
 use daqmeter_kernels::Isa;
 use daqmeter_report::table::plain;
@@ -97,46 +96,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     emit(&text.join("\n"))
 }
 
-/// Names of nodes that look like digitizers.
-pub(crate) fn digitizer_nodes(files: &Files) -> Vec<String> {
-    let names = files
-        .names("dev")
-        .into_iter()
-        .filter(|name| name.starts_with("sis8300"));
-    names
-        .map(|name| files.root().join("dev").join(name).display().to_string())
-        .collect()
-}
-
 fn devices() -> String {
-    let profile = Profile::default();
-    let emulated = profile.board.iter().map(|board| {
-        let name = if board.model == "l2" {
-            "emu:l2-0, emu:l2-1, ..."
-        } else {
-            &format!("emu:{0}0, emu:{0}1, ...", board.model)
-        };
-        let rate = format!(
-            "{:.0} MB/s alone (profile {})",
-            board.own_bytes_per_s / 1e6,
-            profile.name
-        );
-        vec![name.to_owned(), "emulated".to_owned(), rate]
-    });
-    let real = digitizer_nodes(&Files::default()).into_iter().map(|node| {
-        let found = match probe(&node) {
-            Ok(Found::Ess { id, .. }) => (
-                "sis8300drv (ESS)".to_owned(),
-                format!("identification {id:#010x}"),
-            ),
-            Ok(Found::Struck) => (
-                "Struck's driver".to_owned(),
-                "not driven: load sis8300drv".to_owned(),
-            ),
-            Ok(Found::Upciedev { driver }) => (driver, "not driven: load sis8300drv".to_owned()),
-            Err(fault) => ("not understood".to_owned(), fault.0),
-        };
-        vec![node, found.0, found.1]
+    let emulated = FAMILIES.iter().flat_map(|family| family.emulated());
+    let emulated = emulated.map(|(names, about)| vec![names, "emulated".to_owned(), about]);
+    let files = Files::default();
+    let real = nodes(&files).map(|(family, node)| {
+        let found = family.describe(&node);
+        vec![node, found.driver, found.about]
     });
     plain(&["device", "driver", "what"], emulated.chain(real))
 }

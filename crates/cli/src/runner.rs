@@ -71,7 +71,7 @@ pub(crate) fn tool() -> Tool {
 /// What is known of this host and this invocation.
 pub(crate) fn context() -> Context {
     let isa = Isa::available().map(|isa| isa.name().to_owned()).collect();
-    Context::gather(tool(), command_line(), isa)
+    Context::gather(tool(), command_line(), isa).with_cards(&card_families())
 }
 
 /// The command line as typed, with quotes where a shell needs them, so that it can be pasted.

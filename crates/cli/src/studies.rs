@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use daqmeter_digitizer::devices::emulated::Profile;
+use daqmeter_digitizer::devices::sis8300::emulated::Profile;
 use daqmeter_record::RunRecord;
 use daqmeter_record::study::Comparison;
 use daqmeter_report::figures;

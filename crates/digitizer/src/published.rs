@@ -6,7 +6,7 @@ use daqmeter_record::Workload;
 use daqmeter_record::study::{Derived, Published, Statement};
 use serde::Deserialize;
 
-use crate::devices::emulated::{Profile, uplink};
+use crate::devices::sis8300::emulated::{Profile, uplink};
 
 const TABLES: &str = include_str!("../data/ess-2017-published.toml");
 

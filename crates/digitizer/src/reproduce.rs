@@ -5,7 +5,7 @@
 use daqmeter_record::study::{Comparison, Measured};
 use daqmeter_record::{RunRecord, Workload};
 
-use crate::devices::emulated::Profile;
+use crate::devices::sis8300::emulated::Profile;
 use crate::published::{CpuRow, Document, Kind, Table};
 
 mod findings;
@@ -225,7 +225,8 @@ fn modelled_cpu(row: &CpuRow, profile: &Profile) -> f64 {
         .own_bytes_per_s(crate::devices::sis8300::regs::Model::L)
         .unwrap_or(f64::INFINITY);
     let own: Vec<f64> = vec![own; row.boards as usize];
-    let read_s = crate::devices::emulated::uplink::predict(&profile.uplink, &own, bytes as f64)[0];
+    let read_s =
+        crate::devices::sis8300::emulated::uplink::predict(&profile.uplink, &own, bytes as f64)[0];
     let converted = if row.function == 5 {
         profile.conversion_ns_per_raw_byte.unsigned_f64
     } else {

@@ -28,6 +28,7 @@ mod text_file;
 mod watched;
 
 pub use conclude::limit_warnings;
+pub use devices::CardFamily;
 pub use engine::{
     Availability, DeviceTime, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec,
     Tally, check_cpu, check_lanes, lanes,

@@ -169,27 +169,33 @@ fn read<R: Request>(workload: &Workload) -> Result<R, Fault> {
         .iter()
         .map(|(name, param)| (name.clone(), value(param)))
         .collect();
-    serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
+    serde_path_to_error::deserialize(Value::Object(fields.clone())).map_err(|error| {
         let name = error.path().to_string();
         let problem = with_nearest(error.inner().to_string());
-        match name.as_str() {
-            "." => Fault::new(format!("{} workload: {problem}", R::KIND)),
-            name => workload.error(name, format!("is wrong: {problem}")).into(),
+        let name = Some(name).filter(|name| name != ".");
+        match name.or_else(|| culprit::<R>(&fields)) {
+            None => Fault::new(format!("{} workload: {problem}", R::KIND)),
+            Some(name) => workload.error(&name, format!("is wrong: {problem}")).into(),
         }
     })
 }
 
-/// For `#[serde(flatten, deserialize_with = "...")]`: serde itself forgets which field of a flattened struct was wrong.
-///
-/// # Errors
-/// Names the field.
-pub fn flattened<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-) -> Result<T, D::Error> {
-    serde_path_to_error::deserialize(deserializer).map_err(|error| match error.path().to_string() {
-        path if path == "." => error.into_inner(),
-        path => D::Error::custom(format!("`{path}` is wrong: {}", error.inner())),
-    })
+/// The known parameter without which the others can be read: of a field in a flattened struct, serde says no path.
+fn culprit<R: Request>(fields: &Map<String, Value>) -> Option<String> {
+    let readable_without = |name: &&String| {
+        let mut others = fields.clone();
+        others.remove(*name);
+        serde_json::from_value::<R>(Value::Object(others)).is_ok()
+    };
+    let known: Vec<Parameter> = parameters::<R>();
+    let is_known = |name: &&String| known.iter().any(|parameter| parameter.name == **name);
+    fields
+        .keys()
+        .filter(is_known)
+        .find(readable_without)
+        .cloned()
+}
+
 /// serde names what is unknown and then what it expected, each between backticks.
 fn with_nearest(problem: String) -> String {
     let names: Vec<&str> = problem.split('`').skip(1).step_by(2).collect();
@@ -347,6 +353,14 @@ mod tests {
         Back,
     }
 
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default)]
+    struct Crew {
+        /// Sailors on board
+        #[serde(skip_serializing_if = "is_default")]
+        sailors: u64,
+    }
+
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields)]
     struct Ferry {
@@ -363,6 +377,8 @@ mod tests {
         /// At night
         #[serde(default, skip_serializing_if = "is_default")]
         night: bool,
+        #[serde(flatten)]
+        crew: Crew,
     }
 
     impl Request for Ferry {
@@ -425,7 +441,12 @@ mod tests {
             (
                 "speed",
                 Param::Int(1),
-                "unknown field `speed`, expected one of `block_bytes`, `way`",
+                "ferry workload: unknown field `speed`",
+            ),
+            (
+                "sailors",
+                Param::Text("x".into()),
+                "`sailors` is wrong: invalid type: string \"x\", expected u64",
             ),
         ] {
             let error = refused(name, param);
@@ -449,6 +470,10 @@ mod tests {
             "{found:?}"
         );
         assert!(found.contains(&("way", "Which way")), "{found:?}");
-        assert_eq!(found.len(), 4);
+        assert!(
+            found.contains(&("sailors", "Sailors on board")),
+            "{found:?}"
+        );
+        assert_eq!(found.len(), 5);
     }
 }

@@ -56,9 +56,9 @@ impl std::fmt::Display for Workload {
 }
 
 /// Parameters that are not part of what a point is. The length of a run (`seconds`), how often was measured (`passes`,
-/// `reads`), and a measured rate, which records of version 0.1 hold (`limit_bytes_per_s`). A new parameter of that
+/// `reads`), where the data were written (`dump`), and a measured rate, which records of version 0.1 hold (`limit_bytes_per_s`). A new parameter of that
 /// kind is added here, or two runs of one point can never be compared.
-pub const NOT_IN_KEY: [&str; 4] = ["limit_bytes_per_s", "passes", "reads", "seconds"];
+pub const NOT_IN_KEY: [&str; 5] = ["dump", "limit_bytes_per_s", "passes", "reads", "seconds"];
 
 /// Parameters that had another name in records of before, with the one of today: both are the same point.
 const RENAMED: [(&str, &str); 5] = [

@@ -13,6 +13,7 @@ mod generator;
 mod lap;
 pub(crate) mod words;
 
+use daqmeter_harness::CardFamily;
 use daqmeter_sys::memory::Pages;
 use daqmeter_sys::ring::{self, Consumer, Shape};
 use daqmeter_sys::wait::IrqLine;
@@ -25,6 +26,14 @@ use crate::source::{NEVER, Source};
 use channel::{Channel, Dma, Filler, Replay};
 use generator::{Room, emulators};
 use lap::Lap;
+
+/// How FELIX cards are known: PCI vendor CERN (drivers_rcc, flx.c), nodes `/dev/flx*`.
+pub const FAMILY: CardFamily = CardFamily {
+    kind: "readout",
+    maker: "CERN",
+    vendor: "0x10dc",
+    is_node: |name| name.starts_with("flx"),
+};
 
 /// A card with all its devices and DMA channels.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! The external trigger and the acquisition that it starts, computed on demand from the time: no thread ticks.
 
-use super::super::TriggerAccount;
+use crate::devices::board::TriggerAccount;
 
 /// What the acquisition logic does at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

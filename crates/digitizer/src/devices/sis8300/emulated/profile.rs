@@ -5,12 +5,12 @@ use std::path::Path;
 use daqmeter_harness::text_file;
 use serde::Deserialize;
 
-use super::super::sis8300::regs::Model;
 use super::uplink::UplinkModel;
 use crate::daq::TRIGGER_RATES_HZ;
+use crate::devices::sis8300::regs::Model;
 
 /// The profile that ships in the binary.
-const ESS_2017: &str = include_str!("../../../profiles/ess-2017.toml");
+const ESS_2017: &str = include_str!("../../../../profiles/ess-2017.toml");
 
 /// Timing of a crate.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -262,7 +262,7 @@ pub fn predict(model: &UplinkModel, own: &[f64], bytes: f64) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::devices::emulated::Profile;
+    use crate::devices::sis8300::emulated::Profile;
     use proptest::prelude::*;
 
     fn model() -> UplinkModel {

@@ -9,10 +9,11 @@ use daqmeter_harness::Fault;
 use daqmeter_sys::host::Files;
 use daqmeter_sys::sis8300::{self, DmaBuffer};
 
-use super::link::Link;
 use super::probe::device_numbers;
-use super::regs::{self, Model};
-use crate::devices::{Board, Identity, is_dma_write};
+use super::registers::{self, Registers};
+use super::regs::{self, Model, is_dma_write};
+use crate::devices::board::{Board, Identity};
+use crate::devices::pcie::Link;
 
 /// A board that the ESS driver drives.
 #[derive(Debug)]
@@ -36,11 +37,13 @@ impl EssBoard {
         let options = sis8300::read_register(&file, regs::OPTIONS)?;
         let identity = Identity {
             device: device.to_owned(),
-            model,
-            firmware: (id & 0xFFFF) as u16,
-            memory_bytes: model.memory_bytes(options),
+            model: model.name(),
             interface: "sis8300drv (ESS)",
+            memory_bytes: Some(model.memory_bytes(options)),
             emulated: false,
+            triggered: true,
+            writable: true,
+            repeatable: true,
         };
         let (major, minor) = file
             .metadata()
@@ -60,17 +63,58 @@ impl EssBoard {
     }
 }
 
-impl Board for EssBoard {
-    fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
+impl Registers for EssBoard {
     fn read_register(&mut self, offset: u32) -> Result<u32, Fault> {
         sis8300::read_register(&self.file, offset).map_err(|error| self.gone(error))
     }
 
     fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault> {
         sis8300::write_register(&self.file, offset, value).map_err(|error| self.gone(error))
+    }
+
+    fn dma_write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
+        if !is_dma_write(card_offset, from.len()) {
+            let asked = format!("{} bytes to {card_offset:#x}", from.len());
+            return Err(self.gone(format!(
+                "{asked}: the board writes 64, 128, 256, ... bytes to a multiple of 64"
+            )));
+        }
+        self.file
+            .seek(SeekFrom::Start(card_offset))
+            .map_err(|error| self.gone(error))?;
+        // One call is one DMA write: what it does not take is not sent again as a length that the board cannot write.
+        loop {
+            match self.file.write(from) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                done => return done.map_err(|error| self.gone(error)),
+            }
+        }
+    }
+}
+
+impl Board for EssBoard {
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn configure(&mut self, samples: u64) -> Result<(), Fault> {
+        registers::configure(self, samples)
+    }
+
+    fn arm(&mut self) -> Result<(), Fault> {
+        registers::arm(self)
+    }
+
+    fn is_done(&mut self) -> Result<bool, Fault> {
+        registers::is_done(self)
+    }
+
+    fn disarm(&mut self) -> Result<(), Fault> {
+        registers::disarm(self)
+    }
+
+    fn write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
+        registers::write(self, card_offset, from)
     }
 
     fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
@@ -91,26 +135,7 @@ impl Board for EssBoard {
         Ok(done)
     }
 
-    fn write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
-        if !is_dma_write(card_offset, from.len()) {
-            let asked = format!("{} bytes to {card_offset:#x}", from.len());
-            return Err(self.gone(format!(
-                "{asked}: the board writes 64, 128, 256, ... bytes to a multiple of 64"
-            )));
-        }
-        self.file
-            .seek(SeekFrom::Start(card_offset))
-            .map_err(|error| self.gone(error))?;
-        // One call is one DMA write: what it does not take is not sent again as a length that the board cannot write.
-        loop {
-            match self.file.write(from) {
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                done => return done.map_err(|error| self.gone(error)),
-            }
-        }
-    }
-
-    fn map_dma(&mut self, bytes: usize) -> Result<(), Fault> {
+    fn map(&mut self, bytes: usize) -> Result<(), Fault> {
         let rounded = bytes.next_multiple_of(4096);
         let mapped = DmaBuffer::map(&self.file, rounded).map_err(|error| {
             self.gone(format!(
@@ -134,7 +159,7 @@ impl Board for EssBoard {
             .samples(samples)
     }
 
-    fn wait_daq_done(&mut self, timeout: Duration) -> Result<bool, Fault> {
+    fn wait(&mut self, timeout: Duration) -> Result<bool, Fault> {
         // Zero would wait for ever.
         let timeout_ms = u32::try_from(timeout.as_millis())
             .unwrap_or(u32::MAX)

@@ -8,10 +8,11 @@ use daqmeter_sys::clock;
 use daqmeter_sys::memory::{Buffer, DeviceMemory, Pages};
 use daqmeter_sys::wait::IrqLine;
 
-use super::EmulatedCrate;
+use super::chassis::EmulatedCrate;
 use super::trigger::{Phase, Trigger};
-use crate::devices::sis8300::regs::{self, Model};
-use crate::devices::{Board, Identity, READ_UNIT_BYTES, TriggerAccount, is_dma_read, is_dma_write};
+use crate::devices::board::{Board, Identity, TriggerAccount, pattern_sample};
+use crate::devices::sis8300::registers::{self, Registers};
+use crate::devices::sis8300::regs::{self, Model, READ_UNIT_BYTES, is_dma_read, is_dma_write};
 
 /// The real driver's DMA buffer: 2^(MAX_ORDER-1) pages, 4 MiB on kernels of the document's time.
 const DMA_BUFFER_BYTES: usize = 4 << 20;
@@ -57,16 +58,6 @@ impl Faults {
     }
 }
 
-/// The sample that a fresh acquisition leaves at a 16-bit index of card memory (before stamps).
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "a hash keeps the bits it wants"
-)]
-pub fn pattern_sample(index: u64) -> u16 {
-    // Multiplicative hashing: neighbours and equal places of different channels all differ.
-    (((index as u32).wrapping_mul(0x9E37_79B1)) >> 16) as u16
-}
-
 /// Longest sleep while bytes flow, so that a signal is seen.
 const LONGEST_SLEEP_S: f64 = 0.1;
 
@@ -74,6 +65,8 @@ const LONGEST_SLEEP_S: f64 = 0.1;
 #[derive(Debug)]
 pub struct EmulatedBoard {
     identity: Identity,
+    model: Model,
+    memory_bytes: u64,
     crate_: Arc<EmulatedCrate>,
     /// Number on the uplink, when paced.
     slot: Option<usize>,
@@ -130,8 +123,8 @@ impl EmulatedBoard {
             usize::try_from(memory_bytes).expect("2 GiB fit a 64-bit address space"),
         )?;
         let mut registers = Box::new([0; REGISTERS]);
-        let firmware = 0x1801;
-        registers[regs::ID as usize] = model.code() << 16 | u32::from(firmware);
+        const FIRMWARE: u32 = 0x1801;
+        registers[regs::ID as usize] = model.code() << 16 | FIRMWARE;
         registers[regs::SERIAL as usize] = slot;
         registers[regs::SAMPLE_LENGTH as usize] = 0xFFF;
         let number = crate_
@@ -142,12 +135,16 @@ impl EmulatedBoard {
         Ok(EmulatedBoard {
             identity: Identity {
                 device: device.to_owned(),
-                model,
-                firmware,
-                memory_bytes,
+                model: model.name(),
                 interface: "emulated",
+                memory_bytes: Some(memory_bytes),
                 emulated: true,
+                triggered: true,
+                writable: true,
+                repeatable: true,
             },
+            model,
+            memory_bytes,
             crate_,
             slot: number,
             registers,
@@ -240,10 +237,7 @@ impl EmulatedBoard {
             channels: self.enabled_channels(),
         };
         let bytes = stamp.channel_samples * stamp.channels * 2;
-        if self.stamped == Some(stamp)
-            || stamp.acquisition == 0
-            || bytes > self.identity.memory_bytes
-        {
+        if self.stamped == Some(stamp) || stamp.acquisition == 0 || bytes > self.memory_bytes {
             return;
         }
         if self
@@ -278,7 +272,7 @@ impl EmulatedBoard {
         let mut chunk = Vec::new();
         while self.filled_bytes < bytes {
             let first = self.filled_bytes / 2;
-            let last = (first + CHUNK_SAMPLES).min(self.identity.memory_bytes / 2);
+            let last = (first + CHUNK_SAMPLES).min(self.memory_bytes / 2);
             chunk.clear();
             chunk.extend((first..last).flat_map(|index| pattern_sample(index).to_le_bytes()));
             self.memory.write(to_usize(self.filled_bytes), &chunk);
@@ -307,8 +301,8 @@ impl EmulatedBoard {
 
     fn check_range(&self, card_offset: u64, bytes: usize) -> Result<(), Fault> {
         let end = card_offset.checked_add(bytes as u64);
-        if end.is_none_or(|end| end > self.identity.memory_bytes) {
-            let size = self.identity.memory_bytes;
+        if end.is_none_or(|end| end > self.memory_bytes) {
+            let size = self.memory_bytes;
             return Err(Fault::new(format!(
                 "{bytes} bytes at {card_offset:#x} leave the card's memory of {size} bytes"
             )));
@@ -363,6 +357,41 @@ impl EmulatedBoard {
     }
 }
 
+impl EmulatedCrate {
+    /// Plugs a board in: `l0`, `l2-1`, `ku0`, with faults behind a colon (`l0:gone-after=5`).
+    ///
+    /// # Errors
+    /// When the name is no board, or the profile has no such model.
+    pub fn board(self: &Arc<Self>, device: &str, name: &str) -> Result<EmulatedBoard, Fault> {
+        let (name, faults) = name.split_once(':').unwrap_or((name, ""));
+        let wrong = || {
+            Fault::new(format!(
+                "`{device}` is no emulated board; write emu:l0, emu:l2-0 or emu:ku0 (any number), or a range emu:l0..4"
+            ))
+        };
+        let (model, slot) = parse_name(name).ok_or_else(wrong)?;
+        let faults =
+            Faults::parse(faults).map_err(|why| Fault::new(format!("`{device}`: {why}")))?;
+        let own = self.profile.own_bytes_per_s(model);
+        let own = own.ok_or_else(|| {
+            Fault::new(format!(
+                "profile {} has no {}",
+                self.profile.name,
+                model.name()
+            ))
+        })?;
+        EmulatedBoard::new(device, model, slot, own, faults, Arc::clone(self))
+    }
+}
+
+/// `l2-1` before `l2`: the first is board 1 of model L2, the second board 2 of model L.
+pub(crate) fn parse_name(name: &str) -> Option<(Model, u32)> {
+    let stems = [("l2-", Model::L2), ("ku", Model::Ku), ("l", Model::L)];
+    stems
+        .into_iter()
+        .find_map(|(stem, model)| Some((model, name.strip_prefix(stem)?.parse().ok()?)))
+}
+
 fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // A lane that panicked leaves the fluid's numbers consistent: they are only ever added to.
     mutex
@@ -374,11 +403,7 @@ fn to_usize(value: u64) -> usize {
     usize::try_from(value).expect("card memory is far below the address space")
 }
 
-impl Board for EmulatedBoard {
-    fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
+impl Registers for EmulatedBoard {
     fn read_register(&mut self, offset: u32) -> Result<u32, Fault> {
         self.check_there()?;
         if self.slot.is_some() {
@@ -415,15 +440,7 @@ impl Board for EmulatedBoard {
         Ok(())
     }
 
-    fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
-        let delivered = self.begin_read(card_offset, into.len())?;
-        let into = &mut into[..delivered];
-        self.at_the_uplinks_pace(delivered, |memory| memory.read(to_usize(card_offset), into))?;
-        self.swap_bytes(into);
-        Ok(delivered)
-    }
-
-    fn write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
+    fn dma_write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
         self.check_there()?;
         self.check_range(card_offset, from.len())?;
         if self.register(regs::MEMORY_WRITE_ENABLE) & 1 == 0 {
@@ -453,8 +470,42 @@ impl Board for EmulatedBoard {
         })?;
         Ok(from.len())
     }
+}
 
-    fn map_dma(&mut self, bytes: usize) -> Result<(), Fault> {
+impl Board for EmulatedBoard {
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn configure(&mut self, samples: u64) -> Result<(), Fault> {
+        registers::configure(self, samples)
+    }
+
+    fn arm(&mut self) -> Result<(), Fault> {
+        registers::arm(self)
+    }
+
+    fn is_done(&mut self) -> Result<bool, Fault> {
+        registers::is_done(self)
+    }
+
+    fn disarm(&mut self) -> Result<(), Fault> {
+        registers::disarm(self)
+    }
+
+    fn write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
+        registers::write(self, card_offset, from)
+    }
+
+    fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
+        let delivered = self.begin_read(card_offset, into.len())?;
+        let into = &mut into[..delivered];
+        self.at_the_uplinks_pace(delivered, |memory| memory.read(to_usize(card_offset), into))?;
+        self.swap_bytes(into);
+        Ok(delivered)
+    }
+
+    fn map(&mut self, bytes: usize) -> Result<(), Fault> {
         if bytes > DMA_BUFFER_BYTES {
             return Err(Fault::new(format!(
                 "access mode 1 (mmap) needs one contiguous DMA buffer of {bytes} bytes; the driver has {DMA_BUFFER_BYTES} \
@@ -484,7 +535,7 @@ impl Board for EmulatedBoard {
             .slice(samples)
     }
 
-    fn wait_daq_done(&mut self, timeout: Duration) -> Result<bool, Fault> {
+    fn wait(&mut self, timeout: Duration) -> Result<bool, Fault> {
         self.check_there()?;
         Ok(self.irq.wait(timeout)?)
     }
@@ -524,206 +575,17 @@ impl Board for EmulatedBoard {
     fn known_limit(&self) -> Option<(f64, String)> {
         self.slot?;
         let profile = &self.crate_.profile;
-        let own = profile.own_bytes_per_s(self.identity.model)?;
+        let own = profile.own_bytes_per_s(self.model)?;
         Some((
             own,
             format!(
                 "{} alone in profile {} (emulated)",
-                self.identity.model.name(),
-                profile.name
+                self.identity.model, profile.name
             ),
         ))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::devices::emulated::Profile;
-    use crate::devices::write_memory;
-
-    fn board(name: &str) -> EmulatedBoard {
-        let crate_ = EmulatedCrate::new(Profile::default(), false);
-        crate_.board(&format!("emu:{name}"), name).unwrap()
-    }
-
-    #[test]
-    fn the_register_file_identifies_the_board_and_protects_what_is_read_only() {
-        let mut board = board("ku0");
-        assert_eq!(
-            Model::from_id(board.read_register(regs::ID).unwrap()),
-            Some(Model::Ku)
-        );
-        board.write_register(regs::ID, 0).unwrap();
-        assert_eq!(
-            Model::from_id(board.read_register(regs::ID).unwrap()),
-            Some(Model::Ku)
-        );
-        assert_eq!(
-            board.read_register(regs::ACQUISITION).unwrap(),
-            regs::STATUS_MEMORY_READY
-        );
-        board
-            .write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE)
-            .unwrap();
-        board
-            .write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE << 16)
-            .unwrap();
-        assert_eq!(
-            board.read_register(regs::IRQ_ENABLE).unwrap(),
-            0,
-            "J/K register"
-        );
-    }
-
-    #[test]
-    fn an_acquisition_leaves_data_its_number_end_addresses_and_an_interrupt() {
-        let mut board = board("l0");
-        board.write_register(regs::SAMPLE_LENGTH, 1).unwrap(); // 32 samples per channel
-        for acquisition in 1..=3_u16 {
-            board
-                .write_register(regs::ACQUISITION, regs::ACQUISITION_START)
-                .unwrap();
-            assert!(board.wait_daq_done(Duration::from_secs(5)).unwrap());
-            assert_eq!(board.read_register(regs::ACQUISITION).unwrap() & 3, 0);
-            let mut bytes = [0; 640];
-            assert_eq!(board.read(0, &mut bytes).unwrap(), 640);
-            for (index, pair) in bytes.as_chunks::<2>().0.iter().enumerate() {
-                assert_eq!(
-                    Some(u16::from_le_bytes(*pair)),
-                    board.expected_sample(index as u64),
-                    "sample {index}"
-                );
-            }
-            assert_eq!(
-                u16::from_le_bytes([bytes[64], bytes[65]]),
-                acquisition,
-                "stamp of channel 2"
-            );
-        }
-        assert_eq!(board.read_register(regs::CHANNEL_ADDRESS).unwrap(), 2);
-        assert_ne!(
-            board.read_register(regs::IRQ_STATUS).unwrap() & regs::IRQ_DAQ_DONE,
-            0
-        );
-    }
-
-    #[test]
-    fn a_transfer_ends_when_it_is_to_stop_and_the_next_one_is_whole() {
-        // So slow that no host copies the bytes later than they would have flowed: in an hour and 40 minutes.
-        let mut profile = Profile::default();
-        profile
-            .board
-            .iter_mut()
-            .for_each(|board| board.own_bytes_per_s = 1000.0);
-        let crate_ = EmulatedCrate::new(profile, true);
-        let mut board = crate_.board("emu:l0", "l0").unwrap();
-        let stop = StopFlag::default();
-        board.heed(&stop);
-        stop.set();
-        let mut bytes = vec![0; 6_000_000];
-        assert_eq!(board.read(0, &mut bytes), Err(Fault::interrupted()));
-        board.heed(&StopFlag::default());
-        assert_eq!(board.read(0, &mut bytes[..64]), Ok(64));
-    }
-
-    #[test]
-    fn byte_swap_swaps() {
-        let mut board = board("l0");
-        let (mut plain, mut swapped) = ([0; 64], [0; 64]);
-        board.read(1024, &mut plain).unwrap();
-        board.write_register(regs::BYTE_SWAP, 1).unwrap();
-        board.read(1024, &mut swapped).unwrap();
-        assert_eq!((plain[0], plain[1]), (swapped[1], swapped[0]));
-    }
-
-    #[test]
-    fn writing_needs_the_enable_register() {
-        let mut board = board("l0");
-        assert!(board.write(0, &[1; 64]).unwrap_err().0.contains("0x230"));
-        board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
-        board.write(0, &[7; 64]).unwrap();
-        let mut back = [0; 64];
-        board.read(0, &mut back).unwrap();
-        assert_eq!(back, [7; 64]);
-    }
-
-    #[test]
-    fn transfers_that_a_real_board_cannot_do_are_refused() {
-        let mut board = board("l0");
-        board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
-        for (offset, bytes) in [(0, 6_000_000), (0, 32), (0, 192), (32, 64), (0, 0)] {
-            assert!(
-                board.write(offset, &vec![1; bytes]).is_err(),
-                "{bytes} bytes to {offset}"
-            );
-        }
-        for (offset, bytes) in [(2, 64), (0, 30), (8, 16)] {
-            assert!(
-                board.read(offset, &mut vec![0; bytes]).is_err(),
-                "{bytes} bytes from {offset}"
-            );
-        }
-        let bytes: Vec<u8> = (0..=255).cycle().take(6400).collect();
-        assert_eq!(write_memory(&mut board, 128, &bytes).unwrap(), 6400);
-        assert_eq!(board.writes, 100, "64 bytes each");
-        let mut back = vec![0; 6400];
-        board.read(128, &mut back).unwrap();
-        assert_eq!(back, bytes);
-    }
-
-    #[test]
-    fn reads_beyond_the_memory_are_refused() {
-        let mut board = board("l0");
-        assert!(
-            board
-                .read(2 << 30, &mut [0; 16])
-                .unwrap_err()
-                .0
-                .contains("leave the card's memory")
-        );
-        assert!(board.read(u64::MAX, &mut [0; 16]).is_err());
-    }
-
-    #[test]
-    fn mapped_reads_deliver_the_same_samples_up_to_the_drivers_buffer() {
-        let mut board = board("l0");
-        board.map_dma(4096).unwrap();
-        assert_eq!(board.read_mapped(64, 4096).unwrap(), 4096);
-        assert_eq!(board.mapped(2048)[5], pattern_sample(32 + 5));
-        assert!(board.map_dma((4 << 20) + 2).unwrap_err().0.contains("-B 0"));
-    }
-
-    #[test]
-    fn asked_for_faults_happen() {
-        let mut gone = board("l0:gone-after=1");
-        gone.read(0, &mut [0; 16]).unwrap();
-        assert!(gone.read(0, &mut [0; 16]).unwrap_err().0.contains("gone"));
-        assert!(gone.read_register(0).is_err());
-        let mut short = board("l0:short-read-at=2");
-        assert_eq!(short.read(0, &mut [0; 16]).unwrap(), 16);
-        assert_eq!(short.read(0, &mut [0; 16]).unwrap(), 8);
-        assert!(
-            Faults::parse("explode=1")
-                .unwrap_err()
-                .contains("gone-after")
-        );
-    }
-
-    #[test]
-    fn no_trigger_is_lost_when_daq_done_comes_between_arm_and_wait() {
-        let mut board = board("l0");
-        board.set_trigger_rate(1e6);
-        board
-            .write_register(regs::SAMPLE_CONTROL, regs::EXTERNAL_TRIGGER)
-            .unwrap();
-        board.begin_account();
-        board
-            .write_register(regs::ACQUISITION, regs::ACQUISITION_ARM)
-            .unwrap();
-        // The trigger fires and the (unpaced, instant) acquisition ends before anybody waits.
-        while board.read_register(regs::ACQUISITION).unwrap() & 3 != 0 {}
-        assert!(board.wait_daq_done(Duration::from_secs(5)).unwrap());
-        assert_eq!(board.trigger_account().unwrap().taken, 1);
-    }
-}
+#[path = "board_tests.rs"]
+mod tests;

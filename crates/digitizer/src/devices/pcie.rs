@@ -4,14 +4,14 @@ use daqmeter_sys::host::Files;
 
 /// A link that was trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Link {
+pub(crate) struct Link {
     gigatransfers_per_s: f64,
     lanes: u32,
 }
 
 impl Link {
     /// The link of the PCI device behind a character device, when sysfs tells.
-    pub(super) fn of(files: &Files, major: u64, minor: u64) -> Option<Link> {
+    pub(crate) fn of(files: &Files, major: u64, minor: u64) -> Option<Link> {
         let device = format!("sys/dev/char/{major}:{minor}/device");
         let speed = files.text(&format!("{device}/current_link_speed"))?;
         let lanes = files
@@ -27,7 +27,7 @@ impl Link {
     }
 
     /// Bytes per second after line coding: 8b/10b up to 5 GT/s (PCIe 1 and 2), 128b/130b above. Packet headers come off this.
-    pub(super) fn bytes_per_s(self) -> f64 {
+    pub(crate) fn bytes_per_s(self) -> f64 {
         let coding = if self.gigatransfers_per_s > 5.0 {
             128.0 / 130.0
         } else {
