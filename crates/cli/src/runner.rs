@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
-use daqmeter_campaign::{self as campaign, Done, Options, PlannedPoint, Watch};
+use daqmeter_campaign::{self as campaign, Done, Options, PlannedPoint, Watch, card_families};
 use daqmeter_harness::{Context, Refusal, Settings};
 use daqmeter_kernels::Isa;
 use daqmeter_record::{Order, RunRecord, Tool, Workload, sanitise};

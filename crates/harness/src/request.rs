@@ -7,8 +7,8 @@ use std::fmt::Debug;
 
 use daqmeter_record::{Param, Workload};
 use schemars::{JsonSchema, SchemaGenerator};
-use serde::de::{DeserializeOwned, Error as _};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::engine::{Availability, Engine, Fault, Parameter, Session};
@@ -108,6 +108,9 @@ impl Problem {
                 format!("is {cpu}: there is no such CPU, or it is not allowed here"),
             )),
         }
+    }
+}
+
 /// Every field of a request as a parameter.
 ///
 /// # Panics

@@ -107,7 +107,6 @@ fn blank(
     record
 }
 
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

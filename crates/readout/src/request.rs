@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{ArgAction, Args, builder::BoolishValueParser, builder::TypedValueParser};
-use daqmeter_harness::{Problem, Request, request::flattened};
+use daqmeter_harness::{Problem, Request};
 use daqmeter_record::units::{self, UnitError};
 use daqmeter_sys::host::parse_cpu_list;
 use schemars::JsonSchema;
@@ -181,14 +181,14 @@ pub enum Placement {
 pub struct ReadoutRequest {
     /// The scenario
     #[command(flatten)]
-    #[serde(flatten, deserialize_with = "flattened")]
+    #[serde(flatten)]
     pub chosen: Chosen,
     /// Time for which triggers come
     #[arg(long = "time", value_name = "TIME", value_parser = seconds, default_value = "2s")]
     pub seconds: f64,
     /// The receivers
     #[command(flatten)]
-    #[serde(flatten, deserialize_with = "flattened")]
+    #[serde(flatten)]
     pub receivers: Receivers,
     /// Whether a search pinned its threads
     #[arg(skip)]

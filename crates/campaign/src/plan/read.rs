@@ -341,7 +341,10 @@ impl ParamReader<'_> {
         {
             return Ok(());
         }
-        let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+        let names: Vec<&str> = parameters
+            .iter()
+            .map(|parameter| parameter.name.as_str())
+            .collect();
         let problem = format!(
             "`{}` is no parameter of {}; there are: {}",
             name.as_ref(),

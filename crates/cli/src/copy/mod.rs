@@ -17,12 +17,12 @@ use daqmeter_copy::{Context, CopyEngine, Direction, Path, Request};
 use daqmeter_harness::{
     Availability, Fault, Limits, Request as _, StepPlan, TypedEngine as _, check_fits, ordered,
 };
-use daqmeter_record::Workload;
+use daqmeter_record::{RunRecord, Workload};
 use daqmeter_report::copy_classic::Files;
 
 use crate::arguments::{bytes, count};
-use crate::output::{Failure, emit, tell, write_file};
-use crate::runner::{Common, Runner};
+use crate::output::{Failure, tell, write_file};
+use crate::runner::Runner;
 
 /// Copy between user and kernel memory by CPU or DMA: latency, bandwidth, pollution, trace.
 #[derive(Debug, Args)]

@@ -8,7 +8,6 @@ use daqmeter_harness::StepPlan;
 use daqmeter_readout::study::{self, Document, STUDY};
 use daqmeter_record::RunRecord;
 
-use super::run::{check_pins, cpus};
 use crate::arguments::CpuList;
 use crate::arguments::cpu_list;
 use crate::output::{FAILED, Failure, read_records};

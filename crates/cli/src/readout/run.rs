@@ -11,7 +11,7 @@ use daqmeter_report::readout::{chains_text, details_text};
 
 use super::options::completed;
 use super::verdict::{Found, Measure, OfRun};
-use crate::output::{FAILED, Failure, emit, tell, write_file};
+use crate::output::{FAILED, Failure, tell};
 use crate::runner::{Common, Runner};
 
 /// Run emulated card, readers and receivers in this process.

@@ -17,7 +17,7 @@ use daqmeter_report::readout::chains_text;
 
 use super::options::completed;
 use crate::arguments::{bytes, count, duration, rate};
-use crate::output::{Failure, emit, tell, write_file};
+use crate::output::Failure;
 use crate::runner::{Common, Runner};
 
 /// Find the maximum rate without loss, then measure CPU, ring and dead time around it.

@@ -24,10 +24,10 @@ use super::ledgers::{cpu_seconds, elink_name, ledger_text, not_closed};
 use super::options::{Length, Network, exit, load};
 use super::verdict::{Found, Measure, OfTohost, Verdict};
 use super::waiting::Waiting;
+use crate::arguments::CpuList;
 use crate::arguments::{cpu_list, duration};
 use crate::metrics::Page;
 use crate::output::{Failure, emit, tell};
-use crate::arguments::CpuList;
 use crate::runner::on_ctrl_c;
 
 /// Read rings and publish their data; a reader per DMA channel.
