@@ -220,12 +220,16 @@ impl Stage {
 
     /// Sustained rate in bytes per second: all bytes over the sum of all samples; zero without samples.
     pub fn rate_bytes_per_s(&self) -> f64 {
-        let bytes = self.bytes_per_sample() * self.sample_ns.len() as f64;
         if self.seconds() > 0.0 {
-            bytes / self.seconds()
+            self.bytes() / self.seconds()
         } else {
             0.0
         }
+    }
+
+    /// Bytes of all samples together.
+    pub fn bytes(&self) -> f64 {
+        self.bytes_per_sample() * self.sample_ns.len() as f64
     }
 
     /// Bytes that one sample is counted as. A float, because a record may claim anything.

@@ -100,6 +100,11 @@ impl Workload {
         self.text_of(|name| !NOT_IN_KEY.contains(&name))
     }
 
+    /// The same without the parameters of these names, in which points of one comparison differ.
+    pub fn key_without(&self, names: &[&str]) -> String {
+        self.text_of(|name| !NOT_IN_KEY.contains(&name) && !names.contains(&name))
+    }
+
     fn text_of(&self, wanted: impl Fn(&str) -> bool) -> String {
         let mut out = self.kind.clone();
         for (name, value) in self.params.iter().filter(|(name, _)| wanted(name)) {

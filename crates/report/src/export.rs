@@ -451,7 +451,7 @@ fn write_column<T: DataType, V>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::tests::example;
+    use crate::examples::{above_its_limit, example};
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::RowAccessor;
 
@@ -500,7 +500,7 @@ mod tests {
                 frame.csv()
             );
         }
-        let doubted = summary(&[crate::rate::tests::above_its_limit()]);
+        let doubted = summary(&[above_its_limit()]);
         let p99 = doubted.columns.iter().find(|(name, _)| name == "p99_ns");
         assert!(
             matches!(p99, Some((_, Column::Float(values))) if values.iter().all(Option::is_none)),

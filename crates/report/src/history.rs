@@ -8,10 +8,11 @@ use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{change_points, quantile, sorted};
 use serde::Serialize;
 
+use crate::aligned::numbers_from;
+use crate::families::{level, level_name};
 use crate::figures::{Axis, Figure, Kind, Series};
 use crate::points::runs_by_point;
-use crate::rate;
-use crate::table::numbers_from;
+use crate::samples::times_ns;
 
 /// One run of a point.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -73,11 +74,11 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
 fn of_host(host: &str, records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     let trend = |(point, found): (crate::points::Point, Vec<(&RunRecord, &Stage)>)| {
         let mut by_run: BTreeMap<(String, String), (String, Vec<f64>)> = BTreeMap::new();
-        let level = found.first().map_or("median", |(record, stage)| {
-            rate::level_name(rate::level(record, stage))
-        });
+        let name = found
+            .first()
+            .map_or("median", |(record, stage)| level_name(level(record, stage)));
         for (record, stage) in found {
-            let time_ns = rate::level(record, stage).of(&crate::rows::times_ns(stage));
+            let time_ns = level(record, stage).of(&times_ns(stage));
             if time_ns.is_nan() || time_ns <= 0.0 {
                 continue;
             }
@@ -116,7 +117,7 @@ fn of_host(host: &str, records: &[RunRecord], ignore: f64) -> Vec<Trend> {
             host: host.to_owned(),
             point: point.to_string(),
             study: point.study,
-            level,
+            level: name,
             steps: steps.collect(),
             runs,
         }
@@ -284,7 +285,7 @@ pub fn figures(trends: &[Trend], command: &str) -> Vec<Figure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::tests::example;
+    use crate::examples::example;
 
     /// Ten runs; the last five take 10 % longer at one stage.
     fn ten_runs() -> Vec<RunRecord> {

@@ -8,8 +8,8 @@ use clap::Args;
 use daqmeter_harness::StepPlan;
 use daqmeter_readout::accounts;
 use daqmeter_record::{Outcome, RunRecord};
+use daqmeter_report::felix::{chains_text, details_text};
 use daqmeter_report::page;
-use daqmeter_report::readout::{chains_text, details_text};
 
 use super::Chosen;
 use super::verdict::{Found, Measure, OfRun};

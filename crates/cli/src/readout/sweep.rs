@@ -10,8 +10,8 @@ use daqmeter_readout::engine::{observation, probe_workload};
 use daqmeter_readout::search::{Allowed, Found, Observation, Plan, System, highest_rate};
 use daqmeter_record::units::significant;
 use daqmeter_record::{Outcome, RunRecord, Workload};
+use daqmeter_report::felix::chains_text;
 use daqmeter_report::page;
-use daqmeter_report::readout::chains_text;
 
 use super::run::{check_pins, cpus};
 use super::{Chosen, bytes, count, rate};

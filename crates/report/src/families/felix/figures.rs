@@ -2,15 +2,14 @@
 
 use daqmeter_record::RunRecord;
 
-use super::{Axis, Curve, Figure, Kind, add_point, join};
-use crate::readout::{ChainRow, chain_rows};
+use super::{ChainRow, chain_rows, chains};
+use crate::figures::{Axis, Curve, Figure, Texts, add_point, has_line, lines};
 
 /// Rows of sweeps; probes of searches are too short to draw.
 fn swept(records: &[RunRecord]) -> Vec<ChainRow> {
-    chain_rows(records)
-        .into_iter()
-        .filter(|row| !row.is_probe)
-        .collect()
+    let mut rows = chain_rows(records);
+    rows.retain(|row| !row.is_probe);
+    rows
 }
 
 /// Below this a rate is as good as none.
@@ -27,52 +26,34 @@ fn label(row: &ChainRow, what: &str) -> String {
     }
 }
 
-struct Texts {
-    id: &'static str,
-    title: &'static str,
-    caption: &'static str,
-    y: &'static str,
-    log: bool,
-}
-
 fn over_rate(
     records: &[RunRecord],
     texts: Texts,
+    y: Axis,
     points: impl Fn(&ChainRow, &mut Vec<Curve>),
 ) -> Option<Figure> {
     let mut curves = Vec::new();
     for row in swept(records).iter().filter(|row| row.rate_hz > IDLE_HZ) {
         points(row, &mut curves);
     }
-    figure(records, texts, Axis::linear("trigger rate [kHz]"), curves)
+    figure(
+        records,
+        texts,
+        Axis::linear("trigger rate [kHz]"),
+        y,
+        curves,
+    )
 }
 
-fn figure(records: &[RunRecord], texts: Texts, x: Axis, curves: Vec<Curve>) -> Option<Figure> {
+fn figure(
+    records: &[RunRecord],
+    texts: Texts,
+    x: Axis,
+    y: Axis,
+    curves: Vec<Curve>,
+) -> Option<Figure> {
     // One point is no curve.
-    if !curves.iter().any(|curve| curve.points.len() > 1) {
-        return None;
-    }
-    let first = records
-        .iter()
-        .find(|record| record.engine.name == "readout")?;
-    let (xs, series) = join(curves);
-    Some(Figure {
-        id: texts.id,
-        title: texts.title.to_owned(),
-        caption: texts.caption.to_owned(),
-        kind: Kind::Lines,
-        x,
-        y: Axis {
-            label: texts.y.to_owned(),
-            log: texts.log,
-            unit: "",
-        },
-        xs,
-        categories: Vec::new(),
-        series,
-        command: first.command.clone(),
-        emulated: true,
-    })
+    has_line(&curves).then(|| lines(texts, x, y, curves).drawn_from(chains(records)))
 }
 
 pub(super) fn cpu(records: &[RunRecord]) -> Option<Figure> {
@@ -81,10 +62,9 @@ pub(super) fn cpu(records: &[RunRecord]) -> Option<Figure> {
         title: "Read-out: CPU against trigger rate",
         caption: "CPU of the reader by polling interval. Where a line ends at 100 %, the core is full and the ring fills; an emulated \
                   card's own work, little for replayed blocks, is in it.",
-        y: "CPU of the reader [% of a core]",
-        log: false,
     };
-    over_rate(records, texts, |row, curves| {
+    let y = Axis::linear("CPU of the reader [% of a core]");
+    over_rate(records, texts, y, |row, curves| {
         add_point(
             curves,
             &label(row, ""),
@@ -99,10 +79,9 @@ pub(super) fn ring(records: &[RunRecord]) -> Option<Figure> {
         title: "Read-out: ring occupancy against trigger rate",
         caption: "What a look at the ring found on average, and the highest filling. Far below the limit the ring holds what comes in a \
                   polling interval; a few percent beyond it, it is full.",
-        y: "MB in the ring",
-        log: true,
     };
-    over_rate(records, texts, |row, curves| {
+    let y = Axis::log("MB in the ring");
+    over_rate(records, texts, y, |row, curves| {
         let khz = row.rate_hz / 1e3;
         add_point(
             curves,
@@ -122,10 +101,9 @@ pub(super) fn dead_time(records: &[RunRecord]) -> Option<Figure> {
         id: "felix-dead",
         title: "Read-out: dead time against trigger rate",
         caption: "Share of the time with BUSY, measured at the trigger source. Beyond the maximum rate it is what the chain cannot carry.",
-        y: "time with BUSY [%]",
-        log: false,
     };
-    over_rate(records, texts, |row, curves| {
+    let y = Axis::linear("time with BUSY [%]");
+    over_rate(records, texts, y, |row, curves| {
         add_point(
             curves,
             &label(row, ""),
@@ -144,21 +122,18 @@ pub(super) fn polling(records: &[RunRecord]) -> Option<Figure> {
         id: "felix-poll",
         title: "Read-out: CPU of an idle reader against its polling interval",
         caption: "Nothing to read: what waking up costs. The cost of one wake-up is the CPU share times the interval.",
-        y: "CPU of the reader [% of a core]",
-        log: true,
     };
-    let x = Axis {
-        label: "polling interval [us]".to_owned(),
-        log: true,
-        unit: "",
-    };
-    figure(records, texts, x, curves)
+    let (x, y) = (
+        Axis::log("polling interval [us]"),
+        Axis::log("CPU of the reader [% of a core]"),
+    );
+    figure(records, texts, x, y, curves)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::readout::tests::example;
+    use crate::families::felix::tests::example;
 
     #[test]
     fn a_sweep_gives_all_four() {

@@ -9,7 +9,8 @@ use std::fmt::Write;
 
 use daqmeter_record::{RunRecord, Stage};
 
-use crate::copy::{copied, copy_rows, pollution_rows};
+use super::pollution::pollution_rows;
+use super::rows::{copied, copy_rows};
 use crate::rate;
 
 /// Contents by file name; contexts other than the first get a folder of their own, as the original ran one at a time.

@@ -2,7 +2,7 @@
 
 use daqmeter_record::{Observations, RunRecord};
 
-use super::{Axis, Curve, Figure, Kind, join};
+use crate::figures::{Axis, Curve, Figure, Texts, lines};
 
 /// The observation with the most intervals.
 fn longest(records: &[RunRecord]) -> Option<(&RunRecord, &Observations)> {
@@ -64,31 +64,23 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     if !caveats.is_empty() {
         caption.push_str(&format!(" To know: {}.", caveats.join("; ")));
     }
-    let (xs, series) = join(curves);
-    Some(Figure {
+    let texts = Texts {
         id: "counters",
-        title: "Counters over time".to_owned(),
+        title: "Counters over time",
+        caption: "",
+    };
+    let figure = lines(texts, Axis::linear("time [s]"), Axis::linear(y), curves);
+    Some(Figure {
         caption,
-        kind: Kind::Lines,
-        x: Axis::linear("time [s]"),
-        y: Axis {
-            label: y.to_owned(),
-            log: false,
-            unit: "",
-        },
-        xs,
-        categories: Vec::new(),
-        series,
-        command: record.command.clone(),
-        emulated: record.engine.emulated,
+        ..figure.drawn_from([record])
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pmu::heat::tests::example;
-    use crate::rows::tests::example as record;
+    use crate::examples::example as record;
+    use crate::families::pmu::heat::tests::example;
 
     #[test]
     fn metrics_are_drawn_over_time_with_gaps_where_nothing_counted() {

@@ -6,7 +6,7 @@ use daqmeter_record::Observations;
 use daqmeter_record::observed::{EventStatus, ObservedEvent, ObservedMetric};
 use daqmeter_record::units::significant;
 
-use crate::table::numbers_from;
+use crate::aligned::numbers_from;
 
 /// In which unit bytes are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,7 +221,7 @@ pub fn summary(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pmu::heat::tests::example;
+    use crate::families::pmu::heat::tests::example;
 
     #[test]
     fn intervals_and_the_whole_have_units_shares_and_errors() {

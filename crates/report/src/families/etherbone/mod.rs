@@ -1,13 +1,30 @@
-//! Records of Etherbone cycles as the study of 2018 counts them: per timestamp, by three windows.
+//! Etherbone: cycles as the study of 2018 counts them, per timestamp, by three windows.
+
+mod figures;
 
 use daqmeter_record::units::significant;
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{quantile, sorted, supported_quantile};
 use serde::Serialize;
 
+use crate::aligned::numbers_from;
+use crate::family::{Answer, Family, Measured, Work, of_engine};
 use crate::rate::{self, Doubt, shown_share};
-use crate::rows::summary;
-use crate::table::numbers_from;
+use crate::samples::{first_stage, summary};
+
+pub(super) const FAMILY: Family = Family {
+    engines: &[(ENGINE, Work::Path), ("pingpong", Work::Path)],
+    figures: &[
+        figures::time,
+        figures::rate,
+        figures::throughput,
+        figures::words,
+    ],
+    answers: &[answer],
+    ..Family::EMPTY
+};
+
+const ENGINE: &str = "etherbone";
 
 /// One point, in the study's quantities.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -57,11 +74,7 @@ pub fn cycle_rows(records: &[RunRecord]) -> Vec<CycleRow> {
 
 /// The same with those that failed.
 fn all_rows(records: &[RunRecord]) -> Vec<CycleRow> {
-    let mut rows: Vec<CycleRow> = records
-        .iter()
-        .filter(|record| record.engine.name == "etherbone")
-        .filter_map(row)
-        .collect();
+    let mut rows: Vec<CycleRow> = of_engine(records, ENGINE).filter_map(row).collect();
     let rank = |method: &str| {
         ["convenience", "blocking", "pipelined"]
             .iter()
@@ -80,7 +93,7 @@ fn all_rows(records: &[RunRecord]) -> Vec<CycleRow> {
 }
 
 fn row(record: &RunRecord) -> Option<CycleRow> {
-    let stage: &Stage = record.lanes.first()?.stages.first()?;
+    let stage: &Stage = first_stage(record)?;
     let summary = summary(stage)?;
     let text = |name: &str| record.workload.text(name).unwrap_or("?").to_owned();
     let payload = text("payload");
@@ -175,20 +188,9 @@ pub fn cycles_text(records: &[RunRecord]) -> String {
 
 /// The distribution of round trips, for the points that time each one; nothing when there are none.
 pub fn round_trips_text(records: &[RunRecord]) -> String {
-    let mut trips: Vec<(CycleRow, Vec<f64>)> = records
-        .iter()
-        .filter(|record| record.engine.name == "etherbone" && rate::is_done(record))
-        .filter_map(|record| {
-            let row = row(record)?;
-            // Of cycles that overlap no round trip is known.
-            (record.lanes[0].stages[0].ops_per_sample == 1).then_some(())?;
-            let samples = record.lanes[0].stages[0]
-                .sample_ns
-                .iter()
-                .map(|&ns| ns as f64 / 1e3)
-                .collect::<Vec<_>>();
-            (row.method == "blocking").then(|| (row, sorted(&samples)))
-        })
+    let mut trips: Vec<(CycleRow, Vec<f64>)> = of_engine(records, ENGINE)
+        .filter(|record| rate::is_done(record))
+        .filter_map(round_trips)
         .collect();
     if trips.is_empty() {
         return String::new();
@@ -229,6 +231,14 @@ pub fn round_trips_text(records: &[RunRecord]) -> String {
     )
 }
 
+/// The times of each cycle in us, where they follow one another: of cycles that overlap no round trip is known.
+fn round_trips(record: &RunRecord) -> Option<(CycleRow, Vec<f64>)> {
+    let row = row(record).filter(|row| row.method == "blocking")?;
+    let stage = first_stage(record).filter(|stage| stage.ops_per_sample == 1)?;
+    let samples: Vec<f64> = stage.sample_ns.iter().map(|&ns| ns as f64 / 1e3).collect();
+    Some((row, sorted(&samples)))
+}
+
 fn per_cycle(row: &CycleRow) -> String {
     match (row.payload.as_str(), row.count) {
         ("tlu", _) => "3 reads, 1 write".to_owned(),
@@ -237,6 +247,34 @@ fn per_cycle(row: &CycleRow) -> String {
         (_, 1) => "1 timestamp".to_owned(),
         (_, count) => format!("{count} timestamps"),
     }
+}
+
+fn answer(measured: &Measured<'_>) -> Option<Answer> {
+    let rows = cycle_rows(measured.usable);
+    let rows = rows
+        .iter()
+        .filter(|row| row.address == "loop/udp" && row.payload == "timestamps");
+    let blocking = rows
+        .clone()
+        .filter(|row| row.method == "blocking")
+        .min_by_key(|row| row.count)?;
+    let best = rows
+        .filter(|row| row.method == "pipelined")
+        .max_by(|a, b| a.rate_khz.total_cmp(&b.rate_khz))?;
+    let limit = blocking
+        .limit_us
+        .map(|us| format!(" (a raw ping-pong {})", significant(us, 3)))
+        .unwrap_or_default();
+    Some(Answer {
+        question: "What does reading registers over Etherbone cost?",
+        answer: format!(
+            "over UDP on loopback one 64-bit timestamp takes {} us{limit}; {} at a time in a pipeline of cycles take {} us each",
+            significant(blocking.item_us, 3),
+            best.count,
+            significant(best.item_us, 2)
+        ),
+        figure: Some("eb-time"),
+    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use daqmeter_record::Mesh;
 use daqmeter_record::mesh::{Crosspoint, Node};
 
 use super::heat::{Heat, short};
-use crate::table::plain;
+use crate::aligned::plain;
+use crate::svg::escaped;
 
 /// One line of a crosspoint's cell: what is at a port.
 #[derive(Clone, Debug, PartialEq)]
@@ -287,107 +288,141 @@ pub fn node_table(mesh: &Mesh) -> String {
     plain(&["purpose", "node type", "NodeIDs", "event name"], rows)
 }
 
-/// Escapes text for XML.
-fn xml(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
+/// Width of a crosspoint's cell, and height of one of its lines.
+const CELL_WIDTH: usize = 168;
+const LINE: usize = 16;
+/// Between two cells.
+const GAP: usize = 24;
+const MARGIN: usize = 40;
+const TOP: usize = 12;
+
+/// Where things are in the picture of a mesh.
+struct Layout<'a> {
+    mesh: &'a Mesh,
+    cell_height: usize,
 }
 
-const CELL: (usize, usize) = (168, 16);
+impl Layout<'_> {
+    fn of(mesh: &Mesh) -> Layout<'_> {
+        let lines = mesh
+            .crosspoints
+            .iter()
+            .enumerate()
+            .map(|(number, xp)| cell(mesh, number, xp, None).len());
+        Layout {
+            mesh,
+            cell_height: lines.max().unwrap_or(1) * LINE + 20,
+        }
+    }
 
-/// The mesh as SVG; nodes that are counted carry `data-node`, so that a page can colour them. Colours come from the page where
-/// there is one, and are given here for a picture by itself.
-pub fn svg(mesh: &Mesh, heat: Option<&Heat>) -> String {
-    let most = mesh
-        .crosspoints
-        .iter()
-        .enumerate()
-        .map(|(number, xp)| cell(mesh, number, xp, None).len())
-        .max()
-        .unwrap_or(1);
-    let (cell_width, line) = CELL;
-    let cell_height = most * line + 20;
-    let (width, height) = (
-        mesh.width as usize * (cell_width + 24) + 40,
-        mesh.height as usize * (cell_height + 24) + 56,
-    );
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\" class=\"mesh\" font-family=\"system-ui, sans-serif\" font-size=\"12\">\n<title>{}</title>\n",
-        xml(&title(mesh)),
-        xml(&title(mesh)),
-    );
-    let centre = |x: u32, y: u32| {
-        let row = (mesh.height - 1 - y) as usize;
+    fn width(&self) -> usize {
+        self.mesh.width as usize * (CELL_WIDTH + GAP) + MARGIN
+    }
+
+    fn height(&self) -> usize {
+        self.mesh.height as usize * (self.cell_height + GAP) + 56
+    }
+
+    /// The middle of a cell: the highest row is above, as on maps.
+    fn centre(&self, x: u32, y: u32) -> (usize, usize) {
+        let row = (self.mesh.height - 1 - y) as usize;
         (
-            40 + x as usize * (cell_width + 24) + cell_width / 2,
-            12 + row * (cell_height + 24) + cell_height / 2,
+            MARGIN + x as usize * (CELL_WIDTH + GAP) + CELL_WIDTH / 2,
+            TOP + row * (self.cell_height + GAP) + self.cell_height / 2,
         )
-    };
-    for xp in &mesh.crosspoints {
-        let (cx, cy) = centre(xp.x, xp.y);
+    }
+
+    /// Lines to the crosspoints at the right and above.
+    fn links(&self, xp: &Crosspoint) -> String {
+        let (cx, cy) = self.centre(xp.x, xp.y);
+        let mut out = String::new();
         for (x, y) in [(xp.x + 1, xp.y), (xp.x, xp.y + 1)] {
-            if x < mesh.width && y < mesh.height {
-                let (tx, ty) = centre(x, y);
+            if x < self.mesh.width && y < self.mesh.height {
+                let (tx, ty) = self.centre(x, y);
                 let _ = writeln!(
                     out,
                     "<line x1=\"{cx}\" y1=\"{cy}\" x2=\"{tx}\" y2=\"{ty}\" stroke=\"#8a8f98\" stroke-width=\"3\"/>"
                 );
             }
         }
+        out
     }
-    for (number, xp) in mesh.crosspoints.iter().enumerate() {
-        let (cx, cy) = centre(xp.x, xp.y);
-        let (left, top) = (cx - cell_width / 2, cy - cell_height / 2);
-        let _ = writeln!(
-            out,
-            "<rect x=\"{left}\" y=\"{top}\" width=\"{cell_width}\" height=\"{cell_height}\" rx=\"6\" fill=\"var(--paper, #fff)\" stroke=\"#8a8f98\"/>"
+
+    fn cell(&self, xp: &Crosspoint, entries: &[Entry]) -> String {
+        let (cx, cy) = self.centre(xp.x, xp.y);
+        let height = self.cell_height;
+        let (left, top) = (cx - CELL_WIDTH / 2, cy - height / 2);
+        let mut out = format!(
+            "<rect x=\"{left}\" y=\"{top}\" width=\"{CELL_WIDTH}\" height=\"{height}\" rx=\"6\" fill=\"var(--paper, #fff)\" stroke=\"#8a8f98\"/>\n"
         );
-        for (at, entry) in cell(mesh, number, xp, heat.map(|heat| (heat, 0)))
-            .iter()
-            .enumerate()
-        {
-            let y = top + 10 + at * line;
-            if let Some(index) = entry.counted {
-                let _ = writeln!(
-                    out,
-                    "<rect data-node=\"{index}\" x=\"{}\" y=\"{y}\" width=\"{}\" height=\"{line}\" rx=\"3\" fill=\"#d9480f\" fill-opacity=\"0\"/>",
-                    left + 4,
-                    cell_width - 8
-                );
-                let _ = writeln!(
-                    out,
-                    "<text data-rate=\"{index}\" x=\"{}\" y=\"{}\" text-anchor=\"end\" fill=\"var(--ink, #1b1f24)\"></text>",
-                    left + cell_width - 8,
-                    y + 12
-                );
-            }
-            let weight = if at == 0 { " font-weight=\"600\"" } else { "" };
+        for (at, entry) in entries.iter().enumerate() {
+            out.push_str(&line(left, top + 10 + at * LINE, at == 0, entry));
+        }
+        out
+    }
+
+    /// Numbers of columns below and of rows at the left.
+    fn axes(&self) -> String {
+        let mut out = String::new();
+        let below = self.height() - 24;
+        for x in 0..self.mesh.width {
+            let (cx, _) = self.centre(x, 0);
             let _ = writeln!(
                 out,
-                "<text x=\"{}\" y=\"{}\" fill=\"var(--ink, #1b1f24)\"{weight}>{}</text>",
-                left + 8,
-                y + 12,
-                xml(&entry.text)
+                "<text x=\"{cx}\" y=\"{below}\" text-anchor=\"middle\" fill=\"var(--soft, #57606a)\">x={x}</text>"
             );
         }
+        for y in 0..self.mesh.height {
+            let (_, cy) = self.centre(0, y);
+            let _ = writeln!(
+                out,
+                "<text x=\"6\" y=\"{cy}\" fill=\"var(--soft, #57606a)\">y={y}</text>"
+            );
+        }
+        out
     }
-    for x in 0..mesh.width {
-        let (cx, _) = centre(x, 0);
+}
+
+/// One line of a cell, with room for a rate where its node is counted.
+fn line(left: usize, y: usize, is_first: bool, entry: &Entry) -> String {
+    let mut out = String::new();
+    let base = y + 12;
+    if let Some(index) = entry.counted {
+        let (x, width, end) = (left + 4, CELL_WIDTH - 8, left + CELL_WIDTH - 8);
         let _ = writeln!(
             out,
-            "<text x=\"{cx}\" y=\"{}\" text-anchor=\"middle\" fill=\"var(--soft, #57606a)\">x={x}</text>",
-            height - 24
+            "<rect data-node=\"{index}\" x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{LINE}\" rx=\"3\" fill=\"#d9480f\" fill-opacity=\"0\"/>"
         );
-    }
-    for y in 0..mesh.height {
-        let (_, cy) = centre(0, y);
         let _ = writeln!(
             out,
-            "<text x=\"6\" y=\"{cy}\" fill=\"var(--soft, #57606a)\">y={y}</text>"
+            "<text data-rate=\"{index}\" x=\"{end}\" y=\"{base}\" text-anchor=\"end\" fill=\"var(--ink, #1b1f24)\"></text>"
         );
     }
+    let weight = if is_first { " font-weight=\"600\"" } else { "" };
+    let _ = writeln!(
+        out,
+        "<text x=\"{}\" y=\"{base}\" fill=\"var(--ink, #1b1f24)\"{weight}>{}</text>",
+        left + 8,
+        escaped(&entry.text)
+    );
+    out
+}
+
+/// The mesh as SVG; nodes that are counted carry `data-node`, so that a page can colour them. Colours come from the page where
+/// there is one, and are given here for a picture by itself.
+pub fn svg(mesh: &Mesh, heat: Option<&Heat>) -> String {
+    let layout = Layout::of(mesh);
+    let (width, height, title) = (layout.width(), layout.height(), escaped(&title(mesh)));
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\" class=\"mesh\" font-family=\"system-ui, sans-serif\" font-size=\"12\">\n<title>{title}</title>\n"
+    );
+    let links = mesh.crosspoints.iter().map(|xp| layout.links(xp));
+    out.extend(links);
+    for (number, xp) in mesh.crosspoints.iter().enumerate() {
+        let entries = cell(mesh, number, xp, heat.map(|heat| (heat, 0)));
+        out.push_str(&layout.cell(xp, &entries));
+    }
+    out.push_str(&layout.axes());
     out.push_str("</svg>\n");
     out
 }
@@ -395,8 +430,8 @@ pub fn svg(mesh: &Mesh, heat: Option<&Heat>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pmu::heat::frames;
-    use crate::pmu::heat::tests::example;
+    use crate::families::pmu::heat::frames;
+    use crate::families::pmu::heat::tests::example;
 
     #[test]
     fn the_grid_shows_every_node_in_its_place_and_its_rate() {

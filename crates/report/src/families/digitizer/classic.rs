@@ -156,7 +156,7 @@ fn passes(lane: &daqmeter_record::Lane) -> Vec<ClassicRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::tests::example;
+    use crate::examples::example;
 
     #[test]
     fn the_originals_table() {

@@ -2,58 +2,42 @@
 
 use daqmeter_record::{RunRecord, Stage};
 
-use super::{Axis, Curve, Figure, Kind, join};
-use crate::rows::short;
+use super::all;
+use crate::families::functions::short;
+use crate::figures::{Axis, Curve, Figure, Kind, Texts, lines};
+use crate::samples::stages;
 
 /// Points per curve that a browser draws in an instant; longer runs are thinned to the extremes of equal parts.
-const MOST_POINTS: usize = 2000;
+const MAX_POINTS: usize = 2000;
 
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
-    let record = records
-        .iter()
-        .filter(|record| record.engine.name == "digitizer")
-        .max_by_key(|record| {
-            let samples: usize = record
-                .lanes
-                .iter()
-                .flat_map(|lane| &lane.stages)
-                .map(|stage| stage.sample_ns.len())
-                .sum();
-            (record.lanes.len(), samples)
-        })?;
-    let mut curves = Vec::new();
-    for lane in &record.lanes {
-        for stage in lane
-            .stages
-            .iter()
-            .filter(|stage| stage.bytes_per_op > 0 && stage.sample_ns.len() > 1)
-        {
+    let samples =
+        |record: &RunRecord| -> usize { stages(record).map(|stage| stage.sample_ns.len()).sum() };
+    let record = all(records).max_by_key(|record| (record.lanes.len(), samples(record)))?;
+    let is_drawn = |stage: &&Stage| stage.bytes_per_op > 0 && stage.sample_ns.len() > 1;
+    let curves = record.lanes.iter().flat_map(|lane| {
+        lane.stages.iter().filter(is_drawn).map(|stage| {
             let label = format!("{} {}", lane.device, short(&stage.name));
-            curves.push(Curve::new(label, thinned(stage)));
-        }
-    }
-    let (xs, series) = join(curves);
-    (!xs.is_empty()).then(|| Figure {
+            Curve::new(label, thinned(stage))
+        })
+    });
+    let texts = Texts {
         id: "trace",
-        title: "Every sample".to_owned(),
-        caption:
-            "Time of each operation in the order in which they were done. None is dropped; a slope is drift, a comb is \
-                  somebody else's timer."
-                .to_owned(),
+        title: "Every sample",
+        caption: "Time of each operation in the order in which they were done. None is dropped; a slope is drift, a comb is \
+                  somebody else's timer.",
+    };
+    let (x, y) = (Axis::linear("operation"), Axis::linear("ms per operation"));
+    let figure = Figure {
         kind: Kind::Points,
-        x: Axis::linear("operation"),
-        y: Axis::linear("ms per operation"),
-        xs,
-        categories: Vec::new(),
-        series,
-        command: record.command.clone(),
-        emulated: record.engine.emulated,
-    })
+        ..lines(texts, x, y, curves.collect())
+    };
+    (!figure.xs.is_empty()).then(|| figure.drawn_from([record]))
 }
 
 fn thinned(stage: &Stage) -> Vec<(f64, f64)> {
     let ms = |ns: u64| ns as f64 / stage.ops_per_sample.max(1) as f64 * 1e-6;
-    let part = stage.sample_ns.len().div_ceil(MOST_POINTS / 2);
+    let part = stage.sample_ns.len().div_ceil(MAX_POINTS / 2);
     if part <= 1 {
         return stage
             .sample_ns
@@ -96,7 +80,7 @@ mod tests {
             ..Stage::default()
         };
         let points = thinned(&stage);
-        assert!(points.len() <= MOST_POINTS + 2);
+        assert!(points.len() <= MAX_POINTS + 2);
         assert!(points.contains(&(31_234.0, 9.0)));
     }
 }
