@@ -199,3 +199,64 @@ fn gate(record: &RunRecord) -> Option<String> {
         show_ns(asked("window_ns"))
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families::copy::rows::copy_rows;
+    use crate::families::copy::rows::tests::example;
+
+    #[test]
+    fn both_tables_hold_one_quantity_against_the_limit() {
+        // Most copies of 100 B take 100 ns, one of ten 9,100 ns: 1 GB/s at the median, 0.1 GB/s over all the time.
+        let samples: Vec<u64> = (0..300)
+            .map(|at| if at % 10 == 9 { 9_100 } else { 100 })
+            .collect();
+        let mut record = example("cpu", "to", 100, &samples);
+        let row = &copy_rows(std::slice::from_ref(&record))[0];
+        assert!(
+            (row.fraction.unwrap() - 0.1).abs() < 1e-9 && row.doubt.is_none(),
+            "{row:?}"
+        );
+        assert!(row.p99_ns.is_some_and(|p99| p99 > 9_000.0));
+        for table in [
+            latency_text(std::slice::from_ref(&record)),
+            bandwidth_text(std::slice::from_ref(&record)),
+        ] {
+            assert!(table.contains("0.10"), "{table}");
+        }
+        record.lanes[0].stages[0].ops_per_sample = 10;
+        assert_eq!(
+            copy_rows(&[record])[0].p99_ns,
+            None,
+            "means of ten copies have no percentiles of one"
+        );
+    }
+
+    #[test]
+    fn a_copy_whose_bytes_differ_is_marked_and_used_for_nothing() {
+        let mut failed = example("cpu", "to", 4096, &[100, 100]);
+        failed.outcome = daqmeter_record::Outcome::Failed("byte 3 differs".into());
+        assert!(copy_rows(std::slice::from_ref(&failed)).is_empty());
+        for table in [
+            latency_text(std::slice::from_ref(&failed)),
+            bandwidth_text(&[failed]),
+        ] {
+            assert!(
+                table.contains("FAILED") && table.contains("byte 3 differs"),
+                "{table}"
+            );
+        }
+    }
+
+    #[test]
+    fn tables_read_well() {
+        let records = [
+            example("cpu", "to", 1, &[170, 171, 190]),
+            example("cpu", "to", 4096, &[200, 210, 230]),
+            example("shared", "to", 4096, &[900, 950, 2000]),
+        ];
+        insta::assert_snapshot!("copy_latency", latency_text(&records));
+        insta::assert_snapshot!("copy_bandwidth", bandwidth_text(&records));
+    }
+}

@@ -3,7 +3,7 @@
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::significant;
 
-use super::{all, is_triggered};
+use super::records::{all, is_triggered};
 use crate::family::{Advice, Answer, Measured};
 use crate::figures::{Figure, Series, bars};
 use crate::parameters::distinguished;

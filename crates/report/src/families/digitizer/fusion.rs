@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use daqmeter_record::units::{show_bytes, significant};
 use daqmeter_record::{RunRecord, Stage};
 
-use super::all;
+use super::records::all;
 use crate::family::{Answer, Measured};
 use crate::figures::{Axis, Curve, Figure, Texts, lines};
 use crate::parameters::distinguished;

@@ -4,15 +4,16 @@ pub mod classic;
 mod completion;
 mod fusion;
 mod readout;
+mod records;
 mod trace;
 
 use daqmeter_record::RunRecord;
 
 use super::functions;
-use crate::family::{Family, Work, of_engine};
+use crate::family::{Family, Work};
 
 pub(super) const FAMILY: Family = Family {
-    engines: &[(ENGINE, Work::Path)],
+    engines: &[(records::ENGINE, Work::Path)],
     figures: &[
         readout::figure,
         fusion::figure,
@@ -31,19 +32,6 @@ pub(super) const FAMILY: Family = Family {
     in_label: functions::IN_LABEL,
     footnote: counted,
 };
-
-const ENGINE: &str = "digitizer";
-
-/// Records of boards.
-fn all(records: &[RunRecord]) -> impl Iterator<Item = &RunRecord> + Clone {
-    of_engine(records, ENGINE)
-}
-
-/// Whether its reads wait for triggers, which then set the rate.
-fn is_triggered(record: &RunRecord) -> bool {
-    let rate_hz = record.workload.float("trigger_rate_hz").unwrap_or(0.0);
-    rate_hz > 0.0 || record.workload.int("passes").unwrap_or(0) > 0
-}
 
 /// What the program counted on the board.
 fn counted(record: &RunRecord) -> String {

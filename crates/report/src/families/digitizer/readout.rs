@@ -3,7 +3,8 @@
 use daqmeter_record::units::significant;
 use daqmeter_record::{RunRecord, Stage};
 
-use super::{all, fusion, is_triggered};
+use super::fusion;
+use super::records::{all, is_triggered};
 use crate::family::{Answer, Found, Measured, Place, Segment};
 use crate::figures::{Figure, Series, bars};
 use crate::rate;

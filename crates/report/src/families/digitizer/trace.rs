@@ -2,7 +2,7 @@
 
 use daqmeter_record::{RunRecord, Stage};
 
-use super::all;
+use super::records::all;
 use crate::families::functions::short;
 use crate::figures::{Axis, Curve, Figure, Kind, Texts, lines};
 use crate::samples::stages;

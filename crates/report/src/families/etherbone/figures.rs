@@ -2,7 +2,7 @@
 
 use daqmeter_record::RunRecord;
 
-use super::{CycleRow, ENGINE, cycle_rows};
+use super::cycles::{CycleRow, ENGINE, cycle_rows};
 use crate::family::of_engine;
 use crate::figures::{Axis, Curve, Figure, Texts, add_point, has_line, lines};
 
@@ -117,7 +117,7 @@ pub(super) fn words(records: &[RunRecord]) -> Option<Figure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::families::etherbone::tests::example;
+    use crate::families::etherbone::cycles::tests::example;
 
     #[test]
     fn the_four_figures_of_the_study() {

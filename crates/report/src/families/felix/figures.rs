@@ -2,7 +2,7 @@
 
 use daqmeter_record::RunRecord;
 
-use super::{ChainRow, chain_rows, chains};
+use super::chains::{ChainRow, chain_rows, chains};
 use crate::figures::{Axis, Curve, Figure, Texts, add_point, has_line, lines};
 
 /// Rows of sweeps; probes of searches are too short to draw.
@@ -133,7 +133,7 @@ pub(super) fn polling(records: &[RunRecord]) -> Option<Figure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::families::felix::tests::example;
+    use crate::families::felix::chains::tests::example;
 
     #[test]
     fn a_sweep_gives_all_four() {
