@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use daqmeter_record::RunRecord;
-use daqmeter_report::export::{Frame, ParquetError, counters, samples_in_parts, summary};
+use daqmeter_report::export::{Frame, ParquetError, counters, samples_in_parts, series, summary};
 use daqmeter_report::history::{figures, text, trends};
 use daqmeter_report::page_of;
 
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
 
 /// Write records as a table that DuckDB, pandas, Polars and spreadsheets read.
 ///
-/// One row a stage with its summary, or with --what a row a sample or a counter. Parameters of the workloads are columns of their
+/// One row a stage with its summary, or with --what a row a sample, a counter or a value of a time series. Parameters of the workloads are columns of their
 /// own, named param.NAME.
 #[derive(Debug, Args)]
 #[command(
@@ -68,6 +68,8 @@ enum Rows {
     Samples,
     /// A counter
     Counters,
+    /// A value of a time series
+    Series,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -115,6 +117,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<ExitCode, Failure> {
         Rows::Stages => Box::new(std::iter::once(summary(&records))),
         Rows::Samples => Box::new(samples_in_parts(&records, PART_ROWS)),
         Rows::Counters => Box::new(std::iter::once(counters(&records))),
+        Rows::Series => Box::new(std::iter::once(series(&records))),
     };
     let first = parts.next().filter(|frame| !frame.is_empty());
     let first = first.ok_or_else(|| Failure::refused("the records hold no such row"))?;

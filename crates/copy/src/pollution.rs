@@ -426,7 +426,7 @@ impl Session for PollutionSession {
             ledgers: vec![ledger],
             counters,
             warnings: warning.into_iter().collect(),
-            numa_node: None,
+            ..Tally::default()
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Two sets of records, point by point: what became slower or faster, what changed of the hosts, and what cannot be told.
+//! Two sets of records, point by point: what became slower or faster, what changed of the hosts, and where it cannot be seen.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ use crate::aligned::numbers_from;
 use crate::families::{level, level_name};
 use crate::points::{Point, points_of, runs_by_point};
 use crate::rate::is_done;
-use crate::samples::times_ns;
+use crate::samples::compared_ns;
 
 /// A point that both sides have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -138,7 +138,7 @@ fn all_points(records: &[RunRecord]) -> HashSet<Point> {
 /// The runs of a point on one side.
 fn side(runs: &[(&RunRecord, &Stage)]) -> Side {
     Side {
-        runs: runs.iter().map(|(_, stage)| times_ns(stage)).collect(),
+        runs: runs.iter().map(|(_, stage)| compared_ns(stage)).collect(),
         level: runs
             .first()
             .map(|(record, stage)| level(record, stage))
@@ -461,7 +461,7 @@ fn per_cent(fraction: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::examples::example;
+    use crate::examples::{chain, example};
 
     /// Five runs of the example, whose times are multiplied by a factor and scatter by a per mille.
     fn runs(factor: f64) -> Vec<RunRecord> {
@@ -487,6 +487,17 @@ mod tests {
         let back = cmp(&runs(1.05), &runs(1.0), 0.02);
         assert_eq!((back.count("faster"), back.regressed(0.0)), (4, false));
         assert!(cmp(&runs(1.0), &runs(1.0), 0.02).is_same());
+    }
+
+    /// A chain takes its time whatever it carries: it looked the same with half of its triggers stopped.
+    #[test]
+    fn a_chain_that_carries_less_is_slower() {
+        let chains = |carried: u64| -> Vec<RunRecord> {
+            (0..5).map(|run| chain(carried + run * 100)).collect()
+        };
+        let found = cmp(&chains(900_000), &chains(450_000), 0.02);
+        assert_eq!(found.count("slower"), 1);
+        assert!((found.points[0].ratio - 2.0).abs() < 0.01);
     }
 
     #[test]

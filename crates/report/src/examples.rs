@@ -1,7 +1,7 @@
 //! Records with fixed numbers for the tests of this crate.
 
 use daqmeter_record::{
-    CpuTime, EngineInfo, Lane, Ledger, Limit, LimitBasis, RunRecord, Stage, Workload,
+    Counter, CpuTime, EngineInfo, Lane, Ledger, Limit, LimitBasis, RunRecord, Stage, Workload,
 };
 
 /// A record like those of `daqmeter digitizer`, with fixed numbers, for the snapshots of all outputs.
@@ -45,12 +45,12 @@ pub(crate) fn example() -> RunRecord {
             limit: Some(limit.into()),
             start_ns,
             end_ns: start_ns + ns * 3,
-            sample_start_ns: vec![],
             sample_ns: vec![ns - 1000, ns, ns + 1000],
             cpu: CpuTime {
                 user_ns: ns * 3 / 2,
                 system_ns: 0,
             },
+            ..Stage::default()
         };
         record.lanes.push(Lane {
             device: device.into(),
@@ -116,5 +116,22 @@ pub(crate) fn record(
         stages: vec![stage],
         ..Lane::default()
     }];
+    record
+}
+
+/// A chain of one second that was to carry 1 MB beside a limit of 1 MB/s, and carried so many bytes.
+pub(crate) fn chain(carried_bytes: u64) -> RunRecord {
+    let workload = Workload::new("readout").with("scenario", "gbt");
+    let mut record = record("readout", workload, "run", "read-out", 1_000_000_000);
+    record.limits = vec![Limit::given("memory", 1e6, "")];
+    let stage = &mut record.lanes[0].stages[0];
+    stage.sample_ns.truncate(1);
+    stage.carried_bytes = Some(carried_bytes);
+    let rate = |value| Counter {
+        value,
+        ..Counter::count("trigger-rate", 0)
+    };
+    record.counters = vec![rate(1e3), Counter::count("triggers", 1000)];
+    record.ledgers = vec![Ledger::new("triggers x E-links")];
     record
 }

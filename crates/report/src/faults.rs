@@ -22,7 +22,7 @@ pub(crate) fn faults(record: &RunRecord) -> Vec<String> {
 }
 
 /// What went wrong and what was lost, a line each; ledgers without losses are left out.
-pub(crate) fn faults_and_ledgers(record: &RunRecord) -> Vec<String> {
+pub fn faults_and_ledgers(record: &RunRecord) -> Vec<String> {
     let ledgers = record
         .ledgers
         .iter()

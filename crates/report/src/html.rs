@@ -125,28 +125,11 @@ pub fn page_of_studies(
     let charts: Vec<&Figure> = figures.iter().map(|table| &table.figure).collect();
     let (meshes, mesh_data) = mesh_views(records);
     let first = records.first();
-    let ledgers: Vec<String> = records
-        .iter()
-        .flat_map(|record| {
-            record
-                .ledgers
-                .iter()
-                .map(move |ledger| format!("{}: {ledger}", record.study))
-        })
-        .collect();
     let way = crate::path::path(records);
     // A browser lays out some thousand rows at once; what is beyond is in the records, and in `daqmeter export`.
     let shown = &records[..records.len().min(MAX_ROWS)];
     let rows_left = records.len() - shown.len();
-    let mut environment = Environment::new();
-    environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    // Text on the page is escaped as HTML, and what would turn its direction is shown.
-    environment.set_formatter(|out, state, value| match value.as_str() {
-        Some(text) if !value.is_safe() => {
-            escape_formatter(out, state, &sanitise::lines(text).as_ref().into())
-        }
-        _ => escape_formatter(out, state, value),
-    });
+    let mut environment = environment();
     environment.add_template("page.html", TEMPLATE)?;
     Ok(environment.get_template("page.html")?.render(context! {
         style => STYLE,
@@ -170,10 +153,34 @@ pub fn page_of_studies(
         mesh_data => serde(&mesh_data),
         rows => serde(&table_rows(shown)),
         facts => serde(&facts(records)),
-        notes => serde(&most(notes(records), "notes")),
-        ledgers => most(ledgers, "ledgers"),
+        notes => serde(&first_lines(notes(records), "notes")),
+        ledgers => first_lines(ledgers(records), "ledgers"),
         records => records.len(),
     })?)
+}
+
+/// Text on the page is escaped as HTML, and what would turn its direction is shown.
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    environment.set_formatter(|out, state, value| match value.as_str() {
+        Some(text) if !value.is_safe() => {
+            escape_formatter(out, state, &sanitise::lines(text).as_ref().into())
+        }
+        _ => escape_formatter(out, state, value),
+    });
+    environment
+}
+
+fn ledgers(records: &[RunRecord]) -> Vec<String> {
+    let of = |record: &RunRecord| {
+        let study = &record.study;
+        let lines = record.ledgers.iter();
+        lines
+            .map(|ledger| format!("{study}: {ledger}"))
+            .collect::<Vec<_>>()
+    };
+    records.iter().flat_map(of).collect()
 }
 
 /// As many records as the page's table shows.
@@ -182,7 +189,7 @@ const MAX_ROWS: usize = 2000;
 const MAX_LINES: usize = 300;
 
 /// The first lines, and how many there are more.
-fn most(mut lines: Vec<String>, what: &str) -> Vec<String> {
+fn first_lines(mut lines: Vec<String>, what: &str) -> Vec<String> {
     let left = lines.len().saturating_sub(MAX_LINES);
     lines.truncate(MAX_LINES);
     if left > 0 {

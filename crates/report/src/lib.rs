@@ -21,6 +21,7 @@ mod families;
 mod family;
 mod faults;
 pub mod figures;
+mod frame;
 pub mod history;
 pub mod html;
 mod parameters;

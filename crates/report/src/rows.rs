@@ -35,6 +35,8 @@ pub struct Row {
     pub ops_per_sample: u64,
     /// Bytes of one operation, as counted.
     pub bytes_per_op: u64,
+    /// Bytes that all of them carried, where that is not what they are counted as.
+    pub carried_bytes: Option<u64>,
     /// Median time of one operation.
     pub median_ns: f64,
     /// Robust standard deviation over the median.
@@ -188,6 +190,7 @@ fn row_of(record: &RunRecord, stage: &Stage, outcome: &Outcome) -> Row {
         n: summary.n,
         ops_per_sample: stage.ops_per_sample,
         bytes_per_op: stage.bytes_per_op,
+        carried_bytes: stage.carried_bytes,
         median_ns: summary.median,
         spread: summary.relative_spread(),
         ci_ns: summary.median_ci,
@@ -214,7 +217,7 @@ pub(crate) fn absent_rows(records: &[RunRecord]) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::examples::{above_its_limit, example};
+    use crate::examples::{above_its_limit, chain, example};
 
     #[test]
     fn a_row_holds_rate_limit_and_fraction() {
@@ -242,6 +245,17 @@ mod tests {
                 row.rate_bytes_per_s <= high
             ) == (1e5, true, true)
         );
+    }
+
+    /// What was planned was taken for what was carried (issue 15).
+    #[test]
+    fn a_chain_whose_triggers_were_stopped_has_the_rate_of_what_it_carried() {
+        let row = &rows(&[chain(400_000)])[0];
+        assert_eq!(
+            (row.rate_bytes_per_s, row.fraction, row.bytes_per_op),
+            (400_000.0, Some(0.4), 1_000_000)
+        );
+        assert_eq!(rows(&[chain(1_000_000)])[0].fraction, Some(1.0));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Rows as text: aligned for people, Markdown for tickets, CSV for spreadsheets.
+//! Rows as text: aligned for people, Markdown for tickets.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -9,8 +9,9 @@ use daqmeter_record::{RunRecord, sanitise};
 use crate::aligned::aligned;
 pub use crate::aligned::{numbers_from, plain};
 use crate::families::{self, pmu, tool};
-use crate::faults::{faults, faults_and_ledgers, without_lanes};
-use crate::rate::{Doubt, shown_interval, shown_share, warnings};
+pub use crate::faults::faults_and_ledgers;
+use crate::faults::{faults, without_lanes};
+use crate::rate::{shown_interval, shown_share, warnings};
 use crate::rows::{Row, points, rows};
 
 /// The columns with numbers, and the one behind them.
@@ -294,62 +295,6 @@ pub fn markdown(records: &[RunRecord]) -> String {
     out
 }
 
-/// Columns of the table for spreadsheets. New ones go to the end.
-const CSV_COLUMNS: &str = "study,engine,device,stage,point,emulated,n,bytes_per_op,median_ns,spread,ci_low_ns,ci_high_ns,\
-     p99_ns,outliers,rate_bytes_per_s,limit_bytes_per_s,fraction,cpu_fraction,outcome,reason,ops_per_sample,\
-     rate_low_bytes_per_s,rate_high_bytes_per_s,limit_low_bytes_per_s,limit_high_bytes_per_s,doubt";
-
-/// Comma-separated values with full precision and units in the heading (RFC 4180). What was waived or failed before it began is a
-/// row, too, without numbers.
-pub fn csv(records: &[RunRecord]) -> String {
-    let mut out = format!("{CSV_COLUMNS}\n");
-    for row in rows(records) {
-        let _ = writeln!(out, "{}", csv_fields(&row, true).join(","));
-    }
-    for row in crate::rows::absent_rows(records) {
-        let _ = writeln!(out, "{}", csv_fields(&row, false).join(","));
-    }
-    out
-}
-
-/// The fields of a row; those that are numbers are empty where nothing was measured.
-fn csv_fields(row: &Row, is_measured: bool) -> Vec<String> {
-    let field = |text: &str| sanitise::csv(text).into_owned();
-    let number = |value: String| if is_measured { value } else { String::new() };
-    let optional = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
-    let (rate_low, rate_high) = row.rate_interval_bytes_per_s.unzip();
-    let (limit_low, limit_high) = row.limit_interval_bytes_per_s.unzip();
-    let (outcome, reason) = row.undone().unwrap_or(("ok", ""));
-    vec![
-        field(&row.study),
-        field(&row.engine),
-        field(&row.device),
-        field(&row.stage),
-        field(&row.point),
-        row.emulated.to_string(),
-        number(row.n.to_string()),
-        number(row.bytes_per_op.to_string()),
-        number(row.median_ns.to_string()),
-        number(row.spread.to_string()),
-        number(row.ci_ns.0.to_string()),
-        number(row.ci_ns.1.to_string()),
-        optional(row.p99_ns),
-        number(row.outliers.to_string()),
-        number(row.rate_bytes_per_s.to_string()),
-        optional(row.limit_bytes_per_s),
-        optional(row.fraction),
-        number(row.cpu_fraction.to_string()),
-        outcome.to_owned(),
-        field(reason),
-        number(row.ops_per_sample.to_string()),
-        optional(rate_low),
-        optional(rate_high),
-        optional(limit_low),
-        optional(limit_high),
-        row.doubt.map_or("", Doubt::name).to_owned(),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -367,7 +312,7 @@ mod tests {
 
     #[test]
     fn the_table_for_spreadsheets() {
-        insta::assert_snapshot!(csv(&[example()]));
+        insta::assert_snapshot!(crate::export::table(&[example()]).csv());
     }
 
     #[test]
@@ -375,14 +320,15 @@ mod tests {
         let mut waived = example();
         waived.lanes.clear();
         waived.outcome = daqmeter_record::Outcome::Waived("no card".into());
-        let said = text(&[example(), waived.clone(), waived]);
+        let shown = text(&[example(), waived.clone(), waived]);
         assert_eq!(
-            said.matches("digitizer digitizer: waived: no card (2 points)\n")
+            shown
+                .matches("digitizer digitizer: waived: no card (2 points)\n")
                 .count(),
             1,
-            "{said}"
+            "{shown}"
         );
-        assert_eq!(said.matches("no card").count(), 1, "{said}");
+        assert_eq!(shown.matches("no card").count(), 1, "{shown}");
     }
 
     /// A record whose bytes did not check, one that was waived, and one whose rate cannot be.
@@ -425,13 +371,13 @@ mod tests {
         assert!(
             text(&records[..1]).contains(" FAILED: verification after the run: byte 3 differs\n")
         );
-        let csv = csv(&records);
+        let csv = crate::export::table(&records).csv();
         let count = |what: &str| csv.matches(what).count();
         assert_eq!(
             (
                 count(",failed,verification"),
                 count(",waived,no card"),
-                count(",above-limit\n")
+                count(",above-limit,")
             ),
             (4, 1, 2),
             "{csv}"

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_harness::{StepPlan, Sweep, ordered};
+use daqmeter_harness::{Settings, StepPlan, Sweep, ordered};
 use daqmeter_readout::engine::{observation, probe_workload};
 use daqmeter_readout::search::{Allowed, Found, Observation, Plan, System, highest_rate};
 use daqmeter_record::units::significant;
-use daqmeter_record::{Outcome, RunRecord, Workload};
+use daqmeter_record::{Outcome, Role, RunRecord, Workload};
 use daqmeter_report::felix::chains_text;
 use daqmeter_report::page;
 
@@ -81,9 +81,12 @@ impl System for Chain<'_> {
     type Error = Failure;
 
     fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Failure> {
-        let settings = self
-            .runner
-            .settings(StepPlan::ByStage(1), "readout/search", &self.pin);
+        let settings = Settings {
+            role: Role::Probe,
+            ..self
+                .runner
+                .settings(StepPlan::ByStage(1), "readout/search", &self.pin)
+        };
         self.runner.point(
             "readout",
             &probe_workload(&self.base, rate_hz, duration),
@@ -313,7 +316,7 @@ fn text(results: &[(Workload, Found)], records: &[RunRecord]) -> String {
     }
     let swept: Vec<RunRecord> = records
         .iter()
-        .filter(|record| record.study == "readout/sweep")
+        .filter(|record| record.role.is_point())
         .cloned()
         .collect();
     if !swept.is_empty() {

@@ -310,7 +310,7 @@ mod tests {
         points.map(point).collect()
     }
 
-    /// AArch64 was told which stores are better, and had one kind only (issue 14, A11).
+    /// AArch64 got an answer which stores are better, and has one kind only (issue 14, A11).
     #[test]
     fn a_cpu_without_non_temporal_stores_has_no_comparison_of_stores() {
         let found = |isa: &[&str]| {

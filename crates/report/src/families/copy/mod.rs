@@ -92,7 +92,7 @@ fn copied(record: &RunRecord) -> Option<Found> {
     Found::of(record, record.lanes[0].stages.iter().find(moves)?)
 }
 
-/// What a call costs says how dear the kernel's border is.
+/// Fewer calls, where a call without work is a large part of a small copy.
 fn mitigations(records: &[RunRecord]) -> Option<Advice> {
     let mitigations = &records.first()?.host.mitigations;
     let active = mitigations

@@ -88,64 +88,58 @@ fn pollution_row(record: &RunRecord) -> Option<PollutionRow> {
     })
 }
 
+const HEADINGS: [&str; 12] = [
+    "copies",
+    "test",
+    "neighbour",
+    "mean",
+    "p10",
+    "median",
+    "max",
+    "p10/alone",
+    "median/alone",
+    "references",
+    "miss %",
+    "copied MB/s",
+];
+
 /// What neighbours do to programs.
 pub fn pollution_text(records: &[RunRecord]) -> String {
     let rows = pollution_rows(records);
     let alone = |row: &PollutionRow| {
-        let ideal = |other: &&PollutionRow| {
+        rows.iter().find(|other| {
             other.test == row.test && other.copies == row.copies && other.neighbour == "ideal"
-        };
-        let found = rows.iter().find(ideal);
-        found.map(|ideal| {
-            (
-                row.p10_ns.zip(ideal.p10_ns).map(|(row, ideal)| row / ideal),
-                row.median_ns / ideal.median_ns,
-            )
         })
     };
-    let headings = [
-        "copies",
-        "test",
-        "neighbour",
-        "mean",
-        "p10",
-        "median",
-        "max",
-        "p10/alone",
-        "median/alone",
-        "references",
-        "miss %",
-        "copied MB/s",
-    ];
-    let lines = rows.iter().map(|row| {
-        let number =
-            |value: Option<f64>| value.map_or("-".to_owned(), |value| significant(value, 4));
-        let against = alone(row);
-        vec![
-            row.copies.clone(),
-            row.test.clone(),
-            format!(
-                "{}{}",
-                row.neighbour,
-                if row.simulated { " (simulated)" } else { "" }
-            ),
-            show_ns(row.mean_ns),
-            row.p10_ns.map_or("-".to_owned(), show_ns),
-            show_ns(row.median_ns),
-            show_ns(row.max_ns),
-            number(against.and_then(|(p10, _)| p10)),
-            number(against.map(|(_, median)| median)),
-            number(row.references),
-            number(row.miss_percent()),
-            significant(row.copied_bytes_per_s / 1e6, 3),
-        ]
-    });
-    let mut out = numbers_from(3, &headings, lines);
+    let lines = rows.iter().map(|row| cells(row, alone(row)));
+    let mut out = numbers_from(3, &HEADINGS, lines);
     if rows.iter().all(|row| row.references.is_none()) {
         out.push_str("no cache counters here (no PMU): times only. Time alone misleads: compare copies with the spin and null-call neighbours.\n");
     }
     out.push_str(&footnotes(records, &[]));
     out
+}
+
+/// A row beside that of the same program alone.
+fn cells(row: &PollutionRow, alone: Option<&PollutionRow>) -> Vec<String> {
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| significant(value, 4));
+    let p10 = alone.and_then(|alone| Some(row.p10_ns? / alone.p10_ns?));
+    let median = alone.map(|alone| row.median_ns / alone.median_ns);
+    let simulated = if row.simulated { " (simulated)" } else { "" };
+    vec![
+        row.copies.clone(),
+        row.test.clone(),
+        format!("{}{simulated}", row.neighbour),
+        show_ns(row.mean_ns),
+        row.p10_ns.map_or("-".to_owned(), show_ns),
+        show_ns(row.median_ns),
+        show_ns(row.max_ns),
+        number(p10),
+        number(median),
+        number(row.references),
+        number(row.miss_percent()),
+        significant(row.copied_bytes_per_s / 1e6, 3),
+    ]
 }
 
 pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {

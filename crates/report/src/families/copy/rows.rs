@@ -279,7 +279,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn totals_are_sums_and_unions_apart() {
+    fn a_total_is_a_sum_of_rates_and_together_is_over_the_time_of_all() {
         let mut record = example("shared", "from", 1 << 20, &[1000, 1000]);
         let mut later = record.lanes[0].clone();
         later.stages[0].start_ns += 1000;

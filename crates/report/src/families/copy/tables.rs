@@ -162,7 +162,7 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
         out.push_str(last);
         out.push('\n');
     }
-    let mut said: Vec<String> = Vec::new();
+    let mut known: Vec<String> = Vec::new();
     for line in records.iter().flat_map(|record| {
         let warnings = rate::warnings(record)
             .into_iter()
@@ -173,9 +173,9 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
                 .filter(|_| !record.outcome.is_ok()),
         )
     }) {
-        if !said.contains(&line) {
+        if !known.contains(&line) {
             out.push_str(&format!("{line}\n"));
-            said.push(line);
+            known.push(line);
         }
     }
     out

@@ -2,9 +2,8 @@
 
 use std::fmt::Write;
 
-use daqmeter_record::RunRecord;
 use daqmeter_record::units::{show_bytes, show_ns, significant};
-use daqmeter_stats::{Rate, share};
+use daqmeter_record::{Role, RunRecord};
 use serde::Serialize;
 
 use crate::aligned::numbers_from;
@@ -53,7 +52,7 @@ pub struct ChainRow {
     pub mchunks_per_s: f64,
     /// Network, in Gb/s.
     pub gbit_per_s: f64,
-    /// From the oldest trigger of a page to its receipt; none where too few pages came to tell.
+    /// From the oldest trigger of a page to its receipt; none where too few pages came.
     pub latency_p99_ns: Option<f64>,
     /// Share of what reading the ring's memory allows, where that was measured.
     pub fraction: Option<f64>,
@@ -111,14 +110,10 @@ fn row(record: &RunRecord) -> Option<ChainRow> {
     let reader_cpu = value("reader-cpu-ppm") * 1e-6;
     let chunks = value("chunks");
     let stage = first_stage(record);
-    let limit = stage.and_then(|stage| rate::limit_of(record, stage));
-    let bytes_per_s = stage.map_or(0.0, |stage| stage.bytes_per_op as f64 / seconds.max(1e-9))
-        * (1.0 - value("dead-time"));
     let undone = (!rate::is_done(record))
         .then(|| rate::undone(&record.outcome).map_or("failed", |(how, _)| how));
-    // A chain is one operation: its rate has no interval.
-    let share = limit.and_then(|limit| share(Rate::exactly(bytes_per_s), rate::limit_rate(limit)));
-    let share = share.filter(|_| undone.is_none());
+    let held = stage.and_then(|stage| rate::held(record, stage));
+    let share = held.map(|held| held.share).filter(|_| undone.is_none());
     let interrupt = record
         .workload
         .text("completion")
@@ -128,7 +123,7 @@ fn row(record: &RunRecord) -> Option<ChainRow> {
         poll_us: record.workload.float("poll_us").ok().filter(|_| !interrupt),
         rate_hz,
         seconds,
-        is_probe: record.study == "readout/search",
+        is_probe: record.role == Role::Probe,
         dead_share: value("dead-time"),
         lost: ledger.lost() - deficit,
         ring_peak_bytes: value("ring peak"),
@@ -147,60 +142,59 @@ fn row(record: &RunRecord) -> Option<ChainRow> {
     })
 }
 
+const HEADINGS: [&str; 15] = [
+    "chain",
+    "poll us",
+    "kHz",
+    "dead %",
+    "lost",
+    "in ring",
+    "ring peak",
+    "Mchunk/s",
+    "reader CPU %",
+    "ns/chunk",
+    "receiver CPU %",
+    "Gb/s",
+    "p99 us",
+    "of limit",
+    "ledger",
+];
+
 /// The chains as a table; nothing when there are none.
 pub fn chains_text(records: &[RunRecord]) -> String {
     let rows = all_rows(records);
     if rows.is_empty() {
         return String::new();
     }
+    numbers_from(1, &HEADINGS, rows.into_iter().map(cells))
+}
+
+fn cells(row: ChainRow) -> Vec<String> {
     let percent = |share: f64| significant(share * 100.0, 3);
-    let rows = rows.into_iter().map(|row| {
-        vec![
-            row.chain,
-            row.poll_us
-                .map_or("interrupt".to_owned(), |us| significant(us, 4)),
-            significant(row.rate_hz / 1e3, 4),
-            percent(row.dead_share),
-            row.lost.to_string(),
-            show_bytes(row.ring_found_bytes as u64),
-            show_bytes(row.ring_peak_bytes as u64),
-            significant(row.mchunks_per_s, 3),
-            percent(row.reader_cpu),
-            row.reader_ns_per_chunk
-                .map_or("-".to_owned(), |ns| significant(ns, 3)),
-            percent(row.receiver_cpu),
-            significant(row.gbit_per_s, 3),
-            row.latency_p99_ns
-                .map_or("-".to_owned(), |ns| significant(ns / 1e3, 3)),
-            shown_share(row.fraction, row.doubt),
-            match (row.closes, row.undone) {
-                (false, _) => "DOES NOT CLOSE".to_owned(),
-                (true, Some(how)) => how.to_uppercase(),
-                (true, None) => "closes".to_owned(),
-            },
-        ]
-    });
-    numbers_from(
-        1,
-        &[
-            "chain",
-            "poll us",
-            "kHz",
-            "dead %",
-            "lost",
-            "in ring",
-            "ring peak",
-            "Mchunk/s",
-            "reader CPU %",
-            "ns/chunk",
-            "receiver CPU %",
-            "Gb/s",
-            "p99 us",
-            "of limit",
-            "ledger",
-        ],
-        rows,
-    )
+    let or_dash = |value: Option<f64>| value.map_or("-".to_owned(), |value| significant(value, 3));
+    let poll = row.poll_us.map(|us| significant(us, 4));
+    let ledger = match (row.closes, row.undone) {
+        (false, _) => "DOES NOT CLOSE".to_owned(),
+        (true, Some(how)) => how.to_uppercase(),
+        (true, None) => "closes".to_owned(),
+    };
+    vec![
+        row.chain,
+        poll.unwrap_or("interrupt".to_owned()),
+        significant(row.rate_hz / 1e3, 4),
+        percent(row.dead_share),
+        row.lost.to_string(),
+        show_bytes(row.ring_found_bytes as u64),
+        show_bytes(row.ring_peak_bytes as u64),
+        significant(row.mchunks_per_s, 3),
+        percent(row.reader_cpu),
+        or_dash(row.reader_ns_per_chunk),
+        percent(row.receiver_cpu),
+        significant(row.gbit_per_s, 3),
+        or_dash(row.latency_p99_ns.map(|ns| ns / 1e3)),
+        shown_share(row.fraction, row.doubt),
+        ledger,
+    ]
 }
 
 /// What does not fit a row: BUSY by cause, the ledger, trouble.
@@ -304,6 +298,15 @@ pub(crate) mod tests {
         assert!(
             table.contains("FAILED") && !table.contains("closes"),
             "{table}"
+        );
+    }
+
+    #[test]
+    fn the_share_of_the_limit_is_of_what_was_carried() {
+        let fraction = |carried| chain_rows(&[crate::examples::chain(carried)])[0].fraction;
+        assert_eq!(
+            (fraction(250_000), fraction(1_000_000)),
+            (Some(0.25), Some(1.0))
         );
     }
 

@@ -132,6 +132,8 @@ pub(super) fn polling(records: &[RunRecord]) -> Option<Figure> {
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_record::Role;
+
     use super::*;
     use crate::families::felix::chains::tests::example;
 
@@ -156,7 +158,7 @@ mod tests {
         let mut records = vec![example(10.0, 1e6, 0.0), example(10.0, 2e6, 0.0)];
         records
             .iter_mut()
-            .for_each(|record| record.study = "readout/search".to_owned());
+            .for_each(|record| record.role = Role::Probe);
         assert!(cpu(&records).is_none());
     }
 }

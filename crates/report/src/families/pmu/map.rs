@@ -20,6 +20,31 @@ pub struct Entry {
     pub rate: Option<f64>,
 }
 
+impl Entry {
+    /// Without a node that could be counted.
+    fn plain(text: String) -> Entry {
+        Entry {
+            text,
+            counted: None,
+            rate: None,
+        }
+    }
+
+    /// With the rate of the first of these kinds of nodes that is counted.
+    fn counted(text: String, kinds: &[&str], id: u16, heat: Option<(&Heat, usize)>) -> Entry {
+        let found = heat.and_then(|(heat, frame)| {
+            let at = kinds.iter().find_map(|kind| heat.number(kind, id))?;
+            let rates = heat.frames.get(frame).map(|(_, rates)| rates);
+            Some((at, rates.and_then(|rates| *rates.get(at)?)))
+        });
+        Entry {
+            text,
+            counted: found.map(|(at, _)| at),
+            rate: found.and_then(|(_, rate)| rate),
+        }
+    }
+}
+
 /// Lines of a crosspoint's cell: itself, then its ports.
 pub fn cell(
     mesh: &Mesh,
@@ -27,64 +52,45 @@ pub fn cell(
     xp: &Crosspoint,
     heat: Option<(&Heat, usize)>,
 ) -> Vec<Entry> {
-    let entry = |text: String, kinds: &[&str], id: u16| {
-        let found = heat.and_then(|(heat, frame)| {
-            let at = kinds.iter().find_map(|kind| heat.number(kind, id))?;
-            Some((
-                at,
-                heat.frames
-                    .get(frame)
-                    .and_then(|(_, rates)| *rates.get(at)?),
-            ))
-        });
-        Entry {
-            text,
-            counted: found.map(|(at, _)| at),
-            rate: found.and_then(|(_, rate)| rate),
-        }
-    };
     let dtc = xp
         .dtc
         .map_or("DTC ?".to_owned(), |dtc| format!("DTC {dtc}"));
-    let mut lines = vec![entry(
-        format!("XP {:#04x}  {dtc}", xp.node_id),
-        &["XP"],
-        xp.node_id,
-    )];
+    let own = format!("XP {:#04x}  {dtc}", xp.node_id);
+    let mut lines = vec![Entry::counted(own, &["XP"], xp.node_id, heat)];
     for (port, device) in xp.ports.iter().enumerate() {
-        let here: Vec<&Node> = mesh
-            .nodes
-            .iter()
-            .filter(|node| node.crosspoint as usize == number && usize::from(node.port) == port)
-            .collect();
-        let mut ids: Vec<u16> = here.iter().map(|node| node.node_id).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        if device.is_empty() {
-            lines.push(Entry {
-                text: format!("p{port} -"),
-                counted: None,
-                rate: None,
-            });
-        } else if ids.is_empty() {
-            // No registers of its own: the NodeID follows from the place.
-            let bits = if xp.ports.len() > 2 { 1 } else { 2 };
-            let id = usize::from(xp.node_id) | port << bits;
-            lines.push(Entry {
-                text: format!("p{port} {device} {id:#04x}"),
-                counted: None,
-                rate: None,
-            });
-        }
-        for id in ids {
-            let kinds: Vec<&str> = here
-                .iter()
-                .filter(|node| node.node_id == id)
-                .map(|node| node.kind.as_str())
-                .collect();
-            lines.push(entry(format!("p{port} {device} {id:#04x}"), &kinds, id));
-        }
+        let at_port =
+            |node: &&Node| node.crosspoint as usize == number && usize::from(node.port) == port;
+        let here: Vec<&Node> = mesh.nodes.iter().filter(at_port).collect();
+        lines.extend(port_lines(xp, port, device, &here, heat));
     }
+    lines
+}
+
+/// A line for each NodeID at a port, or one where there is none.
+fn port_lines(
+    xp: &Crosspoint,
+    port: usize,
+    device: &str,
+    here: &[&Node],
+    heat: Option<(&Heat, usize)>,
+) -> Vec<Entry> {
+    let mut ids: Vec<u16> = here.iter().map(|node| node.node_id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let mut lines = Vec::new();
+    if device.is_empty() {
+        lines.push(Entry::plain(format!("p{port} -")));
+    } else if ids.is_empty() {
+        // No registers of its own: the NodeID follows from the place.
+        let bits = if xp.ports.len() > 2 { 1 } else { 2 };
+        let id = usize::from(xp.node_id) | port << bits;
+        lines.push(Entry::plain(format!("p{port} {device} {id:#04x}")));
+    }
+    lines.extend(ids.into_iter().map(|id| {
+        let own = here.iter().filter(|node| node.node_id == id);
+        let kinds: Vec<&str> = own.map(|node| node.kind.as_str()).collect();
+        Entry::counted(format!("p{port} {device} {id:#04x}"), &kinds, id, heat)
+    }));
     lines
 }
 

@@ -8,7 +8,7 @@ use daqmeter_record::units::significant;
 
 use crate::aligned::numbers_from;
 
-/// In which unit bytes are told.
+/// The unit of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bytes {
     /// Powers of 1000.
@@ -19,7 +19,7 @@ pub enum Bytes {
     Both,
 }
 
-/// The scaled count of an interval with its thousands apart, or why there is none.
+/// The scaled count of an interval with its thousands separated, or why there is none.
 fn value(event: &ObservedEvent, interval: usize) -> String {
     match (&event.status, event.scaled(interval)) {
         (EventStatus::NotSupported(_), _) => "not supported".to_owned(),
@@ -42,8 +42,8 @@ pub fn grouped(value: f64) -> String {
     if value < 0.0 { format!("-{out}") } else { out }
 }
 
-fn share(event: &ObservedEvent, interval: usize) -> String {
-    match event.share(interval) {
+fn share_text(share: Option<f64>) -> String {
+    match share {
         // What ran all the time is not worth a number.
         Some(share) if share < 0.9999 => format!("{:.2} %", share * 100.0),
         _ => String::new(),
@@ -89,7 +89,7 @@ pub fn interval(
             value(event, at),
             event.unit.clone(),
             half,
-            share(event, at),
+            share_text(event.share(at)),
         ]
     });
     let mut out = numbers_from(
@@ -147,6 +147,24 @@ pub fn footnote(observed: &Observations) -> String {
     format!(" meanwhile ({}): {}\n", observed.what, parts.join(", "))
 }
 
+/// Count of the whole run, share of the time that it counted, rate.
+fn total(event: &ObservedEvent) -> [String; 3] {
+    let (count, share) = match (&event.status, event.total_scaled()) {
+        (EventStatus::NotSupported(_), _) => return ["not supported", "", ""].map(str::to_owned),
+        (EventStatus::Counted, None) => return ["not counted", "", ""].map(str::to_owned),
+        (EventStatus::Counted, Some(total)) => total,
+    };
+    let (_, enabled, _) = event.total();
+    let seconds = enabled as f64 * 1e-9 / f64::from(event.places.max(1));
+    let count_text = if event.scale == 1.0 {
+        grouped(count)
+    } else {
+        significant(count, 6)
+    };
+    let rate = significant(count / seconds, 4);
+    [count_text, share_text(Some(share)), rate]
+}
+
 /// The whole run: totals with error and rate, then metrics with their caveats.
 pub fn summary(
     observed: &Observations,
@@ -154,32 +172,9 @@ pub fn summary(
     error: impl Fn(&ObservedEvent) -> Option<f64>,
 ) -> String {
     let rows = observed.events.iter().map(|event| {
-        let (count, share, rate) = match (&event.status, event.total_scaled()) {
-            (EventStatus::NotSupported(_), _) => {
-                ("not supported".to_owned(), String::new(), String::new())
-            }
-            (EventStatus::Counted, None) => {
-                ("not counted".to_owned(), String::new(), String::new())
-            }
-            (EventStatus::Counted, Some((count, share))) => {
-                let (_, enabled, _) = event.total();
-                let seconds = enabled as f64 * 1e-9 / f64::from(event.places.max(1));
-                let share = if share < 0.9999 {
-                    format!("{:.2} %", share * 100.0)
-                } else {
-                    String::new()
-                };
-                let count_text = if event.scale == 1.0 {
-                    grouped(count)
-                } else {
-                    significant(count, 6)
-                };
-                (count_text, share, significant(count / seconds, 4))
-            }
-        };
-        let half = error(event)
-            .filter(|half| *half > 0.0)
-            .map_or(String::new(), |half| format!("+- {}", grouped(half)));
+        let half = error(event).filter(|half| *half > 0.0);
+        let half = half.map_or(String::new(), |half| format!("+- {}", grouped(half)));
+        let [count, share, rate] = total(event);
         vec![
             event.name.clone(),
             count,
