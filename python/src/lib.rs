@@ -13,7 +13,7 @@ use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::jsonl::Writer;
 use daqmeter_record::{Param, RunRecord, Tool, Workload, jsonl};
-use daqmeter_report::export::{Column, Frame, counters, samples, summary};
+use daqmeter_report::export::{Column, Frame, counters, samples, series, summary};
 use daqmeter_wire::etherbone::{Flags, Message, Record};
 use daqmeter_wire::felix::block::HEADER_BYTES;
 use daqmeter_wire::felix::decoder::most_subchunks;
@@ -52,8 +52,9 @@ fn frame_of(records: &[RunRecord], what: &str) -> PyResult<Frame> {
         "stages" => Ok(summary(records)),
         "samples" => Ok(samples(records)),
         "counters" => Ok(counters(records)),
+        "series" => Ok(series(records)),
         other => Err(wrong(format!(
-            "`{other}`: stages, samples or counters is wanted"
+            "`{other}`: stages, samples, counters or series is wanted"
         ))),
     }
 }

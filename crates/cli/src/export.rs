@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use daqmeter_report::export::{Frame, ParquetError, counters, samples_in_parts, summary};
+use daqmeter_report::export::{Frame, ParquetError, counters, samples_in_parts, series, summary};
 
 use crate::files::read_all;
 use crate::output::{Failure, emit, tell, write_with};
 
 /// Write records as a table that DuckDB, pandas, Polars and spreadsheets read.
 ///
-/// One row a stage with its summary, or with --what a row a sample or a counter. Parameters of the workloads are columns of their
+/// One row a stage with its summary, or with --what a row a sample, a counter or a value of a time series. Parameters of the workloads are columns of their
 /// own, named param.NAME.
 #[derive(Debug, Args)]
 #[command(
@@ -38,6 +38,8 @@ enum Rows {
     Samples,
     /// A counter
     Counters,
+    /// A value of a time series
+    Series,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -48,6 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Rows::Stages => Box::new(std::iter::once(summary(&records))),
         Rows::Samples => Box::new(samples_in_parts(&records, PART_ROWS)),
         Rows::Counters => Box::new(std::iter::once(counters(&records))),
+        Rows::Series => Box::new(std::iter::once(series(&records))),
     };
     let first = parts.next().filter(|frame| !frame.is_empty());
     let first = first.ok_or_else(|| Failure::refused("the records hold no such row"))?;

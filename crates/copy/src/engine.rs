@@ -243,6 +243,7 @@ impl Session for CopySession {
             counters: self.mover.counters(),
             warnings: self.mover.warnings(),
             numa_node: self.mover.numa_node(),
+            ..Tally::default()
         }
     }
 }

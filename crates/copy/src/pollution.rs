@@ -306,7 +306,7 @@ impl Session for PollutionSession {
             ledgers: vec![ledger],
             counters,
             warnings: self.crowded().into_iter().collect(),
-            numa_node: None,
+            ..Tally::default()
         }
     }
 }

@@ -44,6 +44,7 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
                 None => record.counters.push(counter),
             }
         }
+        record.series.extend(done.series);
         for warning in done.warnings {
             if !record.warnings.contains(&warning) {
                 record.warnings.push(warning);

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use daqmeter_record::{Counter, Ledger, Limit, ParamError, Workload};
+use daqmeter_record::{Counter, Ledger, Limit, ParamError, TimeSeries, Workload};
 
 use crate::StopFlag;
 use crate::memory::MemoryRequest;
@@ -278,6 +278,10 @@ pub struct Tally {
     pub ledgers: Vec<Ledger>,
     /// Its counters; those of the same name are added up over the lanes.
     pub counters: Vec<Counter>,
+    /// What it measured over time.
+    pub series: Vec<TimeSeries>,
+    /// Bytes that its first stage really carried, where that is not what its operations are counted as.
+    pub carried_bytes: Option<u64>,
     /// What the reader must know.
     pub warnings: Vec<String>,
     /// NUMA node of its buffers.

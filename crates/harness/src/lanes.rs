@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use daqmeter_record::{Counter, Lane, Ledger, Outcome, RunRecord, Stage};
+use daqmeter_record::{Counter, Lane, Ledger, Outcome, RunRecord, Stage, TimeSeries};
 use daqmeter_sys::perf::Sampler;
 use daqmeter_sys::{affinity, clock};
 
@@ -23,6 +23,7 @@ pub(crate) struct LaneDone {
     pub(crate) lane: Lane,
     pub(crate) ledgers: Vec<Ledger>,
     pub(crate) counters: Vec<Counter>,
+    pub(crate) series: Vec<TimeSeries>,
     pub(crate) warnings: Vec<String>,
     pub(crate) pointers: Vec<u64>,
     /// The lane failed because memory or threads were lacking.
@@ -354,6 +355,9 @@ impl<'a> LaneRunner<'a> {
             does_not_fit = fault.does_not_fit();
             lane.outcome = Outcome::Failed(fault.0);
         }
+        if let Some(stage) = lane.stages.first_mut() {
+            stage.carried_bytes = tally.carried_bytes;
+        }
         lane.numa_node = tally.numa_node;
         lane.seen_cpus.sort_unstable();
         lane.seen_cpus.dedup();
@@ -362,6 +366,7 @@ impl<'a> LaneRunner<'a> {
             lane,
             ledgers: tally.ledgers,
             counters: tally.counters,
+            series: tally.series,
             warnings,
             pointers,
             does_not_fit,

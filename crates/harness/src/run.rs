@@ -104,6 +104,7 @@ fn blank(
     };
     let mut record = context.blank_record(info, workload.clone());
     record.study.clone_from(&settings.study);
+    record.role = settings.role;
     record
 }
 
@@ -199,6 +200,7 @@ mod tests {
         waived: bool,
         memory_bytes: Option<u64>,
         lacks_memory: bool,
+        carried_bytes: Option<u64>,
     }
 
     struct ScriptedSession {
@@ -288,9 +290,27 @@ mod tests {
             ledger.delivered = self.done - self.script.leak.min(self.done);
             Tally {
                 ledgers: vec![ledger],
+                carried_bytes: self.script.carried_bytes,
                 ..Tally::default()
             }
         }
+    }
+
+    #[test]
+    fn what_a_session_says_that_it_carried_is_in_its_first_stage() {
+        let script = Scripted {
+            carried_bytes: Some(7),
+            ..Scripted::default()
+        };
+        let settings = Settings {
+            role: daqmeter_record::Role::Probe,
+            ..Settings::new(StepPlan::ByStage(30), "test")
+        };
+        let record = run(&script, &settings);
+        let carried = |stage: usize| record.lanes[1].stages[stage].carried_bytes;
+        assert_eq!((carried(0), carried(1)), (Some(7), None));
+        assert_eq!(record.lanes[1].stages[0].bytes(), 7.0);
+        assert_eq!(record.role, daqmeter_record::Role::Probe);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use daqmeter_record::Role;
 use daqmeter_stats::Rate;
 
 use crate::refusal::Refusal;
@@ -34,6 +35,8 @@ pub struct Settings {
     pub profile_hz: Option<u64>,
     /// Goes into the record.
     pub study: String,
+    /// Goes into the record.
+    pub role: Role,
     /// Set by Ctrl-C: lanes stop after the sample at hand.
     pub stop: StopFlag,
     /// How the limits of the stages are measured.
@@ -104,6 +107,7 @@ impl Settings {
             pin: Vec::new(),
             profile_hz: None,
             study: study.into(),
+            role: Role::default(),
             stop: StopFlag::default(),
             limits: Limits::default(),
             waive: false,

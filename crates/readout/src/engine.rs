@@ -8,7 +8,7 @@ use std::time::Duration;
 use daqmeter_harness::{
     Fault, LimitSpec, Request, Session, StageSpec, StopFlag, Tally, TypedEngine,
 };
-use daqmeter_record::{Counter, Workload};
+use daqmeter_record::{Counter, TimeSeries, Workload};
 use daqmeter_stats::LogHistogram;
 use daqmeter_sys::clock::monotonic_ns;
 
@@ -312,7 +312,9 @@ impl Session for ReadoutSession {
         ]
         .map(|(name, value)| Counter::count(name, value))
         .to_vec();
+        tally.carried_bytes = Some(stats.bytes);
         if self.at == 0 {
+            tally.series.extend(filling(&done));
             tally.counters.extend(whole_run(
                 &self.scenario,
                 &done,
@@ -406,37 +408,29 @@ fn whole_run(
             .supported_quantile(0.99)
             .map(|ns| measured("latency p99", ns as f64, "ns")),
     );
-    counters.extend(filling_counters(scenario, done));
+    let (assert, _) = scenario.dma_thresholds();
+    let mark = scenario.card.ring.0.saturating_sub(assert);
+    counters.push(measured("BUSY mark", mark as f64, "B"));
     counters
 }
 
-/// Samples of the fullest ring's filling, as counters that a search can read back.
-const FILLING: &str = "filling ";
+/// Name of the series of a ring's filling, which a search reads back.
+const FILLING: &str = "ring filling";
 const FILLING_SAMPLES: usize = 32;
 
-fn filling_counters(scenario: &Scenario, done: &[Option<ReaderDone>]) -> Vec<Counter> {
+/// Samples of the fullest ring's filling.
+fn filling(done: &[Option<ReaderDone>]) -> Option<TimeSeries> {
     let last = |reader: &&ReaderDone| reader.filling.last().map_or(0, |at| at.1);
-    let Some(fullest) = done.iter().flatten().max_by_key(last) else {
-        return Vec::new();
-    };
-    let n = fullest.filling.len();
-    let mut counters = Vec::new();
-    for sample in 0..FILLING_SAMPLES.min(n) {
-        let (ns, bytes) = fullest.filling[sample * n / FILLING_SAMPLES.min(n)];
-        let unit = format!("B at {:.6} s", ns as f64 * 1e-9);
-        counters.push(Counter {
-            value: bytes as f64,
-            unit,
-            ..Counter::count(format!("{FILLING}{sample:02}"), 0)
-        });
-    }
-    let (assert, _) = scenario.dma_thresholds();
-    let mark = scenario.card.ring.0.saturating_sub(assert);
-    counters.push(Counter {
+    let fullest = &done.iter().flatten().max_by_key(last)?.filling;
+    let samples = FILLING_SAMPLES.min(fullest.len());
+    let thinned = (0..samples).map(|sample| fullest[sample * fullest.len() / samples]);
+    let (times_ns, values) = thinned.map(|(ns, bytes)| (ns, Some(bytes as f64))).unzip();
+    Some(TimeSeries {
+        name: FILLING.to_owned(),
         unit: "B".to_owned(),
-        ..Counter::count("BUSY mark", mark as u64)
-    });
-    counters
+        times_ns,
+        values,
+    })
 }
 
 /// What a search makes of a record.
@@ -447,23 +441,13 @@ pub fn observation(record: &daqmeter_record::RunRecord) -> Observation {
         .and_then(|ledger| ledger.losses.get("emulator deficit"))
         .copied()
         .unwrap_or(0);
-    let filling = record
-        .counters
-        .iter()
-        .filter(|counter| counter.name.starts_with(FILLING));
-    let second = |unit: &str| {
-        unit.strip_prefix("B at ")?
-            .strip_suffix(" s")?
-            .parse::<f64>()
-            .ok()
-    };
     let rate_hz = value("trigger-rate");
     Observation {
         lost: ledger.map_or(0, |ledger| ledger.lost() - deficit),
         dead_share: value("dead-time"),
-        filling: filling
-            .filter_map(|counter| Some((second(&counter.unit)?, counter.value)))
-            .collect(),
+        filling: record
+            .series(FILLING)
+            .map_or_else(Vec::new, |series| series.points_s().collect()),
         busy_at_bytes: value("BUSY mark"),
         input_bytes_per_s: scenario_of(&record.workload)
             .map_or(0.0, |scenario| scenario.event_bytes() * rate_hz),
@@ -502,6 +486,15 @@ mod tests {
         asking.join().unwrap();
         let tally = session.tally();
         assert!(tally.ledgers[0].closes(), "{}", tally.ledgers[0]);
+        // What was read counts, not what an hour would have brought.
+        let asked = session.stages()[0].bytes_per_op;
+        assert!(tally.carried_bytes.is_some_and(|bytes| bytes < asked / 10));
+        let filling = &tally.series[0];
+        assert_eq!(
+            (filling.name.as_str(), filling.unit.as_str()),
+            (FILLING, "B")
+        );
+        assert_eq!(filling.times_ns.len(), filling.values.len());
     }
 
     #[test]

@@ -129,13 +129,15 @@ impl Workload {
 
     /// What makes two workloads the same point: all of it but [`NOT_IN_KEY`], under the names of today, written as by `Display`.
     pub fn key(&self) -> String {
-        let part_of_it = |(name, _): &(&String, &Param)| !NOT_IN_KEY.contains(&name.as_str());
-        let params = self.params.iter().filter(part_of_it);
-        self.text_of(
-            params
-                .map(|(name, value)| (name_of_today(name), value_of_today(value)))
-                .collect(),
-        )
+        self.key_without(&[])
+    }
+
+    /// The same without the parameters of these names, in which points of one comparison differ.
+    pub fn key_without(&self, names: &[&str]) -> String {
+        let part_of_it = |name: &&str| !NOT_IN_KEY.contains(name) && !names.contains(name);
+        let params = self.params.iter();
+        let params = params.map(|(name, value)| (name_of_today(name), value_of_today(value)));
+        self.text_of(params.filter(|(name, _)| part_of_it(name)).collect())
     }
 
     fn text_of(&self, params: BTreeMap<&str, &Param>) -> String {

@@ -7,7 +7,7 @@ use clap::Args;
 use daqmeter_harness::{Request, StepPlan};
 use daqmeter_readout::{ReadoutRequest, accounts};
 use daqmeter_record::{Outcome, RunRecord};
-use daqmeter_report::readout::{chains_text, details_text};
+use daqmeter_report::felix::{chains_text, details_text};
 
 use super::options::completed;
 use super::verdict::{Found, Measure, OfRun};

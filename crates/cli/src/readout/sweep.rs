@@ -5,15 +5,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_harness::{Request, StepPlan, ordered};
+use daqmeter_harness::{Request, Settings, StepPlan, ordered};
 use daqmeter_readout::ReadoutRequest;
 use daqmeter_readout::engine::observation;
 use daqmeter_readout::request::{Chosen, Placement, Receivers};
 use daqmeter_readout::scenario::ReaderMode;
 use daqmeter_readout::search::{Allowed, Found, Observation, Plan, System, Verdict, highest_rate};
 use daqmeter_record::units::significant;
-use daqmeter_record::{Outcome, RunRecord, Workload};
-use daqmeter_report::readout::chains_text;
+use daqmeter_record::{Outcome, Role, RunRecord, Workload};
+use daqmeter_report::felix::chains_text;
 
 use super::options::completed;
 use crate::arguments::{bytes, count, duration, rate};
@@ -81,9 +81,12 @@ impl System for Chain<'_> {
     type Error = Failure;
 
     fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Failure> {
-        let settings = self
-            .runner
-            .settings(StepPlan::ByStage(1), "readout/search", &self.pin);
+        let settings = Settings {
+            role: Role::Probe,
+            ..self
+                .runner
+                .settings(StepPlan::ByStage(1), "readout/search", &self.pin)
+        };
         let workload = probe(&self.base, rate_hz, duration).workload();
         self.runner.point("readout", &workload, &settings, None)?;
         let Some(record) = self.runner.recorder.records.last() else {
@@ -295,7 +298,7 @@ fn text(results: &[(Workload, Found)], records: &[RunRecord]) -> String {
         .collect();
     let swept: Vec<RunRecord> = records
         .iter()
-        .filter(|record| record.study == "readout/sweep")
+        .filter(|record| record.role.is_point())
         .cloned()
         .collect();
     if !swept.is_empty() {
