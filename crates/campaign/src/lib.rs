@@ -8,6 +8,7 @@ mod plan;
 mod resume;
 mod shipped;
 mod size;
+pub mod studies;
 
 pub use engines::engines;
 pub use plan::{Order, Plan, PlanError, PlannedPoint, json_schema};

@@ -9,11 +9,8 @@ pub const SHIPPED: &[(&str, &str)] = &[
         "digitizer-2017",
         include_str!("../../../plans/digitizer-2017.toml"),
     ),
-    (
-        "etherbone-2018",
-        include_str!("../../../plans/etherbone-2018.toml"),
-    ),
-    ("felix-2019", include_str!("../../../plans/felix-2019.toml")),
+    ("etherbone-2018", include_str!("studies/gsi_2018/plan.toml")),
+    ("felix-2019", include_str!("studies/nikhef/plan.toml")),
     ("copies", include_str!("../../../plans/copies.toml")),
 ];
 
@@ -91,19 +88,5 @@ mod tests {
                 })
                 .collect(),
         );
-    }
-
-    #[test]
-    fn the_etherbone_plan_is_the_published_study() {
-        let points = daqmeter_etherbone::reproduce::plan(&Default::default()).into_iter();
-        let point = |point: daqmeter_etherbone::reproduce::Planned| {
-            (
-                point.study,
-                "etherbone",
-                point.workload,
-                StepPlan::ByStage(point.cycles),
-            )
-        };
-        is_the_study("etherbone-2018", points.map(point).collect());
     }
 }

@@ -72,7 +72,7 @@ impl Name {
             Name::Etherbone => etherbone(records),
             Name::Readout => readout(records),
             Name::Copy => copy(records),
-            Name::Pmu => pmu(),
+            Name::Pmu => of("pmu", records),
         }
     }
 }
@@ -180,9 +180,9 @@ pub(crate) fn digitizer(records: &[RunRecord]) -> Study {
     .concat();
     Study {
         id: "digitizer",
-        title: "Performance measurements with SIS8300 boards (ESS, 2017)",
-        about: "Read-out on emulated boards that are paced by a profile fitted to the document's crate; conversion and CPU load are this host's own.",
-        command: "daqmeter digitizer reproduce",
+        title: "Performance measurements with SIS8300 boards (ESS, 2017)".to_owned(),
+        about: "Read-out on emulated boards that are paced by a profile fitted to the document's crate; conversion and CPU load are this host's own.".to_owned(),
+        command: "daqmeter digitizer reproduce".to_owned(),
         rows: rows(&lines),
         findings: findings(&published, records)
             .iter()
@@ -192,57 +192,42 @@ pub(crate) fn digitizer(records: &[RunRecord]) -> Study {
     }
 }
 
-pub(crate) fn etherbone(records: &[RunRecord]) -> Study {
-    use daqmeter_etherbone::reproduce::{Document, REMARKS, compare, findings};
-    let published = Document::default();
+/// A study by its records.
+fn judged(study: &dyn daqmeter_campaign::studies::Study, records: &[RunRecord]) -> Study {
+    let findings = study.findings(records);
     Study {
-        id: "etherbone",
-        title: "Etherbone Performance Measurements (GSI, 2018)",
-        about: "Cycles over emulated bridges, whose times are fitted to the published ones.",
-        command: "daqmeter eb reproduce",
-        rows: rows(&compare(&published, records)),
-        findings: findings(&published, records)
-            .iter()
-            .map(StudyFinding::from)
-            .collect(),
-        remarks: remarks(&REMARKS),
+        id: study.name(),
+        title: study.about().title.clone(),
+        about: study.about().about.clone(),
+        command: format!("daqmeter reproduce {}", study.name()),
+        rows: rows(&study.compare(records)),
+        findings: findings.iter().map(StudyFinding::from).collect(),
+        remarks: study.about().notes.clone(),
     }
 }
 
+pub(crate) fn of(name: &str, records: &[RunRecord]) -> Study {
+    let study = daqmeter_campaign::studies::study(name).expect("a study of the list");
+    judged(study.as_ref(), records)
+}
+
+pub(crate) fn etherbone(records: &[RunRecord]) -> Study {
+    of("etherbone", records)
+}
+
 pub(crate) fn readout(records: &[RunRecord]) -> Study {
-    use daqmeter_readout::study::{Document, REMARKS, rows as lines};
-    Study {
-        id: "readout",
-        title: "FELIX read-out at 1 MHz (ATLAS, Nikhef)",
-        about: "Arithmetic and a model of the published server (16 readers, receivers on two hosts), and the same rates on an emulated card on this host.",
-        command: "daqmeter readout reproduce",
-        rows: rows(&lines(&Document::default(), records)),
-        findings: Vec::new(),
-        remarks: remarks(REMARKS),
-    }
+    of("readout", records)
 }
 
 pub(crate) fn copy(records: &[RunRecord]) -> Study {
     use daqmeter_report::copy_claims::{REMARKS, findings, rows as lines};
     Study {
         id: "copy",
-        title: "Copies between user and kernel by CPU and I/OAT (I/OAT-CFTU)",
-        about: "What the study states and asks, by this host's records; an engine that is emulated says nothing about hardware.",
-        command: "daqmeter copy reproduce",
+        title: "Copies between user and kernel by CPU and I/OAT (I/OAT-CFTU)".to_owned(),
+        about: "What the study states and asks, by this host's records; an engine that is emulated says nothing about hardware.".to_owned(),
+        command: "daqmeter copy reproduce".to_owned(),
         rows: rows(&lines(records)),
         findings: findings(records).iter().map(StudyFinding::from).collect(),
         remarks: remarks(REMARKS),
-    }
-}
-
-pub(crate) fn pmu() -> Study {
-    Study {
-        id: "pmu",
-        title: "CMN-600 perf example on Neoverse N1 SDP (Arm, 2019 to 2022)",
-        about: "The document's counts through our groups, and its events through our model of the mesh. On silicon nothing was measured.",
-        command: "daqmeter pmu reproduce",
-        rows: rows(&daqmeter_pmu::published::compare()),
-        findings: Vec::new(),
-        remarks: Vec::new(),
     }
 }

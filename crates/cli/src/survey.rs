@@ -417,12 +417,12 @@ fn etherbone(coarse: bool) -> Vec<Planned> {
                     }
                 };
                 counts.filter(wanted).map(move |count| {
-                    let workload = daqmeter_etherbone::reproduce::workload(
-                        address,
-                        method,
-                        "timestamps",
-                        count,
-                    );
+                    let workload = Workload::new("etherbone")
+                        .with("address", address)
+                        .with("method", method.name())
+                        .with("payload", "timestamps")
+                        .with("count", count)
+                        .with("cycles", 90_u64);
                     Planned::timed("survey/etherbone", "etherbone", workload, 150.0)
                 })
             })

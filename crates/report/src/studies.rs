@@ -57,11 +57,11 @@ pub struct Study {
     /// Anchor.
     pub id: &'static str,
     /// Title, author, year.
-    pub title: &'static str,
+    pub title: String,
     /// What was done here, and on what.
-    pub about: &'static str,
+    pub about: String,
     /// The command that repeats it alone.
-    pub command: &'static str,
+    pub command: String,
     /// Its figures.
     pub rows: Vec<StudyRow>,
     /// Its statements and questions.
@@ -360,9 +360,9 @@ mod tests {
         ];
         Study {
             id: "x",
-            title: "A study (2020)",
-            about: "On an emulated board.",
-            command: "daqmeter x",
+            title: "A study (2020)".to_owned(),
+            about: "On an emulated board.".to_owned(),
+            command: "daqmeter x".to_owned(),
             rows: lines.iter().map(StudyRow::from).collect(),
             findings: findings.iter().map(StudyFinding::from).collect(),
             remarks: vec!["it contradicts itself".to_owned()],

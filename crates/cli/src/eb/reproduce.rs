@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use daqmeter_etherbone::reproduce::{self, Document, STUDY};
-use daqmeter_harness::{StepPlan, ordered};
+use daqmeter_campaign::studies::{Wanted, study};
 
 use crate::output::{Failure, read_records};
 use crate::run::{Common, Runner};
@@ -50,11 +49,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// Measures the study's points.
 pub(crate) fn measure(runner: &mut Runner, pin: &[u32]) -> Result<(), Failure> {
-    let plan = reproduce::plan(&Document::default());
-    runner.expect(plan.len());
-    for (order, point) in ordered(plan, 1) {
-        let settings = runner.settings(StepPlan::ByStage(point.cycles), STUDY, pin);
-        runner.point("etherbone", &point.workload, &settings, Some(order))?;
+    let study = study("etherbone").expect("a study of the list");
+    let points = study.points(&Wanted::default());
+    runner.expect(points.len());
+    for point in points {
+        let settings = runner.settings(point.steps, &point.study, pin);
+        runner.point(&point.engine, &point.workload, &settings, Some(point.place))?;
     }
     Ok(())
 }

@@ -19,6 +19,6 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    show_one(studies::pmu(), &[], arguments.json, None)?;
+    show_one(studies::of("pmu", &[]), &[], arguments.json, None)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use daqmeter_harness::StepPlan;
-use daqmeter_readout::study::{self, Document, STUDY};
+use daqmeter_campaign::studies::{Wanted, study};
 use daqmeter_record::RunRecord;
 
 use super::run::{check_pins, cpus};
@@ -68,11 +67,15 @@ pub(crate) fn measure(
     pin: &[u32],
     receiver_cpus: &str,
 ) -> Result<(), Failure> {
-    let plan = study::plan(&Document::default(), receiver_cpus);
-    runner.expect(plan.len());
-    for workload in &plan {
-        let settings = runner.settings(StepPlan::ByStage(1), STUDY, pin);
-        runner.point("readout", workload, &settings, None)?;
+    let study = study("readout").expect("a study of the list");
+    let points = study.points(&Wanted {
+        receiver_cpus: Some(receiver_cpus).filter(|cpus| !cpus.is_empty()),
+        ..Wanted::default()
+    });
+    runner.expect(points.len());
+    for point in points {
+        let settings = runner.settings(point.steps, &point.study, pin);
+        runner.point(&point.engine, &point.workload, &settings, Some(point.place))?;
     }
     Ok(())
 }
