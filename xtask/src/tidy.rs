@@ -35,6 +35,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "pmu",
             "readout",
             "record",
+            "report",
             "sys",
             "wire",
         ],

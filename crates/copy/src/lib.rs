@@ -28,7 +28,10 @@ pub fn module_waiver() -> Option<String> {
     paths::module_waiver()
 }
 
-/// Whether a request can be opened here.
-pub fn opens(request: &Request) -> bool {
-    daqmeter_harness::Engine::open(&CopyEngine, &request.workload()).is_ok()
+/// Whether the kernel module is there and some driver gives it channels.
+pub fn module_has_channels() -> bool {
+    let mut request = Request::new("module", Direction::To, 64);
+    request.context = Context::Shared;
+    module_waiver().is_none()
+        && daqmeter_harness::Engine::open(&CopyEngine, &request.workload()).is_ok()
 }

@@ -12,8 +12,6 @@ pub mod daq;
 pub mod devices;
 pub mod engine;
 pub mod function;
-pub mod published;
-pub mod reproduce;
 mod request;
 pub mod serve;
 

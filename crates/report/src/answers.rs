@@ -430,8 +430,8 @@ fn copies(records: &[RunRecord]) -> Option<Answer> {
     let plain = rows
         .iter()
         .find(|row| row.path == "memcpy" && row.block_bytes == large.block_bytes)?;
-    let model = crate::copy_claims::DSA;
-    let pays = match crate::copy_claims::modelled_crossover(records, model, "to", false)? {
+    let model = crate::copy_model::DSA;
+    let pays = match crate::copy_model::modelled_crossover(records, model, "to", false)? {
         Some(bytes) => format!("would pay from {} on", show_bytes(bytes)),
         None => "would pay at no size measured".to_owned(),
     };

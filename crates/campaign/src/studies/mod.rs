@@ -6,7 +6,9 @@
 //!
 //! To add a study: its folder, with a type that implements [`Study`], and its line in [`studies`]. Nothing here measures or prints.
 
+mod ess_2017;
 mod gsi_2018;
+mod ioat_cftu;
 mod n1sdp;
 mod nikhef;
 
@@ -62,8 +64,10 @@ pub struct Wanted<'a> {
 /// Every study, in the order in which they are shown.
 pub fn studies() -> Vec<Box<dyn Study>> {
     vec![
+        Box::new(ess_2017::Document::default()),
         Box::new(gsi_2018::Document::default()),
         Box::new(nikhef::Document::default()),
+        Box::new(ioat_cftu::Document::default()),
         Box::new(n1sdp::Document::default()),
     ]
 }

@@ -25,12 +25,10 @@ fn every_point_belongs_to_its_study_and_an_engine_opens_it() {
         };
         for point in study.points(&wanted) {
             let name = format!("{}: {}", study.name(), point.workload);
+            let words: Vec<&str> = point.study.split('/').collect();
             assert!(
-                point
-                    .study
-                    .starts_with(&format!("reproduce/{}", study.name())),
-                "{name}: {}",
-                point.study
+                words.contains(&"reproduce") && words.contains(&study.name()),
+                "{name}"
             );
             let engine = engines.iter().find(|engine| engine.name() == point.engine);
             let engine = engine.unwrap_or_else(|| panic!("{name}: no engine"));
@@ -74,5 +72,24 @@ fn every_option_of_a_study_changes_its_points() {
     for study in studies() {
         let is_changed = study.points(&usual) != study.points(&chosen);
         assert_eq!(is_changed, !study.options().is_empty(), "{}", study.name());
+    }
+}
+
+/// Six of the 18 CPU figures of the digitizers: the model is of read-out alone, and the document contradicts itself (its notes).
+const KNOWN: [(&str, usize); 1] = [("digitizer", 6)];
+
+#[test]
+fn models_meet_the_documents_but_for_what_is_known() {
+    for study in studies() {
+        let lines = study.compare(&[]);
+        let grades = lines.iter().filter_map(|line| line.verdict().grade());
+        let differ = grades.filter(|grade| grade.contradicts()).count();
+        let known = KNOWN.iter().find(|(name, _)| *name == study.name());
+        assert_eq!(
+            differ,
+            known.map_or(0, |(_, count)| *count),
+            "{}",
+            study.name()
+        );
     }
 }

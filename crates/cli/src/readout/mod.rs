@@ -3,7 +3,7 @@
 mod files;
 mod live;
 mod monitor;
-pub(crate) mod reproduce;
+pub(crate) mod pins;
 mod run;
 mod sweep;
 mod verdict;
@@ -21,6 +21,7 @@ use daqmeter_record::units;
 use crate::arguments::duration;
 use crate::metrics::Metrics;
 use crate::output::Failure;
+use crate::reproduce;
 
 /// Read out an emulated FELIX card at up to megahertz, with a ledger of every trigger.
 #[derive(Debug, Args)]
@@ -65,7 +66,7 @@ enum Verb {
     /// Check a file of blocks, or what a card makes
     Check(files::CheckArguments),
     /// Set the published study beside arithmetic, model and this host
-    Reproduce(reproduce::Arguments),
+    Reproduce(reproduce::Options),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -78,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::Monitor(arguments) => monitor::run(arguments),
         Verb::Record(arguments) => files::record(arguments),
         Verb::Check(arguments) => files::check(arguments),
-        Verb::Reproduce(arguments) => reproduce::run(arguments),
+        Verb::Reproduce(options) => reproduce::one("readout", options),
     }
 }
 

@@ -12,6 +12,7 @@ use daqmeter_report::page;
 use daqmeter_report::readout::{chains_text, details_text};
 
 use super::Chosen;
+use super::pins::{check_pins, cpus};
 use super::verdict::{Found, Measure, OfRun};
 use crate::arguments::{cpu_list, duration};
 use crate::output::{FAILED, Failure, emit, tell, write_file};
@@ -38,17 +39,6 @@ pub(crate) struct Arguments {
     limits: OfRun,
     #[command(flatten)]
     common: Common,
-}
-
-/// CPUs as a workload writes them.
-pub(super) fn cpus(list: Option<&CpuList>) -> Option<String> {
-    list.map(|list| {
-        list.0
-            .iter()
-            .map(u32::to_string)
-            .collect::<Vec<_>>()
-            .join(",")
-    })
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -122,15 +112,4 @@ fn found(records: &[RunRecord]) -> Found {
         .fold(0.0, f64::max);
     found.share(Measure::Dead, dead);
     found
-}
-
-/// CPUs of receivers must exist as those of readers must.
-pub(super) fn check_pins(list: Option<&CpuList>, runner: &Runner) -> Result<(), Failure> {
-    let allowed = &runner.context.host.allowed_cpus;
-    match list.and_then(|list| list.0.iter().find(|cpu| !allowed.contains(cpu))) {
-        None => Ok(()),
-        Some(cpu) => Err(Failure::refused(format!(
-            "--receiver-pin: CPU {cpu} does not exist or is not allowed here"
-        ))),
-    }
 }

@@ -13,7 +13,7 @@ use daqmeter_record::{Outcome, RunRecord, Workload};
 use daqmeter_report::page;
 use daqmeter_report::readout::chains_text;
 
-use super::run::{check_pins, cpus};
+use super::pins::{check_pins, cpus};
 use super::{Chosen, bytes, count, rate};
 use crate::arguments::{cpu_list, duration};
 use crate::output::{Failure, emit, tell, write_file};
