@@ -12,6 +12,7 @@ mod run;
 mod shipped;
 mod site;
 mod size;
+pub mod studies;
 
 pub use budget::{Budget, Spend};
 pub use engines::{card_families, engines};

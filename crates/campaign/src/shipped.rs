@@ -5,15 +5,9 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("memory", include_str!("../../../plans/memory.toml")),
     ("quick", include_str!("../../../plans/quick.toml")),
     ("conversion", include_str!("../../../plans/conversion.toml")),
-    (
-        "digitizer-2017",
-        include_str!("../../../plans/digitizer-2017.toml"),
-    ),
-    (
-        "etherbone-2018",
-        include_str!("../../../plans/etherbone-2018.toml"),
-    ),
-    ("felix-2019", include_str!("../../../plans/felix-2019.toml")),
+    ("digitizer-2017", include_str!("studies/ess_2017/plan.toml")),
+    ("etherbone-2018", include_str!("studies/gsi_2018/plan.toml")),
+    ("felix-2019", include_str!("studies/nikhef/plan.toml")),
     ("copies", include_str!("../../../plans/copies.toml")),
     ("survey", include_str!("../../../plans/survey.toml")),
     (
@@ -26,9 +20,9 @@ pub const SHIPPED: &[(&str, &str)] = &[
 mod tests {
     use std::collections::BTreeSet;
 
-    use daqmeter_harness::{Availability, StepPlan};
+    use daqmeter_harness::Availability;
+    use daqmeter_record::Host;
     use daqmeter_record::host::Cache;
-    use daqmeter_record::{Host, Workload};
 
     use super::*;
     use crate::{Plan, PlannedPoint, Site};
@@ -132,63 +126,5 @@ mod tests {
             ..site
         };
         assert_eq!(pins(&site), [2]);
-    }
-
-    /// The plan holds what the reproduction runs: study, engine, workload and steps.
-    fn is_the_study(name: &str, mut wanted: Vec<(String, &str, Workload, StepPlan)>) {
-        let point = |point: PlannedPoint| {
-            format!(
-                "{} {} {} {:?}",
-                point.study, point.engine, point.workload, point.steps
-            )
-        };
-        let mut found: Vec<String> = shipped(name).into_iter().map(point).collect();
-        let mut wanted: Vec<String> = wanted
-            .drain(..)
-            .map(|(study, engine, workload, steps)| {
-                format!("{study} {engine} {workload} {steps:?}")
-            })
-            .collect();
-        found.sort();
-        wanted.sort();
-        assert_eq!(found, wanted);
-    }
-
-    #[test]
-    fn the_digitizer_plan_is_the_published_study() {
-        use daqmeter_digitizer::reproduce::{Steps, plan};
-        let steps = |steps| match steps {
-            Steps::Reads(reads) => StepPlan::ByStage(reads),
-            Steps::Passes(passes) => StepPlan::ByPass(passes),
-            Steps::Timed => StepPlan::Timed(std::time::Duration::from_millis(300)),
-        };
-        let points = plan(&Default::default()).into_iter();
-        is_the_study(
-            "digitizer-2017",
-            points
-                .map(|point| {
-                    (
-                        point.study,
-                        point.engine,
-                        point.workload,
-                        steps(point.steps),
-                    )
-                })
-                .collect(),
-        );
-    }
-
-    #[test]
-    fn the_etherbone_plan_is_the_published_study() {
-        let points = daqmeter_etherbone::reproduce::plan(&Default::default()).into_iter();
-        let point = |point: daqmeter_etherbone::reproduce::Planned| {
-            (
-                point.study,
-                "etherbone",
-                point.workload,
-                StepPlan::ByStage(point.cycles),
-            )
-        };
-        is_the_study("etherbone-2018", points.map(point).collect());
     }
 }

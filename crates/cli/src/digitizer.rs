@@ -70,7 +70,7 @@ Faults can be asked of emulated boards: emu:l0:gone-after=5, emu:l0:short-read-a
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Repeat the source document's study and set every figure beside ours
-    Reproduce(reproduce::Arguments),
+    Reproduce(reproduce::Options),
     /// Serve an emulated board as a file that answers the driver's ioctls
     Serve(ServeArguments),
 }
@@ -105,7 +105,7 @@ enum Format {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.verb {
-        Some(Verb::Reproduce(arguments)) => reproduce::run(arguments),
+        Some(Verb::Reproduce(options)) => reproduce::one("digitizer", options),
         Some(Verb::Serve(arguments)) => serve_board(arguments),
         None => measure(arguments),
     }

@@ -24,7 +24,6 @@ mod run;
 mod runner;
 mod serve;
 mod show;
-mod studies;
 mod survey;
 
 use std::borrow::Cow;
@@ -70,7 +69,7 @@ enum Verb {
     /// Measure the points of a plan
     Run(run::Arguments),
     /// Repeat the published studies: every row beside model and measurement
-    Reproduce(studies::Arguments),
+    Reproduce(reproduce::Arguments),
     /// Print the tables of recorded runs
     Show(show::Arguments),
     /// Make a page or a table from recorded runs
@@ -158,7 +157,7 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Copy(arguments) => copy::run(&arguments),
         Verb::Pmu(arguments) => pmu::run(&arguments),
         Verb::Run(arguments) => run::run(&arguments),
-        Verb::Reproduce(arguments) => studies::run(&arguments),
+        Verb::Reproduce(arguments) => reproduce::run(&arguments),
         Verb::Show(arguments) => show::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::Cmp(arguments) => cmp::run(&arguments),

@@ -498,3 +498,84 @@ fn help_for_people() {
         settings.bind(|| insta::assert_snapshot!("help", stdout(&daqmeter(&arguments))));
     }
 }
+
+#[test]
+fn the_verbs_of_the_engines_repeat_the_same_studies() {
+    for (verb, study) in [
+        ("digitizer", "digitizer"),
+        ("eb", "etherbone"),
+        ("readout", "readout"),
+        ("copy", "copy"),
+        ("pmu", "pmu"),
+    ] {
+        let of_verb = daqmeter(&[verb, "reproduce", "--no-measurement"]);
+        let of_study = daqmeter(&["reproduce", study, "--no-measurement"]);
+        assert!(of_study.status.success(), "{}", stderr(&of_study));
+        assert_eq!(stdout(&of_verb), stdout(&of_study), "{verb}");
+        assert!(stdout(&of_study).contains("\nWhat to know\n"), "{study}");
+    }
+}
+
+#[test]
+fn several_studies_are_totals_and_a_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("all.html");
+    let output = daqmeter(&[
+        "reproduce",
+        "eb",
+        "pmu",
+        "--no-measurement",
+        "-o",
+        page.to_str().unwrap(),
+    ]);
+    let text = stdout(&output);
+    assert!(
+        text.contains("\n  27 rows: ") && text.contains("\n  8 rows: "),
+        "{text}"
+    );
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("study-etherbone") && html.contains("study-pmu"));
+    assert!(html.contains("daqmeter reproduce etherbone"));
+}
+
+#[test]
+fn an_option_that_none_of_the_studies_takes_is_refused() {
+    for arguments in [
+        ["eb", "reproduce", "--reps", "3"],
+        ["reproduce", "pmu", "--receiver-pin", "0"],
+    ] {
+        let output = daqmeter(&arguments);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(
+            stderr(&output).contains(&format!("{} changes nothing in", arguments[2])),
+            "{}",
+            stderr(&output)
+        );
+    }
+    let listed = stdout(&daqmeter(&["reproduce", "--list"]));
+    assert!(
+        listed.contains("--reps") && listed.contains("--receiver-pin"),
+        "{listed}"
+    );
+}
+
+#[test]
+fn records_that_failed_end_a_reproduction_with_1() {
+    let example = include_str!("../../record/testdata/v1/digitizer.jsonl");
+    let mut record: serde_json::Value =
+        serde_json::from_str(example.lines().next().unwrap()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("records.jsonl");
+    for (outcome, code) in [
+        (serde_json::json!({ "status": "ok" }), 0),
+        (
+            serde_json::json!({ "status": "failed", "reason": "bytes differ" }),
+            1,
+        ),
+    ] {
+        record["outcome"] = outcome;
+        std::fs::write(&path, format!("{record}\n")).unwrap();
+        let output = daqmeter(&["digitizer", "reproduce", "--from", path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+    }
+}

@@ -16,8 +16,6 @@ pub mod engine;
 pub mod function;
 mod names;
 mod oracle;
-pub mod published;
-pub mod reproduce;
 pub mod request;
 pub mod serve;
 mod session;

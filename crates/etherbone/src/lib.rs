@@ -17,7 +17,6 @@ pub mod engine;
 mod error;
 pub mod link;
 pub mod pingpong;
-pub mod reproduce;
 pub mod scan;
 pub mod server;
 pub mod slave;

@@ -18,7 +18,6 @@ pub mod mesh;
 pub mod observer;
 pub mod perf_format;
 pub mod plan;
-pub mod published;
 pub mod source;
 pub mod sysfs;
 pub mod system;

@@ -28,7 +28,6 @@ pub mod scenario;
 pub mod search;
 pub mod simulate;
 pub mod source;
-pub mod study;
 pub mod tohost;
 pub mod transport;
 

@@ -11,7 +11,7 @@ use crate::faults::without_lanes;
 use crate::figures::Figure;
 use crate::rate::{Doubt, shown_interval, warnings};
 use crate::rows::rows;
-use crate::studies::Study;
+use crate::studies::Shown;
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
 const STYLE: &str = include_str!("../assets/page.css");
@@ -101,7 +101,7 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>) -> Result<String, Pa
 /// A study for the page.
 #[derive(Serialize)]
 struct StudyView<'a> {
-    study: &'a Study,
+    study: &'a Shown,
     summary: String,
 }
 
@@ -112,7 +112,7 @@ struct StudyView<'a> {
 pub fn page_of_studies(
     records: &[RunRecord],
     figures: Vec<Figure>,
-    studies: &[Study],
+    studies: &[Shown],
 ) -> Result<String, PageError> {
     let views: Vec<StudyView<'_>> = studies
         .iter()

@@ -13,7 +13,6 @@ pub mod advice;
 mod aligned;
 pub mod answers;
 pub mod cmp;
-pub mod copy_claims;
 #[cfg(test)]
 mod examples;
 pub mod export;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use daqmeter_etherbone::reproduce::{self, Document};
+use daqmeter_campaign::studies::study;
 use daqmeter_record::study::Comparison;
 use daqmeter_record::{Outcome, RunRecord, jsonl};
 
@@ -459,7 +459,8 @@ fn etherbone() -> Result<()> {
         scratch("etherbone.jsonl")?;
         let software_us = cycle_without_delay_us()?;
         daqmeter(&["eb", "reproduce", "--out", &out, "-o", &html])?;
-        let lines = reproduce::compare(&Document::default(), &records(out.as_ref())?);
+        let study = study("etherbone").context("no study of that name")?;
+        let lines = study.compare(&records(out.as_ref())?);
         ensure!(lines.len() > 25, "{} lines only", lines.len());
         let still = rows_off_the_model(&lines, software_us)?;
         let left = slow.map_or(still.clone(), |before| {

@@ -4,7 +4,6 @@ mod bandwidth;
 mod figures;
 mod latency;
 mod pollution;
-pub(crate) mod reproduce;
 mod trace;
 mod verify;
 
@@ -22,6 +21,7 @@ use daqmeter_report::copy_classic::Files;
 
 use crate::arguments::{bytes, count};
 use crate::output::{Failure, tell, write_file};
+use crate::reproduce;
 use crate::runner::Runner;
 
 /// Copy between user and kernel memory by CPU or DMA: latency, bandwidth, pollution, trace.
@@ -50,7 +50,7 @@ enum Verb {
     /// Draw the study's 50 figures from records
     Figures(figures::Arguments),
     /// Ask the study's questions of this host, with verdicts
-    Reproduce(reproduce::Arguments),
+    Reproduce(reproduce::Options),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::Trace(arguments) => trace::run(arguments),
         Verb::Verify(arguments) => verify::run(arguments),
         Verb::Figures(arguments) => figures::run(arguments),
-        Verb::Reproduce(arguments) => reproduce::run(arguments),
+        Verb::Reproduce(options) => reproduce::one("copy", options),
     }
 }
 

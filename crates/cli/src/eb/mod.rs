@@ -3,7 +3,6 @@
 //! Called by a name such as `eb-read` (a link to this program), it is that tool.
 
 mod perf;
-pub(crate) mod reproduce;
 mod serve;
 mod tools;
 
@@ -17,6 +16,7 @@ use daqmeter_wire::etherbone::{Endian, Width, Widths};
 
 use crate::arguments::duration;
 use crate::output::Failure;
+use crate::reproduce;
 
 /// Access Wishbone registers over Etherbone, serve them, and measure both.
 #[derive(Debug, Args)]
@@ -64,7 +64,7 @@ enum Tool {
     /// Measure reads: convenience, blocking, pipelined
     Perf(perf::Arguments),
     /// Set the study of 2018 beside emulated bridges
-    Reproduce(reproduce::Arguments),
+    Reproduce(reproduce::Options),
 }
 
 /// Options that all C tools share.
@@ -177,7 +177,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Tool::Snoop(arguments) => serve::snoop(arguments),
         Tool::Tunnel(arguments) => serve::tunnel(arguments),
         Tool::Perf(arguments) => perf::run(arguments),
-        Tool::Reproduce(arguments) => reproduce::run(arguments),
+        Tool::Reproduce(options) => reproduce::one("etherbone", options),
     }
 }
 

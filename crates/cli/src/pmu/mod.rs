@@ -6,7 +6,6 @@ mod live;
 mod map;
 mod plan;
 mod replay;
-pub(crate) mod reproduce;
 mod stat;
 mod verify;
 
@@ -15,6 +14,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use crate::output::Failure;
+use crate::reproduce;
 
 pub(crate) use list::summary;
 pub(crate) use verify::survey;
@@ -56,7 +56,7 @@ enum Verb {
     /// Show what was recorded, as tables or as a heat map that moves
     Replay(replay::Arguments),
     /// Compute the figures of the N1SDP document again
-    Reproduce(reproduce::Arguments),
+    Reproduce(reproduce::Options),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -68,6 +68,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::Verify(arguments) => verify::run(arguments),
         Verb::Record(arguments) => stat::run(arguments, true),
         Verb::Replay(arguments) => replay::run(arguments),
-        Verb::Reproduce(arguments) => reproduce::run(arguments),
+        Verb::Reproduce(options) => reproduce::one("pmu", options),
     }
 }

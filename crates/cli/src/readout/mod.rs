@@ -6,7 +6,6 @@ mod ledgers;
 mod monitor;
 mod options;
 mod receive;
-pub(crate) mod reproduce;
 mod run;
 mod sweep;
 mod tohost;
@@ -18,6 +17,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use crate::output::Failure;
+use crate::reproduce;
 
 /// Read out an emulated FELIX card at up to megahertz, with a ledger of every trigger.
 #[derive(Debug, Args)]
@@ -62,7 +62,7 @@ enum Verb {
     /// Check a file of blocks, or what a card makes
     Check(files::CheckArguments),
     /// Set the published study beside arithmetic, model and this host
-    Reproduce(reproduce::Arguments),
+    Reproduce(reproduce::Options),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -75,6 +75,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::Monitor(arguments) => monitor::run(arguments),
         Verb::Record(arguments) => files::record(arguments),
         Verb::Check(arguments) => files::check(arguments),
-        Verb::Reproduce(arguments) => reproduce::run(arguments),
+        Verb::Reproduce(options) => reproduce::one("readout", options),
     }
 }

@@ -1,20 +1,16 @@
 //! The document's findings, judged by what was measured here.
 
-use daqmeter_record::RunRecord;
-use daqmeter_record::study::{Finding, Holds, Measured, Statement};
+use daqmeter_record::study::{Finding, Holds, Measured};
 
-use super::{CPU_PASSES, SCALES, STUDY, find, mean, measured_cpu, measured_mean, speeds};
-use crate::published::Document;
+use super::here::{Here, mean, speeds};
 
-/// What the judgements look at.
-struct Here<'a> {
-    published: &'a Document,
-    records: &'a [RunRecord],
-}
+/// Passes of a CPU measurement: a second and a half at 14 Hz.
+pub(super) const CPU_PASSES: u64 = 21;
+/// Factor and offset of two scalings that differ in nothing but their values.
+const SCALES: [(f64, f64); 2] = [(1.0, 0.0), (0.123, -45.6)];
 
 /// Every finding of the document.
-pub fn findings(published: &Document, records: &[RunRecord]) -> Vec<Finding> {
-    let here = Here { published, records };
+pub(super) fn findings(here: &Here<'_>) -> Vec<Finding> {
     let mut findings = here.speed();
     findings.extend(here.size());
     findings.extend(here.conversion());
@@ -22,7 +18,7 @@ pub fn findings(published: &Document, records: &[RunRecord]) -> Vec<Finding> {
     findings
 }
 
-/// Bytes of copies in a profile: their symbols.
+/// Whether a symbol of a profile copies bytes.
 fn is_copy(symbol: &str) -> bool {
     ["copy", "memmove", "memcpy", "libc"]
         .iter()
@@ -30,32 +26,9 @@ fn is_copy(symbol: &str) -> bool {
 }
 
 impl Here<'_> {
-    fn statement(&self, name: &str) -> &Statement {
-        self.published
-            .finding
-            .get(name)
-            .expect("the shipped findings are tested")
-    }
-
-    /// Mean speed of the boards of a table, in MB/s.
-    fn mean(&self, id: &str) -> Option<Measured> {
-        measured_mean(
-            self.records,
-            self.published.table.iter().find(|table| table.id == id)?,
-        )
-    }
-
-    fn record(&self, point: &str) -> Option<&RunRecord> {
-        find(self.records, &format!("{STUDY}/{point}"))
-    }
-
     /// Mean speed of the L boards beside the KU board, which is the fastest.
     fn beside_ku(&self) -> Option<Measured> {
-        let table = self
-            .published
-            .table
-            .iter()
-            .find(|table| table.id == "ku1-l5-60mb")?;
+        let table = self.table("ku1-l5-60mb")?;
         let record = self.record(&table.id)?;
         Measured::of(record, mean(speeds(record, table).get(1..)?))
     }
@@ -168,7 +141,7 @@ impl Here<'_> {
 
     /// Section "CPU utilization".
     fn cpu(&self) -> Vec<Finding> {
-        let cpu = |at| measured_cpu(self.records, at);
+        let cpu = |at| self.cpu_percent(at);
         let reads = self.record("cpu-0").and_then(|record| {
             Measured::of(
                 record,
@@ -221,27 +194,16 @@ impl Here<'_> {
     }
 }
 
-/// The document's own inconsistencies: named, and not turned into targets.
-pub const INCONSISTENCIES: &[&str] = &[
-    "the command with -A 99 is shown with the output of `function 1`; start times prove that each conversion table is a run of its own, \
-     and that the \"Readout\" table belongs to the -A 1 run",
-    "conversion of 900,000 x 10 samples at 17/100 % CPU is not feasible: 9e6 samples at 6 ns take 54 ms, with 31 ms of read-out more than \
-     the 71.4 ms between triggers; the row repeats the read-out row",
-    "the five-board rows under \"30000 samples x 10 channels\" were taken with 300000 (-S 3000000), as the commands show",
-    "\"linear in bytes\": its own tables have 5 boards at 467 MB/s for 0.6 MB and 580 MB/s for 60 MB; runs shorter than about 100 ms are slower",
-    "\"no difference\" in CPU use was seen when polling, where waiting hides the copy; by interrupt it states 4 % for 0.6 MB and 44 % for 5 x 6 MB",
-    "\"most of the time ... copying\": its profiles have 46 % (1 board) and 78 % (5 boards) by interrupt, 6 % (1 board) when polling",
-    "functions 5 and 6 store 8-byte doubles at a 4-byte stride (the document's own disassembly): their speeds time an invalid result",
-];
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use daqmeter_record::{Lane, Stage};
+    use daqmeter_record::{Lane, RunRecord, Stage};
+
+    use crate::studies::Study;
+    use crate::studies::ess_2017::Document;
 
     fn record(id: &str, mb_per_s: &[u64]) -> RunRecord {
         let mut record = RunRecord::default();
-        record.study = format!("{STUDY}/{id}");
+        record.study = format!("reproduce/digitizer/{id}");
         record.engine.emulated = true;
         let lane = |speed: &u64| {
             let (bytes_per_op, end_ns) = (speed * 1_000_000, 1_000_000_000);
@@ -262,7 +224,7 @@ mod tests {
     }
 
     fn verdict(records: &[RunRecord], text: &str) -> String {
-        let findings = findings(&Document::default(), records);
+        let findings = Document::default().findings(records);
         findings
             .iter()
             .find(|finding| finding.text.contains(text))
@@ -273,7 +235,7 @@ mod tests {
 
     #[test]
     fn without_records_no_finding_is_confirmed() {
-        let findings = findings(&Document::default(), &[]);
+        let findings = Document::default().findings(&[]);
         assert_eq!(findings.len(), 15);
         assert_eq!(
             findings.len(),
