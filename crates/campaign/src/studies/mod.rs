@@ -18,7 +18,7 @@ use daqmeter_record::RunRecord;
 use daqmeter_record::study::{About, Comparison, Finding};
 use serde::de::DeserializeOwned;
 
-use crate::plan::{Plan, PlannedPoint};
+use crate::{Plan, PlannedPoint};
 
 /// A published document, and how it is repeated.
 pub trait Study {

@@ -1,6 +1,6 @@
 //! Every row of the document's tables beside the model of its crate and what was measured here.
 
-use daqmeter_digitizer::devices::emulated::Profile;
+use daqmeter_digitizer::devices::sis8300::emulated::Profile;
 use daqmeter_record::study::{Comparison, Derived};
 
 use super::here::{Here, mean};

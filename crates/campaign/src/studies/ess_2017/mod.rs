@@ -12,7 +12,7 @@ use daqmeter_record::study::{About, Comparison, Finding, Published, Statement};
 use serde::Deserialize;
 
 use super::{Study, Wanted, planned, shipped};
-use crate::plan::PlannedPoint;
+use crate::PlannedPoint;
 use here::Here;
 
 /// The data file.

@@ -1,6 +1,6 @@
 //! What the profile that is fitted to the document's crate gives for its read-out and its CPU use.
 
-use daqmeter_digitizer::devices::emulated::{Profile, uplink};
+use daqmeter_digitizer::devices::sis8300::emulated::{Profile, uplink};
 
 use super::{CpuRow, Kind, Table};
 

@@ -1,4 +1,4 @@
-use daqmeter_digitizer::devices::emulated::Profile;
+use daqmeter_digitizer::devices::sis8300::emulated::Profile;
 use daqmeter_harness::StepPlan;
 use daqmeter_record::{Lane, Stage, Workload};
 

@@ -212,7 +212,7 @@ fn constant(published: &Document, here: &Here) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::PlannedPoint;
+    use crate::PlannedPoint;
     use crate::studies::{Study, Wanted};
 
     #[test]

@@ -2,8 +2,8 @@
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::study::{Comparison, Measured, Published};
+use daqmeter_report::copy::model::points_of;
 use daqmeter_report::copy::{CopyRow, PollutionRow, copy_rows, pollution_rows};
-use daqmeter_report::copy_model::single_copies;
 
 use super::{Document, Sample};
 
@@ -21,7 +21,7 @@ pub(super) fn compare(document: &Document, records: &[RunRecord]) -> Vec<Compari
 
 fn latencies(sample: &Sample, here: &Here) -> [Comparison; 3] {
     let row = |name: &str, published: &Published, bytes: u64, value: fn(&CopyRow) -> f64| {
-        let mut rows = single_copies(&here.rows, "cpu", "to", false);
+        let mut rows = points_of(&here.rows, "cpu", "to", false);
         let found = rows.find(|row| row.block_bytes == bytes);
         Comparison::new("sample records: latency", name, published.clone(), "ns")
             .measured(found.and_then(|row| here.copies(&["cpu"], value(row))))

@@ -3,8 +3,8 @@
 use daqmeter_record::RunRecord;
 use daqmeter_record::study::{Finding, Measured, Question, Statement};
 use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_report::copy::model::{DSA, pays_from, points_of, times};
 use daqmeter_report::copy::{CopyRow, PollutionRow, TRACED, traced_sizes};
-use daqmeter_report::copy_model::{DSA, pays_from, single_copies, times};
 
 use super::super::named;
 use super::Document;
@@ -88,10 +88,10 @@ fn spread(row: &CopyRow) -> f64 {
 fn predictable(document: &Document, here: &Here) -> Finding {
     let question = document.question("predictable");
     let engine = |cpu: &CopyRow| {
-        single_copies(&here.rows, "exclusive", "from", false)
+        points_of(&here.rows, "exclusive", "from", false)
             .find(|row| row.block_bytes == cpu.block_bytes)
     };
-    let pairs: Vec<(&CopyRow, &CopyRow)> = single_copies(&here.rows, "cpu", "from", false)
+    let pairs: Vec<(&CopyRow, &CopyRow)> = points_of(&here.rows, "cpu", "from", false)
         .filter_map(|cpu| Some((cpu, engine(cpu)?)))
         .collect();
     if pairs.is_empty() {
@@ -148,9 +148,9 @@ fn crossover(question: &Question, here: &Here, direction: &'static str) -> Findi
 
 fn shared(document: &Document, here: &Here) -> Finding {
     let question = document.question("shared");
-    let ratios: Vec<f64> = single_copies(&here.rows, "exclusive", "from", false)
+    let ratios: Vec<f64> = points_of(&here.rows, "exclusive", "from", false)
         .filter_map(|one| {
-            let other = single_copies(&here.rows, "shared", "from", false)
+            let other = points_of(&here.rows, "shared", "from", false)
                 .find(|row| row.block_bytes == one.block_bytes)?;
             Some(other.median_ns / one.median_ns)
         })

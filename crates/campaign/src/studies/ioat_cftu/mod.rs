@@ -12,7 +12,7 @@ use daqmeter_record::study::{About, Comparison, Finding, Published, Question, St
 use serde::Deserialize;
 
 use super::{Study, Wanted, shipped};
-use crate::plan::PlannedPoint;
+use crate::PlannedPoint;
 
 /// The data file.
 #[derive(Deserialize)]

@@ -1,11 +1,13 @@
 //! What is measured. No plan file: copies by the module or by an emulated engine, how many lanes, and which CPU has a program's
 //! neighbour depend on the host. `plans/copies.toml` measures the same questions by every path and is not tied to the document.
 
-use daqmeter_copy::{Context, Direction, Request, TESTS, module_has_channels, module_waiver};
-use daqmeter_harness::{StepPlan, ordered};
+use daqmeter_copy::{
+    Context, Direction, Neighbour, Path, PollutionRequest, Request, TESTS, module_waiver,
+};
+use daqmeter_harness::{Request as _, StepPlan, ordered};
 use daqmeter_record::Workload;
 
-use crate::plan::PlannedPoint;
+use crate::PlannedPoint;
 use crate::studies::Wanted;
 
 /// Copies of each size.
@@ -32,11 +34,7 @@ const LARGE: [usize; 2] = [64 << 10, 1 << 20];
 const PROGRAMS: [&str; 2] = ["qsort_small", "susan[e]_large"];
 
 pub(super) fn points(wanted: &Wanted<'_>) -> Vec<PlannedPoint> {
-    let engine = if module_has_channels() {
-        "module"
-    } else {
-        "engine-thread"
-    };
+    let engine = Path::of_engine();
     let mut workloads = latencies(engine);
     workloads.extend(bandwidths(engine, wanted.cpus.len().clamp(2, 4)));
     workloads.extend(programs(engine, wanted.cpus));
@@ -50,6 +48,8 @@ pub(super) fn points(wanted: &Wanted<'_>) -> Vec<PlannedPoint> {
             steps: steps(&workload, reps),
             workload,
             pin: pin.clone(),
+            takes: None,
+            extent: None,
             profile_hz: None,
             place,
             source: "reproduce copy".into(),
@@ -70,11 +70,11 @@ fn steps(workload: &Workload, reps: u64) -> StepPlan {
 }
 
 /// Every size, from and to the kernel, warm and cold, by the CPU and by the engine.
-fn latencies(engine: &str) -> Vec<Workload> {
+fn latencies(engine: Path) -> Vec<Workload> {
     let by_cpu = if module_waiver().is_none() {
-        "module"
+        Path::Module
     } else {
-        "pread"
+        Path::Pread
     };
     let ways = [
         (Context::Cpu, by_cpu, false),
@@ -99,7 +99,7 @@ fn latencies(engine: &str) -> Vec<Workload> {
     points
 }
 
-fn bandwidths(engine: &str, lanes: usize) -> Vec<Workload> {
+fn bandwidths(engine: Path, lanes: usize) -> Vec<Workload> {
     let request = |context, size| Request {
         context,
         lanes,
@@ -113,23 +113,35 @@ fn bandwidths(engine: &str, lanes: usize) -> Vec<Workload> {
 }
 
 /// Programs beside every neighbour, which needs a CPU of its own.
-fn programs(engine: &str, cpus: &[u32]) -> Vec<Workload> {
+fn programs(engine: Path, cpus: &[u32]) -> Vec<Workload> {
     let [neighbour_cpu, _, ..] = cpus else {
         return Vec::new();
     };
-    let is_known = |name: &&str| TESTS.iter().any(|(known, _)| known == name);
+    let is_known = |name: &&str| TESTS.contains(name);
     debug_assert!(PROGRAMS.iter().all(is_known));
-    let point = |test: &str, neighbour: &str| {
-        let path = if neighbour == "dma" { engine } else { "pread" };
-        Workload::new("pollution")
-            .with("test", test)
-            .with("neighbour", neighbour)
-            .with("direction", "from")
-            .with("block_bytes", 16_064_u64)
-            .with("path", path)
-            .with("neighbour_cpu", *neighbour_cpu)
+    let point = |test: &str, neighbour: Neighbour| {
+        let path = match neighbour {
+            Neighbour::Dma => engine,
+            _ => Path::Pread,
+        };
+        let request = PollutionRequest {
+            test: test.to_owned(),
+            neighbour,
+            direction: Direction::From,
+            block_bytes: 16_064,
+            path,
+            peer_cpu: Some(*neighbour_cpu),
+            simulated: false,
+        };
+        request.workload()
     };
-    let neighbours = ["ideal", "cpu", "dma", "spin", "null-call"];
+    let neighbours = [
+        Neighbour::Ideal,
+        Neighbour::Cpu,
+        Neighbour::Dma,
+        Neighbour::Spin,
+        Neighbour::NullCall,
+    ];
     PROGRAMS
         .into_iter()
         .flat_map(|test| neighbours.map(|neighbour| point(test, neighbour)))

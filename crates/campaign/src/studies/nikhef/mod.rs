@@ -9,7 +9,7 @@ use daqmeter_record::study::{About, Comparison, Published};
 use serde::Deserialize;
 
 use super::{Study, Wanted, planned, shipped};
-use crate::plan::PlannedPoint;
+use crate::PlannedPoint;
 
 /// The data file.
 #[derive(Deserialize)]
