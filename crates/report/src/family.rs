@@ -27,8 +27,8 @@ pub(crate) struct Family {
     pub(crate) label: fn(&RunRecord, &Stage) -> String,
     /// Parameters that the label shows.
     pub(crate) in_label: &'static [&'static str],
-    /// Lines below the table of one record.
-    pub(crate) footnote: fn(&RunRecord) -> String,
+    /// A line below the table of one record.
+    pub(crate) footnote: fn(&RunRecord) -> Option<String>,
 }
 
 impl Family {
@@ -41,7 +41,7 @@ impl Family {
         advice: &[],
         label: |_, stage| stage.name.clone(),
         in_label: &[],
-        footnote: |_| String::new(),
+        footnote: |_| None,
     };
 }
 

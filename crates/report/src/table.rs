@@ -202,8 +202,7 @@ fn footnotes(record: &RunRecord) -> Vec<String> {
     let mut lines = faults(record);
     let ledgers = record.ledgers.iter();
     lines.extend(ledgers.map(|ledger| format!("ledger: {ledger}")));
-    let of_families = families::footnotes(record);
-    lines.extend(of_families.lines().map(|line| line[1..].to_owned()));
+    lines.extend(families::footnotes(record));
     lines.extend(process(record));
     lines.extend(host_cpu(record));
     lines.extend(record.hotspots.iter().take(8).map(|spot| {

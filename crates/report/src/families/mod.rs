@@ -80,12 +80,11 @@ pub(crate) fn in_label() -> Vec<&'static str> {
         .collect()
 }
 
-/// What the families say below the table of one record.
-pub(crate) fn footnotes(record: &RunRecord) -> String {
+/// What the families say below the table of one record, a line each.
+pub(crate) fn footnotes(record: &RunRecord) -> impl Iterator<Item = String> {
     FAMILIES
         .iter()
-        .map(|family| (family.footnote)(record))
-        .collect()
+        .filter_map(|family| (family.footnote)(record))
 }
 
 #[cfg(test)]

@@ -34,14 +34,11 @@ pub(super) const FAMILY: Family = Family {
 };
 
 /// What the program counted on the board.
-fn counted(record: &RunRecord) -> String {
+fn counted(record: &RunRecord) -> Option<String> {
     let names = ["register-reads", "interrupts", "lost-interrupts"];
     let counts: Vec<String> = names
         .iter()
         .filter_map(|name| Some(format!("{name} {}", record.counter(name)?)))
         .collect();
-    if counts.is_empty() {
-        return String::new();
-    }
-    format!(" counted: {}\n", counts.join(", "))
+    (!counts.is_empty()).then(|| format!("counted: {}", counts.join(", ")))
 }

@@ -16,10 +16,7 @@ pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],
     figures: &[figure::figure],
     answers: &[verified, memory_traffic],
-    footnote: |record| {
-        let observed = record.observed.as_ref();
-        observed.map_or_else(String::new, tables::footnote)
-    },
+    footnote: |record| record.observed.as_ref().map(tables::footnote),
     ..Family::EMPTY
 };
 

@@ -144,7 +144,7 @@ pub fn footnote(observed: &Observations) -> String {
     } else {
         observed.metrics.iter().map(metric).collect()
     };
-    format!(" meanwhile ({}): {}\n", observed.what, parts.join(", "))
+    format!("meanwhile ({}): {}", observed.what, parts.join(", "))
 }
 
 /// Count of the whole run, share of the time that it counted, rate.
