@@ -4,14 +4,15 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use clap::Args;
-use daqmeter_pmu::event::{HARDWARE, SOFTWARE};
+use daqmeter_pmu::event::{HARDWARE, Host, SOFTWARE};
+use daqmeter_pmu::groups::Metric;
 use daqmeter_pmu::sysfs::tracepoints;
 use daqmeter_pmu::system::SystemCounter;
 use daqmeter_pmu::{Group, Pmu, discover};
 use daqmeter_report::table::plain;
 use daqmeter_sys::host::Files;
 
-use super::chosen::Place;
+use super::chosen::{Place, Setting};
 use crate::output::{Failure, emit};
 
 /// List PMUs; with --events their events, with --groups the groups that ship.
@@ -37,7 +38,13 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.groups {
-        return emit(&groups(&arguments.place.setting()?.pmus));
+        let setting = arguments.place.setting()?;
+        // A map from a file is of some other machine.
+        return emit(&groups(&if arguments.place.map.is_empty() {
+            setting
+        } else {
+            setting.offline()
+        }));
     }
     // The meshes are not needed for a list: reading debugfs is left out.
     let files = Files::default();
@@ -251,52 +258,48 @@ fn events(files: &Files, pmus: &[Pmu], filter: Option<&str>) -> String {
     out
 }
 
-fn groups(pmus: &[Pmu]) -> String {
+fn groups(setting: &Setting) -> String {
+    let host = Host {
+        pmus: &setting.pmus,
+        files: &setting.files,
+    };
     let mut out = String::new();
     for (folder, group) in Group::shipped() {
-        let there = if group.is_there(pmus) {
+        let missing = group.missing(&host, &setting.meshes);
+        let state = if missing.is_none() {
             "here"
         } else {
             "not here"
         };
-        let needs = if group.pmu.is_empty() {
-            String::new()
-        } else {
-            format!(", needs {}", group.pmu)
-        };
-        let _ = writeln!(
-            out,
-            "{} ({folder}, {there}{needs})\n  {}",
-            group.name, group.about
-        );
+        let _ = writeln!(out, "{} ({folder}, {state})\n  {}", group.name, group.about);
+        if let Some(missing) = missing {
+            let _ = writeln!(out, "  not here: {missing}");
+        }
         for metric in &group.metric {
-            let unit = if metric.unit.is_empty() {
-                "ratio"
-            } else {
-                &metric.unit
-            };
-            let over = if metric.over.is_empty() {
-                String::new()
-            } else {
-                format!(" / ({})", metric.over.join(" + "))
-            };
-            let times = if (metric.times - 1.0).abs() < f64::EPSILON {
-                String::new()
-            } else {
-                format!(" x {}", metric.times)
-            };
-            let _ = writeln!(
-                out,
-                "    {} [{unit}] = ({}){times}{over}",
-                metric.name,
-                metric.sum.join(" + ")
-            );
+            let _ = writeln!(out, "    {}", formula(metric));
             if !metric.caveat.is_empty() {
                 let _ = writeln!(out, "      {}", metric.caveat);
             }
         }
     }
     out
+}
+
+/// `memory [B/s] = (mc_reqs) x 64`.
+fn formula(metric: &Metric) -> String {
+    let unit = if metric.unit.is_empty() {
+        "ratio"
+    } else {
+        &metric.unit
+    };
+    let mut text = format!("{} [{unit}] = ({})", metric.name, metric.sum.join(" + "));
+    if (metric.times - 1.0).abs() >= f64::EPSILON {
+        let _ = write!(text, " x {}", metric.times);
+    }
+    if !metric.over.is_empty() {
+        let _ = write!(text, " / ({})", metric.over.join(" + "));
+    }
+    text
 }
 
 fn json(pmus: &[Pmu], arguments: &Arguments) -> String {

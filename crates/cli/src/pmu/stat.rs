@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use daqmeter_harness::Tally;
-use daqmeter_pmu::Count;
-use daqmeter_pmu::count::{error_of, total_error_of};
+use daqmeter_pmu::count::{error_of, total_error_of, turns_warning};
 use daqmeter_pmu::emulated::Synthetic;
 use daqmeter_pmu::perf_format::{self, PerfFormat};
 use daqmeter_pmu::source::{Kernel, Opener};
+use daqmeter_pmu::{Count, Group};
 use daqmeter_record::{EngineInfo, Observations, RunRecord, Workload};
 use daqmeter_report::pmu::{frames, map, tables};
 
@@ -30,13 +30,13 @@ use crate::runner::{context, on_ctrl_c};
 /// Without --time, --count or a command it goes on until Ctrl-C. `nodeid` without `bynodeid` is done as it is meant, and said.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Examples:\n\n  $ daqmeter pmu stat --group block -I 1s --count 5\n  $ daqmeter pmu stat -e arm_cmn/hnf_mc_reqs,nodeid=0x24/ -I 1s --format perf\n  $ daqmeter pmu stat --emulated n1sdp --heat hnf_mc_reqs -I 100ms\n  $ perf stat -I 1000 -x';' -e ... 2>&1 | daqmeter pmu stat --from -\n\n`95 %` is half the width of the interval in which the true count of an event that took turns lies; METHODOLOGY.md says how it is had."
+    after_long_help = "Examples:\n\n  $ daqmeter pmu stat --group block -I 1s --count 5\n  $ daqmeter pmu stat -e arm_cmn/hnf_mc_reqs,nodeid=0x24/ -I 1s --format perf\n  $ daqmeter pmu stat --emulated n1sdp --heat hnf_mc_reqs -I 100ms\n  $ perf stat -I 1000 -x';' -e ... 2>&1 | daqmeter pmu stat --from - --group memory\n\n`95 %` is half the width of the interval in which the true count of an event that took turns lies; METHODOLOGY.md says how it is had."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
     wanted: Wanted,
-    /// Length of an interval
-    #[arg(short = 'I', long, value_name = "TIME", value_parser = duration, default_value = "1s")]
+    /// Length of an interval; a bare number is in milliseconds, as for perf
+    #[arg(short = 'I', long, value_name = "TIME", value_parser = interval, default_value = "1s")]
     interval: Duration,
     /// End after this time
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "step")]
@@ -47,16 +47,30 @@ pub(crate) struct Arguments {
     /// End an interval at each line on stdin instead of by time
     #[arg(long, conflicts_with = "interval")]
     step: bool,
-    /// Read the output of perf stat (text, -x or -j) instead of counting; - is stdin
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "groups", "heat", "time", "count", "step", "metrics"])]
+    /// Read the output of perf stat (text, -x or -j) instead of counting; - is stdin. With --group, its rates are computed
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "heat", "time", "count", "step", "metrics", "repeat"])]
     from: Option<PathBuf>,
     #[command(flatten)]
     metrics: Metrics,
     #[command(flatten)]
     written: Written,
+    /// Count on all CPUs, as for perf: what is counted here is always of the whole system
+    #[arg(short, long)]
+    all_cpus: bool,
+    /// Run the command so many times; each run ends an interval
+    #[arg(short, long, value_name = "N", requires = "command", value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: Option<u32>,
     /// Count while this command runs
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["time", "count", "step", "from"])]
     command: Vec<String>,
+}
+
+/// A length of an interval, also as perf has it.
+fn interval(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(ms) => Ok(Duration::from_millis(ms)),
+        Err(_) => duration(text),
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -196,11 +210,15 @@ fn workload(arguments: &Arguments, chosen: &Chosen) -> Workload {
 }
 
 fn finish(
-    record: RunRecord,
+    mut record: RunRecord,
     arguments: &Arguments,
     quiet: bool,
     recorder: &mut Recorder,
 ) -> Result<ExitCode, Failure> {
+    if let Some(warning) = record.observed.as_ref().and_then(turns_warning) {
+        tell(&format!("daqmeter: warning: {warning}"));
+        record.warnings.push(warning);
+    }
     let written = &arguments.written;
     recorder.take(record)?;
     // Ctrl-C is how a count without an end ends.
@@ -231,6 +249,19 @@ fn publish(page: &Page, observed: &Observations) {
         {
             let scaled = count as f64 * event.scale * (enabled as f64 / running as f64).max(1.0);
             page.add("daqmeter_events_total", &event.name, scaled);
+            let share = running as f64 / enabled.max(1) as f64;
+            page.set("daqmeter_event_share", &event.name, share);
+        }
+    }
+    for metric in &observed.metrics {
+        if let Some(value) = metric.values.last().copied().flatten() {
+            let (kind, name) = (&metric.unit, &metric.name);
+            let name = if kind.is_empty() {
+                name.clone()
+            } else {
+                format!("{name} [{kind}]")
+            };
+            page.set("daqmeter_event_rate", &name, value);
         }
     }
 }
@@ -298,6 +329,7 @@ impl Loop<'_> {
     fn run(mut self, mut count: Count, origin_ns: u64) -> Result<Observations, Failure> {
         count.begin(origin_ns);
         let mut child = self.start()?;
+        let mut runs_left = self.arguments.repeat.map_or(0, |runs| runs - 1);
         let began = Instant::now();
         let steps = self.arguments.step.then(steps);
         if steps.is_some() {
@@ -318,23 +350,45 @@ impl Loop<'_> {
                 let asked = self.sleep(end.map_or(due, |end| end.min(due)), child.as_mut())?;
                 asked || end.is_some_and(|end| Instant::now() >= end)
             };
+            let is_over = is_last && !(runs_left > 0 && self.has_ended(child.as_mut())?);
             count.interval();
             intervals += 1;
             if let Some(page) = &self.metrics {
                 publish(page, count.observed());
             }
             self.show(&count)?;
-            if is_last || self.arguments.count == Some(intervals) {
+            if is_over || self.arguments.count == Some(intervals) {
                 break;
             }
+            if is_last {
+                self.end(child.take())?;
+                child = self.start()?;
+                runs_left -= 1;
+                due = Instant::now();
+            }
         }
+        self.end(child)?;
+        Ok(count.finish())
+    }
+
+    /// Whether the command ended by itself.
+    fn has_ended(&self, child: Option<&mut Child>) -> Result<bool, Failure> {
+        let ended = child
+            .map(Child::try_wait)
+            .transpose()
+            .map_err(Failure::refused)?;
+        Ok(ended.flatten().is_some() && !self.stop.load(Ordering::Relaxed))
+    }
+
+    /// Waits for the command, and reports a failure.
+    fn end(&self, child: Option<Child>) -> Result<(), Failure> {
         if let Some(child) = child {
-            let status = self.end(child)?;
+            let status = self.wait(child)?;
             if !status.success() {
                 tell(&format!("daqmeter: the command ended with {status}"));
             }
         }
-        Ok(count.finish())
+        Ok(())
     }
 
     /// Waits for the next line on stdin; false at its end, or after a signal.
@@ -352,7 +406,7 @@ impl Loop<'_> {
     }
 
     /// Waits for the command. After a signal it is asked to end, too, as perf stat does, and soon killed.
-    fn end(&self, mut child: Child) -> Result<ExitStatus, Failure> {
+    fn wait(&self, mut child: Child) -> Result<ExitStatus, Failure> {
         const PATIENCE: Duration = Duration::from_secs(1);
         let mut asked: Option<Instant> = None;
         loop {
@@ -452,8 +506,22 @@ fn convert(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
         std::fs::read_to_string(path)
     };
     let text = text.map_err(|error| Failure::refused(format!("cannot read {shown}: {error}")))?;
-    let observed =
-        perf_format::parse(&text).map_err(|error| Failure::refused(format!("{shown}: {error}")))?;
+    let observed = perf_format::parse_with(&text, arguments.interval);
+    let mut observed = observed.map_err(|error| Failure::refused(format!("{shown}: {error}")))?;
+    if observed.begin_ns > 0 {
+        tell(&format!(
+            "daqmeter: {shown} does not begin at 0: its first interval is taken to be {:.3} s long",
+            observed.seconds(0)
+        ));
+    }
+    for name in &arguments.wanted.groups {
+        let group = Group::find(name).map_err(Failure::refused)?;
+        let metrics = group.metrics_of(&observed.events);
+        for metric in metrics.map_err(|error| Failure::refused(format!("{shown}: {error}")))? {
+            let values = metric.observe(&observed);
+            observed.metrics.push(values);
+        }
+    }
     warn_of_ignored_nodes(&observed);
     let mut recorder = Recorder::new(arguments.written.out.as_deref(), arguments.written.json)?;
     show_intervals(&observed, &arguments.written)?;
@@ -493,5 +561,52 @@ fn warn_of_ignored_nodes(observed: &Observations) {
             "daqmeter: warning: {} event(s) such as `{name}` name a node without bynodeid=1: mainline's driver ignored it and counted all nodes of the type",
             ignored.len()
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::observed::{ObservedEvent, ObservedMetric};
+
+    use super::*;
+
+    #[test]
+    fn shares_and_rates_are_on_the_page_of_metrics() {
+        let event = ObservedEvent {
+            name: "a/b/".into(),
+            scale: 1.0,
+            count: vec![50],
+            enabled_ns: vec![100],
+            running_ns: vec![25],
+            ..ObservedEvent::default()
+        };
+        let metric = ObservedMetric {
+            name: "memory".into(),
+            unit: "B/s".into(),
+            values: vec![Some(6400.0)],
+            ..ObservedMetric::default()
+        };
+        let observed = Observations {
+            events: vec![event],
+            metrics: vec![metric],
+            ..Observations::default()
+        };
+        let page = Page::default();
+        publish(&page, &observed);
+        let text = page.text();
+        for line in [
+            "daqmeter_events_total{instance=\"a/b/\"} 200",
+            "daqmeter_event_share{instance=\"a/b/\"} 0.25",
+            "daqmeter_event_rate{instance=\"memory [B/s]\"} 6400",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_bare_number_is_perfs_milliseconds() {
+        assert_eq!(interval("1000"), Ok(Duration::from_secs(1)));
+        assert_eq!(interval("5ms"), Ok(Duration::from_millis(5)));
+        assert!(interval("soon").is_err());
     }
 }

@@ -91,14 +91,14 @@ pub struct Synthetic {
 #[derive(Clone, Debug)]
 enum Clock {
     Real { since_ns: u64 },
-    Told(Arc<AtomicU64>),
+    Given(Arc<AtomicU64>),
 }
 
 impl Clock {
     fn now_ns(&self) -> u64 {
         match self {
             Clock::Real { since_ns } => clock::monotonic_ns().saturating_sub(*since_ns),
-            Clock::Told(now) => now.load(Ordering::Relaxed),
+            Clock::Given(now) => now.load(Ordering::Relaxed),
         }
     }
 }
@@ -118,16 +118,16 @@ impl Synthetic {
         )
     }
 
-    /// The same with a clock that is told the time, in nanoseconds.
+    /// The same at a time that the caller sets, in nanoseconds.
     ///
     /// # Errors
     /// As [`Synthetic::new`].
-    pub fn told(
+    pub fn at(
         mesh: &Mesh,
         groups: &[Vec<Event>],
         now_ns: Arc<AtomicU64>,
     ) -> Result<Synthetic, crate::plan::PlanError> {
-        Synthetic::with_clock(mesh, groups, Clock::Told(now_ns))
+        Synthetic::with_clock(mesh, groups, Clock::Given(now_ns))
     }
 
     fn with_clock(
@@ -333,7 +333,7 @@ mod tests {
             .into();
         let set = host.resolve(&texts).unwrap();
         let now = Arc::new(AtomicU64::new(0));
-        let mut source = Synthetic::told(&mesh, &set.groups, now.clone()).unwrap();
+        let mut source = Synthetic::at(&mesh, &set.groups, now.clone()).unwrap();
         let mut count = Count::open(&set, "test", &mut source).unwrap();
         count.begin(0);
         now.store(2_000_000_000, Ordering::Relaxed);
@@ -349,7 +349,7 @@ mod tests {
         }
         // One by itself counts all the time: the same rate.
         let alone = host.resolve(&texts[..1]).unwrap();
-        let mut source = Synthetic::told(&mesh, &alone.groups, now).unwrap();
+        let mut source = Synthetic::at(&mesh, &alone.groups, now).unwrap();
         let mut count = Count::open(&alone, "test", &mut source).unwrap();
         count.begin(0);
         assert_eq!(count.observed().events[0].places, 1);
