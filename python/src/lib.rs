@@ -184,7 +184,11 @@ fn check_parameters(asked: &Workload) -> PyResult<()> {
     };
     let parameters = engine.parameters();
     let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name).collect();
-    match asked.params.keys().find(|name| !names.contains(&name.as_str())) {
+    match asked
+        .params
+        .keys()
+        .find(|name| !names.contains(&name.as_str()))
+    {
         None => Ok(()),
         Some(name) => Err(wrong(format!(
             "`{name}` is no parameter of {}; there are: {}",
@@ -266,8 +270,9 @@ fn run_plan(
     })?;
     let Done { begun, points, .. } = done;
     if !done.is_complete() {
-        kept.errors
-            .push(format!("the time is over: {begun} of {points} points were begun"));
+        kept.errors.push(format!(
+            "the time is over: {begun} of {points} points were begun"
+        ));
     }
     Ok((kept.lines, kept.errors))
 }
