@@ -185,8 +185,15 @@ fn check_parameters(asked: &Workload) -> PyResult<()> {
         return Ok(());
     };
     let parameters = engine.parameters();
-    let names: Vec<&str> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
-    match asked.params.keys().find(|name| !names.contains(&name.as_str())) {
+    let names: Vec<&str> = parameters
+        .iter()
+        .map(|parameter| parameter.name.as_str())
+        .collect();
+    match asked
+        .params
+        .keys()
+        .find(|name| !names.contains(&name.as_str()))
+    {
         None => Ok(()),
         Some(name) => Err(wrong(format!(
             "`{name}` is no parameter of {}; there are: {}",
@@ -268,8 +275,9 @@ fn run_plan(
     })?;
     let Done { begun, points, .. } = done;
     if !done.is_complete() {
-        kept.errors
-            .push(format!("the time is over: {begun} of {points} points were begun"));
+        kept.errors.push(format!(
+            "the time is over: {begun} of {points} points were begun"
+        ));
     }
     Ok((kept.lines, kept.errors))
 }
