@@ -5,6 +5,7 @@ use daqmeter_record::{Outcome, RunRecord, Workload};
 
 use super::*;
 use crate::DigitizerEngine;
+use crate::devices::board::pattern_sample;
 
 fn run(device: &str, workload: Workload) -> RunRecord {
     let workload = workload
@@ -79,7 +80,7 @@ fn what_a_stream_cannot_do_is_refused_before_it_is_opened_for_work() {
 fn a_real_stream_says_in_its_record_what_could_not_be_verified() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("xdma0_c2h_0");
-    let samples = (0..100_016_u32).flat_map(|at| (at.wrapping_mul(7) as u16).to_le_bytes());
+    let samples = (0..100_016).flat_map(|index| pattern_sample(index + 7).to_le_bytes());
     std::fs::write(&path, samples.collect::<Vec<u8>>()).unwrap();
     for workload in [
         digitizer().with("function", 1_u64),
@@ -134,7 +135,7 @@ fn a_channel_behind_fuse_is_read_and_converted() {
         "any length from any offset"
     );
     let expected: Vec<u8> = (0..5)
-        .flat_map(|index| crate::devices::board::pattern_sample(index).to_le_bytes())
+        .flat_map(|index| pattern_sample(index).to_le_bytes())
         .collect();
     assert_eq!(odd, expected[3..10]);
 }
