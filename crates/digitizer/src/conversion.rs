@@ -275,7 +275,7 @@ impl ConversionRequest {
         let isa = self.isa.isa();
         if !isa.is_available() {
             let here: Vec<&str> = Isa::available().map(Isa::name).collect();
-            let reason = format!("isa {}: this CPU has {}", isa.name(), here.join(", "));
+            let reason = format!("this CPU has no {}; it has {}", isa.name(), here.join(", "));
             return Availability::Waived(reason);
         }
         if self.store == StoreChoice::NonTemporal && !isa.has_non_temporal() {

@@ -92,7 +92,7 @@ pub struct DigitizerRequest {
     /// Let emulated boards go as fast as memory
     #[arg(long, help_heading = "Emulated boards")]
     pub unpaced: bool,
-    /// Write what the last read became: .npy, or plain numbers of this host under another name
+    /// Write what the last read became: .npy, or the plain numbers under another name
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dump: Option<String>,
@@ -301,4 +301,47 @@ impl DigitizerRequest {
 
 pub(crate) fn to_usize(value: u64) -> usize {
     usize::try_from(value).expect("at most 2^31 bytes, checked with the request")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, FromArgMatches};
+
+    use super::*;
+
+    fn typed(line: &str) -> DigitizerRequest {
+        let command = DigitizerRequest::augment_args(Command::new("digitizer"));
+        let words = std::iter::once("digitizer").chain(line.split(' '));
+        let given = command.try_get_matches_from(words).unwrap();
+        DigitizerRequest::from_arg_matches(&given)
+            .unwrap()
+            .as_typed()
+    }
+
+    #[test]
+    fn a_command_line_is_the_request_that_its_record_holds() {
+        let request = typed(
+            "emu:l0 /dev/x -S 3k -O -1e-5 -F -7e-05 -l 3 -i --poll-interval 1ms --block 64KiB --isa portable",
+        );
+        assert_eq!(request.devices, ["emu:l0", "/dev/x"]);
+        assert_eq!(request.conversion.scale_offset, -1e-5);
+        assert_eq!(request.conversion.scale_factor, -7e-5);
+        assert_eq!(request.completion, Completion::Interrupt);
+        assert_eq!(request.trigger_rate_hz, Some(14.0));
+        assert_eq!(
+            (request.poll_interval_us, request.block_bytes),
+            (1000.0, 65_536)
+        );
+        let workload = request.workload();
+        assert_eq!(workload.text("isa"), Ok("portable"));
+        assert_eq!(DigitizerRequest::of(&workload).unwrap(), request);
+        assert_eq!(typed("emu:l0 -l 3").completion, Completion::Poll);
+        assert_eq!(typed("emu:l0").completion, Completion::None);
+    }
+
+    #[test]
+    fn a_plan_that_leaves_something_out_means_what_the_command_line_does() {
+        let plan = daqmeter_record::Workload::new("digitizer").with("devices", "emu:l0");
+        assert_eq!(DigitizerRequest::of(&plan).unwrap(), typed("emu:l0"));
+    }
 }

@@ -4,6 +4,7 @@
 //! waits, reads out and converts. With `block_bytes`, read-out and conversion are fused block by block through a buffer that
 //! stays in the second-level cache.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use daqmeter_harness::{Fault, LimitSpec, Session, StageSpec, StopFlag, Tally};
@@ -115,6 +116,15 @@ pub(crate) struct BoardSession {
     out: Option<Buffer>,
     bytes: Ledger,
     last_done: Option<usize>,
+    last_block: Block,
+}
+
+/// Where the last fused block is: its samples in the raw buffer, and what became of them from an element on.
+#[derive(Clone, Debug, Default)]
+struct Block {
+    samples: Range<usize>,
+    at: usize,
+    kept: usize,
 }
 
 impl BoardSession {
@@ -138,6 +148,7 @@ impl BoardSession {
             out: None,
             bytes: Ledger::new("bytes"),
             last_done: None,
+            last_block: Block::default(),
         })
     }
 
@@ -201,7 +212,7 @@ impl BoardSession {
         &mut self,
         fusion: &Fusion,
         first: usize,
-        block: std::ops::Range<usize>,
+        block: Range<usize>,
         at: usize,
     ) -> Result<usize, Fault> {
         // The driver reads whole units: a shifted block is read with what surrounds it.
@@ -220,6 +231,11 @@ impl BoardSession {
         let out = self.out.as_mut().expect("prepared");
         let converter = &fusion.block;
         converter.convert(samples, elements(converter, out, at, kept));
+        self.last_block = Block {
+            samples: block.start - begin..block.end - begin,
+            at,
+            kept,
+        };
         Ok(kept)
     }
 
@@ -261,6 +277,32 @@ impl BoardSession {
         done
     }
 
+    /// Compares the last fused block: what a stream delivered before it is gone.
+    fn check_last_block(&mut self, converter: &Converter) -> Result<(), Fault> {
+        let Block { samples, at, kept } = self.last_block.clone();
+        let raw = self.raw.as_ref().expect("prepared");
+        let samples = &raw.slice::<u16>(samples.end)[samples];
+        let out = self.out.as_mut().expect("prepared");
+        differs(converter, samples, &elements(converter, out, at, kept))
+    }
+
+    /// What could not be compared, for the reader of the record.
+    fn unverified(&self) -> Option<String> {
+        let identity = self.board.identity();
+        if self.request.writes() || self.board.expected_sample(0).is_some() {
+            return None;
+        }
+        let fused = |work: &Work| matches!(work, Work::Fused(..));
+        let blocks = match self.work.iter().any(fused) && !identity.repeatable {
+            true => "; of fused blocks only the conversion of the last was compared",
+            false => "",
+        };
+        Some(format!(
+            "the samples of {} were not compared: nobody but the device knows them{blocks}",
+            identity.device
+        ))
+    }
+
     /// The samples that the board holds now. A fused read leaves the last block only.
     fn read_again(&mut self) -> Result<Vec<u16>, Fault> {
         let mut bytes = vec![0; self.samples * 2];
@@ -289,6 +331,9 @@ impl BoardSession {
             Work::WaitTrigger => Ok(()),
             Work::Readout => self.check_raw(),
             Work::Convert(_, converter) => self.check_converted(&converter, None),
+            Work::Fused(_, fusion) if !self.board.identity().repeatable => {
+                self.check_last_block(&fusion.block)
+            }
             Work::Fused(_, fusion) => {
                 let raw = self.read_again()?;
                 self.check_converted(&fusion.whole, Some(&raw))
@@ -471,6 +516,7 @@ impl Session for BoardSession {
                 Counter::count("lost-interrupts", counts.lost_interrupts),
             ];
         }
+        tally.warnings.extend(self.unverified());
         let Some(raw) = &self.raw else { return tally };
         tally.numa_node = raw.numa_node();
         if raw.pages() == Pages::Base {

@@ -4,6 +4,7 @@
 pub mod board;
 mod pcie;
 pub mod sis8300;
+mod xdma;
 
 use daqmeter_harness::Fault;
 use daqmeter_sys::host::Files;
@@ -11,7 +12,7 @@ use daqmeter_sys::host::Files;
 use board::{Board, EMULATED_PREFIX, Emulation, Family};
 
 /// Every family. The last is asked about what no other claims, and says what it found.
-pub static FAMILIES: &[&dyn Family] = &[&sis8300::Sis8300];
+pub static FAMILIES: &[&dyn Family] = &[&xdma::Xdma, &sis8300::Sis8300];
 
 /// The family that a device belongs to.
 pub fn family_of(device: &str) -> &'static dyn Family {

@@ -47,6 +47,14 @@ impl std::fmt::Display for Link {
     }
 }
 
+/// Major and minor number of a device node, as glibc packs them for numbers below 4096 and 2^20.
+pub(crate) fn device_numbers(rdev: u64) -> (u64, u64) {
+    (
+        (rdev >> 8) & 0xFFF,
+        (rdev & 0xFF) | ((rdev >> 12) & 0xFFF00),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

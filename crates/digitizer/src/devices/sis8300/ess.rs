@@ -9,11 +9,10 @@ use daqmeter_harness::Fault;
 use daqmeter_sys::host::Files;
 use daqmeter_sys::sis8300::{self, DmaBuffer};
 
-use super::probe::device_numbers;
 use super::registers::{self, Registers};
 use super::regs::{self, Model, is_dma_write};
 use crate::devices::board::{Board, Identity};
-use crate::devices::pcie::Link;
+use crate::devices::pcie::{Link, device_numbers};
 
 /// A board that the ESS driver drives.
 #[derive(Debug)]
