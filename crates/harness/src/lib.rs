@@ -12,7 +12,7 @@ pub mod engine;
 pub mod facts;
 mod guarded;
 mod lanes;
-pub mod limits;
+mod limits;
 mod meeting;
 pub mod memory;
 pub mod null;
@@ -24,16 +24,17 @@ pub mod settings;
 pub mod sweep;
 mod text_file;
 
-pub use conclude::limit_warnings;
 pub use engine::{
     Availability, DeviceTime, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec,
-    Tally, check_cpu, check_lanes, lanes,
+    Tally, check_cpu, lanes,
 };
 pub use facts::Context;
 pub use memory::MemoryRequest;
 pub use null::NullEngine;
 pub use observe::Observer;
-pub use request::{Problem, Request, TypedEngine, did_you_mean, is_default, is_one, one};
+pub use request::{
+    Problem, Request, TypedEngine, check_lanes, did_you_mean, is_default, is_one, one,
+};
 pub use run::{Refusal, check_fits, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag};
 pub use sweep::{Sweep, ordered};
