@@ -341,7 +341,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paths::Path;
+    use crate::request::Path;
 
     fn request(lanes: usize, context: Context) -> Request {
         Request {

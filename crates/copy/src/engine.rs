@@ -6,9 +6,9 @@ use daqmeter_harness::{
 use daqmeter_record::Ledger;
 use daqmeter_sys::copies::null_call;
 
-use crate::paths::{self, Mover, Path};
+use crate::paths::{self, Mover};
 use crate::plain::PlainRequest;
-use crate::request::{Context, Direction, Request};
+use crate::request::{Context, Direction, Path, Request};
 
 /// Copies between user and kernel, see [`Request`].
 #[derive(Clone, Copy, Debug, Default)]

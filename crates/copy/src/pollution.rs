@@ -15,8 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::neighbour::{Neighbour, Running};
-use crate::paths::Path;
-use crate::request::{Context, Direction, MAX_BLOCK_BYTES, Request};
+use crate::request::{Context, Direction, MAX_BLOCK_BYTES, Path, Request};
 use crate::victims::{TESTS, Victim};
 
 /// Pairs of operation and block that the study found most often in its traces (section 2.5).

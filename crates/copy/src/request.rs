@@ -10,8 +10,6 @@ use daqmeter_sys::memory::buffer_bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::paths::Path;
-
 /// Which way bytes go. Named from the kernel's side, as the kernel's functions are.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
@@ -79,6 +77,62 @@ pub enum Load {
     Light,
     /// A thread on each CPU that works all the time
     Heavy,
+}
+
+/// One way to copy. Its comment is what `daqmeter list copies` says of it.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Path {
+    /// pread and pwrite on kernel memory (memfd), base pages
+    Pread,
+    /// the same on huge pages (tmpfs huge=always, mounted nowhere; root)
+    TmpfsHuge,
+    /// pread on the huge page pool; to the user only: hugetlbfs has no write
+    Hugetlb,
+    /// write to and read from a pipe
+    Pipe,
+    /// write to and read from a unix stream socket
+    Unix,
+    /// process_vm_readv and _writev within this process
+    ProcessVm,
+    /// io_uring on kernel memory (memfd), --depth blocks with each call
+    IoUring,
+    /// the same with a registered buffer
+    IoUringFixed,
+    /// user memory only: the C library's memcpy
+    Memcpy,
+    /// user memory only: the string instruction
+    RepMovsb,
+    /// user memory only: 256-bit vectors
+    Avx2,
+    /// user memory only: 256-bit vectors, stores around the caches
+    Avx2Nt,
+    /// user memory only: 512-bit vectors
+    Avx512,
+    /// user memory only: 512-bit vectors, stores around the caches
+    Avx512Nt,
+    /// copy_from_user and copy_to_user of daqmeter's kernel module, or its DMA channels
+    Module,
+    /// Intel DSA user work queues (MOVDIR64B, ENQCMD); never exercised on hardware
+    Dsa,
+    /// CUDA copy engines, pinned host memory; never exercised on hardware
+    CudaPinned,
+    /// the same with ordinary host memory
+    CudaPageable,
+    /// an emulated engine: a thread that copies for its channels (emulated)
+    EngineThread,
+}
+
+impl Path {
+    /// Whether it has channels, so that contexts other than `cpu` can be asked for.
+    pub(crate) fn has_channels(self) -> bool {
+        matches!(
+            self,
+            Path::Module | Path::Dsa | Path::CudaPinned | Path::CudaPageable | Path::EngineThread
+        )
+    }
 }
 
 displayed!(Direction, Context, Completion, Path);

@@ -5,8 +5,7 @@ use daqmeter_harness::{Availability, Session, StopFlag, TypedEngine};
 use serde::Serialize;
 
 use crate::engine::CopyEngine;
-use crate::paths::Path;
-use crate::request::{Completion, Context, Direction, Request};
+use crate::request::{Completion, Context, Direction, Path, Request};
 
 /// What to check.
 #[derive(Clone, Debug)]

@@ -162,7 +162,7 @@ fn stolen_share(record: &RunRecord) -> Option<f64> {
 }
 
 /// One line for each kind of stage that is faster than its limit allows: a fault of the measurement.
-pub fn limit_warnings(record: &RunRecord) -> Vec<String> {
+fn limit_warnings(record: &RunRecord) -> Vec<String> {
     let above = |stage: &Stage| {
         let limit = record.limit(stage.limit.as_deref()?)?;
         let rate = stats::sustained(stage.bytes_per_sample(), &stage.sample_ns)?;

@@ -5,8 +5,6 @@ use std::fmt::Display;
 use daqmeter_record::{Counter, Ledger, Limit, ParamError, TimeSeries, Workload};
 
 use crate::StopFlag;
-use crate::memory::MemoryRequest;
-use crate::request::{Problem, Request};
 use crate::sample::INTERRUPTED;
 
 /// One way to do some kind of work.
@@ -217,51 +215,6 @@ pub enum LimitSpec {
 }
 
 impl LimitSpec {
-    /// A limit that the engine of that request measures.
-    pub fn measured<R: Request>(
-        name: impl Into<String>,
-        how: impl Into<String>,
-        request: &R,
-    ) -> LimitSpec {
-        LimitSpec::Measured {
-            name: name.into(),
-            how: how.into(),
-            workload: request.workload(),
-            scale: 1.0,
-        }
-    }
-
-    /// Memory, streamed in the stage's own ratio: of `counted_bytes` in all, the stage touches every line that holds one of
-    /// the samples it keeps, each `stride_bytes` after the one before, and writes `out_bytes` for each.
-    pub fn memory(counted_bytes: u64, stride_bytes: u64, out_bytes: u64) -> LimitSpec {
-        const LINE_BYTES: u64 = 64;
-        // Samples further apart than a line leave lines untouched.
-        let per_read = stride_bytes.clamp(1, LINE_BYTES);
-        let scale = stride_bytes.max(1) as f64 / per_read as f64;
-        let divisor = gcd(per_read, out_bytes);
-        let (reads, writes) = (per_read / divisor, out_bytes / divisor);
-        let what = if reads == writes {
-            "copy".to_owned()
-        } else {
-            format!("{reads} lines read : {writes} written")
-        };
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a part of a byte count"
-        )]
-        let read_bytes = (counted_bytes as f64 / scale) as u64;
-        LimitSpec::Measured {
-            name: format!(
-                "memory {reads}:{writes} at {counted_bytes} B{}",
-                if scale > 1.0 { ", sparse" } else { "" }
-            ),
-            how: format!("{what} of the same footprint, no arithmetic; best of all stores"),
-            workload: MemoryRequest::new(read_bytes, reads, writes).workload(),
-            scale,
-        }
-    }
-
     /// Name in the record.
     pub fn name(&self) -> &str {
         match self {
@@ -292,19 +245,11 @@ pub struct Tally {
 pub const MAX_LANES: u64 = 1024;
 
 /// As many lanes as one point may have: [`MAX_LANES`], and at most as many threads as this process may still start.
-fn max_lanes() -> u64 {
+pub(crate) fn max_lanes() -> u64 {
     daqmeter_sys::available::threads().map_or(MAX_LANES, |threads| threads.clamp(1, MAX_LANES))
 }
 
-/// Checks a request's number of lanes: at least 1, at most [`MAX_LANES`] and what this process may still start.
-///
-/// # Errors
-/// When it is outside.
-pub fn check_lanes(name: &'static str, lanes: usize) -> Result<(), Problem> {
-    Problem::unless_within(name, lanes as u64, 1..=max_lanes())
-}
-
-/// The lanes that a workload asks for by the parameter of that name; 1 without it, bounded as by [`check_lanes`].
+/// The lanes that a workload asks for by the parameter of that name; 1 without it, at most [`MAX_LANES`] and what this process may start.
 ///
 /// # Errors
 /// When it is no whole number between 1 and that maximum.
@@ -388,32 +333,9 @@ impl From<daqmeter_sys::SysError> for Fault {
     }
 }
 
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a.max(1) } else { gcd(b, a % b) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn ratio(spec: &LimitSpec) -> (u64, u64, f64) {
-        let LimitSpec::Measured {
-            workload, scale, ..
-        } = spec
-        else {
-            panic!("measured")
-        };
-        let request = MemoryRequest::of(workload).unwrap();
-        (request.read_lines, request.write_lines, *scale)
-    }
-
-    #[test]
-    fn a_limit_has_the_stages_own_ratio_of_reads_to_writes() {
-        assert_eq!(ratio(&LimitSpec::memory(6_000_000, 2, 4)), (1, 2, 1.0));
-        assert_eq!(ratio(&LimitSpec::memory(6_000_000, 2, 8)), (1, 4, 1.0));
-        assert_eq!(ratio(&LimitSpec::memory(6_000_000, 20, 4)), (5, 1, 1.0));
-        assert_eq!(ratio(&LimitSpec::memory(6_000_000, 1, 1)), (1, 1, 1.0));
-    }
 
     #[test]
     fn more_lanes_than_a_host_can_run_are_refused() {
@@ -429,10 +351,5 @@ mod tests {
                 "{error}"
             );
         }
-    }
-
-    #[test]
-    fn samples_further_apart_than_a_line_skip_lines() {
-        assert_eq!(ratio(&LimitSpec::memory(6_000_000, 128, 4)), (16, 1, 2.0));
     }
 }

@@ -13,7 +13,7 @@ pub mod engine;
 pub mod facts;
 mod guarded;
 mod lanes;
-pub mod limits;
+mod limits;
 mod meeting;
 pub mod memory;
 pub mod null;
@@ -27,18 +27,19 @@ pub mod sweep;
 mod text_file;
 mod watched;
 
-pub use conclude::limit_warnings;
 pub use devices::CardFamily;
 pub use engine::{
     Availability, DeviceTime, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec,
-    Tally, check_cpu, check_lanes, lanes,
+    Tally, check_cpu, lanes,
 };
 pub use facts::Context;
 pub use memory::MemoryRequest;
 pub use null::NullEngine;
 pub use observe::Observer;
 pub use refusal::Refusal;
-pub use request::{Problem, Request, TypedEngine, did_you_mean, is_default, is_one, one};
+pub use request::{
+    Problem, Request, TypedEngine, check_lanes, did_you_mean, is_default, is_one, one,
+};
 pub use run::{check_fits, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag};
 pub use sweep::{Sweep, ordered};

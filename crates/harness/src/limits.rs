@@ -82,7 +82,7 @@ fn found(
 }
 
 /// A limit that was measured.
-pub fn measured(name: String, rate: Rate, how: String) -> Limit {
+fn measured(name: String, rate: Rate, how: String) -> Limit {
     let mut limit = Limit::given(name, rate.per_s, how);
     limit.basis = LimitBasis::Sustained;
     (limit.low_bytes_per_s, limit.high_bytes_per_s) = rate.interval.unzip();
@@ -101,7 +101,7 @@ pub(crate) fn rate_of(limit: &Limit) -> Rate {
 ///
 /// # Errors
 /// The reason, when the record is not one of work that was done and verified.
-pub fn best_rate(record: &RunRecord) -> Result<Rate, String> {
+fn best_rate(record: &RunRecord) -> Result<Rate, String> {
     if let Some(reason) = record.outcome.reason() {
         return Err(reason.to_owned());
     }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::engine::{Availability, Engine, Fault, Parameter, Session};
+use crate::engine::{Availability, Engine, Fault, Parameter, Session, max_lanes};
 
 /// One request to one engine. Field names are those of the parameters, with their unit last; the first line of a field's comment
 /// says in lists and in help what it is. Optional fields have `#[serde(default)]`, and `skip_serializing_if` where a record need
@@ -125,6 +125,14 @@ pub fn workload_of<R: Request>(request: &R) -> Workload {
         kind: R::KIND.to_owned(),
         params: fields.into_iter().filter_map(named).collect(),
     }
+}
+
+/// Checks a request's number of lanes: at least 1, at most [`MAX_LANES`] and what this process may still start.
+///
+/// # Errors
+/// When it is outside.
+pub fn check_lanes(name: &'static str, lanes: usize) -> Result<(), Problem> {
+    Problem::unless_within(name, lanes as u64, 1..=max_lanes())
 }
 
 /// For `skip_serializing_if`: a record need not hold what is usual.

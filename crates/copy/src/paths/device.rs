@@ -6,8 +6,8 @@ use daqmeter_sys::dsa::{DevicePortal, Mover as Dsa, WorkQueue, work_queues};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::memory::DeviceMemory;
 
-use super::{Mover, Path, each};
-use crate::request::{Context, Direction, Request};
+use super::mover::{Mover, each};
+use crate::request::{Context, Direction, Path, Request};
 
 /// An engine that was looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]

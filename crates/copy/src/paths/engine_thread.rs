@@ -6,7 +6,7 @@ use daqmeter_harness::Fault;
 use daqmeter_record::Counter;
 use daqmeter_sys::memory::DeviceMemory;
 
-use super::Mover;
+use super::mover::Mover;
 use crate::dma_thread::{Engine, Pair, lock};
 use crate::request::{Completion, Context, Direction, Request};
 
@@ -127,7 +127,7 @@ impl Mover for EngineMover {
         {
             Ok(())
         } else {
-            Err(super::not_flushed())
+            Err(super::mover::not_flushed())
         }
     }
 

@@ -5,7 +5,7 @@ use daqmeter_kernels::copy::{CopyKernel, flush};
 use daqmeter_sys::copies::{process_read, process_write};
 use daqmeter_sys::memory::{Buffer, Pages};
 
-use super::{Mover, each, not_flushed};
+use super::mover::{Mover, each, not_flushed};
 use crate::request::{Direction, Request};
 
 #[derive(Clone, Copy)]

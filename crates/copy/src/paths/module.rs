@@ -11,7 +11,7 @@ use daqmeter_sys::uapi::{
     ANY_CHANNEL, CHANNEL_SOFTWARE, COLD, COPY_DEVICE, Copy, CopyDevice, Info, Policy, text,
 };
 
-use super::Mover;
+use super::mover::Mover;
 use crate::request::{Completion, Context, Direction, Request};
 
 /// The device with a policy in force; the channels go back to the kernel with it.

@@ -11,7 +11,7 @@ use daqmeter_kernels::copy::flush;
 use daqmeter_sys::copies::set_pipe_bytes;
 use daqmeter_sys::memory::{Buffer, Pages};
 
-use super::{Mover, each, not_flushed};
+use super::mover::{Mover, each, not_flushed};
 use crate::request::{Direction, Request};
 
 /// A pipe of 1 MiB is what everybody may have (`/proc/sys/fs/pipe-max-size`); sockets take less than their buffer's size.

@@ -8,7 +8,7 @@ use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::uring::Blocks;
 
 use super::file::flush_file;
-use super::{Mover, each, not_flushed};
+use super::mover::{Mover, each, not_flushed};
 use crate::request::{Direction, Request};
 
 struct UringMover {
