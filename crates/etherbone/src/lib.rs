@@ -16,7 +16,7 @@ pub mod discover;
 pub mod engine;
 mod error;
 pub mod link;
-pub mod pingpong;
+mod pingpong;
 pub mod reproduce;
 pub mod scan;
 pub mod server;
