@@ -185,7 +185,7 @@ impl FinalAccount {
     }
 
     /// The ledger of each subscriber of each E-link, from the source to what it acknowledged.
-    pub fn subscription_ledgers(&self) -> Vec<(SubscriptionAccount, Ledger)> {
+    pub(crate) fn subscription_ledgers(&self) -> Vec<(SubscriptionAccount, Ledger)> {
         let mut ledgers = Vec::new();
         for subscription in &self.subscriptions {
             if let Some((at, reader)) = self.elinks().find(|(at, _)| at.tag == subscription.tag) {
@@ -199,7 +199,7 @@ impl FinalAccount {
     }
 
     /// The ledger of an E-link for one receiver. Where the reader does not know who receives, that of the E-link.
-    pub fn ledger_for(&self, receiver: u64, tag: u64) -> Option<Ledger> {
+    pub(crate) fn ledger_for(&self, receiver: u64, tag: u64) -> Option<Ledger> {
         let (at, reader) = self.elinks().find(|(at, _)| at.tag == tag)?;
         let own =
             |account: &&SubscriptionAccount| account.tag == tag && account.receiver == receiver;
@@ -242,7 +242,7 @@ impl FinalAccount {
 }
 
 /// Names of the losses, in the order of the path.
-pub const LOSSES: [&str; 10] = [
+pub(crate) const LOSSES: [&str; 10] = [
     "stopped by BUSY-by-DMA",
     "stopped by BUSY-by-FIFO",
     "held back by XOFF too long",

@@ -43,7 +43,7 @@ impl Scenario {
     ///
     /// # Errors
     /// When it does not fit: names the field that takes most, and its line.
-    pub fn check_memory(&self, parts: Parts) -> Result<(), ScenarioError> {
+    pub(crate) fn check_memory(&self, parts: Parts) -> Result<(), ScenarioError> {
         let Some(free) = available::memory_bytes() else {
             return Ok(());
         };

@@ -26,7 +26,8 @@ mod load;
 mod place;
 mod spec;
 
-pub use self::check::{MAX_PAYLOAD_BYTES, check_congestion};
+pub(crate) use self::check::MAX_PAYLOAD_BYTES;
+pub use self::check::check_congestion;
 pub use self::load::SHIPPED;
 pub(crate) use self::load::read_text;
 pub(crate) use self::place::Wrong;

@@ -18,8 +18,6 @@ use crate::runner::{Common, Runner};
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub(crate) struct Arguments {
-    #[command(flatten)]
-    request: EtherboneRequest,
     /// Timestamps (or words) per cycle: 4, 1,2,8 or 1-8
     #[arg(short = 'm', long = "per-cycle", value_name = "LIST", value_parser = list, default_value = "1-8")]
     per_cycle: List,
@@ -29,6 +27,8 @@ pub(crate) struct Arguments {
     /// Method
     #[arg(long, value_enum, default_value = "all")]
     method: Methods,
+    #[command(flatten)]
+    request: EtherboneRequest,
     /// Page to write, with the study's four figures
     #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
     output: Option<PathBuf>,

@@ -574,7 +574,7 @@ impl<F: FnMut(Done<'_>)> Drop for Pipeline<'_, F> {
 ///
 /// # Errors
 /// When the size is wider than the port or the address is not a multiple of it.
-pub fn lanes_of(
+pub(crate) fn lanes_of(
     address: u64,
     size: Width,
     port: Width,

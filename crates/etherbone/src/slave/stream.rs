@@ -9,7 +9,7 @@ use super::execute::{Cycle, Slave, put_header};
 use crate::bus::Session;
 
 /// Most bytes of a cycle on a stream that are kept until it ends.
-pub const MAX_CYCLE_BYTES: usize = 1 << 20;
+pub(super) const MAX_CYCLE_BYTES: usize = 1 << 20;
 
 /// Why a stream was ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

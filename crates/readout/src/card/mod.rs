@@ -82,7 +82,7 @@ impl Card {
     ///
     /// # Errors
     /// As [`Card::new`].
-    pub fn of_channels(
+    pub(crate) fn of_channels(
         scenario: &Scenario,
         ids: &[ChannelId],
     ) -> Result<(Card, Vec<Consumer>), ScenarioError> {
@@ -226,7 +226,7 @@ impl Card {
     }
 
     /// Whether every reader said that it is ready.
-    pub fn may_go(&self) -> bool {
+    pub(crate) fn may_go(&self) -> bool {
         self.channels
             .iter()
             .all(|channel| words::may_go(&channel.dma.producer))
@@ -281,7 +281,7 @@ impl Card {
     }
 
     /// When the next data may be there, for an interrupt: the next trigger, or the next whole block of a replay.
-    pub fn next_event_ns(&mut self) -> u64 {
+    pub(crate) fn next_event_ns(&mut self) -> u64 {
         let (source, accepted) = (&mut self.source, self.accepted);
         let next = self.channels.iter().map(|channel| match &channel.filler {
             Filler::Live(_) => accepted + 1,
@@ -482,11 +482,6 @@ impl Card {
     /// BUSY.
     pub fn line(&self) -> &BusyLine {
         &self.line
-    }
-
-    /// Clears the latched flags.
-    pub fn clear_latched(&mut self) {
-        self.line.clear_latched();
     }
 
     fn publish(&mut self) {

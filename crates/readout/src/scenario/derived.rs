@@ -66,7 +66,7 @@ impl Scenario {
     }
 
     /// Bytes that a trigger brings into each ring, blocks and trailers included.
-    pub fn event_bytes(&self) -> f64 {
+    pub(crate) fn event_bytes(&self) -> f64 {
         const MANY: u64 = 1 << 20;
         let Some(format) = self.format() else {
             return 0.0;
@@ -78,7 +78,7 @@ impl Scenario {
     }
 
     /// Why the card's blocks cannot be made once and replayed, if they cannot.
-    pub fn why_not_replayed(&self) -> Option<&'static str> {
+    pub(crate) fn why_not_replayed(&self) -> Option<&'static str> {
         match self {
             _ if self.card.ttc => Some("the trigger system's E-link, whose numbers grow,"),
             _ if !self.fault.is_empty() => Some("faults"),
@@ -102,7 +102,7 @@ impl Scenario {
     }
 
     /// Free bytes below which BUSY-by-DMA is asserted, and above which it is released.
-    pub fn dma_thresholds(&self) -> (usize, usize) {
+    pub(crate) fn dma_thresholds(&self) -> (usize, usize) {
         let ring = self.card.ring.0;
         (
             self.busy
@@ -113,7 +113,7 @@ impl Scenario {
     }
 
     /// Bytes of the FIFO below which BUSY-by-FIFO is released, and above which it is asserted.
-    pub fn fifo_thresholds(&self) -> (usize, usize) {
+    pub(crate) fn fifo_thresholds(&self) -> (usize, usize) {
         let fifo = self.card.fifo.0;
         (
             self.busy.fifo_low.map_or(fifo / 2, |bytes| bytes.0),
@@ -122,7 +122,7 @@ impl Scenario {
     }
 
     /// Pages to ask for.
-    pub fn ring_pages(&self) -> Pages {
+    pub(crate) fn ring_pages(&self) -> Pages {
         if self.card.huge_pages {
             Pages::HugeTlb
         } else {

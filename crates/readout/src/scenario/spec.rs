@@ -335,7 +335,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// Whether it hits blocks, not chunks.
-    pub fn is_of_block(self) -> bool {
+    pub(crate) fn is_of_block(self) -> bool {
         use FaultKind::{
             CorruptedMagic, CorruptedTrailer, DuplicatedBlock, LostBlock, SwappedBlocks,
         };

@@ -158,7 +158,7 @@ impl ToHost {
     }
 
     /// What the card is doing, and the clock at its start.
-    pub fn card_clock(&self) -> (State, u64) {
+    pub(crate) fn card_clock(&self) -> (State, u64) {
         (self.port.state(), self.port.start_ns())
     }
 
