@@ -16,12 +16,7 @@ pub mod discover;
 pub mod engine;
 mod error;
 pub mod link;
-<<<<<<< HEAD
-pub mod pingpong;
-=======
 mod pingpong;
-pub mod reproduce;
->>>>>>> w7
 pub mod scan;
 pub mod server;
 pub mod slave;
