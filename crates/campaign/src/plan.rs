@@ -733,7 +733,7 @@ seconds = 0.1
             (
                 "read_lines = 1",
                 "read_line = 1",
-                "p.toml:13: sweep 1, workload: `read_line` is no parameter of memory; there are: read_bytes",
+                "p.toml:13: sweep 1, workload: `read_line` is no parameter of memory; there are: lanes, read_bytes",
             ),
             (
                 "\"16KiB\"",
