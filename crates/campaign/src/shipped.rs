@@ -27,10 +27,6 @@ mod tests {
     use super::*;
     use crate::{Plan, PlannedPoint, Site};
 
-    fn shipped(name: &str) -> Vec<PlannedPoint> {
-        Plan::load(name).unwrap().points
-    }
-
     #[test]
     fn every_shipped_plan_is_understood_and_its_points_open() {
         let engines = crate::engines(32 << 20);
