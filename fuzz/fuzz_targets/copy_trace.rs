@@ -2,7 +2,8 @@
 #![no_main]
 
 use daqmeter_copy::trace::{Names, ProcessIo, Trace};
-use daqmeter_copy::{Context, Direction, Request};
+use daqmeter_copy::{Context, Direction, Path, Request};
+use daqmeter_harness::Request as _;
 use daqmeter_sys::uapi::TraceRecord;
 use libfuzzer_sys::fuzz_target;
 
@@ -31,10 +32,17 @@ fuzz_target!(|bytes: &[u8]| {
     );
     assert_eq!(ProcessIo::parse(&text, 1, &text).cells().len(), 8);
     if let [direction, context, rest @ ..] = bytes {
-        let direction = Direction::ALL[usize::from(*direction) % 3];
-        let mut request = Request::new("pread", direction, rest.len());
-        request.context = Context::ALL[usize::from(*context) % 4];
-        request.window.quantum_ns = rest.iter().map(|byte| u64::from(*byte)).sum();
+        let directions = [Direction::From, Direction::To, Direction::Both];
+        let contexts = [
+            Context::Cpu,
+            Context::Exclusive,
+            Context::Shared,
+            Context::Priority,
+        ];
+        let direction = directions[usize::from(*direction) % directions.len()];
+        let mut request = Request::new(Path::Pread, direction, rest.len());
+        request.context = contexts[usize::from(*context) % contexts.len()];
+        request.quantum_ns = rest.iter().map(|byte| u64::from(*byte)).sum();
         if let Ok(again) = Request::of(&request.workload()) {
             assert_eq!(again.block_bytes, rest.len());
         }

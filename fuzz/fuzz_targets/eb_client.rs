@@ -21,7 +21,7 @@ impl Transport for Played {
         if self.stream {
             Framing::Stream
         } else {
-            Framing::Datagram { most_bytes: 1472 }
+            Framing::Datagram { max_bytes: 1472 }
         }
     }
 

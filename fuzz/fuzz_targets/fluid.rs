@@ -1,7 +1,7 @@
 //! Any sequence of requests on a shared uplink: time ends, nothing flows faster than the limit, all that was asked flows.
 #![no_main]
 
-use daqmeter_digitizer::devices::emulated::{Profile, uplink::Uplink};
+use daqmeter_digitizer::devices::sis8300::emulated::{Profile, uplink::Uplink};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -8,7 +8,7 @@
 use std::sync::LazyLock;
 
 use daqmeter_campaign::{Plan, engines};
-use daqmeter_harness::{Availability, Engine, MAX_LANES};
+use daqmeter_harness::{Availability, Engine, MAX_LANES, Parameter};
 use daqmeter_record::{Param, Workload};
 use libfuzzer_sys::fuzz_target;
 
@@ -17,7 +17,13 @@ const OPENED: usize = 16;
 /// What opens takes no more than this.
 const MAX_BYTES: u64 = 64 << 20;
 
-static ENGINES: LazyLock<Vec<Box<dyn Engine>>> = LazyLock::new(|| engines(32 << 20));
+static ENGINES: LazyLock<Vec<(Box<dyn Engine>, Vec<Parameter>)>> = LazyLock::new(|| {
+    let of = |engine: Box<dyn Engine>| {
+        let parameters = engine.parameters();
+        (engine, parameters)
+    };
+    engines(32 << 20).into_iter().map(of).collect()
+});
 
 /// Parameters that name something outside: devices, files and modules of the host under test are left alone.
 fn reaches_out(workload: &Workload) -> bool {
@@ -62,11 +68,11 @@ fn plan(text: &str) {
         Ok(plan) => {
             let every = plan.points.len().div_ceil(OPENED);
             for point in plan.points.iter().step_by(every) {
-                let engine = ENGINES.iter().find(|engine| engine.name() == point.engine);
-                open(
-                    engine.expect("a plan names engines that exist").as_ref(),
-                    &point.workload,
-                );
+                let engine = ENGINES
+                    .iter()
+                    .find(|(engine, _)| engine.name() == point.engine);
+                let (engine, _) = engine.expect("a plan names engines that exist");
+                open(engine.as_ref(), &point.workload);
             }
         }
         Err(error) => assert!(!error.to_string().contains('\n')),
@@ -91,14 +97,13 @@ fn workload(bytes: &[u8]) {
     let Some((number, values)) = bytes.split_first() else {
         return;
     };
-    let engine = &ENGINES[usize::from(*number) % ENGINES.len()];
+    let (engine, parameters) = &ENGINES[usize::from(*number) % ENGINES.len()];
     let mut workload = engine.example();
     for [name, kind, bytes @ ..] in values.as_chunks::<10>().0 {
-        let parameters = engine.parameters();
         if let Some(parameter) = parameters.get(usize::from(*name) % parameters.len().max(1)) {
             workload
                 .params
-                .insert(parameter.name.to_owned(), value(*kind, *bytes));
+                .insert(parameter.name.clone(), value(*kind, *bytes));
         }
     }
     open(engine.as_ref(), &workload);

@@ -1,7 +1,7 @@
 //! Any text as a crate's profile: no panic, and an accepted profile can be computed with.
 #![no_main]
 
-use daqmeter_digitizer::devices::emulated::{Profile, uplink};
+use daqmeter_digitizer::devices::sis8300::emulated::{Profile, uplink};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -1,18 +1,19 @@
 //! daqmeter as a Python module: records as columns, engines and plans, decoders, conversions on numpy arrays.
 //!
-//! Nothing is computed here that the rooms do not compute: this file only carries values over the border. Work that takes longer than
+//! Nothing is computed here that the crates do not compute: this file only carries values over the border. Work that takes longer than
 //! a moment runs without the interpreter's lock.
 
 use std::fs::File;
 use std::io::BufReader;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use daqmeter_campaign::{Plan, engines};
-use daqmeter_harness::{Context, Engine, Limits, Settings, StepPlan, measure, observe};
+use daqmeter_campaign::{Budget, Done, Options, Plan, PlannedPoint, Runner, Watch, engines};
+use daqmeter_harness::{Context, Engine, Refusal, StepPlan};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::{Isa, Store};
+use daqmeter_record::jsonl::Writer;
 use daqmeter_record::{Param, RunRecord, Tool, Workload, jsonl};
-use daqmeter_report::export::{Column, Frame, counters, samples, summary};
+use daqmeter_report::export::{Column, Frame, counters, samples, series, summary};
 use daqmeter_wire::etherbone::{Flags, Message, Record};
 use daqmeter_wire::felix::block::HEADER_BYTES;
 use daqmeter_wire::felix::decoder::most_subchunks;
@@ -51,8 +52,9 @@ fn frame_of(records: &[RunRecord], what: &str) -> PyResult<Frame> {
         "stages" => Ok(summary(records)),
         "samples" => Ok(samples(records)),
         "counters" => Ok(counters(records)),
+        "series" => Ok(series(records)),
         other => Err(wrong(format!(
-            "`{other}`: stages, samples or counters is wanted"
+            "`{other}`: stages, samples, counters or series is wanted"
         ))),
     }
 }
@@ -128,6 +130,7 @@ fn context() -> Context {
         "python".to_owned(),
         Isa::available().map(|isa| isa.name().to_owned()).collect(),
     )
+    .with_cards(&daqmeter_campaign::card_families())
 }
 
 fn param(value: &Bound<'_, PyAny>) -> PyResult<Param> {
@@ -145,34 +148,6 @@ fn param(value: &Bound<'_, PyAny>) -> PyResult<Param> {
         .extract::<String>()
         .map(Param::Text)
         .map_err(|_| wrong("a parameter is a number, a name, True or False"))
-}
-
-fn measured(
-    all: &[Box<dyn Engine>],
-    engine: &str,
-    workload: &Workload,
-    settings: &Settings,
-    context: &Context,
-) -> PyResult<RunRecord> {
-    let names = || {
-        all.iter()
-            .map(|engine| engine.name())
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    let found = all.iter().find(|known| known.name() == engine);
-    let found =
-        found.ok_or_else(|| wrong(format!("`{engine}` is no engine; there are: {}", names())))?;
-    let references: Vec<&dyn Engine> = all.iter().map(Box::as_ref).collect();
-    measure(
-        &**found,
-        workload,
-        settings,
-        context,
-        &references,
-        &mut observe::standard(),
-    )
-    .map_err(wrong)
 }
 
 /// Measures one point and returns its record as JSON text.
@@ -194,34 +169,79 @@ fn run_engine(
         asked.params.insert(name.extract()?, param(&value)?);
     }
     python.detach(|| {
-        let context = context();
-        let all = engines(context.host.last_level_cache_bytes());
-        let known = all.iter().find(|known| known.name() == engine);
-        for name in asked.params.keys() {
-            if let Some(engine) = known.filter(|known| {
-                !known
-                    .parameters()
-                    .iter()
-                    .any(|parameter| parameter.name == name)
-            }) {
-                let names: Vec<&str> = engine
-                    .parameters()
-                    .iter()
-                    .map(|parameter| parameter.name)
-                    .collect();
-                return Err(wrong(format!(
-                    "`{name}` is no parameter of {}; there are: {}",
-                    engine.name(),
-                    names.join(", ")
-                )));
-            }
-        }
-        let settings = Settings {
-            pin,
-            ..Settings::new(StepPlan::Timed(Duration::from_secs_f64(seconds)), study)
-        };
-        Ok(line(&measured(&all, engine, &asked, &settings, &context)?))
+        check_parameters(&asked)?;
+        let runner = Runner::new(context());
+        let steps = StepPlan::Timed(Duration::from_secs_f64(seconds));
+        let settings = runner.settings(steps, study, &pin);
+        let record = runner.measured(engine, &asked, &settings).map_err(wrong)?;
+        Ok(line(&record))
     })
+}
+
+/// Refuses parameters that the engine does not have. An engine that does not exist is the runner's to refuse.
+fn check_parameters(asked: &Workload) -> PyResult<()> {
+    let engines = engines(0);
+    let Some(engine) = engines.iter().find(|engine| engine.name() == asked.kind) else {
+        return Ok(());
+    };
+    let parameters = engine.parameters();
+    let names: Vec<&str> = parameters
+        .iter()
+        .map(|parameter| parameter.name.as_str())
+        .collect();
+    match asked
+        .params
+        .keys()
+        .find(|name| !names.contains(&name.as_str()))
+    {
+        None => Ok(()),
+        Some(name) => Err(wrong(format!(
+            "`{name}` is no parameter of {}; there are: {}",
+            engine.name(),
+            names.join(", ")
+        ))),
+    }
+}
+
+/// Keeps what a plan's points give.
+struct Kept {
+    file: Option<Writer<File>>,
+    lines: Vec<String>,
+    errors: Vec<String>,
+}
+
+impl Watch for Kept {
+    type Error = PyErr;
+
+    /// Ctrl-C is noticed between points.
+    fn begins(&mut self, _point: &PlannedPoint) -> PyResult<()> {
+        Python::attach(|python| python.check_signals())
+    }
+
+    fn record(&mut self, record: RunRecord) -> PyResult<()> {
+        if let Some(writer) = &mut self.file {
+            writer
+                .write(&record)
+                .map_err(|error| PyOSError::new_err(error.to_string()))?;
+        }
+        self.lines.push(line(&record));
+        Ok(())
+    }
+
+    fn refused(&mut self, point: &PlannedPoint, refusal: Refusal) -> PyResult<()> {
+        self.errors.push(format!("{}: {refusal}", point.workload));
+        Ok(())
+    }
+}
+
+fn append_to(path: &str) -> PyResult<Writer<File>> {
+    let opened = jsonl::append_to(path.as_ref()).map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => {
+            PyOSError::new_err(format!("{path} is being written by another run"))
+        }
+        _ => PyOSError::new_err(format!("{path}: {error}")),
+    });
+    Ok(Writer::new(opened?))
 }
 
 /// Measures the points of a plan; returns their records as JSON texts, each appended to a file first if one is named, and what was not
@@ -235,61 +255,31 @@ fn run_plan(
     budget_s: Option<f64>,
 ) -> PyResult<(Vec<String>, Vec<String>)> {
     let plan = Plan::load(plan).map_err(wrong)?;
-    let began = Instant::now();
-    let budget = budget_s
-        .map(Duration::try_from_secs_f64)
-        .transpose()
-        .map_err(wrong)?
-        .or(plan.budget);
-    let context = python.detach(context);
-    let all = engines(context.host.last_level_cache_bytes());
-    let mut file = match &out {
-        None => None,
-        Some(path) => {
-            let opened = jsonl::append_to(path.as_ref()).map_err(|error| match error.kind() {
-                std::io::ErrorKind::WouldBlock => {
-                    PyOSError::new_err(format!("{path} is being written by another run"))
-                }
-                _ => PyOSError::new_err(format!("{path}: {error}")),
-            });
-            Some(jsonl::Writer::new(opened?))
-        }
+    let time = budget_s.map(Duration::try_from_secs_f64);
+    let budget = Budget {
+        time: time.transpose().map_err(wrong)?.or(plan.budget.time),
+        ..plan.budget
     };
-    let limits = Limits::shared(Duration::from_millis(40));
-    let (mut lines, mut errors) = (Vec::new(), Vec::new());
-    let of = plan.points.len();
-    for (at, point) in plan.points.into_iter().enumerate() {
-        // Ctrl-C is noticed between points.
-        python.check_signals()?;
-        if budget.is_some_and(|budget| began.elapsed() > budget) {
-            errors.push(format!("the time is over: {at} of {of} points were begun"));
-            break;
-        }
-        let settings = Settings {
-            pin: point.pin.clone(),
-            limits: limits.clone(),
-            profile_hz: point.profile_hz,
-            waive: true,
-            ..Settings::new(point.steps, point.study.clone())
-        };
-        let mut record = match python
-            .detach(|| measured(&all, &point.engine, &point.workload, &settings, &context))
-        {
-            Ok(record) => record,
-            Err(error) => {
-                errors.push(format!("{}: {error}", point.workload));
-                continue;
-            }
-        };
-        record.order = Some(point.place);
-        if let Some(writer) = &mut file {
-            writer
-                .write(&record)
-                .map_err(|error| PyOSError::new_err(error.to_string()))?;
-        }
-        lines.push(line(&record));
+    let mut kept = Kept {
+        file: out.as_deref().map(append_to).transpose()?,
+        lines: Vec::new(),
+        errors: Vec::new(),
+    };
+    let options = Options {
+        budget,
+        ..Options::default()
+    };
+    let done = python.detach(|| {
+        let mut runner = Runner::new(context());
+        runner.run(plan.points, options, &mut kept)
+    })?;
+    let Done { begun, points, .. } = done;
+    if !done.is_complete() {
+        kept.errors.push(format!(
+            "the time is over: {begun} of {points} points were begun"
+        ));
     }
-    Ok((lines, errors))
+    Ok((kept.lines, kept.errors))
 }
 
 /// Engines with their parameters: name, description, [(parameter, meaning)].
@@ -298,8 +288,8 @@ fn engine_list() -> Vec<(String, String, Vec<(String, String)>)> {
     let engine = |engine: Box<dyn Engine>| {
         let parameters = engine
             .parameters()
-            .iter()
-            .map(|found| (found.name.to_owned(), found.about.to_owned()))
+            .into_iter()
+            .map(|found| (found.name, found.about))
             .collect();
         (
             engine.name().to_owned(),

@@ -9,22 +9,16 @@
     reason = "a benchmark prints what it found, and stops where it fails"
 )]
 
+use std::convert::Infallible;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use daqmeter_campaign::engines;
-use daqmeter_harness::engine::DeviceTime;
+use daqmeter_campaign::{Options, Plan, PlannedPoint, Runner, Site, Watch, engines};
 use daqmeter_harness::{
-    Availability, Context, Engine, Fault, Session, Settings, StageSpec, StepPlan, Tally, measure,
-    ordered,
+    Availability, Context, DeviceTime, Engine, Fault, Refusal, Session, StageSpec, Tally,
 };
-use daqmeter_record::{RunRecord, Workload};
+use daqmeter_record::{Host, RunRecord, Workload};
 use daqmeter_report::cmp::{Compared, cmp};
 
-/// Runs of each point on each side.
-const RUNS: u64 = 10;
-/// Time of each run.
-const TIME: Duration = Duration::from_millis(10);
 /// Typical half width of an interval, in per cent, from which on this host says nothing about `cmp`: a quiet one was at 0.3 to 0.6.
 const NOISY: f64 = 0.8;
 /// Differences that are ignored, as `daqmeter cmp` does unless told otherwise.
@@ -32,9 +26,9 @@ const IGNORE: f64 = 0.02;
 
 /// An engine whose every so many operations one is done twice: every twentieth is 5 % slower, with real work. Both sides go through it:
 /// one call more on one side only would shift the stack, which alone changes conversions of 270 ns by 4 % on some hosts.
-struct Slowed<'a> {
-    inner: &'a dyn Engine,
-    every: u64,
+struct Slowed {
+    inner: Box<dyn Engine>,
+    slower: Slower,
 }
 
 struct SlowedSession {
@@ -47,7 +41,7 @@ struct SlowedSession {
 const SLOWED: u64 = 20;
 const UNCHANGED: u64 = u64::MAX;
 
-impl Engine for Slowed<'_> {
+impl Engine for Slowed {
     fn name(&self) -> &'static str {
         self.inner.name()
     }
@@ -69,7 +63,11 @@ impl Engine for Slowed<'_> {
     }
 
     fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let every = self.every;
+        let every = if (self.slower)(workload) {
+            SLOWED
+        } else {
+            UNCHANGED
+        };
         let slowed = |inner| -> Box<dyn Session> {
             Box::new(SlowedSession {
                 inner,
@@ -115,60 +113,56 @@ impl Session for SlowedSession {
 }
 
 /// Points whose operations are far shorter than a sample: the twentieth then falls into every sample.
-fn points() -> Vec<Workload> {
-    let convert = Workload::new("convert")
-        .with("scale_factor", 0.123)
-        .with("scale_offset", -45.6);
-    vec![
-        convert
-            .clone()
-            .with("samples", 2_000_u64)
-            .with("function", 3_u64),
-        convert.with("samples", 2_000_u64).with("function", 2_u64),
-        daqmeter_copy::Request::new("pread", daqmeter_copy::Direction::To, 4096).workload(),
-    ]
-}
+const POINTS: &str = "
+title = 'promises'
+repetitions = 10
+time = '10ms'
+[[sweep]]
+study = 'promises'
+engine = 'convert'
+workload = { scale_factor = 0.123, scale_offset = -45.6, samples = 2000 }
+axes = { function = [3, 2] }
+[[sweep]]
+study = 'promises'
+engine = 'copy'
+workload = { path = 'pread', context = 'cpu', direction = 'to', block_bytes = '4KiB', lanes = 1 }
+";
 
 /// Which points are slower.
-type Slower = fn(usize) -> bool;
+type Slower = fn(&Workload) -> bool;
 
-fn side(
-    context: &Context,
-    engines: &[Box<dyn Engine>],
-    seed: u64,
-    slower: Slower,
-) -> Vec<RunRecord> {
-    let mut records = Vec::new();
-    for round in 0..RUNS {
-        for (_, (at, workload)) in ordered(
-            points().into_iter().enumerate().collect(),
-            seed * 100 + round,
-        ) {
-            let engine = engines
-                .iter()
-                .find(|engine| engine.name() == workload.kind)
-                .unwrap();
-            let engine = &Slowed {
-                inner: &**engine,
-                every: if slower(at) { SLOWED } else { UNCHANGED },
-            };
-            let pin = context
-                .host
-                .allowed_cpus
-                .last()
-                .copied()
-                .into_iter()
-                .collect();
-            let settings = Settings {
-                pin,
-                ..Settings::new(StepPlan::Timed(TIME), "promises")
-            };
-            let record = measure(engine, &workload, &settings, context, &[], &mut []).unwrap();
-            assert!(record.outcome.is_ok(), "{:?}", record.outcome);
-            records.push(record);
-        }
+/// Keeps the records.
+struct Kept(Vec<RunRecord>);
+
+impl Watch for Kept {
+    type Error = Infallible;
+
+    fn record(&mut self, record: RunRecord) -> Result<(), Infallible> {
+        assert!(record.outcome.is_ok(), "{:?}", record.outcome);
+        self.0.push(record);
+        Ok(())
     }
-    records
+
+    fn refused(&mut self, point: &PlannedPoint, refusal: Refusal) -> Result<(), Infallible> {
+        panic!("{}: {refusal}", point.workload)
+    }
+}
+
+/// All points on the last CPU, ten times, in an order of their own.
+fn side(context: &Context, seed: u64, slower: Slower) -> Vec<RunRecord> {
+    let pin = context.host.allowed_cpus.last().copied();
+    let site = Site {
+        host: Host::clone(&context.host),
+        pin: Some(pin.into_iter().collect()),
+        seed: Some(seed * 100),
+    };
+    let plan = Plan::parse_for(POINTS, "promises", &site).unwrap();
+    let engines = engines(context.host.last_level_cache_bytes()).into_iter();
+    let slowed = engines.map(|inner| Box::new(Slowed { inner, slower }) as Box<dyn Engine>);
+    let mut runner = Runner::with_engines(context.clone(), slowed.collect());
+    let mut kept = Kept(Vec::new());
+    let Ok(_) = runner.run(plan.points, Options::default(), &mut kept);
+    kept.0
 }
 
 fn main() -> ExitCode {
@@ -177,12 +171,10 @@ fn main() -> ExitCode {
         .find_map(|argument| argument.parse().ok())
         .unwrap_or(100);
     let context = Context::gather(Default::default(), "cargo bench".to_owned(), Vec::new());
-    let engines = engines(context.host.last_level_cache_bytes());
     let (mut same, mut one, mut all) = (0, 0, 0);
     let mut widths = Vec::new();
     for repetition in 0..repetitions {
-        let measured =
-            |which: u64, slower: Slower| side(&context, &engines, repetition * 4 + which, slower);
+        let measured = |which: u64, slower: Slower| side(&context, repetition * 4 + which, slower);
         let a = measured(0, |_| false);
         let b = measured(1, |_| false);
         let alike = cmp(&a, &b, IGNORE);
@@ -200,7 +192,7 @@ fn main() -> ExitCode {
             );
         }
         // The first point: of those here the one whose own noise stays well below what is put in.
-        let third = measured(2, |at| at == 0);
+        let third = measured(2, |workload| workload.int("function") == Ok(3));
         let third = cmp(&a, &third, IGNORE);
         one += u64::from(found(&third) >= 1);
         if found(&third) == 0 {
@@ -213,11 +205,7 @@ fn main() -> ExitCode {
         all += u64::from(found(&cmp(&a, &every, IGNORE)) >= 1);
     }
     let typical = daqmeter_stats::quantile(&daqmeter_stats::sorted(&widths), 0.5) * 100.0;
-    println!(
-        "{repetitions} repetitions, {} points, {RUNS} runs of {} ms a side, pinned",
-        points().len(),
-        TIME.as_millis()
-    );
+    println!("{repetitions} repetitions, 3 points, 10 runs of 10 ms a side, pinned");
     println!(
         "no difference on the same host twice: {same} (95 of 100 promised); typical half width {typical:.2} %"
     );

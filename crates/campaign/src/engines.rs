@@ -1,9 +1,9 @@
 //! Every engine.
 
-use daqmeter_copy::{CopyEngine, MemoryEngine, PollutionEngine};
+use daqmeter_copy::{CopyEngine, MemoryEngine, PlainEngine, PollutionEngine};
 use daqmeter_digitizer::{ConvertEngine, DigitizerEngine};
 use daqmeter_etherbone::{EtherboneEngine, PingPongEngine};
-use daqmeter_harness::{Engine, NullEngine};
+use daqmeter_harness::{CardFamily, Engine, NullEngine};
 use daqmeter_hostio::{BlockEngine, StreamEngine};
 use daqmeter_readout::{DecodeEngine, ReadoutEngine};
 
@@ -12,6 +12,7 @@ pub fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
     vec![
         Box::new(NullEngine),
         Box::new(MemoryEngine),
+        Box::new(PlainEngine),
         Box::new(CopyEngine),
         Box::new(PollutionEngine),
         Box::new(ConvertEngine { last_level_bytes }),
@@ -23,6 +24,15 @@ pub fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
         Box::new(DecodeEngine),
         Box::new(ReadoutEngine),
     ]
+}
+
+/// The cards that the engines know, for the facts about a host.
+pub fn card_families() -> Vec<CardFamily> {
+    let digitizers = daqmeter_digitizer::devices::FAMILIES.iter();
+    digitizers
+        .map(|family| family.cards())
+        .chain([daqmeter_readout::card::FAMILY])
+        .collect()
 }
 
 #[cfg(test)]
@@ -92,7 +102,7 @@ mod tests {
                 for value in extremes() {
                     opens_or_is_refused(
                         engine.as_ref(),
-                        &example.clone().with(parameter.name, value),
+                        &example.clone().with(&parameter.name, value),
                     );
                 }
             }
@@ -126,11 +136,11 @@ mod tests {
             for parameter in engine
                 .parameters()
                 .iter()
-                .filter(|parameter| is_extent_or_result(parameter.name))
+                .filter(|parameter| is_extent_or_result(&parameter.name))
             {
                 let of = engine.name();
                 assert!(
-                    NOT_IN_KEY.contains(&parameter.name),
+                    NOT_IN_KEY.contains(&parameter.name.as_str()),
                     "{of}: {} is in the key",
                     parameter.name
                 );
@@ -151,13 +161,13 @@ mod tests {
     #[test]
     fn every_engine_names_all_parameters_of_its_example() {
         for engine in engines(32 << 20) {
-            let known: Vec<&str> = engine
+            let known: Vec<String> = engine
                 .parameters()
-                .iter()
+                .into_iter()
                 .map(|parameter| parameter.name)
                 .collect();
             for name in engine.example().params.keys() {
-                assert!(known.contains(&name.as_str()), "{}: {name}", engine.name());
+                assert!(known.contains(name), "{}: {name}", engine.name());
             }
             assert_eq!(
                 engine.example().kind,

@@ -1,15 +1,23 @@
-//! What is measured by name: the engines of this program, and plans, which say which of their points to measure, how often and in
-//! which order.
+//! What is measured by name: the engines of this program, plans, which say which of their points to measure, how often and in
+//! which order, and the runner, which measures them.
 //!
-//! Begin with [`Plan::load`]. Nothing here measures or prints: points go to `daqmeter_harness::measure`, one by one.
+//! Begin with [`Plan::load`] and [`Runner::run`]. Nothing here prints or writes.
 
+mod budget;
 mod engines;
 mod plan;
+mod point;
 mod resume;
+mod run;
 mod shipped;
+mod site;
 mod size;
+pub mod studies;
 
-pub use engines::engines;
-pub use plan::{Order, Plan, PlanError, PlannedPoint, json_schema};
-pub use resume::left_to_measure;
+pub use budget::{Budget, Spend};
+pub use engines::{card_families, engines};
+pub use plan::{Order, Plan, PlanError, json_schema};
+pub use point::PlannedPoint;
+pub use run::{Done, Options, Runner, Watch};
 pub use shipped::SHIPPED;
+pub use site::Site;

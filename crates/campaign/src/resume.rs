@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use daqmeter_record::{Host, Outcome, RunRecord, Tool};
 
-use crate::PlannedPoint;
+use crate::point::PlannedPoint;
 
 /// Points whose repetition is not in the records yet, in their order.
 ///
 /// Only records of this host and this build of the tool count: a point that another one measured says nothing of this one. Failed
 /// points are measured again.
-pub fn left_to_measure(
+pub(crate) fn left_to_measure(
     points: Vec<PlannedPoint>,
     records: &[RunRecord],
     host: &Host,

@@ -5,28 +5,27 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("memory", include_str!("../../../plans/memory.toml")),
     ("quick", include_str!("../../../plans/quick.toml")),
     ("conversion", include_str!("../../../plans/conversion.toml")),
-    (
-        "digitizer-2017",
-        include_str!("../../../plans/digitizer-2017.toml"),
-    ),
-    (
-        "etherbone-2018",
-        include_str!("../../../plans/etherbone-2018.toml"),
-    ),
-    ("felix-2019", include_str!("../../../plans/felix-2019.toml")),
+    ("digitizer-2017", include_str!("studies/ess_2017/plan.toml")),
+    ("etherbone-2018", include_str!("studies/gsi_2018/plan.toml")),
+    ("felix-2019", include_str!("studies/nikhef/plan.toml")),
     ("copies", include_str!("../../../plans/copies.toml")),
+    ("survey", include_str!("../../../plans/survey.toml")),
+    (
+        "survey-short",
+        include_str!("../../../plans/survey-short.toml"),
+    ),
 ];
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::{Plan, PlannedPoint};
-    use daqmeter_harness::{Availability, StepPlan};
-    use daqmeter_record::Workload;
+    use std::collections::BTreeSet;
 
-    fn shipped(name: &str) -> Vec<PlannedPoint> {
-        Plan::load(name).unwrap().points
-    }
+    use daqmeter_harness::Availability;
+    use daqmeter_record::Host;
+    use daqmeter_record::host::Cache;
+
+    use super::*;
+    use crate::{Plan, PlannedPoint, Site};
 
     #[test]
     fn every_shipped_plan_is_understood_and_its_points_open() {
@@ -34,7 +33,12 @@ mod tests {
         for (name, _) in SHIPPED {
             let plan = Plan::load(name).unwrap();
             assert!(!plan.points.is_empty() && !plan.about.is_empty(), "{name}");
+            // Repetitions are the same point.
+            let mut seen = BTreeSet::new();
             for point in plan.points {
+                if !seen.insert((point.engine.clone(), point.workload.key())) {
+                    continue;
+                }
                 let engine = engines
                     .iter()
                     .find(|engine| engine.name() == point.engine)
@@ -49,61 +53,74 @@ mod tests {
         }
     }
 
-    /// The plan holds what the reproduction runs: study, engine, workload and steps.
-    fn is_the_study(name: &str, mut wanted: Vec<(String, &str, Workload, StepPlan)>) {
-        let point = |point: PlannedPoint| {
-            format!(
-                "{} {} {} {:?}",
-                point.study, point.engine, point.workload, point.steps
-            )
+    /// Study and key of each point of a survey of that host.
+    fn survey(name: &str, cache_bytes: u64, memory_bytes: u64) -> Vec<String> {
+        let cache = Cache {
+            level: 3,
+            bytes: cache_bytes,
+            ..Cache::default()
         };
-        let mut found: Vec<String> = shipped(name).into_iter().map(point).collect();
-        let mut wanted: Vec<String> = wanted
-            .drain(..)
-            .map(|(study, engine, workload, steps)| {
-                format!("{study} {engine} {workload} {steps:?}")
-            })
-            .collect();
-        found.sort();
-        wanted.sort();
-        assert_eq!(found, wanted);
+        let host = Host {
+            caches: vec![cache],
+            memory_bytes,
+            allowed_cpus: vec![0, 1],
+            ..Host::default()
+        };
+        let site = Site {
+            host,
+            ..Site::default()
+        };
+        let plan = Plan::load_for(name, &site).unwrap();
+        let key = |point: PlannedPoint| format!("{} {}", point.study, point.workload.key());
+        plan.points.into_iter().map(key).collect()
     }
 
     #[test]
-    fn the_digitizer_plan_is_the_published_study() {
-        use daqmeter_digitizer::reproduce::{Steps, plan};
-        let steps = |steps| match steps {
-            Steps::Reads(reads) => StepPlan::ByStage(reads),
-            Steps::Passes(passes) => StepPlan::ByPass(passes),
-            Steps::Timed => StepPlan::Timed(std::time::Duration::from_millis(300)),
-        };
-        let points = plan(&Default::default()).into_iter();
-        is_the_study(
-            "digitizer-2017",
-            points
-                .map(|point| {
-                    (
-                        point.study,
-                        point.engine,
-                        point.workload,
-                        steps(point.steps),
-                    )
-                })
-                .collect(),
-        );
+    fn a_short_surveys_points_are_among_a_long_ones() {
+        for (cache_bytes, memory_bytes) in [(0, 8 << 30), (105 << 20, 64 << 30)] {
+            let short = survey("survey-short", cache_bytes, memory_bytes);
+            let long = survey("survey", cache_bytes, memory_bytes);
+            assert!(short.len() < long.len());
+            assert!(short.iter().all(|key| long.contains(key)), "{short:#?}");
+            let different: BTreeSet<&String> = long.iter().collect();
+            assert_eq!(different.len(), long.len(), "each point is measured once");
+        }
     }
 
     #[test]
-    fn the_etherbone_plan_is_the_published_study() {
-        let points = daqmeter_etherbone::reproduce::plan(&Default::default()).into_iter();
-        let point = |point: daqmeter_etherbone::reproduce::Planned| {
-            (
-                point.study,
-                "etherbone",
-                point.workload,
-                StepPlan::ByStage(point.cycles),
-            )
+    fn a_surveys_footprints_reach_beyond_the_caches_of_the_host() {
+        let largest = |cache_bytes| {
+            let bytes = |key: &String| {
+                let value = key.split("read_bytes=").nth(1)?.split(' ').next()?;
+                value.parse::<u64>().ok()
+            };
+            let keys = survey("survey", cache_bytes, 64 << 30);
+            keys.iter().filter_map(bytes).max()
         };
-        is_the_study("etherbone-2018", points.map(point).collect());
+        assert_eq!(largest(0), Some(64 << 20));
+        assert_eq!(largest(105 << 20), Some(256 << 20));
+    }
+
+    #[test]
+    fn threads_of_a_survey_are_pinned_to_the_last_cpus_first() {
+        let site = Site {
+            host: Host {
+                allowed_cpus: vec![0, 2, 5],
+                memory_bytes: 8 << 30,
+                ..Host::default()
+            },
+            ..Site::default()
+        };
+        let pins = |site: &Site| {
+            Plan::load_for("survey", site).unwrap().points[0]
+                .pin
+                .clone()
+        };
+        assert_eq!(pins(&site), [5, 2, 0]);
+        let site = Site {
+            pin: Some(vec![2]),
+            ..site
+        };
+        assert_eq!(pins(&site), [2]);
     }
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use daqmeter_record::units;
 use daqmeter_sys::host::parse_cpu_list;
 
-use crate::run::CpuList;
+/// CPUs in the order in which threads get them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CpuList(pub(crate) Vec<u32>);
 
 pub(crate) fn count(text: &str) -> Result<u64, String> {
     units::parse_count(text).map_err(|error| error.to_string())

@@ -3,24 +3,23 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use daqmeter_digitizer::daq::check_trigger_rate;
-use daqmeter_digitizer::devices::emulated::{EmulatedCrate, Profile};
-use daqmeter_digitizer::devices::{self, EMULATED_PREFIX};
-use daqmeter_digitizer::serve::{Dialect, serve};
-use daqmeter_harness::{Settings, StepPlan};
+use daqmeter_digitizer::DigitizerRequest;
+use daqmeter_digitizer::conversion::ConversionRequest;
+use daqmeter_digitizer::devices::{self, board::EMULATED_PREFIX, board::Emulation};
+use daqmeter_digitizer::request::Completion;
+use daqmeter_harness::{Request, Settings, StepPlan};
 use daqmeter_kernels::convert::oracle;
-use daqmeter_record::{RunRecord, Workload};
+use daqmeter_record::RunRecord;
 use daqmeter_report::{classic, rate, table};
 
-use crate::arguments::{bytes, count, duration, rate};
+use crate::arguments::rate;
 use crate::interrupt;
 use crate::metrics::Metrics;
-use crate::output::{Failure, emit, tell};
+use crate::output::{Failure, tell};
 use crate::reproduce;
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// Read digitizer boards in parallel and convert their samples.
 #[derive(Debug, Args)]
@@ -34,111 +33,8 @@ use crate::run::{Common, Runner};
 pub(crate) struct Arguments {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// Boards: /dev/sis8300-6, emu:l0, emu:l2-0, emu:ku0, or a range emu:l0..4
-    #[arg(value_name = "DEVICE", required = true)]
-    devices: Vec<String>,
-    /// Samples to read from each board (rounded up to 16)
-    #[arg(short = 'S', long, value_name = "N", value_parser = count, default_value = "0x100000")]
-    samples: u64,
-    /// Reads
-    #[arg(short = 'N', long, value_name = "N", value_parser = count, default_value = "1")]
-    reads: u64,
-    /// What to do with the samples, see below
-    #[arg(short = 'A', long, value_name = "F", value_parser = count, default_value = "0")]
-    function: u64,
-    /// Access: 0 read(), 1 mmap() without a copy (at most 4 MiB)
-    #[arg(short = 'B', long, value_name = "0|1", value_parser = count, default_value = "0")]
-    access: u64,
-    /// Decimation: first sample kept
-    #[arg(short = 'o', long, value_name = "N", value_parser = count, default_value = "0", help_heading = "Conversion")]
-    dec_offset: u64,
-    /// Decimation: keep every N-th sample
-    #[arg(short = 'f', long, value_name = "N", value_parser = count, default_value = "1", help_heading = "Conversion")]
-    dec_factor: u64,
-    /// Scaling: offset
-    #[arg(
-        short = 'O',
-        long,
-        value_name = "X",
-        default_value = "0",
-        allow_negative_numbers = true,
-        help_heading = "Conversion"
-    )]
-    scale_offset: f64,
-    /// Scaling: factor
-    #[arg(
-        short = 'F',
-        long,
-        value_name = "X",
-        default_value = "1",
-        allow_negative_numbers = true,
-        help_heading = "Conversion"
-    )]
-    scale_factor: f64,
-    /// Scale in single precision, and say by how much that differs
-    #[arg(hide_short_help = true, long, help_heading = "Conversion")]
-    fast: bool,
-    /// Format of functions 5 and 7
-    #[arg(
-        hide_short_help = true,
-        long,
-        value_name = "M.N",
-        default_value = "1.15",
-        help_heading = "Conversion"
-    )]
-    unsigned_q: String,
-    /// Format of functions 6 and 8
-    #[arg(
-        hide_short_help = true,
-        long,
-        value_name = "M.N",
-        default_value = "3.13",
-        help_heading = "Conversion"
-    )]
-    signed_q: String,
-    /// Fuse read-out and conversion in blocks of this size
-    #[arg(long, value_name = "SIZE", value_parser = bytes, help_heading = "Conversion")]
-    block: Option<u64>,
-    /// portable, avx2, avx512 or neon [default: the best here]
-    #[arg(
-        hide_short_help = true,
-        long,
-        value_name = "SET",
-        help_heading = "Conversion"
-    )]
-    isa: Option<String>,
-    /// cached or non-temporal [default: by footprint]
-    #[arg(
-        hide_short_help = true,
-        long,
-        value_name = "KIND",
-        help_heading = "Conversion"
-    )]
-    store: Option<String>,
-    /// Passes, one read per external trigger (instead of -N)
-    #[arg(short = 'l', long = "loop", value_name = "N", value_parser = count, default_value = "0", help_heading = "Trigger")]
-    passes: u64,
-    /// Wait by interrupt instead of polling
-    #[arg(short = 'i', long, help_heading = "Trigger")]
-    interrupt: bool,
-    /// Trigger rate: sets emulated boards, tells missed triggers of real ones
-    #[arg(long, value_name = "RATE", value_parser = rate, help_heading = "Trigger")]
-    rate: Option<f64>,
-    /// Sleep between looks at the status register
-    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = duration, default_value = "1us", help_heading = "Trigger")]
-    poll_interval: Duration,
-    /// Timing of emulated boards: a shipped name or a TOML file
-    #[arg(
-        hide_short_help = true,
-        long,
-        value_name = "NAME|FILE",
-        default_value = "ess-2017",
-        help_heading = "Emulated boards"
-    )]
-    profile: String,
-    /// Let emulated boards go as fast as memory
-    #[arg(long, help_heading = "Emulated boards")]
-    unpaced: bool,
+    #[command(flatten)]
+    request: DigitizerRequest,
     /// Table to print
     #[arg(long, value_enum, default_value = "table", help_heading = "Output")]
     format: Format,
@@ -174,7 +70,7 @@ Faults can be asked of emulated boards: emu:l0:gone-after=5, emu:l0:short-read-a
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Repeat the source document's study and set every figure beside ours
-    Reproduce(reproduce::Arguments),
+    Reproduce(reproduce::Options),
     /// Serve an emulated board as a file that answers the driver's ioctls
     Serve(ServeArguments),
 }
@@ -209,41 +105,32 @@ enum Format {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.verb {
-        Some(Verb::Reproduce(arguments)) => reproduce::run(arguments),
+        Some(Verb::Reproduce(options)) => reproduce::one("digitizer", options),
         Some(Verb::Serve(arguments)) => serve_board(arguments),
         None => measure(arguments),
     }
 }
 
 fn measure(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    if arguments.reads == 0 {
+    let request = arguments.request.clone().as_typed();
+    if request.reads == 0 {
         return Err(Failure::refused("-N 0 reads nothing; 1 or more is wanted"));
     }
     let mut runner = Runner::new(&arguments.common, 1)?;
-    let plan = if arguments.passes > 0 {
-        StepPlan::ByPass(arguments.passes)
-    } else {
-        StepPlan::ByStage(arguments.reads)
+    let plan = match request.passes {
+        0 => StepPlan::ByStage(request.reads),
+        passes => StepPlan::ByPass(passes),
     };
-    let pin = arguments
-        .common
-        .pin
-        .as_ref()
-        .map(|list| list.0.clone())
-        .unwrap_or_default();
     let settings = Settings {
         profile_hz: arguments.what.then_some(PROFILE_HZ),
-        ..runner.settings(plan, "digitizer", &pin)
+        ..runner.settings(plan, "digitizer", &arguments.common.pins())
     };
-    runner.point("digitizer", &workload(arguments), &settings, None)?;
+    runner.point("digitizer", &request.workload(), &settings, None)?;
     runner.finish();
-    notes(arguments)
+    notes(&arguments.request)
         .iter()
         .for_each(|note| tell(&format!("daqmeter: {note}")));
-    if !arguments.common.json {
-        emit(&printed(arguments.format, &runner.recorder.records))?;
-    }
-    Ok(runner.recorder.exit_code(runner.stop.is_set()))
+    runner.conclude(None, |records| printed(arguments.format, records))
 }
 
 /// A prime, so that the sampling does not march in step with anything.
@@ -267,24 +154,25 @@ fn faults(record: &RunRecord) -> String {
 }
 
 /// What the user asked for that had no effect, and what --fast costs.
-fn notes(arguments: &Arguments) -> Vec<String> {
-    let scales = matches!(arguments.function, 1 | 3 | 99);
-    let without_loop = arguments.passes == 0;
+fn notes(request: &DigitizerRequest) -> Vec<String> {
+    let scales = matches!(request.function, 1 | 3 | 99);
+    let without_loop = request.passes == 0;
+    let fast = request.conversion.fast;
     let idle = [
         (
-            arguments.interrupt && without_loop,
+            request.completion == Completion::Interrupt && without_loop,
             "-i had no effect: it says how to wait for triggers, and without -l none are waited for",
         ),
         (
-            arguments.rate.is_some() && without_loop,
+            request.trigger_rate_hz.is_some() && without_loop,
             "--rate had no effect: without -l no triggers are waited for",
         ),
         (
-            arguments.fast && !scales,
+            fast && !scales,
             "--fast had no effect: only functions 1, 3 and 99 scale",
         ),
         (
-            arguments.block.is_some() && matches!(arguments.function, 0 | 100),
+            request.block_bytes > 0 && matches!(request.function, 0 | 100),
             "--block had no effect: there is no conversion to fuse with",
         ),
     ];
@@ -292,84 +180,35 @@ fn notes(arguments: &Arguments) -> Vec<String> {
         .into_iter()
         .filter(|(is, _)| *is)
         .map(|(_, note)| note.to_owned());
-    idle.chain((arguments.fast && scales).then(|| fast_warning(arguments)))
+    idle.chain((fast && scales).then(|| fast_warning(&request.conversion)))
         .collect()
 }
 
-fn fast_warning(arguments: &Arguments) -> String {
-    let error = oracle::fast_scale_error(arguments.scale_factor, arguments.scale_offset);
+fn fast_warning(conversion: &ConversionRequest) -> String {
+    let error = oracle::fast_scale_error(conversion.scale_factor, conversion.scale_offset);
     format!(
         "--fast scales in single precision: {} of 65536 codes differ from the exact result, by at most {:.3e} ({} ulp)",
         error.codes, error.worst_absolute, error.worst_ulp
     )
 }
 
-fn workload(arguments: &Arguments) -> Workload {
-    let completion = match (arguments.passes, arguments.interrupt) {
-        (0, _) => "none",
-        (_, true) => "interrupt",
-        (_, false) => "poll",
-    };
-    let emulated = arguments
-        .devices
-        .iter()
-        .any(|device| device.starts_with(EMULATED_PREFIX));
-    let mut workload = Workload::new("digitizer")
-        .with("devices", arguments.devices.join(" "))
-        .with("samples", arguments.samples)
-        .with("reads", arguments.reads)
-        .with("function", arguments.function)
-        .with("access", arguments.access)
-        .with("dec_offset", arguments.dec_offset)
-        .with("dec_factor", arguments.dec_factor)
-        .with("scale_offset", arguments.scale_offset)
-        .with("scale_factor", arguments.scale_factor)
-        .with("fast", arguments.fast)
-        .with("unsigned_q", arguments.unsigned_q.as_str())
-        .with("signed_q", arguments.signed_q.as_str())
-        .with("block_bytes", arguments.block.unwrap_or(0))
-        .with("passes", arguments.passes)
-        .with("completion", completion)
-        .with(
-            "poll_interval_us",
-            arguments.poll_interval.as_secs_f64() * 1e6,
-        )
-        .with("profile", arguments.profile.as_str())
-        .with("unpaced", arguments.unpaced);
-    let default_rate = (emulated && arguments.passes > 0).then_some(14.0);
-    if let Some(rate) = arguments.rate.or(default_rate) {
-        workload = workload.with("trigger_rate_hz", rate);
-    }
-    if let Some(isa) = &arguments.isa {
-        workload = workload.with("isa", isa.as_str());
-    }
-    if let Some(store) = &arguments.store {
-        workload = workload.with("store", store.as_str());
-    }
-    workload
-}
-
 fn serve_board(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
-    let name = arguments.board.strip_prefix(EMULATED_PREFIX);
-    let name = name.ok_or_else(|| {
-        Failure::refused(format!(
-            "`{}`: only emulated boards (emu:...) can be served",
-            arguments.board
-        ))
-    })?;
-    let profile = Profile::load(&arguments.profile).map_err(Failure::refused)?;
-    let crate_ = EmulatedCrate::new(profile, !arguments.unpaced);
-    let mut board: Box<dyn devices::Board> = Box::new(crate_.board(&arguments.board, name)?);
-    if let Some(rate) = arguments.rate {
-        check_trigger_rate(rate).map_err(|fault| fault.context("--rate"))?;
-        board.set_trigger_rate(rate);
+    let board = &arguments.board;
+    if !board.starts_with(EMULATED_PREFIX) {
+        let why = format!("`{board}`: only emulated boards (emu:...) can be served");
+        return Err(Failure::refused(why));
     }
+    let emulation = Emulation {
+        profile: arguments.profile.clone(),
+        paced: !arguments.unpaced,
+    };
     let (stopped, wait) = std::sync::mpsc::channel();
     interrupt::on_signal(move || {
         // Nobody waits any more when this cannot be sent.
         let _ = stopped.send(());
     });
-    let served = serve(board, &arguments.path, Dialect::Ess)?;
+    let family = devices::family_of(board);
+    let served = family.serve(board, &arguments.path, &emulation, arguments.rate)?;
     if let Some(page) = arguments.metrics.served()? {
         let (traffic, name) = (served.traffic.clone(), arguments.board.clone());
         page.ask(move |page| {

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use clap::Args;
+use daqmeter_digitizer::devices::FAMILIES;
 use daqmeter_harness::facts::host_facts;
 use daqmeter_kernels::Isa;
 use daqmeter_report::table::plain;
@@ -12,7 +13,6 @@ use daqmeter_sys::host::{Files, is_root};
 use daqmeter_sys::net::enable_gro;
 use daqmeter_sys::perf::{CounterSource, EVENTS, Kernel, Sampler};
 
-use crate::list::digitizer_nodes;
 use crate::output::{Failure, emit};
 
 /// Say what this host has, what is missing and how to get it.
@@ -261,32 +261,31 @@ fn copies(files: &Files) -> Vec<Finding> {
 }
 
 fn devices(files: &Files) -> Vec<Finding> {
-    let nodes = digitizer_nodes(files);
+    let boards = FAMILIES.iter().map(|family| {
+        let nodes = family.cards().nodes(files);
+        let found = match nodes.is_empty() {
+            true => "none: emulated ones only".to_owned(),
+            false => nodes.join(", "),
+        };
+        finding(family.name(), !nodes.is_empty(), found, family.remedy())
+    });
+    boards.chain([serving(files)]).collect()
+}
+
+fn serving(files: &Files) -> Finding {
     let fuse = files.root().join("dev/fuse").exists();
     let helper = is_root()
         || ["usr/bin/fusermount3", "bin/fusermount3"]
             .iter()
             .any(|path| files.root().join(path).exists());
-    vec![
-        finding(
-            "digitizers",
-            !nodes.is_empty(),
-            if nodes.is_empty() {
-                "none: emulated boards only".to_owned()
-            } else {
-                nodes.join(", ")
-            },
-            "load sis8300drv; emulated boards (emu:l0) need nothing",
-        ),
-        finding(
-            "serving emulated boards",
-            fuse && helper,
-            if fuse {
-                "/dev/fuse is there"
-            } else {
-                "no /dev/fuse"
-            },
-            "modprobe fuse; apt install fuse3 for users other than root",
-        ),
-    ]
+    finding(
+        "serving emulated boards",
+        fuse && helper,
+        if fuse {
+            "/dev/fuse is there"
+        } else {
+            "no /dev/fuse"
+        },
+        "modprobe fuse; apt install fuse3 for users other than root",
+    )
 }

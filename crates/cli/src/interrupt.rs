@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::output::{Failure, INTERRUPTED, program_name, tell};
+use crate::failure::{Failure, INTERRUPTED, program_name, tell};
 
 /// A verb that was asked ends within this time, or is ended: a little less than the 2 s that are promised.
 const GRACE: Duration = Duration::from_millis(1900);

@@ -5,8 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use daqmeter_campaign::{Plan, engines};
 use daqmeter_digitizer::Function;
-use daqmeter_digitizer::devices::emulated::Profile;
-use daqmeter_digitizer::devices::sis8300::{Found, probe};
+use daqmeter_digitizer::devices::{FAMILIES, nodes};
 use daqmeter_harness::Availability;
 use daqmeter_kernels::Isa;
 use daqmeter_report::table::plain;
@@ -35,7 +34,7 @@ enum Asked {
 fn asked(text: &str) -> Result<Asked, String> {
     match What::from_str(text, true) {
         Ok(what) => Ok(Asked::Section(what)),
-        Err(_) if crate::plan::is_named(text) => Ok(Asked::Plan(text.to_owned())),
+        Err(_) if crate::run::is_named(text) => Ok(Asked::Plan(text.to_owned())),
         Err(_) => {
             let names = What::value_variants()
                 .iter()
@@ -67,7 +66,7 @@ type Section = (What, &'static str, fn() -> String);
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let only = match &arguments.what {
         Some(Asked::Plan(name)) => {
-            return emit(&crate::plan::points(
+            return emit(&crate::run::points(
                 &Plan::load(name).map_err(Failure::refused)?,
             ));
         }
@@ -77,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let sections: [Section; 8] = [
         (What::Devices, "Devices", devices),
         (What::Engines, "Engines", engine_list),
-        (What::Plans, "Plans (run ...)", crate::plan::shipped),
+        (What::Plans, "Plans (run ...)", crate::run::shipped),
         (What::Functions, "Functions (digitizer -A)", functions),
         (What::Kernels, "Kernels", kernels),
         (What::Bridges, "Bridges (eb ... emu/<bridge>)", bridges),
@@ -97,46 +96,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     emit(&text.join("\n"))
 }
 
-/// Names of nodes that look like digitizers.
-pub(crate) fn digitizer_nodes(files: &Files) -> Vec<String> {
-    let names = files
-        .names("dev")
-        .into_iter()
-        .filter(|name| name.starts_with("sis8300"));
-    names
-        .map(|name| files.root().join("dev").join(name).display().to_string())
-        .collect()
-}
-
 fn devices() -> String {
-    let profile = Profile::default();
-    let emulated = profile.board.iter().map(|board| {
-        let name = if board.model == "l2" {
-            "emu:l2-0, emu:l2-1, ..."
-        } else {
-            &format!("emu:{0}0, emu:{0}1, ...", board.model)
-        };
-        let rate = format!(
-            "{:.0} MB/s alone (profile {})",
-            board.own_bytes_per_s / 1e6,
-            profile.name
-        );
-        vec![name.to_owned(), "emulated".to_owned(), rate]
-    });
-    let real = digitizer_nodes(&Files::default()).into_iter().map(|node| {
-        let found = match probe(&node) {
-            Ok(Found::Ess { id, .. }) => (
-                "sis8300drv (ESS)".to_owned(),
-                format!("identification {id:#010x}"),
-            ),
-            Ok(Found::Struck) => (
-                "Struck's driver".to_owned(),
-                "not driven: load sis8300drv".to_owned(),
-            ),
-            Ok(Found::Upciedev { driver }) => (driver, "not driven: load sis8300drv".to_owned()),
-            Err(fault) => ("not understood".to_owned(), fault.0),
-        };
-        vec![node, found.0, found.1]
+    let emulated = FAMILIES.iter().flat_map(|family| family.emulated());
+    let emulated = emulated.map(|(names, about)| vec![names, "emulated".to_owned(), about]);
+    let files = Files::default();
+    let real = nodes(&files).map(|(family, node)| {
+        let found = family.describe(&node);
+        vec![node, found.driver, found.about]
     });
     plain(&["device", "driver", "what"], emulated.chain(real))
 }
@@ -237,15 +203,17 @@ fn scenarios() -> String {
 
 fn copies() -> String {
     let row = |path: &daqmeter_copy::Path| {
+        let value = path.to_possible_value().expect("no path is hidden");
         let state = match path.probe() {
             Availability::Ready => "ready".to_owned(),
             Availability::Waived(reason) => format!("waived: {reason}"),
         };
-        vec![path.name.to_owned(), path.what.to_owned(), state]
+        let help = value.get_help().map(ToString::to_string);
+        vec![value.get_name().to_owned(), help.unwrap_or_default(), state]
     };
     plain(
         &["path", "what it does", "state"],
-        daqmeter_copy::PATHS.iter().map(row),
+        daqmeter_copy::Path::value_variants().iter().map(row),
     )
 }
 

@@ -1,5 +1,5 @@
-//! The `daqmeter` command: one file per verb. Verbs measure through the harness, and print what the report room makes of
-//! the records; nothing here computes a number.
+//! The `daqmeter` command: one file per verb, or one folder. Verbs measure through `runner.rs`, and print what `report` makes of the
+//! records.
 
 mod arguments;
 mod cmp;
@@ -7,21 +7,23 @@ mod copy;
 mod digitizer;
 mod doctor;
 mod eb;
+mod export;
+mod failure;
+mod files;
 mod history;
 mod http;
 mod interrupt;
 mod list;
 mod metrics;
 mod output;
-mod plan;
 mod pmu;
 mod readout;
 mod report;
 mod reproduce;
 mod run;
+mod runner;
 mod serve;
 mod show;
-mod studies;
 mod survey;
 
 use std::borrow::Cow;
@@ -65,9 +67,9 @@ enum Verb {
     /// Counters of the interconnect and the system: list, map, plan, stat, verify
     Pmu(Box<pmu::Arguments>),
     /// Measure the points of a plan
-    Run(plan::Arguments),
+    Run(run::Arguments),
     /// Repeat the published studies: every row beside model and measurement
-    Reproduce(studies::Arguments),
+    Reproduce(reproduce::Arguments),
     /// Print the tables of recorded runs
     Show(show::Arguments),
     /// Make a page or a table from recorded runs
@@ -77,7 +79,7 @@ enum Verb {
     /// Show how points changed from run to run, and where they took a step
     History(history::Arguments),
     /// Write records as CSV or Parquet
-    Export(history::ExportArguments),
+    Export(export::Arguments),
     /// Show records in the browser, and runs while they are measured
     Serve(serve::Arguments),
     /// List devices, engines, plans, kernels and more, or the points of a plan
@@ -154,13 +156,13 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Readout(arguments) => readout::run(&arguments),
         Verb::Copy(arguments) => copy::run(&arguments),
         Verb::Pmu(arguments) => pmu::run(&arguments),
-        Verb::Run(arguments) => plan::run(&arguments),
-        Verb::Reproduce(arguments) => studies::run(&arguments),
+        Verb::Run(arguments) => run::run(&arguments),
+        Verb::Reproduce(arguments) => reproduce::run(&arguments),
         Verb::Show(arguments) => show::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::Cmp(arguments) => cmp::run(&arguments),
         Verb::History(arguments) => history::run(&arguments),
-        Verb::Export(arguments) => history::export(&arguments),
+        Verb::Export(arguments) => export::run(&arguments),
         Verb::Serve(arguments) => serve::run(&arguments),
         Verb::List(arguments) => list::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),

@@ -106,6 +106,14 @@ const HELP: &[(&str, &str)] = &[
         "Rate of a stage over the limit measured beside it",
     ),
     ("daqmeter_events_total", "Events counted so far, by event"),
+    (
+        "daqmeter_event_share",
+        "Share of the last interval for which an event was counted",
+    ),
+    (
+        "daqmeter_event_rate",
+        "Rate or ratio of a group in the last interval, with its unit",
+    ),
     ("daqmeter_probes_total", "Etherbone probes answered"),
     ("daqmeter_cycles_total", "Etherbone cycles executed"),
     (

@@ -12,89 +12,10 @@ use std::process::ExitCode;
 use daqmeter_record::file::Replacement;
 use daqmeter_record::{RunRecord, jsonl, sanitise};
 
+pub(crate) use crate::failure::{
+    FAILED, Failure, INTERRUPTED, program_name, tell, tell_lines, tool_name,
+};
 use crate::interrupt;
-
-/// Exit code when the work could not be done at all.
-const COULD_NOT_RUN: u8 = 2;
-/// The name that the program was called by, if it is that of a C tool.
-pub(crate) fn program_name() -> &'static str {
-    static NAME: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    NAME.get_or_init(|| tool_name().map_or("daqmeter".to_owned(), |tool| format!("eb-{tool}")))
-}
-
-/// `read`, when the program was called as `eb-read`.
-pub(crate) fn tool_name() -> Option<String> {
-    let called = std::env::args_os().next()?;
-    let name = Path::new(&called).file_name()?.to_str()?;
-    name.strip_prefix("eb-").map(str::to_owned)
-}
-
-/// Exit code when something measured failed.
-pub(crate) const FAILED: u8 = 1;
-/// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
-pub(crate) const INTERRUPTED: u8 = 130;
-
-/// Why the verb ends without success: one line.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    line: String,
-    code: u8,
-}
-
-impl Failure {
-    /// Bad input or a missing prerequisite.
-    pub(crate) fn refused(line: impl Display) -> Failure {
-        Failure {
-            line: line.to_string(),
-            code: COULD_NOT_RUN,
-        }
-    }
-
-    /// Any error of a C tool: they have one exit code.
-    pub(crate) fn tool(line: impl Display) -> Failure {
-        Failure {
-            line: line.to_string(),
-            code: FAILED,
-        }
-    }
-
-    /// Ctrl-C, where there is no result to go with what was measured.
-    pub(crate) fn interrupted() -> Failure {
-        Failure {
-            line: "interrupted; what was measured is kept".to_owned(),
-            code: INTERRUPTED,
-        }
-    }
-
-    /// The line.
-    pub(crate) fn line(&self) -> &str {
-        &self.line
-    }
-
-    /// Prints the line and gives the exit code.
-    pub(crate) fn report(self) -> ExitCode {
-        // When even stderr is closed there is nobody left to tell.
-        let _ = writeln!(
-            io::stderr(),
-            "{}: {}",
-            program_name(),
-            sanitise::text(&self.line)
-        );
-        ExitCode::from(self.code)
-    }
-}
-
-impl From<daqmeter_harness::Refusal> for Failure {
-    fn from(refusal: daqmeter_harness::Refusal) -> Self {
-        Failure::refused(refusal)
-    }
-}
-
-impl From<daqmeter_harness::Fault> for Failure {
-    fn from(fault: daqmeter_harness::Fault) -> Self {
-        Failure::refused(fault)
-    }
-}
 
 /// Prints text to stdout, with escapes for whatever would act on a terminal; in JSON they keep its meaning. A closed pipe (`| head`)
 /// ends the program quietly, as every filter does.
@@ -119,16 +40,6 @@ pub(crate) fn emit_as_it_is(text: &str) -> Result<ExitCode, Failure> {
         }
         Err(error) => Err(Failure::refused(format!("cannot write to stdout: {error}"))),
     }
-}
-
-/// A line for people, on stderr.
-pub(crate) fn tell(line: &str) {
-    let _ = writeln!(io::stderr(), "{}", sanitise::text(line));
-}
-
-/// The same for text of several lines.
-pub(crate) fn tell_lines(text: &str) {
-    let _ = write!(io::stderr(), "{}", sanitise::lines(text));
 }
 
 /// True when stderr is a terminal, where progress may be drawn.
@@ -188,6 +99,25 @@ impl Recorder {
         }
         self.records.push(jsonl::printable(record));
         Ok(())
+    }
+
+    /// What every verb that measures ends with: its text for people, unless records were printed; the page, if one is wanted; the
+    /// exit code.
+    pub(crate) fn finish(
+        &self,
+        page: Option<&Path>,
+        interrupted: bool,
+        text: impl FnOnce(&[RunRecord]) -> String,
+    ) -> Result<ExitCode, Failure> {
+        if !self.json {
+            emit(&text(&self.records))?;
+        }
+        if let Some(path) = page {
+            let page = daqmeter_report::page(&self.records).map_err(Failure::refused)?;
+            write_file(path, &page)?;
+            tell(&format!("wrote {}", path.display()));
+        }
+        Ok(self.exit_code(interrupted))
     }
 
     /// Exit code for what was measured.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use daqmeter_record::{RunRecord, jsonl};
-use daqmeter_report::{page, table};
+use daqmeter_report::{export, page, table};
 
 use crate::output::{Failure, emit, read_records, tell, write_file};
 
@@ -63,7 +63,7 @@ fn render(format: Format, records: &[RunRecord]) -> Result<String, Failure> {
     Ok(match format {
         Format::Html => page(records).map_err(Failure::refused)?,
         Format::Md => table::markdown(records),
-        Format::Csv => table::csv(records),
+        Format::Csv => export::table(records).csv(),
         Format::Json => records
             .iter()
             .map(|record| String::from_utf8_lossy(&jsonl::to_line(record)).into_owned())

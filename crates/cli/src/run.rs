@@ -1,256 +1,239 @@
-//! What every measuring verb shares: the context, Ctrl-C, progress, and running points one after the other.
+//! `daqmeter run`: the points of a plan, one after the other; and what `daqmeter list PLAN` says of them beforehand.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
-use daqmeter_campaign::engines;
-use daqmeter_copy::{HEAVY, HeavyLoad};
-use daqmeter_harness::{Context, Engine, Limits, Refusal, Settings, StopFlag, measure, observe};
-use daqmeter_kernels::Isa;
-use daqmeter_record::{Order, RunRecord, Tool, Workload, sanitise};
-use indicatif::{ProgressBar, ProgressStyle};
+use daqmeter_campaign::{Budget, Done, Options, Plan, PlannedPoint, Site, Spend, engines};
+use daqmeter_harness::{Availability, Engine, StepPlan};
+use daqmeter_record::{RunRecord, sanitise};
+use daqmeter_report::points::middle_runs;
+use daqmeter_report::table;
 
-use crate::arguments::cpu_list;
-use crate::interrupt;
-use crate::metrics::{Metrics, Page};
-use crate::output::{Failure, Recorder, progress_wanted};
-use crate::pmu::Observed;
+use crate::arguments::duration;
+use crate::output::{Failure, emit, read_file, tell};
+use crate::runner::{Common, Runner};
 
-/// Options of every verb that measures.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct Common {
-    /// Append every record to this file (JSON lines), as it is measured
-    #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
-    pub(crate) out: Option<PathBuf>,
-    /// Print records (JSON lines) instead of tables
-    #[arg(long, help_heading = "Output")]
-    pub(crate) json: bool,
-    /// CPUs to pin threads to, in turn: 0,1 or 0-3
-    #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
-    pub(crate) pin: Option<CpuList>,
+/// Measure the points of a plan.
+///
+/// A plan is a TOML file, or the name of one that ships with daqmeter (daqmeter list plans). Every record is written as it is
+/// measured; after an interruption --resume goes on with what is missing.
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Example:\n\n  $ daqmeter list plans\n  $ daqmeter list my-sweep.toml                  what would be measured, and what waived\n  $ daqmeter run my-sweep.toml --out lab7.jsonl\n  $ daqmeter run my-sweep.toml --out lab7.jsonl --resume\n  $ daqmeter report lab7.jsonl"
+)]
+pub(crate) struct Arguments {
+    /// Plan: a file, or a shipped plan's name
+    #[arg(value_name = "PLAN")]
+    plan: String,
+    /// Pass over points that --out holds already, measured here by this build
+    #[arg(long)]
+    resume: bool,
+    /// Begin no further point after this time, whatever the plan says
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    budget: Option<Duration>,
+    /// Print the points and what would be waived; measure nothing
+    #[arg(long)]
+    list: bool,
     #[command(flatten)]
-    pub(crate) metrics: Metrics,
-    /// Count a group or events meanwhile, each 100 ms: block, net@10ms
-    #[arg(long, value_name = "GROUP[@TIME]", help_heading = "Output")]
-    pub(crate) observe: Option<String>,
+    common: Common,
 }
 
-/// CPUs in the order in which threads get them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CpuList(pub(crate) Vec<u32>);
-
-/// Runs points and keeps their records.
-pub(crate) struct Runner {
-    pub(crate) context: Context,
-    pub(crate) recorder: Recorder,
-    pub(crate) stop: StopFlag,
-    /// How limits are measured.
-    pub(crate) limits: Limits,
-    progress: ProgressBar,
-    engines: Vec<Box<dyn Engine>>,
-    observed: Option<Observed>,
-    metrics: Option<Page>,
-}
-
-/// What the records say of this program.
-pub(crate) fn tool() -> Tool {
-    Tool {
-        name: "daqmeter".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        git_revision: env!("DAQMETER_GIT_REVISION").to_owned(),
-        profile: if cfg!(debug_assertions) {
-            "debug"
-        } else {
-            "release"
-        }
-        .to_owned(),
-    }
-}
-
-/// What is known of this host and this invocation.
-pub(crate) fn context() -> Context {
-    let isa = Isa::available().map(|isa| isa.name().to_owned()).collect();
-    Context::gather(tool(), command_line(), isa)
-}
-
-/// The command line as typed, with quotes where a shell needs them, so that it can be pasted.
-fn command_line() -> String {
-    let quoted = |argument: String| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@".contains(c);
-        if !argument.is_empty() && argument.chars().all(plain) {
-            argument
-        } else {
-            format!("'{}'", argument.replace('\'', r"'\''"))
-        }
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let common = &arguments.common;
+    let site = Site {
+        pin: common.pin.clone().map(|list| list.0),
+        ..Site::here()
     };
-    let arguments = std::env::args_os()
-        .skip(1)
-        .map(|argument| quoted(argument.to_string_lossy().into_owned()));
-    std::iter::once("daqmeter".to_owned())
-        .chain(arguments)
-        .collect::<Vec<_>>()
-        .join(" ")
+    let plan = Plan::load_for(&arguments.plan, &site).map_err(Failure::refused)?;
+    if arguments.list {
+        return emit(&points(&plan));
+    }
+    let mut runner = Runner::new(common, plan.points.len())?;
+    // From now on nobody else writes the file.
+    let known = known(arguments)?;
+    let budget = Budget {
+        time: arguments.budget.or(plan.budget.time),
+        ..plan.budget
+    };
+    let options = Options {
+        budget,
+        known: &known,
+    };
+    let done = runner.plan(plan.points, options)?;
+    let code = runner.conclude(None, text)?;
+    if !done.is_complete() {
+        tell(&unfinished(arguments, &done));
+    }
+    refuse_refused(&done)?;
+    Ok(code)
 }
 
-/// The first signal sets the flag; `interrupt` says what else signals do.
-pub(crate) fn on_ctrl_c(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
-    let asked = stop.clone();
-    interrupt::on_signal(move || asked.store(true, Ordering::Relaxed));
-    Ok(())
+/// The records of an earlier run that this one goes on from.
+fn known(arguments: &Arguments) -> Result<Vec<RunRecord>, Failure> {
+    match (&arguments.common.out, arguments.resume) {
+        (Some(out), true) if out.is_file() => Ok(read_file(out)?.records),
+        (None, true) => Err(Failure::refused(
+            "--resume looks for measured points in a file: name it with --out",
+        )),
+        _ => Ok(Vec::new()),
+    }
 }
 
-impl Runner {
-    /// Gathers the context; from now on a signal lets the sample at hand finish.
-    pub(crate) fn new(common: &Common, points: usize) -> Result<Runner, Failure> {
-        let observed = common
-            .observe
-            .as_deref()
-            .map(Observed::understand)
-            .transpose()?;
-        let recorder = Recorder::new(common.out.as_deref(), common.json)?;
-        let metrics = common.metrics.served()?;
-        let context = context();
-        let stop = StopFlag::default();
-        let asked = stop.clone();
-        interrupt::on_signal(move || asked.set());
-        let progress = if progress_wanted() && !common.json {
-            ProgressBar::new(points as u64)
-        } else {
-            ProgressBar::hidden()
-        };
-        let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}")
-            .expect("a constant template");
-        progress.set_style(style);
-        let engines = engines(context.host.last_level_cache_bytes());
-        Ok(Runner {
-            context,
-            recorder,
-            stop,
-            limits: Limits::default(),
-            progress,
-            engines,
-            observed,
-            metrics,
-        })
+fn text(records: &[RunRecord]) -> String {
+    let (shown, runs) = middle_runs(records);
+    let mut out = table::text(&shown);
+    if runs > 1 {
+        out.push_str(&format!(
+            " of {runs} runs of a point the middle one is shown; daqmeter cmp and history look at all\n"
+        ));
     }
+    out
+}
 
-    /// Settings for a study, with this runner's stop flag.
-    pub(crate) fn settings(
-        &self,
-        plan: daqmeter_harness::StepPlan,
-        study: &str,
-        pin: &[u32],
-    ) -> Settings {
-        Settings {
-            pin: pin.to_vec(),
-            stop: self.stop.clone(),
-            limits: self.limits.clone(),
-            ..Settings::new(plan, study)
+fn unfinished(arguments: &Arguments, done: &Done) -> String {
+    let go_on = match &arguments.common.out {
+        Some(out) => format!(
+            "daqmeter run {} --out {} --resume goes on",
+            arguments.plan,
+            out.display()
+        ),
+        None => "with --out FILE it could be gone on with".to_owned(),
+    };
+    format!(
+        "daqmeter: {} of {} points were measured; {go_on}",
+        done.begun, done.points
+    )
+}
+
+/// The exit code of a run is 2 when points could not be measured.
+pub(crate) fn refuse_refused(done: &Done) -> Result<(), Failure> {
+    if done.refused == 0 {
+        return Ok(());
+    }
+    Err(Failure::refused(format!(
+        "{} of {} points could not be measured",
+        done.refused, done.points
+    )))
+}
+
+/// Every point of the plan with what would become of it. Engines are asked whether they are there and whether they understand the
+/// workload; nothing is opened for use.
+pub(crate) fn points(plan: &Plan) -> String {
+    let engines = engines(0);
+    let different = different(&plan.points);
+    let rows = different.iter().map(|(point, times)| {
+        vec![
+            point.study.clone(),
+            point.engine.clone(),
+            parameters(point),
+            steps(point.steps),
+            times.to_string(),
+            state(point, &engines),
+        ]
+    });
+    format!(
+        "{}\n{}\n\n{}\n{} points, {} of them different; {}\n",
+        sanitise::text(&plan.title),
+        plan.about,
+        table::plain(
+            &["study", "engine", "parameters", "steps", "times", "state"],
+            rows
+        ),
+        plan.points.len(),
+        different.len(),
+        time(plan)
+    )
+}
+
+/// Each point once, and how often it is measured.
+fn different(points: &[PlannedPoint]) -> Vec<(&PlannedPoint, u64)> {
+    let mut seen: Vec<(&PlannedPoint, u64)> = Vec::new();
+    let mut places: HashMap<(&str, &str, String), usize> = HashMap::new();
+    for point in points {
+        let key = (&*point.study, &*point.engine, point.workload.key());
+        let place = *places.entry(key).or_insert(seen.len());
+        match seen.get_mut(place) {
+            Some((_, times)) => *times += 1,
+            None => seen.push((point, 1)),
         }
     }
+    seen
+}
 
-    /// Measures one point with its limits and keeps the record. Does nothing once interrupted.
-    pub(crate) fn point(
-        &mut self,
-        engine: &str,
-        workload: &Workload,
-        settings: &Settings,
-        order: Option<Order>,
-    ) -> Result<(), Failure> {
-        if self.stop.is_set() {
-            return Ok(());
-        }
-        let record = self.measured(engine, workload, settings, order)?;
-        self.keep(record)
-    }
+/// The workload without the name of its engine.
+fn parameters(point: &PlannedPoint) -> String {
+    let whole = point.workload.to_string();
+    let parameters = whole.strip_prefix(&point.engine).unwrap_or(&whole);
+    parameters.trim_start().to_owned()
+}
 
-    /// Measures one point with its limits.
-    pub(crate) fn measured(
-        &mut self,
-        engine: &str,
-        workload: &Workload,
-        settings: &Settings,
-        order: Option<Order>,
-    ) -> Result<RunRecord, Refusal> {
-        self.progress
-            .set_message(format!("{} {}", sanitise::text(&settings.study), engine));
-        let named = |name: &str| {
-            self.engines
-                .iter()
-                .find(|candidate| candidate.name() == name)
-                .map(Box::as_ref)
-        };
-        let found = named(engine).expect("verbs name engines that exist");
-        let mut observers = observe::standard();
-        if workload.text("load") == Ok(HEAVY) {
-            observers.insert(0, Box::new(HeavyLoad::default()));
-        }
-        if let Some(observed) = &self.observed {
-            observers.push(observed.observer());
-        }
-        let engines: Vec<&dyn Engine> = self.engines.iter().map(Box::as_ref).collect();
-        let mut record = measure(
-            found,
-            workload,
-            settings,
-            &self.context,
-            &engines,
-            &mut observers,
-        )?;
-        record.order = order;
-        Ok(record)
+fn state(point: &PlannedPoint, engines: &[Box<dyn Engine>]) -> String {
+    let Some(engine) = engines.iter().find(|engine| engine.name() == point.engine) else {
+        return "no such engine".to_owned();
+    };
+    match engine.probe_for(&point.workload) {
+        Availability::Waived(why) => format!("waived: {why}"),
+        Availability::Ready => match engine.open(&point.workload) {
+            Ok(_) => "ready".to_owned(),
+            Err(fault) => format!("refused: {}: {fault}", point.source),
+        },
     }
+}
 
-    /// Takes the record of a point.
-    pub(crate) fn keep(&mut self, record: RunRecord) -> Result<(), Failure> {
-        self.progress.inc(1);
-        if let Some(page) = &self.metrics {
-            page.point(&record);
-        }
-        self.recorder.take(record)
+/// How long the plan takes.
+fn time(plan: &Plan) -> String {
+    let seconds = plan.budget.time.map_or(0, |time| time.as_secs());
+    if plan.budget.time.is_some() && plan.budget.spend == Spend::Share {
+        return format!("{seconds} s are shared out among them: steps are shares");
     }
+    let timed = |point: &PlannedPoint| match point.steps {
+        StepPlan::Timed(time) => time,
+        _ => Duration::ZERO,
+    };
+    let timed_s = plan
+        .points
+        .iter()
+        .map(timed)
+        .sum::<Duration>()
+        .as_secs_f64();
+    let budget = plan.budget.time.map_or(String::new(), |_| {
+        format!("; none is begun after {seconds} s")
+    });
+    format!("timed points take {timed_s:.1} s in all, without limits and verification{budget}")
+}
 
-    /// Counts a group meanwhile, if this host has it and nothing else was asked for.
-    pub(crate) fn observe_if_there(&mut self, group: &str) {
-        if self.observed.is_none() {
-            self.observed = Observed::understand(group).ok();
-        }
+fn steps(steps: StepPlan) -> String {
+    match steps {
+        StepPlan::Timed(time) => format!("{} ms", time.as_millis()),
+        StepPlan::ByStage(count) => format!("{count} reads"),
+        StepPlan::ByPass(count) => format!("{count} passes"),
     }
+}
 
-    /// Measures something whose record is only looked at: the limits that points are then held against.
-    pub(crate) fn quietly(
-        &self,
-        engine: &str,
-        workload: &Workload,
-        settings: &Settings,
-    ) -> Result<RunRecord, Failure> {
-        let found = self
-            .engines
-            .iter()
-            .find(|candidate| candidate.name() == engine);
-        let found = found.expect("verbs name engines that exist").as_ref();
-        Ok(measure(
-            found,
-            workload,
-            settings,
-            &self.context,
-            &[],
-            &mut [],
-        )?)
-    }
+/// The shipped plans.
+pub(crate) fn shipped() -> String {
+    let row = |(name, _): &(&str, &str)| {
+        let plan = Plan::load(name).expect("shipped plans are tested");
+        vec![
+            (*name).to_owned(),
+            plan.points.len().to_string(),
+            plan.title,
+        ]
+    };
+    table::plain(
+        &["plan", "points", "what it is"],
+        daqmeter_campaign::SHIPPED.iter().map(row),
+    )
+}
 
-    /// Says how many points there will be.
-    pub(crate) fn expect(&self, points: usize) {
-        self.progress.set_length(points as u64);
-        if let Some(page) = &self.metrics {
-            page.set("daqmeter_points_planned", "run", points as f64);
-        }
-    }
-
-    /// Clears the progress line.
-    pub(crate) fn finish(&self) {
-        self.progress.finish_and_clear();
-    }
+/// Whether that is how a plan is named, and not a word of `list`.
+pub(crate) fn is_named(text: &str) -> bool {
+    daqmeter_campaign::SHIPPED
+        .iter()
+        .any(|(name, _)| *name == text)
+        || text.contains('.')
+        || PathBuf::from(text).is_file()
 }

@@ -20,11 +20,11 @@ use daqmeter_report::page;
 use daqmeter_sys::host::open_regular;
 use subtle::ConstantTimeEq;
 
-use crate::history::{Links, listed};
+use crate::files::{Links, listed};
 use crate::http::{self, Answer, Handler, Reply, Request};
 use crate::metrics::Page;
 use crate::output::{Failure, INTERRUPTED, emit};
-use crate::run::on_ctrl_c;
+use crate::runner::on_ctrl_c;
 
 /// Longest file that a page is made of: its samples are held in memory meanwhile.
 const MAX_FILE_BYTES: u64 = 256 << 20;

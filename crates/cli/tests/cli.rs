@@ -62,7 +62,15 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         (vec!["emu:l0", "-F", "nan", "-A", "3"], "finite"),
         (vec!["emu:zz9"], "emu:l0"),
         (vec!["emu:l0", "emu:l0"], "named twice"),
-        (vec!["emu:l0", "--isa", "mmx"], "this CPU has"),
+        (
+            vec!["emu:l0", "--isa", "mmx"],
+            "possible values: best, portable",
+        ),
+        (vec![""], "names no board"),
+        (
+            vec!["/dev/no such board"],
+            "/dev/no such board: No such file",
+        ),
         (vec!["emu:l0", "--pin", "900"], "CPU 900 does not exist"),
         (vec!["emu:l0", "--profile", "/nonexistent.toml"], "ess-2017"),
         (vec!["/nonexistent/sis8300-1"], "No such file"),
@@ -145,9 +153,9 @@ fn every_letter_of_the_original_works_as_typed() {
         "-f",
         "10",
         "-O",
-        "-0.5",
+        "-1e-5",
         "-F",
-        "2",
+        "-7e-05",
         "-B",
         "0",
         "-A1",
@@ -160,8 +168,8 @@ fn every_letter_of_the_original_works_as_typed() {
         " nreads          3",
         " dec_offset      1",
         " dec_factor      10",
-        " scale_offset    -0.500000",
-        " scale_factor    2.000000",
+        " scale_offset    -0.000010",
+        " scale_factor    -0.000070",
         " ndevices        2",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
@@ -488,5 +496,86 @@ fn help_for_people() {
         let mut settings = insta::Settings::clone_current();
         settings.set_snapshot_suffix(if verb.is_empty() { "daqmeter" } else { verb });
         settings.bind(|| insta::assert_snapshot!("help", stdout(&daqmeter(&arguments))));
+    }
+}
+
+#[test]
+fn the_verbs_of_the_engines_repeat_the_same_studies() {
+    for (verb, study) in [
+        ("digitizer", "digitizer"),
+        ("eb", "etherbone"),
+        ("readout", "readout"),
+        ("copy", "copy"),
+        ("pmu", "pmu"),
+    ] {
+        let of_verb = daqmeter(&[verb, "reproduce", "--no-measurement"]);
+        let of_study = daqmeter(&["reproduce", study, "--no-measurement"]);
+        assert!(of_study.status.success(), "{}", stderr(&of_study));
+        assert_eq!(stdout(&of_verb), stdout(&of_study), "{verb}");
+        assert!(stdout(&of_study).contains("\nWhat to know\n"), "{study}");
+    }
+}
+
+#[test]
+fn several_studies_are_totals_and_a_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("all.html");
+    let output = daqmeter(&[
+        "reproduce",
+        "eb",
+        "pmu",
+        "--no-measurement",
+        "-o",
+        page.to_str().unwrap(),
+    ]);
+    let text = stdout(&output);
+    assert!(
+        text.contains("\n  27 rows: ") && text.contains("\n  8 rows: "),
+        "{text}"
+    );
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("study-etherbone") && html.contains("study-pmu"));
+    assert!(html.contains("daqmeter reproduce etherbone"));
+}
+
+#[test]
+fn an_option_that_none_of_the_studies_takes_is_refused() {
+    for arguments in [
+        ["eb", "reproduce", "--reps", "3"],
+        ["reproduce", "pmu", "--receiver-pin", "0"],
+    ] {
+        let output = daqmeter(&arguments);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(
+            stderr(&output).contains(&format!("{} changes nothing in", arguments[2])),
+            "{}",
+            stderr(&output)
+        );
+    }
+    let listed = stdout(&daqmeter(&["reproduce", "--list"]));
+    assert!(
+        listed.contains("--reps") && listed.contains("--receiver-pin"),
+        "{listed}"
+    );
+}
+
+#[test]
+fn records_that_failed_end_a_reproduction_with_1() {
+    let example = include_str!("../../record/testdata/v1/digitizer.jsonl");
+    let mut record: serde_json::Value =
+        serde_json::from_str(example.lines().next().unwrap()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("records.jsonl");
+    for (outcome, code) in [
+        (serde_json::json!({ "status": "ok" }), 0),
+        (
+            serde_json::json!({ "status": "failed", "reason": "bytes differ" }),
+            1,
+        ),
+    ] {
+        record["outcome"] = outcome;
+        std::fs::write(&path, format!("{record}\n")).unwrap();
+        let output = daqmeter(&["digitizer", "reproduce", "--from", path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
     }
 }

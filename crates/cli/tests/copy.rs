@@ -23,12 +23,28 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
                 &["latency", "--sizes", "0"][..],
                 "at least one size of 1 B or more",
             ),
-            (&["latency", "--sizes", "100TiB"], "choose smaller --sizes"),
+            (
+                &["latency", "--sizes", "100TiB"],
+                "1 to 1099511627776 is wanted",
+            ),
+            (&["latency", "--sizes", "1TiB"], "choose smaller --sizes"),
+            (
+                &["latency", "--sizes", "64", "--reps", "0"],
+                "is 0; 1 to 65536 is wanted",
+            ),
+            (
+                &["latency", "--sizes", "64", "--depth", "0"],
+                "`depth` is 0; 1 to 1024 is wanted",
+            ),
+            (&["latency", "--high", "99"], "channel from 0 to 63"),
             (&["latency", "--sizes", "many"], "many"),
-            (&["latency", "--path", "nowhere"], "choose among pread"),
+            (
+                &["latency", "--path", "nowhere"],
+                "values: pread, tmpfs-huge",
+            ),
             (
                 &["latency", "--contexts", "best"],
-                "none of cpu, exclusive, shared, priority",
+                "values: cpu, exclusive, shared, priority",
             ),
             (
                 &["latency", "--operations", "sideways"],
@@ -55,8 +71,8 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
                 "DSA",
             ),
             (
-                &["bandwidth", "--lanes", "1000", "--sizes", "4KiB"],
-                "lanes",
+                &["bandwidth", "--lanes", "5000", "--sizes", "4KiB"],
+                "`lanes` is 5000; 1 to ",
             ),
             (
                 &[
@@ -72,14 +88,20 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             ),
             (
                 &["pollution", "--tests", "doom"],
-                "choose among susan[s]_small",
+                "values: susan[s]_small, ",
             ),
             (
                 &["pollution", "--neighbours", "noisy"],
-                "choose among ideal",
+                "values: ideal, cpu, dma, spin, null-call",
             ),
             (&["pollution", "--copies", "224"], "is not like from:224"),
-            (&["verify", "--path", "nowhere"], "choose among pread"),
+            (
+                &["pollution", "--copies", "from:0"],
+                "copies of 1 B or more are wanted",
+            ),
+            (&["pollution", "--reps", "0"], "1 to 65536 is wanted"),
+            (&["verify", "--path", "nowhere"], "values: pread"),
+            (&["verify", "--times", "0"], "0 is not in 1.."),
             (&["figures", &none], "No such file"),
             (&["figures", &empty], "holds no record"),
         ],

@@ -228,6 +228,11 @@ fn what_is_wrong_is_one_line_and_exit_1() {
         (vec!["discover", "tcp/127.0.0.1"], "not a UDP address"),
         (vec!["snoop", "0"], "--bus"),
         (vec!["snoop", "0", "9-1"], "ends before it begins"),
+        (vec!["snoop", "0", "0x0-0xfe"], "whole words of 8 bytes"),
+        (
+            vec!["snoop", "0", "-w", "16", "0x1-0xff"],
+            "whole words of 2 bytes",
+        ),
         (
             vec!["snoop", "0", "--bus", "/nonexistent.toml"],
             "cannot read /nonexistent.toml",

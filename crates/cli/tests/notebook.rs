@@ -507,3 +507,23 @@ fn a_run_tells_its_progress_as_metrics() {
         )],
     );
 }
+
+#[test]
+fn the_survey_is_a_plan_that_can_be_listed() {
+    let listed = |arguments: &[&str]| {
+        let out = daqmeter("list", arguments);
+        assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+        stdout(&out)
+    };
+    let plans = listed(&["plans"]);
+    assert!(plans.contains("survey-short"), "{plans}");
+    let points = listed(&["survey-short"]);
+    assert!(
+        points.contains("survey/felix") && points.contains("survey/memory"),
+        "{points}"
+    );
+    assert!(
+        points.contains("20 s are shared out among them"),
+        "{points}"
+    );
+}

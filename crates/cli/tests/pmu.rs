@@ -337,6 +337,88 @@ fn the_documents_table_is_read_with_its_warning() {
     ));
 }
 
+/// Issue 16: the document's formulas are computed from perf's own output.
+#[test]
+fn groups_compute_their_rates_from_perfs_output() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("document.txt");
+    std::fs::write(
+        &path,
+        "     4.000522271         84,743,908      arm_cmn/rnid_s0_wdata_beats,nodeid=0xc,bynodeid=1/\n     5.000680754         84,746,976      arm_cmn/rnid_s0_wdata_beats,nodeid=0xc,bynodeid=1/\n",
+    )
+    .unwrap();
+    let from = path.display().to_string();
+    let output = pmu(&["stat", "--from", &from, "--group", "pcie"]);
+    let text = stdout(&output);
+    assert!(text.contains("in: from devices to memory: 2711."), "{text}");
+    assert!(stderr(&output).contains("its first interval is taken to be 1.000 s long"));
+    are_refused(
+        "pmu",
+        &[(
+            &["stat", "--from", &from, "--group", "memory"],
+            "there is no arm_cmn/hnf_mc_reqs/",
+        )],
+    );
+}
+
+#[test]
+fn perf_stats_own_options_are_taken_as_typed() {
+    let arguments = [
+        "stat",
+        "-a",
+        "-I",
+        "600000",
+        "-r",
+        "3",
+        "-e",
+        "vmstat.pgfault",
+        "--",
+        "true",
+    ];
+    assert!(said(&arguments).contains("3 intervals"));
+    are_refused(
+        "pmu",
+        &[(&["stat", "-r", "3", "-e", "vmstat.pgfault"], "COMMAND")],
+    );
+}
+
+#[test]
+fn a_plan_is_made_for_the_map_of_another_machine() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lab7.toml");
+    std::fs::write(
+        &path,
+        said(&["map", "--emulated", "cmn700", "--format", "toml"]),
+    )
+    .unwrap();
+    let map = path.display().to_string();
+    let output = pmu(&[
+        "plan", "--map", &map, "--driver", "6.1", "-g", "memory", "-g", "slc",
+    ]);
+    let text = stdout(&output);
+    assert!(
+        text.contains("arm_cmn_0, 6.1 driver: events take turns"),
+        "{text}{}",
+        stderr(&output)
+    );
+    assert!(stderr(&output).contains("before Linux 6.7 loses counts"));
+    assert!(said(&["list", "--groups", "--map", &map]).contains("slc (cmn, here)"));
+}
+
+#[test]
+fn groups_are_here_where_their_events_are() {
+    for mesh in ["n1sdp", "s3"] {
+        let text = said(&["list", "--groups", "--emulated", mesh]);
+        for group in ["memory", "memory-nodes", "slc"] {
+            assert!(
+                text.contains(&format!("{group} (cmn, here)")),
+                "{mesh}: {text}"
+            );
+        }
+        assert!(text.contains("imc (intel, not here)"), "{text}");
+    }
+}
+
 #[test]
 fn counters_of_the_system_are_there_on_every_host() {
     let text = said(&[

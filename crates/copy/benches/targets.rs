@@ -12,10 +12,9 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use daqmeter_copy::{CopyEngine, Direction, Request};
-use daqmeter_harness::{Engine, NullEngine, Session};
+use daqmeter_copy::{CopyEngine, Direction, Path, Request};
+use daqmeter_harness::{NullEngine, Session, TypedEngine};
 use daqmeter_kernels::copy::CopyKernel;
-use daqmeter_record::Workload;
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::{affinity, clock};
 
@@ -31,7 +30,7 @@ fn ns(work: impl FnOnce()) -> f64 {
 }
 
 fn session(request: &Request) -> Box<dyn Session> {
-    let mut session = CopyEngine.open(&request.workload()).unwrap().remove(0);
+    let mut session = CopyEngine.open(request).unwrap().remove(0);
     session.prepare().unwrap();
     session.verify().unwrap();
     session
@@ -68,7 +67,7 @@ fn said(program: &PathBuf, arguments: &[String]) -> f64 {
 }
 
 fn overhead(peers: Option<&PathBuf>) {
-    let mut null = NullEngine.open(&Workload::new("null")).unwrap().remove(0);
+    let mut null = NullEngine.open(&NullEngine.example()).unwrap().remove(0);
     let per_op = median(
         (0..51)
             .map(|_| ns(|| null.step(0, 1_000_000).unwrap()) / 1e6)
@@ -76,7 +75,7 @@ fn overhead(peers: Option<&PathBuf>) {
     );
     println!("null engine: {per_op:.2} ns an operation (target 1)");
     const CALLS: u64 = 200_000;
-    let mut ours = session(&Request::new("pread", Direction::To, 1));
+    let mut ours = session(&Request::new(Path::Pread, Direction::To, 1));
     let Some(peers) = peers else {
         println!("pread at 1 B: not compared, no C compiler (cc)");
         return;
@@ -206,37 +205,38 @@ fn per_byte(paths: [(&Request, u64); 2]) -> [f64; 2] {
 fn kernel_copies() {
     const MIB: usize = 1 << 20;
     for direction in [Direction::To, Direction::From] {
-        let huge = Request::new("tmpfs-huge", direction, MIB);
-        if CopyEngine.open(&huge.workload()).is_err() {
+        let huge = Request::new(Path::TmpfsHuge, direction, MIB);
+        if CopyEngine.open(&huge).is_err() {
             println!(
                 "user/kernel copy on huge pages: not measured, a tmpfs with huge=always needs root"
             );
             break;
         }
-        let [kernel, plain] = per_byte([(&huge, 8), (&Request::new("memcpy", direction, MIB), 8)]);
+        let [kernel, plain] =
+            per_byte([(&huge, 8), (&Request::new(Path::Memcpy, direction, MIB), 8)]);
         println!(
             "copy {} user, 1 MiB, huge pages: {:.1} us, memcpy {:.1} us; ratio {:.2} (target 1.12)",
-            direction.name(),
+            direction,
             kernel / 8e3,
             plain / 8e3,
             kernel / plain
         );
     }
     for (name, depth) in [
-        ("io-uring", 16),
-        ("io-uring-fixed", 16),
-        ("io-uring-fixed", 64),
+        (Path::IoUring, 16_u32),
+        (Path::IoUringFixed, 16),
+        (Path::IoUringFixed, 64),
     ] {
         let mut ring = Request::new(name, Direction::To, 4096);
-        ring.depth = depth;
-        if CopyEngine.open(&ring.workload()).is_err() {
+        ring.depth = u64::from(depth);
+        if CopyEngine.open(&ring).is_err() {
             println!("{name}: not measured, the host forbids it");
             continue;
         }
         let [ring, one] = per_byte([
             (&ring, 16),
             (
-                &Request::new("pread", Direction::To, 4096),
+                &Request::new(Path::Pread, Direction::To, 4096),
                 16 * u64::from(depth),
             ),
         ]);

@@ -11,13 +11,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use daqmeter_harness::Fault;
+use daqmeter_sys::clock;
 use daqmeter_sys::memory::{DeviceMemory, device_copy};
 use daqmeter_sys::wait::IrqLine;
-use daqmeter_sys::{affinity, clock};
 
-use crate::request::{Completion, Context, Direction, Window};
+use crate::request::{Completion, Context, Direction, Request, Window};
 
-/// Most channels, and most registered pairs of memory.
+/// Channels, as many as the mask of high channels has bits.
 pub(crate) const MAX_CHANNELS: usize = 64;
 /// Bytes that a channel moves before the next has its turn.
 const PIECE_BYTES: usize = 64 << 10;
@@ -43,6 +43,20 @@ struct Channel {
     copies: AtomicU64,
 }
 
+impl Channel {
+    fn new() -> Result<Channel, Fault> {
+        Ok(Channel {
+            state: AtomicU32::new(FREE),
+            pair: AtomicUsize::new(0),
+            to_user: AtomicBool::new(false),
+            bytes: AtomicUsize::new(0),
+            wakes: AtomicBool::new(false),
+            line: IrqLine::event()?,
+            copies: AtomicU64::new(0),
+        })
+    }
+}
+
 /// The two sides of a lane.
 pub(crate) struct Pair {
     pub(crate) user: DeviceMemory,
@@ -57,7 +71,8 @@ pub(crate) fn lock(pair: &Mutex<Pair>) -> MutexGuard<'_, Pair> {
 
 struct Shared {
     channels: Vec<Channel>,
-    pairs: [OnceLock<Arc<Mutex<Pair>>>; MAX_CHANNELS],
+    /// Of each lane.
+    pairs: Vec<OnceLock<Arc<Mutex<Pair>>>>,
     context: Context,
     window: Window,
     stop: AtomicBool,
@@ -74,34 +89,27 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Starts an engine, on the given CPU or free.
+    /// Starts an engine for the lanes of a request.
     ///
     /// # Errors
-    /// When there is no room for the thread or its interrupt lines.
-    pub(crate) fn start(
-        channels: usize,
-        context: Context,
-        window: Window,
-        cpu: Option<u32>,
-    ) -> Result<Engine, Fault> {
-        let channel = || {
-            Ok(Channel {
-                state: AtomicU32::new(FREE),
-                pair: AtomicUsize::new(0),
-                to_user: AtomicBool::new(false),
-                bytes: AtomicUsize::new(0),
-                wakes: AtomicBool::new(false),
-                line: IrqLine::event()?,
-                copies: AtomicU64::new(0),
-            })
+    /// When it asks for too many channels, or there is no room for the thread or its interrupt lines.
+    pub(crate) fn start(request: &Request) -> Result<Engine, Fault> {
+        let channels = match request.channels {
+            0 => request.lanes.min(MAX_CHANNELS),
+            channels if channels <= MAX_CHANNELS => channels,
+            channels => {
+                return Err(Fault::new(format!(
+                    "{channels} channels: an emulated engine has {MAX_CHANNELS} at most"
+                )));
+            }
         };
         let shared = Arc::new(Shared {
-            channels: (0..channels.clamp(1, MAX_CHANNELS))
-                .map(|_| channel())
+            channels: (0..channels)
+                .map(|_| Channel::new())
                 .collect::<Result<_, Fault>>()?,
-            pairs: [const { OnceLock::new() }; MAX_CHANNELS],
-            context,
-            window,
+            pairs: (0..request.lanes).map(|_| OnceLock::new()).collect(),
+            context: request.context,
+            window: request.window(),
             stop: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
             high_ns: AtomicU64::new(0),
@@ -111,13 +119,7 @@ impl Engine {
         let work = shared.clone();
         let thread = std::thread::Builder::new()
             .name("dma-engine".to_owned())
-            .spawn(move || {
-                if let Some(cpu) = cpu {
-                    // Not to be had: the engine runs where the kernel puts it.
-                    let _ = affinity::pin_to(cpu);
-                }
-                work.run();
-            })
+            .spawn(move || work.run())
             .map_err(|error| Fault::new(format!("start the engine's thread: {error}")))?;
         Ok(Engine {
             shared,
@@ -309,12 +311,12 @@ impl Shared {
         // Nobody else wants it: its lane waits for this copy.
         let Pair { user, kernel } = &mut *lock(pair);
         let bytes = channel.bytes.load(Ordering::Relaxed);
-        let most = if self.context == Context::Priority {
+        let max = if self.context == Context::Priority {
             GATED_PIECE_BYTES
         } else {
             PIECE_BYTES
         };
-        let piece = (bytes - *moved).min(most);
+        let piece = (bytes - *moved).min(max);
         let to_user = channel.to_user.load(Ordering::Relaxed);
         let (from, to) = if to_user {
             (kernel, user)
@@ -339,6 +341,15 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::Path;
+
+    fn request(lanes: usize, context: Context) -> Request {
+        Request {
+            lanes,
+            context,
+            ..Request::new(Path::EngineThread, Direction::To, 64)
+        }
+    }
 
     fn pair(bytes: usize) -> Arc<Mutex<Pair>> {
         let memory = || DeviceMemory::sparse(bytes).unwrap();
@@ -351,8 +362,8 @@ mod tests {
     #[test]
     fn every_policy_and_completion_moves_every_byte() {
         for context in [Context::Exclusive, Context::Shared, Context::Priority] {
-            for completion in [Completion::Polled, Completion::Interrupt] {
-                let engine = Engine::start(2, context, Window::default(), None).unwrap();
+            for completion in [Completion::Poll, Completion::Interrupt] {
+                let engine = Engine::start(&request(2, context)).unwrap();
                 let sides = pair(200_000);
                 engine.register(1, sides.clone());
                 let bytes: Vec<u8> = (0..200_000_u32)
@@ -371,8 +382,8 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_an_engine_whose_thread_has_panicked() {
-        for completion in [Completion::Polled, Completion::Interrupt] {
-            let engine = Engine::start(1, Context::Exclusive, Window::default(), None).unwrap();
+        for completion in [Completion::Poll, Completion::Interrupt] {
+            let engine = Engine::start(&request(1, Context::Exclusive)).unwrap();
             // A lane that never registered is a bug, for which the engine's thread panics.
             let copied = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 engine.copy(0, Direction::To, 64, completion);
@@ -383,14 +394,17 @@ mod tests {
 
     #[test]
     fn lanes_share_fewer_channels() {
-        let engine = Engine::start(1, Context::Shared, Window::default(), None).unwrap();
+        let one_channel = Request {
+            channels: 1,
+            ..request(3, Context::Shared)
+        };
+        let engine = Engine::start(&one_channel).unwrap();
         (0..3).for_each(|lane| engine.register(lane, pair(5000)));
         std::thread::scope(|scope| {
             for lane in 0..3 {
                 let engine = &engine;
                 scope.spawn(move || {
-                    (0..50)
-                        .for_each(|_| engine.copy(lane, Direction::To, 5000, Completion::Polled));
+                    (0..50).for_each(|_| engine.copy(lane, Direction::To, 5000, Completion::Poll));
                 });
             }
         });
@@ -399,16 +413,16 @@ mod tests {
 
     #[test]
     fn the_gate_is_accounted() {
-        let window = Window {
+        let priority = Request {
             quantum_ns: 50_000,
             window_ns: 150_000,
-            high_channels: 1,
+            ..request(2, Context::Priority)
         };
-        let engine = Engine::start(2, Context::Priority, window, None).unwrap();
+        let engine = Engine::start(&priority).unwrap();
         engine.register(1, pair(4096));
         // A low channel's copies go on only while the gate is open, so every few of them a window has passed.
         while engine.gate().2 < 3 {
-            engine.copy(1, Direction::From, 4096, Completion::Polled);
+            engine.copy(1, Direction::From, 4096, Completion::Poll);
         }
         let (high_ns, low_ns, windows) = engine.gate();
         assert!(

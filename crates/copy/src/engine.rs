@@ -1,23 +1,24 @@
 //! The engine `copy`: one point of latency or bandwidth, by any path and policy.
 
 use daqmeter_harness::{
-    Availability, DeviceTime, Engine, Fault, Parameter, Session, StageSpec, Tally, parameters,
+    Availability, DeviceTime, Fault, LimitSpec, Session, StageSpec, Tally, TypedEngine,
 };
-use daqmeter_record::{Ledger, Workload};
+use daqmeter_record::Ledger;
 use daqmeter_sys::copies::null_call;
 
 use crate::paths::{self, Mover};
-use crate::request::{Context, Direction, Request};
+use crate::plain::PlainRequest;
+use crate::request::{Context, Direction, Path, Request};
 
-/// Copies between user and kernel. See [`Request`] for its workload.
+/// Copies between user and kernel, see [`Request`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CopyEngine;
 
 /// Name of the stage that measures a system call without work.
-pub const NULL_CALL: &str = "null_call";
+pub(crate) const NULL_CALL: &str = "null_call";
 
 /// Name of the stage that copies, as the kernel's function of that direction.
-pub fn stage_name(direction: Direction) -> &'static str {
+fn stage_name(direction: Direction) -> &'static str {
     match direction {
         Direction::From => "copy_from_user",
         Direction::To => "copy_to_user",
@@ -34,89 +35,51 @@ struct CopySession {
     pattern: u8,
 }
 
-impl Engine for CopyEngine {
-    fn name(&self) -> &'static str {
-        "copy"
-    }
+impl TypedEngine for CopyEngine {
+    type Request = Request;
 
     fn description(&self) -> &'static str {
         "copies between user and kernel memory, by CPU or by the channels of an engine, under a policy"
     }
 
-    fn probe(&self) -> Availability {
-        Availability::Ready
+    fn probe_for(&self, request: &Request) -> Availability {
+        request.path.probe()
     }
 
-    fn probe_for(&self, workload: &Workload) -> Availability {
-        paths::probe_for(workload)
-    }
-
-    fn target(&self, workload: &Workload) -> String {
-        let Ok(request) = Request::of(workload) else {
-            return String::new();
-        };
-        if request.path != "module" || request.context == Context::Cpu {
-            return request.path;
+    fn target(&self, request: &Request) -> String {
+        if request.path != Path::Module || request.context == Context::Cpu {
+            return request.path.to_string();
         }
-        match paths::provider(&request) {
+        match paths::provider(request) {
             Some((driver, channels, _)) => format!("module: {driver}, {channels} channels"),
             None => "module".to_owned(),
         }
     }
 
-    fn is_emulated(&self, workload: &Workload) -> bool {
-        let Ok(request) = Request::of(workload) else {
-            return false;
-        };
-        match request.path.as_str() {
-            "engine-thread" => true,
-            "module" if request.context != Context::Cpu => {
-                paths::provider(&request).is_some_and(|(_, _, soft)| soft)
+    fn is_emulated(&self, request: &Request) -> bool {
+        match request.path {
+            Path::EngineThread => true,
+            Path::Module if request.context != Context::Cpu => {
+                paths::provider(request).is_some_and(|(_, _, soft)| soft)
             }
             _ => false,
         }
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
-        parameters![
-            "path": "a way to copy, as daqmeter list copies names it",
-            "context": "who does it: cpu, exclusive, shared or priority",
-            "direction": "from the kernel, to it, or both",
-            "block_bytes": "bytes of one copy",
-            "lanes": "threads that copy at the same time; 1",
-            "cold": "true flushes the buffers from the caches before each copy",
-            "channels": "DMA channels; 0 takes all",
-            "completion": "polled or interrupt",
-            "quantum_ns": "time of the high channels in each window",
-            "window_ns": "window of the priority policy",
-            "high_channels": "bit mask of the high channels",
-            "depth": "copies on their way at once; 1",
-            "load": "heavy keeps all other CPUs busy",
-        ]
+    fn memory_bytes(&self, request: &Request) -> Option<u64> {
+        Some(request.memory_bytes())
     }
 
-    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
-        Some(Request::of(workload).ok()?.memory_bytes())
+    fn example(&self) -> Request {
+        Request {
+            lanes: 2,
+            ..Request::new(Path::Pread, Direction::Both, 4096)
+        }
     }
 
-    fn example(&self) -> Workload {
-        let mut request = Request::new("pread", Direction::Both, 4096);
-        request.lanes = 2;
-        request.workload()
-    }
-
-    fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let request = Request::of(workload)?;
-        let path = paths::path(&request.path).ok_or_else(|| {
-            let names: Vec<&str> = paths::PATHS.iter().map(|path| path.name).collect();
-            Fault::new(format!(
-                "there is no way to copy called `{}`; choose among {}",
-                request.path,
-                names.join(", ")
-            ))
-        })?;
-        if let Availability::Waived(reason) = path.probe() {
-            return Err(Fault::new(format!("{}: {reason}", path.name)));
+    fn open(&self, request: &Request) -> Result<Vec<Box<dyn Session>>, Fault> {
+        if let Availability::Waived(reason) = request.path.probe() {
+            return Err(Fault::new(reason));
         }
         let session = |mover| -> Box<dyn Session> {
             Box::new(CopySession {
@@ -127,7 +90,8 @@ impl Engine for CopyEngine {
                 pattern: 1,
             })
         };
-        Ok(path.open(&request)?.into_iter().map(session).collect())
+        let movers = request.path.open(request)?;
+        Ok(movers.into_iter().map(session).collect())
     }
 }
 
@@ -145,26 +109,9 @@ impl CopySession {
             .map(|byte| byte ^ self.pattern)
             .take(bytes)
             .collect();
-        let other = vec![!self.pattern; bytes];
-        let mut found = vec![0; bytes];
-        if direction == Direction::To {
-            self.mover.put_user(&other)?;
-            self.mover.put_kernel(&pattern)?;
-            self.mover.freshen(direction)?;
-            self.mover.copy(direction)?;
-            self.mover.get_user(&mut found)?;
-        } else {
-            self.mover.put_kernel(&other)?;
-            self.mover.put_user(&pattern)?;
-            self.mover.freshen(direction)?;
-            self.mover.copy(direction)?;
-            self.mover.get_kernel(&mut found)?;
-        }
-        match found
-            .iter()
-            .zip(&pattern)
-            .position(|(found, wanted)| found != wanted)
-        {
+        let found = self.copied(direction, &pattern)?;
+        let mut places = found.iter().zip(&pattern);
+        match places.position(|(found, wanted)| found != wanted) {
             None => Ok(()),
             Some(at) => Err(Fault::new(format!(
                 "{}: byte {at} of {bytes} is {:#04x}, expected {:#04x}",
@@ -173,6 +120,39 @@ impl CopySession {
                 pattern[at]
             ))),
         }
+    }
+
+    /// What one copy of the pattern leaves at the other end.
+    fn copied(&mut self, direction: Direction, pattern: &[u8]) -> Result<Vec<u8>, Fault> {
+        let mut found = vec![!self.pattern; pattern.len()];
+        let is_to = direction == Direction::To;
+        if is_to {
+            self.mover.put_user(&found)?;
+            self.mover.put_kernel(pattern)?;
+        } else {
+            self.mover.put_kernel(&found)?;
+            self.mover.put_user(pattern)?;
+        }
+        self.mover.before_copy(direction)?;
+        self.mover.copy(direction)?;
+        if is_to {
+            self.mover.get_user(&mut found)?;
+        } else {
+            self.mover.get_kernel(&mut found)?;
+        }
+        Ok(found)
+    }
+
+    /// What a plain copy of as many bytes reaches.
+    fn limit(&self) -> LimitSpec {
+        // Far beyond the caches the rate does not depend on the size any more, but the time to prepare does.
+        const LARGEST: usize = 128 << 20;
+        let bytes = self.request.block_bytes;
+        LimitSpec::measured(
+            format!("memcpy at {bytes} B"),
+            "a plain copy of as many bytes, 128 MiB at most, in the same run; the best of memcpy, rep movsb and vectors",
+            &PlainRequest::new(bytes.min(LARGEST)),
+        )
     }
 }
 
@@ -184,10 +164,11 @@ impl Session for CopySession {
     fn stages(&self) -> Vec<StageSpec> {
         let passes = self.request.direction.parts().len() as u64;
         let bytes = self.operation_bytes() as u64 * passes;
-        let fresh =
+        let before_sample =
             self.mover.is_consumed() || self.request.cold && self.mover.device_time().is_none();
         let copy = StageSpec {
-            fresh,
+            limit: Some(self.limit()),
+            before_sample,
             device_timed: self.mover.device_time().is_some(),
             ..StageSpec::new(stage_name(self.request.direction), bytes, 2 * bytes)
         };
@@ -224,8 +205,8 @@ impl Session for CopySession {
         Ok(())
     }
 
-    fn freshen(&mut self, _stage: usize) -> Result<(), Fault> {
-        self.mover.freshen(self.request.direction)?;
+    fn before_sample(&mut self, _stage: usize) -> Result<(), Fault> {
+        self.mover.before_copy(self.request.direction)?;
         if self.request.cold {
             self.mover.flush()
         } else {
@@ -262,13 +243,25 @@ impl Session for CopySession {
             counters: self.mover.counters(),
             warnings: self.mover.warnings(),
             numa_node: self.mover.numa_node(),
+            ..Tally::default()
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum;
+    use daqmeter_harness::{
+        Context as Facts, Engine, Limits, Request as _, Settings, StepPlan, measure,
+    };
+    use daqmeter_record::LimitBasis;
+
     use super::*;
+    use crate::PlainEngine;
+
+    fn open(request: &Request) -> Result<Vec<Box<dyn Session>>, Fault> {
+        Engine::open(&CopyEngine, &request.workload())
+    }
 
     #[test]
     fn copies_conform() {
@@ -276,42 +269,63 @@ mod tests {
     }
 
     #[test]
+    fn every_point_is_held_against_a_plain_copy_of_as_many_bytes() {
+        let limits = Limits::shared(std::time::Duration::from_micros(200));
+        let settings = Settings {
+            limits,
+            ..Settings::new(StepPlan::ByStage(3), "test")
+        };
+        let record = measure(
+            &CopyEngine,
+            &Engine::example(&CopyEngine),
+            &settings,
+            &Facts::default(),
+            &[&PlainEngine],
+            &mut [],
+        )
+        .unwrap();
+        let limit = &record.limits[0];
+        assert_eq!(
+            (limit.name.as_str(), limit.basis, record.limits.len()),
+            ("memcpy at 4096 B", LimitBasis::Sustained, 1)
+        );
+        for lane in &record.lanes {
+            assert_eq!(lane.stages[0].limit.as_ref(), Some(&limit.name));
+            assert_eq!(lane.stages[1].limit, None, "an empty call copies nothing");
+        }
+    }
+
+    #[test]
     fn a_point_says_how_much_memory_it_takes() {
         const MIB: u64 = 1 << 20;
-        let mut request = Request::new("pread", Direction::To, 4 << 20);
+        let bytes = |request: &Request| Engine::memory_bytes(&CopyEngine, &request.workload());
+        let mut request = Request::new(Path::Pread, Direction::To, 4 << 20);
         request.lanes = 3;
         // Each lane: both sides, and three copies while bytes are compared.
-        assert_eq!(
-            CopyEngine.memory_bytes(&request.workload()),
-            Some(3 * (4 + 4 + 12) * MIB)
-        );
+        assert_eq!(bytes(&request), Some(3 * (4 + 4 + 12) * MIB));
         request.depth = 2;
-        request.path = "io-uring".to_owned();
-        assert_eq!(
-            CopyEngine.memory_bytes(&request.workload()),
-            Some(2 * 3 * (4 + 4 + 12) * MIB)
-        );
-        assert_eq!(
-            CopyEngine.memory_bytes(&request.workload().with("lanes", 65_u64)),
-            None
-        );
+        request.path = Path::IoUring;
+        assert_eq!(bytes(&request), Some(2 * 3 * (4 + 4 + 12) * MIB));
+        request.lanes = 0;
+        assert_eq!(bytes(&request), None);
     }
 
     /// The examples of every path that this host has.
     #[test]
     fn every_path_moves_every_byte() {
-        for path in paths::PATHS.iter().filter(|path| path.name != "module") {
+        let paths = Path::value_variants().iter().copied();
+        for path in paths.filter(|path| *path != Path::Module) {
             if path.probe() != Availability::Ready {
                 continue;
             }
             for direction in [Direction::From, Direction::To] {
-                let mut request = Request::new(path.name, direction, 5003);
-                if path.by_engine {
+                let mut request = Request::new(path, direction, 5003);
+                if path.has_channels() {
                     request.context = Context::Exclusive;
                 }
                 request.depth = 4;
-                let Ok(mut sessions) = CopyEngine.open(&request.workload()) else {
-                    assert_eq!((path.name, direction), ("hugetlb", Direction::From));
+                let Ok(mut sessions) = open(&request) else {
+                    assert_eq!((path, direction), (Path::Hugetlb, Direction::From));
                     continue;
                 };
                 sessions[0].prepare().unwrap();
@@ -325,17 +339,33 @@ mod tests {
     }
 
     #[test]
+    fn an_emulated_engine_has_fewer_channels_than_lanes() {
+        let request = Request {
+            context: Context::Shared,
+            lanes: 70,
+            ..Request::new(Path::EngineThread, Direction::To, 64)
+        };
+        let mut sessions = open(&request).unwrap();
+        let last = sessions.last_mut().unwrap();
+        last.prepare().unwrap();
+        last.verify().unwrap();
+    }
+
+    #[test]
     fn what_cannot_be_copied_is_refused_in_one_line() {
-        let refused = |request: Request| match CopyEngine.open(&request.workload()) {
+        let refused = |request: Request| match open(&request) {
             Ok(mut sessions) => sessions[0].prepare().unwrap_err().0,
             Err(fault) => fault.0,
         };
-        let mut shared = Request::new("pread", Direction::To, 64);
+        let of = |path, direction, bytes| refused(Request::new(path, direction, bytes));
+        let mut shared = Request::new(Path::Pread, Direction::To, 64);
         shared.context = Context::Shared;
         assert!(refused(shared).contains("--path module or engine-thread"));
-        assert!(refused(Request::new("nowhere", Direction::To, 64)).contains("choose among pread"));
-        assert!(refused(Request::new("pipe", Direction::To, 2 << 20)).contains("smaller --sizes"));
-        assert!(refused(Request::new("pipe", Direction::Both, 64)).contains("from or to"));
-        assert!(refused(Request::new("memcpy", Direction::To, 1 << 40)).contains("map"));
+        assert!(of(Path::Pipe, Direction::To, 2 << 20).contains("smaller --sizes"));
+        assert!(of(Path::Pipe, Direction::Both, 64).contains("from or to"));
+        assert!(of(Path::Memcpy, Direction::To, 1 << 40).contains("map"));
+        let nowhere = Engine::example(&CopyEngine).with("path", "nowhere");
+        let fault = Engine::open(&CopyEngine, &nowhere).err().unwrap().0;
+        assert!(fault.contains("unknown variant `nowhere`, expected one of `pread`"));
     }
 }

@@ -1,34 +1,45 @@
 //! Copies: the limits that other stages are held against, and the system of copies between user and kernel.
 //!
-//! [`MemoryEngine`] streams memory in a given ratio; its rates are the limits in every table. [`CopyEngine`] copies one block
-//! after the other between user and kernel by a path ([`PATHS`]) under a policy ([`Context`]). Begin with `request.rs`, then
-//! `paths/file.rs`, the plainest path.
+//! [`MemoryEngine`] streams memory in a given ratio and [`PlainEngine`] copies it block by block; their rates are the limits in
+//! every table. [`CopyEngine`] copies one block after the other between user and kernel by a [`Path`] under a policy
+//! ([`Context`]). Begin with `request.rs`, then `paths/file.rs`, the plainest path.
+
+/// Shows an enum by its name in options and records.
+macro_rules! displayed {
+    ($($word:ty),*) => {$(
+        impl std::fmt::Display for $word {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let value = clap::ValueEnum::to_possible_value(self).expect("no value is hidden");
+                f.write_str(value.get_name())
+            }
+        }
+    )*};
+}
 
 mod dma_thread;
 mod engine;
 mod load;
 mod memory;
+mod neighbour;
 mod paths;
+mod plain;
 mod pollution;
 mod request;
 pub mod trace;
 pub mod verify;
 mod victims;
 
-pub use engine::{CopyEngine, NULL_CALL, stage_name};
+pub use engine::CopyEngine;
 pub use load::{HEAVY, HeavyLoad};
 pub use memory::MemoryEngine;
-pub use paths::{EngineFound, PATHS, Path, engines_found, path};
-pub use pollution::{NEIGHBOURS, PollutionEngine, STUDY_COPIES};
-pub use request::{Completion, Context, Direction, Request, Window};
+pub use neighbour::Neighbour;
+pub use paths::{EngineFound, engines_found};
+pub use plain::PlainEngine;
+pub use pollution::{PollutionEngine, PollutionRequest, STUDY_COPIES};
+pub use request::{Completion, Context, Direction, Path, Request};
 pub use victims::TESTS;
 
 /// Why the kernel module cannot be used here, or none.
 pub fn module_waiver() -> Option<String> {
     paths::module_waiver()
-}
-
-/// Whether a request can be opened here.
-pub fn opens(request: &Request) -> bool {
-    daqmeter_harness::Engine::open(&CopyEngine, &request.workload()).is_ok()
 }

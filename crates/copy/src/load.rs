@@ -93,7 +93,7 @@ impl Observer for HeavyLoad {
         let count = running.threads.len() as u64;
         running.stop.store(true, Ordering::Relaxed);
         for thread in running.threads {
-            // A load that panicked has said so itself.
+            // A panic there has been reported by its own thread.
             let _ = thread.join();
         }
         vec![

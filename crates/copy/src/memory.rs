@@ -1,63 +1,35 @@
 //! Memory read and written in a given ratio over a given footprint, by each store that this CPU has. Also glibc's memcpy.
 
-use daqmeter_harness::{
-    Availability, Engine, Fault, Parameter, Session, StageSpec, Tally, lanes, parameters,
-};
+use daqmeter_harness::{Fault, MemoryRequest, Session, StageSpec, Tally, TypedEngine};
 use daqmeter_kernels::stream::{LINE_BYTES, Ratio, stream};
 use daqmeter_kernels::{Isa, Store};
-use daqmeter_record::Workload;
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
 
-/// Streams memory. Workload `memory`: `read_bytes` (footprint of the source), `read_lines`:`write_lines` (ratio), `threads`.
-/// Rates count the bytes read, so that they compare directly with a stage that reads the same bytes.
+/// Streams memory, see [`MemoryRequest`]. Rates count the bytes read, so that they compare directly with a stage that reads the
+/// same bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryEngine;
 
-/// What a workload asks for: whole steps, at least one.
+/// What one lane does: whole steps, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Request {
+struct Footprint {
     ratio: Ratio,
     read_bytes: usize,
     write_bytes: usize,
-    lanes: usize,
 }
 
-/// Largest footprint; what a host lacks is refused when it is allocated.
-const MAX_READ_BYTES: u64 = 1 << 44;
-
-impl Request {
-    fn of(workload: &Workload) -> Result<Request, Fault> {
-        let lines = |name: &str, min: u64| -> Result<usize, Fault> {
-            let lines = workload.int_within(name, min..=Ratio::MAX_LINES as u64)?;
-            Ok(usize::try_from(lines).expect("at most MAX_LINES"))
-        };
-        let ratio = Ratio::new(lines("read_lines", 1)?, lines("write_lines", 0)?)
-            .expect("both were checked");
-        let footprint = workload.int_within("read_bytes", 0..=MAX_READ_BYTES)?;
-        let too_large = || {
-            workload.error(
-                "read_bytes",
-                "with that ratio is more than this machine can address",
-            )
-        };
-        let footprint = usize::try_from(footprint).map_err(|_| too_large())?;
-        let steps = footprint.div_ceil(ratio.read_bytes()).max(1);
-        Ok(Request {
+impl Footprint {
+    /// Of a request that was checked; none where it is more than this machine can address.
+    fn of(request: &MemoryRequest) -> Option<Footprint> {
+        let lines = |lines: u64| usize::try_from(lines).ok();
+        let ratio = Ratio::new(lines(request.read_lines)?, lines(request.write_lines)?)?;
+        let read_bytes = usize::try_from(request.read_bytes).ok()?;
+        let steps = read_bytes.div_ceil(ratio.read_bytes()).max(1);
+        Some(Footprint {
             ratio,
-            read_bytes: steps
-                .checked_mul(ratio.read_bytes())
-                .ok_or_else(too_large)?,
-            write_bytes: steps
-                .checked_mul(ratio.write_bytes())
-                .ok_or_else(too_large)?,
-            lanes: lanes(workload, "threads")?,
+            read_bytes: steps.checked_mul(ratio.read_bytes())?,
+            write_bytes: steps.checked_mul(ratio.write_bytes())?,
         })
-    }
-
-    fn memory_bytes(&self) -> u64 {
-        let lane = buffer_bytes(self.read_bytes as u64)
-            .saturating_add(buffer_bytes(self.destination_bytes() as u64));
-        lane.saturating_mul(self.lanes as u64)
     }
 
     /// One line more: streams begin on a line boundary of the destination.
@@ -67,7 +39,7 @@ impl Request {
 }
 
 struct MemorySession {
-    request: Request,
+    footprint: Footprint,
     variants: Vec<Variant>,
     buffers: Option<(Buffer, Buffer)>,
 }
@@ -104,49 +76,36 @@ fn variants(ratio: Ratio) -> Vec<Variant> {
     variants
 }
 
-impl Engine for MemoryEngine {
-    fn name(&self) -> &'static str {
-        "memory"
-    }
+impl TypedEngine for MemoryEngine {
+    type Request = MemoryRequest;
 
     fn description(&self) -> &'static str {
         "reads, writes and copies memory in a given ratio: the limit that other stages are held against"
     }
 
-    fn probe(&self) -> Availability {
-        Availability::Ready
-    }
-
-    fn target(&self, _workload: &Workload) -> String {
+    fn target(&self, _request: &MemoryRequest) -> String {
         Isa::best().name().to_owned()
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
-        parameters![
-            "read_bytes": "bytes read in one pass",
-            "read_lines": "cache lines read in each step, at least 1",
-            "write_lines": "cache lines written in each step",
-            "threads": "lanes that stream at the same time; 1",
-        ]
+    fn memory_bytes(&self, request: &MemoryRequest) -> Option<u64> {
+        let footprint = Footprint::of(request)?;
+        let lane = buffer_bytes(footprint.read_bytes as u64)
+            .saturating_add(buffer_bytes(footprint.destination_bytes() as u64));
+        Some(lane.saturating_mul(request.lanes as u64))
     }
 
-    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
-        Some(Request::of(workload).ok()?.memory_bytes())
+    fn example(&self) -> MemoryRequest {
+        MemoryRequest::new(65_536, 1, 2)
     }
 
-    fn example(&self) -> Workload {
-        Workload::new("memory")
-            .with("read_bytes", 65_536_u64)
-            .with("read_lines", 1_u64)
-            .with("write_lines", 2_u64)
-    }
-
-    fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let request = Request::of(workload)?;
+    fn open(&self, request: &MemoryRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+        let footprint = Footprint::of(request).ok_or_else(|| {
+            Fault::new("read_bytes in that ratio is more than this machine can address")
+        })?;
         let session = |_| -> Box<dyn Session> {
             Box::new(MemorySession {
-                request,
-                variants: variants(request.ratio),
+                footprint,
+                variants: variants(footprint.ratio),
                 buffers: None,
             })
         };
@@ -160,11 +119,11 @@ impl Session for MemorySession {
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        let Request {
+        let Footprint {
             read_bytes,
             write_bytes,
             ..
-        } = self.request;
+        } = self.footprint;
         let (read, moved) = (read_bytes as u64, read_bytes as u64 + write_bytes as u64);
         self.variants
             .iter()
@@ -173,15 +132,15 @@ impl Session for MemorySession {
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
-        let mut source = Buffer::new(self.request.read_bytes, Pages::Transparent)?;
+        let mut source = Buffer::new(self.footprint.read_bytes, Pages::Transparent)?;
         for (place, value) in source
-            .slice_mut::<u8>(self.request.read_bytes)
+            .slice_mut::<u8>(self.footprint.read_bytes)
             .iter_mut()
             .zip((0..=250).cycle())
         {
             *place = value;
         }
-        let destination = Buffer::new(self.request.destination_bytes(), Pages::Transparent)?;
+        let destination = Buffer::new(self.footprint.destination_bytes(), Pages::Transparent)?;
         self.buffers = Some((source, destination));
         Ok(())
     }
@@ -191,12 +150,12 @@ impl Session for MemorySession {
             .buffers
             .as_mut()
             .expect("prepared before the first step");
-        let source = source.slice::<u8>(self.request.read_bytes);
-        let destination = destination.slice_mut::<u8>(self.request.destination_bytes());
+        let source = source.slice::<u8>(self.footprint.read_bytes);
+        let destination = destination.slice_mut::<u8>(self.footprint.destination_bytes());
         for _ in 0..operations {
             match self.variants[stage] {
                 Variant::Stream(isa, store) => {
-                    stream(isa, store, self.request.ratio, source, destination);
+                    stream(isa, store, self.footprint.ratio, source, destination);
                 }
                 Variant::Memcpy => destination[..source.len()].copy_from_slice(source),
             }
@@ -206,12 +165,12 @@ impl Session for MemorySession {
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
-        let Request {
+        let Footprint {
             ratio,
             read_bytes,
             write_bytes,
             ..
-        } = self.request;
+        } = self.footprint;
         for stage in 0..self.variants.len() {
             self.step(stage, 1)?;
             let (source, destination) =
@@ -256,7 +215,13 @@ impl Session for MemorySession {
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_harness::{Engine, Request};
+
     use super::*;
+
+    fn example() -> MemoryRequest {
+        TypedEngine::example(&MemoryEngine)
+    }
 
     #[test]
     fn memory_conforms() {
@@ -273,27 +238,23 @@ mod tests {
             ("write_lines", 288_230_376_151_711_745),
             ("write_lines", 1 << 58),
             ("read_bytes", u64::MAX),
-            ("threads", 0),
-            ("threads", 1 << 63),
+            ("lanes", 0),
+            ("lanes", 1 << 63),
         ] {
-            let workload = MemoryEngine.example().with(name, value);
-            let fault = MemoryEngine.open(&workload).err().unwrap().0;
+            let workload = example().workload().with(name, value);
+            let fault = Engine::open(&MemoryEngine, &workload).err().unwrap().0;
             assert!(fault.contains(&format!("`{name}` is {value}; ")), "{fault}");
-            assert_eq!(MemoryEngine.memory_bytes(&workload), None);
+            assert_eq!(Engine::memory_bytes(&MemoryEngine, &workload), None);
         }
     }
 
     #[test]
     fn the_largest_ratio_writes_what_was_read_and_nothing_else() {
-        let max = Ratio::MAX_LINES as u64;
+        let max = MemoryRequest::MAX_LINES;
+        assert_eq!(max, Ratio::MAX_LINES as u64);
         for (reads, writes) in [(max, 1), (1, max), (max, max)] {
-            let workload = MemoryEngine
-                .example()
-                .with("read_lines", reads)
-                .with("write_lines", writes);
-            let mut sessions = MemoryEngine
-                .open(&workload.with("read_bytes", 3 * 64 * reads - 1))
-                .unwrap();
+            let request = MemoryRequest::new(3 * 64 * reads - 1, reads, writes);
+            let mut sessions = TypedEngine::open(&MemoryEngine, &request).unwrap();
             sessions[0].prepare().unwrap();
             sessions[0].verify().unwrap();
         }
@@ -302,13 +263,24 @@ mod tests {
     #[test]
     fn the_memory_of_a_point_is_known_beforehand() {
         const MIB: u64 = 1 << 20;
-        let workload = MemoryEngine
-            .example()
-            .with("read_bytes", 8 * MIB)
-            .with("threads", 2_u64);
+        let request = MemoryRequest {
+            read_bytes: 8 * MIB,
+            ..example().with_lanes(2)
+        };
         assert_eq!(
-            MemoryEngine.memory_bytes(&workload),
+            TypedEngine::memory_bytes(&MemoryEngine, &request),
             Some(2 * (8 + 18) * MIB)
+        );
+    }
+
+    #[test]
+    fn a_limit_of_several_lanes_streams_in_as_many_and_old_records_say_threads() {
+        let one = example().workload();
+        let three = MemoryEngine.with_lanes(&one, 3);
+        assert_eq!(Engine::open(&MemoryEngine, &three).unwrap().len(), 3);
+        assert_eq!(
+            MemoryEngine.canonical(&one.with("threads", 3_u64)),
+            Some(three)
         );
     }
 }

@@ -3,31 +3,20 @@
 //! Time alone misleads: a neighbour that copies nothing can slow a program as much as one that copies, through shared cores,
 //! clocks and hypervisors. So there are two neighbours that touch no memory, `spin` and `null-call`, to compare with.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
-
+use clap::Args;
 use daqmeter_harness::{
-    Availability, Engine, Fault, Parameter, Session, StageSpec, Tally, parameters,
+    Availability, Fault, Problem, Session, StageSpec, Tally, TypedEngine, check_cpu, did_you_mean,
+    is_default,
 };
 use daqmeter_kernels::copy::mark;
-use daqmeter_record::{Counter, Ledger, Workload};
-use daqmeter_sys::affinity;
-use daqmeter_sys::copies::null_call;
+use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::perf::{CounterSource, EVENTS, Kernel, OpenCounter};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::paths;
-use crate::request::{Context, Direction, MAX_BLOCK_BYTES, Request};
-use crate::victims::Victim;
-
-/// What the neighbour does: the study's three systems, and two controls.
-pub const NEIGHBOURS: [(&str, &str); 5] = [
-    ("ideal", "nothing: the program is alone"),
-    ("cpu", "copies by CPU"),
-    ("dma", "copies by an engine"),
-    ("spin", "counts: no memory, no kernel"),
-    ("null-call", "system calls without work"),
-];
+use crate::neighbour::{Neighbour, Running};
+use crate::request::{Context, Direction, MAX_BLOCK_BYTES, Path, Request};
+use crate::victims::{TESTS, Victim};
 
 /// Pairs of operation and block that the study found most often in its traces (section 2.5).
 pub const STUDY_COPIES: [(Direction, usize); 6] = [
@@ -39,29 +28,85 @@ pub const STUDY_COPIES: [(Direction, usize); 6] = [
     (Direction::To, 4096),
 ];
 
-/// Programs beside neighbours. Workload: `test`, `neighbour`, `direction`, `block_bytes`, `path` (of the copies), and
-/// `neighbour_cpu` where it is pinned.
+/// One program beside one neighbour. The verb sweeps the fields without an option.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
+#[serde(deny_unknown_fields)]
+pub struct PollutionRequest {
+    /// Program that is disturbed, as `susan[c]_small`
+    #[arg(skip = TESTS[0].to_owned())]
+    pub test: String,
+    /// What the neighbour does: ideal, cpu, dma, spin, null-call
+    #[arg(skip = Neighbour::Ideal)]
+    pub neighbour: Neighbour,
+    /// Which way it copies: from, to, both
+    #[arg(skip = Direction::From)]
+    pub direction: Direction,
+    /// Bytes of one of its copies
+    #[arg(skip = 1_usize)]
+    pub block_bytes: usize,
+    /// How the neighbour copies by CPU
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Path::Pread, hide_possible_values = true)]
+    pub path: Path,
+    /// CPU of the neighbour; it runs anywhere unless one is named
+    #[arg(skip)]
+    #[serde(
+        default,
+        alias = "neighbour_cpu",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub peer_cpu: Option<u32>,
+    /// Times are those of an emulator: the records say so, and no table shows them as results
+    #[arg(long, hide = true)]
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub simulated: bool,
+}
+
+impl daqmeter_harness::Request for PollutionRequest {
+    const KIND: &'static str = "pollution";
+
+    fn check(&self) -> Result<(), Problem> {
+        Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;
+        if TESTS.contains(&self.test.as_str()) {
+            return Ok(());
+        }
+        let (test, names) = (&self.test, TESTS.join(", "));
+        let hint = did_you_mean(test, &TESTS);
+        Err(Problem::new(
+            "test",
+            format!("is `{test}`; one of {names} is wanted{hint}"),
+        ))
+    }
+}
+
+impl PollutionRequest {
+    /// The neighbour's copies.
+    fn copies(&self) -> Request {
+        let context = match self.neighbour {
+            Neighbour::Dma => Context::Shared,
+            _ => Context::Cpu,
+        };
+        Request {
+            context,
+            ..Request::new(self.path, self.direction, self.block_bytes)
+        }
+    }
+
+    fn is_emulated(&self) -> bool {
+        self.neighbour == Neighbour::Dma && self.path == Path::EngineThread
+    }
+}
+
+/// Programs beside neighbours, see [`PollutionRequest`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PollutionEngine;
 
 struct PollutionSession {
-    test: String,
+    request: PollutionRequest,
     victim: Option<Victim>,
-    neighbour: String,
-    copies: Request,
-    neighbour_cpu: Option<u32>,
-    beside: Option<Beside>,
+    running: Option<Running>,
     counters: Option<VictimCounters>,
     runs: u64,
     bytes_before: u64,
-}
-
-/// A neighbour at work.
-struct Beside {
-    stop: Arc<AtomicBool>,
-    bytes: Arc<AtomicU64>,
-    fault: Arc<std::sync::Mutex<Option<Fault>>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// References and misses of the victim's thread, where the host counts them.
@@ -89,93 +134,63 @@ impl VictimCounters {
         let [references, misses] = &mut self.open;
         [references.read().value, misses.read().value]
     }
+
+    /// Adds what was counted since the last look.
+    fn add_up(&mut self) {
+        let now = self.now();
+        for (sum, (now, at)) in self.sum.iter_mut().zip(now.into_iter().zip(self.at)) {
+            *sum += now - at;
+        }
+        self.at = now;
+    }
 }
 
-impl Engine for PollutionEngine {
-    fn name(&self) -> &'static str {
-        "pollution"
-    }
+impl TypedEngine for PollutionEngine {
+    type Request = PollutionRequest;
 
     fn description(&self) -> &'static str {
         "a program (SUSAN, quicksort) beside a neighbour that copies, spins or calls the kernel"
     }
 
-    fn probe(&self) -> Availability {
-        Availability::Ready
+    fn probe_for(&self, request: &PollutionRequest) -> Availability {
+        request.path.probe()
     }
 
-    fn probe_for(&self, workload: &Workload) -> Availability {
-        paths::probe_for(workload)
+    fn target(&self, request: &PollutionRequest) -> String {
+        request.test.clone()
     }
 
-    fn target(&self, workload: &Workload) -> String {
-        workload.text("test").unwrap_or("").to_owned()
+    fn is_emulated(&self, request: &PollutionRequest) -> bool {
+        request.is_emulated()
     }
 
-    fn is_emulated(&self, workload: &Workload) -> bool {
-        workload.text("neighbour") == Ok("dma") && workload.text("path") == Ok("engine-thread")
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        parameters![
-            "test": "program that is disturbed, as susan[c]_small",
-            "neighbour": "ideal, cpu, dma, spin or null-call",
-            "direction": "from the kernel, to it, or both",
-            "block_bytes": "bytes of one of the neighbour's copies",
-            "path": "the neighbour's way to copy",
-            "neighbour_cpu": "CPU of the neighbour",
-        ]
-    }
-
-    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
+    fn memory_bytes(&self, request: &PollutionRequest) -> Option<u64> {
         // The largest program: an image of 1 MiB, and what is found in it.
         const PROGRAM_BYTES: u64 = 16 << 20;
-        let block_bytes = usize::try_from(workload.int("block_bytes").ok()?).ok()?;
-        let copies = Request::new(
-            workload.text("path").ok()?,
-            Direction::Both,
-            block_bytes.max(1),
-        );
-        Some(copies.memory_bytes().saturating_add(PROGRAM_BYTES))
+        let copies = request.copies().memory_bytes();
+        Some(copies.saturating_add(PROGRAM_BYTES))
     }
 
-    fn example(&self) -> Workload {
-        Workload::new("pollution")
-            .with("test", "susan[c]_small")
-            .with("neighbour", "cpu")
-            .with("direction", "from")
-            .with("block_bytes", 224_u64)
-            .with("path", "pread")
+    fn example(&self) -> PollutionRequest {
+        PollutionRequest {
+            test: "susan[c]_small".to_owned(),
+            neighbour: Neighbour::Cpu,
+            direction: Direction::From,
+            block_bytes: 224,
+            path: Path::Pread,
+            peer_cpu: None,
+            simulated: false,
+        }
     }
 
-    fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let test = workload.text("test")?.to_owned();
-        let neighbour = workload.text("neighbour")?.to_owned();
-        if !NEIGHBOURS.iter().any(|(name, _)| *name == neighbour) {
-            return Err(workload
-                .error("neighbour", "is none of ideal, cpu, dma, spin, null-call")
-                .into());
+    fn open(&self, request: &PollutionRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+        if let Some(cpu) = request.peer_cpu {
+            check_cpu("peer_cpu", cpu)?;
         }
-        let direction = Direction::from_name(workload.text("direction")?)
-            .ok_or_else(|| workload.error("direction", "is none of from, to, both"))?;
-        let bytes = workload.int_within("block_bytes", 0..=MAX_BLOCK_BYTES)?;
-        let block_bytes = usize::try_from(bytes)
-            .map_err(|_| workload.error("block_bytes", "is beyond this machine"))?;
-        let mut copies = Request::new(workload.text("path")?, direction, block_bytes.max(1));
-        if neighbour == "dma" {
-            copies.context = Context::Shared;
-        }
-        let cpu = workload.int_within_or("neighbour_cpu", u64::MAX, 0..=u64::from(u32::MAX))?;
-        let neighbour_cpu = u32::try_from(cpu).ok();
-        // A test that is none is refused before anything runs.
-        Victim::new(&test)?;
         Ok(vec![Box::new(PollutionSession {
-            test,
+            request: request.clone(),
             victim: None,
-            neighbour,
-            copies,
-            neighbour_cpu,
-            beside: None,
+            running: None,
             counters: None,
             runs: 0,
             bytes_before: 0,
@@ -188,173 +203,42 @@ impl PollutionSession {
         self.victim.as_mut().expect("prepared before the first run")
     }
 
-    /// Starts the neighbour and waits until it is at work.
-    fn start_neighbour(&mut self) -> Result<(), Fault> {
-        let (stop, bytes) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicU64::new(0)),
-        );
-        let fault = Arc::new(std::sync::Mutex::new(None));
-        let at_work = Arc::new(AtomicBool::new(false));
-        let job = Job {
-            kind: self.neighbour.clone(),
-            copies: self.copies.clone(),
-            cpu: self.neighbour_cpu,
-            stop: stop.clone(),
-            bytes: bytes.clone(),
-            at_work: at_work.clone(),
-        };
-        let (told, working) = (fault.clone(), at_work.clone());
-        let thread = std::thread::Builder::new()
-            .name("neighbour".to_owned())
-            .spawn(move || {
-                if let Err(error) = job.run() {
-                    *told
-                        .lock()
-                        .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error);
-                }
-                working.store(true, Ordering::Release);
-            });
-        let thread = thread.map_err(|error| Fault::new(format!("start the neighbour: {error}")))?;
-        self.beside = Some(Beside {
-            stop,
-            bytes,
-            fault,
-            thread: Some(thread),
-        });
-        while !at_work.load(Ordering::Acquire) && !self.neighbour_has_ended() {
-            std::thread::yield_now();
-        }
-        self.neighbour_fault()
-    }
-
-    fn neighbour_has_ended(&self) -> bool {
-        let thread = self
-            .beside
-            .as_ref()
-            .and_then(|beside| beside.thread.as_ref());
-        thread.is_some_and(JoinHandle::is_finished)
-    }
-
-    fn neighbour_fault(&self) -> Result<(), Fault> {
-        let Some(beside) = &self.beside else {
-            return Ok(());
-        };
-        // Asked first: a thread that ends with a fault has left it before.
-        let has_ended = self.neighbour_has_ended();
-        let fault = beside
-            .fault
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .clone();
-        match fault {
-            Some(fault) => Err(fault.context("the neighbour")),
-            None if has_ended => Err(Fault::new(
-                "the neighbour's thread panicked: a bug in daqmeter, please report it",
-            )),
-            None => Ok(()),
-        }
-    }
-
     fn copied(&self) -> u64 {
-        self.beside
-            .as_ref()
-            .map_or(0, |beside| beside.bytes.load(Ordering::Relaxed))
+        self.running.as_ref().map_or(0, Running::copied)
     }
 
-    fn settle_counters(&mut self) {
-        if let Some(counters) = &mut self.counters {
-            let now = counters.now();
-            for (sum, (now, at)) in counters
-                .sum
-                .iter_mut()
-                .zip(now.into_iter().zip(counters.at))
-            {
-                *sum += now - at;
-            }
-            counters.at = now;
-        }
-    }
-}
-
-/// What the neighbour's thread is to do.
-struct Job {
-    kind: String,
-    copies: Request,
-    cpu: Option<u32>,
-    stop: Arc<AtomicBool>,
-    bytes: Arc<AtomicU64>,
-    at_work: Arc<AtomicBool>,
-}
-
-impl Job {
-    fn run(&self) -> Result<(), Fault> {
-        if let Some(cpu) = self.cpu {
-            affinity::pin_to(cpu)?;
-        }
-        match self.kind.as_str() {
-            "spin" => self.repeat(|| {
-                std::hint::spin_loop();
-                Ok(0)
-            }),
-            "null-call" => self.repeat(|| {
-                null_call();
-                Ok(0)
-            }),
-            _ => self.copy(),
-        }
-    }
-
-    fn copy(&self) -> Result<(), Fault> {
-        let path = paths::path(&self.copies.path).ok_or_else(|| {
-            Fault::new(format!(
-                "there is no way to copy called `{}`",
-                self.copies.path
-            ))
-        })?;
-        let mut lanes = path.open(&self.copies)?;
-        let mover = &mut lanes[0];
-        mover.prepare()?;
-        let parts = self.copies.direction.parts();
-        let bytes = (self.copies.block_bytes * parts.len()) as u64;
-        self.repeat(|| {
-            for direction in parts {
-                if mover.is_consumed() {
-                    mover.freshen(*direction)?;
-                }
-                mover.copy(*direction)?;
-            }
-            Ok(bytes)
+    /// An emulated engine is a thread more.
+    fn crowded(&self) -> Option<String> {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        (self.request.is_emulated() && cpus < 3).then(|| {
+            format!(
+                "an emulated engine needs a CPU of its own beside the program's and the neighbour's; here are {cpus}"
+            )
         })
-    }
-
-    fn repeat(&self, mut once: impl FnMut() -> Result<u64, Fault>) -> Result<(), Fault> {
-        self.bytes.fetch_add(once()?, Ordering::Relaxed);
-        self.at_work.store(true, Ordering::Release);
-        while !self.stop.load(Ordering::Relaxed) {
-            // The counter is the neighbour's alone while it runs: its line stays where it is.
-            self.bytes.fetch_add(once()?, Ordering::Relaxed);
-        }
-        Ok(())
     }
 }
 
 impl Session for PollutionSession {
     fn device(&self) -> String {
-        format!("{} beside {}", self.test, self.neighbour)
+        let PollutionRequest {
+            test, neighbour, ..
+        } = &self.request;
+        format!("{test} beside {neighbour}")
     }
 
     fn stages(&self) -> Vec<StageSpec> {
         vec![StageSpec {
-            fresh: true,
-            ..StageSpec::new(self.test.clone(), 0, 0)
+            before_sample: true,
+            ..StageSpec::new(self.request.test.clone(), 0, 0)
         }]
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
-        self.victim = Some(Victim::new(&self.test)?);
-        if self.neighbour != "ideal" {
-            self.start_neighbour()?;
+        let request = &self.request;
+        self.victim = Some(Victim::new(&request.test)?);
+        if request.neighbour != Neighbour::Ideal {
+            let copies = request.copies();
+            self.running = Some(Running::start(request.neighbour, copies, request.peer_cpu)?);
         }
         // After the neighbour's thread was made: it would inherit them.
         self.counters = VictimCounters::open();
@@ -371,22 +255,24 @@ impl Session for PollutionSession {
         Ok(())
     }
 
-    /// Between runs: what was counted is put away, and a neighbour that failed is noticed.
-    fn freshen(&mut self, _stage: usize) -> Result<(), Fault> {
-        self.neighbour_fault()?;
-        self.settle_counters();
+    /// Between runs: a neighbour that failed is noticed, and what was counted is added up.
+    fn before_sample(&mut self, _stage: usize) -> Result<(), Fault> {
+        self.running.as_ref().map_or(Ok(()), Running::check)?;
+        if let Some(counters) = &mut self.counters {
+            counters.add_up();
+        }
         Ok(())
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
         // What was counted until now is of the runs; verification is not.
-        self.settle_counters();
-        let test = self.test.clone();
+        if let Some(counters) = &mut self.counters {
+            counters.add_up();
+        }
         let victim = self.victim();
         victim.run();
-        victim
-            .check()
-            .map_err(|error| Fault::new(format!("{test}: {error}")))
+        let checked = victim.check();
+        checked.map_err(|error| Fault::new(format!("{}: {error}", self.request.test)))
     }
 
     fn begin(&mut self) {
@@ -410,13 +296,6 @@ impl Session for PollutionSession {
             counters.push(Counter::count("victim-cache-references", counted.sum[0]));
             counters.push(Counter::count("victim-cache-misses", counted.sum[1]));
         }
-        let crowded = self.neighbour == "dma" && self.copies.path == "engine-thread";
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let warning = (crowded && cpus < 3).then(|| {
-            format!(
-                "an emulated engine needs a CPU of its own beside the program's and the neighbour's; here are {cpus}"
-            )
-        });
         let ledger = Ledger {
             issued: self.runs,
             delivered: self.runs,
@@ -425,29 +304,30 @@ impl Session for PollutionSession {
         Tally {
             ledgers: vec![ledger],
             counters,
-            warnings: warning.into_iter().collect(),
-            numa_node: None,
-        }
-    }
-}
-
-impl Drop for PollutionSession {
-    fn drop(&mut self) {
-        if let Some(beside) = &mut self.beside {
-            beside.stop.store(true, Ordering::Relaxed);
-            if let Some(thread) = beside.thread.take() {
-                // A panic there has been reported by its own thread.
-                let _ = thread.join();
-            }
+            warnings: self.crowded().into_iter().collect(),
+            ..Tally::default()
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_harness::{Context as Facts, Settings, StepPlan, measure};
+    use clap::ValueEnum;
+    use daqmeter_harness::{Context as Facts, Engine, Request as _, Settings, StepPlan, measure};
+    use daqmeter_record::RunRecord;
 
     use super::*;
+
+    fn run(request: &PollutionRequest, runs: u64) -> RunRecord {
+        let settings = Settings::new(StepPlan::ByStage(runs), "test");
+        let workload = request.workload();
+        let facts = Facts::default();
+        measure(&PollutionEngine, &workload, &settings, &facts, &[], &mut []).unwrap()
+    }
+
+    fn example() -> PollutionRequest {
+        TypedEngine::example(&PollutionEngine)
+    }
 
     #[test]
     fn pollution_conforms() {
@@ -456,27 +336,21 @@ mod tests {
 
     #[test]
     fn every_neighbour_stands_beside_the_program() {
-        for (neighbour, _) in NEIGHBOURS {
-            let mut workload = PollutionEngine.example().with("neighbour", neighbour);
-            if neighbour == "dma" {
-                workload = workload.with("path", "engine-thread");
+        for &neighbour in Neighbour::value_variants() {
+            let mut request = PollutionRequest {
+                neighbour,
+                ..example()
+            };
+            if neighbour == Neighbour::Dma {
+                request.path = Path::EngineThread;
             }
-            let settings = Settings::new(StepPlan::ByStage(4), "test");
             let copied = || {
-                let record = measure(
-                    &PollutionEngine,
-                    &workload,
-                    &settings,
-                    &Facts::default(),
-                    &[],
-                    &mut [],
-                )
-                .unwrap();
+                let record = run(&request, 4);
                 assert!(record.outcome.is_ok(), "{neighbour}: {:?}", record.outcome);
                 assert_eq!(record.counter("victim-runs"), Some(4.0));
                 record.counter("neighbour-bytes").unwrap()
             };
-            if ["cpu", "dma"].contains(&neighbour) {
+            if [Neighbour::Cpu, Neighbour::Dma].contains(&neighbour) {
                 // Four short runs can be over before a crowded host lets the neighbour finish a copy: then they are run again.
                 assert!(
                     (0..1000).any(|_| copied() > 0.0),
@@ -490,23 +364,41 @@ mod tests {
 
     #[test]
     fn a_neighbour_that_cannot_copy_fails_the_run_with_the_reason() {
-        let workload = PollutionEngine.example().with("path", "nowhere");
-        let settings = Settings::new(StepPlan::ByStage(1), "test");
-        let record = measure(
-            &PollutionEngine,
-            &workload,
-            &settings,
-            &Facts::default(),
-            &[],
-            &mut [],
-        )
-        .unwrap();
-        assert!(
-            record
-                .outcome
-                .reason()
-                .unwrap()
-                .contains("no way to copy called `nowhere`")
+        let record = run(
+            &PollutionRequest {
+                neighbour: Neighbour::Dma,
+                ..example()
+            },
+            1,
         );
+        let reason = record.outcome.reason().unwrap();
+        assert!(
+            reason.contains("the neighbour: pread has no channels"),
+            "{reason}"
+        );
+    }
+
+    #[test]
+    fn programs_and_cpus_that_are_not_here_are_refused() {
+        for (name, value, wanted) in [
+            (
+                "test",
+                "susan[c]_smal".into(),
+                "did you mean `susan[c]_small`?",
+            ),
+            ("path", "nowhere".into(), "expected one of `pread`"),
+            // As records of version 0.1 call it.
+            (
+                "neighbour_cpu",
+                9999_u64.into(),
+                "peer_cpu: CPU 9999 does not exist",
+            ),
+            ("block_bytes", 0_u64.into(), "`block_bytes` is 0"),
+        ] {
+            let value: daqmeter_record::Param = value;
+            let workload = example().workload().with(name, value);
+            let fault = Engine::open(&PollutionEngine, &workload).err().unwrap().0;
+            assert!(fault.contains(wanted), "{fault}");
+        }
     }
 }

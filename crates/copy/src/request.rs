@@ -1,40 +1,30 @@
 //! What a copy point is asked: which way, by whom, how much.
 
-use daqmeter_harness::Fault;
+use clap::builder::{FalseyValueParser, TypedValueParser};
+use clap::{ArgAction, Args, ValueEnum};
+use daqmeter_harness::request::workload_of;
+use daqmeter_harness::{Problem, check_lanes, is_default, is_one, one};
 use daqmeter_record::Workload;
+use daqmeter_record::units::{parse_count, parse_duration};
 use daqmeter_sys::memory::buffer_bytes;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Which way bytes go. Named from the kernel's side, as the kernel's functions are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
 pub enum Direction {
-    /// `copy_from_user`: into the kernel.
+    /// `copy_from_user`: into the kernel
     From,
-    /// `copy_to_user`: out of it.
+    /// `copy_to_user`: out of it
     To,
-    /// From, then to.
+    /// From, then to
     Both,
 }
 
 impl Direction {
-    /// All three.
-    pub const ALL: [Direction; 3] = [Direction::From, Direction::To, Direction::Both];
-
-    /// Name in options and records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Direction::From => "from",
-            Direction::To => "to",
-            Direction::Both => "both",
-        }
-    }
-
-    /// The direction of that name.
-    pub fn from_name(name: &str) -> Option<Direction> {
-        Direction::ALL
-            .into_iter()
-            .find(|direction| direction.name() == name)
-    }
-
     /// The single directions that it consists of.
     pub(crate) fn parts(self) -> &'static [Direction] {
         match self {
@@ -46,170 +36,251 @@ impl Direction {
 }
 
 /// Who copies, and which channel a copy gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
 pub enum Context {
-    /// The CPU.
+    /// The CPU
+    #[default]
     Cpu,
-    /// A DMA engine, channel k for lane k.
+    /// A DMA engine, channel k for lane k
     Exclusive,
-    /// A DMA engine, whichever channel is free.
+    /// A DMA engine, whichever channel is free
     Shared,
-    /// A DMA engine whose high channels own it for a quantum in each window.
+    /// A DMA engine whose high channels own it for a quantum in each window
     Priority,
 }
 
-impl Context {
-    /// All four.
-    pub const ALL: [Context; 4] = [
-        Context::Cpu,
-        Context::Exclusive,
-        Context::Shared,
-        Context::Priority,
-    ];
-
-    /// Name in options and records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Context::Cpu => "cpu",
-            Context::Exclusive => "exclusive",
-            Context::Shared => "shared",
-            Context::Priority => "priority",
-        }
-    }
-
-    /// The context of that name.
-    pub fn from_name(name: &str) -> Option<Context> {
-        Context::ALL
-            .into_iter()
-            .find(|context| context.name() == name)
-    }
-
-    /// The module's number of the policy.
-    pub(crate) fn policy(self) -> u32 {
-        match self {
-            Context::Cpu => 0,
-            Context::Exclusive => 1,
-            Context::Shared => 2,
-            Context::Priority => 3,
-        }
-    }
-}
-
-/// The window of the priority policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// Time of the high channels alone.
-    pub quantum_ns: u64,
-    /// The whole.
-    pub window_ns: u64,
-    /// Bit mask of the high channels.
-    pub high_channels: u64,
-}
-
-impl Default for Window {
-    /// 30 us of 90 us for channel 0: the study's (section 2.2).
-    fn default() -> Self {
-        Window {
-            quantum_ns: 30_000,
-            window_ns: 90_000,
-            high_channels: 1,
-        }
-    }
-}
-
 /// How the end of an engine's copy is noticed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
 pub enum Completion {
-    /// By looking.
-    Polled,
-    /// By being woken.
+    /// By looking
+    #[default]
+    #[serde(alias = "polled")]
+    Poll,
+    /// By being woken
     Interrupt,
 }
 
+/// What else the host does while copies are measured.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Load {
+    /// Nothing on purpose
+    #[default]
+    Light,
+    /// A thread on each CPU that works all the time
+    Heavy,
+}
+
+/// One way to copy. Its comment is what `daqmeter list copies` says of it.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Path {
+    /// pread and pwrite on kernel memory (memfd), base pages
+    Pread,
+    /// the same on huge pages (tmpfs huge=always, mounted nowhere; root)
+    TmpfsHuge,
+    /// pread on the huge page pool; to the user only: hugetlbfs has no write
+    Hugetlb,
+    /// write to and read from a pipe
+    Pipe,
+    /// write to and read from a unix stream socket
+    Unix,
+    /// process_vm_readv and _writev within this process
+    ProcessVm,
+    /// io_uring on kernel memory (memfd), --depth blocks with each call
+    IoUring,
+    /// the same with a registered buffer
+    IoUringFixed,
+    /// user memory only: the C library's memcpy
+    Memcpy,
+    /// user memory only: the string instruction
+    RepMovsb,
+    /// user memory only: 256-bit vectors
+    Avx2,
+    /// user memory only: 256-bit vectors, stores around the caches
+    Avx2Nt,
+    /// user memory only: 512-bit vectors
+    Avx512,
+    /// user memory only: 512-bit vectors, stores around the caches
+    Avx512Nt,
+    /// copy_from_user and copy_to_user of daqmeter's kernel module, or its DMA channels
+    Module,
+    /// Intel DSA user work queues (MOVDIR64B, ENQCMD); never exercised on hardware
+    Dsa,
+    /// CUDA copy engines, pinned host memory; never exercised on hardware
+    CudaPinned,
+    /// the same with ordinary host memory
+    CudaPageable,
+    /// an emulated engine: a thread that copies for its channels (emulated)
+    EngineThread,
+}
+
+impl Path {
+    /// Whether it has channels, so that contexts other than `cpu` can be asked for.
+    pub(crate) fn has_channels(self) -> bool {
+        matches!(
+            self,
+            Path::Module | Path::Dsa | Path::CudaPinned | Path::CudaPageable | Path::EngineThread
+        )
+    }
+}
+
+displayed!(Direction, Context, Completion, Path);
+
+/// The window of the priority policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// Time of the high channels alone.
+    pub(crate) quantum_ns: u64,
+    /// The whole.
+    pub(crate) window_ns: u64,
+    /// Bit mask of the high channels.
+    pub(crate) high_channels: u64,
+}
+
+/// 30 us of 90 us for channel 0: the study's (section 2.2).
+fn quantum_ns() -> u64 {
+    30_000
+}
+fn window_ns() -> u64 {
+    90_000
+}
+
 /// Largest block; what a host lacks is refused when it is allocated.
-pub(crate) const MAX_BLOCK_BYTES: u64 = 1 << 40;
-/// Channels of an engine, as many as a mask of high channels could name many times over.
-const MAX_CHANNELS: u64 = 1024;
+pub(crate) const MAX_BLOCK_BYTES: usize = 1 << 40;
+/// Channels of an engine: far more than any has.
+const MAX_CHANNELS: usize = 1024;
+/// Blocks of one call.
+const MAX_DEPTH: u64 = 1024;
 /// Longest window of the priority policy, the kernel module's.
 const MAX_WINDOW_NS: u64 = 1_000_000_000;
 
-/// One point.
-#[derive(Clone, Debug, PartialEq)]
+/// One point. Verbs that sweep choose the fields without an option.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
+#[serde(deny_unknown_fields)]
 pub struct Request {
-    /// How bytes cross: a name of [`crate::PATHS`].
-    pub path: String,
-    /// Who copies.
+    /// A way to copy, as `daqmeter list copies` names it
+    #[arg(skip = Path::Pread)]
+    pub path: Path,
+    /// Who copies: cpu, exclusive, shared, priority
+    #[arg(skip)]
     pub context: Context,
-    /// Which way.
+    /// Which way: from, to, both
+    #[arg(skip = Direction::To)]
     pub direction: Direction,
-    /// Bytes of one copy.
+    /// Bytes of one copy
+    #[arg(skip)]
     pub block_bytes: usize,
-    /// Caches are emptied of both buffers before each copy.
-    pub cold: bool,
-    /// Threads that copy at once.
+    /// Threads that copy at the same time
+    #[arg(skip = 1_usize)]
+    #[serde(default = "one::<usize>", alias = "threads")]
     pub lanes: usize,
-    /// Channels of a software engine; 0 is one for each lane.
+    /// True empties the caches of both buffers before each copy
+    #[arg(skip)]
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cold: bool,
+    /// DMA channels; 0 is one for each lane, or all of a device
+    #[arg(skip)]
+    #[serde(default)]
     pub channels: usize,
-    /// Polled or interrupt.
+    /// Sleep until the engine's interrupt instead of looking
+    #[arg(long = "interrupt", action = ArgAction::SetTrue, value_parser = FalseyValueParser::new().map(completion))]
+    #[serde(default)]
     pub completion: Completion,
-    /// Of the priority policy.
-    pub window: Window,
-    /// Blocks that go with one call, where the path has calls for many.
-    pub depth: u32,
+    /// Blocks with each call, where a way has calls for many
+    #[arg(long, value_name = "N", value_parser = parse_count, default_value = "1")]
+    #[serde(default = "one::<u64>", skip_serializing_if = "is_one")]
+    pub depth: u64,
+    /// Beside the copies: nothing, or a thread on each CPU that works all the time
+    #[arg(long, value_enum, default_value_t)]
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub load: Load,
+    /// Time of the high channels in each window (priority)
+    #[arg(long = "quantum", value_name = "TIME", value_parser = nanoseconds, default_value = "30us", help_heading = "Priority policy")]
+    #[serde(default = "quantum_ns")]
+    pub quantum_ns: u64,
+    /// The window
+    #[arg(long = "window", value_name = "TIME", value_parser = nanoseconds, default_value = "90us", help_heading = "Priority policy")]
+    #[serde(default = "window_ns")]
+    pub window_ns: u64,
+    /// Channels that are high
+    ///
+    /// In records and plans a bit mask.
+    #[arg(long = "high", value_name = "LIST", value_parser = channel_mask, default_value = "0", help_heading = "Priority policy")]
+    #[serde(default = "one::<u64>")]
+    pub high_channels: u64,
+}
+
+fn completion(interrupt: bool) -> Completion {
+    if interrupt {
+        Completion::Interrupt
+    } else {
+        Completion::Poll
+    }
+}
+
+fn nanoseconds(text: &str) -> Result<u64, String> {
+    let time = parse_duration(text).map_err(|error| error.to_string())?;
+    u64::try_from(time.as_nanos()).map_err(|_| format!("`{text}` is too long"))
+}
+
+/// `0,2` as a bit mask.
+fn channel_mask(text: &str) -> Result<u64, String> {
+    text.split(',').try_fold(0, |mask, part| {
+        let channel = part
+            .parse::<u32>()
+            .ok()
+            .and_then(|at| 1_u64.checked_shl(at));
+        match channel {
+            Some(bit) => Ok(mask | bit),
+            None => Err(format!("`{part}` is not a channel from 0 to 63")),
+        }
+    })
 }
 
 impl Request {
     /// A copy by the CPU of one lane.
-    pub fn new(path: &str, direction: Direction, block_bytes: usize) -> Request {
+    pub fn new(path: Path, direction: Direction, block_bytes: usize) -> Request {
         Request {
-            path: path.to_owned(),
+            path,
             context: Context::Cpu,
             direction,
             block_bytes,
             cold: false,
             lanes: 1,
             channels: 0,
-            completion: Completion::Polled,
-            window: Window::default(),
+            completion: Completion::Poll,
+            quantum_ns: quantum_ns(),
+            window_ns: window_ns(),
+            high_channels: 1,
             depth: 1,
+            load: Load::Light,
         }
     }
 
-    /// As a workload.
-    pub fn workload(&self) -> Workload {
-        let mut workload = Workload::new("copy")
-            .with("path", self.path.as_str())
-            .with("context", self.context.name())
-            .with("direction", self.direction.name())
-            .with("block_bytes", self.block_bytes as u64)
-            .with("lanes", self.lanes as u64);
-        if self.cold {
-            workload = workload.with("cold", true);
+    pub(crate) fn window(&self) -> Window {
+        Window {
+            quantum_ns: self.quantum_ns,
+            window_ns: self.window_ns,
+            high_channels: self.high_channels,
         }
-        if self.context != Context::Cpu {
-            let interrupt = self.completion == Completion::Interrupt;
-            workload = workload
-                .with("channels", self.channels as u64)
-                .with("completion", if interrupt { "interrupt" } else { "polled" });
-        }
-        if self.context == Context::Priority {
-            workload = workload
-                .with("quantum_ns", self.window.quantum_ns)
-                .with("window_ns", self.window.window_ns)
-                .with("high_channels", self.window.high_channels);
-        }
-        if self.depth > 1 {
-            workload = workload.with("depth", self.depth);
-        }
-        workload
     }
 
     /// Bytes of memory that all its lanes take: both sides of each copy, and three copies while bytes are compared.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let blocks = if self.path.starts_with("io-uring") {
-            u64::from(self.depth)
-        } else {
-            1
+        let blocks = match self.path {
+            Path::IoUring | Path::IoUringFixed => self.depth,
+            _ => 1,
         };
         let bytes = (self.block_bytes as u64).saturating_mul(blocks);
         let lane = buffer_bytes(bytes)
@@ -217,114 +288,128 @@ impl Request {
             .saturating_add(bytes.saturating_mul(3));
         lane.saturating_mul(self.lanes as u64)
     }
+}
 
-    /// From a workload.
-    ///
-    /// # Errors
-    /// Names the parameter that is missing or cannot be.
-    pub fn of(workload: &Workload) -> Result<Request, Fault> {
-        let named = |name: &'static str| workload.text(name);
-        let wrong =
-            |name: &str, problem: &str| Fault::from(workload.error(name, problem.to_owned()));
-        let or = |name: &str, other: u64| {
-            if workload.params.contains_key(name) {
-                workload.int(name)
-            } else {
-                Ok(other)
-            }
-        };
-        let size = |name: &str, value: u64| {
-            usize::try_from(value).map_err(|_| wrong(name, "is beyond this machine"))
-        };
-        let direction = Direction::from_name(named("direction")?)
-            .ok_or_else(|| wrong("direction", "is none of from, to, both"))?;
-        let block_bytes = size(
-            "block_bytes",
-            workload.int_within("block_bytes", 1..=MAX_BLOCK_BYTES)?,
-        )?;
-        let mut request = Request::new(named("path")?, direction, block_bytes);
-        request.context = Context::from_name(named("context")?)
-            .ok_or_else(|| wrong("context", "is none of cpu, exclusive, shared, priority"))?;
-        request.cold = workload.flag("cold");
-        request.lanes = size("lanes", or("lanes", 1)?)?;
-        request.channels = size(
-            "channels",
-            workload.int_within_or("channels", 0, 0..=MAX_CHANNELS)?,
-        )?;
-        request.completion = match workload
-            .params
-            .get("completion")
-            .map(ToString::to_string)
-            .as_deref()
-        {
-            None | Some("polled") => Completion::Polled,
-            Some("interrupt") => Completion::Interrupt,
-            Some(_) => return Err(wrong("completion", "is neither polled nor interrupt")),
-        };
-        let window = Window::default();
-        request.window = Window {
-            quantum_ns: or("quantum_ns", window.quantum_ns)?,
-            window_ns: or("window_ns", window.window_ns)?,
-            high_channels: or("high_channels", window.high_channels)?,
-        };
-        request.depth =
-            u32::try_from(or("depth", 1)?).map_err(|_| wrong("depth", "is beyond reason"))?;
-        request.check(workload)?;
-        Ok(request)
+impl daqmeter_harness::Request for Request {
+    const KIND: &'static str = "copy";
+
+    fn check(&self) -> Result<(), Problem> {
+        Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;
+        check_lanes("lanes", self.lanes)?;
+        Problem::unless_within("channels", self.channels, 0..=MAX_CHANNELS)?;
+        Problem::unless_within("depth", self.depth, 1..=MAX_DEPTH)?;
+        // Longer, and the low channels would wait for too long.
+        Problem::unless_within("window_ns", self.window_ns, 2..=MAX_WINDOW_NS)?;
+        Problem::unless_within("quantum_ns", self.quantum_ns, 1..=self.window_ns - 1)
     }
 
-    fn check(&self, workload: &Workload) -> Result<(), Fault> {
-        let refuse =
-            |name: &str, problem: &str| Err(Fault::from(workload.error(name, problem.to_owned())));
-        if self.lanes == 0 || self.lanes > 64 {
-            return refuse("lanes", "is not between 1 and 64");
+    /// Without what means nothing in its context: points that differ only in that are one.
+    fn workload(&self) -> Workload {
+        let mut workload = workload_of(self);
+        if self.context == Context::Cpu {
+            workload.params.remove("channels");
+            workload.params.remove("completion");
         }
-        if self.depth == 0 || self.depth > 1024 {
-            return refuse("depth", "is not between 1 and 1024");
+        if self.context != Context::Priority {
+            workload.params.remove("quantum_ns");
+            workload.params.remove("window_ns");
+            workload.params.remove("high_channels");
         }
-        if self.window.window_ns > MAX_WINDOW_NS {
-            return refuse(
-                "window_ns",
-                "is more than a second: the low channels would stand still",
-            );
-        }
-        if self.window.quantum_ns == 0 || self.window.quantum_ns >= self.window.window_ns {
-            return refuse("quantum_ns", "is not a part of window_ns");
-        }
-        Ok(())
+        workload
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+    use daqmeter_harness::Request as _;
+
     use super::*;
 
     #[test]
     fn a_request_survives_its_workload() {
-        let mut request = Request::new("engine-thread", Direction::Both, 4096);
-        request.context = Context::Priority;
-        request.cold = true;
-        request.lanes = 3;
-        request.completion = Completion::Interrupt;
+        let request = Request {
+            context: Context::Priority,
+            cold: true,
+            lanes: 3,
+            completion: Completion::Interrupt,
+            depth: 4,
+            load: Load::Heavy,
+            quantum_ns: 5000,
+            ..Request::new(Path::EngineThread, Direction::Both, 4096)
+        };
         assert_eq!(Request::of(&request.workload()).unwrap(), request);
+    }
+
+    #[test]
+    fn a_workload_says_what_means_something_in_its_context() {
+        let mut request = Request::new(Path::Pread, Direction::To, 64);
+        assert_eq!(
+            request.workload().to_string(),
+            "copy block_bytes=64 context=cpu direction=to lanes=1 path=pread"
+        );
+        (request.path, request.context) = (Path::Module, Context::Shared);
+        assert_eq!(
+            request.workload().to_string(),
+            "copy block_bytes=64 channels=0 completion=poll context=shared direction=to lanes=1 path=module"
+        );
+        // As records of version 0.1 have it.
+        let old = request.workload().with("completion", "polled");
+        assert_eq!(Request::of(&old).unwrap(), request);
     }
 
     #[test]
     fn what_cannot_be_is_refused_by_name() {
         let of = |name: &str, value: u64| {
-            Request::of(
-                &Request::new("pread", Direction::To, 64)
-                    .workload()
-                    .with(name, value),
-            )
-            .unwrap_err()
-            .0
+            let workload = Request::new(Path::Pread, Direction::To, 64).workload();
+            Request::of(&workload.with(name, value)).unwrap_err().0
         };
-        assert!(of("block_bytes", 0).contains("block_bytes"));
-        assert!(of("lanes", 65).contains("lanes"));
-        assert!(of("quantum_ns", 90_000).contains("window_ns"));
-        assert!(of("window_ns", 1_000_000_001).contains("more than a second"));
-        assert!(of("block_bytes", 1 << 63).contains("1 to 1099511627776 is wanted"));
-        assert!(of("channels", u64::MAX).contains("`channels`"));
+        for (name, value, wanted) in [
+            ("block_bytes", 0, "1 to 1099511627776 is wanted"),
+            ("block_bytes", 1 << 63, "1 to 1099511627776 is wanted"),
+            ("lanes", 0, "1 to "),
+            ("lanes", 1025, "1 to "),
+            ("depth", 0, "1 to 1024 is wanted"),
+            ("quantum_ns", 90_000, "1 to 89999 is wanted"),
+            ("window_ns", 1_000_000_001, "2 to 1000000000 is wanted"),
+            ("channels", u64::MAX, "0 to 1024 is wanted"),
+        ] {
+            let refused = of(name, value);
+            assert!(
+                refused.contains(&format!("`{name}` is {value}; ")) && refused.contains(wanted),
+                "{refused}"
+            );
+        }
+        let workload = Request::new(Path::Pread, Direction::To, 64).workload();
+        let refused = Request::of(&workload.with("path", "tmpfs-hug"))
+            .unwrap_err()
+            .0;
+        assert!(refused.contains("did you mean `tmpfs-huge`?"), "{refused}");
+    }
+
+    #[test]
+    fn options_are_understood_or_refused() {
+        #[derive(Parser)]
+        struct Options {
+            #[command(flatten)]
+            request: Request,
+        }
+        let parse = |arguments: &[&str]| {
+            Options::try_parse_from([&["copy"], arguments].concat()).map(|options| options.request)
+        };
+        let usual = Request {
+            block_bytes: 0,
+            ..Request::new(Path::Pread, Direction::To, 1)
+        };
+        assert_eq!(parse(&[]).unwrap(), usual);
+        let asked = parse(&["--interrupt", "--high", "0,3", "--window", "1ms"]).unwrap();
+        assert_eq!(
+            (asked.completion, asked.high_channels, asked.window_ns),
+            (Completion::Interrupt, 9, 1_000_000)
+        );
+        for (wrong, wanted) in [("99", "`99` is not a channel from 0 to 63"), ("", "``")] {
+            let error = parse(&["--high", wrong]).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
     }
 }

@@ -1,17 +1,17 @@
 //! Every way to copy, checked byte by byte, without a clock.
 
-use daqmeter_harness::{Availability, Engine, StopFlag};
+use clap::ValueEnum;
+use daqmeter_harness::{Availability, Session, StopFlag, TypedEngine};
 use serde::Serialize;
 
 use crate::engine::CopyEngine;
-use crate::paths::{PATHS, Path};
-use crate::request::{Completion, Context, Direction, Request};
+use crate::request::{Completion, Context, Direction, Path, Request};
 
 /// What to check.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Only this path.
-    pub only: Option<String>,
+    pub only: Option<Path>,
     /// Largest block.
     pub largest_bytes: usize,
     /// Copies at each size.
@@ -22,13 +22,13 @@ pub struct Plan {
 #[derive(Clone, Debug, Serialize)]
 pub struct Case {
     /// The way.
-    pub path: String,
+    pub path: Path,
     /// The policy.
-    pub context: String,
-    /// Polled or interrupt.
-    pub completion: String,
+    pub context: Context,
+    /// How the end of a copy is noticed; none where the CPU copies.
+    pub completion: Option<Completion>,
     /// Which way.
-    pub direction: String,
+    pub direction: Direction,
     /// How it ended.
     pub outcome: Outcome,
 }
@@ -72,29 +72,34 @@ const SIZES: [usize; 16] = [
 
 /// Runs all cases, until it is to stop: then those that were finished before.
 pub fn all(plan: &Plan, stop: &StopFlag) -> Vec<Case> {
-    let wanted = PATHS
-        .iter()
-        .filter(|path| plan.only.as_deref().is_none_or(|only| only == path.name));
-    wanted.flat_map(|path| cases_of(path, plan, stop)).collect()
+    let paths = Path::value_variants().iter().copied();
+    paths
+        .filter(|path| plan.only.is_none_or(|only| only == *path))
+        .flat_map(cases_of)
+        .map_while(|request| case(&request, plan, stop))
+        .collect()
 }
 
-fn cases_of(path: &Path, plan: &Plan, stop: &StopFlag) -> Vec<Case> {
-    let contexts: &[Context] = match path.name {
-        "module" => &Context::ALL,
-        _ if path.by_engine => &Context::ALL[1..],
-        _ => &Context::ALL[..1],
+/// The requests of a path, of one byte each.
+fn cases_of(path: Path) -> Vec<Request> {
+    let contexts: &[Context] = match path {
+        Path::Module => Context::value_variants(),
+        _ if path.has_channels() => &Context::value_variants()[1..],
+        _ => &[Context::Cpu],
     };
     let mut cases = Vec::new();
-    for context in contexts {
+    for &context in contexts {
         let completions: &[Completion] = match context {
-            Context::Cpu => &[Completion::Polled],
-            _ => &[Completion::Polled, Completion::Interrupt],
+            Context::Cpu => &[Completion::Poll],
+            _ => Completion::value_variants(),
         };
-        for completion in completions {
+        for &completion in completions {
             for direction in [Direction::From, Direction::To] {
-                let mut request = Request::new(path.name, direction, 1);
-                (request.context, request.completion) = (*context, *completion);
-                cases.extend(case(path, &request, plan, stop));
+                cases.push(Request {
+                    context,
+                    completion,
+                    ..Request::new(path, direction, 1)
+                });
             }
         }
     }
@@ -102,21 +107,16 @@ fn cases_of(path: &Path, plan: &Plan, stop: &StopFlag) -> Vec<Case> {
 }
 
 /// None when it is to stop before the case is finished.
-fn case(path: &Path, request: &Request, plan: &Plan, stop: &StopFlag) -> Option<Case> {
-    let completion = match (request.context, request.completion) {
-        (Context::Cpu, _) => "-",
-        (_, Completion::Polled) => "polled",
-        (_, Completion::Interrupt) => "interrupt",
-    };
-    let outcome = match path.probe() {
+fn case(request: &Request, plan: &Plan, stop: &StopFlag) -> Option<Case> {
+    let outcome = match request.path.probe() {
         Availability::Waived(reason) => Outcome::Waived(reason),
         Availability::Ready => sizes(request, plan, stop)?,
     };
     Some(Case {
-        path: path.name.to_owned(),
-        context: request.context.name().to_owned(),
-        completion: completion.to_owned(),
-        direction: request.direction.name().to_owned(),
+        path: request.path,
+        context: request.context,
+        completion: (request.context != Context::Cpu).then_some(request.completion),
+        direction: request.direction,
         outcome,
     })
 }
@@ -128,27 +128,32 @@ fn sizes(request: &Request, plan: &Plan, stop: &StopFlag) -> Option<Outcome> {
             block_bytes: size,
             ..request.clone()
         };
-        let mut sessions = match CopyEngine.open(&request.workload()) {
+        let mut sessions = match CopyEngine.open(&request) {
             Ok(sessions) => sessions,
             // A pipe's size, hugetlbfs without write: as far as it goes is what there is.
             Err(_) if copies > 0 => break,
             Err(fault) => return Some(Outcome::Waived(fault.0)),
         };
-        let lane = &mut sessions[0];
-        let mut checked = lane.prepare();
-        for _ in 0..plan.times.max(1) {
-            if stop.is_set() {
-                return None;
-            }
-            checked = checked.and_then(|()| lane.verify());
-            copies += 1;
-            bytes += size as u64;
+        let checked = check(sessions[0].as_mut(), plan.times, stop)?;
+        if let Err(reason) = checked {
+            return Some(Outcome::Failed(format!("{size} bytes: {reason}")));
         }
-        if let Err(fault) = checked {
-            return Some(Outcome::Failed(format!("{size} bytes: {}", fault.0)));
-        }
+        copies += u64::from(plan.times);
+        bytes += size as u64 * u64::from(plan.times);
     }
     Some(Outcome::Verified { copies, bytes })
+}
+
+/// None when it is to stop.
+fn check(lane: &mut dyn Session, times: u32, stop: &StopFlag) -> Option<Result<(), String>> {
+    let mut checked = lane.prepare();
+    for _ in 0..times {
+        if stop.is_set() {
+            return None;
+        }
+        checked = checked.and_then(|()| lane.verify());
+    }
+    Some(checked.map_err(|fault| fault.0))
 }
 
 #[cfg(test)]
@@ -188,7 +193,7 @@ mod tests {
         assert!(
             cases
                 .iter()
-                .any(|case| case.path == "engine-thread" && case.context == "priority")
+                .any(|case| case.path == Path::EngineThread && case.context == Context::Priority)
         );
         for case in cases {
             match &case.outcome {

@@ -12,10 +12,10 @@
 use std::cell::RefCell;
 use std::hint::black_box;
 
-use daqmeter_digitizer::DigitizerEngine;
-use daqmeter_digitizer::function::{ConversionParams, Function};
+use daqmeter_digitizer::conversion::ConversionRequest;
+use daqmeter_digitizer::{DigitizerEngine, Function};
 use daqmeter_harness::{Engine, NullEngine, Session};
-use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out};
+use daqmeter_kernels::convert::{Conversion, Converter, Out};
 use daqmeter_kernels::stream::{LINE_BYTES, Ratio, stream};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::Workload;
@@ -105,14 +105,13 @@ fn converter(function: Function, factor: usize, store: Store) -> Converter {
 }
 
 fn scaled(function: Function, factor: usize, store: Store, scale_offset: f64) -> Converter {
-    let decimation = Decimation { offset: 0, factor };
-    let params = ConversionParams {
-        decimation,
+    let request = ConversionRequest {
+        dec_factor: factor as u64,
         scale_factor: 0.123,
         scale_offset,
-        ..ConversionParams::default()
+        ..ConversionRequest::default()
     };
-    let (conversion, decimation) = params.of(function).unwrap();
+    let (conversion, decimation) = request.of(function).unwrap();
     Converter::new(conversion, decimation, Isa::best(), store).unwrap()
 }
 

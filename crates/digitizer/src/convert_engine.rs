@@ -1,63 +1,76 @@
 //! The conversion kernels alone, on memory: what a consumer could reach if read-out cost nothing.
 
 use daqmeter_harness::{
-    Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, lanes, parameters,
+    Availability, Fault, LimitSpec, MAX_LANES, Problem, Request, Session, StageSpec, Tally,
+    TypedEngine,
 };
-use daqmeter_kernels::Store;
-use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out};
-use daqmeter_record::Workload;
+use daqmeter_kernels::convert::Converter;
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::devices::emulated::pattern_sample;
-use crate::engine::differs;
+use crate::conversion::ConversionRequest;
+use crate::devices::board::pattern_sample;
 use crate::function::Function;
-use crate::request::{missing_here, parse_conversions, parse_isa, parse_store};
+use crate::oracle::{differs, elements};
 
-/// Converts samples in memory. Workload `convert`: `samples`, `function` (0 to 8; 0 copies), the parameters of the
-/// conversions, `isa`, `store`, `threads`.
+/// Converts samples in memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConvertEngine {
     /// Size of the last-level cache, for the choice of stores; zero when unknown.
     pub last_level_bytes: u64,
 }
 
-/// What a workload asks for, checked.
-struct Request {
-    samples: usize,
-    function: Function,
-    /// What is done to each sample, and which are kept; none copies.
-    work: Option<(Conversion, Decimation)>,
-    lanes: usize,
+/// What is asked of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConvertRequest {
+    /// 16-bit samples of one conversion
+    pub samples: u64,
+    /// Conversion, 0 to 8, as daqmeter list functions names it; 0 copies
+    pub function: u64,
+    /// How it converts.
+    #[serde(flatten)]
+    pub conversion: ConversionRequest,
+    /// Lanes that convert at the same time
+    #[serde(default = "one")]
+    pub threads: u64,
 }
 
-impl Request {
-    fn of(workload: &Workload) -> Result<Request, Fault> {
-        let samples = workload.int_within("samples", 1..=1 << 30)?;
-        let number = workload.int("function")?;
-        let stages = Function::stages(number).filter(|_| number <= 8);
-        let function = stages.and_then(|stages| stages.last().copied());
-        let function = function
-            .ok_or_else(|| workload.error("function", format!("is {number}; 0 to 8 is wanted")))?;
-        let work = parse_conversions(workload, samples)?.of(function);
-        let samples = usize::try_from(samples).expect("at most 2^30");
-        Ok(Request {
-            samples,
-            function,
-            work,
-            lanes: lanes(workload, "threads")?,
-        })
+fn one() -> u64 {
+    1
+}
+
+impl Request for ConvertRequest {
+    const KIND: &'static str = "convert";
+
+    fn check(&self) -> Result<(), Problem> {
+        Problem::unless_within("samples", self.samples, 1..=1 << 30)?;
+        let max = daqmeter_sys::available::threads().unwrap_or(MAX_LANES);
+        Problem::unless_within("threads", self.threads, 1..=max.clamp(1, MAX_LANES))?;
+        if self.function > 8 {
+            let text = format!("is {}; 0 to 8 is wanted", self.function);
+            return Err(Problem::new("function", text));
+        }
+        self.conversion.check(self.samples)
+    }
+}
+
+impl ConvertRequest {
+    fn function(&self) -> Function {
+        let last = Function::stages(self.function).and_then(|stages| stages.last().copied());
+        last.expect("0 to 8, checked with the request")
+    }
+
+    fn samples(&self) -> usize {
+        usize::try_from(self.samples).expect("at most 2^30, checked with the request")
     }
 
     fn out_bytes(&self) -> u64 {
-        let out = |(conversion, decimation): (Conversion, Decimation)| {
-            decimation.kept(self.samples) * conversion.out_bytes()
-        };
-        self.work.map_or(self.samples * 2, out) as u64
-    }
-
-    fn memory_bytes(&self) -> u64 {
-        (buffer_bytes(self.samples as u64 * 2) + buffer_bytes(self.out_bytes()))
-            .saturating_mul(self.lanes as u64)
+        match self.function() {
+            Function::Readout => self.samples * 2,
+            function => self.conversion.out_bytes(function, self.samples()) as u64,
+        }
     }
 }
 
@@ -69,75 +82,47 @@ struct ConvertSession {
     buffers: Option<(Buffer, Buffer)>,
 }
 
-impl Engine for ConvertEngine {
-    fn name(&self) -> &'static str {
-        "convert"
-    }
+impl TypedEngine for ConvertEngine {
+    type Request = ConvertRequest;
 
     fn description(&self) -> &'static str {
         "converts digitizer samples in memory: cast, scale, Q-format, decimation"
     }
 
-    fn probe(&self) -> Availability {
-        Availability::Ready
+    fn probe_for(&self, request: &ConvertRequest) -> Availability {
+        request.conversion.availability()
     }
 
-    fn probe_for(&self, workload: &Workload) -> Availability {
-        missing_here(workload)
+    fn target(&self, request: &ConvertRequest) -> String {
+        request.conversion.isa.name().to_owned()
     }
 
-    fn target(&self, workload: &Workload) -> String {
-        workload.text("isa").unwrap_or("best").to_owned()
+    fn memory_bytes(&self, request: &ConvertRequest) -> Option<u64> {
+        let lane = buffer_bytes(request.samples * 2) + buffer_bytes(request.out_bytes());
+        Some(lane.saturating_mul(request.threads))
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
-        parameters![
-            "samples": "16-bit samples of one conversion",
-            "function": "conversion, 0 to 8, as daqmeter list functions names it",
-            "dec_factor": "keeps each n-th sample; 1",
-            "dec_offset": "first sample that is kept; 0",
-            "scale_factor": "factor of scaling; 1",
-            "scale_offset": "offset of scaling; 0",
-            "unsigned_q": "fixed-point format of magnitudes, bits before and after the point, as 16.16",
-            "signed_q": "fixed-point format of phases",
-            "fast": "true scales in single precision: product and sum are each rounded to f32",
-            "isa": "instruction set, as daqmeter list kernels names it; best",
-            "store": "by-footprint, cached or non-temporal",
-            "threads": "lanes that convert at the same time; 1",
-        ]
+    fn example(&self) -> ConvertRequest {
+        ConvertRequest {
+            samples: 10_000,
+            function: 3,
+            conversion: ConversionRequest {
+                scale_factor: 0.1,
+                ..ConversionRequest::default()
+            },
+            threads: 1,
+        }
     }
 
-    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
-        Some(Request::of(workload).ok()?.memory_bytes())
-    }
-
-    fn example(&self) -> Workload {
-        Workload::new("convert")
-            .with("samples", 10_000_u64)
-            .with("function", 3_u64)
-            .with("scale_factor", 0.1)
-    }
-
-    fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let request = Request::of(workload)?;
-        let isa = parse_isa(workload)?;
-        let forced_store = parse_store(workload, isa)?;
-        let footprint = request.samples as u64 * 2 + request.out_bytes();
-        let store = forced_store
-            .unwrap_or_else(|| Store::for_footprint(isa, footprint, self.last_level_bytes));
-        let converter = request.work.and_then(|(conversion, decimation)| {
-            Converter::new(conversion, decimation, isa, store)
-        });
-        let Request {
-            samples,
-            function,
-            lanes,
-            ..
-        } = request;
-        let name = if function == Function::Readout {
-            "copy"
-        } else {
-            function.classic_name()
+    fn open(&self, request: &ConvertRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+        request.conversion.check_available()?;
+        let (function, samples) = (request.function(), request.samples());
+        let converter = request
+            .conversion
+            .converter(function, samples, self.last_level_bytes)?;
+        let name = match function {
+            Function::Readout => "copy",
+            function => function.classic_name(),
         };
         let session = |_| -> Box<dyn Session> {
             Box::new(ConvertSession {
@@ -147,18 +132,20 @@ impl Engine for ConvertEngine {
                 buffers: None,
             })
         };
-        Ok((0..lanes).map(session).collect())
+        Ok((0..request.threads).map(session).collect())
     }
 }
 
 impl ConvertSession {
+    /// Elements that one conversion writes; samples where it copies.
+    fn kept(&self) -> usize {
+        let decimation = self.converter.as_ref().map(Converter::decimation);
+        decimation.map_or(self.samples, |decimation| decimation.kept(self.samples))
+    }
+
     fn out_bytes(&self) -> usize {
-        match &self.converter {
-            None => self.samples * 2,
-            Some(converter) => {
-                converter.decimation().kept(self.samples) * converter.conversion().out_bytes()
-            }
-        }
+        let converter = self.converter.as_ref();
+        self.kept() * converter.map_or(2, |converter| converter.conversion().out_bytes())
     }
 }
 
@@ -196,21 +183,13 @@ impl Session for ConvertSession {
     }
 
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
-        let out_bytes = self.out_bytes();
-        let (raw, out) = self
-            .buffers
-            .as_mut()
-            .expect("prepared before the first step");
+        let kept = self.kept();
+        let (raw, out) = self.buffers.as_mut().expect("prepared before the steps");
         let raw = raw.slice::<u16>(self.samples);
         for _ in 0..operations {
             match &self.converter {
                 None => out.slice_mut::<u16>(self.samples).copy_from_slice(raw),
-                Some(converter) => match converter.conversion() {
-                    Conversion::QmnF64(_) => {
-                        converter.convert(raw, Out::F64(out.slice_mut(out_bytes / 8)))
-                    }
-                    _ => converter.convert(raw, Out::F32(out.slice_mut(out_bytes / 4))),
-                },
+                Some(converter) => converter.convert(raw, elements(converter, out, 0, kept)),
             }
             std::hint::black_box(&mut *out);
         }
@@ -219,18 +198,13 @@ impl Session for ConvertSession {
 
     fn verify(&mut self) -> Result<(), Fault> {
         self.step(0, 1)?;
-        let out_bytes = self.out_bytes();
-        let (raw, out) = self.buffers.as_mut().expect("prepared before verification");
+        let kept = self.kept();
+        let (raw, out) = self.buffers.as_mut().expect("prepared before the steps");
         let raw = raw.slice::<u16>(self.samples);
         match &self.converter {
             None if out.slice::<u16>(self.samples) == raw => Ok(()),
             None => Err(Fault::new("the copy differs from its source")),
-            Some(converter) => match converter.conversion() {
-                Conversion::QmnF64(_) => {
-                    differs(converter, raw, &Out::F64(out.slice_mut(out_bytes / 8)))
-                }
-                _ => differs(converter, raw, &Out::F32(out.slice_mut(out_bytes / 4))),
-            },
+            Some(converter) => differs(converter, raw, &elements(converter, out, 0, kept)),
         }
     }
 
@@ -244,6 +218,8 @@ impl Session for ConvertSession {
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_harness::Engine;
+
     use super::*;
 
     #[test]
@@ -260,34 +236,32 @@ mod tests {
             ("samples", 0),
             ("samples", (1 << 30) + 1),
         ] {
-            let workload = engine.example().with(name, value);
+            let workload = Engine::example(&engine).with(name, value);
             assert!(
-                engine
-                    .open(&workload)
+                Engine::open(&engine, &workload)
                     .err()
                     .unwrap()
                     .0
                     .contains(&format!("`{name}` is {value}; 1 to "))
             );
-            assert_eq!(engine.memory_bytes(&workload), None);
+            assert_eq!(Engine::memory_bytes(&engine, &workload), None);
         }
         // 2 MiB of samples become 4 MiB.
-        let workload = engine
-            .example()
+        let workload = Engine::example(&engine)
             .with("samples", 1_u64 << 20)
             .with("threads", 3_u64);
-        assert_eq!(engine.memory_bytes(&workload), Some(3 * (6 << 20)));
+        assert_eq!(
+            Engine::memory_bytes(&engine, &workload),
+            Some(3 * (6 << 20))
+        );
     }
 
     #[test]
     fn functions_that_convert_nothing_in_memory_are_refused() {
         for function in [9_u64, 99, 100] {
-            let workload = ConvertEngine::default()
-                .example()
-                .with("function", function);
+            let workload = Engine::example(&ConvertEngine::default()).with("function", function);
             assert!(
-                ConvertEngine::default()
-                    .open(&workload)
+                Engine::open(&ConvertEngine::default(), &workload)
                     .err()
                     .unwrap()
                     .0

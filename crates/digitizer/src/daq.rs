@@ -7,12 +7,11 @@ use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::Ledger;
 use daqmeter_sys::clock;
 
-use crate::devices::Board;
-use crate::devices::sis8300::regs;
+use crate::devices::board::Board;
 
 /// How the end of an acquisition is found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Completion {
+pub enum Wait {
     /// Read the status register, sleep, read again.
     Poll {
         /// Sleep between reads; zero does not sleep at all.
@@ -67,7 +66,7 @@ pub struct DaqCounts {
 /// Drives one board through acquisitions.
 #[derive(Debug)]
 pub struct Daq {
-    completion: Completion,
+    wait: Wait,
     timeout: Duration,
     /// For boards that cannot tell their triggers: the period, and when the last acquisition ended.
     expected_period: Option<Duration>,
@@ -83,7 +82,7 @@ pub struct Daq {
 
 impl Daq {
     /// For triggers at `rate_hz`, one of [`TRIGGER_RATES_HZ`]. Waits at least a second, as the original does, or three periods.
-    pub fn new(completion: Completion, rate_hz: Option<f64>) -> Daq {
+    pub fn new(wait: Wait, rate_hz: Option<f64>) -> Daq {
         // A rate so low that its period is no time at all is waited for as long as can be.
         let period =
             rate_hz.map(|rate| Duration::try_from_secs_f64(1.0 / rate).unwrap_or(Duration::MAX));
@@ -91,7 +90,7 @@ impl Daq {
             .map_or(Duration::ZERO, |period| period.saturating_mul(3))
             .max(Duration::from_secs(1));
         Daq {
-            completion,
+            wait,
             timeout,
             expected_period: period,
             last_done_ns: None,
@@ -109,45 +108,17 @@ impl Daq {
         slice.clamp(FIRST_SLICE, MAX_SLICE).min(self.timeout)
     }
 
-    /// All ten channels, packed one behind the other, `samples` in all, started by MLVDS line 0. The sampling clock is left
-    /// as it is: its chip is not in the documented register list.
-    ///
-    /// # Errors
-    /// When the board is gone.
-    pub fn set_up(&self, board: &mut dyn Board, samples: u64) -> Result<(), Fault> {
-        // Even numbers of blocks only (KU), at least two.
-        let channel_blocks = samples
-            .div_ceil(u64::from(regs::CHANNELS))
-            .div_ceil(regs::BLOCK_SAMPLES);
-        let channel_blocks = channel_blocks.next_multiple_of(2).max(2);
-        let to_register = |blocks: u64| {
-            u32::try_from(blocks).map_err(|_| {
-                Fault::new(format!(
-                    "{samples} samples do not fit the board's length register"
-                ))
-            })
-        };
-        for channel in 0..regs::CHANNELS {
-            let first_block = to_register(channel_blocks * u64::from(channel))?;
-            board.write_register(regs::CHANNEL_ADDRESS + channel, first_block)?;
-        }
-        board.write_register(regs::SAMPLE_LENGTH, to_register(channel_blocks - 1)?)?;
-        board.write_register(regs::MLVDS, 1 << 8)?;
-        board.write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE)?;
-        board.write_register(regs::SAMPLE_CONTROL, regs::EXTERNAL_TRIGGER)
-    }
-
     /// Arms and waits until the acquisition is done.
     ///
     /// # Errors
     /// When no trigger comes within the timeout, it is to stop, or the board is gone.
     pub fn acquire(&mut self, board: &mut dyn Board) -> Result<(), Fault> {
-        board.write_register(regs::ACQUISITION, regs::ACQUISITION_ARM)?;
+        board.arm()?;
         let timeout_ns = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX);
         let deadline_ns = clock::monotonic_ns().saturating_add(timeout_ns);
-        match self.completion {
-            Completion::Poll { interval } => self.poll(board, interval, deadline_ns)?,
-            Completion::Interrupt => self.interrupt(board, deadline_ns)?,
+        match self.wait {
+            Wait::Poll { interval } => self.poll(board, interval, deadline_ns)?,
+            Wait::Interrupt => self.interrupt(board, deadline_ns)?,
         }
         self.counts.acquisitions += 1;
         self.infer_missed();
@@ -156,8 +127,7 @@ impl Daq {
 
     fn is_done(&mut self, board: &mut dyn Board) -> Result<bool, Fault> {
         self.counts.register_reads += 1;
-        let status = board.read_register(regs::ACQUISITION)?;
-        Ok(status & (regs::STATUS_SAMPLING | regs::STATUS_ARMED) == 0)
+        board.is_done()
     }
 
     fn poll(
@@ -177,7 +147,7 @@ impl Daq {
 
     fn interrupt(&mut self, board: &mut dyn Board, deadline_ns: u64) -> Result<(), Fault> {
         loop {
-            if board.wait_daq_done(self.slice())? {
+            if board.wait(self.slice())? {
                 self.counts.interrupts += 1;
                 // One read settles that it was this acquisition's interrupt and not an old one's.
                 if self.is_done(board)? {
@@ -196,7 +166,7 @@ impl Daq {
         if !is_stopped && clock::monotonic_ns() < deadline_ns {
             return Ok(());
         }
-        board.write_register(regs::ACQUISITION, regs::ACQUISITION_RESET)?;
+        board.disarm()?;
         if is_stopped {
             return Err(Fault::interrupted());
         }
@@ -273,7 +243,8 @@ impl Daq {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::devices::emulated::{EmulatedCrate, Profile};
+    use crate::devices::board::Identity;
+    use crate::devices::sis8300::emulated::{EmulatedCrate, Profile};
 
     fn board(rate_hz: f64) -> Box<dyn Board> {
         let crate_ = EmulatedCrate::new(Profile::default(), false);
@@ -283,16 +254,16 @@ mod tests {
     }
 
     #[test]
-    fn every_trigger_is_found_again_with_either_completion() {
-        for completion in [
-            Completion::Poll {
+    fn every_trigger_is_found_again_with_either_wait() {
+        for wait in [
+            Wait::Poll {
                 interval: Duration::from_micros(1),
             },
-            Completion::Interrupt,
+            Wait::Interrupt,
         ] {
             let mut board = board(2000.0);
-            let mut daq = Daq::new(completion, Some(2000.0));
-            daq.set_up(&mut *board, 320).unwrap();
+            let mut daq = Daq::new(wait, Some(2000.0));
+            board.configure(320).unwrap();
             daq.begin_account(&mut *board);
             for _ in 0..20 {
                 daq.acquire(&mut *board).unwrap();
@@ -309,8 +280,8 @@ mod tests {
     #[test]
     fn data_that_nobody_read_out_are_a_named_loss() {
         let mut board = board(5000.0);
-        let mut daq = Daq::new(Completion::Interrupt, None);
-        daq.set_up(&mut *board, 320).unwrap();
+        let mut daq = Daq::new(Wait::Interrupt, None);
+        board.configure(320).unwrap();
         daq.begin_account(&mut *board);
         daq.acquire(&mut *board).unwrap();
         let ledger = daq.ledger(&mut *board);
@@ -320,7 +291,7 @@ mod tests {
 
     /// A board with triggers a period apart, in counted time: no test waits for them.
     struct Timed {
-        identity: crate::devices::Identity,
+        identity: Identity,
         period: Duration,
         left: Duration,
         forgets: bool,
@@ -345,24 +316,18 @@ mod tests {
     }
 
     impl Board for Timed {
-        fn identity(&self) -> &crate::devices::Identity {
+        fn identity(&self) -> &Identity {
             &self.identity
         }
-        fn read_register(&mut self, _: u32) -> Result<u32, Fault> {
-            self.looks += 1;
-            Ok(if self.left.is_zero() {
-                0
-            } else {
-                regs::STATUS_ARMED
-            })
-        }
-        fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault> {
-            if (offset, value) == (regs::ACQUISITION, regs::ACQUISITION_ARM) {
-                self.left = self.period;
-            }
+        fn arm(&mut self) -> Result<(), Fault> {
+            self.left = self.period;
             Ok(())
         }
-        fn wait_daq_done(&mut self, timeout: Duration) -> Result<bool, Fault> {
+        fn is_done(&mut self) -> Result<bool, Fault> {
+            self.looks += 1;
+            Ok(self.left.is_zero())
+        }
+        fn wait(&mut self, timeout: Duration) -> Result<bool, Fault> {
             self.waits += 1;
             let comes = timeout >= self.left && !self.forgets;
             self.left = self.left.saturating_sub(timeout);
@@ -371,25 +336,13 @@ mod tests {
         fn read(&mut self, _: u64, _: &mut [u8]) -> Result<usize, Fault> {
             unreachable!("nothing is read out here")
         }
-        fn write(&mut self, _: u64, _: &[u8]) -> Result<usize, Fault> {
-            unreachable!("nothing is written here")
-        }
-        fn map_dma(&mut self, _: usize) -> Result<(), Fault> {
-            unreachable!("nothing is mapped here")
-        }
-        fn read_mapped(&mut self, _: u64, _: usize) -> Result<usize, Fault> {
-            unreachable!("nothing is mapped here")
-        }
-        fn mapped(&self, _: usize) -> &[u16] {
-            unreachable!("nothing is mapped here")
-        }
     }
 
     /// A slice of 50 ms under a period of 71 ms looked twice at the status register (issue 14, A12).
     #[test]
     fn at_14_hz_an_interrupt_costs_one_wait_and_one_look_at_the_status_register() {
         let mut board = Timed::new(71);
-        let mut daq = Daq::new(Completion::Interrupt, Some(14.0));
+        let mut daq = Daq::new(Wait::Interrupt, Some(14.0));
         for _ in 0..10 {
             daq.acquire(&mut board).unwrap();
         }
@@ -406,7 +359,7 @@ mod tests {
             forgets: true,
             ..Timed::new(71)
         };
-        let mut daq = Daq::new(Completion::Interrupt, Some(14.0));
+        let mut daq = Daq::new(Wait::Interrupt, Some(14.0));
         daq.acquire(&mut board).unwrap();
         assert_eq!(
             (
@@ -420,8 +373,7 @@ mod tests {
 
     #[test]
     fn waits_follow_the_period_that_was_given_or_seen() {
-        let slice =
-            |rate_hz: Option<f64>| Daq::new(Completion::Interrupt, rate_hz).slice().as_millis();
+        let slice = |rate_hz: Option<f64>| Daq::new(Wait::Interrupt, rate_hz).slice().as_millis();
         assert_eq!(
             [slice(None), slice(Some(14.0)), slice(Some(1000.0))],
             [50, 107, 50]
@@ -431,7 +383,7 @@ mod tests {
             [1000, 1000],
             "it stays possible to stop"
         );
-        let mut daq = Daq::new(Completion::Interrupt, None);
+        let mut daq = Daq::new(Wait::Interrupt, None);
         daq.last_done_ns = Some(clock::monotonic_ns() - 200_000_000);
         daq.infer_missed();
         assert!(
@@ -443,16 +395,16 @@ mod tests {
 
     #[test]
     fn a_wait_for_a_trigger_ends_when_it_is_to_stop() {
-        for completion in [
-            Completion::Poll {
+        for wait in [
+            Wait::Poll {
                 interval: Duration::from_secs(3600),
             },
-            Completion::Interrupt,
+            Wait::Interrupt,
         ] {
             // The first trigger comes after nearly three hours.
             let mut board = board(1e-4);
-            let mut daq = Daq::new(completion, Some(1e-4));
-            daq.set_up(&mut *board, 320).unwrap();
+            let mut daq = Daq::new(wait, Some(1e-4));
+            board.configure(320).unwrap();
             daq.stop.set();
             let fault = daq.acquire(&mut *board).unwrap_err();
             assert_eq!(fault, Fault::interrupted());
@@ -462,7 +414,6 @@ mod tests {
     #[test]
     fn samples_that_no_board_can_hold_are_refused() {
         let mut board = board(14.0);
-        let daq = Daq::new(Completion::Interrupt, None);
-        assert!(daq.set_up(&mut *board, u64::MAX).is_err());
+        assert!(board.configure(u64::MAX).is_err());
     }
 }

@@ -1,7 +1,5 @@
 //! The functions of `sis8300drv_threads`, by the numbers that its option `-A` takes.
 
-use daqmeter_kernels::convert::{Conversion, Decimation, Qmn};
-
 /// One function of the original.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Function {
@@ -61,114 +59,35 @@ impl Function {
         Some(stages)
     }
 
-    /// Its number.
-    pub fn number(self) -> u64 {
+    /// Number of `-A`, name in the original's table, and what it does.
+    fn entry(self) -> (u64, &'static str, &'static str) {
         match self {
-            Function::Readout => 0,
-            Function::DecimateScale => 1,
-            Function::Decimate => 2,
-            Function::Scale => 3,
-            Function::Cast => 4,
-            Function::UnsignedF64 => 5,
-            Function::SignedF64 => 6,
-            Function::UnsignedF32 => 7,
-            Function::SignedF32 => 8,
-            Function::WritePattern => 100,
+            Function::Readout => (0, "func_readout", "read-out only"),
+            Function::DecimateScale => (1, "func_decsca", "decimation and scaling to f32"),
+            Function::Decimate => (2, "func_dec", "decimation to f32"),
+            Function::Scale => (3, "func_sca", "scaling to f32"),
+            Function::Cast => (4, "func_no_decsca", "cast to f32"),
+            Function::UnsignedF64 => (5, "func_umn2double", "unsigned Q-format to f64"),
+            Function::SignedF64 => (6, "func_smn2double", "signed Q-format to f64"),
+            Function::UnsignedF32 => (7, "func_umn2float", "unsigned Q-format to f32"),
+            Function::SignedF32 => (8, "func_smn2float", "signed Q-format to f32"),
+            Function::WritePattern => (100, "func_pattern", "write a pattern to card memory"),
         }
+    }
+
+    /// The number that `-A` takes.
+    pub fn number(self) -> u64 {
+        self.entry().0
     }
 
     /// The name in the original's table.
     pub fn classic_name(self) -> &'static str {
-        match self {
-            Function::Readout => "func_readout",
-            Function::DecimateScale => "func_decsca",
-            Function::Decimate => "func_dec",
-            Function::Scale => "func_sca",
-            Function::Cast => "func_no_decsca",
-            Function::UnsignedF64 => "func_umn2double",
-            Function::SignedF64 => "func_smn2double",
-            Function::UnsignedF32 => "func_umn2float",
-            Function::SignedF32 => "func_smn2float",
-            Function::WritePattern => "func_pattern",
-        }
+        self.entry().1
     }
 
     /// What it does, in words.
     pub fn description(self) -> &'static str {
-        match self {
-            Function::Readout => "read-out only",
-            Function::DecimateScale => "decimation and scaling to f32",
-            Function::Decimate => "decimation to f32",
-            Function::Scale => "scaling to f32",
-            Function::Cast => "cast to f32",
-            Function::UnsignedF64 => "unsigned Q-format to f64",
-            Function::SignedF64 => "signed Q-format to f64",
-            Function::UnsignedF32 => "unsigned Q-format to f32",
-            Function::SignedF32 => "signed Q-format to f32",
-            Function::WritePattern => "write a pattern to card memory",
-        }
-    }
-}
-
-/// The parameters of the conversions.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ConversionParams {
-    /// For functions 1 and 2.
-    pub decimation: Decimation,
-    /// For functions 1 and 3.
-    pub scale_factor: f64,
-    /// For functions 1 and 3.
-    pub scale_offset: f64,
-    /// Single-precision scaling instead of the original's double arithmetic.
-    pub fast: bool,
-    /// Format of functions 5 and 7.
-    pub unsigned_format: Qmn,
-    /// Format of functions 6 and 8.
-    pub signed_format: Qmn,
-}
-
-impl Default for ConversionParams {
-    fn default() -> Self {
-        ConversionParams {
-            decimation: Decimation::NONE,
-            scale_factor: 1.0,
-            scale_offset: 0.0,
-            fast: false,
-            unsigned_format: Qmn::MAGNITUDE,
-            signed_format: Qmn::PHASE,
-        }
-    }
-}
-
-impl ConversionParams {
-    /// What a function does to the samples; `None` for those that convert nothing.
-    pub fn of(&self, function: Function) -> Option<(Conversion, Decimation)> {
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "the fast path rounds its constants to f32 by definition"
-        )]
-        let scale = if self.fast {
-            Conversion::FastScaleF32 {
-                factor: self.scale_factor as f32,
-                offset: self.scale_offset as f32,
-            }
-        } else {
-            Conversion::ScaleF32 {
-                factor: self.scale_factor,
-                offset: self.scale_offset,
-            }
-        };
-        Some(match function {
-            Function::Readout | Function::WritePattern => return None,
-            Function::DecimateScale => (scale, self.decimation),
-            Function::Decimate => (Conversion::CastF32, self.decimation),
-            Function::Scale => (scale, Decimation::NONE),
-            Function::Cast => (Conversion::CastF32, Decimation::NONE),
-            Function::UnsignedF64 => (Conversion::QmnF64(self.unsigned_format), Decimation::NONE),
-            Function::SignedF64 => (Conversion::QmnF64(self.signed_format), Decimation::NONE),
-            Function::UnsignedF32 => (Conversion::QmnF32(self.unsigned_format), Decimation::NONE),
-            Function::SignedF32 => (Conversion::QmnF32(self.signed_format), Decimation::NONE),
-        })
+        self.entry().2
     }
 }
 
@@ -205,25 +124,5 @@ mod tests {
             (pattern_byte(126), pattern_byte(127), pattern_byte(128)),
             (126, 0, 1)
         );
-    }
-
-    #[test]
-    fn only_functions_1_and_2_decimate() {
-        let params = ConversionParams {
-            decimation: Decimation {
-                offset: 0,
-                factor: 10,
-            },
-            ..Default::default()
-        };
-        for function in Function::CONVERSIONS {
-            let (_, decimation) = params.of(function).unwrap();
-            let decimates = matches!(function, Function::DecimateScale | Function::Decimate);
-            assert_eq!(
-                decimation.factor,
-                if decimates { 10 } else { 1 },
-                "{function:?}"
-            );
-        }
     }
 }

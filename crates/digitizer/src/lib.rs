@@ -1,22 +1,26 @@
 //! Digitizers: boards, emulated and real, and the engines that read them out and convert their samples.
 //!
-//! The way of the data: [`devices`] (register file, card memory, trigger, DMA; paced like a known crate, or the real driver)
-//! -> [`daq`] (set up, arm, wait by polling or interrupt, account for triggers) -> [`engine`] (read-out and conversion stages
-//! under the harness). [`published`] holds what the source document measured, [`reproduce`] sets it beside model and
-//! measurement. [`serve`] shows an emulated board as a file that answers the driver's ioctls.
+//! The way of the data: [`devices`] (families of boards, emulated and real, in the words of an acquisition) -> [`daq`] (arm,
+//! wait by polling or interrupt, account for triggers) -> `session` (read-out and conversion stages under the harness) <-
+//! [`engine`]. [`published`] holds what the source document measured, [`reproduce`] sets it beside model and measurement.
+//! [`serve`] is the file that answers as a driver does.
 //!
-//! Nothing here prints or times itself. Begin with [`engine::DigitizerEngine`].
+//! Nothing here prints or times itself. Begin with [`engine::DigitizerEngine`] and [`request::DigitizerRequest`].
 
+pub mod conversion;
 pub mod convert_engine;
 pub mod daq;
 pub mod devices;
+mod dump;
 pub mod engine;
 pub mod function;
-pub mod published;
-pub mod reproduce;
-mod request;
+mod names;
+mod oracle;
+pub mod request;
 pub mod serve;
+mod session;
 
 pub use convert_engine::ConvertEngine;
 pub use engine::DigitizerEngine;
 pub use function::Function;
+pub use request::DigitizerRequest;

@@ -1,383 +1,347 @@
-//! What a workload asks of the read-out engine, checked: nothing is opened or allocated before this.
+//! What is asked of the read-out engine: its options, checked. Nothing is opened or allocated here.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use daqmeter_harness::{Availability, Fault, MAX_LANES};
-use daqmeter_kernels::convert::{Decimation, Qmn};
-use daqmeter_kernels::{Isa, Store};
-use daqmeter_record::{Param, Workload};
+use clap::Args;
+use clap::builder::{BoolValueParser, TypedValueParser};
+use daqmeter_harness::{MAX_LANES, Problem, Request};
+use daqmeter_record::units::{UnitError, parse_bytes, parse_count, parse_duration, parse_rate_hz};
 use daqmeter_sys::memory::buffer_bytes;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::daq::{Completion, check_trigger_rate};
-use crate::devices;
-use crate::devices::emulated::Profile;
-use crate::engine::to_usize;
-use crate::function::{ConversionParams, Function};
+use crate::conversion::{ConversionRequest, defaults};
+use crate::daq::{Wait, check_trigger_rate};
+use crate::devices::{self, board::EMULATED_PREFIX};
+use crate::function::Function;
 
 /// Samples that the original rounds up to: the 32 bytes that its library reads.
 pub(crate) const SAMPLES_MULTIPLE: u64 = 16;
-/// Samples of one DMA write of function 100, which writes nothing smaller.
-const PATTERN_MULTIPLE: u64 = devices::WRITE_BYTES as u64 / 2;
+/// Function 100 writes 64 bytes at a time, as the original does.
+const PATTERN_MULTIPLE: u64 = 32;
+/// What the largest card memory holds.
+const MAX_SAMPLES: u64 = 1 << 30;
 
-/// What a workload asks for, checked.
-#[derive(Clone, Debug)]
-pub(crate) struct Request {
-    /// Device names, ranges expanded.
-    pub(crate) devices: Vec<String>,
-    /// Samples per read, rounded up to 16.
-    pub(crate) samples: u64,
-    /// Stages.
-    pub(crate) functions: Vec<Function>,
-    /// Conversion parameters.
-    pub(crate) params: ConversionParams,
-    /// Read through a mapped DMA buffer.
-    pub(crate) mmap: bool,
-    /// How to wait; none does not acquire at all.
-    pub(crate) completion: Option<Completion>,
-    /// Trigger.
-    pub(crate) trigger_rate_hz: Option<f64>,
-    /// Fused block in samples; none is unfused.
-    pub(crate) block_samples: Option<usize>,
-    /// Instruction set.
-    pub(crate) isa: Isa,
-    /// Kind of stores; none chooses by footprint.
-    pub(crate) store: Option<Store>,
-    /// Timing of emulated boards.
-    pub(crate) paced: bool,
-    /// Profile of emulated boards.
-    pub(crate) profile: Profile,
-}
-
-fn int_or(workload: &Workload, name: &str, default: u64) -> Result<u64, Fault> {
-    if workload.params.contains_key(name) {
-        Ok(workload.int(name)?)
-    } else {
-        Ok(default)
-    }
-}
-
-fn float_or(workload: &Workload, name: &str, default: f64) -> Result<f64, Fault> {
-    if workload.params.contains_key(name) {
-        Ok(workload.float(name)?)
-    } else {
-        Ok(default)
-    }
-}
-
-fn text_or<'a>(workload: &'a Workload, name: &str, default: &'a str) -> Result<&'a str, Fault> {
-    if workload.params.contains_key(name) {
-        Ok(workload.text(name)?)
-    } else {
-        Ok(default)
-    }
-}
-
-/// Parses `1.15` into m and n.
-fn parse_qmn(workload: &Workload, name: &str, default: Qmn) -> Result<Qmn, Fault> {
-    let Some(Param::Text(text)) = workload.params.get(name) else {
-        return Ok(default);
-    };
-    let bits = || -> Option<Qmn> {
-        let (m, n) = text.split_once('.')?;
-        Qmn::new(m.parse().ok()?, n.parse().ok()?, default.is_signed())
-    };
-    let problem = format!(
-        "is `{text}`; m.n with 1 to 63 bits in all is wanted, e.g. {}.{}",
-        default.int_bits(),
-        default.frac_bits()
-    );
-    bits().ok_or_else(|| workload.error(name, problem).into())
-}
-
-pub(crate) fn parse_isa(workload: &Workload) -> Result<Isa, Fault> {
-    match text_or(workload, "isa", "best")? {
-        "best" => Ok(Isa::best()),
-        name => Isa::from_name(name)
-            .filter(|isa| isa.is_available())
-            .ok_or_else(|| {
-                let here: Vec<&str> = Isa::available().map(Isa::name).collect();
-                workload
-                    .error(
-                        "isa",
-                        format!("is `{name}`; this CPU has {}", here.join(", ")),
-                    )
-                    .into()
-            }),
-    }
-}
-
-/// The stores that a workload asks for; none chooses by footprint.
-pub(crate) fn parse_store(workload: &Workload, isa: Isa) -> Result<Option<Store>, Fault> {
-    match text_or(workload, "store", "by-footprint")? {
-        "by-footprint" => Ok(None),
-        "cached" => Ok(Some(Store::Cached)),
-        "non-temporal" if isa.has_non_temporal() => Ok(Some(Store::NonTemporal)),
-        "non-temporal" => Err(workload
-            .error(
-                "store",
-                format!(
-                    "is `non-temporal`, which {} has not; use cached",
-                    isa.name()
-                ),
-            )
-            .into()),
-        other => Err(workload
-            .error(
-                "store",
-                format!("is `{other}`; by-footprint, cached or non-temporal is wanted"),
-            )
-            .into()),
-    }
-}
-
-/// What a workload names that this CPU has not: an instruction set, or a kind of stores in it.
-pub(crate) fn missing_here(workload: &Workload) -> Availability {
-    let named = workload.text("isa").ok().and_then(Isa::from_name);
-    let isa = named.unwrap_or_else(Isa::best);
-    if !isa.is_available() {
-        return Availability::Waived(format!("this CPU has no {}", isa.name()));
-    }
-    if workload.text("store") == Ok("non-temporal") && !isa.has_non_temporal() {
-        return Availability::Waived(format!("{} has no non-temporal stores", isa.name()));
-    }
-    Availability::Ready
-}
-
-pub(crate) fn parse_conversions(
-    workload: &Workload,
-    samples: u64,
-) -> Result<ConversionParams, Fault> {
-    let offset = int_or(workload, "dec_offset", 0)?;
-    let factor = int_or(workload, "dec_factor", 1)?;
-    if factor == 0 {
-        return Err(workload
-            .error(
-                "dec_factor",
-                "is 0; decimation keeps every first, second, ... sample: 1 or more",
-            )
-            .into());
-    }
-    if offset >= samples || factor > samples {
-        let name = if offset >= samples {
-            "dec_offset"
-        } else {
-            "dec_factor"
-        };
-        let found = if offset >= samples { offset } else { factor };
-        return Err(workload
-            .error(
-                name,
-                format!("is {found}, past the {samples} samples of a read"),
-            )
-            .into());
-    }
-    // As in the original, a sample is kept only where a whole group of `factor` follows the offset.
-    if (samples - offset) / factor == 0 {
-        let left = samples - offset;
-        let problem = format!(
-            "is {factor}, but only {left} of the {samples} samples of a read follow dec_offset {offset}: none is kept; \
-             lower dec_offset to {} or less",
-            samples - factor
-        );
-        return Err(workload.error("dec_factor", problem).into());
-    }
-    let finite = |name: &str, default: f64| -> Result<f64, Fault> {
-        let value = float_or(workload, name, default)?;
-        if value.is_finite() {
-            Ok(value)
-        } else {
-            Err(workload
-                .error(name, format!("is {value}; a finite number is wanted"))
-                .into())
-        }
-    };
-    let to_usize = |value: u64| usize::try_from(value).expect("below the number of samples");
-    Ok(ConversionParams {
-        decimation: Decimation {
-            offset: to_usize(offset),
-            factor: to_usize(factor),
-        },
-        scale_factor: finite("scale_factor", 1.0)?,
-        scale_offset: finite("scale_offset", 0.0)?,
-        fast: workload.flag("fast"),
-        unsigned_format: parse_qmn(workload, "unsigned_q", Qmn::MAGNITUDE)?,
-        signed_format: parse_qmn(workload, "signed_q", Qmn::PHASE)?,
-    })
-}
-
-impl Request {
-    /// Checks a workload.
+/// What is asked of the read-out engine.
+#[derive(Clone, Debug, PartialEq, Args, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DigitizerRequest {
+    /// Boards: /dev/sis8300-6, emu:l0, emu:l2-0, emu:ku0, or a range emu:l0..4
     ///
-    /// # Errors
-    /// Names the parameter, what it is and what is wanted.
-    pub(crate) fn parse(workload: &Workload) -> Result<Request, Fault> {
-        let mut devices = Vec::new();
-        for name in workload
-            .text("devices")?
-            .split(' ')
-            .filter(|name| !name.is_empty())
-        {
-            devices.extend(devices::expand(name)?);
-            if devices.len() as u64 > MAX_LANES {
-                return Err(workload
-                    .error("devices", format!("names more than {MAX_LANES} boards"))
-                    .into());
+    /// In records and plans they are one text with blanks between them; a blank within a name has a backslash before it.
+    #[arg(value_name = "DEVICE", required = true)]
+    #[serde(with = "crate::names")]
+    #[schemars(with = "String")]
+    pub devices: Vec<String>,
+    /// Samples to read from each board (rounded up to 16)
+    #[arg(short = 'S', long, value_name = "N", value_parser = parse_count, default_value = "0x100000")]
+    pub samples: u64,
+    /// Reads
+    #[arg(short = 'N', long, value_name = "N", value_parser = parse_count, default_value = "1")]
+    pub reads: u64,
+    /// What to do with the samples, see below
+    #[arg(short = 'A', long, value_name = "F", value_parser = parse_count, default_value = "0")]
+    pub function: u64,
+    /// Access: 0 read(), 1 mmap() without a copy (at most 4 MiB)
+    #[arg(short = 'B', long, value_name = "0|1", value_parser = parse_count, default_value = "0")]
+    pub access: u64,
+    #[command(flatten)]
+    #[serde(flatten)]
+    #[allow(missing_docs, reason = "clap would make it the text of the verb")]
+    pub conversion: ConversionRequest,
+    /// Fuse read-out and conversion in blocks of this size
+    #[arg(
+        long = "block",
+        value_name = "SIZE",
+        value_parser = parse_bytes,
+        default_value = "0",
+        hide_default_value = true,
+        help_heading = "Conversion"
+    )]
+    pub block_bytes: u64,
+    /// Passes, one read per external trigger (instead of -N)
+    #[arg(short = 'l', long = "loop", value_name = "N", value_parser = parse_count, default_value = "0", help_heading = "Trigger")]
+    pub passes: u64,
+    /// Wait by interrupt instead of polling
+    #[arg(
+        short = 'i',
+        long = "interrupt",
+        action = clap::ArgAction::SetTrue,
+        value_parser = BoolValueParser::new().map(Completion::by_interrupt),
+        help_heading = "Trigger"
+    )]
+    #[serde(default)]
+    pub completion: Completion,
+    /// Trigger rate: sets emulated boards, tells missed triggers of real ones
+    #[arg(long = "rate", value_name = "RATE", value_parser = parse_rate_hz, help_heading = "Trigger")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trigger_rate_hz: Option<f64>,
+    /// Sleep between looks at the status register
+    #[arg(long = "poll-interval", value_name = "TIME", value_parser = parse_us, default_value = "1us", hide_short_help = true, help_heading = "Trigger")]
+    pub poll_interval_us: f64,
+    /// Timing of emulated boards: a shipped name or a TOML file
+    #[arg(
+        long,
+        value_name = "NAME|FILE",
+        default_value = "ess-2017",
+        hide_short_help = true,
+        help_heading = "Emulated boards"
+    )]
+    pub profile: String,
+    /// Let emulated boards go as fast as memory
+    #[arg(long, help_heading = "Emulated boards")]
+    pub unpaced: bool,
+    /// Write what the last read became: .npy, or the plain numbers under another name
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dump: Option<String>,
+}
+
+impl Default for DigitizerRequest {
+    fn default() -> Self {
+        static DEFAULTS: LazyLock<DigitizerRequest> = LazyLock::new(|| DigitizerRequest {
+            completion: Completion::None,
+            ..defaults()
+        });
+        DEFAULTS.clone()
+    }
+}
+
+/// How the trigger is waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Completion {
+    /// No trigger is waited for.
+    #[default]
+    None,
+    /// By looking at the status.
+    Poll,
+    /// By the interrupt.
+    Interrupt,
+}
+
+impl Completion {
+    fn by_interrupt(interrupt: bool) -> Completion {
+        match interrupt {
+            true => Completion::Interrupt,
+            false => Completion::Poll,
+        }
+    }
+}
+
+fn parse_us(text: &str) -> Result<f64, UnitError> {
+    parse_duration(text).map(|time| time.as_secs_f64() * 1e6)
+}
+
+impl Request for DigitizerRequest {
+    const KIND: &'static str = "digitizer";
+
+    fn check(&self) -> Result<(), Problem> {
+        self.check_devices()?;
+        Problem::unless_within("samples", self.samples, 1..=MAX_SAMPLES)?;
+        if Function::stages(self.function).is_none() {
+            let text = format!("is {}; 0 to 8, 99 or 100 is wanted", self.function);
+            return Err(Problem::new("function", text));
+        }
+        self.check_access()?;
+        self.conversion.check(self.samples_per_read())?;
+        if let Some(rate) = self.trigger_rate() {
+            check_trigger_rate(rate)
+                .map_err(|fault| Problem::new("trigger_rate_hz", format!("is wrong: {fault}")))?;
+        }
+        Problem::unless_within("poll_interval_us", self.poll_interval_us, 0.0..=1e9)
+    }
+}
+
+impl DigitizerRequest {
+    /// The request of a command line, where `-i` and `--rate` only count with `-l`. Emulated boards are triggered at 14 Hz, as the
+    /// document's were, unless another rate is asked for.
+    #[must_use]
+    pub fn as_typed(mut self) -> DigitizerRequest {
+        if self.passes == 0 {
+            self.completion = Completion::None;
+        } else if self.is_emulated() {
+            self.trigger_rate_hz = self.trigger_rate_hz.or(Some(14.0));
+        }
+        self
+    }
+
+    /// Whether any of the boards is emulated.
+    pub fn is_emulated(&self) -> bool {
+        self.devices
+            .iter()
+            .any(|name| name.starts_with(EMULATED_PREFIX))
+    }
+
+    fn check_devices(&self) -> Result<(), Problem> {
+        let problem = |text: String| Problem::new("devices", text);
+        let names = self.devices()?;
+        if names.is_empty() || names.iter().any(|name| name.trim().is_empty()) {
+            let text = "names no board; write e.g. /dev/sis8300-6 or emu:l0";
+            return Err(problem(text.to_owned()));
+        }
+        let mut seen = std::collections::HashSet::new();
+        match names.iter().find(|name| !seen.insert(name.as_str())) {
+            None => Ok(()),
+            Some(twice) => Err(problem(format!(
+                "has `{twice}` named twice: one thread drives a board"
+            ))),
+        }
+    }
+
+    fn check_access(&self) -> Result<(), Problem> {
+        if self.access > 1 {
+            let text = format!("is {}; 0 (read) or 1 (mmap) is wanted", self.access);
+            return Err(Problem::new("access", text));
+        }
+        if (1..64).contains(&self.block_bytes) {
+            let text = format!("is {}; at least 64 is wanted", self.block_bytes);
+            return Err(Problem::new("block_bytes", text));
+        }
+        if self.maps() && self.block_bytes > 0 {
+            let text = "cannot be used with access 1: a mapped buffer is read whole";
+            return Err(Problem::new("block_bytes", text));
+        }
+        if self.maps() && self.writes() {
+            let text = "cannot be 1 with function 100: the mapped buffer is for reading only; use access 0";
+            return Err(Problem::new("access", text));
+        }
+        if self.dump.is_some() && (self.devices()?.len() > 1 || self.writes()) {
+            let text = "takes the samples of one board that is read; name one, without -A 100";
+            return Err(Problem::new("dump", text));
+        }
+        Ok(())
+    }
+
+    /// Device names, ranges expanded.
+    pub(crate) fn devices(&self) -> Result<Vec<String>, Problem> {
+        let mut names = Vec::new();
+        for name in &self.devices {
+            names.extend(devices::expand(name).map_err(|text| Problem::new("devices", text))?);
+            if names.len() as u64 > MAX_LANES {
+                let text = format!("names more than {MAX_LANES} boards");
+                return Err(Problem::new("devices", text));
             }
         }
-        if let Some((at, twice)) = devices
-            .iter()
-            .enumerate()
-            .find(|(at, name)| devices[..*at].contains(name))
-        {
-            return Err(Fault::new(format!(
-                "`{twice}` is named twice (place {}): one thread drives a board",
-                at + 1
-            )));
-        }
-        let samples = workload.int("samples")?;
-        if samples == 0 || samples > 1 << 30 {
-            let problem = format!("is {samples}; 1 to {} fit the card's memory", 1 << 30);
-            return Err(workload.error("samples", problem).into());
-        }
-        let number = int_or(workload, "function", 0)?;
-        let writes = number == Function::WritePattern.number();
-        let samples = samples.next_multiple_of(if writes {
+        Ok(names)
+    }
+
+    /// Whether a mapped buffer is read instead of copying.
+    pub(crate) fn maps(&self) -> bool {
+        self.access == 1
+    }
+
+    /// Whether a pattern is written.
+    pub(crate) fn writes(&self) -> bool {
+        self.function == Function::WritePattern.number()
+    }
+
+    /// The functions that run, read-out first.
+    pub(crate) fn functions(&self) -> Vec<Function> {
+        Function::stages(self.function).unwrap_or_default()
+    }
+
+    /// Samples, rounded up as the original does.
+    pub(crate) fn samples_per_read(&self) -> u64 {
+        let multiple = if self.writes() {
             PATTERN_MULTIPLE
         } else {
             SAMPLES_MULTIPLE
-        });
-        let functions = Function::stages(number).ok_or_else(|| {
-            Fault::from(workload.error(
-                "function",
-                format!("is {number}; 0 to 8, 99 or 100 is wanted"),
-            ))
-        })?;
-        let block_bytes = int_or(workload, "block_bytes", 0)?;
-        let mmap = parse_access(workload)?;
-        if mmap && block_bytes > 0 {
-            return Err(workload
-                .error(
-                    "block_bytes",
-                    "cannot be used with access 1: a mapped buffer is read whole",
-                )
-                .into());
-        }
-        if mmap && writes {
-            let problem = "cannot be 1 with function 100: the mapped buffer is for reading only; use access 0";
-            return Err(workload.error("access", problem).into());
-        }
-        let trigger_rate_hz = float_or(workload, "trigger_rate_hz", 0.0)?;
-        if trigger_rate_hz != 0.0 {
-            check_trigger_rate(trigger_rate_hz)
-                .map_err(|fault| fault.context("`trigger_rate_hz`"))?;
-        }
-        let isa = parse_isa(workload)?;
-        Ok(Request {
-            devices,
-            samples,
-            functions,
-            params: parse_conversions(workload, samples)?,
-            mmap,
-            completion: parse_completion(workload)?,
-            trigger_rate_hz: (trigger_rate_hz > 0.0).then_some(trigger_rate_hz),
-            block_samples: parse_block(workload, block_bytes, samples)?,
-            isa,
-            store: parse_store(workload, isa)?,
-            paced: !workload.flag("unpaced"),
-            profile: Profile::load(text_or(workload, "profile", "ess-2017")?)
-                .map_err(|error| Fault::new(error.to_string()))?,
-        })
-    }
-
-    pub(crate) fn raw_bytes(&self) -> u64 {
-        self.samples * 2
-    }
-
-    /// Bytes of the longest conversion.
-    pub(crate) fn out_bytes(&self) -> u64 {
-        let samples = to_usize(self.samples);
-        let out = |function: &Function| {
-            let (conversion, decimation) = self.params.of(*function)?;
-            Some(decimation.kept(samples) * conversion.out_bytes())
         };
-        self.functions.iter().filter_map(out).max().unwrap_or(0) as u64
+        self.samples.next_multiple_of(multiple)
+    }
+
+    /// Bytes of one read.
+    pub(crate) fn raw_bytes(&self) -> u64 {
+        self.samples_per_read() * 2
+    }
+
+    /// How triggers are waited for; none where none are.
+    pub(crate) fn wait(&self) -> Option<Wait> {
+        match self.completion {
+            Completion::None => None,
+            Completion::Interrupt => Some(Wait::Interrupt),
+            Completion::Poll => Some(Wait::Poll {
+                interval: Duration::from_secs_f64(self.poll_interval_us * 1e-6),
+            }),
+        }
+    }
+
+    /// The trigger's rate where it is known. Older records write 0 where it is not.
+    pub(crate) fn trigger_rate(&self) -> Option<f64> {
+        self.trigger_rate_hz.filter(|&rate| rate != 0.0)
+    }
+
+    /// Samples of a fused block, none where nothing is fused: whole card blocks, and whole multiples of the decimation factor, so
+    /// that each converts on its own.
+    pub(crate) fn block_samples(&self) -> Option<usize> {
+        let decimates = self.conversion.dec_factor > 1 || self.conversion.dec_offset > 0;
+        let groups = if decimates {
+            self.conversion.dec_factor
+        } else {
+            1
+        };
+        let unit = groups * SAMPLES_MULTIPLE;
+        let samples = (self.block_bytes / 2 / unit).max(1) * unit;
+        (self.block_bytes > 0).then(|| to_usize(samples.min(self.samples_per_read())))
     }
 
     /// Samples, conversion, what an emulated board holds of them, and a copy while they are compared.
-    pub(crate) fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> Option<u64> {
         let raw = self.raw_bytes();
-        let mapped = if self.mmap { buffer_bytes(raw) } else { 0 };
-        let board = buffer_bytes(raw) + buffer_bytes(self.out_bytes()) + mapped + 2 * raw;
-        board.saturating_mul(self.devices.len() as u64)
+        let mapped = if self.maps() { buffer_bytes(raw) } else { 0 };
+        let samples = to_usize(self.samples_per_read());
+        let out = |function: Function| self.conversion.out_bytes(function, samples);
+        let out_bytes = self.functions().into_iter().map(out).max().unwrap_or(0);
+        let board = buffer_bytes(raw) + buffer_bytes(out_bytes as u64) + mapped + 2 * raw;
+        Some(board.saturating_mul(self.devices().ok()?.len() as u64))
     }
 }
 
-fn parse_access(workload: &Workload) -> Result<bool, Fault> {
-    match int_or(workload, "access", 0)? {
-        0 => Ok(false),
-        1 => Ok(true),
-        other => Err(workload
-            .error(
-                "access",
-                format!("is {other}; 0 (read) or 1 (mmap) is wanted"),
-            )
-            .into()),
-    }
+pub(crate) fn to_usize(value: u64) -> usize {
+    usize::try_from(value).expect("at most 2^31 bytes, checked with the request")
 }
 
-fn parse_completion(workload: &Workload) -> Result<Option<Completion>, Fault> {
-    match text_or(workload, "completion", "none")? {
-        "none" => Ok(None),
-        "interrupt" => Ok(Some(Completion::Interrupt)),
-        "poll" => {
-            let interval = float_or(workload, "poll_interval_us", 1.0)?;
-            if !(0.0..=1e9).contains(&interval) {
-                return Err(workload
-                    .error(
-                        "poll_interval_us",
-                        format!("is {interval}; 0 to 1e9 is wanted"),
-                    )
-                    .into());
-            }
-            Ok(Some(Completion::Poll {
-                interval: Duration::from_secs_f64(interval * 1e-6),
-            }))
-        }
-        other => Err(workload
-            .error(
-                "completion",
-                format!("is `{other}`; none, poll or interrupt is wanted"),
-            )
-            .into()),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use clap::{Command, FromArgMatches};
 
-/// Blocks are whole card blocks, and whole multiples of the decimation factor so that each converts on its own.
-fn parse_block(
-    workload: &Workload,
-    block_bytes: u64,
-    samples: u64,
-) -> Result<Option<usize>, Fault> {
-    if block_bytes == 0 {
-        return Ok(None);
+    use super::*;
+
+    fn typed(line: &str) -> DigitizerRequest {
+        let command = DigitizerRequest::augment_args(Command::new("digitizer"));
+        let words = std::iter::once("digitizer").chain(line.split(' '));
+        let given = command.try_get_matches_from(words).unwrap();
+        DigitizerRequest::from_arg_matches(&given)
+            .unwrap()
+            .as_typed()
     }
-    if block_bytes < 64 {
-        return Err(workload
-            .error(
-                "block_bytes",
-                format!("is {block_bytes}; at least 64 is wanted"),
-            )
-            .into());
+
+    #[test]
+    fn a_command_line_is_the_request_that_its_record_holds() {
+        let request = typed(
+            "emu:l0 /dev/x -S 3k -O -1e-5 -F -7e-05 -l 3 -i --poll-interval 1ms --block 64KiB --isa portable",
+        );
+        assert_eq!(request.devices, ["emu:l0", "/dev/x"]);
+        assert_eq!(request.conversion.scale_offset, -1e-5);
+        assert_eq!(request.conversion.scale_factor, -7e-5);
+        assert_eq!(request.completion, Completion::Interrupt);
+        assert_eq!(request.trigger_rate_hz, Some(14.0));
+        assert_eq!(
+            (request.poll_interval_us, request.block_bytes),
+            (1000.0, 65_536)
+        );
+        let workload = request.workload();
+        assert_eq!(workload.text("isa"), Ok("portable"));
+        assert_eq!(DigitizerRequest::of(&workload).unwrap(), request);
+        assert_eq!(typed("emu:l0 -l 3").completion, Completion::Poll);
+        assert_eq!(typed("emu:l0").completion, Completion::None);
     }
-    let decimates =
-        int_or(workload, "dec_factor", 1)? > 1 || int_or(workload, "dec_offset", 0)? > 0;
-    let unit = if decimates {
-        int_or(workload, "dec_factor", 1)?.max(1) * SAMPLES_MULTIPLE
-    } else {
-        SAMPLES_MULTIPLE
-    };
-    let block_samples = (block_bytes / 2 / unit).max(1) * unit;
-    Ok(Some(
-        usize::try_from(block_samples.min(samples)).expect("at most the samples of a read"),
-    ))
+
+    #[test]
+    fn a_plan_that_leaves_something_out_means_what_the_command_line_does() {
+        let plan = daqmeter_record::Workload::new("digitizer").with("devices", "emu:l0");
+        assert_eq!(DigitizerRequest::of(&plan).unwrap(), typed("emu:l0"));
+    }
 }

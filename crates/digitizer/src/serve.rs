@@ -1,42 +1,47 @@
-//! An emulated board as a file that answers the ESS driver's ioctls, seeks, reads, writes and maps, so that other people's
-//! programs (and our own real-device code) can be tried without a card.
+//! A file that answers as a driver's device would, so that other people's programs (and our own real-device code) can be tried
+//! without a card. What it answers is in the folder of the device; FUSE is here.
 //!
 //! A FUSE file rather than CUSE: CUSE has no mmap and loses the file position, so the driver's own protocol would silently
 //! deliver the wrong channel. Mounted on a regular file, so the path is the device. Needs root or fusermount3, and /dev/fuse.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
 
 use daqmeter_harness::Fault;
-use daqmeter_sys::sis8300::{
-    IrqWait, REG_READ, REG_WRITE, RELEASE_IRQ, STRUCK_WAIT_USER, WAIT_IRQ,
-};
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
     INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr,
     ReplyData, ReplyEmpty, ReplyIoctl, ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
 
-use crate::devices::{Board, is_dma_read, is_dma_write};
+/// What a driver's device answers.
+pub trait DriverFile: Send + Sync + 'static {
+    /// Name of the driver in the table of mounts.
+    fn driver(&self) -> &'static str;
 
-/// Whose ioctls to answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
-    /// The ESS driver's.
-    Ess,
-    /// Struck's own: the same registers, other waits. For tests of the probe.
-    Struck,
-}
+    /// Bytes that can be read.
+    fn size_bytes(&self) -> u64;
 
-type Shared = Arc<Mutex<Box<dyn Board>>>;
+    /// Reads from an offset; fewer bytes at the end.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    fn read(&self, offset: u64, bytes: usize) -> Result<Vec<u8>, Errno>;
 
-struct BoardFile {
-    board: Shared,
-    dialect: Dialect,
-    memory_bytes: u64,
-    traffic: Arc<Traffic>,
+    /// Writes all at an offset.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    fn write(&self, _offset: u64, _data: &[u8]) -> Result<(), Errno> {
+        Err(Errno::EINVAL)
+    }
+
+    /// Answers a command.
+    fn ioctl(&self, _command: u32, _argument: &[u8], reply: ReplyIoctl) {
+        reply.error(Errno::ENOTTY);
+    }
 }
 
 /// What programs did with a served board so far.
@@ -76,11 +81,13 @@ impl Drop for Served {
     }
 }
 
-/// Serves a board at `path`, which is created if it is not there, until the result is dropped.
+struct Fuse<F>(F);
+
+/// Serves a device at `path`, which is created if it is not there, until the result is dropped.
 ///
 /// # Errors
 /// When the path is no regular file, or FUSE is missing or forbidden.
-pub fn serve(board: Box<dyn Board>, path: &Path, dialect: Dialect) -> Result<Served, Fault> {
+pub fn serve(file: impl DriverFile, path: &Path, traffic: Arc<Traffic>) -> Result<Served, Fault> {
     let refuse = |why: String| Fault::new(format!("cannot serve at {}: {why}", path.display()));
     let created = !path.exists();
     if created {
@@ -90,20 +97,12 @@ pub fn serve(board: Box<dyn Board>, path: &Path, dialect: Dialect) -> Result<Ser
             "it is there and no regular file; name a new path".to_owned(),
         ));
     }
-    let memory_bytes = board.identity().memory_bytes;
-    let traffic = Arc::<Traffic>::default();
-    let file = BoardFile {
-        board: Arc::new(Mutex::new(board)),
-        dialect,
-        memory_bytes,
-        traffic: traffic.clone(),
-    };
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName("daqmeter".to_owned()),
-        MountOption::Subtype("sis8300".to_owned()),
+        MountOption::Subtype(file.driver().to_owned()),
     ];
-    let mounted = fuser::spawn_mount(file, path, &config);
+    let mounted = fuser::spawn_mount(Fuse(file), path, &config);
     let session = mounted.map_err(|error| {
         if created {
             let _ = std::fs::remove_file(path);
@@ -120,19 +119,12 @@ pub fn serve(board: Box<dyn Board>, path: &Path, dialect: Dialect) -> Result<Ser
     })
 }
 
-fn lock(board: &Shared) -> MutexGuard<'_, Box<dyn Board>> {
-    board.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Any fault of an emulated board is the board being gone.
-const GONE: Errno = Errno::ENODEV;
-
-impl BoardFile {
+impl<F: DriverFile> Fuse<F> {
     fn attributes(&self) -> FileAttr {
         let now = SystemTime::UNIX_EPOCH;
         FileAttr {
             ino: INodeNo::ROOT,
-            size: self.memory_bytes,
+            size: self.0.size_bytes(),
             blocks: 0,
             atime: now,
             mtime: now,
@@ -148,86 +140,9 @@ impl BoardFile {
             flags: 0,
         }
     }
-
-    fn register_access(&self, command: u32, argument: &[u8], reply: ReplyIoctl) {
-        let Some((offset, data)) = argument.first_chunk::<4>().zip(argument.get(4..8)) else {
-            return reply.error(Errno::EINVAL);
-        };
-        let offset = u32::from_ne_bytes(*offset);
-        let data = u32::from_ne_bytes(data.try_into().expect("4 bytes by the range"));
-        let mut board = lock(&self.board);
-        let done = if command == REG_READ {
-            board.read_register(offset)
-        } else {
-            board.write_register(offset, data).map(|()| data)
-        };
-        self.traffic.registers.fetch_add(1, Ordering::Relaxed);
-        match done {
-            Ok(data) => reply.ioctl(0, &[offset.to_ne_bytes(), data.to_ne_bytes()].concat()),
-            Err(_) => reply.error(GONE),
-        }
-    }
-
-    /// Waits in a thread of its own: the file system goes on answering register reads meanwhile.
-    fn wait_irq(&self, argument: &[u8], reply: ReplyIoctl) {
-        let Some((timeout, _)) = argument.split_first_chunk::<4>() else {
-            return reply.error(Errno::EINVAL);
-        };
-        let timeout_ms = u32::from_ne_bytes(*timeout);
-        let (board, traffic) = (Arc::clone(&self.board), Arc::clone(&self.traffic));
-        // The driver forgets what came before the call: its flag is cleared on entry, and so is ours.
-        let forgotten = lock(&board).wait_daq_done(Duration::ZERO);
-        std::thread::spawn(move || {
-            let status = match forgotten {
-                Err(_) => Err(GONE),
-                Ok(_) => wait_in_slices(&board, timeout_ms),
-            };
-            match status {
-                Ok(status) => {
-                    traffic
-                        .triggers
-                        .fetch_add(u64::from(status == 0), Ordering::Relaxed);
-                    let wait = IrqWait {
-                        timeout_ms,
-                        kind: 0,
-                        status,
-                    };
-                    reply.ioctl(
-                        0,
-                        &[
-                            wait.timeout_ms.to_ne_bytes(),
-                            wait.kind.to_ne_bytes(),
-                            wait.status.to_ne_bytes(),
-                        ]
-                        .concat(),
-                    );
-                }
-                Err(errno) => reply.error(errno),
-            }
-        });
-    }
 }
 
-/// The driver's status: 0 fired, 2 timeout. Waits a little at a time, so that the board is free for others in between.
-fn wait_in_slices(board: &Shared, timeout_ms: u32) -> Result<u32, Errno> {
-    let slice = Duration::from_millis(1);
-    let slices = if timeout_ms == 0 {
-        u32::MAX
-    } else {
-        timeout_ms
-    };
-    for _ in 0..slices {
-        match lock(board).wait_daq_done(slice) {
-            Ok(true) => return Ok(0),
-            Ok(false) => {}
-            Err(_) => return Err(GONE),
-        }
-        std::thread::yield_now();
-    }
-    Ok(2)
-}
-
-impl Filesystem for BoardFile {
+impl<F: DriverFile> Filesystem for Fuse<F> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // Without it, a file with direct I/O cannot be mapped shared (Linux 6.6 and later have it).
         let _ = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
@@ -260,23 +175,9 @@ impl Filesystem for BoardFile {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        if !is_dma_read(offset, size as usize) {
-            self.traffic.refused.fetch_add(1, Ordering::Relaxed);
-            return reply.error(Errno::EINVAL);
-        }
-        let room = self
-            .memory_bytes
-            .saturating_sub(offset)
-            .min(u64::from(size));
-        let mut bytes = vec![0; usize::try_from(room).expect("at most a 32-bit size")];
-        match lock(&self.board).read(offset, &mut bytes) {
-            Ok(delivered) => {
-                self.traffic
-                    .read_bytes
-                    .fetch_add(delivered as u64, Ordering::Relaxed);
-                reply.data(&bytes[..delivered]);
-            }
-            Err(_) => reply.error(GONE),
+        match self.0.read(offset, size as usize) {
+            Ok(bytes) => reply.data(&bytes),
+            Err(errno) => reply.error(errno),
         }
     }
 
@@ -293,20 +194,13 @@ impl Filesystem for BoardFile {
         reply: ReplyWrite,
     ) {
         let taken = u32::try_from(data.len()).expect("FUSE writes are far below 4 GiB");
-        // A mapped page stands for the driver's DMA buffer, not for card memory: what was written there goes nowhere.
+        // A mapped page stands for the driver's buffer, not for the card's memory: what was written there goes nowhere.
         if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             return reply.written(taken);
         }
-        if !is_dma_write(offset, data.len()) {
-            self.traffic.refused.fetch_add(1, Ordering::Relaxed);
-            return reply.error(Errno::EINVAL);
-        }
-        match lock(&self.board).write(offset, data) {
-            Ok(_) => {
-                self.traffic.writes.fetch_add(1, Ordering::Relaxed);
-                reply.written(taken);
-            }
-            Err(_) => reply.error(Errno::EIO),
+        match self.0.write(offset, data) {
+            Ok(()) => reply.written(taken),
+            Err(errno) => reply.error(errno),
         }
     }
 
@@ -321,13 +215,7 @@ impl Filesystem for BoardFile {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        match (self.dialect, command) {
-            (_, REG_READ | REG_WRITE) => self.register_access(command, in_data, reply),
-            (Dialect::Ess, WAIT_IRQ) => self.wait_irq(in_data, reply),
-            (Dialect::Ess, RELEASE_IRQ) => reply.ioctl(0, in_data),
-            (Dialect::Struck, STRUCK_WAIT_USER) => reply.error(Errno::EIO),
-            _ => reply.error(Errno::EINVAL),
-        }
+        self.0.ioctl(command, in_data, reply);
     }
 
     fn flush(

@@ -13,11 +13,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use daqmeter_digitizer::DigitizerEngine;
-use daqmeter_digitizer::daq::{Completion, Daq};
-use daqmeter_digitizer::devices::emulated::{EmulatedCrate, Profile, pattern_sample};
-use daqmeter_digitizer::devices::sis8300::{Found, probe, regs};
-use daqmeter_digitizer::devices::{self, Board};
-use daqmeter_digitizer::serve::{Dialect, Served, serve};
+use daqmeter_digitizer::daq::{Daq, Wait};
+use daqmeter_digitizer::devices::board::{Board, pattern_sample};
+use daqmeter_digitizer::devices::sis8300::emulated::{EmulatedCrate, Profile};
+use daqmeter_digitizer::devices::sis8300::{
+    Dialect, EssBoard, Found, Registers, open_ess, probe, regs, serve,
+};
+use daqmeter_digitizer::serve::Served;
 use daqmeter_harness::{Context, Settings, StepPlan, measure};
 use daqmeter_record::{Outcome, Workload};
 
@@ -43,12 +45,12 @@ fn bench(name: &str, dialect: Dialect, rate_hz: f64) -> Option<Bench> {
     let crate_ = EmulatedCrate::new(Profile::default(), false);
     let mut board = crate_.board(name, name).unwrap();
     board.set_trigger_rate(rate_hz);
-    let served = serve(Box::new(board), &dir.path().join("sis8300-6"), dialect).unwrap();
+    let served = serve(board, &dir.path().join("sis8300-6"), dialect).unwrap();
     Some(Bench { served, _dir: dir })
 }
 
-fn open(bench: &Bench) -> Box<dyn Board> {
-    devices::open(bench.path(), &EmulatedCrate::new(Profile::default(), false)).unwrap()
+fn open(bench: &Bench) -> EssBoard {
+    open_ess(bench.path()).unwrap()
 }
 
 #[test]
@@ -57,7 +59,7 @@ fn the_ess_driver_is_found_by_its_ioctls() {
         return;
     };
     assert!(matches!(probe(bench.path()).unwrap(), Found::Ess { id, .. } if id >> 16 == 0x8303));
-    assert_eq!(open(&bench).identity().model, regs::Model::Ku);
+    assert_eq!(open(&bench).identity().model, "SIS8300-KU");
 }
 
 #[test]
@@ -65,8 +67,7 @@ fn struck_s_own_driver_is_named_and_not_driven() {
     let Some(bench) = bench("l0", Dialect::Struck, 14.0) else {
         return;
     };
-    let crate_ = EmulatedCrate::new(Profile::default(), false);
-    let refused = devices::open(bench.path(), &crate_).err().unwrap().0;
+    let refused = open_ess(bench.path()).err().unwrap().0;
     assert!(refused.contains("Struck"), "{refused}");
 }
 
@@ -96,11 +97,11 @@ fn writing_is_protected_and_reads_back() {
     };
     let mut board = open(&bench);
     assert!(
-        board.write(64, &[1; 64]).is_err(),
+        board.dma_write(64, &[1; 64]).is_err(),
         "register 0x230 protects"
     );
     board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
-    board.write(64, &[42; 4096]).unwrap();
+    board.dma_write(64, &[42; 4096]).unwrap();
     let mut back = [0; 4096];
     board.read(64, &mut back).unwrap();
     assert_eq!(back, [42; 4096]);
@@ -197,7 +198,7 @@ fn a_mapped_buffer_takes_reads() {
         return;
     };
     let mut board = open(&bench);
-    board.map_dma(65_536).unwrap();
+    board.map(65_536).unwrap();
     assert_eq!(board.read_mapped(128, 65_536).unwrap(), 65_536);
     let samples = board.mapped(32_768);
     assert!(
@@ -213,21 +214,21 @@ fn no_trigger_is_lost_to_a_driver_that_forgets_early_interrupts() {
     let Some(bench) = bench("l0", Dialect::Ess, 500.0) else {
         return;
     };
-    for completion in [
-        Completion::Interrupt,
-        Completion::Poll {
+    for wait in [
+        Wait::Interrupt,
+        Wait::Poll {
             interval: Duration::from_micros(1),
         },
     ] {
         let mut board = open(&bench);
-        let mut daq = Daq::new(completion, Some(500.0));
-        daq.set_up(&mut *board, 320).unwrap();
-        daq.begin_account(&mut *board);
+        let mut daq = Daq::new(wait, Some(500.0));
+        board.configure(320).unwrap();
+        daq.begin_account(&mut board);
         for _ in 0..20 {
-            daq.acquire(&mut *board).unwrap();
+            daq.acquire(&mut board).unwrap();
             daq.counts.read_out += 1;
         }
-        let ledger = daq.ledger(&mut *board);
+        let ledger = daq.ledger(&mut board);
         assert!(ledger.closes(), "{ledger}");
         assert_eq!(ledger.delivered, 20);
     }

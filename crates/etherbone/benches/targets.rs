@@ -14,9 +14,11 @@ use std::net::TcpStream;
 
 use daqmeter_etherbone::bus::Description;
 use daqmeter_etherbone::server::Running;
-use daqmeter_etherbone::{Address, Client, Options, PingPongEngine, Server, ServerOptions, Slave};
-use daqmeter_harness::{Engine, Session};
-use daqmeter_record::Workload;
+use daqmeter_etherbone::{
+    Address, Client, Options, PingPongEngine, PingPongRequest, Protocol, Server, ServerOptions,
+    Slave,
+};
+use daqmeter_harness::{Session, TypedEngine};
 use daqmeter_sys::{affinity, clock};
 use daqmeter_wire::etherbone::cycle::{Check, Op};
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
@@ -82,14 +84,15 @@ fn reads(count: u64) -> Vec<Op> {
 }
 
 /// A raw ping-pong of the bytes of a checked cycle of one read.
-fn ping_pong(transport: &str, message_bytes: u64, cpu: u32) -> Box<dyn Session> {
-    let workload = Workload::new("pingpong")
-        .with("transport", transport)
-        .with("message_bytes", message_bytes)
-        .with("batch", 1_u64)
-        .with("counted_bytes", message_bytes)
-        .with("server_cpu", u64::from(cpu));
-    let mut session = PingPongEngine.open(&workload).unwrap().remove(0);
+fn ping_pong(transport: Protocol, message_bytes: u64, cpu: u32) -> Box<dyn Session> {
+    let request = PingPongRequest {
+        transport,
+        message_bytes,
+        batch: 1,
+        counted_bytes: message_bytes,
+        peer_cpu: Some(cpu),
+    };
+    let mut session = PingPongEngine.open(&request).unwrap().remove(0);
     session.prepare().unwrap();
     session.verify().unwrap();
     session
@@ -99,7 +102,10 @@ fn blocking(proto: &str, cpu: u32) {
     let server = serve(cpu);
     let [mut one, mut few, mut many] = [(); 3].map(|()| client(proto, &server));
     let (one_read, many_reads) = (reads(1), reads(65));
-    let mut raw = ping_pong(proto, if proto == "udp" { 28 } else { 24 }, cpu);
+    let mut raw = match proto {
+        "udp" => ping_pong(Protocol::Udp, 28, cpu),
+        _ => ping_pong(Protocol::Tcp, 24, cpu),
+    };
     let cycles = |client: &mut Client, ops: &[Op]| {
         for _ in 0..ROUND_TRIPS {
             client.cycle(ops, Check::Status).unwrap();

@@ -7,7 +7,7 @@ use crate::scan;
 use crate::{Client, EbError};
 
 /// Most bytes of one transfer.
-const MOST_BYTES: u64 = 1 << 28;
+const MAX_BYTES: u64 = 1 << 28;
 
 /// What is known of the device at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,9 +271,9 @@ fn range(
     bytes: u64,
 ) -> Result<Vec<(u64, Width)>, EbError> {
     let usable = reach.usable(client)?;
-    if bytes > MOST_BYTES {
+    if bytes > MAX_BYTES {
         return Err(EbError::Unsupported(format!(
-            "{bytes} bytes; at most {MOST_BYTES} go at a time"
+            "{bytes} bytes; at most {MAX_BYTES} go at a time"
         )));
     }
     let end = address

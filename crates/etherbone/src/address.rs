@@ -180,6 +180,24 @@ impl fmt::Display for Address {
     }
 }
 
+/// A number as C's strtoull with base 0 reads it: 0x1f, 017, 15.
+///
+/// # Errors
+/// When it is none.
+pub fn parse_number(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is not a number such as 0x1f, 017 or 15");
+    let (digits, radix) = match text.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (&text[2..], 16),
+        [b'0', _, ..] => (&text[1..], 8),
+        _ => (text, 10),
+    };
+    // from_str_radix takes a sign; C's callers mean none.
+    if digits.starts_with(['+', '-']) {
+        return Err(wrong());
+    }
+    u64::from_str_radix(digits, radix).map_err(|_| wrong())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,5 +251,21 @@ mod tests {
             Host::parse("::1").unwrap().resolve(Family::V6).unwrap()[0].port(),
             PORT
         );
+    }
+
+    #[test]
+    fn numbers_are_read_as_c_reads_them() {
+        for (text, value) in [
+            ("0x1F", 31),
+            ("017", 15),
+            ("15", 15),
+            ("0", 0),
+            ("0xffffffffffffffff", u64::MAX),
+        ] {
+            assert_eq!(parse_number(text), Ok(value), "{text}");
+        }
+        for wrong in ["", "0x", "08", "-1", "+1", "0x-1", "1 ", "deadbeef"] {
+            assert!(parse_number(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use daqmeter_harness::Fault;
 use daqmeter_wire::etherbone::{Widths, WireError};
 
 /// An error of the client or the server.
@@ -97,5 +98,11 @@ impl From<daqmeter_sys::SysError> for EbError {
             what: error.call,
             source: error.source,
         }
+    }
+}
+
+impl From<EbError> for Fault {
+    fn from(error: EbError) -> Self {
+        Fault::new(error.to_string())
     }
 }

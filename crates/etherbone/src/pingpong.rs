@@ -1,70 +1,97 @@
-//! The raw path: the same bytes over the same kind of socket, echoed without a thought. What Etherbone could reach on this host.
+//! The raw path: the same bytes over the same kind of socket, echoed as they came. What Etherbone could reach on this host.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use daqmeter_harness::{
-    Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters,
+    Fault, LimitSpec, Problem, Request, Session, StageSpec, Tally, TypedEngine,
 };
-use daqmeter_record::{Ledger, Workload};
+use daqmeter_record::Ledger;
 use daqmeter_sys::{affinity, net};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-/// Echoes messages on the loopback interface. Workload `pingpong`: `transport` (`udp`, `tcp`), `message_bytes`, `batch`
-/// (messages sent before the first is waited for; 1 is a ping-pong), `counted_bytes` (what a message counts as in rates) and
-/// `server_cpu` (without it the echo runs where the asking thread may).
+/// Echoes messages on the loopback interface.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PingPongEngine;
 
-/// The limit of a conversation whose requests are of this size.
-pub(crate) fn limit(
-    transport: &str,
-    message_bytes: u64,
-    batch: u64,
-    counted_bytes: u64,
-    server_cpu: Option<u64>,
-) -> LimitSpec {
-    let mut workload = Workload::new("pingpong")
-        .with("transport", transport)
-        .with("message_bytes", message_bytes)
-        .with("batch", batch)
-        .with("counted_bytes", counted_bytes);
-    if let Some(cpu) = server_cpu {
-        workload = workload.with("server_cpu", cpu);
+/// Messages that are sent over loopback, and sent back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PingPongRequest {
+    /// udp or tcp
+    pub transport: Protocol,
+    /// Bytes of a message, 1 to 1472
+    pub message_bytes: u64,
+    /// Messages sent before the first is waited for; 1 is a ping-pong
+    pub batch: u64,
+    /// Bytes that a message is counted as in rates
+    pub counted_bytes: u64,
+    /// CPU of the other end; without it, it runs where the asking thread may
+    #[serde(default, alias = "server_cpu", skip_serializing_if = "Option::is_none")]
+    pub peer_cpu: Option<u32>,
+}
+
+/// Protocol of a loopback socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// Datagrams
+    Udp,
+    /// A stream
+    Tcp,
+}
+
+impl std::fmt::Display for Protocol {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Protocol::Udp => "udp",
+            Protocol::Tcp => "tcp",
+        })
     }
-    let (name, how) = match batch {
+}
+
+impl Request for PingPongRequest {
+    const KIND: &'static str = "pingpong";
+
+    fn check(&self) -> Result<(), Problem> {
+        Problem::unless_within("message_bytes", self.message_bytes, 1..=1472)?;
+        Problem::unless_within("batch", self.batch, 1..=1 << 20)?;
+        Problem::unless_within("counted_bytes", self.counted_bytes, 0..=1 << 30)?;
+        Problem::unless_cpus_exist("peer_cpu", self.peer_cpu.as_slice())
+    }
+}
+
+/// The limit of a conversation whose requests are such messages.
+pub(crate) fn limit(request: &PingPongRequest) -> LimitSpec {
+    let PingPongRequest {
+        transport,
+        message_bytes,
+        batch,
+        ..
+    } = request;
+    let (what, how) = match batch {
         1 => (
-            "ping-pong",
+            format!("ping-pong of {message_bytes} B"),
             "one message at a time, select and receive at both ends",
         ),
         _ => (
-            "echo",
+            format!("echo of {message_bytes} B x {batch}"),
             "as many messages on their way as in the pipeline, in batches where the kernel takes them",
         ),
     };
     LimitSpec::Measured {
-        name: format!(
-            "raw {transport} {name} of {message_bytes} B{}",
-            if batch > 1 {
-                format!(" x {batch}")
-            } else {
-                String::new()
-            }
-        ),
+        name: format!("raw {transport} {what}"),
         how: format!("same bytes, same placement, no Etherbone: {how}"),
-        workload,
+        workload: request.workload(),
         scale: 1.0,
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Udp,
-    Tcp,
 }
 
 /// How long an echo is waited for.
@@ -72,90 +99,47 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes on their way at once, as in the client.
 const WINDOW_BYTES: usize = 48 * 1024;
 
-impl Engine for PingPongEngine {
-    fn name(&self) -> &'static str {
-        "pingpong"
-    }
+impl TypedEngine for PingPongEngine {
+    type Request = PingPongRequest;
 
     fn description(&self) -> &'static str {
         "echoes raw messages over loopback sockets: the limit that Etherbone's round trips are held against"
     }
 
-    fn probe(&self) -> Availability {
-        Availability::Ready
+    fn target(&self, request: &PingPongRequest) -> String {
+        format!("{} on loopback", request.transport)
     }
 
-    fn target(&self, workload: &Workload) -> String {
-        format!(
-            "{} on loopback",
-            workload.text("transport").unwrap_or("udp")
-        )
+    fn example(&self) -> PingPongRequest {
+        PingPongRequest {
+            transport: Protocol::Udp,
+            message_bytes: 28,
+            batch: 1,
+            counted_bytes: 28,
+            peer_cpu: None,
+        }
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
-        parameters![
-            "transport": "udp or tcp",
-            "message_bytes": "bytes of a message, 1 to 1472",
-            "batch": "messages on their way at once",
-            "counted_bytes": "bytes that one operation is counted as",
-            "server_cpu": "CPU of the other end",
-        ]
-    }
-
-    fn example(&self) -> Workload {
-        Workload::new("pingpong")
-            .with("transport", "udp")
-            .with("message_bytes", 28_u64)
-            .with("batch", 1_u64)
-            .with("counted_bytes", 28_u64)
-    }
-
-    fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let kind = match workload.text("transport")? {
-            "udp" => Kind::Udp,
-            "tcp" => Kind::Tcp,
-            other => {
-                return Err(workload
-                    .error("transport", format!("is `{other}`; udp or tcp is wanted"))
-                    .into());
-            }
-        };
-        let within = |name: &str, max: u32| -> Result<usize, Fault> {
-            let value = workload.int_within(name, 1..=u64::from(max))?;
-            usize::try_from(value)
-                .map_err(|_| workload.error(name, "is beyond this machine").into())
-        };
+    fn open(&self, request: &PingPongRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+        let size = |value: u64| usize::try_from(value).expect("the request was checked");
         Ok(vec![Box::new(PingPong {
-            kind,
-            message_bytes: within("message_bytes", 1472)?,
-            batch: within("batch", 1 << 20)?,
-            counted_bytes: workload.int_within("counted_bytes", 0..=1 << 30)?,
-            server_cpu: server_cpu(workload)?,
+            protocol: request.transport,
+            message_bytes: size(request.message_bytes),
+            batch: size(request.batch),
+            counted_bytes: request.counted_bytes,
+            peer_cpu: request.peer_cpu,
             ends: None,
             ledger: Ledger::new("messages"),
         })])
     }
 }
 
-/// The CPU that the other end is pinned to, if one is named.
-pub(crate) fn server_cpu(workload: &Workload) -> Result<Option<u32>, Fault> {
-    if !workload.params.contains_key("server_cpu") {
-        return Ok(None);
-    }
-    let cpu = workload.int("server_cpu")?;
-    u32::try_from(cpu).map(Some).map_err(|_| {
-        workload
-            .error("server_cpu", format!("is {cpu}, not a CPU"))
-            .into()
-    })
-}
-
 struct PingPong {
-    kind: Kind,
+    protocol: Protocol,
     message_bytes: usize,
     batch: usize,
     counted_bytes: u64,
-    server_cpu: Option<u32>,
+    peer_cpu: Option<u32>,
     ends: Option<Ends>,
     ledger: Ledger,
 }
@@ -196,8 +180,8 @@ fn fault(what: &str) -> impl FnOnce(io::Error) -> Fault + '_ {
 impl PingPong {
     fn open_ends(&self) -> Result<Ends, Fault> {
         let stop = Arc::new(AtomicBool::new(false));
-        let (socket, echo): (Socket, Box<dyn FnOnce() + Send>) = match self.kind {
-            Kind::Udp => {
+        let (socket, echo): (Socket, Box<dyn FnOnce() + Send>) = match self.protocol {
+            Protocol::Udp => {
                 let (ours, theirs) = udp_pair().map_err(fault("cannot open UDP sockets"))?;
                 let stop = stop.clone();
                 (
@@ -205,12 +189,12 @@ impl PingPong {
                     Box::new(move || echo_udp(&theirs, &stop)),
                 )
             }
-            Kind::Tcp => {
+            Protocol::Tcp => {
                 let (ours, theirs) = tcp_pair().map_err(fault("cannot open TCP sockets"))?;
                 (Socket::Tcp(ours), Box::new(move || echo_tcp(theirs)))
             }
         };
-        let cpu = self.server_cpu;
+        let cpu = self.peer_cpu;
         let body = move || {
             // Where the CPU cannot be had, the echo runs where it is; the harness refuses CPUs that do not exist.
             if let Some(cpu) = cpu {
@@ -297,47 +281,51 @@ fn echo_tcp(mut stream: TcpStream) {
     }
 }
 
+impl Socket {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Udp(socket) => socket.as_fd(),
+            Socket::Tcp(stream) => stream.as_fd(),
+        }
+    }
+
+    fn send(&mut self, messages: &[u8], message_bytes: usize) -> Result<(), Fault> {
+        match self {
+            Socket::Udp(socket) => {
+                net::send(socket.as_fd(), messages, message_bytes, None).map(drop)
+            }
+            Socket::Tcp(stream) => stream.write_all(messages),
+        }
+        .map_err(fault("cannot send"))
+    }
+
+    fn receive(&mut self, room: &mut [u8]) -> Result<usize, Fault> {
+        match self {
+            Socket::Udp(socket) => {
+                net::receive(socket.as_fd(), room, true).map(|received| received.bytes)
+            }
+            Socket::Tcp(stream) => stream.read(room),
+        }
+        .map_err(fault("cannot receive"))
+    }
+}
+
 impl Ends {
     /// Sends the first bytes of the request, and waits until as many have come back.
     fn round(&mut self, bytes: usize, message_bytes: usize) -> Result<(), Fault> {
-        let lost = || {
-            Fault::new(format!(
-                "a message of {message_bytes} bytes did not come back within {PATIENCE:?}"
-            ))
-        };
-        let mut sent = 0;
-        let mut back = 0;
-        while sent < bytes {
-            let part = (bytes - sent)
-                .min(net::MOST_SEGMENTS * message_bytes)
-                .min(net::MOST_BATCH_BYTES / message_bytes * message_bytes);
-            let part = &self.request[sent..sent + part];
-            match &mut self.socket {
-                Socket::Udp(socket) => {
-                    net::send(socket.as_fd(), part, message_bytes, None)
-                        .map_err(fault("cannot send"))?;
-                }
-                Socket::Tcp(stream) => stream.write_all(part).map_err(fault("cannot send"))?,
-            }
-            sent += part.len();
+        let batch_bytes = (net::MOST_SEGMENTS * message_bytes)
+            .min(net::MOST_BATCH_BYTES / message_bytes * message_bytes);
+        for part in self.request[..bytes].chunks(batch_bytes) {
+            self.socket.send(part, message_bytes)?;
         }
+        let mut back = 0;
         while back < bytes {
-            let fd = match &self.socket {
-                Socket::Udp(socket) => socket.as_fd(),
-                Socket::Tcp(stream) => stream.as_fd(),
-            };
-            if !net::select_readable(fd, PATIENCE).map_err(fault("select"))? {
-                return Err(lost());
+            if !net::select_readable(self.socket.fd(), PATIENCE).map_err(fault("select"))? {
+                return Err(Fault::new(format!(
+                    "a message of {message_bytes} bytes did not come back within {PATIENCE:?}"
+                )));
             }
-            let room = &mut self.answer[back..];
-            back += match &mut self.socket {
-                Socket::Udp(socket) => {
-                    net::receive(socket.as_fd(), room, true)
-                        .map_err(fault("cannot receive"))?
-                        .bytes
-                }
-                Socket::Tcp(stream) => stream.read(room).map_err(fault("cannot receive"))?,
-            };
+            back += self.socket.receive(&mut self.answer[back..])?;
         }
         Ok(())
     }
@@ -411,6 +399,8 @@ impl Session for PingPong {
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_record::Param;
+
     use super::*;
 
     #[test]
@@ -420,14 +410,15 @@ mod tests {
 
     #[test]
     fn every_batch_comes_back_over_both_transports() {
-        for transport in ["udp", "tcp"] {
-            for (batch, message_bytes) in [(1_u64, 1472_u64), (100, 84), (3000, 84), (200, 1472)] {
-                let workload = PingPongEngine
-                    .example()
-                    .with("transport", transport)
-                    .with("batch", batch)
-                    .with("message_bytes", message_bytes);
-                let mut sessions = PingPongEngine.open(&workload).unwrap();
+        for transport in [Protocol::Udp, Protocol::Tcp] {
+            for (batch, message_bytes) in [(1, 1472), (100, 84), (3000, 84), (200, 1472)] {
+                let request = PingPongRequest {
+                    transport,
+                    batch,
+                    message_bytes,
+                    ..PingPongEngine.example()
+                };
+                let mut sessions = PingPongEngine.open(&request).unwrap();
                 let session = &mut sessions[0];
                 session.prepare().unwrap();
                 session.verify().unwrap();
@@ -441,23 +432,27 @@ mod tests {
 
     #[test]
     fn wrong_parameters_are_named() {
-        let error = |name: &str, value: u64| {
-            PingPongEngine
-                .open(&PingPongEngine.example().with(name, value))
-                .err()
-                .unwrap()
-                .0
+        let error = |name: &str, value: Param| {
+            let workload = PingPongEngine.example().workload().with(name, value);
+            PingPongRequest::of(&workload).unwrap_err().0
         };
-        assert!(error("message_bytes", 2000).contains("1 to 1472"));
-        assert!(error("batch", 0).contains("`batch` is 0"));
-        let sctp = PingPongEngine.example().with("transport", "sctp");
-        assert!(
-            PingPongEngine
-                .open(&sctp)
-                .err()
-                .unwrap()
-                .0
-                .contains("udp or tcp")
-        );
+        assert!(error("message_bytes", 2000_u64.into()).contains("1 to 1472"));
+        assert!(error("batch", 0_u64.into()).contains("`batch` is 0"));
+        assert!(error("transport", "sctp".into()).contains("expected `udp` or `tcp`"));
+    }
+
+    /// Issue 15: the echo ran wherever it was when its CPU did not exist.
+    #[test]
+    fn a_cpu_that_does_not_exist_is_refused_under_its_old_name_too() {
+        for name in ["peer_cpu", "server_cpu"] {
+            let workload = PingPongEngine.example().workload();
+            let error = PingPongRequest::of(&workload.with(name, 1_000_000_u64)).unwrap_err();
+            assert!(
+                error
+                    .0
+                    .contains("`peer_cpu` is 1000000: there is no such CPU"),
+                "{error}"
+            );
+        }
     }
 }

@@ -9,7 +9,7 @@ use crate::{Client, EbError};
 /// Deepest nesting of bridges that is followed.
 const DEEPEST: usize = 16;
 /// Most records of all tables together.
-const MOST_FOUND: usize = 65_536;
+const MAX_FOUND: usize = 65_536;
 
 /// One record of the bus, with absolute addresses.
 #[derive(Clone, Debug, PartialEq)]
@@ -230,7 +230,7 @@ fn table(
     seen: &mut Vec<u64>,
     found: &mut Vec<Found>,
 ) -> Result<(), EbError> {
-    if path.len() > DEEPEST || found.len() > MOST_FOUND {
+    if path.len() > DEEPEST || found.len() > MAX_FOUND {
         return Err(too_deep());
     }
     if seen.contains(&place.table) {

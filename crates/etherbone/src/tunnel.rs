@@ -15,7 +15,7 @@ use crate::address::{Family, Host};
 use crate::transport::read_frame;
 
 /// Longest "host[/port]" that a client may ask for.
-const MOST_NAME_BYTES: usize = 512;
+const MAX_NAME_BYTES: usize = 512;
 
 /// A listening proxy.
 pub struct TunnelServer {
@@ -170,7 +170,7 @@ fn target(client: &mut TcpStream) -> Result<String, EbError> {
             .map_err(EbError::io("no target came"))?;
         match byte[0] {
             0 => break,
-            _ if name.len() >= MOST_NAME_BYTES => {
+            _ if name.len() >= MAX_NAME_BYTES => {
                 return Err(EbError::Address("the target is too long".to_owned()));
             }
             byte => name.push(byte),

@@ -9,7 +9,7 @@ use daqmeter_sys::symbols::Symbols;
 
 use crate::lanes::Ran;
 use crate::limits::rate_of;
-use crate::run::join;
+use crate::settings::cpu_list;
 use crate::{Context, Settings};
 
 /// Drift between the first and last third of the samples that is worth a warning.
@@ -44,6 +44,7 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
                 None => record.counters.push(counter),
             }
         }
+        record.series.extend(done.series);
         for warning in done.warnings {
             if !record.warnings.contains(&warning) {
                 record.warnings.push(warning);
@@ -71,6 +72,13 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
     if let (Outcome::Failed(reason), true, true) = (&record.outcome, lacks_room, settings.waive) {
         record.outcome = Outcome::Waived(reason.clone());
     }
+}
+
+/// The same for what has no lanes: memory, warnings, verdict.
+pub(crate) fn conclude_watched(record: &mut RunRecord, faults: Vec<String>) {
+    record.memory.peak_rss_bytes = cpu_time::peak_rss_bytes();
+    record.warnings.extend(build_warning(record));
+    record.outcome = judge(record, faults);
 }
 
 /// Hot functions that took at least one sample in a hundred.
@@ -119,7 +127,7 @@ fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> V
     } else if !settings.pin.is_empty() && lanes > settings.pin.len() {
         warnings.push(format!(
             "{lanes} threads share the pinned CPUs {}",
-            join(&settings.pin)
+            cpu_list(&settings.pin)
         ));
     }
     if let Some(stolen) = stolen_share(record).filter(|stolen| *stolen > STEAL_WORTH_SAYING) {
@@ -128,10 +136,13 @@ fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> V
             stolen * 100.0
         ));
     }
-    if record.tool.profile == "debug" {
-        warnings.push("debug build: rates are meaningless; use cargo run --release".to_owned());
-    }
+    warnings.extend(build_warning(record));
     warnings
+}
+
+fn build_warning(record: &RunRecord) -> Option<String> {
+    let is_debug = record.tool.profile == "debug";
+    is_debug.then(|| "debug build: rates are meaningless; use cargo run --release".to_owned())
 }
 
 /// Share of the time of the CPUs on which the lanes were seen that the hypervisor took. Idle CPUs lose nothing: of all the
@@ -151,7 +162,7 @@ fn stolen_share(record: &RunRecord) -> Option<f64> {
 }
 
 /// One line for each kind of stage that is faster than its limit allows: a fault of the measurement.
-pub fn limit_warnings(record: &RunRecord) -> Vec<String> {
+fn limit_warnings(record: &RunRecord) -> Vec<String> {
     let above = |stage: &Stage| {
         let limit = record.limit(stage.limit.as_deref()?)?;
         let rate = stats::sustained(stage.bytes_per_sample(), &stage.sample_ns)?;

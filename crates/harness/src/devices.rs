@@ -4,12 +4,55 @@ use daqmeter_record::host::HostDevice;
 use daqmeter_record::units::show_bytes;
 use daqmeter_sys::host::Files;
 
-/// PCI vendor of Struck Innovative Systeme, whose boards are SIS8300 and others (pci.ids).
-const STRUCK: &str = "0x1796";
-/// PCI vendor and device that FELIX cards show (CERN, `0x10dc`; drivers_rcc, flx.c).
-const CERN: &str = "0x10dc";
+/// How a family of cards is known: on the PCI bus and by its nodes in /dev.
+#[derive(Clone, Copy, Debug)]
+pub struct CardFamily {
+    /// `digitizer` or `readout`.
+    pub kind: &'static str,
+    /// Who makes it.
+    pub maker: &'static str,
+    /// PCI vendor as sysfs writes it: `0x1796`.
+    pub vendor: &'static str,
+    /// Whether a name in /dev is one of its nodes.
+    pub is_node: fn(&str) -> bool,
+}
 
-/// Block devices, network interfaces, PMUs, DMA channels, GPUs, digitizers and read-out cards, in this order.
+impl CardFamily {
+    /// Its nodes in /dev.
+    pub fn nodes(&self, files: &Files) -> Vec<String> {
+        let names = files.names("dev").into_iter();
+        let path = |name| files.root().join("dev").join(name).display().to_string();
+        names
+            .filter(|name| (self.is_node)(name))
+            .map(path)
+            .collect()
+    }
+
+    /// Its cards on the PCI bus, then its nodes.
+    pub(crate) fn found(&self, files: &Files) -> Vec<HostDevice> {
+        let of_maker = |address: String| {
+            let folder = format!("sys/bus/pci/devices/{address}");
+            if files.text(&format!("{folder}/vendor"))? != self.vendor {
+                return None;
+            }
+            let driver = Some(driver(files, &folder)).filter(|driver| !driver.is_empty());
+            let driver = driver.unwrap_or_else(|| "no driver".to_owned());
+            Some(device(
+                self.kind,
+                &address,
+                vec![self.maker.to_owned(), driver],
+            ))
+        };
+        let addresses = files.names("sys/bus/pci/devices").into_iter();
+        let nodes = self.nodes(files).into_iter();
+        addresses
+            .filter_map(of_maker)
+            .chain(nodes.map(|node| device(self.kind, &node, Vec::new())))
+            .collect()
+    }
+}
+
+/// Block devices, network interfaces, PMUs, DMA channels and GPUs, in this order.
 pub(crate) fn devices(files: &Files) -> Vec<HostDevice> {
     let all = [
         blocks(files),
@@ -17,7 +60,6 @@ pub(crate) fn devices(files: &Files) -> Vec<HostDevice> {
         pmus(files),
         dma(files),
         gpus(files),
-        cards(files),
     ];
     all.into_iter().flatten().collect()
 }
@@ -163,45 +205,6 @@ fn gpus(files: &Files) -> Vec<HostDevice> {
     nvidia.collect()
 }
 
-/// Boards on the PCI bus by vendor, and digitizers' device nodes.
-fn cards(files: &Files) -> Vec<HostDevice> {
-    let on_bus = files
-        .names("sys/bus/pci/devices")
-        .into_iter()
-        .filter_map(|address| {
-            let folder = format!("sys/bus/pci/devices/{address}");
-            let (kind, maker) = match files.text(&format!("{folder}/vendor"))?.as_str() {
-                STRUCK => ("digitizer", "Struck"),
-                CERN => ("readout", "CERN"),
-                _ => return None,
-            };
-            let driver = driver(files, &folder);
-            let driver = if driver.is_empty() {
-                "no driver".to_owned()
-            } else {
-                driver
-            };
-            Some(device(kind, &address, vec![maker.to_owned(), driver]))
-        });
-    let nodes = files
-        .names("dev")
-        .into_iter()
-        .filter(|name| name.starts_with("sis8300") || name.starts_with("flx"));
-    on_bus
-        .chain(nodes.map(|name| {
-            device(
-                if name.starts_with("flx") {
-                    "readout"
-                } else {
-                    "digitizer"
-                },
-                &format!("/dev/{name}"),
-                Vec::new(),
-            )
-        }))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,8 +233,16 @@ mod tests {
         );
         write("sys/bus/pci/devices/0000:05:00.0/vendor", "0x1796\n");
         write("dev/sis8300-5", "");
+        let family = CardFamily {
+            kind: "digitizer",
+            maker: "Struck",
+            vendor: "0x1796",
+            is_node: |name| name.starts_with("sis8300"),
+        };
+        let node = root.path().join("dev/sis8300-5");
         let found: Vec<String> = devices(&Files::below(root.path()))
             .iter()
+            .chain(&family.found(&Files::below(root.path())))
             .map(|found| format!("{} {} ({})", found.kind, found.name, found.about))
             .collect();
         assert_eq!(
@@ -244,7 +255,7 @@ mod tests {
                 "dma dma0chan0 (7 copies so far)",
                 "gpu 0000:01:00.0 (NVIDIA H200)",
                 "digitizer 0000:05:00.0 (Struck, no driver)",
-                "digitizer /dev/sis8300-5 ()",
+                &format!("digitizer {} ()", node.display()),
             ]
         );
         assert!(devices(&Files::below("/nonexistent")).is_empty());

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use daqmeter_record::{Counter, Ledger, Limit, ParamError, Workload};
+use daqmeter_record::{Counter, Ledger, Limit, ParamError, TimeSeries, Workload};
 
 use crate::StopFlag;
 use crate::sample::INTERRUPTED;
@@ -33,8 +33,19 @@ pub trait Engine: Send + Sync {
     }
 
     /// What a workload of this engine may hold, for lists and for checking plans before anything runs.
-    fn parameters(&self) -> &'static [Parameter] {
-        &[]
+    fn parameters(&self) -> Vec<Parameter> {
+        Vec::new()
+    }
+
+    /// The workload as this engine writes it today: parameters that older versions wrote out or left out are left out or filled
+    /// in, so that equal requests have equal keys. None where it cannot be read.
+    fn canonical(&self, _workload: &Workload) -> Option<Workload> {
+        None
+    }
+
+    /// The same workload for so many lanes, where this engine measures the limit of stages of several lanes.
+    fn with_lanes(&self, workload: &Workload, _lanes: usize) -> Workload {
+        workload.clone()
     }
 
     /// Bytes of memory that a point of this workload takes, over all its lanes, where that is known before it is opened. Its
@@ -55,19 +66,19 @@ pub trait Engine: Send + Sync {
 }
 
 /// A parameter of an engine's workloads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
     /// Name in the workload, with its unit last.
-    pub name: &'static str,
+    pub name: String,
     /// What it is, in half a sentence.
-    pub about: &'static str,
+    pub about: String,
 }
 
 /// Parameters from pairs of name and meaning.
 #[macro_export]
 macro_rules! parameters {
     ($($name:literal: $about:literal),* $(,)?) => {
-        &[$($crate::Parameter { name: $name, about: $about }),*]
+        vec![$($crate::Parameter { name: $name.to_owned(), about: $about.to_owned() }),*]
     };
 }
 
@@ -105,11 +116,11 @@ pub trait Session: Send {
     /// When the work cannot go on; the lane then fails and the others finish.
     fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault>;
 
-    /// Called before each sample of a stage that is `fresh`, outside the clock.
+    /// Called before each sample of a stage that asks for it ([`StageSpec::before_sample`]), outside the clock.
     ///
     /// # Errors
     /// When the stage cannot be made ready; the lane then fails.
-    fn freshen(&mut self, _stage: usize) -> Result<(), Fault> {
+    fn before_sample(&mut self, _stage: usize) -> Result<(), Fault> {
         Ok(())
     }
 
@@ -147,9 +158,9 @@ pub struct StageSpec {
     pub once: bool,
     /// Operations that belong together, of which a sample takes whole batches: cycles in a pipeline, datagrams in a burst.
     pub batch: u64,
-    /// Each operation is a sample of its own, and [`Session::freshen`] comes before it, outside the clock: caches to empty, a
+    /// Each operation is a sample of its own, and [`Session::before_sample`] comes before it, outside the clock: caches to empty, a
     /// pipe to fill.
-    pub fresh: bool,
+    pub before_sample: bool,
     /// The device itself says when each operation began and ended ([`Session::device_time`]): the clock of a kernel module, with
     /// what surrounds the work left out. Each operation is a sample of its own.
     pub device_timed: bool,
@@ -165,9 +176,9 @@ pub struct DeviceTime {
 }
 
 impl StageSpec {
-    /// Whether each sample stands apart from the others.
-    pub(crate) fn apart(&self) -> bool {
-        self.fresh || self.device_timed
+    /// Whether each operation is a sample of its own.
+    pub(crate) fn is_separate(&self) -> bool {
+        self.before_sample || self.device_timed
     }
 
     /// A repeated stage without a limit.
@@ -179,7 +190,7 @@ impl StageSpec {
             limit: None,
             once: false,
             batch: 1,
-            fresh: false,
+            before_sample: false,
             device_timed: false,
         }
     }
@@ -194,7 +205,7 @@ pub enum LimitSpec {
         name: String,
         /// How it is measured, for the reader.
         how: String,
-        /// What that engine is asked.
+        /// What that engine is asked, for one lane: it knows how to ask for more ([`Engine::with_lanes`]).
         workload: Workload,
         /// Bytes that the stage counts for each byte that the limit engine reads: above 1 where a stage skips whole lines.
         scale: f64,
@@ -204,40 +215,6 @@ pub enum LimitSpec {
 }
 
 impl LimitSpec {
-    /// Memory, streamed in the stage's own ratio: of `counted_bytes` in all, the stage touches every line that holds one of
-    /// the samples it keeps, `stride_bytes` apart, and writes `out_bytes` for each. The engine for it is `memory` (crate `copy`).
-    pub fn memory(counted_bytes: u64, stride_bytes: u64, out_bytes: u64) -> LimitSpec {
-        const LINE_BYTES: u64 = 64;
-        // Samples further apart than a line leave lines untouched.
-        let per_read = stride_bytes.clamp(1, LINE_BYTES);
-        let scale = stride_bytes.max(1) as f64 / per_read as f64;
-        let divisor = gcd(per_read, out_bytes);
-        let (reads, writes) = (per_read / divisor, out_bytes / divisor);
-        let what = if reads == writes {
-            "copy".to_owned()
-        } else {
-            format!("{reads} lines read : {writes} written")
-        };
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a part of a byte count"
-        )]
-        let read_bytes = (counted_bytes as f64 / scale) as u64;
-        LimitSpec::Measured {
-            name: format!(
-                "memory {reads}:{writes} at {counted_bytes} B{}",
-                if scale > 1.0 { ", sparse" } else { "" }
-            ),
-            how: format!("{what} of the same footprint, no arithmetic; best of all stores"),
-            workload: Workload::new("memory")
-                .with("read_bytes", read_bytes)
-                .with("read_lines", reads)
-                .with("write_lines", writes),
-            scale,
-        }
-    }
-
     /// Name in the record.
     pub fn name(&self) -> &str {
         match self {
@@ -254,25 +231,50 @@ pub struct Tally {
     pub ledgers: Vec<Ledger>,
     /// Its counters; those of the same name are added up over the lanes.
     pub counters: Vec<Counter>,
+    /// What it measured over time.
+    pub series: Vec<TimeSeries>,
+    /// Bytes that its first stage really carried, where that is not what its operations are counted as.
+    pub carried_bytes: Option<u64>,
     /// What the reader must know.
     pub warnings: Vec<String>,
     /// NUMA node of its buffers.
     pub numa_node: Option<u32>,
 }
 
-/// More lanes than this are a slip of the pen on every host that there is.
+/// Lanes of one point: more than any host has CPUs for.
 pub const MAX_LANES: u64 = 1024;
 
-/// The lanes that a workload asks for by the parameter of that name; 1 without it. At most [`MAX_LANES`], and at most as many
-/// threads as this process may still start.
+/// As many lanes as one point may have: [`MAX_LANES`], and at most as many threads as this process may still start.
+pub(crate) fn max_lanes() -> u64 {
+    daqmeter_sys::available::threads().map_or(MAX_LANES, |threads| threads.clamp(1, MAX_LANES))
+}
+
+/// The lanes that a workload asks for by the parameter of that name; 1 without it, at most [`MAX_LANES`] and what this process may start.
 ///
 /// # Errors
 /// When it is no whole number between 1 and that maximum.
 pub fn lanes(workload: &Workload, name: &str) -> Result<usize, Fault> {
-    let max =
-        daqmeter_sys::available::threads().map_or(MAX_LANES, |threads| threads.clamp(1, MAX_LANES));
-    let lanes = workload.int_within_or(name, 1, 1..=max)?;
+    let lanes = workload.int_within_or(name, 1, 1..=max_lanes())?;
     Ok(usize::try_from(lanes).expect("at most MAX_LANES"))
+}
+
+/// Refuses a CPU that does not exist, or that this thread may not use.
+///
+/// # Errors
+/// Names the parameter, and the CPUs that may be used.
+pub fn check_cpu(name: &str, cpu: u32) -> Result<(), Fault> {
+    cpu_among(cpu, &daqmeter_sys::affinity::allowed_cpus()?).map_err(|fault| fault.context(name))
+}
+
+pub(crate) fn cpu_among(cpu: u32, allowed: &[u32]) -> Result<(), Fault> {
+    if allowed.contains(&cpu) {
+        return Ok(());
+    }
+    let allowed: Vec<String> = allowed.iter().map(u32::to_string).collect();
+    Err(Fault::new(format!(
+        "CPU {cpu} does not exist or is not allowed here; choose among {}",
+        allowed.join(",")
+    )))
 }
 
 /// Why work could not be done or was wrong: one line, with what to do where that is known.
@@ -331,35 +333,9 @@ impl From<daqmeter_sys::SysError> for Fault {
     }
 }
 
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a.max(1) } else { gcd(b, a % b) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn ratio(spec: &LimitSpec) -> (u64, u64, f64) {
-        let LimitSpec::Measured {
-            workload, scale, ..
-        } = spec
-        else {
-            panic!("measured")
-        };
-        (
-            workload.int("read_lines").unwrap(),
-            workload.int("write_lines").unwrap(),
-            *scale,
-        )
-    }
-
-    #[test]
-    fn a_limit_has_the_stages_own_ratio_of_reads_to_writes() {
-        assert_eq!(ratio(&LimitSpec::memory(6_000_000, 2, 4)), (1, 2, 1.0));
-        assert_eq!(ratio(&LimitSpec::memory(6_000_000, 2, 8)), (1, 4, 1.0));
-        assert_eq!(ratio(&LimitSpec::memory(6_000_000, 20, 4)), (5, 1, 1.0));
-        assert_eq!(ratio(&LimitSpec::memory(6_000_000, 1, 1)), (1, 1, 1.0));
-    }
 
     #[test]
     fn more_lanes_than_a_host_can_run_are_refused() {
@@ -375,10 +351,5 @@ mod tests {
                 "{error}"
             );
         }
-    }
-
-    #[test]
-    fn samples_further_apart_than_a_line_skip_lines() {
-        assert_eq!(ratio(&LimitSpec::memory(6_000_000, 128, 4)), (16, 1, 2.0));
     }
 }

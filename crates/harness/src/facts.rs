@@ -10,7 +10,8 @@ use daqmeter_sys::host::{Files, bracketed, page_bytes, parse_cpu_list, parse_ker
 use daqmeter_sys::{affinity, clock};
 
 use crate::cpu_model::cpu_model;
-use crate::{Engine, NullEngine, devices};
+use crate::devices::{self, CardFamily};
+use crate::{Engine, NullEngine};
 
 /// Goes into every record of one invocation.
 #[derive(Clone, Debug, Default)]
@@ -67,6 +68,15 @@ impl Context {
                 .extend(clock_step(wall, SystemTime::now(), steady.elapsed()));
         }
         record
+    }
+
+    /// The same host with the cards of these families, as far as they are built in.
+    #[must_use]
+    pub fn with_cards(mut self, families: &[CardFamily]) -> Context {
+        let files = Files::default();
+        let found = families.iter().flat_map(|family| family.found(&files));
+        Arc::make_mut(&mut self.host).devices.extend(found);
+        self
     }
 
     /// Reads the host and measures clock and noise; about 60 ms.

@@ -3,18 +3,18 @@
 //! Whatever a session or an observer does, a panic included, ends as an outcome in the record: a lane that fails takes no other
 //! lane with it, and nobody waits for it.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use daqmeter_record::{Counter, CpuTime, HostCpu, Lane, Ledger, Outcome, RunRecord, Stage};
+use daqmeter_record::{Counter, Lane, Ledger, Outcome, RunRecord, Stage, TimeSeries};
 use daqmeter_sys::perf::Sampler;
-use daqmeter_sys::{affinity, clock, cpu_time};
+use daqmeter_sys::{affinity, clock};
 
+use crate::conditions::Conditions;
 use crate::guarded::guarded;
 use crate::meeting::{Meeting, Party};
-use crate::run::join;
 use crate::sample::Sampling;
+use crate::settings::cpu_list;
 use crate::{Context, Fault, Observer, Session, Settings, StageSpec};
 
 /// What one lane's thread brings back.
@@ -23,6 +23,7 @@ pub(crate) struct LaneDone {
     pub(crate) lane: Lane,
     pub(crate) ledgers: Vec<Ledger>,
     pub(crate) counters: Vec<Counter>,
+    pub(crate) series: Vec<TimeSeries>,
     pub(crate) warnings: Vec<String>,
     pub(crate) pointers: Vec<u64>,
     /// The lane failed because memory or threads were lacking.
@@ -127,10 +128,7 @@ fn observe(
     record: &mut RunRecord,
     faults: &mut Vec<String>,
 ) {
-    let host_before = cpu_time::of_host("/".as_ref());
-    let steal_before = cpu_time::steal_by_cpu("/".as_ref());
-    let process_before = cpu_time::of_process();
-    let threads_before = cpu_time::of_own_threads();
+    let conditions = Conditions::before();
     each(observers, faults, |observer| observer.start());
     let origin_ns = clock::monotonic_ns();
     lanes_origin_ns.store(origin_ns, Ordering::Release);
@@ -153,23 +151,7 @@ fn observe(
             .into_iter()
             .flatten(),
     );
-    let process = cpu_time::of_process();
-    record.process_cpu = CpuTime {
-        user_ns: process.user_ns.saturating_sub(process_before.user_ns),
-        system_ns: process.system_ns.saturating_sub(process_before.system_ns),
-    };
-    record.host_cpu = host_cpu(cpu_time::of_host("/".as_ref()).since(host_before));
-    record.host_cpu.steal_by_cpu_ns = stolen_since(&steal_before);
-    record.host_cpu.threads_ns = cpu_time::of_own_threads()
-        .into_iter()
-        .map(|(name, ns)| {
-            (
-                name.clone(),
-                ns.saturating_sub(threads_before.get(&name).copied().unwrap_or(0)),
-            )
-        })
-        .filter(|(_, ns)| *ns > 0)
-        .collect();
+    conditions.after(record);
     // The lanes go on to verify and to tally; their CPU time is not counted any more.
     own.wait();
 }
@@ -185,35 +167,6 @@ fn each<T>(
         .map(|observer| guarded("an observer", || call(observer)));
     called
         .filter_map(|result| result.map_err(|fault| faults.push(fault.0)).ok())
-        .collect()
-}
-
-fn host_cpu(times: cpu_time::HostTimes) -> HostCpu {
-    HostCpu {
-        user_ns: times.user_ns,
-        system_ns: times.system_ns,
-        irq_ns: times.irq_ns,
-        softirq_ns: times.softirq_ns,
-        steal_ns: times.steal_ns,
-        iowait_ns: times.iowait_ns,
-        idle_ns: times.idle_ns,
-        steal_by_cpu_ns: Default::default(),
-        threads_ns: Default::default(),
-    }
-}
-
-/// What the hypervisor took from each CPU since an earlier reading, where it took anything.
-fn stolen_since(before: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
-    let since = |(cpu, now): (u32, u64)| {
-        (
-            cpu,
-            now.saturating_sub(before.get(&cpu).copied().unwrap_or(0)),
-        )
-    };
-    cpu_time::steal_by_cpu("/".as_ref())
-        .into_iter()
-        .map(since)
-        .filter(|(_, ns)| *ns > 0)
         .collect()
 }
 
@@ -319,7 +272,7 @@ impl<'a> LaneRunner<'a> {
         if let Some(cpu) = self.lane.requested_cpu
             && self.lane.allowed_cpus != [cpu]
         {
-            let allowed = join(&self.lane.allowed_cpus);
+            let allowed = cpu_list(&self.lane.allowed_cpus);
             return Err(Fault::new(format!(
                 "pinned to CPU {cpu}, but the kernel allows {allowed}"
             )));
@@ -402,6 +355,9 @@ impl<'a> LaneRunner<'a> {
             does_not_fit = fault.does_not_fit();
             lane.outcome = Outcome::Failed(fault.0);
         }
+        if let Some(stage) = lane.stages.first_mut() {
+            stage.carried_bytes = tally.carried_bytes;
+        }
         lane.numa_node = tally.numa_node;
         lane.seen_cpus.sort_unstable();
         lane.seen_cpus.dedup();
@@ -410,6 +366,7 @@ impl<'a> LaneRunner<'a> {
             lane,
             ledgers: tally.ledgers,
             counters: tally.counters,
+            series: tally.series,
             warnings,
             pointers,
             does_not_fit,
@@ -472,7 +429,7 @@ mod tests {
         fn stages(&self) -> Vec<StageSpec> {
             self.in_("stages");
             vec![StageSpec {
-                fresh: true,
+                before_sample: true,
                 ..StageSpec::new("work", 1, 1)
             }]
         }
@@ -495,8 +452,8 @@ mod tests {
         fn begin(&mut self) {
             self.in_("begin");
         }
-        fn freshen(&mut self, _: usize) -> Result<(), Fault> {
-            self.in_("freshen");
+        fn before_sample(&mut self, _: usize) -> Result<(), Fault> {
+            self.in_("before_sample");
             Ok(())
         }
         fn step(&mut self, _: usize, _: u64) -> Result<(), Fault> {
@@ -599,7 +556,7 @@ mod tests {
             ("prepare", "preparation panicked: for this test"),
             ("verify before", "verification panicked: for this test"),
             ("begin", "begin panicked: for this test"),
-            ("freshen", "a timed step panicked: for this test"),
+            ("before_sample", "a timed step panicked: for this test"),
             ("step", "a timed step panicked: for this test"),
             ("verify after", "verification panicked: for this test"),
             ("tally", "tally panicked: for this test"),

@@ -5,6 +5,7 @@
 //! or print. Begin with `run.rs`, then `null.rs`, the thirty-line engine.
 
 mod conclude;
+mod conditions;
 pub mod conformance;
 mod cpu_model;
 mod devices;
@@ -12,25 +13,35 @@ pub mod engine;
 pub mod facts;
 mod guarded;
 mod lanes;
-pub mod limits;
+mod limits;
 mod meeting;
+pub mod memory;
 pub mod null;
 pub mod observe;
+mod refusal;
+pub mod request;
 pub mod run;
 mod sample;
 pub mod settings;
 pub mod sweep;
 mod text_file;
+mod watched;
 
-pub use conclude::limit_warnings;
+pub use devices::CardFamily;
 pub use engine::{
     Availability, DeviceTime, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec,
-    Tally, lanes,
+    Tally, check_cpu, lanes,
 };
 pub use facts::Context;
+pub use memory::MemoryRequest;
 pub use null::NullEngine;
 pub use observe::Observer;
-pub use run::{Refusal, measure};
+pub use refusal::Refusal;
+pub use request::{
+    Problem, Request, TypedEngine, check_lanes, did_you_mean, is_default, is_one, one,
+};
+pub use run::{check_fits, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag};
 pub use sweep::{Sweep, ordered};
 pub use text_file::{text_file, text_input};
+pub use watched::Watched;

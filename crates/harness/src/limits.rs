@@ -3,19 +3,23 @@
 //! A limit is a rate by the same definition as a stage's rate, sustained, see [`daqmeter_stats::sustained`]. A limit engine that failed
 //! its verification has no limit to give.
 
-use daqmeter_record::{Limit, LimitBasis, RunRecord, Stage};
+use daqmeter_record::{Limit, LimitBasis, RunRecord, Stage, Workload};
 use daqmeter_stats::{Rate, sustained};
 
-use crate::run::{Refusal, join, measure};
-use crate::settings::{Settings, StepPlan};
-use crate::{Context, Engine, LimitSpec, Session};
+use crate::refusal::Refusal;
+use crate::settings::{Settings, StepPlan, cpu_list};
+use crate::{Engine, LimitSpec, Session};
+
+/// Measures one point of a limit's engine, without limits and observers of its own.
+pub(crate) type Alone<'a> =
+    dyn FnMut(&dyn Engine, &Workload, &Settings) -> Result<RunRecord, Refusal> + 'a;
 
 /// Finds every distinct limit that the sessions' stages name, with as many lanes as there are sessions; and says of which there is none.
 pub(crate) fn limits(
     engines: &[&dyn Engine],
     sessions: &[Box<dyn Session>],
     settings: &Settings,
-    context: &Context,
+    alone: &mut Alone<'_>,
 ) -> Result<(Vec<Limit>, Vec<String>), Refusal> {
     let (mut limits, mut missing) = (Vec::<Limit>::new(), Vec::<(String, String)>::new());
     for spec in sessions
@@ -29,7 +33,7 @@ pub(crate) fn limits(
         if known || settings.stop.is_set() {
             continue;
         }
-        match found(engines, spec, sessions.len(), settings, context)? {
+        match found(engines, spec, sessions.len(), settings, alone)? {
             Some(Ok(limit)) => limits.push(limit),
             Some(Err(why)) => missing.push((name, why)),
             None => {}
@@ -47,7 +51,7 @@ fn found(
     spec: LimitSpec,
     lanes: usize,
     settings: &Settings,
-    context: &Context,
+    alone: &mut Alone<'_>,
 ) -> Result<Option<Result<Limit, String>>, Refusal> {
     let (name, how, workload, scale) = match spec {
         LimitSpec::Given(limit) => return Ok(Some(Ok(limit))),
@@ -61,8 +65,8 @@ fn found(
     let Some(engine) = engines.iter().find(|engine| engine.name() == workload.kind) else {
         return Ok(None);
     };
-    let workload = workload.with("threads", lanes as u64);
-    let key = format!("{workload} on {}", join(&settings.pin));
+    let workload = engine.with_lanes(&workload, lanes);
+    let key = format!("{workload} on {}", cpu_list(&settings.pin));
     let rate = settings.limits.rate(key, || {
         let plan = StepPlan::Timed(settings.limits.time);
         let settings = Settings {
@@ -70,14 +74,7 @@ fn found(
             profile_hz: None,
             ..settings.clone()
         };
-        Ok(best_rate(&measure(
-            *engine,
-            &workload,
-            &settings,
-            context,
-            &[],
-            &mut [],
-        )?))
+        Ok(best_rate(&alone(*engine, &workload, &settings)?))
     })?;
     Ok(Some(
         rate.map(|rate| measured(name, rate.times(scale), how)),
@@ -85,7 +82,7 @@ fn found(
 }
 
 /// A limit that was measured.
-pub fn measured(name: String, rate: Rate, how: String) -> Limit {
+fn measured(name: String, rate: Rate, how: String) -> Limit {
     let mut limit = Limit::given(name, rate.per_s, how);
     limit.basis = LimitBasis::Sustained;
     (limit.low_bytes_per_s, limit.high_bytes_per_s) = rate.interval.unzip();
@@ -104,7 +101,7 @@ pub(crate) fn rate_of(limit: &Limit) -> Rate {
 ///
 /// # Errors
 /// The reason, when the record is not one of work that was done and verified.
-pub fn best_rate(record: &RunRecord) -> Result<Rate, String> {
+fn best_rate(record: &RunRecord) -> Result<Rate, String> {
     if let Some(reason) = record.outcome.reason() {
         return Err(reason.to_owned());
     }
@@ -136,9 +133,9 @@ mod tests {
     use daqmeter_record::{EngineInfo, Lane, Outcome, Workload};
 
     use super::*;
-    use crate::{Availability, Fault, Limits, StageSpec, Tally};
+    use crate::{Availability, Context, Fault, Limits, StageSpec, Tally, measure};
 
-    /// Copies eight bytes; can be told to leave wrong ones.
+    /// Copies eight bytes; leaves wrong ones where a test asks for them.
     struct Plain {
         name: &'static str,
         limit: Option<LimitSpec>,

@@ -2,9 +2,10 @@
 
 use std::hint::black_box;
 
-use daqmeter_record::Workload;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::{Availability, Engine, Fault, Session, StageSpec, Tally};
+use crate::{Fault, Request, Session, StageSpec, Tally, TypedEngine};
 
 /// Counts operations and nothing else. Its time per operation is daqmeter's own cost, shown in every report.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,28 +15,31 @@ struct NullSession {
     done: u64,
 }
 
-impl Engine for NullEngine {
-    fn name(&self) -> &'static str {
-        "null"
-    }
+/// Nothing can be asked of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NullRequest {}
+
+impl Request for NullRequest {
+    const KIND: &'static str = "null";
+}
+
+impl TypedEngine for NullEngine {
+    type Request = NullRequest;
 
     fn description(&self) -> &'static str {
         "does nothing: measures the tool itself"
     }
 
-    fn probe(&self) -> Availability {
-        Availability::Ready
-    }
-
-    fn target(&self, _workload: &Workload) -> String {
+    fn target(&self, _request: &NullRequest) -> String {
         "nothing".to_owned()
     }
 
-    fn example(&self) -> Workload {
-        Workload::new("null")
+    fn example(&self) -> NullRequest {
+        NullRequest {}
     }
 
-    fn open(&self, _workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
+    fn open(&self, _request: &NullRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
         Ok(vec![Box::new(NullSession { done: 0 })])
     }
 }

@@ -7,27 +7,18 @@
 //!
 //! What the lanes do is in `lanes.rs`, the timed steps in `sample.rs`; what becomes of them in `conclude.rs`.
 
-use daqmeter_record::{EngineInfo, Host, Outcome, RunRecord, Workload};
+use daqmeter_record::{EngineInfo, Outcome, RunRecord, Workload};
 use daqmeter_sys::available;
 
 use crate::conclude::conclude;
+use crate::engine::cpu_among;
 use crate::guarded::guarded;
 use crate::lanes::{Running, lane_thread, run_lanes};
 use crate::limits::limits;
+pub use crate::refusal::Refusal;
 pub use crate::sample::{INTERRUPTED, MAX_SAMPLES};
 use crate::settings::Settings;
 use crate::{Availability, Context, Engine, Fault, Observer};
-
-/// The work was not begun: bad parameters, a device that is not understood. Nothing was measured.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Refusal(pub String);
-
-impl From<Fault> for Refusal {
-    fn from(fault: Fault) -> Self {
-        Refusal(fault.0)
-    }
-}
 
 /// Runs one point and returns its record. Lanes that fail, bytes that do not check and ledgers that do not close are in the
 /// record's outcome; limits that stages ask for are measured by the one of `limit_engines` that has the name of their kind.
@@ -52,9 +43,11 @@ pub fn measure(
         record.outcome = Outcome::Waived(reason);
         return Ok(record);
     }
-    check_cpus(&settings.pin, &context.host)?;
-    let fits = fits(engine.memory_bytes(workload), available::memory_bytes());
-    let sessions = match fits.and_then(|()| guarded("opening", || engine.open(workload)).flatten())
+    for cpu in &settings.pin {
+        cpu_among(*cpu, &context.host.allowed_cpus)?;
+    }
+    let sessions = match check_fits(engine.memory_bytes(workload))
+        .and_then(|()| guarded("opening", || engine.open(workload)).flatten())
     {
         Err(fault) if settings.waive && fault.does_not_fit() => {
             record.outcome = Outcome::Waived(fault.0);
@@ -63,7 +56,10 @@ pub fn measure(
         opened => opened?,
     };
     let (limits, missing) = guarded("finding the limits", || {
-        limits(limit_engines, &sessions, settings, context)
+        let mut alone = |engine: &dyn Engine, workload: &Workload, settings: &Settings| {
+            measure(engine, workload, settings, context, &[], &mut [])
+        };
+        limits(limit_engines, &sessions, settings, &mut alone)
     })??;
     record.limits = limits;
     record.warnings.extend(missing);
@@ -79,6 +75,13 @@ pub fn measure(
 
 /// Holds what a point takes against what is left, before anything is allocated: what does not fit then is killed, or ends the
 /// program in the middle.
+///
+/// # Errors
+/// When it does not fit.
+pub fn check_fits(needed_bytes: Option<u64>) -> Result<(), Fault> {
+    fits(needed_bytes, available::memory_bytes())
+}
+
 fn fits(needed_bytes: Option<u64>, free_bytes: Option<u64>) -> Result<(), Fault> {
     match (needed_bytes, free_bytes) {
         (Some(needed), Some(free)) if needed > free => Err(Fault::too_large(format!(
@@ -101,31 +104,15 @@ fn blank(
     };
     let mut record = context.blank_record(info, workload.clone());
     record.study.clone_from(&settings.study);
+    record.role = settings.role;
     record
-}
-
-fn check_cpus(pin: &[u32], host: &Host) -> Result<(), Refusal> {
-    match pin.iter().find(|cpu| !host.allowed_cpus.contains(cpu)) {
-        None => Ok(()),
-        Some(cpu) => Err(Refusal(format!(
-            "CPU {cpu} does not exist or is not allowed here; choose among {}",
-            join(&host.allowed_cpus)
-        ))),
-    }
-}
-
-pub(crate) fn join(cpus: &[u32]) -> String {
-    cpus.iter()
-        .map(u32::to_string)
-        .collect::<Vec<_>>()
-        .join(",")
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use daqmeter_record::Ledger;
+    use daqmeter_record::{Host, Ledger};
     use daqmeter_sys::affinity;
 
     use super::*;
@@ -213,6 +200,7 @@ mod tests {
         waived: bool,
         memory_bytes: Option<u64>,
         lacks_memory: bool,
+        carried_bytes: Option<u64>,
     }
 
     struct ScriptedSession {
@@ -302,9 +290,27 @@ mod tests {
             ledger.delivered = self.done - self.script.leak.min(self.done);
             Tally {
                 ledgers: vec![ledger],
+                carried_bytes: self.script.carried_bytes,
                 ..Tally::default()
             }
         }
+    }
+
+    #[test]
+    fn what_a_session_says_that_it_carried_is_in_its_first_stage() {
+        let script = Scripted {
+            carried_bytes: Some(7),
+            ..Scripted::default()
+        };
+        let settings = Settings {
+            role: daqmeter_record::Role::Probe,
+            ..Settings::new(StepPlan::ByStage(30), "test")
+        };
+        let record = run(&script, &settings);
+        let carried = |stage: usize| record.lanes[1].stages[stage].carried_bytes;
+        assert_eq!((carried(0), carried(1)), (Some(7), None));
+        assert_eq!(record.lanes[1].stages[0].bytes(), 7.0);
+        assert_eq!(record.role, daqmeter_record::Role::Probe);
     }
 
     #[test]

@@ -43,10 +43,10 @@ impl Sampling<'_> {
     fn plan_stage(&mut self, at: usize, spec: StageSpec) -> Result<(StageSpec, Stage), Fault> {
         let (ops_per_sample, samples) = match self.settings.plan {
             _ if spec.once => (1, 1),
-            StepPlan::ByStage(operations) | StepPlan::ByPass(operations) if spec.apart() => {
+            StepPlan::ByStage(operations) | StepPlan::ByPass(operations) if spec.is_separate() => {
                 (1, operations)
             }
-            StepPlan::Timed(_) if spec.apart() => (1, MAX_SAMPLES),
+            StepPlan::Timed(_) if spec.is_separate() => (1, MAX_SAMPLES),
             StepPlan::ByStage(operations) => exact(operations, spec.batch),
             StepPlan::ByPass(passes) => exact(passes, 1),
             StepPlan::Timed(budget) => self.calibrate(at, budget, spec.batch)?,
@@ -59,7 +59,7 @@ impl Sampling<'_> {
             traffic_bytes_per_op: spec.traffic_bytes_per_op,
             limit: spec.limit.as_ref().map(|limit| limit.name().to_owned()),
             sample_ns: Vec::with_capacity(room),
-            sample_start_ns: Vec::with_capacity(if spec.apart() { room } else { 0 }),
+            sample_start_ns: Vec::with_capacity(if spec.is_separate() { room } else { 0 }),
             ..Stage::default()
         };
         Ok((spec, stage))
@@ -167,8 +167,8 @@ impl Sampling<'_> {
         (most, budget_ns): (u64, u64),
         origin_ns: u64,
     ) -> Result<(), Fault> {
-        if spec.apart() {
-            return self.samples_apart(at, spec, stage, (most, budget_ns), origin_ns);
+        if spec.is_separate() {
+            return self.separate_samples(at, spec, stage, (most, budget_ns), origin_ns);
         }
         // Samples that were calibrated are short; those of an exact plan may hold any number of operations.
         let mut stride = match self.settings.plan {
@@ -234,8 +234,8 @@ impl Sampling<'_> {
         Ok(done)
     }
 
-    /// The same where each sample is one operation that stands apart from the others: made ready before, or timed by the device.
-    fn samples_apart(
+    /// The same where each sample is one operation: made ready before, or timed by the device.
+    fn separate_samples(
         &mut self,
         at: usize,
         spec: &StageSpec,
@@ -252,7 +252,7 @@ impl Sampling<'_> {
             && (last - begin < budget_ns || taken < 5)
             && !self.settings.stop.is_set()
         {
-            result = self.sample_apart(at, spec, stage, origin_ns);
+            result = self.separate_sample(at, spec, stage, origin_ns);
             if result.is_err() {
                 break;
             }
@@ -263,15 +263,15 @@ impl Sampling<'_> {
         result
     }
 
-    fn sample_apart(
+    fn separate_sample(
         &mut self,
         at: usize,
         spec: &StageSpec,
         stage: &mut Stage,
         origin_ns: u64,
     ) -> Result<(), Fault> {
-        if spec.fresh {
-            self.session.freshen(at)?;
+        if spec.before_sample {
+            self.session.before_sample(at)?;
         }
         let before = clock::monotonic_ns();
         self.session.step(at, 1)?;
@@ -301,8 +301,8 @@ impl Sampling<'_> {
         merge: bool,
         origin_ns: u64,
     ) -> Result<(), Fault> {
-        if spec.apart() {
-            return self.samples_apart(at, spec, stage, (1, u64::MAX), origin_ns);
+        if spec.is_separate() {
+            return self.separate_samples(at, spec, stage, (1, u64::MAX), origin_ns);
         }
         let cpu_before = cpu_time::of_thread();
         let begin = clock::monotonic_ns();

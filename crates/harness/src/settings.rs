@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use daqmeter_record::Role;
 use daqmeter_stats::Rate;
 
-use crate::Refusal;
+use crate::refusal::Refusal;
 
 /// A limit as it was measured, or why its measurement failed.
 type Measured = Result<Rate, String>;
@@ -34,6 +35,8 @@ pub struct Settings {
     pub profile_hz: Option<u64>,
     /// Goes into the record.
     pub study: String,
+    /// Goes into the record.
+    pub role: Role,
     /// Set by Ctrl-C: lanes stop after the sample at hand.
     pub stop: StopFlag,
     /// How the limits of the stages are measured.
@@ -104,11 +107,18 @@ impl Settings {
             pin: Vec::new(),
             profile_hz: None,
             study: study.into(),
+            role: Role::default(),
             stop: StopFlag::default(),
             limits: Limits::default(),
             waive: false,
         }
     }
+}
+
+/// CPUs as people write them: `0,1`.
+pub(crate) fn cpu_list(cpus: &[u32]) -> String {
+    let numbers: Vec<String> = cpus.iter().map(u32::to_string).collect();
+    numbers.join(",")
 }
 
 /// Asks running lanes to stop.

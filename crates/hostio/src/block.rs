@@ -5,28 +5,58 @@ use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use daqmeter_harness::{
-    Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters,
+    Fault, LimitSpec, Problem, Request, Session, StageSpec, Tally, TypedEngine, is_default,
 };
-use daqmeter_record::{Ledger, Workload};
+use daqmeter_record::Ledger;
 use daqmeter_sys::host::{DIRECT, Files};
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Largest block.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BLOCK_BYTES: usize = 64 << 20;
 /// Reads stay within so many bytes from the start, and begin again there: enough to leave a device's own cache.
 const SPAN_BYTES: u64 = 8 << 30;
 /// Blocks of direct reads are multiples of this.
-const SECTOR_BYTES: u64 = SECTOR as u64;
-const SECTOR: usize = 4096;
+const SECTOR_BYTES: usize = 4096;
+
+/// What [`BlockEngine`] is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BlockRequest {
+    /// Block device or file that is read
+    pub path: String,
+    /// Bytes of one read; a multiple of 4096 where reads are direct
+    pub block_bytes: usize,
+    /// True reads through the page cache, which is warm after the first round
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cached: bool,
+}
+
+impl Request for BlockRequest {
+    const KIND: &'static str = "block";
+
+    fn check(&self) -> Result<(), Problem> {
+        Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;
+        if self.cached || self.block_bytes.is_multiple_of(SECTOR_BYTES) {
+            return Ok(());
+        }
+        Err(Problem::new(
+            "block_bytes",
+            format!(
+                "is {}; multiples of {SECTOR_BYTES} are wanted unless cached",
+                self.block_bytes
+            ),
+        ))
+    }
+}
 
 /// Reads in order, one block at a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlockEngine;
 
 struct BlockSession {
-    path: String,
-    cached: bool,
-    bytes: usize,
+    request: BlockRequest,
     open: Option<Open>,
     ledger: Ledger,
 }
@@ -65,129 +95,74 @@ pub fn reads_directly(path: &str) -> std::io::Result<()> {
         .read(true)
         .custom_flags(DIRECT)
         .open(path)?;
-    let mut buffer = Buffer::new(SECTOR, Pages::Base).map_err(std::io::Error::other)?;
-    file.read_at(buffer.slice_mut::<u8>(SECTOR), 0).map(drop)
+    let mut buffer = Buffer::new(SECTOR_BYTES, Pages::Base).map_err(std::io::Error::other)?;
+    file.read_at(buffer.slice_mut::<u8>(SECTOR_BYTES), 0)
+        .map(drop)
 }
 
-impl Engine for BlockEngine {
-    fn name(&self) -> &'static str {
-        "block"
-    }
+impl TypedEngine for BlockEngine {
+    type Request = BlockRequest;
 
     fn description(&self) -> &'static str {
         "reads a block device or a file in order, past the page cache or out of it; never writes"
     }
 
-    fn probe(&self) -> Availability {
-        Availability::Ready
-    }
-
-    fn target(&self, workload: &Workload) -> String {
-        let how = if workload.flag("cached") {
+    fn target(&self, request: &BlockRequest) -> String {
+        let how = if request.cached {
             "page cache"
         } else {
             "direct"
         };
-        format!("{}, {how}", workload.text("path").unwrap_or("none"))
+        format!("{}, {how}", request.path)
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
-        parameters![
-            "path": "block device or file that is read",
-            "block_bytes": "bytes of one read; a multiple of 4096 where reads are direct",
-            "cached": "true reads through the page cache, which is warm after the first round",
-        ]
-    }
-
-    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
-        let bytes = workload.int("block_bytes").ok()?;
+    fn memory_bytes(&self, request: &BlockRequest) -> Option<u64> {
+        let bytes = request.block_bytes as u64;
         // A second one while blocks are compared.
         Some(buffer_bytes(bytes).saturating_add(bytes))
     }
 
-    fn example(&self) -> Workload {
-        Workload::new("block")
-            .with("path", "/proc/self/exe")
-            .with("block_bytes", 65_536_u64)
-            .with("cached", true)
+    fn example(&self) -> BlockRequest {
+        BlockRequest {
+            path: "/proc/self/exe".to_owned(),
+            block_bytes: 65_536,
+            cached: true,
+        }
     }
 
-    fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let (bytes, cached) = (workload.int("block_bytes")?, workload.flag("cached"));
-        if bytes == 0 || bytes > MOST_BYTES || (!cached && !bytes.is_multiple_of(SECTOR_BYTES)) {
-            let problem = format!(
-                "is {bytes}; 1 to {MOST_BYTES} is wanted, in multiples of {SECTOR_BYTES} unless cached"
-            );
-            return Err(workload.error("block_bytes", problem).into());
-        }
-        let session = BlockSession {
-            path: workload.text("path")?.to_owned(),
-            cached,
-            bytes: usize::try_from(bytes).map_err(|_| Fault::new("beyond this machine"))?,
+    fn open(&self, request: &BlockRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+        Ok(vec![Box::new(BlockSession {
+            request: request.clone(),
             open: None,
             ledger: Ledger::new("bytes"),
-        };
-        Ok(vec![Box::new(session)])
+        })])
     }
 }
 
 impl Session for BlockSession {
     fn device(&self) -> String {
-        self.path.clone()
+        self.request.path.clone()
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        let bytes = self.bytes as u64;
-        let name = if self.cached {
+        let bytes = self.request.block_bytes as u64;
+        let name = if self.request.cached {
             "read, page cache"
         } else {
             "read, direct"
         };
         let mut stage = StageSpec::new(name, bytes, bytes);
         // Out of the page cache a read is a copy; what a device can do, nobody but the device knows.
-        stage.limit = self.cached.then(|| LimitSpec::memory(bytes, 1, 1));
+        stage.limit = self.request.cached.then(|| LimitSpec::memory(bytes, 1, 1));
         vec![stage]
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
-        let refused = |what: &str, error: std::io::Error| {
-            Fault::new(format!("{what} {}: {error}", self.path))
-        };
-        let mut options = OpenOptions::new();
-        options.read(true);
-        if !self.cached {
-            options.custom_flags(DIRECT);
-        }
-        let mut file = options
-            .open(&self.path)
-            .map_err(|error| refused("open", error))?;
-        let size = file
-            .seek(SeekFrom::End(0))
-            .map_err(|error| refused("find the size of", error))?;
-        let bytes = self.bytes as u64;
-        // The cache is warm after a round; a device is read over a long way.
-        let most = if self.cached {
-            (64 << 20).max(bytes)
-        } else {
-            SPAN_BYTES
-        };
-        let span = size.min(most) / bytes * bytes;
-        if span == 0 {
-            return Err(Fault::new(format!(
-                "{} is shorter than one block of {bytes} B",
-                self.path
-            )));
-        }
-        let buffer = Buffer::new(self.bytes.max(4096), Pages::Transparent)?;
-        let mut open = Open {
-            file,
-            span,
-            at: 0,
-            buffer,
-        };
-        if self.cached {
-            for _ in 0..span / bytes {
-                open.read(self.bytes)?;
+        let bytes = self.request.block_bytes;
+        let mut open = Open::new(&self.request)?;
+        if self.request.cached {
+            for _ in 0..open.span / bytes as u64 {
+                open.read(bytes)?;
             }
         }
         self.open = Some(open);
@@ -197,9 +172,9 @@ impl Session for BlockSession {
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
         let open = self.open.as_mut().expect("prepared before the first step");
         for _ in 0..operations {
-            self.ledger.issued += self.bytes as u64;
-            open.read(self.bytes)?;
-            self.ledger.delivered += self.bytes as u64;
+            self.ledger.issued += self.request.block_bytes as u64;
+            open.read(self.request.block_bytes)?;
+            self.ledger.delivered += self.request.block_bytes as u64;
         }
         Ok(())
     }
@@ -208,21 +183,24 @@ impl Session for BlockSession {
     fn verify(&mut self) -> Result<(), Fault> {
         const TRIES: usize = 3;
         let open = self.open.as_mut().expect("prepared before verification");
-        let at = open.span / 2 / self.bytes as u64 * self.bytes as u64 % open.span;
+        let at = open.span / 2 / self.request.block_bytes as u64 * self.request.block_bytes as u64
+            % open.span;
         for _ in 0..TRIES {
             open.at = at;
-            open.read(self.bytes)?;
-            let first = open.buffer.slice::<u8>(self.bytes).to_vec();
-            open.buffer.slice_mut::<u8>(self.bytes).fill(0xA5);
+            open.read(self.request.block_bytes)?;
+            let first = open.buffer.slice::<u8>(self.request.block_bytes).to_vec();
+            open.buffer
+                .slice_mut::<u8>(self.request.block_bytes)
+                .fill(0xA5);
             open.at = at;
-            open.read(self.bytes)?;
-            if open.buffer.slice::<u8>(self.bytes) == first {
+            open.read(self.request.block_bytes)?;
+            if open.buffer.slice::<u8>(self.request.block_bytes) == first {
                 return Ok(());
             }
         }
         Err(Fault::new(format!(
             "{}: the block at {at} is another each time it is read",
-            self.path
+            self.request.path
         )))
     }
 
@@ -235,6 +213,41 @@ impl Session for BlockSession {
 }
 
 impl Open {
+    /// Opens the file and finds out how much of it is read.
+    fn new(request: &BlockRequest) -> Result<Open, Fault> {
+        let BlockRequest { path, cached, .. } = request;
+        let refused =
+            |what: &str, error: std::io::Error| Fault::new(format!("{what} {path}: {error}"));
+        let mut options = OpenOptions::new();
+        options.read(true);
+        if !cached {
+            options.custom_flags(DIRECT);
+        }
+        let mut file = options.open(path).map_err(|error| refused("open", error))?;
+        let size = file
+            .seek(SeekFrom::End(0))
+            .map_err(|error| refused("find the size of", error))?;
+        let bytes = request.block_bytes as u64;
+        // The cache is warm after a round; a device is read over a long way.
+        let max = if *cached {
+            (64 << 20).max(bytes)
+        } else {
+            SPAN_BYTES
+        };
+        let span = size.min(max) / bytes * bytes;
+        if span == 0 {
+            return Err(Fault::new(format!(
+                "{path} is shorter than one block of {bytes} B"
+            )));
+        }
+        Ok(Open {
+            file,
+            span,
+            at: 0,
+            buffer: Buffer::new(request.block_bytes.max(SECTOR_BYTES), Pages::Transparent)?,
+        })
+    }
+
     fn read(&mut self, bytes: usize) -> Result<(), Fault> {
         self.file
             .read_exact_at(self.buffer.slice_mut::<u8>(bytes), self.at)
@@ -250,7 +263,12 @@ impl Open {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use daqmeter_harness::{Context, Settings, StepPlan, conformance, measure};
+    use daqmeter_harness::{Context, Engine, Settings, StepPlan, conformance, measure};
+    use daqmeter_record::Workload;
+
+    fn example() -> Workload {
+        Engine::example(&BlockEngine)
+    }
 
     #[test]
     fn it_keeps_the_contract() {
@@ -274,8 +292,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("blocks");
         std::fs::write(&path, vec![7; 3 * 8192 + 5]).unwrap();
-        let workload = BlockEngine
-            .example()
+        let workload = example()
             .with("path", path.display().to_string())
             .with("block_bytes", 8192_u64);
         let record = run(&workload);
@@ -304,17 +321,13 @@ mod tests {
 
     #[test]
     fn blocks_that_no_device_takes_are_refused_and_the_disk_is_found() {
-        let odd = BlockEngine
-            .example()
-            .with("cached", false)
-            .with("block_bytes", 100_u64);
+        let odd = example().with("cached", false).with("block_bytes", 100_u64);
         assert!(
-            BlockEngine
-                .open(&odd)
+            Engine::open(&BlockEngine, &odd)
                 .err()
                 .unwrap()
                 .0
-                .contains("multiples of 4096")
+                .contains("multiples of 4096 are wanted unless cached")
         );
         let root = tempfile::tempdir().unwrap();
         for (name, size) in [("loop0", "8"), ("nvme0n1", "1000"), ("sda", "0")] {

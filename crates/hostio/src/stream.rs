@@ -5,24 +5,46 @@ use std::net::{TcpListener, TcpStream};
 use std::thread::JoinHandle;
 
 use daqmeter_harness::{
-    Availability, Engine, Fault, LimitSpec, Parameter, Session, StageSpec, Tally, parameters,
+    Availability, Fault, LimitSpec, Problem, Request, Session, StageSpec, Tally, TypedEngine,
+    check_cpu,
 };
-use daqmeter_record::{Ledger, Workload};
+use daqmeter_record::Ledger;
 use daqmeter_sys::affinity;
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Largest message.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// Every message begins with its number.
 const NUMBER_BYTES: usize = 8;
+
+/// What [`StreamEngine`] is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StreamRequest {
+    /// Bytes of one message, 8 or more
+    pub message_bytes: usize,
+    /// CPU of the sender; it runs anywhere unless one is named
+    #[serde(default, alias = "sender_cpu", skip_serializing_if = "Option::is_none")]
+    pub peer_cpu: Option<u32>,
+}
+
+impl Request for StreamRequest {
+    const KIND: &'static str = "stream";
+
+    fn check(&self) -> Result<(), Problem> {
+        let bounds = NUMBER_BYTES..=MAX_MESSAGE_BYTES;
+        Problem::unless_within("message_bytes", self.message_bytes, bounds)
+    }
+}
 
 /// Receives what a thread at the other end sends as fast as it is taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StreamEngine;
 
 struct StreamSession {
-    bytes: usize,
-    sender_cpu: Option<u32>,
+    request: StreamRequest,
     ends: Option<Ends>,
     ledger: Ledger,
 }
@@ -35,10 +57,8 @@ struct Ends {
     sender: Option<JoinHandle<()>>,
 }
 
-impl Engine for StreamEngine {
-    fn name(&self) -> &'static str {
-        "stream"
-    }
+impl TypedEngine for StreamEngine {
+    type Request = StreamRequest;
 
     fn description(&self) -> &'static str {
         "messages of one size over TCP on loopback, sender and receiver in threads of their own"
@@ -53,45 +73,28 @@ impl Engine for StreamEngine {
         }
     }
 
-    fn target(&self, _workload: &Workload) -> String {
+    fn target(&self, _request: &StreamRequest) -> String {
         "tcp on loopback".to_owned()
     }
 
-    fn parameters(&self) -> &'static [Parameter] {
-        parameters![
-            "message_bytes": "bytes of one message, 8 or more",
-            "sender_cpu": "CPU of the sender; it runs anywhere unless one is named",
-        ]
-    }
-
-    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
-        let bytes = workload.int("message_bytes").ok()?;
+    fn memory_bytes(&self, request: &StreamRequest) -> Option<u64> {
+        let bytes = request.message_bytes as u64;
         Some(buffer_bytes(bytes).saturating_add(bytes))
     }
 
-    fn example(&self) -> Workload {
-        Workload::new("stream").with("message_bytes", 4096_u64)
+    fn example(&self) -> StreamRequest {
+        StreamRequest {
+            message_bytes: 4096,
+            peer_cpu: None,
+        }
     }
 
-    fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let bytes = workload.int("message_bytes")?;
-        if !(NUMBER_BYTES as u64..=MOST_BYTES).contains(&bytes) {
-            let problem = format!("is {bytes}; {NUMBER_BYTES} to {MOST_BYTES} is wanted");
-            return Err(workload.error("message_bytes", problem).into());
+    fn open(&self, request: &StreamRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+        if let Some(cpu) = request.peer_cpu {
+            check_cpu("peer_cpu", cpu)?;
         }
-        let sender_cpu = if workload.params.contains_key("sender_cpu") {
-            let cpu = workload.int("sender_cpu")?;
-            Some(
-                u32::try_from(cpu)
-                    .map_err(|_| workload.error("sender_cpu", format!("is {cpu}, not a CPU")))?,
-            )
-        } else {
-            None
-        };
-        let bytes = usize::try_from(bytes).map_err(|_| Fault::new("beyond this machine"))?;
         Ok(vec![Box::new(StreamSession {
-            bytes,
-            sender_cpu,
+            request: request.clone(),
             ends: None,
             ledger: Ledger::new("messages"),
         })])
@@ -104,7 +107,7 @@ impl Session for StreamSession {
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        let bytes = self.bytes as u64;
+        let bytes = self.request.message_bytes as u64;
         let mut stage = StageSpec::new("receive", bytes, 2 * bytes);
         // Each end copies each byte once; with a CPU for each end the slower copy is the limit.
         stage.limit = Some(LimitSpec::memory(bytes, 1, 1));
@@ -117,7 +120,7 @@ impl Session for StreamSession {
         let socket =
             TcpStream::connect(listener.local_addr().map_err(refused)?).map_err(refused)?;
         let (other, _) = listener.accept().map_err(refused)?;
-        let (bytes, cpu) = (self.bytes, self.sender_cpu);
+        let (bytes, cpu) = (self.request.message_bytes, self.request.peer_cpu);
         let mut message = vec![0_u8; bytes];
         for (place, value) in message.iter_mut().zip((0..=250).cycle()) {
             *place = value;
@@ -139,7 +142,7 @@ impl Session for StreamSession {
         let ends = self.ends.as_mut().expect("prepared before the first step");
         for _ in 0..operations {
             self.ledger.issued += 1;
-            ends.receive(self.bytes)?;
+            ends.receive(self.request.message_bytes)?;
             self.ledger.delivered += 1;
         }
         Ok(())
@@ -147,10 +150,10 @@ impl Session for StreamSession {
 
     fn verify(&mut self) -> Result<(), Fault> {
         let ends = self.ends.as_mut().expect("prepared before verification");
-        ends.receive(self.bytes)?;
+        ends.receive(self.request.message_bytes)?;
         let wrong = ends
             .buffer
-            .slice::<u8>(self.bytes)
+            .slice::<u8>(self.request.message_bytes)
             .iter()
             .zip((0..=250).cycle())
             .skip(NUMBER_BYTES)
@@ -223,7 +226,7 @@ impl Drop for Ends {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use daqmeter_harness::conformance;
+    use daqmeter_harness::{Engine, conformance};
 
     #[test]
     fn it_keeps_the_contract() {
@@ -231,12 +234,20 @@ mod tests {
     }
 
     #[test]
+    fn a_cpu_that_is_not_here_is_refused_and_old_records_call_it_the_senders() {
+        let workload = Engine::example(&StreamEngine).with("sender_cpu", 9999_u64);
+        let error = Engine::open(&StreamEngine, &workload).err().unwrap();
+        assert!(
+            error.0.contains("peer_cpu: CPU 9999 does not exist"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn sizes_that_cannot_be_numbered_are_refused() {
         for bytes in [0_u64, 7, (16 << 20) + 1] {
-            let error = StreamEngine
-                .open(&StreamEngine.example().with("message_bytes", bytes))
-                .err()
-                .unwrap();
+            let workload = Engine::example(&StreamEngine).with("message_bytes", bytes);
+            let error = Engine::open(&StreamEngine, &workload).err().unwrap();
             assert!(error.0.contains("message_bytes"), "{}", error.0);
         }
     }

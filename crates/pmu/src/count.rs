@@ -210,11 +210,57 @@ pub fn total_error_of(event: &ObservedEvent) -> Option<f64> {
     )
 }
 
+/// Scaled counts that differ so much between intervals point to bursts.
+const BURSTY: f64 = 4.0;
+
+/// What a reader of counts of events that took turns must know; nothing when all were counted all the time.
+///
+/// Bursts at the pace of the turns fall always into the turns of some events and never into those of others: their scaled counts
+/// are wrong and do not scatter. So this cannot be detected in full. What shows is a pace that is not quite the same: then
+/// intervals of one event differ by a large factor.
+pub fn turns_warning(observed: &Observations) -> Option<String> {
+    let took_turns = |event: &&ObservedEvent| {
+        let (_, enabled, running) = event.total();
+        running > 0 && (running as f64) < 0.99 * enabled as f64
+    };
+    let turning: Vec<&ObservedEvent> = observed.events.iter().filter(took_turns).collect();
+    let factor = |event: &&ObservedEvent| {
+        let values: Vec<f64> = (0..event.count.len())
+            .filter_map(|at| event.scaled(at))
+            .collect();
+        let (least, most) = values
+            .iter()
+            .fold((f64::INFINITY, 0.0_f64), |(least, most), value| {
+                (least.min(*value), most.max(*value))
+            });
+        // A handful of counts differs by chance.
+        (values.len() >= 4 && most >= 100.0).then(|| most / least.max(1.0))
+    };
+    let bursty = turning
+        .iter()
+        .find(|event| factor(event).is_some_and(|factor| factor > BURSTY));
+    let advice = "count fewer events at a time (daqmeter pmu plan), or compare with another perf_event_mux_interval_ms";
+    match (bursty, turning.first()) {
+        (Some(event), _) => Some(format!(
+            "`{}` took turns, and its intervals differ by more than a factor of {BURSTY}: bursts may keep step with the turns, and \
+             the scaled counts may be far off; {advice}",
+            event.name
+        )),
+        (None, Some(event)) => Some(format!(
+            "{} event(s) such as `{}` took turns: bursts that keep step with the turns would make their counts wrong, and cannot \
+             be seen in them; {advice}",
+            turning.len(),
+            event.name
+        )),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::event::Source;
-    use crate::source::Script;
+    use crate::source::fake::Script;
 
     pub(crate) fn event(name: &str) -> Event {
         Event {
@@ -349,6 +395,26 @@ mod tests {
             let share = f64::from(covered) / f64::from(told);
             assert!(share > 0.93, "burst {burst}: {share}");
         }
+    }
+
+    #[test]
+    fn bursts_in_step_with_the_turns_are_warned_of() {
+        let observed = |count: Vec<u64>, running: u64| Observations {
+            events: vec![ObservedEvent {
+                name: "a".into(),
+                scale: 1.0,
+                enabled_ns: vec![100; count.len()],
+                running_ns: vec![running; count.len()],
+                count,
+                ..ObservedEvent::default()
+            }],
+            ..Observations::default()
+        };
+        assert_eq!(turns_warning(&observed(vec![5000, 0, 4000, 0], 100)), None);
+        let even = turns_warning(&observed(vec![5000, 4800, 5100, 5000], 50)).unwrap();
+        assert!(even.contains("cannot be seen in them"), "{even}");
+        let bursts = turns_warning(&observed(vec![5000, 40, 5100, 5000], 50)).unwrap();
+        assert!(bursts.contains("factor of 4"), "{bursts}");
     }
 
     #[test]

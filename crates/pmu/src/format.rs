@@ -26,7 +26,7 @@ pub enum FormatError {
         text: String,
     },
     /// The value has more bits than the field.
-    #[error("{name}={value:#x} does not fit: the field has {bits} bits, at most {most:#x}")]
+    #[error("{name}={value:#x} does not fit: the field has {bits} bits, at most {max:#x}")]
     TooLarge {
         /// Field.
         name: String,
@@ -35,7 +35,7 @@ pub enum FormatError {
         /// Bits of the field.
         bits: u32,
         /// Largest value.
-        most: u64,
+        max: u64,
     },
 }
 
@@ -88,13 +88,13 @@ impl Format {
     /// When it has more bits than the field.
     pub fn place(&self, value: u64, words: &mut [u64; 3]) -> Result<(), FormatError> {
         let bits = self.bits();
-        let most = u64::MAX.checked_shr(64 - bits).unwrap_or(0);
-        if value > most {
+        let max = u64::MAX.checked_shr(64 - bits).unwrap_or(0);
+        if value > max {
             return Err(FormatError::TooLarge {
                 name: self.name.clone(),
                 value,
                 bits,
-                most,
+                max,
             });
         }
         let mut rest = value;

@@ -1,9 +1,11 @@
 //! Groups: which events answer a question, and how they become rates. One TOML file each, below `groups/<uarch>/`.
 
-use daqmeter_record::Mesh;
+use daqmeter_record::mesh::Node;
 use daqmeter_record::observed::{ObservedEvent, ObservedMetric};
+use daqmeter_record::{Mesh, Observations};
 use serde::Deserialize;
 
+use crate::event::Host;
 use crate::sysfs::Pmu;
 
 /// A group as its file says it.
@@ -35,6 +37,70 @@ pub struct GroupEvent {
     /// Kind of node for which it is counted one by one; empty adds up all.
     #[serde(default)]
     pub each: String,
+    /// What parts that do not have the event have instead: the first that there is.
+    #[serde(default)]
+    or: Vec<Alternative>,
+}
+
+/// Another event for the same purpose, of parts that name it otherwise.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Alternative {
+    event: String,
+    #[serde(default)]
+    each: String,
+}
+
+impl GroupEvent {
+    /// The event and the kind of node, in each way that they may be written.
+    fn ways(&self) -> impl Iterator<Item = (&str, &str)> {
+        let others = self
+            .or
+            .iter()
+            .map(|other| (other.event.as_str(), other.each.as_str()));
+        std::iter::once((self.event.as_str(), self.each.as_str())).chain(others)
+    }
+
+    /// The way that the host has; the first when it has none.
+    fn way(&self, pmus: &[Pmu], family: &str) -> (&str, &str) {
+        let is_known = |(event, _): &(&str, &str)| {
+            let event = event.replace("{pmu}", family);
+            let Some((pmu, name)) = short_name(&event) else {
+                return true;
+            };
+            let same = |other: &&Pmu| other.name == pmu || other.family() == pmu;
+            pmus.iter()
+                .filter(same)
+                .any(|pmu| pmu.event(name).is_some())
+        };
+        let first = (self.event.as_str(), self.each.as_str());
+        self.ways().find(is_known).unwrap_or(first)
+    }
+
+    /// Whether an event of somebody's output is this one, of all nodes or of one.
+    fn is(&self, other: &str, family: &str) -> bool {
+        self.ways().any(|(event, _)| {
+            let event = event.replace("{pmu}", family);
+            match (short_name(&event), short_name(other)) {
+                (Some((pmu, name)), Some((other_pmu, other_name))) => {
+                    let instance = other_pmu.strip_prefix(pmu);
+                    let is_same =
+                        instance.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
+                    is_same && name == other_name
+                }
+                // Later versions of perf leave the PMU out.
+                (Some((_, name)), None) => name == other,
+                _ => event == other,
+            }
+        })
+    }
+}
+
+/// PMU and named event of `PMU/NAME,FIELD=VALUE/`.
+fn short_name(event: &str) -> Option<(&str, &str)> {
+    let (pmu, terms) = event.split_once('/')?;
+    let mut names = terms.trim_end_matches('/').split(',');
+    Some((pmu, names.find(|term| !term.contains('='))?))
 }
 
 /// A rate or a ratio: the sum of events times a factor, per second or over another sum.
@@ -113,6 +179,14 @@ pub enum GroupError {
         pmu: String,
         /// What can be had.
         instead: String,
+    },
+    /// Nothing of the group is in an output.
+    #[error("none of the rates of group `{name}` can be computed: there is no {missing}")]
+    NotObserved {
+        /// Group.
+        name: String,
+        /// Events that are missing.
+        missing: String,
     },
     /// Events for each node, and no map.
     #[error(
@@ -233,40 +307,100 @@ impl Group {
         }
         let (mut texts, mut ids): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
         for event in &self.events {
-            if event.each.is_empty() {
-                texts.push(event.event.clone());
-                ids.push(&event.id);
-                continue;
-            }
-            let of_kind = |mesh: &Mesh| -> Vec<(String, u16)> {
-                let nodes = mesh.nodes.iter().filter(|node| node.kind == event.each);
-                nodes
-                    .map(|node| (mesh.name.clone(), node.node_id))
-                    .collect()
+            let (text, each) = event.way(pmus, &self.pmu);
+            let all = if each.is_empty() {
+                vec![text.to_owned()]
+            } else {
+                self.by_node(text, each, meshes)?
             };
-            let nodes: Vec<_> = meshes.iter().flat_map(of_kind).collect();
-            if nodes.is_empty() {
-                return Err(GroupError::NoMap {
-                    name: self.name.clone(),
-                    kind: event.each.clone(),
-                });
-            }
-            for (pmu, node) in nodes {
-                let text = event.event.replace("{node}", &format!("{node:#x}"));
-                texts.push(text.replace("{pmu}", &pmu));
-                ids.push(&event.id);
-            }
+            ids.extend(std::iter::repeat_n(event.id.as_str(), all.len()));
+            texts.extend(all);
         }
+        Ok((texts, self.metrics(&ids)))
+    }
+
+    /// The event for each node of the kind.
+    fn by_node(&self, text: &str, each: &str, meshes: &[Mesh]) -> Result<Vec<String>, GroupError> {
+        let of_kind = |mesh: &Mesh| -> Vec<String> {
+            let nodes = mesh.nodes.iter().filter(|node| node.kind == each);
+            let one = |node: &Node| {
+                text.replace("{node}", &format!("{:#x}", node.node_id))
+                    .replace("{pmu}", &mesh.name)
+            };
+            nodes.map(one).collect()
+        };
+        let texts: Vec<String> = meshes.iter().flat_map(of_kind).collect();
+        if texts.is_empty() {
+            return Err(GroupError::NoMap {
+                name: self.name.clone(),
+                kind: each.to_owned(),
+            });
+        }
+        Ok(texts)
+    }
+
+    /// The metrics for events with these short names, in order.
+    fn metrics(&self, ids: &[&str]) -> Vec<Metric> {
         let at = |names: &[String]| -> Vec<usize> {
-            (0..ids.len())
-                .filter(|at| names.iter().any(|name| name == ids[*at]))
-                .collect()
+            let is_named = |at: &usize| names.iter().any(|name| name == ids[*at]);
+            (0..ids.len()).filter(is_named).collect()
         };
         let place = |metric: &Metric| Metric {
             positions: (at(&metric.sum), at(&metric.over)),
             ..metric.clone()
         };
-        Ok((texts, self.metric.iter().map(place).collect()))
+        self.metric.iter().map(place).collect()
+    }
+
+    /// The metrics that can be computed from events that somebody else counted, such as perf's. Where an event is there for all
+    /// nodes and for single ones, that of all is taken.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn metrics_of(&self, observed: &[ObservedEvent]) -> Result<Vec<Metric>, GroupError> {
+        let is_of_node = |name: &str| name.contains("nodeid=");
+        let id = |other: &ObservedEvent| {
+            let event = self
+                .events
+                .iter()
+                .find(|event| event.is(&other.name, &self.pmu))?;
+            let is_sum_there = observed
+                .iter()
+                .any(|sum| !is_of_node(&sum.name) && event.is(&sum.name, &self.pmu));
+            (!is_of_node(&other.name) || !is_sum_there).then_some(event.id.as_str())
+        };
+        let ids: Vec<&str> = observed
+            .iter()
+            .map(|event| id(event).unwrap_or(""))
+            .collect();
+        let is_there = |name: &String| ids.contains(&name.as_str());
+        let is_whole = |metric: &Metric| metric.sum.iter().chain(&metric.over).all(is_there);
+        let metrics: Vec<Metric> = self.metrics(&ids).into_iter().filter(is_whole).collect();
+        if metrics.is_empty() {
+            let missing = self.events.iter().filter(|event| !is_there(&event.id));
+            let missing: Vec<&str> = missing.map(|event| event.event.as_str()).collect();
+            return Err(GroupError::NotObserved {
+                name: self.name.clone(),
+                missing: missing.join(" or "),
+            });
+        }
+        Ok(metrics)
+    }
+
+    /// Why the host cannot count it, from its first event that is not there; nothing when it can.
+    pub fn missing(&self, host: &Host<'_>, meshes: &[Mesh]) -> Option<String> {
+        let (texts, _) = match self.expand(host.pmus, meshes) {
+            Ok(expanded) => expanded,
+            Err(error) => return Some(error.to_string()),
+        };
+        let set = match host.resolve(&texts) {
+            Ok(set) => set,
+            Err(error) => return Some(error.to_string()),
+        };
+        let is_of_cpus = |pmu: &Pmu| pmu.name.starts_with("cpu") || pmu.name.starts_with("armv");
+        let needs_cpus = set.events().any(|event| event.pmu == "cpu");
+        (needs_cpus && !host.pmus.iter().any(is_of_cpus))
+            .then(|| "this host shows no PMU of its CPUs".to_owned())
     }
 }
 
@@ -280,6 +414,17 @@ impl Metric {
             .chain(&mut self.positions.1)
             .for_each(|at| *at += first);
         self
+    }
+
+    /// Its values in all intervals of somebody's output.
+    pub fn observe(&self, observed: &Observations) -> ObservedMetric {
+        let intervals = 0..observed.end_ns.len();
+        ObservedMetric {
+            values: intervals
+                .map(|at| self.value(&observed.events, at))
+                .collect(),
+            ..self.blank()
+        }
     }
 
     /// A metric before its first value.
@@ -319,138 +464,4 @@ impl Metric {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn counted(count: u64, seconds: f64) -> ObservedEvent {
-        let ns = u64::try_from(std::time::Duration::from_secs_f64(seconds).as_nanos()).unwrap();
-        ObservedEvent {
-            count: vec![count],
-            enabled_ns: vec![ns],
-            running_ns: vec![ns],
-            scale: 1.0,
-            places: 1,
-            ..Default::default()
-        }
-    }
-
-    fn metric(text: &str, events: &[ObservedEvent]) -> Option<f64> {
-        let ids: Vec<String> = (0..events.len())
-            .map(|at| format!("[[events]]\nid='e{at}'\nevent='page-faults'\n"))
-            .collect();
-        let text = format!(
-            "name='x'\nabout='x'\n{}[[metric]]\nname='m'\nsource='x'\n{text}",
-            ids.concat()
-        );
-        let (_, metrics) = Group::parse(&text, "test")
-            .unwrap()
-            .expand(&[], &[])
-            .unwrap();
-        metrics[0].value(events, 0)
-    }
-
-    #[test]
-    fn the_published_memory_bandwidth_is_right_once_units_and_the_interval_are() {
-        // hnf_mc_reqs of four slices; the document prints "29715 MB/sec", which is MiB and per its interval.
-        let events = [121_713_206_u64, 121_715_680, 121_712_781, 121_715_432];
-        assert_eq!(events.iter().sum::<u64>() * 64, 31_158_854_336);
-        let second: Vec<_> = [121_683_890, 121_685_839, 121_682_684, 121_685_669]
-            .map(|count| counted(count, 1.000_250_043))
-            .into();
-        let rate = metric("unit='B/s'\nsum=['e0','e1','e2','e3']\ntimes=64", &second).unwrap();
-        assert_eq!(
-            (
-                format!("{:.2}", rate / 1e6),
-                format!("{:.2}", rate / f64::from(1 << 20))
-            ),
-            ("31143.45".into(), "29700.71".into())
-        );
-    }
-
-    #[test]
-    fn the_published_block_and_network_rates() {
-        let beats = "unit='B/s'\nsum=['e0']\ntimes=32";
-        for (count, passed, expected) in [
-            (84_728_162, 1.0, "2711.30"),
-            (84_743_908, 1.000_138_888, "2711.43"),
-            (84_746_976, 1.000_158_483, "2711.47"),
-            (84_417_098, 1.000_156_148, "2700.93"),
-            (248_145, 1.0, "7.94"),
-        ] {
-            assert_eq!(
-                format!(
-                    "{:.2}",
-                    metric(beats, &[counted(count, passed)]).unwrap() / 1e6
-                ),
-                expected
-            );
-        }
-        let bits = "unit='bit/s'\nsum=['e0']\ntimes=256";
-        let rate = metric(bits, &[counted(4_024_000, 1.0)]).unwrap();
-        assert_eq!(rate / 1e6, 1030.144);
-        assert_eq!(
-            format!("{:.3}", rate / 941.52e6),
-            "1.094",
-            "framing and descriptors: above one"
-        );
-        // Against fio: 202101 reads of 64 KiB in 4.894 s.
-        let fio = 202_101.0 * 65_536.0 / 4.894;
-        assert_eq!(
-            format!("{:.2} {:.3}", fio / 1e6, 84.74e6 * 32.0 / fio),
-            "2706.35 1.002"
-        );
-    }
-
-    #[test]
-    fn ratios_need_something_below_the_line_and_nothing_is_invented() {
-        let ratio = "unit=''\nsum=['e0']\nover=['e1']";
-        assert_eq!(
-            metric(ratio, &[counted(1, 1.0), counted(4, 1.0)]),
-            Some(0.25)
-        );
-        assert_eq!(metric(ratio, &[counted(1, 1.0), counted(0, 1.0)]), None);
-        let never = ObservedEvent {
-            count: vec![0],
-            enabled_ns: vec![5],
-            running_ns: vec![0],
-            ..Default::default()
-        };
-        assert_eq!(metric(ratio, &[counted(1, 1.0), never]), None);
-    }
-
-    #[test]
-    fn every_shipped_group_parses_and_says_where_its_formulas_are_from() {
-        for (_, group) in Group::shipped() {
-            assert!(
-                !group.about.is_empty()
-                    && group.metric.iter().all(|metric| metric.source.len() > 10),
-                "{}",
-                group.name
-            );
-        }
-        let mut names: Vec<String> = Group::shipped()
-            .into_iter()
-            .map(|(_, group)| group.name)
-            .collect();
-        let all = names.len();
-        names.sort();
-        names.dedup();
-        assert_eq!(names.len(), all, "names are unique");
-    }
-
-    #[test]
-    fn a_wrong_file_is_refused_with_its_line() {
-        let error = Group::parse("name='x'\nabout='x'\nsurprise=1\nevents=[]", "mine.toml")
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.starts_with("mine.toml: line 3: unknown field"),
-            "{error}"
-        );
-        let error = Group::parse(
-            "name='x'\nabout='x'\n[[events]]\nid='a'\nevent='faults'\n[[metric]]\nname='m'\nunit=''\nsource='s'\nsum=['b']",
-            "mine.toml",
-        );
-        assert!(error.unwrap_err().to_string().contains("uses `b`"));
-    }
-}
+mod tests;

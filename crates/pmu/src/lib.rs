@@ -8,6 +8,7 @@
 //! Begin with [`event`] and [`count`]; [`plan`] for what fits at once; [`emulated`] for meshes without silicon. It draws and prints
 //! nothing.
 
+pub mod checks;
 pub mod count;
 pub mod emulated;
 pub mod event;
@@ -17,7 +18,6 @@ pub mod mesh;
 pub mod observer;
 pub mod perf_format;
 pub mod plan;
-pub mod published;
 pub mod source;
 pub mod sysfs;
 pub mod system;

@@ -176,7 +176,7 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
 mod tests {
     use super::*;
     use crate::event::{Event, Source};
-    use crate::source::Script;
+    use crate::source::fake::Script;
     use daqmeter_sys::perf::Reading;
 
     fn observer(readings: Vec<Reading>) -> PmuObserver<Script> {

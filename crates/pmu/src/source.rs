@@ -203,44 +203,49 @@ impl Counters for Alone {
     }
 }
 
-/// Counts given beforehand, for tests: what the n-th reading of each event gives.
-#[derive(Clone, Debug, Default)]
-pub struct Script {
-    /// By event name: its cumulative readings, the last of which repeats; an event that is not here is refused.
-    pub readings: Vec<(String, Vec<Reading>)>,
-}
+#[cfg(test)]
+pub(crate) mod fake {
+    use super::*;
 
-struct Scripted {
-    rows: Vec<Vec<Reading>>,
-    at: usize,
-}
-
-impl Opener for Script {
-    fn open(&mut self, group: &[Event]) -> Result<Box<dyn Counters>, Refused> {
-        let mut rows = Vec::new();
-        for (member, event) in group.iter().enumerate() {
-            let found = self.readings.iter().find(|(name, _)| *name == event.name);
-            let refused = || Refused {
-                member,
-                event: event.name.clone(),
-                reason: "not in the script".to_owned(),
-            };
-            rows.push(found.ok_or_else(refused)?.1.clone());
-        }
-        Ok(Box::new(Scripted { rows, at: 0 }))
-    }
-}
-
-impl Counters for Scripted {
-    fn read(&mut self, into: &mut [Reading]) {
-        for (reading, row) in into.iter_mut().zip(&self.rows) {
-            *reading = row.get(self.at).or(row.last()).copied().unwrap_or_default();
-        }
-        self.at += 1;
+    /// Counts given beforehand, for tests: what the n-th reading of each event gives.
+    #[derive(Clone, Debug, Default)]
+    pub(crate) struct Script {
+        /// By event name: its cumulative readings, the last of which repeats; an event that is not here is refused.
+        pub(crate) readings: Vec<(String, Vec<Reading>)>,
     }
 
-    fn places(&self) -> Vec<u32> {
-        vec![1; self.rows.len()]
+    struct Scripted {
+        rows: Vec<Vec<Reading>>,
+        at: usize,
+    }
+
+    impl Opener for Script {
+        fn open(&mut self, group: &[Event]) -> Result<Box<dyn Counters>, Refused> {
+            let mut rows = Vec::new();
+            for (member, event) in group.iter().enumerate() {
+                let found = self.readings.iter().find(|(name, _)| *name == event.name);
+                let refused = || Refused {
+                    member,
+                    event: event.name.clone(),
+                    reason: "not in the script".to_owned(),
+                };
+                rows.push(found.ok_or_else(refused)?.1.clone());
+            }
+            Ok(Box::new(Scripted { rows, at: 0 }))
+        }
+    }
+
+    impl Counters for Scripted {
+        fn read(&mut self, into: &mut [Reading]) {
+            for (reading, row) in into.iter_mut().zip(&self.rows) {
+                *reading = row.get(self.at).or(row.last()).copied().unwrap_or_default();
+            }
+            self.at += 1;
+        }
+
+        fn places(&self) -> Vec<u32> {
+            vec![1; self.rows.len()]
+        }
     }
 }
 

@@ -55,7 +55,7 @@ impl Alias {
 }
 
 /// A number as drivers and people write it, decimal or `0x`.
-pub fn parse_number(text: &str) -> Option<u64> {
+pub(crate) fn parse_number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
         None => text.parse().ok(),
@@ -100,7 +100,7 @@ impl Pmu {
     }
 
     /// A PMU that is not in sysfs: for planning without the hardware, and for tests.
-    pub fn assumed(name: &str, formats: Vec<Format>, events: Vec<Alias>) -> Pmu {
+    pub(crate) fn assumed(name: &str, formats: Vec<Format>, events: Vec<Alias>) -> Pmu {
         Pmu {
             name: name.to_owned(),
             kind: 0,

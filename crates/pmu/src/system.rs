@@ -67,87 +67,23 @@ impl SystemCounter {
 
     /// Names of all counters of this host, by source.
     pub fn all(files: &Files) -> Vec<(&'static str, Vec<String>)> {
-        let disks = disks(files);
-        let disk = disks.iter().flat_map(|disk| {
-            DISK.iter()
-                .map(move |(field, ..)| format!("disk.{disk}.{field}"))
-        });
-        let disk = DISK
-            .iter()
-            .map(|(field, ..)| format!("disk.{field}"))
-            .chain(disk);
-        let interfaces = files.names("sys/class/net");
-        let net = interfaces
-            .iter()
-            .flat_map(|name| NET.iter().map(move |field| format!("net.{name}.{field}")));
-        let net = NET.iter().map(|field| format!("net.{field}")).chain(net);
-        let interrupts = files.text("proc/interrupts").unwrap_or_default();
-        let interrupts = interrupts
-            .lines()
-            .skip(1)
-            .filter_map(|line| Some(format!("irq.{}", line.split_once(':')?.0.trim())));
-        let lines = |path: &str, prefix: &str| -> Vec<String> {
-            let text = files.text(path).unwrap_or_default();
-            let names = text
-                .lines()
-                .filter_map(|line| line.split_whitespace().next())
-                .filter(|name| is_counter(name));
-            names.map(|name| format!("{prefix}.{name}")).collect()
-        };
-        let nodes = files
-            .names("sys/devices/system/node")
-            .into_iter()
-            .filter(|name| name.starts_with("node"));
-        let numa = nodes.flat_map(|node| {
-            lines(
-                &format!("sys/devices/system/node/{node}/numastat"),
-                &format!("numa.{node}"),
-            )
-        });
-        let pressure = files
-            .names("proc/pressure")
-            .into_iter()
-            .flat_map(|name| ["some", "full"].map(|kind| format!("pressure.{name}.{kind}")));
-        let domains = files.names(RESCTRL).into_iter();
-        let resctrl = domains.flat_map(|domain| {
-            let names = files.names(&format!("{RESCTRL}/{domain}")).into_iter();
-            names
-                .map(|name| format!("resctrl.{domain}.{name}"))
-                .collect::<Vec<_>>()
-        });
-        let there = |names: Vec<String>| {
-            names
-                .into_iter()
-                .filter(|name| SystemCounter::find(files, name).is_some())
-                .collect()
+        let found = |names: Vec<String>| -> Vec<String> {
+            let is_there = |name: &String| SystemCounter::find(files, name).is_some();
+            names.into_iter().filter(is_there).collect()
         };
         vec![
-            (
-                "block devices (/proc/diskstats)",
-                if disks.is_empty() {
-                    Vec::new()
-                } else {
-                    disk.collect()
-                },
-            ),
-            (
-                "networks (/sys/class/net)",
-                if interfaces.is_empty() {
-                    Vec::new()
-                } else {
-                    net.collect()
-                },
-            ),
-            ("interrupts (/proc/interrupts)", interrupts.collect()),
+            ("block devices (/proc/diskstats)", disk_names(files)),
+            ("networks (/sys/class/net)", net_names(files)),
+            ("interrupts (/proc/interrupts)", interrupt_names(files)),
             (
                 "virtual memory (/proc/vmstat)",
-                lines("proc/vmstat", "vmstat"),
+                line_names(files, "proc/vmstat", "vmstat"),
             ),
-            ("NUMA (numastat)", numa.collect()),
-            ("pressure (/proc/pressure)", there(pressure.collect())),
+            ("NUMA (numastat)", numa_names(files)),
+            ("pressure (/proc/pressure)", found(pressure_names(files))),
             (
                 "memory bandwidth monitoring (resctrl)",
-                there(resctrl.collect()),
+                found(resctrl_names(files)),
             ),
         ]
     }
@@ -165,66 +101,154 @@ impl SystemCounter {
 
     /// The counter now; none when it is not there, or no more.
     pub fn value(&self) -> Option<u64> {
+        let files = &self.files;
         match &self.what {
             What::Disk {
                 device,
                 field,
                 factor,
-            } => {
-                let text = self.files.text("proc/diskstats")?;
-                let wanted = match device {
-                    Some(device) => vec![device.clone()],
-                    None => disks(&self.files),
-                };
-                sum(text.lines().filter_map(|line| {
-                    let mut words = line.split_whitespace().skip(2);
-                    let name = words.next()?;
-                    wanted
-                        .iter()
-                        .any(|wanted| wanted == name)
-                        .then(|| words.nth(*field)?.parse::<u64>().ok()?.checked_mul(*factor))?
-                }))
-            }
-            What::Net { interface, field } => {
-                let read = |name: &String| {
-                    self.files
-                        .text(&format!("sys/class/net/{name}/statistics/{field}"))?
-                        .parse()
-                        .ok()
-                };
-                match interface {
-                    Some(name) => read(name),
-                    None => sum(self.files.names("sys/class/net").iter().filter_map(read)),
-                }
-            }
-            What::Interrupt(name) => {
-                let text = self.files.text("proc/interrupts")?;
-                let line = text.lines().find(|line| {
-                    line.split_once(':')
-                        .is_some_and(|(head, _)| head.trim() == name)
-                })?;
-                let counts = line.split_once(':')?.1.split_whitespace();
-                sum(counts.map_while(|word| word.parse::<u64>().ok()))
-            }
-            What::Line { path, name } => {
-                let text = self.files.text(path)?;
-                text.lines().find_map(|line| {
-                    line.strip_prefix(name.as_str())?
-                        .strip_prefix(' ')?
-                        .trim()
-                        .parse()
-                        .ok()
-                })
-            }
-            What::Pressure { path, kind } => {
-                let text = self.files.text(path)?;
-                let line = text.lines().find(|line| line.starts_with(kind.as_str()))?;
-                line.split("total=").nth(1)?.trim().parse().ok()
-            }
+            } => disk(files, device.as_deref(), *field, *factor),
+            What::Net { interface, field } => net(files, interface.as_deref(), field),
+            What::Interrupt(name) => interrupts(&files.text("proc/interrupts")?, name),
+            What::Line { path, name } => line(&files.text(path)?, name),
+            What::Pressure { path, kind } => pressure(&files.text(path)?, kind),
             // `Unavailable` and `Error` are no numbers.
-            What::File(path) => self.files.text(path)?.parse().ok(),
+            What::File(path) => files.text(path)?.parse().ok(),
         }
     }
+}
+
+fn disk(files: &Files, device: Option<&str>, field: usize, factor: u64) -> Option<u64> {
+    let text = files.text("proc/diskstats")?;
+    let wanted = match device {
+        Some(device) => vec![device.to_owned()],
+        None => disks(files),
+    };
+    sum(text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace().skip(2);
+        let name = words.next()?;
+        let is_wanted = wanted.iter().any(|wanted| wanted == name);
+        is_wanted.then(|| words.nth(field)?.parse::<u64>().ok()?.checked_mul(factor))?
+    }))
+}
+
+fn net(files: &Files, interface: Option<&str>, field: &str) -> Option<u64> {
+    let read = |name: &str| {
+        let text = files.text(&format!("sys/class/net/{name}/statistics/{field}"))?;
+        text.parse().ok()
+    };
+    match interface {
+        Some(name) => read(name),
+        None => sum(files
+            .names("sys/class/net")
+            .iter()
+            .filter_map(|name| read(name))),
+    }
+}
+
+fn interrupts(text: &str, name: &str) -> Option<u64> {
+    let of_name = |line: &str| {
+        let (head, counts) = line.split_once(':')?;
+        (head.trim() == name).then(|| counts.to_owned())
+    };
+    let counts = text.lines().find_map(of_name)?;
+    sum(counts
+        .split_whitespace()
+        .map_while(|word| word.parse::<u64>().ok()))
+}
+
+fn line(text: &str, name: &str) -> Option<u64> {
+    let of_name = |line: &str| {
+        line.strip_prefix(name)?
+            .strip_prefix(' ')?
+            .trim()
+            .parse()
+            .ok()
+    };
+    text.lines().find_map(of_name)
+}
+
+fn pressure(text: &str, kind: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with(kind))?;
+    line.split("total=").nth(1)?.trim().parse().ok()
+}
+
+/// `disk.FIELD` for all, then for each disk.
+fn disk_names(files: &Files) -> Vec<String> {
+    let disks = disks(files);
+    if disks.is_empty() {
+        return Vec::new();
+    }
+    let of = |prefix: String| {
+        DISK.iter()
+            .map(move |(field, ..)| format!("{prefix}.{field}"))
+    };
+    let each = disks.iter().flat_map(|disk| of(format!("disk.{disk}")));
+    of("disk".to_owned()).chain(each).collect()
+}
+
+/// `net.FIELD` for all, then for each interface.
+fn net_names(files: &Files) -> Vec<String> {
+    let interfaces = files.names("sys/class/net");
+    if interfaces.is_empty() {
+        return Vec::new();
+    }
+    let of = |prefix: String| NET.iter().map(move |field| format!("{prefix}.{field}"));
+    let each = interfaces.iter().flat_map(|name| of(format!("net.{name}")));
+    of("net".to_owned()).chain(each).collect()
+}
+
+fn interrupt_names(files: &Files) -> Vec<String> {
+    let text = files.text("proc/interrupts").unwrap_or_default();
+    let name = |line: &str| Some(format!("irq.{}", line.split_once(':')?.0.trim()));
+    text.lines().skip(1).filter_map(name).collect()
+}
+
+/// First words of the lines of a file.
+fn line_names(files: &Files, path: &str, prefix: &str) -> Vec<String> {
+    let text = files.text(path).unwrap_or_default();
+    let names = text
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    let names = names.filter(|name| is_counter(name));
+    names.map(|name| format!("{prefix}.{name}")).collect()
+}
+
+fn numa_names(files: &Files) -> Vec<String> {
+    const NODES: &str = "sys/devices/system/node";
+    let nodes = files
+        .names(NODES)
+        .into_iter()
+        .filter(|name| name.starts_with("node"));
+    let names = |node: String| {
+        line_names(
+            files,
+            &format!("{NODES}/{node}/numastat"),
+            &format!("numa.{node}"),
+        )
+    };
+    nodes.flat_map(names).collect()
+}
+
+fn pressure_names(files: &Files) -> Vec<String> {
+    let kinds = |name: String| ["some", "full"].map(|kind| format!("pressure.{name}.{kind}"));
+    files
+        .names("proc/pressure")
+        .into_iter()
+        .flat_map(kinds)
+        .collect()
+}
+
+fn resctrl_names(files: &Files) -> Vec<String> {
+    let of_domain = |domain: String| {
+        let names = files.names(&format!("{RESCTRL}/{domain}")).into_iter();
+        names.map(move |name| format!("resctrl.{domain}.{name}"))
+    };
+    files
+        .names(RESCTRL)
+        .into_iter()
+        .flat_map(of_domain)
+        .collect()
 }
 
 fn sum(values: impl Iterator<Item = u64>) -> Option<u64> {
@@ -244,15 +268,9 @@ fn is_counter(field: &str) -> bool {
 
 fn what(name: &str) -> Option<What> {
     let (source, rest) = name.split_once('.')?;
-    // Names come from the command line and become parts of paths.
-    let plain = |part: &str| !part.is_empty() && !part.contains('/') && part != "..";
     match source {
         "disk" => {
-            let (device, field) = rest
-                .rsplit_once('.')
-                .map_or((None, rest), |(device, field)| {
-                    (Some(device.to_owned()), field)
-                });
+            let (device, field) = last_field(rest);
             let (_, field, factor) = DISK.iter().find(|(known, ..)| *known == field)?;
             Some(What::Disk {
                 device,
@@ -261,10 +279,9 @@ fn what(name: &str) -> Option<What> {
             })
         }
         "net" => {
-            let (interface, field) = rest
-                .rsplit_once('.')
-                .map_or((None, rest), |(name, field)| (Some(name.to_owned()), field));
-            (interface.as_deref().is_none_or(plain) && NET.contains(&field)).then(|| What::Net {
+            let (interface, field) = last_field(rest);
+            let is_sound = interface.as_deref().is_none_or(is_plain) && NET.contains(&field);
+            is_sound.then(|| What::Net {
                 interface,
                 field: field.to_owned(),
             })
@@ -274,27 +291,40 @@ fn what(name: &str) -> Option<What> {
             path: "proc/vmstat".to_owned(),
             name: rest.to_owned(),
         }),
-        "numa" => {
-            let (node, field) = rest.split_once('.')?;
-            plain(node).then(|| What::Line {
-                path: format!("sys/devices/system/node/{node}/numastat"),
-                name: field.to_owned(),
-            })
-        }
-        "pressure" => {
-            let (name, kind) = rest.split_once('.')?;
-            plain(name).then(|| What::Pressure {
-                path: format!("proc/pressure/{name}"),
-                kind: kind.to_owned(),
-            })
-        }
-        "resctrl" => {
-            let (domain, field) = rest.split_once('.')?;
-            (plain(domain) && plain(field) && is_counter(field))
-                .then(|| What::File(format!("{RESCTRL}/{domain}/{field}")))
+        _ => what_of_directory(source, rest),
+    }
+}
+
+/// Counters whose name holds that of a directory.
+fn what_of_directory(source: &str, rest: &str) -> Option<What> {
+    let (directory, field) = rest.split_once('.').filter(|(name, _)| is_plain(name))?;
+    match source {
+        "numa" => Some(What::Line {
+            path: format!("sys/devices/system/node/{directory}/numastat"),
+            name: field.to_owned(),
+        }),
+        "pressure" => Some(What::Pressure {
+            path: format!("proc/pressure/{directory}"),
+            kind: field.to_owned(),
+        }),
+        "resctrl" if is_plain(field) && is_counter(field) => {
+            Some(What::File(format!("{RESCTRL}/{directory}/{field}")))
         }
         _ => None,
     }
+}
+
+/// The device before the last dot, if there is one, and the field behind it.
+fn last_field(text: &str) -> (Option<String>, &str) {
+    match text.rsplit_once('.') {
+        Some((device, field)) => (Some(device.to_owned()), field),
+        None => (None, text),
+    }
+}
+
+/// Names come from the command line and become parts of paths.
+fn is_plain(part: &str) -> bool {
+    !part.is_empty() && !part.contains('/') && part != ".."
 }
 
 /// Whole disks: those of /sys/block that have a size and are backed by nothing else that we count.

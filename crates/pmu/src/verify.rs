@@ -289,7 +289,7 @@ pub fn warm(program: &str, argument: &str) -> Result<(), LoadError> {
 }
 
 /// Bytes that fio read, from its JSON (which may follow lines of text).
-pub fn fio_bytes(text: &str) -> Option<u64> {
+fn fio_bytes(text: &str) -> Option<u64> {
     let json: serde_json::Value = serde_json::from_str(&text[text.find('{')?..]).ok()?;
     json["jobs"][0]["read"]["io_bytes"].as_u64()
 }
@@ -322,7 +322,7 @@ pub fn netperf(host: &str, time: Duration) -> Result<Moved, LoadError> {
 }
 
 /// Throughput of netperf: `941.52 10^6bits/s` of an interim result, or the last column of the table, in 10^6 bits per second.
-pub fn netperf_bits_per_s(text: &str) -> Option<f64> {
+fn netperf_bits_per_s(text: &str) -> Option<f64> {
     let interim = text.lines().rev().find_map(|line| {
         let (value, _) = line
             .split_once("Interim result:")?

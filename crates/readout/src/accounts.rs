@@ -66,12 +66,10 @@ impl From<DeadTime> for Dead {
     }
 }
 
-/// What the reader counts for one E-link.
+/// What became of chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReaderElink {
-    /// Chunks read from the ring; the others are what became of them.
-    pub chunks: u64,
-    /// Nobody had subscribed.
+pub struct Outcomes {
+    /// Nobody had subscribed; or they began before this subscriber did, in pages of blocks.
     pub unsubscribed: u64,
     /// Dropped because the subscriber was slow.
     pub dropped: u64,
@@ -85,7 +83,43 @@ pub struct ReaderElink {
     pub delivered_flagged: u64,
 }
 
-/// What became of the chunks of one E-link that were offered to one subscriber: the others of its numbers must add up to `offered`.
+impl Outcomes {
+    fn each(&mut self) -> [&mut u64; 6] {
+        [
+            &mut self.delivered,
+            &mut self.delivered_truncated,
+            &mut self.delivered_flagged,
+            &mut self.unsubscribed,
+            &mut self.dropped,
+            &mut self.network_lost,
+        ]
+    }
+
+    /// Chunks that were acknowledged: clean, truncated, flagged.
+    pub(crate) fn deliver(&mut self, chunks: [u32; 3]) {
+        for (count, chunks) in self.each().into_iter().zip(chunks) {
+            *count += u64::from(chunks);
+        }
+    }
+
+    fn add(&mut self, mut other: Outcomes) {
+        for (count, other) in self.each().into_iter().zip(other.each()) {
+            *count += *other;
+        }
+    }
+}
+
+/// What the reader counts for one E-link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReaderElink {
+    /// Chunks read from the ring.
+    pub chunks: u64,
+    /// What became of them.
+    #[serde(flatten)]
+    pub outcomes: Outcomes,
+}
+
+/// What became of the chunks of one E-link that were offered to one subscriber: its outcomes must add up to `offered`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubscriptionAccount {
     /// The receiver's own number; the tag, over a transport that does not say who receives. 0 for many that have gone.
@@ -94,55 +128,34 @@ pub struct SubscriptionAccount {
     pub tag: u64,
     /// Chunks that the decoder found in the ring while it was subscribed.
     pub offered: u64,
-    /// Began before it subscribed, in pages of blocks.
-    pub unsubscribed: u64,
-    /// Dropped because it was slow.
-    pub dropped: u64,
-    /// Lost with its connection, never acknowledged.
-    pub network_lost: u64,
-    /// Acknowledged, with nothing wrong.
-    pub delivered: u64,
-    /// Acknowledged, cut off by the card.
-    pub delivered_truncated: u64,
-    /// Acknowledged, with an error or CRC flag.
-    pub delivered_flagged: u64,
+    /// What became of them.
+    #[serde(flatten)]
+    pub outcomes: Outcomes,
 }
 
 impl SubscriptionAccount {
     /// What was offered and is not accounted for; negative when something was counted twice.
     pub fn gap(&self) -> i128 {
-        let outcomes = [
-            self.unsubscribed,
-            self.dropped,
-            self.network_lost,
-            self.delivered,
-            self.delivered_truncated,
-            self.delivered_flagged,
-        ];
-        i128::from(self.offered) - outcomes.into_iter().map(i128::from).sum::<i128>()
+        let mut outcomes = self.outcomes;
+        let known = outcomes.each().map(|count| i128::from(*count));
+        i128::from(self.offered) - known.iter().sum::<i128>()
     }
 
     /// Adds another account of the same E-link.
-    pub fn add(&mut self, other: &SubscriptionAccount) {
+    pub(crate) fn add(&mut self, other: &SubscriptionAccount) {
         self.offered += other.offered;
-        self.unsubscribed += other.unsubscribed;
-        self.dropped += other.dropped;
-        self.network_lost += other.network_lost;
-        self.delivered += other.delivered;
-        self.delivered_truncated += other.delivered_truncated;
-        self.delivered_flagged += other.delivered_flagged;
+        self.outcomes.add(other.outcomes);
     }
 
     /// The E-link's account as this subscriber saw it: what was not offered to it came before it, or after.
     fn seen(&self, reader: &ReaderElink) -> ReaderElink {
+        let elsewhere = reader.chunks.saturating_sub(self.offered);
         ReaderElink {
             chunks: reader.chunks,
-            unsubscribed: reader.chunks.saturating_sub(self.offered) + self.unsubscribed,
-            dropped: self.dropped,
-            network_lost: self.network_lost,
-            delivered: self.delivered,
-            delivered_truncated: self.delivered_truncated,
-            delivered_flagged: self.delivered_flagged,
+            outcomes: Outcomes {
+                unsubscribed: elsewhere + self.outcomes.unsubscribed,
+                ..self.outcomes
+            },
         }
     }
 }
@@ -172,7 +185,7 @@ impl FinalAccount {
     }
 
     /// The ledger of each subscriber of each E-link, from the source to what it acknowledged.
-    pub fn subscription_ledgers(&self) -> Vec<(SubscriptionAccount, Ledger)> {
+    pub(crate) fn subscription_ledgers(&self) -> Vec<(SubscriptionAccount, Ledger)> {
         let mut ledgers = Vec::new();
         for subscription in &self.subscriptions {
             if let Some((at, reader)) = self.elinks().find(|(at, _)| at.tag == subscription.tag) {
@@ -186,7 +199,7 @@ impl FinalAccount {
     }
 
     /// The ledger of an E-link for one receiver. Where the reader does not know who receives, that of the E-link.
-    pub fn ledger_for(&self, receiver: u64, tag: u64) -> Option<Ledger> {
+    pub(crate) fn ledger_for(&self, receiver: u64, tag: u64) -> Option<Ledger> {
         let (at, reader) = self.elinks().find(|(at, _)| at.tag == tag)?;
         let own =
             |account: &&SubscriptionAccount| account.tag == tag && account.receiver == receiver;
@@ -214,7 +227,7 @@ impl FinalAccount {
         let of_subscribers = self
             .subscriptions
             .iter()
-            .map(|one| one.dropped + one.network_lost);
+            .map(|one| one.outcomes.dropped + one.outcomes.network_lost);
         at_card + of_subscribers.sum::<u64>()
     }
 
@@ -229,7 +242,7 @@ impl FinalAccount {
 }
 
 /// Names of the losses, in the order of the path.
-pub const LOSSES: [&str; 10] = [
+pub(crate) const LOSSES: [&str; 10] = [
     "stopped by BUSY-by-DMA",
     "stopped by BUSY-by-FIFO",
     "held back by XOFF too long",
@@ -262,6 +275,7 @@ pub fn lost_on_the_way(ledger: &Ledger) -> u64 {
 ///
 /// Where the two disagree about the chunks that passed the ring, the ledger does not close.
 pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledger {
+    let reader = reader.outcomes;
     let mut ledger = Ledger {
         issued: card.issued,
         delivered: reader.delivered,
@@ -300,14 +314,19 @@ mod tests {
             receiver: 1,
             tag: 7,
             offered: 100,
-            delivered: 100,
-            ..Default::default()
+            outcomes: Outcomes {
+                delivered: 100,
+                ..Outcomes::default()
+            },
         };
         let late = SubscriptionAccount {
             receiver: 2,
             offered: 60,
-            delivered: 50,
-            dropped: 10,
+            outcomes: Outcomes {
+                delivered: 50,
+                dropped: 10,
+                ..Outcomes::default()
+            },
             ..first
         };
         let mut account = FinalAccount {
@@ -318,8 +337,7 @@ mod tests {
             },
             readers: vec![ReaderElink {
                 chunks: 100,
-                delivered: 100,
-                ..ReaderElink::default()
+                outcomes: first.outcomes,
             }],
             subscriptions: vec![first, late],
         };
@@ -329,7 +347,7 @@ mod tests {
             (own.closes(), own.losses["not subscribed"], own.delivered),
             (true, 40, 50)
         );
-        account.subscriptions[1].delivered -= 1;
+        account.subscriptions[1].outcomes.delivered -= 1;
         assert!(!account.closes());
         let open: Vec<i128> = account
             .subscription_ledgers()
@@ -363,12 +381,14 @@ mod tests {
         };
         let reader = ReaderElink {
             chunks: 85,
-            unsubscribed: 10,
-            dropped: 6,
-            network_lost: 7,
-            delivered: 59,
-            delivered_truncated: 1,
-            delivered_flagged: 2,
+            outcomes: Outcomes {
+                unsubscribed: 10,
+                dropped: 6,
+                network_lost: 7,
+                delivered: 59,
+                delivered_truncated: 1,
+                delivered_flagged: 2,
+            },
         };
         let closed = ledger(&card, &at, &reader);
         assert!(closed.closes(), "{closed}");
@@ -376,10 +396,17 @@ mod tests {
             (closed.losses["FIFO truncation"], closed.losses["network"]),
             (3, 7)
         );
-        let one_missing = ReaderElink {
-            delivered: 58,
-            ..reader
-        };
+        let mut one_missing = reader;
+        one_missing.outcomes.delivered = 58;
         assert_eq!(ledger(&card, &at, &one_missing).gap(), 1);
+    }
+
+    /// Publishers and receivers of different versions exchange accounts.
+    #[test]
+    fn outcomes_stand_beside_the_other_fields_as_they_did_before() {
+        let text = r#"{"receiver":1,"tag":7,"offered":21,"unsubscribed":1,"dropped":2,"network_lost":3,"delivered":4,"delivered_truncated":5,"delivered_flagged":6}"#;
+        let account: SubscriptionAccount = serde_json::from_str(text).unwrap();
+        assert_eq!(account.gap(), 0);
+        assert_eq!(serde_json::to_string(&account).unwrap(), text);
     }
 }

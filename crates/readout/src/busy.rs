@@ -10,7 +10,7 @@ pub enum Cause {
 }
 
 /// Both causes, in the order of their numbers.
-pub const CAUSES: [Cause; 2] = [Cause::Dma, Cause::Fifo];
+pub(crate) const CAUSES: [Cause; 2] = [Cause::Dma, Cause::Fifo];
 
 impl Cause {
     /// Name in tables.
@@ -145,7 +145,7 @@ impl BusyLine {
     }
 
     /// Books triggers that it stopped.
-    pub fn veto(&mut self, cause: Cause, triggers: u64) {
+    pub(crate) fn veto(&mut self, cause: Cause, triggers: u64) {
         self.dead[cause as usize].vetoed += triggers;
         self.all.vetoed += triggers;
     }

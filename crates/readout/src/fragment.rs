@@ -87,7 +87,7 @@ impl FragmentCheck {
     }
 
     /// The same for one who sees the blocks, and calls [`FragmentCheck::gap`] where some are missing.
-    pub fn of_blocks(elink: Elink) -> FragmentCheck {
+    pub(crate) fn of_blocks(elink: Elink) -> FragmentCheck {
         FragmentCheck {
             way: Way::Whole,
             usual_way: Way::Whole,
@@ -101,7 +101,7 @@ impl FragmentCheck {
     }
 
     /// The next fragment may be ahead or behind.
-    pub fn disorder(&mut self) {
+    pub(crate) fn disorder(&mut self) {
         self.next_by(Way::Unknown);
     }
 
@@ -112,7 +112,7 @@ impl FragmentCheck {
     }
 
     /// The stream begins anew: the next fragment may have any number.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         (self.order, self.resets) = (Order::default(), None);
     }
 

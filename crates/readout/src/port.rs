@@ -1,25 +1,25 @@
-//! How a reader reaches its DMA channel: an emulated card in this process, or one in another.
+//! How a reader reaches its DMA channel, and what makes an emulated card of this process go on meanwhile.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use daqmeter_sys::SysError;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::ring::Consumer;
 use daqmeter_sys::wait::IrqLine;
 
-use crate::card::words::{self, Words};
-use crate::card::{Card, CardView, State};
-use crate::scenario::ScenarioError;
+use crate::card::Card;
+use crate::card::words::{self, CardView, State};
 
 /// One DMA channel, from the host's side.
 pub trait Port: Send {
     /// The ring.
     fn consumer(&self) -> &Consumer;
 
-    /// Lets an emulated device catch up with the clock; a real one needs nothing.
-    fn refresh(&mut self);
+    /// Looks whether the card is still there.
+    fn look(&mut self) {}
 
     /// Brings up to `most` bytes that came into what the ring lends, where the card is in another process.
     fn take(&mut self, _most: usize) {}
@@ -29,14 +29,6 @@ pub trait Port: Send {
 
     /// Sleeps until the card's interrupt says that there is data, at most so long.
     fn wait(&mut self, timeout: Duration);
-
-    /// Ends the triggers of a card of ours, because the reader was told to stop. A card of others goes on.
-    fn stop(&mut self) {}
-
-    /// Whether what is in the ring is all that will come, or will be soon.
-    fn ends(&self) -> bool {
-        self.state() == State::Finished
-    }
 
     /// Whether the card went away before it had finished: nothing more will come, and what it counted last may be missing.
     fn is_lost(&self) -> bool {
@@ -64,53 +56,69 @@ pub trait Port: Send {
     }
 }
 
-/// A card in this process, shared by the readers of its channels: whoever looks carries it to the present. Its work is done in their
-/// time, and is little for replayed blocks.
-#[derive(Debug)]
-pub struct InlinePort {
-    card: Arc<Mutex<Card>>,
-    consumer: Consumer,
-    line: IrqLine,
-}
+/// What makes a card go on while its reader runs. A card in a process of its own needs nothing.
+pub trait Pump: Send {
+    /// Carries the card to the present.
+    fn advance(&mut self) {}
 
-impl InlinePort {
-    /// For one channel of the card.
-    ///
-    /// # Errors
-    /// When the process has no descriptors left.
-    pub fn new(card: Arc<Mutex<Card>>, consumer: Consumer) -> Result<InlinePort, ScenarioError> {
-        let line = IrqLine::timer().map_err(|error| ScenarioError(error.to_string()))?;
-        Ok(InlinePort {
-            card,
-            consumer,
-            line,
-        })
+    /// Sets the card's interrupt to its next data, or to the end of this time.
+    fn arm(&mut self, _timeout: Duration) {}
+
+    /// Whether the card is the chain's own: it ends with the reader. One of others goes on.
+    fn is_ours(&self) -> bool {
+        false
     }
 
+    /// Ends the triggers of a card that is the chain's own.
+    fn stop(&mut self) {}
+}
+
+/// For a card that goes on by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Unpumped;
+
+impl Pump for Unpumped {}
+
+/// A channel of a card in this process.
+#[derive(Debug)]
+pub struct InlinePort {
+    consumer: Consumer,
+    line: Arc<IrqLine>,
+}
+
+/// A card in this process, shared by the readers of its channels. It has no thread: whoever runs a reader carries it to the present, in
+/// the reader's time, which is little for replayed blocks.
+#[derive(Debug)]
+pub struct CardPump {
+    card: Arc<Mutex<Card>>,
+    line: Arc<IrqLine>,
+}
+
+/// Both sides of one channel of a card.
+///
+/// # Errors
+/// When the process has no descriptors left.
+pub fn inline(
+    card: Arc<Mutex<Card>>,
+    consumer: Consumer,
+) -> Result<(InlinePort, CardPump), SysError> {
+    let line = Arc::new(IrqLine::timer()?);
+    let port = InlinePort {
+        consumer,
+        line: line.clone(),
+    };
+    Ok((port, CardPump { card, line }))
+}
+
+impl CardPump {
     fn with_card<T>(&self, work: impl FnOnce(&mut Card) -> T) -> T {
         // A reader that panicked has left the card as it was between two events.
         work(&mut self.card.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Port for InlinePort {
-    fn consumer(&self) -> &Consumer {
-        &self.consumer
-    }
-
-    fn stop(&mut self) {
-        self.with_card(|card| {
-            let now_ns = monotonic_ns().saturating_sub(card.start_ns());
-            card.source().end_at(now_ns);
-        });
-    }
-
-    fn ends(&self) -> bool {
-        // It is carried by its readers: told to stop, it ends at the next look.
-        true
-    }
-
-    fn refresh(&mut self) {
+impl Pump for CardPump {
+    fn advance(&mut self) {
         self.with_card(|card| {
             if card.state() == State::Idle && card.may_go() {
                 card.start(monotonic_ns());
@@ -119,24 +127,39 @@ impl Port for InlinePort {
         });
     }
 
+    fn arm(&mut self, timeout: Duration) {
+        let at_ns = self.with_card(|card| card.next_event_ns().saturating_add(card.start_ns()));
+        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let end_ns = monotonic_ns().saturating_add(timeout_ns);
+        self.line.fire_at(at_ns.min(end_ns));
+    }
+
+    fn is_ours(&self) -> bool {
+        true
+    }
+
+    fn stop(&mut self) {
+        self.with_card(|card| {
+            let now_ns = monotonic_ns().saturating_sub(card.start_ns());
+            card.source().end_at(now_ns);
+        });
+    }
+}
+
+impl Port for InlinePort {
+    fn consumer(&self) -> &Consumer {
+        &self.consumer
+    }
+
     fn release(&mut self, bytes: usize) {
-        // What was held until now filled the ring until now.
-        self.refresh();
         self.consumer.release(bytes);
     }
 
     fn wait(&mut self, timeout: Duration) {
-        let at_ns = self.with_card(|card| card.next_event_ns().saturating_add(card.start_ns()));
-        let end_ns =
-            monotonic_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
-        self.line.fire_at(at_ns.min(end_ns));
         // The line fires in any case; what woke us shows in the ring.
         let _ = self.line.wait(timeout);
     }
 }
-
-/// Words of the interrupt: the reader waits.
-const ARMED: usize = 26;
 
 /// A card in another process.
 #[derive(Debug)]
@@ -178,7 +201,7 @@ impl Port for SharedPort {
         &self.consumer
     }
 
-    fn refresh(&mut self) {
+    fn look(&mut self) {
         let now_ns = monotonic_ns();
         if now_ns >= self.looked_ns + ALIVE_NS {
             self.looked_ns = now_ns;
@@ -210,25 +233,11 @@ impl Port for SharedPort {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        arm(&self.consumer, true);
+        words::arm(&self.consumer, true);
         // Data that came before the card could see that we wait does not signal.
         if self.consumer.filled() < self.consumer.unit_bytes() && self.state() != State::Finished {
             let _ = self.line.wait(timeout);
         }
-        arm(&self.consumer, false);
+        words::arm(&self.consumer, false);
     }
-}
-
-/// The reader waits, or no longer.
-fn arm(ring: &impl Words, on: bool) {
-    // SeqCst on both sides: either the card sees the flag, or we see its data.
-    ring.word(ARMED)
-        .store(u64::from(on), std::sync::atomic::Ordering::SeqCst);
-    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-}
-
-/// Whether the reader of a ring waits for an interrupt.
-pub(crate) fn is_armed(ring: &impl Words) -> bool {
-    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-    ring.word(ARMED).load(std::sync::atomic::Ordering::SeqCst) == 1
 }

@@ -17,9 +17,9 @@ use daqmeter_wire::felix::page::{FrameKind, Messages, Status};
 use daqmeter_wire::felix::payload::Fid;
 use daqmeter_wire::felix::{Elink, Format, Reassembler, Subchunk, subchunks};
 
+use crate::accounts::FinalAccount;
 use crate::fragment::{self, FragmentCheck};
 use crate::scenario::{MAX_PAYLOAD_BYTES, Publish};
-use crate::tohost::FinalAccount;
 use crate::transport::{Inlet, Received, Subscription, Transport, TransportError};
 
 /// Pages after which they are acknowledged.

@@ -37,7 +37,7 @@ pub fn record(
 ///
 /// # Errors
 /// As [`record`].
-pub fn record_channels(
+pub(crate) fn record_channels(
     scenario: &Scenario,
     ids: &[ChannelId],
     triggers: u64,

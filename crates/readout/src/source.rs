@@ -9,7 +9,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use crate::scenario::{ScenarioError, SourceKind, Trigger, read_text};
 
 /// Never.
-pub const NEVER: u64 = u64::MAX;
+pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Triggers in the order of time. Times are ns since the source's start.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl Source {
     }
 
     /// True when triggers may be jumped over at no cost.
-    pub fn is_fixed(&self) -> bool {
+    pub(crate) fn is_fixed(&self) -> bool {
         matches!(self.gaps, Gaps::Fixed { .. })
     }
 

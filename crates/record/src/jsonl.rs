@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::older::as_today;
 use crate::{RunRecord, SCHEMA_VERSION, sanitise};
 
 /// Longest line that is read. A record of the largest run stays far below; a longer line is not one of ours.
@@ -305,6 +306,7 @@ fn trim(record: &mut RunRecord) {
     record.limits.shrink_to_fit();
     record.ledgers.shrink_to_fit();
     record.counters.shrink_to_fit();
+    record.series.shrink_to_fit();
     record.warnings.shrink_to_fit();
 }
 
@@ -327,6 +329,7 @@ pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
     // Most lines are of this version and say so first: they need no second look.
     if bytes.starts_with(PRESENT.as_bytes()) {
         let mut record: RunRecord = serde_json::from_slice(bytes).map_err(malformed)?;
+        as_today(&mut record);
         trim(&mut record);
         return Ok(record);
     }
@@ -338,7 +341,9 @@ pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
             found: version.schema,
         });
     }
-    serde_json::from_slice(bytes).map_err(malformed)
+    let mut record = serde_json::from_slice(bytes).map_err(malformed)?;
+    as_today(&mut record);
+    Ok(record)
 }
 
 fn parse_printable(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {

@@ -14,6 +14,7 @@ pub mod jsonl;
 pub mod ledger;
 pub mod mesh;
 pub mod observed;
+mod older;
 mod run;
 pub mod sanitise;
 pub mod study;
@@ -23,10 +24,10 @@ pub mod workload;
 pub use host::Host;
 pub use ledger::Ledger;
 pub use mesh::Mesh;
-pub use observed::Observations;
+pub use observed::{Observations, TimeSeries};
 pub use run::{
     Clock, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis, Memory,
-    NoiseFloor, Order, Outcome, RunRecord, Stage, Tool,
+    NoiseFloor, Order, Outcome, Role, RunRecord, Stage, Tool,
 };
 pub use workload::{Param, ParamError, Workload};
 

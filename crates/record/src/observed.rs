@@ -24,6 +24,27 @@ pub struct Observations {
     pub meshes: Vec<Mesh>,
 }
 
+/// One quantity over time, as the engine that measured it saw it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TimeSeries {
+    /// Name, e.g. `ring filling`.
+    pub name: String,
+    /// Unit of the values, e.g. `B`.
+    pub unit: String,
+    /// Time of each value since the source began: for a ring since its card began to send.
+    pub times_ns: Vec<u64>,
+    /// The values, as many as times; none where there was nothing to measure.
+    pub values: Vec<Option<f64>>,
+}
+
+impl TimeSeries {
+    /// Times in seconds and values, in the order of time; without those that were not measured.
+    pub fn points_s(&self) -> impl Iterator<Item = (f64, f64)> {
+        let points = self.times_ns.iter().zip(&self.values);
+        points.filter_map(|(&ns, value)| Some((ns as f64 * 1e-9, (*value)?)))
+    }
+}
+
 /// How an event could be counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

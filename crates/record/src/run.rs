@@ -6,6 +6,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::observed::TimeSeries;
 use crate::{Host, Ledger, Observations, SCHEMA_VERSION, Workload};
 
 /// One measured point: one engine, one workload, one go. See the crate documentation.
@@ -22,6 +23,9 @@ pub struct RunRecord {
     pub run_id: String,
     /// The study and figure that the point belongs to, e.g. `survey/conversion`; reports group by it.
     pub study: String,
+    /// What the point is for, where its parameters do not show it.
+    #[serde(default, skip_serializing_if = "Role::is_point")]
+    pub role: Role,
     /// The command line that reproduces the point.
     pub command: String,
     /// Who did the work.
@@ -48,6 +52,9 @@ pub struct RunRecord {
     /// What the observers counted around the timed region.
     #[serde(default)]
     pub counters: Vec<Counter>,
+    /// Quantities that the engine measured over time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<TimeSeries>,
     /// Counters of the machine over time, where they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<Observations>,
@@ -94,12 +101,35 @@ impl RunRecord {
         self.limits.iter().find(|limit| limit.name == name)
     }
 
+    /// The time series of the given name, if it was measured.
+    pub fn series(&self, name: &str) -> Option<&TimeSeries> {
+        self.series.iter().find(|series| series.name == name)
+    }
+
     /// The value of a counter, if it was counted.
     pub fn counter(&self, name: &str) -> Option<f64> {
         self.counters
             .iter()
             .find(|counter| counter.name == name)
             .map(|counter| counter.value)
+    }
+}
+
+/// What a point is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// A point to show and to compare.
+    #[default]
+    Point,
+    /// A step of a search: it says on which side of the limit a rate is, and is too short for more.
+    Probe,
+}
+
+impl Role {
+    /// True for [`Role::Point`].
+    pub fn is_point(&self) -> bool {
+        *self == Role::Point
     }
 }
 
@@ -194,6 +224,10 @@ pub struct Stage {
     pub ops_per_sample: u64,
     /// Bytes that one operation is counted as. For digitizers: raw bytes, 2 per sample, as in the source document.
     pub bytes_per_op: u64,
+    /// Bytes that all operations really carried together, where they do not all carry what they are counted as: a chain whose
+    /// triggers were stopped. None where each carried `bytes_per_op`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried_bytes: Option<u64>,
     /// Bytes that one operation reads from and writes to memory, without write-allocate traffic.
     pub traffic_bytes_per_op: u64,
     /// Name of the limit, among the record's limits, that this stage is held against.
@@ -220,16 +254,29 @@ impl Stage {
 
     /// Sustained rate in bytes per second: all bytes over the sum of all samples; zero without samples.
     pub fn rate_bytes_per_s(&self) -> f64 {
-        let bytes = self.bytes_per_sample() * self.sample_ns.len() as f64;
         if self.seconds() > 0.0 {
-            bytes / self.seconds()
+            self.bytes() / self.seconds()
         } else {
             0.0
         }
     }
 
-    /// Bytes that one sample is counted as. A float, because a record may claim anything.
+    /// Bytes that all samples carried together.
+    pub fn bytes(&self) -> f64 {
+        self.bytes_per_sample() * self.sample_ns.len() as f64
+    }
+
+    /// Bytes that one sample carried, as the mean of all. Every rate is made from these. A float, because a record may claim
+    /// anything.
     pub fn bytes_per_sample(&self) -> f64 {
+        match (self.carried_bytes, self.sample_ns.len()) {
+            (Some(bytes), 1..) => bytes as f64 / self.sample_ns.len() as f64,
+            _ => self.asked_bytes_per_sample(),
+        }
+    }
+
+    /// Bytes that one sample is counted as.
+    pub fn asked_bytes_per_sample(&self) -> f64 {
         self.bytes_per_op as f64 * self.ops_per_sample as f64
     }
 }

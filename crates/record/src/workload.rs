@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::sync::LazyLock;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -43,14 +44,45 @@ impl std::fmt::Display for Param {
 /// `convert dec_factor=10 function=1`: kind and parameters in order of their names, quoted where a value holds a blank.
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.text_of(|_| true))
+        f.write_str(
+            &self.text_of(
+                self.params
+                    .iter()
+                    .map(|(name, value)| (name.as_str(), value))
+                    .collect(),
+            ),
+        )
     }
 }
 
 /// Parameters that are not part of what a point is. The length of a run (`seconds`), how often was measured (`passes`,
-/// `reads`), and a measured rate, which records of version 0.1 hold (`limit_bytes_per_s`). A new parameter of that
+/// `reads`), where the data were written (`dump`), and a measured rate, which records of version 0.1 hold (`limit_bytes_per_s`). A new parameter of that
 /// kind is added here, or two runs of one point can never be compared.
-pub const NOT_IN_KEY: [&str; 4] = ["limit_bytes_per_s", "passes", "reads", "seconds"];
+pub const NOT_IN_KEY: [&str; 5] = ["dump", "limit_bytes_per_s", "passes", "reads", "seconds"];
+
+/// Parameters that had another name in records of before, with the one of today: both are the same point.
+const RENAMED: [(&str, &str); 5] = [
+    ("neighbour_cpu", "peer_cpu"),
+    ("receiver_cpus", "peer_cpu"),
+    ("sender_cpu", "peer_cpu"),
+    ("server_cpu", "peer_cpu"),
+    ("threads", "lanes"),
+];
+
+/// How a completion without interrupts is called today; of copies it was `polled`.
+static POLL: LazyLock<Param> = LazyLock::new(|| Param::Text("poll".to_owned()));
+
+fn value_of_today(value: &Param) -> &Param {
+    match value {
+        Param::Text(text) if text == "polled" => &POLL,
+        _ => value,
+    }
+}
+
+fn name_of_today(name: &str) -> &str {
+    let renamed = RENAMED.iter().find(|(before, _)| *before == name);
+    renamed.map_or(name, |(_, today)| today)
+}
 
 macro_rules! param_from {
     ($($from:ty => $variant:ident),* $(,)?) => {$(
@@ -95,14 +127,22 @@ impl Workload {
         }
     }
 
-    /// What makes two workloads the same point: all of it but [`NOT_IN_KEY`], written as by `Display`.
+    /// What makes two workloads the same point: all of it but [`NOT_IN_KEY`], under the names of today, written as by `Display`.
     pub fn key(&self) -> String {
-        self.text_of(|name| !NOT_IN_KEY.contains(&name))
+        self.key_without(&[])
     }
 
-    fn text_of(&self, wanted: impl Fn(&str) -> bool) -> String {
+    /// The same without the parameters of these names, in which points of one comparison differ.
+    pub fn key_without(&self, names: &[&str]) -> String {
+        let part_of_it = |name: &&str| !NOT_IN_KEY.contains(name) && !names.contains(name);
+        let params = self.params.iter();
+        let params = params.map(|(name, value)| (name_of_today(name), value_of_today(value)));
+        self.text_of(params.filter(|(name, _)| part_of_it(name)).collect())
+    }
+
+    fn text_of(&self, params: BTreeMap<&str, &Param>) -> String {
         let mut out = self.kind.clone();
-        for (name, value) in self.params.iter().filter(|(name, _)| wanted(name)) {
+        for (name, value) in params {
             let text = value.to_string();
             let quote = if text.is_empty() || text.contains(char::is_whitespace) {
                 "'"
@@ -253,6 +293,28 @@ mod tests {
             "{run}"
         );
         assert_ne!(run.key(), asked.with("block_bytes", 128_u64).key());
+    }
+
+    #[test]
+    fn a_parameter_that_was_renamed_is_the_same_point() {
+        let point = |name: &str| {
+            Workload::new("etherbone")
+                .with("address", "loop/udp")
+                .with("payload", "tlu")
+                .with(name, 1_u64)
+        };
+        assert_eq!(point("server_cpu").key(), point("peer_cpu").key());
+        assert_ne!(
+            point("server_cpu").to_string(),
+            point("peer_cpu").to_string()
+        );
+    }
+
+    #[test]
+    fn a_value_that_was_renamed_is_the_same_point() {
+        let point = |completion: &str| Workload::new("copy").with("completion", completion);
+        assert_eq!(point("polled").key(), point("poll").key());
+        assert_ne!(point("interrupt").key(), point("poll").key());
     }
 
     #[test]

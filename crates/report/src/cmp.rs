@@ -1,4 +1,4 @@
-//! Two sets of records, point by point: what became slower or faster, what changed of the hosts, and what cannot be told.
+//! Two sets of records, point by point: what became slower or faster, what changed of the hosts, and where it cannot be seen.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -9,9 +9,11 @@ use daqmeter_stats::{Effect, Side, Verdict, compare};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::aligned::numbers_from;
+use crate::families::{level, level_name};
 use crate::points::{Point, points_of, runs_by_point};
-use crate::rate::{is_done, level, level_name};
-use crate::table::numbers_from;
+use crate::rate::is_done;
+use crate::samples::compared_ns;
 
 /// A point that both sides have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -136,10 +138,7 @@ fn all_points(records: &[RunRecord]) -> HashSet<Point> {
 /// The runs of a point on one side.
 fn side(runs: &[(&RunRecord, &Stage)]) -> Side {
     Side {
-        runs: runs
-            .iter()
-            .map(|(_, stage)| crate::rows::times_ns(stage))
-            .collect(),
+        runs: runs.iter().map(|(_, stage)| compared_ns(stage)).collect(),
         level: runs
             .first()
             .map(|(record, stage)| level(record, stage))
@@ -350,19 +349,30 @@ impl Compared {
         out
     }
 
+    /// Counts, notes, and the verdict in one line.
     fn verdict(&self) -> String {
-        let per_cent = |fraction: f64| significant(fraction * 100.0, 2);
-        let mut out = String::new();
-        let count = |verdict| self.count(verdict);
-        let ignored = per_cent(self.ignore);
-        let _ = writeln!(
-            out,
-            "{} points: {} slower, {} faster, {} the same within {ignored} %, {} too noisy to tell",
+        let mut out = self.counts();
+        for note in self
+            .reference_note()
+            .into_iter()
+            .chain(self.noise_note())
+            .chain(self.left_out_notes())
+        {
+            let _ = writeln!(out, "note: {note}");
+        }
+        let _ = writeln!(out, "\nverdict: {}", self.conclusion());
+        out
+    }
+
+    fn counts(&self) -> String {
+        let mut out = format!(
+            "{} points: {} slower, {} faster, {} the same within {} %, {} too noisy to tell\n",
             self.points.len(),
-            count("slower"),
-            count("faster"),
-            count("same"),
-            count("unclear")
+            self.count("slower"),
+            self.count("faster"),
+            self.count("same"),
+            per_cent(self.ignore),
+            self.count("unclear")
         );
         if let Some((ratio, low, high)) = self.overall {
             let _ = writeln!(
@@ -370,53 +380,61 @@ impl Compared {
                 "all points together: B/A {ratio:.3} ({low:.3} - {high:.3})"
             );
         }
-        if let Some(reference) = self
+        out
+    }
+
+    fn reference_note(&self) -> Option<String> {
+        let reference = self
             .reference
-            .filter(|reference| (reference - 1.0).abs() > 0.01)
-        {
-            let _ = writeln!(
-                out,
-                "note: plain arithmetic took {reference:.3} times as long on B's host: part of any difference is the host's"
-            );
-        }
+            .filter(|reference| (reference - 1.0).abs() > 0.01)?;
+        Some(format!(
+            "plain arithmetic took {reference:.3} times as long on B's host: part of any difference is the host's"
+        ))
+    }
+
+    /// How small a difference can be seen.
+    fn noise_note(&self) -> Option<String> {
         let widths = self
             .points
             .iter()
             .filter(|point| point.verdict != "same")
-            .map(|point| (point.interval.1 / point.interval.0).sqrt());
-        let widths =
-            daqmeter_stats::sorted(&widths.filter(|width| width.is_finite()).collect::<Vec<_>>());
-        if count("unclear") > 0 && !widths.is_empty() {
-            let typical = daqmeter_stats::quantile(&widths, 0.5) - 1.0;
-            let _ = writeln!(
-                out,
-                "note: at the noisier points only differences above about {} % can be seen{}",
-                per_cent(typical + self.ignore),
-                if self.between_runs > 0.0 {
-                    ": measure each side several times (daqmeter run with repetitions) to see less"
-                } else {
-                    ""
-                }
-            );
+            .map(|point| (point.interval.1 / point.interval.0).sqrt())
+            .filter(|width| width.is_finite());
+        let widths = daqmeter_stats::sorted(&widths.collect::<Vec<_>>());
+        if self.count("unclear") == 0 || widths.is_empty() {
+            return None;
         }
-        for (side, points) in [("A", &self.only_a), ("B", &self.only_b)] {
-            if let Some(first) = points.first() {
-                let _ = writeln!(
-                    out,
-                    "note: {} points are only in {side}, the first: {first}",
-                    points.len()
-                );
-            }
-        }
-        for (side, left_out) in [("A", self.left_out.0), ("B", self.left_out.1)] {
-            if left_out > 0 {
-                let _ = writeln!(
-                    out,
-                    "note: records of {side} that failed or were waived are not compared: {left_out}"
-                );
-            }
-        }
-        let verdict = match () {
+        let typical = daqmeter_stats::quantile(&widths, 0.5) - 1.0;
+        let help = if self.between_runs > 0.0 {
+            ": measure each side several times (daqmeter run with repetitions) to see less"
+        } else {
+            ""
+        };
+        Some(format!(
+            "at the noisier points only differences above about {} % can be seen{help}",
+            per_cent(typical + self.ignore)
+        ))
+    }
+
+    /// What is not compared.
+    fn left_out_notes(&self) -> Vec<String> {
+        let only = [("A", &self.only_a), ("B", &self.only_b)];
+        let only = only.into_iter().filter_map(|(side, points)| {
+            let (count, first) = (points.len(), points.first()?);
+            Some(format!(
+                "{count} points are only in {side}, the first: {first}"
+            ))
+        });
+        let left_out = [("A", self.left_out.0), ("B", self.left_out.1)];
+        let left_out = left_out.into_iter().filter(|(_, count)| *count > 0);
+        let left_out = left_out.map(|(side, count)| {
+            format!("records of {side} that failed or were waived are not compared: {count}")
+        });
+        only.chain(left_out).collect()
+    }
+
+    fn conclusion(&self) -> String {
+        match () {
             () if !self.broken.is_empty() => "B is broken where A was not".to_owned(),
             () if self.points.is_empty() => {
                 "nothing can be compared: no point is in both".to_owned()
@@ -424,26 +442,26 @@ impl Compared {
             () if self.is_same() => "no difference".to_owned(),
             () if self.shifted => {
                 let ratio = self.overall.map_or(1.0, |(ratio, ..)| ratio);
-                format!(
-                    "B is {} overall",
-                    if ratio > 1.0 { "slower" } else { "faster" }
-                )
+                let how = if ratio > 1.0 { "slower" } else { "faster" };
+                format!("B is {how} overall")
             }
             () => format!(
                 "B is slower at {} points and faster at {}",
-                count("slower"),
-                count("faster")
+                self.count("slower"),
+                self.count("faster")
             ),
-        };
-        let _ = writeln!(out, "\nverdict: {verdict}");
-        out
+        }
     }
+}
+
+fn per_cent(fraction: f64) -> String {
+    significant(fraction * 100.0, 2)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::tests::example;
+    use crate::examples::{chain, example};
 
     /// Five runs of the example, whose times are multiplied by a factor and scatter by a per mille.
     fn runs(factor: f64) -> Vec<RunRecord> {
@@ -469,6 +487,17 @@ mod tests {
         let back = cmp(&runs(1.05), &runs(1.0), 0.02);
         assert_eq!((back.count("faster"), back.regressed(0.0)), (4, false));
         assert!(cmp(&runs(1.0), &runs(1.0), 0.02).is_same());
+    }
+
+    /// A chain takes its time whatever it carries: it looked the same with half of its triggers stopped.
+    #[test]
+    fn a_chain_that_carries_less_is_slower() {
+        let chains = |carried: u64| -> Vec<RunRecord> {
+            (0..5).map(|run| chain(carried + run * 100)).collect()
+        };
+        let found = cmp(&chains(900_000), &chains(450_000), 0.02);
+        assert_eq!(found.count("slower"), 1);
+        assert!((found.points[0].ratio - 2.0).abs() < 0.01);
     }
 
     #[test]

@@ -5,13 +5,14 @@ use std::fmt::Write;
 
 use daqmeter_record::units::show_ns;
 use daqmeter_record::{RunRecord, Stage};
-use daqmeter_stats::{change_points, quantile, sorted};
+use daqmeter_stats::{Change, change_points, quantile, sorted};
 use serde::Serialize;
 
-use crate::figures::{Axis, Figure, Kind, Series};
-use crate::points::runs_by_point;
-use crate::rate;
-use crate::table::numbers_from;
+use crate::aligned::numbers_from;
+use crate::families::{level, level_name};
+use crate::figures::{Axis, Curve, Figure, Texts, lines};
+use crate::points::{Point, runs_by_point};
+use crate::samples::compared_ns;
 
 /// One run of a point.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -71,69 +72,71 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
 }
 
 fn of_host(host: &str, records: &[RunRecord], ignore: f64) -> Vec<Trend> {
-    let trend = |(point, found): (crate::points::Point, Vec<(&RunRecord, &Stage)>)| {
-        let mut by_run: BTreeMap<(String, String), (String, Vec<f64>)> = BTreeMap::new();
-        let level = found.first().map_or("median", |(record, stage)| {
-            rate::level_name(rate::level(record, stage))
-        });
-        for (record, stage) in found {
-            let time_ns = rate::level(record, stage).of(&crate::rows::times_ns(stage));
-            if time_ns.is_nan() || time_ns <= 0.0 {
-                continue;
-            }
-            // Runs are told apart by their number and put in order by their first record.
-            let key = by_run
-                .keys()
-                .find(|(_, run_id)| *run_id == record.run_id)
-                .cloned();
-            let key = key.unwrap_or_else(|| (record.time_utc.clone(), record.run_id.clone()));
-            by_run
-                .entry(key)
-                .or_insert_with(|| (record.tool.git_revision.clone(), Vec::new()))
-                .1
-                .push(time_ns);
-        }
-        let run =
-            |((time_utc, run_id), (revision, times)): ((String, String), (String, Vec<f64>))| Run {
-                time_utc,
-                run_id,
-                revision,
-                time_ns: quantile(&sorted(&times), 0.5),
-            };
-        let runs: Vec<Run> = by_run.into_iter().map(run).collect();
-        let values: Vec<f64> = runs.iter().map(|run| run.time_ns).collect();
-        let steps = change_points(&values, ignore)
-            .into_iter()
-            .map(|change| Step {
-                at: change.at,
-                ratio: change.ratio,
-                revisions: (
-                    runs[change.at - 1].revision.clone(),
-                    runs[change.at].revision.clone(),
-                ),
-            });
-        Trend {
-            host: host.to_owned(),
-            point: point.to_string(),
-            study: point.study,
-            level,
-            steps: steps.collect(),
-            runs,
-        }
-    };
-    runs_by_point(records)
-        .into_iter()
-        .map(trend)
+    let trends = runs_by_point(records).into_iter();
+    trends
+        .map(|(point, found)| trend(host, point, &found, ignore))
         .filter(|trend| trend.runs.len() >= 2)
         .collect()
+}
+
+fn trend(host: &str, point: Point, found: &[(&RunRecord, &Stage)], ignore: f64) -> Trend {
+    let name = found
+        .first()
+        .map_or("median", |(record, stage)| level_name(level(record, stage)));
+    let runs = runs(found);
+    let values: Vec<f64> = runs.iter().map(|run| run.time_ns).collect();
+    let step = |change: Change| Step {
+        at: change.at,
+        ratio: change.ratio,
+        revisions: (
+            runs[change.at - 1].revision.clone(),
+            runs[change.at].revision.clone(),
+        ),
+    };
+    Trend {
+        host: host.to_owned(),
+        point: point.to_string(),
+        study: point.study,
+        level: name,
+        steps: change_points(&values, ignore)
+            .into_iter()
+            .map(step)
+            .collect(),
+        runs,
+    }
+}
+
+/// One value for each run: they have numbers, and stand in the order of their first records.
+fn runs(found: &[(&RunRecord, &Stage)]) -> Vec<Run> {
+    let mut by_run: BTreeMap<(String, String), (String, Vec<f64>)> = BTreeMap::new();
+    for (record, stage) in found {
+        let time_ns = level(record, stage).of(&compared_ns(stage));
+        if time_ns.is_nan() || time_ns <= 0.0 {
+            continue;
+        }
+        let known = by_run.keys().find(|(_, run_id)| *run_id == record.run_id);
+        let new = || (record.time_utc.clone(), record.run_id.clone());
+        let key = known.cloned().unwrap_or_else(new);
+        let run = by_run.entry(key);
+        let (_, times) = run.or_insert_with(|| (record.tool.git_revision.clone(), Vec::new()));
+        times.push(time_ns);
+    }
+    let runs = by_run.into_iter();
+    runs.map(|((time_utc, run_id), (revision, times))| Run {
+        time_utc,
+        run_id,
+        revision,
+        time_ns: quantile(&sorted(&times), 0.5),
+    })
+    .collect()
 }
 
 /// Eight heights, from the fastest run to the slowest; a middle line where all are alike to 1 %.
 fn spark(runs: &[Run]) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     /// The newest runs that fit into a column.
-    const MOST: usize = 24;
-    let shown = &runs[runs.len().saturating_sub(MOST)..];
+    const MAX_RUNS: usize = 24;
+    let shown = &runs[runs.len().saturating_sub(MAX_RUNS)..];
     let least = shown
         .iter()
         .map(|run| run.time_ns)
@@ -156,135 +159,117 @@ pub fn text(trends: &[Trend]) -> String {
     hosts.dedup();
     for host in hosts {
         let own: Vec<&Trend> = trends.iter().filter(|trend| &trend.host == host).collect();
-        let _ = writeln!(out, "{host}");
-        let rows = own.iter().map(|trend| {
-            let (first, last) = (
-                trend.runs.first().map_or(0.0, |run| run.time_ns),
-                trend.runs.last().map_or(0.0, |run| run.time_ns),
-            );
-            vec![
-                trend.point.clone(),
-                trend.level.to_owned(),
-                spark(&trend.runs),
-                trend.runs.len().to_string(),
-                show_ns(first),
-                show_ns(last),
-                format!("{:.3}", last / first),
-                trend.steps.len().to_string(),
-            ]
-        });
-        out.push_str(&numbers_from(
-            3,
-            &[
-                "point",
-                "time",
-                "slower is higher",
-                "runs",
-                "first",
-                "last",
-                "last/first",
-                "steps",
-            ],
-            rows,
-        ));
-        out.push('\n');
-        for trend in own {
-            for step in &trend.steps {
-                let what = if step.ratio > 1.0 { "slower" } else { "faster" };
-                let run = &trend.runs[step.at];
-                let (before, after) = &step.revisions;
-                let revisions = if before == after {
-                    format!("revision {after} before and after")
-                } else {
-                    format!("{before} -> {after}")
-                };
-                let _ = writeln!(
-                    out,
-                    "step  {}: {:.1} % {what} from {} on ({revisions})",
-                    trend.point,
-                    (step.ratio - 1.0).abs() * 100.0,
-                    run.time_utc.get(..16).unwrap_or(&run.time_utc)
-                );
-            }
-        }
+        let _ = writeln!(out, "{host}\n{}", table(&own));
+        let steps = own
+            .iter()
+            .flat_map(|trend| trend.steps.iter().map(|step| step_text(trend, step)));
+        steps.for_each(|step| out.push_str(&step));
     }
     let steps: usize = trends.iter().map(|trend| trend.steps.len()).sum();
     let _ = writeln!(out, "{} points, {steps} steps", trends.len());
     out
 }
 
+const HEADINGS: [&str; 8] = [
+    "point",
+    "time",
+    "slower is higher",
+    "runs",
+    "first",
+    "last",
+    "last/first",
+    "steps",
+];
+
+fn table(trends: &[&Trend]) -> String {
+    let rows = trends.iter().map(|trend| {
+        let time = |run: Option<&Run>| run.map_or(0.0, |run| run.time_ns);
+        let (first, last) = (time(trend.runs.first()), time(trend.runs.last()));
+        vec![
+            trend.point.clone(),
+            trend.level.to_owned(),
+            spark(&trend.runs),
+            trend.runs.len().to_string(),
+            show_ns(first),
+            show_ns(last),
+            format!("{:.3}", last / first),
+            trend.steps.len().to_string(),
+        ]
+    });
+    numbers_from(3, &HEADINGS, rows)
+}
+
+fn step_text(trend: &Trend, step: &Step) -> String {
+    let what = if step.ratio > 1.0 { "slower" } else { "faster" };
+    let run = &trend.runs[step.at];
+    let (before, after) = &step.revisions;
+    let revisions = if before == after {
+        format!("revision {after} before and after")
+    } else {
+        format!("{before} -> {after}")
+    };
+    format!(
+        "step  {}: {:.1} % {what} from {} on ({revisions})\n",
+        trend.point,
+        (step.ratio - 1.0).abs() * 100.0,
+        run.time_utc.get(..16).unwrap_or(&run.time_utc)
+    )
+}
+
 /// A figure a study: every point over its runs, as a ratio to its first run, so that points of all sizes share an axis.
 pub fn figures(trends: &[Trend], command: &str) -> Vec<Figure> {
-    /// As many curves as colours can tell apart.
-    const MOST: usize = 8;
-    let mut studies: Vec<(&String, &String)> = trends
-        .iter()
-        .map(|trend| (&trend.host, &trend.study))
-        .collect();
+    let of = |trend: &'_ Trend| (trend.host.clone(), trend.study.clone());
+    let mut studies: Vec<(String, String)> = trends.iter().map(of).collect();
     studies.dedup();
-    let figure = |(host, study): (&String, &String)| {
-        // Those that changed most are shown.
-        let mut own: Vec<&Trend> = trends
+    let figure = |(host, study): (String, String)| {
+        let own = trends
             .iter()
-            .filter(|trend| (&trend.host, &trend.study) == (host, study))
-            .collect();
-        let range = |trend: &Trend| {
-            let values: Vec<f64> =
-                sorted(&trend.runs.iter().map(|run| run.time_ns).collect::<Vec<_>>());
-            values[values.len() - 1] / values[0]
-        };
-        own.sort_by(|a, b| {
-            (b.steps.len(), range(b))
-                .partial_cmp(&(a.steps.len(), range(a)))
-                .unwrap_or(std::cmp::Ordering::Equal)
-        });
-        own.truncate(MOST);
-        let longest = own.iter().map(|trend| trend.runs.len()).max().unwrap_or(0);
-        let series = own.iter().map(|trend| {
-            let ratio = |at: usize| {
-                trend
-                    .runs
-                    .get(at)
-                    .map(|run| run.time_ns / trend.runs[0].time_ns)
-            };
-            let label = trend
-                .point
-                .strip_prefix(study.as_str())
-                .unwrap_or(&trend.point)
-                .trim();
-            Series::new(label, (0..longest).map(ratio).collect())
-        });
+            .filter(|trend| trend.host == host && trend.study == study);
         Figure {
-            id: "history",
             title: format!("{study} over time"),
             caption: format!(
                 "{host}. Each run's time over that of the point's first run: above 1 is slower. Of many points, the eight that changed most."
             ),
-            kind: Kind::Lines,
-            x: Axis {
-                label: "run".to_owned(),
-                log: false,
-                unit: "",
-            },
-            y: Axis {
-                label: "time over first run".to_owned(),
-                log: false,
-                unit: "",
-            },
-            xs: (1..=longest).map(|at| at as f64).collect(),
-            categories: Vec::new(),
-            series: series.collect(),
             command: command.to_owned(),
-            emulated: false,
+            ..changed_most(own.collect())
         }
     };
     studies.into_iter().map(figure).collect()
 }
 
+/// Curves of the points that changed most.
+fn changed_most(mut own: Vec<&Trend>) -> Figure {
+    /// As many curves as colours can be told from one another.
+    const MAX_CURVES: usize = 8;
+    let range = |trend: &Trend| {
+        let values = sorted(&trend.runs.iter().map(|run| run.time_ns).collect::<Vec<_>>());
+        values[values.len() - 1] / values[0]
+    };
+    own.sort_by(|a, b| {
+        let by_range = || range(b).total_cmp(&range(a));
+        b.steps.len().cmp(&a.steps.len()).then_with(by_range)
+    });
+    own.truncate(MAX_CURVES);
+    let curve = |trend: &&Trend| {
+        let label = trend.point.strip_prefix(trend.study.as_str());
+        let first_ns = trend.runs[0].time_ns;
+        let runs = trend.runs.iter().enumerate();
+        let ratios = runs.map(|(at, run)| ((at + 1) as f64, run.time_ns / first_ns));
+        Curve::new(label.unwrap_or(&trend.point).trim(), ratios.collect())
+    };
+    let texts = Texts {
+        id: "history",
+        title: "",
+        caption: "",
+    };
+    let (x, y) = (Axis::linear("run"), Axis::linear("time over first run"));
+    lines(texts, x, y, own.iter().map(curve).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::tests::example;
+    use crate::examples::example;
 
     /// Ten runs; the last five take 10 % longer at one stage.
     fn ten_runs() -> Vec<RunRecord> {

@@ -1,15 +1,17 @@
 //! One self-contained HTML page: no request leaves it, whatever opens it.
 
 use daqmeter_record::units::{show_bytes, show_ns, significant};
-use daqmeter_record::{RunRecord, sanitise};
+use daqmeter_record::{Host, RunRecord, sanitise};
 use minijinja::{AutoEscape, Environment, context, escape_formatter};
 use serde::Serialize;
 
 use crate::answers::answers;
-use crate::figures::{Figure, figures};
+use crate::families::{figures, pmu};
+use crate::faults::without_lanes;
+use crate::figures::Figure;
 use crate::rate::{Doubt, shown_interval, warnings};
-use crate::rows::{rows, without_lanes};
-use crate::studies::Study;
+use crate::rows::rows;
+use crate::studies::Shown;
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
 const STYLE: &str = include_str!("../assets/page.css");
@@ -99,7 +101,7 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>) -> Result<String, Pa
 /// A study for the page.
 #[derive(Serialize)]
 struct StudyView<'a> {
-    study: &'a Study,
+    study: &'a Shown,
     summary: String,
 }
 
@@ -110,7 +112,7 @@ struct StudyView<'a> {
 pub fn page_of_studies(
     records: &[RunRecord],
     figures: Vec<Figure>,
-    studies: &[Study],
+    studies: &[Shown],
 ) -> Result<String, PageError> {
     let views: Vec<StudyView<'_>> = studies
         .iter()
@@ -123,28 +125,11 @@ pub fn page_of_studies(
     let charts: Vec<&Figure> = figures.iter().map(|table| &table.figure).collect();
     let (meshes, mesh_data) = mesh_views(records);
     let first = records.first();
-    let ledgers: Vec<String> = records
-        .iter()
-        .flat_map(|record| {
-            record
-                .ledgers
-                .iter()
-                .map(move |ledger| format!("{}: {ledger}", record.study))
-        })
-        .collect();
     let way = crate::path::path(records);
     // A browser lays out some thousand rows at once; what is beyond is in the records, and in `daqmeter export`.
-    let shown = &records[..records.len().min(MOST_ROWS)];
+    let shown = &records[..records.len().min(MAX_ROWS)];
     let rows_left = records.len() - shown.len();
-    let mut environment = Environment::new();
-    environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    // Text on the page is escaped as HTML, and what would turn its direction is shown.
-    environment.set_formatter(|out, state, value| match value.as_str() {
-        Some(text) if !value.is_safe() => {
-            escape_formatter(out, state, &sanitise::lines(text).as_ref().into())
-        }
-        _ => escape_formatter(out, state, value),
-    });
+    let mut environment = environment();
     environment.add_template("page.html", TEMPLATE)?;
     Ok(environment.get_template("page.html")?.render(context! {
         style => STYLE,
@@ -168,21 +153,45 @@ pub fn page_of_studies(
         mesh_data => serde(&mesh_data),
         rows => serde(&table_rows(shown)),
         facts => serde(&facts(records)),
-        notes => serde(&most(notes(records), "notes")),
-        ledgers => most(ledgers, "ledgers"),
+        notes => serde(&first_lines(notes(records), "notes")),
+        ledgers => first_lines(ledgers(records), "ledgers"),
         records => records.len(),
     })?)
 }
 
+/// Text on the page is escaped as HTML, and what would turn its direction is shown.
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    environment.set_formatter(|out, state, value| match value.as_str() {
+        Some(text) if !value.is_safe() => {
+            escape_formatter(out, state, &sanitise::lines(text).as_ref().into())
+        }
+        _ => escape_formatter(out, state, value),
+    });
+    environment
+}
+
+fn ledgers(records: &[RunRecord]) -> Vec<String> {
+    let of = |record: &RunRecord| {
+        let study = &record.study;
+        let lines = record.ledgers.iter();
+        lines
+            .map(|ledger| format!("{study}: {ledger}"))
+            .collect::<Vec<_>>()
+    };
+    records.iter().flat_map(of).collect()
+}
+
 /// As many records as the page's table shows.
-const MOST_ROWS: usize = 2000;
+const MAX_ROWS: usize = 2000;
 /// As many lines as its lists show.
-const MOST_LINES: usize = 300;
+const MAX_LINES: usize = 300;
 
 /// The first lines, and how many there are more.
-fn most(mut lines: Vec<String>, what: &str) -> Vec<String> {
-    let left = lines.len().saturating_sub(MOST_LINES);
-    lines.truncate(MOST_LINES);
+fn first_lines(mut lines: Vec<String>, what: &str) -> Vec<String> {
+    let left = lines.len().saturating_sub(MAX_LINES);
+    lines.truncate(MAX_LINES);
     if left > 0 {
         lines.push(format!("and {left} more {what}: they are in the records"));
     }
@@ -190,7 +199,7 @@ fn most(mut lines: Vec<String>, what: &str) -> Vec<String> {
 }
 
 /// As many pictures of one mesh as a page holds.
-const MOST_FRAMES: usize = 3600;
+const MAX_FRAMES: usize = 3600;
 
 /// Every mesh whose nodes were counted, and those of records that only draw one.
 fn mesh_views(records: &[RunRecord]) -> (Vec<MeshView>, Vec<MeshData>) {
@@ -199,26 +208,26 @@ fn mesh_views(records: &[RunRecord]) -> (Vec<MeshView>, Vec<MeshData>) {
         let Some(observed) = &record.observed else {
             continue;
         };
-        let heats = crate::pmu::frames(observed);
+        let heats = pmu::frames(observed);
         for mesh in &observed.meshes {
             let heat = heats.iter().find(|heat| heat.mesh.name == mesh.name);
             let frames = heat
-                .map(|heat| &heat.frames[heat.frames.len().saturating_sub(MOST_FRAMES)..])
+                .map(|heat| &heat.frames[heat.frames.len().saturating_sub(MAX_FRAMES)..])
                 .unwrap_or_default();
             let id = format!("mesh-{}", views.len());
             data.push(MeshData {
                 id: id.clone(),
                 times_s: frames.iter().map(|(end_s, _)| *end_s).collect(),
                 rates: frames.iter().map(|(_, rates)| rates.clone()).collect(),
-                most: heat.map_or(0.0, crate::pmu::Heat::most),
+                most: heat.map_or(0.0, pmu::Heat::most),
             });
             views.push(MeshView {
                 id,
-                title: crate::pmu::map::title(mesh),
+                title: pmu::map::title(mesh),
                 event: heat.map(|heat| heat.event.clone()).unwrap_or_default(),
                 command: record.command.clone(),
                 emulated: record.engine.emulated,
-                svg: crate::pmu::map::svg(mesh, heat),
+                svg: pmu::map::svg(mesh, heat),
                 intervals: frames.len(),
             });
         }
@@ -303,67 +312,7 @@ fn facts(records: &[RunRecord]) -> Vec<Fact> {
     let Some(record) = records.first() else {
         return Vec::new();
     };
-    let host = &record.host;
-    let caches = host
-        .caches
-        .iter()
-        .filter(|cache| cache.kind != "Instruction");
-    let caches: Vec<String> = caches
-        .map(|cache| {
-            format!(
-                "L{} {} (shared by {})",
-                cache.level,
-                show_bytes(cache.bytes),
-                cache.shared_by
-            )
-        })
-        .collect();
-    let pools: Vec<String> = host
-        .huge_pages
-        .iter()
-        .map(|pool| {
-            format!(
-                "{} of {} free: {}",
-                pool.free,
-                pool.total,
-                show_bytes(pool.page_bytes)
-            )
-        })
-        .collect();
-    let all = [
-        ("CPU", host.cpu_model.clone()),
-        (
-            "Cores",
-            format!(
-                "{} logical, {} cores, {} socket(s)",
-                host.logical_cpus, host.cores, host.sockets
-            ),
-        ),
-        ("Vector sets", host.isa.join(", ")),
-        ("Caches", caches.join(" · ")),
-        ("Memory", show_bytes(host.memory_bytes)),
-        ("NUMA nodes", host.numa.len().to_string()),
-        (
-            "Huge pages",
-            format!(
-                "transparent: {}; {}",
-                host.transparent_huge_pages,
-                pools.join(", ")
-            ),
-        ),
-        (
-            "Governor",
-            host.governor
-                .clone()
-                .unwrap_or_else(|| "not told".to_owned()),
-        ),
-        ("Kernel", host.kernel.clone()),
-        (
-            "Hypervisor",
-            host.hypervisor.clone().unwrap_or_else(|| "none".to_owned()),
-        ),
-        ("Mitigations", host.mitigations.join("; ")),
-        ("TCP congestion control", host.congestion_control.clone()),
+    let own = [
         (
             "Clock",
             format!(
@@ -381,10 +330,64 @@ fn facts(records: &[RunRecord]) -> Vec<Fact> {
             ),
         ),
     ];
-    all.into_iter()
-        .filter(|(_, value)| !value.is_empty())
+    let all = hardware(&record.host)
+        .into_iter()
+        .chain(software(&record.host))
+        .chain(own);
+    all.filter(|(_, value)| !value.is_empty())
         .map(|(name, value)| Fact { name, value })
         .collect()
+}
+
+fn hardware(host: &Host) -> [(&'static str, String); 6] {
+    let cores = format!(
+        "{} logical, {} cores, {} socket(s)",
+        host.logical_cpus, host.cores, host.sockets
+    );
+    [
+        ("CPU", host.cpu_model.clone()),
+        ("Cores", cores),
+        ("Vector sets", host.isa.join(", ")),
+        ("Caches", caches(host)),
+        ("Memory", show_bytes(host.memory_bytes)),
+        ("NUMA nodes", host.numa.len().to_string()),
+    ]
+}
+
+fn software(host: &Host) -> [(&'static str, String); 6] {
+    let or = |value: &Option<String>, absent: &str| value.clone().unwrap_or(absent.to_owned());
+    [
+        ("Huge pages", huge_pages(host)),
+        ("Governor", or(&host.governor, "not reported")),
+        ("Kernel", host.kernel.clone()),
+        ("Hypervisor", or(&host.hypervisor, "none")),
+        ("Mitigations", host.mitigations.join("; ")),
+        ("TCP congestion control", host.congestion_control.clone()),
+    ]
+}
+
+fn caches(host: &Host) -> String {
+    let caches = host
+        .caches
+        .iter()
+        .filter(|cache| cache.kind != "Instruction");
+    let caches = caches.map(|cache| {
+        let (level, bytes) = (cache.level, show_bytes(cache.bytes));
+        format!("L{level} {bytes} (shared by {})", cache.shared_by)
+    });
+    caches.collect::<Vec<_>>().join(" · ")
+}
+
+fn huge_pages(host: &Host) -> String {
+    let pools = host.huge_pages.iter().map(|pool| {
+        let (free, total) = (pool.free, pool.total);
+        format!("{free} of {total} free: {}", show_bytes(pool.page_bytes))
+    });
+    format!(
+        "transparent: {}; {}",
+        host.transparent_huge_pages,
+        pools.collect::<Vec<_>>().join(", ")
+    )
 }
 
 fn notes(records: &[RunRecord]) -> Vec<String> {
@@ -428,12 +431,12 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::tests::example;
+    use crate::examples::{above_its_limit, example};
 
     #[test]
     fn a_mesh_is_drawn_once_and_its_name_is_escaped() {
         let mut record = example();
-        let mut observed = crate::pmu::heat::tests::example();
+        let mut observed = crate::families::pmu::heat::tests::example();
         observed.meshes[0].name = "arm_cmn_0".into();
         observed.events[0].pmu = "arm_cmn_0".into();
         observed.meshes[0].nodes[0].kind = "<script>alert(1)</script>".into();
@@ -458,7 +461,7 @@ mod tests {
     fn what_failed_and_what_cannot_be_is_marked() {
         let mut failed = example();
         failed.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
-        let page = page(&[failed, crate::rate::tests::above_its_limit()]).unwrap();
+        let page = page(&[failed, above_its_limit()]).unwrap();
         assert_eq!(page.matches("— failed: bytes differ").count(), 4);
         assert_eq!(page.matches("— above its limit").count(), 2);
         assert!(page.contains("func_readout is above its limit `link`"));

@@ -1,7 +1,7 @@
 //! From records alone: aligned tables, the original's classic table, Markdown, CSV, and one self-contained HTML page.
 //!
-//! Knows no engine: what a figure shows is found in the records' workloads. Prints nothing itself; everything returns text.
-//! Begin with [`mod@rows`].
+//! Imports no engine: what a table or a figure shows is found in the records. Prints nothing itself; everything returns text.
+//! Begin with `families`: each family of measurements has its rows, figures, answers, part of the path and advice in one place.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -10,27 +10,33 @@
 )]
 
 pub mod advice;
+mod aligned;
 pub mod answers;
-pub mod classic;
 pub mod cmp;
-pub mod copy;
-pub mod copy_claims;
-pub mod copy_classic;
-pub mod etherbone;
+#[cfg(test)]
+mod examples;
 pub mod export;
+mod families;
+mod family;
+mod faults;
 pub mod figures;
+mod frame;
 pub mod history;
 pub mod html;
+mod parameters;
 pub mod path;
-pub mod pmu;
 pub mod points;
 pub mod rate;
-pub mod readout;
 pub mod rows;
+mod samples;
 pub mod studies;
+mod svg;
 pub mod table;
 
 pub use answers::{Answer, answers};
-pub use figures::{Figure, figures};
+pub use families::copy::classic as copy_classic;
+pub use families::digitizer::classic;
+pub use families::{copy, etherbone, felix, figures, pmu};
+pub use figures::Figure;
 pub use html::{page, page_of};
 pub use rows::{Row, rows};

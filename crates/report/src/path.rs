@@ -1,343 +1,100 @@
-//! The whole path in one picture: every stage with what was measured, the limit beside it, and which one gives out first.
+//! The whole path in one picture: every stage with what was measured, the limit beside it, and which one is the slowest.
 
 use std::fmt::Write;
 
-use daqmeter_record::units::{show_bytes, significant};
-use daqmeter_record::{RunRecord, Stage};
-use daqmeter_stats::{Rate, share};
-use serde::Serialize;
+use daqmeter_record::RunRecord;
+use daqmeter_record::units::significant;
 
+use crate::families::FAMILIES;
+use crate::family::{Place, Segment};
 use crate::rate;
-
-/// A part of the way that data takes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Segment {
-    /// Where data is afterwards, for the picture: `host buffer`, `samples`.
-    pub into: &'static str,
-    /// What moves it.
-    pub by: String,
-    /// Bytes per second that one thread, or all boards together, move.
-    pub rate_bytes_per_s: f64,
-    /// The physical limit measured beside it.
-    pub limit_bytes_per_s: Option<f64>,
-    /// Rate over limit, both by one definition.
-    pub fraction: Option<f64>,
-    /// True where a model of hardware moves it: that says nothing of this host.
-    pub emulated: bool,
-    /// True for the stage that gives out first on the way through this host.
-    pub weakest: bool,
-    /// Anchor of its figure.
-    pub figure: &'static str,
-}
+use crate::svg::escaped;
 
 /// The path as far as the records know it, from the device to the consumer; empty where fewer than two parts of it were measured.
 /// What failed, and rates that are above their limit, are no part of it.
 pub fn path(records: &[RunRecord]) -> Vec<Segment> {
     let records = &*rate::usable(records);
-    let all = [
-        devices(records),
-        storage(records),
-        kernel(records),
-        conversion(records),
-        decoding(records),
-        network(records),
-        consumer(records),
-    ];
-    let mut segments: Vec<Segment> = all.into_iter().flatten().collect();
-    // Storage stands beside the device, not behind it: it is shown, but data does not have to pass it.
-    let on_the_way = segments
-        .iter()
-        .enumerate()
-        .filter(|(_, segment)| !segment.emulated && segment.figure != "block");
-    let weakest = on_the_way
-        .min_by(|(_, a), (_, b)| a.rate_bytes_per_s.total_cmp(&b.rate_bytes_per_s))
-        .map(|(at, _)| at);
+    let parts = FAMILIES.iter().flat_map(|family| family.segments);
+    let mut segments: Vec<Segment> = parts.filter_map(|part| part(records)).collect();
     if segments.len() < 2 {
         return Vec::new();
     }
-    if let Some(at) = weakest {
-        segments[at].weakest = true;
+    segments.sort_by_key(|segment| segment.into);
+    // Storage stands beside the device, not behind it: it is shown, but data does not have to pass it.
+    let slowest = segments
+        .iter_mut()
+        .filter(|segment| !segment.emulated && segment.into != Place::Replay)
+        .min_by(|a, b| a.rate_bytes_per_s.total_cmp(&b.rate_bytes_per_s));
+    if let Some(segment) = slowest {
+        segment.slowest = true;
     }
     segments
 }
 
-fn of<'a>(records: &'a [RunRecord], engine: &'a str) -> impl Iterator<Item = &'a RunRecord> {
-    records
-        .iter()
-        .filter(move |record| record.engine.name == engine && !record.lanes.is_empty())
+fn mb(rate: f64) -> String {
+    significant(rate / 1e6, 3)
 }
 
-/// A rate, its limit, and their ratio.
-#[derive(Clone, Copy, Debug)]
-struct Found {
-    rate: f64,
-    limit: Option<f64>,
-    fraction: Option<f64>,
-}
-
-impl Found {
-    /// Of a rate and a limit that are by one definition.
-    fn new(rate: f64, limit: Option<f64>) -> Found {
-        let share = limit.and_then(|limit| share(Rate::exactly(rate), Rate::exactly(limit)));
-        Found {
-            rate,
-            limit,
-            fraction: share.map(|share| share.fraction),
-        }
-    }
-}
-
-/// Sustained rate of a stage, and its limit.
-fn found(record: &RunRecord, stage: &Stage) -> Option<Found> {
-    let held = rate::held(record, stage);
-    let rate = rate::of(stage)?.per_s;
-    Some(Found {
-        rate,
-        limit: held.map(|held| held.limit.per_s),
-        fraction: held.map(|held| held.share.fraction),
-    })
-}
-
-fn segment(into: &'static str, by: String, found: Found, figure: &'static str) -> Segment {
-    let Found {
-        rate: rate_bytes_per_s,
-        limit: limit_bytes_per_s,
-        fraction,
-    } = found;
-    Segment {
-        into,
-        by,
-        rate_bytes_per_s,
-        limit_bytes_per_s,
-        fraction,
-        emulated: false,
-        weakest: false,
-        figure,
-    }
-}
-
-/// The most boards at once, all lanes together; one thread a board.
-fn devices(records: &[RunRecord]) -> Option<Segment> {
-    // As long as all boards are read: all bytes over the whole time, not the sum of what each does at its best.
-    let together = |record: &RunRecord| {
-        let stages = record.lanes.iter().filter_map(|lane| {
-            lane.stages
-                .iter()
-                .find(|stage| stage.name == "func_readout")
-        });
-        let bytes: f64 = stages
-            .clone()
-            .map(|stage| stage.rate_bytes_per_s() * stage.seconds())
-            .sum();
-        let end_s = stages.clone().map(|stage| stage.end_ns).max().unwrap_or(0) as f64 * 1e-9;
-        let limit: Option<f64> = stages
-            .map(|stage| Some(rate::limit_of(record, stage)?.rate_bytes_per_s))
-            .sum();
-        Found::new(if end_s > 0.0 { bytes / end_s } else { 0.0 }, limit)
-    };
-    let record = of(records, "digitizer")
-        .filter(|record| record.study.contains("readout"))
-        .max_by_key(|record| record.lanes.len())?;
-    let boards = if record.lanes.len() == 1 {
-        "1 board".to_owned()
-    } else {
-        format!("{} boards", record.lanes.len())
-    };
-    let together = together(record);
-    let emulated = record.engine.emulated;
-    let by = if emulated {
-        format!("read-out of {boards} (emulated)")
-    } else {
-        format!("read-out of {boards}")
-    };
-    Some(Segment {
-        emulated,
-        ..segment("host buffer", by, together, "readout")
-    })
-    .filter(|segment| segment.rate_bytes_per_s > 0.0)
-}
-
-fn storage(records: &[RunRecord]) -> Option<Segment> {
-    let direct = of(records, "block").filter(|record| !record.workload.flag("cached"));
-    let best =
-        direct.filter_map(|record| Some((record, found(record, record.lanes[0].stages.first()?)?)));
-    let (record, found) = best.max_by(|a, b| a.1.rate.total_cmp(&b.1.rate))?;
-    let device = record.workload.text("path").unwrap_or("disk").to_owned();
-    // Of a file its name is enough.
-    let device = if device.starts_with("/dev/") {
-        device
-    } else {
-        device.rsplit('/').next().unwrap_or_default().to_owned() + " on disk"
-    };
-    Some(segment(
-        "or from disk",
-        format!("replay from {device}"),
-        found,
-        "block",
-    ))
-}
-
-/// The copy out of the kernel at a megabyte, or the largest below.
-fn kernel(records: &[RunRecord]) -> Option<Segment> {
-    const USUAL: u64 = 1 << 20;
-    let bytes = |record: &RunRecord| record.workload.int("block_bytes").unwrap_or(0);
-    let copies = of(records, "copy").filter(|record| {
-        let is = |name: &str, value: &str| record.workload.text(name) == Ok(value);
-        is("path", "pread")
-            && is("direction", "to")
-            && bytes(record) <= USUAL
-            && !record.workload.flag("cold")
-    });
-    let record = copies.max_by_key(|record| bytes(record))?;
-    let stage = record.lanes[0]
-        .stages
-        .iter()
-        .find(|stage| stage.bytes_per_op > 0)?;
-    let own = found(record, stage)?;
-    let plain = of(records, "copy")
-        .find(|other| other.workload.text("path") == Ok("memcpy") && bytes(other) == bytes(record));
-    let plain = plain.and_then(|other| {
-        Some(
-            found(
-                other,
-                other.lanes[0]
-                    .stages
-                    .iter()
-                    .find(|stage| stage.bytes_per_op > 0)?,
-            )?
-            .rate,
-        )
-    });
-    // Without a limit of its own it is held against the plain copy that was measured as a point.
-    let found = if own.limit.is_some() {
-        own
-    } else {
-        Found::new(own.rate, plain)
-    };
-    let by = format!("kernel copy, {} at a time", show_bytes(bytes(record)));
-    Some(segment("user buffer", by, found, "copy-latency"))
-}
-
-/// Scaling to f32, which every crate does; else the first conversion there is.
-fn conversion(records: &[RunRecord]) -> Option<Segment> {
-    let mut all = of(records, "convert")
-        .filter(|record| !record.study.contains("stores"))
-        .collect::<Vec<_>>();
-    all.sort_by_key(|record| record.workload.int("function") != Ok(3));
-    let record = all.first()?;
-    let stage = record.lanes[0].stages.first()?;
-    let by = format!("conversion: {}", crate::rows::short(&stage.name));
-    Some(segment("samples", by, found(record, stage)?, "conversion"))
-}
-
-fn decoding(records: &[RunRecord]) -> Option<Segment> {
-    let all = of(records, "decode")
-        .filter_map(|record| Some((record, found(record, record.lanes[0].stages.first()?)?)));
-    let (record, found) = all.min_by(|a, b| a.1.rate.total_cmp(&b.1.rate))?;
-    let by = format!(
-        "FELIX decoding, {}",
-        record.workload.text("scenario").unwrap_or("blocks")
-    );
-    Some(segment("chunks", by, found, "felix-cpu"))
-}
-
-/// The stream at the page size of the chains, 64 KiB, or the nearest to it.
-fn network(records: &[RunRecord]) -> Option<Segment> {
-    const USUAL: u64 = 64 << 10;
-    let bytes = |record: &RunRecord| record.workload.int("message_bytes").unwrap_or(0);
-    let record = of(records, "stream").min_by_key(|record| bytes(record).abs_diff(USUAL))?;
-    let found = found(record, record.lanes[0].stages.first()?)?;
-    Some(segment(
-        "network",
-        format!("TCP stream, {} messages", show_bytes(bytes(record))),
-        found,
-        "stream",
-    ))
-}
-
-/// Reading once what lies in memory: the least that a consumer does.
-fn consumer(records: &[RunRecord]) -> Option<Segment> {
-    let reads = of(records, "memory").filter(|record| record.workload.int("write_lines") == Ok(0));
-    let record = reads.max_by_key(|record| record.workload.int("read_bytes").unwrap_or(0))?;
-    let rates = record.lanes[0]
-        .stages
-        .iter()
-        .filter_map(|stage| found(record, stage));
-    let best = rates.map(|found| found.rate).max_by(f64::total_cmp)?;
-    let footprint = show_bytes(record.workload.int("read_bytes").unwrap_or(0));
-    Some(segment(
-        "consumer",
-        format!("reading once, {footprint}"),
-        Found::new(best, None),
-        "memory",
-    ))
-}
-
-/// Which stage gives out first, in words.
-pub fn bottleneck(segments: &[Segment]) -> Option<String> {
-    let weakest = segments.iter().find(|segment| segment.weakest)?;
-    let mb = |rate: f64| significant(rate / 1e6, 3);
+/// Which stage is the slowest, and why, in words.
+pub fn slowest(segments: &[Segment]) -> Option<String> {
+    let slowest = segments.iter().find(|segment| segment.slowest)?;
     let mut out = format!(
         "{} at {} MB/s of one core",
-        weakest.by,
-        mb(weakest.rate_bytes_per_s)
+        slowest.by,
+        mb(slowest.rate_bytes_per_s)
     );
-    match weakest.fraction {
-        Some(fraction) if fraction >= 0.85 => {
-            let _ = write!(
-                out,
-                ", {:.0} % of what memory allows there: only fewer bytes, or more cores, make it faster",
-                fraction * 100.0
-            );
-        }
-        Some(fraction) => {
-            let _ = write!(
-                out,
-                ", {:.0} % of what memory allows there: its own instructions and waits are the limit, so that larger blocks, better software or more cores help",
-                fraction * 100.0
-            );
-        }
-        None => {}
-    }
-    if let Some(devices) = segments.iter().find(|segment| segment.figure == "readout") {
-        let what = if devices.emulated {
-            "the modelled boards"
+    if let Some(fraction) = slowest.fraction {
+        let percent = fraction * 100.0;
+        let why = if fraction >= 0.85 {
+            "only fewer bytes, or more cores, make it faster"
         } else {
-            "the boards"
+            "its own instructions and waits are the limit, so that larger blocks, better software or more cores help"
         };
-        let compared = devices.rate_bytes_per_s / weakest.rate_bytes_per_s;
-        if compared < 1.0 {
-            let _ = write!(
-                out,
-                "; {what} bring {} MB/s, so the link to them gives out before this host does",
-                mb(devices.rate_bytes_per_s)
-            );
-        } else {
-            let _ = write!(
-                out,
-                "; {what} bring {} MB/s, more than one core takes: {} cores are needed",
-                mb(devices.rate_bytes_per_s),
-                compared.ceil()
-            );
-        }
+        let _ = write!(out, ", {percent:.0} % of what memory allows there: {why}");
+    }
+    let mut devices = segments
+        .iter()
+        .filter(|segment| segment.into == Place::HostBuffer);
+    if let Some(devices) = devices.next() {
+        out.push_str(&beside_devices(devices, slowest));
     }
     Some(out)
 }
 
+/// What the boards bring, beside what the slowest stage takes.
+fn beside_devices(devices: &Segment, slowest: &Segment) -> String {
+    let boards = if devices.emulated {
+        "the modelled boards"
+    } else {
+        "the boards"
+    };
+    let rate = mb(devices.rate_bytes_per_s);
+    let cores = devices.rate_bytes_per_s / slowest.rate_bytes_per_s;
+    if cores < 1.0 {
+        format!("; {boards} bring {rate} MB/s, so the link to them is the limit, not this host")
+    } else {
+        let cores = cores.ceil();
+        format!("; {boards} bring {rate} MB/s, more than one core takes: {cores} cores are needed")
+    }
+}
+
+/// Height of one stage in the picture.
+const ROW: usize = 66;
+/// Where the first place stands.
+const TOP: usize = 8;
+/// Where the text and the bars of a stage begin.
+const LEFT: usize = 160;
+
 /// The picture: boxes for where data is, arrows for what moves it, on each its rate, its limit and the share.
 pub fn svg(segments: &[Segment]) -> String {
-    /// Height of one stage, and where its arrow stands.
-    const ROW: usize = 66;
     if segments.is_empty() {
         return String::new();
     }
-    let most = segments
+    let highest = segments
         .iter()
         .map(|segment| {
-            segment
-                .limit_bytes_per_s
-                .unwrap_or(0.0)
-                .max(segment.rate_bytes_per_s)
+            let limit = segment.limit_bytes_per_s.unwrap_or(0.0);
+            limit.max(segment.rate_bytes_per_s)
         })
         .fold(1.0, f64::max);
     let height = segments.len() * ROW + 54;
@@ -346,140 +103,107 @@ pub fn svg(segments: &[Segment]) -> String {
         "<svg class=\"path\" viewBox=\"0 0 900 {height}\" role=\"img\" aria-label=\"The path of the data. {}\">",
         escaped(&spoken.join(". "))
     );
-    let node = |out: &mut String, y: usize, name: &str| {
-        let _ = write!(
-            out,
-            "<rect class=\"node\" x=\"8\" y=\"{y}\" width=\"128\" height=\"30\" rx=\"5\"/><text class=\"place\" x=\"72\" y=\"{}\">{}</text>",
-            y + 20,
-            escaped(name)
-        );
-    };
-    node(&mut out, 8, "device");
+    out.push_str(&node(TOP, "device"));
     for (at, segment) in segments.iter().enumerate() {
-        let y = 8 + at * ROW;
-        let class = match (segment.weakest, segment.emulated) {
-            (true, _) => "edge weakest",
-            (false, true) => "edge modelled",
-            (false, false) => "edge",
-        };
-        let _ = write!(
-            out,
-            "<path class=\"{class}\" d=\"M72 {} V{}\"/><path class=\"{class} head\" d=\"M67 {} L72 {} L77 {}\"/>",
-            y + 30,
-            y + ROW - 2,
-            y + ROW - 9,
-            y + ROW - 2,
-            y + ROW - 9
-        );
-        node(&mut out, y + ROW, segment.into);
-        // Logarithmic: what matters is by how much stages differ, not by how many bytes.
-        let width = |rate: f64| ((rate / most).max(1e-3).log10() / 3.0 + 1.0) * 330.0;
-        let (bar_y, text_y) = (y + 46, y + 40);
-        let mb = |rate: f64| significant(rate / 1e6, 3);
-        let mark = if segment.weakest {
-            " ◀ gives out first"
-        } else {
-            ""
-        };
-        let _ = write!(
-            out,
-            "<text class=\"by\" x=\"160\" y=\"{text_y}\">{}<tspan class=\"first\">{mark}</tspan></text>",
-            escaped(&segment.by)
-        );
-        if let Some(limit) = segment.limit_bytes_per_s {
-            let _ = write!(
-                out,
-                "<rect class=\"limit\" x=\"160\" y=\"{bar_y}\" width=\"{:.1}\" height=\"9\"/>",
-                width(limit)
-            );
-        }
-        let _ = write!(
-            out,
-            "<rect class=\"rate{}\" x=\"160\" y=\"{bar_y}\" width=\"{:.1}\" height=\"9\"/>",
-            if segment.weakest { " weakest" } else { "" },
-            width(segment.rate_bytes_per_s)
-        );
-        let limit = segment
-            .limit_bytes_per_s
-            .map_or("no limit known".to_owned(), |limit| {
-                format!("limit {} MB/s", mb(limit))
-            });
-        let share = segment.fraction.map_or(String::new(), |fraction| {
-            format!(" · {:.0} %", fraction * 100.0)
-        });
-        let _ = write!(
-            out,
-            "<text class=\"number\" x=\"510\" y=\"{}\"><tspan class=\"strong\">{} MB/s</tspan> · {limit}{share}</text>",
-            bar_y + 9,
-            mb(segment.rate_bytes_per_s)
-        );
+        let y = TOP + at * ROW;
+        out.push_str(&arrow(y, segment));
+        out.push_str(&node(y + ROW, segment.into.name()));
+        out.push_str(&heading(y + 40, segment));
+        out.push_str(&bars(y + 46, segment, highest));
+        out.push_str(&numbers(y + 55, segment));
     }
     out.push_str("</svg>");
     out
 }
 
-fn spoken(segment: &Segment) -> String {
-    let mb = |rate: f64| significant(rate / 1e6, 3);
-    let limit = segment.limit_bytes_per_s.map_or(String::new(), |limit| {
-        format!(" of {} MB/s possible", mb(limit))
-    });
-    let first = if segment.weakest {
-        ", gives out first"
+/// A place where data is.
+fn node(y: usize, name: &str) -> String {
+    format!(
+        "<rect class=\"node\" x=\"8\" y=\"{y}\" width=\"128\" height=\"30\" rx=\"5\"/><text class=\"place\" x=\"72\" y=\"{}\">{}</text>",
+        y + 20,
+        escaped(name)
+    )
+}
+
+fn arrow(y: usize, segment: &Segment) -> String {
+    let class = match (segment.slowest, segment.emulated) {
+        (true, _) => "edge slowest",
+        (false, true) => "edge modelled",
+        (false, false) => "edge",
+    };
+    let (from, barb, tip) = (y + 30, y + ROW - 9, y + ROW - 2);
+    format!(
+        "<path class=\"{class}\" d=\"M72 {from} V{tip}\"/><path class=\"{class} head\" d=\"M67 {barb} L72 {tip} L77 {barb}\"/>"
+    )
+}
+
+fn heading(y: usize, segment: &Segment) -> String {
+    let mark = if segment.slowest {
+        " ◀ slowest stage"
     } else {
         ""
     };
     format!(
-        "Into {}: {}, {} MB/s{limit}{first}",
-        segment.into,
+        "<text class=\"by\" x=\"{LEFT}\" y=\"{y}\">{}<tspan class=\"first\">{mark}</tspan></text>",
+        escaped(&segment.by)
+    )
+}
+
+/// Bars of limit and rate. Logarithmic: what matters is by how much stages differ, not by how many bytes.
+fn bars(y: usize, segment: &Segment, highest: f64) -> String {
+    let bar = |class: &str, rate: f64| {
+        let width = ((rate / highest).max(1e-3).log10() / 3.0 + 1.0) * 330.0;
+        format!(
+            "<rect class=\"{class}\" x=\"{LEFT}\" y=\"{y}\" width=\"{width:.1}\" height=\"9\"/>"
+        )
+    };
+    let limit = segment.limit_bytes_per_s;
+    let class = if segment.slowest {
+        "rate slowest"
+    } else {
+        "rate"
+    };
+    limit.map_or_else(String::new, |limit| bar("limit", limit))
+        + &bar(class, segment.rate_bytes_per_s)
+}
+
+fn numbers(y: usize, segment: &Segment) -> String {
+    let limit = segment.limit_bytes_per_s;
+    let limit = limit.map_or("no limit known".to_owned(), |limit| {
+        format!("limit {} MB/s", mb(limit))
+    });
+    let share = segment.fraction.map_or(String::new(), |fraction| {
+        format!(" · {:.0} %", fraction * 100.0)
+    });
+    format!(
+        "<text class=\"number\" x=\"510\" y=\"{y}\"><tspan class=\"strong\">{} MB/s</tspan> · {limit}{share}</text>",
+        mb(segment.rate_bytes_per_s)
+    )
+}
+
+fn spoken(segment: &Segment) -> String {
+    let limit = segment.limit_bytes_per_s.map_or(String::new(), |limit| {
+        format!(" of {} MB/s possible", mb(limit))
+    });
+    let slowest = if segment.slowest {
+        ", the slowest stage"
+    } else {
+        ""
+    };
+    format!(
+        "Into {}: {}, {} MB/s{limit}{slowest}",
+        segment.into.name(),
         segment.by,
         mb(segment.rate_bytes_per_s)
     )
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
-}
-
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use daqmeter_record::{EngineInfo, Lane, Limit, Workload};
+    use daqmeter_record::Workload;
 
-    /// One lane, one stage of 1 MB that takes so many nanoseconds, with a limit of 10 GB/s.
-    pub(crate) fn record(
-        engine: &str,
-        workload: Workload,
-        study: &str,
-        stage: &str,
-        ns: u64,
-    ) -> RunRecord {
-        let mut record = RunRecord::new(
-            EngineInfo {
-                name: engine.into(),
-                ..Default::default()
-            },
-            workload,
-        );
-        record.study = study.into();
-        record.limits = vec![Limit::given("memory", 10e9, "")];
-        let stage = Stage {
-            name: stage.into(),
-            ops_per_sample: 1,
-            bytes_per_op: 1_000_000,
-            limit: Some("memory".into()),
-            end_ns: 9 * ns,
-            sample_ns: vec![ns; 9],
-            ..Stage::default()
-        };
-        record.lanes = vec![Lane {
-            stages: vec![stage],
-            ..Lane::default()
-        }];
-        record
-    }
+    use crate::examples::record;
 
     fn host() -> Vec<RunRecord> {
         let with = |kind: &str| Workload::new(kind);
@@ -534,12 +258,12 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_stage_that_gives_out_first_is_neither_the_model_nor_the_disk() {
+    fn the_slowest_stage_is_neither_the_model_nor_the_disk() {
         let segments = path(&host());
         assert_eq!(
             segments
                 .iter()
-                .map(|segment| segment.into)
+                .map(|segment| segment.into.name())
                 .collect::<Vec<_>>(),
             [
                 "host buffer",
@@ -549,15 +273,15 @@ pub(crate) mod tests {
                 "consumer"
             ]
         );
-        let weakest: Vec<&Segment> = segments.iter().filter(|segment| segment.weakest).collect();
+        let marked: Vec<&Segment> = segments.iter().filter(|segment| segment.slowest).collect();
         assert_eq!(
-            (weakest.len(), weakest[0].into, weakest[0].fraction),
-            (1, "network", Some(0.25))
+            (marked.len(), marked[0].into, marked[0].fraction),
+            (1, Place::Network, Some(0.25))
         );
         assert_eq!(
-            bottleneck(&segments).unwrap(),
+            slowest(&segments).unwrap(),
             "TCP stream, 64 KiB messages at 2500 MB/s of one core, 25 % of what memory allows there: its own instructions and waits are the \
-             limit, so that larger blocks, better software or more cores help; the modelled boards bring 625 MB/s, so the link to them gives out before this host does"
+             limit, so that larger blocks, better software or more cores help; the modelled boards bring 625 MB/s, so the link to them is the limit, not this host"
         );
     }
 
@@ -569,15 +293,17 @@ pub(crate) mod tests {
         records[1].lanes[0].stages[0].sample_ns = vec![30_000; 9];
         let segments = path(&records);
         assert!(
-            !segments.iter().any(|segment| segment.into == "samples"),
+            !segments
+                .iter()
+                .any(|segment| segment.into == Place::Samples),
             "{segments:?}"
         );
         let network = segments
             .iter()
-            .find(|segment| segment.into == "network")
+            .find(|segment| segment.into == Place::Network)
             .unwrap();
         assert!(
-            network.by.contains("4 KiB messages") && network.weakest,
+            network.by.contains("4 KiB messages") && network.slowest,
             "the other size is left: {network:?}"
         );
     }
@@ -586,7 +312,7 @@ pub(crate) mod tests {
     fn the_picture_says_in_words_what_it_shows_and_takes_no_markup_from_names() {
         let picture = svg(&path(&host()));
         assert!(
-            picture.contains("gives out first")
+            picture.contains("slowest stage")
                 && picture.contains("aria-label")
                 && !picture.contains("<b>")
         );

@@ -6,7 +6,7 @@ use std::fmt;
 use daqmeter_record::{RunRecord, Stage};
 
 use crate::rate::is_done;
-use crate::rows::median_ns;
+use crate::samples::{first_stage, median_ns};
 
 /// One stage of one lane of one workload of one study.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -103,8 +103,8 @@ pub fn middle_runs(records: &[RunRecord]) -> (Vec<RunRecord>, usize) {
         if at == groups.len() {
             groups.push(Vec::new());
         }
-        let first = record.lanes.first().and_then(|lane| lane.stages.first());
-        groups[at].push((first.and_then(median_ns).unwrap_or(0.0), record));
+        let first = first_stage(record).and_then(median_ns);
+        groups[at].push((first.unwrap_or(0.0), record));
     }
     let most = groups.iter().map(Vec::len).max().unwrap_or(0);
     let mut chosen = Vec::new();
@@ -127,7 +127,7 @@ pub fn middle_runs(records: &[RunRecord]) -> (Vec<RunRecord>, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::tests::example;
+    use crate::examples::example;
 
     #[test]
     fn the_middle_run_stands_for_its_point_and_failures_for_themselves() {

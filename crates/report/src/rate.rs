@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use daqmeter_record::units::significant;
 use daqmeter_record::{Limit, LimitBasis, Outcome, RunRecord, Stage};
-use daqmeter_stats::{Level, Rate, Share, at_median, share, sustained};
+use daqmeter_stats::{Rate, Share, at_median, share, sustained};
 use serde::Serialize;
 
 /// Why a number is shown and not used.
@@ -88,29 +88,6 @@ pub(crate) fn by_basis(stage: &Stage, basis: LimitBasis) -> Option<Rate> {
     match basis {
         LimitBasis::Median => at_median(stage.bytes_per_sample(), &stage.sample_ns),
         LimitBasis::Sustained | LimitBasis::Given => of(stage),
-    }
-}
-
-/// Time of one operation that the sustained rate stands for; none without samples.
-pub(crate) fn mean_ns(stage: &Stage) -> Option<f64> {
-    let operations = stage.sample_ns.len() as f64 * stage.ops_per_sample.max(1) as f64;
-    (operations > 0.0).then(|| stage.seconds() * 1e9 / operations)
-}
-
-/// What is compared between runs of a stage: what data takes on its way (all its time: the mean), or what an operation takes (the median).
-/// Work of this CPU alone is the latter, because what disturbs it is foreign to it; and so is what moves no bytes: waits, calls.
-pub(crate) fn level(record: &RunRecord, stage: &Stage) -> Level {
-    /// Engines whose work is this CPU's and its memory's alone.
-    const OF_THE_CPU: [&str; 4] = ["convert", "decode", "memory", "null"];
-    let is_path = stage.bytes_per_op > 0 && !OF_THE_CPU.contains(&record.engine.name.as_str());
-    if is_path { Level::Mean } else { Level::Median }
-}
-
-/// The level in words, for columns.
-pub(crate) fn level_name(level: Level) -> &'static str {
-    match level {
-        Level::Mean => "mean",
-        Level::Median => "median",
     }
 }
 
@@ -210,16 +187,10 @@ pub(crate) fn shown_interval(interval: Option<(f64, f64)>) -> String {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use crate::rows::tests::example;
-
-    /// The example with its first stage three times as fast as its limit.
-    pub(crate) fn above_its_limit() -> RunRecord {
-        let mut record = example();
-        record.limits[0].rate_bytes_per_s = 0.4e9;
-        record
-    }
+    use crate::examples::{above_its_limit, example};
+    use crate::samples::mean_ns;
 
     #[test]
     fn one_definition_for_a_rate_and_its_limit() {
@@ -265,37 +236,5 @@ pub(crate) mod tests {
         record.warnings = warnings(&record);
         assert_eq!(warnings(&record).len(), 1);
         assert!(warnings(&example()).is_empty());
-    }
-
-    #[test]
-    fn paths_are_compared_by_all_their_time_and_work_of_the_cpu_by_its_median() {
-        let mut record = example();
-        let stage = record.lanes[0].stages[0].clone();
-        let levels = [
-            "digitizer",
-            "block",
-            "stream",
-            "copy",
-            "etherbone",
-            "convert",
-            "memory",
-        ]
-        .map(|engine| {
-            record.engine.name = engine.into();
-            level(&record, &stage)
-        });
-        assert_eq!(levels[..5], [Level::Mean; 5]);
-        assert_eq!(levels[5..], [Level::Median; 2]);
-        record.engine.name = "copy".into();
-        assert_eq!(
-            level(
-                &record,
-                &Stage {
-                    bytes_per_op: 0,
-                    ..stage
-                }
-            ),
-            Level::Median
-        );
     }
 }

@@ -1,17 +1,16 @@
 //! One row per lane and stage: the summary that all outputs share. Derived from the samples each time, never stored.
 
-use std::cmp::Ordering;
-use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use daqmeter_record::units::{show_bytes, significant};
-use daqmeter_record::workload::NOT_IN_KEY;
-use daqmeter_record::{Lane, Outcome, Param, RunRecord, Stage};
-use daqmeter_stats::Summary;
+use daqmeter_record::{Lane, Outcome, RunRecord, Stage};
 use serde::Serialize;
 
+use crate::families;
+use crate::faults::without_lanes;
+use crate::parameters::{Parameters, by_values, differing, words};
 use crate::rate::{self, Doubt, undone};
+use crate::samples::{cpu_fraction, summary};
 
 /// A stage of a lane, summarised.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -36,6 +35,8 @@ pub struct Row {
     pub ops_per_sample: u64,
     /// Bytes of one operation, as counted.
     pub bytes_per_op: u64,
+    /// Bytes that all of them carried, where that is not what they are counted as.
+    pub carried_bytes: Option<u64>,
     /// Median time of one operation.
     pub median_ns: f64,
     /// Robust standard deviation over the median.
@@ -84,9 +85,10 @@ impl Row {
 }
 
 /// Rows of all records, by study, engine and parameters: points are measured in random order, and looked up in that of their
-/// values. Records without lanes (waived ones) give none: see [`without_lanes`].
+/// values. Records without lanes (waived ones) give none: see `absent_rows`.
 pub fn rows(records: &[RunRecord]) -> Vec<Row> {
-    let differing = differing(records);
+    let differing = differing_in_study(records);
+    let in_label = families::in_label();
     let mut order: Vec<usize> = (0..records.len()).collect();
     order.sort_by(|&a, &b| {
         let names = |at: usize| (records[at].study.as_str(), records[at].engine.name.as_str());
@@ -95,7 +97,7 @@ pub fn rows(records: &[RunRecord]) -> Vec<Row> {
             .then_with(|| by_values(&differing[a], &differing[b]))
     });
     let of = |at: usize| -> Vec<Row> {
-        let point = point(&differing[at]);
+        let point = words(&differing[at], &in_label);
         rows_of(&records[at])
             .into_iter()
             .map(|row| Row {
@@ -135,88 +137,17 @@ fn on_all_cpus<T: Send>(places: &[usize], of: impl Fn(usize) -> T + Sync) -> Vec
     all.into_iter().map(|(_, result)| result).collect()
 }
 
-type Parameters<'a> = Vec<(&'a str, &'a Param)>;
+/// Of each record the parameters that are not the same in all records of its study and engine.
+fn differing_in_study(records: &[RunRecord]) -> Vec<Parameters<'_>> {
+    let all: Vec<&RunRecord> = records.iter().collect();
+    differing(&all, |record| (&record.study, &record.engine.name))
+}
 
 /// Of each record what [`Row::point`] of its rows is.
 pub(crate) fn points(records: &[RunRecord]) -> Vec<String> {
-    differing(records).iter().map(point).collect()
-}
-
-fn point(differing: &Parameters<'_>) -> String {
-    /// What the stage's label tells already.
-    const IN_STAGE: [&str; 2] = ["function", "dec_factor"];
-    let told = differing
-        .iter()
-        .filter(|(name, _)| !IN_STAGE.contains(name));
-    told.map(|(name, value)| shown(name, value))
-        .collect::<Vec<_>>()
-        .join(", ")
-}
-
-/// Of each record the parameters that are not the same in all records of its study and engine.
-fn differing(records: &[RunRecord]) -> Vec<Parameters<'_>> {
-    fn group(record: &RunRecord) -> (&str, &str) {
-        (&record.study, &record.engine.name)
-    }
-    let mut groups: HashMap<(&str, &str), (&RunRecord, BTreeSet<&str>)> = HashMap::new();
-    for record in records {
-        let (first, names) = groups
-            .entry(group(record))
-            .or_insert((record, BTreeSet::new()));
-        let (known, own) = (&first.workload.params, &record.workload.params);
-        let all = known.keys().chain(own.keys());
-        names.extend(
-            all.filter(|name| known.get(*name) != own.get(*name))
-                .map(String::as_str),
-        );
-    }
-    let mut all = Vec::with_capacity(records.len());
-    for record in records {
-        let names = groups.get(&group(record)).map(|(_, names)| names);
-        let differs = |name: &str| {
-            !NOT_IN_KEY.contains(&name) && names.is_some_and(|names| names.contains(name))
-        };
-        let own = record
-            .workload
-            .params
-            .iter()
-            .filter(|(name, _)| differs(name));
-        all.push(own.map(|(name, value)| (name.as_str(), value)).collect());
-    }
-    all
-}
-
-/// Numbers by their size, names by their letters.
-fn by_values(a: &Parameters<'_>, b: &Parameters<'_>) -> Ordering {
-    let number = |param: &Param| match param {
-        Param::Flag(flag) => Some(f64::from(u8::from(*flag))),
-        Param::Int(count) => Some(*count as f64),
-        Param::Float(value) => Some(*value),
-        Param::Text(_) => None,
-    };
-    let pairs = a.iter().zip(b).map(|((name_a, a), (name_b, b))| {
-        name_a
-            .cmp(name_b)
-            .then_with(|| match (number(a), number(b)) {
-                (Some(a), Some(b)) => a.total_cmp(&b),
-                (None, None) => a.to_string().cmp(&b.to_string()),
-                (a, b) => a.is_none().cmp(&b.is_none()),
-            })
-    });
-    pairs
-        .fold(Ordering::Equal, Ordering::then)
-        .then(a.len().cmp(&b.len()))
-}
-
-/// A parameter for people, with its unit where its name ends with one.
-fn shown(name: &str, value: &Param) -> String {
-    match (value, name.strip_suffix("_bytes")) {
-        (Param::Int(bytes), Some(name)) => format!("{name} {}", show_bytes(*bytes)),
-        _ => match (value, name.strip_suffix("_hz")) {
-            (Param::Float(hz), Some(name)) => format!("{name} {} Hz", significant(*hz, 6)),
-            _ => format!("{name} {value}"),
-        },
-    }
+    let in_label = families::in_label();
+    let all = differing_in_study(records);
+    all.iter().map(|own| words(own, &in_label)).collect()
 }
 
 /// Rows of a record; a lane that failed before its first stage is a row without numbers.
@@ -255,10 +186,11 @@ fn row_of(record: &RunRecord, stage: &Stage, outcome: &Outcome) -> Row {
         .filter(|_| outcome.is_ok());
     Row {
         stage: stage.name.clone(),
-        label: label(record, stage),
+        label: families::label(record, stage),
         n: summary.n,
         ops_per_sample: stage.ops_per_sample,
         bytes_per_op: stage.bytes_per_op,
+        carried_bytes: stage.carried_bytes,
         median_ns: summary.median,
         spread: summary.relative_spread(),
         ci_ns: summary.median_ci,
@@ -282,168 +214,10 @@ pub(crate) fn absent_rows(records: &[RunRecord]) -> Vec<Row> {
         .collect()
 }
 
-fn label(record: &RunRecord, stage: &Stage) -> String {
-    let factor = record.workload.int("dec_factor").unwrap_or(1);
-    let name = short(&stage.name);
-    if factor > 1 && name.contains("decimate") {
-        format!("{name} 1:{factor}")
-    } else {
-        name
-    }
-}
-
-/// The original's names in the words of its help.
-pub(crate) fn short(name: &str) -> String {
-    if let Some(fused) = name.strip_prefix("readout+") {
-        return format!("read-out + {}", short(fused));
-    }
-    match name {
-        "func_no_decsca" => "cast",
-        "func_sca" => "scale",
-        "func_dec" => "decimate",
-        "func_decsca" => "decimate+scale",
-        "func_umn2double" => "unsigned f64",
-        "func_smn2double" => "signed f64",
-        "func_umn2float" => "unsigned f32",
-        "func_smn2float" => "signed f32",
-        "func_readout" => "read-out",
-        "func_pattern" => "write pattern",
-        "wait_trigger" => "wait for trigger",
-        other => other,
-    }
-    .to_owned()
-}
-
-/// Summary of a stage in nanoseconds per operation; none without samples.
-pub fn summary(stage: &Stage) -> Option<Summary> {
-    Summary::of(&times_ns(stage))
-}
-
-/// Median alone, without sorting the samples.
-pub(crate) fn median_ns(stage: &Stage) -> Option<f64> {
-    Some(daqmeter_stats::median(&times_ns(stage))).filter(|median| median.is_finite())
-}
-
-/// Time of one operation in each sample.
-pub(crate) fn times_ns(stage: &Stage) -> Vec<f64> {
-    let per_op = stage.ops_per_sample.max(1) as f64;
-    stage
-        .sample_ns
-        .iter()
-        .map(|&ns| ns as f64 / per_op)
-        .collect()
-}
-
-/// CPU time of the thread over the time that its samples took.
-fn cpu_fraction(stage: &Stage) -> f64 {
-    let seconds = stage.seconds();
-    if seconds > 0.0 {
-        stage.cpu.total_ns() as f64 * 1e-9 / seconds
-    } else {
-        0.0
-    }
-}
-
-/// Records that were waived or failed before any lane ran: study, engine, reason.
-pub fn without_lanes(
-    records: &[RunRecord],
-) -> impl Iterator<Item = (&RunRecord, &'static str, &str)> {
-    let absent = records.iter().filter(|record| record.lanes.is_empty());
-    absent.filter_map(|record| undone(&record.outcome).map(|(how, why)| (record, how, why)))
-}
-
-/// The tool's own cost per operation in nanoseconds: of the null engine's record if there is one, else as every record holds
-/// it. None for records of tools that did not measure it.
-pub fn tool_cost_ns(records: &[RunRecord]) -> Option<f64> {
-    let null = records.iter().filter(|record| record.engine.name == "null");
-    let null = null.flat_map(rows_of).map(|row| row.median_ns).next();
-    null.or_else(|| {
-        records
-            .iter()
-            .map(|record| record.clock.tool_ns_per_op)
-            .find(|&ns| ns > 0.0)
-    })
-}
-
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use daqmeter_record::{CpuTime, EngineInfo, Ledger, Limit, LimitBasis, Workload};
-
-    /// A record like those of `daqmeter digitizer`, with fixed numbers, for the snapshots of all outputs.
-    pub(crate) fn example() -> RunRecord {
-        let engine = EngineInfo {
-            name: "digitizer".into(),
-            target: "emu:ku0 emu:l0".into(),
-            emulated: true,
-        };
-        let workload = Workload::new("digitizer")
-            .with("devices", "emu:ku0 emu:l0")
-            .with("samples", 3_000_000_u64)
-            .with("function", 4_u64)
-            .with("dec_factor", 1_u64);
-        let mut record = RunRecord::new(engine, workload);
-        record.study = "digitizer".into();
-        record.time_utc = "2026-11-21T03:00:00.000Z".into();
-        record.command = "daqmeter digitizer emu:ku0 emu:l0 -S 3000000 -N 3 -A 4".into();
-        let cpu_model = "Test CPU <script>alert(1)</script>".into();
-        record.host = daqmeter_record::Host {
-            cpu_model,
-            ..Default::default()
-        }
-        .into();
-        record.tool.name = "daqmeter".into();
-        record.limits = vec![
-            Limit::given("link", 1.278e9, "profile"),
-            Limit {
-                basis: LimitBasis::Sustained,
-                low_bytes_per_s: Some(9.8e9),
-                high_bytes_per_s: Some(10.2e9),
-                ..Limit::given("memory 1:2", 10e9, "measured")
-            },
-        ];
-        for (device, factor) in [("emu:ku0", 1), ("emu:l0", 2)] {
-            let stage = |name: &str, limit: &str, start_ns: u64, ns: u64| Stage {
-                name: name.into(),
-                ops_per_sample: 1,
-                bytes_per_op: 6_000_000,
-                traffic_bytes_per_op: 12_000_000,
-                limit: Some(limit.into()),
-                start_ns,
-                end_ns: start_ns + ns * 3,
-                sample_start_ns: vec![],
-                sample_ns: vec![ns - 1000, ns, ns + 1000],
-                cpu: CpuTime {
-                    user_ns: ns * 3 / 2,
-                    system_ns: 0,
-                },
-            };
-            record.lanes.push(Lane {
-                device: device.into(),
-                stages: vec![
-                    stage("func_readout", "link", 100_000, 5_000_000 * factor),
-                    stage("func_no_decsca", "memory 1:2", 16_000_000 * factor, 700_000),
-                ],
-                ..Lane::default()
-            });
-        }
-        let mut ledger = Ledger {
-            issued: 36_000_000,
-            delivered: 36_000_000,
-            ..Ledger::new("bytes")
-        };
-        ledger.lose("short read", 0);
-        record.ledgers = vec![ledger];
-        record.wall_ns = 33_000_000;
-        (
-            record.host_cpu.user_ns,
-            record.host_cpu.steal_ns,
-            record.host_cpu.idle_ns,
-        ) = (30_000_000, 10_000_000, 60_000_000);
-        record.memory.peak_rss_bytes = 64 << 20;
-        (record.clock.tool_ns_per_op, record.clock.overhead_ns) = (0.54, 24.0);
-        record
-    }
+    use crate::examples::{above_its_limit, chain, example};
 
     #[test]
     fn a_row_holds_rate_limit_and_fraction() {
@@ -471,6 +245,17 @@ pub(crate) mod tests {
                 row.rate_bytes_per_s <= high
             ) == (1e5, true, true)
         );
+    }
+
+    /// What was planned was taken for what was carried (issue 15).
+    #[test]
+    fn a_chain_whose_triggers_were_stopped_has_the_rate_of_what_it_carried() {
+        let row = &rows(&[chain(400_000)])[0];
+        assert_eq!(
+            (row.rate_bytes_per_s, row.fraction, row.bytes_per_op),
+            (400_000.0, Some(0.4), 1_000_000)
+        );
+        assert_eq!(rows(&[chain(1_000_000)])[0].fraction, Some(1.0));
     }
 
     #[test]
@@ -507,7 +292,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_rate_above_its_limit_is_doubted() {
-        let found = rows_of(&crate::rate::tests::above_its_limit());
+        let found = rows_of(&above_its_limit());
         assert_eq!(
             (found[0].doubt, found[1].doubt),
             (Some(Doubt::AboveLimit), None)
@@ -559,8 +344,6 @@ pub(crate) mod tests {
                 digitizer("samples 100")
             ]
         );
-        assert_eq!(shown("read_bytes", &Param::Int(4096)), "read 4 KiB");
-        assert_eq!(shown("rate_hz", &Param::Float(1e6)), "rate 1000000 Hz");
     }
 
     #[test]

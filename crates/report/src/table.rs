@@ -1,14 +1,18 @@
-//! Rows as text: aligned for people, Markdown for tickets, CSV for spreadsheets.
+//! Rows as text: aligned for people, Markdown for tickets.
 
 use std::collections::HashSet;
 use std::fmt::Write;
 
-use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use daqmeter_record::units::{show_bytes, show_ns, significant};
-use daqmeter_record::{Ledger, RunRecord, sanitise};
+use daqmeter_record::{RunRecord, sanitise};
 
-use crate::rate::{Doubt, shown_interval, shown_share, undone, warnings};
-use crate::rows::{Row, points, rows, tool_cost_ns, without_lanes};
+use crate::aligned::aligned;
+pub use crate::aligned::{numbers_from, plain};
+use crate::families::{self, pmu, tool};
+pub use crate::faults::faults_and_ledgers;
+use crate::faults::{faults, without_lanes};
+use crate::rate::{shown_interval, shown_share, warnings};
+use crate::rows::{Row, points, rows};
 
 /// The columns with numbers, and the one behind them.
 const HEADINGS: [&str; 10] = [
@@ -102,76 +106,45 @@ fn note(row: &Row) -> String {
         .join(", ")
 }
 
-fn build(records: &[RunRecord]) -> String {
+/// The aligned table alone.
+pub fn rows_only(records: &[RunRecord]) -> String {
     let rows = rows(records);
     let columns = Columns::of(&rows);
     let headings = columns.headings();
-    let mut table = Table::new();
-    table
-        .load_style(NOTHING)
-        .set_header(headings.iter().copied());
-    for row in &rows {
-        table.add_row(shown(columns.cells(row)));
-    }
-    for column in headings.len() - HEADINGS.len()..headings.len() - 1 {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    trimmed(&table.to_string())
-}
-
-/// Without trailing spaces, which mail and snapshots mangle.
-fn trimmed(text: &str) -> String {
-    text.lines().fold(String::new(), |mut out, line| {
-        out.push_str(line.trim_end());
-        out.push('\n');
-        out
-    })
-}
-
-/// The aligned table alone.
-pub fn rows_only(records: &[RunRecord]) -> String {
-    build(records)
+    // The note is text, behind the numbers.
+    let numbers = headings.len() - HEADINGS.len()..headings.len() - 1;
+    let cells = rows.iter().map(|row| columns.cells(row));
+    aligned(&headings, numbers, cells)
 }
 
 /// The aligned table, and below it what must be known to believe it.
 pub fn text(records: &[RunRecord]) -> String {
-    // Records of counters alone have no stages.
-    let has_stage = |record: &RunRecord| record.lanes.iter().any(|lane| !lane.stages.is_empty());
-    let is_empty =
-        !records.iter().any(has_stage) && records.iter().any(|record| record.engine.name == "pmu");
-    let mut out = if is_empty {
+    let mut out = if pmu::only_counted(records) {
         String::new()
     } else {
-        build(records)
+        rows_only(records)
     };
-    let line = |out: &mut String, line: &str| {
-        let _ = writeln!(out, " {line}");
-    };
-    absent_lines(records)
-        .iter()
-        .for_each(|absent| line(&mut out, absent));
+    let mut lines = absent_lines(records);
     match records {
-        [record] => out.push_str(&footnotes(record)),
+        [record] => lines.extend(footnotes(record)),
         // Of many points only what went wrong: the rest would bury it.
-        _ => trouble_lines(records)
-            .iter()
-            .for_each(|trouble| line(&mut out, trouble)),
+        _ => lines.extend(trouble_lines(records)),
     }
     if has_means(records) {
-        line(
-            &mut out,
-            "means of N: each sample is the mean of N operations, so that there are no percentiles of single ones",
+        lines.push(
+            "means of N: each sample is the mean of N operations, so that there are no percentiles of single ones"
+                .to_owned(),
         );
     }
-    if let (Some(cost_ns), Some(first)) = (tool_cost_ns(records), records.first()) {
+    if let (Some(cost_ns), Some(first)) = (tool::cost_ns(records), records.first()) {
         let clock_ns = significant(first.clock.overhead_ns, 2);
         let cost = significant(cost_ns, 2);
-        line(
-            &mut out,
-            &format!("the tool itself: {cost} ns per operation, {clock_ns} ns per sample"),
-        );
+        lines.push(format!(
+            "the tool itself: {cost} ns per operation, {clock_ns} ns per sample"
+        ));
+    }
+    for line in lines {
+        let _ = writeln!(out, " {line}");
     }
     out
 }
@@ -224,100 +197,44 @@ fn trouble_lines(records: &[RunRecord]) -> Vec<String> {
     all.filter(|line| seen.insert(line.clone())).collect()
 }
 
-/// Lanes that failed, and the record where that is not a lane's doing.
-fn faults(record: &RunRecord) -> Vec<String> {
-    let lanes = record.lanes.iter();
-    let of_lanes: Vec<String> = lanes
-        .filter_map(|lane| {
-            Some(format!(
-                "FAILED {}: {}",
-                lane.device,
-                lane.outcome.reason()?
-            ))
-        })
-        .collect();
-    // Without lanes it is one of the absent; a ledger that does not close is told as a ledger.
-    let is_told = record.lanes.is_empty()
-        || !of_lanes.is_empty()
-        || !record.ledgers.iter().all(Ledger::closes);
-    match undone(&record.outcome).filter(|_| !is_told) {
-        Some((how, why)) => vec![format!("{}: {why}", how.to_uppercase())],
-        None => of_lanes,
-    }
+/// What must be known of one record: faults, ledgers, counters worth a line, CPU, memory, warnings. A line each.
+fn footnotes(record: &RunRecord) -> Vec<String> {
+    let mut lines = faults(record);
+    let ledgers = record.ledgers.iter();
+    lines.extend(ledgers.map(|ledger| format!("ledger: {ledger}")));
+    lines.extend(families::footnotes(record));
+    lines.extend(process(record));
+    lines.extend(host_cpu(record));
+    lines.extend(record.hotspots.iter().take(8).map(|spot| {
+        let percent = spot.share * 100.0;
+        format!("{percent:5.1} %  [{}] {}", spot.space, spot.symbol)
+    }));
+    let warnings = warnings(record).into_iter();
+    lines.extend(warnings.map(|warning| format!("note: {warning}")));
+    lines
 }
 
-/// What went wrong and what was lost, a line each: ledgers without losses are not told.
-pub fn faults_and_ledgers(record: &RunRecord) -> Vec<String> {
-    let ledgers = record
-        .ledgers
-        .iter()
-        .filter(|ledger| ledger.lost() > 0 || !ledger.closes());
-    let ledgers = ledgers.map(|ledger| format!("ledger: {ledger} ({})", record.workload));
-    let warnings = warnings(record)
-        .into_iter()
-        .map(|warning| format!("warning: {warning}"));
-    faults(record)
-        .into_iter()
-        .chain(ledgers)
-        .chain(warnings)
-        .collect()
-}
-
-/// Faults, ledgers, counters worth a line, warnings, memory.
-pub fn footnotes(record: &RunRecord) -> String {
-    let mut out = String::new();
-    for fault in faults(record) {
-        let _ = writeln!(out, " {fault}");
-    }
-    for ledger in &record.ledgers {
-        let _ = writeln!(out, " ledger: {ledger}");
-    }
-    let counted = ["register-reads", "interrupts", "lost-interrupts"];
-    let counts: Vec<String> = counted
-        .iter()
-        .filter_map(|name| Some(format!("{name} {}", record.counter(name)?)))
-        .collect();
-    if !counts.is_empty() {
-        let _ = writeln!(out, " counted: {}", counts.join(", "));
-    }
-    if let Some(observed) = &record.observed {
-        out.push_str(&crate::pmu::tables::footnote(observed));
-    }
-    if record.wall_ns > 0 {
-        // The kernel books CPU time late and the observers take some: below a few milliseconds the share means nothing.
-        let cpu = match record.wall_ns {
-            0..5_000_000 => "too short to tell its CPU share".to_owned(),
-            wall_ns => {
-                let percent = record.process_cpu.total_ns() as f64 / wall_ns as f64 * 100.0;
-                format!("CPU {}% of a core", significant(percent, 3))
-            }
-        };
-        let _ = writeln!(
-            out,
-            " {cpu} over {}; peak memory {}, of which samples {}",
-            show_ns(record.wall_ns as f64),
-            show_bytes(record.memory.peak_rss_bytes),
-            show_bytes(record.memory.sample_bytes)
-        );
-    }
-    out.push_str(&host_cpu(record));
-    for spot in record.hotspots.iter().take(8) {
-        let _ = writeln!(
-            out,
-            " {:5.1} %  [{}] {}",
-            spot.share * 100.0,
-            spot.space,
-            spot.symbol
-        );
-    }
-    for warning in warnings(record) {
-        let _ = writeln!(out, " note: {warning}");
-    }
-    out
+/// CPU time and memory of the process.
+fn process(record: &RunRecord) -> Option<String> {
+    // The kernel books CPU time late and the observers take some: below a few milliseconds the share means nothing.
+    let cpu = match record.wall_ns {
+        0 => return None,
+        1..5_000_000 => "too short to say its CPU share".to_owned(),
+        wall_ns => {
+            let percent = record.process_cpu.total_ns() as f64 / wall_ns as f64 * 100.0;
+            format!("CPU {}% of a core", significant(percent, 3))
+        }
+    };
+    Some(format!(
+        "{cpu} over {}; peak memory {}, of which samples {}",
+        show_ns(record.wall_ns as f64),
+        show_bytes(record.memory.peak_rss_bytes),
+        show_bytes(record.memory.sample_bytes)
+    ))
 }
 
 /// What the whole host did meanwhile, in per cent of all its CPUs. Nothing where /proc/stat counted no tick.
-fn host_cpu(record: &RunRecord) -> String {
+fn host_cpu(record: &RunRecord) -> Option<String> {
     let cpu = &record.host_cpu;
     let kinds = [
         ("user", cpu.user_ns),
@@ -330,7 +247,7 @@ fn host_cpu(record: &RunRecord) -> String {
     ];
     let total: u64 = kinds.iter().map(|(_, ns)| ns).sum();
     if total == 0 {
-        return String::new();
+        return None;
     }
     let shown = kinds.iter().filter(|(_, ns)| *ns > 0);
     let shares: Vec<String> = shown
@@ -341,7 +258,7 @@ fn host_cpu(record: &RunRecord) -> String {
             )
         })
         .collect();
-    format!(" whole host: {}\n", shares.join(", "))
+    Some(format!("whole host: {}", shares.join(", ")))
 }
 
 /// A Markdown table, and below it what was not measured and what went wrong.
@@ -377,99 +294,10 @@ pub fn markdown(records: &[RunRecord]) -> String {
     out
 }
 
-/// Columns of the table for spreadsheets. New ones go to the end.
-const CSV_COLUMNS: &str = "study,engine,device,stage,point,emulated,n,bytes_per_op,median_ns,spread,ci_low_ns,ci_high_ns,\
-     p99_ns,outliers,rate_bytes_per_s,limit_bytes_per_s,fraction,cpu_fraction,outcome,reason,ops_per_sample,\
-     rate_low_bytes_per_s,rate_high_bytes_per_s,limit_low_bytes_per_s,limit_high_bytes_per_s,doubt";
-
-/// Comma-separated values with full precision and units in the heading (RFC 4180). What was waived or failed before it began is a
-/// row, too, without numbers.
-pub fn csv(records: &[RunRecord]) -> String {
-    let mut out = format!("{CSV_COLUMNS}\n");
-    for row in rows(records) {
-        let _ = writeln!(out, "{}", csv_fields(&row, true).join(","));
-    }
-    for row in crate::rows::absent_rows(records) {
-        let _ = writeln!(out, "{}", csv_fields(&row, false).join(","));
-    }
-    out
-}
-
-/// Cells of an aligned table: each on one line.
-fn shown(cells: Vec<String>) -> impl Iterator<Item = String> {
-    cells
-        .into_iter()
-        .map(|cell| sanitise::text(&cell).into_owned())
-}
-
-/// The fields of a row; those that are numbers are empty where nothing was measured.
-fn csv_fields(row: &Row, is_measured: bool) -> Vec<String> {
-    let field = |text: &str| sanitise::csv(text).into_owned();
-    let number = |value: String| if is_measured { value } else { String::new() };
-    let optional = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
-    let (rate_low, rate_high) = row.rate_interval_bytes_per_s.unzip();
-    let (limit_low, limit_high) = row.limit_interval_bytes_per_s.unzip();
-    let (outcome, reason) = row.undone().unwrap_or(("ok", ""));
-    vec![
-        field(&row.study),
-        field(&row.engine),
-        field(&row.device),
-        field(&row.stage),
-        field(&row.point),
-        row.emulated.to_string(),
-        number(row.n.to_string()),
-        number(row.bytes_per_op.to_string()),
-        number(row.median_ns.to_string()),
-        number(row.spread.to_string()),
-        number(row.ci_ns.0.to_string()),
-        number(row.ci_ns.1.to_string()),
-        optional(row.p99_ns),
-        number(row.outliers.to_string()),
-        number(row.rate_bytes_per_s.to_string()),
-        optional(row.limit_bytes_per_s),
-        optional(row.fraction),
-        number(row.cpu_fraction.to_string()),
-        outcome.to_owned(),
-        field(reason),
-        number(row.ops_per_sample.to_string()),
-        optional(rate_low),
-        optional(rate_high),
-        optional(limit_low),
-        optional(limit_high),
-        row.doubt.map_or("", Doubt::name).to_owned(),
-    ]
-}
-
-/// A small aligned table of any text, for the verbs that list things.
-pub fn plain(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    numbers_from(headings.len(), headings, rows)
-}
-
-/// An aligned table whose columns from that one on are numbers, at the right of their column.
-pub fn numbers_from(
-    first: usize,
-    headings: &[&str],
-    rows: impl IntoIterator<Item = Vec<String>>,
-) -> String {
-    let mut table = Table::new();
-    table
-        .load_style(NOTHING)
-        .set_header(headings.iter().copied());
-    for row in rows {
-        table.add_row(shown(row));
-    }
-    for column in first..headings.len() {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    trimmed(&table.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::tests::example;
+    use crate::examples::{above_its_limit, example};
 
     #[test]
     fn the_table_for_people() {
@@ -483,7 +311,7 @@ mod tests {
 
     #[test]
     fn the_table_for_spreadsheets() {
-        insta::assert_snapshot!(csv(&[example()]));
+        insta::assert_snapshot!(crate::export::table(&[example()]).csv());
     }
 
     #[test]
@@ -491,14 +319,15 @@ mod tests {
         let mut waived = example();
         waived.lanes.clear();
         waived.outcome = daqmeter_record::Outcome::Waived("no card".into());
-        let said = text(&[example(), waived.clone(), waived]);
+        let shown = text(&[example(), waived.clone(), waived]);
         assert_eq!(
-            said.matches("digitizer digitizer: waived: no card (2 points)\n")
+            shown
+                .matches("digitizer digitizer: waived: no card (2 points)\n")
                 .count(),
             1,
-            "{said}"
+            "{shown}"
         );
-        assert_eq!(said.matches("no card").count(), 1, "{said}");
+        assert_eq!(shown.matches("no card").count(), 1, "{shown}");
     }
 
     /// A record whose bytes did not check, one that was waived, and one whose rate cannot be.
@@ -509,7 +338,7 @@ mod tests {
         let mut waived = example();
         waived.lanes.clear();
         waived.outcome = daqmeter_record::Outcome::Waived("no card".into());
-        [failed, waived, crate::rate::tests::above_its_limit()]
+        [failed, waived, above_its_limit()]
     }
 
     #[test]
@@ -541,13 +370,13 @@ mod tests {
         assert!(
             text(&records[..1]).contains(" FAILED: verification after the run: byte 3 differs\n")
         );
-        let csv = csv(&records);
+        let csv = crate::export::table(&records).csv();
         let count = |what: &str| csv.matches(what).count();
         assert_eq!(
             (
                 count(",failed,verification"),
                 count(",waived,no card"),
-                count(",above-limit\n")
+                count(",above-limit,")
             ),
             (4, 1, 2),
             "{csv}"

@@ -10,8 +10,9 @@
 mod changes;
 mod compare;
 mod rate;
+pub mod simulated;
 
-pub use changes::{Change, change_points};
+pub use changes::{Change, Row, change_points, row};
 pub use compare::{Comparison, Effect, Level, Side, Verdict, compare};
 pub use rate::{Rate, Share, at_median, mean_interval, share, sustained};
 

@@ -67,7 +67,7 @@ pub fn current_cpu() -> Option<u32> {
 }
 
 /// The NUMA node of the page at `address`, when the kernel tells (`move_pages(2)` in query mode; the page must be touched).
-pub fn node_of(address: *const u8) -> Option<u32> {
+pub(crate) fn node_of(address: *const u8) -> Option<u32> {
     let page = address.cast_mut().cast::<libc::c_void>();
     let mut status: libc::c_int = -1;
     // SAFETY: one page address and one status are passed, as the count says; query mode (null nodes) moves nothing.

@@ -20,7 +20,7 @@ pub fn memory_bytes() -> Option<u64> {
 }
 
 /// As [`memory_bytes`], from the files below another root.
-pub fn memory_bytes_below(files: &Files) -> Option<u64> {
+pub(crate) fn memory_bytes_below(files: &Files) -> Option<u64> {
     [
         host(files),
         cgroup_v2(files),
@@ -94,7 +94,7 @@ pub fn threads() -> Option<u64> {
 }
 
 /// As [`threads`], from the files below another root.
-pub fn threads_below(files: &Files) -> Option<u64> {
+pub(crate) fn threads_below(files: &Files) -> Option<u64> {
     let number = |path: &str| files.text(path)?.parse::<u64>().ok();
     let v2 = own_group(files, str::is_empty).map(|own| ("sys/fs/cgroup", own));
     let v1 = own_group(files, |controllers| {

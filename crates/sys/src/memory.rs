@@ -375,10 +375,8 @@ mod tests {
     fn transparent_huge_pages_are_reported_only_where_the_kernel_gave_them() {
         let disable = |off: libc::c_ulong| {
             // SAFETY: sets a flag of this process that decides which pages later faults get.
-            assert_eq!(
-                unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, off, 0, 0, 0) },
-                0
-            );
+            let result = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, off, 0, 0, 0) };
+            assert_eq!(result, 0);
         };
         disable(1);
         let without = Buffer::new(8 << 20, Pages::Transparent).unwrap().pages();

@@ -103,7 +103,7 @@ pub fn filled(card: Pointer, host: Pointer, ring_bytes: usize) -> usize {
 /// What the card makes of a host pointer written to its register: the bit toggles only when the pointer moved back by more than
 /// the gap.
 #[must_use]
-pub fn accept_host(old: Pointer, offset: usize, gap_bytes: usize) -> Pointer {
+pub(crate) fn accept_host(old: Pointer, offset: usize, gap_bytes: usize) -> Pointer {
     let wrapped = offset.saturating_add(gap_bytes) < old.offset;
     Pointer {
         offset,

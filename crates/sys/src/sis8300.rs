@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use crate::SysError;
 
 /// `_IOWR(type, number, size)` of `asm-generic/ioctl.h`.
-pub const fn iowr(kind: u8, number: u8, bytes: u32) -> u32 {
+pub(crate) const fn iowr(kind: u8, number: u8, bytes: u32) -> u32 {
     (3 << 30) | (bytes << 16) | ((kind as u32) << 8) | number as u32
 }
 

@@ -5,9 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use daqmeter_digitizer::devices::emulated::Profile;
-use daqmeter_digitizer::{published, reproduce as digitizer};
-use daqmeter_etherbone::reproduce as etherbone;
+use daqmeter_campaign::studies;
 use daqmeter_record::study::{Comparison, Scope};
 use daqmeter_record::{RunRecord, jsonl};
 use shell::{daqmeter, line, need, started, target, tried};
@@ -101,7 +99,7 @@ pub(super) fn etherbone() -> Result<()> {
             .arg("-o")
             .arg(&html)
             .run()?;
-        let lines = etherbone::compare(&etherbone::Document::default(), &records(&out)?);
+        let lines = compared("etherbone", &records(&out)?)?;
         ensure!(lines.len() > 25, "{} lines only", lines.len());
         let still = rows_off_the_model(&lines, software_us)?;
         let left = match slow {
@@ -117,6 +115,12 @@ pub(super) fn etherbone() -> Result<()> {
         slow = Some(left);
     }
     bail!("slower than the model in each of {TRIES} tries: {slow:?}")
+}
+
+/// The rows of a study, with what the records say of them.
+fn compared(study: &str, records: &[RunRecord]) -> Result<Vec<Comparison>> {
+    let study = studies::study(study).with_context(|| format!("no study is named {study}"))?;
+    Ok(study.compare(records))
 }
 
 /// Mean time of a blocking cycle over an emulated bridge that adds no delay.
@@ -178,11 +182,7 @@ pub(super) fn digitizers() -> Result<()> {
     let out = scratch("reproduce.jsonl")?;
     daqmeter("digitizer reproduce --out").arg(&out).run()?;
     let records = records(&out)?;
-    let lines = digitizer::tables(
-        &published::Document::default(),
-        &Profile::default(),
-        &records,
-    );
+    let lines = compared("digitizer", &records)?;
     let means: Vec<&Comparison> = lines.iter().filter(|line| line.row == "mean").collect();
     ensure!(means.len() == 15, "{} tables instead of 15", means.len());
     // Conversions are this host's own.

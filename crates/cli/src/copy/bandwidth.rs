@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use daqmeter_copy::Context;
 use daqmeter_report::copy::bandwidth_text;
 use daqmeter_report::copy_classic;
@@ -10,7 +10,7 @@ use daqmeter_report::copy_classic;
 use super::{Chosen, Study, Written, finish};
 use crate::arguments::count;
 use crate::output::Failure;
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// Rate of all CPUs or all channels at once: per channel and in total, the priority policy included.
 #[derive(Debug, Args)]
@@ -36,10 +36,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let study = Study {
         chosen,
         name: "copy/bandwidth",
-        who: chosen.who(&Context::ALL)?,
+        who: chosen.who(Context::value_variants())?,
         operations: chosen.operations(&["from", "to", "both"]),
         sizes: chosen.sizes(1024)?,
-        lanes: arguments.lanes.map_or(cpus.len().min(64), |lanes| {
+        lanes: arguments.lanes.map_or(cpus.len(), |lanes| {
             usize::try_from(lanes).unwrap_or(usize::MAX)
         }),
         pin: arguments
@@ -51,11 +51,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     study.run(&mut runner)?;
     let records = &runner.recorder.records;
     let files = copy_classic::bandwidth(records);
-    finish(
-        &runner,
-        &arguments.common,
-        &arguments.written,
-        &bandwidth_text(records),
-        &files,
-    )
+    finish(&runner, &arguments.written, bandwidth_text, &files)
 }

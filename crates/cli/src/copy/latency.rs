@@ -9,12 +9,12 @@ use daqmeter_report::copy_classic;
 
 use super::{Chosen, Study, Written, finish};
 use crate::output::Failure;
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// Time of one copy by size: from, to, and both with caches emptied, by CPU and by an engine's channels.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Pinning and mapping of an engine's copy are outside its clock and reported apart. With several contexts the\nclassic files lie in a folder for each.\n\nExample:\n\n  $ daqmeter copy latency --sizes 1,64,4KiB --contexts cpu --format classic --out-dir results"
+    after_long_help = "Pinning and mapping of an engine's copy are outside its clock and reported separately. With several contexts the\nclassic files lie in a folder for each.\n\nExample:\n\n  $ daqmeter copy latency --sizes 1,64,4KiB --contexts cpu --format classic --out-dir results"
 )]
 pub(super) struct Arguments {
     #[command(flatten)]
@@ -45,11 +45,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     study.run(&mut runner)?;
     let records = &runner.recorder.records;
     let files = copy_classic::latency(records);
-    finish(
-        &runner,
-        &arguments.common,
-        &arguments.written,
-        &latency_text(records),
-        &files,
-    )
+    finish(&runner, &arguments.written, latency_text, &files)
 }

@@ -4,27 +4,25 @@ mod bandwidth;
 mod figures;
 mod latency;
 mod pollution;
-pub(crate) mod reproduce;
 mod trace;
 mod verify;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use daqmeter_copy::{Completion, Context, Direction, HEAVY, Request, Window, module_waiver};
-use daqmeter_harness::limits::{best_rate, measured};
-use daqmeter_harness::{Availability, Settings, StepPlan, limit_warnings, ordered};
-use daqmeter_kernels::copy::CopyKernel;
-use daqmeter_record::{Order, RunRecord, Workload};
+use daqmeter_copy::{Context, CopyEngine, Direction, Path, Request};
+use daqmeter_harness::{
+    Availability, Fault, Limits, Request as _, StepPlan, TypedEngine as _, check_fits, ordered,
+};
+use daqmeter_record::{RunRecord, Workload};
 use daqmeter_report::copy_classic::Files;
-use daqmeter_stats::Rate;
 
-use crate::arguments::{bytes, count, duration};
-use crate::output::{Failure, emit, tell, write_file};
-use crate::run::{Common, Runner};
+use crate::arguments::{bytes, count};
+use crate::output::{Failure, tell, write_file};
+use crate::reproduce;
+use crate::runner::Runner;
 
 /// Copy between user and kernel memory by CPU or DMA: latency, bandwidth, pollution, trace.
 #[derive(Debug, Args)]
@@ -52,7 +50,7 @@ enum Verb {
     /// Draw the study's 50 figures from records
     Figures(figures::Arguments),
     /// Ask the study's questions of this host, with verdicts
-    Reproduce(reproduce::Arguments),
+    Reproduce(reproduce::Options),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -63,15 +61,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::Trace(arguments) => trace::run(arguments),
         Verb::Verify(arguments) => verify::run(arguments),
         Verb::Figures(arguments) => figures::run(arguments),
-        Verb::Reproduce(arguments) => reproduce::run(arguments),
+        Verb::Reproduce(options) => reproduce::one("copy", options),
     }
 }
 
-/// What latency and bandwidth share: by whom, which way, how much.
+/// What latency and bandwidth share: what is swept, and the request that is the same for every point.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Chosen {
     /// Who copies: cpu, exclusive, shared, priority (channels of an engine)
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = context)]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_enum,
+        hide_possible_values = true
+    )]
     contexts: Vec<Context>,
     /// Which way: from, to, both; with _nc after caches were emptied
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = operation)]
@@ -83,41 +87,19 @@ pub(super) struct Chosen {
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "32MiB")]
     up_to: u64,
     /// Copies of each size
-    #[arg(long, value_name = "N", value_parser = count, default_value = "300")]
+    #[arg(long, value_name = "N", value_parser = repetitions, default_value = "300")]
     reps: u64,
     /// How the CPU copies: see `daqmeter list copies`
-    #[arg(long, value_name = "NAME")]
-    path: Option<String>,
+    #[arg(long, value_name = "NAME", value_enum, hide_possible_values = true)]
+    path: Option<Path>,
     /// Which engine the other contexts use
     #[arg(long, value_enum, default_value = "auto")]
     engine: EngineChoice,
-    /// Sleep until the engine's interrupt instead of looking
-    #[arg(long)]
-    interrupt: bool,
-    /// Blocks with each call, where a way has calls for many
-    #[arg(long, value_name = "N", value_parser = count, default_value = "1")]
-    depth: u64,
-    /// Beside the copies: nothing, or a thread on each CPU that works all the time
-    #[arg(long, value_enum, default_value = "light")]
-    load: Load,
     /// Seed of the random order
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
-    /// Time of the high channels in each window (priority)
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30us", help_heading = "Priority policy")]
-    quantum: Duration,
-    /// The window
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "90us", help_heading = "Priority policy")]
-    window: Duration,
-    /// Channels that are high
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "0",
-        help_heading = "Priority policy"
-    )]
-    high: Vec<u32>,
+    #[command(flatten)]
+    request: Request,
 }
 
 /// The files of a run.
@@ -162,12 +144,6 @@ enum EngineChoice {
     CudaPageable,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Load {
-    Light,
-    Heavy,
-}
-
 /// A direction, with or without caches emptied before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Operation {
@@ -179,15 +155,35 @@ fn operation(text: &str) -> Result<Operation, String> {
     let (name, cold) = text
         .strip_suffix("_nc")
         .map_or((text, false), |name| (name, true));
-    let direction = Direction::from_name(name);
-    let direction = direction
-        .ok_or_else(|| format!("`{text}` is none of from, to, both, from_nc, to_nc, both_nc"))?;
+    let direction = direction(name)
+        .map_err(|_| format!("`{text}` is none of from, to, both, from_nc, to_nc, both_nc"))?;
     Ok(Operation { direction, cold })
 }
 
-fn context(text: &str) -> Result<Context, String> {
-    Context::from_name(text)
-        .ok_or_else(|| format!("`{text}` is none of cpu, exclusive, shared, priority"))
+fn direction(text: &str) -> Result<Direction, String> {
+    Direction::from_str(text, false).map_err(|_| format!("`{text}` is none of from, to, both"))
+}
+
+/// A number of samples: as many as a stage keeps one by one.
+fn repetitions(text: &str) -> Result<u64, String> {
+    const MAX_REPS: u64 = 65_536;
+    match count(text)? {
+        reps @ 1..=MAX_REPS => Ok(reps),
+        reps => Err(format!("is {reps}; 1 to {MAX_REPS} is wanted")),
+    }
+}
+
+impl EngineChoice {
+    fn path(self) -> Path {
+        match self {
+            EngineChoice::Auto => Path::of_engine(),
+            EngineChoice::Module => Path::Module,
+            EngineChoice::Thread => Path::EngineThread,
+            EngineChoice::Dsa => Path::Dsa,
+            EngineChoice::CudaPinned => Path::CudaPinned,
+            EngineChoice::CudaPageable => Path::CudaPageable,
+        }
+    }
 }
 
 impl Chosen {
@@ -211,7 +207,7 @@ impl Chosen {
     }
 
     /// The contexts, each with the way to copy in it.
-    fn who(&self, otherwise: &[Context]) -> Result<Vec<(Context, String)>, Failure> {
+    fn who(&self, otherwise: &[Context]) -> Result<Vec<(Context, Path)>, Failure> {
         let contexts = if self.contexts.is_empty() {
             otherwise
         } else {
@@ -219,7 +215,13 @@ impl Chosen {
         };
         contexts
             .iter()
-            .map(|context| Ok((*context, self.path_of(*context)?)))
+            .map(|context| {
+                let path = match context {
+                    Context::Cpu => self.path.unwrap_or_else(Path::of_cpu),
+                    _ => self.engine.path(),
+                };
+                usable(path).map(|path| (*context, path))
+            })
             .collect()
     }
 
@@ -232,255 +234,74 @@ impl Chosen {
             .filter_map(|name| operation(name).ok())
             .collect()
     }
-
-    fn window(&self) -> Window {
-        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let high_channels = self
-            .high
-            .iter()
-            .filter(|at| **at < 64)
-            .fold(0, |mask, at| mask | 1 << at);
-        Window {
-            quantum_ns: ns(self.quantum),
-            window_ns: ns(self.window),
-            high_channels,
-        }
-    }
-
-    /// The way to copy in a context.
-    fn path_of(&self, context: Context) -> Result<String, Failure> {
-        if let (Context::Cpu, Some(path)) = (context, &self.path) {
-            known(path)?;
-            return Ok(path.clone());
-        }
-        let waiver = module_waiver();
-        Ok(match (context, self.engine) {
-            (Context::Cpu, _) => {
-                if waiver.is_none() {
-                    "module"
-                } else {
-                    "pread"
-                }
-            }
-            (_, EngineChoice::Thread) => "engine-thread",
-            (_, EngineChoice::Dsa) => usable("dsa")?,
-            (_, EngineChoice::CudaPinned) => usable("cuda-pinned")?,
-            (_, EngineChoice::CudaPageable) => usable("cuda-pageable")?,
-            (_, EngineChoice::Module) => match waiver {
-                None => "module",
-                Some(reason) => return Err(Failure::refused(reason)),
-            },
-            (_, EngineChoice::Auto) => {
-                if module_has_channels() {
-                    "module"
-                } else {
-                    "engine-thread"
-                }
-            }
-        }
-        .to_owned())
-    }
-
-    /// The request of one point.
-    fn request(
-        &self,
-        path: &str,
-        context: Context,
-        operation: Operation,
-        block_bytes: usize,
-    ) -> Result<Request, Failure> {
-        let mut request = Request::new(path, operation.direction, block_bytes);
-        request.context = context;
-        request.cold = operation.cold;
-        request.window = self.window();
-        request.completion = if self.interrupt {
-            Completion::Interrupt
-        } else {
-            Completion::Polled
-        };
-        request.depth = u32::try_from(self.depth).map_err(Failure::refused)?;
-        Ok(request)
-    }
-
-    fn workload(&self, request: &Request) -> Workload {
-        let workload = request.workload();
-        if self.load == Load::Heavy {
-            workload.with("load", HEAVY)
-        } else {
-            workload
-        }
-    }
 }
 
 /// What a verb measures, once its options are understood: every context by every operation and size.
 struct Study<'a> {
     chosen: &'a Chosen,
     name: &'static str,
-    who: Vec<(Context, String)>,
+    who: Vec<(Context, Path)>,
     operations: Vec<Operation>,
     sizes: Vec<usize>,
     lanes: usize,
     pin: Vec<u32>,
 }
 
+/// Time of each stage of a limit.
+pub(crate) const LIMIT_TIME: Duration = Duration::from_millis(4);
+
 impl Study<'_> {
-    /// Measures all points in random order, each with its limit.
+    /// Measures all points in random order, each beside its limit.
     fn run(&self, runner: &mut Runner) -> Result<(), Failure> {
-        refuse_large(&self.sizes, self.lanes)?;
-        let mut limits = PlainCopies::new(self.lanes, &self.pin);
-        let points = self.points()?;
+        runner.limits = Limits::shared(LIMIT_TIME);
+        let points = self.points();
+        check(&points)?;
         runner.expect(points.len());
-        let settings = runner.settings(
-            StepPlan::ByStage(self.chosen.reps.clamp(1, MAX_REPS)),
-            self.name,
-            &self.pin,
-        );
+        let settings = runner.settings(StepPlan::ByStage(self.chosen.reps), self.name, &self.pin);
         for (order, workload) in ordered(points, self.chosen.seed) {
-            limits.point(runner, "copy", &workload, &settings, order)?;
+            runner.point("copy", &workload, &settings, Some(order))?;
         }
         runner.finish();
         Ok(())
     }
 
-    fn points(&self) -> Result<Vec<Workload>, Failure> {
+    fn points(&self) -> Vec<Workload> {
         let mut points = Vec::new();
-        for (context, path) in &self.who {
-            for operation in &self.operations {
-                for size in &self.sizes {
-                    let mut request = self.chosen.request(path, *context, *operation, *size)?;
-                    request.lanes = self.lanes;
-                    points.push(self.chosen.workload(&request));
+        for &(context, path) in &self.who {
+            for &Operation { direction, cold } in &self.operations {
+                for &block_bytes in &self.sizes {
+                    let request = Request {
+                        path,
+                        context,
+                        direction,
+                        cold,
+                        block_bytes,
+                        lanes: self.lanes,
+                        ..self.chosen.request.clone()
+                    };
+                    points.push(request.workload());
                 }
             }
         }
-        Ok(points)
+        points
     }
 }
 
-/// As many samples as a stage keeps one by one.
-const MAX_REPS: u64 = 65_536;
-
-/// Whether the module is there and some driver gives it channels.
-fn module_has_channels() -> bool {
-    let mut request = Request::new("module", Direction::To, 64);
-    request.context = Context::Shared;
-    module_waiver().is_none() && daqmeter_copy::opens(&request)
+/// Refuses what cannot be measured before anything is.
+fn check(points: &[Workload]) -> Result<(), Failure> {
+    let refused = |fault: Fault| Failure::refused(fault.context("choose smaller --sizes"));
+    for point in points {
+        let request = Request::of(point).map_err(Failure::refused)?;
+        check_fits(CopyEngine.memory_bytes(&request)).map_err(refused)?;
+    }
+    Ok(())
 }
 
-fn usable(name: &'static str) -> Result<&'static str, Failure> {
-    known(name).map(|()| name)
-}
-
-fn known(name: &str) -> Result<(), Failure> {
-    match daqmeter_copy::path(name).map(daqmeter_copy::Path::probe) {
-        Some(Availability::Ready) => Ok(()),
-        Some(Availability::Waived(reason)) => Err(Failure::refused(format!("{name}: {reason}"))),
-        None => {
-            let names: Vec<&str> = daqmeter_copy::PATHS.iter().map(|path| path.name).collect();
-            Err(Failure::refused(format!(
-                "there is no way to copy called `{name}`; choose among {}",
-                names.join(", ")
-            )))
-        }
-    }
-}
-
-/// Time of each measurement of a limit.
-const LIMIT_TIME: Duration = Duration::from_millis(4);
-
-/// Far beyond the caches the rate does not depend on the size any more, but the time to prepare does.
-const LARGEST_LIMIT: usize = 128 << 20;
-
-/// What plain copies reach here, by the bytes of one copy: the limit that copies of as many lanes are held against. Each is
-/// measured with the first point that needs it, so that no point waits for the limits of the others.
-/// It goes into the records of the copies, not into their workloads: what was measured is not part of the question.
-pub(crate) struct PlainCopies {
-    lanes: usize,
-    pin: Vec<u32>,
-    rates: BTreeMap<u64, Option<Rate>>,
-}
-
-impl PlainCopies {
-    /// Limits for copies by so many lanes on those CPUs.
-    pub(crate) fn new(lanes: usize, pin: &[u32]) -> PlainCopies {
-        PlainCopies {
-            lanes,
-            pin: pin.to_vec(),
-            rates: BTreeMap::new(),
-        }
-    }
-
-    /// Measures one point as [`Runner::point`] does, and adds its limit to the record.
-    pub(crate) fn point(
-        &mut self,
-        runner: &mut Runner,
-        engine: &str,
-        workload: &Workload,
-        settings: &Settings,
-        order: Order,
-    ) -> Result<(), Failure> {
-        if runner.stop.is_set() {
-            return Ok(());
-        }
-        let mut record = runner.measured(engine, workload, settings, Some(order))?;
-        if record.engine.name == "copy" && record.lanes.len() == self.lanes {
-            self.find(runner, record.workload.int("block_bytes").unwrap_or(0));
-        }
-        self.add_limit(&mut record);
-        runner.keep(record)
-    }
-
-    /// Measures plain copies of so many bytes (128 MiB at most) with every kernel of this CPU, if that was not done before; the
-    /// best counts. What was interrupted, or could not be measured, is no limit.
-    fn find(&mut self, runner: &Runner, bytes: u64) {
-        if self.rates.contains_key(&bytes) {
-            return;
-        }
-        let settings = runner.settings(StepPlan::Timed(LIMIT_TIME), "copy/limit", &self.pin);
-        let block_bytes =
-            usize::try_from(bytes).map_or(LARGEST_LIMIT, |bytes| bytes.min(LARGEST_LIMIT));
-        let mut best: Option<Rate> = None;
-        for kernel in CopyKernel::available() {
-            let mut request = Request::new(kernel.name(), Direction::To, block_bytes);
-            request.lanes = self.lanes;
-            let Ok(record) = runner.quietly("copy", &request.workload(), &settings) else {
-                continue;
-            };
-            if runner.stop.is_set() {
-                return;
-            }
-            // A kernel whose bytes did not check is no limit.
-            let rate = best_rate(&record).ok();
-            best = [best, rate]
-                .into_iter()
-                .flatten()
-                .max_by(|a, b| a.per_s.total_cmp(&b.per_s));
-        }
-        self.rates.insert(bytes, best);
-    }
-
-    /// Adds the limit of as many bytes and lanes to the record of a copy.
-    fn add_limit(&self, record: &mut RunRecord) {
-        let bytes = record.workload.int("block_bytes").unwrap_or(0);
-        let Some(rate) = self.rates.get(&bytes).copied().flatten() else {
-            return;
-        };
-        if record.engine.name != "copy" || record.lanes.len() != self.lanes {
-            return;
-        }
-        let name = format!("memcpy at {bytes} B");
-        for stage in record
-            .lanes
-            .iter_mut()
-            .filter_map(|lane| lane.stages.first_mut())
-        {
-            stage.limit = Some(name.clone());
-        }
-        let how = "a plain copy of as many bytes, 128 MiB at most, in the same run; the best of memcpy, rep movsb and \
-                   vectors";
-        record.limits.push(measured(name, rate, how.to_owned()));
-        let warnings = limit_warnings(record);
-        record.warnings.extend(warnings);
+/// The path, or why it cannot be used here.
+fn usable(path: Path) -> Result<Path, Failure> {
+    match path.probe() {
+        Availability::Ready => Ok(path),
+        Availability::Waived(reason) => Err(Failure::refused(reason)),
     }
 }
 
@@ -509,45 +330,13 @@ fn write_classic(written: &Written, files: &Files) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What every study ends with: its table, the original's files, the page, the exit code.
+/// What every study ends with: the original's files, its table, the page, the exit code.
 fn finish(
     runner: &Runner,
-    common: &Common,
     written: &Written,
-    text: &str,
+    text: fn(&[RunRecord]) -> String,
     files: &Files,
 ) -> Result<ExitCode, Failure> {
-    if !common.json {
-        emit(text)?;
-    }
     write_classic(written, files)?;
-    write_page(written.output.as_ref(), runner)?;
-    Ok(runner.recorder.exit_code(runner.stop.is_set()))
-}
-
-fn write_page(written: Option<&PathBuf>, runner: &Runner) -> Result<(), Failure> {
-    if let Some(path) = written {
-        write_file(
-            path,
-            &daqmeter_report::page(&runner.recorder.records).map_err(Failure::refused)?,
-        )?;
-        tell(&format!("wrote {}", path.display()));
-    }
-    Ok(())
-}
-
-/// Reports what a worker refused before anything was measured.
-fn refuse_large(sizes: &[usize], lanes: usize) -> Result<(), Failure> {
-    let largest = sizes.iter().max().copied().unwrap_or(0);
-    let wanted = largest as u64 * 2 * lanes as u64;
-    let available = daqmeter_sys::host::Files::default()
-        .field("proc/meminfo", "MemAvailable")
-        .and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok())
-        .map(|kib| kib * 1024);
-    match available {
-        Some(available) if wanted > available => Err(Failure::refused(format!(
-            "blocks of {largest} bytes need {wanted} bytes for {lanes} lanes, {available} are available: choose smaller --sizes"
-        ))),
-        _ => Ok(()),
-    }
+    runner.conclude(written.output.as_deref(), text)
 }

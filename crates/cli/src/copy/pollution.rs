@@ -2,17 +2,18 @@
 
 use std::process::ExitCode;
 
-use clap::Args;
-use daqmeter_copy::{NEIGHBOURS, STUDY_COPIES, TESTS};
-use daqmeter_harness::{StepPlan, ordered};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueEnum};
+use daqmeter_copy::{Direction, Neighbour, Path, PollutionRequest, STUDY_COPIES, TESTS};
+use daqmeter_harness::{Request as _, StepPlan, ordered};
 use daqmeter_record::Workload;
 use daqmeter_report::copy::pollution_text;
 use daqmeter_report::copy_classic;
 
-use super::{Written, finish, known, module_has_channels, operation};
-use crate::arguments::{bytes, count};
+use super::{Written, direction, finish, repetitions, usable};
+use crate::arguments::bytes;
 use crate::output::Failure;
-use crate::run::{Common, Runner};
+use crate::runner::{Common, Runner};
 
 /// What a copying neighbour does to a program on another CPU: time, and cache misses where they can be counted.
 #[derive(Debug, Args)]
@@ -21,20 +22,25 @@ use crate::run::{Common, Runner};
 )]
 pub(super) struct Arguments {
     /// Programs; without, all of the study
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = PossibleValuesParser::new(TESTS), hide_possible_values = true)]
     tests: Vec<String>,
     /// What the neighbour does: ideal, cpu, dma, spin, null-call
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    neighbours: Vec<String>,
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_enum,
+        hide_possible_values = true
+    )]
+    neighbours: Vec<Neighbour>,
     /// Its copies, as direction:size; without, the study's six
     #[arg(long, value_name = "DIR:SIZE,..", value_delimiter = ',', value_parser = copies)]
-    copies: Vec<(String, u64)>,
+    copies: Vec<(Direction, usize)>,
     /// Runs of each program
-    #[arg(long, value_name = "N", value_parser = count, default_value = "300")]
+    #[arg(long, value_name = "N", value_parser = repetitions, default_value = "300")]
     reps: u64,
-    /// How the neighbour copies by CPU
-    #[arg(long, value_name = "NAME", default_value = "pread")]
-    path: String,
+    #[command(flatten)]
+    request: PollutionRequest,
     /// Name of the classic result files
     #[arg(
         long,
@@ -43,9 +49,6 @@ pub(super) struct Arguments {
         help_heading = "Output"
     )]
     name: String,
-    /// Times are those of an emulator: the records say so, and no table shows them as results
-    #[arg(long, hide = true)]
-    simulated: bool,
     /// Seed of the random order
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
@@ -55,97 +58,76 @@ pub(super) struct Arguments {
     common: Common,
 }
 
-fn copies(text: &str) -> Result<(String, u64), String> {
-    let (direction, size) = text
+fn copies(text: &str) -> Result<(Direction, usize), String> {
+    let (way, size) = text
         .split_once(':')
         .ok_or_else(|| format!("`{text}` is not like from:224"))?;
-    operation(direction)?;
-    Ok((direction.to_owned(), bytes(size)?))
-}
-
-fn chosen(
-    list: &[String],
-    all: impl Iterator<Item = &'static str>,
-    what: &str,
-) -> Result<Vec<String>, Failure> {
-    let all: Vec<&str> = all.collect();
-    if let Some(wrong) = list.iter().find(|name| !all.contains(&name.as_str())) {
-        return Err(Failure::refused(format!(
-            "there is no {what} `{wrong}`; choose among {}",
-            all.join(", ")
-        )));
+    let size = usize::try_from(bytes(size)?).map_err(|error| error.to_string())?;
+    if size == 0 {
+        return Err(format!("`{text}`: copies of 1 B or more are wanted"));
     }
-    Ok(if list.is_empty() {
-        all.into_iter().map(str::to_owned).collect()
-    } else {
-        list.to_vec()
-    })
+    Ok((direction(way)?, size))
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let tests = chosen(
-        &arguments.tests,
-        TESTS.iter().map(|(name, _)| *name),
-        "test",
-    )?;
-    let neighbours = chosen(
-        &arguments.neighbours,
-        NEIGHBOURS.iter().map(|(name, _)| *name),
-        "neighbour",
-    )?;
-    known(&arguments.path)?;
-    let mut runner = Runner::new(&arguments.common, 0)?;
-    let cpus = &runner.context.host.allowed_cpus;
+/// CPUs of the program and of its neighbour.
+fn placement(arguments: &Arguments, cpus: &[u32]) -> Result<(u32, u32), Failure> {
     let (program, neighbour) = match arguments.common.pin.as_ref().map(|list| list.0.as_slice()) {
         Some([program, neighbour, ..]) => (*program, *neighbour),
         Some([program]) => (*program, cpus[0]),
         _ => (cpus[cpus.len() - 1], cpus[0]),
     };
-    if program == neighbour && neighbours.iter().any(|name| name != "ideal") {
+    let alone = arguments.neighbours == [Neighbour::Ideal];
+    if program == neighbour && !alone {
         return Err(Failure::refused(
             "program and neighbour need a CPU each; here is only one allowed",
         ));
     }
-    let study: Vec<(String, u64)> = STUDY_COPIES
-        .iter()
-        .map(|(direction, bytes)| (direction.name().to_owned(), *bytes as u64))
-        .collect();
-    let copies = if arguments.copies.is_empty() {
-        &study
-    } else {
-        &arguments.copies
-    };
-    let engine = if module_has_channels() {
-        "module"
-    } else {
-        "engine-thread"
-    };
+    Ok((program, neighbour))
+}
+
+/// Every program beside every neighbour with all of its copies.
+fn points(arguments: &Arguments, neighbour_cpu: u32) -> Vec<Workload> {
+    let all_tests = TESTS.map(str::to_owned);
+    let tests = or_all(&arguments.tests, &all_tests);
+    let neighbours = or_all(&arguments.neighbours, Neighbour::value_variants());
+    let engine = Path::of_engine();
     let mut points = Vec::new();
-    for (direction, bytes) in copies {
-        for test in &tests {
-            for kind in &neighbours {
-                let path = if kind == "dma" {
-                    engine
-                } else {
-                    &arguments.path
+    for &(direction, block_bytes) in or_all(&arguments.copies, &STUDY_COPIES) {
+        for test in tests {
+            for &neighbour in neighbours {
+                let template = arguments.request.clone();
+                let path = match neighbour {
+                    Neighbour::Dma => engine,
+                    _ => template.path,
                 };
-                let mut workload = Workload::new("pollution")
-                    .with("test", test.as_str())
-                    .with("neighbour", kind.as_str())
-                    .with("direction", direction.as_str())
-                    .with("block_bytes", *bytes)
-                    .with("path", path)
-                    .with("neighbour_cpu", neighbour);
-                if arguments.simulated {
-                    workload = workload.with("simulated", true);
-                }
-                points.push(workload);
+                let request = PollutionRequest {
+                    test: test.clone(),
+                    neighbour,
+                    direction,
+                    block_bytes,
+                    path,
+                    peer_cpu: Some(neighbour_cpu),
+                    ..template
+                };
+                points.push(request.workload());
             }
         }
     }
+    points
+}
+
+fn or_all<'a, T>(chosen: &'a [T], all: &'a [T]) -> &'a [T] {
+    if chosen.is_empty() { all } else { chosen }
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    usable(arguments.request.path)?;
+    let mut runner = Runner::new(&arguments.common, 0)?;
+    let (program, neighbour) = placement(arguments, &runner.context.host.allowed_cpus)?;
+    let points = points(arguments, neighbour);
     runner.expect(points.len());
     let settings = runner.settings(
-        StepPlan::ByStage(arguments.reps.clamp(1, 65_536)),
+        StepPlan::ByStage(arguments.reps),
         "copy/pollution",
         &[program],
     );
@@ -155,11 +137,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     runner.finish();
     let records = &runner.recorder.records;
     let files = copy_classic::pollution(records, &arguments.name);
-    finish(
-        &runner,
-        &arguments.common,
-        &arguments.written,
-        &pollution_text(records),
-        &files,
-    )
+    finish(&runner, &arguments.written, pollution_text, &files)
 }

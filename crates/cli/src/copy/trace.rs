@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_copy::trace::{Accounts, Names, ProcessIo, Trace, sampled};
-use daqmeter_harness::Context;
-use daqmeter_record::{EngineInfo, Outcome, RunRecord, Workload};
+use daqmeter_harness::Tally;
+use daqmeter_record::{EngineInfo, Workload};
 use daqmeter_report::table::numbers_from;
 use daqmeter_sys::uapi::{TRACE_DEVICE, TraceDevice};
 
 use super::{Format, Written, write_classic};
 use crate::arguments::duration;
 use crate::metrics::{Metrics, Page};
-use crate::output::{Failure, Recorder, emit, emit_as_it_is, tell, write_file};
-use crate::run::{context, on_ctrl_c};
+use crate::output::{Failure, Recorder, emit, emit_as_it_is, tell};
+use crate::runner::{context, on_ctrl_c};
 
 /// Count the kernel's copies by operation, size, caller and process over a time.
 ///
@@ -57,117 +57,181 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
     let mut recorder = Recorder::new(arguments.out.as_deref(), arguments.json)?;
-    let context = context();
-    let began = Instant::now();
-    let live = arguments.live && std::io::stdout().is_terminal();
-    let page = arguments.metrics.served()?;
-    let (record, text, files) = match TraceDevice::open(Path::new(TRACE_DEVICE)) {
-        Ok(device) => traced(arguments, device, &stop, live, page.as_ref(), &context)?,
-        Err(error) => {
-            if error.errno() != Some(2) {
-                return Err(Failure::refused(format!(
-                    "{error}; the device is root's, and one program's at a time"
-                )));
-            }
+    let tracing = Tracing {
+        arguments,
+        stop: &stop,
+        page: arguments.metrics.served()?,
+        live: arguments.live && std::io::stdout().is_terminal(),
+    };
+    let (engine, device) = match TraceDevice::open(Path::new(TRACE_DEVICE)) {
+        Ok(device) => ("trace", Some(device)),
+        Err(error) if error.errno() == Some(2) => {
             tell(&format!(
                 "{error}: without the tracer (kmod/README.md) only reads and writes of processes can be counted"
             ));
-            from_proc(arguments, &stop, page.as_ref(), &context)?
+            ("trace-proc", None)
+        }
+        Err(error) => {
+            return Err(Failure::refused(format!(
+                "{error}; the device is root's, and one program's at a time"
+            )));
         }
     };
-    let mut record = record;
-    record.wall_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    recorder.take(record)?;
-    if !arguments.json {
-        emit(&text)?;
-    }
-    write_classic(&arguments.written, &files)?;
-    if let Some(path) = &arguments.written.output {
-        write_file(
-            path,
-            &daqmeter_report::page(&recorder.records).map_err(Failure::refused)?,
-        )?;
-        tell(&format!("wrote {}", path.display()));
-    }
-    Ok(recorder.exit_code(stop.load(Ordering::Relaxed)))
-}
-
-/// So long at most it sleeps before it looks whether there was a signal.
-const LONGEST_SLEEP: Duration = Duration::from_millis(100);
-
-type Traced = (RunRecord, String, daqmeter_report::copy_classic::Files);
-
-fn blank(arguments: &Arguments, context: &Context, engine: &str) -> RunRecord {
     let info = EngineInfo {
         name: engine.to_owned(),
         target: TRACE_DEVICE.to_owned(),
         emulated: false,
     };
     let workload = Workload::new("trace").with("seconds", arguments.time.as_secs_f64());
-    let mut record = context.blank_record(info, workload);
-    record.study = "copy/trace".to_owned();
-    record
+    let watched = context().watch("copy/trace", info, workload);
+    let traced = match device {
+        Some(device) => tracing.by_module(device)?,
+        None => tracing.by_proc()?,
+    };
+    recorder.take(watched.end(traced.found, None, Vec::new()))?;
+    write_classic(&arguments.written, &traced.files)?;
+    let page = arguments.written.output.as_deref();
+    recorder.finish(page, stop.load(Ordering::Relaxed), |_| traced.text)
 }
 
-fn traced(
-    arguments: &Arguments,
-    mut device: TraceDevice,
-    stop: &AtomicBool,
+/// So long at most it sleeps before it looks whether there was a signal.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+
+/// What was found, for the record, for people and for the original's scripts.
+struct Traced {
+    found: Tally,
+    text: String,
+    files: daqmeter_report::copy_classic::Files,
+}
+
+/// One trace, as it was asked for.
+struct Tracing<'a> {
+    arguments: &'a Arguments,
+    stop: &'a AtomicBool,
+    page: Option<Page>,
     live: bool,
-    page: Option<&Page>,
-    context: &Context,
-) -> Result<Traced, Failure> {
-    let mut trace = Trace::new(arguments.written.format == Format::Classic);
-    let names = Names::of_kernel();
-    device.start().map_err(Failure::refused)?;
-    let (began, mut shown) = (Instant::now(), Instant::now());
-    let mut batch = Vec::new();
-    while began.elapsed() < arguments.time && !stop.load(Ordering::Relaxed) {
-        let look = Instant::now()
-            + arguments
-                .delay
-                .min(arguments.time.saturating_sub(began.elapsed()));
+}
+
+impl Tracing<'_> {
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Every copy, by the kernel module.
+    fn by_module(&self, mut device: TraceDevice) -> Result<Traced, Failure> {
+        let mut trace = Trace::new(self.arguments.written.format == Format::Classic);
+        let names = Names::of_kernel();
+        device.start().map_err(Failure::refused)?;
+        let (began, mut shown) = (Instant::now(), Instant::now());
+        while began.elapsed() < self.arguments.time && !self.is_stopped() {
+            self.sleep(began);
+            look(&mut device, &mut trace)?;
+            for row in trace.operations() {
+                self.publish(row.operation, row.calls, row.bytes);
+            }
+            if self.live && shown.elapsed() > Duration::from_secs(1) {
+                shown = Instant::now();
+                // Home, and clear below: the tables stay in place.
+                emit_as_it_is("\u{1b}[H\u{1b}[J")?;
+                emit(&tables(&trace, &names, self.arguments.top, began.elapsed()))?;
+            }
+        }
+        let elapsed = began.elapsed();
+        device.stop().map_err(Failure::tool)?;
+        look(&mut device, &mut trace)?;
+        let info = device.info().map_err(Failure::tool)?;
+        let accounts = Accounts::of(&info, &trace);
+        let mut text = tables(&trace, &names, self.arguments.top, elapsed);
+        text.push_str(&format!("{}\n", accounts.ledger));
+        text.push_str(&lines(&accounts.warnings));
+        Ok(Traced {
+            found: Tally {
+                counters: trace.counters(&info),
+                ledgers: vec![accounts.ledger],
+                warnings: accounts.warnings,
+                ..Tally::default()
+            },
+            text,
+            files: trace.classic(),
+        })
+    }
+
+    /// Until the next look, the end, or a signal.
+    fn sleep(&self, began: Instant) {
+        let left = self.arguments.time.saturating_sub(began.elapsed());
+        let look = Instant::now() + self.arguments.delay.min(left);
         while let Some(left) = look.checked_duration_since(Instant::now())
-            && !stop.load(Ordering::Relaxed)
+            && !self.is_stopped()
         {
             std::thread::sleep(left.min(LONGEST_SLEEP));
         }
-        batch.clear();
-        device.read(&mut batch).map_err(Failure::tool)?;
-        trace.add(&batch);
-        if page.is_some() {
-            trace
-                .operations()
-                .iter()
-                .for_each(|row| published(page, row.operation, row.calls, row.bytes));
-        }
-        if live && shown.elapsed() > Duration::from_secs(1) {
-            shown = Instant::now();
-            // Home, and clear below: the tables stay in place.
-            emit_as_it_is("\u{1b}[H\u{1b}[J")?;
-            emit(&tables(&trace, &names, arguments.top, began.elapsed()))?;
+    }
+
+    /// What can honestly be had without the tracer.
+    fn by_proc(&self) -> Result<Traced, Failure> {
+        let look = |rows: &dyn Fn() -> Vec<ProcessIo>| {
+            if self.page.is_some() {
+                let rows = rows();
+                let sum = |of: fn(&ProcessIo) -> u64| rows.iter().map(of).sum::<u64>();
+                let (reads, writes) = (sum(|row| row.reads), sum(|row| row.writes));
+                self.publish("reads", reads, sum(|row| row.read_bytes));
+                self.publish("writes", writes, sum(|row| row.written_bytes));
+            }
+            self.is_stopped()
+        };
+        let Arguments {
+            time, delay, top, ..
+        } = *self.arguments;
+        let rows: Vec<ProcessIo> = sampled(time, delay, look).map_err(Failure::tool)?;
+        let warnings = vec![PROC_WARNING.to_owned()];
+        let cells = rows.iter().take(top).map(|row| row.cells().to_vec());
+        Ok(Traced {
+            text: numbers_from(2, &PROC_HEADINGS, cells) + &lines(&warnings),
+            found: Tally {
+                counters: daqmeter_copy::trace::proc_counters(&rows),
+                warnings,
+                ..Tally::default()
+            },
+            files: Default::default(),
+        })
+    }
+
+    fn publish(&self, operation: &str, calls: u64, bytes: u64) {
+        if let Some(page) = &self.page {
+            page.set("daqmeter_operations_total", operation, calls as f64);
+            page.set("daqmeter_bytes_total", operation, bytes as f64);
         }
     }
-    let seconds = began.elapsed();
-    device.stop().map_err(Failure::tool)?;
-    batch.clear();
+}
+
+/// What /proc cannot tell.
+const PROC_WARNING: &str = "from /proc/PID/io: calls and bytes of read- and write-like system calls by process; not single copies, no sizes, \
+    no callers; processes that lived shorter than a look are missing";
+
+const PROC_HEADINGS: [&str; 8] = [
+    "process",
+    "pid",
+    "reads",
+    "bytes to user",
+    "mean size",
+    "writes",
+    "bytes from user",
+    "mean size",
+];
+
+/// Takes what is in the rings.
+fn look(device: &mut TraceDevice, trace: &mut Trace) -> Result<(), Failure> {
+    let mut batch = Vec::new();
     device.read(&mut batch).map_err(Failure::tool)?;
     trace.add(&batch);
-    let info = device.info().map_err(Failure::tool)?;
-    let accounts = Accounts::of(&info, &trace);
-    let mut record = blank(arguments, context, "trace");
-    record.counters = trace.counters(&info);
-    record.ledgers = vec![accounts.ledger.clone()];
-    record.warnings.extend(accounts.warnings.clone());
-    if !accounts.ledger.closes() {
-        record.outcome = Outcome::Failed(format!("ledger: {}", accounts.ledger));
-    }
-    let mut text = tables(&trace, &names, arguments.top, seconds);
-    text.push_str(&format!("{}\n", accounts.ledger));
-    for warning in &accounts.warnings {
-        text.push_str(&format!("{warning}\n"));
-    }
-    Ok((record, text, trace.classic()))
+    Ok(())
+}
+
+fn lines(warnings: &[String]) -> String {
+    warnings
+        .iter()
+        .map(|warning| format!("{warning}\n"))
+        .collect()
 }
 
 fn tables(trace: &Trace, names: &Names, top: usize, seconds: Duration) -> String {
@@ -198,67 +262,4 @@ fn tables(trace: &Trace, names: &Names, top: usize, seconds: Duration) -> String
         ));
     }
     out
-}
-
-fn published(page: Option<&Page>, operation: &str, calls: u64, bytes: u64) {
-    if let Some(page) = page {
-        page.set("daqmeter_operations_total", operation, calls as f64);
-        page.set("daqmeter_bytes_total", operation, bytes as f64);
-    }
-}
-
-/// What can honestly be had without the tracer.
-fn from_proc(
-    arguments: &Arguments,
-    stop: &AtomicBool,
-    page: Option<&Page>,
-    context: &Context,
-) -> Result<Traced, Failure> {
-    let look = |rows: &dyn Fn() -> Vec<ProcessIo>| {
-        if page.is_some() {
-            let rows = rows();
-            let sum = |of: fn(&ProcessIo) -> u64| rows.iter().map(of).sum::<u64>();
-            published(
-                page,
-                "reads",
-                sum(|row| row.reads),
-                sum(|row| row.read_bytes),
-            );
-            published(
-                page,
-                "writes",
-                sum(|row| row.writes),
-                sum(|row| row.written_bytes),
-            );
-        }
-        stop.load(Ordering::Relaxed)
-    };
-    let rows: Vec<ProcessIo> =
-        sampled(arguments.time, arguments.delay, look).map_err(Failure::tool)?;
-    let mut record = blank(arguments, context, "trace-proc");
-    record.counters = daqmeter_copy::trace::proc_counters(&rows);
-    record.warnings.push(
-        "from /proc/PID/io: calls and bytes of read- and write-like system calls by process; not single copies, no sizes, \
-         no callers; processes that lived shorter than a look are missing"
-            .to_owned(),
-    );
-    let lines = rows
-        .iter()
-        .take(arguments.top)
-        .map(|row| row.cells().to_vec());
-    let headings = [
-        "process",
-        "pid",
-        "reads",
-        "bytes to user",
-        "mean size",
-        "writes",
-        "bytes from user",
-        "mean size",
-    ];
-    let mut text = numbers_from(2, &headings, lines);
-    for warning in &record.warnings {
-        text.push_str(&format!("{warning}\n"));
-    }
-    Ok((record, text, Default::default()))
 }

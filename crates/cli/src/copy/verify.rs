@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use daqmeter_copy::verify::{Outcome, Plan, all};
+use daqmeter_copy::Path;
+use daqmeter_copy::verify::{Case, Outcome, Plan, all};
 use daqmeter_harness::StopFlag;
 use daqmeter_report::table::numbers_from;
 
-use super::known;
+use super::usable;
 use crate::arguments::bytes;
 use crate::interrupt;
 use crate::output::{Failure, emit, tell};
@@ -17,13 +18,13 @@ use crate::output::{Failure, emit, tell};
 #[command(after_long_help = "Example:\n\n  $ daqmeter copy verify --path module")]
 pub(super) struct Arguments {
     /// Only this way to copy
-    #[arg(long, value_name = "NAME")]
-    path: Option<String>,
+    #[arg(long, value_name = "NAME", value_enum, hide_possible_values = true)]
+    path: Option<Path>,
     /// Largest block
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "8MiB")]
     up_to: u64,
     /// Copies at each size
-    #[arg(long, value_name = "N", default_value = "3")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), default_value = "3")]
     times: u32,
     /// A line of JSON for each case
     #[arg(long)]
@@ -31,12 +32,10 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    if let Some(path) = &arguments.path {
-        known(path)?;
-    }
+    arguments.path.map(usable).transpose()?;
     let largest = usize::try_from(arguments.up_to).map_err(Failure::refused)?;
     let plan = Plan {
-        only: arguments.path.clone(),
+        only: arguments.path,
         largest_bytes: largest,
         times: arguments.times,
     };
@@ -44,39 +43,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let asked = stop.clone();
     interrupt::on_signal(move || asked.set());
     let cases = all(&plan, &stop);
-    let failed = cases
-        .iter()
-        .filter(|case| matches!(case.outcome, Outcome::Failed(_)))
-        .count();
     if arguments.json {
         let lines: Result<Vec<String>, _> = cases.iter().map(serde_json::to_string).collect();
-        emit(&format!(
-            "{}\n",
-            lines.map_err(Failure::refused)?.join("\n")
-        ))?;
+        let lines = lines.map_err(Failure::refused)?;
+        emit(&format!("{}\n", lines.join("\n")))?;
     } else {
-        let rows = cases.iter().map(|case| {
-            let (verdict, what) = match &case.outcome {
-                Outcome::Verified { copies, bytes } => {
-                    ("ok".to_owned(), format!("{copies} copies, {bytes} bytes"))
-                }
-                Outcome::Waived(reason) => ("-".to_owned(), reason.clone()),
-                Outcome::Failed(reason) => ("FAILED".to_owned(), reason.clone()),
-            };
-            vec![
-                verdict,
-                case.path.clone(),
-                case.context.clone(),
-                case.completion.clone(),
-                case.direction.clone(),
-                what,
-            ]
-        });
-        emit(&numbers_from(
-            6,
-            &["", "path", "context", "completion", "direction", "result"],
-            rows,
-        ))?;
+        emit(&table(&cases))?;
     }
     if stop.is_set() {
         tell(&format!(
@@ -84,11 +56,38 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             cases.len()
         ));
     }
-    if failed > 0 {
-        return Err(Failure::tool(format!(
+    let failed = |case: &&Case| matches!(case.outcome, Outcome::Failed(_));
+    match cases.iter().filter(failed).count() {
+        0 => Ok(ExitCode::SUCCESS),
+        failed => Err(Failure::tool(format!(
             "{failed} of {} cases failed",
             cases.len()
-        )));
+        ))),
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+fn table(cases: &[Case]) -> String {
+    let row = |case: &Case| {
+        let (verdict, result) = match &case.outcome {
+            Outcome::Verified { copies, bytes } => {
+                ("ok", format!("{copies} copies, {bytes} bytes"))
+            }
+            Outcome::Waived(reason) => ("-", reason.clone()),
+            Outcome::Failed(reason) => ("FAILED", reason.clone()),
+        };
+        let completion = case.completion.map(|completion| completion.to_string());
+        vec![
+            verdict.to_owned(),
+            case.path.to_string(),
+            case.context.to_string(),
+            completion.unwrap_or_else(|| "-".to_owned()),
+            case.direction.to_string(),
+            result,
+        ]
+    };
+    numbers_from(
+        6,
+        &["", "path", "context", "completion", "direction", "result"],
+        cases.iter().map(row),
+    )
 }

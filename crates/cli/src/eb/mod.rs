@@ -3,7 +3,6 @@
 //! Called by a name such as `eb-read` (a link to this program), it is that tool.
 
 mod perf;
-pub(crate) mod reproduce;
 mod serve;
 mod tools;
 
@@ -11,11 +10,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use daqmeter_etherbone::address::parse_number as number;
 use daqmeter_etherbone::{Address, Client, Dialect, Options};
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
 
 use crate::arguments::duration;
 use crate::output::Failure;
+use crate::reproduce;
 
 /// Access Wishbone registers over Etherbone, serve them, and measure both.
 #[derive(Debug, Args)]
@@ -63,7 +64,7 @@ enum Tool {
     /// Measure reads: convenience, blocking, pipelined
     Perf(perf::Arguments),
     /// Set the study of 2018 beside emulated bridges
-    Reproduce(reproduce::Arguments),
+    Reproduce(reproduce::Options),
 }
 
 /// Options that all C tools share.
@@ -147,10 +148,10 @@ impl Wire {
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Order {
     /// Big-endian access, whatever SDB says
-    #[arg(short = 'b', conflicts_with = "little")]
+    #[arg(short = 'b', overrides_with = "little")]
     big: bool,
     /// Little-endian access, whatever SDB says
-    #[arg(short = 'l')]
+    #[arg(short = 'l', overrides_with = "big")]
     little: bool,
 }
 
@@ -176,27 +177,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Tool::Snoop(arguments) => serve::snoop(arguments),
         Tool::Tunnel(arguments) => serve::tunnel(arguments),
         Tool::Perf(arguments) => perf::run(arguments),
-        Tool::Reproduce(arguments) => reproduce::run(arguments),
+        Tool::Reproduce(options) => reproduce::one("etherbone", options),
     }
 }
 
 fn address(text: &str) -> Result<Address, String> {
     Address::parse(text).map_err(|error| error.to_string())
-}
-
-/// A number as C's strtoull with base 0 reads it: 0x1f, 017, 15.
-fn number(text: &str) -> Result<u64, String> {
-    let wrong = || format!("`{text}` is not a number such as 0x1f, 017 or 15");
-    let (digits, radix) = match text.as_bytes() {
-        [b'0', b'x' | b'X', ..] => (&text[2..], 16),
-        [b'0', _, ..] => (&text[1..], 8),
-        _ => (text, 10),
-    };
-    // from_str_radix takes a sign; C's callers mean none.
-    if digits.starts_with(['+', '-']) {
-        return Err(wrong());
-    }
-    u64::from_str_radix(digits, radix).map_err(|_| wrong())
 }
 
 /// `8/16/32/64`, also with commas or semicolons.
@@ -240,20 +226,20 @@ fn span(text: &str) -> Result<(u64, u64), String> {
 mod tests {
     use super::*;
 
+    /// Issue 16: both together were refused; C takes the last.
     #[test]
-    fn numbers_are_read_as_c_reads_them() {
-        for (text, value) in [
-            ("0x1F", 31),
-            ("017", 15),
-            ("15", 15),
-            ("0", 0),
-            ("0xffffffffffffffff", u64::MAX),
-        ] {
-            assert_eq!(number(text), Ok(value), "{text}");
+    fn of_two_byte_orders_the_last_counts() {
+        #[derive(clap::Parser)]
+        struct Tool {
+            #[command(flatten)]
+            order: Order,
         }
-        for wrong in ["", "0x", "08", "-1", "+1", "0x-1", "1 ", "deadbeef"] {
-            assert!(number(wrong).is_err(), "{wrong}");
-        }
+        let endian = |letters: &str| {
+            let tool: Tool = clap::Parser::try_parse_from(["tool", letters]).unwrap();
+            tool.order.endian()
+        };
+        assert_eq!(endian("-bl"), Some(Endian::Little));
+        assert_eq!(endian("-lb"), Some(Endian::Big));
     }
 
     #[test]

@@ -3,47 +3,32 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
-use daqmeter_etherbone::Method;
-use daqmeter_harness::{StepPlan, Sweep, ordered};
+use daqmeter_etherbone::{EtherboneRequest, Method, Payload};
+use daqmeter_harness::{Request, StepPlan, ordered};
 use daqmeter_record::{RunRecord, Workload};
 use daqmeter_report::etherbone::{cycles_text, round_trips_text};
-use daqmeter_report::{page, table};
+use daqmeter_report::table;
 
-use crate::output::{Failure, emit, tell, write_file};
-use crate::run::{Common, Runner};
+use crate::output::{Failure, tell};
+use crate::runner::{Common, Runner};
 
 /// Measure reads: convenience functions, blocking cycles, pipelined cycles.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub(crate) struct Arguments {
-    /// Slave; loop/udp and loop/tcp serve an emulated one in this process
-    #[arg(default_value = "loop/udp")]
-    slave: String,
     /// Timestamps (or words) per cycle: 4, 1,2,8 or 1-8
     #[arg(short = 'm', long = "per-cycle", value_name = "LIST", value_parser = list, default_value = "1-8")]
     per_cycle: List,
-    /// Cycles of a series
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 20), default_value = "90")]
-    cycles: u64,
     /// Series
     #[arg(short = 'l', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000), default_value = "11")]
     series: u64,
     /// Method
     #[arg(long, value_enum, default_value = "all")]
-    method: MethodChoice,
-    /// What is read
-    #[arg(long, value_enum, default_value = "timestamps")]
-    payload: Payload,
-    /// Address from which --payload memory reads [default: the memory of loop/ and emu/]
-    #[arg(long, value_name = "ADDRESS", value_parser = super::number)]
-    base: Option<u64>,
-    /// Put the link of this bridge, or of a TOML file, in between: delay, rate, loss
-    #[arg(long, value_name = "NAME|FILE")]
-    link: Option<String>,
-    /// CPU of the server of loop/ [default: where the client is]
-    #[arg(long, value_name = "CPU", help_heading = "Placement")]
-    server_pin: Option<u32>,
+    method: Methods,
+    #[command(flatten)]
+    request: EtherboneRequest,
     /// Page to write, with the study's four figures
     #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
     output: Option<PathBuf>,
@@ -91,105 +76,66 @@ fn list(text: &str) -> Result<List, String> {
     Ok(List(values))
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum MethodChoice {
-    /// All three
-    All,
-    /// Each operation a round trip
-    Convenience,
-    /// Each cycle a round trip
-    Blocking,
-    /// Many cycles on their way at once
-    Pipelined,
-}
+/// One method, or all of them.
+#[derive(Clone, Copy, Debug)]
+struct Methods(Option<Method>);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Payload {
-    /// 64-bit times of the ECA
-    Timestamps,
-    /// 3 reads and 1 write of the timestamp latch; loop/ and emu/ only
-    Tlu,
-    /// Words of memory
-    Memory,
-}
+impl ValueEnum for Methods {
+    fn value_variants<'a>() -> &'a [Methods] {
+        &[
+            Methods(None),
+            Methods(Some(Method::Convenience)),
+            Methods(Some(Method::Blocking)),
+            Methods(Some(Method::Pipelined)),
+        ]
+    }
 
-impl Payload {
-    fn name(self) -> &'static str {
-        match self {
-            Payload::Timestamps => "timestamps",
-            Payload::Tlu => "tlu",
-            Payload::Memory => "memory",
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self.0 {
+            None => Some(PossibleValue::new("all").help("All three")),
+            Some(method) => method.to_possible_value(),
         }
     }
 }
 
-fn methods(choice: MethodChoice) -> Vec<Method> {
-    let wanted = |method: &Method| match choice {
-        MethodChoice::All => true,
-        MethodChoice::Convenience => *method == Method::Convenience,
-        MethodChoice::Blocking => *method == Method::Blocking,
-        MethodChoice::Pipelined => *method == Method::Pipelined,
-    };
-    Method::ALL.into_iter().filter(wanted).collect()
-}
-
 /// The points: every method at every count; of the TLU one count.
 fn workloads(arguments: &Arguments) -> Vec<Workload> {
-    let mut base = Workload::new("etherbone")
-        .with("address", arguments.slave.as_str())
-        .with("payload", arguments.payload.name())
-        .with("cycles", arguments.cycles);
-    if let Some(cpu) = arguments.server_pin {
-        base = base.with("server_cpu", cpu);
-    }
-    if let Some(address) = arguments.base {
-        base = base.with("base", address);
-    }
-    if let Some(link) = &arguments.link {
-        base = base.with("link", link.as_str());
-    }
-    let counts = if arguments.payload == Payload::Tlu {
-        vec![1]
-    } else {
-        arguments.per_cycle.0.clone()
+    let counts = match arguments.request.payload {
+        Payload::Tlu => &[1][..],
+        Payload::Timestamps | Payload::Memory => &arguments.per_cycle.0,
     };
-    let methods = methods(arguments.method).into_iter().map(Method::name);
-    Sweep::of(base)
-        .over("count", counts)
-        .over("method", methods)
-        .workloads()
+    let methods = match arguments.method.0 {
+        Some(method) => vec![method],
+        None => Method::ALL.to_vec(),
+    };
+    let point = |count, method| EtherboneRequest {
+        count,
+        method,
+        ..arguments.request.clone()
+    };
+    counts
+        .iter()
+        .flat_map(|&count| methods.iter().map(move |&method| point(count, method)))
+        .map(|request| request.workload())
+        .collect()
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    if arguments.server_pin.is_some() && !arguments.slave.starts_with("loop/") {
+    if arguments.request.peer_cpu.is_some() && !arguments.request.address.starts_with("loop/") {
         tell("daqmeter: --server-pin had no effect: only the server of loop/ is in this process");
     }
     let points = workloads(arguments);
     let mut runner = Runner::new(&arguments.common, points.len())?;
-    let pin = arguments
-        .common
-        .pin
-        .as_ref()
-        .map(|list| list.0.clone())
-        .unwrap_or_default();
+    let pin = arguments.common.pins();
     for (order, workload) in ordered(points, 1) {
         let settings = runner.settings(
-            StepPlan::ByStage(arguments.cycles * arguments.series),
+            StepPlan::ByStage(arguments.request.cycles * arguments.series),
             "eb/perf",
             &pin,
         );
         runner.point("etherbone", &workload, &settings, Some(order))?;
     }
-    runner.finish();
-    let records = &runner.recorder.records;
-    if !arguments.common.json {
-        emit(&text(records))?;
-    }
-    if let Some(path) = &arguments.output {
-        write_file(path, &page(records).map_err(Failure::refused)?)?;
-        tell(&format!("wrote {}", path.display()));
-    }
-    Ok(runner.recorder.exit_code(runner.stop.is_set()))
+    runner.conclude(arguments.output.as_deref(), text)
 }
 
 /// The table, and once what is the same for all points.

@@ -2,12 +2,11 @@
 
 use std::net::IpAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use clap::Args;
 use daqmeter_etherbone::address::Address;
-use daqmeter_etherbone::bus::Description;
+use daqmeter_etherbone::bus::{Access, Description};
 use daqmeter_etherbone::server::Event;
 use daqmeter_etherbone::transport::Bridge;
 use daqmeter_etherbone::tunnel::TunnelServer;
@@ -16,7 +15,7 @@ use daqmeter_wire::etherbone::{Endian, Widths};
 
 use super::{Order, address, number, widths};
 use crate::interrupt;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, emit, tell};
 
 /// Serve memory, or a bus described in TOML, on UDP and TCP, IPv4 and IPv6, in both dialects.
@@ -81,6 +80,17 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     }
 }
 
+/// Memory is accessed by words of any of its widths.
+fn check_whole_words(text: &str, (first, last): (u64, u64), widths: Widths) -> Result<(), String> {
+    let word_bytes = widths.widest().map_or(1, |widest| widest.bytes() as u64);
+    if first.is_multiple_of(word_bytes) && last % word_bytes == word_bytes - 1 {
+        return Ok(());
+    }
+    Err(format!(
+        "`{text}` is not a number of whole words of {word_bytes} bytes; begin and end at their borders, or give smaller widths by -w"
+    ))
+}
+
 /// What is put on the bus, and the stream that is served besides sockets.
 fn what(arguments: &SnoopArguments) -> Result<(Description, Option<Address>), Failure> {
     let (memory, stream) = match (&arguments.bus, &arguments.what[..]) {
@@ -106,6 +116,7 @@ fn what(arguments: &SnoopArguments) -> Result<(Description, Option<Address>), Fa
     let description = match memory {
         Some(memory) => {
             let (first, last) = range(memory).map_err(Failure::tool)?;
+            check_whole_words(memory, (first, last), arguments.device).map_err(Failure::tool)?;
             let endian = if arguments.order.little {
                 Endian::Little
             } else {
@@ -134,70 +145,12 @@ fn described(bus: &str) -> Result<Description, Failure> {
 }
 
 pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
-    let (description, passive) = what(arguments)?;
-    let mut bus = description.build().map_err(Failure::tool)?;
-    if let Some(bridge) = &arguments.bridge {
-        bus.set_timing(Bridge::named(bridge).map_err(Failure::tool)?.timing);
-    }
-    let slave = Slave {
-        address: arguments.address,
-        data: arguments.data,
-        log: arguments.verbose,
-        ..Slave::new(bus)
-    };
-    let default = ServerOptions::default();
-    let options = ServerOptions {
-        bind: if arguments.bind.is_empty() {
-            default.bind
-        } else {
-            arguments.bind.clone()
-        },
-        port: arguments.port,
-        reply_port: arguments.reply_port,
-        banner_after: default.banner_after.filter(|_| !arguments.no_banner),
-        pty: arguments.pty,
-        passive,
-        ..ServerOptions::default()
-    };
-    let mut server = Server::bind(slave, options).map_err(Failure::tool)?;
+    let mut server = bind(arguments)?;
     let stopper = server.stopper();
-    let stdout_closed = Arc::new(AtomicBool::new(false));
-    let (closed, stop_when_closed, quiet) =
-        (stdout_closed.clone(), stopper.clone(), arguments.quiet);
-    server.set_log(move |event| {
-        let logged = match event {
-            Event::Access(access) => {
-                let (how, ok) = (
-                    if access.write { "Write" } else { "Read " },
-                    if access.ok { "ok" } else { "error" },
-                );
-                let width = 2 * access.bytes;
-                emit(&format!(
-                    "{how} {:#010x}/{}: {:0width$x} {ok}\n",
-                    access.address, access.bytes, access.value
-                ))
-            }
-            Event::Ended(peer, Some(why)) if !quiet => {
-                tell(&format!("daqmeter: {peer}: ended: {why}"));
-                return;
-            }
-            _ => return,
-        };
-        if logged.is_err() && !closed.swap(true, Ordering::Relaxed) {
-            stop_when_closed.stop();
-        }
-    });
+    log(&mut server, arguments.quiet);
     interrupt::on_signal(move || stopper.stop());
     if let Some(page) = arguments.metrics.served()? {
-        let (live, name) = (server.live(), format!("slave {}", server.port()));
-        page.ask(move |page| {
-            let counts = live.counts();
-            page.set("daqmeter_probes_total", &name, counts.probes as f64);
-            page.set("daqmeter_cycles_total", &name, counts.cycles as f64);
-            page.set("daqmeter_operations_total", &name, counts.operations as f64);
-            page.set("daqmeter_refused_total", &name, counts.refused as f64);
-            page.set("daqmeter_clients", &name, live.connections() as f64);
-        });
+        show_counts(&server, &page);
     }
     if !arguments.quiet {
         let pty = server
@@ -220,6 +173,76 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The slave behind its sockets.
+fn bind(arguments: &SnoopArguments) -> Result<Server, Failure> {
+    let (description, passive) = what(arguments)?;
+    let mut bus = description.build().map_err(Failure::tool)?;
+    if let Some(bridge) = &arguments.bridge {
+        bus.set_timing(Bridge::named(bridge).map_err(Failure::tool)?.timing);
+    }
+    let slave = Slave {
+        address: arguments.address,
+        data: arguments.data,
+        log: arguments.verbose,
+        ..Slave::new(bus)
+    };
+    let default = ServerOptions::default();
+    let options = ServerOptions {
+        bind: match arguments.bind.is_empty() {
+            true => default.bind,
+            false => arguments.bind.clone(),
+        },
+        port: arguments.port,
+        reply_port: arguments.reply_port,
+        banner_after: default.banner_after.filter(|_| !arguments.no_banner),
+        pty: arguments.pty,
+        passive,
+        ..ServerOptions::default()
+    };
+    Server::bind(slave, options).map_err(Failure::tool)
+}
+
+/// Accesses go to stdout, and end the server when that is closed; faults of clients go to stderr.
+fn log(server: &mut Server, quiet: bool) {
+    let (stopper, closed) = (server.stopper(), AtomicBool::new(false));
+    server.set_log(move |event| match event {
+        Event::Access(access) => {
+            let is_lost = emit(&access_text(&access)).is_err();
+            if is_lost && !closed.swap(true, Ordering::Relaxed) {
+                stopper.stop();
+            }
+        }
+        Event::Ended(peer, Some(why)) if !quiet => {
+            tell(&format!("daqmeter: {peer}: ended: {why}"));
+        }
+        _ => {}
+    });
+}
+
+fn access_text(access: &Access) -> String {
+    let (how, ok) = (
+        if access.write { "Write" } else { "Read " },
+        if access.ok { "ok" } else { "error" },
+    );
+    let width = 2 * access.bytes;
+    format!(
+        "{how} {:#010x}/{}: {:0width$x} {ok}\n",
+        access.address, access.bytes, access.value
+    )
+}
+
+fn show_counts(server: &Server, page: &Page) {
+    let (live, name) = (server.live(), format!("slave {}", server.port()));
+    page.ask(move |page| {
+        let counts = live.counts();
+        page.set("daqmeter_probes_total", &name, counts.probes as f64);
+        page.set("daqmeter_cycles_total", &name, counts.cycles as f64);
+        page.set("daqmeter_operations_total", &name, counts.operations as f64);
+        page.set("daqmeter_refused_total", &name, counts.refused as f64);
+        page.set("daqmeter_clients", &name, live.connections() as f64);
+    });
+}
+
 /// Proxy for tunnel/ addresses: TCP on one side, UDP on the other.
 #[derive(Debug, Args)]
 pub(crate) struct TunnelArguments {
@@ -235,23 +258,7 @@ pub(crate) struct TunnelArguments {
 pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
     let server = TunnelServer::bind(arguments.port).map_err(Failure::tool)?;
     if let Some(page) = arguments.metrics.served()? {
-        let traffic = server.traffic();
-        page.ask(move |page| {
-            let of = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
-            page.set("daqmeter_clients", "tunnel", of(&traffic.clients));
-            page.set("daqmeter_frames_total", "to slaves", of(&traffic.requests));
-            page.set(
-                "daqmeter_bytes_total",
-                "to slaves",
-                of(&traffic.request_bytes),
-            );
-            page.set("daqmeter_frames_total", "to clients", of(&traffic.answers));
-            page.set(
-                "daqmeter_bytes_total",
-                "to clients",
-                of(&traffic.answer_bytes),
-            );
-        });
+        show_traffic(&server, &page);
     }
     let quiet = arguments.quiet;
     if !quiet {
@@ -260,15 +267,15 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
             "daqmeter: tunnel on TCP port {port}; Ctrl-C ends it"
         ));
     }
-    let told = move |peer: std::net::SocketAddr,
-                     result: Result<(), daqmeter_etherbone::EbError>| {
+    let report = move |peer: std::net::SocketAddr,
+                       result: Result<(), daqmeter_etherbone::EbError>| {
         if let (Err(error), false) = (result, quiet) {
             tell(&format!("daqmeter: {peer}: {error}"));
         }
     };
     let stop = server.stop();
     interrupt::on_signal(move || stop.store(true, Ordering::Relaxed));
-    server.run(told).map_err(Failure::tool)?;
+    server.run(report).map_err(Failure::tool)?;
     if !quiet {
         let (traffic, of) = (server.traffic(), |count: &AtomicU64| {
             count.load(Ordering::Relaxed)
@@ -282,4 +289,18 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn show_traffic(server: &TunnelServer, page: &Page) {
+    let traffic = server.traffic();
+    page.ask(move |page| {
+        let set = |metric, way, count: &AtomicU64| {
+            page.set(metric, way, count.load(Ordering::Relaxed) as f64);
+        };
+        set("daqmeter_clients", "tunnel", &traffic.clients);
+        set("daqmeter_frames_total", "to slaves", &traffic.requests);
+        set("daqmeter_bytes_total", "to slaves", &traffic.request_bytes);
+        set("daqmeter_frames_total", "to clients", &traffic.answers);
+        set("daqmeter_bytes_total", "to clients", &traffic.answer_bytes);
+    });
 }

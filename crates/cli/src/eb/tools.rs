@@ -238,7 +238,9 @@ pub(crate) fn ls(arguments: &LsArguments) -> Result<ExitCode, Failure> {
 fn row(found: &Found) -> String {
     let path = found.path_text();
     let flag = match found.record {
-        Record::MsiMaster { .. } => 'M',
+        // The port that we came in by is a large one, as in the C tool.
+        Record::MsiMaster { flags, .. } if flags >> 31 == 1 => 'M',
+        Record::MsiMaster { .. } => 'm',
         _ => ' ',
     };
     match (found.record.component(), found.first) {
@@ -574,4 +576,40 @@ pub(crate) fn discover(arguments: &DiscoverArguments) -> Result<ExitCode, Failur
         )
     };
     emit(&found.iter().map(row).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_wire::etherbone::sdb::{Component, Product, Text};
+
+    use super::*;
+
+    /// Issue 16: every one had a large M.
+    #[test]
+    fn the_port_that_we_came_in_by_has_a_large_m_and_other_msi_masters_a_small_one() {
+        for (flags, letter) in [(1 << 31, 'M'), (0, 'm')] {
+            let record = Record::MsiMaster {
+                flags,
+                bus_specific: 0,
+                component: Component {
+                    first: 0,
+                    last: 0xff,
+                    product: Product {
+                        vendor: 0x651,
+                        device: 1,
+                        version: 1,
+                        date: 0,
+                        name: Text::new("msi"),
+                    },
+                },
+            };
+            let row = row(&Found {
+                path: vec![2],
+                record,
+                first: Some(0x100),
+                last: Some(0x1ff),
+            });
+            assert!(row.contains(&format!(" 100{letter} msi")), "{row}");
+        }
+    }
 }

@@ -4,14 +4,15 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use clap::Args;
-use daqmeter_pmu::event::{HARDWARE, SOFTWARE};
+use daqmeter_pmu::event::{HARDWARE, Host, SOFTWARE};
+use daqmeter_pmu::groups::Metric;
 use daqmeter_pmu::sysfs::tracepoints;
 use daqmeter_pmu::system::SystemCounter;
 use daqmeter_pmu::{Group, Pmu, discover};
 use daqmeter_report::table::plain;
 use daqmeter_sys::host::Files;
 
-use super::Place;
+use super::chosen::{Place, Setting};
 use crate::output::{Failure, emit};
 
 /// List PMUs; with --events their events, with --groups the groups that ship.
@@ -37,7 +38,13 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.groups {
-        return emit(&groups(&arguments.place.setting()?.pmus));
+        let setting = arguments.place.setting()?;
+        // A map from a file is of some other machine.
+        return emit(&groups(&if arguments.place.map.is_empty() {
+            setting
+        } else {
+            setting.offline()
+        }));
     }
     // The meshes are not needed for a list: reading debugfs is left out.
     let files = Files::default();
@@ -77,87 +84,80 @@ fn cpus(pmu: &Pmu) -> String {
     }
 }
 
+impl Arguments {
+    fn wants(&self, name: &str) -> bool {
+        let filter = self.filter.as_ref();
+        filter.is_none_or(|filter| name.contains(filter.as_str()))
+    }
+}
+
 fn overview(files: &Files, pmus: &[Pmu], arguments: &Arguments) -> String {
-    let wanted = |name: &str| {
-        arguments
-            .filter
-            .as_ref()
-            .is_none_or(|filter| name.contains(filter.as_str()))
-    };
-    let rows: Vec<Vec<String>> = pmus
+    let wanted: Vec<&Pmu> = pmus
         .iter()
-        .filter(|pmu| wanted(&pmu.name))
-        .map(|pmu| {
-            let number =
-                |value: Option<u64>| value.map_or("-".to_owned(), |value| format!("{value}"));
-            vec![
-                pmu.name.clone(),
-                pmu.kind.to_string(),
-                pmu.events().len().to_string(),
-                cpus(pmu),
-                number(pmu.mux_interval_ms),
-                pmu.identifier.clone().unwrap_or_else(|| "-".to_owned()),
-                pmu.base.map_or("-".to_owned(), |base| format!("{base:#x}")),
-                pmu.formats()
-                    .iter()
-                    .map(|format| format.name.as_str())
-                    .collect::<Vec<_>>()
-                    .join(" "),
-            ]
-        })
+        .filter(|pmu| arguments.wants(&pmu.name))
         .collect();
-    if rows.is_empty() && arguments.filter.is_some() {
+    if wanted.is_empty() && arguments.filter.is_some() {
         return events(files, pmus, arguments.filter.as_deref());
     }
-    let mut out = if rows.is_empty() {
-        "no PMU in sysfs\n".to_owned()
-    } else {
-        plain(
-            &[
-                "PMU",
-                "type",
-                "events",
-                "CPUs",
-                "turn [ms]",
-                "identifier",
-                "registers",
-                "fields",
-            ],
-            rows,
-        )
-    };
-    for pmu in pmus
-        .iter()
-        .filter(|pmu| pmu.family() == "arm_cmn" && wanted(&pmu.name))
-    {
-        let _ = writeln!(
-            out,
-            "{}, events by node type: {}",
-            pmu.name,
-            by_node_type(pmu)
-        );
+    let mut out = table_of_pmus(&wanted);
+    for pmu in wanted.iter().filter(|pmu| pmu.family() == "arm_cmn") {
+        let types = by_node_type(pmu);
+        let _ = writeln!(out, "{}, events by node type: {types}", pmu.name);
     }
     if arguments.place.emulated.is_none() && arguments.filter.is_none() {
-        out.push_str("\nthe system by itself\n");
-        let rows = SystemCounter::all(files)
-            .into_iter()
-            .map(|(source, names)| {
-                let first = names
-                    .first()
-                    .cloned()
-                    .unwrap_or_else(|| "none here".to_owned());
-                vec![source.to_owned(), names.len().to_string(), first]
-            });
-        out.push_str(&plain(&["source", "counters", "such as"], rows));
-        let _ = writeln!(
-            out,
-            "\n{} tracepoints on the way of data; {} software events; events of all: --events; groups: --groups",
-            tracepoints(files).len(),
-            SOFTWARE.len()
-        );
-        if let Some(line) = missing(pmus) {
-            let _ = writeln!(out, "{line}");
-        }
+        out.push_str(&of_system(files, pmus));
+    }
+    out
+}
+
+fn table_of_pmus(pmus: &[&Pmu]) -> String {
+    if pmus.is_empty() {
+        return "no PMU in sysfs\n".to_owned();
+    }
+    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    let row = |pmu: &&Pmu| {
+        let fields = pmu.formats().iter().map(|format| format.name.as_str());
+        vec![
+            pmu.name.clone(),
+            pmu.kind.to_string(),
+            pmu.events().len().to_string(),
+            cpus(pmu),
+            or_dash(pmu.mux_interval_ms.map(|turn| turn.to_string())),
+            or_dash(pmu.identifier.clone()),
+            or_dash(pmu.base.map(|base| format!("{base:#x}"))),
+            fields.collect::<Vec<_>>().join(" "),
+        ]
+    };
+    plain(
+        &[
+            "PMU",
+            "type",
+            "events",
+            "CPUs",
+            "turn [ms]",
+            "identifier",
+            "registers",
+            "fields",
+        ],
+        pmus.iter().map(row),
+    )
+}
+
+/// What the kernel counts without a PMU.
+fn of_system(files: &Files, pmus: &[Pmu]) -> String {
+    let row = |(source, names): (&str, Vec<String>)| {
+        let first = names.first().map_or("none here", String::as_str);
+        vec![source.to_owned(), names.len().to_string(), first.to_owned()]
+    };
+    let sources = SystemCounter::all(files).into_iter().map(row);
+    let mut out = format!(
+        "\nthe system by itself\n{}\n{} tracepoints on the way of data; {} software events; events of all: --events; groups: --groups\n",
+        plain(&["source", "counters", "such as"], sources),
+        tracepoints(files).len(),
+        SOFTWARE.len()
+    );
+    if let Some(line) = missing(pmus) {
+        let _ = writeln!(out, "{line}");
     }
     out
 }
@@ -258,46 +258,25 @@ fn events(files: &Files, pmus: &[Pmu], filter: Option<&str>) -> String {
     out
 }
 
-fn groups(pmus: &[Pmu]) -> String {
+fn groups(setting: &Setting) -> String {
+    let host = Host {
+        pmus: &setting.pmus,
+        files: &setting.files,
+    };
     let mut out = String::new();
     for (folder, group) in Group::shipped() {
-        let there = if group.is_there(pmus) {
+        let missing = group.missing(&host, &setting.meshes);
+        let state = if missing.is_none() {
             "here"
         } else {
             "not here"
         };
-        let needs = if group.pmu.is_empty() {
-            String::new()
-        } else {
-            format!(", needs {}", group.pmu)
-        };
-        let _ = writeln!(
-            out,
-            "{} ({folder}, {there}{needs})\n  {}",
-            group.name, group.about
-        );
+        let _ = writeln!(out, "{} ({folder}, {state})\n  {}", group.name, group.about);
+        if let Some(missing) = missing {
+            let _ = writeln!(out, "  not here: {missing}");
+        }
         for metric in &group.metric {
-            let unit = if metric.unit.is_empty() {
-                "ratio"
-            } else {
-                &metric.unit
-            };
-            let over = if metric.over.is_empty() {
-                String::new()
-            } else {
-                format!(" / ({})", metric.over.join(" + "))
-            };
-            let times = if (metric.times - 1.0).abs() < f64::EPSILON {
-                String::new()
-            } else {
-                format!(" x {}", metric.times)
-            };
-            let _ = writeln!(
-                out,
-                "    {} [{unit}] = ({}){times}{over}",
-                metric.name,
-                metric.sum.join(" + ")
-            );
+            let _ = writeln!(out, "    {}", formula(metric));
             if !metric.caveat.is_empty() {
                 let _ = writeln!(out, "      {}", metric.caveat);
             }
@@ -306,15 +285,26 @@ fn groups(pmus: &[Pmu]) -> String {
     out
 }
 
-fn json(pmus: &[Pmu], arguments: &Arguments) -> String {
-    let wanted = |name: &str| {
-        arguments
-            .filter
-            .as_ref()
-            .is_none_or(|filter| name.contains(filter.as_str()))
+/// `memory [B/s] = (mc_reqs) x 64`.
+fn formula(metric: &Metric) -> String {
+    let unit = if metric.unit.is_empty() {
+        "ratio"
+    } else {
+        &metric.unit
     };
+    let mut text = format!("{} [{unit}] = ({})", metric.name, metric.sum.join(" + "));
+    if (metric.times - 1.0).abs() >= f64::EPSILON {
+        let _ = write!(text, " x {}", metric.times);
+    }
+    if !metric.over.is_empty() {
+        let _ = write!(text, " / ({})", metric.over.join(" + "));
+    }
+    text
+}
+
+fn json(pmus: &[Pmu], arguments: &Arguments) -> String {
     pmus.iter()
-        .filter(|pmu| wanted(&pmu.name))
+        .filter(|pmu| arguments.wants(&pmu.name))
         .map(|pmu| {
             let formats: serde_json::Map<String, serde_json::Value> = pmu
                 .formats()

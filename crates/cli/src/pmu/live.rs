@@ -195,7 +195,7 @@ mod tests {
             .into();
         let set = host.resolve(&texts).unwrap();
         let now = Arc::new(AtomicU64::new(0));
-        let mut source = Synthetic::told(&mesh, &set.groups, now.clone()).unwrap();
+        let mut source = Synthetic::at(&mesh, &set.groups, now.clone()).unwrap();
         let mut count = Count::open(&set, "heat of hnf_mc_reqs", &mut source)
             .unwrap()
             .with(vec![], vec![mesh]);

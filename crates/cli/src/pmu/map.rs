@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use daqmeter_pmu::mesh::topology;
 use daqmeter_report::pmu::map;
 
-use super::Place;
+use super::chosen::Place;
 use crate::output::{Failure, emit, tell, write_file};
 
 /// Draw the mesh: crosspoints, ports, NodeIDs, controllers.

@@ -3,55 +3,54 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use daqmeter_pmu::Event;
 use daqmeter_pmu::plan::{Driver, Plan, plan};
 use daqmeter_report::table::plain;
 
-use super::Wanted;
+use super::chosen::Wanted;
 use crate::output::{Failure, emit};
 
 /// Tell which events fit at once, what share of the time each will get, and a better order if there is one.
 ///
-/// Nothing is opened. The rules are those of the kernel's scheduler and of the driver; the map of the mesh is needed.
+/// Nothing is opened. The rules are those of the kernel's scheduler and of the driver. The map of the mesh is needed: that of this
+/// host, or with --map that of any other.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter pmu plan --emulated n1sdp -e arm_cmn/rnid_{r,t}xdat_flits,nodeid={8,12}/ --driver n1sdp\n\nA group that does not fit keeps those behind it waiting: order alone changes the shares."
+    after_long_help = "Examples:\n\n  $ daqmeter pmu plan --emulated n1sdp --driver n1sdp -e arm_cmn/rnid_txdat_flits,nodeid=8/ -e arm_cmn/rnid_rxdat_flits,nodeid=8/ -e arm_cmn/rnid_rxdat_flits,nodeid=12/\n  $ daqmeter pmu plan --map lab7.dump --driver 6.1 -g memory -g slc    # for another machine's mesh\n\nA group that does not fit keeps those behind it waiting: order alone changes the shares."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
     wanted: Wanted,
-    /// Whose rules: mainline Linux, or the driver of the N1SDP's software release
-    #[arg(long, value_enum, default_value = "mainline")]
-    driver: DriverChoice,
+    /// Whose rules: Linux since that version (mainline: 6.18), or the N1SDP's software release [default: this kernel for its own
+    /// mesh, otherwise mainline]
+    #[arg(long, value_name = "DRIVER", value_parser = drivers())]
+    driver: Option<Driver>,
     /// Lines of JSON
     #[arg(long)]
     json: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum DriverChoice {
-    Mainline,
-    N1sdp,
+fn drivers() -> impl TypedValueParser<Value = Driver> {
+    let named = |name: String| Driver::ALL.into_iter().find(|(_, known)| *known == name);
+    PossibleValuesParser::new(Driver::ALL.map(|(_, name)| name))
+        .map(move |name| named(name).map_or(Driver::Mainline, |(driver, _)| driver))
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let setting = arguments.wanted.place.setting()?;
+    let mut setting = arguments.wanted.place.setting()?.offline();
+    setting.driver = arguments.driver.unwrap_or(setting.driver);
     if setting.meshes.is_empty() {
         return Err(Failure::refused(
             "a plan needs the map of a mesh: root and debugfs on the machine itself, --map FILE, or --emulated n1sdp",
         ));
     }
     let chosen = arguments.wanted.choose(&setting)?;
-    let driver = match arguments.driver {
-        DriverChoice::Mainline => Driver::Mainline,
-        DriverChoice::N1sdp => Driver::N1sdp,
-    };
+    let driver = setting.driver;
     let mut out = String::new();
     for mesh in &setting.meshes {
-        let of_mesh = |event: &Event| {
-            event.pmu == mesh.name || mesh.name.starts_with(&format!("{}_", event.pmu))
-        };
+        let of_mesh = |event: &Event| event.is_on(&mesh.name);
         let groups: Vec<Vec<Event>> = chosen
             .set
             .groups

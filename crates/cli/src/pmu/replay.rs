@@ -10,7 +10,7 @@ use daqmeter_pmu::count::{error_of, total_error_of};
 use daqmeter_record::Observations;
 use daqmeter_report::pmu::{frames, map, tables};
 
-use super::ByteUnit;
+use super::chosen::ByteUnit;
 use super::live::Live;
 use crate::output::{Failure, emit, read_records};
 

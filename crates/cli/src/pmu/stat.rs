@@ -9,34 +9,34 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use daqmeter_pmu::Count;
-use daqmeter_pmu::count::{error_of, total_error_of};
+use daqmeter_harness::Tally;
+use daqmeter_pmu::count::{error_of, total_error_of, turns_warning};
 use daqmeter_pmu::emulated::Synthetic;
 use daqmeter_pmu::perf_format::{self, PerfFormat};
 use daqmeter_pmu::source::{Kernel, Opener};
-use daqmeter_record::{CpuTime, EngineInfo, Observations, RunRecord, Workload};
+use daqmeter_pmu::{Count, Group};
+use daqmeter_record::{EngineInfo, Observations, RunRecord, Workload};
 use daqmeter_report::pmu::{frames, map, tables};
-use daqmeter_sys::{clock, cpu_time};
 
+use super::chosen::{ByteUnit, Chosen, Setting, Wanted};
 use super::live::Live;
-use super::{ByteUnit, Chosen, Setting, Wanted};
 use crate::arguments::duration;
 use crate::metrics::{Metrics, Page};
-use crate::output::{Failure, Recorder, emit, tell, write_file};
-use crate::run::{context, on_ctrl_c};
+use crate::output::{Failure, Recorder, emit, tell};
+use crate::runner::{context, on_ctrl_c};
 
 /// Count in intervals: scaled values with their share and error, rates, a heat map of a mesh.
 ///
 /// Without --time, --count or a command it goes on until Ctrl-C. `nodeid` without `bynodeid` is done as it is meant, and said.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Examples:\n\n  $ daqmeter pmu stat --group block -I 1s --count 5\n  $ daqmeter pmu stat -e arm_cmn/hnf_mc_reqs,nodeid=0x24/ -I 1s --format perf\n  $ daqmeter pmu stat --emulated n1sdp --heat hnf_mc_reqs -I 100ms\n  $ perf stat -I 1000 -x';' -e ... 2>&1 | daqmeter pmu stat --from -\n\n`95 %` is half the width of the interval in which the true count of an event that took turns lies; METHODOLOGY.md says how it is had."
+    after_long_help = "Examples:\n\n  $ daqmeter pmu stat --group block -I 1s --count 5\n  $ daqmeter pmu stat -e arm_cmn/hnf_mc_reqs,nodeid=0x24/ -I 1s --format perf\n  $ daqmeter pmu stat --emulated n1sdp --heat hnf_mc_reqs -I 100ms\n  $ perf stat -I 1000 -x';' -e ... 2>&1 | daqmeter pmu stat --from - --group memory\n\n`95 %` is half the width of the interval in which the true count of an event that took turns lies; METHODOLOGY.md says how it is had."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
     wanted: Wanted,
-    /// Length of an interval
-    #[arg(short = 'I', long, value_name = "TIME", value_parser = duration, default_value = "1s")]
+    /// Length of an interval; a bare number is in milliseconds, as for perf
+    #[arg(short = 'I', long, value_name = "TIME", value_parser = interval, default_value = "1s")]
     interval: Duration,
     /// End after this time
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "step")]
@@ -47,16 +47,30 @@ pub(crate) struct Arguments {
     /// End an interval at each line on stdin instead of by time
     #[arg(long, conflicts_with = "interval")]
     step: bool,
-    /// Read the output of perf stat (text, -x or -j) instead of counting; - is stdin
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "groups", "heat", "time", "count", "step", "metrics"])]
+    /// Read the output of perf stat (text, -x or -j) instead of counting; - is stdin. With --group, its rates are computed
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "heat", "time", "count", "step", "metrics", "repeat"])]
     from: Option<PathBuf>,
     #[command(flatten)]
     metrics: Metrics,
     #[command(flatten)]
     written: Written,
+    /// Count on all CPUs, as for perf: what is counted here is always of the whole system
+    #[arg(short, long)]
+    all_cpus: bool,
+    /// Run the command so many times; each run ends an interval
+    #[arg(short, long, value_name = "N", requires = "command", value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: Option<u32>,
     /// Count while this command runs
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["time", "count", "step", "from"])]
     command: Vec<String>,
+}
+
+/// A length of an interval, also as perf has it.
+fn interval(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(ms) => Ok(Duration::from_millis(ms)),
+        Err(_) => duration(text),
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -111,6 +125,39 @@ impl Written {
 }
 
 pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failure> {
+    check(arguments, quiet)?;
+    if let Some(path) = &arguments.from {
+        return convert(path, arguments);
+    }
+    let setting = arguments.wanted.place.setting()?;
+    let chosen = arguments.wanted.choose(&setting)?;
+    let mut recorder = Recorder::new(arguments.written.out.as_deref(), arguments.written.json)?;
+    let count = opened(&chosen, &setting)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    on_ctrl_c(&stop)?;
+    let metrics = arguments.metrics.served()?;
+    let shown = shown(arguments, quiet, &count, &setting)?;
+    let counting = Loop {
+        arguments,
+        stop: &stop,
+        shown,
+        metrics,
+    };
+    let watched = context().watch(
+        "pmu/stat",
+        info(&chosen, &setting),
+        workload(arguments, &chosen),
+    );
+    let observed = counting.run(count, watched.origin_ns())?;
+    let found = Tally {
+        warnings: chosen.set.warnings.clone(),
+        ..Tally::default()
+    };
+    let record = watched.end(found, Some(observed), Vec::new());
+    finish(record, arguments, quiet, &mut recorder)
+}
+
+fn check(arguments: &Arguments, quiet: bool) -> Result<(), Failure> {
     if quiet && arguments.written.out.is_none() {
         return Err(Failure::refused(
             "record needs --out FILE.jsonl, into which it records",
@@ -121,11 +168,11 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
             "-I 0: an interval has a length, e.g. -I 1s",
         ));
     }
-    if let Some(path) = &arguments.from {
-        return convert(path, arguments);
-    }
-    let setting = arguments.wanted.place.setting()?;
-    let chosen = arguments.wanted.choose(&setting)?;
+    Ok(())
+}
+
+/// The counters, opened; what cannot be counted is reported.
+fn opened(chosen: &Chosen, setting: &Setting) -> Result<Count, Failure> {
     let mut opener: Box<dyn Opener> = if setting.is_emulated {
         Box::new(Synthetic::new(&setting.meshes[0], &chosen.set.groups).map_err(Failure::refused)?)
     } else {
@@ -133,39 +180,12 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
             files: setting.files.clone(),
         })
     };
-    let mut recorder = Recorder::new(arguments.written.out.as_deref(), arguments.written.json)?;
     let count =
         Count::open(&chosen.set, &chosen.what, opener.as_mut()).map_err(Failure::refused)?;
     for refused in &count.refused {
         tell(&format!("daqmeter: not counted: {refused}"));
     }
-    let count = count.with(chosen.metrics.clone(), setting.meshes.clone());
-    let stop = Arc::new(AtomicBool::new(false));
-    on_ctrl_c(&stop)?;
-    let context = context();
-    let began_cpu = cpu_time::of_process();
-    let origin_ns = clock::monotonic_ns();
-    let metrics = arguments.metrics.served()?;
-    let shown = shown(arguments, quiet, &count, &setting)?;
-    let observed = Loop {
-        arguments,
-        stop: &stop,
-        shown,
-        metrics,
-    }
-    .run(count, origin_ns)?;
-    let mut record = context.blank_record(info(&chosen, &setting), workload(arguments, &chosen));
-    record.study = "pmu/stat".to_owned();
-    record.origin_ns = origin_ns;
-    record.wall_ns = clock::monotonic_ns() - origin_ns;
-    let cpu = cpu_time::of_process();
-    record.process_cpu = CpuTime {
-        user_ns: cpu.user_ns.saturating_sub(began_cpu.user_ns),
-        system_ns: cpu.system_ns.saturating_sub(began_cpu.system_ns),
-    };
-    record.memory.peak_rss_bytes = cpu_time::peak_rss_bytes();
-    record.warnings.clone_from(&chosen.set.warnings);
-    finish(record, observed, arguments, quiet, &mut recorder)
+    Ok(count.with(chosen.metrics.clone(), setting.meshes.clone()))
 }
 
 fn info(chosen: &Chosen, setting: &Setting) -> EngineInfo {
@@ -191,26 +211,29 @@ fn workload(arguments: &Arguments, chosen: &Chosen) -> Workload {
 
 fn finish(
     mut record: RunRecord,
-    observed: Observations,
     arguments: &Arguments,
     quiet: bool,
     recorder: &mut Recorder,
 ) -> Result<ExitCode, Failure> {
-    let text = tables::summary(&observed, arguments.written.bytes.into(), total_error_of);
-    record.observed = Some(observed);
+    if let Some(warning) = record.observed.as_ref().and_then(turns_warning) {
+        tell(&format!("daqmeter: warning: {warning}"));
+        record.warnings.push(warning);
+    }
+    let written = &arguments.written;
     recorder.take(record)?;
-    if arguments.written.perf_format().is_none() && !arguments.written.json && !quiet {
-        emit(&format!("\n{text}"))?;
-    }
-    if let Some(path) = &arguments.written.output {
-        write_file(
-            path,
-            &daqmeter_report::page(&recorder.records).map_err(Failure::refused)?,
-        )?;
-        tell(&format!("wrote {}", path.display()));
-    }
     // Ctrl-C is how a count without an end ends.
-    Ok(recorder.exit_code(false))
+    recorder.finish(written.output.as_deref(), false, |records| {
+        let observed = records.iter().filter_map(|record| record.observed.as_ref());
+        let summary = |observed| {
+            let text = tables::summary(observed, written.bytes.into(), total_error_of);
+            format!("\n{text}")
+        };
+        if quiet || written.perf_format().is_some() {
+            String::new()
+        } else {
+            observed.map(summary).collect()
+        }
+    })
 }
 
 /// What the last interval counted, scaled to the time for which the event was enabled.
@@ -226,6 +249,19 @@ fn publish(page: &Page, observed: &Observations) {
         {
             let scaled = count as f64 * event.scale * (enabled as f64 / running as f64).max(1.0);
             page.add("daqmeter_events_total", &event.name, scaled);
+            let share = running as f64 / enabled.max(1) as f64;
+            page.set("daqmeter_event_share", &event.name, share);
+        }
+    }
+    for metric in &observed.metrics {
+        if let Some(value) = metric.values.last().copied().flatten() {
+            let (kind, name) = (&metric.unit, &metric.name);
+            let name = if kind.is_empty() {
+                name.clone()
+            } else {
+                format!("{name} [{kind}]")
+            };
+            page.set("daqmeter_event_rate", &name, value);
         }
     }
 }
@@ -293,6 +329,7 @@ impl Loop<'_> {
     fn run(mut self, mut count: Count, origin_ns: u64) -> Result<Observations, Failure> {
         count.begin(origin_ns);
         let mut child = self.start()?;
+        let mut runs_left = self.arguments.repeat.map_or(0, |runs| runs - 1);
         let began = Instant::now();
         let steps = self.arguments.step.then(steps);
         if steps.is_some() {
@@ -313,23 +350,45 @@ impl Loop<'_> {
                 let asked = self.sleep(end.map_or(due, |end| end.min(due)), child.as_mut())?;
                 asked || end.is_some_and(|end| Instant::now() >= end)
             };
+            let is_over = is_last && !(runs_left > 0 && self.has_ended(child.as_mut())?);
             count.interval();
             intervals += 1;
             if let Some(page) = &self.metrics {
                 publish(page, count.observed());
             }
             self.show(&count)?;
-            if is_last || self.arguments.count == Some(intervals) {
+            if is_over || self.arguments.count == Some(intervals) {
                 break;
             }
+            if is_last {
+                self.end(child.take())?;
+                child = self.start()?;
+                runs_left -= 1;
+                due = Instant::now();
+            }
         }
+        self.end(child)?;
+        Ok(count.finish())
+    }
+
+    /// Whether the command ended by itself.
+    fn has_ended(&self, child: Option<&mut Child>) -> Result<bool, Failure> {
+        let ended = child
+            .map(Child::try_wait)
+            .transpose()
+            .map_err(Failure::refused)?;
+        Ok(ended.flatten().is_some() && !self.stop.load(Ordering::Relaxed))
+    }
+
+    /// Waits for the command, and reports a failure.
+    fn end(&self, child: Option<Child>) -> Result<(), Failure> {
         if let Some(child) = child {
-            let status = self.end(child)?;
+            let status = self.wait(child)?;
             if !status.success() {
                 tell(&format!("daqmeter: the command ended with {status}"));
             }
         }
-        Ok(count.finish())
+        Ok(())
     }
 
     /// Waits for the next line on stdin; false at its end, or after a signal.
@@ -347,7 +406,7 @@ impl Loop<'_> {
     }
 
     /// Waits for the command. After a signal it is asked to end, too, as perf stat does, and soon killed.
-    fn end(&self, mut child: Child) -> Result<ExitStatus, Failure> {
+    fn wait(&self, mut child: Child) -> Result<ExitStatus, Failure> {
         const PATIENCE: Duration = Duration::from_secs(1);
         let mut asked: Option<Instant> = None;
         loop {
@@ -447,32 +506,25 @@ fn convert(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
         std::fs::read_to_string(path)
     };
     let text = text.map_err(|error| Failure::refused(format!("cannot read {shown}: {error}")))?;
-    let observed =
-        perf_format::parse(&text).map_err(|error| Failure::refused(format!("{shown}: {error}")))?;
-    let ignored: Vec<&str> = observed
-        .events
-        .iter()
-        .map(|event| event.name.as_str())
-        .filter(|name| {
-            name.contains("nodeid=") && !name.contains("bynodeid=1") && name.starts_with("arm_cmn")
-        })
-        .collect();
-    if let Some(name) = ignored.first() {
+    let observed = perf_format::parse_with(&text, arguments.interval);
+    let mut observed = observed.map_err(|error| Failure::refused(format!("{shown}: {error}")))?;
+    if observed.begin_ns > 0 {
         tell(&format!(
-            "daqmeter: warning: {} event(s) such as `{name}` name a node without bynodeid=1: mainline's driver ignored it and counted all nodes of the type",
-            ignored.len()
+            "daqmeter: {shown} does not begin at 0: its first interval is taken to be {:.3} s long",
+            observed.seconds(0)
         ));
     }
-    let mut recorder = Recorder::new(arguments.written.out.as_deref(), arguments.written.json)?;
-    if !arguments.written.json {
-        for at in 0..observed.end_ns.len() {
-            let text = match arguments.written.perf_format() {
-                Some(format) => perf_format::emit_interval(&observed, at, format),
-                None => tables::interval(&observed, at, arguments.written.bytes.into(), error_of),
-            };
-            emit(&text)?;
+    for name in &arguments.wanted.groups {
+        let group = Group::find(name).map_err(Failure::refused)?;
+        let metrics = group.metrics_of(&observed.events);
+        for metric in metrics.map_err(|error| Failure::refused(format!("{shown}: {error}")))? {
+            let values = metric.observe(&observed);
+            observed.metrics.push(values);
         }
     }
+    warn_of_ignored_nodes(&observed);
+    let mut recorder = Recorder::new(arguments.written.out.as_deref(), arguments.written.json)?;
+    show_intervals(&observed, &arguments.written)?;
     let info = EngineInfo {
         name: "pmu".to_owned(),
         target: "perf stat".to_owned(),
@@ -480,5 +532,81 @@ fn convert(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let mut record = context().blank_record(info, Workload::new("pmu").with("what", "perf stat"));
     record.study = "pmu/perf".to_owned();
-    finish(record, observed, arguments, false, &mut recorder)
+    record.observed = Some(observed);
+    finish(record, arguments, false, &mut recorder)
+}
+
+fn show_intervals(observed: &Observations, written: &Written) -> Result<(), Failure> {
+    if written.json {
+        return Ok(());
+    }
+    for at in 0..observed.end_ns.len() {
+        let text = match written.perf_format() {
+            Some(format) => perf_format::emit_interval(observed, at, format),
+            None => tables::interval(observed, at, written.bytes.into(), error_of),
+        };
+        emit(&text)?;
+    }
+    Ok(())
+}
+
+fn warn_of_ignored_nodes(observed: &Observations) {
+    let is_ignored = |name: &&str| {
+        name.contains("nodeid=") && !name.contains("bynodeid=1") && name.starts_with("arm_cmn")
+    };
+    let names = observed.events.iter().map(|event| event.name.as_str());
+    let ignored: Vec<&str> = names.filter(is_ignored).collect();
+    if let Some(name) = ignored.first() {
+        tell(&format!(
+            "daqmeter: warning: {} event(s) such as `{name}` name a node without bynodeid=1: mainline's driver ignored it and counted all nodes of the type",
+            ignored.len()
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::observed::{ObservedEvent, ObservedMetric};
+
+    use super::*;
+
+    #[test]
+    fn shares_and_rates_are_on_the_page_of_metrics() {
+        let event = ObservedEvent {
+            name: "a/b/".into(),
+            scale: 1.0,
+            count: vec![50],
+            enabled_ns: vec![100],
+            running_ns: vec![25],
+            ..ObservedEvent::default()
+        };
+        let metric = ObservedMetric {
+            name: "memory".into(),
+            unit: "B/s".into(),
+            values: vec![Some(6400.0)],
+            ..ObservedMetric::default()
+        };
+        let observed = Observations {
+            events: vec![event],
+            metrics: vec![metric],
+            ..Observations::default()
+        };
+        let page = Page::default();
+        publish(&page, &observed);
+        let text = page.text();
+        for line in [
+            "daqmeter_events_total{instance=\"a/b/\"} 200",
+            "daqmeter_event_share{instance=\"a/b/\"} 0.25",
+            "daqmeter_event_rate{instance=\"memory [B/s]\"} 6400",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_bare_number_is_perfs_milliseconds() {
+        assert_eq!(interval("1000"), Ok(Duration::from_secs(1)));
+        assert_eq!(interval("5ms"), Ok(Duration::from_millis(5)));
+        assert!(interval("soon").is_err());
+    }
 }

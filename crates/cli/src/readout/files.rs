@@ -14,15 +14,16 @@ use std::time::Duration;
 use clap::Args;
 use daqmeter_readout::card::{ChannelId, channel_ids};
 use daqmeter_readout::check::{Checked, Checker, Options, check_watched};
-use daqmeter_readout::{Scenario, recording};
+use daqmeter_readout::{Chosen, Scenario, recording};
 use daqmeter_record::sanitise;
 use daqmeter_sys::net::{Readiness, wait_ready};
 
+use super::options::{elink, exit, load};
 use super::verdict::{Found, Measure, OfCheck, Verdict};
-use super::{Chosen, count, elink, exit};
+use crate::arguments::count;
 use crate::metrics::{Metrics, Page};
 use crate::output::{Failure, emit, tell};
-use crate::run::on_ctrl_c;
+use crate::runner::on_ctrl_c;
 
 /// Write the blocks that a card makes to a file, as fast as they can be made.
 #[derive(Debug, Args)]
@@ -40,7 +41,7 @@ pub(crate) struct RecordArguments {
 }
 
 pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
-    let scenario = arguments.chosen.load()?;
+    let scenario = load(&arguments.chosen)?;
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
     let ids = channel_ids(&scenario);

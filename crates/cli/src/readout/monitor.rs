@@ -18,11 +18,11 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
 use ratatui::{DefaultTerminal, Frame};
 
-use super::exit;
+use super::options::exit;
 use crate::arguments::duration;
 use crate::metrics::scrape;
 use crate::output::{Failure, emit};
-use crate::run::on_ctrl_c;
+use crate::runner::on_ctrl_c;
 
 /// Watch every instance: rates, ring, CPU, BUSY, errors. q ends it.
 #[derive(Debug, Args)]

@@ -2,35 +2,23 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
-use daqmeter_harness::StepPlan;
-use daqmeter_readout::accounts;
+use daqmeter_harness::{Request, StepPlan};
+use daqmeter_readout::{ReadoutRequest, accounts};
 use daqmeter_record::{Outcome, RunRecord};
-use daqmeter_report::page;
-use daqmeter_report::readout::{chains_text, details_text};
+use daqmeter_report::felix::{chains_text, details_text};
 
-use super::Chosen;
+use super::options::completed;
 use super::verdict::{Found, Measure, OfRun};
-use crate::arguments::{cpu_list, duration};
-use crate::output::{FAILED, Failure, emit, tell, write_file};
-use crate::run::{Common, CpuList, Runner};
+use crate::output::{FAILED, Failure, tell};
+use crate::runner::{Common, Runner};
 
 /// Run emulated card, readers and receivers in this process.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    chosen: Chosen,
-    /// Time for which triggers come
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "2s")]
-    time: Duration,
-    /// Receivers; one per reader without it
-    #[arg(long, value_name = "N")]
-    receivers: Option<u64>,
-    /// CPUs of the receivers, in turn
-    #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
-    receiver_pin: Option<CpuList>,
+    request: ReadoutRequest,
     /// Page to write
     #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
     output: Option<PathBuf>,
@@ -40,30 +28,12 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-/// CPUs as a workload writes them.
-pub(super) fn cpus(list: Option<&CpuList>) -> Option<String> {
-    list.map(|list| {
-        list.0
-            .iter()
-            .map(u32::to_string)
-            .collect::<Vec<_>>()
-            .join(",")
-    })
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let mut workload = arguments
-        .chosen
-        .workload()?
-        .with("seconds", arguments.time.as_secs_f64());
-    if let Some(receivers) = arguments.receivers {
-        workload = workload.with("receivers", receivers);
-    }
-    if let Some(cpus) = cpus(arguments.receiver_pin.as_ref()) {
-        workload = workload.with("receiver_cpus", cpus);
-    }
+    let request = ReadoutRequest {
+        chosen: completed(&arguments.request.chosen)?,
+        ..arguments.request.clone()
+    };
     let mut runner = Runner::new(&arguments.common, 1)?;
-    check_pins(arguments.receiver_pin.as_ref(), &runner)?;
     let pin = arguments
         .common
         .pin
@@ -71,28 +41,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         .map(|list| list.0.clone())
         .unwrap_or_default();
     let settings = runner.settings(StepPlan::ByStage(1), "readout/run", &pin);
-    runner.point("readout", &workload, &settings, None)?;
+    runner.point("readout", &request.workload(), &settings, None)?;
     runner.finish();
-    let records = &runner.recorder.records;
-    let verdict = found(records).verdict(&arguments.limits.fail_on);
+    let verdict = found(&runner.recorder.records).verdict(&arguments.limits.fail_on);
     if arguments.common.json {
         // Stdout is for records.
         tell(&verdict.to_string());
-    } else {
-        emit(&format!(
-            "{}{} {verdict}\n",
-            chains_text(records),
-            details_text(records)
-        ))?;
     }
-    if let Some(path) = &arguments.output {
-        write_file(path, &page(records).map_err(Failure::refused)?)?;
-        tell(&format!("wrote {}", path.display()));
-    }
+    let code = runner.conclude(arguments.output.as_deref(), |records| {
+        let (chains, details) = (chains_text(records), details_text(records));
+        format!("{chains}{details} {verdict}\n")
+    })?;
     if !verdict.is_passed() && !runner.stop.is_set() {
         return Ok(ExitCode::from(FAILED));
     }
-    Ok(runner.recorder.exit_code(runner.stop.is_set()))
+    Ok(code)
 }
 
 /// What the records say for a verdict.
@@ -122,15 +85,4 @@ fn found(records: &[RunRecord]) -> Found {
         .fold(0.0, f64::max);
     found.share(Measure::Dead, dead);
     found
-}
-
-/// CPUs of receivers must exist as those of readers must.
-pub(super) fn check_pins(list: Option<&CpuList>, runner: &Runner) -> Result<(), Failure> {
-    let allowed = &runner.context.host.allowed_cpus;
-    match list.and_then(|list| list.0.iter().find(|cpu| !allowed.contains(cpu))) {
-        None => Ok(()),
-        Some(cpu) => Err(Failure::refused(format!(
-            "--receiver-pin: CPU {cpu} does not exist or is not allowed here"
-        ))),
-    }
 }

@@ -5,19 +5,20 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_harness::{StepPlan, Sweep, ordered};
-use daqmeter_readout::engine::{observation, probe_workload};
-use daqmeter_readout::search::{Allowed, Found, Observation, Plan, System, highest_rate};
+use daqmeter_harness::{Request, Settings, StepPlan, ordered};
+use daqmeter_readout::ReadoutRequest;
+use daqmeter_readout::engine::observation;
+use daqmeter_readout::request::{Chosen, Placement, Receivers};
+use daqmeter_readout::scenario::ReaderMode;
+use daqmeter_readout::search::{Allowed, Found, Observation, Plan, System, Verdict, highest_rate};
 use daqmeter_record::units::significant;
-use daqmeter_record::{Outcome, RunRecord, Workload};
-use daqmeter_report::page;
-use daqmeter_report::readout::chains_text;
+use daqmeter_record::{Outcome, Role, RunRecord, Workload};
+use daqmeter_report::felix::chains_text;
 
-use super::run::{check_pins, cpus};
-use super::{Chosen, bytes, count, rate};
-use crate::arguments::{cpu_list, duration};
-use crate::output::{Failure, emit, tell, write_file};
-use crate::run::{Common, CpuList, Runner};
+use super::options::completed;
+use crate::arguments::{bytes, count, duration, rate};
+use crate::output::Failure;
+use crate::runner::{Common, Runner};
 
 /// Find the maximum rate without loss, then measure CPU, ring and dead time around it.
 #[derive(Debug, Args)]
@@ -60,9 +61,8 @@ pub(crate) struct Arguments {
     /// Only the search, no curves
     #[arg(long)]
     no_curves: bool,
-    /// CPUs of the receivers, in turn
-    #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
-    receiver_pin: Option<CpuList>,
+    #[command(flatten)]
+    receivers: Receivers,
     /// Page to write
     #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
     output: Option<PathBuf>,
@@ -73,7 +73,7 @@ pub(crate) struct Arguments {
 /// The chain of a workload, as the search sees it.
 struct Chain<'a> {
     runner: &'a mut Runner,
-    base: Workload,
+    base: ReadoutRequest,
     pin: Vec<u32>,
 }
 
@@ -81,15 +81,14 @@ impl System for Chain<'_> {
     type Error = Failure;
 
     fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Failure> {
-        let settings = self
-            .runner
-            .settings(StepPlan::ByStage(1), "readout/search", &self.pin);
-        self.runner.point(
-            "readout",
-            &probe_workload(&self.base, rate_hz, duration),
-            &settings,
-            None,
-        )?;
+        let settings = Settings {
+            role: Role::Probe,
+            ..self
+                .runner
+                .settings(StepPlan::ByStage(1), "readout/search", &self.pin)
+        };
+        let workload = probe(&self.base, rate_hz, duration).workload();
+        self.runner.point("readout", &workload, &settings, None)?;
         let Some(record) = self.runner.recorder.records.last() else {
             return Err(Failure::refused("nothing was measured"));
         };
@@ -103,33 +102,68 @@ impl System for Chain<'_> {
     }
 }
 
+/// A chain at a rate, for so long.
+fn probe(base: &ReadoutRequest, rate_hz: f64, duration: Duration) -> ReadoutRequest {
+    let mut request = base.clone();
+    request.chosen.rate_hz = Some(rate_hz);
+    request.seconds = duration.as_secs_f64();
+    request.probe = true;
+    request
+}
+
+/// Each base with each value; all bases as they are where there is no value.
+fn over<T: Copy>(
+    bases: Vec<ReadoutRequest>,
+    values: impl IntoIterator<Item = T>,
+    set: impl Fn(&mut ReadoutRequest, T),
+) -> Vec<ReadoutRequest> {
+    let values: Vec<T> = values.into_iter().collect();
+    if values.is_empty() {
+        return bases;
+    }
+    let with = |base: &ReadoutRequest, value: T| {
+        let mut request = base.clone();
+        set(&mut request, value);
+        request
+    };
+    bases
+        .iter()
+        .flat_map(|base| values.iter().map(move |&value| with(base, value)))
+        .collect()
+}
+
 impl Arguments {
-    /// The chains to search, each by its workload.
-    fn bases(&self) -> Result<Vec<Workload>, Failure> {
-        let mut base = self.chosen.workload()?;
-        if let Some(cpus) = cpus(self.receiver_pin.as_ref()) {
-            base = base.with("receiver_cpus", cpus);
-        }
-        let mut sweep = Sweep::of(base);
-        if !self.payloads.is_empty() {
-            sweep = sweep.over("payload_bytes", self.payloads.clone());
-        }
-        if !self.instances.is_empty() {
-            sweep = sweep.over("channels", self.instances.clone());
-        }
-        if self.both_modes {
-            sweep = sweep.over("mode", ["buffered", "zero-copy"]);
-        }
-        if self.both_placements {
-            sweep = sweep.over("placement", ["pinned", FREE]);
-        }
-        let mut bases = sweep.workloads();
-        for base in bases.iter_mut().filter(|base| is_free(base)) {
-            base.params.remove("receiver_cpus");
-        }
+    /// The chains to search.
+    fn bases(&self) -> Result<Vec<ReadoutRequest>, Failure> {
+        let base = ReadoutRequest {
+            chosen: completed(&self.chosen)?,
+            receivers: self.receivers.clone(),
+            ..ReadoutRequest::default()
+        };
+        let bases = over(vec![base], self.payloads.iter(), |base, &bytes| {
+            base.chosen.payload_bytes = Some(bytes);
+        });
+        let bases = over(bases, self.instances.iter(), |base, &channels| {
+            // A scenario with more is refused by its own check.
+            base.chosen.channels = Some(u16::try_from(channels).unwrap_or(u16::MAX));
+        });
+        let modes = [ReaderMode::Buffered, ReaderMode::ZeroCopy];
+        let modes = modes.into_iter().filter(|_| self.both_modes);
+        let bases = over(bases, modes, |base, mode| base.chosen.mode = Some(mode));
+        let placements = [Placement::Pinned, Placement::Free];
+        let placements = placements.into_iter().filter(|_| self.both_placements);
+        let bases = over(bases, placements, |base, placement| {
+            base.placement = Some(placement);
+            if placement == Placement::Free {
+                base.receivers.peer_cpu = None;
+            }
+        });
         // A combination that cannot be is refused before the first is run.
         for base in &bases {
-            daqmeter_readout::engine::scenario_of(base)?;
+            base.chosen.load().map_err(Failure::refused)?;
+            probe(base, 1.0, self.probe)
+                .check()
+                .map_err(|wrong| Failure::refused(format!("`{}` {}", wrong.name, wrong.text)))?;
         }
         Ok(bases)
     }
@@ -148,15 +182,6 @@ impl Arguments {
             },
         }
     }
-}
-
-/// Threads run where the kernel puts them.
-const FREE: &str = "free";
-
-fn is_free(workload: &Workload) -> bool {
-    workload
-        .text("placement")
-        .is_ok_and(|placement| placement == FREE)
 }
 
 /// Rates of the curves, as shares of the maximum, before [`preferred`].
@@ -187,41 +212,44 @@ fn preferred(rate_hz: f64) -> f64 {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let bases = arguments.bases()?;
     let mut runner = Runner::new(&arguments.common, 0)?;
-    check_pins(arguments.receiver_pin.as_ref(), &runner)?;
-    let pin = arguments
-        .common
-        .pin
-        .as_ref()
-        .map(|list| list.0.clone())
-        .unwrap_or_default();
     let mut results = Vec::new();
-    for base in &bases {
-        let pin = if is_free(base) {
-            Vec::new()
-        } else {
-            pin.clone()
-        };
-        let mut chain = Chain {
-            runner: &mut runner,
-            base: base.clone(),
-            pin: pin.clone(),
-        };
-        let found = match highest_rate(&mut chain, &arguments.plan()) {
-            Ok(found) => found,
-            Err(failure) => return finish(arguments, &runner, &results, Some(failure)),
-        };
-        let highest_hz = found.rate_hz;
-        results.push((base.clone(), found));
-        let (Some(highest_hz), false) = (highest_hz, arguments.no_curves) else {
-            continue;
-        };
-        let points = curves(arguments, base, highest_hz);
-        for (order, workload) in ordered(points, 1) {
-            let settings = runner.settings(StepPlan::ByStage(1), "readout/sweep", &pin);
-            runner.point("readout", &workload, &settings, Some(order))?;
+    for base in bases {
+        let failure = search(arguments, &mut runner, base, &mut results).err();
+        if failure.is_some() {
+            return finish(arguments, &runner, &results, failure);
         }
     }
     finish(arguments, &runner, &results, None)
+}
+
+/// Finds one chain's maximum, then measures the curves around it.
+fn search(
+    arguments: &Arguments,
+    runner: &mut Runner,
+    base: ReadoutRequest,
+    results: &mut Vec<(Workload, Found)>,
+) -> Result<(), Failure> {
+    let asked = arguments.common.pin.as_ref();
+    let pin = match base.placement {
+        Some(Placement::Free) => Vec::new(),
+        _ => asked.map(|list| list.0.clone()).unwrap_or_default(),
+    };
+    let mut chain = Chain {
+        runner,
+        base: base.clone(),
+        pin: pin.clone(),
+    };
+    let found = highest_rate(&mut chain, &arguments.plan())?;
+    let highest_hz = found.rate_hz;
+    results.push((base.workload(), found));
+    let (Some(highest_hz), false) = (highest_hz, arguments.no_curves) else {
+        return Ok(());
+    };
+    for (order, request) in ordered(curves(arguments, &base, highest_hz), 1) {
+        let settings = runner.settings(StepPlan::ByStage(1), "readout/sweep", &pin);
+        runner.point("readout", &request.workload(), &settings, Some(order))?;
+    }
+    Ok(())
 }
 
 /// The rates of the curves for a measured maximum.
@@ -237,17 +265,19 @@ fn rates(highest_hz: f64) -> Vec<f64> {
 }
 
 /// Rate by polling interval; the first chain has all intervals, and what costs nothing is at every one.
-fn curves(arguments: &Arguments, base: &Workload, highest_hz: f64) -> Vec<Workload> {
-    let probe = probe_workload(base, highest_hz, arguments.probe);
-    let polls: Vec<f64> = arguments
-        .polls
+fn curves(arguments: &Arguments, base: &ReadoutRequest, highest_hz: f64) -> Vec<ReadoutRequest> {
+    let polls = arguments.polls.iter().map(|poll| poll.as_secs_f64() * 1e6);
+    let bases = over(vec![base.clone()], polls, |base, poll_us| {
+        base.chosen.poll_us = Some(poll_us);
+    });
+    bases
         .iter()
-        .map(|poll| poll.as_secs_f64() * 1e6)
-        .collect();
-    Sweep::of(probe)
-        .over("poll_us", polls)
-        .over("rate_hz", rates(highest_hz))
-        .workloads()
+        .flat_map(|base| {
+            rates(highest_hz)
+                .into_iter()
+                .map(|rate_hz| probe(base, rate_hz, arguments.probe))
+        })
+        .collect()
 }
 
 fn finish(
@@ -256,64 +286,19 @@ fn finish(
     results: &[(Workload, Found)],
     failure: Option<Failure>,
 ) -> Result<ExitCode, Failure> {
-    runner.finish();
-    let records = &runner.recorder.records;
-    if !arguments.common.json {
-        emit(&text(results, records))?;
-    }
-    if let Some(path) = &arguments.output {
-        write_file(path, &page(records).map_err(Failure::refused)?)?;
-        tell(&format!("wrote {}", path.display()));
-    }
-    match failure {
-        Some(failure) => Err(failure),
-        None => Ok(runner.recorder.exit_code(runner.stop.is_set())),
-    }
+    let page = arguments.output.as_deref();
+    let code = runner.conclude(page, |records| text(results, records))?;
+    failure.map_or(Ok(code), Err)
 }
 
 fn text(results: &[(Workload, Found)], records: &[RunRecord]) -> String {
-    let mut out = String::new();
-    for (workload, found) in results {
-        let khz = |hz: f64| format!("{} kHz", significant(hz / 1e3, 4));
-        let mut name = workload.text("scenario").unwrap_or("").to_owned();
-        for (parameter, unit) in [
-            ("payload_bytes", " B"),
-            ("channels", " channels"),
-            ("mode", ""),
-            ("placement", ""),
-        ] {
-            if let Some(value) = workload.params.get(parameter) {
-                name.push_str(&format!(", {value}{unit}"));
-            }
-        }
-        let rate = found.rate_hz.map_or("none".to_owned(), khz);
-        let above =
-            found
-                .unstable_hz
-                .map_or("no fault up to the end of the search".to_owned(), |hz| {
-                    let why = found
-                        .probes
-                        .iter()
-                        .rev()
-                        .find(|probe| probe.rate_hz == hz)
-                        .map(|probe| probe.verdict);
-                    format!("not stable at {} ({})", khz(hz), why.map_or("", why_text))
-                });
-        out.push_str(&format!(
-            "{name}: maximum rate {rate}; {above}\n  {} probes; {}\n",
-            found.probes.len(),
-            found.confidence()
-        ));
-        if found.lowered > 0 {
-            out.push_str(&format!(
-                "  lowered {} times because a confirmation failed twice\n",
-                found.lowered
-            ));
-        }
-    }
+    let mut out: String = results
+        .iter()
+        .map(|(workload, found)| result_text(workload, found))
+        .collect();
     let swept: Vec<RunRecord> = records
         .iter()
-        .filter(|record| record.study == "readout/sweep")
+        .filter(|record| record.role.is_point())
         .cloned()
         .collect();
     if !swept.is_empty() {
@@ -323,9 +308,47 @@ fn text(results: &[(Workload, Found)], records: &[RunRecord]) -> String {
     out
 }
 
-fn why_text(verdict: daqmeter_readout::search::Verdict) -> &'static str {
-    use daqmeter_readout::search::Verdict;
-    match verdict {
+/// The maximum of one chain, and what was above it.
+fn result_text(workload: &Workload, found: &Found) -> String {
+    let khz = |hz: f64| format!("{} kHz", significant(hz / 1e3, 4));
+    let mut out = format!(
+        "{}: maximum rate {}; {}\n  {} probes; {}\n",
+        chain_name(workload),
+        found.rate_hz.map_or("none".to_owned(), khz),
+        match found.unstable_hz {
+            None => "no fault up to the end of the search".to_owned(),
+            Some(hz) => format!("not stable at {} ({})", khz(hz), why_unstable(found, hz)),
+        },
+        found.probes.len(),
+        found.confidence()
+    );
+    if found.lowered > 0 {
+        out.push_str(&format!(
+            "  lowered {} times because a confirmation failed twice\n",
+            found.lowered
+        ));
+    }
+    out
+}
+
+fn chain_name(workload: &Workload) -> String {
+    let mut name = workload.text("scenario").unwrap_or("").to_owned();
+    for (parameter, unit) in [
+        ("payload_bytes", " B"),
+        ("channels", " channels"),
+        ("mode", ""),
+        ("placement", ""),
+    ] {
+        if let Some(value) = workload.params.get(parameter) {
+            name.push_str(&format!(", {value}{unit}"));
+        }
+    }
+    name
+}
+
+fn why_unstable(found: &Found, hz: f64) -> &'static str {
+    let last = found.probes.iter().rev().find(|probe| probe.rate_hz == hz);
+    match last.map_or(Verdict::Stable, |probe| probe.verdict) {
         Verdict::Stable => "",
         Verdict::Lost => "triggers were lost",
         Verdict::Dead => "dead time",

@@ -6,8 +6,8 @@ use daqmeter_sys::dsa::{DevicePortal, Mover as Dsa, WorkQueue, work_queues};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::memory::DeviceMemory;
 
-use super::{Mover, each};
-use crate::request::{Context, Direction, Request};
+use super::mover::{Mover, each};
+use crate::request::{Context, Direction, Path, Request};
 
 /// An engine that was looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,7 +202,7 @@ fn lanes(request: &Request, api: Api) -> Result<Vec<Box<dyn Mover>>, Fault> {
             "cuda: streams go to whichever copy engine is free: choose context shared or exclusive",
         ));
     }
-    let pinned = request.path != "cuda-pageable";
+    let pinned = request.path != Path::CudaPageable;
     each(request, |_| {
         Ok(CudaMover {
             bytes: request.block_bytes,
@@ -270,10 +270,10 @@ mod tests {
 
     #[test]
     fn a_cuda_lane_moves_bytes_both_ways_on_a_driver_in_software() {
-        for path in ["cuda-pinned", "cuda-pageable"] {
+        for path in [Path::CudaPinned, Path::CudaPageable] {
             let mut request = Request::new(path, Direction::Both, 4097);
             request.context = Context::Shared;
-            let mut lane = lanes(&request, daqmeter_sys::cuda::software())
+            let mut lane = lanes(&request, daqmeter_sys::cuda::software::driver())
                 .unwrap()
                 .remove(0);
             lane.prepare().unwrap();

@@ -6,8 +6,8 @@ use daqmeter_harness::Fault;
 use daqmeter_record::Counter;
 use daqmeter_sys::memory::DeviceMemory;
 
-use super::Mover;
-use crate::dma_thread::{Engine, MAX_CHANNELS, Pair, lock};
+use super::mover::Mover;
+use crate::dma_thread::{Engine, Pair, lock};
 use crate::request::{Completion, Context, Direction, Request};
 
 struct EngineMover {
@@ -28,22 +28,7 @@ pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
             "engine-thread copies by channels: choose context exclusive, shared or priority",
         ));
     }
-    let channels = if request.channels == 0 {
-        request.lanes
-    } else {
-        request.channels
-    };
-    if channels > MAX_CHANNELS {
-        return Err(Fault::new(format!(
-            "{channels} channels: an emulated engine has {MAX_CHANNELS} at most"
-        )));
-    }
-    let engine = Arc::new(Engine::start(
-        channels,
-        request.context,
-        request.window,
-        None,
-    )?);
+    let engine = Arc::new(Engine::start(request)?);
     // Here, before the lanes' threads are pinned: all that the process may use.
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let lane = |lane| -> Box<dyn Mover> {
@@ -142,7 +127,7 @@ impl Mover for EngineMover {
         {
             Ok(())
         } else {
-            Err(super::not_flushed())
+            Err(super::mover::not_flushed())
         }
     }
 
@@ -156,7 +141,7 @@ impl Mover for EngineMover {
             format!("copies of lane {}", self.lane),
             copies - before.3,
         )];
-        // The gate is the engine's, not the lane's: told once, by the first of them.
+        // The gate is the engine's, not the lane's: counted once, by the first of them.
         if self.context == Context::Priority && self.lane == 0 {
             let ns = |name: &str, value: u64| Counter {
                 unit: "ns".to_owned(),
@@ -172,12 +157,12 @@ impl Mover for EngineMover {
     fn warnings(&mut self) -> Vec<String> {
         let cpus = self.cpus;
         let crowded = self.lanes + 1 > cpus;
-        let said = crowded.then(|| {
+        let warning = crowded.then(|| {
             format!(
                 "the emulated engine's thread shares {cpus} CPUs with {} lanes: its times are of a crowded host",
                 self.lanes
             )
         });
-        said.into_iter().collect()
+        warning.into_iter().collect()
     }
 }

@@ -8,7 +8,7 @@ use daqmeter_sys::SysError;
 use daqmeter_sys::copies::{fill_by_mapping, huge_tmpfs_file, memory_file};
 use daqmeter_sys::memory::{Buffer, Pages};
 
-use super::{Mover, each, not_flushed};
+use super::mover::{Mover, each, not_flushed};
 use crate::request::{Direction, Request};
 
 /// Makes a file of that size.

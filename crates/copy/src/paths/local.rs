@@ -5,7 +5,7 @@ use daqmeter_kernels::copy::{CopyKernel, flush};
 use daqmeter_sys::copies::{process_read, process_write};
 use daqmeter_sys::memory::{Buffer, Pages};
 
-use super::{Mover, each, not_flushed};
+use super::mover::{Mover, each, not_flushed};
 use crate::request::{Direction, Request};
 
 #[derive(Clone, Copy)]
@@ -21,7 +21,7 @@ struct LocalMover {
 }
 
 pub(super) fn kernel(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    let Some(kernel) = CopyKernel::from_name(&request.path) else {
+    let Some(kernel) = CopyKernel::from_name(&request.path.to_string()) else {
         return Err(Fault::new(format!("this CPU has no {}", request.path)));
     };
     each(request, |_| {
@@ -164,9 +164,9 @@ impl Mover for LocalMover {
             .buffers
             .as_ref()
             .is_some_and(|(user, _)| user.pages() == Pages::Base);
-        let said =
+        let warning =
             base.then(|| "no huge pages for the buffers: TLB misses lower the rates".to_owned());
-        said.into_iter().collect()
+        warning.into_iter().collect()
     }
 
     fn numa_node(&self) -> Option<u32> {

@@ -1,5 +1,5 @@
 //! Copies by daqmeter's kernel module: the kernel's own `copy_from_user` and `copy_to_user`, or DMA channels. The module reads
-//! the clock around the copy alone; pinning and mapping come apart, as counters.
+//! the clock around the copy alone; pinning and mapping are counters of their own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use daqmeter_sys::uapi::{
     ANY_CHANNEL, CHANNEL_SOFTWARE, COLD, COPY_DEVICE, Copy, CopyDevice, Info, Policy, text,
 };
 
-use super::Mover;
+use super::mover::Mover;
 use crate::request::{Completion, Context, Direction, Request};
 
 /// The device with a policy in force; the channels go back to the kernel with it.
@@ -24,10 +24,10 @@ impl Service {
     fn start(request: &Request) -> Result<Service, Fault> {
         let device = CopyDevice::open(Path::new(COPY_DEVICE)).map_err(|error| explained(&error))?;
         let policy = Policy {
-            policy: request.context.policy(),
-            high_channels: request.window.high_channels,
-            quantum_ns: request.window.quantum_ns,
-            window_ns: request.window.window_ns,
+            policy: policy_number(request.context),
+            high_channels: request.high_channels,
+            quantum_ns: request.quantum_ns,
+            window_ns: request.window_ns,
             ..Policy::default()
         };
         if request.context != Context::Cpu {
@@ -70,7 +70,9 @@ fn explained(error: &daqmeter_sys::SysError) -> Fault {
         Some(33) => "; this engine copies only what is aligned to more than a byte",
         Some(34) => "; the region is smaller: load the module with a larger region_mb",
         Some(44) => "; there is no such channel",
-        Some(95) => "; caches can be flushed on x86 only: leave --no-cache out",
+        Some(95) => {
+            "; caches can be flushed on x86 only: leave from_nc, to_nc and both_nc out of --operations"
+        }
         Some(110) => "; the engine did not complete in time",
         _ => "",
     };
@@ -161,6 +163,15 @@ pub(super) fn lanes(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
         })
     };
     Ok((0..request.lanes).map(lane).collect())
+}
+
+fn policy_number(context: Context) -> u32 {
+    match context {
+        Context::Cpu => 0,
+        Context::Exclusive => 1,
+        Context::Shared => 2,
+        Context::Priority => 3,
+    }
 }
 
 fn number(direction: Direction) -> u32 {

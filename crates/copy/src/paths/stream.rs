@@ -11,12 +11,12 @@ use daqmeter_kernels::copy::flush;
 use daqmeter_sys::copies::set_pipe_bytes;
 use daqmeter_sys::memory::{Buffer, Pages};
 
-use super::{Mover, each, not_flushed};
+use super::mover::{Mover, each, not_flushed};
 use crate::request::{Direction, Request};
 
 /// A pipe of 1 MiB is what everybody may have (`/proc/sys/fs/pipe-max-size`); sockets take less than their buffer's size.
-const MOST_PIPE_BYTES: usize = 1 << 20;
-const MOST_SOCKET_BYTES: usize = 128 << 10;
+const MAX_PIPE_BYTES: usize = 1 << 20;
+const MAX_SOCKET_BYTES: usize = 128 << 10;
 
 struct StreamMover {
     name: &'static str,
@@ -30,7 +30,7 @@ struct StreamMover {
 }
 
 pub(super) fn pipe(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    fits(request, MOST_PIPE_BYTES)?;
+    fits(request, MAX_PIPE_BYTES)?;
     each(request, |_| {
         let (read, write) =
             io::pipe().map_err(|error| Fault::new(format!("make a pipe: {error}")))?;
@@ -46,7 +46,7 @@ pub(super) fn pipe(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
 }
 
 pub(super) fn unix(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    fits(request, MOST_SOCKET_BYTES)?;
+    fits(request, MAX_SOCKET_BYTES)?;
     each(request, |_| {
         let (write, read) = UnixStream::pair()
             .map_err(|error| Fault::new(format!("make a socket pair: {error}")))?;
@@ -59,11 +59,11 @@ pub(super) fn unix(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
     })
 }
 
-fn fits(request: &Request, most: usize) -> Result<(), Fault> {
-    if request.block_bytes > most {
-        let (path, bytes) = (&request.path, request.block_bytes);
+fn fits(request: &Request, max: usize) -> Result<(), Fault> {
+    if request.block_bytes > max {
+        let (path, bytes) = (request.path, request.block_bytes);
         return Err(Fault::new(format!(
-            "{path} holds {most} bytes at most, not {bytes}: choose smaller --sizes"
+            "{path} holds {max} bytes at most, not {bytes}: choose smaller --sizes"
         )));
     }
     Ok(())
@@ -157,7 +157,7 @@ impl Mover for StreamMover {
         true
     }
 
-    fn freshen(&mut self, direction: Direction) -> Result<(), Fault> {
+    fn before_copy(&mut self, direction: Direction) -> Result<(), Fault> {
         // What is read back goes in again: the bytes that were put there stay the same.
         self.drain()?;
         if direction == Direction::To {
@@ -171,7 +171,7 @@ impl Mover for StreamMover {
     fn flush(&mut self) -> Result<(), Fault> {
         Err(if flush(self.user()) {
             Fault::new(format!(
-                "{}: the kernel's buffer cannot be flushed from here: leave --no-cache out",
+                "{}: the kernel's buffer cannot be flushed from here: leave from_nc, to_nc and both_nc out of --operations",
                 self.name
             ))
         } else {

@@ -8,7 +8,7 @@ use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::uring::Blocks;
 
 use super::file::flush_file;
-use super::{Mover, each, not_flushed};
+use super::mover::{Mover, each, not_flushed};
 use crate::request::{Direction, Request};
 
 struct UringMover {
@@ -21,10 +21,11 @@ struct UringMover {
 fn lanes(request: &Request, registered: bool) -> Result<Vec<Box<dyn Mover>>, Fault> {
     let block_bytes = u32::try_from(request.block_bytes)
         .map_err(|_| Fault::new("io_uring moves blocks below 4 GiB: choose smaller --sizes"))?;
+    let depth = u32::try_from(request.depth).map_err(|error| Fault::new(error.to_string()))?;
     each(request, |_| {
         Ok(UringMover {
             block_bytes,
-            depth: request.depth,
+            depth,
             registered,
             open: None,
         })

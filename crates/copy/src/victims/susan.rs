@@ -255,14 +255,14 @@ pub(crate) struct Corners {
 }
 
 /// More corners than this are not kept.
-const MOST_CORNERS: usize = 15_000;
+const MAX_CORNERS: usize = 15_000;
 
 impl Corners {
     /// Memory for an image.
     pub(crate) fn of(image: &Image) -> Corners {
         Corners {
             response: vec![0; image.pixels.len()],
-            found: Vec::with_capacity(MOST_CORNERS),
+            found: Vec::with_capacity(MAX_CORNERS),
             width: image.width,
         }
     }
@@ -287,7 +287,7 @@ impl Corners {
             }
         }
         for (x, y) in image.inner(RADIUS + 2) {
-            if self.found.len() < MOST_CORNERS && self.is_strongest(x, y) {
+            if self.found.len() < MAX_CORNERS && self.is_strongest(x, y) {
                 self.found.push((x, y));
             }
         }

@@ -24,7 +24,7 @@ use super::devices::{Eca, Register, Registers, Tlu};
 use super::{Bus, Occupant, Region, Timing};
 
 /// Most memory that one description may ask for.
-const MOST_MEMORY_BYTES: u64 = 1 << 30;
+const MAX_MEMORY_BYTES: u64 = 1 << 30;
 /// Deepest nesting of bridges.
 const DEEPEST: usize = 16;
 
@@ -57,7 +57,7 @@ pub enum DescriptionError {
         inside: u64,
     },
     /// More memory than allowed.
-    #[error("{0} bytes of memory; at most {MOST_MEMORY_BYTES} are emulated")]
+    #[error("{0} bytes of memory; at most {MAX_MEMORY_BYTES} are emulated")]
     Memory(u64),
     /// A crossbar with too many devices, or bridges too deep.
     #[error(
@@ -490,7 +490,7 @@ impl Builder {
     fn memory(&mut self, range: Place) -> Result<Vec<u8>, DescriptionError> {
         let bytes = (range.last - range.base).saturating_add(1);
         self.memory_bytes = self.memory_bytes.saturating_add(bytes);
-        if self.memory_bytes > MOST_MEMORY_BYTES {
+        if self.memory_bytes > MAX_MEMORY_BYTES {
             return Err(DescriptionError::Memory(self.memory_bytes));
         }
         Ok(vec![0; usize::try_from(bytes).expect("at most 1 GiB")])

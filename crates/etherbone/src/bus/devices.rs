@@ -75,9 +75,9 @@ fn low32(value: u64) -> u64 {
 pub(crate) struct Eca;
 
 /// Offset of the high word of the time.
-pub const ECA_TIME_HI: u64 = 0x18;
+pub(crate) const ECA_TIME_HI: u64 = 0x18;
 /// Offset of the low word of the time.
-pub const ECA_TIME_LO: u64 = 0x1C;
+pub(crate) const ECA_TIME_LO: u64 = 0x1C;
 
 impl Device for Eca {
     fn read(&mut self, offset: u64, size: Width, tai_ns: u64) -> Result<u64, BusError> {
@@ -109,15 +109,15 @@ pub(crate) struct Tlu {
 }
 
 /// Offset of the ready bits.
-pub const TLU_READY: u64 = 0x00;
+pub(crate) const TLU_READY: u64 = 0x00;
 /// Offset that latches the time when written.
-pub const TLU_LATCH: u64 = 0x04;
+pub(crate) const TLU_LATCH: u64 = 0x04;
 /// Offset of the high word of the oldest stamp.
-pub const TLU_HI: u64 = 0x08;
+pub(crate) const TLU_HI: u64 = 0x08;
 /// Offset of the low word of the oldest stamp.
-pub const TLU_LO: u64 = 0x0C;
+pub(crate) const TLU_LO: u64 = 0x0C;
 /// Offset that drops the oldest stamp when written.
-pub const TLU_POP: u64 = 0x10;
+pub(crate) const TLU_POP: u64 = 0x10;
 
 /// Stamps that the latch holds.
 const TLU_DEPTH: usize = 256;

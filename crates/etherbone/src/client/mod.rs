@@ -276,13 +276,13 @@ impl Client {
         check: Check,
         tag: u16,
     ) -> Result<daqmeter_wire::etherbone::cycle::Encoded, EbError> {
-        let Framing::Datagram { most_bytes } = self.framing else {
+        let Framing::Datagram { max_bytes } = self.framing else {
             return self.enqueue_stream(ops, check, tag);
         };
         let layout = self.layout;
-        self.outgoing.reserve(2 * most_bytes);
+        self.outgoing.reserve(2 * max_bytes);
         if let Some(begins) = self.outgoing.begins {
-            let out = &mut self.outgoing.bytes[self.outgoing.used..begins + most_bytes];
+            let out = &mut self.outgoing.bytes[self.outgoing.used..begins + max_bytes];
             if let Ok(encoded) = encode(ops, layout, tag, check, out) {
                 self.outgoing.used += encoded.bytes;
                 self.mark_answered(encoded.is_answered());
@@ -297,11 +297,11 @@ impl Client {
             layout,
             tag,
             check,
-            &mut self.outgoing.bytes[records..begins + most_bytes],
+            &mut self.outgoing.bytes[records..begins + max_bytes],
         )
         .map_err(|_| EbError::Overflow {
             operations: ops.len(),
-            datagram_bytes: most_bytes,
+            datagram_bytes: max_bytes,
         })?;
         if encoded.bytes > 0 {
             self.outgoing.bytes[begins..records].fill(0);
@@ -411,7 +411,7 @@ impl Client {
             self.partial = partial;
         }
         // A record has at most 255 values and 255 addresses: more than that is not the end of one.
-        if self.partial.len() > MOST_RECORD_BYTES {
+        if self.partial.len() > MAX_RECORD_BYTES {
             return Err(EbError::Wire(WireError::Overflow));
         }
         Ok(())
@@ -474,7 +474,7 @@ impl Client {
 }
 
 /// A record header, two base addresses and twice 255 values of 8 bytes, and some room.
-const MOST_RECORD_BYTES: usize = 8 + (2 + 2 * 255) * 8;
+const MAX_RECORD_BYTES: usize = 8 + (2 + 2 * 255) * 8;
 
 fn as_ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos())
@@ -574,7 +574,7 @@ impl<F: FnMut(Done<'_>)> Drop for Pipeline<'_, F> {
 ///
 /// # Errors
 /// When the size is wider than the port or the address is not a multiple of it.
-pub fn lanes_of(
+pub(crate) fn lanes_of(
     address: u64,
     size: Width,
     port: Width,

@@ -11,10 +11,10 @@ use daqmeter_sys::tty::Pty;
 use crate::slave::{Slave, Stream};
 
 /// Unsent answers beyond which a client is no longer read from.
-const MOST_BACKLOG_BYTES: usize = 1 << 20;
+const MAX_BACKLOG_BYTES: usize = 1 << 20;
 
 /// Answers that wait for their time, beyond which a client is no longer read from.
-const MOST_DELAYED: usize = 64;
+const MAX_DELAYED: usize = 64;
 
 /// What a stream client is connected by.
 pub(super) enum Io {
@@ -115,7 +115,7 @@ impl Connection {
     }
 
     pub(super) fn wants_to_read(&self) -> bool {
-        self.backlog.len() < MOST_BACKLOG_BYTES && self.delayed < MOST_DELAYED
+        self.backlog.len() < MAX_BACKLOG_BYTES && self.delayed < MAX_DELAYED
     }
 
     pub(super) fn wanted(&self) -> Readiness {

@@ -11,7 +11,7 @@ use crate::transport::batch;
 /// Batches taken from one socket before others have their turn.
 const TURNS: usize = 16;
 /// Answers that wait for their time at most.
-const MOST_DELAYED: usize = 1 << 15;
+const MAX_DELAYED: usize = 1 << 15;
 /// A datagram of this length is likely to be followed by another.
 const LONG_BYTES: usize = 1024;
 
@@ -63,7 +63,7 @@ impl Server {
     fn delay_last(&mut self, bytes: usize, ready_ns: u64, socket: usize, from: &SockAddr) {
         let last = self.answer.split_off(self.answer.len() - bytes);
         self.send_gathered(socket, from.clone());
-        if self.delayed.len() >= MOST_DELAYED {
+        if self.delayed.len() >= MAX_DELAYED {
             self.slave.counts.refused += 1;
             return;
         }

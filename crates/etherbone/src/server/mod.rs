@@ -5,6 +5,9 @@
 
 mod connection;
 mod datagrams;
+mod listen;
+mod live;
+mod running;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,20 +15,22 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::net::{Epoll, Readiness};
 use daqmeter_sys::{affinity, tty};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::SockAddr;
 
+pub use self::live::Live;
+pub use self::running::{Running, Stopper};
 use crate::EbError;
 use crate::address::Address;
 use crate::bus::Access;
 use crate::slave::{Counts, Slave};
 use connection::{Connection, Ended};
+use listen::listen_on;
 
 /// How to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +50,7 @@ pub struct ServerOptions {
     /// Serve this way too, by connecting to it: `tcp/...` or `dev/...`.
     pub passive: Option<Address>,
     /// Most TCP connections.
-    pub most_connections: usize,
+    pub max_connections: usize,
 }
 
 impl Default for ServerOptions {
@@ -61,7 +66,7 @@ impl Default for ServerOptions {
             cycle_timeout: Duration::from_secs(5),
             pty: false,
             passive: None,
-            most_connections: 10_000,
+            max_connections: 10_000,
         }
     }
 }
@@ -124,57 +129,6 @@ pub struct Server {
     log: Option<Box<dyn FnMut(Event) + Send>>,
     live: Arc<Live>,
     pty_path: Option<String>,
-}
-
-/// What a server did so far, for other threads to look at while it runs. Each number is right by itself; they are not of one instant.
-#[derive(Debug, Default)]
-pub struct Live {
-    probes: AtomicU64,
-    cycles: AtomicU64,
-    operations: AtomicU64,
-    litex: AtomicU64,
-    refused: AtomicU64,
-    connections: AtomicU64,
-}
-
-impl Live {
-    fn set(&self, counts: &Counts, connections: usize) {
-        let Counts {
-            probes,
-            cycles,
-            operations,
-            litex,
-            refused,
-        } = *counts;
-        let pairs = [
-            (&self.probes, probes),
-            (&self.cycles, cycles),
-            (&self.operations, operations),
-            (&self.litex, litex),
-            (&self.refused, refused),
-            (&self.connections, connections as u64),
-        ];
-        pairs
-            .iter()
-            .for_each(|(place, count)| place.store(*count, Ordering::Relaxed));
-    }
-
-    /// What the slave did.
-    pub fn counts(&self) -> Counts {
-        let of = |place: &AtomicU64| place.load(Ordering::Relaxed);
-        Counts {
-            probes: of(&self.probes),
-            cycles: of(&self.cycles),
-            operations: of(&self.operations),
-            litex: of(&self.litex),
-            refused: of(&self.refused),
-        }
-    }
-
-    /// Streams that are connected now.
-    pub fn connections(&self) -> u64 {
-        self.connections.load(Ordering::Relaxed)
-    }
 }
 
 /// Room for what a stream or a batch of datagrams brings at once.
@@ -444,7 +398,7 @@ impl Server {
         let Ok((stream, peer)) = self.tcp[listener].accept() else {
             return;
         };
-        let full = self.connections.len() >= self.options.most_connections;
+        let full = self.connections.len() >= self.options.max_connections;
         if full
             || stream
                 .set_nonblocking(true)
@@ -454,7 +408,7 @@ impl Server {
             let why = full.then(|| {
                 format!(
                     "{} connections are the most that are served",
-                    self.options.most_connections
+                    self.options.max_connections
                 )
             });
             self.tell(Event::Ended(peer.to_string(), why));
@@ -611,96 +565,4 @@ const READ: Readiness = Readiness {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4)
-}
-
-/// A UDP socket and a TCP listener on one port. A port that was in use a moment ago can be had at once.
-fn listen_on(ip: IpAddr, port: u16) -> io::Result<(UdpSocket, TcpListener)> {
-    let domain = if ip.is_ipv4() {
-        Domain::IPV4
-    } else {
-        Domain::IPV6
-    };
-    let mut last = None;
-    // With port 0 the kernel chooses for UDP; that TCP has the same one free is likely, not certain.
-    for _ in 0..if port == 0 { 16 } else { 1 } {
-        let udp = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-        if ip.is_ipv6() {
-            udp.set_only_v6(true)?;
-        }
-        // A burst of a whole window from several clients; beyond the limit for non-root the kernel gives what it allows.
-        udp.set_recv_buffer_size(4 << 20)?;
-        udp.bind(&SocketAddr::new(ip, port).into())?;
-        udp.set_nonblocking(true)?;
-        let udp: UdpSocket = udp.into();
-        daqmeter_sys::net::enable_gro(udp.as_fd());
-        let chosen = udp.local_addr()?.port();
-        match listen_tcp(domain, SocketAddr::new(ip, chosen)) {
-            Ok(tcp) => return Ok((udp, tcp)),
-            Err(error) => last = Some(error),
-        }
-    }
-    Err(last.unwrap_or_else(|| io::Error::from(io::ErrorKind::AddrInUse)))
-}
-
-fn listen_tcp(domain: Domain, address: SocketAddr) -> io::Result<TcpListener> {
-    let tcp = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-    if address.is_ipv6() {
-        tcp.set_only_v6(true)?;
-    }
-    tcp.set_reuse_address(true)?;
-    tcp.bind(&address.into())?;
-    tcp.listen(1024)?;
-    tcp.set_nonblocking(true)?;
-    Ok(tcp.into())
-}
-
-/// Ends a server's loop.
-#[derive(Clone, Debug)]
-pub struct Stopper {
-    stop: Arc<AtomicBool>,
-    waker: Arc<UnixStream>,
-}
-
-impl Stopper {
-    /// Ends it.
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        // The byte only wakes the loop; when the buffer is full it is awake already.
-        let _ = io::Write::write(&mut &*self.waker, &[1]);
-    }
-}
-
-/// A server in a thread of its own; ends when dropped.
-#[derive(Debug)]
-pub struct Running {
-    /// The port that it listens on.
-    pub port: u16,
-    stopper: Stopper,
-    thread: Option<JoinHandle<Result<Counts, EbError>>>,
-}
-
-impl Running {
-    /// Ends it and tells what it did.
-    ///
-    /// # Errors
-    /// When its loop had failed.
-    pub fn stop(mut self) -> Result<Counts, EbError> {
-        self.stopper.stop();
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(result)) => result,
-            _ => Err(EbError::Unsupported(
-                "the server's thread panicked: a bug in daqmeter, please report it".to_owned(),
-            )),
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stopper.stop();
-        if let Some(thread) = self.thread.take() {
-            // Its result was not asked for.
-            let _ = thread.join();
-        }
-    }
 }

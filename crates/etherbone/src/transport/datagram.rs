@@ -84,7 +84,7 @@ impl Udp {
 impl Transport for Udp {
     fn framing(&self) -> Framing {
         Framing::Datagram {
-            most_bytes: DATAGRAM_BYTES,
+            max_bytes: DATAGRAM_BYTES,
         }
     }
 

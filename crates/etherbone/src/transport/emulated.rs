@@ -186,7 +186,7 @@ impl Transport for Emulated {
             Framing::Stream
         } else {
             Framing::Datagram {
-                most_bytes: DATAGRAM_BYTES,
+                max_bytes: DATAGRAM_BYTES,
             }
         }
     }

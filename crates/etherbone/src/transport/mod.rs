@@ -25,7 +25,7 @@ pub enum Framing {
     /// Each message is a datagram of at most so many bytes.
     Datagram {
         /// Most bytes of a datagram.
-        most_bytes: usize,
+        max_bytes: usize,
     },
     /// Bytes without borders.
     Stream,

@@ -85,7 +85,7 @@ pub(crate) fn read_frame(pending: &[u8]) -> Option<usize> {
 impl Transport for Tunnel {
     fn framing(&self) -> Framing {
         Framing::Datagram {
-            most_bytes: DATAGRAM_BYTES,
+            max_bytes: DATAGRAM_BYTES,
         }
     }
 

@@ -18,7 +18,7 @@ pub fn qmn(raw: u16, format: Qmn) -> f64 {
     clippy::cast_possible_truncation,
     reason = "rounding to f32 is what the conversion is"
 )]
-pub fn to_f32(raw: u16, conversion: Conversion) -> Option<f32> {
+pub(crate) fn to_f32(raw: u16, conversion: Conversion) -> Option<f32> {
     Some(match conversion {
         Conversion::CastF32 => f32::from(raw),
         Conversion::ScaleF32 { factor, offset } => (f64::from(raw) * factor + offset) as f32,

@@ -6,7 +6,7 @@
 use daqmeter_record::Mesh;
 
 use super::image::{Memory, Places, pmu_at};
-use crate::mesh::nodes::{DTC, RND, RNI, XP};
+use crate::mesh::nodes::{DTC, HNI, HNP, RND, RNI, XP};
 
 const DTM_CONFIG: u64 = 0x210;
 const DTM_COUNTERS: u64 = 0x220;
@@ -195,19 +195,20 @@ impl<M: Memory> Emulator<M> {
                     && node.type_code != DTC
             });
         // Several nodes may share a place (HN-D): the one whose select is set is meant.
-        here.filter_map(|(node, place)| {
+        here.flat_map(|(node, place)| {
             let at = place + pmu_at(&self.mesh, node.type_code);
-            // HN-P has the selects of both its halves, HN-P's own behind HN-I's.
-            let own = if node.kind == "HN-P" { at + 8 } else { at };
-            let event = self.read(own) >> (8 * slot) & 0xFF;
-            let type_code = if node.type_code == RND {
-                RNI
-            } else {
-                node.type_code
+            let selects = match node.type_code {
+                // HN-P has the selects of both its halves, HN-P's own behind HN-I's.
+                HNP => vec![(HNI, at), (HNP, at + 8)],
+                RND => vec![(RNI, at)],
+                code => vec![(code, at)],
             };
-            (event != 0).then_some((type_code, node.node_id, event))
+            selects
+                .into_iter()
+                .map(|(code, at)| (code, node.node_id, at))
         })
-        .next()
+        .map(|(code, node_id, at)| (code, node_id, self.read(at) >> (8 * slot) & 0xFF))
+        .find(|(.., event)| *event != 0)
     }
 
     fn carry(&mut self, crosspoint: usize, global: u64, carried: u64, wraps: &mut Vec<Wrap>) {
@@ -395,6 +396,22 @@ mod tests {
             count: 12,
         });
         assert_eq!(counted(&emulator, dtm, 0), 12);
+    }
+
+    /// Issue 16: the emulated HN-P counted no events of HN-I, so that nobody saw the planner refuse them.
+    #[test]
+    fn an_hn_p_counts_events_of_hn_i_too() {
+        let mesh = shipped("s3").unwrap();
+        let node = mesh.nodes.iter().find(|node| node.kind == "HN-P").unwrap();
+        let mut emulator = programmed("s3", "HN-P", node.node_id, 0x30);
+        emulator.happen(Happening {
+            type_code: HNI,
+            node_id: node.node_id,
+            event_id: 0x30,
+            count: 12,
+        });
+        let place = Places::of(&mesh).crosspoints[node.crosspoint as usize];
+        assert_eq!(counted(&emulator, place + pmu_at(&mesh, XP), 0), 12);
     }
 
     #[test]

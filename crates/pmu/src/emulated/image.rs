@@ -79,81 +79,67 @@ impl Places {
 impl Image {
     /// The space of a mesh.
     pub fn of(mesh: &Mesh) -> Image {
-        let part = part_of(mesh);
         let places = Places::of(mesh);
         let mut image = Image {
             base: mesh.base.unwrap_or(0),
             places: places.clone(),
             ..Image::default()
         };
-        let info = |code: u16, node: u16, logical: u16| {
-            u64::from(code) | u64::from(node) << 16 | u64::from(logical) << 32
-        };
-        let dtc = mesh
-            .nodes
-            .iter()
-            .find(|node| node.kind == "DTC")
-            .map_or(0, |node| node.node_id);
-        let revision = part
-            .revisions
-            .iter()
-            .position(|revision| *revision == mesh.revision)
-            .unwrap_or(0) as u64;
-        image.write(places.root + NODE_INFO, info(CFG, dtc, 0));
-        image.write(
-            places.root + PERIPH_ID_01,
-            u64::from(part.code & 0xFF) | u64::from(part.code >> 8) << 32,
-        );
-        image.write(places.root + PERIPH_ID_23, revision << 4);
-        // One virtual channel of each kind.
-        image.write(
-            places.root + INFO_GLOBAL,
-            if mesh.multi_dtm { MULTIPLE_DTM } else { 0 } | 1 << 52 | 1 << 50,
-        );
-        image.write(places.root + INFO_GLOBAL + 8, 1 << 2 | 1);
-        image.children(places.root, &places.crosspoints);
-        // External nodes lie behind everything else and are not looked at.
-        let beyond = places
-            .nodes
-            .last()
-            .or(places.crosspoints.last())
-            .copied()
-            .unwrap_or(0)
-            + part.node_bytes;
-        for (at, (xp, place)) in mesh.crosspoints.iter().zip(&places.crosspoints).enumerate() {
-            image.write(place + NODE_INFO, info(XP, xp.node_id, xp.logical_id));
-            for (port, name) in xp.ports.iter().enumerate() {
-                let code = nodes::device_of_name(name).map_or(0, |(code, _)| code);
-                if let Some(offset) = connect_info(part, port) {
-                    image.write(place + offset, u64::from(code));
-                }
-            }
-            if let Some(offset) = part.domain_at {
-                image.write(place + offset, u64::from(xp.dtc.unwrap_or(0)));
-            }
-            let here = mesh
-                .nodes
-                .iter()
-                .zip(&places.nodes)
-                .filter(|(node, _)| node.crosspoint as usize == at);
-            let mut children: Vec<u64> = here.map(|(_, place)| *place).collect();
-            // Each requester has its address map in a node of its own.
-            children.extend(
-                xp.ports
-                    .iter()
-                    .filter(|name| name.starts_with("RN-F"))
-                    .map(|_| EXTERNAL | beyond),
-            );
-            image.children(*place, &children);
+        image.write_root(mesh);
+        for (number, place) in places.crosspoints.iter().enumerate() {
+            image.write_crosspoint(mesh, number, *place);
         }
         for (node, place) in mesh.nodes.iter().zip(&places.nodes) {
-            image.write(
-                place + NODE_INFO,
-                info(node.type_code, node.node_id, node.logical_id),
-            );
+            image.write_info(*place, node.type_code, node.node_id, node.logical_id);
             image.write(place + CHILD_INFO, 0);
         }
         image
+    }
+
+    fn write_info(&mut self, place: u64, code: u16, node: u16, logical: u16) {
+        let info = u64::from(code) | u64::from(node) << 16 | u64::from(logical) << 32;
+        self.write(place + NODE_INFO, info);
+    }
+
+    fn write_root(&mut self, mesh: &Mesh) {
+        let (part, root) = (part_of(mesh), self.places.root);
+        let dtc = mesh.nodes.iter().find(|node| node.kind == "DTC");
+        self.write_info(root, CFG, dtc.map_or(0, |node| node.node_id), 0);
+        let id = u64::from(part.code & 0xFF) | u64::from(part.code >> 8) << 32;
+        self.write(root + PERIPH_ID_01, id);
+        let mut revisions = part.revisions.iter();
+        let revision = revisions
+            .position(|revision| *revision == mesh.revision)
+            .unwrap_or(0);
+        self.write(root + PERIPH_ID_23, (revision as u64) << 4);
+        // One virtual channel of each kind.
+        let multi_dtm = if mesh.multi_dtm { MULTIPLE_DTM } else { 0 };
+        self.write(root + INFO_GLOBAL, multi_dtm | 1 << 52 | 1 << 50);
+        self.write(root + INFO_GLOBAL + 8, 1 << 2 | 1);
+        self.children(root, &self.places.crosspoints.clone());
+    }
+
+    fn write_crosspoint(&mut self, mesh: &Mesh, number: usize, place: u64) {
+        let (part, xp) = (part_of(mesh), &mesh.crosspoints[number]);
+        self.write_info(place, XP, xp.node_id, xp.logical_id);
+        for (port, name) in xp.ports.iter().enumerate() {
+            let code = nodes::device_of_name(name).map_or(0, |(code, _)| code);
+            if let Some(offset) = connect_info(part, port) {
+                self.write(place + offset, u64::from(code));
+            }
+        }
+        if let Some(offset) = part.domain_at {
+            self.write(place + offset, u64::from(xp.dtc.unwrap_or(0)));
+        }
+        let here = mesh.nodes.iter().zip(&self.places.nodes);
+        let here = here.filter(|(node, _)| node.crosspoint as usize == number);
+        let mut children: Vec<u64> = here.map(|(_, place)| *place).collect();
+        // Each requester has its address map in a node of its own: external, behind everything else, and not looked at.
+        let last = self.places.nodes.last().or(self.places.crosspoints.last());
+        let beyond = last.copied().unwrap_or(0) + part.node_bytes;
+        let requesters = xp.ports.iter().filter(|name| name.starts_with("RN-F"));
+        children.extend(requesters.map(|_| EXTERNAL | beyond));
+        self.children(place, &children);
     }
 
     fn children(&mut self, of: u64, children: &[u64]) {

@@ -10,7 +10,7 @@ use daqmeter_sys::perf::Reading;
 
 use crate::event::{Event, OnMesh};
 use crate::format::Format;
-use crate::mesh::nodes::{self, DTC, RND, RNI, XP};
+use crate::mesh::nodes::{self, DTC, XP};
 use crate::plan::{Driver, Rules, Schedule};
 use crate::source::{Counters, Opener, Refused};
 use crate::sysfs::{Alias, Pmu};
@@ -41,10 +41,11 @@ const FORMATS: &[(&str, &str)] = &[
 /// The PMU that the driver would show for a mesh: events of the types that it has.
 pub fn catalogue(mesh: &Mesh) -> Pmu {
     let has = |code: u64| {
-        let same = |node: &daqmeter_record::mesh::Node| {
-            u64::from(node.type_code) == code || (node.type_code == RND && code == u64::from(RNI))
+        let Ok(code) = u16::try_from(code) else {
+            return false;
         };
-        code == u64::from(XP) || code == u64::from(nodes::WATCHPOINT) || mesh.nodes.iter().any(same)
+        let mut types = mesh.nodes.iter().map(|node| node.type_code);
+        [XP, nodes::WATCHPOINT].contains(&code) || types.any(|node| nodes::counts_as(node, code))
     };
     let alias = |line: &str| {
         let (name, terms) = line.split_once(' ')?;
@@ -90,14 +91,14 @@ pub struct Synthetic {
 #[derive(Clone, Debug)]
 enum Clock {
     Real { since_ns: u64 },
-    Told(Arc<AtomicU64>),
+    Given(Arc<AtomicU64>),
 }
 
 impl Clock {
     fn now_ns(&self) -> u64 {
         match self {
             Clock::Real { since_ns } => clock::monotonic_ns().saturating_sub(*since_ns),
-            Clock::Told(now) => now.load(Ordering::Relaxed),
+            Clock::Given(now) => now.load(Ordering::Relaxed),
         }
     }
 }
@@ -117,16 +118,16 @@ impl Synthetic {
         )
     }
 
-    /// The same with a clock that is told the time, in nanoseconds.
+    /// The same at a time that the caller sets, in nanoseconds.
     ///
     /// # Errors
     /// As [`Synthetic::new`].
-    pub fn told(
+    pub fn at(
         mesh: &Mesh,
         groups: &[Vec<Event>],
         now_ns: Arc<AtomicU64>,
     ) -> Result<Synthetic, crate::plan::PlanError> {
-        Synthetic::with_clock(mesh, groups, Clock::Told(now_ns))
+        Synthetic::with_clock(mesh, groups, Clock::Given(now_ns))
     }
 
     fn with_clock(
@@ -134,8 +135,7 @@ impl Synthetic {
         groups: &[Vec<Event>],
         clock: Clock,
     ) -> Result<Synthetic, crate::plan::PlanError> {
-        let rules = Rules::new(mesh, Driver::Mainline);
-        let schedule = rules.schedule(&rules.demands(groups)?);
+        let schedule = Schedule::of(&Rules::new(mesh, Driver::Mainline), groups)?;
         Ok(Synthetic {
             mesh: mesh.clone(),
             schedule: Arc::new(schedule),
@@ -150,7 +150,7 @@ impl Synthetic {
             return vec![(0, 2e9)];
         }
         let is_meant = |code: u16, id: u16| {
-            let same = code == on.type_code || (code == RND && on.type_code == RNI);
+            let same = nodes::counts_as(code, on.type_code);
             same && on.node_id.is_none_or(|wanted| wanted == id)
         };
         let nodes = self
@@ -333,7 +333,7 @@ mod tests {
             .into();
         let set = host.resolve(&texts).unwrap();
         let now = Arc::new(AtomicU64::new(0));
-        let mut source = Synthetic::told(&mesh, &set.groups, now.clone()).unwrap();
+        let mut source = Synthetic::at(&mesh, &set.groups, now.clone()).unwrap();
         let mut count = Count::open(&set, "test", &mut source).unwrap();
         count.begin(0);
         now.store(2_000_000_000, Ordering::Relaxed);
@@ -349,7 +349,7 @@ mod tests {
         }
         // One by itself counts all the time: the same rate.
         let alone = host.resolve(&texts[..1]).unwrap();
-        let mut source = Synthetic::told(&mesh, &alone.groups, now).unwrap();
+        let mut source = Synthetic::at(&mesh, &alone.groups, now).unwrap();
         let mut count = Count::open(&alone, "test", &mut source).unwrap();
         count.begin(0);
         assert_eq!(count.observed().events[0].places, 1);

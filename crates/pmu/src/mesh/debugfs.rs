@@ -7,9 +7,9 @@
 use daqmeter_record::Mesh;
 use daqmeter_record::mesh::{Crosspoint, Node};
 
-use super::MeshError;
+use super::error::MeshError;
 use super::nodes;
-use super::topology::{MAX_DIMENSION, MAX_PORTS, coordinate_bits, port_and_device_bits};
+use super::topology::{MAX_PORTS, Place, check_size, fill_domain, node_id, port_and_device_bits};
 
 struct RowLines<'a> {
     y: u32,
@@ -24,55 +24,52 @@ struct RowLines<'a> {
 ///
 /// # Errors
 /// When it is no such grid.
-pub fn parse(text: &str, name: &str) -> Result<Mesh, MeshError> {
+pub(super) fn parse(text: &str, name: &str) -> Result<Mesh, MeshError> {
     let wrong = |line: usize, problem: &str| MeshError::File {
         file: format!("map of {name}"),
         problem: format!("line {}: {problem}", line + 1),
     };
     let mut rows: Vec<RowLines<'_>> = Vec::new();
     for (at, line) in text.lines().enumerate() {
-        // The cell of a port without a known width begins after the first bar.
-        let Some((head, cells)) = line.split_once('|') else {
-            continue;
-        };
-        let cells: Vec<&str> = cells.split('|').map(str::trim).collect();
-        let cells = cells[..cells.len().saturating_sub(1)].to_vec();
-        if cells.first().is_some_and(|cell| cell.starts_with("XP")) {
-            let y = head
-                .trim()
-                .parse()
-                .map_err(|_| wrong(at, "a row without its number"))?;
-            rows.push(RowLines {
-                y,
-                domains: Vec::new(),
-                types: Vec::new(),
-                numbers: Vec::new(),
-            });
-            continue;
-        }
-        let row = rows
-            .last_mut()
-            .ok_or_else(|| wrong(at, "cells before the first row"))?;
-        let place = head.trim();
-        if cells.first().is_some_and(|cell| cell.starts_with("DTC")) {
-            row.domains = cells;
-        } else if cells.first().is_some_and(|cell| cell.starts_with("..")) || cells.is_empty() {
-            // The line between the crosspoint and its ports.
-        } else if head.starts_with("    ") && (place == "0" || place == "1") {
-            let numbers = row
-                .numbers
-                .last_mut()
-                .ok_or_else(|| wrong(at, "numbers before a port"))?;
-            numbers[usize::from(place == "1")] = cells;
-        } else {
-            row.types.push(cells);
-            row.numbers.push([Vec::new(), Vec::new()]);
-        }
-        if row.types.len() > MAX_PORTS {
-            return Err(wrong(at, "more ports than a crosspoint has"));
-        }
+        read_line(&mut rows, line).map_err(|problem| wrong(at, problem))?;
     }
     build(rows, name).map_err(|problem| wrong(0, &problem))
+}
+
+fn read_line<'a>(rows: &mut Vec<RowLines<'a>>, line: &'a str) -> Result<(), &'static str> {
+    // The cell of a port without a known width begins after the first bar.
+    let Some((head, cells)) = line.split_once('|') else {
+        return Ok(());
+    };
+    let mut cells: Vec<&str> = cells.split('|').map(str::trim).collect();
+    cells.pop();
+    let (place, first) = (head.trim(), cells.first().copied().unwrap_or(""));
+    if first.starts_with("XP") {
+        let y = place.parse().map_err(|_| "a row without its number")?;
+        rows.push(RowLines {
+            y,
+            domains: vec![],
+            types: vec![],
+            numbers: vec![],
+        });
+        return Ok(());
+    }
+    let row = rows.last_mut().ok_or("cells before the first row")?;
+    if first.starts_with("DTC") {
+        row.domains = cells;
+    } else if first.starts_with("..") || cells.is_empty() {
+        // The line between the crosspoint and its ports.
+    } else if head.starts_with("    ") && (place == "0" || place == "1") {
+        let numbers = row.numbers.last_mut().ok_or("numbers before a port")?;
+        numbers[usize::from(place == "1")] = cells;
+    } else {
+        row.types.push(cells);
+        row.numbers.push([Vec::new(), Vec::new()]);
+    }
+    if row.types.len() > MAX_PORTS {
+        return Err("more ports than a crosspoint has");
+    }
+    Ok(())
 }
 
 fn build(mut rows: Vec<RowLines<'_>>, name: &str) -> Result<Mesh, String> {
@@ -80,17 +77,13 @@ fn build(mut rows: Vec<RowLines<'_>>, name: &str) -> Result<Mesh, String> {
     let height = u32::try_from(rows.len()).unwrap_or(u32::MAX);
     let width = rows.first().map_or(0, |row| row.domains.len());
     let width = u32::try_from(width).unwrap_or(u32::MAX);
-    if !(1..=MAX_DIMENSION).contains(&width) || !(1..=MAX_DIMENSION).contains(&height) {
-        return Err(format!("a mesh of {width} x {height}"));
-    }
-    if rows
-        .iter()
-        .enumerate()
-        .any(|(at, row)| row.y as usize != at || row.domains.len() != width as usize)
-    {
+    check_size(width, height)?;
+    let is_wrong = |(at, row): (usize, &RowLines<'_>)| {
+        row.y as usize != at || row.domains.len() != width as usize
+    };
+    if rows.iter().enumerate().any(is_wrong) {
         return Err("rows are missing or of different lengths".to_owned());
     }
-    let bits = coordinate_bits(width, height);
     let mut mesh = Mesh {
         name: name.to_owned(),
         width,
@@ -98,66 +91,60 @@ fn build(mut rows: Vec<RowLines<'_>>, name: &str) -> Result<Mesh, String> {
         ..Mesh::default()
     };
     for row in &rows {
-        for x in 0..width {
-            let cell = |cells: &[&str]| cells.get(x as usize).copied().unwrap_or("").to_owned();
-            let number = u32::try_from(mesh.crosspoints.len()).unwrap_or(u32::MAX);
-            let node_id = u16::try_from((x << bits | row.y) << 3)
-                .map_err(|_| "a NodeID of more than 16 bits")?;
-            let mut ports: Vec<String> = row.types.iter().map(|cells| cell(cells)).collect();
-            while ports.last().is_some_and(String::is_empty) {
-                ports.pop();
-            }
-            let (_, device_bits) = port_and_device_bits((width * height) as usize, ports.len());
-            for (port, device_name) in ports.iter().enumerate() {
-                let Some((_, kinds)) = nodes::device_of_name(device_name) else {
-                    continue;
-                };
-                for device in 0..2_u16 {
-                    let logical = cell(&row.numbers[port][usize::from(device)]);
-                    let Some(logical_id) = logical
-                        .strip_prefix('#')
-                        .and_then(|text| text.trim().parse().ok())
-                    else {
-                        continue;
-                    };
-                    let place = u16::try_from(port).unwrap_or(0) << device_bits | device;
-                    mesh.nodes.extend(
-                        kinds.iter().map(|code| Node {
-                            kind: nodes::of_code(*code)
-                                .map_or(String::new(), |node| node.name.to_owned()),
-                            type_code: *code,
-                            node_id: node_id | place,
-                            logical_id,
-                            crosspoint: number,
-                            port: u8::try_from(port).unwrap_or(u8::MAX),
-                            device: u8::try_from(device).unwrap_or(u8::MAX),
-                            label: String::new(),
-                        }),
-                    );
-                }
-            }
-            let dtc = cell(&row.domains)
-                .trim_start_matches("DTC")
-                .trim()
-                .parse()
-                .ok();
-            let logical_id = u16::try_from(number).unwrap_or(u16::MAX);
-            mesh.crosspoints.push(Crosspoint {
-                x,
-                y: row.y,
-                node_id,
-                logical_id,
-                dtc,
-                ports,
-            });
-        }
+        (0..width).try_for_each(|x| row.add(&mut mesh, x))?;
     }
     // The map does not tell whether crosspoints have several monitors; those with more than two ports have, as far as is known.
     mesh.multi_dtm = mesh.crosspoints.iter().any(|xp| xp.ports.len() > 2);
-    if mesh.dtcs() == 1 {
-        mesh.crosspoints.iter_mut().for_each(|xp| xp.dtc = Some(0));
-    }
+    fill_domain(&mut mesh);
     Ok(mesh)
+}
+
+impl RowLines<'_> {
+    /// Adds the crosspoint of a column, and the nodes at its ports.
+    fn add(&self, mesh: &mut Mesh, x: u32) -> Result<(), String> {
+        let cell = |cells: &[&str]| cells.get(x as usize).copied().unwrap_or("").to_owned();
+        let crosspoint = mesh.crosspoints.len();
+        let node_id = node_id(mesh, x, self.y)?;
+        let mut ports: Vec<String> = self.types.iter().map(|cells| cell(cells)).collect();
+        while ports.last().is_some_and(String::is_empty) {
+            ports.pop();
+        }
+        let (_, device_bits) =
+            port_and_device_bits((mesh.width * mesh.height) as usize, ports.len());
+        for (port, name) in ports.iter().enumerate() {
+            let kinds = nodes::device_of_name(name).map_or(&[][..], |(_, kinds)| kinds);
+            for device in 0..2_u8 {
+                let number = cell(&self.numbers[port][usize::from(device)]);
+                let number = number
+                    .strip_prefix('#')
+                    .and_then(|text| text.trim().parse().ok());
+                let Some(logical_id) = number else {
+                    continue;
+                };
+                let place = Place {
+                    crosspoint,
+                    port,
+                    device,
+                    device_bits,
+                };
+                let node = |code: &u16| Node {
+                    logical_id,
+                    ..place.node(*code, node_id)
+                };
+                mesh.nodes.extend(kinds.iter().map(node));
+            }
+        }
+        let domain = cell(&self.domains);
+        mesh.crosspoints.push(Crosspoint {
+            x,
+            y: self.y,
+            node_id,
+            logical_id: u16::try_from(crosspoint).unwrap_or(u16::MAX),
+            dtc: domain.trim_start_matches("DTC").trim().parse().ok(),
+            ports,
+        });
+        Ok(())
+    }
 }
 
 #[cfg(test)]

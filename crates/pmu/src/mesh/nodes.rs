@@ -5,11 +5,11 @@
 
 /// A type of node: number in `node_info`, name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeType {
+pub(crate) struct NodeType {
     /// `node_info[15:0]`.
-    pub code: u16,
+    pub(crate) code: u16,
     /// Name as the TRMs have it.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
 }
 
 const fn node(code: u16, name: &'static str) -> NodeType {
@@ -17,7 +17,7 @@ const fn node(code: u16, name: &'static str) -> NodeType {
 }
 
 /// All types that are known.
-pub const TYPES: &[NodeType] = &[
+pub(crate) const TYPES: &[NodeType] = &[
     node(0x1, "DVM"),
     node(0x2, "CFG"),
     node(0x3, "DTC"),
@@ -46,20 +46,39 @@ pub const TYPES: &[NodeType] = &[
 ];
 
 /// Not a node: the comparators of a crosspoint's monitor.
-pub const WATCHPOINT: u16 = 0x7770;
+pub(crate) const WATCHPOINT: u16 = 0x7770;
 /// The crosspoints themselves.
 pub const XP: u16 = 0x6;
 /// The debug/trace controllers.
 pub const DTC: u16 = 0x3;
 /// The root.
-pub const CFG: u16 = 0x2;
+pub(crate) const CFG: u16 = 0x2;
 /// RN-I, to which the driver counts RN-D too.
 pub const RNI: u16 = 0xa;
 /// RN-D.
-pub const RND: u16 = 0xd;
+pub(crate) const RND: u16 = 0xd;
+
+/// HN-I.
+pub(crate) const HNI: u16 = 0x4;
+/// HN-P, which the driver splits into an HN-P and an HN-I.
+pub(crate) const HNP: u16 = 0x11;
+const CCLA: u16 = 0x105;
+/// CCLA with an RN-I, which the driver splits into both.
+const CCLA_RNI: u16 = 0x106;
+
+/// Whether the driver counts a node of type `node` for events of type `event`
+/// (`arm_cmn_init_dtcs`, `arm_cmn_subtype`).
+pub fn counts_as(node: u16, event: u16) -> bool {
+    match node {
+        RND => event == RNI,
+        HNP => event == HNP || event == HNI,
+        CCLA_RNI => event == CCLA || event == RNI,
+        _ => node == event,
+    }
+}
 
 /// The type of that number.
-pub fn of_code(code: u16) -> Option<&'static NodeType> {
+pub(crate) fn of_code(code: u16) -> Option<&'static NodeType> {
     TYPES.iter().find(|node| node.code == code)
 }
 
@@ -98,7 +117,7 @@ pub const DEVICES: &[(u8, &str, &[u16])] = &[
 ];
 
 /// The device of that name; `RN-F` alone is any of the kind.
-pub fn device_of_name(name: &str) -> Option<(u8, &'static [u16])> {
+pub(crate) fn device_of_name(name: &str) -> Option<(u8, &'static [u16])> {
     let wanted = if name == "RN-F" { "RN-F_A" } else { name };
     DEVICES
         .iter()
@@ -181,20 +200,20 @@ pub const PARTS: &[Part] = &[
 ];
 
 /// The part of that number; CMN-600AE is taken as CMN-600, as the driver does.
-pub fn part_of_code(code: u16) -> Option<&'static Part> {
+pub(crate) fn part_of_code(code: u16) -> Option<&'static Part> {
     let code = if code == 0x438 { 0x434 } else { code };
     PARTS.iter().find(|part| part.code == code)
 }
 
 /// The part of that name.
-pub fn part_of_name(name: &str) -> Option<&'static Part> {
+pub(crate) fn part_of_name(name: &str) -> Option<&'static Part> {
     PARTS
         .iter()
         .find(|part| part.name.eq_ignore_ascii_case(name))
 }
 
 /// Part and revision from the driver's `identifier`: `43402` is part 0x434, revision 2.
-pub fn of_identifier(text: &str) -> Option<(String, String)> {
+pub(crate) fn of_identifier(text: &str) -> Option<(String, String)> {
     let part = part_of_code(u16::from_str_radix(text.get(..3)?, 16).ok()?)?;
     let revision = usize::from_str_radix(text.get(3..)?, 16).ok()?;
     Some((

@@ -8,30 +8,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use daqmeter_record::Mesh;
 use daqmeter_record::mesh::{Crosspoint, Node};
 
-use super::MeshError;
+use super::error::MeshError;
 use super::nodes::{self, Part};
-use super::topology::{MAX_DIMENSION, MAX_PORTS, port_and_device_bits};
+use super::topology::{MAX_DIMENSION, MAX_PORTS, Place, fill_domain, port_and_device_bits};
 
 /// Offset of a node's type, NodeID and logical number.
-pub const NODE_INFO: u64 = 0x0;
+pub(crate) const NODE_INFO: u64 = 0x0;
 /// Offset of the number of children and of their pointers.
-pub const CHILD_INFO: u64 = 0x80;
+pub(crate) const CHILD_INFO: u64 = 0x80;
 /// Where the pointers are in every part so far.
-pub const CHILD_POINTERS: u64 = 0x100;
+pub(crate) const CHILD_POINTERS: u64 = 0x100;
 /// Root: part number.
-pub const PERIPH_ID_01: u64 = 0x8;
+pub(crate) const PERIPH_ID_01: u64 = 0x8;
 /// Root: revision.
-pub const PERIPH_ID_23: u64 = 0x10;
+pub(crate) const PERIPH_ID_23: u64 = 0x10;
 /// Root: what the mesh is configured with.
-pub const INFO_GLOBAL: u64 = 0x900;
+pub(crate) const INFO_GLOBAL: u64 = 0x900;
 /// `INFO_GLOBAL`: crosspoints have several monitors.
-pub const MULTIPLE_DTM: u64 = 1 << 63;
+pub(crate) const MULTIPLE_DTM: u64 = 1 << 63;
 /// A pointer to a node that is not part of the mesh: RN-SAM, CXLA.
-pub const EXTERNAL: u64 = 1 << 31;
+pub(crate) const EXTERNAL: u64 = 1 << 31;
 /// S3 r2 and later: a pointer to an isolated device.
 const ISOLATED: u64 = 1 << 30;
 /// Offset of the connect information of a port of a crosspoint.
-pub fn connect_info(part: &Part, port: usize) -> Option<u64> {
+pub(crate) fn connect_info(part: &Part, port: usize) -> Option<u64> {
     let at = 0x8 + 8 * port as u64;
     match (part.name, port) {
         ("CMN-600" | "CMN-650", 2..) => None,
@@ -45,9 +45,14 @@ pub fn connect_info(part: &Part, port: usize) -> Option<u64> {
 pub trait Registers {
     /// The register; none when there is nothing at this offset.
     fn read(&self, offset: u64) -> Option<u64>;
+
+    /// Whether reading the register was tried and failed: what lies behind it is left out.
+    fn has_failed(&self, _offset: u64) -> bool {
+        false
+    }
 }
 
-/// Most children of one node: twelve ports' devices with several node types each stay below.
+/// Children of one node: twelve ports' devices with several node types each stay below.
 const MAX_CHILDREN: u64 = 64;
 
 /// Finds the mesh below the root at `root`; all offsets are relative to the periphery's base.
@@ -113,25 +118,32 @@ impl Walk<'_> {
         })
     }
 
-    fn children(&self, of: u64, part: &Part, most: u64) -> Result<Vec<u64>, MeshError> {
+    fn children(&self, of: u64, part: &Part, max: u64) -> Result<Vec<u64>, MeshError> {
         let info = self.read(of + CHILD_INFO)?;
         let (count, pointers) = (bits(info, 0, 15), bits(info, 16, 31));
-        if count > most {
+        if count > max {
             return wrong(
                 of + CHILD_INFO,
-                format!("{count} children; {most} at most are possible"),
+                format!("{count} children; {max} at most are possible"),
             );
         }
         let mut offsets = Vec::new();
         for at in 0..count {
-            let pointer = self.read(of + pointers + 8 * at)?;
+            let place = of + pointers + 8 * at;
+            if self.registers.has_failed(place) {
+                continue;
+            }
+            let pointer = self.read(place)?;
             let is_external = pointer & EXTERNAL != 0;
             let is_isolated = part.name == "CMN-S3" && pointer & ISOLATED != 0;
             // Some meshes announce more children than they have; only on CMN-600 is offset 0 a possible place.
             if is_external || is_isolated || (pointer == 0 && part.name != "CMN-600") {
                 continue;
             }
-            offsets.push(pointer & (u64::MAX >> (64 - part.pointer_bits)));
+            let offset = pointer & (u64::MAX >> (64 - part.pointer_bits));
+            if !self.registers.has_failed(offset + NODE_INFO) {
+                offsets.push(offset);
+            }
         }
         Ok(offsets)
     }
@@ -139,59 +151,54 @@ impl Walk<'_> {
     fn mesh(&mut self, root: u64, name: &str) -> Result<Mesh, MeshError> {
         let config = self.node(root)?;
         if config.type_code != nodes::CFG {
+            let code = config.type_code;
             return wrong(
                 root,
-                format!(
-                    "a node of type {:#x}; the root is of type 0x2",
-                    config.type_code
-                ),
+                format!("a node of type {code:#x}; the root is of type 0x2"),
             );
         }
-        let id = self.read(root + PERIPH_ID_01)?;
-        let code = narrow(bits(id, 0, 7) | bits(id, 32, 35) << 8);
+        let code = part_code(self.read(root + PERIPH_ID_01)?);
         let Some(part) = nodes::part_of_code(code) else {
-            return wrong(
-                root + PERIPH_ID_01,
-                format!("part {code:#x}, which is none of the family"),
-            );
+            let problem = format!("part {code:#x}, which is none of the family");
+            return wrong(root + PERIPH_ID_01, problem);
         };
         let revision = bits(self.read(root + PERIPH_ID_23)?, 4, 7);
         let revision = usize::try_from(revision)
             .ok()
-            .and_then(|at| part.revisions.get(at))
-            .copied()
-            .unwrap_or("");
+            .and_then(|at| part.revisions.get(at));
         // Older parts have no such register; a dump may lack it.
         let global = self.registers.read(root + INFO_GLOBAL).unwrap_or(0);
-        let most = u64::from(MAX_DIMENSION * MAX_DIMENSION);
-        let offsets = self.children(root, part, most)?;
         let mut mesh = Mesh {
             name: name.to_owned(),
             part: part.name.to_owned(),
-            revision: revision.to_owned(),
+            revision: revision.copied().unwrap_or("").to_owned(),
             multi_dtm: global & MULTIPLE_DTM != 0,
             ..Mesh::default()
         };
+        let mut xps = self.crosspoints(root, part)?;
+        self.place(&mut mesh, &mut xps, root)?;
+        for (number, xp) in xps.iter().enumerate() {
+            self.ports(&mut mesh, number, xp, part);
+            self.devices(&mut mesh, number, xp, part)?;
+        }
+        fill_domain(&mut mesh);
+        Ok(mesh)
+    }
+
+    fn crosspoints(&mut self, root: u64, part: &Part) -> Result<Vec<Found>, MeshError> {
         let mut xps = Vec::new();
-        for offset in &offsets {
-            let xp = self.node(*offset)?;
+        for offset in self.children(root, part, u64::from(MAX_DIMENSION * MAX_DIMENSION))? {
+            let xp = self.node(offset)?;
             if xp.type_code != nodes::XP {
+                let code = xp.type_code;
                 return wrong(
-                    *offset,
-                    format!("a node of type {:#x} where crosspoints are", xp.type_code),
+                    offset,
+                    format!("a node of type {code:#x} where crosspoints are"),
                 );
             }
             xps.push(xp);
         }
-        self.place(&mut mesh, &mut xps, root)?;
-        for (number, xp) in xps.iter().enumerate() {
-            self.ports(&mut mesh, number, xp, part)?;
-        }
-        // CMN-600 does not tell domains; with one controller there is only one.
-        if mesh.dtcs() == 1 {
-            mesh.crosspoints.iter_mut().for_each(|xp| xp.dtc = Some(0));
-        }
-        Ok(mesh)
+        Ok(xps)
     }
 
     /// Width and height: the crosspoint with NodeID 8 is (0,1), and its logical number is the width.
@@ -236,75 +243,80 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn ports(
+    /// What is connected to the ports of a crosspoint, and its domain.
+    fn ports(&self, mesh: &mut Mesh, number: usize, xp: &Found, part: &Part) {
+        // A dump may hold only the registers that are used.
+        let read = |at: u64| self.registers.read(xp.offset + at).unwrap_or(0);
+        let device = |at: u64| match u8::try_from(read(at) & 0x3F).unwrap_or(0) {
+            0 => String::new(),
+            kind => nodes::device_name(kind),
+        };
+        let places = (0..MAX_PORTS).map_while(|port| connect_info(part, port));
+        let mut ports: Vec<String> = places.map(device).collect();
+        while ports.last().is_some_and(String::is_empty) {
+            ports.pop();
+        }
+        let crosspoint = &mut mesh.crosspoints[number];
+        crosspoint.dtc = part
+            .domain_at
+            .and_then(|at| u8::try_from(read(at) & 0x3).ok());
+        crosspoint.ports = ports;
+    }
+
+    /// The nodes below a crosspoint.
+    fn devices(
         &mut self,
         mesh: &mut Mesh,
         number: usize,
         xp: &Found,
         part: &Part,
     ) -> Result<(), MeshError> {
-        let mut ports: Vec<String> = Vec::new();
-        for port in 0..MAX_PORTS {
-            let Some(at) = connect_info(part, port) else {
-                break;
-            };
-            // A dump may hold only the ports that are used.
-            let info = self.registers.read(xp.offset + at).unwrap_or(0);
-            let kind = u8::try_from(info & 0x3F).unwrap_or(0);
-            ports.push(if kind == 0 {
-                String::new()
-            } else {
-                nodes::device_name(kind)
-            });
-        }
-        while ports.last().is_some_and(String::is_empty) {
-            ports.pop();
-        }
-        let (_, device_bits) = port_and_device_bits(mesh.crosspoints.len(), ports.len());
-        if let Some(at) = part.domain_at {
-            let domain = self.registers.read(xp.offset + at).unwrap_or(0) & 0x3;
-            mesh.crosspoints[number].dtc = u8::try_from(domain).ok();
-        }
-        mesh.crosspoints[number].ports = ports;
+        let ports = mesh.crosspoints[number].ports.len();
+        let (_, device_bits) = port_and_device_bits(mesh.crosspoints.len(), ports);
         for offset in self.children(xp.offset, part, MAX_CHILDREN)? {
             let node = self.node(offset)?;
-            let Some(kind) = nodes::of_code(node.type_code) else {
+            let (code, id) = (node.type_code, node.node_id);
+            if nodes::of_code(code).is_none() {
                 return wrong(
                     offset,
-                    format!("a node of type {:#x}, which is not known", node.type_code),
-                );
-            };
-            // What is below the crosspoint's own bits is port and device; the rest must be the crosspoint's.
-            let below = node.node_id & 0x7;
-            if node.node_id & !0x7 != xp.node_id & !0x7 && mesh.crosspoints.len() > 1 {
-                return wrong(
-                    offset,
-                    format!(
-                        "NodeID {:#x} below the crosspoint {:#x}",
-                        node.node_id, xp.node_id
-                    ),
+                    format!("a node of type {code:#x}, which is not known"),
                 );
             }
-            mesh.nodes.push(Node {
-                kind: kind.name.to_owned(),
-                type_code: node.type_code,
-                node_id: node.node_id,
-                logical_id: node.logical_id,
-                crosspoint: u32::try_from(number).unwrap_or(u32::MAX),
-                port: u8::try_from(below >> device_bits).unwrap_or(u8::MAX),
+            // What is below the crosspoint's own bits is port and device; the rest must be the crosspoint's.
+            let below = id & 0x7;
+            if id & !0x7 != xp.node_id & !0x7 && mesh.crosspoints.len() > 1 {
+                let problem = format!("NodeID {id:#x} below the crosspoint {:#x}", xp.node_id);
+                return wrong(offset, problem);
+            }
+            let place = Place {
+                crosspoint: number,
+                port: usize::from(below >> device_bits),
                 device: u8::try_from(below & ((1 << device_bits) - 1)).unwrap_or(u8::MAX),
-                label: String::new(),
+                device_bits,
+            };
+            let logical_id = node.logical_id;
+            mesh.nodes.push(Node {
+                node_id: id,
+                logical_id,
+                ..place.node(code, id)
             });
         }
         Ok(())
     }
 }
 
-/// A dump of registers: lines `R 0xADDRESS 0xVALUE` of 64-bit registers, as cmn-tools writes them; `#` begins a comment.
+/// Part number of a root, from its peripheral identification.
+fn part_code(id: u64) -> u16 {
+    narrow(bits(id, 0, 7) | bits(id, 32, 35) << 8)
+}
+
+/// A dump of registers: lines `R 0xADDRESS 0xVALUE` of 64-bit registers, as cmn-tools writes them; `#` begins a comment. `ERROR`
+/// stands for the value of a register that could not be read, such as one that only secure software sees.
 #[derive(Clone, Debug, Default)]
-pub struct Dump {
+pub(super) struct Dump {
     file: String,
     values: BTreeMap<u64, u64>,
+    failed: BTreeSet<u64>,
     base: u64,
 }
 
@@ -313,7 +325,7 @@ impl Dump {
     ///
     /// # Errors
     /// Names the line.
-    pub fn parse(text: &str, file: &str) -> Result<Dump, MeshError> {
+    pub(super) fn parse(text: &str, file: &str) -> Result<Dump, MeshError> {
         let wrong = |line: usize, problem: &str| MeshError::File {
             file: file.to_owned(),
             problem: format!("line {}: {problem}", line + 1),
@@ -330,6 +342,12 @@ impl Dump {
             let words: Vec<&str> = line.split_whitespace().collect();
             let number = |text: &str| crate::sysfs::parse_number(text);
             match words.as_slice() {
+                [kind, address, error, ..]
+                    if kind.eq_ignore_ascii_case("R") && error.eq_ignore_ascii_case("ERROR") =>
+                {
+                    let wrong = || wrong(at, "no address before ERROR");
+                    dump.failed.insert(number(address).ok_or_else(wrong)?);
+                }
                 [kind, address, value] if kind.eq_ignore_ascii_case("R") => {
                     match (number(address), number(value)) {
                         (Some(address), Some(value)) if address % 8 == 0 => {
@@ -338,7 +356,7 @@ impl Dump {
                         _ => return Err(wrong(at, "no address (a multiple of 8) and value")),
                     }
                 }
-                // What was written or is told beside the registers.
+                // What was written, beside the registers.
                 [kind, ..] if kind.eq_ignore_ascii_case("W") => {}
                 _ => return Err(wrong(at, "R 0xADDRESS 0xVALUE is expected")),
             }
@@ -350,10 +368,10 @@ impl Dump {
     ///
     /// # Errors
     /// When there is no root, or the tree makes no sense.
-    pub fn discover(&self) -> Result<Mesh, MeshError> {
+    pub(super) fn discover(&self) -> Result<Mesh, MeshError> {
         let is_root = |(address, value): &(&u64, &u64)| {
             let id = self.values.get(&(**address + PERIPH_ID_01));
-            let part = id.map(|id| narrow(bits(*id, 0, 7) | bits(*id, 32, 35) << 8));
+            let part = id.map(|id| part_code(*id));
             **address % 0x4000 == 0
                 && **value & 0xFFFF == u64::from(nodes::CFG)
                 && part.and_then(nodes::part_of_code).is_some()
@@ -373,10 +391,7 @@ impl Dump {
             .get(&(root + PERIPH_ID_01))
             .copied()
             .unwrap_or(0);
-        let is_600 = matches!(
-            narrow(bits(id, 0, 7) | bits(id, 32, 35) << 8),
-            0x434 | 0x438
-        );
+        let is_600 = matches!(part_code(id), 0x434 | 0x438);
         let base = if is_600 { root & !0x3FF_FFFF } else { *root };
         let at_base = Dump {
             base,
@@ -391,6 +406,11 @@ impl Dump {
 impl Registers for Dump {
     fn read(&self, offset: u64) -> Option<u64> {
         self.values.get(&self.base.checked_add(offset)?).copied()
+    }
+
+    fn has_failed(&self, offset: u64) -> bool {
+        let address = self.base.checked_add(offset);
+        address.is_some_and(|address| self.failed.contains(&address))
     }
 }
 
@@ -428,6 +448,32 @@ mod tests {
     fn unlabelled(mut mesh: Mesh) -> Mesh {
         mesh.nodes.iter_mut().for_each(|node| node.label.clear());
         mesh
+    }
+
+    /// Issue 16: dumps of machines on which some nodes are secure were refused.
+    #[test]
+    fn a_node_that_could_not_be_read_is_left_out() {
+        let mesh = topology::shipped("n1sdp").unwrap();
+        let places = crate::emulated::Places::of(&mesh);
+        let lost = mesh
+            .nodes
+            .iter()
+            .position(|node| node.kind == "SBSX")
+            .unwrap();
+        let address = mesh.base.unwrap() + places.nodes[lost];
+        let of_node = |line: &&str| line.starts_with(&format!("R {address:#x} "));
+        let dump = Image::of(&mesh).dump();
+        let line = dump.lines().find(of_node).unwrap();
+        let dump = dump.replace(line, &format!("R {address:#x} ERROR"));
+        let mut expected = unlabelled(mesh);
+        expected.nodes.remove(lost);
+        assert_eq!(from_text(&dump, "n1sdp"), Ok(expected));
+        assert!(
+            from_text("R 5x ERROR\n", "x")
+                .unwrap_err()
+                .to_string()
+                .contains("line 1")
+        );
     }
 
     fn corrupt(change: impl Fn(&mut Image)) -> String {

@@ -5,7 +5,7 @@ use daqmeter_record::Mesh;
 use daqmeter_record::mesh::{Crosspoint, Node};
 use serde::Deserialize;
 
-use super::MeshError;
+use super::error::MeshError;
 use super::nodes;
 
 /// A description as its file has it.
@@ -48,9 +48,9 @@ struct DescribedXp {
 }
 
 /// The largest mesh of the family, in each direction.
-pub const MAX_DIMENSION: u32 = 12;
+pub(super) const MAX_DIMENSION: u32 = 12;
 /// Ports of a crosspoint at most.
-pub const MAX_PORTS: usize = 6;
+pub(super) const MAX_PORTS: usize = 6;
 
 /// The descriptions that ship with the binary.
 pub const SHIPPED: &[(&str, &str)] = &[
@@ -67,16 +67,67 @@ pub fn shipped(name: &str) -> Option<Mesh> {
 }
 
 /// Bits of a coordinate in a NodeID: two at least in the hardware.
-pub fn coordinate_bits(width: u32, height: u32) -> u32 {
+fn coordinate_bits(width: u32, height: u32) -> u32 {
     (32 - (width.max(height).max(1) - 1).leading_zeros()).max(2)
 }
 
 /// Bits of port and device in the NodeIDs of a crosspoint's devices.
-pub fn port_and_device_bits(crosspoints: usize, ports_used: usize) -> (u32, u32) {
+pub(super) fn port_and_device_bits(crosspoints: usize, ports_used: usize) -> (u32, u32) {
     match (crosspoints, ports_used) {
         (1, _) => (3, 2),
         (_, used) if used > 2 => (2, 1),
         _ => (1, 2),
+    }
+}
+
+/// Refuses a mesh that is larger than any of the family.
+pub(super) fn check_size(width: u32, height: u32) -> Result<(), String> {
+    let is_possible = |length: u32| (1..=MAX_DIMENSION).contains(&length);
+    if is_possible(width) && is_possible(height) {
+        Ok(())
+    } else {
+        Err(format!(
+            "a mesh of {width} x {height}; 1 to {MAX_DIMENSION} each are possible"
+        ))
+    }
+}
+
+/// NodeID of the crosspoint at that place of a mesh.
+pub(super) fn node_id(mesh: &Mesh, x: u32, y: u32) -> Result<u16, String> {
+    let bits = coordinate_bits(mesh.width, mesh.height);
+    u16::try_from((x << bits | y) << 3).map_err(|_| "a NodeID of more than 16 bits".to_owned())
+}
+
+/// CMN-600 does not tell the domain of a crosspoint; with one controller there is only one.
+pub(super) fn fill_domain(mesh: &mut Mesh) {
+    if mesh.dtcs() == 1 {
+        mesh.crosspoints.iter_mut().for_each(|xp| xp.dtc = Some(0));
+    }
+}
+
+/// Where a node is.
+pub(super) struct Place {
+    pub(super) crosspoint: usize,
+    pub(super) port: usize,
+    pub(super) device: u8,
+    /// Bits of the device in the NodeID.
+    pub(super) device_bits: u32,
+}
+
+impl Place {
+    /// A node of that type here, below the NodeID of the crosspoint.
+    pub(super) fn node(&self, type_code: u16, xp_node_id: u16) -> Node {
+        let port = u8::try_from(self.port).unwrap_or(u8::MAX);
+        Node {
+            kind: nodes::of_code(type_code).map_or(String::new(), |node| node.name.to_owned()),
+            type_code,
+            node_id: xp_node_id | u16::from(port) << self.device_bits | u16::from(self.device),
+            logical_id: 0,
+            crosspoint: u32::try_from(self.crosspoint).unwrap_or(u32::MAX),
+            port,
+            device: self.device,
+            label: String::new(),
+        }
     }
 }
 
@@ -98,22 +149,14 @@ pub fn parse(text: &str, file: &str) -> Result<Mesh, MeshError> {
             error.message().lines().next().unwrap_or("")
         ))
     })?;
+    build(description).map_err(wrong)
+}
+
+fn build(description: Description) -> Result<Mesh, String> {
     let Description { width, height, .. } = description;
-    if !(1..=MAX_DIMENSION).contains(&width) || !(1..=MAX_DIMENSION).contains(&height) {
-        return Err(wrong(format!(
-            "a mesh of {width} x {height}; 1 to {MAX_DIMENSION} each are possible"
-        )));
-    }
-    if nodes::part_of_name(&description.part).is_none() {
-        let parts: Vec<&str> = nodes::PARTS.iter().map(|part| part.name).collect();
-        return Err(wrong(format!(
-            "there is no part `{}`; there are {}",
-            description.part,
-            parts.join(", ")
-        )));
-    }
-    let bits = coordinate_bits(width, height);
-    let count = (width * height) as usize;
+    check_size(width, height)?;
+    check_part(&description.part)?;
+    let outside = |xp: &&DescribedXp| xp.x >= width || xp.y >= height;
     let mut mesh = Mesh {
         name: description.name,
         part: description.part,
@@ -122,120 +165,121 @@ pub fn parse(text: &str, file: &str) -> Result<Mesh, MeshError> {
         width,
         height,
         multi_dtm: description.multi_dtm,
-        crosspoints: Vec::with_capacity(count),
+        crosspoints: Vec::new(),
         nodes: Vec::new(),
     };
-    for y in 0..height {
-        for x in 0..width {
-            let mut found = description.xp.iter().filter(|xp| (xp.x, xp.y) == (x, y));
-            let (Some(xp), None) = (found.next(), found.next()) else {
-                return Err(wrong(format!(
-                    "crosspoint ({x},{y}) is to be described once"
-                )));
-            };
-            add_crosspoint(&mut mesh, xp, bits).map_err(wrong)?;
-        }
+    for (x, y) in (0..height).flat_map(|y| (0..width).map(move |x| (x, y))) {
+        let mut found = description.xp.iter().filter(|xp| (xp.x, xp.y) == (x, y));
+        let (Some(xp), None) = (found.next(), found.next()) else {
+            return Err(format!("crosspoint ({x},{y}) is to be described once"));
+        };
+        add_crosspoint(&mut mesh, xp)?;
     }
-    if let Some(xp) = description
-        .xp
-        .iter()
-        .find(|xp| xp.x >= width || xp.y >= height)
-    {
-        return Err(wrong(format!(
-            "crosspoint ({},{}) lies outside of {width} x {height}",
-            xp.x, xp.y
-        )));
+    if let Some(xp) = description.xp.iter().find(outside) {
+        let DescribedXp { x, y, .. } = xp;
+        return Err(format!(
+            "crosspoint ({x},{y}) lies outside of {width} x {height}"
+        ));
     }
     number(&mut mesh);
-    for label in description.label {
-        let found = mesh
-            .nodes
-            .iter_mut()
-            .find(|node| node.kind == label.kind && node.node_id == label.node);
-        match found {
-            Some(node) => node.label = label.text,
-            None => {
-                return Err(wrong(format!(
-                    "label for {} {:#x}, which is not there",
-                    label.kind, label.node
-                )));
-            }
-        }
-    }
+    description
+        .label
+        .into_iter()
+        .try_for_each(|label| set_label(&mut mesh, label))?;
     Ok(mesh)
 }
 
-fn add_crosspoint(mesh: &mut Mesh, xp: &DescribedXp, bits: u32) -> Result<(), String> {
-    let narrow =
-        |value: u32| u16::try_from(value).map_err(|_| "a NodeID of more than 16 bits".to_owned());
-    let crosspoint = u32::try_from(mesh.crosspoints.len()).unwrap_or(u32::MAX);
-    if xp.ports.len() > MAX_PORTS {
+fn check_part(part: &str) -> Result<(), String> {
+    let parts: Vec<&str> = nodes::PARTS.iter().map(|part| part.name).collect();
+    match nodes::part_of_name(part) {
+        Some(_) => Ok(()),
+        None => Err(format!(
+            "there is no part `{part}`; there are {}",
+            parts.join(", ")
+        )),
+    }
+}
+
+fn set_label(mesh: &mut Mesh, label: Label) -> Result<(), String> {
+    let is_meant = |node: &&mut Node| node.kind == label.kind && node.node_id == label.node;
+    match mesh.nodes.iter_mut().find(is_meant) {
+        Some(node) => {
+            node.label = label.text;
+            Ok(())
+        }
+        None => Err(format!(
+            "label for {} {:#x}, which is not there",
+            label.kind, label.node
+        )),
+    }
+}
+
+fn add_crosspoint(mesh: &mut Mesh, xp: &DescribedXp) -> Result<(), String> {
+    let (x, y, count) = (xp.x, xp.y, xp.ports.len());
+    if count > MAX_PORTS {
         return Err(format!(
-            "crosspoint ({},{}) has {} ports; {MAX_PORTS} at most",
-            xp.x,
-            xp.y,
-            xp.ports.len()
+            "crosspoint ({x},{y}) has {count} ports; {MAX_PORTS} at most"
         ));
     }
-    let (port_bits, device_bits) =
-        port_and_device_bits((mesh.width * mesh.height) as usize, xp.ports.len());
-    let node_id = narrow((xp.x << bits | xp.y) << 3)?;
+    let node_id = node_id(mesh, x, y)?;
     let mut ports = Vec::new();
     for (port, text) in xp.ports.iter().enumerate() {
-        let (name, devices) = text.split_once('*').unwrap_or((text, "1"));
-        let devices: u32 = devices
-            .parse()
-            .map_err(|_| format!("`{text}` is no device; write HN-F or HN-F*2"))?;
-        if name.is_empty() {
-            ports.push(String::new());
-            continue;
-        }
-        let (_, kinds) = nodes::device_of_name(name).ok_or_else(|| {
-            let known: Vec<&str> = nodes::DEVICES.iter().map(|(_, name, _)| *name).collect();
-            format!(
-                "there is no device `{name}`; there are {}",
-                known.join(", ")
-            )
-        })?;
-        let port = u32::try_from(port).unwrap_or(u32::MAX);
-        if port >= 1 << port_bits || devices > 1 << device_bits || devices == 0 {
-            return Err(format!(
-                "`{text}` at port {port} of ({},{}) has no NodeIDs of its own",
-                xp.x, xp.y
-            ));
-        }
-        for device in 0..devices {
-            let id = node_id | narrow(port << device_bits | device)?;
-            for code in kinds {
-                mesh.nodes.push(Node {
-                    kind: nodes::of_code(*code).map_or(String::new(), |node| node.name.to_owned()),
-                    type_code: *code,
-                    node_id: id,
-                    logical_id: 0,
-                    crosspoint,
-                    port: u8::try_from(port).unwrap_or(u8::MAX),
-                    device: u8::try_from(device).unwrap_or(u8::MAX),
-                    label: String::new(),
-                });
-            }
-        }
-        ports.push(if name == "RN-F" {
-            "RN-F_A".to_owned()
-        } else {
-            name.to_owned()
-        });
+        ports.push(add_devices(mesh, xp, node_id, port, text)?);
     }
-    // CMN-600 does not tell the domain of a crosspoint; with one controller there is only one.
-    let logical_id = narrow(crosspoint)?;
+    let logical_id = u16::try_from(mesh.crosspoints.len()).unwrap_or(u16::MAX);
     mesh.crosspoints.push(Crosspoint {
-        x: xp.x,
-        y: xp.y,
+        x,
+        y,
         node_id,
         logical_id,
         dtc: xp.dtc,
         ports,
     });
     Ok(())
+}
+
+/// Adds what is at a port, and gives its name.
+fn add_devices(
+    mesh: &mut Mesh,
+    xp: &DescribedXp,
+    node_id: u16,
+    port: usize,
+    text: &str,
+) -> Result<String, String> {
+    let (name, devices) = text.split_once('*').unwrap_or((text, "1"));
+    let devices: u8 = devices
+        .parse()
+        .map_err(|_| format!("`{text}` is no device; write HN-F or HN-F*2"))?;
+    if name.is_empty() {
+        return Ok(String::new());
+    }
+    let (_, kinds) = nodes::device_of_name(name).ok_or_else(|| {
+        let known: Vec<&str> = nodes::DEVICES.iter().map(|(_, name, _)| *name).collect();
+        format!(
+            "there is no device `{name}`; there are {}",
+            known.join(", ")
+        )
+    })?;
+    let crosspoints = (mesh.width * mesh.height) as usize;
+    let (port_bits, device_bits) = port_and_device_bits(crosspoints, xp.ports.len());
+    if port >= 1 << port_bits || devices > 1 << device_bits || devices == 0 {
+        let DescribedXp { x, y, .. } = xp;
+        return Err(format!(
+            "`{text}` at port {port} of ({x},{y}) has no NodeIDs of its own"
+        ));
+    }
+    let crosspoint = mesh.crosspoints.len();
+    for device in 0..devices {
+        let place = Place {
+            crosspoint,
+            port,
+            device,
+            device_bits,
+        };
+        mesh.nodes
+            .extend(kinds.iter().map(|code| place.node(*code, node_id)));
+    }
+    Ok(if name == "RN-F" { "RN-F_A" } else { name }.to_owned())
 }
 
 /// Numbers the nodes of each type in the order of their crosspoints, as the hardware does.
@@ -246,9 +290,7 @@ fn number(mesh: &mut Mesh) {
         node.logical_id = *counter;
         *counter += 1;
     }
-    if mesh.dtcs() == 1 {
-        mesh.crosspoints.iter_mut().for_each(|xp| xp.dtc = Some(0));
-    }
+    fill_domain(mesh);
 }
 
 /// The description of a mesh, which [`parse`] reads back: for saving a map.

@@ -13,10 +13,10 @@ mod generator;
 mod lap;
 pub(crate) mod words;
 
+use daqmeter_harness::CardFamily;
 use daqmeter_sys::memory::Pages;
 use daqmeter_sys::ring::{self, Consumer, Shape};
 use daqmeter_sys::wait::IrqLine;
-pub(crate) use words::MAX_ELINKS;
 pub use words::{CardView, State};
 
 use crate::accounts::{CardAccount, CardElink};
@@ -26,6 +26,14 @@ use crate::source::{NEVER, Source};
 use channel::{Channel, Dma, Filler, Replay};
 use generator::{Room, emulators};
 use lap::Lap;
+
+/// How FELIX cards are known: PCI vendor CERN (drivers_rcc, flx.c), nodes `/dev/flx*`.
+pub const FAMILY: CardFamily = CardFamily {
+    kind: "readout",
+    maker: "CERN",
+    vendor: "0x10dc",
+    is_node: |name| name.starts_with("flx"),
+};
 
 /// A card with all its devices and DMA channels.
 #[derive(Debug)]
@@ -74,7 +82,7 @@ impl Card {
     ///
     /// # Errors
     /// As [`Card::new`].
-    pub fn of_channels(
+    pub(crate) fn of_channels(
         scenario: &Scenario,
         ids: &[ChannelId],
     ) -> Result<(Card, Vec<Consumer>), ScenarioError> {
@@ -218,7 +226,7 @@ impl Card {
     }
 
     /// Whether every reader said that it is ready.
-    pub fn may_go(&self) -> bool {
+    pub(crate) fn may_go(&self) -> bool {
         self.channels
             .iter()
             .all(|channel| words::may_go(&channel.dma.producer))
@@ -273,7 +281,7 @@ impl Card {
     }
 
     /// When the next data may be there, for an interrupt: the next trigger, or the next whole block of a replay.
-    pub fn next_event_ns(&mut self) -> u64 {
+    pub(crate) fn next_event_ns(&mut self) -> u64 {
         let (source, accepted) = (&mut self.source, self.accepted);
         let next = self.channels.iter().map(|channel| match &channel.filler {
             Filler::Live(_) => accepted + 1,
@@ -449,7 +457,7 @@ impl Card {
             let producer = &channel.dma.producer;
             let data =
                 producer.filled() >= self.scenario.card.block.0 || self.state == State::Finished;
-            if data && crate::port::is_armed(producer) {
+            if data && words::is_armed(producer) {
                 line.signal();
             }
         }
@@ -474,11 +482,6 @@ impl Card {
     /// BUSY.
     pub fn line(&self) -> &BusyLine {
         &self.line
-    }
-
-    /// Clears the latched flags.
-    pub fn clear_latched(&mut self) {
-        self.line.clear_latched();
     }
 
     fn publish(&mut self) {

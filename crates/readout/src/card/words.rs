@@ -1,6 +1,6 @@
 //! What card and reader tell each other in the words beside the ring.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use daqmeter_sys::ring::{Consumer, Producer, WORDS};
 
@@ -16,6 +16,8 @@ const FIFO_BYTES: usize = 7;
 const DEAD: usize = 8;
 const ELINKS: usize = 24;
 const GO: usize = 25;
+/// The reader waits for an interrupt.
+const ARMED: usize = 26;
 const FIRST_ELINK: usize = 64;
 const WORDS_PER_ELINK: usize = 8;
 /// Most E-links of a channel for which there is room.
@@ -177,4 +179,17 @@ pub(crate) fn say_go(ring: &impl Words) {
 /// Whether the reader is ready.
 pub(crate) fn may_go(ring: &impl Words) -> bool {
     ring.word(GO).load(Ordering::Acquire) == 1
+}
+
+/// The reader waits, or no longer.
+pub(crate) fn arm(ring: &impl Words, on: bool) {
+    // SeqCst on both sides: either the card sees the flag, or we see its data.
+    ring.word(ARMED).store(u64::from(on), Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+}
+
+/// Whether the reader of a ring waits for an interrupt.
+pub(crate) fn is_armed(ring: &impl Words) -> bool {
+    fence(Ordering::SeqCst);
+    ring.word(ARMED).load(Ordering::SeqCst) == 1
 }

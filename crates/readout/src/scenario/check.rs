@@ -1,39 +1,17 @@
 //! Whether the parts of a scenario go together: every number has a least and a greatest value, and products are held against what
 //! there is, before anything is allocated.
 
-use std::fmt;
 use std::ops::RangeInclusive;
 
 use daqmeter_record::units::{show_bytes, show_ns};
 use daqmeter_sys::host::{Files, parse_cpu_list};
 
-use super::{Blocks, Mode, Scenario, ScenarioError, SourceKind};
-use crate::card::MAX_ELINKS;
-
-/// A field, and what is wrong with it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wrong {
-    pub(super) field: String,
-    what: String,
-}
-
-impl Wrong {
-    pub(super) fn new(field: impl Into<String>, what: impl Into<String>) -> Wrong {
-        Wrong {
-            field: field.into(),
-            what: what.into(),
-        }
-    }
-}
-
-impl fmt::Display for Wrong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.field, self.what)
-    }
-}
+use super::place::Wrong;
+use super::spec::{Blocks, Bytes as Size, Mode, Nanos, Scenario, ScenarioError, SourceKind};
+use crate::card::words::MAX_ELINKS;
 
 /// Longest chunk: a page must hold it.
-pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
+pub(crate) const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 /// Largest ring: real cards are given 1 to 16 GiB for each channel.
 const MAX_RING_BYTES: u64 = 64 << 30;
 /// Largest output FIFO of a channel: real ones have some MiB.
@@ -46,6 +24,7 @@ const MAX_DRAIN_S: u64 = 60;
 const RATE_HZ: RangeInclusive<f64> = 1e-3..=1e9;
 /// Signals are looked at between polls, and must end a run within two seconds.
 const MAX_POLL_NS: u64 = 1_000_000_000;
+const HOUR_NS: u64 = 3_600_000_000_000;
 /// Characters of names and addresses.
 const MAX_NAME: usize = 255;
 /// `[[fault]]` tables: each kind with each E-link of a channel would be fewer.
@@ -95,6 +74,41 @@ impl Number {
     }
 }
 
+impl From<Size> for u64 {
+    fn from(size: Size) -> u64 {
+        size.0 as u64
+    }
+}
+
+impl From<Nanos> for u64 {
+    fn from(time: Nanos) -> u64 {
+        time.0
+    }
+}
+
+fn number(
+    field: &'static str,
+    value: impl Into<u64>,
+    allowed: RangeInclusive<u64>,
+    unit: Unit,
+) -> Number {
+    optional(field, Some(value), allowed, unit)
+}
+
+fn optional(
+    field: &'static str,
+    value: Option<impl Into<u64>>,
+    allowed: RangeInclusive<u64>,
+    unit: Unit,
+) -> Number {
+    Number {
+        field,
+        value: value.map(Into::into),
+        allowed,
+        unit,
+    }
+}
+
 type Checked = Result<(), Wrong>;
 
 fn ensure(holds: bool, field: &str, what: impl FnOnce() -> String) -> Checked {
@@ -119,7 +133,7 @@ impl Scenario {
     pub(super) fn find_wrong(&self) -> Checked {
         self.check_texts()?;
         self.check_format()?;
-        self.numbers().iter().try_for_each(Number::check)?;
+        self.numbers().try_for_each(|number| number.check())?;
         self.check_trigger()?;
         self.check_elinks()?;
         self.check_card()?;
@@ -129,111 +143,100 @@ impl Scenario {
         self.check_publish()
     }
 
-    /// Every number with its bounds. Those of one field may depend on another that was checked before it in this table.
-    fn numbers(&self) -> Vec<Number> {
+    /// Every number with its bounds. Those of one field may depend on another that was checked before it.
+    fn numbers(&self) -> impl Iterator<Item = Number> {
+        let trigger = self.trigger_numbers().into_iter();
+        trigger
+            .chain(self.card_numbers())
+            .chain(self.link_numbers())
+            .chain(self.busy_numbers())
+            .chain(self.reader_numbers())
+    }
+
+    fn trigger_numbers(&self) -> [Number; 2] {
+        let (burst, spacing) = (self.trigger.burst, self.trigger.spacing);
+        [
+            number("trigger.burst", burst, 1..=1_000_000, Unit::Count),
+            number("trigger.spacing", spacing, 0..=1_000_000_000, Unit::Time),
+        ]
+    }
+
+    fn card_numbers(&self) -> Vec<Number> {
         use Unit::{Bytes, BytesPerS, Count, Time};
-        let number = |field, value, allowed, unit| Number {
-            field,
-            value: Some(value),
-            allowed,
-            unit,
-        };
-        let perhaps = |field, value, allowed, unit| Number {
-            field,
-            value,
-            allowed,
-            unit,
-        };
-        let (card, busy, reader) = (&self.card, &self.busy, &self.reader);
-        let bytes = |size: super::Bytes| size.0 as u64;
-        let (ring, fifo, block) = (bytes(card.ring), bytes(card.fifo), bytes(card.block));
+        let card = &self.card;
+        let [ring, block] = [card.ring, card.block].map(|size| size.0 as u64);
+        let payload = 1..=MAX_PAYLOAD_BYTES as u64;
+        let gap = 0..=(ring / 2).saturating_sub(1);
         vec![
-            number("trigger.burst", self.trigger.burst, 1..=1_000_000, Count),
-            number(
-                "trigger.spacing",
-                self.trigger.spacing.0,
-                0..=1_000_000_000,
-                Time,
-            ),
-            number("card.devices", card.devices.into(), 1..=64, Count),
-            number("card.channels", card.channels.into(), 1..=8, Count),
-            number("card.links", card.links.into(), 1..=24, Count),
-            number(
-                "card.payload",
-                bytes(card.payload),
-                1..=MAX_PAYLOAD_BYTES as u64,
-                Bytes,
-            ),
+            number("card.devices", u64::from(card.devices), 1..=64, Count),
+            number("card.channels", u64::from(card.channels), 1..=8, Count),
+            number("card.links", u64::from(card.links), 1..=24, Count),
+            number("card.payload", card.payload, payload, Bytes),
             number("card.ring", ring, 64 * block..=MAX_RING_BYTES, Bytes),
-            perhaps(
+            optional(
                 "card.numa_node",
                 card.numa_node.map(u64::from),
                 0..=63,
                 Count,
             ),
-            number("card.tlp", bytes(card.tlp), 1..=block, Bytes),
-            perhaps(
-                "card.pointer_gap",
-                card.pointer_gap.map(bytes),
-                0..=(ring / 2).saturating_sub(1),
-                Bytes,
+            number("card.tlp", card.tlp, 1..=block, Bytes),
+            optional("card.pointer_gap", card.pointer_gap, gap, Bytes),
+            number("card.fifo", card.fifo, 4 * block..=MAX_FIFO_BYTES, Bytes),
+            optional("card.dma_rate", card.dma_rate, DMA_BYTES_PER_S, BytesPerS),
+            optional("card.timeout", card.timeout, 1_000..=HOUR_NS, Time),
+        ]
+    }
+
+    /// Flow control of links in FULL mode.
+    fn link_numbers(&self) -> [Number; 3] {
+        let card = &self.card;
+        let fifo = card.fifo.0 as u64;
+        let xoff = card.xoff_above.map_or(0, |size| size.0 as u64);
+        [
+            optional("card.xoff_above", card.xoff_above, 1..=fifo, Unit::Bytes),
+            optional("card.xon_below", card.xon_below, 0..=xoff, Unit::Bytes),
+            number(
+                "card.sender_events",
+                card.sender_events,
+                0..=1 << 20,
+                Unit::Count,
             ),
-            number("card.fifo", fifo, 4 * block..=MAX_FIFO_BYTES, Bytes),
-            perhaps(
-                "card.dma_rate",
-                card.dma_rate.map(bytes),
-                DMA_BYTES_PER_S,
-                BytesPerS,
-            ),
-            perhaps(
-                "card.timeout",
-                card.timeout.map(|time| time.0),
-                1_000..=3_600_000_000_000,
-                Time,
-            ),
-            perhaps(
-                "card.xoff_above",
-                card.xoff_above.map(bytes),
-                1..=fifo,
-                Bytes,
-            ),
-            perhaps(
-                "card.xon_below",
-                card.xon_below.map(bytes),
-                0..=card.xoff_above.map_or(0, bytes),
-                Bytes,
-            ),
-            number("card.sender_events", card.sender_events, 0..=1 << 20, Count),
-            perhaps(
+        ]
+    }
+
+    fn busy_numbers(&self) -> [Number; 4] {
+        use Unit::Bytes;
+        let (busy, fifo) = (&self.busy, self.card.fifo.0 as u64);
+        let in_ring = 0..=(self.card.ring.0 as u64).saturating_sub(1);
+        [
+            optional(
                 "busy.assert_below",
-                busy.assert_below.map(bytes),
-                0..=ring.saturating_sub(1),
+                busy.assert_below,
+                in_ring.clone(),
                 Bytes,
             ),
-            perhaps(
-                "busy.release_above",
-                busy.release_above.map(bytes),
-                0..=ring.saturating_sub(1),
-                Bytes,
-            ),
-            perhaps("busy.fifo_high", busy.fifo_high.map(bytes), 0..=fifo, Bytes),
-            perhaps("busy.fifo_low", busy.fifo_low.map(bytes), 0..=fifo, Bytes),
-            number("reader.poll", reader.poll.0, 0..=MAX_POLL_NS, Time),
-            number("reader.page", bytes(reader.page), 4096..=2 << 20, Bytes),
+            optional("busy.release_above", busy.release_above, in_ring, Bytes),
+            optional("busy.fifo_high", busy.fifo_high, 0..=fifo, Bytes),
+            optional("busy.fifo_low", busy.fifo_low, 0..=fifo, Bytes),
+        ]
+    }
+
+    fn reader_numbers(&self) -> [Number; 6] {
+        use Unit::{Bytes, Count, Time};
+        let (reader, publish) = (&self.reader, &self.publish);
+        let subscribers = publish.max_subscribers as u64;
+        [
+            number("reader.poll", reader.poll, 0..=MAX_POLL_NS, Time),
+            number("reader.page", reader.page, 4096..=2 << 20, Bytes),
             number("reader.pages", reader.pages as u64, 2..=4096, Count),
-            number("reader.timeout", reader.timeout.0, 0..=1_000_000_000, Time),
+            number("reader.timeout", reader.timeout, 0..=1_000_000_000, Time),
             number(
                 "publish.dead_after",
-                self.publish.dead_after.0,
-                100_000_000..=3_600_000_000_000,
+                publish.dead_after,
+                100_000_000..=HOUR_NS,
                 Time,
             ),
-            number(
-                "publish.max_subscribers",
-                self.publish.max_subscribers as u64,
-                1..=256,
-                Count,
-            ),
+            number("publish.max_subscribers", subscribers, 1..=256, Count),
         ]
     }
 
@@ -469,194 +472,4 @@ fn numa_nodes(files: &Files) -> Vec<u32> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn refused(text: &str) -> String {
-        Scenario::parse(text, "test").unwrap_err().to_string()
-    }
-
-    fn check(text: &str, wanted: &str) {
-        let found = refused(text);
-        assert!(
-            found.contains(wanted) && !found.contains('\n'),
-            "{text}: {found}"
-        );
-    }
-
-    #[test]
-    fn mistakes_are_named_with_line_and_field() {
-        for (text, wanted) in [
-            ("[card]\nlinks = 3\nbananas = 1\n", "line 3 (`bananas = 1`)"),
-            (
-                "[trigger]\nrate = \"fast\"\n",
-                "line 2 (`rate = \"fast\"`): `fast` is not a rate",
-            ),
-            ("[card]\nring = \"lots\"\n", "`lots` is not a size"),
-            (
-                "[card]\nring = -1\n",
-                "line 2 (`ring = -1`): `-1` is not a size",
-            ),
-            (
-                "[card]\nring = true\n",
-                "line 2 (`ring = true`): expected a text such as",
-            ),
-            ("[card]\nblock = \"3000B\"\n", "card.block"),
-            (
-                "[card]\nlinks = 25\n",
-                "line 2 (`links = 25`): card.links: 25; 1 to 24",
-            ),
-            (
-                "[card]\nchannels = 8\nlinks = 4\n",
-                "line 3 (`links = 4`): card.links: 4 x 8 channels",
-            ),
-            ("[card]\nelinks = [1, 1]\n", "card.elinks"),
-            (
-                "[card]\npointer_gap = \"32MiB\"\n",
-                "line 2 (`pointer_gap = \"32MiB\"`): card.pointer_gap",
-            ),
-            ("[card]\ntlp = \"500B\"\n", "card.tlp"),
-            ("[busy]\nassert_below = \"65MiB\"\n", "busy.assert_below"),
-            (
-                "[busy]\nassert_below = \"30MiB\"\nrelease_above = \"20MiB\"\n",
-                "line 2 (`assert_below = \"30MiB\"`): busy.assert_below",
-            ),
-            ("[[link]]\nlink = 3\n", "line 2 (`link = 3`): link[0].link"),
-            ("[[link]]\nlink = 0\ndeficit = 1.0\n", "link[0].deficit"),
-            ("[[link]]\nlink = 0\ndeficit = nan\n", "link[0].deficit"),
-            ("[[fault]]\nkind = \"crc\"\nevery = 0\n", "fault[0].every"),
-            (
-                "[[fault]]\nkind = \"crc\"\nevery = 1\nelink = 9\n",
-                "fault[0].elink: 0x009",
-            ),
-            (
-                "[card]\nttc = true\nblocks = \"replay\"\n",
-                "cannot be replayed",
-            ),
-            ("[trigger]\nsource = \"file\"\n", "trigger.file"),
-            (
-                "[trigger]\nsource = \"bursty\"\nrate = \"100MHz\"\n",
-                "trigger.spacing: bursts of 10",
-            ),
-            ("[publish]\ntransport = \"pigeon\"\n", "publish.transport"),
-            ("name = \"a\\u001b[2Jb\"\n", "name: has control characters"),
-            ("[card\n", "line 1"),
-        ] {
-            check(text, wanted);
-        }
-        let many: Vec<u8> = (0..40).collect();
-        check(
-            &format!("[card]\nlinks = 24\nelinks = {many:?}\n"),
-            "960 E-links in a channel; at most 888",
-        );
-        assert!(
-            Scenario::load("nothing-like-it")
-                .unwrap_err()
-                .to_string()
-                .contains("shipped ones are gbt")
-        );
-    }
-
-    /// Issue 14: what would hang, stall or kill is refused where it stands.
-    #[test]
-    fn what_would_hang_or_kill_is_refused_where_it_stands() {
-        for (text, wanted) in [
-            (
-                "[card]\nring = \"1TiB\"\n",
-                "line 2 (`ring = \"1TiB\"`): card.ring: 1 TiB; 64 KiB to 64 GiB",
-            ),
-            (
-                "[reader]\npages = 1000000000000\n",
-                "line 2 (`pages = 1000000000000`): reader.pages: 1000000000000; 2 to 4096",
-            ),
-            (
-                "[card]\ndma_rate = \"0\"\n",
-                "line 2 (`dma_rate = \"0\"`): card.dma_rate: 0 B/s; 64 KiB/s to 1 TiB/s",
-            ),
-            (
-                "[publish]\ndead_after = \"0s\"\n",
-                "line 2 (`dead_after = \"0s\"`): publish.dead_after: 0 ns; 100 ms to 3600 s",
-            ),
-            (
-                "[card]\nnuma_node = 63\n",
-                "line 2 (`numa_node = 63`): card.numa_node: 63; this host has [",
-            ),
-            (
-                "[card]\nnuma_node = 99\n",
-                "line 2 (`numa_node = 99`): card.numa_node: 99; 0 to 63",
-            ),
-            (
-                "[publish]\ncongestion = \"bbr9\"\n",
-                "line 2 (`congestion = \"bbr9\"`): publish.congestion: `bbr9` cannot be had here",
-            ),
-            (
-                "[[link]]\nlink = 0\n[[link]]\nlink = 0\n",
-                "line 4 (`link = 0`): link[1].link: link 0 has a [[link]] already",
-            ),
-            (
-                "[card]\nmode = \"full\"\nelinks = [0, 1]\n",
-                "line 3 (`elinks = [0, 1]`): card.elinks: 2 E-links",
-            ),
-            (
-                "[card]\nxoff_above = \"16KiB\"\nxon_below = \"32KiB\"\n",
-                "line 3 (`xon_below = \"32KiB\"`): card.xon_below: 32 KiB; 0 B to 16 KiB",
-            ),
-            ("[card]\nxon_below = \"32KiB\"\n", "card.xon_below"),
-            (
-                "[card]\nfifo = \"1GiB\"\ndma_rate = \"1MiB\"\n",
-                "card.dma_rate: emptying the FIFO would take 1024 s",
-            ),
-        ] {
-            check(text, wanted);
-        }
-    }
-
-    /// Each number of a scenario with a value below and one above what is taken.
-    #[test]
-    fn every_number_has_a_least_and_a_greatest_value() {
-        let huge = "9000000000000000000";
-        for (table, field, wrong) in [
-            ("trigger", "rate", ["\"1e-9Hz\"", "\"1e300Hz\""]),
-            ("trigger", "burst", ["0", huge]),
-            ("trigger", "spacing", ["-1", "\"10s\""]),
-            ("card", "devices", ["0", "65"]),
-            ("card", "channels", ["0", "9"]),
-            ("card", "links", ["0", "25"]),
-            ("card", "payload", ["0", "\"2MiB\""]),
-            ("card", "block", ["0", "\"32KiB\""]),
-            ("card", "ring", ["\"16KiB\"", huge]),
-            ("card", "numa_node", ["-1", "4294967295"]),
-            ("card", "tlp", ["0", huge]),
-            ("card", "pointer_gap", ["-1", huge]),
-            ("card", "fifo", ["0", huge]),
-            ("card", "dma_rate", ["0", huge]),
-            ("card", "timeout", ["\"0s\"", "\"2h\""]),
-            ("card", "xoff_above", ["0", huge]),
-            ("card", "sender_events", ["-1", huge]),
-            ("busy", "assert_below", ["-1", huge]),
-            ("busy", "release_above", ["0", huge]),
-            ("busy", "fifo_high", ["0", huge]),
-            ("busy", "fifo_low", ["-1", huge]),
-            ("reader", "poll", ["-1", "\"2s\""]),
-            ("reader", "page", ["1", huge]),
-            ("reader", "pages", ["1", huge]),
-            ("reader", "timeout", ["-1", "\"2s\""]),
-            ("publish", "dead_after", ["\"0s\"", "\"2h\""]),
-            ("publish", "max_subscribers", ["0", huge]),
-        ] {
-            for value in wrong {
-                let found = refused(&format!("[{table}]\n{field} = {value}\n"));
-                assert!(
-                    found.starts_with("line 2 (`"),
-                    "{table}.{field} = {value}: {found}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn a_long_file_and_a_device_without_end_are_no_scenarios() {
-        let found = Scenario::load("/dev/zero").unwrap_err().to_string();
-        assert!(found.contains("longer than 1 MiB"), "{found}");
-    }
-}
+mod tests;

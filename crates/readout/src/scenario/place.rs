@@ -1,16 +1,37 @@
 //! Where in its file a field of a scenario stands.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::check::Wrong;
+/// A field, and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wrong {
+    pub(super) field: String,
+    what: String,
+}
+
+impl Wrong {
+    pub(crate) fn new(field: impl Into<String>, what: impl Into<String>) -> Wrong {
+        Wrong {
+            field: field.into(),
+            what: what.into(),
+        }
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.what)
+    }
+}
 
 /// The text that a scenario was read from, and its file.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Origin {
+pub(crate) struct Origin {
     pub(super) file: Option<String>,
     pub(super) text: Arc<str>,
 }
@@ -25,7 +46,7 @@ impl Origin {
     }
 
     /// The same behind the name of the file.
-    pub(super) fn located_in_file(&self, wrong: &Wrong) -> String {
+    pub(crate) fn located_in_file(&self, wrong: &Wrong) -> String {
         let line = self.located(wrong);
         self.file
             .as_ref()

@@ -5,19 +5,9 @@ use daqmeter_wire::felix::block::Header;
 use daqmeter_wire::felix::decoder::Part;
 use daqmeter_wire::felix::page::Status;
 
-use super::ElinkState;
-use super::dest::{Dest, Fates, fate_of};
+use super::dest::{ByStatus, Dest, status_index};
+use super::elink::{ElinkState, Missed, Subscriber};
 use crate::scenario::Reader as Settings;
-
-/// Whether a block is the one before it again. Remembers it otherwise.
-pub(super) fn is_repeated(elink: &mut ElinkState, header: Header, block: &[u8]) -> bool {
-    let mut fingerprint = [0; 48];
-    fingerprint[..32].copy_from_slice(&block[..32]);
-    fingerprint[32..].copy_from_slice(&block[block.len() - 16..]);
-    let repeated = fingerprint == elink.fingerprint && elink.reassembler.is_last(header.sequence);
-    elink.fingerprint = fingerprint;
-    repeated
-}
 
 pub(super) struct Context {
     /// Place of the E-link.
@@ -28,40 +18,6 @@ pub(super) struct Context {
     pub(super) wanted: usize,
     /// Longest chunk that any page takes: of a longer one no more is kept.
     pub(super) longest: usize,
-}
-
-/// A subscriber of an E-link.
-#[derive(Debug)]
-pub(super) struct Subscriber {
-    /// Place in the table of destinations.
-    pub(super) place: usize,
-    /// What it has not of the chunk at hand, in pages of blocks.
-    pub(super) missed: Missed,
-    /// Blocks in a row that it was not given.
-    skipped: u64,
-    /// Whether it takes the block at hand: said once per block, as its pages become fewer on the way.
-    takes: bool,
-}
-
-impl Subscriber {
-    pub(super) fn new(place: usize, missed: Missed) -> Subscriber {
-        Subscriber {
-            place,
-            missed,
-            skipped: 0,
-            takes: false,
-        }
-    }
-}
-
-/// Whether a subscriber has all blocks of the chunk at hand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Missed {
-    Nothing,
-    /// It came when the chunk had begun.
-    Before,
-    /// It was too slow.
-    Dropped,
 }
 
 /// Chunks of a block into the pages of their subscribers.
@@ -103,7 +59,7 @@ pub(super) fn copy_chunks(
             check.check(chunk.payload());
         }
         if subscribers.is_empty() {
-            account.unsubscribed += 1;
+            account.outcomes.unsubscribed += 1;
         }
         for (order, subscriber) in subscribers.iter().enumerate() {
             let Some(dest) = &mut dests[subscriber.place] else {
@@ -114,18 +70,18 @@ pub(super) fn copy_chunks(
             if subscriber.takes && push(dest, spec.tag, &chunk, context) {
                 dest.page.booked.add(context.at, one(chunk.status), is_copy);
             } else {
-                dest.accounts[context.at].dropped += 1;
-                account.dropped += u64::from(!is_copy);
+                dest.accounts[context.at].outcomes.dropped += 1;
+                account.outcomes.dropped += u64::from(!is_copy);
             }
         }
     });
 }
 
 /// One chunk with that status.
-fn one(status: Status) -> Fates {
-    let mut fates = Fates::default();
-    fates[fate_of(status)] = 1;
-    fates
+fn one(status: Status) -> ByStatus {
+    let mut chunks = ByStatus::default();
+    chunks[status_index(status)] = 1;
+    chunks
 }
 
 /// The hot path: everything in one loop, and what is the same for most chunks counted once per block.
@@ -178,8 +134,8 @@ fn copy_to_one(
         if push(dest, spec.tag, &chunk, context) {
             dest.page.booked.add(context.at, one(status), false);
         } else {
-            dest.accounts[context.at].dropped += 1;
-            account.dropped += 1;
+            dest.accounts[context.at].outcomes.dropped += 1;
+            account.outcomes.dropped += 1;
         }
     }
     dest.page.booked.all[context.at][0] += clean;
@@ -270,9 +226,9 @@ fn push(dest: &mut Dest, tag: u64, chunk: &Chunk<'_>, context: &Context) -> bool
 #[derive(Default)]
 struct Held {
     /// Chunks that began in it, and ended.
-    whole: Fates,
+    whole: ByStatus,
     /// The chunk that began in a block before, and ended in this one.
-    tail: Option<Fates>,
+    tail: Option<ByStatus>,
     /// A chunk began in it and goes on.
     opens: bool,
 }
@@ -301,7 +257,7 @@ fn held(
         let status = Status::of_flags(part.flags);
         held.opens |= part.begins;
         match (part.ends, held.opens) {
-            (true, true) => held.whole[fate_of(status)] += 1,
+            (true, true) => held.whole[status_index(status)] += 1,
             (true, false) => held.tail = Some(one(status)),
             (false, _) => {}
         }
@@ -332,9 +288,9 @@ pub(super) fn lend_block(
         account,
         ..
     } = elink;
-    let count = |fates: Fates| fates.iter().copied().map(u64::from).sum::<u64>();
+    let count = |chunks: ByStatus| chunks.iter().copied().map(u64::from).sum::<u64>();
     if subscribers.is_empty() {
-        account.unsubscribed += count(held.whole) + held.tail.map_or(0, count);
+        account.outcomes.unsubscribed += count(held.whole) + held.tail.map_or(0, count);
     }
     for (order, subscriber) in subscribers.iter_mut().enumerate() {
         let Some(dest) = &mut dests[subscriber.place] else {
@@ -351,16 +307,16 @@ pub(super) fn lend_block(
             dropped += count(held.whole);
         }
         match (held.tail, subscriber.missed) {
-            (Some(fates), Missed::Nothing) if takes => dest.page.booked.add(at, fates, is_copy),
+            (Some(chunks), Missed::Nothing) if takes => dest.page.booked.add(at, chunks, is_copy),
             (Some(_), Missed::Before) => {
-                dest.accounts[at].unsubscribed += 1;
-                account.unsubscribed += u64::from(!is_copy);
+                dest.accounts[at].outcomes.unsubscribed += 1;
+                account.outcomes.unsubscribed += u64::from(!is_copy);
             }
             (Some(_), _) => dropped += 1,
             (None, _) => {}
         }
-        dest.accounts[at].dropped += dropped;
-        account.dropped += if is_copy { 0 } else { dropped };
+        dest.accounts[at].outcomes.dropped += dropped;
+        account.outcomes.dropped += if is_copy { 0 } else { dropped };
         subscriber.missed = match (is_open, held.opens, takes) {
             (false, ..) | (true, true, true) => Missed::Nothing,
             (true, true, false) => Missed::Dropped,

@@ -16,62 +16,62 @@ const SPANS: usize = 256;
 /// Their memory.
 pub(super) const SPANS_BYTES: usize = SPANS * size_of::<(u64, usize)>();
 
-/// What became of chunks in a page: clean, truncated, flagged.
-pub(super) type Fates = [u32; 3];
+/// Chunks in a page: clean, truncated, flagged.
+pub(super) type ByStatus = [u32; 3];
 
 /// The chunks in a page, for each E-link.
 #[derive(Debug)]
 pub(super) struct Booked {
     /// All of them.
-    pub(super) all: Vec<Fates>,
+    pub(super) all: Vec<ByStatus>,
     /// Those of them that the account of the E-link counts with another subscriber. Empty where there is none: the usual case.
-    copies: Vec<Fates>,
+    copies: Vec<ByStatus>,
 }
 
 impl Booked {
     fn new(elinks: usize) -> Booked {
         Booked {
-            all: vec![Fates::default(); elinks],
+            all: vec![ByStatus::default(); elinks],
             copies: Vec::new(),
         }
     }
 
     /// Books chunks of an E-link.
-    pub(super) fn add(&mut self, at: usize, fates: Fates, is_copy: bool) {
-        add(&mut self.all[at], fates);
+    pub(super) fn add(&mut self, at: usize, chunks: ByStatus, is_copy: bool) {
+        add(&mut self.all[at], chunks);
         if is_copy {
-            self.copies.resize(self.all.len(), Fates::default());
-            add(&mut self.copies[at], fates);
+            self.copies.resize(self.all.len(), ByStatus::default());
+            add(&mut self.copies[at], chunks);
         }
     }
 
     pub(super) fn clear(&mut self) {
-        self.all.fill(Fates::default());
+        self.all.fill(ByStatus::default());
         self.copies.clear();
     }
 
     /// For each E-link: all chunks, and those that its own account counts here.
-    pub(super) fn fates(&self) -> impl Iterator<Item = (Fates, Fates)> {
+    pub(super) fn counts(&self) -> impl Iterator<Item = (ByStatus, ByStatus)> {
         let copies = self
             .copies
             .iter()
             .copied()
-            .chain(std::iter::repeat(Fates::default()));
+            .chain(std::iter::repeat(ByStatus::default()));
         self.all
             .iter()
             .zip(copies)
-            .map(|(all, copies)| (*all, [0, 1, 2].map(|fate| all[fate] - copies[fate])))
+            .map(|(all, copies)| (*all, [0, 1, 2].map(|at| all[at] - copies[at])))
     }
 }
 
-fn add(sum: &mut Fates, fates: Fates) {
-    for (sum, fate) in sum.iter_mut().zip(fates) {
-        *sum += fate;
+fn add(sum: &mut ByStatus, chunks: ByStatus) {
+    for (sum, count) in sum.iter_mut().zip(chunks) {
+        *sum += count;
     }
 }
 
-/// Which of them.
-pub(super) fn fate_of(status: Status) -> usize {
+/// The place of a status in [`ByStatus`].
+pub(super) fn status_index(status: Status) -> usize {
     match status {
         status if status.is_clean() => 0,
         Status(bits) if bits & Status::CARD_TRUNCATED != 0 => 1,

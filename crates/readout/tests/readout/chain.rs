@@ -1,14 +1,14 @@
 //! Card, reader and receiver over loopback: every trigger is found again, whatever goes wrong.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use daqmeter_readout::chain::{self, Done, Placement};
+use daqmeter_readout::Scenario;
+use daqmeter_readout::chain::{self, Chain, Done, Placement};
 use daqmeter_readout::receive::Receiver;
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport;
-use daqmeter_readout::{Card, Scenario};
 
 fn run(text: &str, triggers: u64) -> Done {
     let scenario = Scenario::parse(text, "test").unwrap();
@@ -160,19 +160,17 @@ fn a_faster_card_than_reader_makes_dead_time_and_no_other_loss() {
 struct Publisher {
     publish: Publish,
     stop: Arc<AtomicBool>,
-    thread: std::thread::JoinHandle<(daqmeter_readout::tohost::FinalAccount, Vec<String>)>,
+    thread: std::thread::JoinHandle<(daqmeter_readout::accounts::FinalAccount, Vec<String>)>,
 }
 
 fn publisher(text: &str, triggers: u64) -> Publisher {
     let scenario = Scenario::parse(text, "test").unwrap();
-    let (mut card, mut consumers) = Card::new(&scenario).unwrap();
-    card.source().end_after(triggers);
-    let scenario = card.scenario().clone();
-    let card = Arc::new(Mutex::new(card));
-    let (mut reader, _) =
-        chain::reader(&scenario, &card, consumers.remove(0), 0, &scenario.publish).unwrap();
+    let placement = Placement::default();
+    let chain = Chain::open(&scenario, &placement, Duration::MAX, Some(triggers)).unwrap();
+    let (scenario, mut readers) = (chain.scenario, chain.readers);
+    let mut reader = readers.remove(0);
     let publish = Publish {
-        address: reader.address(),
+        address: reader.tohost.address(),
         ..scenario.publish.clone()
     };
     let stop = Arc::new(AtomicBool::new(false));

@@ -6,34 +6,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use daqmeter_readout::chain;
+use daqmeter_readout::chain::{self, Chain, Placement, Reader};
 use daqmeter_readout::receive::Receiver;
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::{self, Hello, Subscription, TransportError};
-use daqmeter_readout::{Card, Scenario, ToHost};
+use daqmeter_readout::{Scenario, ToHost};
 use daqmeter_wire::felix::page::{FRAME_BYTES, Frame, FrameKind, PageWriter, Status};
 
 /// Nothing here takes so long unless it hangs.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Turns a reader, which serves its subscribers, until something holds.
-fn turn_until(reader: &mut ToHost, mut holds: impl FnMut(&mut ToHost) -> bool) {
+fn turn_until(reader: &mut Reader, mut holds: impl FnMut(&mut ToHost) -> bool) {
     let begin = Instant::now();
-    while !holds(reader) {
+    while !holds(&mut reader.tohost) {
         reader.turn();
         assert!(begin.elapsed() < DEADLINE, "waited in vain");
     }
 }
 
 /// A reader that publishes and whose card is not started.
-fn publisher(text: &str) -> (ToHost, Publish) {
+fn publisher(text: &str) -> (Reader, Publish) {
     let scenario = Scenario::parse(text, "test").unwrap();
-    let (card, mut consumers) = Card::new(&scenario).unwrap();
-    let card = Arc::new(Mutex::new(card));
-    let (reader, _) =
-        chain::reader(&scenario, &card, consumers.remove(0), 0, &scenario.publish).unwrap();
+    let placement = Placement::default();
+    let chain = Chain::open(&scenario, &placement, Duration::MAX, None).unwrap();
+    let mut readers = chain.readers;
+    let reader = readers.remove(0);
     let publish = Publish {
-        address: reader.address(),
+        address: reader.tohost.address(),
         ..scenario.publish
     };
     (reader, publish)
@@ -86,7 +86,7 @@ fn one_subscriber_too_many_is_refused_and_told_why() {
         told.contains("there are 3 subscribers already (publish.max_subscribers)"),
         "{told}"
     );
-    assert_eq!(reader.stats().subscribers, 3);
+    assert_eq!(reader.tohost.stats().subscribers, 3);
     drop(kept);
     turn_until(&mut reader, |reader| reader.stats().subscribers == 0);
 }
@@ -129,7 +129,7 @@ fn a_subscriber_that_says_too_much_is_dropped() {
         let closed = std::thread::spawn(move || until_closed(stream));
         turn_until(&mut reader, |_| closed.is_finished());
         closed.join().unwrap();
-        assert_eq!(reader.stats().subscribers, 0);
+        assert_eq!(reader.tohost.stats().subscribers, 0);
     }
 }
 
@@ -159,7 +159,7 @@ fn fake_publisher(tag: u64, pages: Vec<Vec<u8>>) -> (Publish, std::thread::JoinH
         for page in pages {
             stream.write_all(&page).unwrap();
         }
-        let account = daqmeter_readout::tohost::FinalAccount::default();
+        let account = daqmeter_readout::accounts::FinalAccount::default();
         stream
             .write_all(&control(
                 FrameKind::Account,

@@ -4,10 +4,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use daqmeter_readout::port::InlinePort;
+use daqmeter_readout::accounts::FinalAccount;
+use daqmeter_readout::port::inline;
 use daqmeter_readout::receive::{Receiver, Report};
 use daqmeter_readout::scenario::{Nanos, Publish};
-use daqmeter_readout::tohost::{FinalAccount, ToHost};
+use daqmeter_readout::tohost::ToHost;
 use daqmeter_readout::transport::Transport;
 use daqmeter_readout::{Card, Scenario, chain};
 use proptest::prelude::*;
@@ -35,7 +36,7 @@ fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
     card.source().end_after(triggers);
     let scenario = card.scenario().clone();
     let way = Memory::new(chain::hello(&scenario, 0), 1);
-    let port = InlinePort::new(Arc::new(Mutex::new(card)), consumers.remove(0)).unwrap();
+    let (port, mut pump) = inline(Arc::new(Mutex::new(card)), consumers.remove(0)).unwrap();
     let outlet = way
         .publish(&Publish::default(), &chain::hello(&scenario, 0))
         .unwrap();
@@ -67,9 +68,9 @@ fn shared(text: &str, triggers: u64, slow_us: &[u64]) -> Shared {
         let deadline = Instant::now() + Duration::from_secs(30);
         while reader.stats().subscribers < slow_us.len() as u64 {
             assert!(Instant::now() < deadline, "the receivers did not subscribe");
-            reader.turn();
+            reader.turn(&mut pump);
         }
-        let account = reader.run(&AtomicBool::new(false), true, |_| {});
+        let account = reader.run(&mut pump, &AtomicBool::new(false), true, |_| {});
         Shared {
             account,
             reports: threads
@@ -116,7 +117,7 @@ fn none_is_missing(shared: &Shared, of: &str) {
     }
     for subscription in &shared.account.subscriptions {
         assert_eq!(
-            (subscription.offered, subscription.delivered),
+            (subscription.offered, subscription.outcomes.delivered),
             (shared.accepted(), shared.accepted()),
             "{of}"
         );

@@ -64,20 +64,20 @@ impl TryFrom<Written> for Published {
         if written.place.trim().is_empty() {
             return Err("a published figure needs the `place` in its document".to_owned());
         }
-        let range = match (written.value, written.from, written.to) {
-            (Some(value), None, None) => Range {
-                from: value,
-                to: value,
-            },
-            (None, Some(from), Some(to)) => Range { from, to },
-            (None, Some(from), None) => Range {
-                from,
-                to: f64::INFINITY,
-            },
-            (None, None, Some(to)) => Range {
-                from: f64::NEG_INFINITY,
-                to,
-            },
+        Ok(Published {
+            range: written.range()?,
+            place: written.place,
+        })
+    }
+}
+
+impl Written {
+    fn range(&self) -> Result<Range, String> {
+        let (from, to) = match (self.value, self.from, self.to) {
+            (Some(value), None, None) => (value, value),
+            (None, Some(from), Some(to)) => (from, to),
+            (None, Some(from), None) => (from, f64::INFINITY),
+            (None, None, Some(to)) => (f64::NEG_INFINITY, to),
             _ => {
                 return Err(
                     "a published figure has `value`, or `from` and `to`, or one of the two"
@@ -85,17 +85,9 @@ impl TryFrom<Written> for Published {
                 );
             }
         };
-        let is_sound = range.from <= range.to && (range.from.is_finite() || range.to.is_finite());
-        if !is_sound {
-            return Err(format!(
-                "`from` {} and `to` {} are no range",
-                range.from, range.to
-            ));
-        }
-        Ok(Published {
-            range,
-            place: written.place,
-        })
+        let is_sound = from <= to && (from.is_finite() || to.is_finite());
+        let range = is_sound.then_some(Range { from, to });
+        range.ok_or_else(|| format!("`from` {from} and `to` {to} are no range"))
     }
 }
 

@@ -11,7 +11,7 @@ mod statement;
 mod verdict;
 
 pub use figure::{Comparison, Derived, Measured, Modelled, Published, Scope};
-pub use statement::{Finding, Holds, Question, Statement};
+pub use statement::{About, Finding, Holds, Question, Statement};
 pub use verdict::{Basis, Grade, Verdict};
 
 #[cfg(test)]

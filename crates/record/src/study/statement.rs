@@ -5,6 +5,19 @@ use serde::Deserialize;
 use super::figure::Measured;
 use super::verdict::{Basis, Grade, Verdict};
 
+/// What people read of a study besides its figures.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct About {
+    /// Title, author, year.
+    pub title: String,
+    /// What was done here, and on what.
+    pub about: String,
+    /// What a reader must know, such as inconsistencies of the document.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
 /// A sentence of a document, and where it stands. Only a study's data file makes one.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written")]

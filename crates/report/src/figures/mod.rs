@@ -1,18 +1,8 @@
-//! Figures as data: what the page draws. Adding one is a file here and a line in `FIGURES`.
+//! Figures as data: what the page draws, and how curves and bars become one. Which figures there are is in `families`.
 
-mod completion;
-mod conversion;
-mod copy;
 pub mod copy_study;
-mod counters;
-mod etherbone;
-mod felix;
-mod fusion;
-mod hostio;
-mod memory;
-mod readout;
-pub(crate) mod stores;
-mod trace;
+
+use std::collections::HashMap;
 
 use daqmeter_record::RunRecord;
 use serde::Serialize;
@@ -68,7 +58,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    fn linear(label: &str) -> Axis {
+    pub(crate) fn linear(label: &str) -> Axis {
         Axis {
             label: label.to_owned(),
             log: false,
@@ -76,11 +66,17 @@ impl Axis {
         }
     }
 
-    fn log_bytes(label: &str) -> Axis {
+    pub(crate) fn log(label: &str) -> Axis {
         Axis {
-            label: label.to_owned(),
             log: true,
+            ..Axis::linear(label)
+        }
+    }
+
+    pub(crate) fn log_bytes(label: &str) -> Axis {
+        Axis {
             unit: "bytes",
+            ..Axis::log(label)
         }
     }
 }
@@ -120,62 +116,16 @@ impl Series {
     }
 }
 
-/// Fills a figure from the records, if they can.
-type Maker = fn(&[RunRecord]) -> Option<Figure>;
-
-/// All figures, in the order of the page.
-const FIGURES: &[Maker] = &[
-    readout::figure,
-    conversion::figure,
-    stores::figure,
-    fusion::figure,
-    memory::figure,
-    hostio::block,
-    hostio::stream,
-    completion::figure,
-    etherbone::time,
-    etherbone::rate,
-    etherbone::throughput,
-    etherbone::words,
-    trace::figure,
-    felix::cpu,
-    felix::ring,
-    felix::dead_time,
-    felix::polling,
-    copy::latency,
-    copy::bandwidth,
-    copy::pollution,
-    counters::figure,
-];
-
-/// Every figure that the records can fill. Records that failed are not drawn.
-pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
-    let records = &*crate::rate::done(records);
-    FIGURES
-        .iter()
-        .filter_map(|figure| figure(records))
-        .collect()
+/// What a figure is called and how it is read.
+#[derive(Clone, Copy)]
+pub(crate) struct Texts {
+    pub(crate) id: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) caption: &'static str,
 }
 
-/// Records of an engine that measured something, newest of each workload and study last.
-fn of_engine<'a>(records: &'a [RunRecord], engine: &'a str) -> impl Iterator<Item = &'a RunRecord> {
-    records
-        .iter()
-        .filter(move |record| record.engine.name == engine && !record.lanes.is_empty())
-}
-
-/// Sustained rate in MB/s of one stage.
-fn rate_mb(stage: &daqmeter_record::Stage) -> Option<f64> {
-    rate_band_mb(stage).map(|(rate, _)| rate)
-}
-
-/// Sustained rate in MB/s of one stage with its 95 % interval, if it has one.
-fn rate_band_mb(stage: &daqmeter_record::Stage) -> Option<(f64, Option<(f64, f64)>)> {
-    let rate = crate::rate::of(stage)?.times(1e-6);
-    Some((rate.per_s, rate.interval))
-}
-
-fn bars(
+/// Groups of bars.
+pub(crate) fn bars(
     id: &'static str,
     title: &str,
     caption: &str,
@@ -198,17 +148,50 @@ fn bars(
     }
 }
 
+/// Curves over a common axis.
+pub(crate) fn lines(texts: Texts, x: Axis, y: Axis, curves: Vec<Curve>) -> Figure {
+    let (xs, series) = join(curves);
+    Figure {
+        id: texts.id,
+        title: texts.title.to_owned(),
+        caption: texts.caption.to_owned(),
+        kind: Kind::Lines,
+        x,
+        y,
+        xs,
+        categories: Vec::new(),
+        series,
+        command: String::new(),
+        emulated: false,
+    }
+}
+
+impl Figure {
+    /// The same with the command of the first of these records, which it was drawn from; emulated where one of them is.
+    #[must_use]
+    pub(crate) fn drawn_from<'a>(self, records: impl IntoIterator<Item = &'a RunRecord>) -> Figure {
+        let mut records = records.into_iter().peekable();
+        Figure {
+            command: records
+                .peek()
+                .map_or_else(String::new, |first| first.command.clone()),
+            emulated: records.any(|record| record.engine.emulated),
+            ..self
+        }
+    }
+}
+
 /// A curve before its places are joined with those of the others.
-struct Curve {
-    label: String,
-    limit: bool,
-    points: Vec<(f64, f64)>,
+pub(crate) struct Curve {
+    pub(crate) label: String,
+    pub(crate) limit: bool,
+    pub(crate) points: Vec<(f64, f64)>,
     /// Intervals of some of the points: place, interval.
-    bands: Vec<(f64, (f64, f64))>,
+    pub(crate) bands: Vec<(f64, (f64, f64))>,
 }
 
 impl Curve {
-    fn new(label: impl Into<String>, points: Vec<(f64, f64)>) -> Curve {
+    pub(crate) fn new(label: impl Into<String>, points: Vec<(f64, f64)>) -> Curve {
         Curve {
             label: label.into(),
             limit: false,
@@ -217,7 +200,8 @@ impl Curve {
         }
     }
 
-    fn into_limit(self) -> Curve {
+    #[must_use]
+    pub(crate) fn into_limit(self) -> Curve {
         Curve {
             limit: true,
             ..self
@@ -225,86 +209,69 @@ impl Curve {
     }
 }
 
+/// The curve of that label, made where there is none yet.
+pub(crate) fn curve<'a>(curves: &'a mut Vec<Curve>, label: &str) -> &'a mut Curve {
+    let at = curves.iter().position(|curve| curve.label == label);
+    let at = at.unwrap_or_else(|| {
+        curves.push(Curve::new(label, Vec::new()));
+        curves.len() - 1
+    });
+    &mut curves[at]
+}
+
 /// Adds a point with its interval to the curve of that label.
-fn add_banded(curves: &mut Vec<Curve>, label: &str, point: (f64, f64), band: Option<(f64, f64)>) {
-    add_point(curves, label, point);
-    if let (Some(curve), Some(band)) = (curves.iter_mut().find(|curve| curve.label == label), band)
-    {
-        curve.bands.push((point.0, band));
-    }
+pub(crate) fn add_banded(
+    curves: &mut Vec<Curve>,
+    label: &str,
+    point: (f64, f64),
+    band: Option<(f64, f64)>,
+) {
+    let curve = curve(curves, label);
+    curve.points.push(point);
+    curve.bands.extend(band.map(|band| (point.0, band)));
 }
 
 /// Adds a point to the curve of that label.
-fn add_point(curves: &mut Vec<Curve>, label: &str, point: (f64, f64)) {
-    match curves.iter_mut().find(|curve| curve.label == label) {
-        Some(curve) => curve.points.push(point),
-        None => curves.push(Curve::new(label, vec![point])),
-    }
+pub(crate) fn add_point(curves: &mut Vec<Curve>, label: &str, point: (f64, f64)) {
+    curve(curves, label).points.push(point);
 }
 
-/// Joins curves that have values at different places: sorted union of the places, holes where a curve has none.
-fn join(curves: Vec<Curve>) -> (Vec<f64>, Vec<Series>) {
-    let mut xs: Vec<f64> = curves
-        .iter()
-        .flat_map(|curve| curve.points.iter().map(|(x, _)| *x))
-        .collect();
+/// Whether any of the curves has more than one point.
+pub(crate) fn has_line(curves: &[Curve]) -> bool {
+    curves.iter().any(|curve| curve.points.len() > 1)
+}
+
+/// Joins curves that have values at different places: sorted union of the places, holes where a curve has none. Of several values
+/// at one place the last is drawn: records stand in the order in which they were measured.
+pub(crate) fn join(curves: Vec<Curve>) -> (Vec<f64>, Vec<Series>) {
+    let places = curves.iter().flat_map(|curve| &curve.points);
+    let mut xs: Vec<f64> = places.map(|(x, _)| *x).collect();
     xs.sort_by(f64::total_cmp);
     xs.dedup();
-    let series = curves
-        .into_iter()
-        .map(|curve| {
-            // Thousands of places are usual: looked up, not searched for.
-            let points: std::collections::HashMap<u64, f64> = curve
-                .points
-                .iter()
-                .rev()
-                .map(|(x, y)| (x.to_bits(), *y))
-                .collect();
-            let bands: std::collections::HashMap<u64, (f64, f64)> = curve
-                .bands
-                .iter()
-                .rev()
-                .map(|(x, band)| (x.to_bits(), *band))
-                .collect();
-            let band = if bands.is_empty() {
-                Vec::new()
-            } else {
-                xs.iter()
-                    .map(|x| bands.get(&x.to_bits()).copied())
-                    .collect()
-            };
-            Series {
-                ys: xs
-                    .iter()
-                    .map(|x| points.get(&x.to_bits()).copied())
-                    .collect(),
-                label: curve.label,
-                limit: curve.limit,
-                band,
-            }
-        })
-        .collect();
-    (xs, series)
+    let series = curves.into_iter().map(|curve| Series {
+        ys: at_places(&xs, &curve.points),
+        band: if curve.bands.is_empty() {
+            Vec::new()
+        } else {
+            at_places(&xs, &curve.bands)
+        },
+        label: curve.label,
+        limit: curve.limit,
+    });
+    (xs.clone(), series.collect())
+}
+
+/// Thousands of places are usual: they are looked up, not searched for.
+fn at_places<T: Copy>(xs: &[f64], known: &[(f64, T)]) -> Vec<Option<T>> {
+    let by_place: HashMap<u64, T> = known.iter().map(|(x, y)| (x.to_bits(), *y)).collect();
+    xs.iter()
+        .map(|x| by_place.get(&x.to_bits()).copied())
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::tests::example;
-
-    #[test]
-    fn no_records_give_no_figures() {
-        assert!(figures(&[]).is_empty());
-    }
-
-    #[test]
-    fn a_digitizer_record_fills_the_readout_figure_and_the_trace() {
-        let ids: Vec<_> = figures(&[example()])
-            .into_iter()
-            .map(|figure| figure.id)
-            .collect();
-        assert_eq!(ids, ["readout", "trace"]);
-    }
 
     #[test]
     fn curves_with_different_places_get_holes() {
@@ -316,5 +283,11 @@ mod tests {
         assert_eq!(xs, [1.0, 2.0, 3.0]);
         assert_eq!(series[0].ys, [Some(10.0), None, Some(30.0)]);
         assert_eq!(series[1].ys, [None, Some(20.0), None]);
+    }
+
+    #[test]
+    fn of_two_runs_of_a_point_the_newest_is_drawn() {
+        let (_, series) = join(vec![Curve::new("a", vec![(1.0, 10.0), (1.0, 11.0)])]);
+        assert_eq!(series[0].ys, [Some(11.0)]);
     }
 }

@@ -13,7 +13,7 @@ const MOST: usize = 255;
 /// First tag: where the answers of a cycle go in the master's config space.
 pub const FIRST_TAG: u16 = 0x8000;
 /// Last tag; tags are even, the odd address above one takes the status reads.
-pub const LAST_TAG: u16 = 0xFFFE;
+pub(crate) const LAST_TAG: u16 = 0xFFFE;
 /// How many there are before one is used again.
 pub const TAGS: usize = ((LAST_TAG - FIRST_TAG) / 2 + 1) as usize;
 

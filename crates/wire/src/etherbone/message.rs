@@ -5,7 +5,7 @@ use super::{Layout, Widths, WireError, be16, be32, need};
 /// First two bytes of every message: "No".
 pub const MAGIC: u16 = 0x4E6F;
 /// The only version.
-pub const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 1;
 /// Bytes of a probe and of its answer.
 pub const PROBE_BYTES: usize = 8;
 

@@ -80,7 +80,7 @@ impl RecordHeader {
     }
 
     /// Bytes of the whole record.
-    pub fn record_bytes(self, layout: Layout) -> usize {
+    pub(crate) fn record_bytes(self, layout: Layout) -> usize {
         layout.header_bytes() + self.body_bytes(layout)
     }
 

@@ -3,9 +3,7 @@
 /// Bytes of a block header.
 pub const HEADER_BYTES: usize = 4;
 /// The smallest block, and the unit of the others.
-pub const BLOCK_UNIT_BYTES: usize = 1024;
-/// The largest block.
-pub const MOST_BLOCK_BYTES: usize = 16 * 1024;
+pub(crate) const BLOCK_UNIT_BYTES: usize = 1024;
 
 /// An E-link: a serial stream inside a link, 11 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,16 +39,6 @@ impl Elink {
     pub const fn index(self) -> u8 {
         (self.0 & 0x3F) as u8
     }
-
-    /// The egroup, 0 to 7.
-    pub const fn egroup(self) -> u8 {
-        self.index() >> 3
-    }
-
-    /// The epath, 0 to 7.
-    pub const fn epath(self) -> u8 {
-        self.index() & 7
-    }
 }
 
 /// `01-28`: link and index, as the tools of Phase II print them.
@@ -75,14 +63,6 @@ impl TrailerWidth {
         match self {
             TrailerWidth::W16 => 2,
             TrailerWidth::W32 => 4,
-        }
-    }
-
-    /// Longest payload that the length field can say.
-    pub const fn most_length(self) -> usize {
-        match self {
-            TrailerWidth::W16 => 0x3FF,
-            TrailerWidth::W32 => 0xFFFF,
         }
     }
 }
@@ -209,7 +189,7 @@ pub enum Kind {
 
 impl Kind {
     /// From three bits.
-    pub const fn of_bits(bits: u8) -> Kind {
+    pub(crate) const fn of_bits(bits: u8) -> Kind {
         match bits & 7 {
             0 => Kind::Null,
             1 => Kind::First,
@@ -250,7 +230,7 @@ pub struct Trailer {
 impl Trailer {
     /// From the word before the end, of which a 16-bit trailer is the low half.
     #[inline]
-    pub fn of_word(word: u32, width: TrailerWidth) -> Trailer {
+    pub(crate) fn of_word(word: u32, width: TrailerWidth) -> Trailer {
         let bit = |bit: u32| word >> bit & 1 == 1;
         let bytes = word.to_be_bytes();
         match width {
@@ -376,8 +356,9 @@ mod tests {
     fn e_links_are_numbered_by_link_egroup_and_epath() {
         let elink = Elink::new(0x05C);
         assert_eq!(
-            (elink.link(), elink.index(), elink.egroup(), elink.epath()),
-            (1, 28, 3, 4)
+            (elink.link(), elink.index()),
+            (1, 3 * 8 + 4),
+            "group 3, path 4"
         );
         assert_eq!(elink.to_string(), "01-28");
         assert_eq!(Elink::of_link(1, 28), elink);

@@ -220,11 +220,6 @@ impl Reassembler {
         self.gap();
     }
 
-    /// The number that the next block should have; none before the first.
-    pub fn next_sequence(&self) -> Option<u8> {
-        self.next_sequence
-    }
-
     /// Whether this is the number of the block before.
     pub fn is_last(&self, sequence: u8) -> bool {
         self.next_sequence == Some((sequence + 1) & 0x1F)

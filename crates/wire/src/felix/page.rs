@@ -9,11 +9,11 @@
 /// Bytes of a frame's header.
 pub const FRAME_BYTES: usize = 32;
 /// Marks the beginning of a frame.
-pub const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"DQMP");
+pub(crate) const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"DQMP");
 /// The only version of frames.
-pub const FRAME_VERSION: u8 = 1;
+pub(crate) const FRAME_VERSION: u8 = 1;
 /// Longest body: no peer can ask for more memory.
-pub const MOST_BODY_BYTES: usize = 4 << 20;
+pub(crate) const MAX_BODY_BYTES: usize = 4 << 20;
 
 const HAS_TAG: u32 = 1 << 31;
 const HAS_STATUS: u32 = 1 << 30;
@@ -106,7 +106,7 @@ impl core::fmt::Display for PageError {
             ),
             PageError::Body(bytes) => write!(
                 f,
-                "a frame of {bytes} bytes; at most {MOST_BODY_BYTES} are taken"
+                "a frame of {bytes} bytes; at most {MAX_BODY_BYTES} are taken"
             ),
             PageError::Message { at, length } => {
                 write!(
@@ -159,7 +159,7 @@ impl Frame {
             return Err(PageError::Foreign(u32_at(0)));
         }
         let body_bytes = u32_at(4);
-        if body_bytes as usize > MOST_BODY_BYTES {
+        if body_bytes as usize > MAX_BODY_BYTES {
             return Err(PageError::Body(body_bytes));
         }
         let kind = FrameKind::of_byte(bytes[8]).ok_or(PageError::Kind(bytes[8]))?;

@@ -87,7 +87,7 @@ pub struct Ttc {
 /// Bytes of a message of format 2.
 pub const TTC_BYTES: usize = 26;
 /// Bytes of a message of format 1.
-pub const TTC_FORMAT1_BYTES: usize = 20;
+pub(crate) const TTC_FORMAT1_BYTES: usize = 20;
 
 impl Ttc {
     /// The bytes of format 2; those of format 1 are the first 20 of them.
@@ -171,7 +171,7 @@ pub struct Fid {
 }
 
 /// The only version of fids.
-pub const FID_VERSION: u64 = 1;
+pub(crate) const FID_VERSION: u64 = 1;
 
 impl Fid {
     /// The fid of an E-link of a detector's connector, from the card.

@@ -1,25 +1,138 @@
-//! Real boards. Three kernel interfaces share the name `sis8300`; a device is probed before anything is driven, and one that
-//! is not understood is refused with what was found.
+//! Struck SIS8300 boards: the real ones behind the ESS driver, and emulated ones. Three kernel interfaces share the name
+//! `sis8300`; a device is probed before anything is driven, and one that is not understood is refused with what was found.
 
-mod device;
-mod link;
+mod driver_file;
+pub mod emulated;
+mod ess;
 mod probe;
+mod registers;
 pub mod regs;
 
-use daqmeter_harness::Fault;
+use std::path::Path;
+use std::sync::Arc;
 
-use super::Board;
+use daqmeter_harness::{CardFamily, Fault};
 
-pub use device::EssBoard;
+use crate::daq::check_trigger_rate;
+use crate::devices::board::{Board, EMULATED_PREFIX, Emulation, Family, NodeFound};
+use crate::serve::Served;
+use emulated::{EmulatedBoard, EmulatedCrate, Profile};
+
+pub use driver_file::{Dialect, serve};
+pub use ess::EssBoard;
 pub use probe::{Found, probe};
+pub use registers::Registers;
+
+const UNDRIVEN: &str = "not driven: load sis8300drv";
+
+/// The family.
+#[derive(Clone, Copy, Debug)]
+pub struct Sis8300;
+
+impl Family for Sis8300 {
+    fn name(&self) -> &'static str {
+        "SIS8300"
+    }
+
+    fn claims(&self, device: &str) -> bool {
+        let node = device.rsplit('/').next().unwrap_or(device);
+        is_node(node)
+            || device
+                .strip_prefix(EMULATED_PREFIX)
+                .is_some_and(is_emulated)
+    }
+
+    fn open(&self, devices: &[&str], emulation: &Emulation) -> Result<Vec<Box<dyn Board>>, Fault> {
+        let crate_ = crate_of(emulation)?;
+        let open = |device: &&str| -> Result<Box<dyn Board>, Fault> {
+            match device.strip_prefix(EMULATED_PREFIX) {
+                Some(name) => Ok(Box::new(crate_.board(device, name)?)),
+                None => Ok(Box::new(open_ess(device)?)),
+            }
+        };
+        devices.iter().map(open).collect()
+    }
+
+    fn cards(&self) -> CardFamily {
+        CardFamily {
+            kind: "digitizer",
+            maker: "Struck",
+            // Struck Innovative Systeme (pci.ids).
+            vendor: "0x1796",
+            is_node,
+        }
+    }
+
+    fn describe(&self, node: &str) -> NodeFound {
+        let (driver, about) = match probe(node) {
+            Ok(Found::Ess { id, .. }) => (
+                "sis8300drv (ESS)".to_owned(),
+                format!("identification {id:#010x}"),
+            ),
+            Ok(Found::Struck) => ("Struck's driver".to_owned(), UNDRIVEN.to_owned()),
+            Ok(Found::Upciedev { driver }) => (driver, UNDRIVEN.to_owned()),
+            Err(fault) => ("not understood".to_owned(), fault.0),
+        };
+        NodeFound { driver, about }
+    }
+
+    fn emulated(&self) -> Vec<(String, String)> {
+        let profile = Profile::default();
+        let row = |board: &emulated::BoardRate| {
+            let stem = &board.model;
+            // emu:l20 is the twentieth L.
+            let dash = if stem == "l2" { "-" } else { "" };
+            let megabytes = board.own_bytes_per_s / 1e6;
+            (
+                format!("emu:{stem}{dash}0, emu:{stem}{dash}1, ..."),
+                format!("{megabytes:.0} MB/s alone (profile {})", profile.name),
+            )
+        };
+        profile.board.iter().map(row).collect()
+    }
+
+    fn remedy(&self) -> &'static str {
+        "load sis8300drv; emulated boards (emu:l0) need nothing"
+    }
+
+    fn serve(
+        &self,
+        device: &str,
+        path: &Path,
+        emulation: &Emulation,
+        rate_hz: Option<f64>,
+    ) -> Result<Served, Fault> {
+        let name = device.strip_prefix(EMULATED_PREFIX).unwrap_or(device);
+        let mut board: EmulatedBoard = crate_of(emulation)?.board(device, name)?;
+        if let Some(rate) = rate_hz {
+            check_trigger_rate(rate)?;
+            board.set_trigger_rate(rate);
+        }
+        serve(board, path, Dialect::Ess)
+    }
+}
+
+fn is_node(name: &str) -> bool {
+    name.starts_with("sis8300")
+}
+
+fn is_emulated(name: &str) -> bool {
+    emulated::parse_name(name.split(':').next().unwrap_or(name)).is_some()
+}
+
+fn crate_of(emulation: &Emulation) -> Result<Arc<EmulatedCrate>, Fault> {
+    let profile =
+        Profile::load(&emulation.profile).map_err(|error| Fault::new(error.to_string()))?;
+    Ok(EmulatedCrate::new(profile, emulation.paced))
+}
 
 /// Opens a real board.
 ///
 /// # Errors
 /// When the path is no digitizer, or one whose driver daqmeter does not drive.
-pub fn open(device: &str) -> Result<Box<dyn Board>, Fault> {
+pub fn open_ess(device: &str) -> Result<EssBoard, Fault> {
     match probe(device)? {
-        Found::Ess { file, id } => Ok(Box::new(EssBoard::new(device, file, id)?)),
+        Found::Ess { file, id } => EssBoard::new(device, file, id),
         Found::Struck => Err(Fault::new(format!(
             "{device}: driven by Struck's own driver (it answers REG_READ but not the ESS driver's RELEASE_IRQ); daqmeter \
              drives the ESS driver: load sis8300drv instead"

@@ -7,6 +7,7 @@ use daqmeter_harness::Fault;
 use daqmeter_sys::sis8300;
 
 use super::regs::{self, Model};
+use crate::devices::pcie::device_numbers;
 
 /// An understood device.
 #[derive(Debug)]
@@ -80,14 +81,6 @@ pub fn probe(device: &str) -> Result<Found, Fault> {
         Err(error) if matches!(error.errno(), Some(22 | 25)) => Ok(Found::Struck),
         Err(error) => Err(refuse(format!("{error}"))),
     }
-}
-
-/// Major and minor number of a device node, as glibc packs them for numbers below 4096 and 2^20.
-pub(super) fn device_numbers(rdev: u64) -> (u64, u64) {
-    (
-        (rdev >> 8) & 0xFFF,
-        (rdev & 0xFF) | ((rdev >> 12) & 0xFFF00),
-    )
 }
 
 /// The upciedev family's node names are `sis8300s<N>`, and sysfs names its driver. No ioctl is tried: their numbers mean

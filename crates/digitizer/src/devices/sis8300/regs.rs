@@ -65,6 +65,23 @@ pub const CHANNELS: u32 = 10;
 /// Samples in a memory block (256 bits).
 pub const BLOCK_SAMPLES: u64 = 16;
 
+/// The ESS driver reads multiples of this from multiples of this (reference, section 2.1).
+pub const READ_UNIT_BYTES: u64 = 16;
+/// Bytes of one DMA write: register 0x213 takes powers of two from 64 on, and the original writes 64 at a time.
+pub const WRITE_BYTES: usize = 64;
+
+/// Whether a board can do this as one read of its driver.
+pub fn is_dma_read(card_offset: u64, bytes: usize) -> bool {
+    card_offset.is_multiple_of(READ_UNIT_BYTES) && (bytes as u64).is_multiple_of(READ_UNIT_BYTES)
+}
+
+/// Whether a board can do this as one DMA write.
+pub fn is_dma_write(card_offset: u64, bytes: usize) -> bool {
+    bytes >= WRITE_BYTES
+        && bytes.is_power_of_two()
+        && card_offset.is_multiple_of(WRITE_BYTES as u64)
+}
+
 /// Models of the family, by register [`ID`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Model {

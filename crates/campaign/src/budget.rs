@@ -1,0 +1,252 @@
+//! The time that a plan may take: a moment after which no point is begun, or an amount that is shared out among its points.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::point::PlannedPoint;
+
+/// How a budget is spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Spend {
+    /// Each point takes its own time; no point is begun after the budget.
+    #[default]
+    Stop,
+    /// Every point is measured; their times are shares of the budget.
+    Share,
+}
+
+/// The time of a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Budget {
+    /// None is without an end.
+    pub time: Option<Duration>,
+    /// What becomes of it.
+    pub spend: Spend,
+}
+
+/// Limits are measured for so long where no budget is shared out.
+const LIMIT_TIME: Duration = Duration::from_millis(40);
+/// Shortest and longest measurement of a limit.
+const LIMIT_TIMES: (Duration, Duration) = (Duration::from_millis(8), Duration::from_millis(150));
+/// Part of a shared budget that the measurement of a limit gets: 40 ms of a minute.
+const LIMIT_PART: f64 = 1500.0;
+
+impl Budget {
+    /// Time for each way to reach a limit.
+    pub fn limit_time(&self) -> Duration {
+        match self.shared() {
+            Some(whole) => whole
+                .div_f64(LIMIT_PART)
+                .clamp(LIMIT_TIMES.0, LIMIT_TIMES.1),
+            None => LIMIT_TIME,
+        }
+    }
+
+    fn shared(&self) -> Option<Duration> {
+        self.time.filter(|_| self.spend == Spend::Share)
+    }
+
+    /// The budget from now on, for these points.
+    pub(crate) fn begin(&self, points: &[PlannedPoint]) -> Clock {
+        Clock {
+            began: Instant::now(),
+            end: self.time.filter(|_| self.spend == Spend::Stop),
+            shares: self.shared().map(|whole| Shares::new(whole, points)),
+        }
+    }
+}
+
+/// A budget while it is spent.
+pub(crate) struct Clock {
+    began: Instant,
+    end: Option<Duration>,
+    shares: Option<Shares>,
+}
+
+impl Clock {
+    /// Whether no further point may begin.
+    pub(crate) fn is_over(&self) -> bool {
+        self.end.is_some_and(|end| self.began.elapsed() > end)
+    }
+
+    /// The point as its share of the budget lets it run.
+    pub(crate) fn share(&self, point: &PlannedPoint) -> PlannedPoint {
+        match &self.shares {
+            Some(shares) => point.stretched(shares.scale(self.began.elapsed())),
+            None => point.clone(),
+        }
+    }
+
+    /// A point is done: asked to last so long, it took so much, of which so much was timed.
+    pub(crate) fn spent(&mut self, point: &PlannedPoint, asked_s: f64, took_s: f64, timed_s: f64) {
+        if let Some(shares) = &mut self.shares {
+            shares.spent(point, asked_s, took_s, timed_s);
+        }
+    }
+}
+
+/// Shares out what is left anew before each point, by what the points of each engine took so far.
+struct Shares {
+    whole_s: f64,
+    engines: BTreeMap<String, OfEngine>,
+}
+
+/// The points of one engine.
+#[derive(Default)]
+struct OfEngine {
+    left: f64,
+    left_nominal_s: f64,
+    done: f64,
+    /// Limits, preparation and verification.
+    beside_s: f64,
+    asked_s: f64,
+    timed_s: f64,
+}
+
+impl OfEngine {
+    /// Before an engine was seen, its preparation is taken to last so long.
+    const GUESS_S: f64 = 0.12;
+
+    /// What the points that are left take beside their timed parts.
+    fn left_beside_s(&self) -> f64 {
+        let each = if self.done > 0.0 {
+            self.beside_s / self.done
+        } else {
+            Self::GUESS_S
+        };
+        each * self.left
+    }
+
+    /// What their timed parts take when each gets what the plan says: a point of several stages takes its time for each of them.
+    fn left_timed_s(&self) -> f64 {
+        let ratio = if self.timed_s > 0.0 && self.asked_s > 0.0 {
+            self.timed_s / self.asked_s
+        } else {
+            1.0
+        };
+        ratio * self.left_nominal_s
+    }
+}
+
+impl Shares {
+    /// Kept back for what comes after the points: tables and the page.
+    const KEPT: f64 = 0.06;
+    /// Least and most that a point may have of the time that the plan gives it.
+    const SCALE: (f64, f64) = (0.02, 20.0);
+
+    fn new(whole: Duration, points: &[PlannedPoint]) -> Shares {
+        let mut engines: BTreeMap<String, OfEngine> = BTreeMap::new();
+        for point in points {
+            let of = engines.entry(point.engine.clone()).or_default();
+            of.left += 1.0;
+            of.left_nominal_s += point.nominal_s();
+        }
+        Shares {
+            whole_s: whole.as_secs_f64(),
+            engines,
+        }
+    }
+
+    /// Multiple of their times that the points which are left may have.
+    fn scale(&self, elapsed: Duration) -> f64 {
+        let beside_s: f64 = self.engines.values().map(OfEngine::left_beside_s).sum();
+        let timed_s: f64 = self.engines.values().map(OfEngine::left_timed_s).sum();
+        let left_s = self.whole_s * (1.0 - Self::KEPT) - elapsed.as_secs_f64();
+        ((left_s - beside_s) / timed_s.max(1e-3)).clamp(Self::SCALE.0, Self::SCALE.1)
+    }
+
+    fn spent(&mut self, point: &PlannedPoint, asked_s: f64, took_s: f64, timed_s: f64) {
+        let of = self.engines.entry(point.engine.clone()).or_default();
+        of.left -= 1.0;
+        of.left_nominal_s -= point.nominal_s();
+        of.done += 1.0;
+        of.beside_s += (took_s - timed_s).max(0.0);
+        if timed_s > 0.0 {
+            of.asked_s += asked_s;
+            of.timed_s += timed_s;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_harness::StepPlan;
+    use daqmeter_record::Workload;
+
+    use super::*;
+
+    fn point(engine: &str, ms: u64) -> PlannedPoint {
+        PlannedPoint {
+            study: "s".to_owned(),
+            engine: engine.to_owned(),
+            workload: Workload::new(engine),
+            steps: StepPlan::Timed(Duration::from_millis(ms)),
+            takes: None,
+            extent: None,
+            pin: Vec::new(),
+            profile_hz: None,
+            place: Default::default(),
+            source: "p.toml".into(),
+        }
+    }
+
+    #[test]
+    fn what_a_point_took_beyond_its_share_is_missing_from_the_others() {
+        let points = [
+            point("slow", 1000),
+            point("slow", 1000),
+            point("quick", 1000),
+        ];
+        let mut shares = Shares::new(Duration::from_secs(10), &points);
+        // 9.4 s, less three guesses of 0.12 s, for 3 s of nominal time.
+        assert!((shares.scale(Duration::ZERO) - 9.04 / 3.0).abs() < 1e-9);
+        // Four stages for a second each, and a second of preparation.
+        shares.spent(&points[0], 1.0, 5.0, 4.0);
+        let left = shares.scale(Duration::from_secs(5));
+        assert!((left - (4.4 - 1.0 - 0.12) / 5.0).abs() < 1e-9, "{left}");
+        // Nothing is left: every point is still measured, shortly.
+        assert_eq!(shares.scale(Duration::from_secs(60)), 0.02);
+    }
+
+    #[test]
+    fn a_share_changes_how_long_a_point_lasts_and_not_what_it_is() {
+        let mut passes = point("digitizer", 1);
+        passes.steps = StepPlan::ByPass(28);
+        passes.extent = Some("passes".to_owned());
+        passes.workload = passes.workload.with("passes", 28_u64);
+        let shorter = passes.stretched(0.5);
+        assert_eq!(shorter.steps, StepPlan::ByPass(14));
+        assert_eq!(shorter.workload.int("passes"), Ok(14));
+        assert_eq!(passes.stretched(0.0001).steps, StepPlan::ByPass(MIN));
+        let mut chain = point("readout", 1);
+        chain.steps = StepPlan::ByStage(1);
+        chain.extent = Some("seconds".to_owned());
+        chain.workload = chain.workload.with("seconds", 0.5);
+        assert_eq!(chain.stretched(2.0).workload.float("seconds"), Ok(1.0));
+        assert_eq!(chain.stretched(2.0).steps, StepPlan::ByStage(1));
+        assert_eq!(chain.stretched(2.0).workload.key(), chain.workload.key());
+        let timed = point("null", 100).stretched(2.0);
+        assert_eq!(timed.steps, StepPlan::Timed(Duration::from_millis(200)));
+    }
+
+    /// Fewer passes say nothing of how a wait ends.
+    const MIN: u64 = 4;
+
+    #[test]
+    fn limits_take_their_part_of_a_shared_budget() {
+        let limit_ms = |spend, seconds| {
+            let time = Some(Duration::from_secs(seconds));
+            Budget { time, spend }.limit_time().as_millis()
+        };
+        assert_eq!(limit_ms(Spend::Share, 60), 40);
+        assert_eq!(
+            (limit_ms(Spend::Share, 1), limit_ms(Spend::Share, 900)),
+            (8, 150)
+        );
+        assert_eq!(limit_ms(Spend::Stop, 900), 40);
+    }
+}

@@ -1,0 +1,131 @@
+//! Plans: TOML in, points out. The format is described in `docs/book/src/formats/plans.md`.
+//!
+//! `file.rs` is what a file may hold, `source.rs` names its lines, `read.rs` makes points of it; here they get their order.
+
+mod file;
+mod read;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use daqmeter_harness::ordered;
+use daqmeter_record::Order as Place;
+
+use crate::budget::Budget;
+use crate::engines::engines;
+use crate::point::PlannedPoint;
+use crate::site::Site;
+
+pub use file::{Order, json_schema};
+use read::Reader;
+pub use source::PlanError;
+use source::Source;
+
+/// A plan, understood.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// What it is.
+    pub title: String,
+    /// What it asks, and how its result is read.
+    pub about: String,
+    /// Time of the whole.
+    pub budget: Budget,
+    /// Points in the order in which they are measured.
+    pub points: Vec<PlannedPoint>,
+}
+
+impl Plan {
+    /// Loads a plan by the name of a shipped one, or from a file, for this host.
+    ///
+    /// # Errors
+    /// When it cannot be read or used; one line with file, line and field.
+    pub fn load(name_or_path: &str) -> Result<Plan, PlanError> {
+        Plan::load_for(name_or_path, &Site::here())
+    }
+
+    /// Loads a plan for that host, with what the user chose instead of it.
+    ///
+    /// # Errors
+    /// As [`Plan::load`].
+    pub fn load_for(name_or_path: &str, site: &Site) -> Result<Plan, PlanError> {
+        let source = Source::find(name_or_path, None).map_err(PlanError)?;
+        Plan::of(&source, site)
+    }
+
+    /// Parses the text of a plan that is called so in messages, for this host. Includes are sought beside the working directory.
+    ///
+    /// # Errors
+    /// As [`Plan::load`].
+    pub fn parse(text: &str, name: &str) -> Result<Plan, PlanError> {
+        Plan::parse_for(text, name, &Site::here())
+    }
+
+    /// The same for that host.
+    ///
+    /// # Errors
+    /// As [`Plan::load`].
+    pub fn parse_for(text: &str, name: &str, site: &Site) -> Result<Plan, PlanError> {
+        let source = Source {
+            name: name.to_owned(),
+            text: text.to_owned(),
+            folder: None,
+        };
+        Plan::of(&source, site)
+    }
+
+    fn of(source: &Source, site: &Site) -> Result<Plan, PlanError> {
+        let engines = engines(0);
+        let reader = Reader::new(&engines, site);
+        let file = source.file()?;
+        let mut above = BTreeSet::from([source.name.clone()]);
+        let sweeps = reader.sweeps(source, &file, &mut above)?;
+        let budget = file.budget.as_ref();
+        let time = budget
+            .map(|text| source.duration("budget", text))
+            .transpose()?;
+        if sweeps.iter().all(|(repetitions, _)| *repetitions == 0) {
+            return Err(PlanError(format!(
+                "{}: no point is left: give it a [[sweep]] or an include",
+                source.name
+            )));
+        }
+        let points = in_order(&sweeps, file.order, site.seed.unwrap_or(file.seed));
+        Ok(Plan {
+            title: file.title,
+            about: file.about.trim().to_owned(),
+            budget: Budget {
+                time,
+                spend: file.spend,
+            },
+            points,
+        })
+    }
+}
+
+/// Rounds over all points: in each, the points that are repeated so often.
+fn in_order(sweeps: &[(u64, PlannedPoint)], order: Order, seed: u64) -> Vec<PlannedPoint> {
+    let mut points = Vec::new();
+    let mut left: Vec<&(u64, PlannedPoint)> = sweeps.iter().collect();
+    for round in 0.. {
+        left.retain(|(repetitions, _)| round < *repetitions);
+        if left.is_empty() {
+            break;
+        }
+        let in_round: Vec<PlannedPoint> = left.iter().map(|(_, point)| point.clone()).collect();
+        match order {
+            Order::Given => points.extend(in_round),
+            Order::Random => points.extend(
+                ordered(in_round, seed.wrapping_add(round))
+                    .into_iter()
+                    .map(|(_, point)| point),
+            ),
+        }
+    }
+    let of = points.len() as u64;
+    for (position, point) in (0_u64..).zip(&mut points) {
+        point.place = Place { seed, position, of };
+    }
+    points
+}

@@ -1,0 +1,449 @@
+//! Files of plans become points, checked against the engines.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use daqmeter_harness::{Engine, StepPlan};
+use daqmeter_record::units::{parse_bytes, parse_rate_hz};
+use daqmeter_record::{Order, Param, Workload};
+use toml::{Spanned, Value};
+
+use super::file::{Allowed, Params, Pin, PlanFile, SweepFile};
+use super::source::{PlanError, Source};
+use crate::point::PlannedPoint;
+use crate::site::{OfHost, Site};
+use crate::size::{Room, SweepSize};
+
+/// Includes that include one another go this deep at most.
+const MAX_DEPTH: usize = 8;
+/// Operations or passes of a point.
+const MAX_STEPS: u64 = 1 << 40;
+/// Samples of a profile per second of CPU time, as much as the kernel takes (`kernel.perf_event_max_sample_rate`).
+const MAX_PROFILE_HZ: u64 = 100_000;
+/// Time of a point when the plan says nothing.
+const USUAL_TIME: Duration = Duration::from_millis(300);
+
+/// Points with their repetitions.
+pub(super) type Repeated = Vec<(u64, PlannedPoint)>;
+
+/// Reads files with the engines at hand.
+pub(super) struct Reader<'a> {
+    engines: &'a [Box<dyn Engine>],
+    site: &'a Site,
+    /// What the plan may still take, over all its files.
+    room: Cell<Room>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(engines: &'a [Box<dyn Engine>], site: &'a Site) -> Reader<'a> {
+        Reader {
+            engines,
+            site,
+            room: Cell::new(Room::default()),
+        }
+    }
+
+    fn take(&self, part: impl FnOnce(&mut Room) -> Result<(), String>) -> Result<(), String> {
+        let mut room = self.room.take();
+        let taken = part(&mut room);
+        self.room.set(room);
+        taken
+    }
+
+    /// Points of this file and of those that it includes.
+    pub(super) fn sweeps(
+        &self,
+        source: &Source,
+        file: &PlanFile,
+        above: &mut BTreeSet<String>,
+    ) -> Result<Repeated, PlanError> {
+        let mut points = Vec::new();
+        for include in &file.include {
+            points.extend(self.included(source, include, above)?);
+        }
+        for (at, sweep) in file.sweep.iter().enumerate() {
+            points.extend(self.sweep(source, file, sweep, at)?);
+        }
+        Ok(points)
+    }
+
+    fn included(
+        &self,
+        source: &Source,
+        include: &Spanned<String>,
+        above: &mut BTreeSet<String>,
+    ) -> Result<Repeated, PlanError> {
+        let refuse = |problem: String| source.error(include.span(), "include", problem);
+        self.take(Room::include).map_err(refuse)?;
+        // A plan without a file includes from the working directory.
+        let beside = source.folder.as_deref().unwrap_or(Path::new(""));
+        let other = Source::find(include.as_ref(), Some(beside)).map_err(refuse)?;
+        if above.len() >= MAX_DEPTH || !above.insert(other.name.clone()) {
+            let problem = format!("{} is included by itself, or too deep", other.name);
+            return Err(refuse(problem));
+        }
+        let points = self.sweeps(&other, &other.file()?, above)?;
+        above.remove(&other.name);
+        Ok(points)
+    }
+
+    fn sweep(
+        &self,
+        source: &Source,
+        file: &PlanFile,
+        sweep: &SweepFile,
+        at: usize,
+    ) -> Result<Repeated, PlanError> {
+        let repetitions = sweep.repetitions.unwrap_or(file.repetitions);
+        let sweep = Sweep {
+            source,
+            sweep,
+            at,
+            site: self.site,
+            pin: self.pin(sweep.pin.as_ref().unwrap_or(&file.pin)),
+        };
+        let steps = sweep.steps(file)?;
+        let takes = sweep.sweep.takes.as_ref();
+        let takes = takes.map(|text| source.time(&sweep.field("takes"), text));
+        let takes = takes.transpose()?;
+        let ranges = sweep.ranges()?;
+        // Before anything is multiplied: the product may not fit anywhere.
+        self.take(|room| room.sweep(&sweep.size(&ranges, repetitions)))
+            .map_err(|problem| sweep.refuse(None, problem))?;
+        let point = PlannedPoint {
+            study: sweep.sweep.study.clone(),
+            engine: sweep.sweep.engine.as_ref().clone(),
+            workload: Workload::default(),
+            steps,
+            takes,
+            extent: sweep
+                .sweep
+                .extent
+                .as_ref()
+                .map(|name| name.as_ref().clone()),
+            pin: sweep.pin.clone(),
+            profile_hz: sweep.sweep.profile_hz,
+            place: Order::default(),
+            source: sweep.place(),
+        };
+        let workloads = sweep.workloads(self.engines, &ranges)?.into_iter();
+        let planned = |workload| PlannedPoint {
+            workload,
+            ..point.clone()
+        };
+        Ok(workloads
+            .map(|workload| (repetitions, planned(workload)))
+            .collect())
+    }
+
+    /// CPUs for the threads: those that the user chose, else those of the plan.
+    fn pin(&self, of_plan: &Pin) -> Vec<u32> {
+        match (&self.site.pin, of_plan) {
+            (Some(pin), _) | (None, Pin::List(pin)) => pin.clone(),
+            (None, Pin::Allowed(Allowed::LastFirst)) => {
+                self.site.host.allowed_cpus.iter().rev().copied().collect()
+            }
+        }
+    }
+}
+
+/// A range of a sweep and its values on this host.
+type Values<'a> = (&'a Spanned<String>, Vec<u64>);
+
+/// One sweep of a file.
+struct Sweep<'a> {
+    source: &'a Source,
+    sweep: &'a SweepFile,
+    at: usize,
+    site: &'a Site,
+    pin: Vec<u32>,
+}
+
+impl Sweep<'_> {
+    fn field(&self, name: &str) -> String {
+        format!("sweep {}, {name}", self.at + 1)
+    }
+
+    /// What is wrong with the sweep, or with one of its fields that has no place of its own.
+    fn refuse(&self, field: Option<&str>, problem: String) -> PlanError {
+        let name = match field {
+            Some(field) => self.field(field),
+            None => format!("sweep {}", self.at + 1),
+        };
+        self.source.error(self.sweep.engine.span(), &name, problem)
+    }
+
+    fn place(&self) -> Arc<str> {
+        let line = self.source.line(self.sweep.engine.span());
+        format!("{}:{line}: sweep {}", self.source.name, self.at + 1).into()
+    }
+
+    fn steps(&self, file: &PlanFile) -> Result<StepPlan, PlanError> {
+        let sweep = self.sweep;
+        for (name, value, max) in [
+            ("reads", sweep.reads, MAX_STEPS),
+            ("passes", sweep.passes, MAX_STEPS),
+            ("profile_hz", sweep.profile_hz, MAX_PROFILE_HZ),
+        ] {
+            if let Some(value) = value.filter(|value| !(1..=max).contains(value)) {
+                let problem = format!("{value}; 1 to {max} is wanted");
+                return Err(self.refuse(Some(name), problem));
+            }
+        }
+        match (&sweep.time, sweep.reads, sweep.passes, &file.time) {
+            (None, Some(reads), None, _) => Ok(StepPlan::ByStage(reads)),
+            (None, None, Some(passes), _) => Ok(StepPlan::ByPass(passes)),
+            (Some(time), None, None, _) => {
+                let time = self.source.time(&self.field("time"), time)?;
+                Ok(StepPlan::Timed(time))
+            }
+            (None, None, None, Some(time)) => Ok(StepPlan::Timed(self.source.time("time", time)?)),
+            (None, None, None, None) => Ok(StepPlan::Timed(USUAL_TIME)),
+            _ => {
+                let problem = "one of time, reads and passes is wanted".to_owned();
+                Err(self.refuse(Some("time"), problem))
+            }
+        }
+    }
+
+    /// What the sweep comes to, from the lengths of its lists alone.
+    fn size(&self, ranges: &[Values<'_>], repetitions: u64) -> SweepSize {
+        let sweep = self.sweep;
+        let texts = |params: &Params| -> usize { params.values().map(text_bytes).sum() };
+        let longest = |values: &Vec<Spanned<Value>>| {
+            let lengths = values.iter().map(text_bytes);
+            lengths.max().unwrap_or(0)
+        };
+        let point_bytes = sweep.study.len()
+            + size_of_val(&self.pin[..])
+            + texts(&sweep.workload)
+            + sweep.points.iter().map(texts).max().unwrap_or(0)
+            + sweep.axes.values().map(longest).sum::<usize>();
+        let lists = sweep.axes.values().map(Vec::len);
+        let lists = lists
+            .chain(ranges.iter().map(|(_, values)| values.len()))
+            .chain([sweep.points.len().max(1)]);
+        SweepSize {
+            points: lists.fold(1, |all, values| all.saturating_mul(values as u64)),
+            repetitions,
+            skips: sweep.skip.len(),
+            text_bytes: point_bytes,
+        }
+    }
+
+    fn ranges(&self) -> Result<Vec<Values<'_>>, PlanError> {
+        let of_host = |(name, range): (_, &Spanned<crate::site::Range>)| {
+            let values = range.as_ref().values(&self.site.host);
+            let values = values.map_err(|error| {
+                self.source
+                    .error(range.span(), &self.field("ranges"), error)
+            })?;
+            Ok((name, values))
+        };
+        self.sweep.ranges.iter().map(of_host).collect()
+    }
+
+    /// All combinations, less those that are left out. None where the host lacks what the sweep is about.
+    fn workloads(
+        &self,
+        engines: &[Box<dyn Engine>],
+        ranges: &[Values<'_>],
+    ) -> Result<Vec<Workload>, PlanError> {
+        let params = ParamReader {
+            sweep: self,
+            engine: self.engine(engines)?,
+        };
+        let Some(base) = params.base()? else {
+            return Ok(Vec::new());
+        };
+        let mut workloads = vec![base.clone()];
+        if !self.sweep.points.is_empty() {
+            let points = self.sweep.points.iter();
+            let point = |values| params.with(base.clone(), values, "points");
+            workloads = points.map(point).collect::<Result<_, _>>()?;
+        }
+        for (name, values) in &self.sweep.axes {
+            workloads = over(workloads, name, &params.axis(name, values)?);
+        }
+        for (name, values) in ranges {
+            params.check_name(name, "ranges")?;
+            let values: Vec<Param> = values.iter().copied().map(Param::Int).collect();
+            workloads = over(workloads, name, &values);
+        }
+        for values in &self.sweep.skip {
+            let skipped = params.with(Workload::default(), values, "skip")?.params;
+            let is_skipped = |workload: &Workload| {
+                let mut values = skipped.iter();
+                values.all(|(name, value)| workload.params.get(name) == Some(value))
+            };
+            workloads.retain(|workload| !is_skipped(workload));
+        }
+        self.check_extent(&workloads)?;
+        Ok(workloads)
+    }
+
+    fn engine<'e>(&self, engines: &'e [Box<dyn Engine>]) -> Result<&'e dyn Engine, PlanError> {
+        let name = self.sweep.engine.as_ref();
+        let found = engines.iter().find(|engine| engine.name() == name);
+        found.map(Box::as_ref).ok_or_else(|| {
+            let names: Vec<&str> = engines.iter().map(|engine| engine.name()).collect();
+            let names = names.join(", ");
+            self.refuse(
+                Some("engine"),
+                format!("`{name}` is no engine; there are: {names}"),
+            )
+        })
+    }
+
+    /// What is to be stretched must be there, and a number.
+    fn check_extent(&self, workloads: &[Workload]) -> Result<(), PlanError> {
+        let Some(name) = &self.sweep.extent else {
+            return Ok(());
+        };
+        let is_number = |workload: &Workload| {
+            let value = workload.params.get(name.as_ref());
+            matches!(value, Some(Param::Int(_) | Param::Float(_)))
+        };
+        if workloads.iter().all(is_number) {
+            return Ok(());
+        }
+        let problem = format!("`{}` is no number of every point", name.as_ref());
+        Err(self
+            .source
+            .error(name.span(), &self.field("extent"), problem))
+    }
+}
+
+/// Each workload with each of the values.
+fn over(workloads: Vec<Workload>, name: &Spanned<String>, values: &[Param]) -> Vec<Workload> {
+    let with_each = |workload: Workload| {
+        let values = values.iter().cloned();
+        values.map(move |value| workload.clone().with(name.as_ref(), value))
+    };
+    workloads.into_iter().flat_map(with_each).collect()
+}
+
+/// Reads parameters of a sweep's engine.
+struct ParamReader<'a> {
+    sweep: &'a Sweep<'a>,
+    engine: &'a dyn Engine,
+}
+
+impl ParamReader<'_> {
+    fn check_name(&self, name: &Spanned<String>, table: &str) -> Result<(), PlanError> {
+        let parameters = self.engine.parameters();
+        if parameters
+            .iter()
+            .any(|parameter| parameter.name == *name.as_ref())
+        {
+            return Ok(());
+        }
+        let names: Vec<&str> = parameters
+            .iter()
+            .map(|parameter| parameter.name.as_str())
+            .collect();
+        let problem = format!(
+            "`{}` is no parameter of {}; there are: {}",
+            name.as_ref(),
+            self.engine.name(),
+            names.join(", ")
+        );
+        Err(self.error(name.span(), table, problem))
+    }
+
+    fn error(&self, span: std::ops::Range<usize>, field: &str, problem: String) -> PlanError {
+        let field = self.sweep.field(field);
+        self.sweep.source.error(span, &field, problem)
+    }
+
+    fn param(
+        &self,
+        name: &Spanned<String>,
+        value: &Spanned<Value>,
+        table: &str,
+    ) -> Result<Param, PlanError> {
+        self.check_name(name, table)?;
+        param(name.as_ref(), value.as_ref()).map_err(|problem| {
+            self.error(value.span(), &format!("{table}.{}", name.as_ref()), problem)
+        })
+    }
+
+    fn with(
+        &self,
+        mut workload: Workload,
+        params: &Params,
+        table: &str,
+    ) -> Result<Workload, PlanError> {
+        for (name, value) in params {
+            let value = self.param(name, value, table)?;
+            workload.params.insert(name.as_ref().clone(), value);
+        }
+        Ok(workload)
+    }
+
+    /// What all points have in common; none where the host does not have what it names.
+    fn base(&self) -> Result<Option<Workload>, PlanError> {
+        let mut workload = Workload::new(self.engine.name());
+        for (name, value) in &self.sweep.sweep.workload {
+            let Value::Table(table) = value.as_ref() else {
+                let value = self.param(name, value, "workload")?;
+                workload.params.insert(name.as_ref().clone(), value);
+                continue;
+            };
+            self.check_name(name, "workload")?;
+            let property: OfHost = table.clone().try_into().map_err(|error: toml::de::Error| {
+                let field = format!("workload.{}", name.as_ref());
+                self.error(value.span(), &field, error.message().replace('\n', " "))
+            })?;
+            match property.param(name.as_ref(), &self.sweep.pin) {
+                Some(value) => workload.params.insert(name.as_ref().clone(), value),
+                None => return Ok(None),
+            };
+        }
+        Ok(Some(workload))
+    }
+
+    fn axis(
+        &self,
+        name: &Spanned<String>,
+        values: &[Spanned<Value>],
+    ) -> Result<Vec<Param>, PlanError> {
+        if values.is_empty() {
+            let problem = format!("`{}` has no value", name.as_ref());
+            return Err(self.error(name.span(), "axes", problem));
+        }
+        let values = values.iter();
+        values
+            .map(|value| self.param(name, value, "axes"))
+            .collect()
+    }
+}
+
+fn text_bytes(value: &Spanned<Value>) -> usize {
+    value.as_ref().as_str().map_or(0, str::len)
+}
+
+/// A value of the file as a parameter: sizes and rates may carry their unit.
+fn param(name: &str, value: &Value) -> Result<Param, String> {
+    match value {
+        Value::Boolean(flag) => Ok(Param::Flag(*flag)),
+        Value::Integer(number) => u64::try_from(*number)
+            .map(Param::Int)
+            .map_err(|_| format!("{number} is below zero")),
+        Value::Float(number) if number.is_finite() => Ok(Param::Float(*number)),
+        Value::String(text) if name.ends_with("bytes") => parse_bytes(text)
+            .map(Param::Int)
+            .map_err(|error| error.to_string()),
+        Value::String(text) if name.ends_with("_hz") => parse_rate_hz(text)
+            .map(Param::Float)
+            .map_err(|error| error.to_string()),
+        Value::String(text) => Ok(Param::Text(text.clone())),
+        other => Err(format!(
+            "{} is no parameter: a number, a name, true or false is wanted",
+            other.type_str()
+        )),
+    }
+}

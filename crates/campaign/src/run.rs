@@ -1,0 +1,402 @@
+//! The one runner: measures points one after the other, and hands each record over before the next point begins.
+//!
+//! Begin with [`Runner::run`]. Nothing here prints or writes: who calls it keeps the records and shows how far it is ([`Watch`]).
+
+use std::time::Instant;
+
+use daqmeter_copy::{HEAVY, HeavyLoad};
+use daqmeter_harness::{
+    Context, Engine, Limits, Observer, Refusal, Settings, StepPlan, StopFlag, measure, observe,
+};
+use daqmeter_record::{RunRecord, Workload};
+
+use crate::budget::Budget;
+use crate::engines::engines;
+use crate::point::PlannedPoint;
+use crate::resume::left_to_measure;
+
+/// Who looks on while points are measured. An error ends the run.
+pub trait Watch {
+    /// Why no further point shall be measured.
+    type Error;
+
+    /// Before the first point: how many there are to measure, and how many are measured already.
+    fn planned(&mut self, _points: usize, _known: usize) {}
+
+    /// Before each point.
+    ///
+    /// # Errors
+    /// When no further point shall be begun.
+    fn begins(&mut self, _point: &PlannedPoint) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// Takes the record of a point. It is on the disk when this returns, if it is to be kept.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    fn record(&mut self, record: RunRecord) -> Result<(), Self::Error>;
+
+    /// A point could not be measured; the other points are worth having all the same.
+    ///
+    /// # Errors
+    /// Where they are not.
+    fn refused(&mut self, point: &PlannedPoint, refusal: Refusal) -> Result<(), Self::Error>;
+}
+
+/// How the points of a plan are measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'a> {
+    /// Time for all of them.
+    pub budget: Budget,
+    /// Records of earlier runs: what they hold of this host and this build is not measured again.
+    pub known: &'a [RunRecord],
+}
+
+/// What became of the points.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Done {
+    /// Points that were to be measured.
+    pub points: usize,
+    /// Points that were begun: fewer after a signal, or when the budget was over.
+    pub begun: usize,
+    /// Points that could not be measured.
+    pub refused: usize,
+    /// Time in timed steps.
+    pub timed_s: f64,
+    /// Time in points as a whole: limits, preparation, timed steps, verification.
+    pub measuring_s: f64,
+}
+
+impl Done {
+    /// Whether every point was begun.
+    pub fn is_complete(&self) -> bool {
+        self.begun == self.points
+    }
+}
+
+type NewObserver = Box<dyn Fn() -> Box<dyn Observer> + Send + Sync>;
+
+/// Measures points on this host.
+pub struct Runner {
+    /// Goes into every record.
+    pub context: Context,
+    /// Ends the run after the sample at hand.
+    pub stop: StopFlag,
+    /// How limits are measured.
+    pub limits: Limits,
+    engines: Vec<Box<dyn Engine>>,
+    observer: Option<NewObserver>,
+}
+
+impl Runner {
+    /// With all engines, each limit measured right before its point.
+    pub fn new(context: Context) -> Runner {
+        let engines = engines(context.host.last_level_cache_bytes());
+        Runner::with_engines(context, engines)
+    }
+
+    /// The same with these engines.
+    pub fn with_engines(context: Context, engines: Vec<Box<dyn Engine>>) -> Runner {
+        Runner {
+            context,
+            stop: StopFlag::default(),
+            limits: Limits::default(),
+            engines,
+            observer: None,
+        }
+    }
+
+    /// Puts such an observer around every point.
+    pub fn observe(&mut self, new: impl Fn() -> Box<dyn Observer> + Send + Sync + 'static) {
+        self.observer = Some(Box::new(new));
+    }
+
+    /// Whether something beside the usual is counted around every point.
+    pub fn is_observed(&self) -> bool {
+        self.observer.is_some()
+    }
+
+    /// Settings of a point, with this runner's limits and its flag.
+    pub fn settings(&self, steps: StepPlan, study: &str, pin: &[u32]) -> Settings {
+        Settings {
+            pin: pin.to_vec(),
+            stop: self.stop.clone(),
+            limits: self.limits.clone(),
+            ..Settings::new(steps, study)
+        }
+    }
+
+    /// Measures one point with its limits, between all observers.
+    ///
+    /// # Errors
+    /// When it cannot even begin.
+    pub fn measured(
+        &self,
+        engine: &str,
+        workload: &Workload,
+        settings: &Settings,
+    ) -> Result<RunRecord, Refusal> {
+        let mut observers = observe::standard();
+        if workload.text("load") == Ok(HEAVY) {
+            observers.insert(0, Box::new(HeavyLoad::default()));
+        }
+        observers.extend(self.observer.as_ref().map(|new| new()));
+        let engines: Vec<&dyn Engine> = self.engines.iter().map(Box::as_ref).collect();
+        let engine = self.engine(engine)?;
+        measure(
+            engine,
+            workload,
+            settings,
+            &self.context,
+            &engines,
+            &mut observers,
+        )
+    }
+
+    /// Measures something whose record is only looked at: without limits and observers.
+    ///
+    /// # Errors
+    /// As [`Runner::measured`].
+    pub fn quietly(
+        &self,
+        engine: &str,
+        workload: &Workload,
+        settings: &Settings,
+    ) -> Result<RunRecord, Refusal> {
+        let engine = self.engine(engine)?;
+        measure(engine, workload, settings, &self.context, &[], &mut [])
+    }
+
+    fn engine(&self, name: &str) -> Result<&dyn Engine, Refusal> {
+        let found = self.engines.iter().find(|engine| engine.name() == name);
+        found.map(Box::as_ref).ok_or_else(|| {
+            let names: Vec<&str> = self.engines.iter().map(|engine| engine.name()).collect();
+            let names = names.join(", ");
+            Refusal(format!("`{name}` is no engine; there are: {names}"))
+        })
+    }
+
+    /// Measures the points in their order until the budget is over or a signal came. Points that have a limit in common share it.
+    ///
+    /// # Errors
+    /// Those of the watch.
+    pub fn run<W: Watch>(
+        &mut self,
+        points: Vec<PlannedPoint>,
+        options: Options<'_>,
+        watch: &mut W,
+    ) -> Result<Done, W::Error> {
+        self.limits = Limits::shared(options.budget.limit_time());
+        let all = points.len();
+        let Context { host, tool, .. } = &self.context;
+        let points = left_to_measure(points, options.known, host, tool);
+        watch.planned(points.len(), all - points.len());
+        let mut done = Done {
+            points: points.len(),
+            ..Done::default()
+        };
+        let mut clock = options.budget.begin(&points);
+        for point in &points {
+            if self.stop.is_set() || clock.is_over() {
+                break;
+            }
+            watch.begins(point)?;
+            let shared = clock.share(point);
+            let begin = Instant::now();
+            let timed_s = self.planned(&shared, &mut done, watch)?;
+            let took_s = begin.elapsed().as_secs_f64();
+            clock.spent(point, shared.nominal_s(), took_s, timed_s.min(took_s));
+            done.begun += 1;
+            done.timed_s += timed_s.min(took_s);
+            done.measuring_s += took_s;
+        }
+        Ok(done)
+    }
+
+    /// Measures a point of a plan; the seconds in its timed steps.
+    fn planned<W: Watch>(
+        &self,
+        point: &PlannedPoint,
+        done: &mut Done,
+        watch: &mut W,
+    ) -> Result<f64, W::Error> {
+        let settings = Settings {
+            profile_hz: point.profile_hz,
+            waive: true,
+            ..self.settings(point.steps, &point.study, &point.pin)
+        };
+        match self.measured(&point.engine, &point.workload, &settings) {
+            Ok(mut record) => {
+                let timed_s = record.wall_ns as f64 * 1e-9;
+                record.order = Some(point.place.clone());
+                watch.record(record).map(|()| timed_s)
+            }
+            Err(refusal) => {
+                done.refused += 1;
+                watch.refused(point, refusal).map(|()| 0.0)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use daqmeter_record::{Host, Outcome};
+
+    use super::*;
+    use crate::Plan;
+    use crate::budget::Spend;
+
+    /// Keeps what it is shown, and sets the flag after so many records.
+    #[derive(Default)]
+    struct Kept {
+        planned: (usize, usize),
+        begun: Vec<String>,
+        records: Vec<RunRecord>,
+        refused: Vec<String>,
+        stop: Option<(usize, StopFlag)>,
+    }
+
+    impl Watch for Kept {
+        type Error = ();
+
+        fn planned(&mut self, points: usize, known: usize) {
+            self.planned = (points, known);
+        }
+
+        fn begins(&mut self, point: &PlannedPoint) -> Result<(), ()> {
+            self.begun.push(point.workload.to_string());
+            Ok(())
+        }
+
+        fn record(&mut self, record: RunRecord) -> Result<(), ()> {
+            self.records.push(record);
+            if let Some((after, stop)) = &self.stop
+                && *after == self.records.len()
+            {
+                stop.set();
+            }
+            Ok(())
+        }
+
+        fn refused(&mut self, point: &PlannedPoint, refusal: Refusal) -> Result<(), ()> {
+            self.refused.push(format!("{}: {refusal}", point.source));
+            Ok(())
+        }
+    }
+
+    fn runner() -> Runner {
+        let allowed_cpus = daqmeter_sys::affinity::allowed_cpus().unwrap();
+        let host = Host {
+            allowed_cpus,
+            ..Host::default()
+        };
+        Runner::new(Context {
+            host: host.into(),
+            ..Context::default()
+        })
+    }
+
+    const PLAN: &str = "
+title = 't'
+order = 'given'
+time = '1ms'
+[[sweep]]
+study = 'a'
+engine = 'null'
+[[sweep]]
+study = 'b'
+engine = 'convert'
+workload = { samples = 100, function = 77 }
+[[sweep]]
+study = 'c'
+engine = 'null'
+repetitions = 3
+";
+
+    fn run(options: Options<'_>, watch: &mut Kept) -> Done {
+        let mut runner = runner();
+        if let Some((_, stop)) = &watch.stop {
+            runner.stop = stop.clone();
+        }
+        let points = Plan::parse(PLAN, "p.toml").unwrap().points;
+        runner.run(points, options, watch).unwrap()
+    }
+
+    #[test]
+    fn points_are_measured_in_order_and_a_refused_one_costs_no_other() {
+        let mut kept = Kept::default();
+        let done = run(Options::default(), &mut kept);
+        assert_eq!((done.points, done.begun, done.refused), (5, 5, 1));
+        assert!(done.is_complete() && done.timed_s > 0.0 && done.timed_s <= done.measuring_s);
+        let studies: Vec<&str> = kept.records.iter().map(|r| r.study.as_str()).collect();
+        assert_eq!(studies, ["a", "c", "c", "c"]);
+        assert!(
+            kept.refused[0].starts_with("p.toml:10: sweep 2: "),
+            "{:?}",
+            kept.refused
+        );
+        let order = kept.records[1].order.clone().unwrap();
+        assert_eq!((order.position, order.of), (2, 5));
+        assert!(
+            kept.records
+                .iter()
+                .all(|record| record.outcome == Outcome::Ok)
+        );
+    }
+
+    #[test]
+    fn what_is_known_is_not_measured_again() {
+        let mut first = Kept::default();
+        run(Options::default(), &mut first);
+        let mut second = Kept::default();
+        let known = &first.records[..3];
+        let options = Options {
+            known,
+            ..Options::default()
+        };
+        let done = run(options, &mut second);
+        assert_eq!((second.planned, done.points), ((2, 3), 2));
+        assert_eq!(second.records.len(), 1);
+    }
+
+    #[test]
+    fn no_point_is_begun_after_a_signal_or_after_the_budget() {
+        let mut kept = Kept {
+            stop: Some((2, StopFlag::default())),
+            ..Kept::default()
+        };
+        let done = run(Options::default(), &mut kept);
+        assert_eq!(
+            (kept.records.len(), done.begun, done.is_complete()),
+            (2, 3, false)
+        );
+        let budget = |spend| Budget {
+            time: Some(Duration::ZERO),
+            spend,
+        };
+        let options = |spend| Options {
+            budget: budget(spend),
+            ..Options::default()
+        };
+        assert_eq!(run(options(Spend::Stop), &mut Kept::default()).begun, 0);
+        // A budget that is shared out leaves no point out.
+        assert_eq!(run(options(Spend::Share), &mut Kept::default()).begun, 5);
+    }
+
+    #[test]
+    fn an_engine_that_does_not_exist_is_refused_with_those_that_do() {
+        let runner = runner();
+        let settings = runner.settings(StepPlan::ByStage(1), "t", &[]);
+        let refused = runner.measured("memry", &Workload::new("memry"), &settings);
+        assert!(
+            refused
+                .unwrap_err()
+                .0
+                .contains("`memry` is no engine; there are: null, memory")
+        );
+    }
+}

@@ -1,0 +1,262 @@
+//! Where a plan is used: what it says by a property of the host becomes a number here.
+
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
+use daqmeter_harness::facts::host_facts;
+use daqmeter_record::units::parse_bytes;
+use daqmeter_record::{Host, Param};
+use daqmeter_sys::host::Files;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer};
+
+/// The host that a plan is used on, and what its user chose instead of the plan.
+#[derive(Clone, Debug, Default)]
+pub struct Site {
+    /// Sizes and CPUs.
+    pub host: Host,
+    /// CPUs for the threads, instead of those of the plan.
+    pub pin: Option<Vec<u32>>,
+    /// Seed of the order, instead of that of the plan.
+    pub seed: Option<u64>,
+}
+
+impl Site {
+    /// This host.
+    pub fn here() -> Site {
+        Site {
+            host: host_facts(&Files::default(), Vec::new()),
+            ..Site::default()
+        }
+    }
+}
+
+/// A value that the host gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OfHost {
+    host: Property,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Property {
+    /// The first disk that may be read past the page cache; this program's file where none may.
+    SystemDisk,
+    /// The second CPU of those that threads are pinned to, or the only one: for the other side of a connection.
+    PeerCpu,
+}
+
+impl OfHost {
+    /// The value of the parameter of that name, for threads on those CPUs; none where the host says nothing.
+    pub(crate) fn param(self, name: &str, pin: &[u32]) -> Option<Param> {
+        match self.host {
+            Property::SystemDisk => disk().map(Param::Text),
+            Property::PeerCpu => {
+                let cpu = *pin.get(1).or(pin.first())?;
+                // Lists of CPUs are text.
+                Some(if name.ends_with("_cpus") {
+                    Param::Text(cpu.to_string())
+                } else {
+                    Param::Int(u64::from(cpu))
+                })
+            }
+        }
+    }
+}
+
+fn disk() -> Option<String> {
+    let own = std::env::current_exe().ok();
+    let own = own.map(|path| path.display().to_string());
+    let disks = daqmeter_hostio::system_disk(&Files::default()).into_iter();
+    disks
+        .chain(own)
+        .find(|path| daqmeter_hostio::reads_directly(path).is_ok())
+}
+
+/// A size, as a number of bytes or by what this host has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(with = "String")]
+pub(crate) enum Size {
+    Bytes(u64),
+    /// So many times the last-level cache, or 8 MiB where it is smaller or not known.
+    LastLevelCache(u64),
+    /// Memory divided by so much.
+    Memory(u64),
+}
+
+/// The last-level cache is not taken to be smaller: where the host does not say, or a virtual machine hides it.
+const MIN_LAST_LEVEL_BYTES: u64 = 8 << 20;
+
+impl Size {
+    fn bytes(self, host: &Host) -> u64 {
+        match self {
+            Size::Bytes(bytes) => bytes,
+            Size::LastLevelCache(times) => host
+                .last_level_cache_bytes()
+                .max(MIN_LAST_LEVEL_BYTES)
+                .saturating_mul(times),
+            Size::Memory(part) => host.memory_bytes / part.max(1),
+        }
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Size, String> {
+        let wrong = |_| {
+            format!(
+                "`{text}` is no size: 64MiB, \"4x last-level-cache\" or \"1/8 memory\" is wanted"
+            )
+        };
+        if let Some(times) = text.strip_suffix("x last-level-cache") {
+            return times.parse().map(Size::LastLevelCache).map_err(wrong);
+        }
+        let part = text.strip_suffix(" memory");
+        if let Some(part) = part.and_then(|part| part.strip_prefix("1/")) {
+            return part.parse().map(Size::Memory).map_err(wrong);
+        }
+        parse_bytes(text)
+            .map(Size::Bytes)
+            .map_err(|error| error.to_string())
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Size, D::Error> {
+        let text = String::deserialize(source)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Sizes, each a multiple of the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Range {
+    /// Smallest size: `16KiB`.
+    from: Size,
+    /// Sizes up to this: `64MiB`, `4x last-level-cache`, `1/8 memory`.
+    to: Size,
+    /// `to` is at least this.
+    at_least: Option<Size>,
+    /// `to` is at most this, whatever else it is.
+    at_most: Option<Size>,
+    /// Each size is so many times the one before.
+    factor: u64,
+    /// The parameter is this part of each size: 3 for a third.
+    #[serde(default = "one")]
+    divide: u64,
+}
+
+fn one() -> u64 {
+    1
+}
+
+impl Range {
+    /// The values on that host: at most 64, because each is at least twice the one before.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(crate) fn values(&self, host: &Host) -> Result<Vec<u64>, EmptyRange> {
+        let bytes = |size: Option<Size>| size.map(|size| size.bytes(host));
+        let to = self.to.bytes(host).max(bytes(self.at_least).unwrap_or(0));
+        let to = to.min(bytes(self.at_most).unwrap_or(u64::MAX));
+        let from = self.from.bytes(host);
+        if self.factor < 2 || self.divide == 0 || from == 0 || from > to {
+            return Err(EmptyRange { from, to });
+        }
+        let sizes = std::iter::successors(Some(from), |size| size.checked_mul(self.factor));
+        Ok(sizes
+            .take_while(|size| *size <= to)
+            .map(|size| size / self.divide)
+            .collect())
+    }
+}
+
+/// Why a range has no value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EmptyRange {
+    from: u64,
+    to: u64,
+}
+
+impl Display for EmptyRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "no size: from {} to {} bytes on this host; `factor` is 2 or more, `divide` 1 or more",
+            self.from, self.to
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::host::Cache;
+
+    use super::*;
+
+    fn host(cache_bytes: u64, memory_bytes: u64) -> Host {
+        Host {
+            caches: vec![Cache {
+                level: 3,
+                bytes: cache_bytes,
+                ..Cache::default()
+            }],
+            memory_bytes,
+            ..Host::default()
+        }
+    }
+
+    fn values(text: &str, host: &Host) -> Vec<u64> {
+        let range: Range = toml::from_str(text).unwrap();
+        range.values(host).unwrap_or_default()
+    }
+
+    #[test]
+    fn ranges_end_where_the_host_does() {
+        let text = "from = '1MiB'\nto = '4x last-level-cache'\nat_least = '64MiB'\nat_most = '1/8 memory'\nfactor = 4";
+        let mib =
+            |host: &Host| -> Vec<u64> { values(text, host).iter().map(|v| v >> 20).collect() };
+        assert_eq!(mib(&host(105 << 20, 64 << 30)), [1, 4, 16, 64, 256]);
+        assert_eq!(mib(&host(0, 64 << 30)), [1, 4, 16, 64]);
+        // Memory bounds what is reached, also below the least.
+        assert_eq!(mib(&host(105 << 20, 160 << 20)), [1, 4, 16]);
+        assert_eq!(
+            values("from = '9'\nto = '8'\nfactor = 2", &host(0, 0)),
+            Vec::<u64>::new()
+        );
+        assert_eq!(
+            values(
+                "from = '16'\nto = '64'\nfactor = 2\ndivide = 3",
+                &host(0, 0)
+            ),
+            [5, 10, 21]
+        );
+        assert_eq!(
+            values("from = '16'\nto = '64'\nfactor = 1", &host(0, 0)),
+            Vec::<u64>::new()
+        );
+    }
+
+    #[test]
+    fn sizes_are_bytes_or_of_the_host() {
+        assert_eq!("64MiB".parse(), Ok(Size::Bytes(64 << 20)));
+        assert_eq!("4x last-level-cache".parse(), Ok(Size::LastLevelCache(4)));
+        assert_eq!("1/8 memory".parse(), Ok(Size::Memory(8)));
+        for wrong in ["fourx last-level-cache", "1/x memory", "8 moons"] {
+            assert!(wrong.parse::<Size>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_other_side_of_a_connection_gets_a_cpu_of_its_own() {
+        let peer: OfHost = toml::from_str("host = 'peer-cpu'").unwrap();
+        assert_eq!(peer.param("sender_cpu", &[3, 1]), Some(Param::Int(1)));
+        assert_eq!(peer.param("sender_cpu", &[3]), Some(Param::Int(3)));
+        let list = peer.param("receiver_cpus", &[3, 1]);
+        assert_eq!(list, Some(Param::Text("1".to_owned())));
+        assert_eq!(peer.param("sender_cpu", &[]), None);
+    }
+}

@@ -1,0 +1,149 @@
+//! What is measured. No plan file: copies by the module or by an emulated engine, how many lanes, and which CPU has a program's
+//! neighbour depend on the host. `plans/copies.toml` measures the same questions by every path and is not tied to the document.
+
+use daqmeter_copy::{
+    Context, Direction, Neighbour, Path, PollutionRequest, Request, TESTS, module_waiver,
+};
+use daqmeter_harness::{Request as _, StepPlan, ordered};
+use daqmeter_record::Workload;
+
+use crate::PlannedPoint;
+use crate::studies::Wanted;
+
+/// Copies of each size.
+const USUAL_REPS: u64 = 300;
+/// Three hundred copies of 32 MiB, or runs of a program, would take longer than everything else.
+const MAX_LONG_REPS: u64 = 30;
+/// Blocks above this are long.
+const LONG_BYTES: u64 = 4 << 20;
+/// Sizes: each third power of two up to the study's largest, and a cache line.
+const SIZES: [usize; 9] = [
+    1,
+    64,
+    512,
+    4096,
+    32 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
+    32 << 20,
+];
+/// Sizes of the bandwidth points.
+const LARGE: [usize; 2] = [64 << 10, 1 << 20];
+/// One image filter and one sort, of those whose data fill a cache.
+const PROGRAMS: [&str; 2] = ["qsort_small", "susan[e]_large"];
+
+pub(super) fn points(wanted: &Wanted<'_>) -> Vec<PlannedPoint> {
+    let engine = Path::of_engine();
+    let mut workloads = latencies(engine);
+    workloads.extend(bandwidths(engine, wanted.cpus.len().clamp(2, 4)));
+    workloads.extend(programs(engine, wanted.cpus));
+    let pin: Vec<u32> = wanted.cpus.iter().rev().copied().collect();
+    let reps = wanted.reps.unwrap_or(USUAL_REPS);
+    let points = ordered(workloads, 1).into_iter();
+    points
+        .map(|(place, workload)| PlannedPoint {
+            study: "copy/reproduce".to_owned(),
+            engine: workload.kind.clone(),
+            steps: steps(&workload, reps),
+            workload,
+            pin: pin.clone(),
+            takes: None,
+            extent: None,
+            profile_hz: None,
+            place,
+            source: "reproduce copy".into(),
+        })
+        .collect()
+}
+
+fn steps(workload: &Workload, reps: u64) -> StepPlan {
+    let is_large = workload
+        .int("block_bytes")
+        .is_ok_and(|bytes| bytes > LONG_BYTES);
+    let reps = if is_large || workload.kind == "pollution" {
+        reps.min(MAX_LONG_REPS)
+    } else {
+        reps
+    };
+    StepPlan::ByStage(reps.max(2))
+}
+
+/// Every size, from and to the kernel, warm and cold, by the CPU and by the engine.
+fn latencies(engine: Path) -> Vec<Workload> {
+    let by_cpu = if module_waiver().is_none() {
+        Path::Module
+    } else {
+        Path::Pread
+    };
+    let ways = [
+        (Context::Cpu, by_cpu, false),
+        (Context::Cpu, by_cpu, true),
+        (Context::Exclusive, engine, false),
+        (Context::Exclusive, engine, true),
+        (Context::Shared, engine, false),
+    ];
+    let mut points = Vec::new();
+    for size in SIZES {
+        for (context, path, cold) in ways {
+            for direction in [Direction::From, Direction::To] {
+                let request = Request {
+                    context,
+                    cold,
+                    ..Request::new(path, direction, size)
+                };
+                points.push(request.workload());
+            }
+        }
+    }
+    points
+}
+
+fn bandwidths(engine: Path, lanes: usize) -> Vec<Workload> {
+    let request = |context, size| Request {
+        context,
+        lanes,
+        ..Request::new(engine, Direction::From, size)
+    };
+    let contexts = [Context::Exclusive, Context::Shared, Context::Priority];
+    contexts
+        .into_iter()
+        .flat_map(|context| LARGE.map(|size| request(context, size).workload()))
+        .collect()
+}
+
+/// Programs beside every neighbour, which needs a CPU of its own.
+fn programs(engine: Path, cpus: &[u32]) -> Vec<Workload> {
+    let [neighbour_cpu, _, ..] = cpus else {
+        return Vec::new();
+    };
+    let is_known = |name: &&str| TESTS.contains(name);
+    debug_assert!(PROGRAMS.iter().all(is_known));
+    let point = |test: &str, neighbour: Neighbour| {
+        let path = match neighbour {
+            Neighbour::Dma => engine,
+            _ => Path::Pread,
+        };
+        let request = PollutionRequest {
+            test: test.to_owned(),
+            neighbour,
+            direction: Direction::From,
+            block_bytes: 16_064,
+            path,
+            peer_cpu: Some(*neighbour_cpu),
+            simulated: false,
+        };
+        request.workload()
+    };
+    let neighbours = [
+        Neighbour::Ideal,
+        Neighbour::Cpu,
+        Neighbour::Dma,
+        Neighbour::Spin,
+        Neighbour::NullCall,
+    ];
+    PROGRAMS
+        .into_iter()
+        .flat_map(|test| neighbours.map(|neighbour| point(test, neighbour)))
+        .collect()
+}

@@ -1,0 +1,168 @@
+//! Files of records, as they are named on the command line: themselves, or folders of them.
+
+use std::path::{Path, PathBuf};
+
+use daqmeter_record::RunRecord;
+
+use crate::output::{Failure, read_records};
+
+/// Records of files and folders.
+pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
+    let files = files_of(paths)?;
+    if files.is_empty() {
+        let names: Vec<String> = paths
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        return Err(Failure::refused(format!(
+            "{}: no .jsonl file in this folder or below",
+            names.join(", ")
+        )));
+    }
+    read_records(&files)
+}
+
+/// Files as they are named, folders with all their .jsonl files in order of their names.
+pub(crate) fn files_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    listed(paths, Links::Followed)
+}
+
+/// Where links in a folder may lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Links {
+    /// Anywhere: the user's own folder.
+    Followed,
+    /// To files below the folder: what is served to others.
+    KeptBelow,
+}
+
+/// [`files_of`] with a say about links. What is no regular file is left out of folders: a pipe would be waited for.
+pub(crate) fn listed(paths: &[PathBuf], links: Links) -> Result<Vec<PathBuf>, Failure> {
+    let mut found = Found {
+        files: Vec::new(),
+        links,
+        root: PathBuf::new(),
+        entries: 0,
+    };
+    for path in paths {
+        if path.is_dir() {
+            found.root = path
+                .canonicalize()
+                .map_err(|error| unreadable(path, &error))?;
+            found.collect(path, 0)?;
+        } else {
+            found.files.push(path.clone());
+        }
+    }
+    Ok(found.files)
+}
+
+fn unreadable(folder: &Path, error: &std::io::Error) -> Failure {
+    Failure::refused(format!("cannot read {}: {error}", folder.display()))
+}
+
+/// What was found in folders so far.
+struct Found {
+    files: Vec<PathBuf>,
+    links: Links,
+    /// The folder that was named, without links in its path.
+    root: PathBuf,
+    /// Entries looked at.
+    entries: usize,
+}
+
+impl Found {
+    fn collect(&mut self, folder: &Path, depth: usize) -> Result<(), Failure> {
+        /// Folders of folders; deeper is a link that leads back.
+        const MAX_DEPTH: usize = 8;
+        /// A folder of records has some thousand entries; / has millions.
+        const MAX_ENTRIES: usize = 100_000;
+        let entries = std::fs::read_dir(folder).map_err(|error| unreadable(folder, &error))?;
+        let mut entries: Vec<PathBuf> = entries
+            .take(MAX_ENTRIES + 1)
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .collect();
+        self.entries += entries.len();
+        if self.entries > MAX_ENTRIES {
+            let shown = self.root.display();
+            return Err(Failure::refused(format!(
+                "{shown}: more than {MAX_ENTRIES} entries in this folder and below; name a folder of records"
+            )));
+        }
+        entries.sort();
+        for entry in entries {
+            if self.is_folder(&entry) && depth < MAX_DEPTH {
+                self.collect(&entry, depth + 1)?;
+            } else if entry
+                .extension()
+                .is_some_and(|extension| extension == "jsonl")
+                && self.is_wanted(&entry)
+            {
+                self.files.push(entry);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_folder(&self, entry: &Path) -> bool {
+        entry.is_dir() && (self.links == Links::Followed || !entry.is_symlink())
+    }
+
+    fn is_wanted(&self, entry: &Path) -> bool {
+        let stays = || {
+            entry
+                .canonicalize()
+                .is_ok_and(|target| target.starts_with(&self.root))
+        };
+        entry.is_file() && (self.links == Links::Followed || stays())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_served_stays_below_its_folder_and_is_a_regular_file() {
+        let (outside, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let place = |name: &str| folder.path().join(name);
+        std::fs::create_dir(place("sub")).unwrap();
+        for file in [
+            place("a.jsonl"),
+            place("sub/b.jsonl"),
+            outside.path().join("secret.jsonl"),
+        ] {
+            std::fs::write(file, "").unwrap();
+        }
+        let link =
+            |target: &Path, name: &str| std::os::unix::fs::symlink(target, place(name)).unwrap();
+        link(Path::new("/dev/zero"), "zero.jsonl");
+        link(&outside.path().join("secret.jsonl"), "link.jsonl");
+        link(outside.path(), "folder");
+        link(&place("a.jsonl"), "same.jsonl");
+        let _socket = std::os::unix::net::UnixListener::bind(place("socket.jsonl")).unwrap();
+        let names = |links| -> Vec<String> {
+            let found = listed(&[folder.path().to_owned()], links)
+                .map_err(|failure| failure.line().to_owned());
+            let name = |path: &PathBuf| {
+                path.strip_prefix(folder.path())
+                    .unwrap()
+                    .display()
+                    .to_string()
+            };
+            found.unwrap().iter().map(name).collect()
+        };
+        assert_eq!(
+            names(Links::KeptBelow),
+            ["a.jsonl", "same.jsonl", "sub/b.jsonl"]
+        );
+        let followed = [
+            "a.jsonl",
+            "folder/secret.jsonl",
+            "link.jsonl",
+            "same.jsonl",
+            "sub/b.jsonl",
+        ];
+        assert_eq!(names(Links::Followed), followed);
+    }
+}

@@ -1,0 +1,52 @@
+//! Ledgers as text, and what parts of a chain publish of themselves.
+
+use std::fmt::Write as _;
+
+use daqmeter_readout::receive::elink_of;
+use daqmeter_record::Ledger;
+use daqmeter_sys::cpu_time;
+
+/// CPU time of the calling thread.
+pub(super) fn cpu_seconds() -> f64 {
+    let usage = cpu_time::of_thread();
+    (usage.user_ns + usage.system_ns) as f64 * 1e-9
+}
+
+/// Accounts that do not close.
+pub(super) fn not_closed(ledgers: &[(u64, Ledger)]) -> u64 {
+    ledgers
+        .iter()
+        .filter(|(_, ledger)| !ledger.closes())
+        .count() as u64
+}
+
+pub(super) fn elink_name(tag: u64) -> String {
+    elink_of(tag).map_or_else(
+        || format!("{tag:#x}"),
+        |elink| format!("{:#05x}", elink.number()),
+    )
+}
+
+pub(super) fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
+    let mut all = Ledger::new("triggers x E-links");
+    for (_, ledger) in ledgers {
+        all.add(&Ledger {
+            unit: all.unit.clone(),
+            ..ledger.clone()
+        });
+    }
+    // What did not happen is left out; that the sum closes says that it was watched.
+    let mut shown = all.clone();
+    shown.losses.retain(|_, count| *count > 0);
+    let mut out = format!(" ledger: {shown}\n");
+    let closed = ledgers.len() as u64 - not_closed(ledgers);
+    let _ = writeln!(
+        out,
+        " accounts that close: {closed} of {} E-links",
+        ledgers.len()
+    );
+    for (tag, ledger) in ledgers.iter().filter(|(_, ledger)| !ledger.closes()) {
+        let _ = writeln!(out, "  E-link {}: {ledger}", elink_name(*tag));
+    }
+    out
+}

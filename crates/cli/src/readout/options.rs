@@ -1,0 +1,94 @@
+//! Options that several verbs share, and what they mean.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use daqmeter_readout::card::Card;
+use daqmeter_readout::{Chosen, Scenario};
+use daqmeter_record::units;
+use daqmeter_sys::ring::Consumer;
+
+use crate::arguments::{count, duration};
+use crate::metrics::Metrics;
+use crate::output::Failure;
+
+/// The exit code of a verb that did its work: good, or not, or as far as a signal let it.
+pub(super) fn exit(good: bool, interrupted: bool) -> ExitCode {
+    match (interrupted, good) {
+        (true, _) => ExitCode::from(130),
+        (false, true) => ExitCode::SUCCESS,
+        (false, false) => ExitCode::from(1),
+    }
+}
+
+/// The scenario with what replaces parts of it, over a transport that was built in.
+pub(super) fn load(chosen: &Chosen) -> Result<Scenario, Failure> {
+    let scenario = chosen.load().map_err(Failure::refused)?;
+    daqmeter_readout::transport::named(&scenario.publish.transport).map_err(Failure::refused)?;
+    Ok(scenario)
+}
+
+/// For records: rate and polling interval stand there, also where they are the scenario's.
+pub(super) fn completed(chosen: &Chosen) -> Result<Chosen, Failure> {
+    let scenario = load(chosen)?;
+    Ok(Chosen {
+        rate_hz: Some(scenario.trigger.rate.0),
+        poll_us: Some(scenario.reader.poll.0 as f64 / 1e3),
+        ..chosen.clone()
+    })
+}
+
+/// How long triggers come.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Length {
+    /// Time for which triggers come
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    time: Option<Duration>,
+    /// Or their number
+    #[arg(long, value_name = "N", value_parser = count)]
+    triggers: Option<u64>,
+}
+
+/// How long triggers come where nobody says it.
+const DEFAULT_LENGTH: Duration = Duration::from_secs(10);
+
+impl Length {
+    /// A card whose triggers end so.
+    pub(super) fn card(self, scenario: &Scenario) -> Result<(Card, Vec<Consumer>), Failure> {
+        let (mut card, rings) = Card::new(scenario).map_err(Failure::refused)?;
+        if let Some(triggers) = self.triggers {
+            card.source().end_after(triggers);
+        }
+        let unsaid = self.triggers.is_none().then_some(DEFAULT_LENGTH);
+        if let Some(time) = self.time.or(unsaid) {
+            card.source()
+                .end_at(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX - 1));
+        }
+        Ok((card, rings))
+    }
+}
+
+/// Where pages go and come from.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Network {
+    /// Directory in which publishers leave their addresses
+    #[arg(long, value_name = "DIR")]
+    pub(super) bus_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) metrics: Metrics,
+    /// A line of JSON instead of text
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// An E-link's number: 0x008, or decimal.
+pub(super) fn elink(text: &str) -> Result<u16, String> {
+    let number =
+        units::parse_count(text).map_err(|_| format!("`{text}` is not an E-link such as 0x008"))?;
+    u16::try_from(number)
+        .ok()
+        .filter(|number| *number <= 0x7FF)
+        .ok_or(format!("`{text}`: E-links are 0 to 0x7ff"))
+}

@@ -1,0 +1,291 @@
+//! What every measuring verb shares: the context, Ctrl-C, progress, and running points one after the other.
+
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Args;
+use daqmeter_campaign::{self as campaign, Done, Options, PlannedPoint, Watch, card_families};
+use daqmeter_harness::{Context, Refusal, Settings};
+use daqmeter_kernels::Isa;
+use daqmeter_record::{Order, RunRecord, Tool, Workload, sanitise};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::arguments::{CpuList, cpu_list};
+use crate::interrupt;
+use crate::metrics::{Metrics, Page};
+use crate::output::{Failure, Recorder, progress_wanted, tell};
+use crate::pmu::chosen::Observed;
+
+/// Options of every verb that measures.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Common {
+    /// Append every record to this file (JSON lines), as it is measured
+    #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print records (JSON lines) instead of tables
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+    /// CPUs to pin threads to, in turn: 0,1 or 0-3
+    #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
+    pub(crate) pin: Option<CpuList>,
+    #[command(flatten)]
+    pub(crate) metrics: Metrics,
+    /// Count a group or events meanwhile, each 100 ms: block, net@10ms
+    #[arg(long, value_name = "GROUP[@TIME]", help_heading = "Output")]
+    pub(crate) observe: Option<String>,
+}
+
+impl Common {
+    /// CPUs for the threads; none leaves them free.
+    pub(crate) fn pins(&self) -> Vec<u32> {
+        self.pin.clone().map_or(Vec::new(), |list| list.0)
+    }
+}
+
+/// Runs points, keeps their records, and shows how far it is.
+pub(crate) struct Runner {
+    campaign: campaign::Runner,
+    pub(crate) recorder: Recorder,
+    progress: ProgressBar,
+    metrics: Option<Page>,
+}
+
+/// What the records say of this program.
+pub(crate) fn tool() -> Tool {
+    Tool {
+        name: "daqmeter".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        git_revision: env!("DAQMETER_GIT_REVISION").to_owned(),
+        profile: if cfg!(debug_assertions) {
+            "debug"
+        } else {
+            "release"
+        }
+        .to_owned(),
+    }
+}
+
+/// What is known of this host and this invocation.
+pub(crate) fn context() -> Context {
+    let isa = Isa::available().map(|isa| isa.name().to_owned()).collect();
+    Context::gather(tool(), command_line(), isa).with_cards(&card_families())
+}
+
+/// The command line as typed, with quotes where a shell needs them, so that it can be pasted.
+fn command_line() -> String {
+    let quoted = |argument: String| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@".contains(c);
+        if !argument.is_empty() && argument.chars().all(plain) {
+            argument
+        } else {
+            format!("'{}'", argument.replace('\'', r"'\''"))
+        }
+    };
+    let arguments = std::env::args_os()
+        .skip(1)
+        .map(|argument| quoted(argument.to_string_lossy().into_owned()));
+    std::iter::once("daqmeter".to_owned())
+        .chain(arguments)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// The first signal sets the flag; `interrupt` says what else signals do.
+pub(crate) fn on_ctrl_c(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
+    let asked = stop.clone();
+    interrupt::on_signal(move || asked.store(true, Ordering::Relaxed));
+    Ok(())
+}
+
+impl Deref for Runner {
+    type Target = campaign::Runner;
+
+    fn deref(&self) -> &campaign::Runner {
+        &self.campaign
+    }
+}
+
+impl DerefMut for Runner {
+    fn deref_mut(&mut self) -> &mut campaign::Runner {
+        &mut self.campaign
+    }
+}
+
+impl Runner {
+    /// Gathers the context; from now on a signal lets the sample at hand finish.
+    pub(crate) fn new(common: &Common, points: usize) -> Result<Runner, Failure> {
+        let observed = common.observe.as_deref().map(Observed::understand);
+        let observed = observed.transpose()?;
+        let recorder = Recorder::new(common.out.as_deref(), common.json)?;
+        let metrics = common.metrics.served()?;
+        let mut campaign = campaign::Runner::new(context());
+        if let Some(observed) = observed {
+            campaign.observe(move || observed.observer());
+        }
+        let asked = campaign.stop.clone();
+        interrupt::on_signal(move || asked.set());
+        Ok(Runner {
+            campaign,
+            recorder,
+            progress: progress_bar(points, !common.json),
+            metrics,
+        })
+    }
+
+    /// Measures one point with its limits and keeps the record. Does nothing once interrupted.
+    pub(crate) fn point(
+        &mut self,
+        engine: &str,
+        workload: &Workload,
+        settings: &Settings,
+        order: Option<Order>,
+    ) -> Result<(), Failure> {
+        if self.stop.is_set() {
+            return Ok(());
+        }
+        let message = format!("{} {engine}", sanitise::text(&settings.study));
+        self.progress.set_message(message);
+        let mut record = self.measured(engine, workload, settings)?;
+        record.order = order;
+        self.keep(record)
+    }
+
+    /// Measures the points of a plan; those that are refused are reported on stderr.
+    pub(crate) fn plan(
+        &mut self,
+        points: Vec<PlannedPoint>,
+        options: Options<'_>,
+    ) -> Result<Done, Failure> {
+        let Runner {
+            campaign,
+            recorder,
+            progress,
+            metrics,
+        } = self;
+        let mut screen = Screen {
+            recorder,
+            progress,
+            metrics: metrics.as_ref(),
+        };
+        campaign.run(points, options, &mut screen)
+    }
+
+    /// Takes the record of a point.
+    pub(crate) fn keep(&mut self, record: RunRecord) -> Result<(), Failure> {
+        let Runner {
+            recorder,
+            progress,
+            metrics,
+            ..
+        } = self;
+        keep(recorder, progress, metrics.as_ref(), record)
+    }
+
+    /// Counts the first of these groups that this host has, unless something else was asked for.
+    pub(crate) fn observe_if_there(&mut self, groups: &[&str]) {
+        if self.is_observed() {
+            return;
+        }
+        let mut found = groups
+            .iter()
+            .filter_map(|group| Observed::understand(group).ok());
+        if let Some(observed) = found.next() {
+            self.campaign.observe(move || observed.observer());
+        }
+    }
+
+    /// Reports how many points there will be.
+    pub(crate) fn expect(&self, points: usize) {
+        expect(&self.progress, self.metrics.as_ref(), points);
+    }
+
+    /// Clears the progress line.
+    pub(crate) fn finish(&self) {
+        self.progress.finish_and_clear();
+    }
+
+    /// What every verb ends with: see [`Recorder::finish`].
+    pub(crate) fn conclude(
+        &self,
+        page: Option<&Path>,
+        text: impl FnOnce(&[RunRecord]) -> String,
+    ) -> Result<ExitCode, Failure> {
+        self.finish();
+        self.recorder.finish(page, self.stop.is_set(), text)
+    }
+}
+
+fn progress_bar(points: usize, is_wanted: bool) -> ProgressBar {
+    let progress = if is_wanted && progress_wanted() {
+        ProgressBar::new(points as u64)
+    } else {
+        ProgressBar::hidden()
+    };
+    let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}")
+        .expect("a constant template");
+    progress.set_style(style);
+    progress
+}
+
+fn expect(progress: &ProgressBar, metrics: Option<&Page>, points: usize) {
+    progress.set_length(points as u64);
+    if let Some(page) = metrics {
+        page.set("daqmeter_points_planned", "run", points as f64);
+    }
+}
+
+fn keep(
+    recorder: &mut Recorder,
+    progress: &ProgressBar,
+    metrics: Option<&Page>,
+    record: RunRecord,
+) -> Result<(), Failure> {
+    progress.inc(1);
+    if let Some(page) = metrics {
+        page.point(&record);
+    }
+    recorder.take(record)
+}
+
+/// Shows how far a plan is, and keeps its records.
+struct Screen<'a> {
+    recorder: &'a mut Recorder,
+    progress: &'a ProgressBar,
+    metrics: Option<&'a Page>,
+}
+
+impl Watch for Screen<'_> {
+    type Error = Failure;
+
+    fn planned(&mut self, points: usize, known: usize) {
+        expect(self.progress, self.metrics, points);
+        if known > 0 {
+            let all = points + known;
+            tell(&format!(
+                "daqmeter: {known} of {all} points are in the file already"
+            ));
+        }
+    }
+
+    fn begins(&mut self, point: &PlannedPoint) -> Result<(), Failure> {
+        let study = sanitise::text(&point.study);
+        self.progress
+            .set_message(format!("{study} {}", point.engine));
+        Ok(())
+    }
+
+    fn record(&mut self, record: RunRecord) -> Result<(), Failure> {
+        keep(self.recorder, self.progress, self.metrics, record)
+    }
+
+    fn refused(&mut self, point: &PlannedPoint, refusal: Refusal) -> Result<(), Failure> {
+        let PlannedPoint {
+            source, workload, ..
+        } = point;
+        tell(&format!("daqmeter: {source}: {workload}: {refusal}"));
+        Ok(())
+    }
+}

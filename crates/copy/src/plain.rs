@@ -1,0 +1,161 @@
+//! The engine `plain-copy`: what memory alone allows for copies of one size. Copies between user and kernel are held against it.
+
+use daqmeter_harness::{
+    Fault, Problem, Request, Session, StageSpec, Tally, TypedEngine, check_lanes, is_one, one,
+};
+use daqmeter_kernels::copy::CopyKernel;
+use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::request::MAX_BLOCK_BYTES;
+
+/// Copies one buffer to another by every way that this CPU has: a stage each.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PlainEngine;
+
+/// What [`PlainEngine`] is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlainRequest {
+    /// Bytes of one copy
+    pub block_bytes: usize,
+    /// Threads that copy at the same time
+    #[serde(default = "one::<usize>", skip_serializing_if = "is_one")]
+    pub lanes: usize,
+}
+
+impl PlainRequest {
+    /// Copies of so many bytes by one lane.
+    pub(crate) fn new(block_bytes: usize) -> PlainRequest {
+        PlainRequest {
+            block_bytes,
+            lanes: 1,
+        }
+    }
+}
+
+impl Request for PlainRequest {
+    const KIND: &'static str = "plain-copy";
+
+    fn check(&self) -> Result<(), Problem> {
+        Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;
+        check_lanes("lanes", self.lanes)
+    }
+
+    fn with_lanes(self, lanes: usize) -> Self {
+        PlainRequest { lanes, ..self }
+    }
+}
+
+impl TypedEngine for PlainEngine {
+    type Request = PlainRequest;
+
+    fn description(&self) -> &'static str {
+        "copies memory by memcpy, rep movsb and vectors: the limit that copies are held against"
+    }
+
+    fn target(&self, _request: &PlainRequest) -> String {
+        "memory".to_owned()
+    }
+
+    fn memory_bytes(&self, request: &PlainRequest) -> Option<u64> {
+        let lane = buffer_bytes(request.block_bytes as u64).saturating_mul(2);
+        Some(lane.saturating_mul(request.lanes as u64))
+    }
+
+    fn example(&self) -> PlainRequest {
+        PlainRequest::new(5003)
+    }
+
+    fn open(&self, request: &PlainRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+        let session = |_| -> Box<dyn Session> {
+            Box::new(PlainSession {
+                bytes: request.block_bytes,
+                kernels: CopyKernel::available(),
+                buffers: None,
+            })
+        };
+        Ok((0..request.lanes).map(session).collect())
+    }
+}
+
+struct PlainSession {
+    bytes: usize,
+    kernels: Vec<CopyKernel>,
+    buffers: Option<(Buffer, Buffer)>,
+}
+
+impl PlainSession {
+    fn sides(&mut self) -> (&mut [u8], &mut [u8]) {
+        let (from, to) = self.buffers.as_mut().expect("prepared before it copies");
+        (from.slice_mut(self.bytes), to.slice_mut(self.bytes))
+    }
+}
+
+impl Session for PlainSession {
+    fn device(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn stages(&self) -> Vec<StageSpec> {
+        let bytes = self.bytes as u64;
+        let stage = |kernel: &CopyKernel| StageSpec::new(kernel.name(), bytes, 2 * bytes);
+        self.kernels.iter().map(stage).collect()
+    }
+
+    fn prepare(&mut self) -> Result<(), Fault> {
+        let buffer = || Buffer::new(self.bytes, Pages::Transparent);
+        self.buffers = Some((buffer()?, buffer()?));
+        let (from, _) = self.sides();
+        for (place, value) in from.iter_mut().zip((0..=250).cycle()) {
+            *place = value;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault> {
+        let kernel = self.kernels[stage];
+        let (from, to) = self.sides();
+        for _ in 0..operations {
+            kernel.copy(from, to);
+            std::hint::black_box(&mut *to);
+        }
+        Ok(())
+    }
+
+    fn verify(&mut self) -> Result<(), Fault> {
+        for stage in 0..self.kernels.len() {
+            self.sides().1.fill(0xA5);
+            self.step(stage, 1)?;
+            let (from, to) = self.sides();
+            if let Some(at) = from.iter().zip(&*to).position(|(from, to)| from != to) {
+                let kernel = self.kernels[stage].name();
+                return Err(Fault::new(format!("{kernel}: byte {at} is wrong")));
+            }
+        }
+        Ok(())
+    }
+
+    fn tally(&mut self) -> Tally {
+        Tally::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_harness::Engine;
+
+    use super::*;
+
+    #[test]
+    fn plain_copies_conform() {
+        daqmeter_harness::conformance::run(&PlainEngine);
+    }
+
+    #[test]
+    fn it_copies_in_as_many_lanes_as_it_is_asked_for() {
+        let three = PlainEngine.with_lanes(&Engine::example(&PlainEngine), 3);
+        assert_eq!(Engine::open(&PlainEngine, &three).unwrap().len(), 3);
+    }
+}

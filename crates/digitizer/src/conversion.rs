@@ -1,0 +1,359 @@
+//! What is asked of a conversion: the options that read-out and conversion in memory have in common.
+
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use clap::{Args, Command, ValueEnum};
+use daqmeter_harness::{Availability, Fault, Problem, is_default};
+use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Qmn};
+use daqmeter_kernels::{Isa, Store};
+use daqmeter_record::units::parse_count;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::function::Function;
+
+/// The defaults of a request, which are declared once, in its options.
+pub(crate) fn defaults<T: Args>() -> T {
+    let command = T::augment_args(Command::new("defaults"));
+    let given = command.ignore_errors(true).get_matches_from(["defaults"]);
+    T::from_arg_matches(&given).expect("every option has a default")
+}
+
+/// Options of all conversions.
+#[derive(Clone, Debug, PartialEq, Args, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[command(next_help_heading = "Conversion")]
+pub struct ConversionRequest {
+    /// Decimation: first sample kept
+    #[arg(short = 'o', long, value_name = "N", value_parser = parse_count, default_value = "0")]
+    pub dec_offset: u64,
+    /// Decimation: keep every N-th sample
+    #[arg(short = 'f', long, value_name = "N", value_parser = parse_count, default_value = "1")]
+    pub dec_factor: u64,
+    /// Scaling: offset
+    #[arg(
+        short = 'O',
+        long,
+        value_name = "X",
+        value_parser = parse_finite,
+        default_value = "0",
+        allow_hyphen_values = true
+    )]
+    pub scale_offset: f64,
+    /// Scaling: factor
+    #[arg(
+        short = 'F',
+        long,
+        value_name = "X",
+        value_parser = parse_finite,
+        default_value = "1",
+        allow_hyphen_values = true
+    )]
+    pub scale_factor: f64,
+    /// Scale in single precision, and say by how much that differs
+    #[arg(long, hide_short_help = true)]
+    pub fast: bool,
+    /// Format of functions 5 and 7: bits before and after the point
+    #[arg(
+        long,
+        value_name = "M.N",
+        default_value = "1.15",
+        hide_short_help = true
+    )]
+    pub unsigned_q: QFormat,
+    /// Format of functions 6 and 8: bits before and after the point
+    #[arg(
+        long,
+        value_name = "M.N",
+        default_value = "3.13",
+        hide_short_help = true
+    )]
+    pub signed_q: QFormat,
+    /// Instruction set
+    #[arg(
+        long,
+        value_name = "SET",
+        value_enum,
+        default_value = "best",
+        hide_short_help = true
+    )]
+    #[serde(skip_serializing_if = "is_default")]
+    pub isa: IsaChoice,
+    /// Stores
+    #[arg(
+        long,
+        value_name = "KIND",
+        value_enum,
+        default_value = "by-footprint",
+        hide_short_help = true
+    )]
+    #[serde(skip_serializing_if = "is_default")]
+    pub store: StoreChoice,
+}
+
+impl Default for ConversionRequest {
+    fn default() -> Self {
+        static DEFAULTS: LazyLock<ConversionRequest> = LazyLock::new(defaults);
+        DEFAULTS.clone()
+    }
+}
+
+/// Bits before and after the point of a fixed-point number, written `1.15`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub struct QFormat {
+    int_bits: u32,
+    frac_bits: u32,
+}
+
+impl QFormat {
+    fn qmn(self, signed: bool) -> Qmn {
+        Qmn::new(self.int_bits, self.frac_bits, signed).expect("checked where it was read")
+    }
+}
+
+impl FromStr for QFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<QFormat, String> {
+        let bits = || {
+            let (m, n) = text.split_once('.')?;
+            let (int_bits, frac_bits) = (m.parse().ok()?, n.parse().ok()?);
+            Qmn::new(int_bits, frac_bits, false)?;
+            Some(QFormat {
+                int_bits,
+                frac_bits,
+            })
+        };
+        bits().ok_or_else(|| format!("`{text}`; m.n with 1 to 63 bits in all is wanted, e.g. 1.15"))
+    }
+}
+
+impl TryFrom<String> for QFormat {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<QFormat, String> {
+        text.parse()
+    }
+}
+
+impl From<QFormat> for String {
+    fn from(format: QFormat) -> String {
+        format!("{}.{}", format.int_bits, format.frac_bits)
+    }
+}
+
+/// The instruction set that is asked for.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum IsaChoice {
+    /// The best of this CPU
+    #[default]
+    Best,
+    /// Plain Rust
+    Portable,
+    /// x86-64 with AVX2
+    Avx2,
+    /// x86-64 with AVX-512
+    Avx512,
+    /// AArch64
+    Neon,
+}
+
+impl IsaChoice {
+    fn isa(self) -> Isa {
+        match self {
+            IsaChoice::Best => Isa::best(),
+            IsaChoice::Portable => Isa::Portable,
+            IsaChoice::Avx2 => Isa::Avx2,
+            IsaChoice::Avx512 => Isa::Avx512,
+            IsaChoice::Neon => Isa::Neon,
+        }
+    }
+
+    /// The name in options, records and tables.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            IsaChoice::Best => "best",
+            named => named.isa().name(),
+        }
+    }
+}
+
+/// The stores that are asked for.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum StoreChoice {
+    /// Around the caches where data outgrow them
+    #[default]
+    ByFootprint,
+    /// Through the caches
+    Cached,
+    /// Around the caches
+    NonTemporal,
+}
+
+impl ConversionRequest {
+    /// What a function does to the samples; none for those that convert nothing.
+    pub fn of(&self, function: Function) -> Option<(Conversion, Decimation)> {
+        let (unsigned, signed) = (self.unsigned_q.qmn(false), self.signed_q.qmn(true));
+        Some(match function {
+            Function::Readout | Function::WritePattern => return None,
+            Function::DecimateScale => (self.scale(), self.decimation()),
+            Function::Decimate => (Conversion::CastF32, self.decimation()),
+            Function::Scale => (self.scale(), Decimation::NONE),
+            Function::Cast => (Conversion::CastF32, Decimation::NONE),
+            Function::UnsignedF64 => (Conversion::QmnF64(unsigned), Decimation::NONE),
+            Function::SignedF64 => (Conversion::QmnF64(signed), Decimation::NONE),
+            Function::UnsignedF32 => (Conversion::QmnF32(unsigned), Decimation::NONE),
+            Function::SignedF32 => (Conversion::QmnF32(signed), Decimation::NONE),
+        })
+    }
+
+    fn scale(&self) -> Conversion {
+        let (factor, offset) = (self.scale_factor, self.scale_offset);
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "the fast path rounds its constants to f32 by definition"
+        )]
+        match self.fast {
+            true => Conversion::FastScaleF32 {
+                factor: factor as f32,
+                offset: offset as f32,
+            },
+            false => Conversion::ScaleF32 { factor, offset },
+        }
+    }
+
+    pub(crate) fn decimation(&self) -> Decimation {
+        let within = |value: u64| usize::try_from(value).expect("at most the samples of a read");
+        Decimation {
+            offset: within(self.dec_offset),
+            factor: within(self.dec_factor),
+        }
+    }
+
+    /// What a function converts to from that many samples, in bytes; zero where it converts nothing.
+    pub(crate) fn out_bytes(&self, function: Function, samples: usize) -> usize {
+        self.of(function).map_or(0, |(conversion, decimation)| {
+            decimation.kept(samples) * conversion.out_bytes()
+        })
+    }
+
+    /// The kernel of a function for that many samples; none for those that convert nothing.
+    pub(crate) fn converter(
+        &self,
+        function: Function,
+        samples: usize,
+        last_level_bytes: u64,
+    ) -> Result<Option<Converter>, Fault> {
+        let Some((conversion, decimation)) = self.of(function) else {
+            return Ok(None);
+        };
+        let isa = self.isa.isa();
+        let footprint = samples * 2 + self.out_bytes(function, samples);
+        let store = match self.store {
+            StoreChoice::ByFootprint => {
+                Store::for_footprint(isa, footprint as u64, last_level_bytes)
+            }
+            StoreChoice::Cached => Store::Cached,
+            StoreChoice::NonTemporal => Store::NonTemporal,
+        };
+        let made = Converter::new(conversion, decimation, isa, store);
+        made.map(Some)
+            .ok_or_else(|| Fault::new(format!("no {} kernel for {conversion:?} here", isa.name())))
+    }
+
+    /// Whether this CPU has the instruction set, and that the stores.
+    pub(crate) fn availability(&self) -> Availability {
+        let isa = self.isa.isa();
+        if !isa.is_available() {
+            let here: Vec<&str> = Isa::available().map(Isa::name).collect();
+            let reason = format!("this CPU has no {}; it has {}", isa.name(), here.join(", "));
+            return Availability::Waived(reason);
+        }
+        if self.store == StoreChoice::NonTemporal && !isa.has_non_temporal() {
+            let reason = format!("{} has no non-temporal stores; use cached", isa.name());
+            return Availability::Waived(reason);
+        }
+        Availability::Ready
+    }
+
+    /// Refuses what this CPU has not: somebody asked for it by name.
+    pub(crate) fn check_available(&self) -> Result<(), Fault> {
+        match self.availability() {
+            Availability::Ready => Ok(()),
+            Availability::Waived(reason) => Err(Fault::new(reason)),
+        }
+    }
+
+    /// Checks the values for a read of that many samples.
+    pub(crate) fn check(&self, samples: u64) -> Result<(), Problem> {
+        let (offset, factor) = (self.dec_offset, self.dec_factor);
+        if factor == 0 {
+            let text = "is 0; decimation keeps every first, second, ... sample: 1 or more";
+            return Err(Problem::new("dec_factor", text));
+        }
+        for (name, value, max) in [
+            ("dec_offset", offset, samples - 1),
+            ("dec_factor", factor, samples),
+        ] {
+            if value > max {
+                let text = format!("is {value}, past the {samples} samples of a read");
+                return Err(Problem::new(name, text));
+            }
+        }
+        // As in the original, a sample is kept only where a whole group of `factor` follows the offset.
+        if (samples - offset) / factor == 0 {
+            let text = format!(
+                "is {factor}, but only {} of the {samples} samples of a read follow dec_offset {offset}: none is kept; \
+                 lower dec_offset to {} or less",
+                samples - offset,
+                samples - factor
+            );
+            return Err(Problem::new("dec_factor", text));
+        }
+        Ok(())
+    }
+}
+
+/// A number that JSON can hold, which has neither infinity nor what is no number.
+fn parse_finite(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite());
+    number.ok_or_else(|| format!("`{text}` is not a finite number such as 0.5, -45.6 or -7e-05"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_functions_1_and_2_decimate() {
+        let request = ConversionRequest {
+            dec_factor: 10,
+            ..ConversionRequest::default()
+        };
+        for function in Function::CONVERSIONS {
+            let (_, decimation) = request.of(function).unwrap();
+            let decimates = matches!(function, Function::DecimateScale | Function::Decimate);
+            let expected = if decimates { 10 } else { 1 };
+            assert_eq!(decimation.factor, expected, "{function:?}");
+        }
+    }
+
+    #[test]
+    fn formats_are_read_as_they_are_written_and_bounded() {
+        for text in ["1.15", "0.12", "20.43"] {
+            assert_eq!(String::from(text.parse::<QFormat>().unwrap()), text);
+        }
+        for (text, wanted) in [("9", "m.n"), ("40.40", "1 to 63 bits"), ("0.0", "1 to 63")] {
+            assert!(text.parse::<QFormat>().unwrap_err().contains(wanted));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What the PCIe link of a board could carry, as sysfs tells it.
+
+use daqmeter_sys::host::Files;
+
+/// A link that was trained.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Link {
+    gigatransfers_per_s: f64,
+    lanes: u32,
+}
+
+impl Link {
+    /// The link of the PCI device behind a character device, when sysfs tells.
+    pub(crate) fn of(files: &Files, major: u64, minor: u64) -> Option<Link> {
+        let device = format!("sys/dev/char/{major}:{minor}/device");
+        let speed = files.text(&format!("{device}/current_link_speed"))?;
+        let lanes = files
+            .text(&format!("{device}/current_link_width"))?
+            .parse()
+            .ok()?;
+        // "8.0 GT/s PCIe"
+        let gigatransfers_per_s = speed.split_whitespace().next()?.parse().ok()?;
+        (lanes > 0).then_some(Link {
+            gigatransfers_per_s,
+            lanes,
+        })
+    }
+
+    /// Bytes per second after line coding: 8b/10b up to 5 GT/s (PCIe 1 and 2), 128b/130b above. Packet headers come off this.
+    pub(crate) fn bytes_per_s(self) -> f64 {
+        let coding = if self.gigatransfers_per_s > 5.0 {
+            128.0 / 130.0
+        } else {
+            0.8
+        };
+        self.gigatransfers_per_s * 1e9 * coding * f64::from(self.lanes) / 8.0
+    }
+}
+
+impl std::fmt::Display for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "PCIe x{} at {} GT/s after line coding, packet headers included",
+            self.lanes, self.gigatransfers_per_s
+        )
+    }
+}
+
+/// Major and minor number of a device node, as glibc packs them for numbers below 4096 and 2^20.
+pub(crate) fn device_numbers(rdev: u64) -> (u64, u64) {
+    (
+        (rdev >> 8) & 0xFFF,
+        (rdev & 0xFF) | ((rdev >> 12) & 0xFFF00),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(speed: &str, width: &str) -> Option<Link> {
+        let root = tempfile::tempdir().unwrap();
+        let device = root.path().join("sys/dev/char/250:0/device");
+        std::fs::create_dir_all(&device).unwrap();
+        std::fs::write(device.join("current_link_speed"), speed).unwrap();
+        std::fs::write(device.join("current_link_width"), width).unwrap();
+        Link::of(&Files::below(root.path()), 250, 0)
+    }
+
+    #[test]
+    fn a_gen3_x4_link_carries_3938_mb_per_s() {
+        let rate = link("8.0 GT/s PCIe\n", "4\n").unwrap().bytes_per_s();
+        assert!((rate / 1e6 - 3938.0).abs() < 1.0, "{rate}");
+    }
+
+    #[test]
+    fn older_links_lose_a_fifth_to_coding() {
+        assert_eq!(link("2.5 GT/s PCIe", "4").unwrap().bytes_per_s(), 1e9);
+    }
+
+    #[test]
+    fn what_sysfs_does_not_tell_is_no_limit() {
+        assert_eq!(link("Unknown", "4"), None);
+        assert_eq!(link("8.0 GT/s", "0"), None);
+        assert_eq!(Link::of(&Files::below("/nonexistent"), 1, 2), None);
+    }
+}

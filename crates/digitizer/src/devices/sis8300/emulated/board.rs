@@ -1,0 +1,591 @@
+//! One emulated board: register file, card memory, acquisition, DMA at the crate's pace.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use daqmeter_harness::{Fault, StopFlag};
+use daqmeter_sys::clock;
+use daqmeter_sys::memory::{Buffer, DeviceMemory, Pages};
+use daqmeter_sys::wait::IrqLine;
+
+use super::chassis::EmulatedCrate;
+use super::trigger::{Phase, Trigger};
+use crate::devices::board::{Board, Identity, TriggerAccount, pattern_sample};
+use crate::devices::sis8300::registers::{self, Registers};
+use crate::devices::sis8300::regs::{self, Model, READ_UNIT_BYTES, is_dma_read, is_dma_write};
+
+/// The real driver's DMA buffer: 2^(MAX_ORDER-1) pages, 4 MiB on kernels of the document's time.
+const DMA_BUFFER_BYTES: usize = 4 << 20;
+/// Up to this a transfer is over sooner than a sleeping thread is woken (about 50 us): its end is waited for by looking.
+const SMALL_TRANSFER_BYTES: usize = 4096;
+/// Registers of the file, 0x000 to 0x3FF.
+const REGISTERS: usize = 0x400;
+/// Samples at the start of each channel that carry the number of the acquisition.
+const STAMP_SAMPLES: u64 = 4;
+
+/// Faults that a user or a test asks for: `gone-after=5` (reads), `short-read-at=3`, `write-error-at=2`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    gone_after: Option<u64>,
+    short_read_at: Option<u64>,
+    write_error_at: Option<u64>,
+}
+
+impl Faults {
+    /// Parses `name=value,name=value`; empty is none.
+    ///
+    /// # Errors
+    /// Names the fault that is unknown.
+    pub fn parse(text: &str) -> Result<Faults, String> {
+        let mut faults = Faults::default();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let parsed = part
+                .split_once('=')
+                .and_then(|(name, value)| Some((name, value.parse().ok()?)));
+            match parsed {
+                Some(("gone-after", reads)) => faults.gone_after = Some(reads),
+                Some(("short-read-at", read)) => faults.short_read_at = Some(read),
+                Some(("write-error-at", write)) => faults.write_error_at = Some(write),
+                _ => {
+                    return Err(format!(
+                        "fault `{part}` is unknown; there are gone-after=READS, short-read-at=READ and \
+                         write-error-at=WRITE"
+                    ));
+                }
+            }
+        }
+        Ok(faults)
+    }
+}
+
+/// Longest sleep while bytes flow, so that a signal is seen.
+const LONGEST_SLEEP_S: f64 = 0.1;
+
+/// A board in an emulated crate.
+#[derive(Debug)]
+pub struct EmulatedBoard {
+    identity: Identity,
+    model: Model,
+    memory_bytes: u64,
+    crate_: Arc<EmulatedCrate>,
+    /// Number on the uplink, when paced.
+    slot: Option<usize>,
+    registers: Box<[u32; REGISTERS]>,
+    memory: DeviceMemory,
+    /// Card memory below this byte holds samples; beyond it nothing was ever written.
+    filled_bytes: u64,
+    /// Acquisition whose stamp is in memory, and where it stands.
+    stamped: Option<Stamp>,
+    trigger: Trigger,
+    irq: IrqLine,
+    dma: Option<Buffer>,
+    reads: u64,
+    writes: u64,
+    faults: Faults,
+    stop: StopFlag,
+}
+
+/// Where an acquisition left its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    acquisition: u64,
+    channel_samples: u64,
+    channels: u64,
+}
+
+impl Stamp {
+    /// The stamp's sample at an index, if it covers it.
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "16 bits of the number per sample"
+    )]
+    fn sample(self, index: u64) -> Option<u16> {
+        if self.channel_samples < STAMP_SAMPLES {
+            return None;
+        }
+        let (channel, within) = (index / self.channel_samples, index % self.channel_samples);
+        let covered = channel < self.channels && within < STAMP_SAMPLES;
+        covered.then(|| (self.acquisition >> (16 * within)) as u16)
+    }
+}
+
+impl EmulatedBoard {
+    pub(super) fn new(
+        device: &str,
+        model: Model,
+        slot: u32,
+        own_bytes_per_s: f64,
+        faults: Faults,
+        crate_: Arc<EmulatedCrate>,
+    ) -> Result<EmulatedBoard, Fault> {
+        let memory_bytes = model.memory_bytes(0);
+        let memory = DeviceMemory::sparse(
+            usize::try_from(memory_bytes).expect("2 GiB fit a 64-bit address space"),
+        )?;
+        let mut registers = Box::new([0; REGISTERS]);
+        const FIRMWARE: u32 = 0x1801;
+        registers[regs::ID as usize] = model.code() << 16 | FIRMWARE;
+        registers[regs::SERIAL as usize] = slot;
+        registers[regs::SAMPLE_LENGTH as usize] = 0xFFF;
+        let number = crate_
+            .uplink
+            .as_ref()
+            .map(|uplink| lock(uplink).plug(own_bytes_per_s));
+        let trigger = Trigger::new(crate_.epoch_ns, crate_.profile.acquisition.trigger_rate_hz);
+        Ok(EmulatedBoard {
+            identity: Identity {
+                device: device.to_owned(),
+                model: model.name(),
+                interface: "emulated",
+                memory_bytes: Some(memory_bytes),
+                emulated: true,
+                triggered: true,
+                writable: true,
+                repeatable: true,
+            },
+            model,
+            memory_bytes,
+            crate_,
+            slot: number,
+            registers,
+            memory,
+            filled_bytes: 0,
+            stamped: None,
+            trigger,
+            irq: IrqLine::timer()?,
+            dma: None,
+            reads: 0,
+            writes: 0,
+            faults,
+            stop: StopFlag::default(),
+        })
+    }
+
+    fn register(&self, offset: u32) -> u32 {
+        self.registers.get(offset as usize).copied().unwrap_or(0)
+    }
+
+    fn check_there(&self) -> Result<(), Fault> {
+        match self.faults.gone_after {
+            Some(after) if self.reads >= after => Err(Fault::new(format!(
+                "{}: the board is gone (all registers read 0xFFFFFFFF)",
+                self.identity.device
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn enabled_channels(&self) -> u64 {
+        let disabled = self.register(regs::SAMPLE_CONTROL) & ((1 << regs::CHANNELS) - 1);
+        u64::from(regs::CHANNELS) - u64::from(disabled.count_ones())
+    }
+
+    fn channel_samples(&self) -> u64 {
+        (u64::from(self.register(regs::SAMPLE_LENGTH)) + 1) * regs::BLOCK_SAMPLES
+    }
+
+    /// Time for which an acquisition samples; nothing when unpaced.
+    fn acquisition_ns(&self) -> u64 {
+        if self.slot.is_none() {
+            return 0;
+        }
+        let seconds =
+            self.channel_samples() as f64 / self.crate_.profile.acquisition.sample_rate_hz;
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at most 2^24 blocks: seconds"
+        )]
+        let ns = (seconds * 1e9) as u64;
+        ns
+    }
+
+    fn control_acquisition(&mut self, value: u32) {
+        let now = clock::monotonic_ns();
+        let acquisition_ns = self.acquisition_ns();
+        self.irq.clear();
+        if value & regs::ACQUISITION_RESET != 0 {
+            self.trigger.reset(now);
+        } else if value & regs::ACQUISITION_START != 0 {
+            let done = self.trigger.start(now, acquisition_ns);
+            self.irq.fire_at(done);
+        } else if value & regs::ACQUISITION_ARM != 0
+            && self.register(regs::SAMPLE_CONTROL) & regs::EXTERNAL_TRIGGER != 0
+        {
+            let done = self.trigger.arm(now, acquisition_ns);
+            self.irq.fire_at(done);
+        }
+    }
+
+    fn status(&mut self) -> u32 {
+        let phase = match self.trigger.phase(clock::monotonic_ns()) {
+            Phase::Idle => 0,
+            Phase::Armed => regs::STATUS_ARMED,
+            Phase::Sampling => regs::STATUS_SAMPLING | regs::STATUS_BUSY,
+        };
+        if phase == 0 {
+            self.finish_acquisition();
+        }
+        phase | regs::STATUS_MEMORY_READY
+    }
+
+    /// What the acquisition leaves behind: data, its number, and the channels' end addresses.
+    fn finish_acquisition(&mut self) {
+        let stamp = Stamp {
+            acquisition: self.trigger.acquisitions,
+            channel_samples: self.channel_samples(),
+            channels: self.enabled_channels(),
+        };
+        let bytes = stamp.channel_samples * stamp.channels * 2;
+        if self.stamped == Some(stamp) || stamp.acquisition == 0 || bytes > self.memory_bytes {
+            return;
+        }
+        if self
+            .stamped
+            .is_some_and(|old| old.channel_samples != stamp.channel_samples)
+        {
+            self.filled_bytes = 0;
+        }
+        self.fill(bytes);
+        for channel in 0..stamp.channels {
+            let first = channel * stamp.channel_samples;
+            for within in 0..STAMP_SAMPLES.min(stamp.channel_samples) {
+                let sample = stamp.sample(first + within).unwrap_or(0);
+                self.memory
+                    .write(to_usize((first + within) * 2), &sample.to_le_bytes());
+            }
+            let end_block = (first + stamp.channel_samples) / regs::BLOCK_SAMPLES;
+            if let Some(register) = self
+                .registers
+                .get_mut(to_usize(u64::from(regs::CHANNEL_ADDRESS) + channel))
+            {
+                *register = u32::try_from(end_block).unwrap_or(0);
+            }
+        }
+        self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_DAQ_DONE;
+        self.stamped = Some(stamp);
+    }
+
+    /// Lets memory below `bytes` hold samples.
+    fn fill(&mut self, bytes: u64) {
+        const CHUNK_SAMPLES: u64 = 1 << 16;
+        let mut chunk = Vec::new();
+        while self.filled_bytes < bytes {
+            let first = self.filled_bytes / 2;
+            let last = (first + CHUNK_SAMPLES).min(self.memory_bytes / 2);
+            chunk.clear();
+            chunk.extend((first..last).flat_map(|index| pattern_sample(index).to_le_bytes()));
+            self.memory.write(to_usize(self.filled_bytes), &chunk);
+            self.filled_bytes = last * 2;
+        }
+    }
+
+    /// Checks a transfer and brings the memory into the state that a host must see.
+    fn begin_read(&mut self, card_offset: u64, bytes: usize) -> Result<usize, Fault> {
+        self.check_there()?;
+        self.check_range(card_offset, bytes)?;
+        if !is_dma_read(card_offset, bytes) {
+            return Err(Fault::new(format!(
+                "{bytes} bytes from {card_offset:#x}: the driver reads multiples of {READ_UNIT_BYTES} bytes from such"
+            )));
+        }
+        self.reads += 1;
+        self.fill(card_offset + bytes as u64);
+        self.registers[regs::DMA_READ_SOURCE as usize] =
+            u32::try_from(card_offset).expect("below 2 GiB");
+        self.registers[regs::DMA_READ_LENGTH as usize] = u32::try_from(bytes).expect("below 2 GiB");
+        self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_READ_DMA;
+        let short = self.faults.short_read_at == Some(self.reads);
+        Ok(if short { bytes / 2 } else { bytes })
+    }
+
+    fn check_range(&self, card_offset: u64, bytes: usize) -> Result<(), Fault> {
+        let end = card_offset.checked_add(bytes as u64);
+        if end.is_none_or(|end| end > self.memory_bytes) {
+            let size = self.memory_bytes;
+            return Err(Fault::new(format!(
+                "{bytes} bytes at {card_offset:#x} leave the card's memory of {size} bytes"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Asks the crate's uplink for bytes and waits until they have flowed; `copy` moves them meanwhile. Fails when it is to stop.
+    fn at_the_uplinks_pace(
+        &mut self,
+        bytes: usize,
+        copy: impl FnOnce(&mut DeviceMemory),
+    ) -> Result<(), Fault> {
+        let (Some(slot), Some(uplink)) = (self.slot, &self.crate_.uplink) else {
+            copy(&mut self.memory);
+            return Ok(());
+        };
+        let seconds = || clock::monotonic_ns().saturating_sub(self.crate_.epoch_ns) as f64 * 1e-9;
+        lock(uplink).submit(seconds(), slot, bytes as f64);
+        copy(&mut self.memory);
+        loop {
+            let now = seconds();
+            let wait_s = {
+                let mut uplink = lock(uplink);
+                uplink.advance(now);
+                if uplink.is_done(slot) {
+                    uplink.returned(now, slot);
+                    return Ok(());
+                }
+                if self.stop.is_set() {
+                    uplink.leave(now, slot);
+                    return Err(Fault::interrupted());
+                }
+                uplink.done_at(slot) - now
+            };
+            if bytes <= SMALL_TRANSFER_BYTES {
+                std::hint::spin_loop();
+            } else {
+                std::thread::sleep(Duration::from_secs_f64(wait_s.clamp(1e-6, LONGEST_SLEEP_S)));
+            }
+        }
+    }
+
+    fn swap_bytes(&self, bytes: &mut [u8]) {
+        if self.register(regs::BYTE_SWAP) & 1 != 0 {
+            bytes
+                .as_chunks_mut::<2>()
+                .0
+                .iter_mut()
+                .for_each(|pair| pair.swap(0, 1));
+        }
+    }
+}
+
+impl EmulatedCrate {
+    /// Plugs a board in: `l0`, `l2-1`, `ku0`, with faults behind a colon (`l0:gone-after=5`).
+    ///
+    /// # Errors
+    /// When the name is no board, or the profile has no such model.
+    pub fn board(self: &Arc<Self>, device: &str, name: &str) -> Result<EmulatedBoard, Fault> {
+        let (name, faults) = name.split_once(':').unwrap_or((name, ""));
+        let wrong = || {
+            Fault::new(format!(
+                "`{device}` is no emulated board; write emu:l0, emu:l2-0 or emu:ku0 (any number), or a range emu:l0..4"
+            ))
+        };
+        let (model, slot) = parse_name(name).ok_or_else(wrong)?;
+        let faults =
+            Faults::parse(faults).map_err(|why| Fault::new(format!("`{device}`: {why}")))?;
+        let own = self.profile.own_bytes_per_s(model);
+        let own = own.ok_or_else(|| {
+            Fault::new(format!(
+                "profile {} has no {}",
+                self.profile.name,
+                model.name()
+            ))
+        })?;
+        EmulatedBoard::new(device, model, slot, own, faults, Arc::clone(self))
+    }
+}
+
+/// `l2-1` before `l2`: the first is board 1 of model L2, the second board 2 of model L.
+pub(crate) fn parse_name(name: &str) -> Option<(Model, u32)> {
+    let stems = [("l2-", Model::L2), ("ku", Model::Ku), ("l", Model::L)];
+    stems
+        .into_iter()
+        .find_map(|(stem, model)| Some((model, name.strip_prefix(stem)?.parse().ok()?)))
+}
+
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // A lane that panicked leaves the fluid's numbers consistent: they are only ever added to.
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn to_usize(value: u64) -> usize {
+    usize::try_from(value).expect("card memory is far below the address space")
+}
+
+impl Registers for EmulatedBoard {
+    fn read_register(&mut self, offset: u32) -> Result<u32, Fault> {
+        self.check_there()?;
+        if self.slot.is_some() {
+            // The processor waits for the register to come over the bus; nothing else can run on it.
+            let until = clock::monotonic_ns() + self.crate_.profile.acquisition.register_read_ns;
+            while clock::monotonic_ns() < until {
+                std::hint::spin_loop();
+            }
+        }
+        Ok(if offset == regs::ACQUISITION {
+            self.status()
+        } else {
+            self.register(offset)
+        })
+    }
+
+    fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault> {
+        self.check_there()?;
+        match offset {
+            regs::ID | regs::SERIAL | regs::OPTIONS | regs::IRQ_STATUS => {}
+            regs::ACQUISITION => self.control_acquisition(value),
+            regs::IRQ_CLEAR => self.registers[regs::IRQ_STATUS as usize] &= !value,
+            // J/K: lower half sets, upper half clears.
+            regs::IRQ_ENABLE => {
+                let enabled = self.register(offset);
+                self.registers[offset as usize] = (enabled | (value & 0xFFFF)) & !(value >> 16);
+            }
+            _ => {
+                if let Some(register) = self.registers.get_mut(offset as usize) {
+                    *register = value;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn dma_write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
+        self.check_there()?;
+        self.check_range(card_offset, from.len())?;
+        if self.register(regs::MEMORY_WRITE_ENABLE) & 1 == 0 {
+            return Err(Fault::new(
+                "card memory is write-protected: set register 0x230 bit 0 first",
+            ));
+        }
+        if !is_dma_write(card_offset, from.len()) {
+            return Err(Fault::new(format!(
+                "{} bytes to {card_offset:#x}: the board writes 64, 128, 256, ... bytes to a multiple of 64",
+                from.len()
+            )));
+        }
+        self.writes += 1;
+        if self.faults.write_error_at == Some(self.writes) {
+            return Err(Fault::new(format!(
+                "{}: DMA write {} failed",
+                self.identity.device, self.writes
+            )));
+        }
+        self.fill(card_offset + from.len() as u64);
+        self.registers[regs::DMA_WRITE_DESTINATION as usize] =
+            u32::try_from(card_offset).expect("below 2 GiB");
+        self.registers[regs::IRQ_STATUS as usize] |= regs::IRQ_WRITE_DMA;
+        self.at_the_uplinks_pace(from.len(), |memory| {
+            memory.write(to_usize(card_offset), from)
+        })?;
+        Ok(from.len())
+    }
+}
+
+impl Board for EmulatedBoard {
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn configure(&mut self, samples: u64) -> Result<(), Fault> {
+        registers::configure(self, samples)
+    }
+
+    fn arm(&mut self) -> Result<(), Fault> {
+        registers::arm(self)
+    }
+
+    fn is_done(&mut self) -> Result<bool, Fault> {
+        registers::is_done(self)
+    }
+
+    fn disarm(&mut self) -> Result<(), Fault> {
+        registers::disarm(self)
+    }
+
+    fn write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
+        registers::write(self, card_offset, from)
+    }
+
+    fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
+        let delivered = self.begin_read(card_offset, into.len())?;
+        let into = &mut into[..delivered];
+        self.at_the_uplinks_pace(delivered, |memory| memory.read(to_usize(card_offset), into))?;
+        self.swap_bytes(into);
+        Ok(delivered)
+    }
+
+    fn map(&mut self, bytes: usize) -> Result<(), Fault> {
+        if bytes > DMA_BUFFER_BYTES {
+            return Err(Fault::new(format!(
+                "access mode 1 (mmap) needs one contiguous DMA buffer of {bytes} bytes; the driver has {DMA_BUFFER_BYTES} \
+                 ({} samples): lower -S or use -B 0",
+                DMA_BUFFER_BYTES / 2
+            )));
+        }
+        self.dma = Some(Buffer::new(bytes, Pages::Transparent)?);
+        Ok(())
+    }
+
+    fn read_mapped(&mut self, card_offset: u64, bytes: usize) -> Result<usize, Fault> {
+        let delivered = self.begin_read(card_offset, bytes)?;
+        let mut dma = self.dma.take().expect("mapped before the first read");
+        let into = dma.slice_mut::<u8>(delivered);
+        let done =
+            self.at_the_uplinks_pace(delivered, |memory| memory.read(to_usize(card_offset), into));
+        self.swap_bytes(dma.slice_mut::<u8>(delivered));
+        self.dma = Some(dma);
+        done.map(|()| delivered)
+    }
+
+    fn mapped(&self, samples: usize) -> &[u16] {
+        self.dma
+            .as_ref()
+            .expect("mapped before the first read")
+            .slice(samples)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<bool, Fault> {
+        self.check_there()?;
+        Ok(self.irq.wait(timeout)?)
+    }
+
+    fn heed(&mut self, stop: &StopFlag) {
+        self.stop = stop.clone();
+    }
+
+    fn set_trigger_rate(&mut self, rate_hz: f64) {
+        self.trigger.set_rate(rate_hz, clock::monotonic_ns());
+    }
+
+    fn begin_account(&mut self) {
+        if let (Some(slot), Some(uplink)) = (self.slot, &self.crate_.uplink) {
+            let now = clock::monotonic_ns().saturating_sub(self.crate_.epoch_ns) as f64 * 1e-9;
+            lock(uplink).leave(now, slot);
+        }
+        self.trigger.begin_account(clock::monotonic_ns());
+    }
+
+    fn trigger_account(&mut self) -> Option<TriggerAccount> {
+        Some(self.trigger.account(clock::monotonic_ns()))
+    }
+
+    fn expected_sample(&self, index: u64) -> Option<u16> {
+        let sample = self
+            .stamped
+            .and_then(|stamp| stamp.sample(index))
+            .unwrap_or_else(|| pattern_sample(index));
+        Some(if self.register(regs::BYTE_SWAP) & 1 != 0 {
+            sample.swap_bytes()
+        } else {
+            sample
+        })
+    }
+
+    fn known_limit(&self) -> Option<(f64, String)> {
+        self.slot?;
+        let profile = &self.crate_.profile;
+        let own = profile.own_bytes_per_s(self.model)?;
+        Some((
+            own,
+            format!(
+                "{} alone in profile {} (emulated)",
+                self.identity.model, profile.name
+            ),
+        ))
+    }
+}
+
+#[cfg(test)]
+#[path = "board_tests.rs"]
+mod tests;

@@ -1,0 +1,221 @@
+//! Tests of one emulated board.
+
+use super::*;
+use crate::devices::sis8300::emulated::Profile;
+
+fn board(name: &str) -> EmulatedBoard {
+    let crate_ = EmulatedCrate::new(Profile::default(), false);
+    crate_.board(&format!("emu:{name}"), name).unwrap()
+}
+
+#[test]
+fn the_register_file_identifies_the_board_and_protects_what_is_read_only() {
+    let mut board = board("ku0");
+    assert_eq!(
+        Model::from_id(board.read_register(regs::ID).unwrap()),
+        Some(Model::Ku)
+    );
+    board.write_register(regs::ID, 0).unwrap();
+    assert_eq!(
+        Model::from_id(board.read_register(regs::ID).unwrap()),
+        Some(Model::Ku)
+    );
+    assert_eq!(
+        board.read_register(regs::ACQUISITION).unwrap(),
+        regs::STATUS_MEMORY_READY
+    );
+    board
+        .write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE)
+        .unwrap();
+    board
+        .write_register(regs::IRQ_ENABLE, regs::IRQ_DAQ_DONE << 16)
+        .unwrap();
+    assert_eq!(
+        board.read_register(regs::IRQ_ENABLE).unwrap(),
+        0,
+        "J/K register"
+    );
+}
+
+#[test]
+fn an_acquisition_leaves_data_its_number_end_addresses_and_an_interrupt() {
+    let mut board = board("l0");
+    board.write_register(regs::SAMPLE_LENGTH, 1).unwrap(); // 32 samples per channel
+    for acquisition in 1..=3_u16 {
+        board
+            .write_register(regs::ACQUISITION, regs::ACQUISITION_START)
+            .unwrap();
+        assert!(board.wait(Duration::from_secs(5)).unwrap());
+        assert_eq!(board.read_register(regs::ACQUISITION).unwrap() & 3, 0);
+        let mut bytes = [0; 640];
+        assert_eq!(board.read(0, &mut bytes).unwrap(), 640);
+        for (index, pair) in bytes.as_chunks::<2>().0.iter().enumerate() {
+            assert_eq!(
+                Some(u16::from_le_bytes(*pair)),
+                board.expected_sample(index as u64),
+                "sample {index}"
+            );
+        }
+        assert_eq!(
+            u16::from_le_bytes([bytes[64], bytes[65]]),
+            acquisition,
+            "stamp of channel 2"
+        );
+    }
+    assert_eq!(board.read_register(regs::CHANNEL_ADDRESS).unwrap(), 2);
+    assert_ne!(
+        board.read_register(regs::IRQ_STATUS).unwrap() & regs::IRQ_DAQ_DONE,
+        0
+    );
+}
+
+#[test]
+fn a_transfer_ends_when_it_is_to_stop_and_the_next_one_is_whole() {
+    // So slow that no host copies the bytes later than they would have flowed: in an hour and 40 minutes.
+    let mut profile = Profile::default();
+    profile
+        .board
+        .iter_mut()
+        .for_each(|board| board.own_bytes_per_s = 1000.0);
+    let crate_ = EmulatedCrate::new(profile, true);
+    let mut board = crate_.board("emu:l0", "l0").unwrap();
+    let stop = StopFlag::default();
+    board.heed(&stop);
+    stop.set();
+    let mut bytes = vec![0; 6_000_000];
+    assert_eq!(board.read(0, &mut bytes), Err(Fault::interrupted()));
+    board.heed(&StopFlag::default());
+    assert_eq!(board.read(0, &mut bytes[..64]), Ok(64));
+}
+
+#[test]
+fn byte_swap_swaps() {
+    let mut board = board("l0");
+    let (mut plain, mut swapped) = ([0; 64], [0; 64]);
+    board.read(1024, &mut plain).unwrap();
+    board.write_register(regs::BYTE_SWAP, 1).unwrap();
+    board.read(1024, &mut swapped).unwrap();
+    assert_eq!((plain[0], plain[1]), (swapped[1], swapped[0]));
+}
+
+#[test]
+fn writing_needs_the_enable_register() {
+    let mut board = board("l0");
+    assert!(
+        board
+            .dma_write(0, &[1; 64])
+            .unwrap_err()
+            .0
+            .contains("0x230")
+    );
+    board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
+    board.dma_write(0, &[7; 64]).unwrap();
+    let mut back = [0; 64];
+    board.read(0, &mut back).unwrap();
+    assert_eq!(back, [7; 64]);
+}
+
+/// After an error register 0x230 stayed 1 (issue 14, A12).
+#[test]
+fn card_memory_is_protected_again_after_a_write_that_failed() {
+    let mut board = board("l0:write-error-at=7");
+    let failed = Board::write(&mut board, 0, &[1; 6400]).unwrap_err();
+    assert!(failed.0.contains("DMA write 7 failed"), "{failed}");
+    assert_eq!(board.read_register(regs::MEMORY_WRITE_ENABLE).unwrap(), 0);
+}
+
+#[test]
+fn transfers_that_a_real_board_cannot_do_are_refused() {
+    let mut board = board("l0");
+    board.write_register(regs::MEMORY_WRITE_ENABLE, 1).unwrap();
+    for (offset, bytes) in [(0, 6_000_000), (0, 32), (0, 192), (32, 64), (0, 0)] {
+        assert!(
+            board.dma_write(offset, &vec![1; bytes]).is_err(),
+            "{bytes} bytes to {offset}"
+        );
+    }
+    for (offset, bytes) in [(2, 64), (0, 30), (8, 16)] {
+        assert!(
+            board.read(offset, &mut vec![0; bytes]).is_err(),
+            "{bytes} bytes from {offset}"
+        );
+    }
+    let bytes: Vec<u8> = (0..=255).cycle().take(6400).collect();
+    assert_eq!(Board::write(&mut board, 128, &bytes).unwrap(), 6400);
+    assert_eq!(board.writes, 100, "64 bytes each");
+    let mut back = vec![0; 6400];
+    board.read(128, &mut back).unwrap();
+    assert_eq!(back, bytes);
+}
+
+#[test]
+fn reads_beyond_the_memory_are_refused() {
+    let mut board = board("l0");
+    assert!(
+        board
+            .read(2 << 30, &mut [0; 16])
+            .unwrap_err()
+            .0
+            .contains("leave the card's memory")
+    );
+    assert!(board.read(u64::MAX, &mut [0; 16]).is_err());
+}
+
+#[test]
+fn mapped_reads_deliver_the_same_samples_up_to_the_drivers_buffer() {
+    let mut board = board("l0");
+    board.map(4096).unwrap();
+    assert_eq!(board.read_mapped(64, 4096).unwrap(), 4096);
+    assert_eq!(board.mapped(2048)[5], pattern_sample(32 + 5));
+    assert!(board.map((4 << 20) + 2).unwrap_err().0.contains("-B 0"));
+}
+
+#[test]
+fn asked_for_faults_happen() {
+    let mut gone = board("l0:gone-after=1");
+    gone.read(0, &mut [0; 16]).unwrap();
+    assert!(gone.read(0, &mut [0; 16]).unwrap_err().0.contains("gone"));
+    assert!(gone.read_register(0).is_err());
+    let mut short = board("l0:short-read-at=2");
+    assert_eq!(short.read(0, &mut [0; 16]).unwrap(), 16);
+    assert_eq!(short.read(0, &mut [0; 16]).unwrap(), 8);
+    assert!(
+        Faults::parse("explode=1")
+            .unwrap_err()
+            .contains("gone-after")
+    );
+}
+
+#[test]
+fn no_trigger_is_lost_when_daq_done_comes_between_arm_and_wait() {
+    let mut board = board("l0");
+    board.set_trigger_rate(1e6);
+    board
+        .write_register(regs::SAMPLE_CONTROL, regs::EXTERNAL_TRIGGER)
+        .unwrap();
+    board.begin_account();
+    board
+        .write_register(regs::ACQUISITION, regs::ACQUISITION_ARM)
+        .unwrap();
+    // The trigger fires and the (unpaced, instant) acquisition ends before anybody waits.
+    while board.read_register(regs::ACQUISITION).unwrap() & 3 != 0 {}
+    assert!(board.wait(Duration::from_secs(5)).unwrap());
+    assert_eq!(board.trigger_account().unwrap().taken, 1);
+}
+
+#[test]
+fn board_names() {
+    assert_eq!(parse_name("l0"), Some((Model::L, 0)));
+    assert_eq!(parse_name("l2"), Some((Model::L, 2)));
+    assert_eq!(parse_name("l2-1"), Some((Model::L2, 1)));
+    assert_eq!(parse_name("ku12"), Some((Model::Ku, 12)));
+    assert_eq!(parse_name("x0"), None);
+    assert_eq!(parse_name("l"), None);
+}
+
+#[test]
+fn a_name_that_is_no_board_is_refused_with_an_example() {
+    let crate_ = EmulatedCrate::new(Profile::default(), false);
+    let error = crate_.board("emu:q1", "q1").err().unwrap();
+    assert!(error.0.contains("emu:l0"), "{error}");
+}

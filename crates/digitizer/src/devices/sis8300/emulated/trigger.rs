@@ -1,0 +1,250 @@
+//! The external trigger and the acquisition that it starts, computed on demand from the time: no thread ticks.
+
+use crate::devices::board::TriggerAccount;
+
+/// What the acquisition logic does at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Idle,
+    Armed,
+    Sampling,
+}
+
+/// Trigger source and acquisition logic of one board. Times are nanoseconds of one clock.
+#[derive(Debug)]
+pub(super) struct Trigger {
+    epoch_ns: u64,
+    period_ns: f64,
+    /// Index of the first trigger that is not accounted for yet.
+    next: u64,
+    armed: bool,
+    sampling_until_ns: Option<u64>,
+    acquisition_ns: u64,
+    account: TriggerAccount,
+    /// Acquisitions begun since the beginning, for the stamp in the data.
+    pub(super) acquisitions: u64,
+}
+
+impl Trigger {
+    pub(super) fn new(epoch_ns: u64, rate_hz: f64) -> Trigger {
+        Trigger {
+            epoch_ns,
+            period_ns: 1e9 / rate_hz,
+            next: 0,
+            armed: false,
+            sampling_until_ns: None,
+            acquisition_ns: 0,
+            account: TriggerAccount::default(),
+            acquisitions: 0,
+        }
+    }
+
+    /// Changes the rate: the source starts anew at `now_ns`.
+    pub(super) fn set_rate(&mut self, rate_hz: f64, now_ns: u64) {
+        *self = Trigger {
+            acquisitions: self.acquisitions,
+            ..Trigger::new(now_ns, rate_hz)
+        };
+    }
+
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a time within the host's uptime"
+    )]
+    fn at(&self, index: u64) -> u64 {
+        // The first trigger comes one period after the epoch.
+        self.epoch_ns
+            .saturating_add((self.period_ns * (index + 1) as f64) as u64)
+    }
+
+    /// Accounts for all triggers up to `now_ns`.
+    pub(super) fn advance(&mut self, now_ns: u64) {
+        self.pass_over_idle(now_ns);
+        while self.at(self.next) <= now_ns {
+            let at = self.at(self.next);
+            self.next += 1;
+            self.account.issued += 1;
+            let busy = self.sampling_until_ns.is_some_and(|until| at < until);
+            if !busy {
+                self.sampling_until_ns = None;
+            }
+            match (busy, self.armed) {
+                (true, _) => self.account.sampling += 1,
+                (false, false) => self.account.not_armed += 1,
+                (false, true) => {
+                    self.armed = false;
+                    self.sampling_until_ns = Some(at + self.acquisition_ns);
+                    self.account.taken += 1;
+                    self.acquisitions += 1;
+                }
+            }
+        }
+        if self.sampling_until_ns.is_some_and(|until| until <= now_ns) {
+            self.sampling_until_ns = None;
+        }
+    }
+
+    /// Triggers that find nothing armed and nothing sampling are counted at once: there may be very many after a long time. The
+    /// last few are left to be looked at one by one, because of rounding.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a number of triggers within the uptime"
+    )]
+    fn pass_over_idle(&mut self, now_ns: u64) {
+        if self.armed
+            || self
+                .sampling_until_ns
+                .is_some_and(|until| self.at(self.next) < until)
+        {
+            return;
+        }
+        let passed = (now_ns.saturating_sub(self.epoch_ns) as f64 / self.period_ns) as u64;
+        let idle = passed.saturating_sub(2).saturating_sub(self.next);
+        self.next += idle;
+        self.account.issued += idle;
+        self.account.not_armed += idle;
+    }
+
+    /// Arms for the next trigger; returns when that acquisition will be done.
+    pub(super) fn arm(&mut self, now_ns: u64, acquisition_ns: u64) -> u64 {
+        self.advance(now_ns);
+        self.armed = true;
+        self.acquisition_ns = acquisition_ns;
+        // A trigger during the acquisition under way is missed; the first one after it counts.
+        let mut index = self.next;
+        while self
+            .sampling_until_ns
+            .is_some_and(|until| self.at(index) < until)
+        {
+            index += 1;
+        }
+        self.at(index) + acquisition_ns
+    }
+
+    /// Starts at once, without a trigger; returns when it will be done.
+    pub(super) fn start(&mut self, now_ns: u64, acquisition_ns: u64) -> u64 {
+        self.advance(now_ns);
+        self.armed = false;
+        self.acquisitions += 1;
+        self.sampling_until_ns = Some(now_ns + acquisition_ns);
+        now_ns + acquisition_ns
+    }
+
+    pub(super) fn reset(&mut self, now_ns: u64) {
+        self.advance(now_ns);
+        self.armed = false;
+        self.sampling_until_ns = None;
+    }
+
+    pub(super) fn phase(&mut self, now_ns: u64) -> Phase {
+        self.advance(now_ns);
+        match (self.sampling_until_ns, self.armed) {
+            (Some(_), _) => Phase::Sampling,
+            (None, true) => Phase::Armed,
+            (None, false) => Phase::Idle,
+        }
+    }
+
+    pub(super) fn begin_account(&mut self, now_ns: u64) {
+        self.advance(now_ns);
+        self.account = TriggerAccount::default();
+    }
+
+    pub(super) fn account(&mut self, now_ns: u64) -> TriggerAccount {
+        self.advance(now_ns);
+        self.account
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// 100 Hz: triggers at 10, 20, 30 ... ms.
+    fn source() -> Trigger {
+        Trigger::new(0, 100.0)
+    }
+
+    fn account(issued: u64, taken: u64, not_armed: u64, sampling: u64) -> TriggerAccount {
+        TriggerAccount {
+            issued,
+            taken,
+            not_armed,
+            sampling,
+        }
+    }
+
+    #[test]
+    fn an_armed_board_takes_the_next_trigger_and_is_done_after_the_acquisition() {
+        let mut trigger = source();
+        assert_eq!(trigger.arm(3 * MS, 4 * MS), 14 * MS);
+        assert_eq!(trigger.phase(9 * MS), Phase::Armed);
+        assert_eq!(trigger.phase(10 * MS), Phase::Sampling);
+        assert_eq!(trigger.phase(14 * MS), Phase::Idle);
+        assert_eq!(trigger.account(14 * MS), account(1, 1, 0, 0));
+    }
+
+    #[test]
+    fn triggers_that_find_the_board_unarmed_are_counted_as_missed() {
+        let mut trigger = source();
+        trigger.arm(0, MS);
+        // Taken at 10 ms; nobody arms again before 55 ms: 20, 30, 40 and 50 ms are missed.
+        assert_eq!(trigger.arm(55 * MS, MS), 61 * MS);
+        assert_eq!(trigger.account(61 * MS), account(6, 2, 4, 0));
+    }
+
+    #[test]
+    fn triggers_during_sampling_are_counted_apart() {
+        let mut trigger = source();
+        trigger.arm(0, 25 * MS);
+        trigger.advance(12 * MS);
+        assert_eq!(
+            trigger.arm(12 * MS, 5 * MS),
+            45 * MS,
+            "sampling until 35 ms, next trigger at 40 ms"
+        );
+        assert_eq!(trigger.account(45 * MS), account(4, 2, 0, 2));
+    }
+
+    #[test]
+    fn a_software_start_needs_no_trigger() {
+        let mut trigger = source();
+        assert_eq!(trigger.start(MS, 2 * MS), 3 * MS);
+        assert_eq!(trigger.phase(2 * MS), Phase::Sampling);
+        assert_eq!(trigger.account(3 * MS), account(0, 0, 0, 0));
+        assert_eq!(trigger.acquisitions, 1);
+    }
+
+    #[test]
+    fn a_fast_source_that_nobody_armed_for_long_comes_to_the_present_at_once() {
+        // One by one, 10^13 triggers would take hours.
+        let mut trigger = Trigger::new(0, 1e7);
+        let day = 86_400 * 1_000 * MS;
+        trigger.arm(day * 11, MS);
+        assert_eq!(
+            trigger.account(day * 11),
+            account(11 * 864_000_000_000, 0, 11 * 864_000_000_000, 0)
+        );
+    }
+
+    #[test]
+    fn every_trigger_is_booked_exactly_once_whatever_happens() {
+        let mut trigger = source();
+        let mut now = 0;
+        for step in 0_u64..500 {
+            now += (step * 7919) % (17 * MS);
+            match step % 5 {
+                0 | 1 => drop(trigger.arm(now, (step % 23) * MS)),
+                2 => trigger.reset(now),
+                _ => drop(trigger.phase(now)),
+            }
+            let found = trigger.account(now);
+            assert_eq!(found.issued, found.taken + found.not_armed + found.sampling);
+            assert_eq!(found.issued, now / (10 * MS));
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! The uplink that boards share, as a fluid: piecewise constant rates that change when a board comes or goes.
+//!
+//! Time is a parameter, so the same code paces emulated boards in real time and computes the document's tables in none.
+//!
+//! A transfer is finished when its bytes have flowed at the modelled rate. A thread that waits for that wakes up late by some
+//! tens of microseconds. A board stays on the uplink until its reader has woken up (for at most `linger_us`) and `again_us`
+//! longer: a reader that asks again by then has the bytes that flowed meanwhile to its credit, so that its lateness is not
+//! added to every read. Who asks later begins anew. What has been delivered at any moment therefore never exceeds what the
+//! model lets through by then.
+
+use serde::Deserialize;
+
+/// Parameters of an uplink; see the shipped profile for their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UplinkModel {
+    /// Most bytes per second over all boards.
+    pub limit_bytes_per_s: f64,
+    /// Sharpness of the knee between "sum of the boards" and "limit".
+    pub knee: f64,
+    /// Exponent of a board's own rate in its share.
+    pub share: f64,
+    /// Extra time per byte and board at the start of a run.
+    pub startup_ns_per_byte: f64,
+    /// How long the start of a run lasts.
+    pub startup_ms: f64,
+    /// How long a board whose bytes have flowed stays on the uplink while its reader wakes up.
+    pub linger_us: f64,
+    /// How long it stays after the reader has its data.
+    pub again_us: f64,
+}
+
+impl UplinkModel {
+    /// Rates in bytes per second of boards that are active together, from their own rates.
+    pub fn rates(&self, own: &[f64]) -> Vec<f64> {
+        let sum: f64 = own.iter().sum();
+        if sum <= 0.0 {
+            return vec![0.0; own.len()];
+        }
+        let total =
+            sum * (1.0 + (sum / self.limit_bytes_per_s).powf(self.knee)).powf(-1.0 / self.knee);
+        share(total, own, self.share)
+    }
+
+    /// A board's rate with the cost of the start of a run on top.
+    fn started(&self, rate: f64) -> f64 {
+        1.0 / (1.0 / rate + self.startup_ns_per_byte * 1e-9)
+    }
+}
+
+/// Shares `total` in proportion to `own^exponent`, none above its own; what a board cannot take goes to the others.
+fn share(total: f64, own: &[f64], exponent: f64) -> Vec<f64> {
+    let mut rates = vec![0.0; own.len()];
+    let mut open: Vec<usize> = (0..own.len()).collect();
+    let mut left = total;
+    while !open.is_empty() {
+        let weight: f64 = open.iter().map(|&i| own[i].powf(exponent)).sum();
+        let offered = |i: usize| left * own[i].powf(exponent) / weight;
+        let (full, rest): (Vec<usize>, Vec<usize>) =
+            open.iter().partition(|&&i| offered(i) > own[i]);
+        if full.is_empty() {
+            for &i in &rest {
+                rates[i] = offered(i);
+            }
+            break;
+        }
+        for &i in &full {
+            rates[i] = own[i];
+            left -= own[i];
+        }
+        open = rest;
+    }
+    rates
+}
+
+/// Less than a byte is rounding: at 1e4 s of uptime a double resolves 2e-12 s, a few thousandths of a byte at these rates.
+const ROUNDING_BYTES: f64 = 1.0;
+/// So is less than a nanosecond.
+const ROUNDING_S: f64 = 1e-9;
+
+/// A board's place on the uplink.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Slot {
+    own: f64,
+    /// Bytes still to flow; below zero while it lingers. None when it is off the uplink.
+    remaining: Option<f64>,
+    /// When `remaining` reached zero.
+    done_at: f64,
+    /// When it leaves the uplink if nobody asks for more.
+    stays_until: f64,
+}
+
+/// The state of an uplink. Times are seconds on any clock that does not go back.
+#[derive(Clone, Debug)]
+pub struct Uplink {
+    model: UplinkModel,
+    slots: Vec<Slot>,
+    now: f64,
+    run_began: f64,
+    delivered: f64,
+}
+
+impl Uplink {
+    /// An idle uplink.
+    pub fn new(model: UplinkModel) -> Uplink {
+        Uplink {
+            model,
+            slots: Vec::new(),
+            now: 0.0,
+            run_began: 0.0,
+            delivered: 0.0,
+        }
+    }
+
+    /// Plugs a board in and returns its number.
+    pub fn plug(&mut self, own_bytes_per_s: f64) -> usize {
+        self.slots.push(Slot {
+            own: own_bytes_per_s,
+            remaining: None,
+            done_at: 0.0,
+            stays_until: 0.0,
+        });
+        self.slots.len() - 1
+    }
+
+    /// A board asks for bytes.
+    pub fn submit(&mut self, now: f64, board: usize, bytes: f64) {
+        self.advance(now);
+        if self.slots.iter().all(|slot| slot.remaining.is_none()) {
+            self.run_began = self.now;
+        }
+        let slot = &mut self.slots[board];
+        let credit = (-slot.remaining.unwrap_or(0.0)).max(0.0);
+        self.delivered += credit.min(bytes);
+        slot.remaining = Some(slot.remaining.unwrap_or(0.0) + bytes);
+        slot.done_at = self.now;
+    }
+
+    /// The reader of a board has its data: it may ask again soon, or the board leaves.
+    pub fn returned(&mut self, now: f64, board: usize) {
+        self.advance(now);
+        let slot = &mut self.slots[board];
+        slot.stays_until = slot.stays_until.min(now + self.model.again_us * 1e-6);
+    }
+
+    /// A board leaves at once: the next request begins without what it might have had while lingering.
+    pub fn leave(&mut self, now: f64, board: usize) {
+        self.advance(now);
+        self.slots[board].remaining = None;
+    }
+
+    /// Lets time pass. A clock that goes back is taken to stand still.
+    pub fn advance(&mut self, now: f64) {
+        while self.now < now {
+            let rates = self.rates();
+            let until = self.next_change(&rates).min(now);
+            self.flow(until, &rates);
+        }
+    }
+
+    /// True when all that the board asked for has flowed.
+    pub fn is_done(&self, board: usize) -> bool {
+        self.slots[board]
+            .remaining
+            .is_none_or(|remaining| remaining <= 0.0)
+    }
+
+    /// When the board will be done if nobody asks for more.
+    pub fn done_at(&self, board: usize) -> f64 {
+        let mut future = self.clone();
+        while !future.is_done(board) {
+            let rates = future.rates();
+            let until = future.next_change(&rates);
+            future.flow(until, &rates);
+        }
+        future.slots[board].done_at
+    }
+
+    /// Bytes that have flowed in all.
+    pub fn delivered(&self) -> f64 {
+        self.delivered
+    }
+
+    fn starting(&self) -> bool {
+        self.now < self.run_began + self.model.startup_ms * 1e-3
+    }
+
+    /// Rate of every slot at this moment; zero for those off the uplink.
+    fn rates(&self) -> Vec<f64> {
+        let active: Vec<usize> = (0..self.slots.len())
+            .filter(|&i| self.slots[i].remaining.is_some())
+            .collect();
+        let own: Vec<f64> = active.iter().map(|&i| self.slots[i].own).collect();
+        let mut rates = vec![0.0; self.slots.len()];
+        for (&i, rate) in active.iter().zip(self.model.rates(&own)) {
+            rates[i] = if self.starting() {
+                self.model.started(rate)
+            } else {
+                rate
+            };
+        }
+        rates
+    }
+
+    /// The next moment at which rates change or a board is done.
+    fn next_change(&self, rates: &[f64]) -> f64 {
+        let start_ends = self.run_began + self.model.startup_ms * 1e-3;
+        let slot_changes =
+            self.slots
+                .iter()
+                .zip(rates)
+                .filter_map(|(slot, &rate)| match slot.remaining? {
+                    remaining if remaining > 0.0 => Some(self.now + remaining / rate),
+                    _ => Some(slot.stays_until),
+                });
+        let start_ends = self.starting().then_some(start_ends);
+        slot_changes.chain(start_ends).fold(f64::INFINITY, f64::min)
+    }
+
+    fn flow(&mut self, until: f64, rates: &[f64]) {
+        let step = (until - self.now).max(0.0);
+        self.now = until;
+        for (slot, &rate) in self.slots.iter_mut().zip(rates) {
+            let Some(remaining) = slot.remaining else {
+                continue;
+            };
+            let after = remaining - rate * step;
+            if remaining > 0.0 && after <= ROUNDING_BYTES {
+                slot.done_at = until;
+                slot.stays_until = until + self.model.linger_us * 1e-6;
+            }
+            self.delivered += if remaining > 0.0 {
+                remaining.min(rate * step)
+            } else {
+                0.0
+            };
+            let lingered = until + ROUNDING_S >= slot.stays_until;
+            let after = if after <= ROUNDING_BYTES {
+                after.min(0.0)
+            } else {
+                after
+            };
+            slot.remaining = if after <= 0.0 && lingered {
+                None
+            } else {
+                Some(after)
+            };
+        }
+    }
+}
+
+/// What the model says of one run: all boards begin at zero and read `bytes` each; returns each board's time in seconds.
+pub fn predict(model: &UplinkModel, own: &[f64], bytes: f64) -> Vec<f64> {
+    let mut uplink = Uplink::new(*model);
+    let boards: Vec<usize> = own.iter().map(|&own| uplink.plug(own)).collect();
+    for &board in &boards {
+        uplink.submit(0.0, board, bytes);
+    }
+    boards.iter().map(|&board| uplink.done_at(board)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::devices::sis8300::emulated::Profile;
+    use proptest::prelude::*;
+
+    fn model() -> UplinkModel {
+        Profile::default().uplink
+    }
+
+    #[test]
+    fn no_board_gets_more_than_its_own_and_all_no_more_than_the_limit() {
+        for boards in 1..20 {
+            let own: Vec<f64> = (0..boards)
+                .map(|i| if i % 3 == 0 { 1278e6 } else { 625.9e6 })
+                .collect();
+            let rates = model().rates(&own);
+            assert!(rates.iter().zip(&own).all(|(rate, own)| rate <= own));
+            assert!(rates.iter().sum::<f64>() <= model().limit_bytes_per_s * (1.0 + 1e-12));
+        }
+    }
+
+    #[test]
+    fn water_fills_the_boards_that_still_have_room() {
+        let rates = share(10.0, &[1.0, 100.0], 0.0);
+        assert_eq!(rates, [1.0, 9.0]);
+    }
+
+    #[test]
+    fn the_model_predicts_known_rates_of_one_board() {
+        // The document: one L 621.7, one KU 1249.2 MB/s over 30 reads of 60 MB.
+        for (own, expected) in [(625.9e6, 621.7), (1278.0e6, 1249.2)] {
+            let seconds = predict(&model(), &[own], 30.0 * 60e6)[0];
+            let rate = 30.0 * 60.0 / seconds;
+            assert!(
+                (rate / expected - 1.0).abs() < 0.01,
+                "{rate} against {expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_board_that_leaves_gives_its_share_to_the_others() {
+        let all = predict(
+            &model(),
+            &[1278e6, 625.9e6, 625.9e6, 625.9e6, 625.9e6, 625.9e6],
+            1.8e9,
+        );
+        assert!(all[0] < all[1], "the KU is done first");
+        assert!(
+            (all[1] - all[5]).abs() < 1e-9,
+            "equal boards are done together"
+        );
+        let without = predict(&model(), &[625.9e6; 5], 1.8e9);
+        assert!(all[1] > without[0], "and the KU slowed the others down");
+    }
+
+    #[test]
+    fn asking_again_in_time_costs_nothing_and_asking_late_starts_anew() {
+        let mut uplink = Uplink::new(UplinkModel {
+            startup_ns_per_byte: 0.0,
+            ..model()
+        });
+        let board = uplink.plug(625.9e6);
+        let rate = uplink.model.rates(&[625.9e6])[0];
+        let mut now = 0.0;
+        for read in 1..=10 {
+            uplink.submit(now, board, 6e6);
+            let done = uplink.done_at(board);
+            assert!(
+                (done - f64::from(read) * 6e6 / rate).abs() < 1e-7,
+                "read {read} is done at {done}"
+            );
+            now = done + 0.0005; // half a millisecond late, every time
+            uplink.advance(now);
+        }
+        uplink.advance(now + 1.0);
+        assert!(
+            uplink.slots[board].remaining.is_none(),
+            "it left the uplink"
+        );
+        uplink.submit(now + 1.0, board, 6e6);
+        assert!((uplink.done_at(board) - (now + 1.0 + 6e6 / rate)).abs() < 1e-7);
+    }
+
+    #[test]
+    fn time_between_triggers_is_no_credit() {
+        let mut uplink = Uplink::new(UplinkModel {
+            startup_ns_per_byte: 0.0,
+            ..model()
+        });
+        let board = uplink.plug(625.9e6);
+        let rate = uplink.model.rates(&[625.9e6])[0];
+        let mut now = 0.0;
+        for _ in 0..5 {
+            uplink.submit(now, board, 0.6e6);
+            let done = uplink.done_at(board);
+            assert!(
+                (done - (now + 0.6e6 / rate)).abs() < 1e-7,
+                "a read takes its time"
+            );
+            uplink.returned(done + 5e-5, board);
+            now += 2.5e-3; // the next trigger
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_asked_never_more_flows_than_the_limit_allows(
+            asks in proptest::collection::vec((0..6_usize, 1.0..1e8_f64, 0.0..0.05_f64), 1..60)
+        ) {
+            let mut uplink = Uplink::new(model());
+            for board in 0..6 {
+                uplink.plug(if board == 0 { 1278e6 } else { 625.9e6 });
+            }
+            let (mut now, mut asked) = (0.0, 0.0);
+            for (board, bytes, pause) in asks {
+                uplink.submit(now, board, bytes);
+                asked += bytes;
+                now += pause;
+                uplink.advance(now);
+                prop_assert!(uplink.delivered() <= model().limit_bytes_per_s * now + 1.0);
+            }
+            uplink.advance(now + 1e3);
+            prop_assert!((uplink.delivered() - asked).abs() < 100.0, "all that was asked flows in the end");
+        }
+    }
+}

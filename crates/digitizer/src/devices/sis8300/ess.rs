@@ -1,0 +1,180 @@
+//! A board behind the ESS driver (`sis8300drv`): register ioctls, lseek and read, mmap, WAIT_IRQ.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use daqmeter_harness::Fault;
+use daqmeter_sys::host::Files;
+use daqmeter_sys::sis8300::{self, DmaBuffer};
+
+use super::registers::{self, Registers};
+use super::regs::{self, Model, is_dma_write};
+use crate::devices::board::{Board, Identity};
+use crate::devices::pcie::{Link, device_numbers};
+
+/// A board that the ESS driver drives.
+#[derive(Debug)]
+pub struct EssBoard {
+    identity: Identity,
+    file: File,
+    dma: Option<DmaBuffer>,
+    link: Option<Link>,
+}
+
+/// The driver's `status` after WAIT_IRQ.
+const FIRED: u32 = 0;
+const TIMEOUT: u32 = 2;
+/// The DAQ-done interrupt.
+const DAQ_DONE: u32 = 0;
+
+impl EssBoard {
+    pub(super) fn new(device: &str, file: File, id: u32) -> Result<EssBoard, Fault> {
+        let model = Model::from_id(id)
+            .ok_or_else(|| Fault::new(format!("{device}: unknown model {id:#x}")))?;
+        let options = sis8300::read_register(&file, regs::OPTIONS)?;
+        let identity = Identity {
+            device: device.to_owned(),
+            model: model.name(),
+            interface: "sis8300drv (ESS)",
+            memory_bytes: Some(model.memory_bytes(options)),
+            emulated: false,
+            triggered: true,
+            writable: true,
+            repeatable: true,
+        };
+        let (major, minor) = file
+            .metadata()
+            .map(|metadata| device_numbers(metadata.rdev()))
+            .unwrap_or_default();
+        let link = Link::of(&Files::default(), major, minor);
+        Ok(EssBoard {
+            identity,
+            file,
+            dma: None,
+            link,
+        })
+    }
+
+    fn gone(&self, error: impl std::fmt::Display) -> Fault {
+        Fault::new(format!("{}: {error}", self.identity.device))
+    }
+}
+
+impl Registers for EssBoard {
+    fn read_register(&mut self, offset: u32) -> Result<u32, Fault> {
+        sis8300::read_register(&self.file, offset).map_err(|error| self.gone(error))
+    }
+
+    fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault> {
+        sis8300::write_register(&self.file, offset, value).map_err(|error| self.gone(error))
+    }
+
+    fn dma_write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
+        if !is_dma_write(card_offset, from.len()) {
+            let asked = format!("{} bytes to {card_offset:#x}", from.len());
+            return Err(self.gone(format!(
+                "{asked}: the board writes 64, 128, 256, ... bytes to a multiple of 64"
+            )));
+        }
+        self.file
+            .seek(SeekFrom::Start(card_offset))
+            .map_err(|error| self.gone(error))?;
+        // One call is one DMA write: what it does not take is not sent again as a length that the board cannot write.
+        loop {
+            match self.file.write(from) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                done => return done.map_err(|error| self.gone(error)),
+            }
+        }
+    }
+}
+
+impl Board for EssBoard {
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn configure(&mut self, samples: u64) -> Result<(), Fault> {
+        registers::configure(self, samples)
+    }
+
+    fn arm(&mut self) -> Result<(), Fault> {
+        registers::arm(self)
+    }
+
+    fn is_done(&mut self) -> Result<bool, Fault> {
+        registers::is_done(self)
+    }
+
+    fn disarm(&mut self) -> Result<(), Fault> {
+        registers::disarm(self)
+    }
+
+    fn write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
+        registers::write(self, card_offset, from)
+    }
+
+    fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
+        // The driver has no pread: its read() starts at the position that lseek set. A read may come in parts; only the
+        // end of the memory ends it.
+        self.file
+            .seek(SeekFrom::Start(card_offset))
+            .map_err(|error| self.gone(error))?;
+        let mut done = 0;
+        while done < into.len() {
+            match self.file.read(&mut into[done..]) {
+                Ok(0) => break,
+                Ok(bytes) => done += bytes,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.gone(error)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn map(&mut self, bytes: usize) -> Result<(), Fault> {
+        let rounded = bytes.next_multiple_of(4096);
+        let mapped = DmaBuffer::map(&self.file, rounded).map_err(|error| {
+            self.gone(format!(
+                "{error}; access mode 1 needs one contiguous buffer: lower -S or use -B 0"
+            ))
+        })?;
+        self.dma = Some(mapped);
+        Ok(())
+    }
+
+    fn read_mapped(&mut self, card_offset: u64, bytes: usize) -> Result<usize, Fault> {
+        let dma = self.dma.as_mut().expect("mapped before the first read");
+        dma.read_into(&self.file, card_offset, bytes)
+            .map_err(|error| Fault::new(format!("{}: {error}", self.identity.device)))
+    }
+
+    fn mapped(&self, samples: usize) -> &[u16] {
+        self.dma
+            .as_ref()
+            .expect("mapped before the first read")
+            .samples(samples)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<bool, Fault> {
+        // Zero would wait for ever.
+        let timeout_ms = u32::try_from(timeout.as_millis())
+            .unwrap_or(u32::MAX)
+            .max(1);
+        match sis8300::wait_irq(&self.file, timeout_ms, DAQ_DONE) {
+            Ok(FIRED) => Ok(true),
+            Ok(TIMEOUT) => Ok(false),
+            Ok(status) => Err(self.gone(format!(
+                "waiting for DAQ done: the driver says status {status}"
+            ))),
+            Err(error) => Err(self.gone(error)),
+        }
+    }
+
+    fn known_limit(&self) -> Option<(f64, String)> {
+        let link = self.link?;
+        Some((link.bytes_per_s(), link.to_string()))
+    }
+}

@@ -1,0 +1,111 @@
+//! Streaming character devices without commands of their own, as Xilinx's XDMA driver shows a DMA channel from card to host:
+//! `/dev/xdma0_c2h_0` is read, at an offset, and nothing else (dma_ip_drivers, XDMA/linux-kernel, cdev_sgdma.c). Any such device is
+//! named with a prefix: `stream:/dev/mydevice`.
+//!
+//! There is no trigger, nothing is mapped or written, and nobody but the emulated member knows what the samples must be.
+
+mod channel;
+mod driver_file;
+mod emulated;
+
+use std::path::Path;
+
+use daqmeter_harness::{CardFamily, Fault};
+
+use crate::devices::board::{Board, EMULATED_PREFIX, Emulation, Family, NodeFound};
+use crate::serve::Served;
+use channel::Channel;
+use emulated::EmulatedChannel;
+
+/// Prefix of any streaming device.
+const STREAM_PREFIX: &str = "stream:";
+
+/// The family.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Xdma;
+
+impl Family for Xdma {
+    fn name(&self) -> &'static str {
+        "XDMA channels"
+    }
+
+    fn claims(&self, device: &str) -> bool {
+        let node = device.rsplit('/').next().unwrap_or(device);
+        device.starts_with(STREAM_PREFIX) || is_node(node) || emulated_name(device).is_some()
+    }
+
+    fn open(&self, devices: &[&str], _: &Emulation) -> Result<Vec<Box<dyn Board>>, Fault> {
+        let open = |device: &&str| -> Result<Box<dyn Board>, Fault> {
+            match emulated_name(device) {
+                Some(name) => Ok(Box::new(EmulatedChannel::open(device, name)?)),
+                None => Ok(Box::new(Channel::open(device, path_of(device))?)),
+            }
+        };
+        devices.iter().map(open).collect()
+    }
+
+    fn cards(&self) -> CardFamily {
+        CardFamily {
+            kind: "digitizer",
+            maker: "Xilinx",
+            // Xilinx Corporation (pci.ids).
+            vendor: "0x10ee",
+            is_node,
+        }
+    }
+
+    fn describe(&self, node: &str) -> NodeFound {
+        let about = match Channel::open(node, node) {
+            Ok(_) => "can be read".to_owned(),
+            Err(fault) => fault.0,
+        };
+        NodeFound {
+            driver: "xdma".to_owned(),
+            about,
+        }
+    }
+
+    fn emulated(&self) -> Vec<(String, String)> {
+        let about = "reads of any length, as fast as memory".to_owned();
+        vec![("emu:xdma0, emu:xdma1, ...".to_owned(), about)]
+    }
+
+    fn remedy(&self) -> &'static str {
+        "load Xilinx's xdma driver; emulated channels (emu:xdma0) need nothing"
+    }
+
+    fn serve(
+        &self,
+        device: &str,
+        path: &Path,
+        _: &Emulation,
+        rate_hz: Option<f64>,
+    ) -> Result<Served, Fault> {
+        let channel = EmulatedChannel::open(device, emulated_name(device).unwrap_or(device))?;
+        match rate_hz {
+            Some(_) => Err(channel.cannot("be triggered: leave out --rate")),
+            None => driver_file::serve(channel, path),
+        }
+    }
+}
+
+fn path_of(device: &str) -> &str {
+    device.strip_prefix(STREAM_PREFIX).unwrap_or(device)
+}
+
+fn emulated_name(device: &str) -> Option<&str> {
+    let name = device.strip_prefix(EMULATED_PREFIX)?;
+    name.starts_with("xdma").then_some(name)
+}
+
+/// `xdma0_c2h_0`: card 0, from card to host, channel 0.
+fn is_node(name: &str) -> bool {
+    let numbers = name
+        .strip_prefix("xdma")
+        .and_then(|rest| rest.split_once("_c2h_"));
+    let is_number = |text: &str| text.parse::<u8>().is_ok();
+    numbers.is_some_and(|(card, channel)| is_number(card) && is_number(channel))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,528 @@
+//! One board under the harness: read-out and conversion stages.
+//!
+//! Stages follow the original: all read-outs, then all passes of the conversion (`-N`); with a trigger loop (`-l`) each pass
+//! waits, reads out and converts. With `block_bytes`, read-out and conversion are fused block by block through a buffer that
+//! stays in the second-level cache.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use daqmeter_harness::{Fault, LimitSpec, Session, StageSpec, StopFlag, Tally};
+use daqmeter_kernels::convert::{Converter, Decimation};
+use daqmeter_record::{Counter, Ledger, Limit};
+use daqmeter_sys::memory::{Buffer, Pages};
+
+use crate::daq::{Daq, Wait};
+use crate::devices::board::Board;
+use crate::dump::{self, Column};
+use crate::function::{self, Function};
+use crate::oracle::{differs, elements};
+use crate::request::{DigitizerRequest, SAMPLES_MULTIPLE, to_usize};
+
+/// Name of the stage that waits for the trigger.
+const WAIT_STAGE: &str = "wait_trigger";
+
+/// One step of a lane.
+#[derive(Clone, Debug)]
+enum Work {
+    WaitTrigger,
+    Readout,
+    Convert(Function, Arc<Converter>),
+    /// Read-out and conversion block by block.
+    Fused(Function, Fusion),
+    WritePattern,
+}
+
+/// A conversion of the whole read, and the same for blocks after the first. Shared, because a step must not copy what a
+/// kernel prepared: that would allocate while the clock runs.
+#[derive(Clone, Debug)]
+struct Fusion {
+    whole: Arc<Converter>,
+    block: Arc<Converter>,
+    /// Samples of a block.
+    samples: usize,
+}
+
+impl Work {
+    fn converter(&self) -> Option<&Converter> {
+        match self {
+            Work::Convert(_, converter) => Some(converter),
+            Work::Fused(_, fusion) => Some(&fusion.whole),
+            Work::WaitTrigger | Work::Readout | Work::WritePattern => None,
+        }
+    }
+}
+
+/// The stages of a request.
+fn plan(request: &DigitizerRequest, last_level_bytes: u64) -> Result<Vec<Work>, Fault> {
+    let samples = to_usize(request.samples_per_read());
+    let functions = request.functions();
+    let mut work = Vec::new();
+    if request.wait().is_some() {
+        work.push(Work::WaitTrigger);
+    }
+    for &function in &functions {
+        let converter = request
+            .conversion
+            .converter(function, samples, last_level_bytes)?;
+        match (function, request.block_samples(), converter) {
+            (Function::WritePattern, ..) => work.push(Work::WritePattern),
+            (_, Some(samples), Some(converter)) => {
+                let fusion = Fusion {
+                    block: Arc::new(converter.without_offset()),
+                    whole: Arc::new(converter),
+                    samples,
+                };
+                work.push(Work::Fused(function, fusion));
+            }
+            (_, None, Some(converter)) => work.push(Work::Convert(function, Arc::new(converter))),
+            (_, Some(_), None) if functions.len() > 1 => {}
+            (_, _, None) => work.push(Work::Readout),
+        }
+    }
+    Ok(work)
+}
+
+/// Refuses what the board cannot do, before anything is asked of it.
+fn check_abilities(board: &dyn Board, request: &DigitizerRequest) -> Result<(), Fault> {
+    let identity = board.identity();
+    if let Some(memory_bytes) = identity.memory_bytes
+        && request.raw_bytes() > memory_bytes
+    {
+        return Err(Fault::new(format!(
+            "{}: {} samples need {} bytes of its {memory_bytes}",
+            identity.device,
+            request.samples_per_read(),
+            request.raw_bytes()
+        )));
+    }
+    if request.wait().is_some() && !identity.triggered {
+        return Err(board.cannot("be triggered: leave out -l"));
+    }
+    if request.writes() && !identity.writable {
+        return Err(board.cannot("be written: leave out -A 100"));
+    }
+    Ok(())
+}
+
+pub(crate) struct BoardSession {
+    board: Box<dyn Board>,
+    daq: Daq,
+    request: DigitizerRequest,
+    /// Samples of one read.
+    samples: usize,
+    work: Vec<Work>,
+    raw: Option<Buffer>,
+    out: Option<Buffer>,
+    bytes: Ledger,
+    last_done: Option<usize>,
+    last_block: Block,
+}
+
+/// Where the last fused block is: its samples in the raw buffer, and what became of them from an element on.
+#[derive(Clone, Debug, Default)]
+struct Block {
+    samples: Range<usize>,
+    at: usize,
+    kept: usize,
+}
+
+impl BoardSession {
+    pub(crate) fn new(
+        mut board: Box<dyn Board>,
+        request: &DigitizerRequest,
+        last_level_bytes: u64,
+    ) -> Result<Self, Fault> {
+        check_abilities(&*board, request)?;
+        if request.maps() {
+            board.map(to_usize(request.raw_bytes()))?;
+        }
+        let wait = request.wait().unwrap_or(Wait::Interrupt);
+        Ok(BoardSession {
+            board,
+            daq: Daq::new(wait, request.trigger_rate()),
+            request: request.clone(),
+            samples: to_usize(request.samples_per_read()),
+            work: plan(request, last_level_bytes)?,
+            raw: None,
+            out: None,
+            bytes: Ledger::new("bytes"),
+            last_done: None,
+            last_block: Block::default(),
+        })
+    }
+
+    /// One read of the whole acquisition.
+    fn read_out(&mut self) -> Result<(), Fault> {
+        let bytes = self.samples * 2;
+        let delivered = if self.request.maps() {
+            self.board.read_mapped(0, bytes)?
+        } else {
+            let raw = self.raw.as_mut().expect("prepared");
+            self.board.read(0, raw.slice_mut::<u8>(bytes))?
+        };
+        self.book(bytes, delivered)
+    }
+
+    fn book(&mut self, asked: usize, delivered: usize) -> Result<(), Fault> {
+        self.bytes.issued += asked as u64;
+        self.bytes.delivered += delivered as u64;
+        self.bytes
+            .lose("short read", (asked - delivered.min(asked)) as u64);
+        if delivered == asked {
+            return Ok(());
+        }
+        Err(Fault::new(format!(
+            "short read: {delivered} of {asked} bytes"
+        )))
+    }
+
+    /// The samples of the last whole read.
+    fn raw_samples(&self) -> &[u16] {
+        match self.request.maps() {
+            true => self.board.mapped(self.samples),
+            false => self.raw.as_ref().expect("prepared").slice(self.samples),
+        }
+    }
+
+    fn convert(&mut self, converter: &Converter) {
+        let kept = converter.decimation().kept(self.samples);
+        // Taken, because the samples are borrowed from the session.
+        let mut out = self.out.take().expect("prepared");
+        converter.convert(self.raw_samples(), elements(converter, &mut out, 0, kept));
+        self.out = Some(out);
+    }
+
+    /// Reads and converts block by block. The raw buffer holds one block and stays in the cache.
+    fn fused(&mut self, fusion: &Fusion) -> Result<(), Fault> {
+        let decimation = fusion.whole.decimation();
+        let (mut first, mut written) = (0, 0);
+        while first < self.samples {
+            // The decimation offset shifts the blocks, so that each begins with a sample that is kept.
+            let skip = if first == 0 { decimation.offset } else { 0 };
+            let end = (first + skip + fusion.samples).min(self.samples);
+            written += self.fused_block(fusion, first, first + skip..end, written)?;
+            first = end;
+        }
+        Ok(())
+    }
+
+    /// Reads from `first` on and converts the samples of `block`; returns how many were written, from element `at` on.
+    fn fused_block(
+        &mut self,
+        fusion: &Fusion,
+        first: usize,
+        block: Range<usize>,
+        at: usize,
+    ) -> Result<usize, Fault> {
+        // The driver reads whole units: a shifted block is read with what surrounds it.
+        let unit = to_usize(SAMPLES_MULTIPLE);
+        let begin = first - first % unit;
+        let len = block.end.next_multiple_of(unit) - begin;
+        let raw = self.raw.as_mut().expect("prepared");
+        let delivered = self
+            .board
+            .read(begin as u64 * 2, raw.slice_mut::<u8>(len * 2))?;
+        self.book(len * 2, delivered)?;
+        let read = self.raw.as_ref().expect("prepared").slice::<u16>(len);
+        let samples = &read[block.start - begin..block.end - begin];
+        let factor = fusion.whole.decimation().factor;
+        let kept = Decimation { offset: 0, factor }.kept(samples.len());
+        let out = self.out.as_mut().expect("prepared");
+        let converter = &fusion.block;
+        converter.convert(samples, elements(converter, out, at, kept));
+        self.last_block = Block {
+            samples: block.start - begin..block.end - begin,
+            at,
+            kept,
+        };
+        Ok(kept)
+    }
+
+    fn write_pattern(&mut self) -> Result<(), Fault> {
+        let bytes = self.samples * 2;
+        let raw = self.raw.as_ref().expect("prepared").slice::<u8>(bytes);
+        let taken = self.board.write(0, raw)?;
+        self.book(bytes, taken)
+    }
+
+    /// Compares the raw samples with what the board must hold, where anybody knows that.
+    fn check_raw(&self) -> Result<(), Fault> {
+        for (index, &found) in self.raw_samples().iter().enumerate() {
+            match self.board.expected_sample(index as u64) {
+                None => return Ok(()),
+                Some(expected) if expected == found => {}
+                Some(expected) => {
+                    return Err(Fault::new(format!(
+                        "sample {index} is {found:#06x}, the board holds {expected:#06x}"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares converted samples with the scalar oracle on those that were read, or else on those of the last read.
+    fn check_converted(
+        &mut self,
+        converter: &Converter,
+        read: Option<&[u16]>,
+    ) -> Result<(), Fault> {
+        let kept = converter.decimation().kept(self.samples);
+        // Taken, because the samples are borrowed from the session.
+        let mut out = self.out.take().expect("prepared");
+        let raw = read.unwrap_or_else(|| self.raw_samples());
+        let done = differs(converter, raw, &elements(converter, &mut out, 0, kept));
+        self.out = Some(out);
+        done
+    }
+
+    /// Compares the last fused block: what a stream delivered before it is gone.
+    fn check_last_block(&mut self, converter: &Converter) -> Result<(), Fault> {
+        let Block { samples, at, kept } = self.last_block.clone();
+        let raw = self.raw.as_ref().expect("prepared");
+        let samples = &raw.slice::<u16>(samples.end)[samples];
+        let out = self.out.as_mut().expect("prepared");
+        differs(converter, samples, &elements(converter, out, at, kept))
+    }
+
+    /// What could not be compared, for the reader of the record.
+    fn unverified(&self) -> Option<String> {
+        let identity = self.board.identity();
+        if self.request.writes() || self.board.expected_sample(0).is_some() {
+            return None;
+        }
+        let fused = |work: &Work| matches!(work, Work::Fused(..));
+        let blocks = match self.work.iter().any(fused) && !identity.repeatable {
+            true => "; of fused blocks only the conversion of the last was compared",
+            false => "",
+        };
+        Some(format!(
+            "the samples of {} were not compared: nobody but the device knows them{blocks}",
+            identity.device
+        ))
+    }
+
+    /// The samples that the board holds now. A fused read leaves the last block only.
+    fn read_again(&mut self) -> Result<Vec<u16>, Fault> {
+        let mut bytes = vec![0; self.samples * 2];
+        self.board.read(0, &mut bytes)?;
+        let pairs = bytes.as_chunks::<2>().0.iter();
+        Ok(pairs.map(|pair| u16::from_le_bytes(*pair)).collect())
+    }
+
+    fn check_pattern(&mut self) -> Result<(), Fault> {
+        let mut back = vec![0; self.samples * 2];
+        self.board.read(0, &mut back)?;
+        let mut wrong = back.iter().enumerate();
+        match wrong.find(|&(at, &byte)| byte != function::pattern_byte(at)) {
+            None => Ok(()),
+            Some((at, byte)) => {
+                let expected = function::pattern_byte(at);
+                Err(Fault::new(format!(
+                    "byte {at} reads back as {byte}, {expected} was written"
+                )))
+            }
+        }
+    }
+
+    fn check(&mut self, stage: usize) -> Result<(), Fault> {
+        match self.work[stage].clone() {
+            Work::WaitTrigger => Ok(()),
+            Work::Readout => self.check_raw(),
+            Work::Convert(_, converter) => self.check_converted(&converter, None),
+            Work::Fused(_, fusion) if !self.board.identity().repeatable => {
+                self.check_last_block(&fusion.block)
+            }
+            Work::Fused(_, fusion) => {
+                let raw = self.read_again()?;
+                self.check_converted(&fusion.whole, Some(&raw))
+            }
+            Work::WritePattern => self.check_pattern(),
+        }
+    }
+
+    /// Writes what the last stage left, where that is asked for.
+    fn dump(&mut self, stage: usize) -> Result<(), Fault> {
+        let Some(path) = self.request.dump.clone() else {
+            return Ok(());
+        };
+        let Some(converter) = self.work[stage].converter() else {
+            return dump::write(&path, &Column::Raw(self.raw_samples()));
+        };
+        let kept = converter.decimation().kept(self.samples);
+        let out = self.out.as_mut().expect("prepared");
+        dump::write(&path, &Column::Converted(elements(converter, out, 0, kept)))
+    }
+
+    fn stage(&self, work: &Work) -> StageSpec {
+        let raw_bytes = self.request.raw_bytes();
+        match work {
+            Work::WaitTrigger => StageSpec::new(WAIT_STAGE, 0, 0),
+            Work::Readout => StageSpec {
+                limit: self.readout_limit(),
+                ..StageSpec::new(Function::Readout.classic_name(), raw_bytes, 2 * raw_bytes)
+            },
+            Work::Convert(function, converter) => {
+                self.conversion_stage(function.classic_name().to_owned(), converter)
+            }
+            Work::Fused(function, fusion) => {
+                let name = format!("readout+{}", function.classic_name());
+                self.conversion_stage(name, &fusion.whole)
+            }
+            Work::WritePattern => StageSpec {
+                once: true,
+                ..StageSpec::new(
+                    Function::WritePattern.classic_name(),
+                    raw_bytes,
+                    2 * raw_bytes,
+                )
+            },
+        }
+    }
+
+    fn conversion_stage(&self, name: String, converter: &Converter) -> StageSpec {
+        let kept = converter.decimation().kept(self.samples) as u64;
+        let out_bytes = converter.conversion().out_bytes() as u64;
+        let raw_bytes = self.request.raw_bytes();
+        let stride_bytes = 2 * converter.decimation().factor as u64;
+        StageSpec {
+            limit: Some(LimitSpec::memory(raw_bytes, stride_bytes, out_bytes)),
+            ..StageSpec::new(name, raw_bytes, raw_bytes + kept * out_bytes)
+        }
+    }
+
+    fn readout_limit(&self) -> Option<LimitSpec> {
+        match self.board.known_limit() {
+            Some((rate_bytes_per_s, how)) => {
+                let name = format!("link of {}", self.board.identity().model);
+                Some(LimitSpec::Given(Limit::given(name, rate_bytes_per_s, how)))
+            }
+            // An unpaced emulated board is memory; what a real one could do is its link, which the host does not tell here.
+            None if self.board.identity().emulated => {
+                Some(LimitSpec::memory(self.request.raw_bytes(), 1, 1))
+            }
+            None => None,
+        }
+    }
+
+    /// Samples that are in the raw buffer at once.
+    fn raw_buffer_samples(&self) -> usize {
+        let unfused = |work: &Work| !matches!(work, Work::Fused(..) | Work::WaitTrigger);
+        match self.request.block_samples() {
+            Some(block) if !self.work.iter().any(unfused) => {
+                // A shifted block is read with what surrounds it in its first and last unit.
+                let offset = self.request.conversion.decimation().offset;
+                let shifted = block + offset + 2 * to_usize(SAMPLES_MULTIPLE);
+                shifted.min(self.samples)
+            }
+            _ => self.samples,
+        }
+    }
+
+    fn out_buffer_bytes(&self) -> usize {
+        let converters = self.work.iter().filter_map(Work::converter);
+        let bytes = |converter: &Converter| {
+            converter.decimation().kept(self.samples) * converter.conversion().out_bytes()
+        };
+        converters.map(bytes).max().unwrap_or(0)
+    }
+}
+
+impl Session for BoardSession {
+    fn device(&self) -> String {
+        self.board.identity().device.clone()
+    }
+
+    fn stages(&self) -> Vec<StageSpec> {
+        self.work.iter().map(|work| self.stage(work)).collect()
+    }
+
+    fn prepare(&mut self) -> Result<(), Fault> {
+        let samples = self.raw_buffer_samples();
+        let mut raw = Buffer::new(samples * 2, Pages::Transparent)?;
+        if self.request.writes() {
+            for (at, byte) in raw.slice_mut::<u8>(samples * 2).iter_mut().enumerate() {
+                *byte = function::pattern_byte(at);
+            }
+        }
+        self.raw = Some(raw);
+        self.out = Some(Buffer::new(self.out_buffer_bytes(), Pages::Transparent)?);
+        if self.request.wait().is_some() {
+            if let Some(rate_hz) = self.request.trigger_rate() {
+                self.board.set_trigger_rate(rate_hz);
+            }
+            self.board.configure(self.request.samples_per_read())?;
+        }
+        Ok(())
+    }
+
+    fn heed(&mut self, stop: &StopFlag) {
+        self.board.heed(stop);
+        self.daq.stop = stop.clone();
+    }
+
+    fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault> {
+        for _ in 0..operations {
+            match &self.work[stage] {
+                Work::WaitTrigger => self.daq.acquire(&mut *self.board)?,
+                Work::Readout => {
+                    self.read_out()?;
+                    self.daq.counts.read_out += 1;
+                }
+                Work::Convert(_, converter) => self.convert(&Arc::clone(converter)),
+                Work::Fused(_, fusion) => {
+                    self.fused(&fusion.clone())?;
+                    self.daq.counts.read_out += 1;
+                }
+                Work::WritePattern => self.write_pattern()?,
+            }
+            std::hint::black_box(&mut self.out);
+        }
+        self.last_done = Some(stage);
+        Ok(())
+    }
+
+    fn verify(&mut self) -> Result<(), Fault> {
+        // After the run only what the last stage left can be compared; before it, each stage works once and is compared.
+        if let Some(stage) = self.last_done.take() {
+            self.check(stage)?;
+            return self.dump(stage);
+        }
+        for stage in 0..self.work.len() {
+            self.step(stage, 1)?;
+            self.check(stage)?;
+        }
+        self.last_done = None;
+        Ok(())
+    }
+
+    fn begin(&mut self) {
+        self.bytes = Ledger::new("bytes");
+        self.daq.begin_account(&mut *self.board);
+    }
+
+    fn tally(&mut self) -> Tally {
+        let mut tally = Tally {
+            ledgers: vec![self.bytes.clone()],
+            ..Tally::default()
+        };
+        if self.request.wait().is_some() {
+            let counts = self.daq.counts;
+            tally.ledgers.push(self.daq.ledger(&mut *self.board));
+            tally.counters = vec![
+                Counter::count("register-reads", counts.register_reads),
+                Counter::count("interrupts", counts.interrupts),
+                Counter::count("lost-interrupts", counts.lost_interrupts),
+            ];
+        }
+        tally.warnings.extend(self.unverified());
+        let Some(raw) = &self.raw else { return tally };
+        tally.numa_node = raw.numa_node();
+        if raw.pages() == Pages::Base {
+            let warning = "buffers are on base pages: TLB misses lower the rates; allow transparent huge pages";
+            tally.warnings.push(warning.to_owned());
+        }
+        tally
+    }
+}

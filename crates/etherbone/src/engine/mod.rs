@@ -1,0 +1,51 @@
+//! The engine: reads over Etherbone in the ways of the study of 2018, one lane, one client.
+
+mod plan;
+mod request;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use daqmeter_harness::{Fault, Session, TypedEngine};
+
+pub use self::request::{EtherboneRequest, Method, Payload};
+use plan::Plan;
+use session::EtherboneSession;
+
+/// Cycles over Etherbone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EtherboneEngine;
+
+impl TypedEngine for EtherboneEngine {
+    type Request = EtherboneRequest;
+
+    fn description(&self) -> &'static str {
+        "reads Wishbone registers over Etherbone: convenience, blocking and pipelined"
+    }
+
+    fn target(&self, request: &EtherboneRequest) -> String {
+        request.address.clone()
+    }
+
+    fn is_emulated(&self, request: &EtherboneRequest) -> bool {
+        request.is_emulated()
+    }
+
+    fn example(&self) -> EtherboneRequest {
+        EtherboneRequest {
+            address: "loop/udp".to_owned(),
+            method: Method::Pipelined,
+            payload: Payload::Timestamps,
+            count: 2,
+            cycles: 3,
+            base: None,
+            link: None,
+            peer_cpu: None,
+        }
+    }
+
+    fn open(&self, request: &EtherboneRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+        let plan = Plan::of(request)?;
+        Ok(vec![Box::new(EtherboneSession::new(plan))])
+    }
+}

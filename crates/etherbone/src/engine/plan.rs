@@ -1,0 +1,240 @@
+//! A request made ready: where the slave is, the operations of a cycle, and what their rate is held against.
+
+use daqmeter_harness::{Fault, LimitSpec, Problem, Request};
+use daqmeter_record::Limit;
+use daqmeter_wire::etherbone::cycle::{Check, Op, encode};
+use daqmeter_wire::etherbone::sdb::ids;
+use daqmeter_wire::etherbone::{DATAGRAM_BYTES, Layout, Width, Widths};
+
+use super::request::{EtherboneRequest, Method, Payload, Target};
+use crate::bus::devices::{ECA_TIME_HI, ECA_TIME_LO, TLU_HI, TLU_LATCH, TLU_LO, TLU_READY};
+use crate::bus::{Description, Timing};
+use crate::pingpong::{PingPongRequest, Protocol, limit};
+use crate::server::Running;
+use crate::transport::{self, Bridge, Faulty};
+use crate::{Address, Client, EbError, Options, Server, ServerOptions, Slave, scan};
+
+/// A request that can be run here.
+pub(super) struct Plan {
+    pub(super) request: EtherboneRequest,
+    target: Target,
+    link: Option<Bridge>,
+}
+
+impl Plan {
+    /// Reads the descriptions of bridges that the request names.
+    pub(super) fn of(request: &EtherboneRequest) -> Result<Plan, Fault> {
+        let wrong = |problem: Problem| request.workload().error(problem.name, problem.text);
+        let bridge = |name: &str| Bridge::named(name).map_err(EbError::from);
+        let target = request.target().map_err(wrong)?;
+        if let Target::At(Address::Emulated(name)) = &target {
+            bridge(name)?;
+        }
+        let plan = Plan {
+            link: request.link.as_deref().map(bridge).transpose()?,
+            target,
+            request: request.clone(),
+        };
+        if plan.fits() {
+            return Ok(plan);
+        }
+        let count = request.count;
+        let why = format!(
+            "is {count}: such a cycle does not fit a datagram of {DATAGRAM_BYTES} bytes (streams take it)"
+        );
+        Err(request.workload().error("count", why).into())
+    }
+
+    /// Whether the slave is emulated here.
+    pub(super) fn is_ours(&self) -> bool {
+        self.target.is_ours()
+    }
+
+    /// The operations of one cycle, for a device at `base`.
+    pub(super) fn ops(&self, base: u64) -> Vec<Op> {
+        let read = |offset: u64| Op::read(base + offset, Width::W32);
+        match self.request.payload {
+            Payload::Timestamps => (0..self.request.count)
+                .flat_map(|_| [read(ECA_TIME_HI), read(ECA_TIME_LO)])
+                .collect(),
+            Payload::Tlu => {
+                vec![
+                    Op::write(base + TLU_LATCH, 1, Width::W32),
+                    read(TLU_READY),
+                    read(TLU_HI),
+                    read(TLU_LO),
+                ]
+            }
+            // Up to the 64 KiB of the emulated memory, then from its beginning again.
+            Payload::Memory => (0..self.request.count)
+                .map(|word| read(4 * (word % 0x4000)))
+                .collect(),
+        }
+    }
+
+    /// Whether a cycle fits a datagram, where it must.
+    fn fits(&self) -> bool {
+        let datagrams = match &self.target {
+            Target::Loop(protocol) => *protocol == Protocol::Udp,
+            Target::At(Address::Emulated(name)) => {
+                Bridge::named(name).is_ok_and(|bridge| !bridge.stream)
+            }
+            Target::At(Address::Udp(..) | Address::Tunnel { .. }) => true,
+            Target::At(_) => false,
+        };
+        let mut room = vec![0; DATAGRAM_BYTES - Layout::L32.header_bytes()];
+        let alone = self.request.method == Method::Convenience;
+        alone
+            || !datagrams
+            || encode(&self.ops(0), Layout::L32, 0x8000, Check::Status, &mut room).is_ok()
+    }
+
+    /// What the rate is held against: the raw path on loopback, the bus or the line of an emulated bridge.
+    pub(super) fn limit(&self) -> Option<LimitSpec> {
+        if self.link.is_some() {
+            // The ping-pong does not go through the link, so it says nothing about it.
+            return None;
+        }
+        let ops = self.ops(0);
+        let (messages, cycle) = match self.request.method {
+            Method::Convenience => (ops.len() as u64, &ops[..1]),
+            _ => (1, &ops[..]),
+        };
+        let bytes = cycle_bytes(cycle);
+        match &self.target {
+            Target::Loop(protocol) => self.raw_limit(*protocol, bytes, messages),
+            Target::At(Address::Emulated(name)) => emulated_limit(
+                &Bridge::named(name).ok()?,
+                &ops,
+                messages,
+                bytes * messages,
+                self.request.counted_bytes(),
+            ),
+            Target::At(_) => None,
+        }
+    }
+
+    /// The same bytes over the same kind of socket.
+    fn raw_limit(&self, transport: Protocol, bytes: u64, messages: u64) -> Option<LimitSpec> {
+        let header_bytes = match transport {
+            Protocol::Udp => Layout::L32.header_bytes() as u64,
+            Protocol::Tcp => 0,
+        };
+        let message_bytes = bytes + header_bytes;
+        // Messages longer than a datagram are not echoed in one piece.
+        (message_bytes <= DATAGRAM_BYTES as u64).then(|| {
+            limit(&PingPongRequest {
+                transport,
+                message_bytes,
+                batch: self.request.batch(),
+                counted_bytes: self.request.counted_bytes() / messages,
+                peer_cpu: self.request.peer_cpu,
+            })
+        })
+    }
+
+    pub(super) fn open(&self) -> Result<(Client, Option<Running>), Fault> {
+        let options = Options {
+            address: Widths::only(Width::W32),
+            data: Widths::only(Width::W32),
+            ..Options::default()
+        };
+        match &self.target {
+            Target::At(address) => Ok((self.client(address, &options)?, None)),
+            Target::Loop(protocol) => {
+                let mut bus = Description::timing_receiver()
+                    .build()
+                    .map_err(EbError::from)?;
+                // The host's own time only: what is measured here is the path.
+                bus.set_timing(Timing::default());
+                let server = Server::bind(Slave::new(bus), ServerOptions::loopback())?
+                    .spawn(self.request.peer_cpu)?;
+                let address = Address::parse(&format!("{protocol}/127.0.0.1/{}", server.port))?;
+                Ok((self.client(&address, &options)?, Some(server)))
+            }
+        }
+    }
+
+    fn client(&self, address: &Address, options: &Options) -> Result<Client, EbError> {
+        let Some(link) = &self.link else {
+            return Client::open(address, options);
+        };
+        let way = transport::open(address, options.dialect, options.probe_timeout)?;
+        let way = Faulty::new(way, link.request, link.reply, 1)?;
+        // What is lost shows after the deadline: a tenth of a second is beyond any of the links.
+        let options = Options {
+            timeout: std::time::Duration::from_millis(100),
+            probes: 30,
+            ..options.clone()
+        };
+        Client::over(Box::new(way), &options, &address.to_string())
+    }
+
+    /// Where the payload's device is.
+    pub(super) fn device_base(&self, client: &mut Client) -> Result<u64, Fault> {
+        let (id, name) = match self.request.payload {
+            Payload::Timestamps => (ids::ECA, "ECA (0x651:0xb2afc251)"),
+            Payload::Tlu => (ids::TLU, "TLU (0x651:0x10051981)"),
+            Payload::Memory => return Ok(self.request.base()),
+        };
+        let found = scan::find(client, id)?;
+        match (found.first().and_then(|found| found.first), found.len()) {
+            (Some(first), 1) => Ok(first),
+            (_, 0) => Err(Fault::new(format!(
+                "{} has no {name}",
+                self.request.address
+            ))),
+            (_, many) => Err(Fault::new(format!(
+                "{} has {many} devices {name}; exactly one is wanted",
+                self.request.address
+            ))),
+        }
+    }
+}
+
+fn cycle_bytes(ops: &[Op]) -> u64 {
+    let mut room = vec![0; 64 + 64 * ops.len()];
+    let encoded = encode(ops, Layout::L32, 0x8000, Check::Status, &mut room);
+    encoded.map_or(0, |encoded| encoded.bytes as u64)
+}
+
+/// The slower of the bus and the line for one operation's payload.
+fn emulated_limit(
+    bridge: &Bridge,
+    ops: &[Op],
+    messages: u64,
+    bytes: u64,
+    counted_bytes: u64,
+) -> Option<LimitSpec> {
+    let writes = ops.iter().filter(|op| op.write).count() as u64;
+    let reads = ops.len() as u64 - writes;
+    let timing = bridge.timing;
+    let bus_ns =
+        (messages * timing.cycle_ns + reads * timing.read_ns + writes * timing.write_ns) as f64;
+    let line = |bytes_per_s: f64| {
+        if bytes_per_s > 0.0 {
+            bytes as f64 / bytes_per_s * 1e9
+        } else {
+            0.0
+        }
+    };
+    let line_ns = line(bridge.request.bytes_per_s);
+    let (what, ns) = if line_ns > bus_ns {
+        ("line", line_ns)
+    } else {
+        ("bus", bus_ns)
+    };
+    (ns > 0.0).then(|| {
+        LimitSpec::Given(Limit::given(
+            format!(
+                "{what} of emu/{}, {counted_bytes} B in {messages}",
+                bridge.name
+            ),
+            counted_bytes as f64 / ns * 1e9,
+            format!(
+                "{} ns of the {what} per cycle, by the bridge's profile",
+                ns.round()
+            ),
+        ))
+    })
+}

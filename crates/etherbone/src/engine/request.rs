@@ -1,0 +1,184 @@
+//! What is asked of the engine: which slave, what is read, and how.
+
+use clap::{Args, ValueEnum};
+use daqmeter_harness::{Problem, Request};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::address::{Address, parse_number};
+use crate::pingpong::Protocol;
+
+/// Words of one operation's payload at most; longer cycles fit streams only.
+const MAX_COUNT: u64 = 100_000;
+
+/// Cycles of a series at most.
+const MAX_CYCLES: u64 = 1 << 20;
+
+/// Where a payload may begin: addresses have 32 bits, and 64 KiB are read.
+const MAX_BASE: u64 = (1 << 32) - (1 << 16);
+
+/// Where the emulated receiver has its memory.
+const EMULATED_MEMORY: u64 = 0x10000;
+
+fn default_count() -> u64 {
+    1
+}
+
+fn default_cycles() -> u64 {
+    90
+}
+
+/// Cycles over Etherbone. One operation is one cycle's worth of the payload, whatever the method.
+///
+/// On slaves that are not ours nothing is ever written: `tlu` is refused, `memory` needs a `base` and is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
+#[serde(deny_unknown_fields)]
+pub struct EtherboneRequest {
+    /// Slave; loop/udp and loop/tcp serve an emulated one in this process
+    #[arg(value_name = "SLAVE", default_value = "loop/udp")]
+    pub address: String,
+    /// How operations are sent: convenience, blocking or pipelined
+    #[arg(skip = Method::Pipelined)]
+    pub method: Method,
+    /// What is read
+    #[arg(long, value_enum, default_value = "timestamps")]
+    pub payload: Payload,
+    /// Timestamps, or words of memory, per cycle
+    #[arg(skip = default_count())]
+    #[serde(default = "default_count")]
+    pub count: u64,
+    /// Cycles of a series
+    #[arg(short = 'n', long, value_name = "N", default_value_t = default_cycles())]
+    #[serde(default = "default_cycles")]
+    pub cycles: u64,
+    /// Address from which --payload memory reads [default: the memory of loop/ and emu/]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_number)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<u64>,
+    /// Put the link of this bridge, or of a TOML file, in between: delay, rate, loss
+    #[arg(long, value_name = "NAME|FILE")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+    /// CPU of the server of loop/ [default: where the client is]
+    #[arg(long = "server-pin", value_name = "CPU", help_heading = "Placement")]
+    #[serde(default, alias = "server_cpu", skip_serializing_if = "Option::is_none")]
+    pub peer_cpu: Option<u32>,
+}
+
+/// How operations are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// Each operation a round trip
+    Convenience,
+    /// Each cycle a round trip
+    Blocking,
+    /// Many cycles on their way at once
+    Pipelined,
+}
+
+impl Method {
+    /// All of them.
+    pub const ALL: [Method; 3] = [Method::Convenience, Method::Blocking, Method::Pipelined];
+
+    /// Name in workloads and tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Method::Convenience => "convenience",
+            Method::Blocking => "blocking",
+            Method::Pipelined => "pipelined",
+        }
+    }
+}
+
+/// What is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Payload {
+    /// 64-bit times of the ECA
+    Timestamps,
+    /// 3 reads and 1 write of the timestamp latch; loop/ and emu/ only
+    Tlu,
+    /// Words of memory
+    Memory,
+}
+
+/// Where the slave is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// A server in this process.
+    Loop(Protocol),
+    At(Address),
+}
+
+impl Target {
+    /// Whether the slave is emulated here: it may be written to.
+    pub(super) fn is_ours(&self) -> bool {
+        matches!(self, Target::Loop(_) | Target::At(Address::Emulated(_)))
+    }
+}
+
+impl EtherboneRequest {
+    pub(super) fn target(&self) -> Result<Target, Problem> {
+        match self.address.as_str() {
+            "loop/udp" => Ok(Target::Loop(Protocol::Udp)),
+            "loop/tcp" => Ok(Target::Loop(Protocol::Tcp)),
+            other => Address::parse(other)
+                .map(Target::At)
+                .map_err(|error| Problem::new("address", format!("is wrong: {error}"))),
+        }
+    }
+
+    /// Whether the slave is emulated.
+    pub fn is_emulated(&self) -> bool {
+        self.target().is_ok_and(|target| target.is_ours())
+    }
+
+    pub(super) fn base(&self) -> u64 {
+        self.base.unwrap_or(EMULATED_MEMORY)
+    }
+
+    /// Bytes that one operation is counted as: timestamps of 8, words of 4.
+    pub(super) fn counted_bytes(&self) -> u64 {
+        match self.payload {
+            Payload::Timestamps => 8 * self.count,
+            Payload::Tlu => 16,
+            Payload::Memory => 4 * self.count,
+        }
+    }
+
+    /// Cycles that are on their way at once.
+    pub(super) fn batch(&self) -> u64 {
+        match self.method {
+            Method::Pipelined => self.cycles,
+            Method::Convenience | Method::Blocking => 1,
+        }
+    }
+}
+
+impl Request for EtherboneRequest {
+    const KIND: &'static str = "etherbone";
+
+    fn check(&self) -> Result<(), Problem> {
+        let is_ours = self.target()?.is_ours();
+        match self.payload {
+            Payload::Tlu if !is_ours => {
+                return Err(Problem::new(
+                    "payload",
+                    "tlu writes registers as the emulated receiver has them; it is for loop/ and emu/ only",
+                ));
+            }
+            Payload::Memory if !is_ours && self.base.is_none() => {
+                return Err(Problem::new(
+                    "base",
+                    "is missing: say which addresses of the slave may be read",
+                ));
+            }
+            _ => {}
+        }
+        Problem::unless_within("base", self.base(), 0..=MAX_BASE)?;
+        Problem::unless_within("count", self.count, 1..=MAX_COUNT)?;
+        Problem::unless_within("cycles", self.cycles, 1..=MAX_CYCLES)?;
+        Problem::unless_cpus_exist("peer_cpu", self.peer_cpu.as_slice())
+    }
+}

@@ -1,0 +1,188 @@
+use daqmeter_harness::{Context, Settings, StepPlan, measure};
+use daqmeter_record::{Outcome, RunRecord};
+
+use daqmeter_harness::{Fault, Request};
+use daqmeter_record::Param;
+use daqmeter_wire::etherbone::Layout;
+use daqmeter_wire::etherbone::cycle::{Check, encode};
+
+use super::*;
+
+fn example() -> EtherboneRequest {
+    EtherboneEngine.example()
+}
+
+#[test]
+fn etherbone_conforms() {
+    daqmeter_harness::conformance::run(&EtherboneEngine);
+}
+
+fn run(request: &EtherboneRequest, plan: StepPlan) -> RunRecord {
+    let record = measure(
+        &EtherboneEngine,
+        &request.workload(),
+        &Settings::new(plan, "test"),
+        &Context::default(),
+        &[],
+        &mut [],
+    );
+    let record = record.unwrap();
+    assert_eq!(record.outcome, Outcome::Ok, "{request:?}");
+    record
+}
+
+#[test]
+fn every_method_and_payload_over_every_way() {
+    for address in [
+        "loop/udp",
+        "loop/tcp",
+        "emu/perfect",
+        "emu/gige",
+        "emu/scu-pcie-2018",
+    ] {
+        for method in Method::ALL {
+            for payload in [Payload::Timestamps, Payload::Tlu, Payload::Memory] {
+                let request = EtherboneRequest {
+                    address: address.to_owned(),
+                    method,
+                    payload,
+                    count: 8,
+                    cycles: 10,
+                    ..example()
+                };
+                let record = run(&request, StepPlan::ByStage(20));
+                assert_eq!(
+                    (record.ledgers[0].issued, record.ledgers[0].delivered),
+                    (20, 20)
+                );
+                let samples = if method == Method::Pipelined { 2 } else { 20 };
+                assert_eq!(record.lanes[0].stages[0].sample_ns.len(), samples);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lossy_link_is_in_the_ledger() {
+    let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+    let lossy = "[[bridge]]\nname = \"lossy\"\nabout = \"\"\nrequest = { loss = 0.05, duplicate = 0.05, reorder = 0.05, reorder_ns = 1000 }\n";
+    std::fs::write(file.path(), lossy).unwrap();
+    let request = EtherboneRequest {
+        link: Some(file.path().to_str().unwrap().to_owned()),
+        payload: Payload::Memory,
+        count: 300,
+        cycles: 100,
+        ..example()
+    };
+    // Each datagram holds one such cycle: so many are lost, and each loss is one cycle.
+    let record = run(&request, StepPlan::ByStage(100));
+    let ledger = &record.ledgers[0];
+    assert!(ledger.closes() && ledger.losses["timeout"] > 0, "{ledger}");
+    assert!(record.counter("stray-answers").unwrap() > 0.0);
+}
+
+#[test]
+fn the_gap_within_a_cycle_is_that_of_the_bridge() {
+    for (address, wanted_ns) in [("emu/gige", 64.0), ("emu/scu-pcie-2018", 5970.0)] {
+        let request = EtherboneRequest {
+            address: address.to_owned(),
+            count: 8,
+            cycles: 20,
+            ..example()
+        };
+        let record = run(&request, StepPlan::ByStage(20));
+        let gap_ns = record.counter("eca-in-cycle-gap").unwrap();
+        // Timestamps are whole ticks of 8 ns; seven gaps are divided by seven.
+        assert!((gap_ns - wanted_ns).abs() < 2.0, "{address}: {gap_ns}");
+        let realistic = record.counter("eca-window-realistic").unwrap();
+        let underestimated = record.counter("eca-window-underestimated").unwrap();
+        assert!(
+            realistic > underestimated && underestimated > 7.0 * wanted_ns,
+            "{realistic} {underestimated}"
+        );
+    }
+}
+
+fn datagram_bytes(timestamps: u64) -> usize {
+    let request = EtherboneRequest {
+        count: timestamps,
+        ..example()
+    };
+    let ops = Plan::of(&request).unwrap().ops(0);
+    4 + encode(&ops, Layout::L32, 0x8000, Check::Status, &mut [0; 1000])
+        .unwrap()
+        .bytes
+}
+
+#[test]
+fn a_cycle_of_m_timestamps_has_20_and_8_m_bytes() {
+    // And the message header once per datagram; more than 16 timestamps need a second status read.
+    for m in 1..=8_u8 {
+        assert_eq!(datagram_bytes(m.into()), 4 + 20 + 8 * usize::from(m));
+    }
+}
+
+fn opened(params: &[(&str, Param)]) -> Result<(), Fault> {
+    let with = |workload: daqmeter_record::Workload, (name, value): &(&str, Param)| {
+        workload.with(name, value.clone())
+    };
+    let workload = params.iter().fold(example().workload(), with);
+    EtherboneEngine
+        .open(&EtherboneRequest::of(&workload)?)
+        .map(drop)
+}
+
+#[test]
+fn wrong_requests_are_named() {
+    for (name, value, wanted) in [
+        ("address", "nowhere".into(), "no protocol"),
+        ("address", "emu/warp".into(), "no bridge `warp`"),
+        (
+            "method",
+            "magic".into(),
+            "expected one of `convenience`, `blocking`, `pipelined`",
+        ),
+        (
+            "payload",
+            "gold".into(),
+            "expected one of `timestamps`, `tlu`, `memory`",
+        ),
+        ("link", "warp".into(), "no bridge `warp`"),
+        ("count", "many".into(), "expected u64"),
+        ("count", Param::Int(0), "`count` is 0; 1 to 100000"),
+        ("cycles", Param::Int(0), "`cycles` is 0; 1 to 1048576"),
+        ("base", Param::Int(1 << 32), "`base` is 4294967296; 0 to"),
+        ("peer_cpu", Param::Int(99_999), "no such CPU"),
+        ("server_cpu", Param::Int(99_999), "no such CPU"),
+    ] {
+        let error = opened(&[(name, value)]).unwrap_err().0;
+        assert!(error.contains(wanted), "{name}: {error}");
+    }
+}
+
+#[test]
+fn a_cycle_must_fit_a_datagram_but_not_on_streams() {
+    let long = |address: &str, count: u64| {
+        opened(&[("address", address.into()), ("count", Param::Int(count))])
+    };
+    assert!(long("loop/udp", 158).is_ok() && long("loop/tcp", 159).is_ok());
+    let error = long("loop/udp", 159).unwrap_err().0;
+    assert!(
+        error.contains("does not fit a datagram of 1472 bytes"),
+        "{error}"
+    );
+    assert!(long("udp/127.0.0.1/9", 1).is_ok());
+}
+
+#[test]
+fn slaves_that_are_not_ours_are_only_read_where_somebody_says_so() {
+    let elsewhere = |payload: &str| {
+        let params = [
+            ("address", "udp/127.0.0.1/9".into()),
+            ("payload", payload.into()),
+        ];
+        opened(&params).unwrap_err().0
+    };
+    assert!(elsewhere("tlu").contains("for loop/ and emu/ only"));
+    assert!(elsewhere("memory").contains("`base` is missing"));
+}

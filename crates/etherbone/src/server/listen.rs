@@ -1,0 +1,48 @@
+//! Sockets of a server.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// A UDP socket and a TCP listener on one port. A port that was in use a moment ago can be had at once.
+pub(super) fn listen_on(ip: IpAddr, port: u16) -> io::Result<(UdpSocket, TcpListener)> {
+    let domain = if ip.is_ipv4() {
+        Domain::IPV4
+    } else {
+        Domain::IPV6
+    };
+    let mut last = None;
+    // With port 0 the kernel chooses for UDP; that TCP has the same one free is likely, not certain.
+    for _ in 0..if port == 0 { 16 } else { 1 } {
+        let udp = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+        if ip.is_ipv6() {
+            udp.set_only_v6(true)?;
+        }
+        // A burst of a whole window from several clients; beyond the limit for non-root the kernel gives what it allows.
+        udp.set_recv_buffer_size(4 << 20)?;
+        udp.bind(&SocketAddr::new(ip, port).into())?;
+        udp.set_nonblocking(true)?;
+        let udp: UdpSocket = udp.into();
+        daqmeter_sys::net::enable_gro(udp.as_fd());
+        let chosen = udp.local_addr()?.port();
+        match listen_tcp(domain, SocketAddr::new(ip, chosen)) {
+            Ok(tcp) => return Ok((udp, tcp)),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| io::Error::from(io::ErrorKind::AddrInUse)))
+}
+
+fn listen_tcp(domain: Domain, address: SocketAddr) -> io::Result<TcpListener> {
+    let tcp = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        tcp.set_only_v6(true)?;
+    }
+    tcp.set_reuse_address(true)?;
+    tcp.bind(&address.into())?;
+    tcp.listen(1024)?;
+    tcp.set_nonblocking(true)?;
+    Ok(tcp.into())
+}

@@ -1,0 +1,324 @@
+use daqmeter_wire::etherbone::cycle::{Check, Op, encode};
+use daqmeter_wire::etherbone::{Block, Endian, Layout, Width, Widths, WireError};
+use proptest::prelude::*;
+
+use super::*;
+use crate::bus::{Description, Timing};
+
+fn slave() -> Slave {
+    let description = Description::memory(0x10000, 0x1ffff, Widths::ALL, Endian::Big);
+    Slave::new(description.build().unwrap())
+}
+
+fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    digits
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
+fn answer_of(slave: &mut Slave, request: &str) -> Vec<u8> {
+    let mut answer = Vec::new();
+    slave.datagram(0, &hex(request), &mut answer);
+    answer
+}
+
+#[test]
+fn golden_answers_of_the_c_slave() {
+    let mut slave = slave();
+    let mut check = |request: &str, wanted: &str| {
+        assert_eq!(answer_of(&mut slave, request), hex(wanted), "{request}")
+    };
+    check("4e6f1144 00000086", "4e6f16ff 00000086");
+    check("4e6f1444 a80f0100 00010000 dddddddd", "");
+    check(
+        "4e6f1044 a00f0001 00008000 00010000 e80f0001 00008001 00000004",
+        "4e6f1444 060f0100 00008000 dddddddd 0e0f0100 00008001 00000000",
+    );
+    check(
+        "4e6f1044 a80f0001 00008000 00010000",
+        "4e6f1444 0e0f0100 00008000 dddddddd",
+    );
+    check(
+        "4e6f1044 a00f0001 00008000 000a0000 e80f0001 00008001 00000004",
+        "4e6f1444 060f0100 00008000 00000000 0e0f0100 00008001 00000001",
+    );
+    check(
+        "4e6f1044 e80f0101 00010000 11223344 00008001 00000004",
+        "4e6f1444 0e0f0100 00008001 00000000",
+    );
+    check(
+        "4e6f1088 00000000 a0ff0001 00000000 0000000000008000 0000000000010000
+         e8ff0001 00000000 0000000000008001 0000000000000000",
+        "4e6f1488 00000000 06ff0100 00000000 0000000000008000 1122334400000000
+         0eff0100 00000000 0000000000008001 0000000000000000",
+    );
+    check(
+        "4e6f1042 a8030001 00008000 00010002",
+        "4e6f1442 0e030100 00008000 00003344",
+    );
+}
+
+#[test]
+fn a_byte_of_a_little_endian_memory_is_the_golden_one() {
+    let description = Description::memory(0x10000, 0x1ffff, Widths::ALL, Endian::Little);
+    let mut slave = Slave::new(description.build().unwrap());
+    answer_of(&mut slave, "4e6f1444 a80f0100 00010000 11223344");
+    let answer = answer_of(&mut slave, "4e6f1044 a8020001 00008000 00010001");
+    assert_eq!(answer, hex("4e6f1444 0e020100 00008000 00003300"));
+}
+
+#[test]
+fn byte_enables_that_are_no_run_execute_nothing_and_are_an_error() {
+    let mut slave = slave();
+    let answer = answer_of(
+        &mut slave,
+        "4e6f1044 a0060101 00010000 ffffffff 00008000 00010000 e80f0001 00008001 00000004",
+    );
+    assert_eq!(
+        answer,
+        hex("4e6f1444 06060100 00008000 00000000 0e0f0100 00008001 00000003")
+    );
+    assert_eq!(
+        answer_of(&mut slave, "4e6f1044 a80f0001 00008000 00010000")[12..],
+        [0, 0, 0, 0]
+    );
+}
+
+#[test]
+fn a_cycle_whose_last_record_only_writes_ends_with_a_lone_header() {
+    let answer = answer_of(
+        &mut slave(),
+        "4e6f1044 a00f0001 00008000 00010000 a80f0100 00010000 00000005",
+    );
+    assert_eq!(answer, hex("4e6f1444 060f0100 00008000 00000000 08000000"));
+}
+
+#[test]
+fn padding_of_zero_words_is_skipped() {
+    let answer = answer_of(&mut slave(), "4e6f1044 00000000 a80f0001 00008000 00010000");
+    assert_eq!(answer, hex("4e6f1444 0e0f0100 00008000 00000000"));
+}
+
+#[test]
+fn what_must_not_be_answered_is_not() {
+    let mut slave = slave();
+    for request in [
+        "",
+        "4e6f11",
+        "4e6f1144 000000",
+        "4e6f1144 00000000 0000",
+        "4e6f1644 00000086",
+        "4e6f10ff a80f0001 00008000 00010000",
+        "4e6f1044 a80f0001 00008000",
+        "4e6f2044 a80f0001 00008000 00010000",
+        "4e6f1444 a80f0001 00008000 00010000",
+        "deadbeef",
+    ] {
+        assert_eq!(answer_of(&mut slave, request), [0; 0], "{request}");
+    }
+    // And the next valid one is served.
+    assert_eq!(answer_of(&mut slave, "4e6f1144 00000001").len(), 8);
+}
+
+#[test]
+fn a_truncated_datagram_is_answered_as_far_as_it_was_whole() {
+    let answer = answer_of(
+        &mut slave(),
+        "4e6f1044 a00f0001 00008000 00010000 e80f0001 00008001",
+    );
+    assert_eq!(answer, hex("4e6f1444 060f0100 00008000 00000000"));
+}
+
+#[test]
+fn the_litex_dialect_is_told_by_its_packets() {
+    let mut slave = slave();
+    assert_eq!(
+        answer_of(
+            &mut slave,
+            "4e6f1044 00000000 000f0200 00010000 00000007 00000008"
+        ),
+        [0; 0]
+    );
+    let answer = answer_of(
+        &mut slave,
+        "4e6f1044 00000000 000f0002 000000aa 00010000 00010004",
+    );
+    assert_eq!(
+        answer,
+        hex("4e6f1044 00000000 000f0200 000000aa 00000007 00000008")
+    );
+    assert_eq!(
+        answer_of(&mut slave, "4e6f1144 0000000000000000"),
+        hex("4e6f1244 0000000000000000")
+    );
+    assert_eq!((slave.counts.litex, slave.counts.probes), (2, 1));
+}
+
+#[test]
+fn silent_registers_hold_the_answer_until_the_bus_timeout() {
+    let mut slave = Slave::new(Description::timing_receiver().build().unwrap());
+    slave.bus.set_timing(Timing {
+        timeout_ns: 1_000_000,
+        ..Timing::default()
+    });
+    let mut answer = Vec::new();
+    let silent = hex("4e6f1044 a00f0001 00008000 00180110 e80f0001 00008001 00000004");
+    assert_eq!(slave.datagram(500, &silent, &mut answer), 1_000_500);
+    assert_eq!(answer[24..], hex("00000001"));
+}
+
+/// A master's stream after its probe.
+fn stream_bytes(cycles: &[Vec<Op>]) -> Vec<u8> {
+    let mut bytes = hex("4e6f1144 00000001");
+    for (index, ops) in cycles.iter().enumerate() {
+        let mut out = vec![0; 1 << 16];
+        let tag = 0x8000 + 2 * u16::try_from(index).unwrap();
+        let encoded = encode(ops, Layout::L32, tag, Check::Status, &mut out).unwrap();
+        bytes.extend(&out[..encoded.bytes]);
+    }
+    bytes
+}
+
+fn reads(count: u64) -> Vec<Op> {
+    (0..count)
+        .map(|index| Op::read(0x10000 + 4 * index, Width::W32))
+        .collect()
+}
+
+#[test]
+fn a_stream_cut_anywhere_gives_the_same_answers() {
+    let bytes = stream_bytes(&[
+        reads(1),
+        reads(40),
+        vec![Op::write(0x10000, 5, Width::W32)],
+        reads(3),
+    ]);
+    let mut whole = Vec::new();
+    Stream::default()
+        .feed(&mut slave(), 0, &bytes, &mut whole)
+        .unwrap();
+    assert!(whole.len() > 48 * 4);
+    for step in [1, 2, 3, 5, 7, 64] {
+        let (mut slave, mut stream, mut answer) = (slave(), Stream::default(), Vec::new());
+        for part in bytes.chunks(step) {
+            stream.feed(&mut slave, 0, part, &mut answer).unwrap();
+        }
+        assert_eq!(answer, whole, "in steps of {step}");
+        assert!(!stream.is_waiting());
+    }
+}
+
+#[test]
+fn nothing_of_a_cycle_is_executed_before_all_of_it_is_there() {
+    let ops = vec![
+        Op::write(0x10000, 5, Width::W32),
+        Op::read(0x10000, Width::W32),
+    ];
+    let bytes = stream_bytes(&[ops]);
+    let (mut slave, mut stream, mut answer) = (slave(), Stream::default(), Vec::new());
+    stream
+        .feed(&mut slave, 0, &bytes[..bytes.len() - 1], &mut answer)
+        .unwrap();
+    assert_eq!(slave.counts.operations, 0);
+    assert!(stream.is_waiting());
+    stream
+        .feed(&mut slave, 0, &bytes[bytes.len() - 1..], &mut answer)
+        .unwrap();
+    assert_eq!(slave.counts.operations, 3);
+}
+
+#[test]
+fn both_framings_and_both_dialects_are_served_on_one_connection() {
+    let (mut slave, mut stream) = (slave(), Stream::default());
+    let mut exchange = |request: &str| {
+        let mut answer = Vec::new();
+        stream
+            .feed(&mut slave, 0, &hex(request), &mut answer)
+            .unwrap();
+        answer
+    };
+    let framed = exchange("4e6f1044 a80f0001 00008000 00010000 a80f0001 00008002 00010004");
+    assert_eq!(
+        framed,
+        hex("4e6f1444 0e0f0100 00008000 00000000 0e0f0100 00008002 00000000")
+    );
+    let litex = exchange("4e6f1044 00000000 000f0001 00000000 00010000");
+    assert_eq!(litex, hex("4e6f1044 00000000 000f0100 00000000 00000000"));
+    assert_eq!(exchange("4e6f1144 00000009"), hex("4e6f16ff 00000009"));
+    assert_eq!(
+        exchange("a80f0001 00008000 00010000"),
+        hex("0e0f0100 00008000 00000000")
+    );
+}
+
+#[test]
+fn a_stream_that_is_not_etherbone_is_ended() {
+    let feed = |bytes: &[u8]| Stream::default().feed(&mut slave(), 0, bytes, &mut Vec::new());
+    assert!(matches!(
+        feed(b"GET / HTTP/1.1"),
+        Err(StreamFault::Wire(WireError::Magic(_)))
+    ));
+    assert!(matches!(
+        feed(&hex("4e6f10cc 00000000 00000000")),
+        Err(StreamFault::Wire(WireError::NotOneWidth(..)))
+    ));
+    let mut narrow = slave();
+    narrow.data = Widths::only(Width::W8);
+    let mut answer = Vec::new();
+    let fault = Stream::default().feed(&mut narrow, 0, &hex("4e6f1144 00000001"), &mut answer);
+    assert!(matches!(fault, Err(StreamFault::Width { .. })));
+    assert_eq!(answer, hex("4e6f16f1 00000001"));
+}
+
+#[test]
+fn a_cycle_that_never_ends_is_ended() {
+    let (mut slave, mut stream) = (slave(), Stream::default());
+    stream
+        .feed(&mut slave, 0, &hex("4e6f1144 00000001"), &mut Vec::new())
+        .unwrap();
+    let mut record = vec![0; 4096];
+    let values = [0; 255];
+    let write = Some(Block {
+        base: 0x10000,
+        values: &values,
+    });
+    let repr = daqmeter_wire::etherbone::RecordRepr {
+        select: 0x0F,
+        write,
+        ..Default::default()
+    };
+    let bytes = repr.emit(Layout::L32, &mut record).unwrap();
+    let fault = (0..2000).find_map(|_| {
+        stream
+            .feed(&mut slave, 0, &record[..bytes], &mut Vec::new())
+            .err()
+    });
+    assert_eq!(fault, Some(StreamFault::Endless));
+}
+
+proptest! {
+    #[test]
+    fn no_datagram_breaks_the_slave(head in 0..8_u8, mut bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        if head > 0 && bytes.len() >= 4 {
+            bytes[..4].copy_from_slice(&[0x4e, 0x6f, 0x10 | (head & 5), 0x44]);
+        }
+        let mut slave = slave();
+        let mut answer = Vec::new();
+        slave.datagram(0, &bytes, &mut answer);
+        prop_assert!(answer.len() <= bytes.len().max(8) + 4, "{} to {}", bytes.len(), answer.len());
+        prop_assert_eq!(answer_of(&mut slave, "4e6f1144 00000001").len(), 8);
+    }
+
+    #[test]
+    fn no_stream_breaks_the_slave(bytes in prop::collection::vec(any::<u8>(), 0..600), cut in 1..64_usize) {
+        let mut slave = slave();
+        let mut stream = Stream::default();
+        let mut answer = Vec::new();
+        stream.feed(&mut slave, 0, &hex("4e6f1144 00000001"), &mut answer).unwrap();
+        for part in bytes.chunks(cut) {
+            if stream.feed(&mut slave, 0, part, &mut answer).is_err() { break }
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! What is asked of an engine, as one typed struct: the record's workload, the plan's check, the list of parameters and, through
+//! `clap::Args` on the same struct, the options of the command line come from it.
+//!
+//! A [`TypedEngine`] works with its request; the harness, plans and records hold a [`Workload`]. The two meet here and nowhere else.
+
+use std::fmt::Debug;
+
+use daqmeter_record::{Param, Workload};
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::engine::{Availability, Engine, Fault, Parameter, Session, max_lanes};
+
+/// One request to one engine. Field names are those of the parameters, with their unit last; the first line of a field's comment
+/// says in lists and in help what it is. Optional fields have `#[serde(default)]`, and `skip_serializing_if` where a record need
+/// not hold the usual value. `#[serde(deny_unknown_fields)]` refuses what is misspelt.
+pub trait Request: Clone + Debug + PartialEq + Serialize + DeserializeOwned + JsonSchema {
+    /// Kind of the workload, which is the engine's name.
+    const KIND: &'static str;
+
+    /// Checks what the types of the fields cannot say: bounds, and values that exclude each other.
+    ///
+    /// # Errors
+    /// Names the parameter, what it is and what is wanted.
+    fn check(&self) -> Result<(), Problem> {
+        Ok(())
+    }
+
+    /// As it stands in records and plans.
+    fn workload(&self) -> Workload {
+        workload_of(self)
+    }
+
+    /// The same for so many lanes, where this is a request for a limit of a stage of that many lanes.
+    #[must_use]
+    fn with_lanes(self, _lanes: usize) -> Self {
+        self
+    }
+
+    /// Reads and checks a workload.
+    ///
+    /// # Errors
+    /// Names the parameter that is missing, unknown, of the wrong type or out of bounds.
+    fn of(workload: &Workload) -> Result<Self, Fault> {
+        let request = read::<Self>(workload)?;
+        request
+            .check()
+            .map_err(|problem| workload.error(problem.name, problem.text))?;
+        Ok(request)
+    }
+}
+
+/// What is wrong with one parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Name of the parameter.
+    pub name: &'static str,
+    /// What it is and what is wanted, after the name: `is 0; 1 or more is wanted`.
+    pub text: String,
+}
+
+impl Problem {
+    /// A problem with the parameter of that name.
+    pub fn new(name: &'static str, text: impl Into<String>) -> Problem {
+        Problem {
+            name,
+            text: text.into(),
+        }
+    }
+
+    /// Refuses a value outside of its bounds.
+    ///
+    /// # Errors
+    /// When it is outside.
+    pub fn unless_within<T: PartialOrd + std::fmt::Display>(
+        name: &'static str,
+        value: T,
+        bounds: std::ops::RangeInclusive<T>,
+    ) -> Result<(), Problem> {
+        if bounds.contains(&value) {
+            return Ok(());
+        }
+        let (least, greatest) = (bounds.start(), bounds.end());
+        Err(Problem::new(
+            name,
+            format!("is {value}; {least} to {greatest} is wanted"),
+        ))
+    }
+}
+
+impl Problem {
+    /// Refuses CPUs that this process may not run on.
+    ///
+    /// # Errors
+    /// When there is one, or the kernel does not say.
+    pub fn unless_cpus_exist(name: &'static str, cpus: &[u32]) -> Result<(), Problem> {
+        if cpus.is_empty() {
+            return Ok(());
+        }
+        let allowed = daqmeter_sys::affinity::allowed_cpus()
+            .map_err(|error| Problem::new(name, format!("cannot be checked: {error}")))?;
+        match cpus.iter().find(|cpu| !allowed.contains(cpu)) {
+            None => Ok(()),
+            Some(cpu) => Err(Problem::new(
+                name,
+                format!("is {cpu}: there is no such CPU, or it is not allowed here"),
+            )),
+        }
+    }
+}
+
+/// Every field of a request as a parameter.
+///
+/// # Panics
+/// When a field is neither yes or no, a number, nor text: a fault of the program, which every engine's test would find.
+pub fn workload_of<R: Request>(request: &R) -> Workload {
+    let value = serde_json::to_value(request).expect("a request is plain data");
+    let Value::Object(fields) = value else {
+        panic!("a request is a struct")
+    };
+    let named = |(name, value)| Some((name, param(value)?));
+    Workload {
+        kind: R::KIND.to_owned(),
+        params: fields.into_iter().filter_map(named).collect(),
+    }
+}
+
+/// Checks a request's number of lanes: at least 1, at most [`MAX_LANES`] and what this process may still start.
+///
+/// # Errors
+/// When it is outside.
+pub fn check_lanes(name: &'static str, lanes: usize) -> Result<(), Problem> {
+    Problem::unless_within(name, lanes as u64, 1..=max_lanes())
+}
+
+/// For `skip_serializing_if`: a record need not hold what is usual.
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// For `serde(default)` of numbers that are usually 1: lanes, blocks in a call.
+pub fn one<T: From<u8>>() -> T {
+    T::from(1)
+}
+
+/// For `skip_serializing_if` of such numbers.
+pub fn is_one<T: From<u8> + PartialEq>(value: &T) -> bool {
+    *value == T::from(1)
+}
+
+fn param(value: Value) -> Option<Param> {
+    match value {
+        Value::Null => None,
+        Value::Bool(flag) => Some(Param::Flag(flag)),
+        Value::String(text) => Some(Param::Text(text)),
+        Value::Number(number) => Some(match number.as_u64() {
+            Some(whole) => Param::Int(whole),
+            None => Param::Float(number.as_f64().expect("a JSON number is a float")),
+        }),
+        Value::Array(_) | Value::Object(_) => panic!("a parameter is a flag, a number or a text"),
+    }
+}
+
+fn value(param: &Param) -> Value {
+    match param {
+        Param::Flag(flag) => (*flag).into(),
+        Param::Int(whole) => (*whole).into(),
+        // What JSON cannot hold becomes text, which no field of a number takes.
+        Param::Float(float) if !float.is_finite() => float.to_string().into(),
+        Param::Float(float) => (*float).into(),
+        Param::Text(text) => text.as_str().into(),
+    }
+}
+
+fn read<R: Request>(workload: &Workload) -> Result<R, Fault> {
+    let fields: Map<String, Value> = workload
+        .params
+        .iter()
+        .map(|(name, param)| (name.clone(), value(param)))
+        .collect();
+    serde_path_to_error::deserialize(Value::Object(fields.clone())).map_err(|error| {
+        let name = error.path().to_string();
+        let problem = with_nearest(error.inner().to_string());
+        let name = Some(name).filter(|name| name != ".");
+        match name.or_else(|| culprit::<R>(&fields)) {
+            None => Fault::new(format!("{} workload: {problem}", R::KIND)),
+            Some(name) => workload.error(&name, format!("is wrong: {problem}")).into(),
+        }
+    })
+}
+
+/// The known parameter without which the others can be read: of a field in a flattened struct, serde says no path.
+fn culprit<R: Request>(fields: &Map<String, Value>) -> Option<String> {
+    let readable_without = |name: &&String| {
+        let mut others = fields.clone();
+        others.remove(*name);
+        serde_json::from_value::<R>(Value::Object(others)).is_ok()
+    };
+    let known: Vec<Parameter> = parameters::<R>();
+    let is_known = |name: &&String| known.iter().any(|parameter| parameter.name == **name);
+    fields
+        .keys()
+        .filter(is_known)
+        .find(readable_without)
+        .cloned()
+}
+
+/// serde names what is unknown and then what it expected, each between backticks.
+fn with_nearest(problem: String) -> String {
+    let names: Vec<&str> = problem.split('`').skip(1).step_by(2).collect();
+    match names.split_first() {
+        Some((wrong, known)) if problem.starts_with("unknown ") => {
+            let hint = did_you_mean(wrong, known);
+            problem + &hint
+        }
+        _ => problem,
+    }
+}
+
+/// The known name that was probably meant, as the end of an error's line; empty where none is near.
+pub fn did_you_mean(wrong: &str, known: &[&str]) -> String {
+    nearest(wrong, known).map_or(String::new(), |name| format!("; did you mean `{name}`?"))
+}
+
+fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
+    // The measure of clap's own suggestions, so that options and parameters are found alike.
+    const MIN_LIKENESS: f64 = 0.7;
+    let likeness = |name: &&str| strsim::jaro(wrong, name);
+    let near = known
+        .iter()
+        .copied()
+        .filter(|name| likeness(name) > MIN_LIKENESS);
+    near.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+}
+
+/// The fields of a request with the first lines of their comments.
+pub fn parameters<R: Request>() -> Vec<Parameter> {
+    let schema = SchemaGenerator::default().into_root_schema_for::<R>();
+    let fields = schema.get("properties").and_then(Value::as_object);
+    let parameter = |(name, field): (&String, &Value)| Parameter {
+        name: name.clone(),
+        about: field["description"]
+            .as_str()
+            .and_then(|text| text.lines().next())
+            .unwrap_or_default()
+            .to_owned(),
+    };
+    fields.into_iter().flatten().map(parameter).collect()
+}
+
+/// An engine that works with its own request. It is an [`Engine`] for the harness, which holds workloads.
+pub trait TypedEngine: Send + Sync {
+    /// What it is asked.
+    type Request: Request;
+
+    /// One sentence for `daqmeter list`.
+    fn description(&self) -> &'static str;
+
+    /// Whether it can run here at all. Cheap; touches no hardware state.
+    fn probe(&self) -> Availability {
+        Availability::Ready
+    }
+
+    /// Whether what this request needs is here: an instruction set, a module, a channel.
+    fn probe_for(&self, _request: &Self::Request) -> Availability {
+        self.probe()
+    }
+
+    /// What the request works on, for the record: devices, instruction set.
+    fn target(&self, request: &Self::Request) -> String;
+
+    /// True when any device in the path is emulated.
+    fn is_emulated(&self, _request: &Self::Request) -> bool {
+        false
+    }
+
+    /// Bytes of memory over all lanes, where that is known before it is opened.
+    fn memory_bytes(&self, _request: &Self::Request) -> Option<u64> {
+        None
+    }
+
+    /// A small request that the conformance suite runs, quick and without hardware.
+    fn example(&self) -> Self::Request;
+
+    /// Makes one session per lane from a checked request. Nothing large is allocated here.
+    ///
+    /// # Errors
+    /// When the request asks for what this host or device does not allow.
+    fn open(&self, request: &Self::Request) -> Result<Vec<Box<dyn Session>>, Fault>;
+}
+
+impl<E: TypedEngine> Engine for E {
+    fn name(&self) -> &'static str {
+        E::Request::KIND
+    }
+
+    fn description(&self) -> &'static str {
+        TypedEngine::description(self)
+    }
+
+    fn probe(&self) -> Availability {
+        TypedEngine::probe(self)
+    }
+
+    fn probe_for(&self, workload: &Workload) -> Availability {
+        match E::Request::of(workload) {
+            Ok(request) => TypedEngine::probe_for(self, &request),
+            // A wrong workload is refused by `open`.
+            Err(_) => TypedEngine::probe(self),
+        }
+    }
+
+    fn target(&self, workload: &Workload) -> String {
+        match E::Request::of(workload) {
+            Ok(request) => TypedEngine::target(self, &request),
+            Err(_) => "none".to_owned(),
+        }
+    }
+
+    fn is_emulated(&self, workload: &Workload) -> bool {
+        E::Request::of(workload).is_ok_and(|request| TypedEngine::is_emulated(self, &request))
+    }
+
+    fn parameters(&self) -> Vec<Parameter> {
+        parameters::<E::Request>()
+    }
+
+    fn canonical(&self, workload: &Workload) -> Option<Workload> {
+        Some(read::<E::Request>(workload).ok()?.workload())
+    }
+
+    fn with_lanes(&self, workload: &Workload, lanes: usize) -> Workload {
+        match read::<E::Request>(workload) {
+            Ok(request) => request.with_lanes(lanes).workload(),
+            // A wrong workload is refused by `open`.
+            Err(_) => workload.clone(),
+        }
+    }
+
+    fn memory_bytes(&self, workload: &Workload) -> Option<u64> {
+        TypedEngine::memory_bytes(self, &E::Request::of(workload).ok()?)
+    }
+
+    fn example(&self) -> Workload {
+        TypedEngine::example(self).workload()
+    }
+
+    fn open(&self, workload: &Workload) -> Result<Vec<Box<dyn Session>>, Fault> {
+        TypedEngine::open(self, &E::Request::of(workload)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "kebab-case")]
+    enum Way {
+        #[default]
+        ThereOnly,
+        Back,
+    }
+
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default)]
+    struct Crew {
+        /// Sailors on board
+        #[serde(skip_serializing_if = "is_default")]
+        sailors: u64,
+    }
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields)]
+    struct Ferry {
+        /// Bytes of one crossing
+        ///
+        /// More about them.
+        block_bytes: u64,
+        /// Which way
+        #[serde(default)]
+        way: Way,
+        /// Crossings per second
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rate_hz: Option<f64>,
+        /// At night
+        #[serde(default, skip_serializing_if = "is_default")]
+        night: bool,
+        #[serde(flatten)]
+        crew: Crew,
+    }
+
+    impl Request for Ferry {
+        const KIND: &'static str = "ferry";
+
+        fn check(&self) -> Result<(), Problem> {
+            Problem::unless_within("block_bytes", self.block_bytes, 1..=64)
+        }
+    }
+
+    fn workload() -> Workload {
+        Workload::new("ferry").with("block_bytes", 8_u64)
+    }
+
+    #[test]
+    fn a_request_survives_its_workload() {
+        let request = Ferry::of(&workload().with("rate_hz", 2.5).with("night", true)).unwrap();
+        assert_eq!(request.way, Way::ThereOnly);
+        let written = request.workload();
+        assert_eq!(
+            written.to_string(),
+            "ferry block_bytes=8 night=true rate_hz=2.5 way=there-only"
+        );
+        assert_eq!(Ferry::of(&written).unwrap(), request);
+        // A number without a fraction is written as a whole one.
+        let whole = Ferry::of(&workload().with("rate_hz", 2_u64)).unwrap();
+        assert_eq!(whole.rate_hz, Some(2.0));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let refused = |name: &str, param: Param| {
+            Ferry::of(&workload().with(name, param))
+                .unwrap_err()
+                .to_string()
+        };
+        for (name, param, wanted) in [
+            (
+                "way",
+                Param::Text("up".into()),
+                "`way` is wrong: unknown variant `up`, expected `there-only` or `back`",
+            ),
+            (
+                "block_bytes",
+                Param::Int(65),
+                "`block_bytes` is 65; 1 to 64 is wanted",
+            ),
+            (
+                "block_bytes",
+                Param::Text("x".into()),
+                "`block_bytes` is wrong: invalid type: string \"x\", expected u64",
+            ),
+            ("rate_hz", Param::Float(f64::NAN), "`rate_hz` is wrong"),
+            (
+                "way",
+                Param::Text("ther-only".into()),
+                "expected `there-only` or `back`; did you mean `there-only`?",
+            ),
+            ("block_byte", Param::Int(1), "did you mean `block_bytes`?"),
+            (
+                "speed",
+                Param::Int(1),
+                "ferry workload: unknown field `speed`",
+            ),
+            (
+                "sailors",
+                Param::Text("x".into()),
+                "`sailors` is wrong: invalid type: string \"x\", expected u64",
+            ),
+        ] {
+            let error = refused(name, param);
+            assert!(error.contains(wanted) && !error.contains('\n'), "{error}");
+        }
+        let far = refused("speed", Param::Int(1));
+        assert!(!far.contains("did you mean"), "{far}");
+        let missing = Ferry::of(&Workload::new("ferry")).unwrap_err().to_string();
+        assert!(missing.contains("missing field `block_bytes`"), "{missing}");
+    }
+
+    #[test]
+    fn parameters_are_the_fields_with_their_comments() {
+        let found = parameters::<Ferry>();
+        let found: Vec<(&str, &str)> = found
+            .iter()
+            .map(|parameter| (parameter.name.as_str(), parameter.about.as_str()))
+            .collect();
+        assert!(
+            found.contains(&("block_bytes", "Bytes of one crossing")),
+            "{found:?}"
+        );
+        assert!(found.contains(&("way", "Which way")), "{found:?}");
+        assert!(
+            found.contains(&("sailors", "Sailors on board")),
+            "{found:?}"
+        );
+        assert_eq!(found.len(), 5);
+    }
+}

@@ -1,0 +1,115 @@
+//! Measurements of what others do: counters in intervals, traces of the kernel, known loads.
+
+use daqmeter_record::{EngineInfo, Observations, RunRecord, Workload};
+use daqmeter_sys::clock;
+
+use crate::conclude::conclude_watched;
+use crate::conditions::Conditions;
+use crate::engine::Tally;
+use crate::facts::Context;
+
+/// A measurement of what others do: counters, traces, known loads. It has no lanes of its own; its record has everything else that
+/// every record has.
+pub struct Watched {
+    record: RunRecord,
+    conditions: Conditions,
+}
+
+impl Context {
+    /// Begins to watch.
+    pub fn watch(&self, study: &str, engine: EngineInfo, workload: Workload) -> Watched {
+        let mut record = self.blank_record(engine, workload);
+        study.clone_into(&mut record.study);
+        let conditions = Conditions::before();
+        record.origin_ns = clock::monotonic_ns();
+        Watched { record, conditions }
+    }
+}
+
+impl Watched {
+    /// When it began, by `CLOCK_MONOTONIC`.
+    pub fn origin_ns(&self) -> u64 {
+        self.record.origin_ns
+    }
+
+    /// Ends with what was found. Ledgers that do not close, and faults, fail the record.
+    pub fn end(
+        self,
+        found: Tally,
+        observed: Option<Observations>,
+        faults: Vec<String>,
+    ) -> RunRecord {
+        let Watched {
+            mut record,
+            conditions,
+        } = self;
+        record.wall_ns = clock::monotonic_ns() - record.origin_ns;
+        conditions.after(&mut record);
+        record.counters = found.counters;
+        record.ledgers = found.ledgers;
+        record.warnings.extend(found.warnings);
+        record.observed = observed;
+        conclude_watched(&mut record, faults);
+        record
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::{Counter, Ledger, Outcome};
+
+    use super::*;
+
+    fn watch() -> Watched {
+        let engine = EngineInfo {
+            name: "trace".to_owned(),
+            ..EngineInfo::default()
+        };
+        Context::default().watch("copy/trace", engine, Workload::new("trace"))
+    }
+
+    #[test]
+    fn what_is_watched_has_its_conditions_like_every_record() {
+        let watched = watch();
+        let began = watched.origin_ns();
+        let mut spun = 0_u64;
+        while clock::monotonic_ns() - began < 30_000_000 {
+            spun = std::hint::black_box(spun + 1);
+        }
+        let found = Tally {
+            counters: vec![Counter::count("copies", 3)],
+            warnings: vec!["some are missing".to_owned()],
+            ..Tally::default()
+        };
+        let record = watched.end(found, None, Vec::new());
+        assert_eq!(
+            (record.study.as_str(), record.origin_ns),
+            ("copy/trace", began)
+        );
+        assert!(record.wall_ns >= 30_000_000 && record.memory.peak_rss_bytes > 0);
+        let host = &record.host_cpu;
+        assert!(host.user_ns + host.system_ns + host.idle_ns > 0, "{host:?}");
+        assert!(record.process_cpu.user_ns + record.process_cpu.system_ns > 0);
+        assert_eq!(record.outcome, Outcome::Ok);
+        assert!(record.warnings.contains(&"some are missing".to_owned()));
+        assert_eq!(record.counter("copies"), Some(3.0));
+    }
+
+    #[test]
+    fn a_ledger_that_does_not_close_fails_what_is_watched() {
+        let mut ledger = Ledger::new("copies");
+        ledger.issued = 2;
+        ledger.delivered = 1;
+        let found = Tally {
+            ledgers: vec![ledger],
+            ..Tally::default()
+        };
+        let reason = |record: RunRecord| record.outcome.reason().unwrap_or("").to_owned();
+        assert!(reason(watch().end(found, None, Vec::new())).starts_with("ledger: "));
+        let faults = vec!["net: counted nothing".to_owned()];
+        assert_eq!(
+            reason(watch().end(Tally::default(), None, faults)),
+            "net: counted nothing"
+        );
+    }
+}

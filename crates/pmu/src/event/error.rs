@@ -1,0 +1,72 @@
+//! Why an event is refused.
+
+use crate::format::FormatError;
+
+/// Why an event is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EventError {
+    /// Braces or slashes that do not match.
+    #[error("`{text}`: {problem}")]
+    Syntax {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// No such PMU.
+    #[error("`{text}`: this host has no PMU `{pmu}`; it has {there} (daqmeter pmu list)")]
+    NoPmu {
+        /// The event.
+        text: String,
+        /// The PMU.
+        pmu: String,
+        /// Those that exist.
+        there: String,
+    },
+    /// No such named event or field.
+    #[error("`{text}`: {pmu} has neither an event nor a field `{term}`{hint}")]
+    NoTerm {
+        /// The event.
+        text: String,
+        /// The PMU.
+        pmu: String,
+        /// The term.
+        term: String,
+        /// Names that are near, or the fields.
+        hint: String,
+    },
+    /// A field that needs a value.
+    #[error("`{text}`: {term} needs a value, {term}=NUMBER")]
+    NoValue {
+        /// The event.
+        text: String,
+        /// The field.
+        term: String,
+    },
+    /// A value that does not fit.
+    #[error("`{text}`: {error}")]
+    Format {
+        /// The event.
+        text: String,
+        /// Why not.
+        error: FormatError,
+    },
+    /// A name without a PMU that is nothing we know.
+    #[error(
+        "`{text}` is no event: write PMU/EVENT/, SUBSYSTEM:TRACEPOINT, a software event or a counter of the system such as disk.read_bytes (daqmeter pmu list)"
+    )]
+    Unknown {
+        /// The text.
+        text: String,
+    },
+    /// Modifiers are not taken.
+    #[error(
+        "`{text}`: modifiers (`:{modifier}`) are not taken: what is shared by all CPUs has no user and kernel mode"
+    )]
+    Modifier {
+        /// The event.
+        text: String,
+        /// The modifier.
+        modifier: String,
+    },
+}

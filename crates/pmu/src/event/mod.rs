@@ -1,0 +1,233 @@
+//! Events as people write them, and what they become: `arm_cmn/hnf_mc_reqs,nodeid=0x24/`, `page-faults`, `block:block_rq_issue`,
+//! `disk.vda.read_bytes`. Groups are in braces, as in perf: `{a,b},c`.
+
+mod error;
+mod split;
+mod terms;
+mod types;
+
+use daqmeter_sys::counters::Attributes;
+use daqmeter_sys::host::{Files, parse_cpu_list};
+
+pub use error::EventError;
+use split::split_groups;
+use terms::{Terms, on_mesh};
+pub use types::{Event, EventSet, OnMesh, Source};
+
+use crate::sysfs::{Pmu, tracepoint};
+use crate::system::SystemCounter;
+
+/// Software events of the kernel: `include/uapi/linux/perf_event.h`, `enum perf_sw_ids`.
+pub const SOFTWARE: &[(&str, u64, &str)] = &[
+    ("cpu-clock", 0, "ns"),
+    ("task-clock", 1, "ns"),
+    ("page-faults", 2, ""),
+    ("faults", 2, ""),
+    ("context-switches", 3, ""),
+    ("cs", 3, ""),
+    ("cpu-migrations", 4, ""),
+    ("migrations", 4, ""),
+    ("minor-faults", 5, ""),
+    ("major-faults", 6, ""),
+    ("alignment-faults", 7, ""),
+    ("emulation-faults", 8, ""),
+    ("bpf-output", 10, ""),
+    ("cgroup-switches", 11, ""),
+];
+
+/// Generic hardware events, `enum perf_hw_id`.
+pub const HARDWARE: &[(&str, u64)] = &[
+    ("cycles", 0),
+    ("instructions", 1),
+    ("cache-references", 2),
+    ("cache-misses", 3),
+    ("branches", 4),
+    ("branch-misses", 5),
+    ("bus-cycles", 6),
+    ("stalled-cycles-frontend", 7),
+    ("stalled-cycles-backend", 8),
+    ("ref-cycles", 9),
+];
+
+const TYPE_HARDWARE: u32 = 0;
+const TYPE_SOFTWARE: u32 = 1;
+const TYPE_TRACEPOINT: u32 = 2;
+
+/// The host as events are understood on it.
+#[derive(Debug)]
+pub struct Host<'a> {
+    /// Its PMUs.
+    pub pmus: &'a [Pmu],
+    /// Its files.
+    pub files: &'a Files,
+}
+
+impl Host<'_> {
+    /// Understands texts such as those after `-e`.
+    ///
+    /// # Errors
+    /// The first that is wrong.
+    pub fn resolve(&self, texts: &[String]) -> Result<EventSet, EventError> {
+        let mut set = EventSet::default();
+        for text in texts {
+            for group in split_groups(text)? {
+                let events: Result<Vec<_>, _> = group
+                    .iter()
+                    .map(|event| self.event(event, &mut set.warnings))
+                    .collect();
+                set.groups.push(events?);
+            }
+        }
+        if set.warnings.len() > 1 {
+            // One trap, reported once.
+            let others = set.warnings.len() - 1;
+            set.warnings.truncate(1);
+            set.warnings[0].push_str(&format!("; the same for {others} more"));
+        }
+        Ok(set)
+    }
+
+    fn event(&self, text: &str, warnings: &mut Vec<String>) -> Result<Event, EventError> {
+        match text.split_once('/') {
+            Some((pmu, rest)) => self.pmu_event(text, pmu, rest, warnings),
+            None => self.plain(text),
+        }
+    }
+
+    fn plain(&self, text: &str) -> Result<Event, EventError> {
+        let perf = |pmu: &str, kind, config, unit: &str| Event {
+            name: text.to_owned(),
+            pmu: pmu.to_owned(),
+            sources: vec![Source::Perf {
+                attributes: Attributes {
+                    kind,
+                    config,
+                    ..Attributes::default()
+                },
+                cpus: self.online(),
+            }],
+            unit: unit.to_owned(),
+            scale: 1.0,
+            on_mesh: None,
+        };
+        if let Some((_, config, unit)) = SOFTWARE.iter().find(|(name, ..)| *name == text) {
+            return Ok(perf("software", TYPE_SOFTWARE, *config, unit));
+        }
+        if let Some((_, config)) = HARDWARE.iter().find(|(name, _)| *name == text) {
+            return Ok(perf("cpu", TYPE_HARDWARE, *config, ""));
+        }
+        if let Some((subsystem, event)) = text.split_once(':') {
+            return match tracepoint(self.files, subsystem, event) {
+                Some(config) => Ok(perf("tracepoint", TYPE_TRACEPOINT, config, "")),
+                None => Err(EventError::Unknown {
+                    text: text.to_owned(),
+                }),
+            };
+        }
+        let counter = SystemCounter::find(self.files, text).ok_or(EventError::Unknown {
+            text: text.to_owned(),
+        })?;
+        Ok(Event {
+            name: text.to_owned(),
+            pmu: "system".to_owned(),
+            unit: counter.unit().to_owned(),
+            scale: 1.0,
+            sources: vec![Source::System(counter)],
+            on_mesh: None,
+        })
+    }
+
+    fn online(&self) -> Vec<u32> {
+        let online = self
+            .files
+            .text("sys/devices/system/cpu/online")
+            .map(|text| parse_cpu_list(&text));
+        online
+            .filter(|cpus| !cpus.is_empty())
+            .unwrap_or_else(|| vec![0])
+    }
+
+    fn pmu_event(
+        &self,
+        text: &str,
+        wanted: &str,
+        rest: &str,
+        warnings: &mut Vec<String>,
+    ) -> Result<Event, EventError> {
+        let unclosed = EventError::Syntax {
+            text: text.to_owned(),
+            problem: "the second slash is missing: PMU/EVENT/",
+        };
+        let (terms, modifier) = rest.split_once('/').ok_or(unclosed)?;
+        if !modifier.is_empty() {
+            let modifier = modifier.trim_start_matches(':').to_owned();
+            return Err(EventError::Modifier {
+                text: text.to_owned(),
+                modifier,
+            });
+        }
+        let mut event = Event {
+            name: text.to_owned(),
+            pmu: wanted.to_owned(),
+            sources: Vec::new(),
+            unit: String::new(),
+            scale: 1.0,
+            on_mesh: None,
+        };
+        for pmu in self.instances(text, wanted)? {
+            let Terms {
+                mut words, alias, ..
+            } = Terms::of(text, pmu, terms)?;
+            if let Some(alias) = alias {
+                event.unit.clone_from(&alias.unit);
+                event.scale = alias.scale;
+            }
+            event.on_mesh = on_mesh(text, pmu, &mut words, warnings);
+            let [config, config1, config2] = words;
+            let is_of_cpus = pmu.cpus.is_empty();
+            event.sources.push(Source::Perf {
+                attributes: Attributes {
+                    kind: pmu.kind,
+                    config,
+                    config1,
+                    config2,
+                },
+                cpus: if is_of_cpus {
+                    self.online()
+                } else {
+                    pmu.cpus.clone()
+                },
+            });
+        }
+        Ok(event)
+    }
+
+    /// The PMU of that name, or all instances of that family.
+    fn instances(&self, text: &str, wanted: &str) -> Result<Vec<&Pmu>, EventError> {
+        if let Some(pmu) = self.pmus.iter().find(|pmu| pmu.name == wanted) {
+            return Ok(vec![pmu]);
+        }
+        let found: Vec<&Pmu> = self
+            .pmus
+            .iter()
+            .filter(|pmu| pmu.family() == wanted)
+            .collect();
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        let there: Vec<&str> = self.pmus.iter().map(|pmu| pmu.name.as_str()).collect();
+        let there = if there.is_empty() {
+            "none".to_owned()
+        } else {
+            there.join(", ")
+        };
+        Err(EventError::NoPmu {
+            text: text.to_owned(),
+            pmu: wanted.to_owned(),
+            there,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

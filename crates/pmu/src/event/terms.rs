@@ -1,0 +1,148 @@
+//! The terms of a PMU's event, `hnf_mc_reqs,nodeid=0x24`, as words of its configuration.
+
+use super::error::EventError;
+use super::types::OnMesh;
+use crate::sysfs::{Alias, Pmu, parse_number};
+
+/// Terms as they are set.
+pub(super) struct Terms<'a> {
+    text: &'a str,
+    pmu: &'a Pmu,
+    pub(super) words: [u64; 3],
+    /// The named event among them.
+    pub(super) alias: Option<&'a Alias>,
+}
+
+impl<'a> Terms<'a> {
+    /// The words for terms; a bare name is an event of the PMU or a field of one bit.
+    pub(super) fn of(text: &'a str, pmu: &'a Pmu, terms: &str) -> Result<Terms<'a>, EventError> {
+        let mut all = Terms {
+            text,
+            pmu,
+            words: [0; 3],
+            alias: None,
+        };
+        let split = || {
+            terms
+                .split(',')
+                .map(str::trim)
+                .filter(|term| !term.is_empty())
+        };
+        // Names first: what is written beside them is more special, whatever the order.
+        for alias in split().filter_map(|term| pmu.event(term)) {
+            all.alias = Some(alias);
+            all.apply_alias(alias, terms)?;
+        }
+        split()
+            .filter(|term| pmu.event(term).is_none())
+            .try_for_each(|term| all.apply(term))?;
+        Ok(all)
+    }
+
+    /// The terms of a named event; `?` stands for what the user must give beside it.
+    fn apply_alias(&mut self, alias: &Alias, given: &str) -> Result<(), EventError> {
+        let is_given = |field: &str| {
+            let mut terms = given
+                .split(',')
+                .filter_map(|term| term.trim().split_once('='));
+            terms.any(|(name, _)| name == field)
+        };
+        for term in alias.terms.split(',').map(str::trim) {
+            match term.strip_suffix("=?") {
+                Some(field) if !is_given(field) => return Err(self.no_value(field)),
+                Some(_) => {}
+                None => self.apply(term)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, term: &str) -> Result<(), EventError> {
+        if let Some((field, value)) = term.split_once('=') {
+            return self.set(field, value);
+        }
+        match self.pmu.format(term) {
+            Some(format) if format.bits() == 1 => self.set(term, "1"),
+            Some(_) => Err(self.no_value(term)),
+            None => Err(self.no_term(term)),
+        }
+    }
+
+    fn set(&mut self, field: &str, value: &str) -> Result<(), EventError> {
+        let value = parse_number(value).ok_or_else(|| self.no_value(field))?;
+        let mut words = ["config", "config1", "config2"].iter();
+        if let Some(word) = words.position(|name| *name == field) {
+            self.words[word] = value;
+            return Ok(());
+        }
+        let format = self.pmu.format(field).ok_or_else(|| self.no_term(field))?;
+        format
+            .place(value, &mut self.words)
+            .map_err(|error| EventError::Format {
+                text: self.text.to_owned(),
+                error,
+            })
+    }
+
+    fn no_value(&self, term: &str) -> EventError {
+        EventError::NoValue {
+            text: self.text.to_owned(),
+            term: term.to_owned(),
+        }
+    }
+
+    fn no_term(&self, term: &str) -> EventError {
+        let start: String = term.chars().take(5).collect();
+        let is_near =
+            |name: &&str| name.contains(term) || (term.len() > 4 && name.contains(&start));
+        let names = self.pmu.events().iter().map(|alias| alias.name.as_str());
+        let near: Vec<&str> = names.filter(is_near).take(6).collect();
+        let hint = if near.is_empty() {
+            let fields: Vec<&str> = self
+                .pmu
+                .formats()
+                .iter()
+                .map(|format| format.name.as_str())
+                .collect();
+            format!("; its fields are {}", fields.join(", "))
+        } else {
+            format!("; near are {}", near.join(", "))
+        };
+        EventError::NoTerm {
+            text: self.text.to_owned(),
+            pmu: self.pmu.name.clone(),
+            term: term.to_owned(),
+            hint,
+        }
+    }
+}
+
+/// Reads the fields of an arm-cmn event back, and does what `nodeid` without `bynodeid` means: the driver would ignore the
+/// node and count all of the type (arm-cmn.rst; the published commands relied on an older driver).
+pub(super) fn on_mesh(
+    text: &str,
+    pmu: &Pmu,
+    words: &mut [u64; 3],
+    warnings: &mut Vec<String>,
+) -> Option<OnMesh> {
+    let field = |name: &str, words: &[u64; 3]| pmu.format(name).map(|format| format.value(words));
+    let bynodeid = pmu.format("bynodeid")?;
+    let node_id = field("nodeid", words)?;
+    if node_id != 0 && bynodeid.value(words) == 0 {
+        warnings.push(format!(
+            "`{text}`: {} ignores nodeid without bynodeid=1 and would add up all nodes of the type; bynodeid=1 was added",
+            pmu.name
+        ));
+        bynodeid.place(1, words).ok()?;
+    }
+    let single = bynodeid.value(words) == 1;
+    let narrow = |value: u64| u16::try_from(value).ok();
+    Some(OnMesh {
+        type_code: narrow(field("type", words)?)?,
+        event_id: field("eventid", words)?,
+        occup_id: field("occupid", words).unwrap_or(0),
+        node_id: if single { narrow(node_id) } else { None },
+        wp_device: field("wp_dev_sel", words).unwrap_or(0),
+        wp_group: field("wp_grp", words).unwrap_or(0),
+    })
+}

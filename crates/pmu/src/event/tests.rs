@@ -1,0 +1,125 @@
+use super::*;
+use crate::emulated::catalogue;
+use crate::mesh::topology::shipped;
+use proptest::prelude::*;
+
+fn cmn(name: &str) -> Pmu {
+    let mut pmu = catalogue(&shipped("n1sdp").unwrap());
+    pmu.name = name.to_owned();
+    pmu
+}
+
+fn resolve(text: &str) -> Result<EventSet, EventError> {
+    let pmus = [cmn("arm_cmn_0"), cmn("arm_cmn_1")];
+    Host {
+        pmus: &pmus,
+        files: &Files::below("/nonexistent"),
+    }
+    .resolve(&[text.to_owned()])
+}
+
+fn config(event: &Event, at: usize) -> u64 {
+    match &event.sources[at] {
+        Source::Perf { attributes, .. } => attributes.config,
+        Source::System(_) => panic!("a PMU's event"),
+    }
+}
+
+#[test]
+fn nodeid_without_bynodeid_is_done_as_meant_and_reported() {
+    let set = resolve("arm_cmn_0/hnf_mc_reqs,nodeid=0x24/").unwrap();
+    assert_eq!(config(&set.groups[0][0], 0), 0x24_800d_0005);
+    assert!(
+        set.warnings[0].contains("bynodeid=1 was added"),
+        "{:?}",
+        set.warnings
+    );
+    let set = resolve("arm_cmn_0/hnf_mc_reqs,bynodeid,nodeid=0x24/").unwrap();
+    assert_eq!(
+        (config(&set.groups[0][0], 0), set.warnings.len()),
+        (0x24_800d_0005, 0)
+    );
+    let set = resolve("arm_cmn_0/hnf_mc_reqs/").unwrap();
+    assert_eq!(
+        (config(&set.groups[0][0], 0), set.warnings.len()),
+        (0xd_0005, 0)
+    );
+}
+
+#[test]
+fn a_family_adds_up_its_instances_and_a_name_picks_one() {
+    assert_eq!(
+        resolve("arm_cmn/hnf_mc_reqs/").unwrap().groups[0][0]
+            .sources
+            .len(),
+        2
+    );
+    assert_eq!(
+        resolve("arm_cmn_1/hnf_mc_reqs/").unwrap().groups[0][0]
+            .sources
+            .len(),
+        1
+    );
+}
+
+#[test]
+fn braces_group_and_commas_in_slashes_belong_to_the_event() {
+    let set =
+        resolve("{arm_cmn_0/hnf_mc_reqs,nodeid=8,bynodeid=1/,arm_cmn_0/type=0x3/},page-faults")
+            .unwrap();
+    assert_eq!(set.groups.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(
+        set.groups[0][0].on_mesh.as_ref().and_then(|on| on.node_id),
+        Some(8)
+    );
+    assert_eq!(set.groups[1][0].pmu, "software");
+}
+
+#[test]
+fn a_filter_of_the_name_is_kept_beside_a_node() {
+    let set = resolve("arm_cmn_0/hnf_qos_pocq_occupancy_read,bynodeid=1,nodeid=0x28/").unwrap();
+    let on = set.groups[0][0].on_mesh.clone().unwrap();
+    assert_eq!(
+        (on.type_code, on.event_id, on.occup_id, on.node_id),
+        (5, 0xf, 1, Some(0x28))
+    );
+}
+
+#[test]
+fn wrong_events_are_refused_with_what_to_do() {
+    for (text, part) in [
+        (
+            "arm_cnm/hnf_mc_reqs/",
+            "no PMU `arm_cnm`; it has arm_cmn_0, arm_cmn_1",
+        ),
+        ("arm_cmn/hnf_mc_req/", "near are hnf_mc_reqs"),
+        ("arm_cmn/nonsense/", "its fields are type, eventid"),
+        (
+            "arm_cmn/hnf_mc_reqs,nodeid=0x12345/",
+            "nodeid=0x12345 does not fit",
+        ),
+        ("arm_cmn/hnf_mc_reqs,nodeid/", "nodeid needs a value"),
+        (
+            "arm_cmn/watchpoint_up,wp_dev_sel=0,wp_chn_sel=0,wp_grp=0/",
+            "wp_val needs a value",
+        ),
+        ("arm_cmn/hnf_mc_reqs/u", "modifiers"),
+        ("arm_cmn/hnf_mc_reqs", "second slash"),
+        ("{page-faults", "not closed"),
+        ("page-faults}", "not opened"),
+        ("{{page-faults}}", "nest"),
+        ("", "no event"),
+        ("pagefaults", "is no event"),
+        ("block:nothing", "is no event"),
+    ] {
+        let error = resolve(text).unwrap_err().to_string();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text in "[a-z_/{},=:0-9x.]{0,40}") {
+        let _ = resolve(&text);
+    }
+}

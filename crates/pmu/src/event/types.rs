@@ -1,0 +1,78 @@
+//! Events that are understood.
+
+use daqmeter_sys::counters::Attributes;
+
+use crate::system::SystemCounter;
+
+/// What is counted, and where.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// As it was asked for.
+    pub name: String,
+    /// PMU, or the family when several instances are added up.
+    pub pmu: String,
+    /// Where it is opened; the values are added up.
+    pub sources: Vec<Source>,
+    /// Unit after scaling, empty for a plain count.
+    pub unit: String,
+    /// Factor from count to unit.
+    pub scale: f64,
+    /// For a mesh: which node and what of it.
+    pub on_mesh: Option<OnMesh>,
+}
+
+impl Event {
+    /// Whether it is counted on the mesh of that name: by its own PMU, or as one of the family.
+    pub fn is_on(&self, mesh: &str) -> bool {
+        let instance = mesh.strip_prefix(self.pmu.as_str());
+        self.on_mesh.is_some()
+            && instance.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    }
+}
+
+/// One place where an event is counted.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// By `perf_event_open(2)`, on each of the CPUs.
+    Perf {
+        /// What.
+        attributes: Attributes,
+        /// Where.
+        cpus: Vec<u32>,
+    },
+    /// From a file of the kernel.
+    System(SystemCounter),
+}
+
+/// Fields of an arm-cmn event.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OnMesh {
+    /// Type of the nodes.
+    pub type_code: u16,
+    /// Event number; for a watchpoint its direction, 0 up and 2 down.
+    pub event_id: u64,
+    /// Filter of the node, or the combination of a watchpoint.
+    pub occup_id: u64,
+    /// The one node; none sums all of the type.
+    pub node_id: Option<u16>,
+    /// Device selected by a watchpoint.
+    pub wp_device: u64,
+    /// Group of a watchpoint, `wp_grp`.
+    pub wp_group: u64,
+}
+
+/// Groups of events: those of one group are counted together or not at all.
+#[derive(Clone, Debug, Default)]
+pub struct EventSet {
+    /// The groups, in order; an event by itself is a group of one.
+    pub groups: Vec<Vec<Event>>,
+    /// What the reader must know: `nodeid` without `bynodeid`.
+    pub warnings: Vec<String>,
+}
+
+impl EventSet {
+    /// All events in order.
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
+        self.groups.iter().flatten()
+    }
+}

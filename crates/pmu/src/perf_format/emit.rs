@@ -1,0 +1,101 @@
+//! Observations as perf would print them.
+
+use daqmeter_record::Observations;
+use daqmeter_record::observed::{EventStatus, ObservedEvent};
+use serde_json::Value;
+
+use super::rows::{NOT_COUNTED, NOT_SUPPORTED};
+
+/// Which of the three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PerfFormat {
+    /// What perf prints for people.
+    Text,
+    /// `-x SEPARATOR`.
+    Csv(char),
+    /// `-j`: one object per line.
+    Json,
+}
+
+/// Writes one interval of observations as perf would.
+pub fn emit_interval(observed: &Observations, interval: usize, format: PerfFormat) -> String {
+    let mut out = String::new();
+    if format == PerfFormat::Text && interval == 0 {
+        out.push_str("#           time             counts unit events\n");
+    }
+    let end_ns = observed.end_ns.get(interval).copied().unwrap_or(0);
+    let stamp = format!("{}.{:09}", end_ns / 1_000_000_000, end_ns % 1_000_000_000);
+    for event in &observed.events {
+        let line = match format {
+            PerfFormat::Text => text(event, interval, &stamp),
+            PerfFormat::Csv(separator) => csv(event, interval, &stamp, separator),
+            PerfFormat::Json => json(event, interval, &stamp),
+        };
+        out.push_str(line.trim_end_matches(' '));
+        out.push('\n');
+    }
+    out
+}
+
+/// The value, or the mark that stands for it.
+fn value(event: &ObservedEvent, interval: usize, decimals: usize) -> String {
+    match (&event.status, event.scaled(interval)) {
+        (EventStatus::NotSupported(_), _) => NOT_SUPPORTED.to_owned(),
+        (EventStatus::Counted, None) => NOT_COUNTED.to_owned(),
+        (EventStatus::Counted, Some(value)) => format!("{value:.decimals$}"),
+    }
+}
+
+/// A count has no decimals.
+fn decimals(event: &ObservedEvent) -> usize {
+    if event.scale == 1.0 { 0 } else { 2 }
+}
+
+fn running(event: &ObservedEvent, interval: usize) -> u64 {
+    event.running_ns.get(interval).copied().unwrap_or(0)
+}
+
+fn percent(event: &ObservedEvent, interval: usize) -> f64 {
+    event.share(interval).map_or(100.0, |share| 100.0 * share)
+}
+
+fn text(event: &ObservedEvent, interval: usize, stamp: &str) -> String {
+    let value = value(event, interval, decimals(event));
+    let is_whole = event.enabled_ns.get(interval) == event.running_ns.get(interval);
+    let share = if is_whole || running(event, interval) == 0 {
+        String::new()
+    } else {
+        format!("  ({:.2}%)", percent(event, interval))
+    };
+    format!(
+        "{stamp:>16} {value:>18} {:<4} {:<32}{share}",
+        event.unit, event.name
+    )
+}
+
+/// The share is an integer division in perf, too.
+fn csv(event: &ObservedEvent, interval: usize, stamp: &str, separator: char) -> String {
+    let fields = [
+        stamp.to_owned(),
+        value(event, interval, decimals(event)),
+        event.unit.clone(),
+        event.name.clone(),
+        running(event, interval).to_string(),
+        format!("{:.2}", percent(event, interval).floor()),
+        String::new(),
+        String::new(),
+    ];
+    fields.join(&separator.to_string())
+}
+
+fn json(event: &ObservedEvent, interval: usize, stamp: &str) -> String {
+    let quoted = |text: &str| Value::String(text.to_owned()).to_string();
+    format!(
+        "{{\"interval\" : {stamp}, \"counter-value\" : {}, \"unit\" : {}, \"event\" : {}, \"event-runtime\" : {}, \"pcnt-running\" : {:.2}}}",
+        quoted(&value(event, interval, 6)),
+        quoted(&event.unit),
+        quoted(&event.name),
+        running(event, interval),
+        percent(event, interval).floor()
+    )
+}

@@ -1,0 +1,379 @@
+//! Lines of perf's output as rows.
+
+use serde_json::Value;
+
+/// What is wrong with the input.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PerfError {
+    /// A line that is none of perf's.
+    #[error("line {line}: {problem}: `{text}`")]
+    Line {
+        /// Number, from 1.
+        line: usize,
+        /// What is wrong.
+        problem: String,
+        /// The line's beginning.
+        text: String,
+    },
+    /// Nothing in it.
+    #[error("it holds no counts of perf stat (text, -x or -j)")]
+    Empty,
+}
+
+/// One row of perf's output.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Row {
+    /// Time stamp in seconds; none without -I.
+    pub(super) time: Option<f64>,
+    /// The value as printed, scaled; none when it was not counted.
+    pub(super) value: Option<Printed>,
+    pub(super) is_supported: bool,
+    pub(super) unit: String,
+    pub(super) event: String,
+    pub(super) running_ns: Option<u64>,
+    /// Percent.
+    pub(super) share: Option<f64>,
+}
+
+/// All rows of an output.
+#[derive(Default)]
+pub(super) struct Table {
+    pub(super) rows: Vec<Row>,
+    /// Seconds of a run without intervals.
+    pub(super) elapsed: Option<f64>,
+    /// It begins with perf's title of the columns.
+    pub(super) has_title: bool,
+}
+
+/// A value as printed: all its digits, and how many of them are decimals.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Printed {
+    pub(super) digits: u64,
+    pub(super) decimals: usize,
+}
+
+fn printed(text: &str) -> Option<Printed> {
+    let bare: String = text.chars().filter(|c| !is_grouping(*c)).collect();
+    let (whole, fraction) = bare.split_once('.').unwrap_or((&bare, ""));
+    // perf's JSON has six decimals, all zero for a count.
+    let fraction = fraction.trim_end_matches('0');
+    let digits = format!("{whole}{fraction}").parse().ok()?;
+    Some(Printed {
+        digits,
+        decimals: fraction.len(),
+    })
+}
+
+/// Locales group thousands with commas, apostrophes and blanks of several kinds.
+fn is_grouping(letter: char) -> bool {
+    matches!(letter, ',' | '\'' | '\u{a0}' | '\u{202f}')
+}
+
+fn number(text: &str) -> Option<f64> {
+    let bare: String = text.chars().filter(|c| !is_grouping(*c)).collect();
+    bare.parse().ok().filter(|value: &f64| value.is_finite())
+}
+
+pub(super) const NOT_COUNTED: &str = "<not counted>";
+pub(super) const NOT_SUPPORTED: &str = "<not supported>";
+
+/// Beginnings of lines that perf prints beside counts: titles, what `-v` adds, and advice.
+const BESIDE: &[&str] = &[
+    "#",
+    "Performance counter stats",
+    "Using CPUID",
+    "Control descriptor",
+    "Warning:",
+    "WARNING:",
+    "Weak group",
+    "Some events weren't counted",
+    "The events in group",
+    "Try '",
+    "echo ",
+    "perf stat ",
+];
+
+fn is_beside(line: &str) -> bool {
+    line.is_empty()
+        || BESIDE.iter().any(|begin| line.starts_with(begin))
+        || line.ends_with("seconds user")
+        || line.ends_with("seconds sys")
+        || line.contains(" -> ")
+        || is_verbose(line)
+}
+
+/// `-v` prints the raw counts, too: `page-faults: 76 765368 765368`.
+fn is_verbose(line: &str) -> bool {
+    let Some((_, counts)) = line.rsplit_once(": ") else {
+        return false;
+    };
+    let counts: Vec<&str> = counts.split_ascii_whitespace().collect();
+    counts.len() == 3 && counts.iter().all(|count| count.parse::<u64>().is_ok())
+}
+
+/// Reads all rows, in whichever format they are.
+pub(super) fn read(text: &str) -> Result<Table, PerfError> {
+    let is_row = |line: &&str| !is_beside(line.trim());
+    let first = text.lines().find(is_row).ok_or(PerfError::Empty)?;
+    let mut table = if first.trim().starts_with('{') {
+        rows(text, parse_json)?
+    } else if let Some(separator) = csv_separator(first) {
+        rows(text, |line| parse_csv(line, separator).map(Some))?
+    } else {
+        rows(text, |line| parse_text(line).map(Some))?
+    };
+    // Behind intervals, --summary prints the whole run again, without a stamp.
+    if table.rows.iter().any(|row| row.time.is_some()) {
+        table.rows.retain(|row| row.time.is_some());
+    }
+    if table.rows.is_empty() {
+        return Err(PerfError::Empty);
+    }
+    Ok(table)
+}
+
+fn rows(
+    text: &str,
+    parse: impl Fn(&str) -> Result<Option<Row>, String>,
+) -> Result<Table, PerfError> {
+    let mut table = Table::default();
+    for (at, line) in text.lines().enumerate() {
+        let trimmed = line.trim();
+        // `0.000984 +- 0.000186 seconds time elapsed  ( +- 18.94% )` with -r.
+        if trimmed.contains("seconds time elapsed") {
+            table.elapsed = trimmed.split_ascii_whitespace().next().and_then(number);
+            continue;
+        }
+        table.has_title |= trimmed.starts_with('#') && trimmed.ends_with("events");
+        if is_beside(trimmed) {
+            continue;
+        }
+        let wrong = |problem: String| PerfError::Line {
+            line: at + 1,
+            problem,
+            text: line.chars().take(60).collect(),
+        };
+        table.rows.extend(parse(line).map_err(wrong)?);
+    }
+    Ok(table)
+}
+
+/// A stamp has nine decimals.
+fn is_stamp(word: &str) -> bool {
+    word.split_once('.')
+        .is_some_and(|(_, decimals)| decimals.len() == 9)
+}
+
+/// ` 1.000089438    0   unit arm_cmn/x,nodeid=8/   #  metric   ( +- 1.00% )  (50.00%)`.
+fn parse_text(line: &str) -> Result<Row, String> {
+    let (rest, share) = without_share(line.trim())?;
+    let rest = rest.split("( +-").next().unwrap_or("");
+    let rest = rest.split('#').next().unwrap_or("").trim();
+    // The marks hold a blank: one word each while the line is taken apart.
+    let marked = rest
+        .replace(NOT_COUNTED, "<not-counted>")
+        .replace(NOT_SUPPORTED, "<not-supported>");
+    let mut words: Vec<&str> = marked.split_ascii_whitespace().collect();
+    let mut time = None;
+    // A value, or who it is of, follows.
+    if words.len() > 2 && is_stamp(words[0]) {
+        time = words.remove(0).parse().ok();
+    }
+    let place = take_place(&mut words);
+    if words.first().is_none_or(|word| !is_text_value(word)) {
+        return Err("no count at the beginning".to_owned());
+    }
+    let shown = words.remove(0);
+    let (unit, event) = match words.as_slice() {
+        [] => return Err("no event".to_owned()),
+        [event] => ("", event),
+        // 6.12 names the PMU behind the event where it might be several.
+        [event, pmu] if pmu.starts_with('[') => ("", event),
+        // Units are one word; an event with blanks does not exist.
+        [unit, event, ..] => (*unit, event),
+    };
+    Ok(Row {
+        time,
+        value: printed(shown),
+        is_supported: shown != "<not-supported>",
+        unit: unit.to_owned(),
+        event: format!("{place}{event}"),
+        running_ns: None,
+        share,
+    })
+}
+
+/// The share is the last thing in parentheses that has no plus-minus.
+fn without_share(line: &str) -> Result<(&str, Option<f64>), String> {
+    match line.rsplit_once('(') {
+        Some((head, tail)) if tail.ends_with("%)") && !tail.contains("+-") => {
+            let percent = tail.trim_end_matches("%)").trim();
+            let share = number(percent).ok_or("a share that is no number")?;
+            Ok((head.trim_end(), Some(share)))
+        }
+        _ => Ok((line, None)),
+    }
+}
+
+fn is_text_value(word: &str) -> bool {
+    word.starts_with("<not-") || printed(word).is_some()
+}
+
+/// Takes who a row is of, with -A, --per-* and --per-thread, from its beginning; with a blank behind it, or empty.
+fn take_place(words: &mut Vec<&str>) -> String {
+    let Some(count) = words.iter().position(|word| is_text_value(word)) else {
+        return String::new();
+    };
+    // The name of a thread may hold blanks; its number is at the end.
+    let is_thread = |word: &str| {
+        word.rsplit_once('-')
+            .is_some_and(|(_, tid)| tid.parse::<u32>().is_ok())
+    };
+    let is_known = match &words[..count] {
+        [] => false,
+        [place] => is_place(place) || is_thread(place),
+        [.., last] => is_thread(last),
+    };
+    if !is_known {
+        return String::new();
+    }
+    let place: Vec<&str> = words.drain(..count).collect();
+    // The number of CPUs that are added up there.
+    if words.len() > 2 && is_text_value(words[1]) {
+        words.remove(0);
+    }
+    format!("{} ", place.join(" "))
+}
+
+/// `CPU0`, `S0-D0-C1`, `N0`.
+fn is_place(word: &str) -> bool {
+    let part = |part: &str| {
+        let bare = part.trim_start_matches(|c: char| c.is_ascii_uppercase());
+        bare.len() < part.len() && bare.parse::<u32>().is_ok()
+    };
+    word.split('-').all(part)
+}
+
+/// Separators that people give to `-x`; a blank last, because text is full of them.
+pub(super) const SEPARATORS: [char; 9] = [';', '\t', '|', ',', ':', '@', '^', '~', ' '];
+
+/// The separator of `-x`, when the line is of that kind.
+fn csv_separator(line: &str) -> Option<char> {
+    SEPARATORS.into_iter().find(|separator| {
+        // Value, unit, event, time, share.
+        line.matches(*separator).count() >= 4 && parse_csv(line, *separator).is_ok()
+    })
+}
+
+/// The fields of a line. An event of a PMU is one token whatever it holds, and so are `<not counted>` and `[software]`: their
+/// separators are hidden while the line is split.
+fn split_csv(line: &str, separator: char) -> Vec<String> {
+    const HIDDEN: char = '\u{1}';
+    let (mut in_slashes, mut depth) = (false, 0_u32);
+    let mask = |letter: char| {
+        in_slashes ^= letter == '/';
+        match letter {
+            '<' | '[' => depth += 1,
+            '>' | ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        let is_hidden = letter == separator && (in_slashes || depth > 0);
+        if is_hidden { HIDDEN } else { letter }
+    };
+    // 6.1 pads the stamp; a blank stands before `[software]`.
+    let line = line
+        .trim_start_matches(' ')
+        .replace(" [", &format!("{HIDDEN}["));
+    let masked: String = line.chars().map(mask).collect();
+    let shown = |field: &str| {
+        let field = field.replace(&format!("{HIDDEN}["), " [");
+        field.trim().replace(HIDDEN, &separator.to_string())
+    };
+    masked.split(separator).map(shown).collect()
+}
+
+/// `[TS SEP] [aggregation SEP] value SEP unit SEP event SEP [variance% SEP] run_ns SEP pct SEP metric SEP unit`.
+fn parse_csv(line: &str, separator: char) -> Result<Row, String> {
+    let fields = split_csv(line, separator);
+    let stamp = fields.first().filter(|field| is_stamp(field));
+    let begin = usize::from(stamp.is_some());
+    let is_value =
+        |field: &str| field == NOT_COUNTED || field == NOT_SUPPORTED || printed(field).is_some();
+    let time_at = |value_at: usize| {
+        // With -r, how much the runs differ.
+        let has_variance = fields
+            .get(value_at + 3)
+            .is_some_and(|field| field.ends_with('%'));
+        value_at + 3 + usize::from(has_variance)
+    };
+    let time = |value_at: usize| fields.get(time_at(value_at))?.parse::<u64>().ok();
+    // The event's name is the first field that is neither empty, nor a number, nor a mark, behind a value and a unit.
+    let is_row = |at: &usize| {
+        let event = &fields[at + 2];
+        is_value(&fields[*at])
+            && !event.is_empty()
+            && number(event).is_none()
+            && time(*at).is_some()
+    };
+    let value_at = (begin..fields.len().saturating_sub(3))
+        .find(is_row)
+        .ok_or("no value, unit, event and time")?;
+    let mut places = fields[begin..value_at].iter();
+    let place = places.find(|place| !place.is_empty() && *place != "summary");
+    let place = place.map_or(String::new(), |place| format!("{place} "));
+    let event = fields[value_at + 2].split(" [").next().unwrap_or("");
+    let share = fields.get(time_at(value_at) + 1);
+    Ok(Row {
+        time: stamp.and_then(|stamp| stamp.parse().ok()),
+        value: printed(&fields[value_at]),
+        is_supported: fields[value_at] != NOT_SUPPORTED,
+        unit: fields[value_at + 1].clone(),
+        event: format!("{place}{event}"),
+        running_ns: time(value_at),
+        share: share.and_then(|share| number(share)),
+    })
+}
+
+/// Who a row is of, by the names that perf's JSON has for it.
+const PLACES: [&str; 8] = [
+    "cpu", "thread", "socket", "die", "cluster", "cache", "core", "node",
+];
+
+fn parse_json(line: &str) -> Result<Option<Row>, String> {
+    // perf writes `nan` for metrics without a value, which is no JSON.
+    let line = line
+        .trim()
+        .trim_end_matches(',')
+        .replace(": nan", ": null")
+        .replace(": -nan", ": null")
+        .replace(": inf", ": null");
+    let object: Value = serde_json::from_str(&line).map_err(|error| error.to_string())?;
+    let text = |name: &str| match &object[name] {
+        Value::String(text) => Some(text.trim().to_owned()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    // A line of a metric alone.
+    let Some(event) = text("event") else {
+        return Ok(None);
+    };
+    let place = PLACES.iter().find_map(|name| text(name));
+    let place = place.map_or(String::new(), |place| {
+        let is_bare = place.starts_with(|c: char| c.is_ascii_digit());
+        format!("{}{place} ", if is_bare { "CPU" } else { "" })
+    });
+    let value = text("counter-value").ok_or("no counter-value")?;
+    if value != NOT_COUNTED && value != NOT_SUPPORTED && printed(&value).is_none() {
+        return Err("a counter-value that is no number".to_owned());
+    }
+    let running_ns = text("event-runtime").and_then(|text| number(&text));
+    Ok(Some(Row {
+        time: text("interval").and_then(|text| text.parse().ok()),
+        value: printed(&value),
+        is_supported: value != NOT_SUPPORTED,
+        unit: text("unit").unwrap_or_default(),
+        event: format!("{place}{event}"),
+        running_ns: running_ns.and_then(|ns| format!("{:.0}", ns.max(0.0)).parse().ok()),
+        share: text("pcnt-running").and_then(|text| number(&text)),
+    }))
+}

@@ -1,0 +1,50 @@
+//! Which events fit at once, what share of the time each will get, and an order that raises the smallest share.
+//!
+//! Two things are modelled: what the driver has to give ([`driver`], [`rules`]), and how the kernel hands it out ([`schedule`]).
+
+mod driver;
+mod rules;
+mod schedule;
+
+use daqmeter_record::Mesh;
+
+use crate::event::Event;
+
+pub use driver::Driver;
+pub use rules::{Limit, PlanError, Rules};
+pub(crate) use schedule::Schedule;
+
+/// A plan for events on one mesh.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Share of each group in the order given.
+    pub shares: Vec<f64>,
+    /// What stands in the way of whom.
+    pub binding: Vec<(usize, Limit)>,
+    /// A better order of the groups, and the share of each (by its number in the given order); none when the given is as good.
+    pub better: Option<(Vec<usize>, Vec<f64>)>,
+}
+
+/// Plans groups of events on a mesh.
+///
+/// # Errors
+/// Names the event that cannot be opened and why.
+pub fn plan(mesh: &Mesh, driver: Driver, groups: &[Vec<Event>]) -> Result<Plan, PlanError> {
+    let rules = Rules::new(mesh, driver);
+    let demands = rules.demands(groups)?;
+    let given: Vec<usize> = (0..groups.len()).collect();
+    let schedule = Schedule::in_order(&rules, &demands, &given);
+    let shares = schedule.shares();
+    let order = schedule::better_order(&rules, &demands);
+    let found = Schedule::in_order(&rules, &demands, &order).shares();
+    let smallest = |shares: &[f64]| shares.iter().copied().fold(f64::INFINITY, f64::min);
+    let better = (smallest(&found) > smallest(&shares) + 1e-9).then_some((order, found));
+    Ok(Plan {
+        shares,
+        binding: schedule.binding,
+        better,
+    })
+}
+
+#[cfg(test)]
+mod tests;

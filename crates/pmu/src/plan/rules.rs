@@ -1,0 +1,560 @@
+//! What a driver has to give on a mesh, what an event takes of it, and which groups it refuses when they are opened.
+//!
+//! Two checks, as in the driver. [`Rules::take`] is how counters are handed out when events are scheduled
+//! (`arm_cmn_event_add`). [`Rules::check_group`] is how a group is judged when its members are opened
+//! (`arm_cmn_validate_group`); it is coarser, so that groups are refused that would fit.
+
+use std::collections::BTreeMap;
+
+use daqmeter_record::Mesh;
+
+use super::driver::{Driver, Filter, filter_of};
+use crate::event::{Event, OnMesh};
+use crate::mesh::nodes::{self, DTC, RND, RNI, WATCHPOINT, XP};
+
+/// Counters of one debug/trace controller.
+pub(super) const CONTROLLER_COUNTERS: usize = 8;
+
+/// What one event takes while it counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Demand {
+    /// Controllers of which it takes a counter.
+    controllers: Vec<usize>,
+    /// Monitors of which it takes a counter, once for each node.
+    pub(super) monitors: Vec<usize>,
+    /// Monitors on which the check of groups books it: for a watchpoint the first of the crosspoint, whatever its port.
+    booked: Vec<usize>,
+    watchpoint: Option<Watchpoint>,
+    /// Filter that its nodes are set to: which of them, the nodes, the value.
+    filter: Option<(Filter, Vec<usize>, u64)>,
+    /// It takes the cycle counter of a controller.
+    cycles: bool,
+}
+
+/// What a watchpoint takes of each of its monitors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Watchpoint {
+    /// Comparators 0 and 1 look up, 2 and 3 down.
+    direction: u64,
+    /// `wp_grp`.
+    group: u64,
+    /// Both comparators of a pair are combined in the same way, or not at all.
+    combine: u64,
+}
+
+/// The limit that stands in the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// All counters of a controller are taken.
+    Controller(usize),
+    /// All counters of a monitor are taken: crosspoint's NodeID.
+    Monitor(u16),
+    /// Both comparators of a direction are taken: crosspoint's NodeID.
+    Watchpoint(u16),
+    /// A node's filter is set to another value.
+    Filter(u16),
+    /// All cycle counters are taken.
+    Cycles,
+    /// The events would fit, but the driver refuses to open them as one group.
+    AtOpen(Box<Limit>),
+}
+
+impl std::fmt::Display for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Limit::Controller(number) => {
+                write!(f, "the {CONTROLLER_COUNTERS} counters of DTC {number}")
+            }
+            Limit::Monitor(node) => write!(f, "the counters of the monitor at XP {node:#x}"),
+            Limit::Watchpoint(node) => write!(f, "the watchpoints of XP {node:#x}"),
+            Limit::Filter(node) => write!(f, "the one filter of node {node:#x}"),
+            Limit::Cycles => write!(f, "one cycle counter in each DTC"),
+            Limit::AtOpen(limit) => write!(
+                f,
+                "{limit}, as this driver counts when a group is opened; as separate events they fit"
+            ),
+        }
+    }
+}
+
+/// Why an event cannot be opened at all.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Not an event of a mesh.
+    #[error("`{event}` is no event of a mesh: what it shares with others is not known")]
+    NotOnMesh {
+        /// The event.
+        event: String,
+    },
+    /// The mesh has no node of the type.
+    #[error("`{event}`: {mesh} has no node of type {kind}")]
+    NoType {
+        /// The event.
+        event: String,
+        /// The mesh.
+        mesh: String,
+        /// The type.
+        kind: String,
+    },
+    /// It has, but not with that NodeID.
+    #[error("`{event}`: {mesh} has no {kind} with NodeID {node:#x}; {there}")]
+    NoNode {
+        /// The event.
+        event: String,
+        /// The mesh.
+        mesh: String,
+        /// The type.
+        kind: String,
+        /// The NodeID.
+        node: u16,
+        /// What there is instead.
+        there: String,
+    },
+    /// A group that can never be counted together.
+    #[error("group of {members}: `{event}` does not fit beside those before it: {limit}")]
+    Group {
+        /// Number of its events.
+        members: usize,
+        /// The one that does not fit.
+        event: String,
+        /// Why not.
+        limit: Limit,
+    },
+}
+
+/// What of a mesh is taken.
+#[derive(Clone, Debug)]
+pub(super) struct Taken {
+    controllers: Vec<usize>,
+    monitors: Vec<usize>,
+    /// By monitor and comparator: how it is combined.
+    watchpoints: BTreeMap<(usize, u64), u64>,
+    filters: BTreeMap<(Filter, usize), u64>,
+    cycles: usize,
+}
+
+/// A node that an event counts.
+#[derive(Clone, Copy)]
+struct Place {
+    crosspoint: usize,
+    port: u8,
+    /// Number of the node in the mesh; crosspoints have none, and no filters.
+    node: Option<usize>,
+}
+
+/// A mesh under the rules of a driver.
+#[derive(Debug)]
+pub struct Rules<'a> {
+    mesh: &'a Mesh,
+    driver: Driver,
+    /// For each crosspoint: the number of its first monitor.
+    first_monitor: Vec<usize>,
+    /// NodeID of the crosspoint of each monitor.
+    monitor_at: Vec<u16>,
+}
+
+impl<'a> Rules<'a> {
+    /// The rules for a mesh.
+    pub fn new(mesh: &'a Mesh, driver: Driver) -> Rules<'a> {
+        let (mut first_monitor, mut monitor_at) = (Vec::new(), Vec::new());
+        for xp in &mesh.crosspoints {
+            first_monitor.push(monitor_at.len());
+            // One monitor for two ports, where the mesh is built so.
+            let ports = if mesh.multi_dtm { xp.ports.len() } else { 1 };
+            let here = ports.div_ceil(2).max(1);
+            monitor_at.extend(std::iter::repeat_n(xp.node_id, here));
+        }
+        Rules {
+            mesh,
+            driver,
+            first_monitor,
+            monitor_at,
+        }
+    }
+
+    fn first_monitor_of(&self, crosspoint: usize) -> usize {
+        self.first_monitor.get(crosspoint).copied().unwrap_or(0)
+    }
+
+    fn monitor_of(&self, crosspoint: usize, port: u8) -> usize {
+        let first = self.first_monitor_of(crosspoint);
+        if !self.mesh.multi_dtm {
+            return first;
+        }
+        let next = self.first_monitor.get(crosspoint + 1);
+        // A watchpoint may name a port that the crosspoint does not have.
+        let last = next
+            .map_or(self.monitor_at.len(), |next| *next)
+            .saturating_sub(1);
+        (first + usize::from(port) / 2).min(last.max(first))
+    }
+
+    /// What an event takes.
+    ///
+    /// # Errors
+    /// When the mesh has no such node.
+    pub(super) fn demand(&self, event: &Event) -> Result<Demand, PlanError> {
+        let on = event.on_mesh.as_ref().ok_or_else(|| PlanError::NotOnMesh {
+            event: event.name.clone(),
+        })?;
+        if on.type_code == DTC {
+            return Ok(Demand {
+                cycles: true,
+                ..Demand::default()
+            });
+        }
+        let places = self.places(event, on)?;
+        let is_watchpoint = on.type_code == WATCHPOINT;
+        let monitor = |place: &Place| {
+            // A watchpoint looks at one pair of ports.
+            let watched = u8::try_from(on.wp_device).unwrap_or(u8::MAX);
+            self.monitor_of(
+                place.crosspoint,
+                if is_watchpoint { watched } else { place.port },
+            )
+        };
+        let monitors: Vec<usize> = places.iter().map(monitor).collect();
+        let booked = if is_watchpoint {
+            places
+                .iter()
+                .map(|place| self.first_monitor_of(place.crosspoint))
+                .collect()
+        } else {
+            monitors.clone()
+        };
+        let numbers = || places.iter().filter_map(|place| place.node).collect();
+        Ok(Demand {
+            controllers: self.controllers(&places),
+            monitors,
+            booked,
+            watchpoint: is_watchpoint.then_some(Watchpoint {
+                direction: on.event_id,
+                group: on.wp_group,
+                combine: on.occup_id,
+            }),
+            filter: filter_of(&self.mesh.part, on).map(|filter| (filter, numbers(), on.occup_id)),
+            cycles: false,
+        })
+    }
+
+    /// The controllers of the places. Where the domain is not known (CMN-600), the same counter is taken in all of them.
+    fn controllers(&self, places: &[Place]) -> Vec<usize> {
+        let domain = |place: &Place| {
+            let xp = self.mesh.crosspoints.get(place.crosspoint);
+            xp.and_then(|xp| xp.dtc).map(usize::from)
+        };
+        let domains: Option<Vec<usize>> = places.iter().map(domain).collect();
+        let mut domains = match domains {
+            Some(domains) if !self.driver.takes_all_controllers() => domains,
+            _ => (0..self.mesh.dtcs()).collect(),
+        };
+        domains.sort_unstable();
+        domains.dedup();
+        domains
+    }
+
+    /// Everything of the type, with its NodeID.
+    fn of_type(&self, type_code: u16) -> Vec<(u16, Place)> {
+        if type_code == XP || type_code == WATCHPOINT {
+            let xps = self.mesh.crosspoints.iter().enumerate();
+            let place = |crosspoint| Place {
+                crosspoint,
+                port: 0,
+                node: None,
+            };
+            return xps.map(|(at, xp)| (xp.node_id, place(at))).collect();
+        }
+        let wanted = match type_code {
+            RND if self.driver.knows_rnd() => RNI,
+            code => code,
+        };
+        let nodes = self.mesh.nodes.iter().enumerate();
+        nodes
+            .filter(|(_, node)| wanted != RND && nodes::counts_as(node.type_code, wanted))
+            .map(|(number, node)| {
+                let crosspoint = node.crosspoint as usize;
+                (
+                    node.node_id,
+                    Place {
+                        crosspoint,
+                        port: node.port,
+                        node: Some(number),
+                    },
+                )
+            })
+            .collect()
+    }
+
+    /// The nodes that an event counts.
+    fn places(&self, event: &Event, on: &OnMesh) -> Result<Vec<Place>, PlanError> {
+        let all = self.of_type(on.type_code);
+        if all.is_empty() {
+            return Err(PlanError::NoType {
+                event: event.name.clone(),
+                mesh: self.mesh.name.clone(),
+                kind: self.kind(on.type_code),
+            });
+        }
+        let Some(wanted) = on.node_id else {
+            return Ok(all.into_iter().map(|(_, place)| place).collect());
+        };
+        match all.iter().find(|(id, _)| *id == wanted) {
+            Some((_, place)) => Ok(vec![*place]),
+            None => Err(PlanError::NoNode {
+                event: event.name.clone(),
+                mesh: self.mesh.name.clone(),
+                kind: self.kind(on.type_code),
+                node: wanted,
+                there: self.instead_of(wanted, &all),
+            }),
+        }
+    }
+
+    fn kind(&self, type_code: u16) -> String {
+        match type_code {
+            WATCHPOINT => "XP".to_owned(),
+            RND if !self.driver.knows_rnd() => {
+                "RN-D for this driver, which counts it as RN-I (type=0xa)".to_owned()
+            }
+            code => nodes::of_code(code)
+                .map_or_else(|| format!("{code:#x}"), |node| node.name.to_owned()),
+        }
+    }
+
+    /// What has the NodeID that was asked for, and which NodeIDs the type has.
+    fn instead_of(&self, wanted: u16, all: &[(u16, Place)]) -> String {
+        let ids: Vec<String> = all.iter().map(|(id, _)| format!("{id:#x}")).collect();
+        let ids = format!("those of the type are {}", ids.join(", "));
+        let same_id = self.mesh.nodes.iter().filter(|node| node.node_id == wanted);
+        let others: Vec<&str> = same_id.map(|node| node.kind.as_str()).collect();
+        if others.is_empty() {
+            ids
+        } else {
+            format!("{wanted:#x} is a {}; {ids}", others.join(" and a "))
+        }
+    }
+
+    pub(super) fn nothing(&self) -> Taken {
+        Taken {
+            controllers: vec![0; self.mesh.dtcs()],
+            monitors: vec![0; self.monitor_at.len()],
+            watchpoints: BTreeMap::new(),
+            filters: BTreeMap::new(),
+            cycles: 0,
+        }
+    }
+
+    /// Takes what an event needs, or says what is missing; then a part of it may be taken.
+    fn take(&self, taken: &mut Taken, demand: &Demand) -> Result<(), Limit> {
+        if demand.cycles {
+            taken.cycles += 1;
+            return if taken.cycles > self.mesh.dtcs() {
+                Err(Limit::Cycles)
+            } else {
+                Ok(())
+            };
+        }
+        for at in &demand.controllers {
+            taken.controllers[*at] += 1;
+            if taken.controllers[*at] > CONTROLLER_COUNTERS {
+                return Err(Limit::Controller(*at));
+            }
+        }
+        for at in &demand.monitors {
+            taken.monitors[*at] += 1;
+            if taken.monitors[*at] > self.driver.monitor_counters() {
+                return Err(Limit::Monitor(self.monitor_at[*at]));
+            }
+        }
+        self.take_watchpoint(taken, demand)?;
+        self.take_filter(taken, demand)
+    }
+
+    fn take_watchpoint(&self, taken: &mut Taken, demand: &Demand) -> Result<(), Limit> {
+        let Some(watchpoint) = demand.watchpoint else {
+            return Ok(());
+        };
+        for monitor in &demand.monitors {
+            let is_free = |slot: u64| !taken.watchpoints.contains_key(&(*monitor, slot));
+            let slot = self.comparator(watchpoint, is_free);
+            let agrees = |slot: u64| {
+                let other = taken.watchpoints.get(&(*monitor, slot ^ 1));
+                other.is_none_or(|other| *other == watchpoint.combine)
+            };
+            let Some(slot) = slot.filter(|slot| agrees(*slot)) else {
+                return Err(Limit::Watchpoint(self.monitor_at[*monitor]));
+            };
+            taken
+                .watchpoints
+                .insert((*monitor, slot), watchpoint.combine);
+        }
+        Ok(())
+    }
+
+    /// The comparator that a watchpoint gets, if it is free.
+    fn comparator(&self, watchpoint: Watchpoint, is_free: impl Fn(u64) -> bool) -> Option<u64> {
+        let Watchpoint {
+            direction, group, ..
+        } = watchpoint;
+        if self.driver.fixes_watchpoints() {
+            return Some(direction + group).filter(|slot| is_free(*slot));
+        }
+        [direction, direction + 1]
+            .into_iter()
+            .find(|slot| is_free(*slot))
+    }
+
+    fn take_filter(&self, taken: &mut Taken, demand: &Demand) -> Result<(), Limit> {
+        let Some((filter, nodes, value)) = &demand.filter else {
+            return Ok(());
+        };
+        for node in nodes {
+            if taken
+                .filters
+                .insert((*filter, *node), *value)
+                .is_some_and(|set| set != *value)
+            {
+                return Err(Limit::Filter(self.mesh.nodes[*node].node_id));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a whole group; when it does not fit, a part of it may be taken.
+    pub(super) fn take_group(
+        &self,
+        taken: &mut Taken,
+        group: &[Demand],
+    ) -> Result<(), (usize, Limit)> {
+        for (member, demand) in group.iter().enumerate() {
+            self.take(taken, demand).map_err(|limit| (member, limit))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the driver opens the members as one group. It compares counts with `==`, so that a monitor on which an event
+    /// of several nodes stepped over the limit is not seen as full; here, too.
+    fn check_group(&self, group: &[Demand]) -> Result<(), (usize, Limit)> {
+        let mut booked = Booked::default();
+        for (member, demand) in group.iter().enumerate() {
+            if member > 0 {
+                let refused = |limit| (member, Limit::AtOpen(Box::new(limit)));
+                self.check_member(&booked, demand).map_err(refused)?;
+            }
+            self.book(&mut booked, demand);
+        }
+        Ok(())
+    }
+
+    fn check_member(&self, booked: &Booked, demand: &Demand) -> Result<(), Limit> {
+        if demand.cycles {
+            let refused = booked.has_cycles && self.driver.refuses_second_cycles();
+            return if refused { Err(Limit::Cycles) } else { Ok(()) };
+        }
+        let is_full = |(_, count): &(&usize, &usize)| **count == CONTROLLER_COUNTERS;
+        let mut full = booked.controllers.iter().filter(is_full).map(|(at, _)| *at);
+        let any = self.driver.stops_at_any_full_controller();
+        if let Some(at) = full.find(|at| any || demand.controllers.contains(at)) {
+            return Err(Limit::Controller(at));
+        }
+        for monitor in &demand.booked {
+            self.check_monitor(booked, demand, *monitor)?;
+        }
+        Ok(())
+    }
+
+    fn check_monitor(&self, booked: &Booked, demand: &Demand, at: usize) -> Result<(), Limit> {
+        if booked.monitors.get(&at) == Some(&self.driver.monitor_counters()) {
+            return Err(Limit::Monitor(self.monitor_at[at]));
+        }
+        if let Some((filter, _, value)) = &demand.filter
+            && booked
+                .filters
+                .get(&(at, *filter))
+                .is_some_and(|set| set != value)
+        {
+            return Err(Limit::Filter(self.monitor_at[at]));
+        }
+        let Some(watchpoint) = demand.watchpoint else {
+            return Ok(());
+        };
+        let slot = self.comparator(watchpoint, |slot| {
+            !booked.watchpoints.contains_key(&(at, slot))
+        });
+        let agrees = |slot: u64| match booked.watchpoints.get(&(at, slot ^ 1)) {
+            None => true,
+            Some(other) if self.driver.fixes_watchpoints() => *other == watchpoint.combine,
+            // Newer drivers look at whether both are combined, not at how.
+            Some(other) => (*other > 0) == (watchpoint.combine > 0),
+        };
+        match slot {
+            Some(slot) if agrees(slot) => Ok(()),
+            _ => Err(Limit::Watchpoint(self.monitor_at[at])),
+        }
+    }
+
+    fn book(&self, booked: &mut Booked, demand: &Demand) {
+        booked.has_cycles |= demand.cycles;
+        for at in &demand.controllers {
+            *booked.controllers.entry(*at).or_default() += 1;
+        }
+        for at in &demand.booked {
+            *booked.monitors.entry(*at).or_default() += 1;
+            if let Some((filter, _, value)) = &demand.filter {
+                booked.filters.insert((*at, *filter), *value);
+            }
+            if let Some(watchpoint) = demand.watchpoint {
+                let is_free = |slot: u64| !booked.watchpoints.contains_key(&(*at, slot));
+                if let Some(slot) = self.comparator(watchpoint, is_free) {
+                    booked.watchpoints.insert((*at, slot), watchpoint.combine);
+                }
+            }
+        }
+    }
+
+    /// Demands of groups; a group that can never be counted is refused, as the driver does when its last member is opened.
+    ///
+    /// # Errors
+    /// Names the event and the limit.
+    pub(super) fn demands(&self, groups: &[Vec<Event>]) -> Result<Vec<Vec<Demand>>, PlanError> {
+        groups.iter().map(|group| self.demands_of(group)).collect()
+    }
+
+    fn demands_of(&self, group: &[Event]) -> Result<Vec<Demand>, PlanError> {
+        let demands: Result<Vec<Demand>, PlanError> =
+            group.iter().map(|event| self.demand(event)).collect();
+        let demands = demands?;
+        let fits = self
+            .take_group(&mut self.nothing(), &demands)
+            .and_then(|()| self.check_group(&demands));
+        match fits {
+            Ok(()) => Ok(demands),
+            Err((member, limit)) => Err(PlanError::Group {
+                members: group.len(),
+                event: group
+                    .get(member)
+                    .map_or(String::new(), |event| event.name.clone()),
+                limit,
+            }),
+        }
+    }
+
+    /// Whether the driver would open all groups and could count each of them by itself.
+    ///
+    /// # Errors
+    /// Names the event and the limit.
+    pub fn check(&self, groups: &[Vec<Event>]) -> Result<(), PlanError> {
+        self.demands(groups).map(drop)
+    }
+}
+
+/// What the check of a group remembers of the members before.
+#[derive(Default)]
+struct Booked {
+    controllers: BTreeMap<usize, usize>,
+    monitors: BTreeMap<usize, usize>,
+    /// By monitor, not by node.
+    filters: BTreeMap<(usize, Filter), u64>,
+    watchpoints: BTreeMap<(usize, u64), u64>,
+    has_cycles: bool,
+}

@@ -1,0 +1,175 @@
+//! What the kernel does with groups that do not all fit: it walks their list from the head and stops at the first that does not
+//! fit; at each tick of the multiplexing timer the head goes to the tail (kernel/events/core.c, `merge_sched_in`, `rotate_ctx`).
+//! So a group that does not fit keeps those behind it waiting, even on crosspoints that are free.
+
+use std::collections::BTreeMap;
+
+use super::rules::{Demand, Limit, PlanError, Rules};
+use crate::event::Event;
+
+/// What the kernel will do with a list of groups.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Schedule {
+    groups: usize,
+    /// Groups that count, by tick; the whole repeats.
+    pub(crate) ticks: Vec<Vec<usize>>,
+    /// Groups that wait in some tick, and the limits that stopped them.
+    pub(super) binding: Vec<(usize, Limit)>,
+}
+
+impl Schedule {
+    /// What the kernel will do with the groups in this order.
+    ///
+    /// # Errors
+    /// Names the event that cannot be opened and why.
+    pub(crate) fn of(rules: &Rules<'_>, groups: &[Vec<Event>]) -> Result<Schedule, PlanError> {
+        let order: Vec<usize> = (0..groups.len()).collect();
+        Ok(Schedule::in_order(rules, &rules.demands(groups)?, &order))
+    }
+
+    /// Walks all rotations of the order.
+    pub(super) fn in_order(rules: &Rules<'_>, groups: &[Vec<Demand>], order: &[usize]) -> Schedule {
+        let count = order.len();
+        let (mut ticks, mut binding) = (Vec::with_capacity(count), Vec::new());
+        for head in 0..count.max(1) {
+            let mut taken = rules.nothing();
+            let mut running = Vec::new();
+            for group in (0..count).map(|step| order[(head + step) % count]) {
+                match rules.take_group(&mut taken, &groups[group]) {
+                    Ok(()) => running.push(group),
+                    Err((_, limit)) => {
+                        binding.push((group, limit));
+                        break;
+                    }
+                }
+            }
+            let is_all = running.len() == count;
+            ticks.push(running);
+            if is_all {
+                break;
+            }
+        }
+        binding.sort_by_key(|(group, _)| *group);
+        binding.dedup();
+        Schedule {
+            groups: count,
+            ticks,
+            binding,
+        }
+    }
+
+    fn ran(&self) -> Vec<u32> {
+        let mut ran = vec![0_u32; self.groups];
+        self.ticks
+            .iter()
+            .flatten()
+            .for_each(|group| ran[*group] += 1);
+        ran
+    }
+
+    /// Share of the time that each group counts.
+    pub(super) fn shares(&self) -> Vec<f64> {
+        let ticks = self.ticks.len().max(1) as f64;
+        self.ran()
+            .into_iter()
+            .map(|ran| f64::from(ran) / ticks)
+            .collect()
+    }
+
+    /// How good it is: the smallest number of ticks of a group, then the sum of all.
+    fn score(&self) -> (u32, u32) {
+        let ran = self.ran();
+        (ran.iter().min().copied().unwrap_or(0), ran.iter().sum())
+    }
+
+    /// True when everything counts all the time.
+    fn fits(&self) -> bool {
+        self.ticks.len() == 1
+    }
+}
+
+/// An order of the groups that raises the smallest share, and among equals the sum of all; the given one when none is better.
+pub(super) fn better_order(rules: &Rules<'_>, groups: &[Vec<Demand>]) -> Vec<usize> {
+    let given: Vec<usize> = (0..groups.len()).collect();
+    let schedule = Schedule::in_order(rules, groups, &given);
+    if schedule.fits() {
+        return given;
+    }
+    let mut best = (schedule.score(), given);
+    let try_order = |best: &mut ((u32, u32), Vec<usize>), order: Vec<usize>| {
+        let score = Schedule::in_order(rules, groups, &order).score();
+        let is_better = score > best.0;
+        if is_better {
+            *best = (score, order);
+        }
+        is_better
+    };
+    for order in candidates(rules, groups) {
+        try_order(&mut best, order);
+    }
+    // Moves of one group to another place, as far as time allows: walking all rotations is quadratic.
+    let count = groups.len();
+    let mut left = (400_000 / (count * count).max(1)).min(2000);
+    loop {
+        let mut improved = false;
+        let moves = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
+        for (from, to) in moves.filter(|(from, to)| from != to) {
+            if left == 0 {
+                return best.1;
+            }
+            left -= 1;
+            let mut order = best.1.clone();
+            let group = order.remove(from);
+            order.insert(to, group);
+            improved |= try_order(&mut best, order);
+        }
+        if !improved {
+            return best.1;
+        }
+    }
+}
+
+/// Orders worth a look: groups of the same monitors spread evenly, and packed so that neighbours fit together.
+fn candidates(rules: &Rules<'_>, groups: &[Vec<Demand>]) -> Vec<Vec<usize>> {
+    let mut all = vec![spread(groups)];
+    all.extend(packed(rules, groups));
+    all
+}
+
+fn spread(groups: &[Vec<Demand>]) -> Vec<usize> {
+    let mut by_monitor: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
+    for (at, group) in groups.iter().enumerate() {
+        let monitors = group.iter().flat_map(|demand| demand.monitors.clone());
+        by_monitor.entry(monitors.collect()).or_default().push(at);
+    }
+    // The n-th of m in a class stands at (n + 1/2) / m of the way.
+    let mut places: Vec<(f64, usize)> = Vec::new();
+    for class in by_monitor.values() {
+        let numbered = class.iter().enumerate();
+        places.extend(numbered.map(|(nth, at)| ((nth as f64 + 0.5) / class.len() as f64, *at)));
+    }
+    places.sort_by(|a, b| a.0.total_cmp(&b.0));
+    places.into_iter().map(|(_, at)| at).collect()
+}
+
+fn packed(rules: &Rules<'_>, groups: &[Vec<Demand>]) -> Option<Vec<usize>> {
+    let mut packed: Vec<usize> = Vec::new();
+    let mut rest: Vec<usize> = (0..groups.len()).collect();
+    while !rest.is_empty() {
+        let mut taken = rules.nothing();
+        let before = packed.len();
+        rest.retain(|at| {
+            let mut more = taken.clone();
+            let fits = rules.take_group(&mut more, &groups[*at]).is_ok();
+            if fits {
+                taken = more;
+                packed.push(*at);
+            }
+            !fits
+        });
+        if packed.len() == before {
+            return None;
+        }
+    }
+    Some(packed)
+}

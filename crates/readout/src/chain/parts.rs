@@ -1,0 +1,309 @@
+//! The parts of a chain: each runs in a thread of its own, whoever starts it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::{SysError, affinity, cpu_time};
+
+use super::done::{Load, ReaderDone};
+use crate::accounts::FinalAccount;
+use crate::card::words::State;
+use crate::card::{Card, channel_ids};
+use crate::port::{Port, Pump, inline};
+use crate::receive::{Receiver, Report};
+use crate::scenario::{Parts, Publish, Scenario, ScenarioError};
+use crate::tohost::ToHost;
+use crate::transport::{self, Hello, TransportError};
+
+/// Where a chain's threads run, and how long.
+#[derive(Clone, Debug, Default)]
+pub struct Placement {
+    /// CPUs of the readers, in turn; free where it is empty.
+    pub reader_cpus: Vec<u32>,
+    /// CPUs of the receivers, in turn.
+    pub receiver_cpus: Vec<u32>,
+    /// Receivers; readers are dealt out to them in turn. As many as readers where it is 0.
+    pub receivers: usize,
+}
+
+/// Why a chain could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ChainError {
+    /// The scenario.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// It needs more memory than there is.
+    #[error(transparent)]
+    TooLarge(ScenarioError),
+    /// The network.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The kernel.
+    #[error(transparent)]
+    Sys(#[from] SysError),
+    /// Pinning, threads.
+    #[error("{0}")]
+    System(String),
+}
+
+/// Pins the calling thread, and sees that it is.
+///
+/// # Errors
+/// When the kernel does not do it.
+pub fn pin(cpu: Option<u32>) -> Result<(), ChainError> {
+    let Some(cpu) = cpu else { return Ok(()) };
+    match affinity::pin_to(cpu) {
+        Ok(allowed) if allowed == [cpu] => Ok(()),
+        Ok(allowed) => Err(ChainError::System(format!(
+            "pinned to CPU {cpu}, but the kernel allows {allowed:?}"
+        ))),
+        Err(error) => Err(ChainError::System(format!(
+            "CPU {cpu} does not exist or is taken from us: {error}"
+        ))),
+    }
+}
+
+pub(super) fn turn_of(cpus: &[u32], at: usize) -> Option<u32> {
+    cpus.get(at % cpus.len().max(1)).copied()
+}
+
+/// The CPU time of a piece of work in this thread.
+fn loaded<T>(pinned: Option<u32>, work: impl FnOnce() -> T) -> (T, Load) {
+    let (cpu, wall) = (cpu_time::of_thread(), monotonic_ns());
+    let done = work();
+    let (cpu_after, wall_after) = (cpu_time::of_thread(), monotonic_ns());
+    let ns = (cpu_after.user_ns + cpu_after.system_ns).saturating_sub(cpu.user_ns + cpu.system_ns);
+    (
+        done,
+        Load {
+            cpu: ns as f64 / (wall_after - wall).max(1) as f64,
+            pinned,
+        },
+    )
+}
+
+/// A card with its readers and receivers, before any of them runs.
+pub struct Chain {
+    /// The scenario, with the ring that there is.
+    pub scenario: Scenario,
+    /// The card.
+    pub card: Arc<Mutex<Card>>,
+    /// One for each channel.
+    pub readers: Vec<Reader>,
+    /// As many as were asked for.
+    pub receivers: Vec<Receiving>,
+    /// Facts of the transport for the record.
+    pub facts: Vec<(String, String)>,
+}
+
+impl Chain {
+    /// What a chain of the scenario consists of: a reader, a subscriber and a connection for each channel.
+    pub fn parts(scenario: &Scenario) -> Parts {
+        let channels = channel_ids(scenario).len();
+        Parts {
+            channels,
+            subscribers: channels,
+            receptions: channels,
+        }
+    }
+
+    /// Makes the parts. Triggers come for so long, or until there were so many.
+    ///
+    /// # Errors
+    /// When there is not enough memory, or an address cannot be had.
+    pub fn open(
+        scenario: &Scenario,
+        placement: &Placement,
+        duration: Duration,
+        triggers: Option<u64>,
+    ) -> Result<Chain, ChainError> {
+        scenario
+            .check_memory(Chain::parts(scenario))
+            .map_err(ChainError::TooLarge)?;
+        let (mut card, consumers) = Card::new(scenario)?;
+        card.source()
+            .end_at(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX - 1));
+        if let Some(triggers) = triggers {
+            card.source().end_after(triggers);
+        }
+        let scenario = card.scenario().clone();
+        let card = Arc::new(Mutex::new(card));
+        let mut readers = Vec::new();
+        let mut facts = Vec::new();
+        for (at, consumer) in consumers.into_iter().enumerate() {
+            let (port, pump) = inline(card.clone(), consumer)?;
+            let (port, pump) = (Box::new(port), Box::new(pump));
+            let (reader, found) = reader_of(&scenario, port, pump, at, &scenario.publish)?;
+            facts = found;
+            readers.push(reader);
+        }
+        Ok(Chain {
+            receivers: receivers(&scenario, placement, &readers),
+            scenario,
+            card,
+            readers,
+            facts,
+        })
+    }
+}
+
+/// A reader, and what makes its card go on.
+pub struct Reader {
+    /// The reader.
+    pub tohost: ToHost,
+    pump: Box<dyn Pump>,
+}
+
+impl Reader {
+    /// As [`ToHost::turn`].
+    pub fn turn(&mut self) -> bool {
+        self.tohost.turn(self.pump.as_mut())
+    }
+
+    /// As [`ToHost::run`].
+    pub fn run(
+        &mut self,
+        stop: &AtomicBool,
+        wait: bool,
+        each: impl FnMut(&mut ToHost),
+    ) -> FinalAccount {
+        self.tohost.run(self.pump.as_mut(), stop, wait, each)
+    }
+
+    /// Runs it in this thread to its end, or until `quit` says so.
+    pub fn read(&mut self, cpu: Option<u32>, quit: &(impl Fn() -> bool + Sync)) -> ReaderDone {
+        let stop = AtomicBool::new(false);
+        let mut filling = Vec::with_capacity(1 << 14);
+        let (account, load) = loaded(cpu, || {
+            self.run(&stop, true, |reader| {
+                let (state, start_ns) = reader.card_clock();
+                if state == State::Running && filling.len() < filling.capacity() {
+                    let now_ns = monotonic_ns().saturating_sub(start_ns);
+                    filling.push((now_ns, reader.filled_bytes() as u64));
+                }
+                if quit() {
+                    stop.store(true, Ordering::Relaxed);
+                }
+            })
+        });
+        let view = self.tohost.card();
+        ReaderDone {
+            stats: self.tohost.stats(),
+            account,
+            load,
+            notes: self.tohost.take_notes(),
+            ring_bytes: self.tohost.ring_bytes(),
+            dead: view.dead,
+            card_ns: view.now_ns,
+            filling,
+        }
+    }
+}
+
+/// A reader of whatever port, with its publisher, and facts of the transport.
+///
+/// # Errors
+/// When the publisher's address cannot be had.
+pub fn reader_of(
+    scenario: &Scenario,
+    port: Box<dyn Port>,
+    pump: Box<dyn Pump>,
+    at: usize,
+    publish: &Publish,
+) -> Result<(Reader, Vec<(String, String)>), ChainError> {
+    let id = channel_ids(scenario)[at];
+    let elinks = scenario.elinks(id.device, id.channel);
+    let format = scenario
+        .format()
+        .ok_or_else(|| ChainError::System("no format".to_owned()))?;
+    let hello = hello(scenario, at);
+    let outlet = transport::named(&publish.transport)?.publish(publish, &hello)?;
+    let facts = outlet.facts();
+    let tohost = ToHost::new(port, outlet, scenario.reader, publish, format, &elinks);
+    Ok((Reader { tohost, pump }, facts))
+}
+
+/// What a channel's publisher offers.
+pub fn hello(scenario: &Scenario, at: usize) -> Hello {
+    let id = channel_ids(scenario)[at];
+    let format = scenario.format().expect("the scenario was checked");
+    Hello {
+        stream: monotonic_ns() ^ u64::from(std::process::id()) << 40 ^ (at as u64) << 32,
+        scenario: scenario.name.clone(),
+        tags: scenario
+            .elinks(id.device, id.channel)
+            .iter()
+            .map(|elink| elink.tag)
+            .collect(),
+        magic: format.magic,
+        block_bytes: u32::try_from(format.block_bytes).expect("at most 16 KiB"),
+    }
+}
+
+/// A receiver before it runs: the publishers of its readers, and its CPU.
+#[derive(Clone, Debug)]
+pub struct Receiving {
+    transport: String,
+    publishers: Vec<(Publish, Vec<u64>)>,
+    /// Where it runs; anywhere without it.
+    pub cpu: Option<u32>,
+}
+
+/// Readers are dealt out to receivers in turn.
+fn receivers(scenario: &Scenario, placement: &Placement, readers: &[Reader]) -> Vec<Receiving> {
+    let count = match placement.receivers {
+        0 => readers.len(),
+        asked => asked.min(readers.len()),
+    };
+    let publisher = |reader: &Reader| {
+        let publish = Publish {
+            address: reader.tohost.address(),
+            ..scenario.publish.clone()
+        };
+        (publish, Vec::new())
+    };
+    let receiving = |at| Receiving {
+        transport: scenario.publish.transport.clone(),
+        publishers: readers
+            .iter()
+            .skip(at)
+            .step_by(count)
+            .map(publisher)
+            .collect(),
+        cpu: turn_of(&placement.receiver_cpus, at),
+    };
+    (0..count).map(receiving).collect()
+}
+
+impl Receiving {
+    /// Connects and runs in this thread to the end of its publishers.
+    ///
+    /// # Errors
+    /// When it cannot be pinned or connected; then the flag is set, too.
+    pub fn receive(
+        &self,
+        failed: &AtomicBool,
+        quit: &(impl Fn() -> bool + Sync),
+    ) -> Result<(Report, Load), ChainError> {
+        let give_up = || quit() || failed.load(Ordering::Relaxed);
+        let connected = pin(self.cpu).and_then(|()| {
+            let transport = transport::named(&self.transport)?;
+            Ok(Receiver::connect_unless(
+                transport,
+                &self.publishers,
+                &give_up,
+            )?)
+        });
+        let mut receiver = connected.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+        let stop = AtomicBool::new(false);
+        Ok(loaded(self.cpu, || {
+            receiver.run(&stop, Duration::from_secs(2), |_| {
+                if quit() {
+                    stop.store(true, Ordering::Relaxed);
+                }
+            })
+        }))
+    }
+}

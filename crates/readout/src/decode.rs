@@ -1,0 +1,221 @@
+//! Engine `decode`: blocks into descriptors of their subchunks, nothing else.
+
+use daqmeter_harness::{Fault, LimitSpec, Request, Session, StageSpec, Tally, TypedEngine};
+use daqmeter_record::{Counter, Workload};
+use daqmeter_sys::memory::buffer_bytes;
+use daqmeter_wire::felix::decoder::most_subchunks;
+use daqmeter_wire::felix::{Format, Subchunk, subchunks};
+
+use crate::card::ChannelId;
+use crate::recording;
+use crate::request::DecodeRequest;
+use crate::scenario::Scenario;
+
+/// Blocks into subchunk descriptors.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DecodeEngine;
+
+impl TypedEngine for DecodeEngine {
+    type Request = DecodeRequest;
+
+    fn description(&self) -> &'static str {
+        "FELIX blocks to descriptors of their subchunks"
+    }
+
+    fn target(&self, request: &DecodeRequest) -> String {
+        request.scenario.clone()
+    }
+
+    fn memory_bytes(&self, request: &DecodeRequest) -> Option<u64> {
+        let ring = request.load().ok()?.card.ring.0 as u64;
+        Some(request.bytes.saturating_add(buffer_bytes(ring)))
+    }
+
+    fn example(&self) -> DecodeRequest {
+        DecodeRequest {
+            scenario: "gbt".to_owned(),
+            bytes: 1 << 20,
+            channels: None,
+            payload_bytes: None,
+        }
+    }
+
+    fn open(&self, request: &DecodeRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+        let scenario = request.load()?;
+        let format = scenario.format().ok_or_else(|| Fault::new("no format"))?;
+        let block_bytes = format.block_bytes as u64;
+        let bytes = request.bytes / block_bytes * block_bytes;
+        let wrong = |why: String| request.workload().error("bytes", why).to_string();
+        if bytes == 0 {
+            let why = format!("is {}, less than a block of {block_bytes}", request.bytes);
+            return Err(Fault::new(wrong(why)));
+        }
+        if let Some(free) = daqmeter_sys::available::memory_bytes().filter(|free| *free < bytes) {
+            let why = format!("is {bytes}; {free} bytes of memory are available");
+            return Err(Fault::too_large(wrong(why)));
+        }
+        Ok(vec![Box::new(DecodeSession {
+            scenario,
+            format,
+            bytes,
+            blocks: Vec::new(),
+            room: Vec::new(),
+            seen: 0,
+            passes: 0,
+        })])
+    }
+}
+
+struct DecodeSession {
+    scenario: Scenario,
+    format: Format,
+    bytes: u64,
+    blocks: Vec<u8>,
+    room: Vec<Subchunk>,
+    seen: u64,
+    passes: u64,
+}
+
+impl DecodeSession {
+    fn pass(&mut self) -> Result<u64, Fault> {
+        let (blocks, size) = (&self.blocks, self.format.block_bytes);
+        let mut ahead = blocks.chunks_exact(size).skip(2);
+        let mut seen = 0;
+        for block in blocks.chunks_exact(size) {
+            if let Some(ahead) = ahead.next() {
+                daqmeter_kernels::prefetch(ahead);
+            }
+            let (_, found) = subchunks(self.format, block, &mut self.room)
+                .map_err(|error| Fault::new(error.to_string()))?;
+            seen += std::hint::black_box(found).len() as u64;
+        }
+        Ok(seen)
+    }
+}
+
+impl Session for DecodeSession {
+    fn device(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn stages(&self) -> Vec<StageSpec> {
+        let mut stage = StageSpec::new(
+            format!("decode {}", self.scenario.name),
+            self.bytes,
+            self.bytes,
+        );
+        stage.limit = Some(LimitSpec::Measured {
+            name: format!("memory read at {} B", self.bytes),
+            how: "the blocks' bytes read once, in order, with no arithmetic".to_owned(),
+            workload: Workload::new("memory")
+                .with("read_bytes", self.bytes)
+                .with("read_lines", 1_u64)
+                .with("write_lines", 0_u64),
+            scale: 1.0,
+        });
+        vec![stage]
+    }
+
+    fn prepare(&mut self) -> Result<(), Fault> {
+        self.room = vec![Subchunk::default(); most_subchunks(self.format)];
+        let wanted = usize::try_from(self.bytes).map_err(|error| Fault::new(error.to_string()))?;
+        self.blocks.reserve_exact(wanted);
+        let triggers = self.bytes as f64 / self.scenario.event_bytes() * 1.1 + 1000.0;
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a number of triggers"
+        )]
+        let triggers = triggers as u64;
+        let blocks = &mut self.blocks;
+        let ids = [ChannelId {
+            device: 0,
+            channel: 0,
+        }];
+        let made = recording::record_channels(&self.scenario, &ids, triggers, |_, part| {
+            let room = wanted - blocks.len();
+            blocks.extend_from_slice(&part[..part.len().min(room)]);
+            Ok(())
+        });
+        made.map_err(|error| Fault::new(error.to_string()))?;
+        if self.blocks.len() < wanted {
+            Err(Fault::new("the card made too few blocks"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
+        for _ in 0..operations {
+            self.seen += self.pass()?;
+            self.passes += 1;
+        }
+        Ok(())
+    }
+
+    fn verify(&mut self) -> Result<(), Fault> {
+        let mut checker = crate::check::Checker::new(crate::check::Options::default());
+        let checked = checker.take(&self.blocks).and_then(|()| checker.finish());
+        let checked = checked.map_err(|error| Fault::new(error.to_string()))?;
+        let subchunks: u64 = checked.rows.iter().flat_map(|row| row.subchunks).sum();
+        if !checked.is_good() || subchunks != self.pass()? {
+            return Err(Fault::new(format!(
+                "the checker and the decoder disagree: {:?}",
+                checked.faults
+            )));
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self) {
+        (self.seen, self.passes) = (0, 0);
+    }
+
+    fn tally(&mut self) -> Tally {
+        let blocks = self.blocks.len() / self.format.block_bytes;
+        let per_pass = self.seen / self.passes.max(1);
+        let counters = vec![
+            Counter::count("subchunks per pass", per_pass),
+            Counter::count("blocks per pass", blocks as u64),
+        ];
+        Tally {
+            counters,
+            ..Tally::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_harness::conformance;
+
+    use super::*;
+
+    #[test]
+    fn decoding_conforms() {
+        conformance::run(&DecodeEngine);
+    }
+
+    #[test]
+    fn its_memory_is_known_beforehand() {
+        let ring = Scenario::load("gbt").unwrap().card.ring.0 as u64;
+        let request = DecodeRequest {
+            bytes: 1 << 33,
+            ..DecodeEngine.example()
+        };
+        assert_eq!(DecodeEngine.memory_bytes(&request), Some((1 << 33) + ring));
+    }
+
+    #[test]
+    fn less_than_a_block_is_refused() {
+        let request = DecodeRequest {
+            bytes: 1000,
+            ..DecodeEngine.example()
+        };
+        let error = DecodeEngine.open(&request).err().unwrap().0;
+        assert!(
+            error.contains("`bytes` is 1000, less than a block"),
+            "{error}"
+        );
+    }
+}

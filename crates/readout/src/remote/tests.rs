@@ -1,0 +1,201 @@
+use super::*;
+use crate::port::Port;
+
+#[test]
+fn a_channel_has_one_reader_at_a_time_and_the_next_goes_on_where_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("card");
+    let text =
+        "[trigger]\nrate = \"50kHz\"\n[card]\nlinks = 1\nring = \"2MiB\"\n[busy]\ndma = false\n";
+    let scenario = Scenario::parse(text, "test").unwrap();
+    let (mut card, _) = Card::new(&scenario).unwrap();
+    card.source().end_after(2000);
+    let mut server = Server::bind(card, &path).unwrap();
+    let (other, _) = Card::new(&scenario).unwrap();
+    let taken = Server::bind(other, &path).err().unwrap().to_string();
+    assert!(taken.contains("is taken"), "{taken}");
+    let thread = std::thread::spawn(move || server.run(&AtomicBool::new(false), |_| {}));
+    let mut port = connect(&path, &scenario, 0).unwrap();
+    let error = |result: Result<SharedPort, RemoteError>| result.err().unwrap().to_string();
+    assert!(error(connect(&path, &scenario, 0)).contains("has a reader already"));
+    let wrong = Scenario::parse("[card]\nlinks = 2\n", "").unwrap();
+    assert!(error(connect(&path, &wrong, 0)).contains("other E-links"));
+    assert!(error(connect(&path, &scenario, 1)).contains("no channel 1"));
+    port.go();
+    while port.consumer().filled() < 4096 {
+        port.wait(Duration::from_millis(100));
+    }
+    port.take(2048);
+    port.release(2048);
+    let at = port.consumer().host();
+    drop(port);
+    let mut second = loop {
+        if let Ok(second) = connect(&path, &scenario, 0) {
+            break second;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(second.consumer().host(), at);
+    let mut bytes = 2048;
+    loop {
+        let finished = second.state() == State::Finished;
+        let got = take_all(&mut second);
+        bytes += got;
+        if finished && got == 0 {
+            break;
+        }
+        second.wait(Duration::from_millis(100));
+    }
+    let format = scenario.format().unwrap();
+    assert_eq!(
+        bytes as u64,
+        8 * 1024 * daqmeter_wire::felix::encoder::blocks_of(format, 24, 2000)
+    );
+    drop(second);
+    thread.join().unwrap();
+    assert!(!path.exists());
+    assert!(error(connect(&path, &scenario, 0)).contains("is a card emulated there?"));
+}
+
+fn small() -> (Card, Scenario) {
+    let scenario = Scenario::parse("[card]\nlinks = 1\nring = \"2MiB\"\n", "test").unwrap();
+    (Card::new(&scenario).unwrap().0, scenario)
+}
+
+/// Issue 14: `emulate --at` removed whatever lay there.
+#[test]
+fn only_a_socket_that_nobody_serves_is_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("precious");
+    std::fs::write(&path, "data").unwrap();
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(directory.path().join("nowhere"), &link).unwrap();
+    for taken in [&path, &link, &directory.path().to_owned()] {
+        let error = Server::bind(small().0, taken).err().unwrap().to_string();
+        assert!(error.contains("is no socket"), "{error}");
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "data");
+    assert!(std::fs::symlink_metadata(&link).is_ok());
+    let stale = directory.path().join("stale");
+    drop(UnixListener::bind(&stale).unwrap());
+    let server = Server::bind(small().0, &stale).unwrap();
+    // What replaced the socket is not the server's to remove.
+    std::fs::remove_file(&stale).unwrap();
+    std::fs::write(&stale, "another's").unwrap();
+    drop(server);
+    assert_eq!(std::fs::read_to_string(&stale).unwrap(), "another's");
+}
+
+/// Issue 14: silent clients stood in the way for half a second each, and a line without end was kept.
+#[test]
+fn silent_and_endless_clients_neither_delay_others_nor_cost_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("card");
+    let (card, scenario) = small();
+    let mut server = Server::bind(card, &path).unwrap();
+    let stop = std::sync::Arc::new(AtomicBool::new(false));
+    let asked = stop.clone();
+    let thread = std::thread::spawn(move || {
+        let mut most = 0;
+        server.run(&asked, |server| most = server.asking.len().max(most));
+        most
+    });
+    let silent: Vec<UnixStream> = (0..2 * MAX_ASKING).map(|_| reach(&path).unwrap()).collect();
+    let mut endless = reach(&path).unwrap();
+    endless
+        .set_write_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    let piece = [b'x'; 4096];
+    let mut sent = 0;
+    while endless.write_all(&piece).is_ok() {
+        sent += piece.len();
+        assert!(sent < 16 << 20, "an endless request is taken");
+    }
+    let port = connect(&path, &scenario, 0).unwrap();
+    port.go();
+    while port.state() != State::Running {
+        std::thread::yield_now();
+    }
+    drop(port);
+    stop.store(true, Ordering::Relaxed);
+    assert!(thread.join().unwrap() <= MAX_ASKING);
+    drop(silent);
+}
+
+/// Reads what there is and gives it back; its length.
+fn take_all(port: &mut SharedPort) -> usize {
+    port.take(usize::MAX);
+    let got = port.consumer().spans(0).map(<[u8]>::len).iter().sum();
+    port.release(got);
+    got
+}
+
+#[test]
+fn a_card_that_is_told_to_stop_finishes_and_its_reader_has_everything() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("card");
+    let (card, scenario) = small();
+    let mut server = Server::bind(card, &path).unwrap();
+    let stop = std::sync::Arc::new(AtomicBool::new(false));
+    let asked = stop.clone();
+    let thread = std::thread::spawn(move || {
+        server.run(&asked, |_| {});
+        server.card().issued()
+    });
+    let mut port = connect(&path, &scenario, 0).unwrap();
+    port.go();
+    while port.view().account.issued < 1000 {
+        take_all(&mut port);
+    }
+    stop.store(true, Ordering::Relaxed);
+    while port.state() != State::Finished || port.consumer().filled() > 0 {
+        take_all(&mut port);
+    }
+    let issued = port.view().account.issued;
+    assert!(!port.is_lost());
+    drop(port);
+    assert_eq!(thread.join().unwrap(), issued);
+}
+
+#[test]
+fn a_card_whose_process_is_gone_has_finished() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("card");
+    let scenario = Scenario::parse("[card]\nlinks = 1\nring = \"2MiB\"\n", "test").unwrap();
+    let (card, _) = Card::new(&scenario).unwrap();
+    let mut server = Server::bind(card, &path).unwrap();
+    let stop = std::sync::Arc::new(AtomicBool::new(false));
+    let asked = stop.clone();
+    let thread = std::thread::spawn(move || server.run(&asked, |_| {}));
+    let mut port = connect(&path, &scenario, 0).unwrap();
+    port.go();
+    while port.state() != State::Running {
+        std::thread::yield_now();
+    }
+    stop.store(true, Ordering::Relaxed);
+    thread.join().unwrap();
+    while port.state() != State::Finished {
+        port.look();
+    }
+}
+
+#[test]
+fn a_card_that_dies_while_triggers_come_is_known_to_be_lost() {
+    let (_producer, consumer) = ring::ring(&ring::Shape {
+        ring_bytes: 64 << 10,
+        unit_bytes: 1024,
+        gap_bytes: 8 << 10,
+        pages: daqmeter_sys::memory::Pages::Base,
+        numa_node: None,
+    })
+    .unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut port = SharedPort::new(consumer, IrqLine::event().unwrap(), ours).unwrap();
+    port.look();
+    assert!(!port.is_lost());
+    drop(theirs);
+    while port.state() != State::Finished {
+        port.look();
+    }
+    assert!(port.is_lost());
+}

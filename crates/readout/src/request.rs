@@ -1,0 +1,326 @@
+//! What is asked of the engines: a scenario, what replaces parts of it, how long and where.
+
+use std::time::Duration;
+
+use clap::{ArgAction, Args, builder::BoolishValueParser, builder::TypedValueParser};
+use daqmeter_harness::{Problem, Request};
+use daqmeter_record::units::{self, UnitError};
+use daqmeter_sys::host::parse_cpu_list;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::scenario::{Bytes, Completion, Hertz, Nanos, ReaderMode, Scenario, ScenarioError};
+
+/// A scenario, and what replaces parts of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
+pub struct Chosen {
+    /// Scenario: a name that ships, or a TOML file
+    #[arg(default_value = "gbt")]
+    pub scenario: String,
+    /// Trigger rate
+    #[arg(long = "rate", value_name = "RATE", value_parser = units::parse_rate_hz, help_heading = REPLACED)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_hz: Option<f64>,
+    /// Polling interval; 0us never sleeps
+    #[arg(long = "poll", value_name = "TIME", value_parser = microseconds, help_heading = REPLACED)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poll_us: Option<f64>,
+    /// Sleep until the card's interrupt
+    #[arg(
+        id = "interrupt",
+        long,
+        action = ArgAction::SetTrue,
+        value_parser = BoolishValueParser::new().map(|on| on.then_some(Completion::Interrupt)),
+        conflicts_with = "poll_us",
+        help_heading = REPLACED
+    )]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion: std::option::Option<Completion>,
+    /// Bytes of a chunk
+    #[arg(long = "payload", value_name = "SIZE", value_parser = units::parse_bytes, help_heading = REPLACED)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload_bytes: Option<u64>,
+    /// Send blocks from the ring instead of copying chunks
+    #[arg(
+        id = "zero_copy",
+        long,
+        action = ArgAction::SetTrue,
+        value_parser = BoolishValueParser::new().map(|on| on.then_some(ReaderMode::ZeroCopy)),
+        help_heading = REPLACED
+    )]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: std::option::Option<ReaderMode>,
+    /// tcp, or zenoh where that was built in
+    #[arg(long, value_name = "NAME", help_heading = REPLACED)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
+    /// DMA channels of each device of the card
+    #[arg(skip)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channels: Option<u16>,
+}
+
+const REPLACED: &str = "Instead of the scenario's";
+
+fn microseconds(text: &str) -> Result<f64, UnitError> {
+    units::parse_duration(text).map(|time| time.as_nanos() as f64 / 1e3)
+}
+
+fn seconds(text: &str) -> Result<f64, UnitError> {
+    units::parse_duration(text).map(|time| time.as_secs_f64())
+}
+
+/// Longest polling interval.
+const MAX_POLL_US: f64 = 1e6;
+
+impl Chosen {
+    /// The scenario with all that.
+    ///
+    /// # Errors
+    /// When there is none, or the parts do not go together.
+    pub fn load(&self) -> Result<Scenario, ScenarioError> {
+        let mut scenario = Scenario::load(&self.scenario)?;
+        if let Some(rate_hz) = self.rate_hz {
+            scenario.trigger.rate = Hertz(rate_hz);
+        }
+        if let Some(poll_us) = self.poll_us {
+            scenario.reader.poll = nanos(poll_us)?;
+        }
+        if let Some(bytes) = self.payload_bytes {
+            scenario.card.payload = Bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+        }
+        if let Some(channels) = self.channels {
+            scenario.card.channels = channels;
+        }
+        if let Some(mode) = self.mode {
+            scenario.reader.mode = mode;
+        }
+        if let Some(completion) = self.completion {
+            scenario.reader.completion = completion;
+        }
+        if let Some(transport) = &self.transport {
+            scenario.publish.transport.clone_from(transport);
+        }
+        scenario.check()?;
+        Ok(scenario)
+    }
+}
+
+fn nanos(poll_us: f64) -> Result<Nanos, ScenarioError> {
+    let poll = Duration::try_from_secs_f64(poll_us / 1e6).ok();
+    poll.filter(|_| poll_us <= MAX_POLL_US)
+        .and_then(|poll| u64::try_from(poll.as_nanos()).ok())
+        .map(Nanos)
+        .ok_or_else(|| {
+            ScenarioError(format!(
+                "`poll_us` is {poll_us}; 0 to {MAX_POLL_US} is wanted"
+            ))
+        })
+}
+
+/// How many receivers there are, and where they run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
+pub struct Receivers {
+    /// Receivers; one per reader without it
+    #[arg(long, value_name = "N")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receivers: Option<usize>,
+    /// CPUs of the receivers, in turn
+    #[arg(
+        long = "receiver-pin",
+        value_name = "CPUS",
+        value_parser = listed_cpus,
+        help_heading = "Placement"
+    )]
+    #[serde(
+        default,
+        alias = "receiver_cpus",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub peer_cpu: Option<String>,
+}
+
+/// A list of CPUs as workloads write it: single ones, in turn.
+fn listed_cpus(text: &str) -> Result<String, String> {
+    let is_whole = text.split(',').all(|part| !parse_cpu_list(part).is_empty());
+    if !is_whole {
+        return Err(format!("`{text}` is not a list of CPUs such as 0,1 or 0-3"));
+    }
+    let cpus: Vec<String> = parse_cpu_list(text).iter().map(u32::to_string).collect();
+    Ok(cpus.join(","))
+}
+
+impl Receivers {
+    /// Their CPUs; none where they run anywhere.
+    pub fn cpus(&self) -> Vec<u32> {
+        self.peer_cpu.as_deref().map_or(Vec::new(), parse_cpu_list)
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        if let Some(text) = self.peer_cpu.as_deref().filter(|text| !text.is_empty()) {
+            listed_cpus(text)
+                .map_err(|why| Problem::new("peer_cpu", format!("is wrong: {why}")))?;
+        }
+        Problem::unless_cpus_exist("peer_cpu", &self.cpus())
+    }
+}
+
+/// Where the threads of a search run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// On the CPUs that are named.
+    Pinned,
+    /// Where the kernel puts them.
+    Free,
+}
+
+/// A whole chain: emulated card, readers, receivers. A lane is a reader of one DMA channel; its one operation is the whole run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
+#[serde(deny_unknown_fields)]
+pub struct ReadoutRequest {
+    /// The scenario
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub chosen: Chosen,
+    /// Time for which triggers come
+    #[arg(long = "time", value_name = "TIME", value_parser = seconds, default_value = "2s")]
+    pub seconds: f64,
+    /// The receivers
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub receivers: Receivers,
+    /// Whether a search pinned its threads
+    #[arg(skip)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+    /// No limit is measured beside it
+    #[arg(skip)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub probe: bool,
+}
+
+/// Longest run: a day.
+const MAX_SECONDS: f64 = 86400.0;
+
+impl Request for ReadoutRequest {
+    const KIND: &'static str = "readout";
+
+    fn check(&self) -> Result<(), Problem> {
+        if !(self.seconds > 0.0 && self.seconds <= MAX_SECONDS) {
+            let why = format!(
+                "is {}; above 0 and at most {MAX_SECONDS} is wanted",
+                self.seconds
+            );
+            return Err(Problem::new("seconds", why));
+        }
+        self.receivers.check()
+    }
+}
+
+/// Blocks of a scenario into descriptors of their subchunks. One operation is one pass over them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DecodeRequest {
+    /// Read-out chain whose blocks are decoded
+    pub scenario: String,
+    /// Bytes of blocks, at most 16 GiB
+    pub bytes: u64,
+    /// DMA channels of each device of the card
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channels: Option<u16>,
+    /// Bytes of a chunk
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload_bytes: Option<u64>,
+}
+
+impl DecodeRequest {
+    /// The scenario whose blocks are decoded.
+    pub(crate) fn load(&self) -> Result<Scenario, ScenarioError> {
+        let chosen = Chosen {
+            scenario: self.scenario.clone(),
+            channels: self.channels,
+            payload_bytes: self.payload_bytes,
+            ..Chosen::default()
+        };
+        chosen.load()
+    }
+}
+
+impl Request for DecodeRequest {
+    const KIND: &'static str = "decode";
+
+    fn check(&self) -> Result<(), Problem> {
+        Problem::unless_within("bytes", self.bytes, 1..=1 << 34)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::{Param, Workload};
+
+    use super::*;
+
+    fn workload() -> Workload {
+        Workload::new("readout")
+            .with("scenario", "gbt")
+            .with("seconds", 0.5)
+    }
+
+    fn error(name: &str, value: Param) -> String {
+        match ReadoutRequest::of(&workload().with(name, value)) {
+            Ok(request) => request.chosen.load().unwrap_err().0,
+            Err(error) => error.0,
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (name, value, wanted) in [
+            ("poll_us", Param::Float(2e6), "`poll_us` is 2000000; 0 to"),
+            ("poll_us", Param::Float(-1.0), "`poll_us` is -1; 0 to"),
+            (
+                "mode",
+                "fast".into(),
+                "`mode` is wrong: unknown variant `fast`",
+            ),
+            ("completion", "polled".into(), "`completion` is wrong"),
+            ("rate_hz", "1MHz".into(), "`rate_hz` is wrong: invalid type"),
+            ("seconds", Param::Int(0), "`seconds` is 0; above 0"),
+            ("speed", Param::Int(1), "unknown field `speed`"),
+            ("peer_cpu", "a".into(), "is not a list of CPUs"),
+            ("peer_cpu", "1022".into(), "no such CPU"),
+            ("receiver_cpus", "1022".into(), "`peer_cpu` is 1022"),
+        ] {
+            let error = error(name, value);
+            assert!(error.contains(wanted), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_workload_of_before_is_read_and_keeps_what_it_did_not_say_unsaid() {
+        let old = workload()
+            .with("mode", "zero-copy")
+            .with("channels", 2_u64)
+            .with("poll_us", 100_u64)
+            .with("receiver_cpus", "");
+        let request = ReadoutRequest::of(&old).unwrap();
+        assert_eq!(request.chosen.load().unwrap().reader.poll, Nanos(100_000));
+        assert_eq!(
+            request.workload().to_string(),
+            "readout channels=2 mode=zero-copy peer_cpu='' poll_us=100 scenario=gbt seconds=0.5"
+        );
+    }
+
+    #[test]
+    fn the_parameters_of_a_flattened_request_are_listed() {
+        let names: Vec<String> = daqmeter_harness::request::parameters::<ReadoutRequest>()
+            .into_iter()
+            .filter(|parameter| !parameter.about.is_empty())
+            .map(|parameter| parameter.name)
+            .collect();
+        for name in ["scenario", "rate_hz", "completion", "peer_cpu", "seconds"] {
+            assert!(names.iter().any(|known| known == name), "{name}: {names:?}");
+        }
+    }
+}

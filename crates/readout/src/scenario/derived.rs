@@ -1,0 +1,132 @@
+//! What follows from a scenario's fields.
+
+use daqmeter_sys::memory::Pages;
+use daqmeter_wire::felix::encoder::blocks_of;
+use daqmeter_wire::felix::payload::{Fid, TTC_BYTES};
+use daqmeter_wire::felix::{Elink, Format};
+
+use super::spec::{Blocks, ElinkSpec, Generation, Mode, Scenario};
+
+impl Scenario {
+    /// How blocks look.
+    pub fn format(&self) -> Option<Format> {
+        let kib = u8::try_from(self.card.block.0 / 1024)
+            .ok()
+            .filter(|_| self.card.block.0.is_multiple_of(1024))?;
+        match self.card.format {
+            Generation::Phase2 => Format::phase2(kib),
+            Generation::Phase1Wide => Format::phase1_wide(kib),
+            Generation::Phase1 => (kib == 1).then_some(Format::PHASE1),
+        }
+    }
+
+    /// Indices of a link's E-links.
+    pub fn link_elinks(&self) -> Vec<u8> {
+        match (self.card.elinks.is_empty(), self.card.mode) {
+            (false, _) => self.card.elinks.clone(),
+            (true, Mode::Gbt) => (2..10).map(|path| path * 4).collect(),
+            (true, Mode::Full) => vec![0],
+        }
+    }
+
+    /// The E-links of a DMA channel.
+    pub fn elinks(&self, device: u16, channel: u16) -> Vec<ElinkSpec> {
+        let of = |elink, link, payload_bytes, deficit, is_ttc| ElinkSpec {
+            elink,
+            link,
+            payload_bytes,
+            deficit,
+            is_ttc,
+            tag: Fid::of_elink(0, device, elink).to_u64(),
+        };
+        let mut elinks = Vec::new();
+        for link in 0..self.card.links {
+            let own = self.link.iter().find(|own| own.link == link);
+            let payload = own
+                .and_then(|own| own.payload)
+                .unwrap_or(self.card.payload)
+                .0;
+            let number = u8::try_from(u16::from(link) + channel * u16::from(self.card.links))
+                .unwrap_or(u8::MAX);
+            let deficit = own.map_or(0.0, |own| own.deficit);
+            for index in self.link_elinks() {
+                elinks.push(of(
+                    Elink::of_link(number, index),
+                    link,
+                    payload,
+                    deficit,
+                    false,
+                ));
+            }
+        }
+        if self.card.ttc && channel == 0 {
+            elinks.push(of(Elink::TTC, self.card.links, TTC_BYTES, 0.0, true));
+        }
+        elinks
+    }
+
+    /// Bytes that a trigger brings into each ring, blocks and trailers included.
+    pub(crate) fn event_bytes(&self) -> f64 {
+        const MANY: u64 = 1 << 20;
+        let Some(format) = self.format() else {
+            return 0.0;
+        };
+        let of = |spec: &ElinkSpec| {
+            blocks_of(format, spec.payload_bytes, MANY) as f64 * (1.0 - spec.deficit)
+        };
+        self.elinks(0, 0).iter().map(of).sum::<f64>() * format.block_bytes as f64 / MANY as f64
+    }
+
+    /// Why the card's blocks cannot be made once and replayed, if they cannot.
+    pub(crate) fn why_not_replayed(&self) -> Option<&'static str> {
+        match self {
+            _ if self.card.ttc => Some("the trigger system's E-link, whose numbers grow,"),
+            _ if !self.fault.is_empty() => Some("faults"),
+            _ if self.link.iter().any(|link| link.deficit > 0.0) => Some("a link with a deficit"),
+            _ if self.card.timeout.is_some() => Some("blocks closed by a timeout"),
+            _ if self.card.xoff_above.is_some() => Some("XOFF"),
+            _ => None,
+        }
+    }
+
+    /// Whether blocks are replayed.
+    pub fn replays(&self) -> bool {
+        self.card.blocks != Blocks::Live && self.why_not_replayed().is_none()
+    }
+
+    /// The card's pointer gap.
+    pub fn pointer_gap(&self) -> usize {
+        self.card
+            .pointer_gap
+            .map_or(self.card.ring.0 / 8, |gap| gap.0)
+    }
+
+    /// Free bytes below which BUSY-by-DMA is asserted, and above which it is released.
+    pub(crate) fn dma_thresholds(&self) -> (usize, usize) {
+        let ring = self.card.ring.0;
+        (
+            self.busy
+                .assert_below
+                .map_or(ring / 32 * 7, |bytes| bytes.0),
+            self.busy.release_above.map_or(ring / 4, |bytes| bytes.0),
+        )
+    }
+
+    /// Bytes of the FIFO below which BUSY-by-FIFO is released, and above which it is asserted.
+    pub(crate) fn fifo_thresholds(&self) -> (usize, usize) {
+        let fifo = self.card.fifo.0;
+        (
+            self.busy.fifo_low.map_or(fifo / 2, |bytes| bytes.0),
+            self.busy.fifo_high.map_or(fifo / 4 * 3, |bytes| bytes.0),
+        )
+    }
+
+    /// Pages to ask for.
+    pub(crate) fn ring_pages(&self) -> Pages {
+        if self.card.huge_pages {
+            Pages::HugeTlb
+        } else {
+            Pages::Base
+        }
+    }
+}

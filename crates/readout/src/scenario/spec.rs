@@ -1,0 +1,485 @@
+//! The fields of a scenario, with their defaults.
+
+use daqmeter_record::units;
+use daqmeter_wire::felix::Elink;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use super::place::Origin;
+
+/// What is wrong with a scenario: one line that names the place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ScenarioError(pub String);
+
+/// A size, written `64MiB` or as a number of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub usize);
+
+/// A time, written `100us`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nanos(pub u64);
+
+/// A rate, written `1MHz` or as a number of hertz.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hertz(pub f64);
+
+/// A number with its unit, or without one.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a text such as \"64MiB\", \"100us\" or \"1MHz\", or a number"
+)]
+enum Written {
+    Text(String),
+    Int(i64),
+    Float(f64),
+}
+
+impl Written {
+    fn text(self) -> String {
+        match self {
+            Written::Text(text) => text,
+            Written::Int(int) => int.to_string(),
+            Written::Float(float) => float.to_string(),
+        }
+    }
+}
+
+fn written<'de, D: Deserializer<'de>, T, E: std::fmt::Display>(
+    deserializer: D,
+    read: impl Fn(&str) -> Result<T, E>,
+) -> Result<T, D::Error> {
+    read(&Written::deserialize(deserializer)?.text()).map_err(de::Error::custom)
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = written(deserializer, units::parse_bytes)?;
+        usize::try_from(bytes).map(Bytes).map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Nanos {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let time = written(deserializer, units::parse_duration)?;
+        u64::try_from(time.as_nanos())
+            .map(Nanos)
+            .map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hertz {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        written(deserializer, units::parse_rate_hz).map(Hertz)
+    }
+}
+
+/// A scenario.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+pub struct Scenario {
+    /// For tables; the file's name where it is empty.
+    pub name: String,
+    /// When triggers come.
+    pub trigger: Trigger,
+    /// What the card does with them.
+    pub card: Card,
+    /// When the card stops them.
+    pub busy: Busy,
+    /// Links that differ from the others.
+    pub link: Vec<Link>,
+    /// What goes wrong on request.
+    pub fault: Vec<FaultSpec>,
+    /// How the host reads.
+    pub reader: Reader,
+    /// How data leaves the host.
+    pub publish: Publish,
+    /// The file that it was read from, to name its lines.
+    #[serde(skip)]
+    pub(crate) origin: Origin,
+}
+
+/// How triggers are spaced.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum SourceKind {
+    /// Equal gaps.
+    #[default]
+    Fixed,
+    /// Exponential gaps.
+    Poisson,
+    /// Bursts of equal gaps, the bursts at equal distance.
+    Bursty,
+    /// Gaps from a file, over and over.
+    File,
+}
+
+/// `[trigger]`
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+pub struct Trigger {
+    /// How they are spaced.
+    pub source: SourceKind,
+    /// Mean rate.
+    pub rate: Hertz,
+    /// Of the random numbers.
+    pub seed: u64,
+    /// Triggers of a burst.
+    pub burst: u64,
+    /// Gap between the triggers of a burst.
+    pub spacing: Nanos,
+    /// Text file of gaps in ns, one per line, for `file`; scaled to the mean rate.
+    pub file: Option<String>,
+}
+
+impl Default for Trigger {
+    fn default() -> Self {
+        let rate = Hertz(100e3);
+        Trigger {
+            source: SourceKind::Fixed,
+            rate,
+            seed: 1,
+            burst: 10,
+            spacing: Nanos(100),
+            file: None,
+        }
+    }
+}
+
+/// What the card's links speak.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Many narrow E-links per link.
+    #[default]
+    Gbt,
+    /// One wide E-link per link, with flow control (XOFF).
+    Full,
+}
+
+/// Generation of the firmware.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Generation {
+    /// 0xC0CE and its sizes, 32-bit trailers.
+    #[default]
+    Phase2,
+    /// 0xABCD, 1 KiB, 16-bit trailers.
+    Phase1,
+    /// 0xABCE, 32-bit trailers.
+    Phase1Wide,
+}
+
+/// Where the blocks come from.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Blocks {
+    /// Replayed where the scenario allows it, else live.
+    #[default]
+    Auto,
+    /// Made trigger by trigger.
+    Live,
+    /// Made once, to fill the ring; the card then only moves its pointer and numbers the blocks.
+    Replay,
+}
+
+/// `[card]`
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+pub struct Card {
+    /// What its links speak.
+    pub mode: Mode,
+    /// Devices of the host: connectors of the fids.
+    pub devices: u16,
+    /// DMA channels per device.
+    pub channels: u16,
+    /// Links per DMA channel.
+    pub links: u8,
+    /// Indices of a link's E-links; eight 8-bit ones (GBT) or one (FULL) where it is empty.
+    pub elinks: Vec<u8>,
+    /// Bytes of a chunk.
+    pub payload: Bytes,
+    /// Bytes of a block.
+    pub block: Bytes,
+    /// How blocks look.
+    pub format: Generation,
+    /// Whether channel 0 of each device carries the trigger system's E-link 0x600.
+    pub ttc: bool,
+    /// Where blocks come from.
+    pub blocks: Blocks,
+    /// Bytes of the ring; replayed ones hold whole turns and are a little smaller.
+    pub ring: Bytes,
+    /// Ask for huge pages.
+    pub huge_pages: bool,
+    /// NUMA node of the rings.
+    pub numa_node: Option<u32>,
+    /// The DMA writes multiples of this.
+    pub tlp: Bytes,
+    /// The card's PC_PTR_GAP; an eighth of the ring where it is not said.
+    pub pointer_gap: Option<Bytes>,
+    /// Main output FIFO of a channel.
+    pub fifo: Bytes,
+    /// What the DMA moves per second and channel; none is as fast as need be.
+    pub dma_rate: Option<Bytes>,
+    /// A block that is not full is closed so long after its first chunk.
+    pub timeout: Option<Nanos>,
+    /// FULL mode: the sender is told to wait when the FIFO holds so much.
+    pub xoff_above: Option<Bytes>,
+    /// FULL mode: and to go on when it holds no more than this.
+    pub xon_below: Option<Bytes>,
+    /// FULL mode: events that the sender can hold back.
+    pub sender_events: u64,
+}
+
+impl Default for Card {
+    fn default() -> Self {
+        Card {
+            mode: Mode::Gbt,
+            devices: 1,
+            channels: 1,
+            links: 3,
+            elinks: Vec::new(),
+            payload: Bytes(24),
+            block: Bytes(1024),
+            format: Generation::Phase2,
+            ttc: false,
+            blocks: Blocks::Auto,
+            ring: Bytes(64 << 20),
+            huge_pages: true,
+            numa_node: None,
+            tlp: Bytes(512),
+            pointer_gap: None,
+            fifo: Bytes(1 << 20),
+            dma_rate: None,
+            timeout: None,
+            xoff_above: None,
+            xon_below: None,
+            sender_events: 64,
+        }
+    }
+}
+
+/// `[busy]`
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+pub struct Busy {
+    /// BUSY-by-DMA is on.
+    pub dma: bool,
+    /// It is asserted when fewer bytes of a ring are free; 7/32 of the ring where it is not said (224 MiB of 1 GiB).
+    pub assert_below: Option<Bytes>,
+    /// It is released when more are free; 1/4 of the ring where it is not said.
+    pub release_above: Option<Bytes>,
+    /// BUSY-by-FIFO is on.
+    pub fifo: bool,
+    /// It is asserted when the FIFO holds more; 3/4 of it where it is not said.
+    pub fifo_high: Option<Bytes>,
+    /// It is released when the FIFO holds less; 1/2 of it where it is not said.
+    pub fifo_low: Option<Bytes>,
+    /// Nothing reaches the trigger source: flags only.
+    pub inhibit: bool,
+}
+
+impl Default for Busy {
+    fn default() -> Self {
+        Busy {
+            dma: true,
+            assert_below: None,
+            release_above: None,
+            fifo: false,
+            fifo_high: None,
+            fifo_low: None,
+            inhibit: false,
+        }
+    }
+}
+
+/// `[[link]]`
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// Which one of every channel, from 0.
+    pub link: u8,
+    /// Share of the triggers for which its emulator makes no fragment.
+    #[serde(default)]
+    pub deficit: f64,
+    /// Bytes of its chunks.
+    pub payload: Option<Bytes>,
+}
+
+/// What can go wrong on request.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultKind {
+    /// The block never reaches the ring.
+    LostBlock,
+    /// It comes twice.
+    DuplicatedBlock,
+    /// It changes places with the next of its E-link.
+    SwappedBlocks,
+    /// Its last trailer has the undefined type.
+    CorruptedTrailer,
+    /// Its header has another magic.
+    CorruptedMagic,
+    /// The chunk's trailer says truncated.
+    Truncated,
+    /// It says error.
+    Error,
+    /// It says CRC error.
+    Crc,
+    /// It says busy.
+    Busy,
+    /// An out-of-band marker before the chunk.
+    OutOfBand,
+}
+
+impl FaultKind {
+    /// Whether it hits blocks, not chunks.
+    pub(crate) fn is_of_block(self) -> bool {
+        use FaultKind::{
+            CorruptedMagic, CorruptedTrailer, DuplicatedBlock, LostBlock, SwappedBlocks,
+        };
+        matches!(
+            self,
+            LostBlock | DuplicatedBlock | SwappedBlocks | CorruptedTrailer | CorruptedMagic
+        )
+    }
+}
+
+/// `[[fault]]`
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct FaultSpec {
+    /// What goes wrong.
+    pub kind: FaultKind,
+    /// With which E-link; all of them where it is not said.
+    pub elink: Option<u16>,
+    /// With every so-many-th block or chunk.
+    pub every: u64,
+}
+
+/// What the reader does with chunks.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReaderMode {
+    /// Copies them to pages: the ring is free at once.
+    #[default]
+    Buffered,
+    /// Sends blocks from the ring: it is free when the network has them.
+    ZeroCopy,
+}
+
+/// How the reader learns of data.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Completion {
+    /// It looks again after the polling interval.
+    #[default]
+    Poll,
+    /// It sleeps until the card's interrupt.
+    Interrupt,
+}
+
+/// What a subscriber that takes nothing does to the others.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnSlow {
+    /// The reader waits; the ring fills, BUSY comes.
+    #[default]
+    Block,
+    /// Its pages are dropped and counted.
+    Drop,
+}
+
+/// `[reader]`
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+pub struct Reader {
+    /// What it does with chunks.
+    pub mode: ReaderMode,
+    /// Polling interval; 0 never sleeps.
+    pub poll: Nanos,
+    /// Poll or interrupt.
+    pub completion: Completion,
+    /// Bytes of a page.
+    pub page: Bytes,
+    /// Pages per subscriber that may wait for it.
+    pub pages: usize,
+    /// A page with data is sent at the latest after this time.
+    pub timeout: Nanos,
+    /// Check event counters and trigger numbers in the reader.
+    pub l0id_check: bool,
+    /// Slow subscribers.
+    pub on_slow: OnSlow,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Reader {
+            mode: ReaderMode::Buffered,
+            poll: Nanos(100_000),
+            completion: Completion::Poll,
+            page: Bytes(256 << 10),
+            pages: 64,
+            timeout: Nanos(1_000_000),
+            l0id_check: false,
+            on_slow: OnSlow::Block,
+        }
+    }
+}
+
+/// `[publish]`
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields, default)]
+pub struct Publish {
+    /// `tcp`, or `zenoh` where that was built in.
+    pub transport: String,
+    /// Where the publisher listens (tcp) or what it connects to or listens on (zenoh, an endpoint).
+    pub address: String,
+    /// Congestion control of each socket; the host's default where it is `default`.
+    pub congestion: String,
+    /// A subscriber that acknowledges nothing for so long is taken for dead.
+    pub dead_after: Nanos,
+    /// Subscribers of one publisher at a time; a further one is refused.
+    pub max_subscribers: usize,
+}
+
+impl Default for Publish {
+    fn default() -> Self {
+        Publish {
+            transport: "tcp".to_owned(),
+            address: "127.0.0.1:0".to_owned(),
+            congestion: "reno".to_owned(),
+            dead_after: Nanos(5_000_000_000),
+            max_subscribers: 32,
+        }
+    }
+}
+
+/// One E-link of a channel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ElinkSpec {
+    /// Its number in the device.
+    pub elink: Elink,
+    /// Its link within the channel.
+    pub link: u8,
+    /// Bytes of its chunks.
+    pub payload_bytes: usize,
+    /// Share of the triggers without a fragment.
+    pub deficit: f64,
+    /// The trigger system's own.
+    pub is_ttc: bool,
+    /// The fid under which it is published.
+    pub tag: u64,
+}
+
+/// Parts of a read-out in one process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// Channels of a card.
+    pub channels: usize,
+    /// Subscribers of readers, all together.
+    pub subscribers: usize,
+    /// Connections of receivers to publishers.
+    pub receptions: usize,
+}

@@ -1,0 +1,157 @@
+//! The end of a run: all pages out, all acknowledgements in, accounts to the subscribers.
+
+use std::io::IoSlice;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::wait::sleep_until;
+use daqmeter_wire::felix::page::{Frame, FrameKind};
+
+use super::dest::Dest;
+use super::reader::ToHost;
+use crate::accounts::{FinalAccount, ReaderElink};
+use crate::card::words::State;
+use crate::port::Pump;
+use crate::transport::Sent;
+
+/// Accounts are offered to subscribers for so long, and their going is waited for so long.
+const FAREWELL_NS: u64 = 1_000_000_000;
+/// Each of the waits of the end, of which there are up to four, takes so long at the most once the reader is asked to stop: below two seconds together.
+const STOP_WITHIN_NS: u64 = 400_000_000;
+
+impl ToHost {
+    /// All pages out, all acknowledgements in, accounts to the subscribers.
+    pub(super) fn conclude(&mut self, pump: &mut dyn Pump, stop: &AtomicBool) -> FinalAccount {
+        self.drain(pump, stop);
+        let account = self.final_account();
+        self.send_account(&account, stop);
+        self.see_off(stop);
+        let closed = |note: &String| {
+            note.starts_with("subscriber lost") && note.contains("closed by the receiver")
+        };
+        self.notes.retain(|note| !closed(note));
+        for elink in &self.elinks {
+            self.stats.jumps += elink.check.as_ref().map_or(0, |check| check.faults.jumps);
+        }
+        account
+    }
+
+    /// Subscribers that are slow are waited for as long as they take something, unless the reader was asked to stop.
+    fn drain(&mut self, pump: &mut dyn Pump, stop: &AtomicBool) {
+        let mut patience = Patience::new(self.dead_after_ns, stop);
+        let mut before = (0, 0);
+        loop {
+            let now_ns = monotonic_ns();
+            pump.advance();
+            self.port.look();
+            // A card that goes on without us is not read to its end: there is none.
+            let ends = pump.is_ours() || self.port.state() == State::Finished;
+            while ends && self.read_batch(now_ns) && !patience.is_over(monotonic_ns()) {
+                self.give_back(pump);
+            }
+            self.flush(now_ns, true);
+            self.give_back(pump);
+            self.serve(now_ns);
+            let is_owed = self.dests.iter().flatten().any(Dest::owes);
+            let comes = ends && self.has_more();
+            if !comes && !is_owed {
+                break;
+            }
+            let heard = self.dests.iter().flatten().map(|dest| dest.heard_ns);
+            let progress = (self.read, heard.max().unwrap_or(0));
+            if progress != before {
+                before = progress;
+                patience.renew(now_ns + self.dead_after_ns);
+            }
+            if patience.is_over(now_ns) {
+                if !self.give_up() {
+                    break;
+                }
+                // Without those who take nothing, what is left in the ring can be read.
+                patience = Patience::new(self.dead_after_ns, stop);
+            }
+            sleep_until(now_ns + 100_000);
+        }
+    }
+
+    /// Whether blocks come, or are there.
+    fn has_more(&self) -> bool {
+        self.port.state() == State::Running || self.filled_bytes() >= self.format.block_bytes
+    }
+
+    fn final_account(&mut self) -> FinalAccount {
+        let subscriptions = self.close_subscriptions();
+        let card = self.port.view().account;
+        let of_tag = |tag: u64| self.elinks.iter().find(|elink| elink.spec.tag == tag);
+        let readers = card
+            .elinks
+            .iter()
+            .map(|elink| of_tag(elink.tag).map_or(ReaderElink::default(), |elink| elink.account));
+        FinalAccount {
+            readers: readers.collect(),
+            card,
+            subscriptions,
+        }
+    }
+
+    fn send_account(&mut self, account: &FinalAccount, stop: &AtomicBool) {
+        let body = serde_json::to_vec(account).expect("plain data");
+        let frame = Frame::control(
+            FrameKind::Account,
+            u32::try_from(body.len()).unwrap_or(u32::MAX),
+        );
+        let mut patience = Patience::new(FAREWELL_NS, stop);
+        let dests = self.dests.iter().flatten();
+        let mut waiting: Vec<usize> = dests.map(|dest| dest.number).collect();
+        loop {
+            waiting.retain(|number| {
+                self.outlet.send(*number, &frame, &[IoSlice::new(&body)]) == Sent::Blocked
+            });
+            if waiting.is_empty() || patience.is_over(monotonic_ns()) {
+                break;
+            }
+            sleep_until(monotonic_ns() + 100_000);
+        }
+    }
+
+    /// Receivers close when they have the account; a connection closed by us with their acknowledgements unread would cut it off.
+    fn see_off(&mut self, stop: &AtomicBool) {
+        let mut patience = Patience::new(FAREWELL_NS, stop);
+        while self.dests.iter().flatten().next().is_some() && !patience.is_over(monotonic_ns()) {
+            sleep_until(monotonic_ns() + 200_000);
+            self.serve(monotonic_ns());
+        }
+    }
+}
+
+/// A wait that has an end, which comes nearer when the reader is asked to stop.
+struct Patience<'a> {
+    end_ns: u64,
+    stop: &'a AtomicBool,
+    is_hurried: bool,
+}
+
+impl Patience<'_> {
+    fn new(ns: u64, stop: &AtomicBool) -> Patience<'_> {
+        Patience {
+            end_ns: monotonic_ns().saturating_add(ns),
+            stop,
+            is_hurried: false,
+        }
+    }
+
+    /// Lasts longer, unless it was asked to stop.
+    fn renew(&mut self, end_ns: u64) {
+        if !self.is_hurried {
+            self.end_ns = end_ns;
+        }
+    }
+
+    fn is_over(&mut self, now_ns: u64) -> bool {
+        if !self.is_hurried && self.stop.load(Ordering::Relaxed) {
+            self.is_hurried = true;
+            self.end_ns = self.end_ns.min(now_ns + STOP_WITHIN_NS);
+        }
+        now_ns > self.end_ns
+    }
+}

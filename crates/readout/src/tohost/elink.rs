@@ -1,0 +1,135 @@
+//! What the reader knows of one E-link, and who has subscribed to it.
+
+use daqmeter_wire::felix::Reassembler;
+use daqmeter_wire::felix::block::Header;
+
+use super::dest::{Booked, ByStatus, Dest};
+use crate::accounts::{ReaderElink, SubscriptionAccount};
+use crate::fragment::FragmentCheck;
+use crate::scenario::ElinkSpec;
+
+/// A block's beginning and end: enough to tell a repeated block from the 31st after it.
+type Fingerprint = [u8; 48];
+
+#[derive(Debug)]
+pub(super) struct ElinkState {
+    pub(super) spec: ElinkSpec,
+    pub(super) reassembler: Reassembler,
+    /// The account of the E-link follows the first; each has an account of its own besides.
+    pub(super) subscribers: Vec<Subscriber>,
+    /// The chunk at hand, as far as it is there.
+    pub(super) partial: Vec<u8>,
+    pub(super) check: Option<FragmentCheck>,
+    fingerprint: Fingerprint,
+    pub(super) account: ReaderElink,
+}
+
+/// A subscriber of an E-link.
+#[derive(Debug)]
+pub(super) struct Subscriber {
+    /// Place in the table of destinations.
+    pub(super) place: usize,
+    /// What it has not of the chunk at hand, in pages of blocks.
+    pub(super) missed: Missed,
+    /// Blocks in a row that it was not given.
+    pub(super) skipped: u64,
+    /// Whether it takes the block at hand: said once per block, as its pages become fewer on the way.
+    pub(super) takes: bool,
+}
+
+impl Subscriber {
+    pub(super) fn new(place: usize, missed: Missed) -> Subscriber {
+        Subscriber {
+            place,
+            missed,
+            skipped: 0,
+            takes: false,
+        }
+    }
+}
+
+/// Whether a subscriber has all blocks of the chunk at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missed {
+    Nothing,
+    /// It came when the chunk had begun.
+    Before,
+    /// It was too slow.
+    Dropped,
+}
+
+impl ElinkState {
+    pub(super) fn new(spec: ElinkSpec, longest: usize, is_checked: bool) -> ElinkState {
+        ElinkState {
+            spec,
+            reassembler: Reassembler::new(),
+            subscribers: Vec::with_capacity(8),
+            partial: Vec::with_capacity(longest),
+            check: is_checked.then(|| FragmentCheck::new(Some(spec.elink))),
+            fingerprint: [0; 48],
+            account: ReaderElink::default(),
+        }
+    }
+
+    /// Whether a block is the one before it again. Remembers it otherwise.
+    pub(super) fn is_repeated(&mut self, header: Header, block: &[u8]) -> bool {
+        let mut fingerprint = [0; 48];
+        fingerprint[..32].copy_from_slice(&block[..32]);
+        fingerprint[32..].copy_from_slice(&block[block.len() - 16..]);
+        let repeated = fingerprint == self.fingerprint && self.reassembler.is_last(header.sequence);
+        self.fingerprint = fingerprint;
+        repeated
+    }
+
+    /// Whether a subscriber has no room for what a block may need.
+    pub(super) fn is_full(&self, dests: &[Option<Dest>], wanted: usize) -> bool {
+        self.subscribers.iter().any(|one| {
+            dests[one.place]
+                .as_ref()
+                .is_some_and(|dest| dest.pool.len() < wanted)
+        })
+    }
+
+    /// Books the chunks that the decoder found since then as offered to every subscriber: not what was done with them, which is counted
+    /// where it is done.
+    pub(super) fn offer(
+        &mut self,
+        dests: &mut [Option<Dest>],
+        at: usize,
+        ended_before: u64,
+    ) -> u64 {
+        let chunks = self.reassembler.counts.ended() - ended_before;
+        self.account.chunks += chunks;
+        for subscriber in &self.subscribers {
+            if let Some(dest) = &mut dests[subscriber.place] {
+                dest.accounts[at].offered += chunks;
+            }
+        }
+        chunks
+    }
+}
+
+/// Chunks of a page that was acknowledged, into the accounts of its subscriber and of the E-links.
+pub(super) fn deliver(
+    elinks: &mut [ElinkState],
+    accounts: &mut [SubscriptionAccount],
+    booked: &Booked,
+) {
+    for ((elink, account), (all, own)) in elinks.iter_mut().zip(accounts).zip(booked.counts()) {
+        elink.account.outcomes.deliver(own);
+        account.outcomes.deliver(all);
+    }
+}
+
+/// Chunks of a page that was not.
+pub(super) fn lose(
+    elinks: &mut [ElinkState],
+    accounts: &mut [SubscriptionAccount],
+    booked: &Booked,
+) {
+    let count = |chunks: ByStatus| chunks.iter().copied().map(u64::from).sum::<u64>();
+    for ((elink, account), (all, own)) in elinks.iter_mut().zip(accounts).zip(booked.counts()) {
+        elink.account.outcomes.network_lost += count(own);
+        account.outcomes.network_lost += count(all);
+    }
+}

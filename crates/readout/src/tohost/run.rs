@@ -1,0 +1,183 @@
+//! The loop around the reader: it looks, reads, gives back and sleeps until the card has finished.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::wait::{sleep_until, without_timer_slack};
+
+use super::reader::ToHost;
+use crate::accounts::FinalAccount;
+use crate::card::words::State;
+use crate::port::Pump;
+use crate::scenario::Completion;
+
+/// Subscribers that owe acknowledgements are looked after so often.
+const SERVICE_NS: u64 = 1_000_000;
+/// And those that do not, and new ones.
+const IDLE_SERVICE_NS: u64 = 20_000_000;
+/// Who runs a reader is called so often.
+const EACH_NS: u64 = 10_000_000;
+/// A reader that waits for an interrupt looks after subscribers so often.
+const INTERRUPT_SERVICE: Duration = Duration::from_millis(100);
+/// Whether to stop is looked at so often in a sleep between two polls.
+const SLICE_NS: u64 = 100_000_000;
+
+impl ToHost {
+    /// Does all there is to do and never waits; true when there was something.
+    pub fn turn(&mut self, pump: &mut dyn Pump) -> bool {
+        let now_ns = monotonic_ns();
+        pump.advance();
+        self.port.look();
+        if now_ns >= self.serviced_ns + IDLE_SERVICE_NS
+            || now_ns >= self.serviced_ns + SERVICE_NS && self.is_owed()
+        {
+            self.serviced_ns = now_ns;
+            self.serve(now_ns);
+        }
+        self.stats.polls += 1;
+        let found = self.port.consumer().filled() as u64;
+        self.stats.peak_bytes = self.stats.peak_bytes.max(found);
+        let worked = self.read_all(pump, now_ns);
+        if worked {
+            self.stats.busy_polls += 1;
+            self.stats.found_bytes += found;
+        }
+        self.flush(now_ns, false);
+        self.give_back(pump);
+        worked
+    }
+
+    /// Reads until the ring is empty, or subscribers must be looked after; true when there was something.
+    fn read_all(&mut self, pump: &mut dyn Pump, now_ns: u64) -> bool {
+        let mut worked = false;
+        while self.read_batch(now_ns) {
+            self.give_back(pump);
+            worked = true;
+            // Under full load the ring is never empty: subscribers are looked after all the same.
+            if monotonic_ns() >= self.serviced_ns + SERVICE_NS {
+                break;
+            }
+        }
+        worked
+    }
+
+    /// Gives the ring what nobody needs any more.
+    pub(super) fn give_back(&mut self, pump: &mut dyn Pump) {
+        let bytes = self.unneeded_bytes();
+        if bytes > 0 {
+            // What was held until now filled the ring until now.
+            pump.advance();
+            self.port.release(bytes);
+            self.released += bytes as u64;
+        }
+    }
+
+    /// Reads until the card has finished and all is delivered, or it is asked to stop. `each` is called every 10 ms or so.
+    ///
+    /// Waits for subscribers of everything first where `wait` says so.
+    pub fn run(
+        &mut self,
+        pump: &mut dyn Pump,
+        stop: &AtomicBool,
+        wait: bool,
+        mut each: impl FnMut(&mut ToHost),
+    ) -> FinalAccount {
+        without_timer_slack();
+        let mut reported_ns = 0;
+        while !stop.load(Ordering::Relaxed) {
+            if !self.begun && (!wait || self.is_subscribed()) {
+                self.begun = true;
+                self.port.go();
+            }
+            let begin_ns = monotonic_ns();
+            let worked = self.turn(pump);
+            if begin_ns >= reported_ns + EACH_NS {
+                reported_ns = begin_ns;
+                each(self);
+            }
+            if self.has_all() {
+                break;
+            }
+            self.rest(pump, begin_ns, worked, stop, &mut each);
+        }
+        if self.port.is_lost() {
+            self.notes
+                .push("the card's process ended before its triggers did: what it had not written is missing".into());
+        }
+        if stop.load(Ordering::Relaxed) {
+            pump.stop();
+        }
+        let account = self.conclude(pump, stop);
+        each(self);
+        account
+    }
+
+    /// Until the next look.
+    fn rest(
+        &mut self,
+        pump: &mut dyn Pump,
+        begin_ns: u64,
+        worked: bool,
+        stop: &AtomicBool,
+        each: &mut impl FnMut(&mut ToHost),
+    ) {
+        match self.settings.completion {
+            _ if !self.begun => sleep_until(begin_ns + SERVICE_NS),
+            Completion::Interrupt if !worked => {
+                let timeout = self.longest_wait();
+                pump.arm(timeout);
+                self.port.wait(timeout);
+            }
+            // What came meanwhile waits for the next interval, unless that is over.
+            Completion::Poll if self.settings.poll.0 > 0 => {
+                self.sleep(begin_ns, stop, each);
+            }
+            Completion::Poll | Completion::Interrupt => {}
+        }
+    }
+
+    /// Sleeps until the polling interval is over, in slices.
+    fn sleep(&mut self, begin_ns: u64, stop: &AtomicBool, each: &mut impl FnMut(&mut ToHost)) {
+        let until_ns = begin_ns + self.settings.poll.0;
+        let mut next_ns = begin_ns + SLICE_NS;
+        while next_ns < until_ns && !stop.load(Ordering::Relaxed) {
+            sleep_until(next_ns);
+            next_ns += SLICE_NS;
+            each(self);
+        }
+        if !stop.load(Ordering::Relaxed) {
+            sleep_until(until_ns);
+        }
+    }
+
+    /// Whether the card has finished and all that it wrote was read. One that died may have left a part of a block.
+    fn has_all(&self) -> bool {
+        let filled = self.filled_bytes();
+        let is_empty = filled == 0 || self.port.is_lost() && filled < self.format.block_bytes;
+        self.port.state() == State::Finished && is_empty && self.released == self.read
+    }
+
+    /// Whether a subscriber has pages that it has not acknowledged.
+    fn is_owed(&self) -> bool {
+        self.dests
+            .iter()
+            .flatten()
+            .any(|dest| !dest.pending.is_empty() || !dest.queue.is_empty())
+    }
+
+    /// How long a sleep may be: open pages must go in time.
+    fn longest_wait(&self) -> Duration {
+        let open = self
+            .dests
+            .iter()
+            .flatten()
+            .any(|dest| !dest.page.is_empty() || !dest.queue.is_empty());
+        let timeout = Duration::from_nanos(self.settings.timeout.0.max(10_000));
+        if open {
+            timeout.min(INTERRUPT_SERVICE)
+        } else {
+            INTERRUPT_SERVICE
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What decides how much memory a subscriber costs.
+
+use daqmeter_wire::felix::Format;
+use daqmeter_wire::felix::decoder::most_subchunks;
+use daqmeter_wire::felix::page::MAX_MESSAGE_OVERHEAD;
+
+use super::dest::{Booked, ByStatus, MAX_PENDING, Pending, SPANS_BYTES};
+use crate::scenario::{ElinkSpec, Reader as Settings, ReaderMode};
+use crate::transport::Outlet;
+
+/// What decides how many pages a block may need.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// Bytes of a page of messages.
+    pub(super) page_bytes: usize,
+    /// Bytes of payload of the longest chunk.
+    longest: usize,
+    /// Bytes of the messages that a block may become.
+    messages_bytes: usize,
+}
+
+impl Sizes {
+    pub(super) fn new(format: Format, settings: &Settings, longest: usize) -> Sizes {
+        Sizes {
+            // The longest chunk must fit, and short ones are copied with what follows them.
+            page_bytes: settings.page.0.max(longest + MAX_MESSAGE_OVERHEAD) + 64,
+            longest,
+            // A header and a status for each chunk, and a tag.
+            messages_bytes: format.block_bytes + 5 * most_subchunks(format) + MAX_MESSAGE_OVERHEAD,
+        }
+    }
+
+    /// Pages that a block may need when so many bytes of a chunk wait for their end: two pages in a row hold more than one could.
+    pub(super) fn pages_for(self, partial_bytes: usize) -> usize {
+        2 + 2 * (partial_bytes.min(self.longest) + self.messages_bytes) / self.page_bytes
+    }
+
+    /// Pages that any block may need.
+    pub(super) fn max_pages(self) -> usize {
+        self.pages_for(self.longest)
+    }
+}
+
+/// Pages that may wait for a destination; one of a single E-link needs few.
+pub(super) fn spare_pages(outlet: &dyn Outlet, settings: &Settings) -> usize {
+    if outlet.is_per_elink() {
+        settings.pages.min(4)
+    } else {
+        settings.pages
+    }
+}
+
+/// Bytes that a subscriber of all these E-links costs at the most: pages, and what is remembered of those on their way.
+pub(crate) fn subscriber_bytes(format: Format, settings: &Settings, elinks: &[ElinkSpec]) -> u64 {
+    let longest = elinks
+        .iter()
+        .map(|elink| elink.payload_bytes)
+        .max()
+        .unwrap_or(0);
+    let sizes = Sizes::new(format, settings, longest);
+    let booked = size_of::<Booked>() + elinks.len() * size_of::<ByStatus>();
+    // Pages of blocks need no memory of their own.
+    let body = if settings.mode == ReaderMode::Buffered {
+        sizes.page_bytes
+    } else {
+        0
+    };
+    let pages = settings.pages.max(sizes.max_pages()) + 3;
+    let pending = MAX_PENDING * (size_of::<Pending>() + booked);
+    (pages * (body + SPANS_BYTES + booked) + pending) as u64
+}

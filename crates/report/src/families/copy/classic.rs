@@ -1,0 +1,358 @@
+//! The files of the original study's daemons, field by field, so that scripts written for them go on.
+//!
+//! Latency (section 3.3.1): `micro-benchmark_{from,to,from_nc,to_nc}_<x>.dat` with CPU, bytes, clock before, after, elapsed; and
+//! `..._synth.dat` with bytes, fastest, slowest, mean, variance, median. Bandwidth (3.4.1): `measures_{from,to,from_to}.dat`.
+//! Pollution (3.5.1): `measure_<x>.dat`, `synthesis_<x>.dat`. Fields are separated by tabs; clocks are CLOCK_MONOTONIC.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use daqmeter_record::{RunRecord, Stage};
+
+use super::pollution::pollution_rows;
+use super::rows::{copied, copy_rows};
+use crate::rate;
+
+/// Contents by file name; contexts other than the first get a folder of their own, as the original ran one at a time.
+pub type Files = BTreeMap<String, String>;
+
+/// Name of the file of an operation: the document calls both directions at once `from_to`.
+fn operation(record: &RunRecord) -> String {
+    let direction = record.workload.text("direction").unwrap_or("");
+    let direction = if direction == "both" {
+        "from_to"
+    } else {
+        direction
+    };
+    format!(
+        "{direction}{}",
+        if record.workload.flag("cold") {
+            "_nc"
+        } else {
+            ""
+        }
+    )
+}
+
+/// Menu number of the largest block: 1 is 2 MB, 10 is 1024 MB; smaller ones count as 1.
+fn menu(largest_bytes: u64) -> u32 {
+    let mib = largest_bytes.div_ceil(1 << 20).max(2);
+    mib.next_power_of_two().trailing_zeros()
+}
+
+fn int(record: &RunRecord, name: &str) -> u64 {
+    record.workload.int(name).unwrap_or(0)
+}
+
+fn of_engine<'a>(records: &'a [RunRecord], engine: &str) -> Vec<&'a RunRecord> {
+    // The files have no place to say that a point failed.
+    let is_wanted =
+        |record: &&RunRecord| record.engine.name == engine && copied(record).next().is_some();
+    let mut of: Vec<&RunRecord> = records
+        .iter()
+        .filter(is_wanted)
+        .filter(|record| rate::is_done(record))
+        .collect();
+    of.sort_by_key(|record| int(record, "block_bytes"));
+    of
+}
+
+/// `cpu/`, `shared/` where there are several contexts.
+fn folder(records: &[&RunRecord], record: &RunRecord) -> String {
+    let context = |record: &RunRecord| record.workload.text("context").unwrap_or("").to_owned();
+    if records
+        .iter()
+        .all(|other| context(other) == context(record))
+    {
+        return String::new();
+    }
+    format!("{}/", context(record))
+}
+
+/// Start of each sample on the absolute clock.
+fn starts(record: &RunRecord, stage: &Stage) -> Vec<u64> {
+    if !stage.sample_start_ns.is_empty() {
+        return stage
+            .sample_start_ns
+            .iter()
+            .map(|start| record.origin_ns + start)
+            .collect();
+    }
+    let mut at = record.origin_ns + stage.start_ns;
+    let step = |ns: &u64| {
+        let start = at;
+        at += ns;
+        start
+    };
+    stage.sample_ns.iter().map(step).collect()
+}
+
+/// Files of the latency benchmark.
+pub fn latency(records: &[RunRecord]) -> Files {
+    let copies = of_engine(records, "copy");
+    let x = menu(
+        copies
+            .iter()
+            .map(|record| int(record, "block_bytes"))
+            .max()
+            .unwrap_or(0),
+    );
+    let mut files = Files::new();
+    for record in &copies {
+        let (folder, operation) = (folder(&copies, record), operation(record));
+        let raw = files
+            .entry(format!("{folder}micro-benchmark_{operation}_{x}.dat"))
+            .or_default();
+        for (lane, stage) in record.lanes.iter().zip(copied(record)) {
+            let cpu = lane.seen_cpus.first().copied().unwrap_or(0);
+            for (start, ns) in starts(record, stage).into_iter().zip(&stage.sample_ns) {
+                let _ = writeln!(
+                    raw,
+                    "{cpu}\t{}\t{start}\t{}\t{ns}",
+                    int(record, "block_bytes"),
+                    start + ns
+                );
+            }
+        }
+        for row in copy_rows(std::slice::from_ref(*record)) {
+            let synth = files
+                .entry(format!("{folder}micro-benchmark_{operation}_{x}_synth.dat"))
+                .or_default();
+            let _ = writeln!(
+                synth,
+                "{}\t{:.0}\t{:.0}\t{:.4}\t{:.4}\t{:.4}",
+                row.block_bytes, row.min_ns, row.max_ns, row.mean_ns, row.variance, row.median_ns
+            );
+        }
+    }
+    files
+}
+
+/// Files of the bandwidth benchmark: channel, bytes of a copy, copies, clock before and after, time spent in the copies, rate.
+///
+/// Each rate can be computed from its line: bytes x copies / time, in MB of 2^20 bytes. In `from_to` a copy is one way, so that
+/// 300 times both ways are 600 copies. The time is `after - before` but for `_nc`, where caches are emptied in between. The total
+/// is the sum over the channels.
+pub fn bandwidth(records: &[RunRecord]) -> Files {
+    let copies = of_engine(records, "copy");
+    let mut files = Files::new();
+    for record in &copies {
+        let file = files
+            .entry(format!(
+                "{}measures_{}.dat",
+                folder(&copies, record),
+                operation(record)
+            ))
+            .or_default();
+        let rates: Vec<f64> = copied(record)
+            .map(|stage| stage.rate_bytes_per_s() / 1_048_576.0)
+            .collect();
+        for (lane, stage) in copied(record).enumerate() {
+            let (before, after) = (
+                record.origin_ns + stage.start_ns,
+                record.origin_ns + stage.end_ns,
+            );
+            let block_bytes = int(record, "block_bytes").max(1);
+            let copies = stage.sample_ns.len() as u64
+                * stage.ops_per_sample
+                * (stage.bytes_per_op / block_bytes);
+            let spent_ns: u64 = stage.sample_ns.iter().sum();
+            let _ = write!(
+                file,
+                "{lane}\t{block_bytes}\t{copies}\t{before}\t{after}\t{spent_ns}\t{:.6}",
+                rates[lane]
+            );
+            if lane + 1 == rates.len() {
+                let _ = write!(file, "\ttotal_band= {:.6}", rates.iter().sum::<f64>());
+            }
+            file.push('\n');
+        }
+    }
+    files
+}
+
+/// Stands where the host counts no references and misses: a zero would be a result.
+const NOT_COUNTED: &str = "n/a";
+
+/// Files of the pollution benchmark, with a result name. References, misses and their percentage are `n/a` where
+/// nothing counts them; so is the percentage of no references at all.
+pub fn pollution(records: &[RunRecord], name: &str) -> Files {
+    let mut files = Files::new();
+    for record in of_engine(records, "pollution") {
+        let Some(row) = pollution_rows(std::slice::from_ref(record)).pop() else {
+            continue;
+        };
+        let shown = |value: Option<f64>, digits: usize| {
+            value.map_or(NOT_COUNTED.to_owned(), |value| format!("{value:.digits$}"))
+        };
+        let (references, misses, percent) = (
+            shown(row.references, 0),
+            shown(row.misses, 0),
+            shown(row.miss_percent(), 6),
+        );
+        let mean_references = shown(row.references, 4);
+        let folder = format!("{}_{}/", row.neighbour, row.copies.replace(' ', "_"));
+        let raw = files
+            .entry(format!("{folder}measure_{name}.dat"))
+            .or_default();
+        for stage in copied(record) {
+            for (start, ns) in starts(record, stage).into_iter().zip(&stage.sample_ns) {
+                let _ = writeln!(
+                    raw,
+                    "{}\t{start}\t{}\t{ns}\t{references}\t{misses}\t{percent}",
+                    row.test,
+                    start + ns
+                );
+            }
+        }
+        let synthesis = files
+            .entry(format!("{folder}synthesis_{name}.dat"))
+            .or_default();
+        let _ = writeln!(
+            synthesis,
+            "{}\t{}\t{:.4}\t{:.0}\t{mean_references}\t{percent}",
+            row.test,
+            row.n,
+            row.mean_ns / 1e3,
+            row.max_ns / 1e3
+        );
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copy::tests::example;
+
+    #[test]
+    fn a_latency_run_leaves_the_documents_files_and_fields() {
+        let mut cold = example("cpu", "from", 64, &[108]);
+        cold.workload = cold.workload.with("cold", true);
+        cold.lanes[0].stages[0].sample_start_ns = vec![500];
+        let files = latency(&[example("cpu", "to", 64, &[108, 110]), cold]);
+        let names: Vec<&String> = files.keys().collect();
+        assert_eq!(
+            names,
+            [
+                "micro-benchmark_from_nc_1.dat",
+                "micro-benchmark_from_nc_1_synth.dat",
+                "micro-benchmark_to_1.dat",
+                "micro-benchmark_to_1_synth.dat"
+            ]
+        );
+        assert_eq!(
+            files["micro-benchmark_to_1.dat"],
+            "3\t64\t1000100\t1000208\t108\n3\t64\t1000208\t1000318\t110\n"
+        );
+        assert_eq!(
+            files["micro-benchmark_to_1_synth.dat"],
+            "64\t108\t110\t109.0000\t2.0000\t109.0000\n"
+        );
+        assert!(files["micro-benchmark_from_nc_1.dat"].starts_with("3\t64\t1000500\t1000608\t108"));
+    }
+
+    #[test]
+    fn the_menu_number_is_the_largest_blocks() {
+        assert_eq!(
+            [64, 2 << 20, (2 << 20) + 1, 32 << 20, 1024 << 20].map(menu),
+            [1, 1, 2, 5, 10]
+        );
+    }
+
+    #[test]
+    fn a_bandwidth_line_computes_as_the_documents_own_sample() {
+        // 300 operations of 1024 B in 108743 ns are 2694.138933 MB/s (MB of 2^20 bytes).
+        let mut record = example("exclusive", "from", 1024, &[108_743]);
+        record.lanes[0].stages[0].ops_per_sample = 300;
+        let files = bandwidth(&[record]);
+        let line = &files["measures_from.dat"];
+        assert!(
+            line.ends_with("108743\t2694.138933\ttotal_band= 2694.138933\n"),
+            "{line}"
+        );
+    }
+
+    /// Rate of a line from its own fields: bytes of a copy, copies, time spent in them.
+    fn recomputed(line: &str) -> (f64, f64) {
+        let fields: Vec<f64> = line
+            .split('\t')
+            .take(7)
+            .map(|field| field.parse().unwrap())
+            .collect();
+        (
+            fields[1] * fields[2] / fields[5] * 1e9 / 1_048_576.0,
+            fields[6],
+        )
+    }
+
+    #[test]
+    fn a_rate_can_be_computed_from_its_line_both_ways_at_once_and_with_pauses_between_samples() {
+        let mut both = example("exclusive", "both", 1024, &[1000, 1210, 990]);
+        (
+            both.lanes[0].stages[0].bytes_per_op,
+            both.lanes[0].stages[0].ops_per_sample,
+        ) = (2048, 100);
+        let mut cold = example("exclusive", "from", 4096, &[700, 800]);
+        cold.workload = cold.workload.with("cold", true);
+        // Emptying caches between the samples is not in them.
+        cold.lanes[0].stages[0].end_ns = cold.lanes[0].stages[0].start_ns + 1_000_000;
+        let files = bandwidth(&[both, cold]);
+        for name in ["measures_from_to.dat", "measures_from_nc.dat"] {
+            let (computed, written) = recomputed(files[name].lines().next().unwrap());
+            assert!(
+                (computed / written - 1.0).abs() < 1e-6,
+                "{name}: {computed} {written}"
+            );
+        }
+        assert!(
+            files["measures_from_to.dat"].starts_with("0\t1024\t600\t"),
+            "{}",
+            files["measures_from_to.dat"]
+        );
+    }
+
+    #[test]
+    fn what_no_counter_counted_is_said_to_be_missing() {
+        let mut record = example("cpu", "from", 224, &[5000, 6000]);
+        record.engine.name = "pollution".into();
+        record.workload = record
+            .workload
+            .with("test", "qsort_small")
+            .with("neighbour", "cpu");
+        let files = pollution(&[record.clone()], "x");
+        assert!(
+            files["cpu_from_224/measure_x.dat"]
+                .lines()
+                .all(|line| line.ends_with("\tn/a\tn/a\tn/a"))
+        );
+        assert!(files["cpu_from_224/synthesis_x.dat"].ends_with("\tn/a\tn/a\n"));
+        let counted = [
+            ("victim-runs", 2),
+            ("victim-cache-references", 400),
+            ("victim-cache-misses", 4),
+        ];
+        record.counters = counted
+            .map(|(name, value)| daqmeter_record::Counter::count(name, value))
+            .into();
+        let files = pollution(&[record], "x");
+        assert!(
+            files["cpu_from_224/measure_x.dat"]
+                .lines()
+                .all(|line| line.ends_with("\t200\t2\t1.000000"))
+        );
+        assert!(files["cpu_from_224/synthesis_x.dat"].ends_with("\t200.0000\t1.000000\n"));
+    }
+
+    #[test]
+    fn several_contexts_get_a_folder_each() {
+        let files = latency(&[
+            example("cpu", "to", 64, &[1]),
+            example("shared", "to", 64, &[1]),
+        ]);
+        assert!(
+            files.contains_key("cpu/micro-benchmark_to_1.dat")
+                && files.contains_key("shared/micro-benchmark_to_1.dat")
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! Copies between user and kernel: latency, bandwidth, and what a neighbour does to a program.
+
+pub mod classic;
+mod figures;
+pub mod model;
+mod pollution;
+mod rows;
+mod tables;
+
+use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_record::{RunRecord, Stage};
+
+pub use pollution::{PollutionRow, pollution_rows, pollution_text};
+#[cfg(test)]
+pub(crate) use rows::tests;
+pub use rows::{CopyRow, TRACED, copy_rows, traced_sizes};
+pub use tables::{bandwidth_text, latency_text};
+
+use crate::family::{Advice, Answer, Family, Found, Measured, Place, Segment, Work, of_engine};
+
+pub(super) const FAMILY: Family = Family {
+    engines: &[(rows::ENGINE, Work::Path), (pollution::ENGINE, Work::Path)],
+    figures: &[figures::latency, figures::bandwidth, pollution::figure],
+    answers: &[answer],
+    segments: &[segment],
+    advice: &[mitigations],
+    ..Family::EMPTY
+};
+
+/// What a copy costs, and from which size an engine would pay: by a model, since few hosts have one.
+fn answer(measured: &Measured<'_>) -> Option<Answer> {
+    let rows = copy_rows(measured.usable);
+    let called = |row: &&CopyRow| {
+        row.direction == "to" && row.context == "cpu" && row.null_ns.is_some() && !row.cold
+    };
+    let of = |bytes: u64| {
+        let mut called = rows.iter().filter(called);
+        called.find(|row| row.block_bytes == bytes)
+    };
+    let (one, large) = (of(1)?, of(1 << 20)?);
+    let plain = rows
+        .iter()
+        .find(|row| row.path == "memcpy" && row.block_bytes == large.block_bytes)?;
+    let model = model::DSA;
+    let pays = match model::modelled_crossover(measured.usable, model, "to", false)? {
+        Some(bytes) => format!("would pay from {} on", show_bytes(bytes)),
+        None => "would pay at no size measured".to_owned(),
+    };
+    Some(Answer {
+        question: "What does a copy out of the kernel cost, and would a DMA engine pay?",
+        answer: format!(
+            "{} for 1 B (a call without work takes {}), {} of a plain copy's rate at {}; an engine {pays} (MODELLED: {}, {} ns and {} GB/s)",
+            show_ns(one.median_ns),
+            one.null_ns.map_or("-".to_owned(), show_ns),
+            significant(large.bytes_per_s() / plain.bytes_per_s(), 2),
+            show_bytes(large.block_bytes),
+            model.source,
+            significant(model.fixed_ns, 3),
+            significant(model.bytes_per_ns, 3)
+        ),
+        figure: Some("copy-latency"),
+    })
+}
+
+/// The copy out of the kernel at a megabyte, or the largest below.
+fn segment(records: &[RunRecord]) -> Option<Segment> {
+    const USUAL: u64 = 1 << 20;
+    let bytes = |record: &RunRecord| record.workload.int("block_bytes").unwrap_or(0);
+    let is = |record: &RunRecord, name, value| record.workload.text(name) == Ok(value);
+    let copies = of_engine(records, rows::ENGINE).filter(|record| {
+        is(record, "path", "pread")
+            && is(record, "direction", "to")
+            && bytes(record) <= USUAL
+            && !record.workload.flag("cold")
+    });
+    let record = copies.max_by_key(|record| bytes(record))?;
+    let own = copied(record)?;
+    // Without a limit of its own it is held against the plain copy that was measured as a point.
+    let plain = of_engine(records, rows::ENGINE)
+        .find(|other| is(other, "path", "memcpy") && bytes(other) == bytes(record));
+    let found = match own.limit {
+        Some(_) => own,
+        None => Found::new(own.rate, plain.and_then(copied).map(|plain| plain.rate)),
+    };
+    let by = format!("kernel copy, {} at a time", show_bytes(bytes(record)));
+    Some(Segment::new(Place::UserBuffer, by, found))
+}
+
+/// Rate and limit of the stage that copies.
+fn copied(record: &RunRecord) -> Option<Found> {
+    let moves = |stage: &&Stage| stage.bytes_per_op > 0;
+    Found::of(record, record.lanes[0].stages.iter().find(moves)?)
+}
+
+/// Fewer calls, where a call without work is a large part of a small copy.
+fn mitigations(records: &[RunRecord]) -> Option<Advice> {
+    let mitigations = &records.first()?.host.mitigations;
+    let active = mitigations
+        .iter()
+        .filter(|line| line.contains("Mitigation"))
+        .count();
+    if active == 0 {
+        return None;
+    }
+    let rows = copy_rows(records);
+    let null_ns = rows.iter().find_map(|row| row.null_ns)?;
+    let call = rows
+        .iter()
+        .filter(|row| row.block_bytes <= 4096 && row.path == "pread")
+        .map(|row| row.median_ns)
+        .fold(f64::INFINITY, f64::min);
+    call.is_finite().then(|| {
+        let evidence = format!(
+            "a call without work takes {}, {:.0} % of the cheapest copy ({active} mitigations are active; this run did not switch them off to compare)",
+            show_ns(null_ns),
+            null_ns / call * 100.0
+        );
+        Advice::measured(
+            "make fewer, larger calls: crossing into the kernel is what small copies cost",
+            evidence,
+        )
+    })
+}

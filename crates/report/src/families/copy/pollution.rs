@@ -1,0 +1,191 @@
+//! What copies of a neighbour cost a program: points, table, figure.
+
+use daqmeter_record::RunRecord;
+use daqmeter_record::units::{show_ns, significant};
+use daqmeter_stats as stats;
+use serde::Serialize;
+
+use super::rows::samples;
+use super::tables::footnotes;
+use crate::aligned::numbers_from;
+use crate::family::of_engine;
+use crate::figures::{Figure, Series, bars};
+use crate::rate;
+
+/// Engine of these points.
+pub(super) const ENGINE: &str = "pollution";
+
+/// One victim beside one neighbour.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PollutionRow {
+    /// Program, e.g. `susan[s]_small`.
+    pub test: String,
+    /// What the neighbour does: `ideal`, `cpu`, `dma`, `spin`, `null-call`.
+    pub neighbour: String,
+    /// Its operation and block, e.g. `from 224`.
+    pub copies: String,
+    /// Runs.
+    pub n: usize,
+    /// Mean time.
+    pub mean_ns: f64,
+    /// Median time.
+    pub median_ns: f64,
+    /// Low percentile: the 10th; none where there are too few runs for it.
+    pub p10_ns: Option<f64>,
+    /// Slowest.
+    pub max_ns: f64,
+    /// Cache references and misses of one run, where they were counted.
+    pub references: Option<f64>,
+    /// Misses of one run.
+    pub misses: Option<f64>,
+    /// True where a model counted, not a cache.
+    pub simulated: bool,
+    /// Bytes that the neighbour copied in each second.
+    pub copied_bytes_per_s: f64,
+}
+
+impl PollutionRow {
+    /// Misses in percent of references.
+    pub fn miss_percent(&self) -> Option<f64> {
+        self.references
+            .zip(self.misses)
+            .filter(|(references, _)| *references > 0.0)
+            .map(|(r, m)| m / r * 100.0)
+    }
+}
+
+/// All pollution points that were done and verified.
+pub fn pollution_rows(records: &[RunRecord]) -> Vec<PollutionRow> {
+    let records = &*rate::done(records);
+    let mut rows: Vec<PollutionRow> = of_engine(records, ENGINE)
+        .filter_map(pollution_row)
+        .collect();
+    rows.sort_by_key(|row| (row.copies.clone(), row.test.clone()));
+    rows
+}
+
+fn pollution_row(record: &RunRecord) -> Option<PollutionRow> {
+    let samples = samples(record);
+    let sorted = stats::sorted(&samples);
+    let runs = record.counter("victim-runs").filter(|runs| *runs > 0.0);
+    let per_run = |name: &str| Some(record.counter(name)? / runs?);
+    let text = |name: &str| record.workload.text(name).unwrap_or("").to_owned();
+    let bytes = record.workload.int("block_bytes").unwrap_or(0);
+    let copied = record.counter("neighbour-bytes").unwrap_or(0.0);
+    Some(PollutionRow {
+        test: text("test"),
+        neighbour: text("neighbour"),
+        copies: format!("{} {bytes}", text("direction")),
+        n: samples.len(),
+        mean_ns: samples.iter().sum::<f64>() / samples.len().max(1) as f64,
+        median_ns: stats::quantile(&sorted, 0.5),
+        p10_ns: stats::supported_quantile(&sorted, 0.1),
+        max_ns: *sorted.last()?,
+        references: per_run("victim-cache-references"),
+        misses: per_run("victim-cache-misses"),
+        simulated: record.workload.flag("simulated"),
+        copied_bytes_per_s: copied / (record.wall_ns.max(1) as f64) * 1e9,
+    })
+}
+
+const HEADINGS: [&str; 12] = [
+    "copies",
+    "test",
+    "neighbour",
+    "mean",
+    "p10",
+    "median",
+    "max",
+    "p10/alone",
+    "median/alone",
+    "references",
+    "miss %",
+    "copied MB/s",
+];
+
+/// What neighbours do to programs.
+pub fn pollution_text(records: &[RunRecord]) -> String {
+    let rows = pollution_rows(records);
+    let alone = |row: &PollutionRow| {
+        rows.iter().find(|other| {
+            other.test == row.test && other.copies == row.copies && other.neighbour == "ideal"
+        })
+    };
+    let lines = rows.iter().map(|row| cells(row, alone(row)));
+    let mut out = numbers_from(3, &HEADINGS, lines);
+    if rows.iter().all(|row| row.references.is_none()) {
+        out.push_str("no cache counters here (no PMU): times only. Time alone misleads: compare copies with the spin and null-call neighbours.\n");
+    }
+    out.push_str(&footnotes(records, &[]));
+    out
+}
+
+/// A row beside that of the same program alone.
+fn cells(row: &PollutionRow, alone: Option<&PollutionRow>) -> Vec<String> {
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| significant(value, 4));
+    let p10 = alone.and_then(|alone| Some(row.p10_ns? / alone.p10_ns?));
+    let median = alone.map(|alone| row.median_ns / alone.median_ns);
+    let simulated = if row.simulated { " (simulated)" } else { "" };
+    vec![
+        row.copies.clone(),
+        row.test.clone(),
+        format!("{}{simulated}", row.neighbour),
+        show_ns(row.mean_ns),
+        row.p10_ns.map_or("-".to_owned(), show_ns),
+        show_ns(row.median_ns),
+        show_ns(row.max_ns),
+        number(p10),
+        number(median),
+        number(row.references),
+        number(row.miss_percent()),
+        significant(row.copied_bytes_per_s / 1e6, 3),
+    ]
+}
+
+pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
+    let rows = pollution_rows(records);
+    let mut places: Vec<(String, String)> = rows
+        .iter()
+        .filter(|row| !row.simulated)
+        .map(|row| (row.test.clone(), row.copies.clone()))
+        .collect();
+    places.dedup();
+    if places.is_empty() {
+        return None;
+    }
+    let of = |(test, copies): &(String, String), neighbour: &str| {
+        let found = rows.iter().find(|row| {
+            row.test == *test
+                && row.copies == *copies
+                && row.neighbour == neighbour
+                && !row.simulated
+        });
+        found.and_then(|row| row.p10_ns)
+    };
+    let series = ["cpu", "dma", "spin", "null-call"]
+        .into_iter()
+        .map(|neighbour| {
+            let ratio = |place| Some(of(place, neighbour)? / of(place, "ideal")?);
+            Series::new(neighbour, places.iter().map(ratio).collect())
+        });
+    let series: Vec<Series> = series
+        .filter(|series| series.ys.iter().any(Option::is_some))
+        .collect();
+    let categories = places
+        .iter()
+        .map(|(test, copies)| format!("{test}, {copies} B"))
+        .collect();
+    let caption = "Time of a program beside a neighbour over its time alone (10th percentiles). spin and null-call touch no memory: only what \
+                   exceeds them is the copies' doing.";
+    (!series.is_empty()).then(|| {
+        bars(
+            "copy-pollution",
+            "What a copying neighbour costs a program",
+            caption,
+            "time, alone = 1",
+            categories,
+            series,
+        )
+        .drawn_from(of_engine(records, ENGINE))
+    })
+}

@@ -1,0 +1,293 @@
+//! Points of copies between user and kernel.
+
+use daqmeter_record::{RunRecord, Stage};
+use daqmeter_stats::{self as stats, Rate, Share};
+use serde::Serialize;
+
+use crate::family::of_engine;
+use crate::rate::{self, Doubt};
+use crate::samples::{self, stages, times_ns};
+
+/// Engine of these points.
+pub(super) const ENGINE: &str = "copy";
+
+/// Stages of a copy record that are no copy.
+const NULL_CALL: &str = "null_call";
+
+/// One point.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CopyRow {
+    /// By what: a system call, a kernel, the module, an engine.
+    pub path: String,
+    /// `cpu`, `exclusive`, `shared`, `priority`.
+    pub context: String,
+    /// `from`, `to`, `both`.
+    pub direction: String,
+    /// Caches were emptied before each copy.
+    pub cold: bool,
+    /// `light` or `heavy`.
+    pub load: String,
+    /// True when an emulated engine copied.
+    pub emulated: bool,
+    /// Bytes of one block.
+    pub block_bytes: u64,
+    /// Bytes of one operation: a call may move several blocks, both ways moves two.
+    pub bytes_per_op: u64,
+    /// Samples of each lane.
+    pub n: usize,
+    /// Operations in each sample: above 1 a sample is the mean of so many.
+    pub ops_per_sample: u64,
+    /// Fastest.
+    pub min_ns: f64,
+    /// Median.
+    pub median_ns: f64,
+    /// Mean.
+    pub mean_ns: f64,
+    /// Sample variance (divided by n - 1), in ns squared.
+    pub variance: f64,
+    /// 99th percentile of one operation; none where a sample is the mean of several, or samples are too few for it.
+    pub p99_ns: Option<f64>,
+    /// Slowest.
+    pub max_ns: f64,
+    /// Median of a system call without work, where the copy is one.
+    pub null_ns: Option<f64>,
+    /// Rate of each lane in bytes per second: all its operations over their time.
+    pub lanes_bytes_per_s: Vec<f64>,
+    /// All bytes over the union of the lanes' times.
+    pub union_bytes_per_s: f64,
+    /// The limit, per lane.
+    pub limit_bytes_per_s: Option<f64>,
+    /// What the lanes reach of it: the mean of their sustained rates over the limit.
+    pub fraction: Option<f64>,
+    /// Why the share cannot be.
+    pub doubt: Option<Doubt>,
+    /// How it ended, where it was not done: `failed`.
+    pub undone: Option<&'static str>,
+}
+
+impl CopyRow {
+    /// Sum over the lanes: the document's total.
+    pub fn total_bytes_per_s(&self) -> f64 {
+        self.lanes_bytes_per_s.iter().sum()
+    }
+
+    /// Sustained rate of one lane: all its bytes over all its time, as the mean over the lanes.
+    pub fn bytes_per_s(&self) -> f64 {
+        self.total_bytes_per_s() / self.lanes_bytes_per_s.len().max(1) as f64
+    }
+
+    /// Who and how, for headings: `cpu (pread)`.
+    pub fn who(&self) -> String {
+        let emulated = if self.emulated && self.path != "engine-thread" {
+            ", emulated"
+        } else {
+            ""
+        };
+        format!("{} ({}{emulated})", self.context, self.path)
+    }
+
+    /// The operation as options spell it: `from`, `to_nc`.
+    pub fn operation(&self) -> String {
+        format!("{}{}", self.direction, if self.cold { "_nc" } else { "" })
+    }
+}
+
+/// All copy points that were done and verified, in the order of operation, size and context.
+pub fn copy_rows(records: &[RunRecord]) -> Vec<CopyRow> {
+    all_rows(&rate::done(records))
+}
+
+/// The same with those that failed.
+pub(super) fn all_rows(records: &[RunRecord]) -> Vec<CopyRow> {
+    let mut rows: Vec<CopyRow> = of_engine(records, ENGINE).filter_map(row).collect();
+    let rank = |context: &str| {
+        ["cpu", "exclusive", "priority", "shared"]
+            .iter()
+            .position(|known| *known == context)
+    };
+    rows.sort_by_key(|row| {
+        (
+            row.load == "heavy",
+            row.cold,
+            row.direction.clone(),
+            row.block_bytes,
+            rank(&row.context),
+            row.path.clone(),
+        )
+    });
+    rows
+}
+
+pub(super) fn copied(record: &RunRecord) -> impl Iterator<Item = &Stage> {
+    record.lanes.iter().filter_map(|lane| lane.stages.first())
+}
+
+/// Samples of all lanes, per operation.
+pub(super) fn samples(record: &RunRecord) -> Vec<f64> {
+    copied(record).flat_map(times_ns).collect()
+}
+
+fn row(record: &RunRecord) -> Option<CopyRow> {
+    let samples = samples(record);
+    let first = copied(record).next()?;
+    if samples.is_empty() {
+        return None;
+    }
+    let [min_ns, median_ns, p99_ns, max_ns] = stats::quantiles(&samples, [0.0, 0.5, 0.99, 1.0]);
+    let ops_per_sample = copied(record)
+        .map(|stage| stage.ops_per_sample)
+        .max()
+        .unwrap_or(1);
+    let has_p99 = ops_per_sample <= 1 && stats::supports(samples.len(), 0.99);
+    let undone = (!rate::is_done(record))
+        .then(|| rate::undone(&record.outcome).map_or("failed", |(how, _)| how));
+    let share = share(record, first).filter(|_| undone.is_none());
+    let mean_ns = samples.iter().sum::<f64>() / samples.len() as f64;
+    let squares: f64 = samples.iter().map(|ns| (ns - mean_ns).powi(2)).sum();
+    let null = stages(record).find(|stage| stage.name == NULL_CALL);
+    let begin = copied(record).map(|stage| stage.start_ns).min()?;
+    let end = copied(record).map(|stage| stage.end_ns).max()?;
+    let bytes: f64 = copied(record).map(Stage::bytes).sum();
+    let text = |name: &str| record.workload.text(name).unwrap_or("").to_owned();
+    Some(CopyRow {
+        path: text("path"),
+        context: text("context"),
+        direction: text("direction"),
+        cold: record.workload.flag("cold"),
+        load: record.workload.text("load").unwrap_or("light").to_owned(),
+        emulated: record.engine.emulated,
+        block_bytes: record.workload.int("block_bytes").ok()?,
+        bytes_per_op: first.bytes_per_op,
+        n: first.sample_ns.len(),
+        ops_per_sample,
+        min_ns,
+        median_ns,
+        mean_ns,
+        variance: if samples.len() > 1 {
+            squares / (samples.len() - 1) as f64
+        } else {
+            0.0
+        },
+        p99_ns: has_p99.then_some(p99_ns),
+        max_ns,
+        null_ns: null.and_then(samples::median_ns),
+        lanes_bytes_per_s: copied(record).map(Stage::rate_bytes_per_s).collect(),
+        union_bytes_per_s: if end > begin {
+            bytes / (end - begin) as f64 * 1e9
+        } else {
+            0.0
+        },
+        limit_bytes_per_s: rate::limit_of(record, first).map(|limit| limit.rate_bytes_per_s),
+        fraction: share.map(|share| share.fraction),
+        doubt: share.and_then(Doubt::of),
+        undone,
+    })
+}
+
+/// What the lanes of a record reach of their limit, as the mean over the lanes.
+fn share(record: &RunRecord, first: &Stage) -> Option<Share> {
+    let limit = rate::limit_of(record, first)?;
+    let rates: Option<Vec<Rate>> = copied(record)
+        .map(|stage| rate::by_basis(stage, limit.basis))
+        .collect();
+    stats::share(Rate::mean_of(&rates?)?, rate::limit_rate(limit))
+}
+
+/// The operations that a trace knows, as the kernel names them.
+pub const TRACED: [&str; 4] = [
+    "copy_from_user",
+    "copy_to_user",
+    "__copy_from_user",
+    "__copy_to_user",
+];
+
+/// Calls by size of one operation, from a trace record's counters (`copy_from_user:16`).
+pub fn traced_sizes(record: &RunRecord, operation: &str) -> Vec<(u64, f64)> {
+    let mut sizes: Vec<(u64, f64)> = record
+        .counters
+        .iter()
+        .filter_map(|counter| {
+            let (name, bytes) = counter.name.split_once(':')?;
+            (name == operation).then_some((bytes.parse().ok()?, counter.value))
+        })
+        .collect();
+    sizes.sort_by_key(|(bytes, _)| *bytes);
+    sizes
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use daqmeter_record::{EngineInfo, Lane, Limit, Workload};
+
+    use super::*;
+
+    pub(crate) fn example(
+        context: &str,
+        direction: &str,
+        block_bytes: u64,
+        samples: &[u64],
+    ) -> RunRecord {
+        let workload = Workload::new("copy")
+            .with(
+                "path",
+                if context == "cpu" {
+                    "pread"
+                } else {
+                    "engine-thread"
+                },
+            )
+            .with("context", context)
+            .with("direction", direction)
+            .with("block_bytes", block_bytes);
+        let engine = EngineInfo {
+            name: "copy".into(),
+            target: "pread".into(),
+            emulated: context != "cpu",
+        };
+        let mut record = RunRecord::new(engine, workload);
+        record.origin_ns = 1_000_000;
+        record.command = "daqmeter copy latency".to_owned();
+        record.limits = vec![Limit::given("memcpy", 1e9, "test")];
+        let stage = Stage {
+            name: "copy".into(),
+            ops_per_sample: 1,
+            bytes_per_op: block_bytes,
+            limit: Some("memcpy".into()),
+            start_ns: 100,
+            end_ns: 100 + samples.iter().sum::<u64>(),
+            sample_ns: samples.to_vec(),
+            ..Stage::default()
+        };
+        record.lanes = vec![Lane {
+            seen_cpus: vec![3],
+            stages: vec![stage],
+            ..Lane::default()
+        }];
+        record
+    }
+
+    #[test]
+    fn a_row_has_the_documents_statistics() {
+        // The document's synthesis line for 1 byte: mean and variance with n - 1.
+        let row = &copy_rows(&[example("cpu", "to", 64, &[96, 98, 100, 102])])[0];
+        assert_eq!(
+            (row.min_ns, row.max_ns, row.mean_ns, row.median_ns),
+            (96.0, 102.0, 99.0, 99.0)
+        );
+        assert!((row.variance - 20.0 / 3.0).abs() < 1e-9);
+        assert_eq!(row.who(), "cpu (pread)");
+    }
+
+    #[test]
+    fn a_total_is_a_sum_of_rates_and_together_is_over_the_time_of_all() {
+        let mut record = example("shared", "from", 1 << 20, &[1000, 1000]);
+        let mut later = record.lanes[0].clone();
+        later.stages[0].start_ns += 1000;
+        later.stages[0].end_ns += 1000;
+        record.lanes.push(later);
+        let row = &copy_rows(&[record])[0];
+        let one = (1 << 20) as f64 / 1e-6;
+        assert!((row.total_bytes_per_s() / (2.0 * one) - 1.0).abs() < 1e-9);
+        assert!((row.union_bytes_per_s / (4.0 / 3.0 * one) - 1.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,262 @@
+//! Tables of copies: latency by size, bandwidth by channel, and what must be known to believe them.
+
+use daqmeter_record::RunRecord;
+use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_stats as stats;
+
+use super::rows::{CopyRow, all_rows};
+use crate::aligned::numbers_from;
+use crate::faults::faults_and_ledgers;
+use crate::rate::{self, shown_share};
+
+/// What each operation's rows are of, in the document's words.
+fn operation_name(row: &CopyRow) -> String {
+    let name = match row.direction.as_str() {
+        "from" => "copy_from_user",
+        "to" => "copy_to_user",
+        _ => "copy_from_user + copy_to_user",
+    };
+    let cold = if row.cold { ", no cache" } else { "" };
+    let load = if row.load == "heavy" {
+        ", heavy load"
+    } else {
+        ""
+    };
+    format!("{name}{cold}{load}")
+}
+
+/// Latency: one table for each operation, one line for each size, the contexts side by side.
+pub fn latency_text(records: &[RunRecord]) -> String {
+    let rows = all_rows(records);
+    let mut out = String::new();
+    let mut operations: Vec<String> = Vec::new();
+    for row in &rows {
+        let name = operation_name(row);
+        if !operations.contains(&name) {
+            operations.push(name);
+        }
+    }
+    for operation in operations {
+        let of: Vec<&CopyRow> = rows
+            .iter()
+            .filter(|row| operation_name(row) == operation)
+            .collect();
+        out.push_str(&latency_table(&operation, &of));
+        out.push('\n');
+    }
+    out.push_str(&footnotes(records, &rows));
+    out
+}
+
+fn latency_table(operation: &str, rows: &[&CopyRow]) -> String {
+    let mut whos: Vec<String> = Vec::new();
+    for row in rows {
+        if !whos.contains(&row.who()) {
+            whos.push(row.who());
+        }
+    }
+    let mut headings = vec!["block".to_owned()];
+    for who in &whos {
+        headings.extend([
+            format!("{who} median"),
+            "p99".to_owned(),
+            "max".to_owned(),
+            "of memcpy".to_owned(),
+        ]);
+    }
+    let mut sizes: Vec<u64> = rows.iter().map(|row| row.block_bytes).collect();
+    sizes.dedup();
+    let line = |bytes: u64| {
+        let mut cells = vec![show_bytes(bytes)];
+        for who in &whos {
+            match rows
+                .iter()
+                .find(|row| row.block_bytes == bytes && row.who() == *who)
+            {
+                None => cells.extend(std::iter::repeat_n("-".to_owned(), 4)),
+                Some(row) => {
+                    let p99 = row.p99_ns.map_or("-".to_owned(), show_ns);
+                    cells.extend([
+                        show_ns(row.median_ns),
+                        p99,
+                        show_ns(row.max_ns),
+                        share_cell(row),
+                    ]);
+                }
+            }
+        }
+        cells
+    };
+    let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+    let n = rows.iter().map(|row| row.n).max().unwrap_or(0);
+    let table = numbers_from(0, &headings, sizes.into_iter().map(line));
+    let means = match rows.iter().map(|row| row.ops_per_sample).max() {
+        Some(copies) if copies > 1 => format!(", each the mean of up to {copies} copies"),
+        _ => String::new(),
+    };
+    format!("{operation}: time of one copy, {n} repetitions{means}\n{table}")
+}
+
+/// The share of the limit, or that there is none because the point failed.
+fn share_cell(row: &CopyRow) -> String {
+    row.undone
+        .map_or_else(|| shown_share(row.fraction, row.doubt), str::to_uppercase)
+}
+
+/// Bandwidth: one line for each point; MB are of 2^20 bytes, as in the document.
+pub fn bandwidth_text(records: &[RunRecord]) -> String {
+    const MIB: f64 = 1_048_576.0;
+    let rows = all_rows(records);
+    let mib = |rate: f64| significant(rate / MIB, 4);
+    let headings = [
+        "operation",
+        "context",
+        "block",
+        "channels",
+        "slowest MiB/s",
+        "fastest MiB/s",
+        "sum MiB/s",
+        "together MiB/s",
+        "of memcpy",
+    ];
+    let line = |row: &CopyRow| {
+        let lanes = &row.lanes_bytes_per_s;
+        let least = lanes.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = lanes.iter().copied().fold(0.0, f64::max);
+        vec![
+            operation_name(row),
+            row.who(),
+            show_bytes(row.block_bytes),
+            lanes.len().to_string(),
+            mib(least),
+            mib(most),
+            mib(row.total_bytes_per_s()),
+            mib(row.union_bytes_per_s),
+            share_cell(row),
+        ]
+    };
+    let mut out = numbers_from(2, &headings, rows.iter().map(line));
+    out.push_str(
+        "sum: rates of the channels added up (the document's total); together: all bytes over the time of all\n",
+    );
+    out.push_str(&footnotes(records, &rows));
+    out
+}
+
+pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
+    let mut out = String::new();
+    let mut nulls: Vec<f64> = rows.iter().filter_map(|row| row.null_ns).collect();
+    nulls.sort_by(f64::total_cmp);
+    if !nulls.is_empty() {
+        let null = stats::quantile(&nulls, 0.5);
+        out.push_str(&format!(
+            "a system call without work takes {} here (median), which is in the times above\n",
+            show_ns(null)
+        ));
+    }
+    if rows.iter().any(|row| row.path == "engine-thread") {
+        out.push_str("engine-thread is a thread that copies for its channels: no hardware, and its times say nothing about any\n");
+    }
+    let gates: Vec<String> = records.iter().filter_map(gate).collect();
+    if let Some(last) = gates.last() {
+        out.push_str(last);
+        out.push('\n');
+    }
+    let mut known: Vec<String> = Vec::new();
+    for line in records.iter().flat_map(|record| {
+        let warnings = rate::warnings(record)
+            .into_iter()
+            .filter(|warning| !warning.contains("third of the run"));
+        warnings.chain(
+            faults_and_ledgers(record)
+                .into_iter()
+                .filter(|_| !record.outcome.is_ok()),
+        )
+    }) {
+        if !known.contains(&line) {
+            out.push_str(&format!("{line}\n"));
+            known.push(line);
+        }
+    }
+    out
+}
+
+/// What the gate of the priority policy did in a run.
+fn gate(record: &RunRecord) -> Option<String> {
+    let windows = record
+        .counter("gate-windows")
+        .filter(|windows| *windows > 0.0)?;
+    let (high, low) = (
+        record.counter("gate-high")? / windows,
+        record.counter("gate-low")? / windows,
+    );
+    let asked = |name: &str| record.workload.int(name).map_or(0.0, |ns| ns as f64);
+    Some(format!(
+        "priority: {windows} windows; high channels had {} of {} on average, asked {} of {}",
+        show_ns(high),
+        show_ns(high + low),
+        show_ns(asked("quantum_ns")),
+        show_ns(asked("window_ns"))
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families::copy::rows::copy_rows;
+    use crate::families::copy::rows::tests::example;
+
+    #[test]
+    fn both_tables_hold_one_quantity_against_the_limit() {
+        // Most copies of 100 B take 100 ns, one of ten 9,100 ns: 1 GB/s at the median, 0.1 GB/s over all the time.
+        let samples: Vec<u64> = (0..300)
+            .map(|at| if at % 10 == 9 { 9_100 } else { 100 })
+            .collect();
+        let mut record = example("cpu", "to", 100, &samples);
+        let row = &copy_rows(std::slice::from_ref(&record))[0];
+        assert!(
+            (row.fraction.unwrap() - 0.1).abs() < 1e-9 && row.doubt.is_none(),
+            "{row:?}"
+        );
+        assert!(row.p99_ns.is_some_and(|p99| p99 > 9_000.0));
+        for table in [
+            latency_text(std::slice::from_ref(&record)),
+            bandwidth_text(std::slice::from_ref(&record)),
+        ] {
+            assert!(table.contains("0.10"), "{table}");
+        }
+        record.lanes[0].stages[0].ops_per_sample = 10;
+        assert_eq!(
+            copy_rows(&[record])[0].p99_ns,
+            None,
+            "means of ten copies have no percentiles of one"
+        );
+    }
+
+    #[test]
+    fn a_copy_whose_bytes_differ_is_marked_and_used_for_nothing() {
+        let mut failed = example("cpu", "to", 4096, &[100, 100]);
+        failed.outcome = daqmeter_record::Outcome::Failed("byte 3 differs".into());
+        assert!(copy_rows(std::slice::from_ref(&failed)).is_empty());
+        for table in [
+            latency_text(std::slice::from_ref(&failed)),
+            bandwidth_text(&[failed]),
+        ] {
+            assert!(
+                table.contains("FAILED") && table.contains("byte 3 differs"),
+                "{table}"
+            );
+        }
+    }
+
+    #[test]
+    fn tables_read_well() {
+        let records = [
+            example("cpu", "to", 1, &[170, 171, 190]),
+            example("cpu", "to", 4096, &[200, 210, 230]),
+            example("shared", "to", 4096, &[900, 950, 2000]),
+        ];
+        insta::assert_snapshot!("copy_latency", latency_text(&records));
+        insta::assert_snapshot!("copy_bandwidth", bandwidth_text(&records));
+    }
+}

@@ -1,0 +1,154 @@
+//! Read-out and conversion, one after the other or fused block by block.
+
+use std::collections::BTreeMap;
+
+use daqmeter_record::units::{show_bytes, significant};
+use daqmeter_record::{RunRecord, Stage};
+
+use super::records::all;
+use crate::family::{Answer, Measured};
+use crate::figures::{Axis, Curve, Figure, Texts, lines};
+use crate::parameters::distinguished;
+use crate::samples::mean_ns;
+
+/// Runs that differ in the block in which they are fused, and in nothing else.
+struct Comparison<'a> {
+    records: Vec<&'a RunRecord>,
+    /// Block and rate, in the order of blocks; the newest run of each.
+    fused: BTreeMap<u64, f64>,
+    /// Rate of one after the other.
+    separate: Option<f64>,
+}
+
+/// Bytes of the blocks in which a record is fused; 0 where it is not.
+fn block_bytes(record: &RunRecord) -> u64 {
+    record.workload.int("block_bytes").unwrap_or(0)
+}
+
+/// Groups of records that differ in the block alone, with at least one that is fused.
+fn groups(records: &[RunRecord]) -> Vec<Vec<&RunRecord>> {
+    let mut groups: BTreeMap<String, Vec<&RunRecord>> = BTreeMap::new();
+    for record in all(records) {
+        let key = record.workload.key_without(&["block_bytes"]);
+        groups.entry(key).or_default().push(record);
+    }
+    let is_comparison = |group: &Vec<&RunRecord>| {
+        group.iter().any(|record| block_bytes(record) > 0)
+            && group
+                .iter()
+                .any(|record| block_bytes(record) != block_bytes(group[0]))
+    };
+    groups.into_values().filter(is_comparison).collect()
+}
+
+/// The records that are compared here.
+pub(super) fn records(records: &[RunRecord]) -> Vec<&RunRecord> {
+    groups(records).into_iter().flatten().collect()
+}
+
+/// Bytes of one board over the time of all its stages.
+fn bytes_per_s(record: &RunRecord) -> Option<f64> {
+    let moving = |stage: &&Stage| stage.bytes_per_op > 0;
+    let stages: Vec<&Stage> = record.lanes[0].stages.iter().filter(moving).collect();
+    let ns: Option<f64> = stages.iter().map(|stage| mean_ns(stage)).sum();
+    let ns = ns.filter(|&ns| ns > 0.0)?;
+    Some(stages.first()?.bytes_per_op as f64 / ns * 1e9)
+}
+
+impl<'a> Comparison<'a> {
+    fn of(records: Vec<&'a RunRecord>) -> Comparison<'a> {
+        let (mut fused, mut separate) = (BTreeMap::new(), None);
+        for record in &records {
+            match (bytes_per_s(record), block_bytes(record)) {
+                (None, _) => {}
+                (rate, 0) => separate = rate,
+                (Some(rate), block) => drop(fused.insert(block, rate)),
+            }
+        }
+        Comparison {
+            records,
+            fused,
+            separate,
+        }
+    }
+}
+
+fn comparisons(records: &[RunRecord]) -> Vec<Comparison<'_>> {
+    groups(records).into_iter().map(Comparison::of).collect()
+}
+
+pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
+    let found = comparisons(records);
+    let firsts: Vec<&RunRecord> = found.iter().map(|group| group.records[0]).collect();
+    let names = vec!["fused".to_owned(); firsts.len()];
+    let names = distinguished(&firsts, &names, &["block_bytes"]);
+    let mut curves = Vec::new();
+    for (group, name) in found.iter().zip(&names) {
+        let mb = |(block, rate): (&u64, &f64)| (*block as f64, rate / 1e6);
+        let fused = group.fused.iter().map(mb).collect();
+        curves.push(Curve::new(name.as_str(), fused));
+        if let Some(rate) = group.separate {
+            let level = group.fused.keys().map(|block| (*block as f64, rate / 1e6));
+            let label = name.replacen("fused", "one after the other", 1);
+            curves.push(Curve::new(label, level.collect()).into_limit());
+        }
+    }
+    let texts = Texts {
+        id: "fusion",
+        title: "Read-out and conversion, fused",
+        caption: "Read-out and conversion by one thread, over all the time. In blocks that stay in a near cache the converter finds its \
+                  samples there; which block is best depends on the caches. Blocks of the driver's 4 MiB gain nothing.",
+    };
+    let y = Axis::linear("MB/s raw, read out and converted");
+    let drawn = found.iter().flat_map(|group| group.records.iter().copied());
+    let figure = lines(texts, Axis::log_bytes("block"), y, curves);
+    (!figure.xs.is_empty()).then(|| figure.drawn_from(drawn))
+}
+
+pub(super) fn answer(measured: &Measured<'_>) -> Option<Answer> {
+    let gain = |group: &Comparison<'_>| {
+        let (block, rate) = group.fused.iter().max_by(|a, b| a.1.total_cmp(b.1))?;
+        Some((*block, rate / group.separate?))
+    };
+    let (block, gain) = comparisons(measured.usable).iter().find_map(gain)?;
+    Some(Answer {
+        question: "What does fusing read-out and conversion gain?",
+        answer: format!("{gain:.2} times, in blocks of {}", show_bytes(block)),
+        figure: Some("fusion"),
+    })
+}
+
+/// How many boards this host could read and convert, by CPU alone: the time that copy and cast of one board's data take.
+pub(super) fn boards(measured: &Measured<'_>) -> Option<Answer> {
+    const RATE_HZ: f64 = 14.0;
+    const BYTES: f64 = 6e6;
+    let groups = comparisons(measured.usable);
+    let rates = groups.iter().flat_map(|group| {
+        let fused = group.fused.values().copied();
+        fused.chain(group.separate)
+    });
+    let seconds_per_byte = 1.0 / rates.reduce(f64::max)?;
+    let cpus = measured.usable.first()?.host.allowed_cpus.len() as f64;
+    let boards = |bytes: f64, rate_hz: f64| {
+        let boards = cpus / (seconds_per_byte * bytes * rate_hz);
+        if boards >= 1.0 {
+            significant(boards.floor(), 3)
+        } else {
+            "none".to_owned()
+        }
+    };
+    let of = |bytes: f64| [RATE_HZ, 100.0, 1000.0].map(|rate_hz| boards(bytes, rate_hz));
+    let ([at_14, at_100, at_1000], [small_14, small_100, small_1000]) =
+        (of(BYTES), of(BYTES / 10.0));
+    let answer = format!(
+        "copy and cast of 6 MB at {RATE_HZ} Hz take {} % of a core per board; by CPU the {cpus} CPUs would do for {at_14} boards of 6 MB at \
+         14 Hz, {at_100} at 100 Hz, {at_1000} at 1 kHz; of 0.6 MB for {small_14}, {small_100} and {small_1000}; uplinks are full long before \
+         (from memory rates; no PCIe was measured)",
+        significant(seconds_per_byte * BYTES * RATE_HZ * 100.0, 2),
+    );
+    Some(Answer {
+        question: "How many digitizers can this host serve?",
+        answer,
+        figure: Some("fusion"),
+    })
+}

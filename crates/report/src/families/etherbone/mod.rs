@@ -1,0 +1,50 @@
+//! Etherbone: cycles and round trips, the figures of the study of 2018, what reading a register costs.
+
+mod cycles;
+mod figures;
+
+use daqmeter_record::units::significant;
+
+pub use cycles::{CycleRow, cycle_rows, cycles_text, round_trips_text};
+
+use crate::family::{Answer, Family, Measured, Work};
+
+pub(super) const FAMILY: Family = Family {
+    engines: &[(cycles::ENGINE, Work::Path), ("pingpong", Work::Path)],
+    figures: &[
+        figures::time,
+        figures::rate,
+        figures::throughput,
+        figures::words,
+    ],
+    answers: &[answer],
+    ..Family::EMPTY
+};
+
+fn answer(measured: &Measured<'_>) -> Option<Answer> {
+    let rows = cycle_rows(measured.usable);
+    let rows = rows
+        .iter()
+        .filter(|row| row.address == "loop/udp" && row.payload == "timestamps");
+    let blocking = rows
+        .clone()
+        .filter(|row| row.method == "blocking")
+        .min_by_key(|row| row.count)?;
+    let best = rows
+        .filter(|row| row.method == "pipelined")
+        .max_by(|a, b| a.rate_khz.total_cmp(&b.rate_khz))?;
+    let limit = blocking
+        .limit_us
+        .map(|us| format!(" (a raw ping-pong {})", significant(us, 3)))
+        .unwrap_or_default();
+    Some(Answer {
+        question: "What does reading registers over Etherbone cost?",
+        answer: format!(
+            "over UDP on loopback one 64-bit timestamp takes {} us{limit}; {} at a time in a pipeline of cycles take {} us each",
+            significant(blocking.item_us, 3),
+            best.count,
+            significant(best.item_us, 2)
+        ),
+        figure: Some("eb-time"),
+    })
+}

@@ -1,0 +1,143 @@
+//! The families of measurements: each shows its own records, in its own file. Adding one is a file here and a line in
+//! [`FAMILIES`]; adding a figure, an answer or a piece of advice is a function and a line in its family.
+
+mod conversion;
+pub mod copy;
+pub(crate) mod digitizer;
+pub mod etherbone;
+pub mod felix;
+mod functions;
+mod hostio;
+mod memory;
+pub mod pmu;
+pub(crate) mod tool;
+
+use daqmeter_record::{RunRecord, Stage};
+use daqmeter_stats::Level;
+
+use crate::family::{Family, Work};
+use crate::figures::Figure;
+
+/// All families, in the order of the page.
+pub(crate) const FAMILIES: &[Family] = &[
+    digitizer::FAMILY,
+    conversion::FAMILY,
+    memory::FAMILY,
+    hostio::FAMILY,
+    etherbone::FAMILY,
+    felix::FAMILY,
+    copy::FAMILY,
+    pmu::FAMILY,
+    tool::FAMILY,
+];
+
+/// The family that records of an engine belong to.
+pub(crate) fn of_engine(engine: &str) -> Option<(&'static Family, Work)> {
+    FAMILIES.iter().find_map(|family| {
+        let (_, work) = family.engines.iter().find(|(name, _)| *name == engine)?;
+        Some((family, *work))
+    })
+}
+
+/// Every figure that the records can fill. Records that failed are not drawn.
+pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
+    let records = &*crate::rate::done(records);
+    let makers = FAMILIES.iter().flat_map(|family| family.figures);
+    makers.filter_map(|figure| figure(records)).collect()
+}
+
+/// What is compared between runs of a stage: what data takes on its way (all its time: the mean), or what an operation takes (the
+/// median). Work of this CPU alone is the latter, because what disturbs it is foreign to it; and so is what moves no bytes: waits, calls.
+pub(crate) fn level(record: &RunRecord, stage: &Stage) -> Level {
+    let work = of_engine(&record.engine.name).map_or(Work::Path, |(_, work)| work);
+    if stage.bytes_per_op > 0 && work == Work::Path {
+        Level::Mean
+    } else {
+        Level::Median
+    }
+}
+
+/// The level in words, for columns.
+pub(crate) fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Mean => "mean",
+        Level::Median => "median",
+    }
+}
+
+/// A stage in the words of its users.
+pub(crate) fn label(record: &RunRecord, stage: &Stage) -> String {
+    let family = of_engine(&record.engine.name).map_or(&Family::EMPTY, |(family, _)| family);
+    (family.label)(record, stage)
+}
+
+/// Parameters that some label shows.
+pub(crate) fn in_label() -> Vec<&'static str> {
+    FAMILIES
+        .iter()
+        .flat_map(|family| family.in_label)
+        .copied()
+        .collect()
+}
+
+/// What the families say below the table of one record, a line each.
+pub(crate) fn footnotes(record: &RunRecord) -> impl Iterator<Item = String> {
+    FAMILIES
+        .iter()
+        .filter_map(|family| (family.footnote)(record))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::examples::example;
+
+    #[test]
+    fn no_records_give_no_figures() {
+        assert!(figures(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_digitizer_record_fills_the_readout_figure_and_the_trace() {
+        let found = figures(&[example()]).into_iter();
+        let ids: Vec<_> = found.map(|figure| figure.id).collect();
+        assert_eq!(ids, ["readout", "trace"]);
+    }
+
+    #[test]
+    fn an_engine_belongs_to_one_family() {
+        let engines = FAMILIES.iter().flat_map(|family| family.engines);
+        let mut names: Vec<&str> = engines.map(|(name, _)| *name).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+
+    #[test]
+    fn paths_are_compared_by_all_their_time_and_work_of_the_cpu_by_its_median() {
+        let mut record = example();
+        let stage = record.lanes[0].stages[0].clone();
+        let levels = [
+            "digitizer",
+            "block",
+            "stream",
+            "copy",
+            "etherbone",
+            "convert",
+            "memory",
+        ]
+        .map(|engine| {
+            record.engine.name = engine.into();
+            level(&record, &stage)
+        });
+        assert_eq!(levels[..5], [Level::Mean; 5]);
+        assert_eq!(levels[5..], [Level::Median; 2]);
+        record.engine.name = "copy".into();
+        let waiting = Stage {
+            bytes_per_op: 0,
+            ..stage
+        };
+        assert_eq!(level(&record, &waiting), Level::Median);
+    }
+}

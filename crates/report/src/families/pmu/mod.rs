@@ -1,0 +1,134 @@
+//! Counters and meshes: tables, pictures, a figure over time, and what was held against known loads.
+
+mod figure;
+pub mod heat;
+pub mod map;
+pub mod tables;
+
+use daqmeter_record::units::significant;
+use daqmeter_record::{Counter, RunRecord};
+
+pub use heat::{Heat, frames};
+
+use crate::family::{Answer, Family, Measured, Work};
+
+pub(super) const FAMILY: Family = Family {
+    engines: &[(ENGINE, Work::Path)],
+    figures: &[figure::figure],
+    answers: &[verified, memory_traffic],
+    footnote: |record| record.observed.as_ref().map(tables::footnote),
+    ..Family::EMPTY
+};
+
+const ENGINE: &str = "pmu";
+
+/// Whether these are records of counters alone, which have no stages.
+pub(crate) fn only_counted(records: &[RunRecord]) -> bool {
+    let has_stage = |record: &RunRecord| record.lanes.iter().any(|lane| !lane.stages.is_empty());
+    !records.iter().any(has_stage) && records.iter().any(|record| record.engine.name == ENGINE)
+}
+
+/// What was held against known loads.
+fn verified(measured: &Measured<'_>) -> Option<Answer> {
+    // It says itself what failed.
+    let mut records = measured.all.iter();
+    let record =
+        records.find(|record| record.engine.name == ENGINE && record.engine.target == "verify")?;
+    let pmus = record.workload.text("pmus").ok();
+    let pmus = pmus.filter(|pmus| !pmus.is_empty());
+    let failed = record.outcome.reason();
+    let parts: Vec<String> = pmus
+        .map(|pmus| format!("PMUs here: {pmus}"))
+        .into_iter()
+        .chain(
+            record
+                .counters
+                .iter()
+                .filter_map(|counter| compared(record, counter)),
+        )
+        .chain(failed.map(|reason| format!("FAILED: {reason}")))
+        .chain(record.warnings.iter().cloned())
+        .collect();
+    (!parts.is_empty()).then(|| Answer {
+        question: "What can be counted here, and does it count what is moved?",
+        answer: parts.join("; "),
+        figure: None,
+    })
+}
+
+/// What a counter saw of the load that stands beside it as `<counter>, payload`; none for the loads themselves.
+fn compared(record: &RunRecord, counter: &Counter) -> Option<String> {
+    let payload = record.counter(&format!("{}, payload", counter.name))?;
+    let share = counter.value / payload.max(1.0);
+    Some(format!("{} saw {share:.6} of the payload", counter.name))
+}
+
+/// Memory traffic while points were measured, where a counter of it exists.
+fn memory_traffic(measured: &Measured<'_>) -> Option<Answer> {
+    let observed = measured
+        .usable
+        .iter()
+        .filter_map(|record| Some((record, record.observed.as_ref()?)));
+    let rates = observed.filter_map(|(record, observed)| {
+        let metric = observed
+            .metrics
+            .iter()
+            .find(|metric| metric.unit == "B/s")?;
+        let highest = metric.values.iter().flatten().copied().fold(0.0, f64::max);
+        (highest > 0.0).then_some((record, metric, highest))
+    });
+    let (record, metric, highest) = rates.max_by(|a, b| a.2.total_cmp(&b.2))?;
+    let is_emulated = record.engine.emulated && record.engine.name == ENGINE;
+    let mesh = if is_emulated {
+        ", counted on an emulated mesh"
+    } else {
+        ""
+    };
+    Some(Answer {
+        question: "What is the highest memory traffic that the counters saw?",
+        answer: format!(
+            "{} MB/s of `{}` during {}{mesh}",
+            significant(highest / 1e6, 4),
+            metric.name,
+            record.study,
+        ),
+        figure: Some("counters"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::{EngineInfo, Workload};
+
+    use super::*;
+
+    /// Counters were read by their places (issue 15).
+    #[test]
+    fn a_counter_is_held_against_its_own_load_wherever_it_stands() {
+        let engine = EngineInfo {
+            name: ENGINE.into(),
+            target: "verify".into(),
+            ..Default::default()
+        };
+        let mut record = RunRecord::new(engine, Workload::new("pmu"));
+        let counters = [
+            ("temperature", 40),
+            ("net: rx", 50),
+            ("memory: imc", 99),
+            ("memory: imc, payload", 100),
+            ("net: rx, payload", 100),
+        ];
+        record.counters = counters
+            .map(|(name, value)| Counter::count(name, value))
+            .to_vec();
+        let records = [record];
+        let measured = Measured {
+            usable: &[],
+            all: &records,
+        };
+        assert_eq!(
+            verified(&measured).unwrap().answer,
+            "net: rx saw 0.500000 of the payload; memory: imc saw 0.990000 of the payload"
+        );
+    }
+}

@@ -1,0 +1,252 @@
+//! Observations as aligned tables. Every value has its unit, its share where it was scaled, and its error.
+
+use std::fmt::Write;
+
+use daqmeter_record::Observations;
+use daqmeter_record::observed::{EventStatus, ObservedEvent, ObservedMetric};
+use daqmeter_record::units::significant;
+
+use crate::aligned::numbers_from;
+
+/// The unit of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bytes {
+    /// Powers of 1000.
+    Mb,
+    /// Powers of 1024.
+    Mib,
+    /// Both.
+    Both,
+}
+
+/// The scaled count of an interval with its thousands separated, or why there is none.
+fn value(event: &ObservedEvent, interval: usize) -> String {
+    match (&event.status, event.scaled(interval)) {
+        (EventStatus::NotSupported(_), _) => "not supported".to_owned(),
+        (EventStatus::Counted, None) => "not counted".to_owned(),
+        (EventStatus::Counted, Some(value)) if event.scale == 1.0 => grouped(value),
+        (EventStatus::Counted, Some(value)) => significant(value, 6),
+    }
+}
+
+/// Digits in groups of three, as the document prints them: `121,713,206`.
+pub fn grouped(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    if value < 0.0 { format!("-{out}") } else { out }
+}
+
+fn share_text(share: Option<f64>) -> String {
+    match share {
+        // What ran all the time is not worth a number.
+        Some(share) if share < 0.9999 => format!("{:.2} %", share * 100.0),
+        _ => String::new(),
+    }
+}
+
+/// A metric's value with its unit.
+pub fn metric_text(value: Option<f64>, unit: &str, bytes: Bytes) -> String {
+    let Some(value) = value else {
+        return "not counted".to_owned();
+    };
+    match (unit, bytes) {
+        ("B/s", Bytes::Mb) => format!("{} MB/s", significant(value / 1e6, 6)),
+        ("B/s", Bytes::Mib) => format!("{} MiB/s", significant(value / f64::from(1 << 20), 6)),
+        ("B/s", Bytes::Both) => {
+            format!(
+                "{} MB/s = {} MiB/s",
+                significant(value / 1e6, 6),
+                significant(value / f64::from(1 << 20), 6)
+            )
+        }
+        ("bit/s", _) => format!("{} Mbit/s", significant(value / 1e6, 6)),
+        ("", _) => significant(value, 4),
+        (unit, _) => format!("{} {unit}", significant(value, 5)),
+    }
+}
+
+/// One interval: its events with error, then its metrics. `error` gives half the width of the 95 % interval of a scaled count.
+pub fn interval(
+    observed: &Observations,
+    at: usize,
+    bytes: Bytes,
+    error: impl Fn(&ObservedEvent, usize) -> Option<f64>,
+) -> String {
+    let end_s = observed.end_ns[at].saturating_sub(observed.begin_ns) as f64 * 1e-9;
+    let rows = observed.events.iter().map(|event| {
+        let half = error(event, at)
+            .filter(|half| *half > 0.0)
+            .map_or(String::new(), |half| format!("+- {}", grouped(half)));
+        vec![
+            format!("{end_s:.3}"),
+            event.name.clone(),
+            value(event, at),
+            event.unit.clone(),
+            half,
+            share_text(event.share(at)),
+        ]
+    });
+    let mut out = numbers_from(
+        2,
+        &["time [s]", "event", "count", "unit", "95 %", "counted"],
+        rows,
+    );
+    for metric in &observed.metrics {
+        let _ = writeln!(
+            out,
+            " {}: {}",
+            metric.name,
+            metric_text(
+                metric.values.get(at).copied().flatten(),
+                &metric.unit,
+                bytes
+            )
+        );
+    }
+    out
+}
+
+fn mean(metric: &ObservedMetric, observed: &Observations) -> Option<f64> {
+    let of = |(at, value): (usize, &Option<f64>)| Some((observed.seconds(at), (*value)?));
+    let pairs: Option<Vec<(f64, f64)>> = metric.values.iter().enumerate().map(of).collect();
+    let pairs = pairs?;
+    let seconds: f64 = pairs.iter().map(|(seconds, _)| seconds).sum();
+    (seconds > 0.0).then(|| {
+        pairs
+            .iter()
+            .map(|(seconds, value)| seconds * value)
+            .sum::<f64>()
+            / seconds
+    })
+}
+
+/// One line below the table of a measurement: what was counted meanwhile.
+pub fn footnote(observed: &Observations) -> String {
+    let metric = |metric: &ObservedMetric| {
+        format!(
+            "{} {}",
+            metric.name,
+            metric_text(mean(metric, observed), &metric.unit, Bytes::Mb)
+        )
+    };
+    let event = |event: &ObservedEvent| match event.total_scaled() {
+        Some((count, _)) => format!("{} {}", event.name, grouped(count)),
+        None => format!("{} not counted", event.name),
+    };
+    let parts: Vec<String> = if observed.metrics.is_empty() {
+        observed.events.iter().map(event).collect()
+    } else {
+        observed.metrics.iter().map(metric).collect()
+    };
+    format!("meanwhile ({}): {}", observed.what, parts.join(", "))
+}
+
+/// Count of the whole run, share of the time that it counted, rate.
+fn total(event: &ObservedEvent) -> [String; 3] {
+    let (count, share) = match (&event.status, event.total_scaled()) {
+        (EventStatus::NotSupported(_), _) => return ["not supported", "", ""].map(str::to_owned),
+        (EventStatus::Counted, None) => return ["not counted", "", ""].map(str::to_owned),
+        (EventStatus::Counted, Some(total)) => total,
+    };
+    let (_, enabled, _) = event.total();
+    let seconds = enabled as f64 * 1e-9 / f64::from(event.places.max(1));
+    let count_text = if event.scale == 1.0 {
+        grouped(count)
+    } else {
+        significant(count, 6)
+    };
+    let rate = significant(count / seconds, 4);
+    [count_text, share_text(Some(share)), rate]
+}
+
+/// The whole run: totals with error and rate, then metrics with their caveats.
+pub fn summary(
+    observed: &Observations,
+    bytes: Bytes,
+    error: impl Fn(&ObservedEvent) -> Option<f64>,
+) -> String {
+    let rows = observed.events.iter().map(|event| {
+        let half = error(event).filter(|half| *half > 0.0);
+        let half = half.map_or(String::new(), |half| format!("+- {}", grouped(half)));
+        let [count, share, rate] = total(event);
+        vec![
+            event.name.clone(),
+            count,
+            event.unit.clone(),
+            half,
+            share,
+            rate,
+        ]
+    });
+    let mut out = format!(
+        "{} intervals, {:.3} s\n",
+        observed.end_ns.len(),
+        observed.total_seconds()
+    );
+    out.push_str(&numbers_from(
+        1,
+        &["event", "count", "unit", "95 %", "counted", "per second"],
+        rows,
+    ));
+    for metric in &observed.metrics {
+        let _ = writeln!(
+            out,
+            " {}: {}",
+            metric.name,
+            metric_text(mean(metric, observed), &metric.unit, bytes)
+        );
+        if !metric.caveat.is_empty() {
+            let _ = writeln!(out, "   {}", metric.caveat);
+        }
+    }
+    for event in &observed.events {
+        if let EventStatus::NotSupported(reason) = &event.status {
+            let _ = writeln!(out, " {}: {reason}", event.name);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families::pmu::heat::tests::example;
+
+    #[test]
+    fn intervals_and_the_whole_have_units_shares_and_errors() {
+        let mut observed = example();
+        observed.events.push(ObservedEvent {
+            name: "cycles".into(),
+            status: EventStatus::NotSupported("this host does not have it".into()),
+            ..ObservedEvent::default()
+        });
+        let error = |_: &ObservedEvent, at: usize| Some(if at == 1 { 1_500_000.0 } else { 0.0 });
+        let text: String = (0..2)
+            .map(|at| interval(&observed, at, Bytes::Both, error))
+            .collect();
+        let below = footnote(&observed);
+        insta::assert_snapshot!(format!(
+            "{text}\n{}\n{below}",
+            summary(&observed, Bytes::Mb, |_| None)
+        ));
+    }
+
+    #[test]
+    fn the_documents_memory_bandwidth_has_the_unit_that_it_is_in() {
+        assert_eq!(
+            metric_text(Some(31_158_854_336.0), "B/s", Bytes::Both),
+            "31158.9 MB/s = 29715.4 MiB/s"
+        );
+        assert_eq!(
+            metric_text(Some(1.030_144e9), "bit/s", Bytes::Mb),
+            "1030.14 Mbit/s"
+        );
+        assert_eq!(metric_text(None, "B/s", Bytes::Mb), "not counted");
+    }
+}
