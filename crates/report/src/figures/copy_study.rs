@@ -32,415 +32,149 @@ enum What {
 /// Figure 2.36 is captioned 16,064 B in the study and described as 1448 B in its text; the text fits its place. The "huge"
 /// images, whose figures the study does not name, stand with the large ones.
 const STUDY: [Study; 50] = [
-    Study {
-        number: "2.1",
-        id: "fig-2-1",
-        load: "light",
-        what: What::Latency {
-            direction: "from",
-            cold: false,
-        },
-    },
-    Study {
-        number: "2.2",
-        id: "fig-2-2",
-        load: "light",
-        what: What::Latency {
-            direction: "to",
-            cold: false,
-        },
-    },
-    Study {
-        number: "2.3",
-        id: "fig-2-3",
-        load: "light",
-        what: What::Latency {
-            direction: "from",
-            cold: true,
-        },
-    },
-    Study {
-        number: "2.4",
-        id: "fig-2-4",
-        load: "light",
-        what: What::Latency {
-            direction: "to",
-            cold: true,
-        },
-    },
-    Study {
-        number: "2.5",
-        id: "fig-2-5",
-        load: "heavy",
-        what: What::Latency {
-            direction: "from",
-            cold: false,
-        },
-    },
-    Study {
-        number: "2.6",
-        id: "fig-2-6",
-        load: "heavy",
-        what: What::Latency {
-            direction: "to",
-            cold: false,
-        },
-    },
-    Study {
-        number: "2.7",
-        id: "fig-2-7",
-        load: "heavy",
-        what: What::Latency {
-            direction: "from",
-            cold: true,
-        },
-    },
-    Study {
-        number: "2.8",
-        id: "fig-2-8",
-        load: "heavy",
-        what: What::Latency {
-            direction: "to",
-            cold: true,
-        },
-    },
-    Study {
-        number: "2.9",
-        id: "fig-2-9",
-        load: "light",
-        what: What::Total { direction: "from" },
-    },
-    Study {
-        number: "2.10",
-        id: "fig-2-10",
-        load: "light",
-        what: What::Total { direction: "to" },
-    },
-    Study {
-        number: "2.11",
-        id: "fig-2-11",
-        load: "light",
-        what: What::Total { direction: "both" },
-    },
-    Study {
-        number: "2.12",
-        id: "fig-2-12",
-        load: "heavy",
-        what: What::Total { direction: "from" },
-    },
-    Study {
-        number: "2.13",
-        id: "fig-2-13",
-        load: "heavy",
-        what: What::Total { direction: "to" },
-    },
-    Study {
-        number: "2.14",
-        id: "fig-2-14",
-        load: "heavy",
-        what: What::Total { direction: "both" },
-    },
-    Study {
-        number: "2.15",
-        id: "fig-2-15",
-        load: "light",
-        what: What::Channels { direction: "from" },
-    },
-    Study {
-        number: "2.16",
-        id: "fig-2-16",
-        load: "light",
-        what: What::Channels { direction: "to" },
-    },
-    Study {
-        number: "2.17",
-        id: "fig-2-17",
-        load: "light",
-        what: What::Channels { direction: "both" },
-    },
-    Study {
-        number: "2.18",
-        id: "fig-2-18",
-        load: "heavy",
-        what: What::Channels { direction: "from" },
-    },
-    Study {
-        number: "2.19",
-        id: "fig-2-19",
-        load: "heavy",
-        what: What::Channels { direction: "to" },
-    },
-    Study {
-        number: "2.20",
-        id: "fig-2-20",
-        load: "heavy",
-        what: What::Channels { direction: "both" },
-    },
-    Study {
-        number: "2.21",
-        id: "fig-2-21",
-        load: "",
-        what: What::Calls {
-            operations: &["copy_from_user"],
-        },
-    },
-    Study {
-        number: "2.22",
-        id: "fig-2-22",
-        load: "",
-        what: What::Calls {
-            operations: &["copy_to_user"],
-        },
-    },
-    Study {
-        number: "2.23",
-        id: "fig-2-23",
-        load: "",
-        what: What::Calls {
-            operations: &["__copy_from_user"],
-        },
-    },
-    Study {
-        number: "2.24",
-        id: "fig-2-24",
-        load: "",
-        what: What::Calls {
-            operations: &["__copy_to_user"],
-        },
-    },
-    Study {
-        number: "2.25",
-        id: "fig-2-25",
-        load: "",
-        what: What::Calls {
-            operations: &["copy_from_user", "__copy_from_user"],
-        },
-    },
-    Study {
-        number: "2.26",
-        id: "fig-2-26",
-        load: "",
-        what: What::Calls {
-            operations: &["copy_to_user", "__copy_to_user"],
-        },
-    },
-    Study {
-        number: "2.27",
-        id: "fig-2-27",
-        load: "",
-        what: What::Misses {
-            copies: "both 16",
-            small: true,
-        },
-    },
-    Study {
-        number: "2.28",
-        id: "fig-2-28",
-        load: "",
-        what: What::Misses {
-            copies: "both 16",
-            small: false,
-        },
-    },
-    Study {
-        number: "2.29",
-        id: "fig-2-29",
-        load: "",
-        what: What::Misses {
-            copies: "from 224",
-            small: true,
-        },
-    },
-    Study {
-        number: "2.30",
-        id: "fig-2-30",
-        load: "",
-        what: What::Misses {
-            copies: "from 224",
-            small: false,
-        },
-    },
-    Study {
-        number: "2.31",
-        id: "fig-2-31",
-        load: "",
-        what: What::Misses {
-            copies: "from 1124",
-            small: true,
-        },
-    },
-    Study {
-        number: "2.32",
-        id: "fig-2-32",
-        load: "",
-        what: What::Misses {
-            copies: "from 1124",
-            small: false,
-        },
-    },
-    Study {
-        number: "2.33",
-        id: "fig-2-33",
-        load: "",
-        what: What::Misses {
-            copies: "from 16064",
-            small: true,
-        },
-    },
-    Study {
-        number: "2.34",
-        id: "fig-2-34",
-        load: "",
-        what: What::Misses {
-            copies: "from 16064",
-            small: false,
-        },
-    },
-    Study {
-        number: "2.35",
-        id: "fig-2-35",
-        load: "",
-        what: What::Misses {
-            copies: "to 1448",
-            small: true,
-        },
-    },
-    Study {
-        number: "2.36",
-        id: "fig-2-36",
-        load: "",
-        what: What::Misses {
-            copies: "to 1448",
-            small: false,
-        },
-    },
-    Study {
-        number: "2.37",
-        id: "fig-2-37",
-        load: "",
-        what: What::Misses {
-            copies: "to 4096",
-            small: true,
-        },
-    },
-    Study {
-        number: "2.38",
-        id: "fig-2-38",
-        load: "",
-        what: What::Misses {
-            copies: "to 4096",
-            small: false,
-        },
-    },
-    Study {
-        number: "2.39",
-        id: "fig-2-39",
-        load: "",
-        what: What::Time {
-            copies: "both 16",
-            small: true,
-        },
-    },
-    Study {
-        number: "2.40",
-        id: "fig-2-40",
-        load: "",
-        what: What::Time {
-            copies: "both 16",
-            small: false,
-        },
-    },
-    Study {
-        number: "2.41",
-        id: "fig-2-41",
-        load: "",
-        what: What::Time {
-            copies: "from 224",
-            small: true,
-        },
-    },
-    Study {
-        number: "2.42",
-        id: "fig-2-42",
-        load: "",
-        what: What::Time {
-            copies: "from 224",
-            small: false,
-        },
-    },
-    Study {
-        number: "2.43",
-        id: "fig-2-43",
-        load: "",
-        what: What::Time {
-            copies: "from 1124",
-            small: true,
-        },
-    },
-    Study {
-        number: "2.44",
-        id: "fig-2-44",
-        load: "",
-        what: What::Time {
-            copies: "from 1124",
-            small: false,
-        },
-    },
-    Study {
-        number: "2.45",
-        id: "fig-2-45",
-        load: "",
-        what: What::Time {
-            copies: "from 16064",
-            small: true,
-        },
-    },
-    Study {
-        number: "2.46",
-        id: "fig-2-46",
-        load: "",
-        what: What::Time {
-            copies: "from 16064",
-            small: false,
-        },
-    },
-    Study {
-        number: "2.47",
-        id: "fig-2-47",
-        load: "",
-        what: What::Time {
-            copies: "to 1448",
-            small: true,
-        },
-    },
-    Study {
-        number: "2.48",
-        id: "fig-2-48",
-        load: "",
-        what: What::Time {
-            copies: "to 1448",
-            small: false,
-        },
-    },
-    Study {
-        number: "2.49",
-        id: "fig-2-49",
-        load: "",
-        what: What::Time {
-            copies: "to 4096",
-            small: true,
-        },
-    },
-    Study {
-        number: "2.50",
-        id: "fig-2-50",
-        load: "",
-        what: What::Time {
-            copies: "to 4096",
-            small: false,
-        },
-    },
+    latency("2.1", "fig-2-1", "light", "from", false),
+    latency("2.2", "fig-2-2", "light", "to", false),
+    latency("2.3", "fig-2-3", "light", "from", true),
+    latency("2.4", "fig-2-4", "light", "to", true),
+    latency("2.5", "fig-2-5", "heavy", "from", false),
+    latency("2.6", "fig-2-6", "heavy", "to", false),
+    latency("2.7", "fig-2-7", "heavy", "from", true),
+    latency("2.8", "fig-2-8", "heavy", "to", true),
+    total("2.9", "fig-2-9", "light", "from"),
+    total("2.10", "fig-2-10", "light", "to"),
+    total("2.11", "fig-2-11", "light", "both"),
+    total("2.12", "fig-2-12", "heavy", "from"),
+    total("2.13", "fig-2-13", "heavy", "to"),
+    total("2.14", "fig-2-14", "heavy", "both"),
+    channels("2.15", "fig-2-15", "light", "from"),
+    channels("2.16", "fig-2-16", "light", "to"),
+    channels("2.17", "fig-2-17", "light", "both"),
+    channels("2.18", "fig-2-18", "heavy", "from"),
+    channels("2.19", "fig-2-19", "heavy", "to"),
+    channels("2.20", "fig-2-20", "heavy", "both"),
+    calls("2.21", "fig-2-21", &["copy_from_user"]),
+    calls("2.22", "fig-2-22", &["copy_to_user"]),
+    calls("2.23", "fig-2-23", &["__copy_from_user"]),
+    calls("2.24", "fig-2-24", &["__copy_to_user"]),
+    calls("2.25", "fig-2-25", &["copy_from_user", "__copy_from_user"]),
+    calls("2.26", "fig-2-26", &["copy_to_user", "__copy_to_user"]),
+    misses("2.27", "fig-2-27", "", "both 16", true),
+    misses("2.28", "fig-2-28", "", "both 16", false),
+    misses("2.29", "fig-2-29", "", "from 224", true),
+    misses("2.30", "fig-2-30", "", "from 224", false),
+    misses("2.31", "fig-2-31", "", "from 1124", true),
+    misses("2.32", "fig-2-32", "", "from 1124", false),
+    misses("2.33", "fig-2-33", "", "from 16064", true),
+    misses("2.34", "fig-2-34", "", "from 16064", false),
+    misses("2.35", "fig-2-35", "", "to 1448", true),
+    misses("2.36", "fig-2-36", "", "to 1448", false),
+    misses("2.37", "fig-2-37", "", "to 4096", true),
+    misses("2.38", "fig-2-38", "", "to 4096", false),
+    time("2.39", "fig-2-39", "", "both 16", true),
+    time("2.40", "fig-2-40", "", "both 16", false),
+    time("2.41", "fig-2-41", "", "from 224", true),
+    time("2.42", "fig-2-42", "", "from 224", false),
+    time("2.43", "fig-2-43", "", "from 1124", true),
+    time("2.44", "fig-2-44", "", "from 1124", false),
+    time("2.45", "fig-2-45", "", "from 16064", true),
+    time("2.46", "fig-2-46", "", "from 16064", false),
+    time("2.47", "fig-2-47", "", "to 1448", true),
+    time("2.48", "fig-2-48", "", "to 1448", false),
+    time("2.49", "fig-2-49", "", "to 4096", true),
+    time("2.50", "fig-2-50", "", "to 4096", false),
 ];
+
+const fn latency(
+    number: &'static str,
+    id: &'static str,
+    load: &'static str,
+    direction: &'static str,
+    cold: bool,
+) -> Study {
+    let what = What::Latency { direction, cold };
+    Study {
+        number,
+        id,
+        load,
+        what,
+    }
+}
+
+const fn total(
+    number: &'static str,
+    id: &'static str,
+    load: &'static str,
+    direction: &'static str,
+) -> Study {
+    let what = What::Total { direction };
+    Study {
+        number,
+        id,
+        load,
+        what,
+    }
+}
+
+const fn channels(
+    number: &'static str,
+    id: &'static str,
+    load: &'static str,
+    direction: &'static str,
+) -> Study {
+    let what = What::Channels { direction };
+    Study {
+        number,
+        id,
+        load,
+        what,
+    }
+}
+
+const fn calls(
+    number: &'static str,
+    id: &'static str,
+    operations: &'static [&'static str],
+) -> Study {
+    let what = What::Calls { operations };
+    Study {
+        number,
+        id,
+        load: "",
+        what,
+    }
+}
+
+const fn misses(
+    number: &'static str,
+    id: &'static str,
+    load: &'static str,
+    copies: &'static str,
+    small: bool,
+) -> Study {
+    let what = What::Misses { copies, small };
+    Study {
+        number,
+        id,
+        load,
+        what,
+    }
+}
+
+const fn time(
+    number: &'static str,
+    id: &'static str,
+    load: &'static str,
+    copies: &'static str,
+    small: bool,
+) -> Study {
+    let what = What::Time { copies, small };
+    Study {
+        number,
+        id,
+        load,
+        what,
+    }
+}
 
 /// Megabyte of the study's bandwidth: 2^20 bytes.
 const MIB: f64 = 1_048_576.0;
