@@ -48,18 +48,13 @@ enum Property {
 }
 
 impl OfHost {
-    /// The value of the parameter of that name, for threads on those CPUs; none where the host says nothing.
-    pub(crate) fn param(self, name: &str, pin: &[u32]) -> Option<Param> {
+    /// The value of a parameter, for threads on those CPUs; none where the host says nothing.
+    pub(crate) fn param(self, pin: &[u32]) -> Option<Param> {
         match self.host {
             Property::SystemDisk => disk().map(Param::Text),
             Property::PeerCpu => {
                 let cpu = *pin.get(1).or(pin.first())?;
-                // Lists of CPUs are text.
-                Some(if name.ends_with("_cpus") {
-                    Param::Text(cpu.to_string())
-                } else {
-                    Param::Int(u64::from(cpu))
-                })
+                Some(Param::Int(u64::from(cpu)))
             }
         }
     }
@@ -253,10 +248,8 @@ mod tests {
     #[test]
     fn the_other_side_of_a_connection_gets_a_cpu_of_its_own() {
         let peer: OfHost = toml::from_str("host = 'peer-cpu'").unwrap();
-        assert_eq!(peer.param("sender_cpu", &[3, 1]), Some(Param::Int(1)));
-        assert_eq!(peer.param("sender_cpu", &[3]), Some(Param::Int(3)));
-        let list = peer.param("receiver_cpus", &[3, 1]);
-        assert_eq!(list, Some(Param::Text("1".to_owned())));
-        assert_eq!(peer.param("sender_cpu", &[]), None);
+        assert_eq!(peer.param(&[3, 1]), Some(Param::Int(1)));
+        assert_eq!(peer.param(&[3]), Some(Param::Int(3)));
+        assert_eq!(peer.param(&[]), None);
     }
 }

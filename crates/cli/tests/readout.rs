@@ -44,7 +44,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["run", "gbt", "--pin", "1000"], "CPU 1000 does not exist"),
             (
                 &["run", "gbt", "--receiver-pin", "1000"],
-                "CPU 1000 does not exist",
+                "`peer_cpu` is 1000: there is no such CPU",
             ),
             (&["run", "gbt", "--payload", "0"], "card.payload"),
             (

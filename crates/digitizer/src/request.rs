@@ -92,8 +92,13 @@ pub struct DigitizerRequest {
     /// Let emulated boards go as fast as memory
     #[arg(long, help_heading = "Emulated boards")]
     pub unpaced: bool,
-    /// Write what the last read became: .npy, or the plain numbers under another name
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    /// Write what the last read became: .npy, or the plain numbers
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "FILE",
+        help_heading = "Output"
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dump: Option<String>,
 }

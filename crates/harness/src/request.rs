@@ -182,7 +182,7 @@ fn read<R: Request>(workload: &Workload) -> Result<R, Fault> {
         .collect();
     serde_path_to_error::deserialize(Value::Object(fields.clone())).map_err(|error| {
         let name = error.path().to_string();
-        let problem = with_nearest(error.inner().to_string());
+        let problem = with_nearest::<R>(error.inner().to_string());
         let name = Some(name).filter(|name| name != ".");
         match name.or_else(|| culprit::<R>(&fields)) {
             None => Fault::new(format!("{} workload: {problem}", R::KIND)),
@@ -207,16 +207,22 @@ fn culprit<R: Request>(fields: &Map<String, Value>) -> Option<String> {
         .cloned()
 }
 
-/// serde names what is unknown and then what it expected, each between backticks.
-fn with_nearest(problem: String) -> String {
+/// serde names what is unknown and then what it expected, each between backticks; with a flattened struct it says only the former.
+fn with_nearest<R: Request>(problem: String) -> String {
     let names: Vec<&str> = problem.split('`').skip(1).step_by(2).collect();
-    match names.split_first() {
-        Some((wrong, known)) if problem.starts_with("unknown ") => {
-            let hint = did_you_mean(wrong, known);
-            problem + &hint
-        }
-        _ => problem,
-    }
+    let Some((wrong, expected)) = names.split_first() else {
+        return problem;
+    };
+    let fields = parameters::<R>();
+    let fields: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
+    let hint = if problem.starts_with("unknown field ") {
+        did_you_mean(wrong, &fields)
+    } else if problem.starts_with("unknown ") {
+        did_you_mean(wrong, expected)
+    } else {
+        String::new()
+    };
+    problem + &hint
 }
 
 /// The known name that was probably meant, as the end of an error's line; empty where none is near.

@@ -7,7 +7,7 @@ use daqmeter_harness::{Problem, Request};
 use daqmeter_record::units::{self, UnitError};
 use daqmeter_sys::host::parse_cpu_list;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::scenario::{Bytes, Completion, Hertz, Nanos, ReaderMode, Scenario, ScenarioError};
 
@@ -43,7 +43,7 @@ pub struct Chosen {
     /// Send blocks from the ring instead of copying chunks
     #[arg(
         id = "zero_copy",
-        long,
+        long = "zero-copy",
         action = ArgAction::SetTrue,
         value_parser = BoolishValueParser::new().map(|on| on.then_some(ReaderMode::ZeroCopy)),
         help_heading = REPLACED
@@ -135,9 +135,24 @@ pub struct Receivers {
     #[serde(
         default,
         alias = "receiver_cpus",
+        deserialize_with = "number_or_list",
         skip_serializing_if = "Option::is_none"
     )]
     pub peer_cpu: Option<String>,
+}
+
+/// A list of CPUs, or one as a number.
+fn number_or_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Cpus {
+        One(u32),
+        List(String),
+    }
+    Ok(Some(match Cpus::deserialize(deserializer)? {
+        Cpus::One(cpu) => cpu.to_string(),
+        Cpus::List(list) => list,
+    }))
 }
 
 /// A list of CPUs as workloads write it: single ones, in turn.

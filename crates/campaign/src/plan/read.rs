@@ -398,7 +398,7 @@ impl ParamReader<'_> {
                 let field = format!("workload.{}", name.as_ref());
                 self.error(value.span(), &field, error.message().replace('\n', " "))
             })?;
-            match property.param(name.as_ref(), &self.sweep.pin) {
+            match property.param(&self.sweep.pin) {
                 Some(value) => workload.params.insert(name.as_ref().clone(), value),
                 None => return Ok(None),
             };

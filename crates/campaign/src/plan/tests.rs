@@ -137,7 +137,7 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
         (
             "read_lines = 1",
             "read_line = 1",
-            "p.toml:13: sweep 1, workload: `read_line` is no parameter of memory; there are: read_bytes",
+            "p.toml:13: sweep 1, workload: `read_line` is no parameter of memory; there are: lanes, read_bytes",
         ),
         (
             "\"16KiB\"",
