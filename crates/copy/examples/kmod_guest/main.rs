@@ -22,8 +22,11 @@ use std::time::Duration;
 use common::{Verdict, expect};
 use daqmeter_sys::uapi::{COPY_DEVICE, CopyDevice};
 
+/// A name and what it runs.
+type Case = (&'static str, fn() -> Verdict);
+
 /// The cases, by the names that the scripts of `vm/` use.
-const CASES: &[(&str, fn() -> Verdict)] = &[
+const CASES: &[Case] = &[
     ("refusals", copies::refusals),
     ("both", copies::both),
     ("unordered", || copies::moves(500, 3, &[0, 1])),
