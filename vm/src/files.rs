@@ -13,6 +13,11 @@ pub(crate) fn folder() -> PathBuf {
     shell::target().join("copy-vm")
 }
 
+/// Everything of the machines with a mesh.
+pub(crate) fn mesh_folder() -> PathBuf {
+    shell::target().join("pmu-vm")
+}
+
 /// All files below a folder; none where there is no such folder.
 pub(crate) fn below(folder: &Path) -> Result<Vec<PathBuf>> {
     let (mut open, mut files) = (vec![folder.to_owned()], Vec::new());

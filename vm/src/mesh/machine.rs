@@ -17,17 +17,12 @@ use shell::{Line, line};
 use super::perf::Perf;
 use super::qmp::{Qmp, Qtest};
 use crate::debian::Kernel;
-use crate::files::{GuestFile, archive, tail};
+use crate::files::{GuestFile, archive, mesh_folder, tail};
 
 /// RAM begins here on QEMU's `virt`; behind 256 MiB of it is the first mesh, at the N1SDP's own address.
 const RAM_MIB: u64 = 256;
 const MESH_BASE: u64 = 0x5000_0000;
 const MESH_BYTES: u64 = 0x400_0000;
-
-/// Everything of these machines lies here.
-pub(crate) fn folder() -> PathBuf {
-    shell::target().join("pmu-vm")
-}
 
 /// What the guests run.
 pub(crate) struct Guest {
@@ -107,7 +102,7 @@ struct Plan<'a> {
 
 impl Plan<'_> {
     fn new<'a>(name: &str, meshes: &'a [Mesh], cpus: u32) -> Result<Plan<'a>> {
-        let place = folder().join(name);
+        let place = mesh_folder().join(name);
         if place.exists() {
             fs::remove_dir_all(&place)?;
         }
@@ -417,5 +412,5 @@ fn initrd(name: &str, kernel: &Kernel, guest: &Guest) -> Result<PathBuf> {
     for (path, place) in &guest.perf.files {
         files.push(GuestFile::program(place, path)?);
     }
-    archive(&folder(), name, &files)
+    archive(&mesh_folder(), name, &files)
 }

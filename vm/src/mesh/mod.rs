@@ -16,7 +16,7 @@ use anyhow::{Result, bail, ensure};
 use shell::{line, need, there};
 
 use crate::debian::{self, Kernel, foreign_busybox};
-use crate::files::timed;
+use crate::files::{mesh_folder, timed};
 use machine::Guest;
 
 const TARGET: &str = "aarch64-unknown-linux-musl";
@@ -65,7 +65,7 @@ pub(crate) fn prepare() -> Result<()> {
     ] {
         need(program, package)?;
     }
-    fs::create_dir_all(machine::folder())?;
+    fs::create_dir_all(mesh_folder())?;
     debian::update()?;
     for series in SERIES {
         timed(&format!("Debian's {series} for arm64"), || {

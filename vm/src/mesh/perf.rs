@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 
 use shell::line;
 
-use super::machine::folder;
 use crate::debian;
+use crate::files::mesh_folder;
 
 /// The program and its libraries: file here, name in the guest.
 pub(crate) struct Perf {
@@ -18,7 +18,7 @@ pub(crate) struct Perf {
 
 /// Downloads perf and everything that it depends on, and keeps what the program is linked with.
 pub(crate) fn fetch() -> Result<Perf> {
-    let place = folder().join("perf");
+    let place = mesh_folder().join("perf");
     let names = debian::closure("linux-perf", "arm64")?;
     // What it is linked with comes in packages of libraries; interpreters and their modules are not started.
     let wanted: Vec<String> = names

@@ -66,7 +66,8 @@ fn main() -> ExitCode {
     let Some((_, case)) = CASES.iter().find(|(known, _)| *known == name) else {
         return ExitCode::from(2);
     };
-    match case() {
+    let panicked = |_| Err("it panicked; what it said is above".to_owned());
+    match std::panic::catch_unwind(case).unwrap_or_else(panicked) {
         Ok(found) => {
             println!("GUEST ok {name}: {found}");
             ExitCode::SUCCESS
