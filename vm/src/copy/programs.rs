@@ -41,7 +41,7 @@ pub(crate) fn build(profile: Profile) -> Result<()> {
     profile.build().words("-p daqmeter-cli").run()?;
     profile
         .build()
-        .words("-p daqmeter-copy --example kmod_guest")
+        .words("-p daqmeter-sys --example kmod_guest")
         .run()
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn build_foreign_guest(profile: Profile) -> Result<()> {
     // Optimising the whole program would take twice the time and change nothing here.
     profile
         .build()
-        .words("--config profile.release.lto=false -p daqmeter-copy --example kmod_guest --target")
+        .words("--config profile.release.lto=false -p daqmeter-sys --example kmod_guest --target")
         .arg(ARM_TARGET)
         .env(
             "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
