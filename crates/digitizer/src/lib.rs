@@ -2,7 +2,7 @@
 //!
 //! The way of the data: [`devices`] (families of boards, emulated and real, in the words of an acquisition) -> [`daq`] (arm,
 //! wait by polling or interrupt, account for triggers) -> `session` (read-out and conversion stages under the harness) <-
-//! [`engine`]. [`published`] holds what the source document measured, [`reproduce`] sets it beside model and measurement.
+//! [`engine`].
 //! [`serve`] is the file that answers as a driver does.
 //!
 //! Nothing here prints or times itself. Begin with [`engine::DigitizerEngine`] and [`request::DigitizerRequest`].

@@ -127,7 +127,7 @@ pub fn workload_of<R: Request>(request: &R) -> Workload {
     }
 }
 
-/// Checks a request's number of lanes: at least 1, at most [`MAX_LANES`] and what this process may still start.
+/// Checks a request's number of lanes: at least 1, at most [`crate::MAX_LANES`] and what this process may still start.
 ///
 /// # Errors
 /// When it is outside.

@@ -133,7 +133,7 @@ impl Source {
         }
     }
 
-    /// Time of the n-th trigger from now, from 1; [`NEVER`] when the source ends before.
+    /// Time of the n-th trigger from now, from 1; `NEVER` when the source ends before.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -1,6 +1,6 @@
 //! Which events fit at once, what share of the time each will get, and an order that raises the smallest share.
 //!
-//! Two things are modelled: what the driver has to give ([`driver`], [`rules`]), and how the kernel hands it out ([`schedule`]).
+//! Two things are modelled: what the driver has to give (`driver`, `rules`), and how the kernel hands it out (`schedule`).
 
 mod driver;
 mod rules;

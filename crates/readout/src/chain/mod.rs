@@ -1,6 +1,6 @@
 //! A whole chain in this process: card, readers, receivers, and what came of every trigger.
 //!
-//! [`Chain::open`] makes the parts. [`run`] gives each a thread; the engine runs the readers in its lanes.
+//! [`Chain::open`] makes the parts. [`run()`] gives each a thread; the engine runs the readers in its lanes.
 
 mod done;
 mod parts;
