@@ -12,15 +12,20 @@ pub(crate) type Verdict = Result<String, String>;
 
 pub(crate) fn device(policy: u32) -> CopyDevice {
     let device = CopyDevice::open(Path::new(COPY_DEVICE)).unwrap();
+    set_policy(&device, policy, 30_000);
+    device
+}
+
+/// A policy whose first channel owns the engine for the quantum in each 90 us.
+pub(crate) fn set_policy(device: &CopyDevice, policy: u32, quantum_ns: u64) {
     let policy = Policy {
         policy,
         high_channels: 1,
-        quantum_ns: 30_000,
+        quantum_ns,
         window_ns: 90_000,
         ..Policy::default()
     };
     device.set_policy(policy).unwrap();
-    device
 }
 
 pub(crate) fn dma(bytes: u64, direction: u32, completion: u32, channel: u32) -> Copy {
