@@ -35,8 +35,17 @@ pub(crate) fn dma(bytes: u64, direction: u32, completion: u32, channel: u32) -> 
         completion,
         bytes,
         channel,
-        timeout_ms: 300,
+        // An emulated CPU that does not get on for a while is no fault of the module.
+        timeout_ms: 5000,
         ..Copy::default()
+    }
+}
+
+/// A copy that an engine will not complete, which is given up soon.
+pub(crate) fn given_up(bytes: u64, completion: u32, channel: u32) -> Copy {
+    Copy {
+        timeout_ms: 300,
+        ..dma(bytes, 1, completion, channel)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::uapi::{Copy, Policy};
 
-use crate::common::{Verdict, device, dma, errno, expect, nothing_pinned, round, set};
+use crate::common::{Verdict, device, dma, errno, expect, given_up, nothing_pinned, round, set};
 
 /// Every 7th descriptor ends with an error: the copy says EIO, polled and not, and the next one is whole.
 pub(crate) fn failing() -> Verdict {
@@ -54,7 +54,7 @@ pub(crate) fn losing() -> Verdict {
     let mut timeouts = 0;
     for completion in [0, 1, 0, 1] {
         set("lose_every", 1);
-        let lost = round(&device, &mut dma(8192, 1, completion, 2), 3);
+        let lost = round(&device, &mut given_up(8192, completion, 2), 3);
         set("lose_every", 0);
         match lost {
             Err(why) if why.contains("os error 110") => timeouts += 1,
@@ -69,7 +69,7 @@ pub(crate) fn losing() -> Verdict {
     )?;
     // Slower than the timeout: what completes late must find nothing to touch.
     set("delay_us", 400_000);
-    let late = round(&device, &mut dma(64, 1, 1, 3), 5);
+    let late = round(&device, &mut given_up(64, 1, 3), 5);
     set("delay_us", 0);
     if late.is_ok() {
         return Err("a copy that takes longer than its limit succeeded".to_owned());
@@ -98,7 +98,7 @@ pub(crate) fn late() -> Verdict {
         .map_err(|error| error.to_string())?;
     set("delay_us", 8_000_000);
     let began = Instant::now();
-    let ended = errno(device.copy(&mut dma(BYTES as u64, 1, 1, 0), &mut buffer, 0));
+    let ended = errno(device.copy(&mut given_up(BYTES as u64, 1, 0), &mut buffer, 0));
     let waited = began.elapsed();
     set("delay_us", 0);
     expect("a late copy", ended, Some(110))?;
@@ -131,7 +131,7 @@ pub(crate) fn stuck() -> Verdict {
     }
     round(&device, &mut dma(8192, 1, 0, 0), 2)?;
     set("delay_us", 500_000);
-    let late = round(&device, &mut dma(8192, 1, 1, 0), 1);
+    let late = round(&device, &mut given_up(8192, 1, 0), 1);
     set("delay_us", 0);
     if !late.as_ref().is_err_and(|why| why.contains("os error 110")) {
         return Err(format!("{late:?} instead of a timeout"));

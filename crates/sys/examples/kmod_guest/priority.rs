@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use daqmeter_sys::memory::{Buffer, Pages};
-use daqmeter_sys::uapi::{Copy, CopyDevice};
+use daqmeter_sys::uapi::CopyDevice;
 
 use crate::common::{Verdict, device, dma, nothing_pinned, set_policy};
 
@@ -100,12 +100,9 @@ fn copies_within(device: &CopyDevice, channel: u32, time: Duration) -> u32 {
     let mut buffer = Buffer::new(65_536, Pages::Base).unwrap();
     let (begin, mut copies) = (Instant::now(), 0);
     while begin.elapsed() < time {
-        let mut copy = Copy {
-            // An emulated CPU that does not get on for a while is no fault of the module.
-            timeout_ms: 5000,
-            ..dma(65_536, 1, 1, channel)
-        };
-        device.copy(&mut copy, &mut buffer, 0).unwrap();
+        device
+            .copy(&mut dma(65_536, 1, 1, channel), &mut buffer, 0)
+            .unwrap();
         copies += 1;
     }
     copies
