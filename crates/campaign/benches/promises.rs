@@ -21,7 +21,7 @@ use daqmeter_report::cmp::{Compared, cmp};
 
 /// Typical half width of an interval, in per cent, from which on this host says nothing about `cmp`: a quiet one was at 0.3 to 0.6.
 const NOISY: f64 = 0.8;
-/// Differences that are ignored, as `daqmeter cmp` does unless told otherwise.
+/// Differences that are ignored, as `daqmeter cmp` does by default.
 const IGNORE: f64 = 0.02;
 
 /// An engine whose every so many operations one is done twice: every twentieth is 5 % slower, with real work. Both sides go through it:

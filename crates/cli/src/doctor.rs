@@ -89,7 +89,7 @@ fn host(files: &Files) -> Vec<Finding> {
             governor
                 .as_deref()
                 .is_none_or(|governor| governor == "performance"),
-            governor.unwrap_or_else(|| "not told (virtual machine, or no cpufreq)".to_owned()),
+            governor.unwrap_or_else(|| "not reported (virtual machine, or no cpufreq)".to_owned()),
             "cpupower frequency-set -g performance",
         ),
         finding(

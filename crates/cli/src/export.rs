@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// What a row is
     #[arg(long, value_enum, default_value = "stages")]
     what: Rows,
-    /// Where to; .parquet is Parquet, everything else CSV; standard output unless told otherwise
+    /// Where to; .parquet is Parquet, everything else CSV; standard output without it
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

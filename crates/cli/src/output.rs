@@ -187,7 +187,7 @@ pub(crate) fn read_records(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure>
 /// Reads one file, which may hold nothing, and tells what could not be read.
 pub(crate) fn read_file(path: &Path) -> Result<jsonl::Contents, Failure> {
     /// So many lines that cannot be read are told one by one.
-    const MOST_TOLD: usize = 10;
+    const MAX_LINES_REPORTED: usize = 10;
     let shown = path.display();
     let refused = |error: io::Error| Failure::refused(format!("cannot read {shown}: {error}"));
     let contents = if path.as_os_str() == "-" {
@@ -196,13 +196,13 @@ pub(crate) fn read_file(path: &Path) -> Result<jsonl::Contents, Failure> {
         let file = File::open(path).map_err(refused)?;
         jsonl::read_printable(io::BufReader::with_capacity(1 << 20, file)).map_err(refused)?
     };
-    for error in contents.errors.iter().take(MOST_TOLD) {
+    for error in contents.errors.iter().take(MAX_LINES_REPORTED) {
         tell(&format!("daqmeter: {shown}: {error}"));
     }
-    if contents.errors.len() > MOST_TOLD {
+    if contents.errors.len() > MAX_LINES_REPORTED {
         tell(&format!(
             "daqmeter: {shown}: {} more lines could not be read",
-            contents.errors.len() - MOST_TOLD
+            contents.errors.len() - MAX_LINES_REPORTED
         ));
     }
     Ok(contents)

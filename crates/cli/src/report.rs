@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     /// What to make
     #[arg(long, value_enum, default_value = "html")]
     format: Format,
-    /// Where to; html goes to report.html unless told otherwise, the others to standard output
+    /// Where to; html goes to report.html by default, the others to standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -5,8 +5,7 @@
 
 use clap::Args;
 use daqmeter_harness::{
-    Availability, Fault, Problem, Session, StageSpec, Tally, TypedEngine, check_cpu, did_you_mean,
-    is_default,
+    Availability, Fault, Problem, Session, StageSpec, Tally, TypedEngine, did_you_mean, is_default,
 };
 use daqmeter_kernels::copy::mark;
 use daqmeter_record::{Counter, Ledger};
@@ -66,6 +65,7 @@ impl daqmeter_harness::Request for PollutionRequest {
 
     fn check(&self) -> Result<(), Problem> {
         Problem::unless_within("block_bytes", self.block_bytes, 1..=MAX_BLOCK_BYTES)?;
+        Problem::unless_cpus_exist("peer_cpu", self.peer_cpu.as_slice())?;
         if TESTS.contains(&self.test.as_str()) {
             return Ok(());
         }
@@ -184,9 +184,6 @@ impl TypedEngine for PollutionEngine {
     }
 
     fn open(&self, request: &PollutionRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        if let Some(cpu) = request.peer_cpu {
-            check_cpu("peer_cpu", cpu)?;
-        }
         Ok(vec![Box::new(PollutionSession {
             request: request.clone(),
             victim: None,
@@ -391,7 +388,7 @@ mod tests {
             (
                 "neighbour_cpu",
                 9999_u64.into(),
-                "peer_cpu: CPU 9999 does not exist",
+                "`peer_cpu` is 9999: there is no such CPU",
             ),
             ("block_bytes", 0_u64.into(), "`block_bytes` is 0"),
         ] {

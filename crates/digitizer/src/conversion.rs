@@ -323,7 +323,7 @@ impl ConversionRequest {
     }
 }
 
-/// A number that JSON can hold, which has neither infinity nor what is no number.
+/// A finite number: JSON has neither infinity nor NaN.
 fn parse_finite(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite());
     number.ok_or_else(|| format!("`{text}` is not a finite number such as 0.5, -45.6 or -7e-05"))

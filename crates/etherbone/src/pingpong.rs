@@ -313,8 +313,8 @@ impl Socket {
 impl Ends {
     /// Sends the first bytes of the request, and waits until as many have come back.
     fn round(&mut self, bytes: usize, message_bytes: usize) -> Result<(), Fault> {
-        let batch_bytes = (net::MOST_SEGMENTS * message_bytes)
-            .min(net::MOST_BATCH_BYTES / message_bytes * message_bytes);
+        let batch_bytes = (net::MAX_SEGMENTS * message_bytes)
+            .min(net::MAX_BATCH_BYTES / message_bytes * message_bytes);
         for part in self.request[..bytes].chunks(batch_bytes) {
             self.socket.send(part, message_bytes)?;
         }

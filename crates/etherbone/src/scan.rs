@@ -201,8 +201,8 @@ fn records(client: &mut Client, table: u64) -> Result<Vec<Record>, EbError> {
     let head = read_bytes(client, table, 32)?;
     let count = sdb::record_count(&head)
         .map_err(|error| EbError::Unsupported(format!("no SDB table at {table:#x}: {error}")))?;
-    if count == 0 || count > sdb::MOST_RECORDS {
-        let most = sdb::MOST_RECORDS;
+    if count == 0 || count > sdb::MAX_RECORDS {
+        let most = sdb::MAX_RECORDS;
         return Err(EbError::Unsupported(format!(
             "the SDB table at {table:#x} claims {count} records; 1 to {most} are believed"
         )));

@@ -74,14 +74,6 @@ pub struct Parameter {
     pub about: String,
 }
 
-/// Parameters from pairs of name and meaning.
-#[macro_export]
-macro_rules! parameters {
-    ($($name:literal: $about:literal),* $(,)?) => {
-        vec![$($crate::Parameter { name: $name.to_owned(), about: $about.to_owned() }),*]
-    };
-}
-
 /// Whether an engine can run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Availability {
@@ -249,34 +241,6 @@ pub(crate) fn max_lanes() -> u64 {
     daqmeter_sys::available::threads().map_or(MAX_LANES, |threads| threads.clamp(1, MAX_LANES))
 }
 
-/// The lanes that a workload asks for by the parameter of that name; 1 without it, at most [`MAX_LANES`] and what this process may start.
-///
-/// # Errors
-/// When it is no whole number between 1 and that maximum.
-pub fn lanes(workload: &Workload, name: &str) -> Result<usize, Fault> {
-    let lanes = workload.int_within_or(name, 1, 1..=max_lanes())?;
-    Ok(usize::try_from(lanes).expect("at most MAX_LANES"))
-}
-
-/// Refuses a CPU that does not exist, or that this thread may not use.
-///
-/// # Errors
-/// Names the parameter, and the CPUs that may be used.
-pub fn check_cpu(name: &str, cpu: u32) -> Result<(), Fault> {
-    cpu_among(cpu, &daqmeter_sys::affinity::allowed_cpus()?).map_err(|fault| fault.context(name))
-}
-
-pub(crate) fn cpu_among(cpu: u32, allowed: &[u32]) -> Result<(), Fault> {
-    if allowed.contains(&cpu) {
-        return Ok(());
-    }
-    let allowed: Vec<String> = allowed.iter().map(u32::to_string).collect();
-    Err(Fault::new(format!(
-        "CPU {cpu} does not exist or is not allowed here; choose among {}",
-        allowed.join(",")
-    )))
-}
-
 /// Why work could not be done or was wrong: one line, with what to do where that is known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -329,27 +293,6 @@ impl From<daqmeter_sys::SysError> for Fault {
                 "{error}: the host, its control group or ulimit -v leaves less"
             )),
             false => Fault::new(error.to_string()),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn more_lanes_than_a_host_can_run_are_refused() {
-        let of = |threads: u64| lanes(&Workload::new("x").with("threads", threads), "threads");
-        assert_eq!(
-            (lanes(&Workload::new("x"), "threads"), of(1)),
-            (Ok(1), Ok(1))
-        );
-        for threads in [0, MAX_LANES + 1, 1 << 63, u64::MAX] {
-            let error = of(threads).unwrap_err().0;
-            assert!(
-                error.contains("`threads`") && error.contains("; 1 to "),
-                "{error}"
-            );
         }
     }
 }

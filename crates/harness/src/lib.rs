@@ -30,7 +30,7 @@ mod watched;
 pub use devices::CardFamily;
 pub use engine::{
     Availability, DeviceTime, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec,
-    Tally, check_cpu, lanes,
+    Tally,
 };
 pub use facts::Context;
 pub use memory::MemoryRequest;

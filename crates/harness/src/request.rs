@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::engine::{Availability, Engine, Fault, Parameter, Session, max_lanes};
+use crate::settings::cpu_list;
 
 /// One request to one engine. Field names are those of the parameters, with their unit last; the first line of a field's comment
 /// says in lists and in help what it is. Optional fields have `#[serde(default)]`, and `skip_serializing_if` where a record need
@@ -88,9 +89,7 @@ impl Problem {
             format!("is {value}; {least} to {greatest} is wanted"),
         ))
     }
-}
 
-impl Problem {
     /// Refuses CPUs that this process may not run on.
     ///
     /// # Errors
@@ -105,7 +104,10 @@ impl Problem {
             None => Ok(()),
             Some(cpu) => Err(Problem::new(
                 name,
-                format!("is {cpu}: there is no such CPU, or it is not allowed here"),
+                format!(
+                    "is {cpu}: there is no such CPU, or it is not allowed here; choose among {}",
+                    cpu_list(&allowed)
+                ),
             )),
         }
     }
@@ -475,6 +477,16 @@ mod tests {
         assert!(!far.contains("did you mean"), "{far}");
         let missing = Ferry::of(&Workload::new("ferry")).unwrap_err().to_string();
         assert!(missing.contains("missing field `block_bytes`"), "{missing}");
+    }
+
+    #[test]
+    fn more_lanes_than_a_host_can_run_are_refused() {
+        assert_eq!(check_lanes("lanes", 1), Ok(()));
+        for lanes in [0, 1025, usize::MAX] {
+            let problem = check_lanes("lanes", lanes).unwrap_err();
+            assert_eq!(problem.name, "lanes");
+            assert!(problem.text.contains("; 1 to "), "{}", problem.text);
+        }
     }
 
     #[test]

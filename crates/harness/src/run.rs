@@ -11,13 +11,12 @@ use daqmeter_record::{EngineInfo, Outcome, RunRecord, Workload};
 use daqmeter_sys::available;
 
 use crate::conclude::conclude;
-use crate::engine::cpu_among;
 use crate::guarded::guarded;
 use crate::lanes::{Running, lane_thread, run_lanes};
 use crate::limits::limits;
 pub use crate::refusal::Refusal;
 pub use crate::sample::{INTERRUPTED, MAX_SAMPLES};
-use crate::settings::Settings;
+use crate::settings::{Settings, cpu_list};
 use crate::{Availability, Context, Engine, Fault, Observer};
 
 /// Runs one point and returns its record. Lanes that fail, bytes that do not check and ledgers that do not close are in the
@@ -43,9 +42,7 @@ pub fn measure(
         record.outcome = Outcome::Waived(reason);
         return Ok(record);
     }
-    for cpu in &settings.pin {
-        cpu_among(*cpu, &context.host.allowed_cpus)?;
-    }
+    check_pins(&settings.pin, &context.host.allowed_cpus)?;
     let sessions = match check_fits(engine.memory_bytes(workload))
         .and_then(|()| guarded("opening", || engine.open(workload)).flatten())
     {
@@ -71,6 +68,16 @@ pub fn measure(
     let ran = run_lanes(sessions, running, observers, &mut record);
     conclude(&mut record, ran, settings, context);
     Ok(record)
+}
+
+fn check_pins(pins: &[u32], allowed: &[u32]) -> Result<(), Refusal> {
+    match pins.iter().find(|cpu| !allowed.contains(cpu)) {
+        None => Ok(()),
+        Some(cpu) => Err(Refusal(format!(
+            "CPU {cpu} does not exist or is not allowed here; choose among {}",
+            cpu_list(allowed)
+        ))),
+    }
 }
 
 /// Holds what a point takes against what is left, before anything is allocated: what does not fit then is killed, or ends the

@@ -6,7 +6,6 @@ use std::thread::JoinHandle;
 
 use daqmeter_harness::{
     Availability, Fault, LimitSpec, Problem, Request, Session, StageSpec, Tally, TypedEngine,
-    check_cpu,
 };
 use daqmeter_record::Ledger;
 use daqmeter_sys::affinity;
@@ -35,7 +34,8 @@ impl Request for StreamRequest {
 
     fn check(&self) -> Result<(), Problem> {
         let bounds = NUMBER_BYTES..=MAX_MESSAGE_BYTES;
-        Problem::unless_within("message_bytes", self.message_bytes, bounds)
+        Problem::unless_within("message_bytes", self.message_bytes, bounds)?;
+        Problem::unless_cpus_exist("peer_cpu", self.peer_cpu.as_slice())
     }
 }
 
@@ -90,9 +90,6 @@ impl TypedEngine for StreamEngine {
     }
 
     fn open(&self, request: &StreamRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
-        if let Some(cpu) = request.peer_cpu {
-            check_cpu("peer_cpu", cpu)?;
-        }
         Ok(vec![Box::new(StreamSession {
             request: request.clone(),
             ends: None,
@@ -238,7 +235,7 @@ mod tests {
         let workload = Engine::example(&StreamEngine).with("sender_cpu", 9999_u64);
         let error = Engine::open(&StreamEngine, &workload).err().unwrap();
         assert!(
-            error.0.contains("peer_cpu: CPU 9999 does not exist"),
+            error.0.contains("`peer_cpu` is 9999: there is no such CPU"),
             "{error}"
         );
     }

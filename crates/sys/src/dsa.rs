@@ -110,7 +110,7 @@ const OPCODE_MEMORY_MOVE: u32 = 3;
 const FLAGS: u32 = 1 << 1 | 1 << 2 | 1 << 3;
 const DONE: u8 = 1;
 /// Most bytes of a descriptor that every device takes (`max_transfer_size` is 2 GiB).
-const MOST_BYTES: usize = 1 << 30;
+const MAX_BYTES: usize = 1 << 30;
 
 /// Where descriptors go. A device's portal, or a test's.
 pub trait Portal: Send {
@@ -252,7 +252,7 @@ impl<P: Portal> Mover<P> {
         );
         let mut done = 0;
         while done < bytes {
-            let part = (bytes - done).min(MOST_BYTES);
+            let part = (bytes - done).min(MAX_BYTES);
             self.completion.status.store(0, Ordering::Relaxed);
             let descriptor = Descriptor {
                 operation: OPCODE_MEMORY_MOVE << 24 | FLAGS,

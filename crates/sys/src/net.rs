@@ -11,9 +11,9 @@ use std::time::Duration;
 use socket2::SockAddr;
 
 /// Most datagrams that the kernel takes as one batch (`UDP_MAX_SEGMENTS`; newer kernels take 128).
-pub const MOST_SEGMENTS: usize = 64;
+pub const MAX_SEGMENTS: usize = 64;
 /// Most bytes that the kernel takes as one batch: an IPv4 datagram's 65,535 less the headers.
-pub const MOST_BATCH_BYTES: usize = 65_507;
+pub const MAX_BATCH_BYTES: usize = 65_507;
 
 /// Room for the control messages used here: each is a header and one integer.
 #[repr(C, align(8))]

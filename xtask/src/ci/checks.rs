@@ -208,7 +208,7 @@ pub(super) fn digitizers() -> Result<()> {
     }
     records
         .iter()
-        .filter(|record| record.study.contains("mb"))
+        .filter(|record| record.engine.name == "digitizer")
         .try_for_each(below_the_uplink)
 }
 

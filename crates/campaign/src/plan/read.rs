@@ -310,7 +310,7 @@ impl Sweep<'_> {
         if workloads.iter().all(is_number) {
             return Ok(());
         }
-        let problem = format!("`{}` is no number of every point", name.as_ref());
+        let problem = format!("`{}` is not a number in every point", name.as_ref());
         Err(self
             .source
             .error(name.span(), &self.field("extent"), problem))

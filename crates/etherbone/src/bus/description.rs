@@ -62,7 +62,7 @@ pub enum DescriptionError {
     /// A crossbar with too many devices, or bridges too deep.
     #[error(
         "more than {} records in a table, or bridges deeper than {DEEPEST}",
-        sdb::MOST_RECORDS
+        sdb::MAX_RECORDS
     )]
     TooMany,
     /// No gap for an SDB table.
@@ -377,7 +377,7 @@ impl Builder {
     ) -> Result<u64, DescriptionError> {
         let count = u16::try_from(records.len() + 1)
             .ok()
-            .filter(|count| *count <= sdb::MOST_RECORDS);
+            .filter(|count| *count <= sdb::MAX_RECORDS);
         let count = count.ok_or(DescriptionError::TooMany)?;
         let bytes = u64::from(count) * sdb::RECORD_BYTES as u64;
         let first = match crossbar.sdb {

@@ -138,8 +138,8 @@ impl Transport for Udp {
 pub(crate) fn batch(lengths: &[usize]) -> (usize, usize) {
     let segment = lengths[0];
     let (mut count, mut bytes) = (0, 0);
-    for &length in lengths.iter().take(net::MOST_SEGMENTS) {
-        if length > segment || bytes + length > net::MOST_BATCH_BYTES {
+    for &length in lengths.iter().take(net::MAX_SEGMENTS) {
+        if length > segment || bytes + length > net::MAX_BATCH_BYTES {
             break;
         }
         count += 1;

@@ -249,7 +249,7 @@ impl TcpOutlet {
 }
 
 /// Parts of a body that are handed to one system call.
-const MOST_PARTS: usize = 64;
+const MAX_PARTS: usize = 64;
 
 impl Connection {
     fn send(&mut self, frame: &Frame, body: &[IoSlice<'_>]) -> Sent {
@@ -259,7 +259,7 @@ impl Connection {
         let head = frame.emit();
         let total = FRAME_BYTES + frame.body_bytes as usize;
         while self.offset < total {
-            let mut parts = [IoSlice::new(&[]); MOST_PARTS];
+            let mut parts = [IoSlice::new(&[]); MAX_PARTS];
             let used = rest(&head, body, self.offset, &mut parts);
             match self.stream.write_vectored(&parts[..used]) {
                 Ok(0) => return self.fail("closed"),
@@ -363,14 +363,14 @@ fn rest<'a>(
     head: &'a [u8],
     body: &'a [IoSlice<'a>],
     offset: usize,
-    parts: &mut [IoSlice<'a>; MOST_PARTS],
+    parts: &mut [IoSlice<'a>; MAX_PARTS],
 ) -> usize {
     let mut skip = offset;
     let mut used = 0;
     for piece in std::iter::once(head).chain(body.iter().map(|slice| &**slice)) {
         if skip >= piece.len() {
             skip -= piece.len();
-        } else if used < MOST_PARTS {
+        } else if used < MAX_PARTS {
             parts[used] = IoSlice::new(&piece[skip..]);
             skip = 0;
             used += 1;

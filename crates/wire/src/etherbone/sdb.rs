@@ -10,7 +10,7 @@ pub const RECORD_BYTES: usize = 64;
 /// First four bytes of a table: "SDB-".
 pub const MAGIC: u32 = 0x5344_422D;
 /// Most records of one table that a scan believes.
-pub const MOST_RECORDS: u16 = 256;
+pub const MAX_RECORDS: u16 = 256;
 
 /// Ids that tools look for.
 pub mod ids {
