@@ -7,7 +7,9 @@ use std::fs::File;
 use std::io::BufReader;
 use std::time::Duration;
 
-use daqmeter_campaign::{Budget, Done, Options, Plan, PlannedPoint, Runner, Watch, engines};
+use daqmeter_campaign::{
+    Budget, Done, Options, Plan, PlannedPoint, Runner, Watch, engines, write_requests_as_today,
+};
 use daqmeter_harness::{Context, Engine, Refusal, StepPlan};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::{Isa, Store};
@@ -44,6 +46,7 @@ fn read(paths: &[String]) -> PyResult<(Vec<RunRecord>, Vec<String>)> {
                 .map(|error| format!("{path}: {error}")),
         );
     }
+    write_requests_as_today(&mut records);
     Ok((records, errors))
 }
 

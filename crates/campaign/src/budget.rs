@@ -37,7 +37,7 @@ const LIMIT_PART: f64 = 1500.0;
 
 impl Budget {
     /// Time for each way to reach a limit.
-    pub fn limit_time(&self) -> Duration {
+    pub(crate) fn limit_time(&self) -> Duration {
         match self.shared() {
             Some(whole) => whole
                 .div_f64(LIMIT_PART)

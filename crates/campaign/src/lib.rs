@@ -15,7 +15,7 @@ mod size;
 pub mod studies;
 
 pub use budget::{Budget, Spend};
-pub use engines::{card_families, engines};
+pub use engines::{card_families, engines, write_requests_as_today};
 pub use plan::{Order, Plan, PlanError, json_schema};
 pub use point::PlannedPoint;
 pub use run::{Done, Options, Runner, Watch};

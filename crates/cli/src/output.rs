@@ -9,6 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use daqmeter_campaign::write_requests_as_today;
 use daqmeter_record::file::Replacement;
 use daqmeter_record::{RunRecord, jsonl, sanitise};
 
@@ -190,12 +191,13 @@ pub(crate) fn read_file(path: &Path) -> Result<jsonl::Contents, Failure> {
     const MAX_LINES_REPORTED: usize = 10;
     let shown = path.display();
     let refused = |error: io::Error| Failure::refused(format!("cannot read {shown}: {error}"));
-    let contents = if path.as_os_str() == "-" {
+    let mut contents = if path.as_os_str() == "-" {
         jsonl::read_printable(io::stdin().lock()).map_err(refused)?
     } else {
         let file = File::open(path).map_err(refused)?;
         jsonl::read_printable(io::BufReader::with_capacity(1 << 20, file)).map_err(refused)?
     };
+    write_requests_as_today(&mut contents.records);
     for error in contents.errors.iter().take(MAX_LINES_REPORTED) {
         tell(&format!("daqmeter: {shown}: {error}"));
     }
