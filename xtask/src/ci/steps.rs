@@ -105,7 +105,7 @@ pub(super) const STEPS: &[Step] = &[
         "the document's tables on emulated boards",
         Alone,
         &[PROGRAM],
-        || ran(tried(checks::digitizers)),
+        || ran(checks::digitizers()),
     ),
     step(
         "the Etherbone study on emulated bridges",
