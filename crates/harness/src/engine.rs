@@ -270,7 +270,7 @@ impl Fault {
     }
 
     /// Whether memory or threads were lacking: a smaller workload may do.
-    pub fn does_not_fit(&self) -> bool {
+    pub(crate) fn does_not_fit(&self) -> bool {
         self.1 == Cause::TooLarge
     }
 

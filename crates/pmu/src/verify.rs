@@ -378,7 +378,7 @@ pub struct Band {
 
 impl Band {
     /// Everything is counted, and headers, descriptors and others' traffic may be counted too.
-    pub fn payload_and(more: f64) -> Band {
+    pub(crate) fn payload_and(more: f64) -> Band {
         Band {
             low: 1.0,
             high: 1.0 + more,

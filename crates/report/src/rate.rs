@@ -47,14 +47,14 @@ pub fn of(stage: &Stage) -> Option<Rate> {
 }
 
 /// The limit of a stage, if its record has one.
-pub fn limit_of<'a>(record: &'a RunRecord, stage: &Stage) -> Option<&'a Limit> {
+pub(crate) fn limit_of<'a>(record: &'a RunRecord, stage: &Stage) -> Option<&'a Limit> {
     record
         .limit(stage.limit.as_deref()?)
         .filter(|limit| limit.rate_bytes_per_s > 0.0)
 }
 
 /// A limit as a rate with its interval.
-pub fn limit_rate(limit: &Limit) -> Rate {
+pub(crate) fn limit_rate(limit: &Limit) -> Rate {
     Rate {
         per_s: limit.rate_bytes_per_s,
         interval: limit.low_bytes_per_s.zip(limit.high_bytes_per_s),

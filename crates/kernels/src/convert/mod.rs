@@ -24,13 +24,15 @@ pub struct Qmn {
 
 impl Qmn {
     /// Q1.15 unsigned: the magnitude channel of the source document (functions 5 and 7).
-    pub const MAGNITUDE: Qmn = Qmn {
+    #[cfg(test)]
+    pub(crate) const MAGNITUDE: Qmn = Qmn {
         int_bits: 1,
         frac_bits: 15,
         signed: false,
     };
     /// Q3.13 signed: the phase channel of the source document (functions 6 and 8).
-    pub const PHASE: Qmn = Qmn {
+    #[cfg(test)]
+    pub(crate) const PHASE: Qmn = Qmn {
         int_bits: 3,
         frac_bits: 13,
         signed: true,
@@ -54,11 +56,6 @@ impl Qmn {
     /// Fraction bits n.
     pub fn frac_bits(self) -> u32 {
         self.frac_bits
-    }
-
-    /// Two's complement or not.
-    pub fn is_signed(self) -> bool {
-        self.signed
     }
 
     /// Codes from here on are negative. Raw codes have 16 bits, so formats of more than 16 bits never fold.

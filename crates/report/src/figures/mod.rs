@@ -108,7 +108,7 @@ impl Series {
 
     /// The same as a limit.
     #[must_use]
-    pub fn into_limit(self) -> Series {
+    pub(crate) fn into_limit(self) -> Series {
         Series {
             limit: true,
             ..self

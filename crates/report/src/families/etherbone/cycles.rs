@@ -15,7 +15,7 @@ pub(super) const ENGINE: &str = "etherbone";
 
 /// One point, in the study's quantities.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct CycleRow {
+pub(crate) struct CycleRow {
     /// The slave's address.
     pub address: String,
     /// `convenience`, `blocking` or `pipelined`.
@@ -55,7 +55,7 @@ pub struct CycleRow {
 }
 
 /// The points among the records that were done and verified, in the order of address, payload, method and count.
-pub fn cycle_rows(records: &[RunRecord]) -> Vec<CycleRow> {
+pub(crate) fn cycle_rows(records: &[RunRecord]) -> Vec<CycleRow> {
     all_rows(&rate::done(records))
 }
 

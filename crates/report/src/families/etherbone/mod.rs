@@ -5,7 +5,8 @@ mod figures;
 
 use daqmeter_record::units::significant;
 
-pub use cycles::{CycleRow, cycle_rows, cycles_text, round_trips_text};
+use cycles::cycle_rows;
+pub use cycles::{cycles_text, round_trips_text};
 
 use crate::family::{Answer, Family, Measured, Work};
 

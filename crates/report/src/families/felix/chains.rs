@@ -21,7 +21,7 @@ pub(super) fn chains(records: &[RunRecord]) -> impl Iterator<Item = &RunRecord> 
 
 /// One run of a chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ChainRow {
+pub(crate) struct ChainRow {
     /// Scenario, and what the workload says instead of parts of it.
     pub chain: String,
     /// Polling interval; none when the reader slept until the interrupt.
@@ -65,7 +65,7 @@ pub struct ChainRow {
 }
 
 /// Chains among the records that were done and whose accounts close, in the order of chain, polling and rate.
-pub fn chain_rows(records: &[RunRecord]) -> Vec<ChainRow> {
+pub(crate) fn chain_rows(records: &[RunRecord]) -> Vec<ChainRow> {
     all_rows(&rate::done(records))
 }
 

@@ -6,7 +6,8 @@ mod figures;
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::significant;
 
-pub use chains::{ChainRow, chain_rows, chains_text, details_text};
+use chains::chain_rows;
+pub use chains::{chains_text, details_text};
 
 use crate::family::{Answer, Family, Found, Measured, Place, Segment, Work, of_engine};
 use crate::samples::{first_stage, median_ns};

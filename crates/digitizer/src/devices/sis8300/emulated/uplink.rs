@@ -166,7 +166,7 @@ impl Uplink {
     }
 
     /// When the board will be done if nobody asks for more.
-    pub fn done_at(&self, board: usize) -> f64 {
+    pub(crate) fn done_at(&self, board: usize) -> f64 {
         let mut future = self.clone();
         while !future.is_done(board) {
             let rates = future.rates();
