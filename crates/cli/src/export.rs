@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use daqmeter_report::export::{Frame, ParquetError, counters, samples_in_parts, series, summary};
 
-use crate::files::read_all;
+use crate::files::{read_all, shown};
 use crate::output::{Failure, emit, tell, write_with};
 
 /// Write records as a table that DuckDB, pandas, Polars and spreadsheets read.
@@ -53,7 +53,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Rows::Series => Box::new(std::iter::once(series(&records))),
     };
     let first = parts.next().filter(|frame| !frame.is_empty());
-    let first = first.ok_or_else(|| Failure::refused("the records hold no such row"))?;
+    let first = first.ok_or_else(|| {
+        let rows = arguments.what.to_possible_value();
+        Failure::refused(format!(
+            "{}: {} record(s) without any row of --what {}",
+            shown(&arguments.paths),
+            records.len(),
+            rows.as_ref().map_or("", |value| value.get_name())
+        ))
+    })?;
     let Some(path) = &arguments.output else {
         emit(&first.csv())?;
         for part in parts {

@@ -114,8 +114,9 @@ fn main() -> ExitCode {
             show_usage(&error, &arguments);
             // The C tools have one exit code for everything but success, and it is theirs for help too.
             let helped = !error.use_stderr();
+            let is_version = error.kind() == clap::error::ErrorKind::DisplayVersion;
             let code = match (helped, is_tool) {
-                (true, _) => u8::from(output::tool_name().is_some()),
+                (true, _) => u8::from(output::tool_name().is_some() && !is_version),
                 (false, true) => 1,
                 (false, false) => 2,
             };
@@ -131,11 +132,31 @@ fn show_usage(error: &clap::Error, arguments: &[std::ffi::OsString]) {
     let is_plain = |word: &std::ffi::OsString| {
         matches!(sanitise::text(&word.to_string_lossy()), Cow::Borrowed(_))
     };
+    if let Some(tool) = output::tool_name() {
+        let text = as_tool(&error.render().to_string(), &tool);
+        match error.use_stderr() {
+            true => output::tell_lines(&text),
+            // When stdout is closed there is nobody left to tell.
+            false => drop(emit(&text)),
+        }
+        return;
+    }
     if arguments.iter().all(is_plain) {
         // When stdout and stderr are closed there is nobody left to tell.
         let _ = error.print();
     } else {
         output::tell_lines(&error.render().to_string());
+    }
+}
+
+/// Usage and messages as those of the tool that the program was called as: `eb-read` instead of `daqmeter eb read`.
+fn as_tool(text: &str, tool: &str) -> String {
+    let named = text
+        .replace(&format!("daqmeter eb {tool}"), &format!("eb-{tool}"))
+        .replace(&format!("daqmeter-eb-{tool}"), &format!("eb-{tool}"));
+    match named.strip_prefix("error: ") {
+        Some(message) => format!("eb-{tool}: {message}"),
+        None => named,
     }
 }
 

@@ -117,7 +117,7 @@ fn names_that_are_no_text_are_refused_and_not_a_panic() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(
-        stderr(&output).contains("invalid UTF-8"),
+        stderr(&output).contains("is not UTF-8, as names in records are"),
         "{}",
         stderr(&output)
     );

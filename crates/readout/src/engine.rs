@@ -13,9 +13,10 @@ use daqmeter_stats::LogHistogram;
 use daqmeter_sys::clock::monotonic_ns;
 
 use crate::Card;
+use crate::accounts::own_losses;
 use crate::card::words::State;
 use crate::chain::{Chain, ChainError, Load, Placement, Reader, ReaderDone, Receiving, joined};
-use crate::receive::Report;
+use crate::receive::{Report, elink_of};
 use crate::request::{Chosen, ReadoutRequest};
 use crate::scenario::{Scenario, ScenarioError};
 use crate::search::Observation;
@@ -294,10 +295,11 @@ impl Session for ReadoutSession {
         };
         tally.warnings.extend(own.notes.iter().cloned());
         let mut all = daqmeter_record::Ledger::new("triggers x E-links");
-        for (_, ledger) in joined(std::slice::from_ref(own), &received) {
+        let each = joined(std::slice::from_ref(own), &received);
+        for (_, ledger) in &each {
             all.add(&daqmeter_record::Ledger {
                 unit: all.unit.clone(),
-                ..ledger
+                ..ledger.clone()
             });
         }
         tally.ledgers.push(all);
@@ -312,6 +314,7 @@ impl Session for ReadoutSession {
         ]
         .map(|(name, value)| Counter::count(name, value))
         .to_vec();
+        tally.counters.extend(losses_by_elink(&each));
         tally.carried_bytes = Some(stats.bytes);
         if self.at == 0 {
             tally.series.extend(filling(&done));
@@ -333,6 +336,40 @@ impl Session for ReadoutSession {
 )]
 fn ppm(share: f64) -> u64 {
     (share * 1e6) as u64
+}
+
+/// E-links of a lane whose losses are counted one by one.
+const MAX_LOSING_ELINKS: usize = 32;
+
+/// Losses of each E-link that has some of its own, those with the most first: `E-link 0x009: emulator deficit`.
+fn losses_by_elink(ledgers: &[(u64, daqmeter_record::Ledger)]) -> Vec<Counter> {
+    let sum =
+        |ledger: &daqmeter_record::Ledger| own_losses(ledger).map(|(_, count)| count).sum::<u64>();
+    let mut losing: Vec<_> = ledgers
+        .iter()
+        .map(|(tag, ledger)| (sum(ledger), tag, ledger))
+        .filter(|(lost, ..)| *lost > 0)
+        .collect();
+    losing.sort_by_key(|(lost, tag, _)| (std::cmp::Reverse(*lost), **tag));
+    let told = losing.len().min(MAX_LOSING_ELINKS);
+    let rest: u64 = losing[told..].iter().map(|(lost, ..)| lost).sum();
+    let name = |tag: u64| {
+        elink_of(tag).map_or(format!("{tag:#x}"), |elink| {
+            format!("{:#05x}", elink.number())
+        })
+    };
+    let mut counters: Vec<Counter> = losing[..told]
+        .iter()
+        .flat_map(|(_, tag, ledger)| {
+            let elink = name(**tag);
+            own_losses(ledger)
+                .map(move |(kind, count)| Counter::count(format!("E-link {elink}: {kind}"), count))
+        })
+        .collect();
+    if rest > 0 {
+        counters.push(Counter::count("E-links beyond: lost", rest));
+    }
+    counters
 }
 
 /// Counters of all lanes together: said by the first.
@@ -495,6 +532,45 @@ mod tests {
             (FILLING, "B")
         );
         assert_eq!(filling.times_ns.len(), filling.values.len());
+    }
+
+    #[test]
+    fn losses_are_told_by_elink_the_largest_first_and_those_of_all_are_not() {
+        let ledger = |deficit: u64, vetoed: u64| {
+            let mut ledger = daqmeter_record::Ledger::new("triggers");
+            ledger.lose("emulator deficit", deficit);
+            ledger.lose("stopped by BUSY-by-DMA", vetoed);
+            ledger
+        };
+        let tag = |elink: u16| {
+            let elink = daqmeter_wire::felix::Elink::new(elink);
+            daqmeter_wire::felix::payload::Fid::of_elink(0, 0, elink).to_u64()
+        };
+        let few = [
+            (tag(8), ledger(2, 100)),
+            (tag(9), ledger(0, 100)),
+            (tag(0x10), ledger(5, 100)),
+        ];
+        let told = |ledgers: &[(u64, daqmeter_record::Ledger)]| -> Vec<(String, f64)> {
+            let counters = losses_by_elink(ledgers).into_iter();
+            counters
+                .map(|counter| (counter.name, counter.value))
+                .collect()
+        };
+        assert_eq!(
+            told(&few),
+            [
+                ("E-link 0x010: emulator deficit".to_owned(), 5.0),
+                ("E-link 0x008: emulator deficit".to_owned(), 2.0)
+            ]
+        );
+        let many: Vec<_> = (0..40).map(|at| (tag(at), ledger(1, 0))).collect();
+        let counters = told(&many);
+        assert_eq!(counters.len(), MAX_LOSING_ELINKS + 1);
+        assert_eq!(
+            counters.last().unwrap(),
+            &("E-links beyond: lost".to_owned(), 8.0)
+        );
     }
 
     #[test]

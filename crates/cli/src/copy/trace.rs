@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_copy::trace::{Accounts, Names, ProcessIo, Trace, sampled};
+use daqmeter_copy::trace::{
+    Accounts, FILES, Names, ProcessIo, Trace, of_classic, operation_of, sampled,
+};
 use daqmeter_harness::Tally;
 use daqmeter_record::{EngineInfo, Workload};
 use daqmeter_report::table::numbers_from;
@@ -35,6 +37,9 @@ pub(super) struct Arguments {
     /// Between two looks at the rings
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "100ms")]
     delay: Duration,
+    /// Read the study's files instead (mem_trace_from.dat and its like), or the folders that hold them
+    #[arg(long, value_name = "FILE|DIR", num_args = 1.., conflicts_with_all = ["live", "out", "json"])]
+    from: Vec<PathBuf>,
     /// Lines of each table
     #[arg(long, value_name = "N", default_value = "12")]
     top: usize,
@@ -53,7 +58,55 @@ pub(super) struct Arguments {
     metrics: Metrics,
 }
 
+/// Tables of traces that were written as the study's files.
+fn show(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut trace = Trace::new(false);
+    let (mut first_ns, mut last_ns) = (u64::MAX, 0);
+    for path in classic_files(&arguments.from)? {
+        let shown = path.display();
+        let refused = |why: &dyn std::fmt::Display| Failure::refused(format!("{shown}: {why}"));
+        let operation = operation_of(&path).ok_or_else(|| {
+            refused(&"the name says which operation it is of: mem_trace_from.dat, mem_trace_to.dat, __mem_trace_from.dat or __mem_trace_to.dat")
+        })?;
+        let text = std::fs::read_to_string(&path).map_err(|error| refused(&error))?;
+        let records = of_classic(operation, &text).map_err(|why| refused(&why))?;
+        for record in &records {
+            first_ns = first_ns.min(record.before_ns);
+            last_ns = last_ns.max(record.after_ns);
+        }
+        trace.add(&records);
+    }
+    let time = Duration::from_nanos(last_ns.saturating_sub(first_ns));
+    // The addresses are of the kernel that was traced, not of this one.
+    emit(&tables(&trace, &Names::default(), arguments.top, time))
+}
+
+/// Files as they were named, of folders those of the study that are there.
+fn classic_files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let known = FILES.iter().map(|name| path.join(name));
+        let before = files.len();
+        files.extend(known.filter(|file| file.is_file()));
+        if files.len() == before {
+            return Err(Failure::refused(format!(
+                "{}: holds none of {}",
+                path.display(),
+                FILES.join(", ")
+            )));
+        }
+    }
+    Ok(files)
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if !arguments.from.is_empty() {
+        return show(arguments);
+    }
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
     let mut recorder = Recorder::new(arguments.out.as_deref(), arguments.json)?;

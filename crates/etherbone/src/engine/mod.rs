@@ -40,6 +40,8 @@ impl TypedEngine for EtherboneEngine {
             cycles: 3,
             base: None,
             link: None,
+            address_widths: None,
+            data_widths: None,
             peer_cpu: None,
         }
     }

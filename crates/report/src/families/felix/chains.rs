@@ -226,6 +226,17 @@ pub fn details_text(records: &[RunRecord]) -> String {
         for line in faults_and_ledgers(record) {
             let _ = writeln!(out, " {line}");
         }
+        out.push_str(&losses_of_elinks(record));
+    }
+    out
+}
+
+/// What single E-links lost, a line each: the sum in the ledger does not say where.
+fn losses_of_elinks(record: &RunRecord) -> String {
+    let of_elink = |counter: &&daqmeter_record::Counter| counter.name.starts_with("E-link");
+    let mut out = String::new();
+    for counter in record.counters.iter().filter(of_elink) {
+        let _ = writeln!(out, "  {} {}", counter.name, counter.value);
     }
     out
 }
