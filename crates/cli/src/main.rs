@@ -217,6 +217,7 @@ mod tests {
     #[test]
     fn short_help_fits_a_screen() {
         for name in [
+            "ab",
             "survey",
             "digitizer",
             "eb",

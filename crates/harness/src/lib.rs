@@ -43,7 +43,7 @@ pub use request::{
 };
 pub use run::{check_fits, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag};
-pub use slices::{Slice, Slices};
+pub use slices::{Disturbed, Slice, Slices};
 pub use sweep::{Sweep, ordered};
 pub use text_file::{text_file, text_input};
 pub use watched::Watched;

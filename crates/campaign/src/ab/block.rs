@@ -1,312 +1,307 @@
-//! One block: two fresh processes, groups of four slices, and both ended.
+//! One block: fresh processes, groups of four slices in turns, and what they say together.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use daqmeter_harness::{Slice, StopFlag};
+use daqmeter_harness::{Disturbed, Slice, StopFlag};
+use daqmeter_stats::median;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
+use serde::Serialize;
 
-use super::protocol::{Ready, Reply, Request, VERSION};
-use super::{Found, Question};
+use super::command::Run;
+use super::question::{Question, Side};
+use super::turns::{Operations, Turns};
 
-/// A side that does not answer for so long hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Heaps and stacks are shifted by less than this: a page holds every alignment that matters to a loop.
 const MAX_SHIFT: u64 = 4096;
+/// About how long the sides work by themselves before they are looked at.
+const BATCH: Duration = Duration::from_millis(50);
+/// Most groups until then.
+const MAX_GROUPS: usize = 32;
+/// Longer slices are hardly ever left alone by a scheduler whose own slices last 3 to 4 ms (EEVDF's base slice): they count as they are.
+const LONG_NS: u64 = 5_000_000;
+/// If fewer than one group in so many was left alone, it is the work itself that gives the CPU away: all count.
+const MIN_SHARE: usize = 8;
 
-/// How the process of a side is started, and what it is asked.
-#[derive(Clone, Debug)]
-pub struct Command {
-    /// `A` or `B`, and what it is, for messages.
-    pub name: String,
-    /// The program.
-    pub program: PathBuf,
-    /// Its arguments, after which it speaks the protocol of sides on its standard input and output.
-    pub arguments: Vec<String>,
-    /// What it is asked.
-    pub request: Request,
+/// What a block says of one stage.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Block {
+    /// Logarithm of B's time over A's: the median of the groups that count. None without one.
+    pub log_ratio: Option<f64>,
+    /// Median time of an operation of A, in nanoseconds.
+    pub a_ns: f64,
+    /// Of B.
+    pub b_ns: f64,
+    /// Groups of four slices that count.
+    pub groups: u64,
+    /// Groups that do not count, because one of their slices lost its CPU.
+    pub left_out: u64,
+    /// Slices that were preempted, of all groups.
+    pub preempted: u64,
+    /// Slices that changed their CPU.
+    pub migrated: u64,
+    /// Slices of which a hypervisor took a part.
+    pub stolen: u64,
 }
 
-/// A file of the host's settings and its two values.
-#[derive(Clone, Debug)]
-pub struct Switch {
-    /// For example `/proc/sys/net/ipv4/tcp_congestion_control`.
-    pub path: PathBuf,
-    /// Value for A and for B.
-    pub values: [String; 2],
+/// Four slices: two of each side.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    op_ns: [f64; 2],
+    is_disturbed: bool,
 }
 
-impl Switch {
-    fn set(&self, side: usize) -> Result<(), String> {
-        write(&self.path, &self.values[side])
-    }
+/// Both sides, ready to be measured.
+pub(super) struct Pair<'a> {
+    question: &'a Question,
+    turns: Option<Turns>,
+    /// Of commands.
+    shifts: [usize; 2],
 }
 
-fn write(path: &Path, value: &str) -> Result<(), String> {
-    std::fs::write(path, value)
-        .map_err(|error| format!("cannot write {value} to {}: {error}", path.display()))
-}
-
-/// Puts a setting back to what it was.
-struct Restored(PathBuf, String);
-
-impl Restored {
-    fn of(switch: &Switch) -> Result<Restored, String> {
-        let value = std::fs::read_to_string(&switch.path)
-            .map_err(|error| format!("cannot read {}: {error}", switch.path.display()))?;
-        Ok(Restored(switch.path.clone(), value.trim().to_owned()))
-    }
-}
-
-impl Drop for Restored {
-    fn drop(&mut self) {
-        // It was written a moment ago; if that fails now there is nobody left to tell.
-        let _ = write(&self.0, &self.1);
-    }
-}
-
-/// Two processes that are ready.
-pub(super) struct Block {
-    sides: [Process; 2],
-    _restored: Option<Restored>,
-}
-
-impl Block {
+impl<'a> Pair<'a> {
+    /// Starts both sides in random order. Operations that are not given are found.
     pub(super) fn start(
-        question: &Question,
+        question: &'a Question,
+        operations: &Operations,
         random: &mut Xoshiro256PlusPlus,
-    ) -> Result<Block, String> {
-        let restored = question.switch.as_ref().map(Restored::of).transpose()?;
-        // Who comes first gets the memory that is free first.
-        let a_is_first = random.next_u64() & 1 == 0;
-        let mut start = |side: usize| {
-            if let Some(switch) = &question.switch {
-                switch.set(side)?;
-            }
-            Process::start(&question.sides[side], random)
-        };
-        let sides = if a_is_first {
-            let a = start(0)?;
-            [a, start(1)?]
-        } else {
-            let b = start(1)?;
-            [start(0)?, b]
-        };
-        let names = |process: &Process| {
-            let names = process.stages.iter().map(|(name, _)| name.clone());
-            names.collect::<Vec<_>>()
-        };
-        if names(&sides[0]) != names(&sides[1]) {
-            return Err(format!(
-                "the sides have different stages: {} and {}",
-                names(&sides[0]).join(", "),
-                names(&sides[1]).join(", ")
-            ));
-        }
-        Ok(Block {
-            sides,
-            _restored: restored,
+    ) -> Result<Pair<'a>, String> {
+        let shifts = [(); 4].map(|()| shift(random));
+        let first = usize::from(random.next_u64() & 1 == 1);
+        let is_command = matches!(question.sides[0], Side::Command { .. });
+        let turns = (!is_command).then(|| Turns::start(question, first, shifts, operations));
+        let turns = turns.transpose()?;
+        Ok(Pair {
+            question,
+            turns,
+            shifts: [shifts[0], shifts[1]],
         })
     }
 
-    pub(super) fn stages(&self) -> Vec<String> {
-        self.sides[0]
-            .stages
-            .iter()
-            .map(|(name, _)| name.clone())
-            .collect()
+    /// Names of the stages with the operations of a slice.
+    pub(super) fn stages(&self) -> Vec<(String, u64)> {
+        let run = || vec![("run".to_owned(), 1)];
+        self.turns
+            .as_ref()
+            .map_or_else(run, |turns| turns.stages().to_vec())
     }
 
-    /// Works groups of four slices of all stages in turn until the block's time is over.
+    /// Schemas of the records that A and B write.
+    pub(super) fn schemas(&self) -> [u32; 2] {
+        self.turns.as_ref().map_or([0; 2], Turns::schemas)
+    }
+
+    /// Whether a block is one group: each of its slices is a fresh process by itself.
+    fn is_one_group(&self) -> bool {
+        self.turns.is_none()
+    }
+
+    /// Works groups of these stages until the time is over, and compares bytes. One group of each is worked in any case.
     pub(super) fn measure(
         &mut self,
-        question: &Question,
+        stages: &[usize],
+        time: Duration,
         random: &mut Xoshiro256PlusPlus,
         stop: &StopFlag,
-        mut found: impl FnMut(usize, Found),
-    ) -> Result<(), String> {
+    ) -> Result<Vec<Block>, String> {
         let began = Instant::now();
-        let stages = self.sides[0].stages.len();
-        let empty = || Found {
-            log_ratios: Vec::new(),
-            times_ns: [Vec::new(), Vec::new()],
-            left_out: 0,
-        };
-        let mut all: Vec<Found> = (0..stages).map(|_| empty()).collect();
-        while began.elapsed() < question.block && !stop.is_set() {
-            for (stage, of_stage) in all.iter_mut().enumerate() {
-                let order = if random.next_u64() & 1 == 0 {
-                    [0, 1, 1, 0]
-                } else {
-                    [1, 0, 0, 1]
-                };
-                self.group(question, stage, order, of_stage)?;
+        let mut found: Vec<(Vec<Group>, Block)> = vec![Default::default(); stages.len()];
+        let mut groups = 1;
+        while !stop.is_set() {
+            let before = Instant::now();
+            self.batch(stages, groups, random, stop, &mut found)?;
+            if began.elapsed() >= time || self.is_one_group() {
+                break;
             }
+            let left = time
+                .saturating_sub(began.elapsed())
+                .min(BATCH)
+                .as_secs_f64();
+            groups = fitting(groups, before.elapsed().as_secs_f64(), left);
         }
-        all.into_iter()
-            .enumerate()
-            .for_each(|(stage, of_stage)| found(stage, of_stage));
-        Ok(())
+        if let Some(turns) = &mut self.turns {
+            turns.verify()?;
+        }
+        Ok(found
+            .into_iter()
+            .map(|(groups, block)| concluded(&groups, block))
+            .collect())
     }
 
-    fn group(
+    fn batch(
         &mut self,
-        question: &Question,
-        stage: usize,
-        order: [usize; 4],
-        found: &mut Found,
+        stages: &[usize],
+        groups: usize,
+        random: &mut Xoshiro256PlusPlus,
+        stop: &StopFlag,
+        found: &mut [(Vec<Group>, Block)],
     ) -> Result<(), String> {
-        let (mut op_ns, mut disturbed) = ([0.0; 2], false);
-        for side in order {
-            if let Some(switch) = &question.switch {
-                switch.set(side)?;
+        let mut wanted = Vec::with_capacity(groups * stages.len() * 4);
+        for _ in 0..groups {
+            for stage in stages {
+                let first = usize::from(random.next_u64() & 1 == 1);
+                let order = [first, 1 - first, 1 - first, first];
+                wanted.extend(order.map(|side| (side, *stage)));
             }
-            let slice = self.sides[side].slice(stage)?;
-            op_ns[side] += slice.ns.max(1) as f64 / slice.operations as f64 / 2.0;
-            disturbed |= slice.disturbed;
         }
-        if disturbed {
-            found.left_out += 1;
-            return Ok(());
-        }
-        found.log_ratios.push((op_ns[1] / op_ns[0]).ln());
-        for (times, ns) in found.times_ns.iter_mut().zip(op_ns) {
-            times.push(ns);
+        let slices = self.work(&wanted, stop)?;
+        let operations: Vec<u64> = self.stages().iter().map(|(_, count)| *count).collect();
+        for (at, (wanted, slices)) in wanted.chunks(4).zip(slices.chunks(4)).enumerate() {
+            let (groups, block) = &mut found[at % stages.len()];
+            groups.push(group(wanted, slices, operations[wanted[0].1], block));
         }
         Ok(())
     }
 
-    /// Compares bytes on both sides and ends their processes.
-    pub(super) fn end(mut self) -> Result<(), String> {
-        self.sides.iter_mut().try_for_each(Process::verify)
+    fn work(&mut self, wanted: &[(usize, usize)], stop: &StopFlag) -> Result<Vec<Slice>, String> {
+        if let (Some(turns), None) = (&mut self.turns, &self.question.switch) {
+            return turns.work(wanted);
+        }
+        let mut slices = Vec::with_capacity(wanted.len());
+        for wanted in wanted {
+            if let Some(switch) = &self.question.switch {
+                switch.set(wanted.0)?;
+                // What the setting changes may take a while to settle.
+                self.one(*wanted, stop)?;
+            }
+            slices.push(self.one(*wanted, stop)?);
+        }
+        Ok(slices)
     }
-}
 
-/// The process of a side.
-struct Process {
-    name: String,
-    child: Child,
-    input: ChildStdin,
-    lines: Receiver<std::io::Result<String>>,
-    stages: Vec<(String, u64)>,
-}
-
-impl Process {
-    fn start(command: &Command, random: &mut Xoshiro256PlusPlus) -> Result<Process, String> {
-        let wrong = |what: String| format!("side {}: {what}", command.name);
-        let mut child = std::process::Command::new(&command.program)
-            .args(&command.arguments)
-            // The environment lies at the end of the stack.
-            .env("DAQMETER_SHIFT", "x".repeat(shift(random)))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| {
-                wrong(format!(
-                    "cannot start {}: {error}",
-                    command.program.display()
-                ))
-            })?;
-        let input = child.stdin.take().expect("piped");
-        let output = child.stdout.take().expect("piped");
-        let (send, lines) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines() {
-                if send.send(line).is_err() {
-                    return;
+    fn one(&mut self, wanted: (usize, usize), stop: &StopFlag) -> Result<Slice, String> {
+        let side = wanted.0;
+        match (&mut self.turns, &self.question.sides[side]) {
+            (Some(turns), _) => Ok(turns.work(&[wanted])?[0]),
+            (None, Side::Command { line, cpu }) => {
+                let (shift, patience) = (self.shifts[side], self.question.patience);
+                Run {
+                    side,
+                    line,
+                    cpu: *cpu,
+                    shift,
+                    patience,
                 }
+                .once(stop)
             }
-        });
-        let mut process = Process {
-            name: command.name.clone(),
-            child,
-            input,
-            lines,
-            stages: Vec::new(),
-        };
-        let request = Request {
-            shift_bytes: shift(random),
-            ..command.request.clone()
-        };
-        let request = serde_json::to_string(&request).expect("plain data");
-        let line = process.asked(&request)?;
-        process.stages = process.ready(&line)?;
-        Ok(process)
-    }
-
-    fn wrong(&self, what: impl std::fmt::Display) -> String {
-        format!("side {}: {what}", self.name)
-    }
-
-    /// The stages in a side's first line.
-    fn ready(&self, line: &str) -> Result<Vec<(String, u64)>, String> {
-        if let Some(Reply::Refused(why)) = Reply::parse(line) {
-            return Err(self.wrong(why));
-        }
-        let ready: Ready = serde_json::from_str(line).map_err(|_| {
-            self.wrong(format!(
-                "`{}` is no answer of a daqmeter that can be a side",
-                short(line)
-            ))
-        })?;
-        if ready.version != VERSION {
-            return Err(self.wrong(format!("speaks version {}, not {VERSION}", ready.version)));
-        }
-        Ok(ready.stages)
-    }
-
-    /// Writes a line and waits for one.
-    fn asked(&mut self, line: &str) -> Result<String, String> {
-        // A side that ended is seen below.
-        let _ = writeln!(self.input, "{line}").and_then(|()| self.input.flush());
-        match self.lines.recv_timeout(PATIENCE) {
-            Ok(Ok(line)) => Ok(line),
-            Ok(Err(error)) => Err(self.wrong(format!("cannot be read: {error}"))),
-            Err(RecvTimeoutError::Timeout) => {
-                Err(self.wrong(format!("gave no answer for {} s", PATIENCE.as_secs())))
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                let status = self.child.wait().map_err(|error| self.wrong(error))?;
-                Err(self.wrong(format!("ended in the middle ({status})")))
+            (None, Side::Point { .. }) => {
+                Err("a command cannot be compared with a point".to_owned())
             }
         }
     }
-
-    fn slice(&mut self, stage: usize) -> Result<Slice, String> {
-        let line = self.asked(&stage.to_string())?;
-        match Reply::parse(&line) {
-            Some(Reply::Slice(slice)) => Ok(slice),
-            Some(Reply::Refused(why)) => Err(self.wrong(why)),
-            _ => Err(self.wrong(format!("`{}` is no answer", short(&line)))),
-        }
-    }
-
-    fn verify(&mut self) -> Result<(), String> {
-        let line = self.asked("verify")?;
-        match Reply::parse(&line) {
-            Some(Reply::Verified) => Ok(()),
-            Some(Reply::Refused(why)) => Err(self.wrong(why)),
-            _ => Err(self.wrong(format!("`{}` is no answer", short(&line)))),
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn short(line: &str) -> String {
-    line.chars().take(60).collect()
 }
 
 fn shift(random: &mut Xoshiro256PlusPlus) -> usize {
     usize::try_from(random.next_u64() % MAX_SHIFT).expect("small")
+}
+
+/// How many groups take so long, if so many took that.
+fn fitting(groups: usize, took_s: f64, left_s: f64) -> usize {
+    let fitting = groups as f64 * left_s / took_s.max(1e-6);
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped"
+    )]
+    let fitting = fitting.clamp(1.0, MAX_GROUPS as f64) as usize;
+    fitting
+}
+
+fn group(wanted: &[(usize, usize)], slices: &[Slice], operations: u64, block: &mut Block) -> Group {
+    let mut group = Group::default();
+    for ((side, _), slice) in wanted.iter().zip(slices) {
+        group.op_ns[*side] += slice.ns as f64 / operations as f64 / 2.0;
+        group.is_disturbed |= slice.disturbed.any() && slice.ns < LONG_NS;
+        let Disturbed {
+            preempted,
+            migrated,
+            stolen,
+        } = slice.disturbed;
+        block.preempted += u64::from(preempted);
+        block.migrated += u64::from(migrated);
+        block.stolen += u64::from(stolen);
+    }
+    group
+}
+
+/// What groups say together: disturbed ones are left out, on both sides alike, unless nearly all are.
+fn concluded(groups: &[Group], mut block: Block) -> Block {
+    let mut counted: Vec<&Group> = groups.iter().filter(|group| !group.is_disturbed).collect();
+    if counted.len() * MIN_SHARE < groups.len() {
+        counted = groups.iter().collect();
+    }
+    block.groups = counted.len() as u64;
+    block.left_out = groups.len() as u64 - block.groups;
+    if counted.is_empty() {
+        return block;
+    }
+    let middle = |of: &dyn Fn(&Group) -> f64| {
+        median(&counted.iter().map(|group| of(group)).collect::<Vec<f64>>())
+    };
+    block.log_ratio = Some(middle(&|group| (group.op_ns[1] / group.op_ns[0]).ln()));
+    block.a_ns = middle(&|group| group.op_ns[0]);
+    block.b_ns = middle(&|group| group.op_ns[1]);
+    block
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORDER: [(usize, usize); 4] = [(1, 0), (0, 0), (0, 0), (1, 0)];
+
+    fn slices(ns: [u64; 4], preempted: bool) -> [Slice; 4] {
+        let disturbed = Disturbed {
+            preempted,
+            ..Disturbed::default()
+        };
+        let mut slices = ns.map(|ns| Slice {
+            ns,
+            ..Slice::default()
+        });
+        slices[2].disturbed = disturbed;
+        slices
+    }
+
+    #[test]
+    fn a_group_cancels_what_changes_steadily() {
+        let mut block = Block::default();
+        let found = group(&ORDER, &slices([100, 110, 120, 130], false), 10, &mut block);
+        assert_eq!((found.op_ns, found.is_disturbed), ([11.5, 11.5], false));
+    }
+
+    #[test]
+    fn disturbed_groups_are_left_out_counted_and_kept_only_where_nearly_all_are() {
+        let mut block = Block::default();
+        let clean = group(&ORDER, &slices([100; 4], false), 1, &mut block);
+        let disturbed = group(&ORDER, &slices([100, 100, 900, 100], true), 1, &mut block);
+        assert_eq!(block.preempted, 1);
+        let found = concluded(&[clean, disturbed, disturbed], block.clone());
+        assert_eq!(
+            (found.groups, found.left_out, found.log_ratio),
+            (1, 2, Some(0.0))
+        );
+        let found = concluded(&[disturbed, disturbed], block.clone());
+        assert_eq!((found.groups, found.left_out), (2, 0));
+        assert!(
+            found.log_ratio.is_some_and(|ratio| ratio < -1.0),
+            "{found:?}"
+        );
+        assert_eq!(concluded(&[], block).log_ratio, None);
+        // A whole operation that is longer than any scheduler leaves alone.
+        let long = group(
+            &ORDER,
+            &slices([LONG_NS; 4], true),
+            1,
+            &mut Block::default(),
+        );
+        assert!(!long.is_disturbed);
+    }
+
+    #[test]
+    fn as_many_groups_are_worked_as_fit() {
+        assert_eq!(fitting(1, 0.004, 0.05), 12);
+        assert_eq!(fitting(1, 2.0, 0.05), 1);
+        assert_eq!(fitting(1, 0.0, 0.05), MAX_GROUPS);
+    }
 }

@@ -1,18 +1,39 @@
-//! What the two ends of a side's pipe say: lines of JSON to begin with, and then short lines of numbers.
+//! What the two ends of a side say to each other: JSON in the text of the page that they share, steps and turns in its words.
+//!
+//! Who starts a side writes a [`Request`] as the text, and the side answers with a [`Reply`]. Then steps are written to the page, each
+//! one slice of one stage by one side. Whoever has the turn works its steps, and hands on to whom the next step is for; after the last
+//! one to who wrote them. Nobody else runs in between.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
-use daqmeter_harness::Slice;
-use daqmeter_record::{Param, Workload};
+use daqmeter_harness::{Disturbed, Slice};
+use daqmeter_record::{Param, SCHEMA_VERSION, Workload};
+use daqmeter_sys::turns::{Page, WORDS};
 use serde::{Deserialize, Serialize};
 
-/// Version of these lines. Two binaries are compared only if both speak the same.
-pub(crate) const VERSION: u32 = 1;
+/// Version of what is said. Two binaries are compared only if both speak the same.
+pub(super) const VERSION: u32 = 1;
 
-/// The first line to a side.
+/// Words on which each waits for its turn, a cache line apart: A, B, and who wrote the steps.
+pub(super) const TURN: [usize; 3] = [0, 16, 32];
+/// The third of them.
+pub(super) const WRITER: usize = TURN[2];
+/// What a turn is for: a [`Task`].
+const TASK: usize = 48;
+const STEPS: usize = 49;
+const POSITION: usize = 50;
+/// A side could not go on; its text says why.
+const FAULT: usize = 51;
+const FIRST_STEP: usize = 64;
+const STEP_WORDS: usize = 4;
+/// Most steps at once.
+pub(super) const MAX_STEPS: usize = (WORDS - FIRST_STEP) / STEP_WORDS;
+
+/// What a side is asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
-    /// Of this protocol.
+    /// Of the protocol.
     pub version: u32,
     /// What is to be measured.
     pub workload: Workload,
@@ -20,65 +41,156 @@ pub struct Request {
     pub cpu: Option<u32>,
     /// About how long a slice is to last.
     pub slice_us: u64,
+    /// 0 for A, 1 for B.
+    pub side: usize,
     /// Bytes by which the heap is shifted before anything is opened.
     pub shift_bytes: usize,
+    /// Operations of a slice of each stage, by the stage's name; a stage that is not there finds its own number.
+    pub operations: BTreeMap<String, u64>,
 }
 
-/// The first line from a side.
+/// What a side answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Ready {
-    pub(crate) version: u32,
-    /// Each stage with the operations of its slices.
-    pub(crate) stages: Vec<(String, u64)>,
-}
-
-/// What comes from a side after its first line.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Reply {
-    Slice(Slice),
+#[serde(rename_all = "snake_case")]
+pub(super) enum Reply {
+    /// It is prepared, and its bytes were compared.
+    Ready {
+        /// Of the protocol.
+        version: u32,
+        /// Of the records that this binary writes.
+        schema: u32,
+        /// Each stage with the operations of its slices.
+        stages: Vec<(String, u64)>,
+    },
+    /// The bytes were compared again.
     Verified,
+    /// It cannot do what it was asked for.
     Refused(String),
 }
 
 impl Reply {
-    pub(crate) fn line(&self) -> String {
-        match self {
-            Reply::Slice(slice) => format!(
-                "{} {} {}\n",
-                slice.ns,
-                slice.operations,
-                u8::from(slice.disturbed)
-            ),
-            Reply::Verified => "verified\n".to_owned(),
-            Reply::Refused(why) => format!("refused {}\n", why.replace('\n', " ")),
+    pub(super) fn ready(stages: Vec<(String, u64)>) -> Reply {
+        let schema = SCHEMA_VERSION;
+        Reply::Ready {
+            version: VERSION,
+            schema,
+            stages,
         }
     }
+}
 
-    /// None for a line that is no reply.
-    pub(crate) fn parse(line: &str) -> Option<Reply> {
-        let line = line.trim_end();
-        if line == "verified" {
-            return Some(Reply::Verified);
-        }
-        if let Some(why) = line.strip_prefix("refused ") {
-            return Some(Reply::Refused(why.to_owned()));
-        }
-        let numbers: Vec<u64> = line
-            .split(' ')
-            .map(str::parse)
-            .collect::<Result<_, _>>()
-            .ok()?;
-        match numbers[..] {
-            [ns, operations, disturbed] if operations > 0 && disturbed <= 1 => {
-                Some(Reply::Slice(Slice {
-                    ns,
-                    operations,
-                    disturbed: disturbed == 1,
-                }))
-            }
-            _ => None,
+/// What a turn is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    Work,
+    Verify,
+}
+
+/// One slice that a side is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) side: usize,
+    pub(super) stage: usize,
+    pub(super) operations: u64,
+}
+
+/// Gives a turn with a task to a side.
+pub(super) fn hand(page: &Page, side: usize, task: Task) {
+    page.word(FAULT).store(0, Ordering::Release);
+    page.word(TASK).store(task as u64, Ordering::Release);
+    page.signal(TURN[side]);
+}
+
+/// What the turn at hand is for; none for what is no task.
+pub(super) fn task(page: &Page) -> Option<Task> {
+    let word = page.word(TASK).load(Ordering::Acquire);
+    [Task::Work, Task::Verify]
+        .into_iter()
+        .find(|task| *task as u64 == word)
+}
+
+/// Writes steps to be worked from the first one on.
+///
+/// # Panics
+/// When there are more than fit.
+pub(super) fn write_steps(page: &Page, steps: &[Step]) {
+    assert!(steps.len() <= MAX_STEPS, "{} steps", steps.len());
+    for (at, step) in steps.iter().enumerate() {
+        let values = [
+            step.side as u64 | (step.stage as u64) << 8,
+            step.operations,
+            0,
+            0,
+        ];
+        for (word, value) in values.into_iter().enumerate() {
+            page.word(place(at) + word).store(value, Ordering::Relaxed);
         }
     }
+    page.word(POSITION).store(0, Ordering::Relaxed);
+    page.word(STEPS)
+        .store(steps.len() as u64, Ordering::Release);
+}
+
+fn place(step: usize) -> usize {
+    FIRST_STEP + step * STEP_WORDS
+}
+
+fn number(page: &Page, word: usize) -> usize {
+    usize::try_from(page.word(word).load(Ordering::Acquire)).unwrap_or(usize::MAX)
+}
+
+/// How many steps are done.
+pub(super) fn position(page: &Page) -> usize {
+    number(page, POSITION)
+}
+
+/// The step that is to be done next; none after the last one.
+pub(super) fn next_step(page: &Page) -> Option<Step> {
+    let at = position(page);
+    if at >= number(page, STEPS).min(MAX_STEPS) {
+        return None;
+    }
+    let who = page.word(place(at)).load(Ordering::Relaxed);
+    Some(Step {
+        side: usize::from(who & 1 == 1),
+        stage: usize::try_from(who >> 8).unwrap_or(usize::MAX),
+        operations: page.word(place(at) + 1).load(Ordering::Relaxed),
+    })
+}
+
+/// Keeps what the step at hand took, and goes to the next one.
+pub(super) fn finish_step(page: &Page, slice: Slice) {
+    let at = place(position(page).min(MAX_STEPS - 1));
+    let Disturbed {
+        preempted,
+        migrated,
+        stolen,
+    } = slice.disturbed;
+    let flags = u64::from(preempted) | u64::from(migrated) << 1 | u64::from(stolen) << 2;
+    page.word(at + 2).store(slice.ns, Ordering::Relaxed);
+    page.word(at + 3).store(flags, Ordering::Relaxed);
+    page.word(POSITION).fetch_add(1, Ordering::AcqRel);
+}
+
+/// What a step took; none where that makes no sense.
+pub(super) fn slice_of(page: &Page, step: usize) -> Option<Slice> {
+    let [ns, flags] = [2, 3].map(|word| page.word(place(step) + word).load(Ordering::Relaxed));
+    let disturbed = Disturbed {
+        preempted: flags & 1 != 0,
+        migrated: flags & 2 != 0,
+        stolen: flags & 4 != 0,
+    };
+    (ns > 0 && flags < 8).then_some(Slice { ns, disturbed })
+}
+
+/// Says on the page that a side cannot go on.
+pub(super) fn set_fault(page: &Page) {
+    page.word(FAULT).store(1, Ordering::Release);
+}
+
+/// Whether a side cannot go on.
+pub(super) fn has_fault(page: &Page) -> bool {
+    page.word(FAULT).load(Ordering::Acquire) != 0
 }
 
 impl Request {
@@ -91,11 +203,11 @@ impl Request {
         let kind = words
             .next()
             .ok_or("a point begins with the name of an engine")?;
-        let mut params = BTreeMap::new();
+        let mut workload = Workload::new(kind);
         let mut cpu = None;
         for word in words {
             let (name, value) = word.split_once('=').ok_or_else(|| {
-                format!("`{word}` is no parameter: `{text}` wants ENGINE NAME=VALUE ...")
+                format!("`{word}` is no parameter: ENGINE NAME=VALUE ... is wanted")
             })?;
             if name == "cpu" {
                 cpu = Some(
@@ -104,11 +216,10 @@ impl Request {
                         .map_err(|_| format!("cpu={value}: no CPU number"))?,
                 );
             } else {
-                params.insert(name.to_owned(), param(name, value)?);
+                workload.params.insert(name.to_owned(), param(name, value)?);
             }
         }
-        let kind = kind.to_owned();
-        Ok(Request::new(Workload { kind, params }, cpu))
+        Ok(Request::new(workload, cpu))
     }
 
     /// A request for that point.
@@ -118,12 +229,14 @@ impl Request {
             workload,
             cpu,
             slice_us: 1000,
+            side: 0,
             shift_bytes: 0,
+            operations: BTreeMap::new(),
         }
     }
 }
 
-/// A value as plans write it: sizes and rates may have a unit.
+/// A value as plans write it: sizes may have a unit.
 fn param(name: &str, text: &str) -> Result<Param, String> {
     if let Ok(flag) = text.parse() {
         return Ok(Param::Flag(flag));
@@ -131,8 +244,9 @@ fn param(name: &str, text: &str) -> Result<Param, String> {
     if let Ok(whole) = text.parse() {
         return Ok(Param::Int(whole));
     }
-    if let Ok(float) = text.parse() {
-        return Ok(Param::Float(float));
+    if let Ok(float) = text.parse::<f64>() {
+        let is_number = float.is_finite().then_some(Param::Float(float));
+        return is_number.ok_or_else(|| format!("{name}={text} is no finite number"));
     }
     if name.ends_with("_bytes") {
         let bytes = daqmeter_record::units::parse_bytes(text);
@@ -148,24 +262,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replies_survive_their_lines_and_garbage_is_none() {
-        let slice = Slice {
-            ns: 1_000_000,
-            operations: 12,
-            disturbed: true,
+    fn steps_are_worked_in_their_order_and_keep_what_they_took() {
+        let page = Page::create().unwrap();
+        assert_eq!(next_step(&page), None);
+        let step = |side, stage| Step {
+            side,
+            stage,
+            operations: 7,
         };
-        for reply in [
-            Reply::Slice(slice),
-            Reply::Verified,
-            Reply::Refused("bytes differ".to_owned()),
-        ] {
-            assert_eq!(Reply::parse(&reply.line()), Some(reply));
+        let steps = [step(1, 3), step(0, 3)];
+        write_steps(&page, &steps);
+        let disturbed = Disturbed {
+            migrated: true,
+            ..Disturbed::default()
+        };
+        for (ns, step) in [(5, steps[0]), (6, steps[1])] {
+            assert_eq!(next_step(&page), Some(step));
+            finish_step(&page, Slice { ns, disturbed });
         }
-        for garbage in [
-            "", "1", "1 2", "1 0 0", "1 2 3", "-1 2 0", "hello", "1 2 0 4",
-        ] {
-            assert_eq!(Reply::parse(garbage), None, "{garbage}");
+        assert_eq!((next_step(&page), position(&page)), (None, 2));
+        assert_eq!(slice_of(&page, 1), Some(Slice { ns: 6, disturbed }));
+    }
+
+    /// Whatever another process writes, nothing beyond the page is reached.
+    #[test]
+    fn nonsense_in_the_page_is_no_step_and_no_time() {
+        let page = Page::create().unwrap();
+        for at in 0..WORDS {
+            page.word(at).store(u64::MAX, Ordering::Relaxed);
         }
+        assert_eq!((next_step(&page), task(&page)), (None, None));
+        assert_eq!(slice_of(&page, MAX_STEPS - 1), None);
+        finish_step(&page, Slice::default());
+        page.word(POSITION).store(3, Ordering::Relaxed);
+        assert!(next_step(&page).is_some());
+        write_steps(&page, &[]);
+        assert_eq!(slice_of(&page, 0), None);
     }
 
     #[test]
@@ -182,6 +314,7 @@ mod tests {
             ("copy block", "`block` is no parameter"),
             ("copy cpu=x", "no CPU number"),
             ("copy block_bytes=4Kx", "block_bytes: "),
+            ("copy rate=NaN", "rate=NaN is no finite number"),
         ] {
             assert!(Request::parse(text).unwrap_err().contains(wanted), "{text}");
         }
