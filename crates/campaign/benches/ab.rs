@@ -8,7 +8,8 @@
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "a benchmark prints what it found, and stops where it fails"
+    clippy::cast_possible_truncation,
+    reason = "a benchmark prints what it found, and stops where it fails; its numbers are small"
 )]
 
 use std::os::fd::AsFd;
