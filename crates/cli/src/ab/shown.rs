@@ -113,7 +113,7 @@ pub(super) fn text(compared: &[Compared], ignore: f64, error: f64) -> String {
         .collect();
     let mut out = String::new();
     if !rows.is_empty() {
-        out.push_str(&table::plain(&HEADERS, rows.into_iter()));
+        out.push_str(&table::plain(&HEADERS, rows));
     }
     for one in compared {
         notes(&mut out, one);
