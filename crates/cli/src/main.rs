@@ -1,6 +1,7 @@
 //! The `daqmeter` command: one file per verb, or one folder. Verbs measure through `runner.rs`, and print what `report` makes of the
 //! records.
 
+mod ab;
 mod arguments;
 mod cmp;
 mod copy;
@@ -76,6 +77,11 @@ enum Verb {
     Report(report::Arguments),
     /// Compare two sets of records: what became slower, with what confidence
     Cmp(cmp::Arguments),
+    /// Measure two sides in turns and say whether they differ
+    Ab(ab::Arguments),
+    /// Be one side of ab
+    #[command(hide = true, name = ab::SIDE)]
+    AbSide,
     /// Show how points changed from run to run, and where they took a step
     History(history::Arguments),
     /// Write records as CSV or Parquet
@@ -181,6 +187,8 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Reproduce(arguments) => reproduce::run(&arguments),
         Verb::Show(arguments) => show::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
+        Verb::Ab(arguments) => ab::run(&arguments),
+        Verb::AbSide => ab::side(),
         Verb::Cmp(arguments) => cmp::run(&arguments),
         Verb::History(arguments) => history::run(&arguments),
         Verb::Export(arguments) => export::run(&arguments),
@@ -230,6 +238,7 @@ mod tests {
     #[test]
     fn short_help_fits_a_screen() {
         for name in [
+            "ab",
             "survey",
             "digitizer",
             "eb",

@@ -218,7 +218,7 @@ impl Runner {
     }
 }
 
-fn progress_bar(points: usize, is_wanted: bool) -> ProgressBar {
+pub(crate) fn progress_bar(points: usize, is_wanted: bool) -> ProgressBar {
     let progress = if is_wanted && progress_wanted() {
         ProgressBar::new(points as u64)
     } else {

@@ -476,6 +476,7 @@ fn ctrl_c_keeps_what_was_measured_and_exits_130() {
 fn help_for_people() {
     for verb in [
         "",
+        "ab",
         "survey",
         "digitizer",
         "run",

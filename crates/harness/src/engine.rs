@@ -32,6 +32,12 @@ pub trait Engine: Send + Sync {
         false
     }
 
+    /// True when the workload works on a real device whose state only one process at a time may have: its registers, its buffers.
+    /// Such work cannot be measured in turns with another process.
+    fn owns_device(&self, _workload: &Workload) -> bool {
+        false
+    }
+
     /// What a workload of this engine may hold, for lists and for checking plans before anything runs.
     fn parameters(&self) -> Vec<Parameter> {
         Vec::new()

@@ -23,6 +23,7 @@ pub mod request;
 pub mod run;
 mod sample;
 pub mod settings;
+pub mod slices;
 pub mod sweep;
 mod text_file;
 mod watched;
@@ -42,6 +43,7 @@ pub use request::{
 };
 pub use run::{check_fits, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag};
+pub use slices::{Disturbed, Slice, Slices};
 pub use sweep::{Sweep, ordered};
 pub use text_file::{text_file, text_input};
 pub use watched::Watched;

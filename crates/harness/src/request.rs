@@ -284,6 +284,11 @@ pub trait TypedEngine: Send + Sync {
         false
     }
 
+    /// True when it works on a real device whose state only one process at a time may have.
+    fn owns_device(&self, _request: &Self::Request) -> bool {
+        false
+    }
+
     /// Bytes of memory over all lanes, where that is known before it is opened.
     fn memory_bytes(&self, _request: &Self::Request) -> Option<u64> {
         None
@@ -329,6 +334,10 @@ impl<E: TypedEngine> Engine for E {
 
     fn is_emulated(&self, workload: &Workload) -> bool {
         E::Request::of(workload).is_ok_and(|request| TypedEngine::is_emulated(self, &request))
+    }
+
+    fn owns_device(&self, workload: &Workload) -> bool {
+        E::Request::of(workload).is_ok_and(|request| TypedEngine::owns_device(self, &request))
     }
 
     fn parameters(&self) -> Vec<Parameter> {

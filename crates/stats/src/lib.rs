@@ -10,11 +10,13 @@
 mod changes;
 mod compare;
 mod rate;
+mod sequential;
 pub mod simulated;
 
 pub use changes::{Change, Row, change_points, row};
 pub use compare::{Comparison, Effect, Level, Side, Verdict, compare};
 pub use rate::{Rate, Share, at_median, mean_interval, share, sustained};
+pub use sequential::{Decision, MedianSequence};
 
 use compare::normal_quantile;
 

@@ -15,6 +15,8 @@ pub struct Usage {
     pub minor_faults: u64,
     /// Voluntary and involuntary context switches.
     pub context_switches: u64,
+    /// Of these the involuntary ones: the scheduler gave the CPU to somebody else.
+    pub preemptions: u64,
 }
 
 /// Usage of the calling thread so far.
@@ -42,6 +44,7 @@ fn usage(who: libc::c_int) -> Usage {
         system_ns: ns(raw.ru_stime),
         minor_faults: raw.ru_minflt as u64,
         context_switches: (raw.ru_nvcsw + raw.ru_nivcsw) as u64,
+        preemptions: raw.ru_nivcsw as u64,
     }
 }
 

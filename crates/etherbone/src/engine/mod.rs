@@ -31,6 +31,10 @@ impl TypedEngine for EtherboneEngine {
         request.is_emulated()
     }
 
+    fn owns_device(&self, request: &EtherboneRequest) -> bool {
+        !request.is_emulated()
+    }
+
     fn example(&self) -> EtherboneRequest {
         EtherboneRequest {
             address: "loop/udp".to_owned(),
