@@ -276,6 +276,11 @@ pub trait TypedEngine: Send + Sync {
         self.probe()
     }
 
+    /// Whether its records name the processes that used the CPUs: for engines whose points last long enough to look at all of them.
+    fn names_processes(&self) -> bool {
+        false
+    }
+
     /// What the request works on, for the record: devices, instruction set.
     fn target(&self, request: &Self::Request) -> String;
 
@@ -329,6 +334,10 @@ impl<E: TypedEngine> Engine for E {
 
     fn is_emulated(&self, workload: &Workload) -> bool {
         E::Request::of(workload).is_ok_and(|request| TypedEngine::is_emulated(self, &request))
+    }
+
+    fn names_processes(&self) -> bool {
+        TypedEngine::names_processes(self)
     }
 
     fn parameters(&self) -> Vec<Parameter> {

@@ -82,7 +82,9 @@ fn main() -> ExitCode {
 /// Holds the device until it is ended.
 fn hold() {
     let _device = CopyDevice::open(Path::new(COPY_DEVICE)).unwrap();
-    std::thread::sleep(Duration::from_secs(3600));
+    loop {
+        std::thread::park();
+    }
 }
 
 /// After all modules are gone: no probe is left, nothing is pinned.
