@@ -17,7 +17,6 @@ mod trace;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use common::{Verdict, expect};
 use daqmeter_sys::uapi::{COPY_DEVICE, CopyDevice};
