@@ -4,6 +4,7 @@
 use daqmeter_record::RunRecord;
 use daqmeter_record::study::{Comparison, Derived, Measured, Published};
 
+use super::records::{find, reader_percent};
 use super::{Document, arithmetic, idle, rings};
 
 /// Every row, with what the records have.
@@ -16,24 +17,6 @@ pub(super) fn compare(published: &Document, records: &[RunRecord]) -> Vec<Compar
     rows
 }
 
-/// A record of the plan, by its scenario and polling interval.
-pub(super) fn find<'a>(
-    records: &'a [RunRecord],
-    scenario: &str,
-    poll_us: f64,
-    idle: bool,
-) -> Option<&'a RunRecord> {
-    records.iter().find(|record| {
-        let workload = &record.workload;
-        workload.text("scenario").is_ok_and(|name| name == scenario)
-            && workload.float("poll_us").is_ok_and(|us| us == poll_us)
-            && workload
-                .float("rate_hz")
-                .is_ok_and(|hz| (hz < 100.0) == idle)
-            && record.outcome.is_ok()
-    })
-}
-
 /// CPU time per chunk of reader and receiver, in ns.
 fn ns_per_chunk(record: &RunRecord) -> Option<(f64, f64)> {
     let chunks = record.counter("chunks")?;
@@ -43,10 +26,6 @@ fn ns_per_chunk(record: &RunRecord) -> Option<(f64, f64)> {
         ns(record.counter("reader-cpu-ppm")? * 1e-6),
         ns(record.counter("receiver-cpu")?),
     ))
-}
-
-pub(super) fn reader_percent(record: &RunRecord) -> Option<Measured> {
-    Measured::of_processor(record, record.counter("reader-cpu-ppm")? * 1e-4)
 }
 
 /// CPU use as published. It is of the study's server; of one here it is this host's own.

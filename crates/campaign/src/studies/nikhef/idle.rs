@@ -3,7 +3,7 @@
 use daqmeter_record::RunRecord;
 use daqmeter_record::study::{Comparison, Derived, Measured};
 
-use super::claims::{find, reader_percent};
+use super::records::{find, reader_percent};
 use super::{Document, Idle};
 
 /// Rows for each published polling interval.

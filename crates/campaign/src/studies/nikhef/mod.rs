@@ -4,6 +4,7 @@ mod arithmetic;
 mod claims;
 mod findings;
 mod idle;
+mod records;
 mod rings;
 
 use std::collections::BTreeMap;
