@@ -531,7 +531,7 @@ fn several_studies_are_totals_and_a_page() {
     ]);
     let text = stdout(&output);
     assert!(
-        text.contains("\n  27 rows: ") && text.contains("\n  8 rows: "),
+        text.contains("\n  27 rows: ") && text.contains("\n  18 rows: "),
         "{text}"
     );
     let html = std::fs::read_to_string(&page).unwrap();

@@ -460,7 +460,7 @@ pub fn sampled(
     time: Duration,
     delay: Duration,
     stop: impl Fn(&dyn Fn() -> Vec<ProcessIo>) -> bool,
-) -> Result<Vec<ProcessIo>, String> {
+) -> Result<(Vec<ProcessIo>, u64), String> {
     let root = Path::new("/proc");
     let mut before = processes(root);
     if before.is_empty() {
@@ -478,7 +478,7 @@ pub fn sampled(
         rows
     };
     let began = Instant::now();
-    let mut looked = Instant::now();
+    let (mut looked, mut looks) = (Instant::now(), 0);
     while began.elapsed() < time && !stop(&|| seen(&last)) {
         let until_look = delay.saturating_sub(looked.elapsed());
         std::thread::sleep(
@@ -488,12 +488,13 @@ pub fn sampled(
         );
         if looked.elapsed() >= delay || began.elapsed() >= time {
             looked = Instant::now();
+            looks += 1;
             last.extend(processes(root));
         }
     }
     // What happened since the last look, when it was stopped between two.
     last.extend(processes(root));
-    Ok(seen(&last))
+    Ok((seen(&last), looks))
 }
 
 /// Counters for a record: the sums over all processes.

@@ -5,17 +5,22 @@ use std::collections::BTreeMap;
 use daqmeter_record::{CpuTime, HostCpu, RunRecord};
 use daqmeter_sys::cpu_time;
 
+use crate::processes::Processes;
+
 /// The accounts of host and process before a measurement.
 pub(crate) struct Conditions {
     host: cpu_time::HostTimes,
     steal: BTreeMap<u32, u64>,
     process: cpu_time::Usage,
     threads: BTreeMap<String, u64>,
+    processes: Option<Processes>,
 }
 
 impl Conditions {
-    pub(crate) fn before() -> Conditions {
+    /// With those of every process, too, where an engine asks for it.
+    pub(crate) fn before(with_processes: bool) -> Conditions {
         Conditions {
+            processes: with_processes.then(Processes::before),
             host: cpu_time::of_host("/".as_ref()),
             steal: cpu_time::steal_by_cpu("/".as_ref()),
             process: cpu_time::of_process(),
@@ -32,7 +37,13 @@ impl Conditions {
         };
         record.host_cpu = host_cpu(cpu_time::of_host("/".as_ref()).since(self.host));
         record.host_cpu.steal_by_cpu_ns = since(&self.steal, cpu_time::steal_by_cpu("/".as_ref()));
-        record.host_cpu.threads_ns = since(&self.threads, cpu_time::of_own_threads());
+        let threads = cpu_time::of_own_threads();
+        record.host_cpu.threads_ns = since(&self.threads, threads.clone());
+        if let Some(processes) = &self.processes {
+            let used = |(name, ns): (&String, &u64)| (name.clone(), (*ns, threads[name]));
+            let threads = record.host_cpu.threads_ns.iter().map(used).collect();
+            record.host_cpu.processes = processes.used(&threads);
+        }
     }
 }
 
@@ -47,6 +58,7 @@ fn host_cpu(times: cpu_time::HostTimes) -> HostCpu {
         idle_ns: times.idle_ns,
         steal_by_cpu_ns: Default::default(),
         threads_ns: Default::default(),
+        processes: Vec::new(),
     }
 }
 

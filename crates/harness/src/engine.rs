@@ -60,6 +60,11 @@ pub trait Engine: Send + Sync {
         None
     }
 
+    /// Whether its records name the processes that used the CPUs: for engines whose points last long enough to look at all of them.
+    fn names_processes(&self) -> bool {
+        false
+    }
+
     /// A small workload that the conformance suite runs, quick and without hardware.
     fn example(&self) -> Workload;
 

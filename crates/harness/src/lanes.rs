@@ -58,6 +58,8 @@ pub(crate) struct Ran {
 pub(crate) struct Running<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) context: &'a Context,
+    /// Whether the record names the processes that used the CPUs.
+    pub(crate) processes: bool,
     /// Makes the thread of the lane with that index; tests make one that cannot be started.
     pub(crate) thread: fn(usize) -> thread::Builder,
 }
@@ -101,7 +103,14 @@ pub(crate) fn run_lanes(
             threads.push((lane, started));
         }
         own.wait();
-        observe(&own, &origin_ns, observers, record, &mut faults);
+        let conditions = Conditions::before(running.processes);
+        observe(
+            (&own, &origin_ns),
+            &conditions,
+            observers,
+            record,
+            &mut faults,
+        );
         let lanes =
             threads.into_iter().map(
                 |(lane, started)| match started.map(|thread| thread.join()) {
@@ -122,13 +131,12 @@ pub(crate) fn run_lanes(
 
 /// From the release of the lanes until all are done: what passes meanwhile, by the observers and the accounts of the host.
 fn observe(
-    own: &Party,
-    lanes_origin_ns: &AtomicU64,
+    (own, lanes_origin_ns): (&Party, &AtomicU64),
+    conditions: &Conditions,
     observers: &mut [Box<dyn Observer>],
     record: &mut RunRecord,
     faults: &mut Vec<String>,
 ) {
-    let conditions = Conditions::before();
     each(observers, faults, |observer| observer.start());
     let origin_ns = clock::monotonic_ns();
     lanes_origin_ns.store(origin_ns, Ordering::Release);
@@ -521,6 +529,7 @@ mod tests {
             let running = Running {
                 settings: &settings,
                 context: &context,
+                processes: true,
                 thread,
             };
             let mut record = context.blank_record(Default::default(), Workload::new("test"));

@@ -276,6 +276,11 @@ pub trait TypedEngine: Send + Sync {
         self.probe()
     }
 
+    /// Whether its records name the processes that used the CPUs: for engines whose points last long enough to look at all of them.
+    fn names_processes(&self) -> bool {
+        false
+    }
+
     /// What the request works on, for the record: devices, instruction set.
     fn target(&self, request: &Self::Request) -> String;
 
@@ -338,6 +343,10 @@ impl<E: TypedEngine> Engine for E {
 
     fn owns_device(&self, workload: &Workload) -> bool {
         E::Request::of(workload).is_ok_and(|request| TypedEngine::owns_device(self, &request))
+    }
+
+    fn names_processes(&self) -> bool {
+        TypedEngine::names_processes(self)
     }
 
     fn parameters(&self) -> Vec<Parameter> {

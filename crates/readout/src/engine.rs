@@ -1,16 +1,18 @@
 //! Engine `readout`: a whole chain at a rate. A lane is a reader of one DMA channel.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use daqmeter_harness::{
-    Fault, LimitSpec, Request, Session, StageSpec, StopFlag, Tally, TypedEngine,
+    Availability, Fault, LimitSpec, Request, Session, StageSpec, StopFlag, Tally, TypedEngine,
 };
 use daqmeter_record::{Counter, TimeSeries, Workload};
 use daqmeter_stats::LogHistogram;
 use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::host::Files;
+use daqmeter_sys::scheduler::MigrationCost;
 
 use crate::Card;
 use crate::accounts::own_losses;
@@ -49,6 +51,20 @@ impl TypedEngine for ReadoutEngine {
 
     fn description(&self) -> &'static str {
         "emulated card, reader of its rings, pages over the network, checking receivers"
+    }
+
+    fn probe_for(&self, request: &ReadoutRequest) -> Availability {
+        match request.migration_cost_ns {
+            Some(_) => match MigrationCost::check(&Files::default()) {
+                Ok(()) => Availability::Ready,
+                Err(error) => Availability::Waived(error.to_string()),
+            },
+            None => Availability::Ready,
+        }
+    }
+
+    fn names_processes(&self) -> bool {
+        true
     }
 
     fn target(&self, request: &ReadoutRequest) -> String {
@@ -101,10 +117,12 @@ impl TypedEngine for ReadoutEngine {
             done: Mutex::new(readers.iter().map(|_| None).collect()),
             received: Mutex::default(),
             failed: AtomicBool::new(false),
+            migration_cost: Mutex::default(),
+            left: Released::default(),
             card,
         });
         let bytes = scenario.event_bytes() * scenario.trigger.rate.0 * request.seconds;
-        let is_probe = request.probe;
+        let (is_probe, migration_cost_ns) = (request.probe, request.migration_cost_ns);
         let session = |(at, reader)| -> Box<dyn Session> {
             let (scenario, shared, stop) = (scenario.clone(), shared.clone(), StopFlag::default());
             Box::new(ReadoutSession {
@@ -113,6 +131,7 @@ impl TypedEngine for ReadoutEngine {
                 scenario,
                 bytes,
                 is_probe,
+                migration_cost_ns,
                 shared,
                 stop,
             })
@@ -132,7 +151,35 @@ struct Shared {
     done: Mutex<Vec<Option<ReaderDone>>>,
     received: Mutex<Vec<(Report, Load)>>,
     failed: AtomicBool,
+    /// The scheduler's setting, where another was asked for: put back at the end.
+    migration_cost: Mutex<Option<MigrationCost>>,
+    /// Receivers' threads that are done stay until what they used was read.
+    left: Released,
     card: Arc<Mutex<Card>>,
+}
+
+/// What threads wait for before they end: the CPU time of a thread that has ended is nowhere to be read.
+#[derive(Default)]
+struct Released {
+    is_set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Released {
+    fn set(&self) {
+        *locked(&self.is_set) = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until it is set, or `quit` says so.
+    fn wait(&self, quit: impl Fn() -> bool) {
+        const LOOK: Duration = Duration::from_millis(50);
+        let mut is_set = locked(&self.is_set);
+        while !*is_set && !quit() {
+            let waited = self.changed.wait_timeout(is_set, LOOK);
+            is_set = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -143,6 +190,7 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl Shared {
     /// Waits for the receivers, once.
     fn join(&self) -> Result<(), Fault> {
+        self.left.set();
         let mut received = locked(&self.received);
         for thread in locked(&self.threads).drain(..) {
             match thread.join() {
@@ -164,8 +212,16 @@ struct ReadoutSession {
     scenario: Scenario,
     bytes: f64,
     is_probe: bool,
+    migration_cost_ns: Option<u64>,
     shared: Arc<Shared>,
     stop: StopFlag,
+}
+
+impl Drop for ReadoutSession {
+    /// Where nobody joins the receivers' threads any more, they end.
+    fn drop(&mut self) {
+        self.shared.left.set();
+    }
 }
 
 /// A run whose card has not started after this time does not start any more: another lane failed.
@@ -205,6 +261,11 @@ impl Session for ReadoutSession {
         if self.at > 0 {
             return Ok(());
         }
+        if let Some(ns) = self.migration_cost_ns {
+            let set = MigrationCost::set(&Files::default(), ns);
+            let set = set.map_err(|error| Fault::new(error.to_string()))?;
+            *locked(&self.shared.migration_cost) = Some(set);
+        }
         let receivers = std::mem::take(&mut *locked(&self.shared.receivers));
         for (at, receiving) in receivers.into_iter().enumerate() {
             let shared = self.shared.clone();
@@ -214,7 +275,9 @@ impl Session for ReadoutSession {
                     daqmeter_sys::affinity::unpin();
                 }
                 let quit = || shared.failed.load(Ordering::Relaxed);
-                receiving.receive(&shared.failed, &quit)
+                let received = receiving.receive(&shared.failed, &quit);
+                shared.left.wait(quit);
+                received
             };
             let thread = std::thread::Builder::new()
                 .name(format!("receiver-{at}"))
@@ -316,6 +379,9 @@ impl Session for ReadoutSession {
         .to_vec();
         tally.counters.extend(losses_by_elink(&each));
         tally.carried_bytes = Some(stats.bytes);
+        if done.len() > 1 {
+            tally.series.push(series(self.series_name(), &own.filling));
+        }
         if self.at == 0 {
             tally.series.extend(filling(&done));
             tally.counters.extend(whole_run(
@@ -326,6 +392,14 @@ impl Session for ReadoutSession {
             ));
         }
         tally
+    }
+}
+
+impl ReadoutSession {
+    /// Of the filling of this lane's ring.
+    fn series_name(&self) -> String {
+        let id = crate::card::channel_ids(&self.scenario)[self.at];
+        format!("{FILLING}, device {}, channel {}", id.device, id.channel)
     }
 }
 
@@ -459,15 +533,20 @@ const FILLING_SAMPLES: usize = 32;
 fn filling(done: &[Option<ReaderDone>]) -> Option<TimeSeries> {
     let last = |reader: &&ReaderDone| reader.filling.last().map_or(0, |at| at.1);
     let fullest = &done.iter().flatten().max_by_key(last)?.filling;
-    let samples = FILLING_SAMPLES.min(fullest.len());
-    let thinned = (0..samples).map(|sample| fullest[sample * fullest.len() / samples]);
+    Some(series(FILLING.to_owned(), fullest))
+}
+
+/// Samples of a ring's filling, at equal distance.
+fn series(name: String, filling: &[(u64, u64)]) -> TimeSeries {
+    let samples = FILLING_SAMPLES.min(filling.len());
+    let thinned = (0..samples).map(|sample| filling[sample * filling.len() / samples]);
     let (times_ns, values) = thinned.map(|(ns, bytes)| (ns, Some(bytes as f64))).unzip();
-    Some(TimeSeries {
-        name: FILLING.to_owned(),
+    TimeSeries {
+        name,
         unit: "B".to_owned(),
         times_ns,
         values,
-    })
+    }
 }
 
 /// What a search makes of a record.

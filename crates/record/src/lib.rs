@@ -27,7 +27,7 @@ pub use mesh::Mesh;
 pub use observed::{Observations, TimeSeries};
 pub use run::{
     Clock, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis, Memory,
-    NoiseFloor, Order, Outcome, Role, RunRecord, Stage, Tool,
+    NoiseFloor, Order, Outcome, ProcessPart, ProcessUse, Role, RunRecord, Stage, Tool,
 };
 pub use workload::{Param, ParamError, Workload};
 

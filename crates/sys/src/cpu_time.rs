@@ -130,6 +130,11 @@ fn parse_host(text: &str, ticks_per_second: u64) -> Option<HostTimes> {
     })
 }
 
+/// Nanoseconds of one tick of the times in `/proc`.
+pub(crate) fn ns_per_tick() -> u64 {
+    1_000_000_000 / ticks_per_second().max(1)
+}
+
 fn ticks_per_second() -> u64 {
     // SAFETY: sysconf takes any name and cannot fault.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100)

@@ -3,6 +3,7 @@
 //! - [`memory`]: page-backed buffers on huge pages where there are any, and device memory that is never a reference;
 //! - [`available`]: how much memory this process may still take;
 //! - [`affinity`], [`clock`], [`cpu_time`]: where threads run, when, and how much of the CPU they took;
+//! - [`processes`], [`scheduler`]: what else runs, and a setting of the scheduler that is put back;
 //! - [`host`]: the facts of the machine, read below a root that tests replace;
 //! - [`net`], [`tty`]: datagrams in batches, readiness, raw terminals;
 //! - [`wait`]: timerfd and eventfd, the interrupt lines of emulated boards; sleeping exactly;
@@ -35,7 +36,9 @@ pub mod memory;
 pub mod net;
 pub mod perf;
 pub mod process;
+pub mod processes;
 pub mod ring;
+pub mod scheduler;
 pub mod sis8300;
 pub mod symbols;
 pub mod tty;

@@ -6,6 +6,7 @@ use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_record::{Role, RunRecord};
 use serde::Serialize;
 
+use super::host::host_text;
 use crate::aligned::numbers_from;
 use crate::faults::faults_and_ledgers;
 use crate::rate::{self, Doubt, shown_share};
@@ -197,7 +198,7 @@ fn cells(row: ChainRow) -> Vec<String> {
     ]
 }
 
-/// What does not fit a row: BUSY by cause, the ledger, trouble.
+/// What does not fit a row: BUSY by cause, the ledger, trouble, and what else the host did.
 pub fn details_text(records: &[RunRecord]) -> String {
     let mut out = String::new();
     for record in chains(records) {
@@ -227,6 +228,7 @@ pub fn details_text(records: &[RunRecord]) -> String {
             let _ = writeln!(out, " {line}");
         }
         out.push_str(&losses_of_elinks(record));
+        out.push_str(&host_text(record));
     }
     out
 }

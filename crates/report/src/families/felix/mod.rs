@@ -2,6 +2,7 @@
 
 mod chains;
 mod figures;
+mod host;
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::significant;
