@@ -356,16 +356,39 @@ fn stored(folder: &Path) -> Vec<Vec<RunRecord>> {
 fn stored_promises(folder: &Path) -> Vec<Promise> {
     let invocations = stored(folder);
     println!("{} stored invocations", invocations.len());
-    let promise = |(name, history): (&str, usize)| Promise {
-        name: format!("stored invocations, pairs, {name}"),
-        found: pairs(&invocations, history) as f64 / PAIRS as f64,
+    let promise = |name: &str, false_ones: usize, of: usize| Promise {
+        name: format!("stored invocations, {name}"),
+        found: false_ones as f64 / of.max(1) as f64,
         bounds: (0.0, FALSE_ALARM),
-        of: PAIRS,
+        of,
     };
-    [("no history", 0), ("up to 20 others as history", HISTORY)]
-        .into_iter()
-        .map(promise)
-        .collect()
+    let in_turn: Vec<bool> = invocations
+        .windows(2 * OCCASIONS)
+        .map(is_false_in_turn)
+        .collect();
+    let false_ones = in_turn.iter().filter(|is_false| **is_false).count();
+    vec![
+        promise("pairs, no history", pairs(&invocations, 0), PAIRS),
+        promise(
+            "pairs, up to 20 others as history",
+            pairs(&invocations, HISTORY),
+            PAIRS,
+        ),
+        promise(
+            "twenty neighbours as sides in turn",
+            false_ones,
+            in_turn.len(),
+        ),
+    ]
+}
+
+/// Whether every second of neighbouring invocations differs from the others.
+fn is_false_in_turn(neighbours: &[Vec<RunRecord>]) -> bool {
+    let side = |parity: usize| -> Vec<RunRecord> {
+        let of_it = neighbours.iter().skip(parity).step_by(2);
+        of_it.flatten().cloned().collect()
+    };
+    differs(&cmp(&side(0), &side(1), &[], Asked::ignoring(IGNORE)))
 }
 
 fn main() -> ExitCode {

@@ -400,15 +400,15 @@ mod tests {
     use super::*;
     use crate::examples::example;
 
-    /// Ten runs; the last five take 10 % longer at one stage.
-    fn ten_runs() -> Vec<RunRecord> {
+    /// Twelve runs; the last six take 10 % longer at one stage.
+    fn twelve_runs() -> Vec<RunRecord> {
         let run = |at: u64| {
             let mut record = example();
             record.time_utc = format!("2026-11-{:02}T03:00:00.000Z", at + 1);
             record.run_id = format!("run-{at}");
-            record.tool.git_revision = if at < 5 { "aaaa" } else { "bbbb" }.into();
+            record.tool.git_revision = if at < 6 { "aaaa" } else { "bbbb" }.into();
             for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
-                let slower = if at >= 5 && stage.name == "func_readout" {
+                let slower = if at >= 6 && stage.name == "func_readout" {
                     110
                 } else {
                     100
@@ -421,17 +421,17 @@ mod tests {
             record
         };
         // Files need not be in the order of time.
-        (0..10).rev().map(run).collect()
+        (0..12).rev().map(run).collect()
     }
 
     #[test]
     fn a_step_is_named_with_the_revisions_around_it() {
-        let found = trends(&ten_runs(), 0.02);
+        let found = trends(&twelve_runs(), 0.02);
         assert_eq!(found.len(), 4);
         let step = &found[0].steps[0];
         assert_eq!(
             (step.at, step.between, &step.revisions),
-            (5, (5, 5), &("aaaa".to_owned(), "bbbb".to_owned()))
+            (6, (6, 6), &("aaaa".to_owned(), "bbbb".to_owned()))
         );
         assert!(step.z > 4.0);
         assert!(found[1].steps.is_empty());
@@ -486,14 +486,14 @@ mod tests {
     /// Repetitions are of one invocation, wherever they stand in the files.
     #[test]
     fn an_invocation_is_one_run_at_the_time_of_its_first_record() {
-        let mut records = ten_runs();
+        let mut records = twelve_runs();
         let mut again = records.clone();
         for record in &mut again {
             record.time_utc = record.time_utc.replace("T03:00", "T03:05");
         }
         again.append(&mut records);
         let found = trends(&again, 0.02);
-        assert!(found.iter().all(|trend| trend.runs.len() == 10));
+        assert!(found.iter().all(|trend| trend.runs.len() == 12));
         assert!(
             found[0]
                 .runs
@@ -504,19 +504,19 @@ mod tests {
 
     #[test]
     fn a_run_that_failed_is_no_value_of_a_point() {
-        let mut records = ten_runs();
+        let mut records = twelve_runs();
         for record in records.iter_mut().take(3) {
             record.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
             record.lanes[0].stages[0].sample_ns = vec![1; 3];
         }
         let found = trends(&records, 0.02);
-        assert!(found.iter().all(|trend| trend.runs.len() == 7), "{found:?}");
+        assert!(found.iter().all(|trend| trend.runs.len() == 9), "{found:?}");
         assert!(found[0].runs.iter().all(|run| run.time_ns > 1e6));
     }
 
     #[test]
     fn hosts_are_kept_apart_and_single_runs_have_no_trend() {
-        let mut records = ten_runs();
+        let mut records = twelve_runs();
         let host = daqmeter_record::Host {
             cpu_model: "another".into(),
             ..Default::default()

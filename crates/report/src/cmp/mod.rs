@@ -366,7 +366,7 @@ mod tests {
         let with = cmp(&a[..1], &b[..1], &history, asked);
         let without = cmp(&a[..1], &b[..1], &[], asked);
         assert_eq!(with.points[0].history, 18);
-        assert!(with.points[0].joint.1 < 1.02 && without.points[0].joint.1 > 1.5);
+        assert!(with.points[0].joint.1 < 1.02 && without.points[0].joint.1 > 1.3);
         assert_eq!(with.conclusion, Conclusion::Same);
         // Runs of the sides are no history of theirs, nor are those of another host.
         let mut elsewhere = history;
