@@ -31,10 +31,10 @@ pub(crate) struct Arguments {
     /// Records to judge
     #[arg(value_name = "B.jsonl")]
     b: PathBuf,
-    /// Records of other runs on this host, or folders of them: they tell how much runs differ
+    /// Other runs of this host, files or folders: they tell how much runs differ
     #[arg(long, value_name = "PATH")]
     history: Vec<PathBuf>,
-    /// Exit with 1 when something is slower for certain, and by this or more; with 3 when that could have been missed
+    /// Exit with 1 if anything is slower by this, with 3 if that may be missed
     #[arg(long, value_name = "PERCENT", value_parser = per_cent)]
     fail_on: Option<f64>,
     /// Differences that are of no interest
