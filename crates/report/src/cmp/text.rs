@@ -32,7 +32,7 @@ impl Compared {
         let shown = self.points.iter().filter(|point| all || point.differs());
         let rows: Vec<Vec<String>> = shown.map(row).collect();
         if !rows.is_empty() {
-            out.push_str(&numbers_from(3, &HEADINGS, rows.into_iter()));
+            out.push_str(&numbers_from(3, &HEADINGS, rows));
             out.push('\n');
         }
         for broken in &self.broken {
