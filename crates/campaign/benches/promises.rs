@@ -7,6 +7,8 @@
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
     reason = "a benchmark prints what it found, and stops where it fails"
 )]
 

@@ -210,7 +210,7 @@ fn a_gate_fails_on_what_became_slower_and_on_nothing_else() {
             record["time_utc"] = format!("2026-11-22T03:{minute:02}:00.000Z").into();
             for stage in record["lanes"][0]["stages"].as_array_mut().unwrap() {
                 stage["sample_ns"] = (0..20)
-                    .map(|at| ns + run * 3 + at % 5)
+                    .map(|at| ns + run * 7 % 5 + at % 5)
                     .collect::<Vec<u64>>()
                     .into();
             }
