@@ -23,6 +23,7 @@ pub mod figures;
 mod frame;
 pub mod history;
 pub mod html;
+mod occasions;
 mod parameters;
 pub mod path;
 pub mod points;
