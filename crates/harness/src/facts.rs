@@ -108,7 +108,7 @@ impl Context {
 }
 
 /// The present UTC time, RFC 3339 with milliseconds.
-pub(crate) fn utc_now() -> String {
+pub fn utc_now() -> String {
     humantime::format_rfc3339_millis(SystemTime::now()).to_string()
 }
 

@@ -25,16 +25,14 @@ pub struct Qmn {
 
 impl Qmn {
     /// Q1.15 unsigned: the magnitude channel of the source document (functions 5 and 7).
-    #[cfg(test)]
-    pub(crate) const MAGNITUDE: Qmn = Qmn {
+    pub const MAGNITUDE: Qmn = Qmn {
         int_bits: 1,
         frac_bits: 15,
         signed: false,
         in_degrees: false,
     };
     /// Q3.13 signed: the phase channel of the source document (functions 6 and 8).
-    #[cfg(test)]
-    pub(crate) const PHASE: Qmn = Qmn {
+    pub const PHASE: Qmn = Qmn {
         int_bits: 3,
         frac_bits: 13,
         signed: true,
