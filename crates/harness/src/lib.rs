@@ -18,6 +18,7 @@ mod meeting;
 pub mod memory;
 pub mod null;
 pub mod observe;
+mod reference;
 mod refusal;
 pub mod request;
 pub mod run;

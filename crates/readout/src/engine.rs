@@ -15,6 +15,7 @@ use daqmeter_sys::clock::monotonic_ns;
 use crate::Card;
 use crate::card::words::State;
 use crate::chain::{Chain, ChainError, Load, Placement, Reader, ReaderDone, Receiving, joined};
+use crate::live;
 use crate::receive::Report;
 use crate::request::{Chosen, ReadoutRequest};
 use crate::scenario::{Scenario, ScenarioError};
@@ -94,6 +95,7 @@ impl TypedEngine for ReadoutEngine {
             receivers,
             ..
         } = chain;
+        live::register(&scenario.name, &card);
         let shared = Arc::new(Shared {
             receivers: Mutex::new(receivers),
             threads: Mutex::default(),
