@@ -364,10 +364,15 @@ mod tests {
         assert!(segments.iter().all(|segment| !segment.slowest));
         let said = slowest(&segments).unwrap();
         assert!(
-            said.starts_with("cannot tell: TCP stream, 64 KiB messages at 2500 MB/s (2500 - 2500) and "),
+            said.starts_with(
+                "cannot tell: TCP stream, 64 KiB messages at 2500 MB/s (2500 - 2500) and "
+            ),
             "{said}"
         );
-        assert!(said.ends_with(" at 2551 MB/s (2551 - 2551) are equally slow within their intervals"), "{said}");
+        assert!(
+            said.ends_with(" at 2551 MB/s (2551 - 2551) are equally slow within their intervals"),
+            "{said}"
+        );
     }
 
     #[test]
@@ -378,8 +383,15 @@ mod tests {
         );
         let picture = svg(&path(&host()));
         // The highest limit is 10 GB/s: a bar of 2.5 GB/s is a quarter of its length.
-        assert!(picture.contains("class=\"rate slowest\" x=\"122\"") && picture.contains("width=\"80.0\""), "{picture}");
-        assert!(picture.contains(">5000 MB/s</text>") || picture.contains(">5e3 MB/s</text>"), "{picture}");
+        assert!(
+            picture.contains("class=\"rate slowest\" x=\"122\"")
+                && picture.contains("width=\"80.0\""),
+            "{picture}"
+        );
+        assert!(
+            picture.contains(">5000 MB/s</text>") || picture.contains(">5e3 MB/s</text>"),
+            "{picture}"
+        );
     }
 
     #[test]

@@ -347,7 +347,7 @@ mod tests {
         let csv = |records: &[RunRecord]| {
             crate::export::table(records)
                 .csv()
-                .matches(",foreign load\n")
+                .matches(",foreign load,")
                 .count()
         };
         assert_eq!((csv(&quiet), csv(&loaded)), (0, 4));

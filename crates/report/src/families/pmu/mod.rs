@@ -131,7 +131,7 @@ mod tests {
         };
         assert_eq!(
             verified(&measured).unwrap().answer,
-            "net: rx saw 0.500000 of the payload; memory: imc saw 0.990000 of the payload"
+            "net: rx saw 0.500000 of the payload (one run, without an interval); memory: imc saw 0.990000 of the payload (one run, without an interval)"
         );
     }
 }
