@@ -62,7 +62,7 @@ fn frame_of(records: &[RunRecord], what: &str) -> PyResult<Frame> {
     }
 }
 
-/// Numbers without holes become numpy arrays, everything else lists.
+/// Numbers and flags without holes, and moments, become numpy arrays; everything else lists.
 fn columns<'py>(python: Python<'py>, frame: Frame) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(python);
     for (name, column) in frame.columns {
@@ -82,6 +82,17 @@ fn columns<'py>(python: Python<'py>, frame: Frame) -> PyResult<Bound<'py, PyDict
                 )?;
             }
             Column::Int(values) => out.set_item(name, values)?,
+            Column::Flag(values) if values.iter().all(Option::is_some) => {
+                let flags: Vec<bool> = values.into_iter().flatten().collect();
+                out.set_item(name, PyArray1::from_vec(python, flags))?;
+            }
+            Column::Flag(values) => out.set_item(name, values)?,
+            Column::Time(values) => {
+                // numpy's "not a time" is the least 64-bit number.
+                let ms: Vec<i64> = values.into_iter().map(|ms| ms.unwrap_or(i64::MIN)).collect();
+                let times = PyArray1::from_vec(python, ms).call_method1("view", ("datetime64[ms]",))?;
+                out.set_item(name, times)?;
+            }
         }
     }
     Ok(out)

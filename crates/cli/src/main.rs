@@ -4,6 +4,7 @@
 mod ab;
 mod arguments;
 mod cmp;
+mod completions;
 mod copy;
 mod digitizer;
 mod doctor;
@@ -18,6 +19,7 @@ mod list;
 mod metrics;
 mod output;
 mod pmu;
+mod quiet;
 mod readout;
 mod report;
 mod reproduce;
@@ -33,7 +35,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use daqmeter_record::sanitise;
 
-use crate::output::{Failure, emit};
+use crate::output::Failure;
 
 /// Measures, exercises and predicts the path that data takes from an acquisition device to a program.
 #[derive(Debug, Parser)]
@@ -92,17 +94,16 @@ enum Verb {
     List(list::Arguments),
     /// Say what this host has, what is missing and how to get it
     Doctor(doctor::Arguments),
-    /// Print shell completions
-    #[command(hide = true)]
+    /// Print completions for bash, zsh, fish and other shells
     Completions {
         /// Shell to complete for
         shell: clap_complete::Shell,
     },
-    /// Print the manual page of the command or of one verb
-    #[command(hide = true)]
+    /// Print the manual page of the command or of a verb: man readout run
     Man {
-        /// Verb
-        verb: Option<String>,
+        /// Verb, and the verb below it
+        #[arg(value_name = "VERB")]
+        verbs: Vec<String>,
     },
 }
 
@@ -129,6 +130,9 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    output::window_columns()
+        .into_iter()
+        .for_each(daqmeter_report::table::set_window);
     let done = interrupt::take_over().and_then(|()| run_verb(verb));
     interrupt::exit_code(done.unwrap_or_else(Failure::report))
 }
@@ -195,35 +199,9 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Serve(arguments) => serve::run(&arguments),
         Verb::List(arguments) => list::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
-        Verb::Completions { shell } => completions(shell),
-        Verb::Man { verb } => man(verb.as_deref()),
+        Verb::Completions { shell } => completions::completions(shell, Cli::command()),
+        Verb::Man { verbs } => completions::man(&verbs, Cli::command()),
     }
-}
-
-fn completions(shell: clap_complete::Shell) -> Result<ExitCode, Failure> {
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "daqmeter", &mut text);
-    emit(&String::from_utf8_lossy(&text))
-}
-
-fn man(verb: Option<&str>) -> Result<ExitCode, Failure> {
-    let whole = Cli::command();
-    let command = match verb {
-        None => whole,
-        Some(name) => match whole.find_subcommand(name) {
-            Some(found) => found.clone().display_name(format!("daqmeter-{name}")),
-            None => {
-                return Err(Failure::refused(format!(
-                    "there is no verb `{name}`; see daqmeter -h"
-                )));
-            }
-        },
-    };
-    let mut text = Vec::new();
-    clap_mangen::Man::new(command)
-        .render(&mut text)
-        .map_err(|error| Failure::refused(error.to_string()))?;
-    emit(&String::from_utf8_lossy(&text))
 }
 
 #[cfg(test)]
@@ -259,7 +237,7 @@ mod tests {
             let mut cli = Cli::command();
             let verb = cli.find_subcommand_mut(name).unwrap();
             let lines = verb.render_help().to_string().lines().count();
-            assert!(lines <= 48, "{name}: {lines} lines");
+            assert!(lines <= 50, "{name}: {lines} lines");
         }
         assert!(Cli::command().render_help().to_string().lines().count() <= 28);
     }

@@ -92,7 +92,10 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
 #[test]
 fn values_that_clap_refuses_name_the_option() {
     for (arguments, says) in [
-        (["emu:l0", "-S", "many"], "300000, 0x100000, 3M or 64Ki"),
+        (
+            ["emu:l0", "-S", "many"],
+            "300000, 0x100000, 3M, 1e6 or 64Ki",
+        ),
         (["emu:l0", "--rate", "fast"], "14Hz"),
         (["emu:l0", "--block", "big"], "64KiB"),
         (["emu:l0", "--poll-interval", "soon"], "10ms"),

@@ -13,6 +13,7 @@ use daqmeter_sys::{affinity, clock};
 use crate::conditions::Conditions;
 use crate::guarded::guarded;
 use crate::meeting::{Meeting, Party};
+use crate::reference::speed_ns;
 use crate::sample::Sampling;
 use crate::settings::cpu_list;
 use crate::{Context, Fault, Observer, Session, Settings, StageSpec};
@@ -102,6 +103,8 @@ pub(crate) fn run_lanes(
             }
             threads.push((lane, started));
         }
+        // All are ready; then all have taken the speed of their CPU.
+        own.wait();
         own.wait();
         let conditions = Conditions::before(running.processes);
         observe(
@@ -250,6 +253,9 @@ impl<'a> LaneRunner<'a> {
         let ready = self.make_ready();
         let mut sampler = self.sampler(&mut warnings);
         party.wait();
+        // All lanes at the same moment: a CPU is faster while others are idle.
+        let mut reference_ns = vec![speed_ns()];
+        party.wait();
         party.wait();
         let ready = match party.is_called_off() {
             true => ready.and(Err(Fault::too_large(
@@ -263,6 +269,8 @@ impl<'a> LaneRunner<'a> {
         let (pointers, lost) = sampler.as_mut().map(Sampler::stop).unwrap_or_default();
         party.wait();
         party.wait();
+        reference_ns.push(speed_ns());
+        self.lane.reference_ns = reference_ns;
         if lost > 0 {
             warnings.push(format!(
                 "profile of lane {}: {lost} samples did not fit the ring",

@@ -19,6 +19,7 @@ pub mod memory;
 pub mod null;
 pub mod observe;
 mod processes;
+mod reference;
 mod refusal;
 pub mod request;
 pub mod run;

@@ -18,6 +18,7 @@ use crate::Card;
 use crate::accounts::own_losses;
 use crate::card::words::State;
 use crate::chain::{Chain, ChainError, Load, Placement, Reader, ReaderDone, Receiving, joined};
+use crate::live;
 use crate::receive::{Report, elink_of};
 use crate::request::{Chosen, ReadoutRequest};
 use crate::scenario::{Scenario, ScenarioError};
@@ -111,6 +112,7 @@ impl TypedEngine for ReadoutEngine {
             receivers,
             ..
         } = chain;
+        live::register(&scenario.name, &card);
         let shared = Arc::new(Shared {
             receivers: Mutex::new(receivers),
             threads: Mutex::default(),

@@ -207,6 +207,10 @@ pub struct Lane {
     pub allowed_cpus: Vec<u32>,
     /// CPUs on which the thread was seen, at the start and the end of each stage.
     pub seen_cpus: Vec<u32>,
+    /// Speed of the lane's CPU: the shortest time of a piece of fixed arithmetic in its thread before the timed steps, and
+    /// after them. Empty in older records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reference_ns: Vec<u64>,
     /// NUMA node of the lane's buffers, where the kernel tells.
     pub numa_node: Option<u32>,
     /// The stages in the order in which they ran.
@@ -415,6 +419,9 @@ pub struct HostCpu {
     /// Of that, what was taken from each CPU by its number; CPUs that lost nothing are left out. Empty in older records.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steal_by_cpu_ns: BTreeMap<u32, u64>,
+    /// User, nice and system time of each CPU by its number, of all programs; idle CPUs are left out. Empty in older records.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub busy_by_cpu_ns: BTreeMap<u32, u64>,
     /// Waiting for block I/O.
     pub iowait_ns: u64,
     /// Idle.

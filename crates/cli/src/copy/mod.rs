@@ -16,6 +16,7 @@ use daqmeter_copy::{Context, CopyEngine, Direction, Path, Request};
 use daqmeter_harness::{
     Availability, Fault, Limits, Request as _, StepPlan, TypedEngine as _, check_fits, ordered,
 };
+use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, Workload};
 use daqmeter_report::copy_classic::Files;
 
@@ -121,7 +122,7 @@ pub(super) struct Written {
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out_dir: Option<PathBuf>,
     /// Page to write
-    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
+    #[arg(short, long, value_name = "FILE.html", value_parser = crate::arguments::written_file, help_heading = "Output")]
     output: Option<PathBuf>,
 }
 
@@ -327,8 +328,8 @@ fn write_classic(written: &Written, files: &Files) -> Result<(), Failure> {
         write_file(&path, text)?;
     }
     tell(&format!(
-        "wrote {} files below {}",
-        files.len(),
+        "wrote {} below {}",
+        plural(files.len() as u64, "file"),
         dir.display()
     ));
     Ok(())

@@ -49,7 +49,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     written: Written,
     /// Append the record to this file (JSON lines)
-    #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
+    #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", value_parser = crate::arguments::written_file, help_heading = "Output")]
     out: Option<PathBuf>,
     /// Print the record (a JSON line) instead of tables
     #[arg(long, help_heading = "Output")]

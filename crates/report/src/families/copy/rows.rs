@@ -41,6 +41,8 @@ pub struct CopyRow {
     pub min_ns: f64,
     /// Median.
     pub median_ns: f64,
+    /// 95 % interval of the median.
+    pub median_interval_ns: (f64, f64),
     /// Mean.
     pub mean_ns: f64,
     /// Sample variance (divided by n - 1), in ns squared.
@@ -53,6 +55,9 @@ pub struct CopyRow {
     pub null_ns: Option<f64>,
     /// Rate of each lane in bytes per second: all its operations over their time.
     pub lanes_bytes_per_s: Vec<f64>,
+    /// Rate of one lane with its interval, as the mean over the lanes; none where nothing was moved.
+    #[serde(skip)]
+    pub(crate) lane: Option<Rate>,
     /// All bytes over the union of the lanes' times.
     pub union_bytes_per_s: f64,
     /// What the lanes did at the same time; none of a single lane.
@@ -175,6 +180,7 @@ fn row(record: &RunRecord) -> Option<CopyRow> {
         ops_per_sample,
         min_ns,
         median_ns,
+        median_interval_ns: stats::median_ci(&stats::sorted(&samples)),
         mean_ns,
         variance: if samples.len() > 1 {
             squares / (samples.len() - 1) as f64
@@ -184,6 +190,7 @@ fn row(record: &RunRecord) -> Option<CopyRow> {
         p99_ns: has_p99.then_some(p99_ns),
         max_ns,
         null_ns: null.and_then(samples::median_ns),
+        lane: lane_rate(record),
         lanes_bytes_per_s: copied(record).map(Stage::rate_bytes_per_s).collect(),
         union_bytes_per_s: if end > begin {
             bytes / (end - begin) as f64 * 1e9
@@ -239,6 +246,11 @@ fn share(record: &RunRecord, first: &Stage) -> Option<Share> {
         .map(|stage| rate::by_basis(stage, limit.basis))
         .collect();
     stats::share(Rate::mean_of(&rates?)?, rate::limit_rate(limit))
+}
+
+fn lane_rate(record: &RunRecord) -> Option<Rate> {
+    let rates: Option<Vec<Rate>> = copied(record).map(rate::of).collect();
+    Rate::mean_of(&rates?)
 }
 
 /// The operations that a trace knows, as the kernel names them.

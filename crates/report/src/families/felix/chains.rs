@@ -25,6 +25,10 @@ pub(super) fn chains(records: &[RunRecord]) -> impl Iterator<Item = &RunRecord> 
 pub(crate) struct ChainRow {
     /// Scenario, and what the workload says instead of parts of it.
     pub chain: String,
+    /// Scenario alone.
+    pub scenario: String,
+    /// Triggers that were issued.
+    pub triggers: f64,
     /// Polling interval; none when the reader slept until the interrupt.
     pub poll_us: Option<f64>,
     /// Triggers per second as issued.
@@ -84,9 +88,13 @@ fn all_rows(records: &[RunRecord]) -> Vec<ChainRow> {
     rows
 }
 
+pub(super) fn scenario(record: &RunRecord) -> &str {
+    record.workload.text("scenario").unwrap_or("?")
+}
+
 /// The chain's name: scenario and what differs from it.
 fn name(record: &RunRecord) -> String {
-    let mut name = record.workload.text("scenario").unwrap_or("?").to_owned();
+    let mut name = scenario(record).to_owned();
     let parameters = [
         ("payload_bytes", " B"),
         ("channels", " channels"),
@@ -121,6 +129,8 @@ fn row(record: &RunRecord) -> Option<ChainRow> {
         .is_ok_and(|completion| completion == "interrupt");
     Some(ChainRow {
         chain: name(record),
+        scenario: scenario(record).to_owned(),
+        triggers: value("triggers"),
         poll_us: record.workload.float("poll_us").ok().filter(|_| !interrupt),
         rate_hz,
         seconds,
