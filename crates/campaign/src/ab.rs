@@ -94,7 +94,8 @@ pub fn ask(
 fn stolen_ns(question: &Question) -> Option<u64> {
     let [a, b] = &question.sides;
     let cpu = a.cpu().filter(|cpu| b.cpu() == Some(*cpu))?;
-    cpu_time::steal_by_cpu(Path::new("/")).get(&cpu).copied()
+    let times = cpu_time::by_cpu(Path::new("/"));
+    times.get(&cpu).map(|times| times.steal_ns)
 }
 
 /// What is known so far.

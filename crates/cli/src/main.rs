@@ -147,7 +147,7 @@ fn show_usage(error: &clap::Error, arguments: &[std::ffi::OsString]) {
         match error.use_stderr() {
             true => output::tell_lines(&text),
             // When stdout is closed there is nobody left to tell.
-            false => drop(emit(&text)),
+            false => drop(output::emit(&text)),
         }
         return;
     }

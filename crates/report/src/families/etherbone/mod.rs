@@ -5,7 +5,7 @@ mod figures;
 
 use daqmeter_record::units::significant;
 
-use cycles::cycle_rows;
+use cycles::{CycleRow, cycle_rows};
 pub use cycles::{cycles_text, round_trips_text};
 
 use crate::family::{Answer, Family, Measured, Work};
