@@ -75,7 +75,7 @@ pub struct Daq {
     seen_period: Option<Duration>,
     inferred_missed: u64,
     /// Looked at while a trigger is waited for, which may take long.
-    pub(crate) stop: StopFlag,
+    stop: StopFlag,
     /// What happened since the account began.
     pub counts: DaqCounts,
 }
@@ -99,6 +99,11 @@ impl Daq {
             stop: StopFlag::default(),
             counts: DaqCounts::default(),
         }
+    }
+
+    /// Takes the flag that ends a wait for a trigger.
+    pub fn heed(&mut self, stop: &StopFlag) {
+        self.stop = stop.clone();
     }
 
     /// The longest single wait for an interrupt: half a period more than one.

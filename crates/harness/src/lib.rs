@@ -25,6 +25,7 @@ mod sample;
 pub mod settings;
 pub mod sweep;
 mod text_file;
+mod toml_text;
 mod watched;
 
 pub use devices::CardFamily;
@@ -44,4 +45,5 @@ pub use run::{check_fits, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag};
 pub use sweep::{Sweep, ordered};
 pub use text_file::{text_file, text_input};
+pub use toml_text::{TomlText, nearest_of};
 pub use watched::Watched;
