@@ -1,5 +1,7 @@
 //! Every engine.
 
+use std::collections::HashMap;
+
 use daqmeter_copy::{CopyEngine, MemoryEngine, PlainEngine, PollutionEngine};
 use daqmeter_digitizer::{ConvertEngine, DigitizerEngine};
 use daqmeter_etherbone::{EtherboneEngine, PingPongEngine};
@@ -7,6 +9,7 @@ use daqmeter_harness::{CardFamily, Engine, NullEngine};
 use daqmeter_hostio::{BlockEngine, StreamEngine};
 use daqmeter_path::PathEngine;
 use daqmeter_readout::{DecodeEngine, ReadoutEngine};
+use daqmeter_record::{RunRecord, Workload};
 
 /// Every engine, for a host with a last-level cache of that size.
 pub fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
@@ -28,6 +31,24 @@ pub fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
     ]
 }
 
+/// Writes each request as its engine writes it today, so that equal requests of older records, of plans and of the command line
+/// have equal keys. What no engine here can read stays as it is.
+pub fn write_requests_as_today(records: &mut [RunRecord]) {
+    let engines = engines(0);
+    let today = |workload: &Workload| {
+        let engine = engines.iter().find(|engine| engine.name() == workload.kind);
+        engine.and_then(|engine| engine.canonical(workload))
+    };
+    let mut known: HashMap<String, Option<Workload>> = HashMap::new();
+    for record in records {
+        let text = record.workload.to_string();
+        let canonical = known.entry(text).or_insert_with(|| today(&record.workload));
+        if let Some(workload) = canonical {
+            record.workload.clone_from(workload);
+        }
+    }
+}
+
 /// The cards that the engines know, for the facts about a host.
 pub fn card_families() -> Vec<CardFamily> {
     let digitizers = daqmeter_digitizer::devices::FAMILIES.iter();
@@ -39,9 +60,9 @@ pub fn card_families() -> Vec<CardFamily> {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_harness::MAX_LANES;
+    use daqmeter_harness::{MAX_LANES, Request, TypedEngine};
     use daqmeter_record::workload::NOT_IN_KEY;
-    use daqmeter_record::{Param, Workload};
+    use daqmeter_record::{EngineInfo, Param, Workload};
 
     use super::*;
 
@@ -85,7 +106,26 @@ mod tests {
         }
     }
 
-    /// Issue 14: products of parameters wrapped, and lanes were made by the thousand million.
+    #[test]
+    fn equal_requests_of_older_records_and_of_today_are_one_point() {
+        let record = |workload| {
+            let info = EngineInfo {
+                name: "convert".to_owned(),
+                ..EngineInfo::default()
+            };
+            RunRecord::new(info, workload)
+        };
+        let today = TypedEngine::example(&ConvertEngine::default());
+        let older = today.workload().with("threads", 1_u64);
+        let unknown = Workload::new("of another time").with("size", 1_u64);
+        let mut records = [record(older.clone()), record(unknown.clone())];
+        assert_ne!(older.key(), today.workload().key());
+        write_requests_as_today(&mut records);
+        assert_eq!(records[0].workload, today.workload());
+        assert_eq!(records[1].workload, unknown);
+    }
+
+    /// Products of parameters wrapped, and lanes were made by the thousand million.
     #[test]
     fn every_parameter_of_every_engine_is_bounded() {
         let folder = tempfile::tempdir().unwrap();

@@ -3,6 +3,7 @@
 //!
 //! Begin with [`Plan::load`] and [`Runner::run`]. Nothing here prints or writes.
 
+pub mod ab;
 mod budget;
 mod engines;
 mod plan;
@@ -15,7 +16,7 @@ mod size;
 pub mod studies;
 
 pub use budget::{Budget, Spend};
-pub use engines::{card_families, engines};
+pub use engines::{card_families, engines, write_requests_as_today};
 pub use plan::{Order, Plan, PlanError, json_schema};
 pub use point::PlannedPoint;
 pub use run::{Done, Options, Runner, Watch};

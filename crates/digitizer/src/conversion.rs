@@ -72,6 +72,10 @@ pub struct ConversionRequest {
         hide_short_help = true
     )]
     pub signed_q: QFormat,
+    /// Function 6 in degrees: times 180/pi, as later revisions of the original
+    #[arg(long, hide_short_help = true)]
+    #[serde(skip_serializing_if = "is_default")]
+    pub degrees: bool,
     /// Instruction set
     #[arg(
         long,
@@ -212,6 +216,9 @@ impl ConversionRequest {
             Function::Scale => (self.scale(), Decimation::NONE),
             Function::Cast => (Conversion::CastF32, Decimation::NONE),
             Function::UnsignedF64 => (Conversion::QmnF64(unsigned), Decimation::NONE),
+            Function::SignedF64 if self.degrees => {
+                (Conversion::QmnF64(signed.in_degrees()), Decimation::NONE)
+            }
             Function::SignedF64 => (Conversion::QmnF64(signed), Decimation::NONE),
             Function::UnsignedF32 => (Conversion::QmnF32(unsigned), Decimation::NONE),
             Function::SignedF32 => (Conversion::QmnF32(signed), Decimation::NONE),
@@ -359,6 +366,23 @@ mod tests {
             let decimates = matches!(function, Function::DecimateScale | Function::Decimate);
             let expected = if decimates { 10 } else { 1 };
             assert_eq!(decimation.factor, expected, "{function:?}");
+        }
+    }
+
+    #[test]
+    fn only_function_6_has_degrees() {
+        let request = ConversionRequest {
+            degrees: true,
+            ..ConversionRequest::default()
+        };
+        for function in Function::CONVERSIONS {
+            let (conversion, _) = request.of(function).unwrap();
+            let is_in_degrees = conversion == Conversion::QmnF64(Qmn::PHASE.in_degrees());
+            assert_eq!(
+                is_in_degrees,
+                function == Function::SignedF64,
+                "{function:?}"
+            );
         }
     }
 

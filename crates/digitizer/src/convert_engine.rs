@@ -2,7 +2,7 @@
 
 use daqmeter_harness::{
     Availability, Fault, LimitSpec, MAX_LANES, Problem, Request, Session, StageSpec, Tally,
-    TypedEngine,
+    TypedEngine, is_one, one,
 };
 use daqmeter_kernels::convert::Converter;
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
@@ -33,12 +33,12 @@ pub struct ConvertRequest {
     #[serde(flatten)]
     pub conversion: ConversionRequest,
     /// Lanes that convert at the same time
-    #[serde(default = "one")]
-    pub threads: u64,
-}
-
-fn one() -> u64 {
-    1
+    #[serde(
+        default = "one::<u64>",
+        alias = "threads",
+        skip_serializing_if = "is_one"
+    )]
+    pub lanes: u64,
 }
 
 impl Request for ConvertRequest {
@@ -47,7 +47,7 @@ impl Request for ConvertRequest {
     fn check(&self) -> Result<(), Problem> {
         Problem::unless_within("samples", self.samples, 1..=1 << 30)?;
         let max = daqmeter_sys::available::threads().unwrap_or(MAX_LANES);
-        Problem::unless_within("threads", self.threads, 1..=max.clamp(1, MAX_LANES))?;
+        Problem::unless_within("lanes", self.lanes, 1..=max.clamp(1, MAX_LANES))?;
         if self.function > 8 {
             let text = format!("is {}; 0 to 8 is wanted", self.function);
             return Err(Problem::new("function", text));
@@ -99,7 +99,7 @@ impl TypedEngine for ConvertEngine {
 
     fn memory_bytes(&self, request: &ConvertRequest) -> Option<u64> {
         let lane = buffer_bytes(request.samples * 2) + buffer_bytes(request.out_bytes());
-        Some(lane.saturating_mul(request.threads))
+        Some(lane.saturating_mul(request.lanes))
     }
 
     fn example(&self) -> ConvertRequest {
@@ -110,7 +110,7 @@ impl TypedEngine for ConvertEngine {
                 scale_factor: 0.1,
                 ..ConversionRequest::default()
             },
-            threads: 1,
+            lanes: 1,
         }
     }
 
@@ -132,7 +132,7 @@ impl TypedEngine for ConvertEngine {
                 buffers: None,
             })
         };
-        Ok((0..request.threads).map(session).collect())
+        Ok((0..request.lanes).map(session).collect())
     }
 }
 
@@ -231,8 +231,8 @@ mod tests {
     fn lanes_and_samples_are_bounded_and_their_memory_is_known() {
         let engine = ConvertEngine::default();
         for (name, value) in [
-            ("threads", 0_u64),
-            ("threads", 1 << 63),
+            ("lanes", 0_u64),
+            ("lanes", 1 << 63),
             ("samples", 0),
             ("samples", (1 << 30) + 1),
         ] {
@@ -249,7 +249,7 @@ mod tests {
         // 2 MiB of samples become 4 MiB.
         let workload = Engine::example(&engine)
             .with("samples", 1_u64 << 20)
-            .with("threads", 3_u64);
+            .with("lanes", 3_u64);
         assert_eq!(
             Engine::memory_bytes(&engine, &workload),
             Some(3 * (6 << 20))

@@ -92,7 +92,7 @@ impl Function {
 }
 
 /// Byte `i` of the pattern that function 100 writes: `i % CHAR_MAX`.
-pub fn pattern_byte(i: usize) -> u8 {
+pub(crate) fn pattern_byte(i: usize) -> u8 {
     u8::try_from(i % 127).expect("below 127")
 }
 

@@ -8,7 +8,7 @@
 //! Nothing here prints or times itself. Begin with [`engine::DigitizerEngine`] and [`request::DigitizerRequest`].
 
 pub mod conversion;
-pub mod convert_engine;
+pub(crate) mod convert_engine;
 pub mod daq;
 pub mod devices;
 mod dump;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
@@ -127,6 +128,80 @@ fn a_conversation_over_udp_and_tcp() {
     converse(&mut open(&format!("tcp/127.0.0.1/{}", server.port)));
     let counts = server.stop().unwrap();
     assert_eq!((counts.probes, counts.refused), (2, 0));
+}
+
+/// A server as the C library of 2014 is on TCP: what one receive brings is one message with its header; anything else ends the
+/// connection.
+fn serve_framed() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let (mut slave, mut buffer, mut answer) = (slave(), [0; 4104], Vec::new());
+            while let Ok(bytes @ 1..) = stream.read(&mut buffer) {
+                answer.clear();
+                slave.datagram(0, &buffer[..bytes], &mut answer);
+                if slave.counts.refused > 0 || stream.write_all(&answer).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn a_conversation_with_a_server_that_frames_messages_on_tcp() {
+    let address = format!("tcp/127.0.0.1/{}", serve_framed());
+    converse(&mut open(&address));
+    // Windows of one and of three cycles keep to one message on its way, too; writes that ask for nothing are answered.
+    for window_cycles in [1, 3] {
+        let options = Options {
+            window_cycles,
+            ..quick()
+        };
+        let address = Address::parse(&address).unwrap();
+        let mut client = Client::open(&address, &options).unwrap();
+        let mut pipeline = client.pipeline(|done| done.result.unwrap());
+        for token in 0..50 {
+            let port = Width::W64;
+            let ops = [Op::write(MEMORY + 8 * token, token, port)];
+            pipeline.submit(&ops, Check::Silent, token).unwrap();
+        }
+        pipeline.finish().unwrap();
+        assert_eq!(client.read(MEMORY + 8 * 49).unwrap(), 49);
+    }
+    let reads = vec![Op::read(MEMORY, Width::W64); 1000];
+    let mut client = open(&address);
+    let error = client.cycle(&reads, Check::Status).unwrap_err();
+    assert!(error.to_string().contains("4000 bytes"), "{error}");
+}
+
+/// A cycle of so many reads was reset without a word.
+#[test]
+fn a_million_reads_in_one_cycle_go_over_tcp_and_more_are_refused_before_they_are_sent() {
+    let server = serve();
+    let address = Address::parse(&format!("tcp/127.0.0.1/{}", server.port)).unwrap();
+    let options = Options {
+        data: Widths::only(Width::W32),
+        timeout: Duration::from_secs(60),
+        ..quick()
+    };
+    let mut client = Client::open(&address, &options).unwrap();
+    client.write(MEMORY, 0x1234).unwrap();
+    let mut reads = vec![Op::read(MEMORY, Width::W32); 1_000_000];
+    let outcome = client.cycle(&reads, Check::Status).unwrap();
+    assert_eq!(outcome.values.len(), reads.len());
+    assert!(outcome.failed.is_empty() && outcome.values.iter().all(|value| *value == 0x1234));
+    reads.resize(5_000_000, reads[0]);
+    let error = client.cycle(&reads, Check::Status).unwrap_err();
+    assert!(error.to_string().contains("divide it"), "{error}");
+    assert_eq!(
+        client.read(MEMORY).unwrap(),
+        0x1234,
+        "the way is still good"
+    );
 }
 
 #[test]
@@ -753,7 +828,6 @@ fn the_litex_dialect_over_udp_and_tcp() {
 
 #[test]
 fn a_client_that_sends_half_a_cycle_is_ended_and_blocks_nobody() {
-    use std::io::{Read, Write};
     let options = ServerOptions {
         cycle_timeout: Duration::from_millis(20),
         ..ServerOptions::loopback()
@@ -783,7 +857,6 @@ fn a_client_that_sends_half_a_cycle_is_ended_and_blocks_nobody() {
 
 #[test]
 fn a_silent_client_gets_a_banner_and_one_that_speaks_first_none() {
-    use std::io::Read;
     let options = ServerOptions {
         banner_after: Some(Duration::from_millis(5)),
         ..ServerOptions::loopback()

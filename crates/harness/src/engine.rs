@@ -32,6 +32,12 @@ pub trait Engine: Send + Sync {
         false
     }
 
+    /// True when the workload works on a real device whose state only one process at a time may have: its registers, its buffers.
+    /// Such work cannot be measured in turns with another process.
+    fn owns_device(&self, _workload: &Workload) -> bool {
+        false
+    }
+
     /// What a workload of this engine may hold, for lists and for checking plans before anything runs.
     fn parameters(&self) -> Vec<Parameter> {
         Vec::new()
@@ -52,6 +58,11 @@ pub trait Engine: Send + Sync {
     /// limits come on top. None where the engine cannot know, or the workload is wrong, which [`Engine::open`] then reports.
     fn memory_bytes(&self, _workload: &Workload) -> Option<u64> {
         None
+    }
+
+    /// Whether its records name the processes that used the CPUs: for engines whose points last long enough to look at all of them.
+    fn names_processes(&self) -> bool {
+        false
     }
 
     /// A small workload that the conformance suite runs, quick and without hardware.
@@ -272,7 +283,7 @@ impl Fault {
     }
 
     /// Whether memory or threads were lacking: a smaller workload may do.
-    pub fn does_not_fit(&self) -> bool {
+    pub(crate) fn does_not_fit(&self) -> bool {
         self.1 == Cause::TooLarge
     }
 

@@ -44,7 +44,7 @@ impl Default for PerfObserver {
 
 impl<S: CounterSource> PerfObserver<S> {
     /// Counters of another source.
-    pub fn with_source(source: S) -> Self {
+    pub(crate) fn with_source(source: S) -> Self {
         PerfObserver {
             source,
             open: Vec::new(),

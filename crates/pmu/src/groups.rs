@@ -201,7 +201,7 @@ pub enum GroupError {
 }
 
 /// What hosts without an interconnect PMU can count, for those who asked for more.
-pub const INSTEAD: &str =
+pub(crate) const INSTEAD: &str =
     "DRAM traffic cannot be counted here; block, net and kernel work on every host";
 
 impl Group {

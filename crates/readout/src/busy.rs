@@ -124,14 +124,9 @@ impl BusyLine {
         self.live[cause as usize]
     }
 
-    /// Whether a cause was on since the flags were cleared.
+    /// Whether a cause was ever on.
     pub fn is_latched(&self, cause: Cause) -> bool {
         self.latched[cause as usize]
-    }
-
-    /// Clears the latched flags; live causes latch again at once.
-    pub fn clear_latched(&mut self) {
-        self.latched = self.live;
     }
 
     /// Why the output is on, if it is.
@@ -219,8 +214,6 @@ mod tests {
                 && !line.is_live(Cause::Dma)
                 && !line.is_latched(Cause::Fifo)
         );
-        line.clear_latched();
-        assert!(!line.is_latched(Cause::Dma));
         assert_eq!(line.all(100), DeadTime::default());
     }
 

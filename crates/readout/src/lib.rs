@@ -18,6 +18,7 @@ pub mod check;
 pub mod decode;
 pub mod engine;
 pub mod fragment;
+pub mod live;
 mod memory;
 pub mod port;
 pub mod receive;

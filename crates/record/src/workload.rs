@@ -1,7 +1,6 @@
 //! What is asked of an engine, as plain data: a kind and named parameters. Sweeps vary them, records keep them.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 use std::sync::LazyLock;
 
 use schemars::JsonSchema;
@@ -79,7 +78,8 @@ fn value_of_today(value: &Param) -> &Param {
     }
 }
 
-fn name_of_today(name: &str) -> &str {
+/// The name that a parameter has today.
+pub fn name_of_today(name: &str) -> &str {
     let renamed = RENAMED.iter().find(|(before, _)| *before == name);
     renamed.map_or(name, |(_, today)| today)
 }
@@ -172,42 +172,6 @@ impl Workload {
         }
     }
 
-    /// A count or size between bounds.
-    ///
-    /// # Errors
-    /// When the parameter is missing, not a whole number, or outside.
-    pub fn int_within(&self, name: &str, bounds: RangeInclusive<u64>) -> Result<u64, ParamError> {
-        let value = self.int(name)?;
-        if bounds.contains(&value) {
-            return Ok(value);
-        }
-        Err(self.error(
-            name,
-            format!(
-                "is {value}; {} to {} is wanted",
-                bounds.start(),
-                bounds.end()
-            ),
-        ))
-    }
-
-    /// The same, or `absent` where the parameter is not there.
-    ///
-    /// # Errors
-    /// When it is there, and not a whole number or outside.
-    pub fn int_within_or(
-        &self,
-        name: &str,
-        absent: u64,
-        bounds: RangeInclusive<u64>,
-    ) -> Result<u64, ParamError> {
-        if self.params.contains_key(name) {
-            self.int_within(name, bounds)
-        } else {
-            Ok(absent)
-        }
-    }
-
     /// A number.
     ///
     /// # Errors
@@ -257,22 +221,6 @@ mod tests {
                 .to_string()
                 .contains("is missing")
         );
-    }
-
-    #[test]
-    fn a_number_outside_its_bounds_is_refused_with_them() {
-        let workload = Workload::new("memory").with("read_lines", 1_u64 << 58);
-        assert_eq!(workload.int_within("read_lines", 1..=1 << 58), Ok(1 << 58));
-        let error = workload
-            .int_within("read_lines", 1..=1024)
-            .unwrap_err()
-            .to_string();
-        assert_eq!(
-            error,
-            "memory workload: parameter `read_lines` is 288230376151711744; 1 to 1024 is wanted"
-        );
-        assert_eq!(workload.int_within_or("threads", 1, 1..=8), Ok(1));
-        assert!(workload.int_within_or("read_lines", 1, 1..=8).is_err());
     }
 
     #[test]

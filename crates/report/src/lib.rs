@@ -23,6 +23,7 @@ pub mod figures;
 mod frame;
 pub mod history;
 pub mod html;
+mod occasions;
 mod parameters;
 pub mod path;
 pub mod points;
@@ -33,7 +34,7 @@ pub mod studies;
 mod svg;
 pub mod table;
 
-pub use answers::{Answer, answers};
+pub use answers::{Answer, answers, answers_text};
 pub use families::copy::classic as copy_classic;
 pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};

@@ -73,7 +73,7 @@ pub fn points_of(record: &RunRecord) -> impl Iterator<Item = (Point, &Stage)> {
 
 /// All runs of each point that were done and verified, points in the order of their first appearance. What failed or was waived is
 /// compared with nothing.
-pub fn runs_by_point(records: &[RunRecord]) -> Vec<(Point, Vec<(&RunRecord, &Stage)>)> {
+pub(crate) fn runs_by_point(records: &[RunRecord]) -> Vec<(Point, Vec<(&RunRecord, &Stage)>)> {
     let mut places: HashMap<Point, usize> = HashMap::new();
     let mut points: Vec<(Point, Vec<(&RunRecord, &Stage)>)> = Vec::new();
     for record in records.iter().filter(|record| is_done(record)) {

@@ -9,19 +9,34 @@
 
 mod changes;
 mod compare;
+mod fit;
+mod null;
+pub mod promises;
 mod rate;
+mod sequential;
+mod sides;
 pub mod simulated;
 
 pub use changes::{Change, Row, change_points, row};
-pub use compare::{Comparison, Effect, Level, Side, Verdict, compare};
+pub use compare::{Asked, Comparison, Effect, FALSE_ALARM, Verdict, compare};
 pub use rate::{Rate, Share, at_median, mean_interval, share, sustained};
+pub use sequential::{Decision, MedianSequence};
+pub use sides::{Level, Occasion, Point, Side};
 
-use compare::normal_quantile;
+use statrs::distribution::{ContinuousCDF, Normal};
 
 /// MAD times this estimates the standard deviation of normal data: 1 / quantile(3/4).
 const MAD_TO_SIGMA: f64 = 1.4826;
 /// Iglewicz and Hoaglin's limit on the modified z-score.
 const OUTLIER_SIGMAS: f64 = 3.5;
+
+/// Blocks of consecutive samples that a single repetition is cut into.
+const BLOCKS: usize = 8;
+
+/// Quantile of the standard normal distribution.
+fn normal_quantile(probability: f64) -> f64 {
+    Normal::standard().inverse_cdf(probability)
+}
 
 /// What the samples say.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -16,6 +16,8 @@ pub struct Usage {
     pub minor_faults: u64,
     /// Voluntary and involuntary context switches.
     pub context_switches: u64,
+    /// Of these the involuntary ones: the scheduler gave the CPU to somebody else.
+    pub preemptions: u64,
 }
 
 /// Usage of the calling thread so far.
@@ -85,6 +87,7 @@ fn usage(who: libc::c_int) -> Usage {
         system_ns: ns(raw.ru_stime),
         minor_faults: raw.ru_minflt as u64,
         context_switches: (raw.ru_nvcsw + raw.ru_nivcsw) as u64,
+        preemptions: raw.ru_nivcsw as u64,
     }
 }
 
@@ -129,19 +132,39 @@ pub fn of_host(root: &Path) -> HostTimes {
     parse_host(&text, ticks_per_second()).unwrap_or_default()
 }
 
-/// Time that the hypervisor took from each CPU so far, below `root` (`/` outside tests).
-pub fn steal_by_cpu(root: &Path) -> BTreeMap<u32, u64> {
-    let text = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
-    parse_steal(&text, ticks_per_second())
+/// One CPU's part of the host's times, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OneCpu {
+    /// User, nice and system.
+    pub busy_ns: u64,
+    /// Stolen by the hypervisor.
+    pub steal_ns: u64,
 }
 
-fn parse_steal(text: &str, ticks_per_second: u64) -> BTreeMap<u32, u64> {
-    let of_cpu = |line: &str| -> Option<(u32, u64)> {
+/// Times of each CPU so far, below `root` (`/` outside tests).
+pub fn by_cpu(root: &Path) -> BTreeMap<u32, OneCpu> {
+    let text = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
+    parse_by_cpu(&text, ticks_per_second())
+}
+
+fn parse_by_cpu(text: &str, ticks_per_second: u64) -> BTreeMap<u32, OneCpu> {
+    let of_cpu = |line: &str| -> Option<(u32, OneCpu)> {
         let mut fields = line.strip_prefix("cpu")?.split_whitespace();
         let cpu = fields.next()?.parse().ok()?;
         // user nice system idle iowait irq softirq steal
-        let ticks: u64 = fields.nth(7)?.parse().ok()?;
-        Some((cpu, ticks * (1_000_000_000 / ticks_per_second.max(1))))
+        let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
+        let ns = |ticks: u64| ticks.saturating_mul(1_000_000_000 / ticks_per_second.max(1));
+        let busy: u64 = ticks
+            .get(..3)?
+            .iter()
+            .fold(0, |sum, &ticks| sum.saturating_add(ticks));
+        Some((
+            cpu,
+            OneCpu {
+                busy_ns: ns(busy),
+                steal_ns: ns(*ticks.get(7)?),
+            },
+        ))
     };
     // `cpu ` without a number is the sum.
     text.lines()
@@ -168,6 +191,11 @@ fn parse_host(text: &str, ticks_per_second: u64) -> Option<HostTimes> {
         softirq_ns: ns(6),
         steal_ns: ns(7),
     })
+}
+
+/// Nanoseconds of one tick of the times in `/proc`.
+pub(crate) fn ns_per_tick() -> u64 {
+    1_000_000_000 / ticks_per_second().max(1)
 }
 
 fn ticks_per_second() -> u64 {
@@ -233,14 +261,18 @@ mod tests {
     }
 
     #[test]
-    fn stolen_time_is_read_for_each_cpu() {
+    fn busy_and_stolen_time_are_read_for_each_cpu() {
         let text = "cpu  1 2 3 4 5 6 7 30 0 0\ncpu0 1 2 3 4 5 6 7 10 0 0\ncpu12 1 2 3 4 5 6 7 20 0 0\nintr 1\n";
+        let cpu = |steal_ns| OneCpu {
+            busy_ns: 60_000_000,
+            steal_ns,
+        };
         assert_eq!(
-            parse_steal(text, 100),
-            BTreeMap::from([(0, 100_000_000), (12, 200_000_000)])
+            parse_by_cpu(text, 100),
+            BTreeMap::from([(0, cpu(100_000_000)), (12, cpu(200_000_000))])
         );
         assert_eq!(
-            parse_steal("cpu0 1 2 3\nintr 5 5 5 5 5 5 5 5 5\n", 100),
+            parse_by_cpu("cpu0 1 2 3\nintr 5 5 5 5 5 5 5 5 5\n", 100),
             BTreeMap::new()
         );
     }

@@ -24,8 +24,6 @@ pub const WAIT_IRQ: u32 = iowr(b's', 2, 12);
 pub const RELEASE_IRQ: u32 = iowr(b's', 3, 12);
 /// Struck's driver has its own wait at the same number, with a structure of 8 bytes.
 pub const STRUCK_WAIT_USER: u32 = iowr(b's', 2, 8);
-/// The first command of the upciedev family (type is the character '0', numbers from 20, size of an int).
-pub const UPCIEDEV_FIRST: u32 = iowr(b'0', 20, 4);
 
 /// Argument of [`REG_READ`] and [`REG_WRITE`]: a 32-bit word offset, and its contents.
 #[repr(C)]

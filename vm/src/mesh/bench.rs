@@ -150,6 +150,10 @@ impl Bench {
                 let why = self.machine.guest("cat /tmp/said")?;
                 bail!("the tool ended with{status}: {why}");
             }
+            if line.starts_with("GUEST ") {
+                // Another program's message.
+                continue;
+            }
             let value = line
                 .split(';')
                 .nth(1)

@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use daqmeter_pmu::emulated::{Emulator, Happening, Image, Memory, Wrap};
@@ -64,7 +65,7 @@ impl Memory for FileMemory {
 pub(crate) struct Machine {
     child: Child,
     input: ChildStdin,
-    console: BufReader<ChildStdout>,
+    console: Console,
     log: String,
     qmp: Qmp,
     qtest: Qtest,
@@ -72,6 +73,48 @@ pub(crate) struct Machine {
     controllers: Vec<usize>,
     pub(crate) meshes: Vec<Emulator<FileMemory>>,
     pub(crate) boot_s: f64,
+}
+
+/// The lines of the console, as they come.
+struct Console {
+    lines: Receiver<String>,
+    /// A line that came and was not read yet.
+    next: Option<String>,
+}
+
+impl Console {
+    fn of(output: ChildStdout) -> Console {
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line)
+                    .trim_end_matches('\r')
+                    .to_owned();
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Console { lines, next: None }
+    }
+
+    /// The next line; none when the machine has ended.
+    fn line(&mut self) -> Option<String> {
+        self.next.take().or_else(|| self.lines.recv().ok())
+    }
+
+    /// Waits at most so long for a line.
+    fn is_silent_for(&mut self, time: Duration) -> bool {
+        if self.next.is_none() {
+            match self.lines.recv_timeout(time) {
+                Ok(line) => self.next = Some(line),
+                Err(RecvTimeoutError::Timeout) => return true,
+                // That the machine has ended is found when the next line is read.
+                Err(RecvTimeoutError::Disconnected) => {}
+            }
+        }
+        false
+    }
 }
 
 /// Controllers are numbered through all meshes.
@@ -251,7 +294,7 @@ impl Machine {
 
     fn connect(mut child: Child, plan: &Plan, registers: &File) -> Result<Machine> {
         let input = child.stdin.take().context("no console")?;
-        let console = BufReader::new(child.stdout.take().context("no console")?);
+        let console = Console::of(child.stdout.take().context("no console")?);
         let qmp = Qmp::connect(&plan.place.join("qmp"));
         let mut qmp =
             qmp.with_context(|| fs::read_to_string(plan.file("qemu.log")).unwrap_or_default())?;
@@ -285,14 +328,8 @@ impl Machine {
 
     /// The next line of the console.
     pub(crate) fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        let got = self.console.read_line(&mut line)?;
-        ensure!(
-            got > 0,
-            "the machine ended; last lines:\n{}",
-            tail(&self.log)
-        );
-        let line = line.trim_end_matches(['\n', '\r']).to_owned();
+        let ended = || format!("the machine ended; last lines:\n{}", tail(&self.log));
+        let line = self.console.line().with_context(ended)?;
         self.log.push_str(&line);
         self.log.push('\n');
         Ok(line)
@@ -305,6 +342,19 @@ impl Machine {
             if let Some(at) = line.find(start) {
                 return Ok(line[at..].to_owned());
             }
+        }
+    }
+
+    /// Waits at most so long for the console to have another line.
+    pub(crate) fn is_silent_for(&mut self, time: Duration) -> bool {
+        self.console.is_silent_for(time)
+    }
+
+    /// Waits for a line that holds `text`, unless there was one already.
+    pub(crate) fn until_heard(&mut self, text: &str) -> Result<()> {
+        match self.log.contains(text) {
+            true => Ok(()),
+            false => self.until(text).map(drop),
         }
     }
 

@@ -89,10 +89,9 @@ pub(super) fn survey() -> Result<()> {
 /// without any delay takes at that time, which is the client's and the emulation's own work. A row that is faster than its model is
 /// wrong at once.
 pub(super) fn etherbone() -> Result<()> {
-    const TRIES: u32 = 6;
-    let mut slow: Option<BTreeSet<String>> = None;
-    for attempt in 1..=TRIES {
-        let (out, html) = (scratch("etherbone.jsonl")?, scratch("etherbone.html")?);
+    let html = scratch("etherbone.html")?;
+    each_row_once(6, || {
+        let out = scratch("etherbone.jsonl")?;
         let software_us = cycle_without_delay_us()?;
         daqmeter("eb reproduce --out")
             .arg(&out)
@@ -101,20 +100,30 @@ pub(super) fn etherbone() -> Result<()> {
             .run()?;
         let lines = compared("etherbone", &records(&out)?)?;
         ensure!(lines.len() > 25, "{} lines only", lines.len());
-        let still = rows_off_the_model(&lines, software_us)?;
-        let left = match slow {
-            Some(before) => before.intersection(&still).cloned().collect(),
-            None => still,
+        rows_off_the_model(&lines, software_us)
+    })?;
+    page(html.as_ref())
+}
+
+/// Each row must be right in one of the tries, which give the rows that are too slow.
+fn each_row_once(
+    tries: u32,
+    mut slow_rows: impl FnMut() -> Result<BTreeSet<String>>,
+) -> Result<()> {
+    let mut left: Option<BTreeSet<String>> = None;
+    for attempt in 1..=tries {
+        let slow = slow_rows()?;
+        let still = match &left {
+            Some(before) => before.intersection(&slow).cloned().collect(),
+            None => slow,
         };
-        if left.is_empty() {
-            return page(html.as_ref());
+        if still.is_empty() {
+            return Ok(());
         }
-        println!(
-            "!!! try {attempt} of {TRIES}, slower than the model and {software_us:.2} us of software: {left:?}"
-        );
-        slow = Some(left);
+        println!("!!! try {attempt} of {tries}, too slow so far: {still:?}");
+        left = Some(still);
     }
-    bail!("slower than the model in each of {TRIES} tries: {slow:?}")
+    bail!("too slow in each of {tries} tries: {left:?}")
 }
 
 /// The rows of a study, with what the records say of them.
@@ -178,11 +187,24 @@ fn rows_off_the_model(lines: &[Comparison], software_us: f64) -> Result<BTreeSet
 }
 
 /// Paced boards give the document's read-out tables, mean per table, within 3 %, and none exceeds the uplink.
+///
+/// A busy host makes read-out slower only, so a table has several tries. One that is faster is wrong at once.
 pub(super) fn digitizers() -> Result<()> {
-    let out = scratch("reproduce.jsonl")?;
-    daqmeter("digitizer reproduce --out").arg(&out).run()?;
-    let records = records(&out)?;
-    let lines = compared("digitizer", &records)?;
+    each_row_once(4, || {
+        let out = scratch("reproduce.jsonl")?;
+        daqmeter("digitizer reproduce --out").arg(&out).run()?;
+        let records = records(&out)?;
+        records
+            .iter()
+            .filter(|record| record.engine.name == "digitizer")
+            .try_for_each(below_the_uplink)?;
+        tables_off_the_document(&compared("digitizer", &records)?)
+    })
+}
+
+/// Read-out tables that are slower than the document's by more than 3 %; one that is faster by that much is an error.
+fn tables_off_the_document(lines: &[Comparison]) -> Result<BTreeSet<String>> {
+    const BAND: f64 = 0.03;
     let means: Vec<&Comparison> = lines.iter().filter(|line| line.row == "mean").collect();
     ensure!(means.len() == 15, "{} tables instead of 15", means.len());
     // Conversions are this host's own.
@@ -198,18 +220,16 @@ pub(super) fn digitizers() -> Result<()> {
         "{} read-out tables instead of 8",
         readouts.len()
     );
-    for (line, off) in readouts {
-        let percent = off * 100.0;
-        ensure!(
-            percent.abs() <= 3.0,
-            "{}: {percent:+.1} % from the document",
-            line.table
-        );
+    if let Some((line, off)) = readouts.iter().find(|(_, off)| *off > BAND) {
+        bail!("{}: {:+.1} % from the document", line.table, off * 100.0);
     }
-    records
-        .iter()
-        .filter(|record| record.engine.name == "digitizer")
-        .try_for_each(below_the_uplink)
+    let slow = readouts.iter().filter(|(_, off)| *off < -BAND);
+    Ok(slow
+        .map(|(line, off)| {
+            println!("{}: {:+.1} % from the document", line.table, off * 100.0);
+            line.table.clone()
+        })
+        .collect())
 }
 
 /// What all boards of a record delivered is not more than the crate's uplink carries.
@@ -286,4 +306,23 @@ pub(super) fn mesh_page() -> Result<Done> {
     page(html.as_ref())?;
     // Others may use the disk meanwhile.
     ran(tried(|| daqmeter("pmu verify --time 500ms").run()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_must_be_right_once_in_all_tries() {
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let mut tries = [set(&["a", "b"]), set(&["b", "c"]), set(&["c"])].into_iter();
+        each_row_once(3, || Ok(tries.next().unwrap())).unwrap();
+        assert!(each_row_once(3, || Ok(set(&["a"]))).is_err());
+        let mut wrong = 0;
+        let fails = || {
+            wrong += 1;
+            bail!("faster than the model")
+        };
+        assert!(each_row_once(3, fails).is_err() && wrong == 1);
+    }
 }

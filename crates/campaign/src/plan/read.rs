@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use daqmeter_harness::{Engine, StepPlan};
 use daqmeter_record::units::{parse_bytes, parse_rate_hz};
+use daqmeter_record::workload::name_of_today;
 use daqmeter_record::{Order, Param, Workload};
 use toml::{Spanned, Value};
 
@@ -282,7 +283,21 @@ impl Sweep<'_> {
             workloads.retain(|workload| !is_skipped(workload));
         }
         self.check_extent(&workloads)?;
-        Ok(workloads)
+        let as_written = |workload| self.as_the_engine_writes_it(params.engine, workload);
+        Ok(workloads.into_iter().map(as_written).collect())
+    }
+
+    /// As the command line records the same request, so that both are one point. The extent stays, also where it is the usual.
+    fn as_the_engine_writes_it(&self, engine: &dyn Engine, workload: Workload) -> Workload {
+        let Some(mut canonical) = engine.canonical(&workload) else {
+            // What cannot be read is refused, with its reason, when it is opened.
+            return workload;
+        };
+        let extent = self.sweep.extent.as_ref().map(Spanned::as_ref);
+        if let Some((name, value)) = extent.and_then(|name| workload.params.get_key_value(name)) {
+            canonical.params.insert(name.clone(), value.clone());
+        }
+        canonical
     }
 
     fn engine<'e>(&self, engines: &'e [Box<dyn Engine>]) -> Result<&'e dyn Engine, PlanError> {
@@ -335,10 +350,8 @@ struct ParamReader<'a> {
 impl ParamReader<'_> {
     fn check_name(&self, name: &Spanned<String>, table: &str) -> Result<(), PlanError> {
         let parameters = self.engine.parameters();
-        if parameters
-            .iter()
-            .any(|parameter| parameter.name == *name.as_ref())
-        {
+        let today = name_of_today(name.as_ref());
+        if parameters.iter().any(|parameter| parameter.name == today) {
             return Ok(());
         }
         let names: Vec<&str> = parameters

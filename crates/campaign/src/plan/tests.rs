@@ -89,6 +89,20 @@ fn a_plan_becomes_points_in_shuffled_rounds() {
 }
 
 #[test]
+fn a_point_is_the_same_however_its_request_is_written() {
+    let written = |lines: &str| {
+        let text = format!(
+            "title = 't'\n[[sweep]]\nstudy = 's'\nengine = 'memory'\n[sweep.workload]\nread_lines = 1\nwrite_lines = 0\nread_bytes = 4096\n{lines}"
+        );
+        let plan = Plan::parse(&text, "p.toml").unwrap();
+        plan.points[0].workload.clone()
+    };
+    assert_eq!(written("lanes = 1"), written(""));
+    assert_eq!(written("threads = 2"), written("lanes = 2"));
+    assert_ne!(written("lanes = 2"), written(""));
+}
+
+#[test]
 fn includes_bring_their_sweeps_and_no_circle_is_entered() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();

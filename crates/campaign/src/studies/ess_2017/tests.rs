@@ -34,6 +34,13 @@ fn cpu_workload(row: &CpuRow) -> Workload {
         .with("trigger_rate_hz", 14.0)
 }
 
+/// The request as its engine writes it.
+fn as_recorded(workload: &Workload) -> Workload {
+    let engines = crate::engines(0);
+    let engine = engines.iter().find(|engine| engine.name() == workload.kind);
+    engine.unwrap().canonical(workload).unwrap()
+}
+
 /// Points of the plan by the last part of their study.
 fn points(name: &str) -> Vec<PlannedPoint> {
     let study = format!("reproduce/digitizer/{name}");
@@ -53,7 +60,7 @@ fn the_plan_asks_for_every_table_what_the_document_did() {
         let is_short = table.samples < 10_000_000 && table.kind == Kind::Readout;
         assert_eq!(found.len(), if is_short { 5 } else { 1 }, "{}", table.id);
         for point in found {
-            assert_eq!(point.workload, workload(table));
+            assert_eq!(point.workload, as_recorded(&workload(table)));
             assert_eq!(point.steps, StepPlan::ByStage(table.reads));
         }
     }
@@ -73,7 +80,7 @@ fn the_plan_asks_for_every_cpu_row_what_the_document_did() {
     for (at, row) in Document::default().cpu.iter().enumerate() {
         let found = points(&format!("cpu-{at}"));
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0].workload, cpu_workload(row));
+        assert_eq!(found[0].workload, as_recorded(&cpu_workload(row)));
         assert_eq!(found[0].steps, StepPlan::ByPass(findings::CPU_PASSES));
         assert_eq!(found[0].profile_hz.is_some(), row.command);
     }
@@ -110,6 +117,20 @@ fn a_record_lands_in_its_row_with_the_documents_definition_of_speed() {
         "the document's own start and end give its own speed"
     );
     assert!(line.difference().unwrap().abs() < 1e-3);
+    let times = |column: &str| {
+        let row = format!("sis8300-6, {column}");
+        let is_of = |line: &&Comparison| line.table.starts_with("1x L, 60 MB:") && line.row == row;
+        lines.iter().find(is_of).unwrap()
+    };
+    for (column, measured) in [("start", 0.3), ("end", 2895.6), ("dur", 96.51)] {
+        let line = times(column);
+        assert!((line.measured.unwrap().value() - measured).abs() < 0.001);
+        assert_eq!(
+            line.published.as_ref().unwrap().place(),
+            format!("PCIe transfer speed, 1x AMC SIS8300L/L2, row 1, {column}")
+        );
+    }
+    assert_eq!(times("end").verdict().to_string(), "reproduced");
 }
 
 #[test]
@@ -127,7 +148,7 @@ fn conversions_and_cpu_figures_are_never_judged_by_this_host() {
     assert!(of("CPU at 14 Hz").all(|line| line.verdict().to_string().ends_with("(model)")));
     assert_eq!(
         all.iter().filter(|line| line.published.is_some()).count(),
-        68 + 18
+        4 * 68 + 2 * 18
     );
     assert!(
         all.iter()

@@ -4,79 +4,75 @@
 /// Identification: 31:16 model, 15:8 firmware version, 7:0 revision.
 pub const ID: u32 = 0x00;
 /// Serial number, 15:0.
-pub const SERIAL: u32 = 0x01;
+pub(crate) const SERIAL: u32 = 0x01;
 /// Firmware options.
-pub const OPTIONS: u32 = 0x05;
+pub(crate) const OPTIONS: u32 = 0x05;
 /// Acquisition control (write) and status (read).
-pub const ACQUISITION: u32 = 0x10;
+pub(crate) const ACQUISITION: u32 = 0x10;
 /// Write: start at once.
-pub const ACQUISITION_START: u32 = 1 << 0;
+pub(crate) const ACQUISITION_START: u32 = 1 << 0;
 /// Write: arm for the external trigger.
-pub const ACQUISITION_ARM: u32 = 1 << 1;
+pub(crate) const ACQUISITION_ARM: u32 = 1 << 1;
 /// Write: reset the acquisition logic.
-pub const ACQUISITION_RESET: u32 = 1 << 2;
+pub(crate) const ACQUISITION_RESET: u32 = 1 << 2;
 /// Read: sampling.
-pub const STATUS_SAMPLING: u32 = 1 << 0;
+pub(crate) const STATUS_SAMPLING: u32 = 1 << 0;
 /// Read: armed.
-pub const STATUS_ARMED: u32 = 1 << 1;
+pub(crate) const STATUS_ARMED: u32 = 1 << 1;
 /// Read: logic busy.
-pub const STATUS_BUSY: u32 = 1 << 4;
+pub(crate) const STATUS_BUSY: u32 = 1 << 4;
 /// Read: card memory is ready. The reset value of the register.
-pub const STATUS_MEMORY_READY: u32 = 1 << 7;
+pub(crate) const STATUS_MEMORY_READY: u32 = 1 << 7;
 /// Sample control: 9:0 disable channels 10..1, bit 10 internal trigger, bit 11 external trigger.
-pub const SAMPLE_CONTROL: u32 = 0x11;
+pub(crate) const SAMPLE_CONTROL: u32 = 0x11;
 /// Bit of [`SAMPLE_CONTROL`].
-pub const EXTERNAL_TRIGGER: u32 = 1 << 11;
+pub(crate) const EXTERNAL_TRIGGER: u32 = 1 << 11;
 /// MLVDS lines: 15:8 trigger enable, 7:0 falling edge.
-pub const MLVDS: u32 = 0x12;
+pub(crate) const MLVDS: u32 = 0x12;
 /// First of ten: memory block (16 samples) at which a channel starts; after acquisition, where it ended.
-pub const CHANNEL_ADDRESS: u32 = 0x120;
+pub(crate) const CHANNEL_ADDRESS: u32 = 0x120;
 /// Samples per channel in blocks of 16, minus one.
-pub const SAMPLE_LENGTH: u32 = 0x12A;
+pub(crate) const SAMPLE_LENGTH: u32 = 0x12A;
 /// Read DMA: card source byte address, length, control (bit 0 start, and running).
-pub const DMA_READ_SOURCE: u32 = 0x202;
+pub(crate) const DMA_READ_SOURCE: u32 = 0x202;
 /// Length in bytes.
-pub const DMA_READ_LENGTH: u32 = 0x203;
-/// Control.
-pub const DMA_READ_CONTROL: u32 = 0x204;
+pub(crate) const DMA_READ_LENGTH: u32 = 0x203;
 /// Byte swap of read DMA data.
-pub const BYTE_SWAP: u32 = 0x205;
+pub(crate) const BYTE_SWAP: u32 = 0x205;
 /// Write DMA: card destination.
-pub const DMA_WRITE_DESTINATION: u32 = 0x212;
-/// Write DMA: length, a power of two and at least 64.
-pub const DMA_WRITE_LENGTH: u32 = 0x213;
+pub(crate) const DMA_WRITE_DESTINATION: u32 = 0x212;
 /// Interrupt enable (J/K: bit sets, bit + 16 clears).
-pub const IRQ_ENABLE: u32 = 0x220;
+pub(crate) const IRQ_ENABLE: u32 = 0x220;
 /// Interrupt status.
-pub const IRQ_STATUS: u32 = 0x221;
+pub(crate) const IRQ_STATUS: u32 = 0x221;
 /// Interrupt clear.
-pub const IRQ_CLEAR: u32 = 0x222;
+pub(crate) const IRQ_CLEAR: u32 = 0x222;
 /// Read DMA done.
-pub const IRQ_READ_DMA: u32 = 1 << 0;
+pub(crate) const IRQ_READ_DMA: u32 = 1 << 0;
 /// Write DMA done.
-pub const IRQ_WRITE_DMA: u32 = 1 << 1;
+pub(crate) const IRQ_WRITE_DMA: u32 = 1 << 1;
 /// DAQ done.
-pub const IRQ_DAQ_DONE: u32 = 1 << 14;
+pub(crate) const IRQ_DAQ_DONE: u32 = 1 << 14;
 /// Enables writes to card memory.
 pub const MEMORY_WRITE_ENABLE: u32 = 0x230;
 
 /// Channels of a board.
-pub const CHANNELS: u32 = 10;
+pub(crate) const CHANNELS: u32 = 10;
 /// Samples in a memory block (256 bits).
-pub const BLOCK_SAMPLES: u64 = 16;
+pub(crate) const BLOCK_SAMPLES: u64 = 16;
 
 /// The ESS driver reads multiples of this from multiples of this (reference, section 2.1).
-pub const READ_UNIT_BYTES: u64 = 16;
+pub(crate) const READ_UNIT_BYTES: u64 = 16;
 /// Bytes of one DMA write: register 0x213 takes powers of two from 64 on, and the original writes 64 at a time.
-pub const WRITE_BYTES: usize = 64;
+pub(crate) const WRITE_BYTES: usize = 64;
 
 /// Whether a board can do this as one read of its driver.
-pub fn is_dma_read(card_offset: u64, bytes: usize) -> bool {
+pub(crate) fn is_dma_read(card_offset: u64, bytes: usize) -> bool {
     card_offset.is_multiple_of(READ_UNIT_BYTES) && (bytes as u64).is_multiple_of(READ_UNIT_BYTES)
 }
 
 /// Whether a board can do this as one DMA write.
-pub fn is_dma_write(card_offset: u64, bytes: usize) -> bool {
+pub(crate) fn is_dma_write(card_offset: u64, bytes: usize) -> bool {
     bytes >= WRITE_BYTES
         && bytes.is_power_of_two()
         && card_offset.is_multiple_of(WRITE_BYTES as u64)
@@ -110,7 +106,7 @@ impl Model {
     }
 
     /// The model with that identification register.
-    pub fn from_id(id: u32) -> Option<Model> {
+    pub(crate) fn from_id(id: u32) -> Option<Model> {
         Model::ALL
             .into_iter()
             .find(|model| model.code() == id >> 16)

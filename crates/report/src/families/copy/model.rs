@@ -78,7 +78,7 @@ pub fn times(rows: &[CopyRow], context: &str, direction: &str, cold: bool) -> Ve
 }
 
 /// From which size an engine would pay here: the CPU's measured times against a model of an engine. None without CPU times.
-pub fn modelled_crossover(
+pub(crate) fn modelled_crossover(
     records: &[RunRecord],
     model: EngineModel,
     direction: &str,

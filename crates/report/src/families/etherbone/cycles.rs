@@ -15,7 +15,7 @@ pub(super) const ENGINE: &str = "etherbone";
 
 /// One point, in the study's quantities.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct CycleRow {
+pub(crate) struct CycleRow {
     /// The slave's address.
     pub address: String,
     /// `convenience`, `blocking` or `pipelined`.
@@ -32,6 +32,8 @@ pub struct CycleRow {
     pub cycle_us: f64,
     /// Time per timestamp, or per cycle of the TLU, or per word, by the host's clock.
     pub item_us: f64,
+    /// 95 % interval of that time.
+    pub item_interval_us: (f64, f64),
     /// Per timestamp, from a single timestamp before the series to the last of the series: one whole way there and back.
     pub realistic_us: Option<f64>,
     /// Per timestamp, from the first to the last of the series: the stack only between cycles.
@@ -55,7 +57,7 @@ pub struct CycleRow {
 }
 
 /// The points among the records that were done and verified, in the order of address, payload, method and count.
-pub fn cycle_rows(records: &[RunRecord]) -> Vec<CycleRow> {
+pub(crate) fn cycle_rows(records: &[RunRecord]) -> Vec<CycleRow> {
     all_rows(&rate::done(records))
 }
 
@@ -108,6 +110,10 @@ fn row(record: &RunRecord) -> Option<CycleRow> {
         series: record.workload.int("cycles").unwrap_or(1),
         cycle_us,
         item_us,
+        item_interval_us: (
+            summary.median_ci.0 / 1e3 / items,
+            summary.median_ci.1 / 1e3 / items,
+        ),
         realistic_us: window("eca-window-realistic"),
         underestimated_us: window("eca-window-underestimated"),
         gap_ns: record.counter("eca-in-cycle-gap"),

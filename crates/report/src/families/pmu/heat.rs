@@ -41,7 +41,7 @@ fn same_kind(counted: &str, node: &str) -> bool {
 }
 
 /// The event without the terms that choose its node.
-pub fn base_name(event: &str) -> String {
+pub(crate) fn base_name(event: &str) -> String {
     let Some((pmu, rest)) = event.split_once('/') else {
         return event.to_owned();
     };

@@ -127,7 +127,7 @@ fn mean(metric: &ObservedMetric, observed: &Observations) -> Option<f64> {
 }
 
 /// One line below the table of a measurement: what was counted meanwhile.
-pub fn footnote(observed: &Observations) -> String {
+pub(crate) fn footnote(observed: &Observations) -> String {
     let metric = |metric: &ObservedMetric| {
         format!(
             "{} {}",
