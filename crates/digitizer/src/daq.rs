@@ -32,13 +32,13 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
 /// Trigger rates that are taken: from one in three hours, whose wait can be counted, to ten times what any board can follow.
 /// An emulated source walks through its triggers, so that a rate without a limit would never come to the present.
-pub(crate) const TRIGGER_RATES_HZ: RangeInclusive<f64> = 1e-4..=1e7;
+pub const TRIGGER_RATES_HZ: RangeInclusive<f64> = 1e-4..=1e7;
 
 /// Refuses a rate that no source has.
 ///
 /// # Errors
 /// Says the rate and what is wanted.
-pub(crate) fn check_trigger_rate(rate_hz: f64) -> Result<(), Fault> {
+pub fn check_trigger_rate(rate_hz: f64) -> Result<(), Fault> {
     if TRIGGER_RATES_HZ.contains(&rate_hz) {
         return Ok(());
     }
