@@ -18,6 +18,7 @@ mod interrupt;
 mod list;
 mod metrics;
 mod output;
+mod path;
 mod pmu;
 mod quiet;
 mod readout;
@@ -69,6 +70,8 @@ enum Verb {
     Copy(Box<copy::Arguments>),
     /// Counters of the interconnect and the system: list, map, plan, stat, verify
     Pmu(Box<pmu::Arguments>),
+    /// Run a path of data from a file: source, stages, sink; say what limits it
+    Path(Box<path::Arguments>),
     /// Measure the points of a plan
     Run(run::Arguments),
     /// Repeat the published studies: every row beside model and measurement
@@ -187,6 +190,7 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Readout(arguments) => readout::run(&arguments),
         Verb::Copy(arguments) => copy::run(&arguments),
         Verb::Pmu(arguments) => pmu::run(&arguments),
+        Verb::Path(arguments) => path::run(&arguments),
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Reproduce(arguments) => reproduce::run(&arguments),
         Verb::Show(arguments) => show::run(&arguments),
@@ -223,6 +227,7 @@ mod tests {
             "readout",
             "copy",
             "pmu",
+            "path",
             "run",
             "reproduce",
             "show",
@@ -239,6 +244,6 @@ mod tests {
             let lines = verb.render_help().to_string().lines().count();
             assert!(lines <= 50, "{name}: {lines} lines");
         }
-        assert!(Cli::command().render_help().to_string().lines().count() <= 28);
+        assert!(Cli::command().render_help().to_string().lines().count() <= 30);
     }
 }

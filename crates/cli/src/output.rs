@@ -160,7 +160,8 @@ impl Recorder {
     ) -> Result<ExitCode, Failure> {
         if !self.json && !self.quiet {
             let stamp = daqmeter_report::table::stamp(&self.records);
-            emit(&(text(&self.records) + &stamp))?;
+            // Above: the last line of some verbs is their verdict.
+            emit(&(stamp + &text(&self.records)))?;
         }
         if let Some(path) = page {
             let page = daqmeter_report::page(&self.records).map_err(Failure::refused)?;

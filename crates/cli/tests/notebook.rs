@@ -96,7 +96,7 @@ fn a_budget_ends_a_plan_between_points_and_says_how_to_go_on() {
     );
     assert_eq!(run.status.code(), Some(0));
     assert!(
-        stderr(&run).contains("0 of 4 points were measured")
+        stderr(&run).contains("0 of 4 points measured")
             && stderr(&run).contains("--resume goes on"),
         "{}",
         stderr(&run)
@@ -305,7 +305,7 @@ fn what_cannot_be_compared_exported_or_planned_is_refused_in_a_line() {
             ),
             (
                 &[&folder.path("plan.toml"), "--resume"],
-                "name it with --out",
+                "name it with --records",
             ),
         ],
     );
@@ -457,7 +457,7 @@ fn a_browser_gets_the_index_and_a_report() {
     let folder = Folder::new();
     folder.measured("a.jsonl");
     let served = Served::new(&folder, &[]);
-    assert!(served.said.contains("serving 1 files") && served.get("/").contains("a.jsonl"));
+    assert!(served.said.contains("serving 1 file at") && served.get("/").contains("a.jsonl"));
     let report = served.get("/report/0");
     assert!(
         report.starts_with("HTTP/1.1 200") && report.contains("http-equiv=\"refresh\""),
@@ -467,7 +467,7 @@ fn a_browser_gets_the_index_and_a_report() {
     assert!(
         served
             .get("/metrics")
-            .contains("daqmeter_files{instance=\"serve\"} 1")
+            .contains("daqmeter_files 1")
     );
 }
 
@@ -485,7 +485,7 @@ fn a_server_survives_what_its_folder_and_its_clients_contain_and_ends_on_a_signa
     std::os::unix::fs::symlink("/dev/zero", folder.path("zero.jsonl")).unwrap();
     std::os::unix::fs::symlink("/etc/passwd", folder.path("link.jsonl")).unwrap();
     let mut served = Served::new(&folder, &["--token", "0123456789abcdef"]);
-    assert!(served.said.contains("serving 1 files"), "{}", served.said);
+    assert!(served.said.contains("serving 1 file at"), "{}", served.said);
     for length in ["18446744073709551615", "100000000000"] {
         let head = format!("GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
         assert!(served.ask(&head).starts_with("HTTP/1.1 4"), "{length}");

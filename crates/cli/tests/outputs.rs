@@ -152,12 +152,12 @@ fn a_record_has_what_its_conditions_are_judged_by() {
 #[test]
 fn a_survey_answers_first_and_ends_with_its_budget() {
     let folder = tempfile::tempdir().unwrap();
-    let out = within(&folder, "survey --budget 2 --no-wait");
+    let out = within(&folder, "survey --budget 1 --no-wait");
     let (text, said) = (stdout(&out), stderr(&out));
     assert!(matches!(out.status.code(), Some(0 | 1)), "{said}");
     assert!(said.contains("the budget was over before"), "{said}");
     assert!(!text.contains("spread [%]"), "{text}");
-    let with_table = within(&folder, "survey --budget 2 --no-wait --tables");
+    let with_table = within(&folder, "survey --budget 1 --no-wait --tables");
     let text = stdout(&with_table);
     let table = text.find("spread [%]").unwrap();
     assert!(text.find(" points in ").unwrap() < table, "{text}");

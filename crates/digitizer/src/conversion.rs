@@ -8,10 +8,12 @@ use daqmeter_harness::{Availability, Fault, Problem, is_default};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Qmn};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::units::parse_count;
+use daqmeter_sys::memory::Buffer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::function::Function;
+use crate::oracle::elements;
 
 /// The defaults of a request, which are declared once, in its options.
 pub(crate) fn defaults<T: Args>() -> T {
@@ -254,7 +256,10 @@ impl ConversionRequest {
     }
 
     /// The kernel of a function for that many samples; none for those that convert nothing.
-    pub(crate) fn converter(
+    ///
+    /// # Errors
+    /// When this CPU has no such kernel.
+    pub fn converter(
         &self,
         function: Function,
         samples: usize,
@@ -301,7 +306,10 @@ impl ConversionRequest {
     }
 
     /// Checks the values for a read of that many samples.
-    pub(crate) fn check(&self, samples: u64) -> Result<(), Problem> {
+    ///
+    /// # Errors
+    /// Names the parameter, what it is and what is wanted.
+    pub fn check(&self, samples: u64) -> Result<(), Problem> {
         let (offset, factor) = (self.dec_offset, self.dec_factor);
         if factor == 0 {
             let text = "is 0; decimation keeps every first, second, ... sample: 1 or more";
@@ -328,6 +336,13 @@ impl ConversionRequest {
         }
         Ok(())
     }
+}
+
+/// Converts samples into the start of a buffer, which must hold them; returns the bytes written.
+pub fn convert(converter: &Converter, raw: &[u16], out: &mut Buffer) -> usize {
+    let kept = converter.decimation().kept(raw.len());
+    converter.convert(raw, elements(converter, out, 0, kept));
+    kept * converter.conversion().out_bytes()
 }
 
 /// A finite number: JSON has neither infinity nor NaN.

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use daqmeter_record::{Counter, Ledger, Limit, ParamError, TimeSeries, Workload};
+use daqmeter_record::{Counter, Ledger, Limit, ParamError, PathRun, TimeSeries, Workload};
 
 use crate::StopFlag;
 use crate::sample::INTERRUPTED;
@@ -236,6 +236,8 @@ pub struct Tally {
     pub counters: Vec<Counter>,
     /// What it measured over time.
     pub series: Vec<TimeSeries>,
+    /// What the threads of a path did.
+    pub path: Option<PathRun>,
     /// Bytes that its first stage really carried, where that is not what its operations are counted as.
     pub carried_bytes: Option<u64>,
     /// What the reader must know.

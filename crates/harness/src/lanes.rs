@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use daqmeter_record::{Counter, Lane, Ledger, Outcome, RunRecord, Stage, TimeSeries};
+use daqmeter_record::{Counter, Lane, Ledger, Outcome, PathRun, RunRecord, Stage, TimeSeries};
 use daqmeter_sys::perf::Sampler;
 use daqmeter_sys::{affinity, clock};
 
@@ -25,6 +25,7 @@ pub(crate) struct LaneDone {
     pub(crate) ledgers: Vec<Ledger>,
     pub(crate) counters: Vec<Counter>,
     pub(crate) series: Vec<TimeSeries>,
+    pub(crate) path: Option<PathRun>,
     pub(crate) warnings: Vec<String>,
     pub(crate) pointers: Vec<u64>,
     /// The lane failed because memory or threads were lacking.
@@ -383,6 +384,7 @@ impl<'a> LaneRunner<'a> {
             ledgers: tally.ledgers,
             counters: tally.counters,
             series: tally.series,
+            path: tally.path,
             warnings,
             pointers,
             does_not_fit,

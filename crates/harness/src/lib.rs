@@ -28,6 +28,7 @@ pub mod settings;
 pub mod slices;
 pub mod sweep;
 mod text_file;
+mod toml_text;
 mod watched;
 
 pub use devices::CardFamily;
@@ -48,4 +49,5 @@ pub use settings::{Limits, Settings, StepPlan, StopFlag};
 pub use slices::{Disturbed, Slice, Slices};
 pub use sweep::{Sweep, ordered};
 pub use text_file::{text_file, text_input};
+pub use toml_text::{TomlText, nearest_of};
 pub use watched::Watched;

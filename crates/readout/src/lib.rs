@@ -15,7 +15,7 @@ pub mod busy;
 pub mod card;
 pub mod chain;
 pub mod check;
-mod decode;
+pub mod decode;
 pub mod engine;
 pub mod fragment;
 pub mod live;

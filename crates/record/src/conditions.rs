@@ -239,7 +239,7 @@ impl Conditions {
     /// What is to be said of them; none where no point is disturbed.
     pub fn line(&self) -> Option<String> {
         let points = format!(
-            "{} of {} were disturbed by foreign load, stolen time or a change of the CPU's speed",
+            "disturbed by foreign load, stolen time or a change of the CPU's speed: {} of {}",
             self.disturbed,
             crate::units::plural(self.points as u64, "point")
         );
@@ -374,7 +374,7 @@ mod tests {
         assert!(!few.are_unsound());
         assert_eq!(
             few.line().unwrap(),
-            "1 of 20 points were disturbed by foreign load, stolen time or a change of the CPU's speed"
+            "disturbed by foreign load, stolen time or a change of the CPU's speed: 1 of 20 points"
         );
         assert!(of_points(3).are_unsound());
         let all = of_points(20).line().unwrap();

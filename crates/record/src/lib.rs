@@ -17,6 +17,7 @@ pub mod ledger;
 pub mod mesh;
 pub mod observed;
 mod older;
+pub mod path;
 mod run;
 pub mod sanitise;
 pub mod study;
@@ -27,6 +28,7 @@ pub use host::Host;
 pub use ledger::Ledger;
 pub use mesh::Mesh;
 pub use observed::{Observations, TimeSeries};
+pub use path::PathRun;
 pub use run::{
     Clock, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis, Memory,
     NoiseFloor, Order, Outcome, ProcessPart, ProcessUse, Role, RunRecord, Stage, Tool,

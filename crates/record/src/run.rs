@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::observed::TimeSeries;
-use crate::{Host, Ledger, Observations, SCHEMA_VERSION, Workload};
+use crate::{Host, Ledger, Observations, PathRun, SCHEMA_VERSION, Workload};
 
 /// One measured point: one engine, one workload, one go. See the crate documentation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -55,6 +55,9 @@ pub struct RunRecord {
     /// Quantities that the engine measured over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<TimeSeries>,
+    /// What the threads of a path did, for records of paths.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathRun>,
     /// Counters of the machine over time, where they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<Observations>,

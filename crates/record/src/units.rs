@@ -234,6 +234,11 @@ pub fn show_ns(ns: f64) -> String {
     format!("{} {unit}", significant(value, 4))
 }
 
+/// A rate in MB/s (1e6 bytes), with 4 significant digits.
+pub fn show_mb_per_s(rate_bytes_per_s: f64) -> String {
+    significant(rate_bytes_per_s / 1e6, 4)
+}
+
 /// A number with `digits` significant digits, without an exponent, and without trailing zeros after the point.
 pub fn significant(value: f64, digits: i32) -> String {
     if value == 0.0 || !value.is_finite() {

@@ -37,7 +37,7 @@ pub mod table;
 pub use answers::{Answer, answers, answers_text};
 pub use families::copy::classic as copy_classic;
 pub use families::digitizer::classic;
-pub use families::{copy, etherbone, felix, figures, pmu};
+pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;
 pub use html::{page, page_of};
 pub use rows::{Row, rows};

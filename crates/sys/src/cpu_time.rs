@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// User and system time in nanoseconds.
@@ -27,6 +28,48 @@ pub fn of_thread() -> Usage {
 /// Usage of the whole process so far, all threads.
 pub fn of_process() -> Usage {
     usage(libc::RUSAGE_SELF)
+}
+
+/// CPU time of one thread, and the time for which it was ready to run but had no CPU.
+#[derive(Debug)]
+pub struct ThreadTimes {
+    schedstat: Option<fs::File>,
+}
+
+impl ThreadTimes {
+    /// Of the calling thread, which alone may use it.
+    pub fn of_this_thread() -> ThreadTimes {
+        let schedstat = fs::File::open("/proc/thread-self/schedstat").ok();
+        ThreadTimes { schedstat }
+    }
+
+    /// CPU time so far in nanoseconds.
+    #[allow(
+        clippy::cast_sign_loss,
+        reason = "the kernel's counters are not negative"
+    )]
+    pub fn cpu_ns(&self) -> u64 {
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: `time` is a valid timespec; the clock exists on every Linux.
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+
+    /// Time on the run queue so far in nanoseconds (Documentation/scheduler/sched-stats.rst, second field); none where the
+    /// kernel does not count it.
+    pub fn delay_ns(&self) -> Option<u64> {
+        let mut text = [0; 96];
+        let bytes = self.schedstat.as_ref()?.read_at(&mut text, 0).ok()?;
+        parse_delay(&text[..bytes])
+    }
+}
+
+fn parse_delay(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[allow(
@@ -232,6 +275,23 @@ mod tests {
             parse_by_cpu("cpu0 1 2 3\nintr 5 5 5 5 5 5 5 5 5\n", 100),
             BTreeMap::new()
         );
+    }
+
+    #[test]
+    fn the_delay_is_the_second_field() {
+        assert_eq!(parse_delay(b"17 42 3\n"), Some(42));
+        assert_eq!(parse_delay(b"17"), None);
+        assert_eq!(parse_delay(b"0 x 0"), None);
+    }
+
+    #[test]
+    fn a_thread_s_cpu_time_grows_with_its_work() {
+        let times = ThreadTimes::of_this_thread();
+        let before = times.cpu_ns();
+        while times.cpu_ns() < before + 1_000_000 {
+            std::hint::black_box(before);
+        }
+        assert!(times.delay_ns() >= times.delay_ns().map(|_| 0));
     }
 
     #[test]
