@@ -352,7 +352,7 @@ fn a_step_between_revisions_is_found_and_drawn() {
     let found = daqmeter("history", &[&folder.path("host"), "-o", &page]);
     assert_eq!(found.status.code(), Some(0), "{}", stderr(&found));
     assert!(
-        stdout(&found).contains("slower from 2026-11-07T00:00 on (aaaaaaa -> bbbbbbb)"),
+        stdout(&found).contains("slower from 2026-11-07T00:00 on (between aaaaaaa and bbbbbbb; z "),
         "{}",
         stdout(&found)
     );
@@ -464,11 +464,7 @@ fn a_browser_gets_the_index_and_a_report() {
         "a file that was just written is live"
     );
     assert!(served.get("/report/1").starts_with("HTTP/1.1 404"));
-    assert!(
-        served
-            .get("/metrics")
-            .contains("daqmeter_files 1")
-    );
+    assert!(served.get("/metrics").contains("daqmeter_files 1"));
 }
 
 #[test]

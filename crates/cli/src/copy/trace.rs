@@ -358,6 +358,6 @@ mod tests {
         assert_eq!(text, "17998 requests for data (time / delay is 18000)\n");
         let text = requests_text(5, half_an_hour, delay("0").unwrap());
         assert_eq!(text, "5 requests for data (one after the other)\n");
-        assert!(delay("5").is_err());
+        assert!(delay("soon").is_err());
     }
 }
