@@ -439,11 +439,7 @@ fn a_browser_gets_the_index_and_a_report() {
         "a file that was just written is live"
     );
     assert!(served.get("/report/1").starts_with("HTTP/1.1 404"));
-    assert!(
-        served
-            .get("/metrics")
-            .contains("daqmeter_files 1")
-    );
+    assert!(served.get("/metrics").contains("daqmeter_files 1"));
 }
 
 #[test]
