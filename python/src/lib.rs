@@ -89,8 +89,12 @@ fn columns<'py>(python: Python<'py>, frame: Frame) -> PyResult<Bound<'py, PyDict
             Column::Flag(values) => out.set_item(name, values)?,
             Column::Time(values) => {
                 // numpy's "not a time" is the least 64-bit number.
-                let ms: Vec<i64> = values.into_iter().map(|ms| ms.unwrap_or(i64::MIN)).collect();
-                let times = PyArray1::from_vec(python, ms).call_method1("view", ("datetime64[ms]",))?;
+                let ms: Vec<i64> = values
+                    .into_iter()
+                    .map(|ms| ms.unwrap_or(i64::MIN))
+                    .collect();
+                let times =
+                    PyArray1::from_vec(python, ms).call_method1("view", ("datetime64[ms]",))?;
                 out.set_item(name, times)?;
             }
         }
