@@ -8,7 +8,6 @@ use clap::Args;
 use daqmeter_digitizer::devices::FAMILIES;
 use daqmeter_harness::facts::host_facts;
 use daqmeter_kernels::Isa;
-use daqmeter_record::units::plural;
 use daqmeter_report::table::plain;
 use daqmeter_sys::host::{Files, is_root};
 use daqmeter_sys::net::enable_gro;
@@ -115,7 +114,7 @@ fn host(files: &Files) -> Vec<Finding> {
         finding(
             "NUMA",
             true,
-            plural(host.numa.len().max(1) as u64, "node"),
+            format!("{} node(s)", host.numa.len().max(1)),
             "",
         ),
     ]

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, jsonl};
 use daqmeter_report::{export, page, table};
 
@@ -50,9 +49,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Some(path) if path.as_os_str() != "-" => {
             write_file(&path, &text)?;
             tell(&format!(
-                "daqmeter: wrote {} ({})",
+                "daqmeter: wrote {} ({} records)",
                 path.display(),
-                plural(count as u64, "record")
+                count
             ));
             Ok(ExitCode::SUCCESS)
         }

@@ -5,11 +5,9 @@
 //! as JSON lines ([`jsonl`]), one flushed line per point, so that a crash costs one point and no more.
 //!
 //! This room only describes. It measures nothing (`harness`), summarises nothing (`stats`) and prints nothing (`report`); it has the
-//! one way in which text of others is made safe to show ([`sanitise`]), and in which files are replaced ([`mod@file`]); and it says
-//! when what passed beside a measurement makes it unsound ([`conditions`]).
+//! one way in which text of others is made safe to show ([`sanitise`]), and in which files are replaced ([`mod@file`]).
 //! Begin with [`RunRecord`].
 
-pub mod conditions;
 pub mod file;
 pub mod host;
 pub mod jsonl;
@@ -17,7 +15,6 @@ pub mod ledger;
 pub mod mesh;
 pub mod observed;
 mod older;
-pub mod path;
 mod run;
 pub mod sanitise;
 pub mod study;
@@ -28,16 +25,15 @@ pub use host::Host;
 pub use ledger::Ledger;
 pub use mesh::Mesh;
 pub use observed::{Observations, TimeSeries};
-pub use path::PathRun;
 pub use run::{
     Clock, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis, Memory,
-    NoiseFloor, Order, Outcome, ProcessPart, ProcessUse, Role, RunRecord, Stage, Tool,
+    NoiseFloor, Order, Outcome, Role, RunRecord, Stage, Tool,
 };
 pub use workload::{Param, ParamError, Workload};
 
 /// Version of the record's schema. It is raised when a field changes its meaning or disappears; new optional fields do
 /// not raise it. `testdata/v<N>/` keeps a record of each version, and a test reads them all.
-pub const SCHEMA_VERSION: u32 = 1;
+pub(crate) const SCHEMA_VERSION: u32 = 1;
 
 /// The JSON Schema of one record line, generated from the types (checked in as `docs/schema/run-record.v1.json`).
 pub fn json_schema() -> String {

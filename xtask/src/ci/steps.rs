@@ -135,7 +135,7 @@ pub(super) const STEPS: &[Step] = &[
         checks::mesh_page,
     ),
     step(
-        "cmp and history: their promises, simulated and with real work",
+        "cmp: no false alarm, and 5 % are found, 100 times each",
         Alone,
         &[BENCHES],
         || {

@@ -16,7 +16,7 @@ use daqmeter_wire::etherbone::{Endian, Widths};
 use super::{Order, address, number, widths};
 use crate::interrupt;
 use crate::metrics::{Metrics, Page};
-use crate::output::{Failure, emit, program_name, tell};
+use crate::output::{Failure, emit, tell};
 
 /// Serve memory, or a bus described in TOML, on UDP and TCP, IPv4 and IPv6, in both dialects.
 #[derive(Debug, Args)]
@@ -157,8 +157,7 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
             .pty_path()
             .map(|path| format!(" and on {path} (dev/{})", path.trim_start_matches("/dev/")));
         tell(&format!(
-            "{}: serving on port {}{}; Ctrl-C ends it",
-            program_name(),
+            "daqmeter: serving on port {}{}; Ctrl-C ends it",
             server.port(),
             pty.unwrap_or_default()
         ));
@@ -167,13 +166,8 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
     if !arguments.quiet {
         let counts = server.counts();
         tell(&format!(
-            "{}: {} probes, {} cycles ({} of LiteX) with {} operations; {} refused",
-            program_name(),
-            counts.probes,
-            counts.cycles,
-            counts.litex,
-            counts.operations,
-            counts.refused
+            "daqmeter: {} probes, {} cycles ({} of LiteX) with {} operations; {} refused",
+            counts.probes, counts.cycles, counts.litex, counts.operations, counts.refused
         ));
     }
     Ok(ExitCode::SUCCESS)
@@ -219,7 +213,7 @@ fn log(server: &mut Server, quiet: bool) {
             }
         }
         Event::Ended(peer, Some(why)) if !quiet => {
-            tell(&format!("{}: {peer}: ended: {why}", program_name()));
+            tell(&format!("daqmeter: {peer}: ended: {why}"));
         }
         _ => {}
     });
@@ -270,14 +264,13 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
     if !quiet {
         let port = server.port().map_err(Failure::tool)?;
         tell(&format!(
-            "{}: tunnel on TCP port {port}; Ctrl-C ends it",
-            program_name()
+            "daqmeter: tunnel on TCP port {port}; Ctrl-C ends it"
         ));
     }
     let report = move |peer: std::net::SocketAddr,
                        result: Result<(), daqmeter_etherbone::EbError>| {
         if let (Err(error), false) = (result, quiet) {
-            tell(&format!("{}: {peer}: {error}", program_name()));
+            tell(&format!("daqmeter: {peer}: {error}"));
         }
     };
     let stop = server.stop();
@@ -288,8 +281,7 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
             count.load(Ordering::Relaxed)
         });
         tell(&format!(
-            "{}: {} frames to slaves ({} bytes), {} answers ({} bytes)",
-            program_name(),
+            "daqmeter: {} frames to slaves ({} bytes), {} answers ({} bytes)",
             of(&traffic.requests),
             of(&traffic.request_bytes),
             of(&traffic.answers),

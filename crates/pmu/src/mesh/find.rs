@@ -28,7 +28,6 @@ pub fn of_host(files: &Files, pmus: &[Pmu]) -> Vec<Mesh> {
             mesh.part = part;
             mesh.revision = revision;
         }
-        topology::label_known(&mut mesh);
         meshes.push(mesh);
     }
     meshes
@@ -45,9 +44,7 @@ pub fn from_text(text: &str, file: &str) -> Result<Mesh, MeshError> {
         .find(|line| !line.is_empty() && !line.starts_with('#'))
         .unwrap_or("");
     if first.starts_with("R ") || first.starts_with("r ") {
-        let mut mesh = registers::Dump::parse(text, file)?.discover()?;
-        topology::label_known(&mut mesh);
-        return Ok(mesh);
+        return registers::Dump::parse(text, file)?.discover();
     }
     if first.starts_with('X') {
         return debugfs::parse(text, file);

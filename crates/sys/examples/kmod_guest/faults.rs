@@ -74,7 +74,6 @@ pub(crate) fn losing() -> Verdict {
     if late.is_ok() {
         return Err("a copy that takes longer than its limit succeeded".to_owned());
     }
-    // Nothing is to happen when the copy would have been done: there is nothing to wait for but the time.
     std::thread::sleep(Duration::from_millis(600));
     round(&device, &mut dma(100_000, 1, 1, 3), 6)?;
     nothing_pinned(&device)?;
@@ -148,15 +147,12 @@ pub(crate) fn stuck() -> Verdict {
     {
         return Err(format!("{refused:?} instead of busy"));
     }
-    let began = Instant::now();
-    while device.channel(0).unwrap().late == 0 {
-        expect(
-            "a late completion within a minute",
-            began.elapsed() < Duration::from_secs(60),
-            true,
-        )?;
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    std::thread::sleep(Duration::from_millis(1500));
+    expect(
+        "late completions",
+        device.channel(0).unwrap().late > 0,
+        true,
+    )?;
     device
         .set_policy(Policy::default())
         .map_err(|error| error.to_string())?;

@@ -60,10 +60,7 @@ fn verified(measured: &Measured<'_>) -> Option<Answer> {
 fn compared(record: &RunRecord, counter: &Counter) -> Option<String> {
     let payload = record.counter(&format!("{}, payload", counter.name))?;
     let share = counter.value / payload.max(1.0);
-    Some(format!(
-        "{} saw {share:.6} of the payload (one run, without an interval)",
-        counter.name
-    ))
+    Some(format!("{} saw {share:.6} of the payload", counter.name))
 }
 
 /// Memory traffic while points were measured, where a counter of it exists.
@@ -90,7 +87,7 @@ fn memory_traffic(measured: &Measured<'_>) -> Option<Answer> {
     Some(Answer {
         question: "What is the highest memory traffic that the counters saw?",
         answer: format!(
-            "{} MB/s of `{}` in one interval of {}{mesh} (a highest value has no interval of confidence)",
+            "{} MB/s of `{}` during {}{mesh}",
             significant(highest / 1e6, 4),
             metric.name,
             record.study,
@@ -131,7 +128,7 @@ mod tests {
         };
         assert_eq!(
             verified(&measured).unwrap().answer,
-            "net: rx saw 0.500000 of the payload (one run, without an interval); memory: imc saw 0.990000 of the payload (one run, without an interval)"
+            "net: rx saw 0.500000 of the payload; memory: imc saw 0.990000 of the payload"
         );
     }
 }
