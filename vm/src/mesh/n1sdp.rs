@@ -260,9 +260,9 @@ fn closed_loop(bench: &mut Bench) -> Result<()> {
         "daqmeter pmu verify block --file /dev/vda --time 3s --settle 3s -e {} --bytes-per-event 32 --json 2>/tmp/said",
         node_event("rnid_s0_wdata_beats", 0xc)
     ))?;
-    // What the machine reads from its disk becomes beats, until the tool prints its record.
-    let mut stops = 0_u32;
-    while bench.machine.is_silent_for(Duration::from_millis(5)) {
+    // What the machine reads from its disk becomes beats, until the tool has ended.
+    let (mut stops, mut printed) = (0_u32, String::new());
+    loop {
         bench.machine.frozen(|meshes, qmp| {
             let beats = (qmp.bytes_read()? - done) / 32;
             done += beats * 32;
@@ -274,8 +274,16 @@ fn closed_loop(bench: &mut Bench) -> Result<()> {
                 .collect())
         })?;
         stops += 1;
+        if bench.machine.is_silent_for(Duration::from_millis(5)) {
+            continue;
+        }
+        let line = bench.machine.line()?;
+        if line.starts_with("GUEST status ") {
+            break;
+        }
+        printed.push_str(&line);
+        printed.push('\n');
     }
-    let (_, printed) = bench.machine.finish()?;
     let record = record(&printed)?;
     let is_beats = |counter: &&Value| counter["name"].as_str().unwrap_or("").contains("wdata");
     let beats = array(&record, "counters")?.iter().filter(is_beats);
@@ -287,7 +295,10 @@ fn closed_loop(bench: &mut Bench) -> Result<()> {
         "nothing was counted: {printed}"
     );
     let same = beats.iter().all(|bytes| *bytes == beats[0]);
-    ensure!(same, "bytes read and beats x 32 differ: {beats:?}");
+    ensure!(
+        same,
+        "bytes read and beats x 32 differ: {beats:?} ({stops} stops)"
+    );
     ensure!(record["outcome"]["status"] == "ok", "{printed}");
     println!(
         "closed loop: {} bytes read = beats x 32, exactly ({stops} stops)",

@@ -18,7 +18,7 @@ pub trait Registers {
     /// When the board is gone.
     fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault>;
 
-    /// One DMA write to card memory, of a length and at an offset that [`regs::is_dma_write`] allows; returns the bytes taken.
+    /// One DMA write to card memory, of a length and at an offset that the board allows (a power of two, at least 64 bytes; an offset in multiples of 64); returns the bytes taken.
     ///
     /// # Errors
     /// When the board is gone, or its memory is protected.
