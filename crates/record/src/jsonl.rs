@@ -11,7 +11,7 @@ use crate::older::as_today;
 use crate::{RunRecord, SCHEMA_VERSION, sanitise};
 
 /// Longest line that is read. A record of the largest run stays far below; a longer line is not one of ours.
-pub(crate) const MAX_LINE_BYTES: usize = 64 << 20;
+pub const MAX_LINE_BYTES: usize = 64 << 20;
 
 /// Writes records, one flushed line each.
 #[derive(Debug)]

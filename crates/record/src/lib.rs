@@ -33,7 +33,7 @@ pub use workload::{Param, ParamError, Workload};
 
 /// Version of the record's schema. It is raised when a field changes its meaning or disappears; new optional fields do
 /// not raise it. `testdata/v<N>/` keeps a record of each version, and a test reads them all.
-pub(crate) const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 1;
 
 /// The JSON Schema of one record line, generated from the types (checked in as `docs/schema/run-record.v1.json`).
 pub fn json_schema() -> String {
