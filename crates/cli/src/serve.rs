@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use daqmeter_campaign::write_requests_as_today;
 use daqmeter_record::jsonl;
 use daqmeter_record::units::show_bytes;
 use daqmeter_report::page;
@@ -272,10 +273,10 @@ fn read(file: &Path, max_bytes: u64) -> Result<jsonl::Contents, Unread> {
         return Err(Unread::Long(bytes));
     }
     // It may grow meanwhile.
-    Ok(jsonl::read_printable(BufReader::with_capacity(
-        1 << 20,
-        file.take(max_bytes),
-    ))?)
+    let file = BufReader::with_capacity(1 << 20, file.take(max_bytes));
+    let mut contents = jsonl::read_printable(file)?;
+    write_requests_as_today(&mut contents.records);
+    Ok(contents)
 }
 
 fn report(file: &Path) -> Answer {

@@ -81,7 +81,7 @@ pub struct Daq {
 }
 
 impl Daq {
-    /// For triggers at `rate_hz`, 0.01 Hz to 1 MHz. Waits at least a second, as the original does, or three periods.
+    /// For triggers at `rate_hz`, 1e-4 Hz to 1e7 Hz. Waits at least a second, as the original does, or three periods.
     pub fn new(wait: Wait, rate_hz: Option<f64>) -> Daq {
         // A rate so low that its period is no time at all is waited for as long as can be.
         let period =
