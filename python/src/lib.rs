@@ -7,7 +7,9 @@ use std::fs::File;
 use std::io::BufReader;
 use std::time::Duration;
 
-use daqmeter_campaign::{Budget, Done, Options, Plan, PlannedPoint, Runner, Watch, engines};
+use daqmeter_campaign::{
+    Budget, Done, Options, Plan, PlannedPoint, Runner, Watch, engines, write_requests_as_today,
+};
 use daqmeter_harness::{Context, Engine, Refusal, StepPlan};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::{Isa, Store};
@@ -44,6 +46,7 @@ fn read(paths: &[String]) -> PyResult<(Vec<RunRecord>, Vec<String>)> {
                 .map(|error| format!("{path}: {error}")),
         );
     }
+    write_requests_as_today(&mut records);
     Ok((records, errors))
 }
 
@@ -59,7 +62,7 @@ fn frame_of(records: &[RunRecord], what: &str) -> PyResult<Frame> {
     }
 }
 
-/// Numbers without holes become numpy arrays, everything else lists.
+/// Numbers and flags without holes, and moments, become numpy arrays; everything else lists.
 fn columns<'py>(python: Python<'py>, frame: Frame) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(python);
     for (name, column) in frame.columns {
@@ -79,6 +82,21 @@ fn columns<'py>(python: Python<'py>, frame: Frame) -> PyResult<Bound<'py, PyDict
                 )?;
             }
             Column::Int(values) => out.set_item(name, values)?,
+            Column::Flag(values) if values.iter().all(Option::is_some) => {
+                let flags: Vec<bool> = values.into_iter().flatten().collect();
+                out.set_item(name, PyArray1::from_vec(python, flags))?;
+            }
+            Column::Flag(values) => out.set_item(name, values)?,
+            Column::Time(values) => {
+                // numpy's "not a time" is the least 64-bit number.
+                let ms: Vec<i64> = values
+                    .into_iter()
+                    .map(|ms| ms.unwrap_or(i64::MIN))
+                    .collect();
+                let times =
+                    PyArray1::from_vec(python, ms).call_method1("view", ("datetime64[ms]",))?;
+                out.set_item(name, times)?;
+            }
         }
     }
     Ok(out)

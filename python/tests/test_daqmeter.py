@@ -1,5 +1,6 @@
 """The package as its users meet it."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -33,14 +34,14 @@ def test_fixed_point_folds_negative_codes(samples):
     assert np.array_equal(found, samples.view(np.int16).astype(np.float64) / 2**13)
 
 
-def test_arrays_that_would_have_to_be_copied_are_refused(samples):
+def test_arrays_of_another_kind_or_shape_are_refused(samples):
     with pytest.raises(TypeError, match="uint16"):
         daqmeter.Cast()(samples.astype(np.int32))
     with pytest.raises(ValueError, match="contiguous"):
-        daqmeter.Cast()(samples[::2])
+        daqmeter.Cast()(samples[::2], np.empty(len(samples), dtype=np.float32)[::2])
     with pytest.raises(ValueError, match="float32"):
         daqmeter.Cast()(samples, np.empty(len(samples)))
-    with pytest.raises(ValueError, match="places are wanted"):
+    with pytest.raises(ValueError, match="of shape"):
         daqmeter.Cast()(samples, np.empty(3, dtype=np.float32))
     with pytest.raises(ValueError, match="1 or more"):
         daqmeter.Cast(decimation=0)
@@ -156,3 +157,41 @@ def test_an_etherbone_message_becomes_its_records():
     ]
     with pytest.raises(ValueError):
         daqmeter.decode_etherbone(message[:-2])
+
+
+def test_records_are_sliced_and_shown():
+    records = daqmeter.load(RECORDS)
+    assert len(records) > 1
+    part = records[:1]
+    assert isinstance(part, daqmeter.Records) and len(part) == 1 and part[0] == records[0]
+    assert repr(part).startswith("<daqmeter.Records: 1 record: ")
+    assert f"{len(records)} records" in repr(records)
+    hostile = dict(records[0], study="<script>")
+    shown = daqmeter.Records([json.dumps(hostile)])._repr_html_()
+    assert "<script>" not in shown and "&lt;script&gt;" in shown
+    assert repr(daqmeter.Records([])) == "<daqmeter.Records: 0 records>"
+
+
+def test_moments_and_flags_are_numpy_arrays():
+    columns = daqmeter.load(RECORDS).columns()
+    assert columns["time_utc"].dtype == np.dtype("datetime64[ms]")
+    assert columns["emulated"].dtype == np.bool_
+
+
+def test_rows_strides_and_signed_codes_are_converted_as_one_by_one():
+    rng = np.random.default_rng(1)
+    codes = rng.integers(0, 65536, (3, 4, 50), dtype=np.uint16)
+    scale = daqmeter.Scale(0.123, -45.6)
+    whole = scale(codes)
+    assert whole.shape == codes.shape
+    assert all((whole[i, j] == scale(codes[i, j])).all() for i in range(3) for j in range(4))
+    assert (scale(codes[0, 0, ::2]) == whole[0, 0, ::2]).all()
+    assert (scale(codes[0].T) == scale(np.ascontiguousarray(codes[0].T))).all()
+    tenth = daqmeter.Cast(decimation=10)(codes)
+    assert tenth.shape == (3, 4, 5)
+    fixed = daqmeter.FixedPoint(1, 15, signed=True)
+    assert (fixed(codes.view(np.int16)) == fixed(codes)).all()
+    with pytest.raises(TypeError, match="view"):
+        scale(codes.view(np.int16))
+    with pytest.raises(ValueError, match="shape"):
+        scale(codes, out=np.empty(5, np.float32))

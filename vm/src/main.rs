@@ -23,6 +23,7 @@ use shell::line;
 const USAGE: &str = "\
 daqmeter-vm copy-vm [--dev] [NAME]  the kernel modules under Debian's kernels; machines with NAME in their name
 daqmeter-vm copy-vm [--dev] --pollution  the whole pollution study under a cache model
+daqmeter-vm copy-vm [--dev] --figures  all 50 figures of the study of copies: this host, the tracer, the cache model
 daqmeter-vm copy-vm [--dev] --static  the patched kernel with static policies, built and booted
 daqmeter-vm pmu-vm [NAME]           the mesh's PMU on emulated registers, under Debian's kernels
 daqmeter-vm pmu-vm --record [NAME]  the same; writes the events that the driver shows into the source
@@ -90,6 +91,7 @@ fn copying(profile: Profile, arguments: &[&str]) -> Option<Result<()>> {
     let prepare = |only: &str| copy::prepare(profile, only);
     match *arguments {
         ["--pollution"] => Some(prepare("cache").and_then(|()| copy::pollution(profile, true))),
+        ["--figures"] => Some(prepare("cache").and_then(|()| copy::figures(profile))),
         ["--static"] => Some(copy::static_policies(profile)),
         _ => {
             let boot = |only: &str| copy::boot(profile, only);

@@ -31,6 +31,7 @@ cargo xtask readout         the read-out chain between hosts, in network namespa
 cargo xtask copy-vm [--dev] [NAME]  the kernel modules under Debian's kernels in QEMU; machines with NAME in their name
 cargo xtask copy-vm --static     the patched kernel with static policies, built and booted
 cargo xtask copy-vm --pollution  the whole pollution study under a cache model
+cargo xtask figures         all 50 figures of the study of copies: this host, the tracer and the cache model in QEMU
 cargo xtask pmu-vm [NAME]   the mesh's PMU on emulated registers, under Debian's kernels in QEMU
 cargo xtask pmu-vm --record [NAME]  the same; writes the events that the driver shows into the source
 cargo xtask page FILE       open a page in headless Chromium and check that it drew its charts";
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         ["fuzz", ref rest @ ..] if rest.len() <= 2 => fuzz(rest),
         ["published-run"] => build().and_then(|()| published::all_channels()),
         ["copy-vm" | "pmu-vm" | "peers" | "readout", ..] => machines::run(&arguments),
+        ["figures"] => machines::run(&["copy-vm", "--figures"]),
         ["page", path] => ci::page(path.as_ref()),
         _ => {
             eprintln!("{USAGE}");

@@ -1,26 +1,47 @@
-//! What `daqmeter cmp` promises, held on this host with real work: the same host twice is no difference in at least 95 of 100
-//! repetitions, and a slowdown of 5 % is found in at least 90 of 100, at one point and at all.
+//! What `daqmeter cmp` and `daqmeter history` promise: on simulated hosts whose truth is known, and with real work on this host, alone
+//! and while a load of our own overcommits its CPUs five times. Every promise is kept or broken.
 //!
-//! `cargo bench -p daqmeter-campaign --bench promises [-- REPETITIONS]`; exits with 1 when a promise is broken on a host quiet enough to judge.
+//! `cargo bench -p daqmeter-campaign --bench promises [-- ROUNDS [FOLDER]]`; exits with 1 when a promise is broken. FOLDER holds files
+//! of one plan on one unchanged host, one invocation each: 500 random pairs of them are compared, too.
 
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
     reason = "a benchmark prints what it found, and stops where it fails"
 )]
 
 use std::convert::Infallible;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use daqmeter_campaign::{Options, Plan, PlannedPoint, Runner, Site, Watch, engines};
 use daqmeter_harness::{
     Availability, Context, DeviceTime, Engine, Fault, Refusal, Session, StageSpec, Tally,
 };
-use daqmeter_record::{Host, RunRecord, Workload};
-use daqmeter_report::cmp::{Compared, cmp};
+use daqmeter_record::{Host, RunRecord, Workload, jsonl};
+use daqmeter_report::cmp::{Compared, Conclusion, cmp};
+use daqmeter_stats::promises::{Promise, histories, measured};
+use daqmeter_stats::simulated::Random;
+use daqmeter_stats::{Asked, FALSE_ALARM};
 
-/// Typical half width of an interval, in per cent, from which on this host says nothing about `cmp`: a quiet one was at 0.3 to 0.6.
-const NOISY: f64 = 0.8;
+/// Comparisons of each simulated kind of host, occasion effect and layout.
+const SIMULATED: usize = 25;
+/// Rows of each kind of history.
+const ROWS: usize = 1000;
+/// Invocations of each kind with real work, unless an argument says otherwise.
+const ROUNDS: usize = 60;
+/// Occasions a side of a comparison with real work.
+const OCCASIONS: usize = 10;
+/// Pairs of single invocations.
+const PAIRS: usize = 500;
+/// Other invocations that a pair is given as its history.
+const HISTORY: usize = 20;
+/// Threads of our own load for each CPU.
+const OVERCOMMIT: usize = 5;
 /// Differences that are ignored, as `daqmeter cmp` does by default.
 const IGNORE: f64 = 0.02;
 
@@ -115,7 +136,7 @@ impl Session for SlowedSession {
 /// Points whose operations are far shorter than a sample: the twentieth then falls into every sample.
 const POINTS: &str = "
 title = 'promises'
-repetitions = 10
+repetitions = 2
 time = '10ms'
 [[sweep]]
 study = 'promises'
@@ -148,13 +169,13 @@ impl Watch for Kept {
     }
 }
 
-/// All points on the last CPU, ten times, in an order of their own.
-fn side(context: &Context, seed: u64, slower: Slower) -> Vec<RunRecord> {
+/// One invocation's worth: all points on the last CPU, in an order of their own.
+fn occasion(context: &Context, number: u64, slower: Slower) -> Vec<RunRecord> {
     let pin = context.host.allowed_cpus.last().copied();
     let site = Site {
         host: Host::clone(&context.host),
         pin: Some(pin.into_iter().collect()),
-        seed: Some(seed * 100),
+        seed: Some(number * 100),
     };
     let plan = Plan::parse_for(POINTS, "promises", &site).unwrap();
     let engines = engines(context.host.last_level_cache_bytes()).into_iter();
@@ -162,76 +183,243 @@ fn side(context: &Context, seed: u64, slower: Slower) -> Vec<RunRecord> {
     let mut runner = Runner::with_engines(context.clone(), slowed.collect());
     let mut kept = Kept(Vec::new());
     let Ok(_) = runner.run(plan.points, Options::default(), &mut kept);
+    for record in &mut kept.0 {
+        record.run_id = format!("occasion {number:06}");
+        record.time_utc.clone_from(&record.run_id);
+    }
     kept.0
 }
 
-fn main() -> ExitCode {
-    let repetitions: u64 = std::env::args()
-        .skip(1)
-        .find_map(|argument| argument.parse().ok())
-        .unwrap_or(100);
-    let context = Context::gather(Default::default(), "cargo bench".to_owned(), Vec::new());
-    let (mut same, mut one, mut all) = (0, 0, 0);
-    let mut widths = Vec::new();
-    for repetition in 0..repetitions {
-        let measured = |which: u64, slower: Slower| side(&context, repetition * 4 + which, slower);
-        let a = measured(0, |_| false);
-        let b = measured(1, |_| false);
-        let alike = cmp(&a, &b, IGNORE);
-        same += u64::from(alike.is_same());
-        widths.extend(
-            alike
-                .points
-                .iter()
-                .map(|point| (point.interval.1 / point.interval.0).sqrt() - 1.0),
-        );
-        if !alike.is_same() {
-            println!(
-                "false alarm in repetition {repetition}:\n{}",
-                alike.text(false)
-            );
+/// Occasions in turn: of the program as it is twice, and of one whose every point is 5 % slower.
+struct Rounds {
+    plain: [Vec<Vec<RunRecord>>; 2],
+    slowed: Vec<Vec<RunRecord>>,
+}
+
+impl Rounds {
+    fn measured(context: &Context, rounds: usize) -> Rounds {
+        let mut found = Rounds {
+            plain: [Vec::new(), Vec::new()],
+            slowed: Vec::new(),
+        };
+        for round in 0..rounds as u64 {
+            found.plain[0].push(occasion(context, 3 * round, |_| false));
+            found
+                .slowed
+                .push(occasion(context, 3 * round + 1, |_| true));
+            found.plain[1].push(occasion(context, 3 * round + 2, |_| false));
         }
-        // The first point: of those here the one whose own noise stays well below what is put in.
-        let third = measured(2, |workload| workload.int("function") == Ok(3));
-        let third = cmp(&a, &third, IGNORE);
-        one += u64::from(found(&third) >= 1);
-        if found(&third) == 0 {
-            println!(
-                "not found in repetition {repetition}:\n{}",
-                third.text(true)
-            );
-        }
-        let every = measured(3, |_| true);
-        all += u64::from(found(&cmp(&a, &every, IGNORE)) >= 1);
+        found
     }
-    let typical = daqmeter_stats::quantile(&daqmeter_stats::sorted(&widths), 0.5) * 100.0;
-    println!("{repetitions} repetitions, 3 points, 10 runs of 10 ms a side, pinned");
-    println!(
-        "no difference on the same host twice: {same} (95 of 100 promised); typical half width {typical:.2} %"
-    );
-    println!("5 % at one point found there: {one} (90 of 100 promised)");
-    println!("5 % at all points found:      {all} (90 of 100 promised)");
-    let kept = same * 100 >= repetitions * 95
-        && one * 100 >= repetitions * 90
-        && all * 100 >= repetitions * 90;
-    if !kept && typical > NOISY {
+
+    /// Comparisons of so many neighbouring rounds a side, as many as there are.
+    fn compared(&self, b: &[Vec<RunRecord>]) -> Vec<Compared> {
+        let a = self.plain[0].windows(OCCASIONS);
+        let windows = a.zip(b.windows(OCCASIONS));
+        let asked = Asked::ignoring(IGNORE);
+        let compared = windows.map(|(a, b)| cmp(&a.concat(), &b.concat(), &[], asked));
+        compared.collect()
+    }
+
+    fn promises(&self, where_: &str) -> Vec<Promise> {
+        let alike = self.compared(&self.plain[1]);
+        let slowed = self.compared(&self.slowed);
+        let share = |count: usize, of: usize| count as f64 / of.max(1) as f64;
+        let false_ones = alike.iter().filter(|found| differs(found)).count();
+        let wrong = slowed
+            .iter()
+            .filter(|found| found.count("faster") > 0)
+            .count();
+        let found = slowed.iter().filter(|found| slower(found)).count();
+        let decided = alike
+            .iter()
+            .filter(|found| found.conclusion == Conclusion::Same)
+            .count();
         println!(
-            "!!! NOT JUDGED: unchanged points could only be told to {typical:.1} %: too many runs were disturbed; `cargo test` holds the promises on simulated hosts"
+            "{where_}: of {} comparisons in turn, ten a side, {found} found the 5 % slowdown; of {} of the same program, {decided} were told to be the same",
+            slowed.len(),
+            alike.len()
         );
-        return ExitCode::SUCCESS;
+        let promise = |name: &str, count: usize, of: usize| Promise {
+            name: format!("real work, {where_}, {name}"),
+            found: share(count, of),
+            bounds: (0.0, FALSE_ALARM),
+            of,
+        };
+        let mut promises = vec![
+            promise("in turn, false comparisons", false_ones, alike.len()),
+            promise("slowdown taken for a speed-up", wrong, slowed.len()),
+        ];
+        let single = self.plain.concat();
+        let false_ones = pairs(&single, 0);
+        promises.push(promise(
+            "single invocations, false comparisons",
+            false_ones,
+            PAIRS,
+        ));
+        promises
     }
-    if kept {
+}
+
+fn differs(found: &Compared) -> bool {
+    found.conclusion == Conclusion::Different
+}
+
+/// Points that are found to be slower by about what was put in.
+fn slower(found: &Compared) -> bool {
+    let is_found = |ratio: f64| (1.02..1.10).contains(&ratio);
+    let points = found
+        .points
+        .iter()
+        .filter(|point| point.verdict == "slower");
+    points.filter(|point| is_found(point.ratio)).count() > 0
+}
+
+/// Random pairs of invocations that are found to differ; each with so many others as history.
+fn pairs(invocations: &[Vec<RunRecord>], history: usize) -> usize {
+    let mut random = Random::new(3);
+    let mut draw = || {
+        let place = (random.uniform() * invocations.len() as f64) as usize;
+        place.min(invocations.len() - 1)
+    };
+    let mut false_ones = 0;
+    for _ in 0..PAIRS {
+        let (a, mut b) = (draw(), draw());
+        while b == a {
+            b = draw();
+        }
+        let others: Vec<usize> = (0..history)
+            .map(|_| draw())
+            .filter(|at| *at != a && *at != b)
+            .collect();
+        let others: std::collections::BTreeSet<usize> = others.into_iter().collect();
+        let others: Vec<RunRecord> = others
+            .into_iter()
+            .flat_map(|at| invocations[at].clone())
+            .collect();
+        let found = cmp(
+            &invocations[a],
+            &invocations[b],
+            &others,
+            Asked::ignoring(IGNORE),
+        );
+        if differs(&found) {
+            println!("false comparison of a pair:\n{}", found.text(false));
+        }
+        false_ones += usize::from(differs(&found));
+    }
+    false_ones
+}
+
+/// Threads that keep the CPUs busy until it is dropped.
+struct Load(Arc<AtomicBool>);
+
+impl Load {
+    fn begun() -> Load {
+        let ends = Arc::new(AtomicBool::new(false));
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        for _ in 0..OVERCOMMIT * cpus {
+            let ends = Arc::clone(&ends);
+            std::thread::spawn(move || {
+                let mut at = 1_u64;
+                while !ends.load(Ordering::Relaxed) {
+                    at = std::hint::black_box(
+                        at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1),
+                    );
+                }
+            });
+        }
+        Load(ends)
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Invocations that were stored in a folder, a file each.
+fn stored(folder: &Path) -> Vec<Vec<RunRecord>> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "jsonl")
+    });
+    files.sort();
+    let read = |path: &PathBuf| {
+        let file = std::io::BufReader::new(std::fs::File::open(path).unwrap());
+        jsonl::read_printable(file).unwrap().records
+    };
+    files.iter().map(read).collect()
+}
+
+fn stored_promises(folder: &Path) -> Vec<Promise> {
+    let invocations = stored(folder);
+    println!("{} stored invocations", invocations.len());
+    let promise = |name: &str, false_ones: usize, of: usize| Promise {
+        name: format!("stored invocations, {name}"),
+        found: false_ones as f64 / of.max(1) as f64,
+        bounds: (0.0, FALSE_ALARM),
+        of,
+    };
+    let in_turn: Vec<bool> = invocations
+        .windows(2 * OCCASIONS)
+        .map(is_false_in_turn)
+        .collect();
+    let false_ones = in_turn.iter().filter(|is_false| **is_false).count();
+    vec![
+        promise("pairs, no history", pairs(&invocations, 0), PAIRS),
+        promise(
+            "pairs, up to 20 others as history",
+            pairs(&invocations, HISTORY),
+            PAIRS,
+        ),
+        promise(
+            "twenty neighbours as sides in turn",
+            false_ones,
+            in_turn.len(),
+        ),
+    ]
+}
+
+/// Whether every second of neighbouring invocations differs from the others.
+fn is_false_in_turn(neighbours: &[Vec<RunRecord>]) -> bool {
+    let side = |parity: usize| -> Vec<RunRecord> {
+        let of_it = neighbours.iter().skip(parity).step_by(2);
+        of_it.flatten().cloned().collect()
+    };
+    differs(&cmp(&side(0), &side(1), &[], Asked::ignoring(IGNORE)))
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'));
+    let rounds = arguments
+        .next()
+        .map_or(ROUNDS, |text| text.parse().unwrap());
+    let mut promises = measured(SIMULATED, 1.0);
+    promises.extend(histories(ROWS));
+    let context = Context::gather(Default::default(), "cargo bench".to_owned(), Vec::new());
+    promises.extend(Rounds::measured(&context, rounds).promises("alone"));
+    let load = Load::begun();
+    promises.extend(Rounds::measured(&context, rounds).promises("overcommitted"));
+    drop(load);
+    if let Some(folder) = arguments.next() {
+        promises.extend(stored_promises(Path::new(&folder)));
+    }
+    println!(
+        "{:58} {:>9}   {:16} {:6} {:>7}",
+        "promise", "measured", "promised [%]", "", "of"
+    );
+    promises
+        .iter()
+        .for_each(|promise| println!("{}", promise.line()));
+    if promises.iter().all(Promise::is_kept) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     }
-}
-
-/// Points that are found to be slower by about what was put in.
-fn found(compared: &Compared) -> usize {
-    compared
-        .points
-        .iter()
-        .filter(|point| point.verdict == "slower" && (1.02..1.10).contains(&point.ratio))
-        .count()
 }

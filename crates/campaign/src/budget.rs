@@ -15,7 +15,8 @@ pub enum Spend {
     /// Each point takes its own time; no point is begun after the budget.
     #[default]
     Stop,
-    /// Every point is measured; their times are shares of the budget.
+    /// Times of points are shares of the budget, so that every one is measured where it suffices for the shortest that makes sense;
+    /// after it none is begun.
     Share,
 }
 
@@ -54,7 +55,10 @@ impl Budget {
     pub(crate) fn begin(&self, points: &[PlannedPoint]) -> Clock {
         Clock {
             began: Instant::now(),
-            end: self.time.filter(|_| self.spend == Spend::Stop),
+            end: self.time.map(|time| match self.spend {
+                Spend::Stop => time,
+                Spend::Share => time.mul_f64(1.0 - Shares::KEPT),
+            }),
             shares: self.shared().map(|whole| Shares::new(whole, points)),
         }
     }
@@ -63,6 +67,7 @@ impl Budget {
 /// A budget while it is spent.
 pub(crate) struct Clock {
     began: Instant,
+    /// After it no point is begun.
     end: Option<Duration>,
     shares: Option<Shares>,
 }
@@ -208,7 +213,7 @@ mod tests {
         shares.spent(&points[0], 1.0, 5.0, 4.0);
         let left = shares.scale(Duration::from_secs(5));
         assert!((left - (4.4 - 1.0 - 0.12) / 5.0).abs() < 1e-9, "{left}");
-        // Nothing is left: every point is still measured, shortly.
+        // Nothing is left: a point that is still begun is short.
         assert_eq!(shares.scale(Duration::from_secs(60)), 0.02);
     }
 
@@ -235,6 +240,19 @@ mod tests {
 
     /// Fewer passes say nothing of how a wait ends.
     const MIN: u64 = 4;
+
+    #[test]
+    fn no_point_is_begun_once_either_kind_of_budget_is_spent() {
+        for spend in [Spend::Stop, Spend::Share] {
+            let time = Some(Duration::from_nanos(1));
+            let clock = Budget { time, spend }.begin(&[point("null", 1)]);
+            while clock.began.elapsed() < Duration::from_micros(1) {}
+            assert!(clock.is_over(), "{spend:?}");
+            let time = Some(Duration::from_secs(3600));
+            assert!(!Budget { time, spend }.begin(&[]).is_over(), "{spend:?}");
+            assert!(!Budget { time: None, spend }.begin(&[]).is_over());
+        }
+    }
 
     #[test]
     fn limits_take_their_part_of_a_shared_budget() {

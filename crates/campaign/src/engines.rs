@@ -7,6 +7,7 @@ use daqmeter_digitizer::{ConvertEngine, DigitizerEngine};
 use daqmeter_etherbone::{EtherboneEngine, PingPongEngine};
 use daqmeter_harness::{CardFamily, Engine, NullEngine};
 use daqmeter_hostio::{BlockEngine, StreamEngine};
+use daqmeter_path::PathEngine;
 use daqmeter_readout::{DecodeEngine, ReadoutEngine};
 use daqmeter_record::{RunRecord, Workload};
 
@@ -26,6 +27,7 @@ pub fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
         Box::new(StreamEngine),
         Box::new(DecodeEngine),
         Box::new(ReadoutEngine),
+        Box::new(PathEngine { last_level_bytes }),
     ]
 }
 

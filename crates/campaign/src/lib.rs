@@ -3,6 +3,7 @@
 //!
 //! Begin with [`Plan::load`] and [`Runner::run`]. Nothing here prints or writes.
 
+pub mod ab;
 mod budget;
 mod engines;
 mod plan;

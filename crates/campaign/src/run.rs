@@ -382,9 +382,11 @@ repetitions = 3
             budget: budget(spend),
             ..Options::default()
         };
-        assert_eq!(run(options(Spend::Stop), &mut Kept::default()).begun, 0);
-        // A budget that is shared out leaves no point out.
-        assert_eq!(run(options(Spend::Share), &mut Kept::default()).begun, 5);
+        // One that is shared out ends the run, too: it is kept, and what is left out is said.
+        for spend in [Spend::Stop, Spend::Share] {
+            let done = run(options(spend), &mut Kept::default());
+            assert_eq!((done.begun, done.is_complete()), (0, false), "{spend:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Values with units, as clap reads them.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use daqmeter_record::units;
@@ -21,6 +22,26 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     units::parse_duration(text).map_err(|error| error.to_string())
 }
 
+/// Time in which something is to be measured: not none.
+pub(crate) fn budget(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("no time to measure in: give some, such as 20s or 1m30".to_owned()),
+        time => Ok(time),
+    }
+}
+
+/// A file that is written. Standard output is for what people read, and for records with --json.
+pub(crate) fn written_file(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "" => Err("a file is wanted".to_owned()),
+        "-" => Err(
+            "standard output is taken: name a file (records go to standard output with --json, a page with daqmeter report -o -)"
+                .to_owned(),
+        ),
+        name => Ok(PathBuf::from(name)),
+    }
+}
+
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     units::parse_rate_hz(text).map_err(|error| error.to_string())
 }
@@ -39,6 +60,16 @@ pub(crate) fn cpu_list(text: &str) -> Result<CpuList, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_budget_is_some_time_and_a_file_is_not_standard_output() {
+        assert_eq!(budget("1m30"), Ok(Duration::from_secs(90)));
+        assert_eq!(budget("60"), Ok(Duration::from_secs(60)));
+        assert!(budget("0s").unwrap_err().contains("20s"));
+        assert_eq!(written_file("./-"), Ok(PathBuf::from("./-")));
+        assert!(written_file("-").unwrap_err().contains("--json"));
+        assert!(written_file("").is_err());
+    }
 
     #[test]
     fn cpu_lists_are_taken_whole_or_not_at_all() {

@@ -5,19 +5,24 @@ use std::process::ExitCode;
 
 use clap::Args;
 use daqmeter_record::RunRecord;
-use daqmeter_report::cmp::cmp;
+use daqmeter_report::cmp::{Compared, Conclusion, Gate, cmp};
+use daqmeter_stats::Asked;
 
-use crate::output::{Failure, emit, read_records};
+use crate::files::read_all;
+use crate::output::{FAILED, Failure, emit, read_records, tell};
+
+/// Exit code when the records do not say whether anything differs.
+const CANNOT_TELL: u8 = 3;
 
 /// Compare two sets of records, point by point.
 ///
-/// Points with the same study, engine, parameters and stage are held against each other. Several runs of a point on a side (a plan
-/// with repetitions, or files appended to) make small differences visible; with single runs, what differs between runs of one host is
-/// estimated from the comparison itself. All intervals hold together with 95 %: on an unchanged host one comparison in twenty
-/// may name a difference.
+/// Points with the same study, engine, parameters, stage and CPUs are held against each other. What one invocation measured shares its
+/// minute: it counts as one run, however many repetitions it has. So record both sides in turn, several times each, appending to two
+/// files; a single run a side can show large differences only, unless --history says how much runs of this host differ. One
+/// comparison in a hundred of an unchanged host may name a difference.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter run memory --out before.jsonl\n  $ daqmeter run memory --out after.jsonl\n  $ daqmeter cmp before.jsonl after.jsonl --fail-on 5%\n  $ daqmeter cmp all.jsonl@1a2b3c4 all.jsonl@5d6e7f8      two revisions in one file\n\nExit codes: 0 compared; 1 --fail-on was reached, or a point that was verified in A failed in B; 2 could not compare."
+    after_long_help = "Example:\n\n  $ for i in 1 2 3 4 5 6 7 8 9 10; do\n  >   ./old run quick --pin 1 --out before.jsonl; ./new run quick --pin 1 --out after.jsonl; done\n  $ daqmeter cmp before.jsonl after.jsonl --fail-on 5%\n  $ daqmeter cmp before.jsonl after.jsonl --history bench/record    one run each, and what is known of the host\n  $ daqmeter cmp all.jsonl@1a2b3c4 all.jsonl@5d6e7f8      two revisions in one file; the others are history\n\nExit codes: 0 every point is the same; 1 something differs, or a point that was verified in A failed in B; 2 could not compare;\n3 cannot tell. With --fail-on: 0 no point is slower by that much; 1 one is; 3 it could have been missed."
 )]
 pub(crate) struct Arguments {
     /// Records to compare with; FILE@TEXT takes those whose run, revision, time or CPU has TEXT in it
@@ -26,7 +31,10 @@ pub(crate) struct Arguments {
     /// Records to judge
     #[arg(value_name = "B.jsonl")]
     b: PathBuf,
-    /// Exit with 1 when something is slower by this or more, beyond doubt
+    /// Other runs of this host, files or folders: they tell how much runs differ
+    #[arg(long, value_name = "PATH")]
+    history: Vec<PathBuf>,
+    /// Exit with 1 if anything is slower by this, with 3 if that may be missed
     #[arg(long, value_name = "PERCENT", value_parser = per_cent)]
     fail_on: Option<f64>,
     /// Differences that are of no interest
@@ -58,20 +66,15 @@ pub(crate) fn per_cent(text: &str) -> Result<f64, String> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let side = |path: &Path| selected(path, arguments.study.as_deref());
+    let mut history = if arguments.history.is_empty() {
+        Vec::new()
+    } else {
+        read_all(&arguments.history)?
+    };
+    let mut side = |path: &Path| selected(path, arguments.study.as_deref(), &mut history);
     let (a, b) = (side(&arguments.a)?, side(&arguments.b)?);
-    let found = cmp(&a, &b, arguments.ignore);
-    if found.points.is_empty() && found.broken.is_empty() {
-        let left_out = match found.left_out {
-            (0, 0) => String::new(),
-            (a, b) => format!(" ({a} and {b} records failed or were waived)"),
-        };
-        return Err(Failure::refused(format!(
-            "{} and {} have no point in common that was done{left_out}: nothing can be compared",
-            arguments.a.display(),
-            arguments.b.display()
-        )));
-    }
+    let found = cmp(&a, &b, &history, Asked::ignoring(arguments.ignore));
+    refuse_nothing(arguments, &found)?;
     if arguments.json {
         let text = serde_json::to_string(&found).map_err(Failure::refused)?;
         emit(&format!("{text}\n"))?;
@@ -82,19 +85,54 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             found.text(arguments.all)
         ))?;
     }
-    let failed = match arguments.fail_on {
-        Some(by) => found.regressed(by),
-        None => !found.broken.is_empty(),
-    };
-    Ok(if failed {
-        ExitCode::from(crate::output::FAILED)
-    } else {
-        ExitCode::SUCCESS
+    Ok(match arguments.fail_on {
+        Some(by) => gate(&found, by),
+        None => match found.conclusion {
+            Conclusion::Same => ExitCode::SUCCESS,
+            Conclusion::Different => ExitCode::from(FAILED),
+            Conclusion::CannotTell => ExitCode::from(CANNOT_TELL),
+        },
     })
 }
 
-/// Reads a file, or what a selection behind `@` leaves of it.
-fn selected(path: &Path, study: Option<&str>) -> Result<Vec<RunRecord>, Failure> {
+fn refuse_nothing(arguments: &Arguments, found: &Compared) -> Result<(), Failure> {
+    if !found.points.is_empty() || !found.broken.is_empty() || !found.apart.is_empty() {
+        return Ok(());
+    }
+    let left_out = match found.left_out {
+        (0, 0) => String::new(),
+        (a, b) => format!(" ({a} and {b} records failed or were waived)"),
+    };
+    Err(Failure::refused(format!(
+        "{} and {} have no point in common that was done{left_out}: nothing can be compared",
+        arguments.a.display(),
+        arguments.b.display()
+    )))
+}
+
+/// The exit code of a gate; where it had no power, a line says so.
+fn gate(found: &Compared, by: f64) -> ExitCode {
+    match found.gate(by) {
+        Gate::Passed => ExitCode::SUCCESS,
+        Gate::Failed => ExitCode::from(FAILED),
+        Gate::NoPower(points) => {
+            let all = found.points.len() + found.apart.len();
+            tell(&format!(
+                "daqmeter: --fail-on had no power: at {points} of {all} points a slowdown of {} % could have been missed. Record \
+                 both sides in turn, ten times each, or give --history",
+                by * 100.0
+            ));
+            ExitCode::from(CANNOT_TELL)
+        }
+    }
+}
+
+/// Reads a file, or what a selection behind `@` leaves of it; the rest of that file is history.
+fn selected(
+    path: &Path,
+    study: Option<&str>,
+    history: &mut Vec<RunRecord>,
+) -> Result<Vec<RunRecord>, Failure> {
     let text = path.to_string_lossy().into_owned();
     let (file, wanted) = match text.rsplit_once('@') {
         Some((file, wanted)) if !path.exists() => (PathBuf::from(file), Some(wanted)),
@@ -112,7 +150,8 @@ fn selected(path: &Path, study: Option<&str>) -> Result<Vec<RunRecord>, Failure>
             && study.is_none_or(|study| record.study.contains(study))
     };
     let mut runs: Vec<String> = records.iter().map(|record| record.run_id.clone()).collect();
-    let left: Vec<RunRecord> = records.into_iter().filter(matches).collect();
+    let (left, others): (Vec<RunRecord>, Vec<RunRecord>) = records.into_iter().partition(matches);
+    history.extend(others);
     if left.is_empty() {
         runs.dedup();
         return Err(Failure::refused(format!(

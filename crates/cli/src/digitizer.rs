@@ -172,6 +172,10 @@ fn notes(request: &DigitizerRequest) -> Vec<String> {
             "--fast had no effect: only functions 1, 3 and 99 scale",
         ),
         (
+            request.conversion.degrees && !matches!(request.function, 6 | 99),
+            "--degrees had no effect: only functions 6 and 99 convert phases to doubles",
+        ),
+        (
             request.block_bytes > 0 && matches!(request.function, 0 | 100),
             "--block had no effect: there is no conversion to fuse with",
         ),

@@ -8,6 +8,7 @@ use clap::Args;
 use daqmeter_digitizer::devices::FAMILIES;
 use daqmeter_harness::facts::host_facts;
 use daqmeter_kernels::Isa;
+use daqmeter_record::units::plural;
 use daqmeter_report::table::plain;
 use daqmeter_sys::host::{Files, is_root};
 use daqmeter_sys::net::enable_gro;
@@ -114,7 +115,7 @@ fn host(files: &Files) -> Vec<Finding> {
         finding(
             "NUMA",
             true,
-            format!("{} node(s)", host.numa.len().max(1)),
+            plural(host.numa.len().max(1) as u64, "node"),
             "",
         ),
     ]

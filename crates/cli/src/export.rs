@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use daqmeter_record::units::plural;
 use daqmeter_report::export::{Frame, ParquetError, counters, samples_in_parts, series, summary};
 
-use crate::files::read_all;
+use crate::files::{read_all, shown};
 use crate::output::{Failure, emit, tell, write_with};
 
 /// Write records as a table that DuckDB, pandas, Polars and spreadsheets read.
@@ -25,8 +26,8 @@ pub(crate) struct Arguments {
     /// What a row is
     #[arg(long, value_enum, default_value = "stages")]
     what: Rows,
-    /// Where to; .parquet is Parquet, everything else CSV; standard output without it
-    #[arg(short, long, value_name = "FILE")]
+    /// Where to, by its ending: .parquet or .csv; - and without it: CSV to standard output
+    #[arg(short, long, value_name = "FILE", value_parser = table_file)]
     output: Option<PathBuf>,
 }
 
@@ -42,6 +43,20 @@ enum Rows {
     Series,
 }
 
+/// A file whose ending names a format that is written here.
+fn table_file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    match ending {
+        _ if text == "-" => Ok(path),
+        Some("parquet" | "csv" | "txt") => Ok(path),
+        Some(other) => Err(format!(
+            "`.{other}` cannot be written: name a file that ends in .parquet or .csv (spreadsheets open .csv)"
+        )),
+        None => Err("which format is wanted? Name a file that ends in .parquet or .csv".to_owned()),
+    }
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     /// Rows that are laid out at once, and of a row group.
     const PART_ROWS: usize = 1 << 17;
@@ -53,8 +68,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Rows::Series => Box::new(std::iter::once(series(&records))),
     };
     let first = parts.next().filter(|frame| !frame.is_empty());
-    let first = first.ok_or_else(|| Failure::refused("the records hold no such row"))?;
-    let Some(path) = &arguments.output else {
+    let first = first.ok_or_else(|| {
+        let rows = arguments.what.to_possible_value();
+        Failure::refused(format!(
+            "{}: {} record(s) without any row of --what {}",
+            shown(&arguments.paths),
+            records.len(),
+            rows.as_ref().map_or("", |value| value.get_name())
+        ))
+    })?;
+    let to_file = |path: &&PathBuf| path.as_os_str() != "-";
+    let Some(path) = arguments.output.as_ref().filter(to_file) else {
         emit(&first.csv())?;
         for part in parts {
             emit(&part.csv_rows())?;
@@ -71,8 +95,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         write_with(path, |sink| write_csv(first, parts, sink))?
     };
     tell(&format!(
-        "daqmeter: wrote {} ({rows} rows, {columns} columns)",
-        path.display()
+        "daqmeter: wrote {} ({}, {})",
+        path.display(),
+        plural(rows as u64, "row"),
+        plural(columns as u64, "column")
     ));
     Ok(ExitCode::SUCCESS)
 }

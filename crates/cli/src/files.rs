@@ -4,22 +4,44 @@ use std::path::{Path, PathBuf};
 
 use daqmeter_record::RunRecord;
 
-use crate::output::{Failure, read_records};
+use crate::output::{Failure, read_records, tell};
 
 /// Records of files and folders.
 pub(crate) fn read_all(paths: &[PathBuf]) -> Result<Vec<RunRecord>, Failure> {
     let files = files_of(paths)?;
     if files.is_empty() {
-        let names: Vec<String> = paths
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect();
         return Err(Failure::refused(format!(
             "{}: no .jsonl file in this folder or below",
-            names.join(", ")
+            shown(paths)
         )));
     }
-    read_records(&files)
+    let mut records = Vec::new();
+    for file in &files {
+        // A file that was named must hold something; one of a folder may be of a run that has not measured anything yet.
+        let may_be_empty = !paths.contains(file);
+        if may_be_empty && std::fs::metadata(file).is_ok_and(|about| about.len() == 0) {
+            tell(&format!("daqmeter: {}: is empty, left out", file.display()));
+            continue;
+        }
+        records.extend(read_records(std::slice::from_ref(file))?);
+    }
+    if records.is_empty() {
+        return Err(Failure::refused(format!(
+            "{}: none of {} files holds a record that this daqmeter can read",
+            shown(paths),
+            files.len()
+        )));
+    }
+    Ok(records)
+}
+
+/// Paths as they were named.
+pub(crate) fn shown(paths: &[PathBuf]) -> String {
+    let names: Vec<String> = paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    names.join(", ")
 }
 
 /// Files as they are named, folders with all their .jsonl files in order of their names.
@@ -120,7 +142,26 @@ impl Found {
 
 #[cfg(test)]
 mod tests {
+    use daqmeter_record::{EngineInfo, Workload};
+
     use super::*;
+
+    /// One empty file in a folder made `history` refuse all others.
+    #[test]
+    fn an_empty_file_of_a_folder_is_left_out_and_one_that_was_named_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (empty, full) = (folder.path().join("a.jsonl"), folder.path().join("b.jsonl"));
+        std::fs::write(&empty, "").unwrap();
+        let line = |failure: Failure| failure.line().to_owned();
+        let record = RunRecord::new(EngineInfo::default(), Workload::new("null"));
+        let none = read_all(&[folder.path().to_owned()]).map_err(line);
+        assert!(none.unwrap_err().contains("none of 1 files holds a record"));
+        std::fs::write(&full, daqmeter_record::jsonl::to_line(&record)).unwrap();
+        let found = read_all(&[folder.path().to_owned()]).map_err(line);
+        assert_eq!(found.unwrap().len(), 1);
+        let refused = read_all(std::slice::from_ref(&empty)).map_err(line);
+        assert!(refused.unwrap_err().contains("a.jsonl: holds no record"));
+    }
 
     #[test]
     fn what_is_served_stays_below_its_folder_and_is_a_regular_file() {

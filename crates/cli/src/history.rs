@@ -9,7 +9,7 @@ use daqmeter_report::history::{figures, text, trends};
 use daqmeter_report::page_of;
 
 use crate::cmp::per_cent;
-use crate::files::read_all;
+use crate::files::{read_all, shown};
 use crate::output::{Failure, emit, tell, write_file};
 
 /// Show how points changed from run to run, and where they took a step.
@@ -46,9 +46,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let found = trends(&records, arguments.ignore);
     if found.is_empty() {
-        return Err(Failure::refused(
-            "no point was done twice on one host: there is no history yet",
-        ));
+        return Err(Failure::refused(format!(
+            "{}: {} record(s), no point was done twice on one host: there is no history yet",
+            shown(&arguments.paths),
+            records.len()
+        )));
     }
     if let Some(path) = &arguments.output {
         let names: Vec<String> = arguments

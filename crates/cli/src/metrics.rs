@@ -1,4 +1,5 @@
-//! Counters for Prometheus and for our own monitor: a page of OpenMetrics 1.0 text behind a port.
+//! Counters for Prometheus and for our own monitor: a page of text behind a port, as OpenMetrics 1.0 for who asks for it, and else in
+//! the older text format, which promtool and curl are used to.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -39,15 +40,42 @@ impl Metrics {
     }
 }
 
-type Values = BTreeMap<(&'static str, String), f64>;
+/// Labels with their values, in the order in which they are written.
+type Labels = Vec<(&'static str, String)>;
 
-/// What the page is called in HTTP.
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+type Values = BTreeMap<(&'static str, Labels), f64>;
+
+/// How the page is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// OpenMetrics 1.0: families without `_total`, an end that is marked.
+    OpenMetrics,
+    /// Prometheus's text format 0.0.4: every name as its samples have it.
+    Text,
+}
+
+impl Format {
+    /// What a client asks for. Prometheus names OpenMetrics in its Accept header where it takes it.
+    fn accepted(accept: Option<&str>) -> Format {
+        match accept {
+            Some(accept) if accept.contains("application/openmetrics-text") => Format::OpenMetrics,
+            _ => Format::Text,
+        }
+    }
+
+    /// What the page is called in HTTP.
+    fn content_type(self) -> &'static str {
+        match self {
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
 
 /// What is looked at when somebody asks for the page.
 type Source = Box<dyn Fn(&Page) + Send>;
 
-/// Values by name and instance.
+/// Values by name and labels.
 #[derive(Clone, Default)]
 pub(crate) struct Page {
     values: Arc<Mutex<Values>>,
@@ -138,9 +166,32 @@ const HELP: &[(&str, &str)] = &[
     ),
 ];
 
+/// What the one label of a metric says; none where there is one value only. `instance` and `job` are Prometheus's own.
+fn label_of(name: &str) -> Option<&'static str> {
+    match name {
+        "daqmeter_points_planned" | "daqmeter_files" | "daqmeter_live_files" => None,
+        "daqmeter_points_total" => Some("outcome"),
+        "daqmeter_events_total" | "daqmeter_event_share" => Some("event"),
+        "daqmeter_event_rate" => Some("metric"),
+        "daqmeter_frames_total" => Some("direction"),
+        "daqmeter_requests_total" => Some("code"),
+        _ => Some("device"),
+    }
+}
+
+/// The one label of a metric with its value.
+fn labels_of(name: &str, value: &str) -> Labels {
+    let label = label_of(name).map(|label| (label, value.to_owned()));
+    label.into_iter().collect()
+}
+
 impl Page {
-    /// Sets a value.
-    pub(crate) fn set(&self, name: &'static str, instance: &str, value: f64) {
+    /// Sets a value of what [`label_of`] says.
+    pub(crate) fn set(&self, name: &'static str, label: &str, value: f64) {
+        self.put(name, labels_of(name, label), value);
+    }
+
+    fn put(&self, name: &'static str, labels: Labels, value: f64) {
         debug_assert!(
             HELP.iter().any(|(known, _)| *known == name),
             "{name} has no help"
@@ -148,17 +199,17 @@ impl Page {
         self.values
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert((name, instance.to_owned()), value);
+            .insert((name, labels), value);
     }
 
     /// Adds to a value.
-    pub(crate) fn add(&self, name: &'static str, instance: &str, more: f64) {
+    pub(crate) fn add(&self, name: &'static str, label: &str, more: f64) {
         debug_assert!(
             HELP.iter().any(|(known, _)| *known == name),
             "{name} has no help"
         );
         let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-        *values.entry((name, instance.to_owned())).or_default() += more;
+        *values.entry((name, labels_of(name, label))).or_default() += more;
     }
 
     /// What a measured point tells.
@@ -173,15 +224,20 @@ impl Page {
         // What failed is no value: a dashboard cannot show its reason beside it.
         let rows = daqmeter_report::rows(std::slice::from_ref(record));
         for row in rows.into_iter().filter(|row| row.undone().is_none()) {
-            let stage = format!("{} {} {}", row.study, row.device, row.stage);
-            self.set("daqmeter_median_seconds", &stage, row.median_ns * 1e-9);
-            self.set(
-                "daqmeter_rate_bytes_per_second",
-                &stage,
-                row.rate_bytes_per_s,
+            let labels: Labels = vec![
+                ("study", row.study),
+                ("device", row.device),
+                ("stage", row.stage),
+            ];
+            self.put(
+                "daqmeter_median_seconds",
+                labels.clone(),
+                row.median_ns * 1e-9,
             );
+            let rate = row.rate_bytes_per_s;
+            self.put("daqmeter_rate_bytes_per_second", labels.clone(), rate);
             if let Some(fraction) = row.fraction.filter(|_| row.doubt.is_none()) {
-                self.set("daqmeter_limit_fraction", &stage, fraction);
+                self.put("daqmeter_limit_fraction", labels, fraction);
             }
         }
     }
@@ -195,7 +251,7 @@ impl Page {
     }
 
     /// The page.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn text(&self, format: Format) -> String {
         for source in &*self.sources.lock().unwrap_or_else(PoisonError::into_inner) {
             source(self);
         }
@@ -211,16 +267,18 @@ impl Page {
             }
             let family = name.strip_suffix("_total").unwrap_or(name);
             let kind = if family == *name { "gauge" } else { "counter" };
-            let _ = writeln!(out, "# TYPE {family} {kind}\n# HELP {family} {help}");
-            for ((_, instance), value) in own {
-                let _ = writeln!(
-                    out,
-                    "{name}{{instance=\"{}\"}} {value}",
-                    sanitise::label(instance)
-                );
+            let family = match format {
+                Format::OpenMetrics => family,
+                Format::Text => name,
+            };
+            let _ = writeln!(out, "# HELP {family} {help}\n# TYPE {family} {kind}");
+            for ((_, labels), value) in own {
+                let _ = writeln!(out, "{name}{} {value}", written(labels));
             }
         }
-        out.push_str("# EOF\n");
+        if format == Format::OpenMetrics {
+            out.push_str("# EOF\n");
+        }
         out
     }
 
@@ -233,19 +291,32 @@ impl Page {
     }
 
     /// The page as an answer.
-    pub(crate) fn answer(&self) -> Answer {
+    pub(crate) fn answer(&self, request: &Request) -> Answer {
+        let format = Format::accepted(request.accept.as_deref());
         Answer {
             code: 200,
-            kind: CONTENT_TYPE,
-            body: self.text(),
+            kind: format.content_type(),
+            body: self.text(format),
         }
     }
 }
 
+/// Labels in braces; nothing where there are none.
+fn written(labels: &Labels) -> String {
+    if labels.is_empty() {
+        return String::new();
+    }
+    let pairs: Vec<String> = labels
+        .iter()
+        .map(|(label, value)| format!("{label}=\"{}\"", sanitise::label(value)))
+        .collect();
+    format!("{{{}}}", pairs.join(","))
+}
+
 impl Handler for Page {
     /// There is one page, whatever is asked for.
-    fn reply(self: Arc<Self>, _request: Request) -> Reply {
-        Reply::Now(self.answer())
+    fn reply(self: Arc<Self>, request: Request) -> Reply {
+        Reply::Now(self.answer(&request))
     }
 }
 
@@ -254,7 +325,7 @@ const SCRAPE_WITHIN: Duration = Duration::from_secs(2);
 /// The longest page that is taken.
 const MAX_PAGE_BYTES: usize = 4 << 20;
 
-/// Reads another's page: name, instance, value. One that comes byte by byte is given up when the time is over.
+/// Reads another's page: name, first label's value, value. One that comes byte by byte is given up when the time is over.
 pub(crate) fn scrape(address: &str) -> std::io::Result<Vec<(String, String, f64)>> {
     use std::io::ErrorKind;
     use std::net::ToSocketAddrs;
@@ -297,12 +368,13 @@ pub(crate) fn scrape(address: &str) -> std::io::Result<Vec<(String, String, f64)
 
 fn parse(text: &str) -> Vec<(String, String, f64)> {
     let line = |line: &str| {
-        let (name, rest) = line.split_once("{instance=\"")?;
-        let (instance, rest) = label(rest)?;
+        let (name, rest) = line.split_once('{')?;
+        let (_, rest) = rest.split_once("=\"")?;
+        let (device, rest) = label(rest)?;
         let value = rest.strip_prefix("} ")?;
         Some((
             name.to_owned(),
-            sanitise::text(&instance).into_owned(),
+            sanitise::text(&device).into_owned(),
             value.trim().parse().ok()?,
         ))
     };
@@ -361,14 +433,18 @@ mod tests {
         page.set("daqmeter_ring_bytes", "gbt:0.1", 1024.0);
         page.set("daqmeter_blocks_total", "gbt:0.0", 5.0);
         page.set("daqmeter_blocks_total", "gbt:0.1", 7.0);
-        insta::assert_snapshot!(page.text(), @r#"
-        # TYPE daqmeter_ring_bytes gauge
+        page.set("daqmeter_points_planned", "run", 4.0);
+        insta::assert_snapshot!(page.text(Format::OpenMetrics), @r#"
         # HELP daqmeter_ring_bytes Bytes in the ring
-        daqmeter_ring_bytes{instance="gbt:0.1"} 1024
-        # TYPE daqmeter_blocks counter
+        # TYPE daqmeter_ring_bytes gauge
+        daqmeter_ring_bytes{device="gbt:0.1"} 1024
         # HELP daqmeter_blocks Blocks read
-        daqmeter_blocks_total{instance="gbt:0.0"} 5
-        daqmeter_blocks_total{instance="gbt:0.1"} 7
+        # TYPE daqmeter_blocks counter
+        daqmeter_blocks_total{device="gbt:0.0"} 5
+        daqmeter_blocks_total{device="gbt:0.1"} 7
+        # HELP daqmeter_points_planned Points that the run will measure
+        # TYPE daqmeter_points_planned gauge
+        daqmeter_points_planned 4
         # EOF
         "#);
         let address = page.serve("127.0.0.1:0").map_err(|_| ()).unwrap();
@@ -388,12 +464,12 @@ mod tests {
     fn a_hostile_name_stays_one_label_and_is_shown_as_text() {
         let page = Page::default();
         page.set("daqmeter_busy", "a\"} 7\n# EOF\u{1b}[2J\u{202e}\\", 1.0);
-        let text = page.text();
+        let text = page.text(Format::OpenMetrics);
         assert_eq!(text.lines().count(), 4, "{text}");
         assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
         let shown = r#"a"} 7\n# EOF\u001b[2J\u202e\"#.to_owned();
         assert_eq!(parse(&text), [("daqmeter_busy".to_owned(), shown, 1.0)]);
-        let raw = parse("daqmeter_busy{instance=\"x\u{1b}[2J\u{202e}\\ny\"} 2\n");
+        let raw = parse("daqmeter_busy{device=\"x\u{1b}[2J\u{202e}\\ny\"} 2\n");
         assert_eq!(
             raw,
             [(
@@ -422,21 +498,181 @@ mod tests {
         record.outcome = Outcome::Failed("bytes differ".into());
         let page = Page::default();
         page.point(&record);
-        assert!(
-            !page.text().contains("daqmeter_rate_bytes_per_second"),
-            "{}",
-            page.text()
-        );
+        let text = page.text(Format::Text);
+        assert!(!text.contains("daqmeter_rate_bytes_per_second"), "{text}");
         record.outcome = Outcome::Ok;
         page.point(&record);
-        let text = page.text();
+        let text = page.text(Format::Text);
         assert!(
-            text.contains("daqmeter_rate_bytes_per_second{instance=\"  read\"} 1000000000"),
+            text.contains(
+                "daqmeter_rate_bytes_per_second{study=\"\",device=\"\",stage=\"read\"} 1000000000"
+            ),
             "{text}"
         );
         assert!(
-            text.contains("daqmeter_points_total{instance=\"failed\"} 1"),
+            text.contains("daqmeter_points_total{outcome=\"failed\"} 1"),
             "{text}"
         );
+    }
+
+    /// What `promtool check metrics` demands of the text format, read by the format's own grammar: names and labels of the allowed
+    /// characters, HELP and TYPE once and before the samples, all samples of a metric together and no two alike, counters named
+    /// `_total`, and no label that Prometheus sets itself.
+    fn check_text(text: &str) -> Result<usize, String> {
+        let mut typed: BTreeMap<String, String> = BTreeMap::new();
+        let (mut helped, mut seen, mut samples) = (Vec::new(), Vec::new(), Vec::new());
+        let mut order: Vec<String> = Vec::new();
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                let name = rest.split(' ').next().unwrap_or_default().to_owned();
+                if helped.contains(&name) {
+                    return Err(format!("HELP twice: {name}"));
+                }
+                helped.push(name);
+            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').ok_or(line)?;
+                if (kind == "counter") != name.ends_with("_total") {
+                    return Err(format!("{kind} {name}"));
+                }
+                if typed.insert(name.to_owned(), kind.to_owned()).is_some() {
+                    return Err(format!("TYPE twice: {name}"));
+                }
+            } else {
+                let (name, labels) = check_sample(line)?;
+                if !typed.contains_key(&name) || !helped.contains(&name) {
+                    return Err(format!("{name} has no TYPE or HELP before it"));
+                }
+                if order.last() != Some(&name) {
+                    if order.contains(&name) {
+                        return Err(format!("samples of {name} stand apart"));
+                    }
+                    order.push(name.clone());
+                }
+                if seen.contains(&(name.clone(), labels.clone())) {
+                    return Err(format!("twice: {line}"));
+                }
+                seen.push((name, labels));
+                samples.push(line);
+            }
+        }
+        Ok(samples.len())
+    }
+
+    /// Name and labels of `name{label="value",...} number`.
+    fn check_sample(line: &str) -> Result<(String, Vec<(String, String)>), String> {
+        let is_name = |text: &str| {
+            !text.is_empty()
+                && !text.starts_with(|c: char| c.is_ascii_digit())
+                && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        };
+        let end = line.find(['{', ' ']).ok_or(line)?;
+        let (name, mut rest) = line.split_at(end);
+        let mut labels: Vec<(String, String)> = Vec::new();
+        if let Some(inside) = rest.strip_prefix('{') {
+            rest = inside;
+            loop {
+                let (label_name, after) = rest.split_once("=\"").ok_or(line)?;
+                let (value, after) = label(after).ok_or(line)?;
+                if !is_name(label_name) || ["instance", "job"].contains(&label_name) {
+                    return Err(format!("label {label_name}"));
+                }
+                labels.push((label_name.to_owned(), value));
+                match after.split_at_checked(1) {
+                    Some((",", more)) => rest = more,
+                    Some(("}", more)) => {
+                        rest = more;
+                        break;
+                    }
+                    _ => return Err(line.to_owned()),
+                }
+            }
+        }
+        let number = rest.strip_prefix(' ').ok_or(line)?;
+        if !is_name(name) || number.parse::<f64>().is_err() {
+            return Err(line.to_owned());
+        }
+        Ok((name.to_owned(), labels))
+    }
+
+    #[test]
+    fn every_metric_is_clean_by_the_rules_of_promtool() {
+        let page = Page::default();
+        for (name, _) in HELP {
+            page.set(name, "a \"quoted\\ name\n", 1.5);
+            page.set(name, "another", f64::INFINITY);
+        }
+        let text = page.text(Format::Text);
+        assert!(check_text(&text).unwrap() >= HELP.len(), "{text}");
+        for wrong in [
+            "a 1\n",
+            "# HELP a b\n# TYPE a counter\na 1\n",
+            "# HELP a b\n# TYPE a gauge\na{instance=\"x\"} 1\n",
+            "# HELP a b\n# TYPE a gauge\na{x=\"1\"} 1\na{x=\"1\"} 2\n",
+            "# HELP a b\n# TYPE a gauge\na x\n",
+        ] {
+            assert!(check_text(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_format_is_what_the_client_asks_for() {
+        let prometheus =
+            "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4";
+        assert_eq!(Format::accepted(Some(prometheus)), Format::OpenMetrics);
+        for other in [None, Some("*/*"), Some("text/plain")] {
+            assert_eq!(Format::accepted(other), Format::Text);
+        }
+    }
+
+    /// The dashboard asks for metrics and labels that there are, and its panels lie beside one another.
+    #[test]
+    fn the_dashboard_shows_what_is_served() {
+        let dashboard: serde_json::Value =
+            serde_json::from_str(include_str!("../../../docs/grafana/daqmeter.json")).unwrap();
+        assert!(dashboard["schemaVersion"].as_u64().unwrap() >= 39);
+        assert!(dashboard["title"].is_string() && dashboard["uid"].is_string());
+        let panels = dashboard["panels"].as_array().unwrap();
+        let mut places: Vec<[u64; 4]> = Vec::new();
+        for panel in panels {
+            let place = ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap());
+            assert!(place[0] + place[2] <= 24, "{panel}");
+            let overlaps = |other: &[u64; 4]| {
+                let apart = |at: usize| {
+                    place[at] + place[at + 2] <= other[at] || other[at] + other[at + 2] <= place[at]
+                };
+                !apart(0) && !apart(1)
+            };
+            assert!(
+                !places.iter().any(overlaps),
+                "{} covers another",
+                panel["title"]
+            );
+            places.push(place);
+            assert!(panel["type"].is_string() && panel["datasource"]["uid"] == "${datasource}");
+            for target in panel["targets"].as_array().unwrap() {
+                check_target(target);
+            }
+        }
+        assert!(panels.len() > 8);
+    }
+
+    fn check_target(target: &serde_json::Value) {
+        let expression = target["expr"].as_str().unwrap();
+        let names = expression
+            .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+            .filter(|word| word.starts_with("daqmeter_"));
+        let mut labels = Vec::new();
+        for name in names {
+            assert!(HELP.iter().any(|(known, _)| *known == name), "{name}");
+            labels.extend(label_of(name));
+            if ["median_seconds", "rate_bytes_per_second", "limit_fraction"].contains(&&name[9..]) {
+                labels.extend(["study", "device", "stage"]);
+            }
+        }
+        let legend = target["legendFormat"].as_str().unwrap_or_default();
+        for shown in legend.split("{{").skip(1) {
+            let label = shown.split("}}").next().unwrap();
+            assert!(labels.contains(&label), "{expression}: {label}");
+        }
     }
 }

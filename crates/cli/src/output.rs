@@ -6,6 +6,7 @@
 use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -43,6 +44,50 @@ pub(crate) fn emit_as_it_is(text: &str) -> Result<ExitCode, Failure> {
     }
 }
 
+/// Columns of the window that stdout is shown in: COLUMNS where it is set, as for other programs; none for files and pipes.
+pub(crate) fn window_columns() -> Option<usize> {
+    let stdout = io::stdout();
+    let set = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let columns: Option<usize> = stdout
+        .is_terminal()
+        .then(|| set().or_else(|| daqmeter_sys::tty::columns(stdout.as_fd())))?;
+    // Narrower than any table can be read in.
+    columns.map(|columns| columns.max(40))
+}
+
+/// Refuses a file that is named twice: what is written last would be all that is left of both.
+pub(crate) fn refuse_same(files: &[(&str, Option<&Path>)]) -> Result<(), Failure> {
+    let named: Vec<(&str, &Path, PathBuf)> = files
+        .iter()
+        .filter_map(|(option, path)| path.map(|path| (*option, path, place_of(path))))
+        .collect();
+    for (at, (option, _, place)) in named.iter().enumerate() {
+        let before = named[..at].iter().find(|(_, _, other)| other == place);
+        if let Some((other, path, _)) = before {
+            return Err(Failure::refused(format!(
+                "{other} and {option} name the same file, {}: name two",
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A file by its folder without links, whether it is there or not.
+fn place_of(path: &Path) -> PathBuf {
+    if let Ok(whole) = path.canonicalize() {
+        return whole;
+    }
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    match (folder.canonicalize(), path.file_name()) {
+        (Ok(folder), Some(name)) => folder.join(name),
+        _ => path.to_owned(),
+    }
+}
+
 /// True when stderr is a terminal, where progress may be drawn.
 pub(crate) fn progress_wanted() -> bool {
     io::stderr().is_terminal()
@@ -53,6 +98,8 @@ pub(crate) fn progress_wanted() -> bool {
 pub(crate) struct Recorder {
     file: Option<(PathBuf, jsonl::Writer<File>)>,
     json: bool,
+    /// Nothing is printed but what went wrong.
+    pub(crate) quiet: bool,
     /// Everything measured so far.
     pub(crate) records: Vec<RunRecord>,
 }
@@ -67,6 +114,7 @@ impl Recorder {
         Ok(Recorder {
             file: file.transpose()?,
             json,
+            quiet: false,
             records: Vec::new(),
         })
     }
@@ -110,13 +158,17 @@ impl Recorder {
         interrupted: bool,
         text: impl FnOnce(&[RunRecord]) -> String,
     ) -> Result<ExitCode, Failure> {
-        if !self.json {
-            emit(&text(&self.records))?;
+        if !self.json && !self.quiet {
+            let stamp = daqmeter_report::table::stamp(&self.records);
+            // Above: the last line of some verbs is their verdict.
+            emit(&(stamp + &text(&self.records)))?;
         }
         if let Some(path) = page {
             let page = daqmeter_report::page(&self.records).map_err(Failure::refused)?;
             write_file(path, &page)?;
-            tell(&format!("wrote {}", path.display()));
+            if !self.quiet {
+                tell(&format!("wrote {}", path.display()));
+            }
         }
         Ok(self.exit_code(interrupted))
     }
@@ -141,7 +193,7 @@ fn lines_of(path: &Path) -> Result<File, Failure> {
         let path = path.display();
         Failure::refused(match error.kind() {
             io::ErrorKind::WouldBlock => {
-                format!("{path} is being written by another run: name another file with --out")
+                format!("{path} is being written by another run: name another file with --records")
             }
             _ => format!("cannot write {path}: {error}"),
         })
@@ -208,4 +260,26 @@ pub(crate) fn read_file(path: &Path) -> Result<jsonl::Contents, Failure> {
         ));
     }
     Ok(contents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_known_by_every_name_that_it_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("same");
+        let other = folder.path().join(".").join("same");
+        let refused = |a: &Path, b: &Path| {
+            refuse_same(&[("-o", Some(a)), ("--x", None), ("--records", Some(b))]).is_err()
+        };
+        assert!(refused(&file, &other), "not there yet");
+        assert!(!refused(&file, &folder.path().join("another")));
+        std::fs::write(&file, "").unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(refused(&file, &link));
+        assert!(refused(Path::new("same"), Path::new("./same")));
+    }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, jsonl};
 use daqmeter_report::{export, page, table};
 
@@ -49,9 +50,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Some(path) if path.as_os_str() != "-" => {
             write_file(&path, &text)?;
             tell(&format!(
-                "daqmeter: wrote {} ({} records)",
+                "daqmeter: wrote {} ({})",
                 path.display(),
-                count
+                plural(count as u64, "record")
             ));
             Ok(ExitCode::SUCCESS)
         }

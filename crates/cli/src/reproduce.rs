@@ -9,9 +9,10 @@ use daqmeter_campaign::PlannedPoint;
 use daqmeter_campaign::studies::{self, Study, Wanted};
 use daqmeter_harness::Settings;
 use daqmeter_record::{Outcome, RunRecord};
+use daqmeter_report::figures;
 use daqmeter_report::html::page_of_studies;
 use daqmeter_report::studies::{Shown, full, text};
-use daqmeter_report::{figures, table};
+use daqmeter_report::table::{self, stamp};
 
 use crate::arguments::{CpuList, count, cpu_list};
 use crate::files::read_all;
@@ -27,7 +28,7 @@ const PAGE: &str = "studies.html";
 /// studies' own machines, and a verdict says so; what is of another machine's processor is shown and not judged.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter reproduce -o studies.html --out studies.jsonl\n  $ daqmeter reproduce etherbone\n  $ daqmeter reproduce --from studies.jsonl\n\nOne study is printed in full; of several, the totals and what differs. daqmeter digitizer reproduce, eb reproduce,\nreadout reproduce, copy reproduce and pmu reproduce are other names for one study each."
+    after_long_help = "Example:\n\n  $ daqmeter reproduce -o studies.html --records studies.jsonl\n  $ daqmeter reproduce etherbone\n  $ daqmeter reproduce --from studies.jsonl\n\nOne study is printed in full; of several, the totals and what differs. daqmeter digitizer reproduce, eb reproduce,\nreadout reproduce, copy reproduce and pmu reproduce are other names for one study each."
 )]
 pub(crate) struct Arguments {
     /// Studies; all without it
@@ -54,7 +55,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = count)]
     reps: Option<u64>,
     /// Page to write; studies.html where several studies are repeated
-    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
+    #[arg(short, long, value_name = "FILE.html", value_parser = crate::arguments::written_file, help_heading = "Output")]
     output: Option<PathBuf>,
     /// CPUs of the receivers, in turn, in the study `readout`
     #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
@@ -64,7 +65,7 @@ pub(crate) struct Options {
 }
 
 fn json_help(option: clap::Arg) -> clap::Arg {
-    option.help("Print each study with its places and verdicts (a JSON line) instead of tables; records go to --out")
+    option.help("Print each study with its places and verdicts (a JSON line) instead of tables; records go to --records")
 }
 
 /// The studies' names, with their titles.
@@ -111,6 +112,7 @@ fn repeat(studies: &Studies, options: &Options) -> Result<ExitCode, Failure> {
         json: false,
         ..options.common.clone()
     };
+    common.refuse_same_file(options.output.as_deref())?;
     let mut runner = Runner::new(&common, 0)?;
     measure(studies, options, &mut runner)?;
     runner.finish();
@@ -197,11 +199,13 @@ fn show(studies: &Studies, records: &[RunRecord], options: &Options) -> Result<E
         write_file(path, &page)?;
         tell(&format!("daqmeter: wrote {}", path.display()));
     }
-    emit(&match shown.as_slice() {
-        all if options.common.json => json(all),
-        [one] => full(one),
-        all => text(all),
-    })?;
+    if !options.common.quiet {
+        emit(&match shown.as_slice() {
+            all if options.common.json => json(all),
+            [one] => full(one) + &stamp(records),
+            all => text(all) + &stamp(records),
+        })?;
+    }
     let has_failed = |record: &RunRecord| matches!(record.outcome, Outcome::Failed(_));
     Ok(if records.iter().any(has_failed) {
         ExitCode::from(FAILED)

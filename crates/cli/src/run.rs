@@ -8,11 +8,12 @@ use std::time::Duration;
 use clap::Args;
 use daqmeter_campaign::{Budget, Done, Options, Plan, PlannedPoint, Site, Spend, engines};
 use daqmeter_harness::{Availability, Engine, StepPlan};
+use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, sanitise};
 use daqmeter_report::points::middle_runs;
 use daqmeter_report::table;
 
-use crate::arguments::duration;
+use crate::arguments::budget;
 use crate::output::{Failure, emit, read_file, tell};
 use crate::runner::{Common, Runner};
 
@@ -22,17 +23,17 @@ use crate::runner::{Common, Runner};
 /// measured; after an interruption --resume goes on with what is missing.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter list plans\n  $ daqmeter list my-sweep.toml                  what would be measured, and what waived\n  $ daqmeter run my-sweep.toml --out lab7.jsonl\n  $ daqmeter run my-sweep.toml --out lab7.jsonl --resume\n  $ daqmeter report lab7.jsonl"
+    after_long_help = "Example:\n\n  $ daqmeter list plans\n  $ daqmeter list my-sweep.toml                  what would be measured, and what waived\n  $ daqmeter run my-sweep.toml --records lab7.jsonl\n  $ daqmeter run my-sweep.toml --records lab7.jsonl --resume\n  $ daqmeter report lab7.jsonl"
 )]
 pub(crate) struct Arguments {
     /// Plan: a file, or a shipped plan's name
     #[arg(value_name = "PLAN")]
     plan: String,
-    /// Pass over points that --out holds already, measured here by this build
+    /// Pass over points that --records holds already, measured here by this build
     #[arg(long)]
     resume: bool,
     /// Begin no further point after this time, whatever the plan says
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = budget)]
     budget: Option<Duration>,
     /// Print the points and what would be waived; measure nothing
     #[arg(long)]
@@ -76,7 +77,7 @@ fn known(arguments: &Arguments) -> Result<Vec<RunRecord>, Failure> {
     match (&arguments.common.out, arguments.resume) {
         (Some(out), true) if out.is_file() => Ok(read_file(out)?.records),
         (None, true) => Err(Failure::refused(
-            "--resume looks for measured points in a file: name it with --out",
+            "--resume looks for measured points in a file: name it with --records",
         )),
         _ => Ok(Vec::new()),
     }
@@ -96,15 +97,16 @@ fn text(records: &[RunRecord]) -> String {
 fn unfinished(arguments: &Arguments, done: &Done) -> String {
     let go_on = match &arguments.common.out {
         Some(out) => format!(
-            "daqmeter run {} --out {} --resume goes on",
+            "daqmeter run {} --records {} --resume goes on",
             arguments.plan,
             out.display()
         ),
-        None => "with --out FILE it could be gone on with".to_owned(),
+        None => "with --records FILE it could be gone on with".to_owned(),
     };
     format!(
-        "daqmeter: {} of {} points were measured; {go_on}",
-        done.begun, done.points
+        "daqmeter: {} of {} measured; {go_on}",
+        done.begun,
+        plural(done.points as u64, "point")
     )
 }
 
@@ -114,8 +116,9 @@ pub(crate) fn refuse_refused(done: &Done) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::refused(format!(
-        "{} of {} points could not be measured",
-        done.refused, done.points
+        "{} of {} could not be measured",
+        done.refused,
+        plural(done.points as u64, "point")
     )))
 }
 
@@ -135,14 +138,14 @@ pub(crate) fn points(plan: &Plan) -> String {
         ]
     });
     format!(
-        "{}\n{}\n\n{}\n{} points, {} of them different; {}\n",
+        "{}\n{}\n\n{}\n{}, {} of them different; {}\n",
         sanitise::text(&plan.title),
         plan.about,
         table::plain(
             &["study", "engine", "parameters", "steps", "times", "state"],
             rows
         ),
-        plan.points.len(),
+        plural(plan.points.len() as u64, "point"),
         different.len(),
         time(plan)
     )
@@ -208,8 +211,8 @@ fn time(plan: &Plan) -> String {
 fn steps(steps: StepPlan) -> String {
     match steps {
         StepPlan::Timed(time) => format!("{} ms", time.as_millis()),
-        StepPlan::ByStage(count) => format!("{count} reads"),
-        StepPlan::ByPass(count) => format!("{count} passes"),
+        StepPlan::ByStage(count) => plural(count, "read"),
+        StepPlan::ByPass(count) => plural(count, "pass"),
     }
 }
 

@@ -13,21 +13,24 @@ use daqmeter_kernels::Isa;
 use daqmeter_record::{Order, RunRecord, Tool, Workload, sanitise};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::arguments::{CpuList, cpu_list};
+use crate::arguments::{CpuList, cpu_list, written_file};
 use crate::interrupt;
 use crate::metrics::{Metrics, Page};
-use crate::output::{Failure, Recorder, progress_wanted, tell};
+use crate::output::{Failure, Recorder, progress_wanted, refuse_same, tell};
 use crate::pmu::chosen::Observed;
 
 /// Options of every verb that measures.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Common {
     /// Append every record to this file (JSON lines), as it is measured
-    #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
+    #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", value_parser = written_file, help_heading = "Output")]
     pub(crate) out: Option<PathBuf>,
     /// Print records (JSON lines) instead of tables
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
+    /// Print nothing but what went wrong
+    #[arg(short, long, conflicts_with = "json", help_heading = "Output")]
+    pub(crate) quiet: bool,
     /// CPUs to pin threads to, in turn: 0,1 or 0-3
     #[arg(long, value_name = "CPUS", value_parser = cpu_list, help_heading = "Placement")]
     pub(crate) pin: Option<CpuList>,
@@ -42,6 +45,11 @@ impl Common {
     /// CPUs for the threads; none leaves them free.
     pub(crate) fn pins(&self) -> Vec<u32> {
         self.pin.clone().map_or(Vec::new(), |list| list.0)
+    }
+
+    /// Refuses a page that would be written over the records.
+    pub(crate) fn refuse_same_file(&self, page: Option<&Path>) -> Result<(), Failure> {
+        refuse_same(&[("--output", page), ("--records", self.out.as_deref())])
     }
 }
 
@@ -119,7 +127,8 @@ impl Runner {
     pub(crate) fn new(common: &Common, points: usize) -> Result<Runner, Failure> {
         let observed = common.observe.as_deref().map(Observed::understand);
         let observed = observed.transpose()?;
-        let recorder = Recorder::new(common.out.as_deref(), common.json)?;
+        let mut recorder = Recorder::new(common.out.as_deref(), common.json)?;
+        recorder.quiet = common.quiet;
         let metrics = common.metrics.served()?;
         let mut campaign = campaign::Runner::new(context());
         if let Some(observed) = observed {
@@ -130,7 +139,7 @@ impl Runner {
         Ok(Runner {
             campaign,
             recorder,
-            progress: progress_bar(points, !common.json),
+            progress: progress_bar(points, !common.json && !common.quiet),
             metrics,
         })
     }
@@ -171,6 +180,11 @@ impl Runner {
             metrics: metrics.as_ref(),
         };
         campaign.run(points, options, &mut screen)
+    }
+
+    /// The page of metrics, if one is served.
+    pub(crate) fn metrics(&self) -> Option<&Page> {
+        self.metrics.as_ref()
     }
 
     /// Takes the record of a point.
@@ -218,7 +232,7 @@ impl Runner {
     }
 }
 
-fn progress_bar(points: usize, is_wanted: bool) -> ProgressBar {
+pub(crate) fn progress_bar(points: usize, is_wanted: bool) -> ProgressBar {
     let progress = if is_wanted && progress_wanted() {
         ProgressBar::new(points as u64)
     } else {

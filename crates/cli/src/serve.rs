@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use daqmeter_campaign::write_requests_as_today;
 use daqmeter_record::jsonl;
-use daqmeter_record::units::show_bytes;
+use daqmeter_record::units::{plural, show_bytes};
 use daqmeter_report::page;
 use daqmeter_sys::host::open_regular;
 use subtle::ConstantTimeEq;
@@ -40,7 +40,7 @@ const LIVE: Duration = Duration::from_secs(15);
 /// Prometheus.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter run long.toml --out lab7.jsonl &\n  $ daqmeter serve lab7.jsonl bench/record\n  serving 12 files at http://127.0.0.1:8477/\n\n  $ daqmeter serve bench/record --bind 0.0.0.0:8477 --token \"$(openssl rand -hex 16)\""
+    after_long_help = "Example:\n\n  $ daqmeter run long.toml --records lab7.jsonl &\n  $ daqmeter serve lab7.jsonl bench/record\n  serving 12 files at http://127.0.0.1:8477/\n\n  $ daqmeter serve bench/record --bind 0.0.0.0:8477 --token \"$(openssl rand -hex 16)\""
 )]
 pub(crate) struct Arguments {
     /// Records (JSON lines), or folders of them, which are looked through at every request
@@ -92,8 +92,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let server = http::start(address, Arc::new(site))
         .map_err(|error| Failure::refused(format!("cannot listen on {address}: {error}")))?;
     emit(&format!(
-        "serving {} files at http://{}/\n",
-        files.len(),
+        "serving {} at http://{}/\n",
+        plural(files.len() as u64, "file"),
         server.address
     ))?;
     while !stop.load(Ordering::Relaxed) {
@@ -120,6 +120,13 @@ impl Site {
                 )));
             }
             _ => {}
+        }
+        let is_missing = |path: &&PathBuf| !path.exists();
+        if let Some(missing) = arguments.paths.iter().find(is_missing) {
+            return Err(Failure::refused(format!(
+                "{}: no such file or folder; name one that holds records",
+                missing.display()
+            )));
         }
         let special = arguments
             .paths
@@ -195,7 +202,7 @@ impl Site {
                     .set("daqmeter_files", "serve", files.len() as f64);
                 self.metrics
                     .set("daqmeter_live_files", "serve", live as f64);
-                self.metrics.answer()
+                self.metrics.answer(request)
             }
             path => {
                 let wanted = path
@@ -376,6 +383,7 @@ mod tests {
             query: owned(query),
             host,
             authorization,
+            accept: None,
         });
         match reply {
             Reply::Now(answer) => answer,
@@ -394,7 +402,7 @@ mod tests {
         assert!(
             get(&site, "/metrics", None, None)
                 .body
-                .contains("daqmeter_files{instance=\"serve\"} 1\n")
+                .contains("daqmeter_files 1\n")
         );
         for url in [
             "/report/1",

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use daqmeter_report::{answers, table};
+use daqmeter_report::{answers_text, table};
 
 use crate::output::{Failure, emit, read_records};
 
-/// Print the tables of recorded runs.
+/// Print the answers and tables of recorded runs.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter survey --out today.jsonl\n  $ daqmeter show today.jsonl --study conversion"
+    after_long_help = "Example:\n\n  $ daqmeter survey --records today.jsonl\n  $ daqmeter show today.jsonl --study conversion"
 )]
 pub(crate) struct Arguments {
     /// Records (JSON lines); - is standard input
@@ -39,9 +39,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             )));
         }
     }
-    let mut out = table::text(&records);
-    for answer in answers(&records) {
-        out.push_str(&format!("\n{}\n  {}\n", answer.question, answer.answer));
-    }
-    emit(&out)
+    let answers = answers_text(&records);
+    let between = if answers.is_empty() { "" } else { "\n" };
+    emit(&(answers + between + &table::text(&records) + &table::stamp(&records)))
 }

@@ -10,30 +10,39 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_campaign::{Budget, Done, Options, Plan, Site};
+use daqmeter_record::units::plural;
 use daqmeter_record::{Host, RunRecord};
 use daqmeter_report::advice::advice;
-use daqmeter_report::{answers, table};
+use daqmeter_report::table::wrapped;
+use daqmeter_report::{answers_text, table};
 
-use crate::arguments::duration;
+use crate::arguments::{budget, written_file};
 use crate::output::{Failure, tell, write_file};
+use crate::quiet::wait_for_quiet;
 use crate::run::refuse_refused;
 use crate::runner::{Common, Runner, on_ctrl_c};
 
 /// Measure what this host can do, print a summary, write report.html and records.jsonl.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --out lab7.jsonl\n\nThe points are those of a plan: daqmeter list survey (below 40s: survey-short). They are measured in\nrandom order; the seed is in the records. Without --pin, threads are pinned to the CPUs allowed,\nlast first: CPU 0 takes most interrupts."
+    after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --records lab7.jsonl\n\nThe points are those of a plan: daqmeter list survey (below 40s: survey-short). They are measured in\nrandom order; the seed is in the records. Without --pin, threads are pinned to the CPUs allowed,\nlast first: CPU 0 takes most interrupts. While other programs take more than 10 % of the CPUs it waits,\nfor a quarter of the budget and 15 s at most; what was measured beside them is marked UNSOUND."
 )]
 pub(crate) struct Arguments {
-    /// Time for the measurements
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "60s")]
+    /// Time for all of it
+    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "60s")]
     budget: Duration,
     /// Page to write
-    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    #[arg(short, long, value_name = "FILE", value_parser = written_file, default_value = "report.html")]
     output: PathBuf,
     /// Seed of the random order
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
+    /// Measure at once, also beside other programs
+    #[arg(long)]
+    no_wait: bool,
+    /// Print the table of all points, too
+    #[arg(long, help_heading = "Output")]
+    tables: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -46,7 +55,7 @@ const OBSERVED: [&str; 3] = ["memory", "imc", "mbm"];
 
 impl Arguments {
     /// The points for this host, and their budget.
-    fn plan(&self, host: &Host) -> Result<Plan, Failure> {
+    fn plan(&self, host: &Host, left: Duration) -> Result<Plan, Failure> {
         let name = if self.budget < SHORT {
             "survey-short"
         } else {
@@ -58,7 +67,7 @@ impl Arguments {
             seed: Some(self.seed),
         };
         let mut plan = Plan::load_for(name, &site).map_err(Failure::refused)?;
-        plan.budget.time = Some(self.budget);
+        plan.budget.time = Some(left);
         Ok(plan)
     }
 }
@@ -70,6 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         .out
         .get_or_insert_with(|| PathBuf::from("records.jsonl"))
         .clone();
+    common.refuse_same_file(Some(&arguments.output))?;
     // The page is announced at the end: that it can be written is better known now.
     write_file(&arguments.output, "daqmeter survey is under way\n")?;
     let mut runner = Runner::new(&common, 0)?;
@@ -78,19 +88,35 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         runner.recorder.afresh()?;
     }
     runner.observe_if_there(&OBSERVED);
-    let plan = arguments.plan(&runner.context.host)?;
+    if !arguments.no_wait {
+        wait_for_quiet(arguments.budget, || runner.stop.is_set());
+    }
+    let left = arguments.budget.saturating_sub(began.elapsed());
+    let plan = arguments.plan(&runner.context.host, left)?;
     let budget = plan.budget;
     let options = Options { budget, known: &[] };
     let mut done = runner.plan(plan.points, options)?;
     done.measuring_s += counters(&mut runner, budget)?;
     let code = runner.conclude(Some(&arguments.output), |records| {
-        summary(records, began.elapsed(), &done)
+        summary(records, began.elapsed(), &done, arguments.tables)
     })?;
-    if !common.json {
+    if !common.json && !common.quiet {
         tell(&format!("wrote {}", out.display()));
+    }
+    if !done.is_complete() && !runner.stop.is_set() {
+        tell(&cut_short(&done));
     }
     refuse_refused(&done)?;
     Ok(code)
+}
+
+/// What the budget did not allow.
+fn cut_short(done: &Done) -> String {
+    let left = plural((done.points - done.begun) as u64, "point");
+    format!(
+        "daqmeter: the budget was over before {left} of {}: give more time with --budget",
+        done.points
+    )
 }
 
 /// Holds the counters of this host against known loads, each for a fiftieth of the budget. Returns the seconds that it took.
@@ -109,54 +135,44 @@ fn counters(runner: &mut Runner, budget: Budget) -> Result<f64, Failure> {
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// The host in one line, where the time went, the table of what was asked about most, the answers, the advice.
-fn summary(records: &[RunRecord], took: Duration, done: &Done) -> String {
+/// The answers first; then the advice, what was not measured, where the time went, and the table where it is asked for.
+fn summary(records: &[RunRecord], took: Duration, done: &Done, with_table: bool) -> String {
     let Some(first) = records.first() else {
         return "nothing was measured\n".to_owned();
     };
-    let mut out = head(&first.host, records.len(), took.as_secs_f64(), done);
-    out.push_str(&table::rows_only(&in_brief(records)));
-    for answer in answers(records) {
-        let _ = writeln!(out, "\n{}\n  {}", answer.question, answer.answer);
-    }
+    let mut out = answers_text(records);
     out.push_str(&further_advice(records));
     for record in records {
         if let Some(reason) = record.outcome.reason() {
-            let _ = writeln!(out, "\nnot measured  {}: {reason}", record.study);
+            let line = format!("not measured  {}: {reason}", record.study);
+            let _ = writeln!(out, "\n{}", wrapped(&line, 2));
         }
+    }
+    let _ = write!(
+        out,
+        "\n{}",
+        head(&first.host, records.len(), took.as_secs_f64(), done)
+    );
+    if with_table {
+        let _ = write!(out, "\n{}", table::text(records));
     }
     out
 }
 
 fn head(host: &Host, points: usize, took_s: f64, done: &Done) -> String {
     let share = |seconds: f64| seconds / took_s * 100.0;
-    format!(
-        "{}, {} CPUs, kernel {}\n{points} points in {took_s:.0} s: {:.0} % timed, {:.0} % limits, preparation and verification, \
-         {:.1} % the survey itself\n\n",
+    let lines = format!(
+        "{}, {}, kernel {}\n{} in {took_s:.0} s: {:.0} % timed, {:.0} % limits, preparation and verification, \
+         {:.1} % the survey itself",
         host.cpu_model,
-        host.logical_cpus,
+        plural(u64::from(host.logical_cpus), "CPU"),
         host.kernel.split(' ').next().unwrap_or(""),
+        plural(points as u64, "point"),
         share(done.timed_s),
         share(done.measuring_s - done.timed_s),
         share(took_s - done.measuring_s)
-    )
-}
-
-/// Conversions and read-outs, in the order of their numbers.
-fn in_brief(records: &[RunRecord]) -> Vec<RunRecord> {
-    let is_shown = |record: &&RunRecord| {
-        record.study == "survey/conversion" || record.study == "survey/readout"
-    };
-    let mut shown: Vec<RunRecord> = records.iter().filter(is_shown).cloned().collect();
-    shown.sort_by_key(|record| {
-        (
-            record.study.clone(),
-            record.lanes.len(),
-            record.workload.int("function").unwrap_or(0),
-            record.workload.int("dec_factor").unwrap_or(1),
-        )
-    });
-    shown
+    );
+    wrapped(&lines, 2) + "\n"
 }
 
 /// The first advice is among the answers.
@@ -171,7 +187,8 @@ fn further_advice(records: &[RunRecord]) -> String {
             Some(found) => format!("here: {found}"),
             None => "no evidence from this run".to_owned(),
         };
-        let _ = writeln!(out, "  - {} ({evidence})", advice.what);
+        let line = format!("  - {} ({evidence})", advice.what);
+        let _ = writeln!(out, "{}", wrapped(&line, 4));
     }
     out
 }

@@ -306,6 +306,29 @@ fn without_the_tracer_a_trace_says_what_it_can() {
 }
 
 #[test]
+fn traces_of_the_study_are_read_from_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = |bytes: u64| {
+        format!("0\t1102\t{bytes}\t0\t613326537662\t613326537755\t93\t0xffffffff8144c129\tCPU\n")
+    };
+    let file = folder.path().join("mem_trace_to.dat");
+    std::fs::write(&file, line(16) + &line(16) + &line(4096)).unwrap();
+    for path in [folder.path(), file.as_path()] {
+        let output = copy(&["trace", "--from", path.to_str().unwrap()]);
+        let text = stdout(&output);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(text.starts_with("3 copies in 0.0 s\n"), "{text}");
+        assert!(text.contains("copy_to_user") && text.contains("0xffffffff8144c129"));
+    }
+    std::fs::write(&file, "1 2 3\n").unwrap();
+    let wrong = copy(&["trace", "--from", file.to_str().unwrap()]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(stderr(&wrong).contains("mem_trace_to.dat: line 1: not the nine fields"));
+    let other = copy(&["trace", "--from", "/dev/null"]);
+    assert!(stderr(&other).contains("/dev/null: the name says which operation"));
+}
+
+#[test]
 fn help_for_people() {
     for verb in [
         "latency",

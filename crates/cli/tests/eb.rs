@@ -146,7 +146,8 @@ fn a_slave_tells_what_it_did_as_metrics() {
     let found = (0..10_000).map(|_| snoop.metrics()).find(|page| told(page));
     let page = found.unwrap_or_else(|| panic!("never told: {}", snoop.metrics()));
     assert!(
-        page.contains("daqmeter_clients{") && page.ends_with("# EOF\n"),
+        page.contains("daqmeter_clients{device=")
+            && page.contains("# TYPE daqmeter_cycles_total counter\n"),
         "{page}"
     );
 }
@@ -367,6 +368,133 @@ fn called_by_the_name_of_a_c_tool_it_is_that_tool() {
         Some(0)
     );
     assert_eq!(called("eb-warp", &[]).status.code(), Some(1));
+}
+
+#[test]
+fn messages_and_usage_of_a_tool_have_its_name() {
+    let called = |arguments: &[&str]| {
+        Command::new(PROGRAM)
+            .arg0("eb-read")
+            .args(arguments)
+            .output()
+            .unwrap()
+    };
+    let help = stdout(&called(&["-h"]));
+    assert!(help.contains("Usage: eb-read "), "{help}");
+    assert!(!help.contains("daqmeter eb"), "{help}");
+    let wrong = called(&["--warp"]);
+    let said = stderr(&wrong);
+    assert!(said.starts_with("eb-read: unexpected argument"), "{said}");
+    assert!(said.contains("Usage: eb-read "), "{said}");
+    assert_eq!(wrong.status.code(), Some(1));
+    let version = called(&["-V"]);
+    let wanted = format!("eb-read {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!((stdout(&version), version.status.code()), (wanted, Some(0)));
+    let own = done(&["read", "-V"]);
+    assert!(own.contains(env!("CARGO_PKG_VERSION")), "{own}");
+}
+
+#[test]
+fn the_wrong_byte_order_and_an_end_past_the_device_are_warned_of() {
+    let snoop = Snoop::start(&["-l", "0x10000-0x1ffff"]);
+    let slave = snoop.at("udp");
+    let read = eb(&["read", "-b", &slave, "0x10000/4"]);
+    assert_eq!(
+        stderr(&read),
+        "daqmeter: warning: the device is little-endian, it is accessed as big-endian\n"
+    );
+    assert!(read.status.success());
+    let right = eb(&["read", "-l", &slave, "0x10000/4"]);
+    assert_eq!(stderr(&right), "");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    let get = |more: &[&str]| {
+        let place = ["-f", &slave, "0x1fff0/32", file.to_str().unwrap()];
+        stderr(&eb(&[&["get"], more, &place].concat()))
+    };
+    assert!(
+        get(&[])
+            .contains("warning: the last byte at 0x2000f is past the end of the device at 0x1ffff")
+    );
+    assert_eq!(get(&["-q"]), "");
+    std::fs::write(&file, [0; 32]).unwrap();
+    let put = eb(&["put", "-f", &slave, "0x1fff0", file.to_str().unwrap()]);
+    assert!(stderr(&put).contains("past the end of the device"));
+}
+
+#[test]
+fn transfers_say_what_they_do_when_asked() {
+    let snoop = Snoop::start(&["0x10000-0x1ffff"]);
+    let slave = snoop.at("udp");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    let get = eb(&[
+        "get",
+        "-v",
+        "-d",
+        "32",
+        &slave,
+        "0x10000/100",
+        file.to_str().unwrap(),
+    ]);
+    let connected = format!("Connected to {slave} with 64/32-bit address/port widths.\n");
+    assert_eq!(
+        stderr(&get),
+        connected.clone()
+            + "Reading 0x10000-0x10063, 100 bytes, by big-endian words of up to 32 bits.\nDone: 100 bytes, 0 accesses failed.\n"
+    );
+    let put = eb(&[
+        "put",
+        "-v",
+        "-d",
+        "32",
+        &slave,
+        "0x10000",
+        file.to_str().unwrap(),
+    ]);
+    assert_eq!(
+        stderr(&put),
+        connected
+            + "Writing 0x10000-0x10063, 100 bytes, by big-endian words of up to 32 bits.\nDone: 100 bytes, 0 accesses failed.\n"
+    );
+    assert!(get.stdout.is_empty() && put.stdout.is_empty());
+}
+
+#[test]
+fn a_measurement_negotiates_widths_as_the_tools_do() {
+    // A slave of 64-bit addresses only is none whose words of 32 bits at 32-bit addresses can be measured.
+    let wide = Snoop::start(&["-a", "64", "--bus", "timing-receiver"]);
+    let perf = |more: &[&str]| {
+        let slave = wide.at("udp");
+        let arguments = ["perf", &slave, "-m", "1", "-n", "2", "-l", "1"];
+        eb(&[&arguments, more].concat())
+    };
+    let refused = perf(&[]);
+    assert!(
+        stdout(&refused).contains("no width in common")
+            || stderr(&refused).contains("no width in common"),
+        "{} {}",
+        stdout(&refused),
+        stderr(&refused)
+    );
+    let without = perf(&["-d", "64"]);
+    assert_eq!(without.status.code(), Some(2));
+    assert!(stderr(&without).contains("32 must be among them"));
+    let any = Snoop::start(&["--bus", "timing-receiver"]);
+    for proto in ["udp", "tcp"] {
+        done(&[
+            "perf",
+            &any.at(proto),
+            "-m",
+            "1",
+            "-n",
+            "2",
+            "-l",
+            "1",
+            "-a",
+            "32/64",
+        ]);
+    }
 }
 
 #[test]

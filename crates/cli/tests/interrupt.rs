@@ -216,7 +216,11 @@ const CASES: [(&str, Begun, bool); 21] = [
         Begun::TookOver,
         false,
     ),
-    ("survey --budget 1h --out OUT", Begun::Record, true),
+    (
+        "survey --budget 1h --no-wait --out OUT",
+        Begun::Record,
+        true,
+    ),
     ("run conversion --out OUT", Begun::Record, true),
     ("reproduce etherbone --out OUT", Begun::Record, true),
     ("eb perf loop/udp --out OUT", Begun::Record, true),
@@ -275,7 +279,7 @@ fn a_signal_ends_every_verb_and_what_was_measured_is_kept() {
 
 #[test]
 fn an_interrupted_survey_still_writes_its_page() {
-    let mut running = Running::start("survey --budget 1h --out OUT");
+    let mut running = Running::start("survey --budget 1h --no-wait --out OUT");
     running.wait_until(Begun::Record);
     running.signal("-INT");
     assert_eq!(running.end().code(), Some(130));

@@ -95,7 +95,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
                 &["stat", N1SDP[0], N1SDP[1], "--heat", "hnf_mc_req"],
                 "has no event `hnf_mc_req`",
             ),
-            (&["record", "-e", "page-faults"], "record needs --out"),
+            (&["record", "-e", "page-faults"], "record needs --records"),
             (&["map", "--map", &dump], "register 0xd00010"),
             (&["map", "--map", &wrong], "line 5"),
             (

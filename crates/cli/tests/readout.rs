@@ -129,6 +129,59 @@ fn a_recorded_file_is_checked_and_a_damaged_one_ends_with_1() {
     assert_eq!(line["checked"]["faults"]["undefined type"], 1, "{line}");
 }
 
+/// A file named `-` was written.
+#[test]
+fn blocks_go_to_standard_output_raw_and_of_one_channel() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("felig.dat");
+    let file = readout(&[
+        "record",
+        "felig",
+        "--triggers",
+        "2000",
+        "-o",
+        path.to_str().unwrap(),
+    ]);
+    assert!(file.status.success(), "{}", stderr(&file));
+    let piped = readout(&["record", "felig", "--triggers", "2000", "-o", "-"]);
+    assert!(piped.status.success(), "{}", stderr(&piped));
+    assert!(
+        piped.stdout == std::fs::read(&path).unwrap(),
+        "the same bytes"
+    );
+    assert!(stderr(&piped).contains("wrote standard output: "));
+    let many = readout(&["record", "nikhef", "--triggers", "10", "-o", "-"]);
+    assert_eq!(many.status.code(), Some(2));
+    assert!(
+        stderr(&many).contains("the card has 16: choose one with --channels 0.0"),
+        "{}",
+        stderr(&many)
+    );
+    let one = ["--triggers", "10", "--channels", "3.1", "-o", "-"];
+    let one = readout(&[&["record", "nikhef"][..], &one].concat());
+    assert!(
+        one.status.success() && one.stdout.len().is_multiple_of(1024) && !one.stdout.is_empty()
+    );
+    assert!(!std::path::Path::new("-").exists());
+}
+
+#[test]
+fn several_elinks_are_checked_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("felig.dat").display().to_string();
+    let recorded = readout(&["record", "felig", "--triggers", "1000", "-o", &path]);
+    assert!(recorded.status.success());
+    let blocks = |elinks: &str| {
+        let checked = readout(&["check", &path, "--json", "--elinks", elinks]);
+        let line: serde_json::Value = serde_json::from_str(stdout(&checked).trim()).unwrap();
+        line["checked"]["checked_blocks"].as_u64().unwrap()
+    };
+    let (one, other) = (blocks("0x008"), blocks("0x010"));
+    assert!(one > 0 && other > 0);
+    assert_eq!(blocks("0x008,0x010"), one + other);
+    assert_eq!(blocks("0x010,0x7ff"), other);
+}
+
 #[test]
 fn a_check_of_nothing_ends_with_1_and_what_is_left_out_is_said() {
     let directory = tempfile::tempdir().unwrap();

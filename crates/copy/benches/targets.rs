@@ -23,6 +23,12 @@ fn median(mut samples: Vec<f64>) -> f64 {
     samples[samples.len() / 2]
 }
 
+/// The value below which one in twenty lies: what the host does at its best, with little of what others do to it.
+fn fifth_percentile(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 20]
+}
+
 fn ns(work: impl FnOnce()) -> f64 {
     let begin = clock::monotonic_ns();
     work();
@@ -74,22 +80,28 @@ fn overhead(peers: Option<&PathBuf>) {
             .collect(),
     );
     println!("null engine: {per_op:.2} ns an operation (target 1)");
-    const CALLS: u64 = 200_000;
+    // Short samples in turn: one in twenty is then undisturbed also on a busy host.
+    const CALLS: u64 = 20_000;
     let mut ours = session(&Request::new(Path::Pread, Direction::To, 1));
     let Some(peers) = peers else {
         println!("pread at 1 B: not compared, no C compiler (cc)");
         return;
     };
     let (mut tool, mut bare) = (Vec::new(), Vec::new());
-    for _ in 0..21 {
+    for _ in 0..201 {
         tool.push(ns(|| ours.step(0, CALLS).unwrap()) / CALLS as f64);
         bare.push(said(peers, &["pread".to_owned(), CALLS.to_string()]));
     }
-    let (tool, bare) = (median(tool), median(bare));
-    println!(
-        "pread at 1 B: {tool:.1} ns, bare C loop {bare:.1} ns; ratio {:.3} (target 1.10)",
-        tool / bare
-    );
+    for (what, value) in [
+        ("5th percentile", fifth_percentile as fn(Vec<f64>) -> f64),
+        ("median", median),
+    ] {
+        let (tool, bare) = (value(tool.clone()), value(bare.clone()));
+        println!(
+            "pread at 1 B, {what}: {tool:.1} ns, bare C loop {bare:.1} ns; ratio {:.3} (target 1.10)",
+            tool / bare
+        );
+    }
 }
 
 /// Best GB/s of a kernel, summed over threads that start together.

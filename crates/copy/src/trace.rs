@@ -17,7 +17,7 @@ pub const OPERATIONS: [&str; 4] = [
 ];
 
 /// The study's file of each.
-const FILES: [&str; 4] = [
+pub const FILES: [&str; 4] = [
     "mem_trace_from.dat",
     "mem_trace_to.dat",
     "__mem_trace_from.dat",
@@ -220,6 +220,57 @@ fn classic_line(record: &TraceRecord) -> String {
     )
 }
 
+/// The operation of one of the study's files, by its name.
+pub fn operation_of(file: &Path) -> Option<u16> {
+    let name = file.file_name()?.to_str()?;
+    let at = FILES.iter().position(|known| *known == name)?;
+    u16::try_from(at).ok()
+}
+
+/// The records of one of the study's files, line by line; what is wrong is said with the number of the line.
+///
+/// # Errors
+/// When a line does not have the nine fields.
+pub fn of_classic(operation: u16, text: &str) -> Result<Vec<TraceRecord>, String> {
+    let lines = text.lines().enumerate();
+    let lines = lines.filter(|(_, line)| !line.trim().is_empty());
+    let record = |(at, line): (usize, &str)| {
+        record_of(operation, line).ok_or_else(|| {
+            format!(
+                "line {}: not the nine fields of a trace (CPU, counter, bytes, CPU, ns before, ns after, ns, caller, CPU or DMA)",
+                at + 1
+            )
+        })
+    };
+    lines.map(record).collect()
+}
+
+/// The inverse of [`classic_line`]. The study's own sample has an address of 17 digits: its last 16 count.
+fn record_of(operation: u16, line: &str) -> Option<TraceRecord> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [ring, counter, bytes, cpu, before, after, _, caller, by] = fields[..] else {
+        return None;
+    };
+    let digits = caller.strip_prefix("0x")?;
+    let last = digits.len().saturating_sub(16);
+    Some(TraceRecord {
+        operation,
+        ring_cpu: ring.parse().ok()?,
+        counter: counter.parse().ok()?,
+        bytes: bytes.parse().ok()?,
+        begin_cpu: cpu.parse().ok()?,
+        before_ns: before.parse().ok()?,
+        after_ns: after.parse().ok()?,
+        caller: u64::from_str_radix(digits.get(last..)?, 16).ok()?,
+        by: match by {
+            "CPU" => 0,
+            "DMA" => 1,
+            _ => return None,
+        },
+        ..TraceRecord::default()
+    })
+}
+
 fn ranked(rows: &mut [(String, u16, Sum)], top: usize) -> Vec<Vec<String>> {
     rows.sort_by(|a, b| b.2.calls.cmp(&a.2.calls).then_with(|| a.0.cmp(&b.0)));
     let cells = |(name, operation, sum): &(String, u16, Sum)| {
@@ -409,7 +460,7 @@ pub fn sampled(
     time: Duration,
     delay: Duration,
     stop: impl Fn(&dyn Fn() -> Vec<ProcessIo>) -> bool,
-) -> Result<Vec<ProcessIo>, String> {
+) -> Result<(Vec<ProcessIo>, u64), String> {
     let root = Path::new("/proc");
     let mut before = processes(root);
     if before.is_empty() {
@@ -427,7 +478,7 @@ pub fn sampled(
         rows
     };
     let began = Instant::now();
-    let mut looked = Instant::now();
+    let (mut looked, mut looks) = (Instant::now(), 0);
     while began.elapsed() < time && !stop(&|| seen(&last)) {
         let until_look = delay.saturating_sub(looked.elapsed());
         std::thread::sleep(
@@ -437,12 +488,13 @@ pub fn sampled(
         );
         if looked.elapsed() >= delay || began.elapsed() >= time {
             looked = Instant::now();
+            looks += 1;
             last.extend(processes(root));
         }
     }
     // What happened since the last look, when it was stopped between two.
     last.extend(processes(root));
-    Ok(seen(&last))
+    Ok((seen(&last), looks))
 }
 
 /// Counters for a record: the sums over all processes.
@@ -482,6 +534,27 @@ mod tests {
             classic_line(&record(0, 8, b"sh")),
             "0\t1102\t8\t0\t613326537662\t613326537755\t93\t0xffffffff8144c129\tCPU\n"
         );
+    }
+
+    #[test]
+    fn the_studys_files_are_read_back() {
+        let sample = "0 1102 8 0 613326537662 613326537755 93 0xfffffffff8144c129 CPU\n\n";
+        let read = of_classic(0, sample).unwrap();
+        assert_eq!(read[0].caller, 0xffff_ffff_8144_c129);
+        assert_eq!((read.len(), read[0].bytes, read[0].by), (1, 8, 0));
+        let written = classic_line(&record(1, 4096, b""));
+        assert_eq!(classic_line(&of_classic(1, &written).unwrap()[0]), written);
+        assert_eq!(operation_of(Path::new("x/__mem_trace_to.dat")), Some(3));
+        assert_eq!(operation_of(Path::new("x/other.dat")), None);
+        for wrong in [
+            "1 2 3",
+            "0 0 8 0 1 2 1 0xf GPU",
+            "0 0 8 0 1 2 1 f CPU",
+            "0 0 8 0 1 2 1 0xé CPU",
+        ] {
+            let error = of_classic(0, &format!("{sample}{wrong}")).unwrap_err();
+            assert!(error.starts_with("line 3: "), "{error}");
+        }
     }
 
     #[test]

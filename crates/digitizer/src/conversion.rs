@@ -8,10 +8,12 @@ use daqmeter_harness::{Availability, Fault, Problem, is_default};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Qmn};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::units::parse_count;
+use daqmeter_sys::memory::Buffer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::function::Function;
+use crate::oracle::elements;
 
 /// The defaults of a request, which are declared once, in its options.
 pub(crate) fn defaults<T: Args>() -> T {
@@ -70,6 +72,10 @@ pub struct ConversionRequest {
         hide_short_help = true
     )]
     pub signed_q: QFormat,
+    /// Function 6 in degrees: times 180/pi, as later revisions of the original
+    #[arg(long, hide_short_help = true)]
+    #[serde(skip_serializing_if = "is_default")]
+    pub degrees: bool,
     /// Instruction set
     #[arg(
         long,
@@ -210,6 +216,9 @@ impl ConversionRequest {
             Function::Scale => (self.scale(), Decimation::NONE),
             Function::Cast => (Conversion::CastF32, Decimation::NONE),
             Function::UnsignedF64 => (Conversion::QmnF64(unsigned), Decimation::NONE),
+            Function::SignedF64 if self.degrees => {
+                (Conversion::QmnF64(signed.in_degrees()), Decimation::NONE)
+            }
             Function::SignedF64 => (Conversion::QmnF64(signed), Decimation::NONE),
             Function::UnsignedF32 => (Conversion::QmnF32(unsigned), Decimation::NONE),
             Function::SignedF32 => (Conversion::QmnF32(signed), Decimation::NONE),
@@ -247,7 +256,10 @@ impl ConversionRequest {
     }
 
     /// The kernel of a function for that many samples; none for those that convert nothing.
-    pub(crate) fn converter(
+    ///
+    /// # Errors
+    /// When this CPU has no such kernel.
+    pub fn converter(
         &self,
         function: Function,
         samples: usize,
@@ -294,7 +306,10 @@ impl ConversionRequest {
     }
 
     /// Checks the values for a read of that many samples.
-    pub(crate) fn check(&self, samples: u64) -> Result<(), Problem> {
+    ///
+    /// # Errors
+    /// Names the parameter, what it is and what is wanted.
+    pub fn check(&self, samples: u64) -> Result<(), Problem> {
         let (offset, factor) = (self.dec_offset, self.dec_factor);
         if factor == 0 {
             let text = "is 0; decimation keeps every first, second, ... sample: 1 or more";
@@ -323,6 +338,13 @@ impl ConversionRequest {
     }
 }
 
+/// Converts samples into the start of a buffer, which must hold them; returns the bytes written.
+pub fn convert(converter: &Converter, raw: &[u16], out: &mut Buffer) -> usize {
+    let kept = converter.decimation().kept(raw.len());
+    converter.convert(raw, elements(converter, out, 0, kept));
+    kept * converter.conversion().out_bytes()
+}
+
 /// A finite number: JSON has neither infinity nor NaN.
 fn parse_finite(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite());
@@ -344,6 +366,23 @@ mod tests {
             let decimates = matches!(function, Function::DecimateScale | Function::Decimate);
             let expected = if decimates { 10 } else { 1 };
             assert_eq!(decimation.factor, expected, "{function:?}");
+        }
+    }
+
+    #[test]
+    fn only_function_6_has_degrees() {
+        let request = ConversionRequest {
+            degrees: true,
+            ..ConversionRequest::default()
+        };
+        for function in Function::CONVERSIONS {
+            let (conversion, _) = request.of(function).unwrap();
+            let is_in_degrees = conversion == Conversion::QmnF64(Qmn::PHASE.in_degrees());
+            assert_eq!(
+                is_in_degrees,
+                function == Function::SignedF64,
+                "{function:?}"
+            );
         }
     }
 

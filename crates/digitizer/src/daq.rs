@@ -32,13 +32,13 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
 /// Trigger rates that are taken: from one in three hours, whose wait can be counted, to ten times what any board can follow.
 /// An emulated source walks through its triggers, so that a rate without a limit would never come to the present.
-pub(crate) const TRIGGER_RATES_HZ: RangeInclusive<f64> = 1e-4..=1e7;
+pub const TRIGGER_RATES_HZ: RangeInclusive<f64> = 1e-4..=1e7;
 
 /// Refuses a rate that no source has.
 ///
 /// # Errors
 /// Says the rate and what is wanted.
-pub(crate) fn check_trigger_rate(rate_hz: f64) -> Result<(), Fault> {
+pub fn check_trigger_rate(rate_hz: f64) -> Result<(), Fault> {
     if TRIGGER_RATES_HZ.contains(&rate_hz) {
         return Ok(());
     }
@@ -75,7 +75,7 @@ pub struct Daq {
     seen_period: Option<Duration>,
     inferred_missed: u64,
     /// Looked at while a trigger is waited for, which may take long.
-    pub(crate) stop: StopFlag,
+    stop: StopFlag,
     /// What happened since the account began.
     pub counts: DaqCounts,
 }
@@ -99,6 +99,11 @@ impl Daq {
             stop: StopFlag::default(),
             counts: DaqCounts::default(),
         }
+    }
+
+    /// Takes the flag that ends a wait for a trigger.
+    pub fn heed(&mut self, stop: &StopFlag) {
+        self.stop = stop.clone();
     }
 
     /// The longest single wait for an interrupt: half a period more than one.

@@ -34,6 +34,10 @@ impl TypedEngine for DigitizerEngine {
         request.is_emulated()
     }
 
+    fn owns_device(&self, request: &DigitizerRequest) -> bool {
+        !request.is_emulated()
+    }
+
     fn memory_bytes(&self, request: &DigitizerRequest) -> Option<u64> {
         request.memory_bytes()
     }

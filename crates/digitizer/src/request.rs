@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::{BoolValueParser, TypedValueParser};
+use clap::builder::{BoolValueParser, OsStringValueParser, TypedValueParser};
 use daqmeter_harness::{MAX_LANES, Problem, Request};
 use daqmeter_record::units::{UnitError, parse_bytes, parse_count, parse_duration, parse_rate_hz};
 use daqmeter_sys::memory::buffer_bytes;
@@ -30,7 +30,7 @@ pub struct DigitizerRequest {
     /// Boards: /dev/sis8300-6, emu:l0, emu:l2-0, emu:ku0, or a range emu:l0..4
     ///
     /// In records and plans they are one text with blanks between them; a blank within a name has a backslash before it.
-    #[arg(value_name = "DEVICE", required = true)]
+    #[arg(value_name = "DEVICE", required = true, value_parser = device_name())]
     #[serde(with = "crate::names")]
     #[schemars(with = "String")]
     pub devices: Vec<String>,
@@ -133,6 +133,18 @@ impl Completion {
             false => Completion::Poll,
         }
     }
+}
+
+/// A name as records and plans can hold it.
+fn device_name() -> impl TypedValueParser<Value = String> {
+    OsStringValueParser::new().try_map(|name| {
+        name.into_string().map_err(|name| {
+            format!(
+                "`{}` is not UTF-8, as names in records are: make a link to it with another name",
+                name.display()
+            )
+        })
+    })
 }
 
 fn parse_us(text: &str) -> Result<f64, UnitError> {

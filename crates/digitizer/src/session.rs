@@ -12,6 +12,7 @@ use daqmeter_kernels::convert::{Converter, Decimation};
 use daqmeter_record::{Counter, Ledger, Limit};
 use daqmeter_sys::memory::{Buffer, Pages};
 
+use crate::conversion::convert;
 use crate::daq::{Daq, Wait};
 use crate::devices::board::Board;
 use crate::dump::{self, Column};
@@ -186,10 +187,9 @@ impl BoardSession {
     }
 
     fn convert(&mut self, converter: &Converter) {
-        let kept = converter.decimation().kept(self.samples);
         // Taken, because the samples are borrowed from the session.
         let mut out = self.out.take().expect("prepared");
-        converter.convert(self.raw_samples(), elements(converter, &mut out, 0, kept));
+        convert(converter, self.raw_samples(), &mut out);
         self.out = Some(out);
     }
 
@@ -459,7 +459,7 @@ impl Session for BoardSession {
 
     fn heed(&mut self, stop: &StopFlag) {
         self.board.heed(stop);
-        self.daq.stop = stop.clone();
+        self.daq.heed(stop);
     }
 
     fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault> {

@@ -27,11 +27,26 @@ impl Reach {
     /// # Errors
     /// When the bus cannot be read, or describes no device there.
     pub fn of(client: &mut Client, address: u64) -> Result<Reach, EbError> {
+        Reach::with_last(client, address).map(|(reach, _)| reach)
+    }
+
+    /// The same, and the last address of the device.
+    ///
+    /// # Errors
+    /// As of [`Reach::of`].
+    pub fn with_last(client: &mut Client, address: u64) -> Result<(Reach, u64), EbError> {
         match scan::device_at(client, address)? {
-            Some((device, _)) => Ok(Reach {
-                widths: device.widths(),
-                endian: Some(device.endian()),
-            }),
+            Some((device, first)) => {
+                let component = &device.component;
+                let reach = Reach {
+                    widths: device.widths(),
+                    endian: Some(device.endian()),
+                };
+                Ok((
+                    reach,
+                    first.wrapping_add(component.last.wrapping_sub(component.first)),
+                ))
+            }
             None => Err(EbError::Address(
                 "failed to find SDB record: invalid address".to_owned(),
             )),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use daqmeter_wire::etherbone::PORT;
+use daqmeter_wire::etherbone::{PORT, Width, Widths};
 
 use crate::EbError;
 
@@ -198,6 +198,28 @@ pub fn parse_number(text: &str) -> Result<u64, String> {
     u64::from_str_radix(digits, radix).map_err(|_| wrong())
 }
 
+/// A set of widths: `8/16/32/64`, also with commas or semicolons.
+///
+/// # Errors
+/// When a part is none of the four.
+pub fn parse_widths(text: &str) -> Result<Widths, String> {
+    text.split(['/', ',', ';'])
+        .try_fold(Widths::NONE, |set, part| {
+            let width = match part {
+                "8" => Width::W8,
+                "16" => Width::W16,
+                "32" => Width::W32,
+                "64" => Width::W64,
+                _ => {
+                    return Err(format!(
+                        "`{text}` is not a set of widths such as 32 or 8/16/32/64"
+                    ));
+                }
+            };
+            Ok(set.or(Widths::only(width)))
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,5 +289,16 @@ mod tests {
         for wrong in ["", "0x", "08", "-1", "+1", "0x-1", "1 ", "deadbeef"] {
             assert!(parse_number(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn widths_are_joined_by_any_separator() {
+        assert_eq!(parse_widths("8/16,32;64"), Ok(Widths::ALL));
+        assert_eq!(parse_widths("32"), Ok(Widths::only(Width::W32)));
+        assert!(
+            parse_widths("24").is_err()
+                && parse_widths("").is_err()
+                && parse_widths("32/").is_err()
+        );
     }
 }

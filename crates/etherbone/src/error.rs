@@ -6,6 +6,8 @@ use std::time::Duration;
 use daqmeter_harness::Fault;
 use daqmeter_wire::etherbone::{Widths, WireError};
 
+use crate::slave::MAX_CYCLE_BYTES;
+
 /// An error of the client or the server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -56,6 +58,16 @@ pub enum EbError {
         operations: usize,
         /// Room.
         datagram_bytes: usize,
+    },
+    /// A cycle longer than a stream carries.
+    #[error(
+        "the cycle of {operations} operations takes {bytes} bytes or more; a stream carries at most {MAX_CYCLE_BYTES}: divide it"
+    )]
+    TooLong {
+        /// Operations asked for.
+        operations: usize,
+        /// What they take.
+        bytes: usize,
     },
     /// The deadline of a cycle passed.
     #[error("no answer within {0:?}")]

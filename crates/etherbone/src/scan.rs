@@ -22,6 +22,8 @@ pub struct Found {
     pub first: Option<u64>,
     /// Last address on the whole bus.
     pub last: Option<u64>,
+    /// True for the head of a table, which describes the bus; its path is that of the bridge which leads there.
+    pub is_head: bool,
 }
 
 impl Found {
@@ -44,26 +46,34 @@ impl Found {
     }
 }
 
-/// Reads all tables, or only the first one. Records come in the order of their tables, those behind a bridge after it.
+/// Reads all tables, or only the first one. Records come in the order of their tables, those behind a bridge after it; heads are
+/// left out.
 ///
 /// # Errors
 /// When the tables cannot be read, loop, or are not tables.
 pub fn scan(client: &mut Client, recurse: bool) -> Result<Vec<Found>, EbError> {
+    let mut found = tables(client, recurse)?;
+    found.retain(|found| !found.is_head);
+    Ok(found)
+}
+
+/// The same with the head of each table before its records.
+///
+/// # Errors
+/// As of [`scan`].
+pub fn tables(client: &mut Client, recurse: bool) -> Result<Vec<Found>, EbError> {
     let root = root_address(client)?;
-    let mut found = Vec::new();
-    let mut seen = Vec::new();
-    table(
-        client,
-        Place {
-            table: root,
-            base: 0,
-            last: u64::MAX,
-        },
-        &[],
-        recurse,
-        &mut seen,
-        &mut found,
-    )?;
+    tables_at(client, root, recurse)
+}
+
+fn tables_at(client: &mut Client, root: u64, recurse: bool) -> Result<Vec<Found>, EbError> {
+    let (mut found, mut seen) = (Vec::new(), Vec::new());
+    let place = Place {
+        table: root,
+        base: 0,
+        last: u64::MAX,
+    };
+    table(client, place, &[], recurse, &mut seen, &mut found)?;
     Ok(found)
 }
 
@@ -72,19 +82,8 @@ pub fn scan(client: &mut Client, recurse: bool) -> Result<Vec<Found>, EbError> {
 /// # Errors
 /// As of [`scan`].
 pub fn scan_at(client: &mut Client, root: u64) -> Result<Vec<Found>, EbError> {
-    let (mut found, mut seen) = (Vec::new(), Vec::new());
-    table(
-        client,
-        Place {
-            table: root,
-            base: 0,
-            last: u64::MAX,
-        },
-        &[],
-        true,
-        &mut seen,
-        &mut found,
-    )?;
+    let mut found = tables_at(client, root, true)?;
+    found.retain(|found| !found.is_head);
     Ok(found)
 }
 
@@ -242,11 +241,9 @@ fn table(
     seen.push(place.table);
     for (index, record) in records(client, place.table)?.into_iter().enumerate() {
         // The head describes the bus, not something on it; eb-ls counts from the record after it.
-        if index == 0 {
-            continue;
-        }
+        let is_head = index == 0;
         let mut path = path.to_vec();
-        path.push(index);
+        path.extend((!is_head).then_some(index));
         let moves = !matches!(record, Record::MsiMaster { .. });
         let absolute = |address: u64| {
             if moves {
@@ -267,6 +264,7 @@ fn table(
             record,
             first,
             last,
+            is_head,
         });
         if let (Record::Bridge { child, component }, true) = (record, recurse) {
             let inner = Place {

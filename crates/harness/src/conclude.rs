@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use daqmeter_record::{Host, Hotspot, Memory, Outcome, RunRecord, Stage};
+use daqmeter_record::{Host, Hotspot, Memory, Outcome, RunRecord, Stage, conditions};
 use daqmeter_stats as stats;
 use daqmeter_sys::cpu_time;
 use daqmeter_sys::symbols::Symbols;
@@ -14,9 +14,6 @@ use crate::{Context, Settings};
 
 /// Drift between the first and last third of the samples that is worth a warning.
 const DRIFT_WORTH_SAYING: f64 = 0.05;
-
-/// Share of stolen time that is worth a warning.
-const STEAL_WORTH_SAYING: f64 = 0.02;
 
 /// Puts the lanes into the record, adds up their accounts, and judges.
 pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, context: &Context) {
@@ -45,6 +42,7 @@ pub(crate) fn conclude(record: &mut RunRecord, ran: Ran, settings: &Settings, co
             }
         }
         record.series.extend(done.series);
+        record.path = record.path.take().or(done.path);
         for warning in done.warnings {
             if !record.warnings.contains(&warning) {
                 record.warnings.push(warning);
@@ -130,12 +128,8 @@ fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> V
             cpu_list(&settings.pin)
         ));
     }
-    if let Some(stolen) = stolen_share(record).filter(|stolen| *stolen > STEAL_WORTH_SAYING) {
-        warnings.push(format!(
-            "the hypervisor took {:.0} % of the time of the CPUs that were used: repeat on a quiet host",
-            stolen * 100.0
-        ));
-    }
+    let disturbances = conditions::of(record);
+    warnings.extend(disturbances.iter().map(ToString::to_string));
     warnings.extend(build_warning(record));
     warnings
 }
@@ -143,22 +137,6 @@ fn placement_warnings(record: &RunRecord, settings: &Settings, host: &Host) -> V
 fn build_warning(record: &RunRecord) -> Option<String> {
     let is_debug = record.tool.profile == "debug";
     is_debug.then(|| "debug build: rates are meaningless; use cargo run --release".to_owned())
-}
-
-/// Share of the time of the CPUs on which the lanes were seen that the hypervisor took. Idle CPUs lose nothing: of all the
-/// CPUs of a large host, the time taken from the few that work would look small.
-fn stolen_share(record: &RunRecord) -> Option<f64> {
-    let used: BTreeSet<u32> = record
-        .lanes
-        .iter()
-        .flat_map(|lane| lane.seen_cpus.iter().copied())
-        .collect();
-    let available = record.wall_ns as f64 * used.len() as f64;
-    let stolen: u64 = used
-        .iter()
-        .filter_map(|cpu| record.host_cpu.steal_by_cpu_ns.get(cpu))
-        .sum();
-    (available > 0.0).then(|| stolen as f64 / available)
 }
 
 /// One line for each kind of stage that is faster than its limit allows: a fault of the measurement.
@@ -225,6 +203,10 @@ mod tests {
             .iter()
             .map(|cpus| Lane {
                 seen_cpus: cpus.to_vec(),
+                stages: vec![Stage {
+                    sample_ns: vec![1],
+                    ..Stage::default()
+                }],
                 ..Lane::default()
             })
             .collect();
@@ -257,14 +239,6 @@ mod tests {
         );
         let elsewhere = run(&[&[3]], &[(5, 900_000_000)]);
         assert_eq!(said(&elsewhere), Vec::<String>::new());
-        assert_eq!(
-            stolen_share(&run(
-                &[&[1, 2], &[2]],
-                &[(1, 300_000_000), (2, 100_000_000)]
-            )),
-            Some(0.2)
-        );
-        assert_eq!(stolen_share(&run(&[], &[(1, 5)])), None);
     }
 
     #[test]

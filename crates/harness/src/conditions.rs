@@ -5,19 +5,24 @@ use std::collections::BTreeMap;
 use daqmeter_record::{CpuTime, HostCpu, RunRecord};
 use daqmeter_sys::cpu_time;
 
+use crate::processes::Processes;
+
 /// The accounts of host and process before a measurement.
 pub(crate) struct Conditions {
     host: cpu_time::HostTimes,
-    steal: BTreeMap<u32, u64>,
+    by_cpu: BTreeMap<u32, cpu_time::OneCpu>,
     process: cpu_time::Usage,
     threads: BTreeMap<String, u64>,
+    processes: Option<Processes>,
 }
 
 impl Conditions {
-    pub(crate) fn before() -> Conditions {
+    /// With those of every process, too, where an engine asks for it.
+    pub(crate) fn before(with_processes: bool) -> Conditions {
         Conditions {
+            processes: with_processes.then(Processes::before),
             host: cpu_time::of_host("/".as_ref()),
-            steal: cpu_time::steal_by_cpu("/".as_ref()),
+            by_cpu: cpu_time::by_cpu("/".as_ref()),
             process: cpu_time::of_process(),
             threads: cpu_time::of_own_threads(),
         }
@@ -31,8 +36,18 @@ impl Conditions {
             system_ns: process.system_ns.saturating_sub(self.process.system_ns),
         };
         record.host_cpu = host_cpu(cpu_time::of_host("/".as_ref()).since(self.host));
-        record.host_cpu.steal_by_cpu_ns = since(&self.steal, cpu_time::steal_by_cpu("/".as_ref()));
-        record.host_cpu.threads_ns = since(&self.threads, cpu_time::of_own_threads());
+        let now = cpu_time::by_cpu("/".as_ref());
+        let of_each =
+            |of: fn(&cpu_time::OneCpu) -> u64| since(&each(&self.by_cpu, of), each(&now, of));
+        record.host_cpu.steal_by_cpu_ns = of_each(|cpu| cpu.steal_ns);
+        record.host_cpu.busy_by_cpu_ns = of_each(|cpu| cpu.busy_ns);
+        let threads = cpu_time::of_own_threads();
+        record.host_cpu.threads_ns = since(&self.threads, threads.clone());
+        if let Some(processes) = &self.processes {
+            let used = |(name, ns): (&String, &u64)| (name.clone(), (*ns, threads[name]));
+            let threads = record.host_cpu.threads_ns.iter().map(used).collect();
+            record.host_cpu.processes = processes.used(&threads);
+        }
     }
 }
 
@@ -46,8 +61,19 @@ fn host_cpu(times: cpu_time::HostTimes) -> HostCpu {
         iowait_ns: times.iowait_ns,
         idle_ns: times.idle_ns,
         steal_by_cpu_ns: Default::default(),
+        busy_by_cpu_ns: Default::default(),
         threads_ns: Default::default(),
+        processes: Vec::new(),
     }
+}
+
+fn each(
+    cpus: &BTreeMap<u32, cpu_time::OneCpu>,
+    of: fn(&cpu_time::OneCpu) -> u64,
+) -> BTreeMap<u32, u64> {
+    cpus.iter()
+        .map(|(number, cpu)| (*number, of(cpu)))
+        .collect()
 }
 
 /// What was added to each of the times, where anything was.

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use daqmeter_record::{Counter, Ledger, Limit, ParamError, TimeSeries, Workload};
+use daqmeter_record::{Counter, Ledger, Limit, ParamError, PathRun, TimeSeries, Workload};
 
 use crate::StopFlag;
 use crate::sample::INTERRUPTED;
@@ -32,6 +32,12 @@ pub trait Engine: Send + Sync {
         false
     }
 
+    /// True when the workload works on a real device whose state only one process at a time may have: its registers, its buffers.
+    /// Such work cannot be measured in turns with another process.
+    fn owns_device(&self, _workload: &Workload) -> bool {
+        false
+    }
+
     /// What a workload of this engine may hold, for lists and for checking plans before anything runs.
     fn parameters(&self) -> Vec<Parameter> {
         Vec::new()
@@ -52,6 +58,11 @@ pub trait Engine: Send + Sync {
     /// limits come on top. None where the engine cannot know, or the workload is wrong, which [`Engine::open`] then reports.
     fn memory_bytes(&self, _workload: &Workload) -> Option<u64> {
         None
+    }
+
+    /// Whether its records name the processes that used the CPUs: for engines whose points last long enough to look at all of them.
+    fn names_processes(&self) -> bool {
+        false
     }
 
     /// A small workload that the conformance suite runs, quick and without hardware.
@@ -225,6 +236,8 @@ pub struct Tally {
     pub counters: Vec<Counter>,
     /// What it measured over time.
     pub series: Vec<TimeSeries>,
+    /// What the threads of a path did.
+    pub path: Option<PathRun>,
     /// Bytes that its first stage really carried, where that is not what its operations are counted as.
     pub carried_bytes: Option<u64>,
     /// What the reader must know.

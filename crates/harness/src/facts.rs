@@ -11,6 +11,7 @@ use daqmeter_sys::{affinity, clock};
 
 use crate::cpu_model::cpu_model;
 use crate::devices::{self, CardFamily};
+use crate::reference::arithmetic_ns;
 use crate::{Engine, NullEngine};
 
 /// Goes into every record of one invocation.
@@ -108,7 +109,7 @@ impl Context {
 }
 
 /// The present UTC time, RFC 3339 with milliseconds.
-pub(crate) fn utc_now() -> String {
+pub fn utc_now() -> String {
     humantime::format_rfc3339_millis(SystemTime::now()).to_string()
 }
 
@@ -130,17 +131,9 @@ fn tool_ns_per_op() -> f64 {
 
 /// Spread of 64 pieces of equal arithmetic of about 0.5 ms each.
 fn noise_floor() -> NoiseFloor {
-    let piece = |rounds: u64| {
-        let begin = clock::monotonic_ns();
-        let mut x = 1_u64;
-        for _ in 0..rounds {
-            x = std::hint::black_box(x.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        }
-        (clock::monotonic_ns() - begin) as f64
-    };
     let rounds = 200_000;
-    piece(rounds);
-    let samples: Vec<f64> = (0..64).map(|_| piece(rounds)).collect();
+    arithmetic_ns(rounds);
+    let samples: Vec<f64> = (0..64).map(|_| arithmetic_ns(rounds) as f64).collect();
     let summary = stats::Summary::of(&samples).expect("64 finite samples");
     NoiseFloor {
         relative_mad: summary.mad / summary.median,

@@ -6,13 +6,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use daqmeter_record::{Counter, Lane, Ledger, Outcome, RunRecord, Stage, TimeSeries};
+use daqmeter_record::{Counter, Lane, Ledger, Outcome, PathRun, RunRecord, Stage, TimeSeries};
 use daqmeter_sys::perf::Sampler;
 use daqmeter_sys::{affinity, clock};
 
 use crate::conditions::Conditions;
 use crate::guarded::guarded;
 use crate::meeting::{Meeting, Party};
+use crate::reference::speed_ns;
 use crate::sample::Sampling;
 use crate::settings::cpu_list;
 use crate::{Context, Fault, Observer, Session, Settings, StageSpec};
@@ -24,6 +25,7 @@ pub(crate) struct LaneDone {
     pub(crate) ledgers: Vec<Ledger>,
     pub(crate) counters: Vec<Counter>,
     pub(crate) series: Vec<TimeSeries>,
+    pub(crate) path: Option<PathRun>,
     pub(crate) warnings: Vec<String>,
     pub(crate) pointers: Vec<u64>,
     /// The lane failed because memory or threads were lacking.
@@ -58,6 +60,8 @@ pub(crate) struct Ran {
 pub(crate) struct Running<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) context: &'a Context,
+    /// Whether the record names the processes that used the CPUs.
+    pub(crate) processes: bool,
     /// Makes the thread of the lane with that index; tests make one that cannot be started.
     pub(crate) thread: fn(usize) -> thread::Builder,
 }
@@ -100,8 +104,17 @@ pub(crate) fn run_lanes(
             }
             threads.push((lane, started));
         }
+        // All are ready; then all have taken the speed of their CPU.
         own.wait();
-        observe(&own, &origin_ns, observers, record, &mut faults);
+        own.wait();
+        let conditions = Conditions::before(running.processes);
+        observe(
+            (&own, &origin_ns),
+            &conditions,
+            observers,
+            record,
+            &mut faults,
+        );
         let lanes =
             threads.into_iter().map(
                 |(lane, started)| match started.map(|thread| thread.join()) {
@@ -122,13 +135,12 @@ pub(crate) fn run_lanes(
 
 /// From the release of the lanes until all are done: what passes meanwhile, by the observers and the accounts of the host.
 fn observe(
-    own: &Party,
-    lanes_origin_ns: &AtomicU64,
+    (own, lanes_origin_ns): (&Party, &AtomicU64),
+    conditions: &Conditions,
     observers: &mut [Box<dyn Observer>],
     record: &mut RunRecord,
     faults: &mut Vec<String>,
 ) {
-    let conditions = Conditions::before();
     each(observers, faults, |observer| observer.start());
     let origin_ns = clock::monotonic_ns();
     lanes_origin_ns.store(origin_ns, Ordering::Release);
@@ -242,6 +254,9 @@ impl<'a> LaneRunner<'a> {
         let ready = self.make_ready();
         let mut sampler = self.sampler(&mut warnings);
         party.wait();
+        // All lanes at the same moment: a CPU is faster while others are idle.
+        let mut reference_ns = vec![speed_ns()];
+        party.wait();
         party.wait();
         let ready = match party.is_called_off() {
             true => ready.and(Err(Fault::too_large(
@@ -255,6 +270,8 @@ impl<'a> LaneRunner<'a> {
         let (pointers, lost) = sampler.as_mut().map(Sampler::stop).unwrap_or_default();
         party.wait();
         party.wait();
+        reference_ns.push(speed_ns());
+        self.lane.reference_ns = reference_ns;
         if lost > 0 {
             warnings.push(format!(
                 "profile of lane {}: {lost} samples did not fit the ring",
@@ -367,6 +384,7 @@ impl<'a> LaneRunner<'a> {
             ledgers: tally.ledgers,
             counters: tally.counters,
             series: tally.series,
+            path: tally.path,
             warnings,
             pointers,
             does_not_fit,
@@ -521,6 +539,7 @@ mod tests {
             let running = Running {
                 settings: &settings,
                 context: &context,
+                processes: true,
                 thread,
             };
             let mut record = context.blank_record(Default::default(), Workload::new("test"));

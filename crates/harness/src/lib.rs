@@ -18,13 +18,17 @@ mod meeting;
 pub mod memory;
 pub mod null;
 pub mod observe;
+mod processes;
+mod reference;
 mod refusal;
 pub mod request;
 pub mod run;
 mod sample;
 pub mod settings;
+pub mod slices;
 pub mod sweep;
 mod text_file;
+mod toml_text;
 mod watched;
 
 pub use devices::CardFamily;
@@ -42,6 +46,8 @@ pub use request::{
 };
 pub use run::{check_fits, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag};
+pub use slices::{Disturbed, Slice, Slices};
 pub use sweep::{Sweep, ordered};
 pub use text_file::{text_file, text_input};
+pub use toml_text::{TomlText, nearest_of};
 pub use watched::Watched;

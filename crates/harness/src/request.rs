@@ -276,11 +276,21 @@ pub trait TypedEngine: Send + Sync {
         self.probe()
     }
 
+    /// Whether its records name the processes that used the CPUs: for engines whose points last long enough to look at all of them.
+    fn names_processes(&self) -> bool {
+        false
+    }
+
     /// What the request works on, for the record: devices, instruction set.
     fn target(&self, request: &Self::Request) -> String;
 
     /// True when any device in the path is emulated.
     fn is_emulated(&self, _request: &Self::Request) -> bool {
+        false
+    }
+
+    /// True when it works on a real device whose state only one process at a time may have.
+    fn owns_device(&self, _request: &Self::Request) -> bool {
         false
     }
 
@@ -329,6 +339,14 @@ impl<E: TypedEngine> Engine for E {
 
     fn is_emulated(&self, workload: &Workload) -> bool {
         E::Request::of(workload).is_ok_and(|request| TypedEngine::is_emulated(self, &request))
+    }
+
+    fn owns_device(&self, workload: &Workload) -> bool {
+        E::Request::of(workload).is_ok_and(|request| TypedEngine::owns_device(self, &request))
+    }
+
+    fn names_processes(&self) -> bool {
+        TypedEngine::names_processes(self)
     }
 
     fn parameters(&self) -> Vec<Parameter> {

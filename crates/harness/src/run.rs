@@ -63,6 +63,7 @@ pub fn measure(
     let running = Running {
         settings,
         context,
+        processes: engine.names_processes(),
         thread: lane_thread,
     };
     let ran = run_lanes(sessions, running, observers, &mut record);

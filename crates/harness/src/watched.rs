@@ -20,7 +20,7 @@ impl Context {
     pub fn watch(&self, study: &str, engine: EngineInfo, workload: Workload) -> Watched {
         let mut record = self.blank_record(engine, workload);
         study.clone_into(&mut record.study);
-        let conditions = Conditions::before();
+        let conditions = Conditions::before(false);
         record.origin_ns = clock::monotonic_ns();
         Watched { record, conditions }
     }

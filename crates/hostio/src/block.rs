@@ -62,10 +62,16 @@ struct BlockSession {
 }
 
 struct Open {
+    reader: BlockReader,
+    buffer: Buffer,
+}
+
+/// Reads a block device or a file in order, and again from its beginning when its span is read.
+#[derive(Debug)]
+pub struct BlockReader {
     file: File,
     span: u64,
     at: u64,
-    buffer: Buffer,
 }
 
 /// The first block device that is a disk, as `/dev/vda`; none where there is none.
@@ -161,7 +167,7 @@ impl Session for BlockSession {
         let bytes = self.request.block_bytes;
         let mut open = Open::new(&self.request)?;
         if self.request.cached {
-            for _ in 0..open.span / bytes as u64 {
+            for _ in 0..open.reader.span_bytes() / bytes as u64 {
                 open.read(bytes)?;
             }
         }
@@ -183,16 +189,16 @@ impl Session for BlockSession {
     fn verify(&mut self) -> Result<(), Fault> {
         const TRIES: usize = 3;
         let open = self.open.as_mut().expect("prepared before verification");
-        let at = open.span / 2 / self.request.block_bytes as u64 * self.request.block_bytes as u64
-            % open.span;
+        let (span, bytes) = (open.reader.span_bytes(), self.request.block_bytes as u64);
+        let at = span / 2 / bytes * bytes % span;
         for _ in 0..TRIES {
-            open.at = at;
+            open.reader.seek(at);
             open.read(self.request.block_bytes)?;
             let first = open.buffer.slice::<u8>(self.request.block_bytes).to_vec();
             open.buffer
                 .slice_mut::<u8>(self.request.block_bytes)
                 .fill(0xA5);
-            open.at = at;
+            open.reader.seek(at);
             open.read(self.request.block_bytes)?;
             if open.buffer.slice::<u8>(self.request.block_bytes) == first {
                 return Ok(());
@@ -213,8 +219,24 @@ impl Session for BlockSession {
 }
 
 impl Open {
-    /// Opens the file and finds out how much of it is read.
     fn new(request: &BlockRequest) -> Result<Open, Fault> {
+        Ok(Open {
+            reader: BlockReader::open(request)?,
+            buffer: Buffer::new(request.block_bytes.max(SECTOR_BYTES), Pages::Transparent)?,
+        })
+    }
+
+    fn read(&mut self, bytes: usize) -> Result<(), Fault> {
+        self.reader.read(self.buffer.slice_mut::<u8>(bytes))
+    }
+}
+
+impl BlockReader {
+    /// Opens the file and finds out how much of it is read: whole blocks.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or is shorter than one block.
+    pub fn open(request: &BlockRequest) -> Result<BlockReader, Fault> {
         let BlockRequest { path, cached, .. } = request;
         let refused =
             |what: &str, error: std::io::Error| Fault::new(format!("{what} {path}: {error}"));
@@ -240,17 +262,32 @@ impl Open {
                 "{path} is shorter than one block of {bytes} B"
             )));
         }
-        Ok(Open {
-            file,
-            span,
-            at: 0,
-            buffer: Buffer::new(request.block_bytes.max(SECTOR_BYTES), Pages::Transparent)?,
-        })
+        Ok(BlockReader { file, span, at: 0 })
     }
 
-    fn read(&mut self, bytes: usize) -> Result<(), Fault> {
+    /// Bytes that are read before it begins again.
+    pub fn span_bytes(&self) -> u64 {
+        self.span
+    }
+
+    /// Where the next block is.
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Goes on from that place, which is a multiple of a block and within the span.
+    pub fn seek(&mut self, at: u64) {
+        self.at = at;
+    }
+
+    /// Reads the next block, which has the length that it was opened for; where reads are direct, `into` is on a page.
+    ///
+    /// # Errors
+    /// When the device or the file fails, or became shorter.
+    pub fn read(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+        let bytes = into.len();
         self.file
-            .read_exact_at(self.buffer.slice_mut::<u8>(bytes), self.at)
+            .read_exact_at(into, self.at)
             .map_err(|error| Fault::new(format!("read {bytes} B at {}: {error}", self.at)))?;
         self.at += bytes as u64;
         if self.at >= self.span {

@@ -6,5 +6,5 @@
 mod block;
 mod stream;
 
-pub use block::{BlockEngine, reads_directly, system_disk};
+pub use block::{BlockEngine, BlockReader, BlockRequest, reads_directly, system_disk};
 pub use stream::StreamEngine;

@@ -324,7 +324,7 @@ fn of_net(request: &Request, host: &Host<'_>, stop: &AtomicBool) -> Result<Vec<C
     ));
     let load = || {
         if is_real {
-            netperf(peer, request.time)
+            netperf(peer, request.time, stop)
         } else {
             loopback(request.time, stop)
         }

@@ -2,18 +2,20 @@
 //! second terminal.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use daqmeter_kernels::stream::{Ratio, stream};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_sys::host::{DIRECT, Files};
 use daqmeter_sys::memory::{Buffer, Pages};
+use daqmeter_sys::process::terminate;
 
 /// What a load moved.
 #[derive(Clone, Debug, PartialEq)]
@@ -294,49 +296,99 @@ fn fio_bytes(text: &str) -> Option<u64> {
     json["jobs"][0]["read"]["io_bytes"].as_u64()
 }
 
-/// The document's netperf run from a host, for a time.
+/// The document's netperf run from a host: without an end of its own, with an interim result every 10 s, ended by us after the first
+/// that is at or beyond the time. Shorter times have shorter intervals.
 ///
 /// # Errors
-/// When netperf is not there or fails.
-pub fn netperf(host: &str, time: Duration) -> Result<Moved, LoadError> {
-    let seconds = time.as_secs().max(1).to_string();
-    let arguments: Vec<String> = ["-H", host, "-t", "TCP_MAERTS", "-l", &seconds, "-P", "0"]
-        .map(str::to_owned)
-        .into();
+/// When netperf is not there, fails, or prints no interim results.
+pub fn netperf(host: &str, time: Duration, stop: &AtomicBool) -> Result<Moved, LoadError> {
+    interim_results(Command::new("netperf"), host, time, stop)
+}
+
+/// So long after an interim result is due it may come.
+const LATE: Duration = Duration::from_secs(5);
+
+fn interim_results(
+    mut netperf: Command,
+    host: &str,
+    time: Duration,
+    stop: &AtomicBool,
+) -> Result<Moved, LoadError> {
+    let every = time.as_secs().clamp(1, 10);
+    let arguments = format!("-D {every} -H {host} -t TCP_MAERTS -l 0");
+    netperf.args(arguments.split(' '));
+    let failed = |why: &dyn std::fmt::Display| LoadError(format!("netperf: {why}"));
     let began = Instant::now();
-    let text = output("netperf", &arguments)?;
-    let bits = netperf_bits_per_s(&text)
-        .ok_or_else(|| LoadError("netperf: no throughput in its output".to_owned()))?;
+    let child = netperf
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child =
+        child.map_err(|error| failed(&format!("{error}; install it, or leave out --with")))?;
+    let lines = lines_of(child.stdout.take());
+    let (mut bytes, mut seconds) = (0.0, 0.0);
+    let is_done = |seconds: f64| seconds >= time.as_secs_f64() - 0.05;
+    let deadline = time.max(Duration::from_secs(every)) + Duration::from_secs(every) + LATE;
+    while !is_done(seconds) && began.elapsed() < deadline && !stop.load(Ordering::Relaxed) {
+        match lines.recv_timeout(Duration::from_millis(50)) {
+            Ok(line) => {
+                let (bits_per_s, passed) = interim(&line).unwrap_or_default();
+                bytes += bits_per_s / 8.0 * passed;
+                seconds += passed;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
     let took = began.elapsed().as_secs_f64();
+    // One that has failed has ended already, and says why.
+    terminate(&mut child).map_err(|error| failed(&error))?;
+    let said = child.wait_with_output().map_err(|error| failed(&error))?;
+    if seconds == 0.0 {
+        let said = String::from_utf8_lossy(&said.stderr);
+        let why = said
+            .lines()
+            .last()
+            .unwrap_or("it printed no interim results; it must have been built with --enable-demo");
+        return Err(failed(&why));
+    }
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "bytes of a run, not negative"
     )]
-    let bytes = (bits / 8.0 * time.as_secs_f64().max(1.0)) as u64;
+    let bytes = bytes as u64;
     Ok(Moved {
         bytes,
         seconds: took,
-        how: format!("netperf {}", arguments.join(" ")),
+        how: format!("netperf {arguments}"),
     })
 }
 
-/// Throughput of netperf: `941.52 10^6bits/s` of an interim result, or the last column of the table, in 10^6 bits per second.
-fn netperf_bits_per_s(text: &str) -> Option<f64> {
-    let interim = text.lines().rev().find_map(|line| {
-        let (value, _) = line
-            .split_once("Interim result:")?
-            .1
-            .trim()
-            .split_once(' ')?;
-        value.parse::<f64>().ok()
+/// Lines of a program as they come, until it ends.
+fn lines_of(from: Option<std::process::ChildStdout>) -> Receiver<String> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        let lines = from
+            .into_iter()
+            .flat_map(|from| BufReader::new(from).lines());
+        for line in lines.map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
     });
-    let table = || {
-        text.lines()
-            .rev()
-            .find_map(|line| line.split_whitespace().nth(4)?.parse::<f64>().ok())
-    };
-    interim.or_else(table).map(|megabits| megabits * 1e6)
+    lines
+}
+
+/// Bits per second and seconds of `Interim result: 941.52 10^6bits/s over 10.000 seconds ending at ...`.
+fn interim(line: &str) -> Option<(f64, f64)> {
+    let mut words = line.split_once("Interim result:")?.1.split_whitespace();
+    let megabits: f64 = words.next()?.parse().ok()?;
+    let is_known = words.next() == Some("10^6bits/s") && words.next() == Some("over");
+    let seconds: f64 = words.next()?.parse().ok()?;
+    let is_sound = |value: f64| value.is_finite() && value >= 0.0;
+    (is_known && is_sound(megabits) && is_sound(seconds)).then_some((megabits * 1e6, seconds))
 }
 
 fn output(program: &str, arguments: &[String]) -> Result<String, LoadError> {
@@ -431,18 +483,51 @@ mod tests {
     }
 
     #[test]
-    fn outputs_of_fio_and_netperf_are_read() {
+    fn the_output_of_fio_is_read() {
         let fio = "note: both iodepth >= 1 and synchronous\n{\"jobs\":[{\"read\":{\"io_bytes\":13244891136}}]}";
         assert_eq!(fio_bytes(fio), Some(202_101 * 65_536));
         assert_eq!(fio_bytes("fio: nothing"), None);
-        let interim =
-            "Interim result:  941.52 10^6bits/s over 10.000 seconds ending at 1576269135.608\n";
-        assert_eq!(netperf_bits_per_s(interim), Some(941.52e6));
-        assert_eq!(
-            netperf_bits_per_s("131072  16384  16384    10.00    941.52\n"),
-            Some(941.52e6)
-        );
-        assert_eq!(netperf_bits_per_s("netperf: cannot shake hands"), None);
+    }
+
+    #[test]
+    fn interim_results_of_netperf_are_read() {
+        let check = |line: &str, expected| assert_eq!(interim(line), expected, "{line}");
+        let documents =
+            "Interim result: 941.52 10^6bits/s over 10.000 seconds ending at 1576269135.608";
+        check(documents, Some((941.52e6, 10.0)));
+        check("Interim result: 9 10^9bits/s over 10.000 seconds", None);
+        check("Interim result: -1 10^6bits/s over 10.000 seconds", None);
+        check("Interim result: 941.52", None);
+        check("131072  16384  16384    10.00    941.52", None);
+    }
+
+    /// A program in place of netperf: it prints how it was called, then as the document's does, and goes on until it is ended.
+    fn stand_in(script: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, "netperf"]);
+        shell
+    }
+
+    #[test]
+    fn netperf_is_called_as_in_the_document_and_ended_after_the_time() {
+        let script = r#"
+            [ "$*" = "-D 2 -H lab7 -t TCP_MAERTS -l 0" ] || { echo "$*" >&2; exit 1; }
+            echo "Interim result: 8.00 10^6bits/s over 1.000 seconds ending at 1.0"
+            echo "Interim result: 16.00 10^6bits/s over 1.500 seconds ending at 2.5"
+            exec tail -f /dev/null"#;
+        let time = Duration::from_secs(2);
+        let moved = interim_results(stand_in(script), "lab7", time, &GOES_ON).unwrap();
+        assert_eq!(moved.bytes, 1_000_000 + 3_000_000);
+        assert_eq!(moved.how, "netperf -D 2 -H lab7 -t TCP_MAERTS -l 0");
+    }
+
+    #[test]
+    fn a_netperf_that_fails_says_why() {
+        let time = Duration::from_secs(1);
+        let error = |script| interim_results(stand_in(script), "x", time, &GOES_ON).unwrap_err();
+        let refused = "echo 'establish control: are you sure there is a netserver' >&2; exit 1";
+        assert!(error(refused).0.contains("are you sure"));
+        assert!(error("echo 941.52").0.contains("--enable-demo"));
     }
 
     static GOES_ON: AtomicBool = AtomicBool::new(false);

@@ -262,6 +262,15 @@ pub const FLAGGED: &str = LOSSES[6];
 /// Chunks for which there was no subscriber.
 pub const NOT_SUBSCRIBED: &str = LOSSES[7];
 
+/// What one E-link lost that the others did not: everything but what BUSY stopped, by kind.
+pub(crate) fn own_losses(ledger: &Ledger) -> impl Iterator<Item = (&str, u64)> {
+    let losses = ledger.losses.iter();
+    let of_all = |kind: &str| kind == LOSSES[0] || kind == LOSSES[1];
+    losses
+        .map(|(kind, count)| (kind.as_str(), *count))
+        .filter(move |(kind, count)| *count > 0 && !of_all(kind))
+}
+
 /// What was lost on the way: everything but what BUSY stopped, the emulator's deficit, injected faults, and what arrived with a flag.
 pub fn lost_on_the_way(ledger: &Ledger) -> u64 {
     ledger.lost()

@@ -26,8 +26,8 @@ pub use tables::{Checked, Row};
 pub struct Options {
     /// 0 to 3.
     pub level: u8,
-    /// Only this E-link.
-    pub elink: Option<u16>,
+    /// Only these E-links; all where there is none.
+    pub elinks: Vec<u16>,
     /// Blocks to skip at the beginning.
     pub skip_blocks: u64,
     /// Messages that are kept; it goes on counting beyond.
@@ -40,7 +40,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             level: 3,
-            elink: None,
+            elinks: Vec::new(),
             skip_blocks: 0,
             max_messages: 1000,
             abce_kib: 1,
@@ -311,10 +311,8 @@ impl Checker {
     fn block(&mut self, format: Format, header: Header, block: &[u8]) {
         let is_skipped = self.blocks < self.options.skip_blocks;
         if !is_skipped
-            && self
-                .options
-                .elink
-                .is_none_or(|only| only == header.elink.number())
+            && (self.options.elinks.is_empty()
+                || self.options.elinks.contains(&header.elink.number()))
         {
             self.checked_blocks += 1;
             self.checked_block(format, header, block);

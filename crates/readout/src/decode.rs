@@ -78,19 +78,59 @@ struct DecodeSession {
 
 impl DecodeSession {
     fn pass(&mut self) -> Result<u64, Fault> {
-        let (blocks, size) = (&self.blocks, self.format.block_bytes);
-        let mut ahead = blocks.chunks_exact(size).skip(2);
-        let mut seen = 0;
-        for block in blocks.chunks_exact(size) {
-            if let Some(ahead) = ahead.next() {
-                daqmeter_kernels::prefetch(ahead);
-            }
-            let (_, found) = subchunks(self.format, block, &mut self.room)
-                .map_err(|error| Fault::new(error.to_string()))?;
-            seen += std::hint::black_box(found).len() as u64;
-        }
-        Ok(seen)
+        decode(self.format, &self.blocks, &mut self.room)
     }
+}
+
+/// Finds the subchunks of whole blocks, one after the other; returns how many there are. The room holds [`most_subchunks`].
+///
+/// # Errors
+/// When the bytes are not blocks of the format.
+pub fn decode(format: Format, blocks: &[u8], room: &mut [Subchunk]) -> Result<u64, Fault> {
+    let size = format.block_bytes;
+    let mut ahead = blocks.chunks_exact(size).skip(2);
+    let mut seen = 0;
+    for block in blocks.chunks_exact(size) {
+        if let Some(ahead) = ahead.next() {
+            daqmeter_kernels::prefetch(ahead);
+        }
+        let (_, found) =
+            subchunks(format, block, room).map_err(|error| Fault::new(error.to_string()))?;
+        seen += std::hint::black_box(found).len() as u64;
+    }
+    Ok(seen)
+}
+
+/// So many bytes of whole blocks as the first channel of an emulated card makes them.
+///
+/// # Errors
+/// When there is no room, or the scenario makes no such card.
+pub fn blocks_of_card(scenario: &Scenario, bytes: usize) -> Result<Vec<u8>, Fault> {
+    let mut blocks = Vec::new();
+    blocks
+        .try_reserve_exact(bytes)
+        .map_err(|error| Fault::too_large(format!("{bytes} bytes of blocks: {error}")))?;
+    let triggers = bytes as f64 / scenario.event_bytes() * 1.1 + 1000.0;
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a number of triggers"
+    )]
+    let triggers = triggers as u64;
+    let ids = [ChannelId {
+        device: 0,
+        channel: 0,
+    }];
+    let made = recording::record_channels(scenario, &ids, triggers, |_, part| {
+        let room = bytes - blocks.len();
+        blocks.extend_from_slice(&part[..part.len().min(room)]);
+        Ok(())
+    });
+    made.map_err(|error| Fault::new(error.to_string()))?;
+    if blocks.len() < bytes {
+        return Err(Fault::new("the card made too few blocks"));
+    }
+    Ok(blocks)
 }
 
 impl Session for DecodeSession {
@@ -119,30 +159,8 @@ impl Session for DecodeSession {
     fn prepare(&mut self) -> Result<(), Fault> {
         self.room = vec![Subchunk::default(); most_subchunks(self.format)];
         let wanted = usize::try_from(self.bytes).map_err(|error| Fault::new(error.to_string()))?;
-        self.blocks.reserve_exact(wanted);
-        let triggers = self.bytes as f64 / self.scenario.event_bytes() * 1.1 + 1000.0;
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a number of triggers"
-        )]
-        let triggers = triggers as u64;
-        let blocks = &mut self.blocks;
-        let ids = [ChannelId {
-            device: 0,
-            channel: 0,
-        }];
-        let made = recording::record_channels(&self.scenario, &ids, triggers, |_, part| {
-            let room = wanted - blocks.len();
-            blocks.extend_from_slice(&part[..part.len().min(room)]);
-            Ok(())
-        });
-        made.map_err(|error| Fault::new(error.to_string()))?;
-        if self.blocks.len() < wanted {
-            Err(Fault::new("the card made too few blocks"))
-        } else {
-            Ok(())
-        }
+        self.blocks = blocks_of_card(&self.scenario, wanted)?;
+        Ok(())
     }
 
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {

@@ -1,21 +1,25 @@
 //! Engine `readout`: a whole chain at a rate. A lane is a reader of one DMA channel.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use daqmeter_harness::{
-    Fault, LimitSpec, Request, Session, StageSpec, StopFlag, Tally, TypedEngine,
+    Availability, Fault, LimitSpec, Request, Session, StageSpec, StopFlag, Tally, TypedEngine,
 };
 use daqmeter_record::{Counter, TimeSeries, Workload};
 use daqmeter_stats::LogHistogram;
 use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::host::Files;
+use daqmeter_sys::scheduler::MigrationCost;
 
 use crate::Card;
+use crate::accounts::own_losses;
 use crate::card::words::State;
 use crate::chain::{Chain, ChainError, Load, Placement, Reader, ReaderDone, Receiving, joined};
-use crate::receive::Report;
+use crate::live;
+use crate::receive::{Report, elink_of};
 use crate::request::{Chosen, ReadoutRequest};
 use crate::scenario::{Scenario, ScenarioError};
 use crate::search::Observation;
@@ -48,6 +52,20 @@ impl TypedEngine for ReadoutEngine {
 
     fn description(&self) -> &'static str {
         "emulated card, reader of its rings, pages over the network, checking receivers"
+    }
+
+    fn probe_for(&self, request: &ReadoutRequest) -> Availability {
+        match request.migration_cost_ns {
+            Some(_) => match MigrationCost::check(&Files::default()) {
+                Ok(()) => Availability::Ready,
+                Err(error) => Availability::Waived(error.to_string()),
+            },
+            None => Availability::Ready,
+        }
+    }
+
+    fn names_processes(&self) -> bool {
+        true
     }
 
     fn target(&self, request: &ReadoutRequest) -> String {
@@ -94,16 +112,19 @@ impl TypedEngine for ReadoutEngine {
             receivers,
             ..
         } = chain;
+        live::register(&scenario.name, &card);
         let shared = Arc::new(Shared {
             receivers: Mutex::new(receivers),
             threads: Mutex::default(),
             done: Mutex::new(readers.iter().map(|_| None).collect()),
             received: Mutex::default(),
             failed: AtomicBool::new(false),
+            migration_cost: Mutex::default(),
+            left: Released::default(),
             card,
         });
         let bytes = scenario.event_bytes() * scenario.trigger.rate.0 * request.seconds;
-        let is_probe = request.probe;
+        let (is_probe, migration_cost_ns) = (request.probe, request.migration_cost_ns);
         let session = |(at, reader)| -> Box<dyn Session> {
             let (scenario, shared, stop) = (scenario.clone(), shared.clone(), StopFlag::default());
             Box::new(ReadoutSession {
@@ -112,6 +133,7 @@ impl TypedEngine for ReadoutEngine {
                 scenario,
                 bytes,
                 is_probe,
+                migration_cost_ns,
                 shared,
                 stop,
             })
@@ -131,7 +153,35 @@ struct Shared {
     done: Mutex<Vec<Option<ReaderDone>>>,
     received: Mutex<Vec<(Report, Load)>>,
     failed: AtomicBool,
+    /// The scheduler's setting, where another was asked for: put back at the end.
+    migration_cost: Mutex<Option<MigrationCost>>,
+    /// Receivers' threads that are done stay until what they used was read.
+    left: Released,
     card: Arc<Mutex<Card>>,
+}
+
+/// What threads wait for before they end: the CPU time of a thread that has ended is nowhere to be read.
+#[derive(Default)]
+struct Released {
+    is_set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Released {
+    fn set(&self) {
+        *locked(&self.is_set) = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until it is set, or `quit` says so.
+    fn wait(&self, quit: impl Fn() -> bool) {
+        const LOOK: Duration = Duration::from_millis(50);
+        let mut is_set = locked(&self.is_set);
+        while !*is_set && !quit() {
+            let waited = self.changed.wait_timeout(is_set, LOOK);
+            is_set = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -142,6 +192,7 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl Shared {
     /// Waits for the receivers, once.
     fn join(&self) -> Result<(), Fault> {
+        self.left.set();
         let mut received = locked(&self.received);
         for thread in locked(&self.threads).drain(..) {
             match thread.join() {
@@ -163,8 +214,16 @@ struct ReadoutSession {
     scenario: Scenario,
     bytes: f64,
     is_probe: bool,
+    migration_cost_ns: Option<u64>,
     shared: Arc<Shared>,
     stop: StopFlag,
+}
+
+impl Drop for ReadoutSession {
+    /// Where nobody joins the receivers' threads any more, they end.
+    fn drop(&mut self) {
+        self.shared.left.set();
+    }
 }
 
 /// A run whose card has not started after this time does not start any more: another lane failed.
@@ -204,6 +263,11 @@ impl Session for ReadoutSession {
         if self.at > 0 {
             return Ok(());
         }
+        if let Some(ns) = self.migration_cost_ns {
+            let set = MigrationCost::set(&Files::default(), ns);
+            let set = set.map_err(|error| Fault::new(error.to_string()))?;
+            *locked(&self.shared.migration_cost) = Some(set);
+        }
         let receivers = std::mem::take(&mut *locked(&self.shared.receivers));
         for (at, receiving) in receivers.into_iter().enumerate() {
             let shared = self.shared.clone();
@@ -213,7 +277,9 @@ impl Session for ReadoutSession {
                     daqmeter_sys::affinity::unpin();
                 }
                 let quit = || shared.failed.load(Ordering::Relaxed);
-                receiving.receive(&shared.failed, &quit)
+                let received = receiving.receive(&shared.failed, &quit);
+                shared.left.wait(quit);
+                received
             };
             let thread = std::thread::Builder::new()
                 .name(format!("receiver-{at}"))
@@ -294,10 +360,11 @@ impl Session for ReadoutSession {
         };
         tally.warnings.extend(own.notes.iter().cloned());
         let mut all = daqmeter_record::Ledger::new("triggers x E-links");
-        for (_, ledger) in joined(std::slice::from_ref(own), &received) {
+        let each = joined(std::slice::from_ref(own), &received);
+        for (_, ledger) in &each {
             all.add(&daqmeter_record::Ledger {
                 unit: all.unit.clone(),
-                ..ledger
+                ..ledger.clone()
             });
         }
         tally.ledgers.push(all);
@@ -312,7 +379,11 @@ impl Session for ReadoutSession {
         ]
         .map(|(name, value)| Counter::count(name, value))
         .to_vec();
+        tally.counters.extend(losses_by_elink(&each));
         tally.carried_bytes = Some(stats.bytes);
+        if done.len() > 1 {
+            tally.series.push(series(self.series_name(), &own.filling));
+        }
         if self.at == 0 {
             tally.series.extend(filling(&done));
             tally.counters.extend(whole_run(
@@ -326,6 +397,14 @@ impl Session for ReadoutSession {
     }
 }
 
+impl ReadoutSession {
+    /// Of the filling of this lane's ring.
+    fn series_name(&self) -> String {
+        let id = crate::card::channel_ids(&self.scenario)[self.at];
+        format!("{FILLING}, device {}, channel {}", id.device, id.channel)
+    }
+}
+
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -333,6 +412,40 @@ impl Session for ReadoutSession {
 )]
 fn ppm(share: f64) -> u64 {
     (share * 1e6) as u64
+}
+
+/// E-links of a lane whose losses are counted one by one.
+const MAX_LOSING_ELINKS: usize = 32;
+
+/// Losses of each E-link that has some of its own, those with the most first: `E-link 0x009: emulator deficit`.
+fn losses_by_elink(ledgers: &[(u64, daqmeter_record::Ledger)]) -> Vec<Counter> {
+    let sum =
+        |ledger: &daqmeter_record::Ledger| own_losses(ledger).map(|(_, count)| count).sum::<u64>();
+    let mut losing: Vec<_> = ledgers
+        .iter()
+        .map(|(tag, ledger)| (sum(ledger), tag, ledger))
+        .filter(|(lost, ..)| *lost > 0)
+        .collect();
+    losing.sort_by_key(|(lost, tag, _)| (std::cmp::Reverse(*lost), **tag));
+    let told = losing.len().min(MAX_LOSING_ELINKS);
+    let rest: u64 = losing[told..].iter().map(|(lost, ..)| lost).sum();
+    let name = |tag: u64| {
+        elink_of(tag).map_or(format!("{tag:#x}"), |elink| {
+            format!("{:#05x}", elink.number())
+        })
+    };
+    let mut counters: Vec<Counter> = losing[..told]
+        .iter()
+        .flat_map(|(_, tag, ledger)| {
+            let elink = name(**tag);
+            own_losses(ledger)
+                .map(move |(kind, count)| Counter::count(format!("E-link {elink}: {kind}"), count))
+        })
+        .collect();
+    if rest > 0 {
+        counters.push(Counter::count("E-links beyond: lost", rest));
+    }
+    counters
 }
 
 /// Counters of all lanes together: said by the first.
@@ -422,15 +535,20 @@ const FILLING_SAMPLES: usize = 32;
 fn filling(done: &[Option<ReaderDone>]) -> Option<TimeSeries> {
     let last = |reader: &&ReaderDone| reader.filling.last().map_or(0, |at| at.1);
     let fullest = &done.iter().flatten().max_by_key(last)?.filling;
-    let samples = FILLING_SAMPLES.min(fullest.len());
-    let thinned = (0..samples).map(|sample| fullest[sample * fullest.len() / samples]);
+    Some(series(FILLING.to_owned(), fullest))
+}
+
+/// Samples of a ring's filling, at equal distance.
+fn series(name: String, filling: &[(u64, u64)]) -> TimeSeries {
+    let samples = FILLING_SAMPLES.min(filling.len());
+    let thinned = (0..samples).map(|sample| filling[sample * filling.len() / samples]);
     let (times_ns, values) = thinned.map(|(ns, bytes)| (ns, Some(bytes as f64))).unzip();
-    Some(TimeSeries {
-        name: FILLING.to_owned(),
+    TimeSeries {
+        name,
         unit: "B".to_owned(),
         times_ns,
         values,
-    })
+    }
 }
 
 /// What a search makes of a record.
@@ -495,6 +613,45 @@ mod tests {
             (FILLING, "B")
         );
         assert_eq!(filling.times_ns.len(), filling.values.len());
+    }
+
+    #[test]
+    fn losses_are_told_by_elink_the_largest_first_and_those_of_all_are_not() {
+        let ledger = |deficit: u64, vetoed: u64| {
+            let mut ledger = daqmeter_record::Ledger::new("triggers");
+            ledger.lose("emulator deficit", deficit);
+            ledger.lose("stopped by BUSY-by-DMA", vetoed);
+            ledger
+        };
+        let tag = |elink: u16| {
+            let elink = daqmeter_wire::felix::Elink::new(elink);
+            daqmeter_wire::felix::payload::Fid::of_elink(0, 0, elink).to_u64()
+        };
+        let few = [
+            (tag(8), ledger(2, 100)),
+            (tag(9), ledger(0, 100)),
+            (tag(0x10), ledger(5, 100)),
+        ];
+        let told = |ledgers: &[(u64, daqmeter_record::Ledger)]| -> Vec<(String, f64)> {
+            let counters = losses_by_elink(ledgers).into_iter();
+            counters
+                .map(|counter| (counter.name, counter.value))
+                .collect()
+        };
+        assert_eq!(
+            told(&few),
+            [
+                ("E-link 0x010: emulator deficit".to_owned(), 5.0),
+                ("E-link 0x008: emulator deficit".to_owned(), 2.0)
+            ]
+        );
+        let many: Vec<_> = (0..40).map(|at| (tag(at), ledger(1, 0))).collect();
+        let counters = told(&many);
+        assert_eq!(counters.len(), MAX_LOSING_ELINKS + 1);
+        assert_eq!(
+            counters.last().unwrap(),
+            &("E-links beyond: lost".to_owned(), 8.0)
+        );
     }
 
     #[test]

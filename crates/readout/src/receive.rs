@@ -3,6 +3,9 @@
 //! It stands for a software read-out driver. A publisher that goes away is asked again until it comes back or the time is over;
 //! the last page that was had from it is told then.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -13,7 +16,7 @@ use daqmeter_stats::LogHistogram;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::wait::sleep_until;
 use daqmeter_wire::felix::decoder::most_subchunks;
-use daqmeter_wire::felix::page::{FrameKind, Messages, Status};
+use daqmeter_wire::felix::page::{FRAME_BYTES, Frame, FrameKind, Messages, Status};
 use daqmeter_wire::felix::payload::Fid;
 use daqmeter_wire::felix::{Elink, Format, Reassembler, Subchunk, subchunks};
 
@@ -311,85 +314,17 @@ impl Receiver {
         worked
     }
 
+    /// A few pages of one publisher; true when something came.
     fn take(&mut self, at: usize, wait: Duration, now_ns: u64) -> Result<bool, TransportError> {
-        let Receiver {
-            sources,
-            streams,
-            room,
-            report,
-            transport,
-            look_up,
-            dawdle,
-            first_ns,
-            last_ns,
-            ..
-        } = self;
-        let alone = sources.len() == 1;
-        let source = &mut sources[at];
-        if source.ended {
+        if self.sources[at].ended || !self.is_connected(at, now_ns)? {
             return Ok(false);
         }
-        if source.inlet.is_none()
-            && !source.is_reached(self.id, transport, look_up.as_ref(), streams, now_ns)?
-        {
-            if alone {
-                sleep_until(monotonic_ns() + 1_000_000);
-            }
-            return Ok(false);
-        }
-        let mut took = 0;
-        let (format, mut last_page) = (source.format, source.last_page);
-        let Some(inlet) = &mut source.inlet else {
+        // Taken out: what it received is lent from it. One that failed is not put back.
+        let Some(mut inlet) = self.sources[at].inlet.take() else {
             return Ok(false);
         };
-        let mut wait = wait;
-        // A few pages before the next publisher gets its turn.
-        while took < ACKNOWLEDGE_EACH {
-            let (frame, body) = match inlet.receive(wait)? {
-                Received::Frame(frame, body) => (frame, body),
-                Received::Nothing => break,
-            };
-            wait = Duration::ZERO;
-            let good = match frame.kind {
-                FrameKind::Messages => messages(body, streams),
-                FrameKind::Blocks => blocks(body, format, room, streams, source_key(&source.tags)),
-                FrameKind::Account => {
-                    match serde_json::from_slice::<FinalAccount>(body) {
-                        Ok(account) => {
-                            report.ledgers.extend(own_ledgers(
-                                &account,
-                                self.id,
-                                &source.tags,
-                                streams,
-                            ));
-                            report.accounts.push(account);
-                        }
-                        Err(_) => report.bad_pages += 1,
-                    }
-                    source.ended = true;
-                    break;
-                }
-                _ => false,
-            };
-            let now_ns = monotonic_ns();
-            if *first_ns == 0 {
-                *first_ns = now_ns;
-            }
-            *last_ns = now_ns;
-            report.bad_pages += u64::from(!good);
-            report.pages += 1;
-            report.bytes +=
-                u64::from(frame.body_bytes) + daqmeter_wire::felix::page::FRAME_BYTES as u64;
-            if frame.birth_ns > 0 {
-                report.latency_ns.add(now_ns.saturating_sub(frame.birth_ns));
-            }
-            last_page = frame.sequence;
-            took += 1;
-            if !dawdle.is_zero() {
-                std::thread::sleep(*dawdle);
-            }
-        }
-        source.last_page = last_page;
+        let took = self.take_pages(at, inlet.as_mut(), wait)?;
+        let source = &mut self.sources[at];
         if took > 0 {
             // One that has ended needs it, too, to count the last pages; where it is gone already, it has.
             let said = inlet.acknowledge(source.last_page);
@@ -397,10 +332,100 @@ impl Receiver {
                 said?;
             }
         }
-        if source.ended {
-            source.inlet = None;
+        if !source.ended {
+            source.inlet = Some(inlet);
         }
         Ok(took > 0)
+    }
+
+    /// Whether there is a connection; where there is none, the next step of making one is taken.
+    fn is_connected(&mut self, at: usize, now_ns: u64) -> Result<bool, TransportError> {
+        let alone = self.sources.len() == 1;
+        let source = &mut self.sources[at];
+        let (transport, look_up) = (&self.transport, self.look_up.as_ref());
+        if source.inlet.is_some()
+            || source.is_reached(self.id, transport, look_up, &mut self.streams, now_ns)?
+        {
+            return Ok(true);
+        }
+        if alone {
+            sleep_until(monotonic_ns() + 1_000_000);
+        }
+        Ok(false)
+    }
+
+    /// Pages until the next publisher gets its turn: how many. What came before an error is counted, and its last page is told
+    /// when the publisher is back.
+    fn take_pages(
+        &mut self,
+        at: usize,
+        inlet: &mut dyn Inlet,
+        mut wait: Duration,
+    ) -> Result<u64, TransportError> {
+        let mut took = 0;
+        while took < ACKNOWLEDGE_EACH && !self.sources[at].ended {
+            let Received::Frame(frame, body) = inlet.receive(wait)? else {
+                break;
+            };
+            wait = Duration::ZERO;
+            if frame.kind == FrameKind::Account {
+                self.take_account(at, body);
+                continue;
+            }
+            let good = self.take_page(at, frame.kind, body);
+            self.count_page(&frame, good);
+            self.sources[at].last_page = frame.sequence;
+            took += 1;
+            if !self.dawdle.is_zero() {
+                std::thread::sleep(self.dawdle);
+            }
+        }
+        Ok(took)
+    }
+
+    /// The publisher has ended, and says what became of everything.
+    fn take_account(&mut self, at: usize, body: &[u8]) {
+        let source = &mut self.sources[at];
+        match serde_json::from_slice::<FinalAccount>(body) {
+            Ok(account) => {
+                let ledgers = own_ledgers(&account, self.id, &source.tags, &self.streams);
+                self.report.ledgers.extend(ledgers);
+                self.report.accounts.push(account);
+            }
+            Err(_) => self.report.bad_pages += 1,
+        }
+        source.ended = true;
+    }
+
+    /// True when the page was good.
+    fn take_page(&mut self, at: usize, kind: FrameKind, body: &[u8]) -> bool {
+        let (source, streams) = (&self.sources[at], &mut self.streams);
+        match kind {
+            FrameKind::Messages => messages(body, streams),
+            FrameKind::Blocks => blocks(
+                body,
+                source.format,
+                &mut self.room,
+                streams,
+                source_key(&source.tags),
+            ),
+            _ => false,
+        }
+    }
+
+    fn count_page(&mut self, frame: &Frame, good: bool) {
+        let now_ns = monotonic_ns();
+        if self.first_ns == 0 {
+            self.first_ns = now_ns;
+        }
+        self.last_ns = now_ns;
+        self.report.bad_pages += u64::from(!good);
+        self.report.pages += 1;
+        self.report.bytes += u64::from(frame.body_bytes) + FRAME_BYTES as u64;
+        if frame.birth_ns > 0 {
+            let age_ns = now_ns.saturating_sub(frame.birth_ns);
+            self.report.latency_ns.add(age_ns);
+        }
     }
 }
 

@@ -66,6 +66,11 @@ fn microseconds(text: &str) -> Result<f64, UnitError> {
     units::parse_duration(text).map(|time| time.as_nanos() as f64 / 1e3)
 }
 
+fn nanoseconds(text: &str) -> Result<u64, String> {
+    let time = units::parse_duration(text).map_err(|error| error.to_string())?;
+    u64::try_from(time.as_nanos()).map_err(|_| format!("`{text}` is too long"))
+}
+
 fn seconds(text: &str) -> Result<f64, UnitError> {
     units::parse_duration(text).map(|time| time.as_secs_f64())
 }
@@ -205,6 +210,16 @@ pub struct ReadoutRequest {
     #[command(flatten)]
     #[serde(flatten)]
     pub receivers: Receivers,
+    /// Set sched_migration_cost_ns for the run, then put it back (root)
+    #[arg(
+        id = "migration_cost_ns",
+        long = "migration-cost",
+        value_name = "TIME",
+        value_parser = nanoseconds,
+        help_heading = "Placement"
+    )]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration_cost_ns: Option<u64>,
     /// Whether a search pinned its threads
     #[arg(skip)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -214,6 +229,9 @@ pub struct ReadoutRequest {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub probe: bool,
 }
+
+/// Largest migration cost: with more, no task would ever be moved.
+const MAX_MIGRATION_COST_NS: u64 = 1_000_000_000;
 
 /// Longest run: a day.
 const MAX_SECONDS: f64 = 86400.0;
@@ -228,6 +246,9 @@ impl Request for ReadoutRequest {
                 self.seconds
             );
             return Err(Problem::new("seconds", why));
+        }
+        if let Some(ns) = self.migration_cost_ns {
+            Problem::unless_within("migration_cost_ns", ns, 0..=MAX_MIGRATION_COST_NS)?;
         }
         self.receivers.check()
     }
@@ -302,6 +323,11 @@ mod tests {
             ("completion", "polled".into(), "`completion` is wrong"),
             ("rate_hz", "1MHz".into(), "`rate_hz` is wrong: invalid type"),
             ("seconds", Param::Int(0), "`seconds` is 0; above 0"),
+            (
+                "migration_cost_ns",
+                Param::Int(1_000_000_001),
+                "`migration_cost_ns` is 1000000001; 0 to",
+            ),
             ("speed", Param::Int(1), "unknown field `speed`"),
             ("peer_cpu", "a".into(), "is not a list of CPUs"),
             ("peer_cpu", "1022".into(), "no such CPU"),

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use daqmeter_stats::{quantile, sorted};
+use daqmeter_stats::{most_events, quantile, sorted};
 
 /// What was seen at one rate.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -152,22 +152,29 @@ pub struct Found {
     pub unstable_hz: Option<f64>,
     /// All probes in their order.
     pub probes: Vec<Probe>,
-    /// Time of the confirmations in seconds, without a loss.
+    /// Time of all confirmations at that rate in seconds, those that failed included.
     pub confirmed_s: f64,
+    /// Confirmations at that rate that failed.
+    pub failed: u32,
     /// Times that a confirmation failed and the rate was lowered.
     pub lowered: u32,
 }
 
 impl Found {
-    /// With what confidence the result may be used, in a sentence. Of an event that was not seen in a time t, it may be said with 95 %
-    /// confidence that it happens less often than every t / 3 (the rule of three).
+    /// With what confidence the result may be used, in a sentence: faults in the time of all confirmations are counted events, whose
+    /// rate has an upper bound ([`most_events`]).
     pub fn confidence(&self) -> String {
+        let every_s = self.confirmed_s / most_events(u64::from(self.failed));
+        let seen = match self.failed {
+            0 => "without a fault".to_owned(),
+            1 => "with 1 fault".to_owned(),
+            n => format!("with {n} faults"),
+        };
         match self.rate_hz {
             None => "no rate was stable".to_owned(),
             Some(_) => format!(
-                "confirmed for {:.1} s without a fault: with 95 % confidence faults are rarer than one in {:.1} s",
-                self.confirmed_s,
-                self.confirmed_s / 3.0
+                "confirmed for {:.1} s {seen}: with 95 % confidence faults are rarer than one in {every_s:.1} s",
+                self.confirmed_s
             ),
         }
     }
@@ -238,6 +245,7 @@ pub fn highest_rate<S: System>(system: &mut S, plan: &Plan) -> Result<Found, S::
                 unstable_hz: bad,
                 probes,
                 confirmed_s: 0.0,
+                failed: 0,
                 lowered: 0,
             });
         }
@@ -275,6 +283,7 @@ pub fn highest_rate<S: System>(system: &mut S, plan: &Plan) -> Result<Found, S::
                         unstable_hz: bad,
                         probes,
                         confirmed_s: 0.0,
+                        failed: 0,
                         lowered,
                     });
                 }
@@ -283,13 +292,25 @@ pub fn highest_rate<S: System>(system: &mut S, plan: &Plan) -> Result<Found, S::
         }
         break;
     }
-    let confirmed_s = f64::from(plan.confirmations) * plan.confirm.as_secs_f64();
+    let (confirmed, failed) = confirmations(&search.probes, good);
     Ok(Found {
         rate_hz: Some(good),
         unstable_hz: bad,
         probes: search.probes,
-        confirmed_s,
+        confirmed_s: f64::from(confirmed) * plan.confirm.as_secs_f64(),
+        failed,
         lowered,
+    })
+}
+
+/// Confirmations at that rate, and how many of them failed.
+fn confirmations(probes: &[Probe], rate_hz: f64) -> (u32, u32) {
+    let at_rate = probes
+        .iter()
+        .filter(|probe| probe.confirms && probe.rate_hz == rate_hz);
+    at_rate.fold((0, 0), |(all, failed), probe| {
+        let is_fault = probe.verdict != Verdict::Stable;
+        (all + 1, failed + u32::from(is_fault))
     })
 }
 
@@ -371,8 +392,43 @@ mod tests {
                 "{seed}: {rate} for {knee_hz}: {:?}",
                 found.probes
             );
-            assert!(found.probes.len() < 60 && found.confirmed_s == 6.0);
+            assert!(found.probes.len() < 60 && found.confirmed_s >= 6.0);
         }
+    }
+
+    /// Loses something in each confirmation whose number is listed.
+    struct Faulty {
+        confirmed: u32,
+        at: &'static [u32],
+    }
+
+    impl System for Faulty {
+        type Error = std::convert::Infallible;
+
+        fn observe(&mut self, _: f64, duration: Duration) -> Result<Observation, Self::Error> {
+            let mut seen = Observation::default();
+            if duration == Plan::default().confirm {
+                self.confirmed += 1;
+                seen.lost = u64::from(self.at.contains(&self.confirmed));
+            }
+            Ok(seen)
+        }
+    }
+
+    #[test]
+    fn confirmations_that_failed_count_with_their_time() {
+        let confidence = |at| {
+            let found = highest_rate(&mut Faulty { confirmed: 0, at }, &Plan::default()).unwrap();
+            (found.failed, found.confidence())
+        };
+        let (failed, text) = confidence(&[]);
+        assert!(failed == 0 && text.contains("confirmed for 6.0 s without a fault"));
+        let (failed, text) = confidence(&[1, 3]);
+        assert_eq!(failed, 2);
+        assert!(
+            text.contains("confirmed for 10.0 s with 2 faults") && text.contains("one in 1.6 s"),
+            "{text}"
+        );
     }
 
     #[test]

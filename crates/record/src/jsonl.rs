@@ -267,7 +267,7 @@ impl Batch {
             errors,
         };
         for (line, range, ended) in &self.lines {
-            let bytes = &self.bytes[range.clone()];
+            let bytes = without_mark(&self.bytes[range.clone()], *line);
             if bytes.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
@@ -288,6 +288,15 @@ impl Batch {
         }
         contents.errors.sort_by_key(LineError::line);
         contents
+    }
+}
+
+/// A line without the byte-order mark that some editors put before the first.
+fn without_mark(bytes: &[u8], line: usize) -> &[u8] {
+    const MARK: &[u8] = "\u{feff}".as_bytes();
+    match line {
+        1 => bytes.strip_prefix(MARK).unwrap_or(bytes),
+        _ => bytes,
     }
 }
 
@@ -468,6 +477,18 @@ mod tests {
             ..Lane::default()
         });
         record
+    }
+
+    /// An editor had saved a file anew: its first record was lost.
+    #[test]
+    fn a_byte_order_mark_costs_nothing() {
+        let mut file = "\u{feff}".as_bytes().to_vec();
+        file.extend(to_line(&record(vec![1])));
+        file.extend(to_line(&record(vec![2])));
+        let contents = read(&file[..]).unwrap();
+        assert_eq!((contents.records.len(), contents.errors.len()), (2, 0));
+        let lonely = read("\u{feff}".as_bytes()).unwrap();
+        assert_eq!((lonely.records.len(), lonely.errors.len()), (0, 0));
     }
 
     #[test]

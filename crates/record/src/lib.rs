@@ -5,9 +5,11 @@
 //! as JSON lines ([`jsonl`]), one flushed line per point, so that a crash costs one point and no more.
 //!
 //! This room only describes. It measures nothing (`harness`), summarises nothing (`stats`) and prints nothing (`report`); it has the
-//! one way in which text of others is made safe to show ([`sanitise`]), and in which files are replaced ([`mod@file`]).
+//! one way in which text of others is made safe to show ([`sanitise`]), and in which files are replaced ([`mod@file`]); and it says
+//! when what passed beside a measurement makes it unsound ([`conditions`]).
 //! Begin with [`RunRecord`].
 
+pub mod conditions;
 pub mod file;
 pub mod host;
 pub mod jsonl;
@@ -15,6 +17,7 @@ pub mod ledger;
 pub mod mesh;
 pub mod observed;
 mod older;
+pub mod path;
 mod run;
 pub mod sanitise;
 pub mod study;
@@ -25,9 +28,10 @@ pub use host::Host;
 pub use ledger::Ledger;
 pub use mesh::Mesh;
 pub use observed::{Observations, TimeSeries};
+pub use path::PathRun;
 pub use run::{
     Clock, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis, Memory,
-    NoiseFloor, Order, Outcome, Role, RunRecord, Stage, Tool,
+    NoiseFloor, Order, Outcome, ProcessPart, ProcessUse, Role, RunRecord, Stage, Tool,
 };
 pub use workload::{Param, ParamError, Workload};
 

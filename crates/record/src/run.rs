@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::observed::TimeSeries;
-use crate::{Host, Ledger, Observations, SCHEMA_VERSION, Workload};
+use crate::{Host, Ledger, Observations, PathRun, SCHEMA_VERSION, Workload};
 
 /// One measured point: one engine, one workload, one go. See the crate documentation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -55,6 +55,9 @@ pub struct RunRecord {
     /// Quantities that the engine measured over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<TimeSeries>,
+    /// What the threads of a path did, for records of paths.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathRun>,
     /// Counters of the machine over time, where they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<Observations>,
@@ -207,6 +210,10 @@ pub struct Lane {
     pub allowed_cpus: Vec<u32>,
     /// CPUs on which the thread was seen, at the start and the end of each stage.
     pub seen_cpus: Vec<u32>,
+    /// Speed of the lane's CPU: the shortest time of a piece of fixed arithmetic in its thread before the timed steps, and
+    /// after them. Empty in older records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reference_ns: Vec<u64>,
     /// NUMA node of the lane's buffers, where the kernel tells.
     pub numa_node: Option<u32>,
     /// The stages in the order in which they ran.
@@ -415,6 +422,9 @@ pub struct HostCpu {
     /// Of that, what was taken from each CPU by its number; CPUs that lost nothing are left out. Empty in older records.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steal_by_cpu_ns: BTreeMap<u32, u64>,
+    /// User, nice and system time of each CPU by its number, of all programs; idle CPUs are left out. Empty in older records.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub busy_by_cpu_ns: BTreeMap<u32, u64>,
     /// Waiting for block I/O.
     pub iowait_ns: u64,
     /// Idle.
@@ -422,6 +432,53 @@ pub struct HostCpu {
     /// CPU time of each of our threads over the timed region, by thread name and number.
     #[serde(default)]
     pub threads_ns: BTreeMap<String, u64>,
+    /// Our threads and whatever else used the CPUs over the timed region, the busiest first, where the engine asks for it: chains.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<ProcessUse>,
+}
+
+/// A process of the host, or a thread of ours, as `top` shows it at the end of the timed region.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ProcessUse {
+    /// Number; of a thread its own.
+    pub pid: u32,
+    /// Name as the kernel has it. Command lines are not kept: they may hold what is not for others.
+    pub name: String,
+    /// Whose it is.
+    pub part: ProcessPart,
+    /// Number of its user.
+    pub user: u32,
+    /// Priority as the kernel has it: 20 is usual, below 0 is real time.
+    pub priority: i64,
+    /// Nice value.
+    pub nice: i64,
+    /// State, `R`, `S`, ... as `ps` prints it.
+    pub state: char,
+    /// Address space; of a thread its process'.
+    pub virtual_bytes: u64,
+    /// Resident set; of a thread its process'.
+    pub resident_bytes: u64,
+    /// Of which it shares with others.
+    pub shared_bytes: u64,
+    /// CPU time over the timed region. That of other processes is counted in ticks of 10 ms.
+    pub cpu_ns: u64,
+    /// CPU time since it was started.
+    pub total_cpu_ns: u64,
+}
+
+/// Whose a process is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProcessPart {
+    /// A thread of the process that measures.
+    Own,
+    /// Another process of this program: a part of a chain of several processes.
+    Chain,
+    /// A thread of the kernel.
+    Kernel,
+    /// What else runs.
+    #[default]
+    Other,
 }
 
 /// One line of the answer to "what takes the time".

@@ -22,38 +22,57 @@ const COUNT_UNITS: &[(&str, u64)] = &[
     ("T", 1_000_000_000_000),
 ];
 
-/// Reads a count: `300000`, `0x100000`, `3M`, `1.5M`, `64Ki`.
+/// Reads a count: `300000`, `0x100000`, `3M`, `1.5M`, `1e6`, `64Ki`.
 ///
 /// # Errors
 /// When it is no number, negative, not whole, or larger than 64 bits hold.
 pub fn parse_count(input: &str) -> Result<u64, UnitError> {
-    scaled(input.trim()).ok_or(UnitError {
+    scaled(input.trim(), COUNT_UNITS).ok_or(UnitError {
         input: input.to_owned(),
-        wanted: "a count such as 300000, 0x100000, 3M or 64Ki",
+        wanted: "a count such as 300000, 0x100000, 3M, 1e6 or 64Ki",
     })
 }
 
-/// Reads a size in bytes: `4096`, `4MiB`, `6MB`, `64KiB`, `64Ki`.
+/// Units of sizes. A letter alone is a power of 1024, as in fio, dd and ls; only `kB`, `MB` and so on are powers of 1000.
+const BYTE_UNITS: &[(&str, u64)] = &[
+    ("", 1),
+    ("B", 1),
+    ("k", 1 << 10),
+    ("K", 1 << 10),
+    ("Ki", 1 << 10),
+    ("KiB", 1 << 10),
+    ("kB", 1_000),
+    ("KB", 1_000),
+    ("m", 1 << 20),
+    ("M", 1 << 20),
+    ("Mi", 1 << 20),
+    ("MiB", 1 << 20),
+    ("MB", 1_000_000),
+    ("g", 1 << 30),
+    ("G", 1 << 30),
+    ("Gi", 1 << 30),
+    ("GiB", 1 << 30),
+    ("GB", 1_000_000_000),
+    ("t", 1 << 40),
+    ("T", 1 << 40),
+    ("Ti", 1 << 40),
+    ("TiB", 1 << 40),
+    ("TB", 1_000_000_000_000),
+];
+
+/// Reads a size in bytes: `4096`, `4k` (4096, as for fio), `64KiB`, `4MiB`, `6MB` (6,000,000), `1e6`.
 ///
 /// # Errors
 /// As [`parse_count`].
 pub fn parse_bytes(input: &str) -> Result<u64, UnitError> {
-    let trimmed = input.trim();
-    let bare = trimmed.strip_suffix('B').unwrap_or(trimmed);
-    let bare = if trimmed.starts_with("0x") {
-        trimmed
-    } else {
-        bare
-    };
-    let kilo = bare.strip_suffix('K').map(|number| format!("{number}k"));
-    scaled(kilo.as_deref().unwrap_or(bare)).ok_or(UnitError {
+    scaled(input.trim(), BYTE_UNITS).ok_or(UnitError {
         input: input.to_owned(),
-        wanted: "a size such as 4096, 64KiB, 4MiB or 6MB",
+        wanted: "a size such as 4096, 4k (4096), 64KiB, 6MB or 1e6",
     })
 }
 
 /// Splits `1.5M` into number and unit and multiplies exactly: fractions are only taken when the product is whole.
-fn scaled(trimmed: &str) -> Option<u64> {
+fn scaled(trimmed: &str, units: &[(&str, u64)]) -> Option<u64> {
     if let Some(hex) = trimmed
         .strip_prefix("0x")
         .or_else(|| trimmed.strip_prefix("0X"))
@@ -63,10 +82,9 @@ fn scaled(trimmed: &str) -> Option<u64> {
     let digits_end = trimmed
         .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_'))
         .unwrap_or(trimmed.len());
-    let (number, unit) = trimmed.split_at(digits_end);
-    let (_, factor) = COUNT_UNITS
-        .iter()
-        .find(|(name, _)| *name == unit.trim_start())?;
+    let (number, rest) = trimmed.split_at(digits_end);
+    let (exponent, unit) = exponent(rest)?;
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit.trim_start())?;
     let number = number.replace('_', "");
     let (whole, fraction) = number.split_once('.').unwrap_or((&number, ""));
     if whole.is_empty() || fraction.len() > 18 {
@@ -82,6 +100,7 @@ fn scaled(trimmed: &str) -> Option<u64> {
     let numerator = whole
         .checked_mul(denominator)?
         .checked_add(fraction_value)?
+        .checked_mul(10_u128.pow(exponent))?
         .checked_mul(u128::from(*factor))?;
     if numerator % denominator != 0 {
         return None;
@@ -89,31 +108,71 @@ fn scaled(trimmed: &str) -> Option<u64> {
     u64::try_from(numerator / denominator).ok()
 }
 
-/// Reads a time: `3s`, `100us`, `1.5ms`, `2m` (minutes), `1h`. The unit is needed.
+/// The power of ten of `e6`, and what follows it; 0 where there is none. Larger powers than 64 bits hold are refused.
+fn exponent(rest: &str) -> Option<(u32, &str)> {
+    let Some(digits) = rest.strip_prefix(['e', 'E']) else {
+        return Some((0, rest));
+    };
+    let digits = digits.strip_prefix('+').unwrap_or(digits);
+    let end = digits
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(digits.len());
+    let power: u32 = digits[..end].parse().ok()?;
+    (power <= 19).then_some((power, &digits[end..]))
+}
+
+/// Units of time, in seconds.
+const TIME_UNITS: &[(&str, f64)] = &[
+    ("ns", 1e-9),
+    ("us", 1e-6),
+    ("µs", 1e-6),
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("m", 60.0),
+    ("min", 60.0),
+    ("h", 3600.0),
+];
+
+/// Reads a time: `3s`, `100us`, `1.5ms`, `2m` (minutes), `1h`, `60` (seconds), `1m30` and `1m30s`, `1h30` (minutes).
 ///
 /// # Errors
-/// When it is no number, has no unit, or is negative.
+/// When it is no number, negative, or its parts do not become smaller.
 pub fn parse_duration(input: &str) -> Result<Duration, UnitError> {
-    let error = || UnitError {
-        input: input.to_owned(),
-        wanted: "a time such as 3s, 10ms, 50us or 2m",
-    };
-    let trimmed = input.trim();
-    let digits_end = trimmed
-        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
-        .ok_or_else(error)?;
-    let (number, unit) = trimmed.split_at(digits_end);
-    let factor = match unit.trim_start() {
-        "ns" => 1e-9,
-        "us" | "µs" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(error()),
-    };
-    let number: f64 = number.parse().map_err(|_| error())?;
-    Duration::try_from_secs_f64(number * factor).map_err(|_| error())
+    let seconds = duration_s(input.trim());
+    seconds
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or(UnitError {
+            input: input.to_owned(),
+            wanted: "a time such as 60 (seconds), 3s, 10ms, 50us, 2m or 1m30",
+        })
+}
+
+/// The sum of the parts of a time, each of a smaller unit than the one before. A last number without a unit is in the next
+/// smaller one of hours, minutes and seconds; alone it is in seconds.
+fn duration_s(trimmed: &str) -> Option<f64> {
+    let (mut rest, mut sum, mut last) = (trimmed, 0.0, f64::INFINITY);
+    while !rest.is_empty() {
+        let end = rest
+            .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+            .unwrap_or(rest.len());
+        let number: f64 = rest[..end].parse().ok()?;
+        let after = rest[end..].trim_start();
+        let end = after
+            .find(|c: char| c.is_ascii_digit() || c == '.' || c.is_whitespace())
+            .unwrap_or(after.len());
+        let (unit, next) = after.split_at(end);
+        let factor = match unit {
+            "" if last.is_infinite() || last == 60.0 => 1.0,
+            "" if last == 3600.0 => 60.0,
+            unit => TIME_UNITS.iter().find(|(name, _)| *name == unit)?.1,
+        };
+        if factor >= last {
+            return None;
+        }
+        sum += number * factor;
+        (rest, last) = (next.trim_start(), factor);
+    }
+    last.is_finite().then_some(sum)
 }
 
 /// Reads a rate in hertz: `14Hz`, `1.2kHz`, `1MHz`, `14`.
@@ -141,6 +200,17 @@ pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
     }
 }
 
+/// A number and its noun, in the plural where there are not one: `1 file`, `2 files`, `0 files`.
+pub fn plural(count: u64, noun: &str) -> String {
+    let plural = match noun.strip_suffix('y') {
+        _ if count == 1 => noun.to_owned(),
+        Some(stem) if !stem.ends_with(['a', 'e', 'i', 'o', 'u']) => format!("{stem}ies"),
+        _ if noun.ends_with(['s', 'x']) || noun.ends_with("ch") => format!("{noun}es"),
+        _ => format!("{noun}s"),
+    };
+    format!("{count} {plural}")
+}
+
 /// A size for people, IEC, exact where it can be: `64 KiB`, `1.5 MiB`.
 pub fn show_bytes(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -162,6 +232,11 @@ pub fn show_ns(ns: f64) -> String {
         ns => (ns / 1e9, "s"),
     };
     format!("{} {unit}", significant(value, 4))
+}
+
+/// A rate in MB/s (1e6 bytes), with 4 significant digits.
+pub fn show_mb_per_s(rate_bytes_per_s: f64) -> String {
+    significant(rate_bytes_per_s / 1e6, 4)
 }
 
 /// A number with `digits` significant digits, without an exponent, and without trailing zeros after the point.
@@ -196,13 +271,20 @@ mod tests {
             ("0x100000", 1 << 20),
             ("3M", 3_000_000),
             ("64Ki", 65_536),
+            ("1e6", 1_000_000),
+            ("1.5e3", 1500),
+            ("2e3k", 2_000_000),
         ] {
             assert_eq!(parse_count(input), Ok(expected), "{input}");
         }
         for (input, expected) in [
             ("4MiB", 4 << 20),
             ("6MB", 6_000_000),
-            ("64K", 64_000),
+            ("4k", 4096),
+            ("64K", 65_536),
+            ("1M", 1 << 20),
+            ("2m", 2 << 20),
+            ("1e6", 1_000_000),
             ("1.5KiB", 1536),
             ("0x1B", 27),
             ("10 kB", 10_000),
@@ -223,13 +305,20 @@ mod tests {
             "M",
             "1..2",
             "0x",
-            "1e3",
+            "1e",
+            "1e99",
+            "1e-3",
+            "1e19k",
         ] {
             let error = parse_count(input).unwrap_err().to_string();
             assert!(error.contains("300000"), "{input}: {error}");
         }
-        assert!(parse_duration("3").is_err());
-        assert!(parse_duration("-3s").is_err());
+        for input in [
+            "", "-3s", "3x", "1s2m", "1m1m", "1.2.3s", "s", "3s5", "nan", "inf", "1e400s",
+        ] {
+            let error = parse_duration(input).unwrap_err().to_string();
+            assert!(error.contains("1m30"), "{input}: {error}");
+        }
         assert!(parse_rate_hz("0Hz").is_err());
         assert!(parse_rate_hz("NaN").is_err());
     }
@@ -239,8 +328,44 @@ mod tests {
         assert_eq!(parse_duration("1.5ms"), Ok(Duration::from_micros(1500)));
         assert_eq!(parse_duration("2min"), Ok(Duration::from_secs(120)));
         assert_eq!(parse_duration("10m"), Ok(Duration::from_secs(600)));
+        for (input, seconds) in [
+            ("60", 60),
+            ("1m30", 90),
+            ("1m30s", 90),
+            ("1h 2m 3s", 3723),
+            ("1h30", 5400),
+        ] {
+            assert_eq!(
+                parse_duration(input),
+                Ok(Duration::from_secs(seconds)),
+                "{input}"
+            );
+        }
         assert_eq!(parse_rate_hz("1.2kHz"), Ok(1200.0));
         assert_eq!(parse_rate_hz("14 Hz"), Ok(14.0));
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        let shown = [
+            (1, "file"),
+            (0, "file"),
+            (2, "entry"),
+            (2, "day"),
+            (3, "box"),
+            (2, "pass"),
+        ];
+        assert_eq!(
+            shown.map(|(count, noun)| plural(count, noun)),
+            [
+                "1 file",
+                "0 files",
+                "2 entries",
+                "2 days",
+                "3 boxes",
+                "2 passes"
+            ]
+        );
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! What the records say in plain words: the first thing on the page and the last thing in the terminal.
 
 use daqmeter_record::RunRecord;
+use daqmeter_record::conditions::Conditions;
 
 use crate::advice::advice;
+use crate::aligned::wrapped;
 use crate::families::FAMILIES;
 pub use crate::family::Answer;
 use crate::family::Measured;
@@ -13,12 +15,46 @@ pub fn answers(all: &[RunRecord]) -> Vec<Answer> {
     let usable = &*rate::usable(all);
     let measured = Measured { usable, all };
     let of_families = FAMILIES.iter().flat_map(|family| family.answers);
-    [slowest_stage(usable), first_change(usable)]
+    let conditions = Conditions::of(all);
+    let found = [slowest_stage(usable, &conditions), first_change(usable)]
         .into_iter()
         .chain(of_families.map(|answer| answer(&measured)))
         .chain([left_out(all)])
         .flatten()
-        .collect()
+        .collect();
+    stamped(found, &conditions)
+}
+
+/// The answers for the terminal, each below its question.
+pub fn answers_text(records: &[RunRecord]) -> String {
+    let shown = |answer: Answer| {
+        let text = wrapped(&format!("  {}", answer.answer), 2);
+        format!("{}\n{text}\n", wrapped(answer.question, 0))
+    };
+    let all: Vec<String> = answers(records).into_iter().map(shown).collect();
+    all.join("\n")
+}
+
+/// Says first what disturbed the measurements, and marks every answer where they are unsound for it.
+fn stamped(mut answers: Vec<Answer>, conditions: &Conditions) -> Vec<Answer> {
+    let Some(line) = conditions.line().filter(|_| !answers.is_empty()) else {
+        return answers;
+    };
+    let verdict = if conditions.are_unsound() {
+        for answer in &mut answers {
+            answer.answer.insert_str(0, "UNSOUND: ");
+        }
+        format!("no: {line}; nothing below can be relied on")
+    } else {
+        format!("nearly: {line}; those points are marked")
+    };
+    let first = Answer {
+        question: "Was the host quiet?",
+        answer: verdict,
+        figure: None,
+    };
+    answers.insert(0, first);
+    answers
 }
 
 /// What the answers do not rest on; nothing where they rest on all that was measured.
@@ -46,10 +82,15 @@ fn left_out(records: &[RunRecord]) -> Option<Answer> {
 }
 
 /// The slowest stage in the picture of the path.
-fn slowest_stage(records: &[RunRecord]) -> Option<Answer> {
+fn slowest_stage(records: &[RunRecord], conditions: &Conditions) -> Option<Answer> {
+    let found = path::slowest(&path::path(records))?;
     Some(Answer {
         question: "Which stage limits this host?",
-        answer: path::slowest(&path::path(records))?,
+        answer: if conditions.are_unsound() {
+            format!("cannot tell, because the host was not quiet; in this run: {found}")
+        } else {
+            found
+        },
         figure: Some("path"),
     })
 }
@@ -87,12 +128,43 @@ mod tests {
     fn what_failed_or_is_above_its_limit_supports_no_answer_and_is_counted() {
         let mut failed = example();
         failed.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
-        let found = answers(&[failed, above_its_limit()]);
+        let mut records = [failed, above_its_limit()];
+        // All that the CPUs did was this program's work.
+        for record in &mut records {
+            record.process_cpu.user_ns = record.host_cpu.user_ns;
+        }
+        let found = answers(&records);
         let questions: Vec<&str> = found.iter().map(|answer| answer.question).collect();
         assert_eq!(questions, ["Which points are used for no answer?"]);
         assert_eq!(
             found[0].answer,
             "1 failed, 1 with a rate above its limit, by more than the intervals allow"
+        );
+    }
+
+    #[test]
+    fn answers_of_a_host_that_was_not_quiet_are_marked_one_by_one() {
+        let sound = answers(&[example()]);
+        assert!(
+            sound
+                .iter()
+                .all(|answer| !answer.answer.contains("UNSOUND")),
+            "{sound:?}"
+        );
+        let marked = answers(&[crate::examples::disturbed()]);
+        assert_eq!(marked.len(), sound.len() + 1);
+        assert_eq!(marked[0].question, "Was the host quiet?");
+        assert!(
+            marked[0]
+                .answer
+                .starts_with("no: other programs took 90 % of the time"),
+            "{marked:?}"
+        );
+        assert!(
+            marked[1..]
+                .iter()
+                .all(|answer| answer.answer.starts_with("UNSOUND: ")),
+            "{marked:?}"
         );
     }
 
@@ -110,7 +182,7 @@ mod tests {
         );
         assert_eq!(
             found[0].answer,
-            "2 emulated boards move 1196 MB/s together; alone they would move 2556 in all"
+            "2 emulated boards move 1196 MB/s (1196 - 1197) together; alone they would move 2556 MB/s in all"
         );
     }
 }

@@ -86,6 +86,14 @@ pub(crate) fn above_its_limit() -> RunRecord {
     record
 }
 
+/// The example on a host of which other programs took nine tenths.
+pub(crate) fn disturbed() -> RunRecord {
+    let mut record = example();
+    (record.host_cpu.user_ns, record.host_cpu.idle_ns) = (9_000_000_000, 1_000_000_000);
+    record.host_cpu.steal_ns = 0;
+    record
+}
+
 /// One lane, one stage of 1 MB that takes so many nanoseconds, with a limit of 10 GB/s.
 pub(crate) fn record(
     engine: &str,

@@ -7,9 +7,10 @@
 use std::rc::Rc;
 
 use daqmeter_record::RunRecord;
+use daqmeter_record::units::plural;
 pub use parquet::errors::ParquetError;
 
-use crate::frame::Rows;
+use crate::frame::{Cell, Rows};
 pub use crate::frame::{Column, Frame};
 use crate::rate::Doubt;
 use crate::rows::{Row, absent_rows, rows, rows_of};
@@ -18,7 +19,7 @@ use crate::rows::{Row, absent_rows, rows, rows_of};
 fn identity(rows: &mut Rows, record: &RunRecord, workload: &str) {
     rows.begin();
     rows.set("run_id", record.run_id.as_str());
-    rows.set("time_utc", record.time_utc.as_str());
+    rows.set_time("time_utc", &record.time_utc);
     rows.set("study", record.study.as_str());
     rows.set("engine", record.engine.name.as_str());
     rows.set("target", record.engine.target.as_str());
@@ -26,6 +27,16 @@ fn identity(rows: &mut Rows, record: &RunRecord, workload: &str) {
     let (outcome, reason) = crate::rate::undone(&record.outcome).unwrap_or(("ok", ""));
     rows.set("outcome", outcome);
     rows.set("reason", reason);
+    rows.set("host", host(record));
+    rows.set("emulated", record.engine.emulated);
+}
+
+/// The machine in one text, by which records of several are told apart.
+fn host(record: &RunRecord) -> Cell {
+    let host = &record.host;
+    let cpus = plural(u64::from(host.logical_cpus), "CPU");
+    let kernel = host.kernel.split(' ').next().unwrap_or_default();
+    Cell::from(&*format!("{}, {cpus}, kernel {kernel}", host.cpu_model))
 }
 
 /// One row for each stage of each lane; a record without lanes (waived, failed) is a row with its reason.
@@ -36,7 +47,6 @@ pub fn summary(records: &[RunRecord]) -> Frame {
         let workload = record.workload.to_string();
         for at in 0..stages.len().max(1) {
             identity(&mut rows, record, &workload);
-            rows.set("emulated", u64::from(record.engine.emulated));
             rows.set("cpu_model", record.host.cpu_model.as_str());
             rows.set("logical_cpus", u64::from(record.host.logical_cpus));
             rows.set("kernel", record.host.kernel.as_str());
@@ -57,6 +67,7 @@ pub fn summary(records: &[RunRecord]) -> Frame {
 fn numbers(rows: &mut Rows, row: &Row) {
     rows.set("device", row.device.as_str());
     rows.set("stage", row.stage.as_str());
+    rows.set("label", row.label.as_str());
     rows.set("n", row.n as u64);
     rows.set("ops_per_sample", row.ops_per_sample);
     rows.set("bytes_per_op", row.bytes_per_op);
@@ -68,6 +79,7 @@ fn numbers(rows: &mut Rows, row: &Row) {
     rows.set("rate_bytes_per_s", row.rate_bytes_per_s);
     rows.set("cpu_fraction", row.cpu_fraction);
     rows.set("doubt", row.doubt.map_or("", Doubt::name));
+    rows.set("disturbed", row.disturbed.as_str());
     let interval = |ends: Option<(f64, f64)>| ends.unzip();
     let (rate_low, rate_high) = interval(row.rate_interval_bytes_per_s);
     let (limit_low, limit_high) = interval(row.limit_interval_bytes_per_s);
@@ -87,7 +99,7 @@ fn numbers(rows: &mut Rows, row: &Row) {
 }
 
 /// Columns of the table for spreadsheets. New ones go to the end.
-const TABLE_COLUMNS: [&str; 26] = [
+const TABLE_COLUMNS: [&str; 29] = [
     "study",
     "engine",
     "device",
@@ -114,6 +126,9 @@ const TABLE_COLUMNS: [&str; 26] = [
     "limit_low_bytes_per_s",
     "limit_high_bytes_per_s",
     "doubt",
+    "carried_bytes",
+    "disturbed",
+    "label",
 ];
 
 /// The table for spreadsheets: a row for each stage, with what tells its point from others. What was waived or failed before it
@@ -138,13 +153,13 @@ fn outcome(rows: &mut Rows, row: &Row) {
         ("study", row.study.as_str()),
         ("engine", row.engine.as_str()),
         ("point", row.point.as_str()),
-        ("emulated", if row.emulated { "true" } else { "false" }),
         ("outcome", outcome),
         ("reason", reason),
     ];
     for (name, text) in texts {
         rows.set(name, text);
     }
+    rows.set("emulated", row.emulated);
 }
 
 /// One row for each sample, in the order in which they were taken.
@@ -190,6 +205,7 @@ pub fn samples_in_parts(records: &[RunRecord], most_rows: usize) -> impl Iterato
             identity(&mut rows, record, &workload);
             rows.set("device", lane.device.as_str());
             rows.set("stage", stage.name.as_str());
+            rows.set("label", &*crate::families::label(record, stage));
             rows.set("index", at as u64);
             rows.set("start_ns", start_ns);
             rows.set("sample_ns", sample_ns);
@@ -379,6 +395,51 @@ mod tests {
         assert!(
             csv.contains(",ring filling,10,64,B\n") && csv.contains(",ring filling,20,,B\n"),
             "{csv}"
+        );
+    }
+
+    #[test]
+    fn parquet_has_moments_flags_and_the_host() {
+        let mut lost = waived();
+        lost.time_utc.clear();
+        let frame = summary(&[example(), lost]);
+        let mut bytes = Vec::new();
+        frame.parquet(&mut bytes).unwrap();
+        let reader = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
+        let file = reader.metadata().file_metadata();
+        let kind = |wanted: &str| {
+            let fields = file.schema().get_fields().iter();
+            let field = fields.clone().find(|field| field.name() == wanted).unwrap();
+            (
+                field.get_physical_type().to_string(),
+                field.get_basic_info().converted_type().to_string(),
+            )
+        };
+        assert_eq!(
+            kind("time_utc"),
+            ("INT64".into(), "TIMESTAMP_MILLIS".into())
+        );
+        assert_eq!(kind("emulated").0, "BOOLEAN");
+        assert_eq!(kind("host").1, "UTF8");
+        let place = |wanted: &str| {
+            let mut names = frame.columns.iter();
+            names.position(|(name, _)| name == wanted).unwrap()
+        };
+        let rows: Vec<_> = reader
+            .get_row_iter(None)
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
+        assert_eq!(
+            rows[0].get_timestamp_millis(place("time_utc")).unwrap(),
+            1_795_230_000_000
+        );
+        assert!(rows[0].get_bool(place("emulated")).unwrap());
+        assert_eq!(rows[0].get_string(place("label")).unwrap(), "read-out");
+        assert!(frame.csv().contains(",2026-11-21T03:00:00.000Z,"));
+        assert!(
+            rows[4].get_timestamp_millis(place("time_utc")).is_err(),
+            "a hole"
         );
     }
 

@@ -142,6 +142,8 @@ pub struct Segment {
     pub by: String,
     /// Bytes per second that one thread, or all boards together, move.
     pub rate_bytes_per_s: f64,
+    /// 95 % interval of the rate, where there are enough samples.
+    pub rate_interval_bytes_per_s: Option<(f64, f64)>,
     /// The physical limit measured beside it.
     pub limit_bytes_per_s: Option<f64>,
     /// Rate over limit, both by one definition.
@@ -158,10 +160,19 @@ impl Segment {
             into,
             by,
             rate_bytes_per_s: found.rate,
+            rate_interval_bytes_per_s: found.interval,
             limit_bytes_per_s: found.limit,
             fraction: found.fraction,
             emulated: false,
             slowest: false,
+        }
+    }
+
+    /// The rate with its interval.
+    pub(crate) fn rate(&self) -> Rate {
+        Rate {
+            per_s: self.rate_bytes_per_s,
+            interval: self.rate_interval_bytes_per_s,
         }
     }
 }
@@ -170,6 +181,7 @@ impl Segment {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub(crate) rate: f64,
+    pub(crate) interval: Option<(f64, f64)>,
     pub(crate) limit: Option<f64>,
     pub(crate) fraction: Option<f64>,
 }
@@ -180,6 +192,7 @@ impl Found {
         let share = limit.and_then(|limit| share(Rate::exactly(rate), Rate::exactly(limit)));
         Found {
             rate,
+            interval: None,
             limit,
             fraction: share.map(|share| share.fraction),
         }
@@ -188,8 +201,10 @@ impl Found {
     /// Sustained rate of a stage, and its limit; none where it moved nothing.
     pub(crate) fn of(record: &RunRecord, stage: &Stage) -> Option<Found> {
         let held = rate::held(record, stage);
+        let rate = rate::of(stage)?;
         Some(Found {
-            rate: rate::of(stage)?.per_s,
+            rate: rate.per_s,
+            interval: rate.interval,
             limit: held.map(|held| held.limit.per_s),
             fraction: held.map(|held| held.share.fraction),
         })

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write;
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use daqmeter_record::{Param, sanitise};
 use parquet::basic::{Compression, ConvertedType, Repetition, Type as Physical};
-use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
@@ -20,6 +21,10 @@ pub enum Column {
     Text(Vec<Option<String>>),
     /// Counts and nanoseconds.
     Int(Vec<Option<i64>>),
+    /// True or false.
+    Flag(Vec<Option<bool>>),
+    /// Moments: milliseconds since 1970, UTC.
+    Time(Vec<Option<i64>>),
     /// Numbers.
     Float(Vec<Option<f64>>),
 }
@@ -36,6 +41,38 @@ pub(crate) enum Cell {
     Text(String),
     Int(u64),
     Float(f64),
+    Flag(bool),
+    Time(i64),
+}
+
+impl Cell {
+    fn into_text(self) -> String {
+        match self {
+            Cell::Text(text) => text,
+            Cell::Int(number) => number.to_string(),
+            Cell::Float(number) => number.to_string(),
+            Cell::Flag(flag) => flag.to_string(),
+            Cell::Time(ms) => rfc3339(ms),
+        }
+    }
+}
+
+/// A moment as records have it (RFC 3339), in milliseconds since 1970; none where it is none.
+fn moment_ms(text: &str) -> Option<i64> {
+    let time = humantime::parse_rfc3339(text).ok()?;
+    i64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
+}
+
+/// A moment as text.
+fn rfc3339(ms: i64) -> String {
+    let since = Duration::from_millis(u64::try_from(ms).unwrap_or(0));
+    humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
+}
+
+impl From<bool> for Cell {
+    fn from(flag: bool) -> Cell {
+        Cell::Flag(flag)
+    }
 }
 
 impl From<&str> for Cell {
@@ -51,6 +88,8 @@ pub(crate) struct Rows {
     places: BTreeMap<String, usize>,
     /// Columns of numbers, even where no row has one: the type of a column does not depend on the records.
     numbers: BTreeSet<usize>,
+    /// Columns of moments, in the same way.
+    times: BTreeSet<usize>,
     rows: Vec<Vec<Option<Cell>>>,
 }
 
@@ -102,6 +141,15 @@ impl Rows {
         }
     }
 
+    /// A moment as records have it; a hole where it is none.
+    pub(crate) fn set_time(&mut self, name: &str, text: &str) {
+        let at = self.place(name);
+        self.times.insert(at);
+        if let Some(ms) = moment_ms(text) {
+            self.put(at, Cell::Time(ms));
+        }
+    }
+
     pub(crate) fn frame(mut self) -> Frame {
         let column = |at: usize| -> Vec<Option<Cell>> {
             self.rows
@@ -110,11 +158,14 @@ impl Rows {
                 .collect()
         };
         let cells: Vec<Vec<Option<Cell>>> = (0..self.names.len()).map(column).collect();
-        let numbers = self.numbers;
+        let (numbers, times) = (self.numbers, self.times);
         let columns = cells
             .into_iter()
             .enumerate()
-            .map(|(at, cells)| typed(cells, numbers.contains(&at)));
+            .map(|(at, cells)| match times.contains(&at) {
+                true => Column::Time(moments(cells)),
+                false => typed(cells, numbers.contains(&at)),
+            });
         Frame {
             columns: self.names.into_iter().zip(columns).collect(),
         }
@@ -124,27 +175,45 @@ impl Rows {
 /// The narrowest type that holds all of them: a parameter may be a number at one engine and a name at another.
 fn typed(cells: Vec<Option<Cell>>, is_number: bool) -> Column {
     let any = |wanted: fn(&Cell) -> bool| cells.iter().flatten().any(wanted);
+    let is_flag = any(|cell| matches!(cell, Cell::Flag(_)));
+    let has_numbers = any(|cell| matches!(cell, Cell::Int(_) | Cell::Float(_)));
     if any(|cell| matches!(cell, Cell::Text(_))) {
-        let text = |cell| match cell {
-            Cell::Text(text) => text,
-            Cell::Int(number) => number.to_string(),
-            Cell::Float(number) => number.to_string(),
-        };
-        return Column::Text(cells.into_iter().map(|cell| cell.map(text)).collect());
+        let text = |cell: Option<Cell>| cell.map(Cell::into_text);
+        return Column::Text(cells.into_iter().map(text).collect());
+    }
+    if is_flag && !has_numbers && !is_number {
+        let flag = |cell| matches!(cell, Cell::Flag(true));
+        return Column::Flag(cells.into_iter().map(|cell| cell.map(flag)).collect());
     }
     if is_number || any(|cell| matches!(cell, Cell::Float(_))) {
-        let number = |cell| match cell {
-            Cell::Float(number) => number,
-            Cell::Int(number) => number as f64,
-            Cell::Text(_) => f64::NAN,
-        };
-        return Column::Float(cells.into_iter().map(|cell| cell.map(number)).collect());
+        return Column::Float(cells.into_iter().map(|cell| cell.map(float)).collect());
     }
-    let whole = |cell| match cell {
-        Cell::Int(number) => i64::try_from(number).unwrap_or(i64::MAX),
-        Cell::Float(_) | Cell::Text(_) => 0,
-    };
     Column::Int(cells.into_iter().map(|cell| cell.map(whole)).collect())
+}
+
+fn moments(cells: Vec<Option<Cell>>) -> Vec<Option<i64>> {
+    let ms = |cell| match cell {
+        Cell::Time(ms) => Some(ms),
+        _ => None,
+    };
+    cells.into_iter().map(|cell| cell.and_then(ms)).collect()
+}
+
+fn float(cell: Cell) -> f64 {
+    match cell {
+        Cell::Float(number) => number,
+        Cell::Int(number) => number as f64,
+        Cell::Flag(flag) => f64::from(u8::from(flag)),
+        Cell::Text(_) | Cell::Time(_) => f64::NAN,
+    }
+}
+
+fn whole(cell: Cell) -> i64 {
+    match cell {
+        Cell::Int(number) => i64::try_from(number).unwrap_or(i64::MAX),
+        Cell::Flag(flag) => i64::from(flag),
+        Cell::Float(_) | Cell::Text(_) | Cell::Time(_) => 0,
+    }
 }
 
 impl From<u64> for Cell {
@@ -162,7 +231,7 @@ impl From<f64> for Cell {
 impl From<&Param> for Cell {
     fn from(param: &Param) -> Cell {
         match param {
-            Param::Flag(flag) => Cell::Int(u64::from(*flag)),
+            Param::Flag(flag) => Cell::Flag(*flag),
             Param::Int(number) => Cell::Int(*number),
             Param::Float(number) => Cell::Float(*number),
             Param::Text(text) => Cell::Text(text.clone()),
@@ -175,7 +244,8 @@ impl Frame {
     pub fn len(&self) -> usize {
         self.columns.first().map_or(0, |(_, column)| match column {
             Column::Text(values) => values.len(),
-            Column::Int(values) => values.len(),
+            Column::Int(values) | Column::Time(values) => values.len(),
+            Column::Flag(values) => values.len(),
             Column::Float(values) => values.len(),
         })
     }
@@ -209,6 +279,12 @@ impl Frame {
                     Column::Float(values) => values[at].iter().for_each(|value| {
                         let _ = write!(out, "{value}");
                     }),
+                    Column::Flag(values) => values[at].iter().for_each(|value| {
+                        let _ = write!(out, "{value}");
+                    }),
+                    Column::Time(values) => {
+                        values[at].iter().for_each(|ms| out.push_str(&rfc3339(*ms)))
+                    }
                 }
             }
             out.push('\n');
@@ -239,6 +315,8 @@ impl Frame {
                 Column::Text(_) => (Physical::BYTE_ARRAY, ConvertedType::UTF8),
                 Column::Int(_) => (Physical::INT64, ConvertedType::NONE),
                 Column::Float(_) => (Physical::DOUBLE, ConvertedType::NONE),
+                Column::Flag(_) => (Physical::BOOLEAN, ConvertedType::NONE),
+                Column::Time(_) => (Physical::INT64, ConvertedType::TIMESTAMP_MILLIS),
             };
             let built = Type::primitive_type_builder(name, physical)
                 .with_repetition(Repetition::OPTIONAL)
@@ -280,7 +358,10 @@ impl Frame {
                     let bytes = |text: &String| ByteArray::from(text.as_str());
                     write_column::<ByteArrayType, _>(sink.typed(), values, bytes)?;
                 }
-                Column::Int(values) => {
+                Column::Flag(values) => {
+                    write_column::<BoolType, _>(sink.typed(), values, |value| *value)?
+                }
+                Column::Int(values) | Column::Time(values) => {
                     write_column::<Int64Type, _>(sink.typed(), values, |value| *value)?
                 }
                 Column::Float(values) => {

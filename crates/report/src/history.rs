@@ -1,18 +1,19 @@
-//! A point over time: one value a run, its trend, and where it took a step.
+//! A point over time: one value a run, its trend, where it took a step, and what looks like one and is none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
+use std::ops::Range;
 
+use daqmeter_record::RunRecord;
 use daqmeter_record::units::show_ns;
-use daqmeter_record::{RunRecord, Stage};
-use daqmeter_stats::{Change, change_points, quantile, sorted};
+use daqmeter_stats::{Change, Level, median, row, sorted};
 use serde::Serialize;
 
 use crate::aligned::numbers_from;
-use crate::families::{level, level_name};
+use crate::families::level_name;
 use crate::figures::{Axis, Curve, Figure, Texts, lines};
+use crate::occasions::{Runs, moments, side};
 use crate::points::{Point, runs_by_point};
-use crate::samples::compared_ns;
 
 /// One run of a point.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -32,10 +33,23 @@ pub struct Run {
 pub struct Step {
     /// Place of the first run of the new level.
     pub at: usize,
+    /// First and last place at which the new level may have begun, with 95 % confidence.
+    pub between: (usize, usize),
     /// Time after over time before.
     pub ratio: f64,
-    /// Revision before and after.
+    /// The step in standard errors of the difference of its levels, the row's own correlation included.
+    pub z: f64,
+    /// The last revision that is surely of the old level, and the first that is surely of the new one.
     pub revisions: (String, String),
+}
+
+/// Runs that took another time than those before and after them: the host's, not the program's.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BadHour {
+    /// Places of its first and last run.
+    pub runs: (usize, usize),
+    /// Their time over that of all other runs.
+    pub ratio: f64,
 }
 
 /// A point on one host.
@@ -49,13 +63,20 @@ pub struct Trend {
     pub study: String,
     /// What of a run's samples its time is: `mean` of what data takes on its way, `median` of an operation.
     pub level: &'static str,
-    /// Runs in the order of their time.
+    /// Runs in the order of their time: one for each invocation.
     pub runs: Vec<Run>,
     /// Steps.
     pub steps: Vec<Step>,
+    /// Short excursions that came back.
+    pub bad_hours: Vec<BadHour>,
+    /// Times go back and forth between two levels: neither is a step.
+    pub has_two_modes: bool,
+    /// A slope explains the times better than any step.
+    pub drifts: bool,
 }
 
-/// Trends of all points that were run at least twice on a host. Steps up to `ignore` (0.02 is 2 %) are passed over.
+/// Trends of all points that were run at least twice on a host. Steps up to `ignore` (0.02 is 2 %) are passed over; their border holds for
+/// all points together.
 pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     let mut hosts: BTreeMap<String, Vec<RunRecord>> = BTreeMap::new();
     for record in records {
@@ -65,70 +86,116 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
         );
         hosts.entry(host).or_default().push(record.clone());
     }
-    hosts
+    let rows = hosts
         .iter()
-        .flat_map(|(host, records)| of_host(host, records, ignore))
-        .collect()
+        .flat_map(|(host, records)| of_host(host, records));
+    let mut found: Vec<Trend> = rows.collect();
+    let rows = found.len();
+    found
+        .iter_mut()
+        .for_each(|trend| judge(trend, ignore, rows));
+    found
 }
 
-fn of_host(host: &str, records: &[RunRecord], ignore: f64) -> Vec<Trend> {
+/// The points of a host with their runs, not judged yet.
+fn of_host(host: &str, records: &[RunRecord]) -> Vec<Trend> {
+    let invocations = invocations(records);
+    let moments = moments(records.iter());
     let trends = runs_by_point(records).into_iter();
     trends
-        .map(|(point, found)| trend(host, point, &found, ignore))
+        .map(|(point, found)| trend(host, point, &found, &moments, &invocations))
         .filter(|trend| trend.runs.len() >= 2)
         .collect()
 }
 
-fn trend(host: &str, point: Point, found: &[(&RunRecord, &Stage)], ignore: f64) -> Trend {
-    let name = found
-        .first()
-        .map_or("median", |(record, stage)| level_name(level(record, stage)));
-    let runs = runs(found);
-    let values: Vec<f64> = runs.iter().map(|run| run.time_ns).collect();
-    let step = |change: Change| Step {
-        at: change.at,
-        ratio: change.ratio,
-        revisions: (
-            runs[change.at - 1].revision.clone(),
-            runs[change.at].revision.clone(),
-        ),
+fn trend(
+    host: &str,
+    point: Point,
+    found: &Runs<'_>,
+    moments: &HashMap<&str, f64>,
+    invocations: &[Run],
+) -> Trend {
+    let side = side(found, moments);
+    let mut runs: Vec<(f64, f64)> = side
+        .occasions
+        .iter()
+        .map(|occasion| (occasion.at, time_ns(&occasion.repetitions, side.level)))
+        .filter(|(_, time_ns)| time_ns.is_finite() && *time_ns > 0.0)
+        .collect();
+    runs.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let run = |(at, time_ns): (f64, f64)| Run {
+        time_ns,
+        ..invocations[at as usize].clone()
     };
     Trend {
         host: host.to_owned(),
         point: point.to_string(),
         study: point.study,
-        level: name,
-        steps: change_points(&values, ignore)
-            .into_iter()
-            .map(step)
-            .collect(),
-        runs,
+        level: level_name(side.level),
+        runs: runs.into_iter().map(run).collect(),
+        steps: Vec::new(),
+        bad_hours: Vec::new(),
+        has_two_modes: false,
+        drifts: false,
     }
 }
 
-/// One value for each run: they have numbers, and stand in the order of their first records.
-fn runs(found: &[(&RunRecord, &Stage)]) -> Vec<Run> {
-    let mut by_run: BTreeMap<(String, String), (String, Vec<f64>)> = BTreeMap::new();
-    for (record, stage) in found {
-        let time_ns = level(record, stage).of(&compared_ns(stage));
-        if time_ns.is_nan() || time_ns <= 0.0 {
-            continue;
+/// Time of the middle repetition.
+fn time_ns(repetitions: &[Vec<f64>], level: Level) -> f64 {
+    let times: Vec<f64> = repetitions
+        .iter()
+        .map(|samples| level.of(samples))
+        .collect();
+    median(&times)
+}
+
+/// Every invocation in the order of time, as [`moments`] numbers them, still without a time of an operation.
+fn invocations(records: &[RunRecord]) -> Vec<Run> {
+    let mut first: HashMap<&str, &RunRecord> = HashMap::new();
+    for record in records {
+        let known = first.entry(&record.run_id).or_insert(record);
+        if record.time_utc < known.time_utc {
+            *known = record;
         }
-        let known = by_run.keys().find(|(_, run_id)| *run_id == record.run_id);
-        let new = || (record.time_utc.clone(), record.run_id.clone());
-        let key = known.cloned().unwrap_or_else(new);
-        let run = by_run.entry(key);
-        let (_, times) = run.or_insert_with(|| (record.tool.git_revision.clone(), Vec::new()));
-        times.push(time_ns);
     }
-    let runs = by_run.into_iter();
-    runs.map(|((time_utc, run_id), (revision, times))| Run {
-        time_utc,
-        run_id,
-        revision,
-        time_ns: quantile(&sorted(&times), 0.5),
-    })
-    .collect()
+    let run = |record: &&RunRecord| Run {
+        time_utc: record.time_utc.clone(),
+        run_id: record.run_id.clone(),
+        revision: record.tool.git_revision.clone(),
+        time_ns: f64::NAN,
+    };
+    let mut runs: Vec<Run> = first.values().map(run).collect();
+    runs.sort_by(|a, b| (&a.time_utc, &a.run_id).cmp(&(&b.time_utc, &b.run_id)));
+    runs
+}
+
+/// Finds the steps of a point, one of so many that are looked at together.
+fn judge(trend: &mut Trend, ignore: f64, rows: usize) {
+    let values: Vec<f64> = trend.runs.iter().map(|run| run.time_ns).collect();
+    let found = row(&values, ignore, rows);
+    let runs = &trend.runs;
+    let step = |change: Change| Step {
+        at: change.at,
+        between: change.between,
+        ratio: change.ratio,
+        z: change.z,
+        revisions: (
+            runs[change.between.0.saturating_sub(1)].revision.clone(),
+            runs[change.between.1].revision.clone(),
+        ),
+    };
+    trend.steps = found.changes.into_iter().map(step).collect();
+    let hour = |range: Range<usize>| bad_hour(&values, range);
+    trend.bad_hours = found.excursions.into_iter().map(hour).collect();
+    (trend.has_two_modes, trend.drifts) = (found.has_two_modes, found.drifts);
+}
+
+fn bad_hour(values: &[f64], range: Range<usize>) -> BadHour {
+    let others = [&values[..range.start], &values[range.end..]].concat();
+    BadHour {
+        runs: (range.start, range.end - 1),
+        ratio: median(&values[range]) / median(&others),
+    }
 }
 
 /// Eight heights, from the fastest run to the slowest; a middle line where all are alike to 1 %.
@@ -164,6 +231,7 @@ pub fn text(trends: &[Trend]) -> String {
             .iter()
             .flat_map(|trend| trend.steps.iter().map(|step| step_text(trend, step)));
         steps.for_each(|step| out.push_str(&step));
+        out.push_str(&bad_hours_text(&own));
     }
     let steps: usize = trends.iter().map(|trend| trend.steps.len()).sum();
     let _ = writeln!(out, "{} points, {steps} steps", trends.len());
@@ -178,7 +246,7 @@ const HEADINGS: [&str; 8] = [
     "first",
     "last",
     "last/first",
-    "steps",
+    "found",
 ];
 
 fn table(trends: &[&Trend]) -> String {
@@ -193,27 +261,88 @@ fn table(trends: &[&Trend]) -> String {
             show_ns(first),
             show_ns(last),
             format!("{:.3}", last / first),
-            trend.steps.len().to_string(),
+            found_text(trend),
         ]
     });
     numbers_from(3, &HEADINGS, rows)
 }
 
+/// What a point shows, in a few words.
+fn found_text(trend: &Trend) -> String {
+    let counted = |count: usize, what: &str| match count {
+        0 => None,
+        1 => Some(format!("1 {what}")),
+        _ => Some(format!("{count} {what}s")),
+    };
+    let words = [
+        counted(trend.steps.len(), "step"),
+        trend.drifts.then(|| "drift".to_owned()),
+        trend.has_two_modes.then(|| "two modes".to_owned()),
+        counted(trend.bad_hours.len(), "bad hour"),
+    ];
+    let words: Vec<String> = words.into_iter().flatten().collect();
+    if words.is_empty() {
+        "-".to_owned()
+    } else {
+        words.join(", ")
+    }
+}
+
+/// To the minute.
+fn minute(run: &Run) -> &str {
+    run.time_utc.get(..16).unwrap_or(&run.time_utc)
+}
+
+fn how_much(ratio: f64) -> String {
+    let what = if ratio > 1.0 { "slower" } else { "faster" };
+    format!("{:.1} % {what}", (ratio - 1.0).abs() * 100.0)
+}
+
 fn step_text(trend: &Trend, step: &Step) -> String {
-    let what = if step.ratio > 1.0 { "slower" } else { "faster" };
-    let run = &trend.runs[step.at];
     let (before, after) = &step.revisions;
     let revisions = if before == after {
         format!("revision {after} before and after")
     } else {
-        format!("{before} -> {after}")
+        format!("between {before} and {after}")
     };
     format!(
-        "step  {}: {:.1} % {what} from {} on ({revisions})\n",
+        "step  {}: {} from {} on ({revisions}; z {:.1})\n",
         trend.point,
-        (step.ratio - 1.0).abs() * 100.0,
-        run.time_utc.get(..16).unwrap_or(&run.time_utc)
+        how_much(step.ratio),
+        minute(&trend.runs[step.at]),
+        step.z
     )
+}
+
+/// Bad hours of a host, a line each: those of many points that are the same runs come together.
+fn bad_hours_text(trends: &[&Trend]) -> String {
+    let mut hours: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
+    for trend in trends {
+        for hour in &trend.bad_hours {
+            let (from, to) = (&trend.runs[hour.runs.0], &trend.runs[hour.runs.1]);
+            hours
+                .entry((minute(from), minute(to)))
+                .or_default()
+                .push(hour.ratio);
+        }
+    }
+    let line = |((from, to), ratios): (&(&str, &str), &Vec<f64>)| {
+        let points = if ratios.len() == 1 {
+            "1 point".to_owned()
+        } else {
+            format!("{} points", ratios.len())
+        };
+        let when = if from == to {
+            (*from).to_owned()
+        } else {
+            format!("{from} to {to}")
+        };
+        format!(
+            "bad hour  {when}: {points}, typically {}\n",
+            how_much(median(ratios))
+        )
+    };
+    hours.iter().map(line).collect()
 }
 
 /// A figure a study: every point over its runs, as a ratio to its first run, so that points of all sizes share an axis.
@@ -271,15 +400,15 @@ mod tests {
     use super::*;
     use crate::examples::example;
 
-    /// Ten runs; the last five take 10 % longer at one stage.
-    fn ten_runs() -> Vec<RunRecord> {
+    /// Twelve runs; the last six take 10 % longer at one stage.
+    fn twelve_runs() -> Vec<RunRecord> {
         let run = |at: u64| {
             let mut record = example();
             record.time_utc = format!("2026-11-{:02}T03:00:00.000Z", at + 1);
             record.run_id = format!("run-{at}");
-            record.tool.git_revision = if at < 5 { "aaaa" } else { "bbbb" }.into();
+            record.tool.git_revision = if at < 6 { "aaaa" } else { "bbbb" }.into();
             for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
-                let slower = if at >= 5 && stage.name == "func_readout" {
+                let slower = if at >= 6 && stage.name == "func_readout" {
                     110
                 } else {
                     100
@@ -292,38 +421,102 @@ mod tests {
             record
         };
         // Files need not be in the order of time.
-        (0..10).rev().map(run).collect()
+        (0..12).rev().map(run).collect()
     }
 
     #[test]
     fn a_step_is_named_with_the_revisions_around_it() {
-        let found = trends(&ten_runs(), 0.02);
+        let found = trends(&twelve_runs(), 0.02);
         assert_eq!(found.len(), 4);
         let step = &found[0].steps[0];
         assert_eq!(
-            (step.at, &step.revisions),
-            (5, &("aaaa".to_owned(), "bbbb".to_owned()))
+            (step.at, step.between, &step.revisions),
+            (6, (6, 6), &("aaaa".to_owned(), "bbbb".to_owned()))
         );
+        assert!(step.z > 4.0);
         assert!(found[1].steps.is_empty());
         insta::assert_snapshot!(text(&found));
         assert_eq!(figures(&found, "daqmeter history x")[0].series.len(), 4);
     }
 
+    /// Forty runs of one level that scatter by 1 %, some of them slower by a factor.
+    fn forty_runs(slower: impl Fn(usize) -> f64) -> Vec<RunRecord> {
+        use daqmeter_stats::simulated::{Kind, Random, null_row};
+        // The simulated noise is 2 %.
+        let scatter = null_row(Kind::Independent, 40, &mut Random::new(40));
+        let run = |(at, scatter): (usize, &f64)| {
+            let mut record = example();
+            record.time_utc = format!("2026-11-{:02}T{:02}:00:00.000Z", at / 24 + 1, at % 24);
+            record.run_id = format!("run-{at}");
+            let factor = scatter.sqrt() * slower(at);
+            for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
+                let times = stage.sample_ns.iter_mut();
+                times.for_each(|ns| *ns = (*ns as f64 * factor) as u64);
+            }
+            record
+        };
+        scatter.iter().enumerate().map(run).collect()
+    }
+
+    #[test]
+    fn a_bad_hour_is_said_once_for_all_points_and_is_no_step() {
+        let bad = |at: usize| if (20..24).contains(&at) { 1.3 } else { 1.0 };
+        let found = trends(&forty_runs(bad), 0.02);
+        for trend in &found {
+            let runs: Vec<(usize, usize)> = trend.bad_hours.iter().map(|hour| hour.runs).collect();
+            assert_eq!((trend.steps.len(), runs), (0, vec![(20, 23)]));
+        }
+        let text = text(&found);
+        let line = "bad hour  2026-11-01T20:00 to 2026-11-01T23:00: 4 points, typically";
+        assert_eq!(text.matches(line).count(), 1, "{text}");
+    }
+
+    #[test]
+    fn two_modes_and_a_drift_are_named_and_are_no_steps() {
+        let modes = |at: usize| if at * 7919 % 10 < 4 { 1.15 } else { 1.0 };
+        let modes = trends(&forty_runs(modes), 0.02);
+        let are_modes = |trend: &Trend| trend.has_two_modes && trend.steps.is_empty();
+        assert!(modes.iter().all(are_modes), "{}", text(&modes));
+        let drift = trends(&forty_runs(|at| (0.004 * at as f64).exp()), 0.02);
+        let is_drift = |trend: &Trend| trend.drifts && trend.steps.is_empty();
+        assert!(drift.iter().all(is_drift), "{}", text(&drift));
+        assert!(text(&drift).contains("drift"));
+    }
+
+    /// Repetitions are of one invocation, wherever they stand in the files.
+    #[test]
+    fn an_invocation_is_one_run_at_the_time_of_its_first_record() {
+        let mut records = twelve_runs();
+        let mut again = records.clone();
+        for record in &mut again {
+            record.time_utc = record.time_utc.replace("T03:00", "T03:05");
+        }
+        again.append(&mut records);
+        let found = trends(&again, 0.02);
+        assert!(found.iter().all(|trend| trend.runs.len() == 12));
+        assert!(
+            found[0]
+                .runs
+                .iter()
+                .all(|run| run.time_utc.contains("T03:00"))
+        );
+    }
+
     #[test]
     fn a_run_that_failed_is_no_value_of_a_point() {
-        let mut records = ten_runs();
+        let mut records = twelve_runs();
         for record in records.iter_mut().take(3) {
             record.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
             record.lanes[0].stages[0].sample_ns = vec![1; 3];
         }
         let found = trends(&records, 0.02);
-        assert!(found.iter().all(|trend| trend.runs.len() == 7), "{found:?}");
+        assert!(found.iter().all(|trend| trend.runs.len() == 9), "{found:?}");
         assert!(found[0].runs.iter().all(|run| run.time_ns > 1e6));
     }
 
     #[test]
     fn hosts_are_kept_apart_and_single_runs_have_no_trend() {
-        let mut records = ten_runs();
+        let mut records = twelve_runs();
         let host = daqmeter_record::Host {
             cpu_model: "another".into(),
             ..Default::default()

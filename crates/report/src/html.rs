@@ -1,6 +1,7 @@
 //! One self-contained HTML page: no request leaves it, whatever opens it.
 
-use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_record::conditions::Conditions;
+use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
 use daqmeter_record::{Host, RunRecord, sanitise};
 use minijinja::{AutoEscape, Environment, context, escape_formatter};
 use serde::Serialize;
@@ -8,7 +9,7 @@ use serde::Serialize;
 use crate::answers::answers;
 use crate::families::{figures, pmu};
 use crate::faults::without_lanes;
-use crate::figures::Figure;
+use crate::figures::{Figure, commands};
 use crate::rate::{Doubt, shown_interval, warnings};
 use crate::rows::rows;
 use crate::studies::Shown;
@@ -45,6 +46,7 @@ struct TableRow {
     emulated: bool,
     means: Option<u64>,
     is_above_limit: bool,
+    disturbed: String,
     fault: Option<String>,
 }
 
@@ -125,6 +127,7 @@ pub fn page_of_studies(
     let charts: Vec<&Figure> = figures.iter().map(|table| &table.figure).collect();
     let (meshes, mesh_data) = mesh_views(records);
     let first = records.first();
+    let commands = commands(records);
     let way = crate::path::path(records);
     // A browser lays out some thousand rows at once; what is beyond is in the records, and in `daqmeter export`.
     let shown = &records[..records.len().min(MAX_ROWS)];
@@ -139,7 +142,9 @@ pub fn page_of_studies(
         host => first.map(|record| record.host.cpu_model.clone()),
         time => first.map(|record| record.time_utc.clone()),
         tool => first.map(|record| format!("{} {} ({}, {})", record.tool.name, record.tool.version, record.tool.git_revision, record.tool.profile)),
-        command => first.map(|record| record.command.clone()),
+        commands => serde(&&commands[..commands.len().min(MAX_COMMANDS)]),
+        commands_left => commands.len().saturating_sub(MAX_COMMANDS),
+        unsound => Conditions::of(records).line().filter(|_| Conditions::of(records).are_unsound()),
         emulated => records.iter().any(|record| record.engine.emulated),
         answers => serde(&answers(records)),
         path => crate::path::svg(&way),
@@ -183,6 +188,8 @@ fn ledgers(records: &[RunRecord]) -> Vec<String> {
     records.iter().flat_map(of).collect()
 }
 
+/// As many commands as the page names.
+const MAX_COMMANDS: usize = 20;
 /// As many records as the page's table shows.
 const MAX_ROWS: usize = 2000;
 /// As many lines as its lists show.
@@ -298,6 +305,7 @@ fn table_rows(records: &[RunRecord]) -> Vec<TableRow> {
             fault: row.undone().map(|(how, why)| format!("{how}: {why}")),
             width: format!("{:.0}", row.fraction.unwrap_or(0.0).clamp(0.0, 1.0) * 100.0),
             cpu: significant(row.cpu_fraction * 100.0, 3),
+            disturbed: row.disturbed,
             study: row.study,
             device: row.device,
             stage: row.label,
@@ -341,8 +349,10 @@ fn facts(records: &[RunRecord]) -> Vec<Fact> {
 
 fn hardware(host: &Host) -> [(&'static str, String); 6] {
     let cores = format!(
-        "{} logical, {} cores, {} socket(s)",
-        host.logical_cpus, host.cores, host.sockets
+        "{} logical, {}, {}",
+        host.logical_cpus,
+        plural(u64::from(host.cores), "core"),
+        plural(u64::from(host.sockets), "socket")
     );
     [
         ("CPU", host.cpu_model.clone()),
@@ -434,6 +444,19 @@ mod tests {
     use crate::examples::{above_its_limit, example};
 
     #[test]
+    fn the_page_of_a_host_that_was_not_quiet_says_so_at_its_head_and_in_its_rows() {
+        let quiet = page(&[example()]).unwrap();
+        assert!(!quiet.contains("UNSOUND"));
+        let page = page(&[crate::examples::disturbed()]).unwrap();
+        let head = &page[..page.find("<main>").unwrap()];
+        assert!(
+            head.contains("UNSOUND: other programs took 90 % of the time of all CPUs"),
+            "{head}"
+        );
+        assert!(page.matches("unsound: foreign load").count() >= 4);
+    }
+
+    #[test]
     fn a_mesh_is_drawn_once_and_its_name_is_escaped() {
         let mut record = example();
         let mut observed = crate::families::pmu::heat::tests::example();
@@ -445,6 +468,27 @@ mod tests {
         let page = page(&[record]).unwrap();
         assert_eq!(page.matches("class=\"mesh\"").count(), 1);
         assert!(page.contains("id=\"mesh-0\"") && !page.contains("<script>alert(1)"));
+    }
+
+    #[test]
+    fn the_command_is_named_once_where_there_is_one() {
+        let count = |page: &str, what: &str| page.matches(what).count();
+        let one = page(&[example()]).unwrap();
+        assert_eq!(
+            (count(&one, "Repeat: "), count(&one, "Measured by: ")),
+            (1, 0)
+        );
+        let mut other = example();
+        other.command = "daqmeter survey".into();
+        let two = page(&[example(), other]).unwrap();
+        assert_eq!(
+            (
+                count(&two, "Repeat: "),
+                count(&two, "and: <code>daqmeter survey")
+            ),
+            (1, 1)
+        );
+        assert!(count(&two, "Measured by: ") >= 2);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::significant;
+use daqmeter_stats::share;
 
 use crate::families::FAMILIES;
 use crate::family::{Place, Segment};
@@ -20,15 +21,31 @@ pub fn path(records: &[RunRecord]) -> Vec<Segment> {
         return Vec::new();
     }
     segments.sort_by_key(|segment| segment.into);
-    // Storage stands beside the device, not behind it: it is shown, but data does not have to pass it.
-    let slowest = segments
-        .iter_mut()
-        .filter(|segment| !segment.emulated && segment.into != Place::Replay)
-        .min_by(|a, b| a.rate_bytes_per_s.total_cmp(&b.rate_bytes_per_s));
-    if let Some(segment) = slowest {
-        segment.slowest = true;
+    if let [slowest] = slowest_of(&segments)[..] {
+        segments[slowest].slowest = true;
     }
     segments
+}
+
+/// Places of the stages of which each may be the slowest: the one with the lowest rate, first, and those whose rates differ from it by
+/// no more than their intervals and the moment between two measurements explain.
+fn slowest_of(segments: &[Segment]) -> Vec<usize> {
+    // Storage stands beside the device, not behind it: it is shown, but data does not have to pass it.
+    let of_host = |at: &usize| !segments[*at].emulated && segments[*at].into != Place::Replay;
+    let mut places: Vec<usize> = (0..segments.len()).filter(of_host).collect();
+    places.sort_by(|a, b| {
+        segments[*a]
+            .rate_bytes_per_s
+            .total_cmp(&segments[*b].rate_bytes_per_s)
+    });
+    let Some(&lowest) = places.first() else {
+        return places;
+    };
+    let is_faster = |at: usize| {
+        share(segments[at].rate(), segments[lowest].rate()).is_some_and(|share| share.is_above)
+    };
+    places.retain(|&at| at == lowest || !is_faster(at));
+    places
 }
 
 fn mb(rate: f64) -> String {
@@ -37,11 +54,13 @@ fn mb(rate: f64) -> String {
 
 /// Which stage is the slowest, and why, in words.
 pub fn slowest(segments: &[Segment]) -> Option<String> {
-    let slowest = segments.iter().find(|segment| segment.slowest)?;
+    let Some(slowest) = segments.iter().find(|segment| segment.slowest) else {
+        return undecided(segments);
+    };
     let mut out = format!(
-        "{} at {} MB/s of one core",
+        "{} at {} of one core",
         slowest.by,
-        mb(slowest.rate_bytes_per_s)
+        rate::spoken(slowest.rate())
     );
     if let Some(fraction) = slowest.fraction {
         let percent = fraction * 100.0;
@@ -59,6 +78,26 @@ pub fn slowest(segments: &[Segment]) -> Option<String> {
         out.push_str(&beside_devices(devices, slowest));
     }
     Some(out)
+}
+
+/// The stages between which the intervals do not decide.
+fn undecided(segments: &[Segment]) -> Option<String> {
+    let rivals: Vec<String> = slowest_of(segments)
+        .into_iter()
+        .map(|at| {
+            format!(
+                "{} at {}",
+                segments[at].by,
+                rate::spoken(segments[at].rate())
+            )
+        })
+        .collect();
+    (!rivals.is_empty()).then(|| {
+        format!(
+            "cannot tell: {} are equally slow within their intervals",
+            rivals.join(" and ")
+        )
+    })
 }
 
 /// What the boards bring, beside what the slowest stage takes.
@@ -79,11 +118,13 @@ fn beside_devices(devices: &Segment, slowest: &Segment) -> String {
 }
 
 /// Height of one stage in the picture.
-const ROW: usize = 66;
+const ROW: usize = 78;
 /// Where the first place stands.
 const TOP: usize = 8;
-/// Where the text and the bars of a stage begin.
-const LEFT: usize = 160;
+/// Where the text and the bars of a stage begin. The whole picture is 460 wide, so that it is legible on a telephone.
+const LEFT: usize = 122;
+/// Width of the longest bar.
+const BAR: f64 = 320.0;
 
 /// The picture: boxes for where data is, arrows for what moves it, on each its rate, its limit and the share.
 pub fn svg(segments: &[Segment]) -> String {
@@ -97,10 +138,11 @@ pub fn svg(segments: &[Segment]) -> String {
             limit.max(segment.rate_bytes_per_s)
         })
         .fold(1.0, f64::max);
-    let height = segments.len() * ROW + 54;
+    let foot = TOP + segments.len() * ROW + 40;
+    let height = foot + 34;
     let spoken: Vec<String> = segments.iter().map(spoken).collect();
     let mut out = format!(
-        "<svg class=\"path\" viewBox=\"0 0 900 {height}\" role=\"img\" aria-label=\"The path of the data. {}\">",
+        "<svg class=\"path\" viewBox=\"0 0 460 {height}\" role=\"img\" aria-label=\"The path of the data. {}\">",
         escaped(&spoken.join(". "))
     );
     out.push_str(&node(TOP, "device"));
@@ -108,18 +150,45 @@ pub fn svg(segments: &[Segment]) -> String {
         let y = TOP + at * ROW;
         out.push_str(&arrow(y, segment));
         out.push_str(&node(y + ROW, segment.into.name()));
-        out.push_str(&heading(y + 40, segment));
-        out.push_str(&bars(y + 46, segment, highest));
-        out.push_str(&numbers(y + 55, segment));
+        out.push_str(&heading(y + 34, segment));
+        out.push_str(&numbers(y + 51, segment));
+        out.push_str(&bars(y + 58, segment, highest));
     }
+    out.push_str(&axis(foot, highest));
     out.push_str("</svg>");
     out
+}
+
+/// The axis of the bars: zero, and round rates up to the highest.
+fn axis(y: usize, highest: f64) -> String {
+    let step = round_step(highest);
+    let mut out = format!("<path class=\"axis\" d=\"M{LEFT} {y} h{BAR}\"/>");
+    let ticks = (0..=4).map(|at| f64::from(at) * step);
+    for rate in ticks.take_while(|rate| *rate <= highest) {
+        let x = LEFT as f64 + rate / highest * BAR;
+        let unit = if rate == 0.0 { "" } else { " MB/s" };
+        let _ = write!(
+            out,
+            "<path class=\"axis\" d=\"M{x:.1} {y} v5\"/><text class=\"tick\" x=\"{x:.1}\" y=\"{}\">{}{unit}</text>",
+            y + 18,
+            mb(rate)
+        );
+    }
+    out
+}
+
+/// Distance of ticks: 1, 2 or 5 times a power of ten, so that there are two to four above zero.
+fn round_step(highest: f64) -> f64 {
+    let rough = highest / 4.0;
+    let power = 10_f64.powf(rough.log10().floor());
+    let fits = |step: &f64| step * power >= rough;
+    [1.0, 2.0, 5.0, 10.0].into_iter().find(fits).unwrap_or(10.0) * power
 }
 
 /// A place where data is.
 fn node(y: usize, name: &str) -> String {
     format!(
-        "<rect class=\"node\" x=\"8\" y=\"{y}\" width=\"128\" height=\"30\" rx=\"5\"/><text class=\"place\" x=\"72\" y=\"{}\">{}</text>",
+        "<rect class=\"node\" x=\"8\" y=\"{y}\" width=\"100\" height=\"30\" rx=\"5\"/><text class=\"place\" x=\"58\" y=\"{}\">{}</text>",
         y + 20,
         escaped(name)
     )
@@ -133,7 +202,7 @@ fn arrow(y: usize, segment: &Segment) -> String {
     };
     let (from, barb, tip) = (y + 30, y + ROW - 9, y + ROW - 2);
     format!(
-        "<path class=\"{class}\" d=\"M72 {from} V{tip}\"/><path class=\"{class} head\" d=\"M67 {barb} L72 {tip} L77 {barb}\"/>"
+        "<path class=\"{class}\" d=\"M58 {from} V{tip}\"/><path class=\"{class} head\" d=\"M53 {barb} L58 {tip} L63 {barb}\"/>"
     )
 }
 
@@ -149,10 +218,10 @@ fn heading(y: usize, segment: &Segment) -> String {
     )
 }
 
-/// Bars of limit and rate. Logarithmic: what matters is by how much stages differ, not by how many bytes.
+/// Bars of limit and rate, from zero.
 fn bars(y: usize, segment: &Segment, highest: f64) -> String {
     let bar = |class: &str, rate: f64| {
-        let width = ((rate / highest).max(1e-3).log10() / 3.0 + 1.0) * 330.0;
+        let width = rate / highest * BAR;
         format!(
             "<rect class=\"{class}\" x=\"{LEFT}\" y=\"{y}\" width=\"{width:.1}\" height=\"9\"/>"
         )
@@ -176,7 +245,7 @@ fn numbers(y: usize, segment: &Segment) -> String {
         format!(" · {:.0} %", fraction * 100.0)
     });
     format!(
-        "<text class=\"number\" x=\"510\" y=\"{y}\"><tspan class=\"strong\">{} MB/s</tspan> · {limit}{share}</text>",
+        "<text class=\"number\" x=\"{LEFT}\" y=\"{y}\"><tspan class=\"strong\">{} MB/s</tspan> · {limit}{share}</text>",
         mb(segment.rate_bytes_per_s)
     )
 }
@@ -280,8 +349,48 @@ mod tests {
         );
         assert_eq!(
             slowest(&segments).unwrap(),
-            "TCP stream, 64 KiB messages at 2500 MB/s of one core, 25 % of what memory allows there: its own instructions and waits are the \
+            "TCP stream, 64 KiB messages at 2500 MB/s (2500 - 2500) of one core, 25 % of what memory allows there: its own instructions and waits are the \
              limit, so that larger blocks, better software or more cores help; the modelled boards bring 625 MB/s, so the link to them is the limit, not this host"
+        );
+    }
+
+    /// Five surveys of one host named three stages, between which their intervals did not decide.
+    #[test]
+    fn stages_that_the_intervals_do_not_part_are_all_named_and_none_is_marked() {
+        let mut records = host();
+        // As fast as the network, and a little more: 2 % are within the moment between two measurements.
+        records[1].lanes[0].stages[0].sample_ns = vec![392_000; 9];
+        let segments = path(&records);
+        assert!(segments.iter().all(|segment| !segment.slowest));
+        let said = slowest(&segments).unwrap();
+        assert!(
+            said.starts_with(
+                "cannot tell: TCP stream, 64 KiB messages at 2500 MB/s (2500 - 2500) and "
+            ),
+            "{said}"
+        );
+        assert!(
+            said.ends_with(" at 2551 MB/s (2551 - 2551) are equally slow within their intervals"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn the_bars_begin_at_zero_and_have_an_axis_of_round_rates() {
+        assert_eq!(
+            [1.0, 9.9, 35.0, 4100.0].map(round_step),
+            [0.5, 5.0, 10.0, 2000.0]
+        );
+        let picture = svg(&path(&host()));
+        // The highest limit is 10 GB/s: a bar of 2.5 GB/s is a quarter of its length.
+        assert!(
+            picture.contains("class=\"rate slowest\" x=\"122\"")
+                && picture.contains("width=\"80.0\""),
+            "{picture}"
+        );
+        assert!(
+            picture.contains(">5000 MB/s</text>") || picture.contains(">5e3 MB/s</text>"),
+            "{picture}"
         );
     }
 

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use daqmeter_record::units::significant;
-use daqmeter_record::{Limit, LimitBasis, Outcome, RunRecord, Stage};
+use daqmeter_record::{Limit, LimitBasis, Outcome, RunRecord, Stage, conditions};
 use daqmeter_stats::{Rate, Share, at_median, share, sustained};
 use serde::Serialize;
 
@@ -117,10 +117,13 @@ fn exceeded(record: &RunRecord) -> BTreeSet<String> {
         .collect()
 }
 
-/// What must be known to believe a record: its warnings, and what is above its limit where the record does not say so itself.
+/// What must be known to believe a record: its warnings, what is above its limit, and what disturbed it, where the record does not say
+/// so itself.
 pub(crate) fn warnings(record: &RunRecord) -> Vec<String> {
+    let disturbances = conditions::of(record);
     let more = exceeded(record)
         .into_iter()
+        .chain(disturbances.iter().map(ToString::to_string))
         .filter(|line| !record.warnings.contains(line));
     record.warnings.iter().cloned().chain(more).collect()
 }
@@ -176,6 +179,44 @@ pub(crate) fn shown_share(fraction: Option<f64>, doubt: Option<Doubt>) -> String
     fraction.map_or("-".to_owned(), |fraction| {
         format!("{}{mark}", digits(fraction))
     })
+}
+
+/// A rate in a sentence, with its interval: `1196 MB/s (1180 - 1210)`.
+pub(crate) fn spoken(rate: Rate) -> String {
+    let shown = significant(rate.per_s / 1e6, 4);
+    format!(
+        "{shown} MB/s ({})",
+        interval_or_none(rate.times(1e-6).interval, 4)
+    )
+}
+
+/// One rate over another, with the widest interval that theirs allow: `1.23 (1.20 - 1.26)`.
+pub(crate) fn ratio(rate: Rate, of: Rate) -> Rate {
+    let ends = rate.interval.zip(of.interval);
+    Rate {
+        per_s: rate.per_s / of.per_s,
+        interval: ends.map(|((low, high), (of_low, of_high))| (low / of_high, high / of_low)),
+    }
+}
+
+/// An interval in a sentence, or that there is none.
+pub(crate) fn interval_or_none(interval: Option<(f64, f64)>, digits: i32) -> String {
+    interval.map_or(
+        "too few samples for an interval".to_owned(),
+        |(low, high)| {
+            format!(
+                "{} - {}",
+                significant(low, digits),
+                significant(high, digits)
+            )
+        },
+    )
+}
+
+/// A number in a sentence, with its interval: `1.23 (1.20 - 1.26)`.
+pub(crate) fn spoken_number(number: Rate, digits: i32) -> String {
+    let shown = significant(number.per_s, digits);
+    format!("{shown} ({})", interval_or_none(number.interval, digits))
 }
 
 /// An interval of a rate in MB/s for a table.

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use daqmeter_record::{Lane, Outcome, RunRecord, Stage};
+use daqmeter_record::{Lane, Outcome, RunRecord, Stage, conditions};
 use serde::Serialize;
 
 use crate::families;
@@ -59,6 +59,8 @@ pub struct Row {
     pub fraction: Option<f64>,
     /// Why the numbers are shown and not used.
     pub doubt: Option<Doubt>,
+    /// What else the host did meanwhile that makes the numbers unsound, in a word or two; empty where nothing did.
+    pub disturbed: String,
     /// CPU time of the thread over the time of the stage.
     pub cpu_fraction: f64,
     /// How the lane ended, or the record where the lane is well.
@@ -171,9 +173,17 @@ fn rows_of_lane(record: &RunRecord, lane: &Lane) -> Vec<Row> {
     let row = |stage| Row {
         outcome: outcome.clone(),
         device: lane.device.clone(),
+        disturbed: disturbed(record),
         ..row_of(record, stage, outcome)
     };
     lane.stages.iter().map(row).collect()
+}
+
+/// What disturbed a record, in a word or two.
+fn disturbed(record: &RunRecord) -> String {
+    let found = conditions::of(record);
+    let names: Vec<&str> = found.iter().map(|disturbance| disturbance.name()).collect();
+    names.join(", ")
 }
 
 /// The numbers of a stage.

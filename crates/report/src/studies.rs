@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::fmt::Write;
 
 use daqmeter_record::study::{About, Comparison, Finding, Grade, Verdict};
+use daqmeter_record::units::plural;
 use serde::Serialize;
 
 use crate::table::plain;
@@ -157,10 +158,14 @@ impl Shown {
     /// `27 rows: 24 reproduced (emulated), 3 near (emulated); 4 findings: 4 confirmed (emulated)`.
     pub fn summary(&self) -> String {
         let rows = counted(self.rows.iter().map(|row| row.verdict.as_str()));
-        let mut summary = format!("{} rows: {rows}", self.rows.len());
+        let mut summary = format!("{}: {rows}", plural(self.rows.len() as u64, "row"));
         if !self.findings.is_empty() {
             let findings = counted(self.findings.iter().map(|finding| finding.verdict.as_str()));
-            let _ = write!(summary, "; {} findings: {findings}", self.findings.len());
+            let _ = write!(
+                summary,
+                "; {}: {findings}",
+                plural(self.findings.len() as u64, "finding")
+            );
         }
         summary
     }

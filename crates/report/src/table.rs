@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 use std::fmt::Write;
 
-use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_record::conditions::Conditions;
+use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
 use daqmeter_record::{RunRecord, sanitise};
 
 use crate::aligned::aligned;
-pub use crate::aligned::{numbers_from, plain};
+pub use crate::aligned::{numbers_from, plain, set_window, wrapped};
 use crate::families::{self, pmu, tool};
 pub use crate::faults::faults_and_ledgers;
 use crate::faults::{faults, without_lanes};
@@ -96,10 +97,11 @@ impl Columns {
 fn note(row: &Row) -> String {
     let undone = row.undone().map(|(how, _)| how.to_uppercase());
     let doubt = row.doubt.map(|_| "ABOVE ITS LIMIT".to_owned());
+    let disturbed = (!row.disturbed.is_empty()).then(|| format!("UNSOUND: {}", row.disturbed));
     let emulated = row.emulated.then(|| "emulated".to_owned());
     let means = (row.ops_per_sample > 1).then(|| format!("means of {}", row.ops_per_sample));
-    let outliers = (row.outliers > 0).then(|| format!("{} outliers", row.outliers));
-    [undone, doubt, emulated, means, outliers]
+    let outliers = (row.outliers > 0).then(|| plural(row.outliers as u64, "outlier"));
+    [undone, doubt, disturbed, emulated, means, outliers]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>()
@@ -115,6 +117,19 @@ pub fn rows_only(records: &[RunRecord]) -> String {
     let numbers = headings.len() - HEADINGS.len()..headings.len() - 1;
     let cells = rows.iter().map(|row| columns.cells(row));
     aligned(&headings, numbers, cells)
+}
+
+/// What is put below every table and beside every answer where the host was not quiet: nothing where it was.
+pub fn stamp(records: &[RunRecord]) -> String {
+    let conditions = Conditions::of(records);
+    let word = if conditions.are_unsound() {
+        "UNSOUND"
+    } else {
+        "note"
+    };
+    conditions.line().map_or(String::new(), |line| {
+        format!("{}\n", wrapped(&format!(" {word}: {line}"), 3))
+    })
 }
 
 /// The aligned table, and below it what must be known to believe it.
@@ -144,7 +159,7 @@ pub fn text(records: &[RunRecord]) -> String {
         ));
     }
     for line in lines {
-        let _ = writeln!(out, " {line}");
+        let _ = writeln!(out, "{}", wrapped(&format!(" {line}"), 3));
     }
     out
 }
@@ -170,7 +185,7 @@ fn absent_lines(records: &[RunRecord]) -> Vec<String> {
     }
     let counted = |(line, points)| {
         if points > 1 {
-            format!("{line} ({points} points)")
+            format!("{line} ({})", plural(points as u64, "point"))
         } else {
             line
         }
@@ -279,8 +294,11 @@ pub fn markdown(records: &[RunRecord]) -> String {
             .collect();
         let _ = writeln!(out, "| {} |", cells.join(" | "));
     }
-    let below: Vec<String> = absent_lines(records)
+    let stamp = stamp(records).trim().to_owned();
+    let stamp = (!stamp.is_empty()).then_some(stamp);
+    let below: Vec<String> = stamp
         .into_iter()
+        .chain(absent_lines(records))
         .chain(trouble_lines(records))
         .collect();
     for (at, line) in below.iter().enumerate() {
@@ -312,6 +330,27 @@ mod tests {
     #[test]
     fn the_table_for_spreadsheets() {
         insta::assert_snapshot!(crate::export::table(&[example()]).csv());
+    }
+
+    #[test]
+    fn a_host_that_was_not_quiet_is_stamped_in_every_table() {
+        let (quiet, loaded) = ([example()], [crate::examples::disturbed()]);
+        assert_eq!(stamp(&quiet), "");
+        assert!(
+            stamp(&loaded)
+                .starts_with(" UNSOUND: other programs took 90 % of the time of all CPUs")
+        );
+        for table in [rows_only, markdown] {
+            assert!(!table(&quiet).contains("UNSOUND"));
+            assert_eq!(table(&loaded).matches("UNSOUND: foreign load").count(), 4);
+        }
+        let csv = |records: &[RunRecord]| {
+            crate::export::table(records)
+                .csv()
+                .matches(",foreign load,")
+                .count()
+        };
+        assert_eq!((csv(&quiet), csv(&loaded)), (0, 4));
     }
 
     #[test]

@@ -42,7 +42,9 @@ pub struct Row {
 
 /// Fewest values of a level between two steps.
 const MIN_LEVEL: usize = 3;
-/// Fewest values of the first and the last level: fewer may be the beginning or the end of a bad hour.
+/// Fewest values of the first and of the last level: fewer may be the end or the beginning of a bad hour. The last level is what is new,
+/// and has to be seen after five runs.
+const MIN_BEGIN: usize = 6;
 const MIN_END: usize = 5;
 /// An excursion of more values than this is a level of its own.
 const MAX_EXCURSION: usize = 6;
@@ -67,7 +69,7 @@ pub fn change_points(values: &[f64], ignore: f64) -> Vec<Change> {
 
 /// What a row of positive values shows, one of `rows` that are looked at together: the gate holds for all of them.
 pub fn row(values: &[f64], ignore: f64, rows: usize) -> Row {
-    let is_short = values.len() < 2 * MIN_END;
+    let is_short = values.len() < MIN_BEGIN + MIN_END;
     if is_short || values.iter().any(|x| !x.is_finite() || *x <= 0.0) {
         return Row::default();
     }
@@ -323,8 +325,9 @@ fn z(series: &[f64], sums: &Sums, accepted: &[usize], tried: &[usize]) -> Option
     let from = accepted.iter().copied().filter(|place| *place < low).max();
     let to = accepted.iter().copied().filter(|place| *place > low).min();
     let (first, last) = (from.unwrap_or(0), to.unwrap_or(series.len()));
-    let least = |end: Option<usize>| if end.is_none() { MIN_END } else { MIN_LEVEL };
-    if low < first + least(from) || last < high + least(to) {
+    let before = from.map_or(MIN_BEGIN, |_| MIN_LEVEL);
+    let after = to.map_or(MIN_END, |_| MIN_LEVEL);
+    if low < first + before || last < high + after {
         return None;
     }
     let breaks: Vec<usize> = accepted.iter().chain(tried).copied().collect();

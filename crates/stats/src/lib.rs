@@ -9,19 +9,34 @@
 
 mod changes;
 mod compare;
+mod fit;
+mod null;
+pub mod promises;
 mod rate;
+mod sequential;
+mod sides;
 pub mod simulated;
 
 pub use changes::{Change, Row, change_points, row};
-pub use compare::{Comparison, Effect, Level, Side, Verdict, compare};
+pub use compare::{Asked, Comparison, Effect, FALSE_ALARM, Verdict, compare};
 pub use rate::{Rate, Share, at_median, mean_interval, share, sustained};
+pub use sequential::{Decision, MedianSequence};
+pub use sides::{Level, Occasion, Point, Side};
 
-use compare::normal_quantile;
+use statrs::distribution::{ContinuousCDF, Normal};
 
 /// MAD times this estimates the standard deviation of normal data: 1 / quantile(3/4).
 const MAD_TO_SIGMA: f64 = 1.4826;
 /// Iglewicz and Hoaglin's limit on the modified z-score.
 const OUTLIER_SIGMAS: f64 = 3.5;
+
+/// Blocks of consecutive samples that a single repetition is cut into.
+const BLOCKS: usize = 8;
+
+/// Quantile of the standard normal distribution.
+fn normal_quantile(probability: f64) -> f64 {
+    Normal::standard().inverse_cdf(probability)
+}
 
 /// What the samples say.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -297,6 +312,30 @@ fn drift_of(samples: &[f64], median: f64) -> f64 {
     (end - begin) / median
 }
 
+/// Mean of independent values that may have any sign, and its interval with that confidence by Student's t: (mean, low, high). None
+/// below two values.
+pub fn student_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f64)> {
+    use statrs::distribution::{ContinuousCDF, StudentsT};
+    let n = values.len() as f64;
+    if values.len() < 2 {
+        return None;
+    }
+    let mean = values.iter().sum::<f64>() / n;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    let student = StudentsT::new(0.0, 1.0, n - 1.0).ok()?;
+    let factor = student.inverse_cdf(0.5 + confidence / 2.0);
+    let half = factor * (squares / (n - 1.0) / n).sqrt();
+    Some((mean, mean - half, mean + half))
+}
+
+/// The mean number of rare events that is not exceeded with 95 % confidence where so many were seen: 3.00 for none (the rule of
+/// three), 4.74 for one (Garwood 1936, one-sided).
+pub fn most_events(seen: u64) -> f64 {
+    use statrs::distribution::{ContinuousCDF, Gamma};
+    let shape = seen as f64 + 1.0;
+    Gamma::new(shape, 1.0).map_or(f64::INFINITY, |gamma| gamma.inverse_cdf(0.95))
+}
+
 /// Counts of values in buckets that are about 3 % wide: quantiles of millions of values in little memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogHistogram {
@@ -413,6 +452,30 @@ mod tests {
         assert_eq!(quantile(&row, 0.5), 2.5);
         assert_eq!(quantile(&row, 0.0), 1.0);
         assert!(quantile(&[], 0.5).is_nan() && quantiles(&[], [0.5])[0].is_nan());
+    }
+
+    #[test]
+    fn student_s_interval_of_a_known_row() {
+        // t(0.975, 3) = 3.1824; the standard deviation of 1, 2, 3, 4 is 1.2910.
+        let (mean, low, high) = student_interval(&[1.0, 2.0, 3.0, 4.0], 0.95).unwrap();
+        assert!((mean - 2.5).abs() < 1e-12);
+        assert!(
+            (high - mean - 3.182_446 * 1.290_994 / 2.0).abs() < 1e-4
+                && (mean - low - (high - mean)).abs() < 1e-9
+        );
+        assert_eq!(student_interval(&[1.0], 0.95), None);
+    }
+
+    #[test]
+    fn events_that_were_seen_and_those_that_were_not_bound_their_mean() {
+        for (seen, wanted) in [(0, 2.996), (1, 4.744), (2, 6.296), (10, 16.962)] {
+            assert!((most_events(seen) - wanted).abs() < 2e-3, "{seen}");
+        }
+        // The definition: with that mean, so few or fewer come in 5 % of all cases.
+        let mean = most_events(3);
+        let term = |k: i32| mean.powi(k) / f64::from((1..=k).product::<i32>().max(1));
+        let few: f64 = (0..=3).map(term).sum::<f64>() * (-mean).exp();
+        assert!((few - 0.05).abs() < 1e-6);
     }
 
     #[test]

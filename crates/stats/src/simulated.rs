@@ -5,6 +5,8 @@ use std::f64::consts::TAU;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
+use crate::sides::{Occasion, Point};
+
 /// How the values of one point vary from run to run on a host where nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
@@ -18,6 +20,52 @@ pub enum Kind {
     TwoModes,
     /// Never faster than a level, slower by 5 % on average: exponential.
     Skewed,
+    /// 2 %, and each run a tenth of that slower than the one before.
+    Drift,
+}
+
+impl Kind {
+    /// Every kind that promises are held on.
+    pub const ALL: [Kind; 8] = [
+        Kind::Independent,
+        Kind::Correlated(0.3),
+        Kind::Correlated(0.5),
+        Kind::Correlated(0.8),
+        Kind::TwoModes,
+        Kind::Skewed,
+        Kind::Bursts,
+        Kind::Drift,
+    ];
+
+    /// In words, for tables.
+    pub fn name(self) -> String {
+        match self {
+            Kind::Independent => "independent".to_owned(),
+            Kind::Correlated(correlation) => format!("AR(1) {correlation}"),
+            Kind::Bursts => "bursts".to_owned(),
+            Kind::TwoModes => "two modes".to_owned(),
+            Kind::Skewed => "skewed".to_owned(),
+            Kind::Drift => "drift".to_owned(),
+        }
+    }
+
+    /// Standard deviation of the logarithm, about.
+    fn deviation(self) -> f64 {
+        match self {
+            Kind::Independent | Kind::Correlated(_) | Kind::Bursts | Kind::Drift => 0.02,
+            Kind::TwoModes => 0.056,
+            Kind::Skewed => 0.046,
+        }
+    }
+
+    /// Mean of the logarithm of a row, about: sides are compared with it as the truth.
+    fn mean(self) -> f64 {
+        match self {
+            Kind::TwoModes => 0.3 * 0.12,
+            Kind::Skewed => 0.0478,
+            _ => 0.0,
+        }
+    }
 }
 
 /// Random numbers, the same everywhere for a seed.
@@ -40,6 +88,25 @@ impl Random {
         let (radius, angle) = (self.uniform(), self.uniform());
         (-2.0 * radius.ln()).sqrt() * (TAU * angle).cos()
     }
+
+    /// Chi-squared of that freedom, above zero: twice a gamma variate (Marsaglia and Tsang 2000).
+    pub fn chi_squared(&mut self, freedom: f64) -> f64 {
+        let shape = freedom / 2.0;
+        // Below one, of a shape larger by one and a power of a uniform.
+        let (lifted, boost) = if shape < 1.0 {
+            (shape + 1.0, self.uniform().powf(1.0 / shape))
+        } else {
+            (shape, 1.0)
+        };
+        let d = lifted - 1.0 / 3.0;
+        loop {
+            let normal = self.normal();
+            let v = (1.0 + normal / (9.0 * d).sqrt()).powi(3);
+            if v > 0.0 && self.uniform().ln() < 0.5 * normal * normal + d - d * v + d * v.ln() {
+                return 2.0 * d * v * boost;
+            }
+        }
+    }
 }
 
 /// A row of `n` runs without a step, around 1.
@@ -55,6 +122,113 @@ pub fn null_row(kind: Kind, n: usize, random: &mut Random) -> Vec<f64> {
             })
             .collect(),
         Kind::Skewed => (0..n).map(|_| 1.0 - 0.05 * random.uniform().ln()).collect(),
+        Kind::Drift => {
+            let row = correlated(0.0, n, random).into_iter().enumerate();
+            row.map(|(at, value)| value * (0.002 * at as f64).exp())
+                .collect()
+        }
+    }
+}
+
+/// How the occasions of a comparison lie in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// A side of one occasion each, and so many of history before them.
+    Single {
+        /// Occasions of history.
+        history: usize,
+    },
+    /// So many occasions a side, in turn.
+    InTurn(usize),
+    /// So many of A, then so many of B.
+    OneAfterTheOther(usize),
+}
+
+impl Layout {
+    /// The occasions in the order of time: `None` is history, else whether it is B's.
+    fn sides(self) -> Vec<Option<bool>> {
+        let of = |b: bool, n: usize| std::iter::repeat_n(Some(b), n);
+        match self {
+            Layout::Single { history } => {
+                let before = std::iter::repeat_n(None, history);
+                before.chain([Some(false), Some(true)]).collect()
+            }
+            Layout::InTurn(n) => (0..2 * n).map(|at| Some(at % 2 == 1)).collect(),
+            Layout::OneAfterTheOther(n) => of(false, n).chain(of(true, n)).collect(),
+        }
+    }
+}
+
+/// A host of points whose truth is known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Host {
+    /// How occasions vary.
+    pub kind: Kind,
+    /// Standard deviation of an occasion: 0.001 to 0.1 are hosts that exist.
+    pub occasion: f64,
+    /// Points of a comparison.
+    pub points: usize,
+    /// How occasions lie in time.
+    pub layout: Layout,
+    /// Time of B over time of A at the first point; 1 where nothing changed.
+    pub slower: f64,
+}
+
+impl Host {
+    /// One comparison. Noise of samples goes over four orders of magnitude from point to point; a third of each occasion's effect is
+    /// common to all points.
+    pub fn draw(&self, random: &mut Random) -> Vec<Point> {
+        let sides = self.layout.sides();
+        let common = self.effects(sides.len(), random);
+        let points = (0..self.points).map(|at| {
+            let own = self.effects(sides.len(), random);
+            let effect =
+                |at: usize| (1.0_f64 / 3.0).sqrt() * common[at] + (2.0_f64 / 3.0).sqrt() * own[at];
+            let effects: Vec<f64> = (0..sides.len()).map(effect).collect();
+            self.point(at, &sides, &effects, random)
+        });
+        points.collect()
+    }
+
+    /// Effects of occasions as logarithms around the truth.
+    fn effects(&self, n: usize, random: &mut Random) -> Vec<f64> {
+        let row = null_row(self.kind, n, random).into_iter();
+        let (scale, mean) = (self.occasion / self.kind.deviation(), self.kind.mean());
+        row.map(|value| (value.ln() - mean) * scale).collect()
+    }
+
+    fn point(
+        &self,
+        at: usize,
+        sides: &[Option<bool>],
+        effects: &[f64],
+        random: &mut Random,
+    ) -> Point {
+        let noise = 1e-5 * 1e4_f64.powf((at * 7 % 10) as f64 / 9.0);
+        let slower = if at == 0 { self.slower } else { 1.0 };
+        let mut point = Point {
+            group: at,
+            ..Point::default()
+        };
+        for (when, (side, effect)) in sides.iter().zip(effects).enumerate() {
+            let level = 100.0 * effect.exp() * if *side == Some(true) { slower } else { 1.0 };
+            let occasion = occasion(when, level, noise, random);
+            match side {
+                None => point.history.push(occasion),
+                Some(false) => point.a.occasions.push(occasion),
+                Some(true) => point.b.occasions.push(occasion),
+            }
+        }
+        point
+    }
+}
+
+/// Five repetitions of five samples.
+fn occasion(at: usize, level: f64, noise: f64, random: &mut Random) -> Occasion {
+    let mut sample = |_| level * (noise * random.normal()).exp();
+    Occasion {
+        at: at as f64,
+        repetitions: (0..5).map(|_| (0..5).map(&mut sample).collect()).collect(),
     }
 }
 

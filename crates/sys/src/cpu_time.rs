@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// User and system time in nanoseconds.
@@ -15,6 +16,8 @@ pub struct Usage {
     pub minor_faults: u64,
     /// Voluntary and involuntary context switches.
     pub context_switches: u64,
+    /// Of these the involuntary ones: the scheduler gave the CPU to somebody else.
+    pub preemptions: u64,
 }
 
 /// Usage of the calling thread so far.
@@ -25,6 +28,48 @@ pub fn of_thread() -> Usage {
 /// Usage of the whole process so far, all threads.
 pub fn of_process() -> Usage {
     usage(libc::RUSAGE_SELF)
+}
+
+/// CPU time of one thread, and the time for which it was ready to run but had no CPU.
+#[derive(Debug)]
+pub struct ThreadTimes {
+    schedstat: Option<fs::File>,
+}
+
+impl ThreadTimes {
+    /// Of the calling thread, which alone may use it.
+    pub fn of_this_thread() -> ThreadTimes {
+        let schedstat = fs::File::open("/proc/thread-self/schedstat").ok();
+        ThreadTimes { schedstat }
+    }
+
+    /// CPU time so far in nanoseconds.
+    #[allow(
+        clippy::cast_sign_loss,
+        reason = "the kernel's counters are not negative"
+    )]
+    pub fn cpu_ns(&self) -> u64 {
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: `time` is a valid timespec; the clock exists on every Linux.
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+
+    /// Time on the run queue so far in nanoseconds (Documentation/scheduler/sched-stats.rst, second field); none where the
+    /// kernel does not count it.
+    pub fn delay_ns(&self) -> Option<u64> {
+        let mut text = [0; 96];
+        let bytes = self.schedstat.as_ref()?.read_at(&mut text, 0).ok()?;
+        parse_delay(&text[..bytes])
+    }
+}
+
+fn parse_delay(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[allow(
@@ -42,6 +87,7 @@ fn usage(who: libc::c_int) -> Usage {
         system_ns: ns(raw.ru_stime),
         minor_faults: raw.ru_minflt as u64,
         context_switches: (raw.ru_nvcsw + raw.ru_nivcsw) as u64,
+        preemptions: raw.ru_nivcsw as u64,
     }
 }
 
@@ -86,19 +132,39 @@ pub fn of_host(root: &Path) -> HostTimes {
     parse_host(&text, ticks_per_second()).unwrap_or_default()
 }
 
-/// Time that the hypervisor took from each CPU so far, below `root` (`/` outside tests).
-pub fn steal_by_cpu(root: &Path) -> BTreeMap<u32, u64> {
-    let text = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
-    parse_steal(&text, ticks_per_second())
+/// One CPU's part of the host's times, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OneCpu {
+    /// User, nice and system.
+    pub busy_ns: u64,
+    /// Stolen by the hypervisor.
+    pub steal_ns: u64,
 }
 
-fn parse_steal(text: &str, ticks_per_second: u64) -> BTreeMap<u32, u64> {
-    let of_cpu = |line: &str| -> Option<(u32, u64)> {
+/// Times of each CPU so far, below `root` (`/` outside tests).
+pub fn by_cpu(root: &Path) -> BTreeMap<u32, OneCpu> {
+    let text = fs::read_to_string(root.join("proc/stat")).unwrap_or_default();
+    parse_by_cpu(&text, ticks_per_second())
+}
+
+fn parse_by_cpu(text: &str, ticks_per_second: u64) -> BTreeMap<u32, OneCpu> {
+    let of_cpu = |line: &str| -> Option<(u32, OneCpu)> {
         let mut fields = line.strip_prefix("cpu")?.split_whitespace();
         let cpu = fields.next()?.parse().ok()?;
         // user nice system idle iowait irq softirq steal
-        let ticks: u64 = fields.nth(7)?.parse().ok()?;
-        Some((cpu, ticks * (1_000_000_000 / ticks_per_second.max(1))))
+        let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
+        let ns = |ticks: u64| ticks.saturating_mul(1_000_000_000 / ticks_per_second.max(1));
+        let busy: u64 = ticks
+            .get(..3)?
+            .iter()
+            .fold(0, |sum, &ticks| sum.saturating_add(ticks));
+        Some((
+            cpu,
+            OneCpu {
+                busy_ns: ns(busy),
+                steal_ns: ns(*ticks.get(7)?),
+            },
+        ))
     };
     // `cpu ` without a number is the sum.
     text.lines()
@@ -125,6 +191,11 @@ fn parse_host(text: &str, ticks_per_second: u64) -> Option<HostTimes> {
         softirq_ns: ns(6),
         steal_ns: ns(7),
     })
+}
+
+/// Nanoseconds of one tick of the times in `/proc`.
+pub(crate) fn ns_per_tick() -> u64 {
+    1_000_000_000 / ticks_per_second().max(1)
 }
 
 fn ticks_per_second() -> u64 {
@@ -190,16 +261,37 @@ mod tests {
     }
 
     #[test]
-    fn stolen_time_is_read_for_each_cpu() {
+    fn busy_and_stolen_time_are_read_for_each_cpu() {
         let text = "cpu  1 2 3 4 5 6 7 30 0 0\ncpu0 1 2 3 4 5 6 7 10 0 0\ncpu12 1 2 3 4 5 6 7 20 0 0\nintr 1\n";
+        let cpu = |steal_ns| OneCpu {
+            busy_ns: 60_000_000,
+            steal_ns,
+        };
         assert_eq!(
-            parse_steal(text, 100),
-            BTreeMap::from([(0, 100_000_000), (12, 200_000_000)])
+            parse_by_cpu(text, 100),
+            BTreeMap::from([(0, cpu(100_000_000)), (12, cpu(200_000_000))])
         );
         assert_eq!(
-            parse_steal("cpu0 1 2 3\nintr 5 5 5 5 5 5 5 5 5\n", 100),
+            parse_by_cpu("cpu0 1 2 3\nintr 5 5 5 5 5 5 5 5 5\n", 100),
             BTreeMap::new()
         );
+    }
+
+    #[test]
+    fn the_delay_is_the_second_field() {
+        assert_eq!(parse_delay(b"17 42 3\n"), Some(42));
+        assert_eq!(parse_delay(b"17"), None);
+        assert_eq!(parse_delay(b"0 x 0"), None);
+    }
+
+    #[test]
+    fn a_thread_s_cpu_time_grows_with_its_work() {
+        let times = ThreadTimes::of_this_thread();
+        let before = times.cpu_ns();
+        while times.cpu_ns() < before + 1_000_000 {
+            std::hint::black_box(before);
+        }
+        assert!(times.delay_ns() >= times.delay_ns().map(|_| 0));
     }
 
     #[test]

@@ -12,8 +12,9 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -58,14 +59,43 @@ class Records:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return map(json.loads, self._lines)
 
-    def __getitem__(self, at: int) -> dict[str, Any]:
+    @overload
+    def __getitem__(self, at: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, at: slice) -> Records: ...
+    def __getitem__(self, at: int | slice) -> dict[str, Any] | Records:
+        if isinstance(at, slice):
+            return Records(self._lines[at])
         record: dict[str, Any] = json.loads(self._lines[at])
         return record
+
+    def _counted(self) -> list[tuple[str, str, int]]:
+        """Study, engine and number of records of each, in their order."""
+        counts: dict[tuple[str, str], int] = {}
+        for record in self:
+            key = (record["study"], record["engine"]["name"])
+            counts[key] = counts.get(key, 0) + 1
+        return [(study, engine, count) for (study, engine), count in counts.items()]
+
+    def __repr__(self) -> str:
+        records = "1 record" if len(self) == 1 else f"{len(self)} records"
+        studies = ", ".join(dict.fromkeys(study for study, _, _ in self._counted()))
+        errors = f", {len(self.errors)} not read or measured" if self.errors else ""
+        return f"<daqmeter.Records: {records}{': ' + studies if studies else ''}{errors}>"
+
+    def _repr_html_(self) -> str:
+        """A table of studies, for notebooks."""
+        rows = "".join(
+            f"<tr><td>{escape(study)}</td><td>{escape(engine)}</td><td>{count}</td></tr>"
+            for study, engine, count in self._counted()
+        )
+        head = "<tr><th>study</th><th>engine</th><th>records</th></tr>"
+        return f"<p>{escape(repr(self))}</p><table>{head}{rows}</table>"
 
     def columns(self, what: What = "stages") -> dict[str, Any]:
         """Columns by name: a row a stage with its summary, a sample, or a counter.
 
-        Numbers are numpy arrays (holes are NaN), names are lists. Names carry their unit last; parameters of the workloads are
+        Numbers, flags and moments (`datetime64[ms]`, UTC) are numpy arrays (holes are NaN and NaT), names are lists. Names carry their unit last; parameters of the workloads are
         columns named `param.<name>`.
         """
         if self._paths:
@@ -149,8 +179,9 @@ def run_plan(
 class Conversion:
     """A conversion of 16-bit samples, prepared once and used on any number of arrays.
 
-    The arithmetic is that of the command, to the bit: oracle-tested kernels of this CPU's best instruction set. Arrays are not
-    copied: samples must be contiguous `uint16`, and `out`, if it is given, contiguous and of `dtype`.
+    The arithmetic is that of the command, to the bit: oracle-tested kernels of this CPU's best instruction set. Samples are `uint16`,
+    or `int16` where the conversion is of signed codes, in any number of dimensions: each row of the last one is converted by itself, as a
+    channel. Contiguous arrays are not copied, others are; `out`, if it is given, is contiguous and of `dtype`.
     """
 
     dtype: type[np.float32] | type[np.float64] = np.float32
@@ -170,6 +201,7 @@ class Conversion:
         self._native = _native.NativeConverter(
             kind, factor, offset, bits[0], bits[1], signed, decimation, first, non_temporal
         )
+        self._signed = signed
         self.dtype = np.float64 if self._native.doubles else np.float32
 
     def kept(self, samples: int) -> int:
@@ -177,15 +209,23 @@ class Conversion:
         return self._native.kept(samples)
 
     def __call__(
-        self, samples: npt.NDArray[np.uint16], out: npt.NDArray[Any] | None = None
+        self, samples: npt.NDArray[np.uint16] | npt.NDArray[np.int16], out: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
         """Converts; returns `out`, or a new array where none is given."""
-        samples = np.asarray(samples)
-        if samples.dtype != np.uint16 or samples.ndim != 1:
-            raise TypeError(f"samples: a one-dimensional array of uint16 is wanted, not {samples.dtype} of {samples.ndim}")
+        codes = np.ascontiguousarray(samples)
+        if codes.dtype == np.int16 and self._signed:
+            codes = codes.view(np.uint16)
+        if codes.dtype != np.uint16 or codes.ndim == 0:
+            wanted = "uint16 or int16" if self._signed else "uint16 (of codes without a sign: samples.view(numpy.uint16))"
+            raise TypeError(f"samples: an array of {wanted} is wanted, not {codes.dtype} of {np.ndim(samples)} dimensions")
+        shape = (*codes.shape[:-1], self.kept(codes.shape[-1]))
         if out is None:
-            out = np.empty(self.kept(len(samples)), dtype=self.dtype)
-        self._native.into(samples, out)
+            out = np.empty(shape, dtype=self.dtype)
+        elif out.shape != shape or not out.flags.c_contiguous:
+            raise ValueError(f"out: a contiguous array of shape {shape} is wanted, not {out.shape}")
+        rows, converted = codes.reshape(-1, codes.shape[-1]), out.reshape(-1, shape[-1])
+        for row, into in zip(rows, converted, strict=True):
+            self._native.into(row, into)
         return out
 
 

@@ -118,6 +118,12 @@ impl Boot<'_> {
 }
 
 impl Pc<'_> {
+    /// Four CPUs, one after the other.
+    pub(crate) const IN_TURN: Pc<'static> = Pc {
+        cpus: 4,
+        run: Run::InTurn,
+    };
+
     /// The first words of the command; returns the serial line's name.
     fn begin(&self, command: &mut Command) -> &'static str {
         // With several host threads, a CPU can meet the int3 of a kernel that patches its own code (static keys) after the others

@@ -1,6 +1,11 @@
 # Runs as root in the guest. Each case prints one line that begins with GUEST.
 ok() { echo "GUEST ok $*"; }
 failed() { echo "GUEST failed $*"; }
+# Waits until a command succeeds, for a minute at most.
+until_it_is() { tries=0; until "$@"; do tries=$((tries + 1)); [ $tries -lt 600 ] || return 1; sleep 0.1; done; }
+held() { [ "$(cat /sys/module/daqmeter_copy/refcnt)" -ge 1 ]; }
+# As many channels have been tested by the kernel's own test: it reports a moment after it is done.
+summaries() { [ "$(dmesg | grep -c 'dmatest.*summary')" -ge "$1" ]; }
 
 # Without the module: one line with the remedy, exit 2.
 said=$(/daqmeter copy verify --path module 2>&1); code=$?
@@ -51,7 +56,7 @@ if /daqmeter copy bandwidth --sizes 64KiB --reps 5 --engine module --interrupt >
 
 # Unloading while a program holds the device is refused; the program goes on.
 /kmod_guest hold & holder=$!
-sleep 1
+until_it_is held
 if rmmod daqmeter_copy 2>/dev/null; then failed "unload while open"; else ok "unload while open is refused"; fi
 kill $holder; wait $holder 2>/dev/null
 rmmod daqmeter_copy && rmmod softdma && ok "unloaded" || failed "unload"
@@ -99,7 +104,7 @@ insmod /dmatest.ko timeout=10000 iterations=100 test_buf_size=16384
 echo "" > /sys/module/dmatest/parameters/channel
 echo 1 > /sys/module/dmatest/parameters/run
 cat /sys/module/dmatest/parameters/wait > /dev/null
-sleep 1
+until_it_is summaries 4
 dmesg | grep "dmatest.*summary" > /tmp/dmatest
 if [ "$(grep -c ' 0 failures' /tmp/dmatest)" = 4 ]; then ok "dmatest: $(wc -l < /tmp/dmatest) channels, 100 tests each, 0 failures"; else failed "dmatest: $(dmesg | grep -i dmatest | tail -5)"; fi
 rmmod dmatest
@@ -109,7 +114,7 @@ insmod /dmatest.ko timeout=10000 iterations=20 test_buf_size=16384
 echo "" > /sys/module/dmatest/parameters/channel
 echo 1 > /sys/module/dmatest/parameters/run
 cat /sys/module/dmatest/parameters/wait > /dev/null
-sleep 1
+until_it_is summaries 4
 if dmesg | grep "dmatest.*summary" | grep -vq ' 0 failures'; then ok "dmatest finds a flipped bit"; else failed "dmatest did not find the flipped bit"; fi
 rmmod dmatest; rmmod softdma
 /kmod_guest clean

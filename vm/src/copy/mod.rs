@@ -3,6 +3,7 @@
 //! Everything is emulated: no time from here is a performance result.
 
 mod boot;
+mod figures;
 mod modules;
 mod patched;
 mod pollution;
@@ -17,9 +18,9 @@ use shell::{line, need, there};
 use crate::debian::{self, Kernel, foreign_busybox};
 use crate::files::{GuestFile, folder, timed};
 use boot::{Boot, Machine, Pc, Run};
-use modules::Modules;
 use programs::ARM_TARGET;
 
+pub(crate) use figures::figures;
 pub(crate) use patched::static_policies;
 pub(crate) use pollution::pollution;
 pub(crate) use programs::Profile;
@@ -38,16 +39,11 @@ struct Bench {
     cases: usize,
 }
 
-const IN_TURN: Pc = Pc {
-    cpus: 4,
-    run: Run::InTurn,
-};
-
 const BENCHES: &[Bench] = &[
     Bench {
         name: "cases-6.1",
         series: "6.1",
-        pc: IN_TURN,
+        pc: Pc::IN_TURN,
         command_line: "slub_debug=FZPU",
         script: include_str!("cases.sh"),
         cases: 27,
@@ -55,7 +51,7 @@ const BENCHES: &[Bench] = &[
     Bench {
         name: "cases-6.12",
         series: "6.12",
-        pc: IN_TURN,
+        pc: Pc::IN_TURN,
         command_line: "slub_debug=FZPU",
         script: include_str!("cases.sh"),
         cases: 27,
@@ -64,7 +60,7 @@ const BENCHES: &[Bench] = &[
     Bench {
         name: "bounce",
         series: "6.12",
-        pc: IN_TURN,
+        pc: Pc::IN_TURN,
         command_line: "swiotlb=force movablecore=512M",
         script: include_str!("bounce.sh"),
         cases: 7,
@@ -199,21 +195,9 @@ impl Bench {
             limit_s: 480,
         };
         let mut files = programs::files(profile)?;
-        files.extend(native_files(&modules::built(&kernel)?)?);
+        files.extend(modules::files(&modules::built(&kernel)?)?);
         boot::judge(&boot.run(files)?, self.cases)
     }
-}
-
-/// The modules of a PC, under their names in the guest.
-fn native_files(modules: &Modules) -> Result<Vec<GuestFile>> {
-    Ok(vec![
-        GuestFile::program("daqmeter_copy.ko", &modules.copy)?,
-        GuestFile::program("daqmeter_trace.ko", &modules.trace)?,
-        GuestFile::program("softdma.ko", &modules.softdma)?,
-        GuestFile::program("dmatest.ko", &modules.dmatest)?,
-        GuestFile::program("other_abi.ko", &modules.other_abi)?,
-        GuestFile::program("trace_twice.ko", &modules.trace_twice)?,
-    ])
 }
 
 /// Why there can be no machine for AArch64, or none.

@@ -9,7 +9,7 @@ use daqmeter_sys::uapi;
 use shell::{line, need, root, started};
 
 use crate::debian::{self, Kernel};
-use crate::files::folder;
+use crate::files::{GuestFile, folder};
 
 /// What is built for a kernel.
 pub(crate) struct Modules {
@@ -281,4 +281,16 @@ pub(crate) fn built(kernel: &Kernel) -> Result<Modules> {
         other_abi: place(kernel, "other-abi").join("daqmeter_copy.ko"),
         trace_twice: place(kernel, "twice").join("daqmeter_trace.ko"),
     })
+}
+
+/// The modules of a PC, under their names in the guest.
+pub(super) fn files(modules: &Modules) -> Result<Vec<GuestFile>> {
+    Ok(vec![
+        GuestFile::program("daqmeter_copy.ko", &modules.copy)?,
+        GuestFile::program("daqmeter_trace.ko", &modules.trace)?,
+        GuestFile::program("softdma.ko", &modules.softdma)?,
+        GuestFile::program("dmatest.ko", &modules.dmatest)?,
+        GuestFile::program("other_abi.ko", &modules.other_abi)?,
+        GuestFile::program("trace_twice.ko", &modules.trace_twice)?,
+    ])
 }

@@ -17,6 +17,9 @@ use crate::files::{GuestFile, folder, tail, timed};
 /// The engine's CPU, whose copies go past the modelled caches; the copying neighbour is on 0, the program on 1.
 const ENGINE_CPU: u32 = 2;
 
+/// Where the records of the last run are.
+pub(super) const RECORDS: &str = "pollution.jsonl";
+
 fn plugin_file() -> PathBuf {
     folder().join("cache.so")
 }
@@ -66,16 +69,7 @@ fn simulated(profile: Profile, full: bool) -> Result<Vec<RunRecord>> {
         tail(&printed)
     );
     let records = merged(&printed, &fs::read_to_string(&segments)?)?;
-    let place = folder().join("pollution.jsonl");
-    fs::write(
-        &place,
-        records.iter().flat_map(jsonl::to_line).collect::<Vec<u8>>(),
-    )?;
-    println!(
-        "{} points, simulated, in {}",
-        records.len(),
-        place.display()
-    );
+    keep(&records, RECORDS)?;
     Ok(records)
 }
 
@@ -106,8 +100,8 @@ fn segment(line: &str) -> Result<Segment> {
     Ok(Segment { references, misses })
 }
 
-/// The segments, in the order in which they ran, belong to the records in the order in which they were written.
-fn merged(printed: &str, segments: &str) -> Result<Vec<RunRecord>> {
+/// The records that a guest printed, behind `RECORD `.
+pub(super) fn records_of(printed: &str) -> Result<Vec<RunRecord>> {
     let text: String = printed
         .lines()
         .filter_map(|line| line.strip_prefix("RECORD "))
@@ -119,8 +113,22 @@ fn merged(printed: &str, segments: &str) -> Result<Vec<RunRecord>> {
         "records: {:?}",
         contents.errors
     );
+    Ok(contents.records)
+}
+
+/// Writes records where `copy figures` and people find them.
+pub(super) fn keep(records: &[RunRecord], name: &str) -> Result<PathBuf> {
+    let place = folder().join(name);
+    let lines: Vec<u8> = records.iter().flat_map(jsonl::to_line).collect();
+    fs::write(&place, lines)?;
+    println!("{} points in {}", records.len(), place.display());
+    Ok(place)
+}
+
+/// The segments, in the order in which they ran, belong to the records in the order in which they were written.
+fn merged(printed: &str, segments: &str) -> Result<Vec<RunRecord>> {
     let mut segments = segments.lines();
-    let mut records = contents.records;
+    let mut records = records_of(printed)?;
     for record in &mut records {
         ensure!(
             record.outcome.is_ok(),

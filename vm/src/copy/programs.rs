@@ -18,7 +18,7 @@ pub(crate) enum Profile {
 
 impl Profile {
     /// Its folder below the build folder or that of a target.
-    fn folder(self) -> &'static str {
+    pub(super) fn folder(self) -> &'static str {
         if self == Profile::Release {
             "release"
         } else {

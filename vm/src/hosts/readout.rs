@@ -166,8 +166,53 @@ fn received(name: &str) -> (u64, u64) {
     )
 }
 
-fn sleep(seconds: u64) {
-    std::thread::sleep(Duration::from_secs(seconds));
+/// Waits for a condition, for a minute at most.
+fn wait_for(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    until(what, Duration::from_secs(60), || {
+        ensure!(is_so()?, "not so far");
+        Ok(())
+    })
+}
+
+/// What a command on the publisher's host prints.
+fn asked(words: &str) -> Result<String> {
+    line("ip netns exec").arg(SERVER).words(words).output()
+}
+
+/// Waits until a megabyte has left by the bridge's port to a receiver: data flow, and triggers come.
+fn flows_to(receiver: usize) -> Result<()> {
+    let sent = || -> Result<u64> {
+        let bytes = asked(&format!(
+            "cat /sys/class/net/to{receiver}/statistics/tx_bytes"
+        ))?;
+        bytes.trim().parse().context("no number of bytes")
+    };
+    let before = sent()?;
+    wait_for(&format!("data to receiver {receiver}"), || {
+        Ok(sent()? >= before + 1_000_000)
+    })
+}
+
+/// Waits until the publisher has given a receiver up: no process holds a connection to it any more.
+fn given_up(receiver: usize) -> Result<()> {
+    let to = format!("ss -Htnp dst 10.78.0.{}", receiver + 2);
+    wait_for(
+        &format!("the end of receiver {receiver}'s connection"),
+        || Ok(!asked(&to)?.contains("users:")),
+    )
+}
+
+/// Segments that the publisher's host has sent again (`Tcp:` of `/proc/net/snmp`, RetransSegs).
+fn sent_again() -> Result<u64> {
+    let text = asked("cat /proc/net/snmp")?;
+    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+    let (names, values) = (lines.next(), lines.next());
+    let (names, values) = names.zip(values).context("no counts of TCP")?;
+    let mut pairs = names.split(' ').zip(values.split(' '));
+    let (_, value) = pairs
+        .find(|(name, _)| *name == "RetransSegs")
+        .context("no RetransSegs")?;
+    value.parse().context("no number of segments")
 }
 
 /// Runs a command on one of the hosts.
@@ -259,9 +304,7 @@ const CASES: &[Case] = &[
             on(
                 SERVER,
                 "tc qdisc add dev to0 root tbf rate 100mbit burst 128kb latency 100ms",
-            )?;
-            sleep(5);
-            on(SERVER, "tc qdisc del dev to0 root")
+            )
         },
         expect: |outcome| {
             let held = outcome.lost(BUSY) > 0;
@@ -281,9 +324,7 @@ const CASES: &[Case] = &[
             let nft = |rule: &str| on(RECEIVERS[0], &format!("nft {rule}"));
             nft("add table inet dqm")?;
             nft("add chain inet dqm in { type filter hook input priority 0; }")?;
-            nft("add rule inet dqm in tcp sport 12350 numgen random mod 100 < 1 drop")?;
-            sleep(4);
-            nft("delete table inet dqm")
+            nft("add rule inet dqm in tcp sport 12350 numgen random mod 100 < 1 drop")
         },
         expect: only_busy,
     },
@@ -301,24 +342,29 @@ const CASES: &[Case] = &[
         time: "6s",
         address: DIRECT,
         meanwhile: |chain| {
-            sleep(2);
+            flows_to(0)?;
             chain.receivers[0].kill()?;
-            sleep(1);
+            given_up(0)?;
+            // Triggers come while it is away.
+            flows_to(1)?;
             chain.receivers[0] = chain.receiver(0, "receive0.json")?;
             Ok(())
         },
         expect: |outcome| missed_by(outcome, 0),
     },
     Case {
-        name: "a link cut for 2 s",
+        name: "a link cut until data were sent four times again",
         rate: "20kHz",
         time: "6s",
         address: DIRECT,
         meanwhile: |_| {
-            sleep(2);
+            flows_to(0)?;
+            let before = sent_again()?;
             link("down")?;
-            // Retransmissions double their distance: the one after 3 s comes before the receiver is given up.
-            sleep(2);
+            // Retransmissions double their distance: the next, after 3 s, comes before the receiver is given up.
+            wait_for("data that are sent again", || {
+                Ok(sent_again()? >= before + 4)
+            })?;
             link("up")
         },
         expect: only_busy,
@@ -329,9 +375,10 @@ const CASES: &[Case] = &[
         time: "14s",
         address: DIRECT,
         meanwhile: |_| {
-            sleep(2);
+            flows_to(0)?;
             link("down")?;
-            sleep(8);
+            given_up(0)?;
+            flows_to(1)?;
             link("up")
         },
         expect: |outcome| missed_by(outcome, 1),

@@ -135,7 +135,7 @@ pub(super) const STEPS: &[Step] = &[
         checks::mesh_page,
     ),
     step(
-        "cmp: no false alarm, and 5 % are found, 100 times each",
+        "cmp and history: their promises, simulated and with real work",
         Alone,
         &[BENCHES],
         || {

@@ -10,7 +10,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use daqmeter_harness::ordered;
+use daqmeter_harness::{TomlText, ordered};
 use daqmeter_record::Order as Place;
 
 use crate::budget::Budget;
@@ -68,8 +68,10 @@ impl Plan {
     /// As [`Plan::load`].
     pub fn parse_for(text: &str, name: &str, site: &Site) -> Result<Plan, PlanError> {
         let source = Source {
-            name: name.to_owned(),
-            text: text.to_owned(),
+            toml: TomlText {
+                name: name.to_owned(),
+                text: text.to_owned(),
+            },
             folder: None,
         };
         Plan::of(&source, site)
@@ -79,7 +81,7 @@ impl Plan {
         let engines = engines(0);
         let reader = Reader::new(&engines, site);
         let file = source.file()?;
-        let mut above = BTreeSet::from([source.name.clone()]);
+        let mut above = BTreeSet::from([source.toml.name.clone()]);
         let sweeps = reader.sweeps(source, &file, &mut above)?;
         let budget = file.budget.as_ref();
         let time = budget
@@ -88,7 +90,7 @@ impl Plan {
         if sweeps.iter().all(|(repetitions, _)| *repetitions == 0) {
             return Err(PlanError(format!(
                 "{}: no point is left: give it a [[sweep]] or an include",
-                source.name
+                source.toml.name
             )));
         }
         let points = in_order(&sweeps, file.order, site.seed.unwrap_or(file.seed));

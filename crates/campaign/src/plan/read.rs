@@ -82,12 +82,12 @@ impl<'a> Reader<'a> {
         // A plan without a file includes from the working directory.
         let beside = source.folder.as_deref().unwrap_or(Path::new(""));
         let other = Source::find(include.as_ref(), Some(beside)).map_err(refuse)?;
-        if above.len() >= MAX_DEPTH || !above.insert(other.name.clone()) {
-            let problem = format!("{} is included by itself, or too deep", other.name);
+        if above.len() >= MAX_DEPTH || !above.insert(other.toml.name.clone()) {
+            let problem = format!("{} is included by itself, or too deep", other.toml.name);
             return Err(refuse(problem));
         }
         let points = self.sweeps(&other, &other.file()?, above)?;
-        above.remove(&other.name);
+        above.remove(&other.toml.name);
         Ok(points)
     }
 
@@ -179,7 +179,7 @@ impl Sweep<'_> {
 
     fn place(&self) -> Arc<str> {
         let line = self.source.line(self.sweep.engine.span());
-        format!("{}:{line}: sweep {}", self.source.name, self.at + 1).into()
+        format!("{}:{line}: sweep {}", self.source.toml.name, self.at + 1).into()
     }
 
     fn steps(&self, file: &PlanFile) -> Result<StepPlan, PlanError> {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use daqmeter_harness::{text_file, text_input};
+use daqmeter_harness::{TomlText, text_file, text_input};
 use daqmeter_record::units::parse_duration;
 use toml::Spanned;
 
@@ -21,8 +21,7 @@ pub struct PlanError(pub(super) String);
 
 /// The text of a plan and where it came from.
 pub(super) struct Source {
-    pub(super) name: String,
-    pub(super) text: String,
+    pub(super) toml: TomlText,
     pub(super) folder: Option<PathBuf>,
 }
 
@@ -30,8 +29,10 @@ impl Source {
     pub(super) fn find(name_or_path: &str, beside: Option<&Path>) -> Result<Source, String> {
         if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == name_or_path) {
             return Ok(Source {
-                name: (*name).to_owned(),
-                text: (*text).to_owned(),
+                toml: TomlText {
+                    name: (*name).to_owned(),
+                    text: (*text).to_owned(),
+                },
                 folder: None,
             });
         }
@@ -54,17 +55,16 @@ impl Source {
             )
         })?;
         Ok(Source {
-            name: path.display().to_string(),
-            text,
+            toml: TomlText {
+                name: path.display().to_string(),
+                text,
+            },
             folder: path.parent().map(Path::to_owned),
         })
     }
 
     pub(super) fn line(&self, span: Range<usize>) -> usize {
-        self.text[..span.start.min(self.text.len())]
-            .matches('\n')
-            .count()
-            + 1
+        self.toml.line(span)
     }
 
     pub(super) fn error(
@@ -73,11 +73,7 @@ impl Source {
         field: &str,
         problem: impl std::fmt::Display,
     ) -> PlanError {
-        PlanError(format!(
-            "{}:{}: {field}: {problem}",
-            self.name,
-            self.line(span)
-        ))
+        PlanError(self.toml.error(span, field, problem))
     }
 
     pub(super) fn duration(
@@ -105,10 +101,6 @@ impl Source {
     }
 
     pub(super) fn file(&self) -> Result<PlanFile, PlanError> {
-        toml::from_str(&self.text).map_err(|error| {
-            let line = self.line(error.span().unwrap_or(0..0));
-            let message = error.message().replace('\n', " ");
-            PlanError(format!("{}:{line}: {message}", self.name))
-        })
+        self.toml.parse().map_err(PlanError)
     }
 }

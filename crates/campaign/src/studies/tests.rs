@@ -93,3 +93,54 @@ fn models_meet_the_documents_but_for_what_is_known() {
         );
     }
 }
+
+/// The plan of the hour at 1 MHz, for a moment and at a rate that a debug build carries: what it measures is what is judged.
+#[test]
+fn the_hour_in_short_is_run_and_judged() {
+    let plan = Plan::load("felix-hour").unwrap();
+    let [point] = plan.points.as_slice() else {
+        panic!("one point: {:?}", plan.points)
+    };
+    let of = |name: &str| point.workload.float(name).unwrap();
+    assert_eq!((of("seconds"), of("rate_hz")), (3600.0, 1e6));
+    let workload = point
+        .workload
+        .clone()
+        .with("seconds", 0.05)
+        .with("rate_hz", 1000.0);
+    let engines = crate::engines(32 << 20);
+    let engine = engines
+        .iter()
+        .find(|engine| engine.name() == point.engine)
+        .unwrap();
+    let settings = daqmeter_harness::Settings::new(point.steps, &point.study);
+    let facts = daqmeter_harness::Context::default();
+    let mut record =
+        daqmeter_harness::measure(engine.as_ref(), &workload, &settings, &facts, &[], &mut [])
+            .unwrap();
+    assert!(record.outcome.is_ok(), "{:?}", record.outcome);
+    assert!(
+        record
+            .host_cpu
+            .processes
+            .iter()
+            .any(|process| process.pid == std::process::id())
+    );
+    // As if it had been at 1 MHz: the verdict is made of what was counted.
+    record.workload = point.workload.clone();
+    let study = study("readout").unwrap();
+    let hour = |record: &RunRecord| {
+        let findings = study.findings(std::slice::from_ref(record));
+        let mut of_hour = findings
+            .into_iter()
+            .filter(|finding| finding.text.contains("1 hour"));
+        of_hour.next().unwrap().verdict.to_string()
+    };
+    assert_eq!(hour(&record), "refuted (emulated)", "1 kHz is not 1 MHz");
+    for counter in &mut record.counters {
+        if counter.name == "trigger-rate" {
+            counter.value = 1e6;
+        }
+    }
+    assert_eq!(hour(&record), "in part (emulated)", "one reader of 16");
+}

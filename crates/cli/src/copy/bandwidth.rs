@@ -31,6 +31,9 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let chosen = &arguments.chosen;
+    arguments
+        .common
+        .refuse_same_file(arguments.written.output.as_deref())?;
     let mut runner = Runner::new(&arguments.common, 0)?;
     let cpus = runner.context.host.allowed_cpus.clone();
     let study = Study {

@@ -13,8 +13,8 @@ use crate::output::{Failure, emit, read_records, tell, write_file};
 /// Draw the study's 50 figures from records; say which command fills those that are missing.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Records come from latency, bandwidth, trace and pollution with --out FILE.jsonl; those of a cache model from
-`cargo xtask copy-vm --pollution`.\n\nExample:\n\n  $ daqmeter copy latency --out copies.jsonl\n  $ daqmeter copy figures copies.jsonl -o figures.html"
+    after_long_help = "Records come from latency, bandwidth, trace and pollution with --records FILE.jsonl; those of a cache model from
+`cargo xtask copy-vm --pollution`.\n\nExample:\n\n  $ daqmeter copy latency --records copies.jsonl\n  $ daqmeter copy figures copies.jsonl -o figures.html"
 )]
 pub(super) struct Arguments {
     /// Files of records

@@ -16,6 +16,7 @@ use daqmeter_copy::{Context, CopyEngine, Direction, Path, Request};
 use daqmeter_harness::{
     Availability, Fault, Limits, Request as _, StepPlan, TypedEngine as _, check_fits, ordered,
 };
+use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, Workload};
 use daqmeter_report::copy_classic::Files;
 
@@ -86,6 +87,9 @@ pub(super) struct Chosen {
     /// Largest power of two
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "32MiB")]
     up_to: u64,
+    /// Largest by the study's menu: 1 is 2 MiB, 10 is 1024 MiB
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10), conflicts_with_all = ["up_to", "sizes"])]
+    menu: Option<u32>,
     /// Copies of each size
     #[arg(long, value_name = "N", value_parser = repetitions, default_value = "300")]
     reps: u64,
@@ -118,7 +122,7 @@ pub(super) struct Written {
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     out_dir: Option<PathBuf>,
     /// Page to write
-    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
+    #[arg(short, long, value_name = "FILE.html", value_parser = crate::arguments::written_file, help_heading = "Output")]
     output: Option<PathBuf>,
 }
 
@@ -189,10 +193,11 @@ impl EngineChoice {
 impl Chosen {
     fn sizes(&self, from: u64) -> Result<Vec<usize>, Failure> {
         let mut sizes = self.sizes.clone();
+        let largest = self.menu.map_or(self.up_to, |number| 1 << (20 + number));
         if sizes.is_empty() {
             sizes = (0..40)
                 .map(|power| 1 << power)
-                .filter(|size| (from..=self.up_to).contains(size))
+                .filter(|size| (from..=largest).contains(size))
                 .collect();
         }
         if sizes.is_empty() || sizes.contains(&0) {
@@ -323,8 +328,8 @@ fn write_classic(written: &Written, files: &Files) -> Result<(), Failure> {
         write_file(&path, text)?;
     }
     tell(&format!(
-        "wrote {} files below {}",
-        files.len(),
+        "wrote {} below {}",
+        plural(files.len() as u64, "file"),
         dir.display()
     ));
     Ok(())
@@ -339,4 +344,32 @@ fn finish(
 ) -> Result<ExitCode, Failure> {
     write_classic(written, files)?;
     runner.conclude(written.output.as_deref(), text)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Options {
+        #[command(flatten)]
+        chosen: Chosen,
+    }
+
+    #[test]
+    fn the_studys_menu_chooses_the_largest_block() {
+        let largest = |arguments: &[&str]| {
+            let options = Options::try_parse_from([&["copy"], arguments].concat());
+            options.map(|options| *options.chosen.sizes(1).unwrap().last().unwrap())
+        };
+        assert_eq!(largest(&["--menu", "1"]).unwrap(), 2 << 20);
+        assert_eq!(largest(&["--menu", "10"]).unwrap(), 1024 << 20);
+        assert_eq!(largest(&[]).unwrap(), 32 << 20);
+        for wrong in [["--menu", "0"], ["--menu", "11"]] {
+            assert!(largest(&wrong).is_err(), "{wrong:?}");
+        }
+        assert!(largest(&["--menu", "1", "--up-to", "1MiB"]).is_err());
+    }
 }

@@ -122,6 +122,9 @@ fn or_all<'a, T>(chosen: &'a [T], all: &'a [T]) -> &'a [T] {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     usable(arguments.request.path)?;
+    arguments
+        .common
+        .refuse_same_file(arguments.written.output.as_deref())?;
     let mut runner = Runner::new(&arguments.common, 0)?;
     let (program, neighbour) = placement(arguments, &runner.context.host.allowed_cpus)?;
     let points = points(arguments, neighbour);

@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_copy::trace::{Accounts, Names, ProcessIo, Trace, sampled};
+use daqmeter_copy::trace::{
+    Accounts, FILES, Names, ProcessIo, Trace, of_classic, operation_of, sampled,
+};
 use daqmeter_harness::Tally;
-use daqmeter_record::{EngineInfo, Workload};
+use daqmeter_record::{Counter, EngineInfo, Workload};
 use daqmeter_report::table::numbers_from;
 use daqmeter_sys::uapi::{TRACE_DEVICE, TraceDevice};
 
@@ -32,9 +34,12 @@ pub(super) struct Arguments {
     /// How long
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
     time: Duration,
-    /// Between two looks at the rings
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "100ms")]
+    /// Between two requests for what was traced; 0 does not wait
+    #[arg(long, value_name = "TIME", value_parser = delay, default_value = "100ms")]
     delay: Duration,
+    /// Read the study's files instead (mem_trace_from.dat and its like), or the folders that hold them
+    #[arg(long, value_name = "FILE|DIR", num_args = 1.., conflicts_with_all = ["live", "out", "json"])]
+    from: Vec<PathBuf>,
     /// Lines of each table
     #[arg(long, value_name = "N", default_value = "12")]
     top: usize,
@@ -44,7 +49,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     written: Written,
     /// Append the record to this file (JSON lines)
-    #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
+    #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", value_parser = crate::arguments::written_file, help_heading = "Output")]
     out: Option<PathBuf>,
     /// Print the record (a JSON line) instead of tables
     #[arg(long, help_heading = "Output")]
@@ -53,7 +58,74 @@ pub(super) struct Arguments {
     metrics: Metrics,
 }
 
+/// Tables of traces that were written as the study's files.
+fn show(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut trace = Trace::new(false);
+    let (mut first_ns, mut last_ns) = (u64::MAX, 0);
+    for path in classic_files(&arguments.from)? {
+        let shown = path.display();
+        let refused = |why: &dyn std::fmt::Display| Failure::refused(format!("{shown}: {why}"));
+        let operation = operation_of(&path).ok_or_else(|| {
+            refused(&"the name says which operation it is of: mem_trace_from.dat, mem_trace_to.dat, __mem_trace_from.dat or __mem_trace_to.dat")
+        })?;
+        let text = std::fs::read_to_string(&path).map_err(|error| refused(&error))?;
+        let records = of_classic(operation, &text).map_err(|why| refused(&why))?;
+        for record in &records {
+            first_ns = first_ns.min(record.before_ns);
+            last_ns = last_ns.max(record.after_ns);
+        }
+        trace.add(&records);
+    }
+    let time = Duration::from_nanos(last_ns.saturating_sub(first_ns));
+    // The addresses are of the kernel that was traced, not of this one.
+    emit(&tables(&trace, &Names::default(), arguments.top, time))
+}
+
+/// Files as they were named, of folders those of the study that are there.
+fn classic_files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let known = FILES.iter().map(|name| path.join(name));
+        let before = files.len();
+        files.extend(known.filter(|file| file.is_file()));
+        if files.len() == before {
+            return Err(Failure::refused(format!(
+                "{}: holds none of {}",
+                path.display(),
+                FILES.join(", ")
+            )));
+        }
+    }
+    Ok(files)
+}
+
+/// A time; 0 needs no unit.
+fn delay(text: &str) -> Result<Duration, String> {
+    match text {
+        "0" => Ok(Duration::ZERO),
+        text => duration(text),
+    }
+}
+
+/// How many requests were made, beside the study's `time / delay`.
+fn requests_text(made: u64, time: Duration, delay: Duration) -> String {
+    let asked = if delay.is_zero() {
+        "one after the other".to_owned()
+    } else {
+        let number = time.as_secs_f64() / delay.as_secs_f64();
+        format!("time / delay is {number:.0}")
+    };
+    format!("{made} requests for data ({asked})\n")
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if !arguments.from.is_empty() {
+        return show(arguments);
+    }
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
     let mut recorder = Recorder::new(arguments.out.as_deref(), arguments.json)?;
@@ -123,9 +195,11 @@ impl Tracing<'_> {
         let names = Names::of_kernel();
         device.start().map_err(Failure::refused)?;
         let (began, mut shown) = (Instant::now(), Instant::now());
+        let mut requests = 0;
         while began.elapsed() < self.arguments.time && !self.is_stopped() {
             self.sleep(began);
             look(&mut device, &mut trace)?;
+            requests += 1;
             for row in trace.operations() {
                 self.publish(row.operation, row.calls, row.bytes);
             }
@@ -141,12 +215,14 @@ impl Tracing<'_> {
         look(&mut device, &mut trace)?;
         let info = device.info().map_err(Failure::tool)?;
         let accounts = Accounts::of(&info, &trace);
-        let mut text = tables(&trace, &names, self.arguments.top, elapsed);
+        let Arguments { time, delay, .. } = *self.arguments;
+        let mut text = requests_text(requests, time, delay);
+        text.push_str(&tables(&trace, &names, self.arguments.top, elapsed));
         text.push_str(&format!("{}\n", accounts.ledger));
         text.push_str(&lines(&accounts.warnings));
         Ok(Traced {
             found: Tally {
-                counters: trace.counters(&info),
+                counters: with_requests(trace.counters(&info), requests),
                 ledgers: vec![accounts.ledger],
                 warnings: accounts.warnings,
                 ..Tally::default()
@@ -182,13 +258,15 @@ impl Tracing<'_> {
         let Arguments {
             time, delay, top, ..
         } = *self.arguments;
-        let rows: Vec<ProcessIo> = sampled(time, delay, look).map_err(Failure::tool)?;
+        let (rows, requests) = sampled(time, delay, look).map_err(Failure::tool)?;
         let warnings = vec![PROC_WARNING.to_owned()];
         let cells = rows.iter().take(top).map(|row| row.cells().to_vec());
         Ok(Traced {
-            text: numbers_from(2, &PROC_HEADINGS, cells) + &lines(&warnings),
+            text: requests_text(requests, time, delay)
+                + &numbers_from(2, &PROC_HEADINGS, cells)
+                + &lines(&warnings),
             found: Tally {
-                counters: daqmeter_copy::trace::proc_counters(&rows),
+                counters: with_requests(daqmeter_copy::trace::proc_counters(&rows), requests),
                 warnings,
                 ..Tally::default()
             },
@@ -202,6 +280,11 @@ impl Tracing<'_> {
             page.set("daqmeter_bytes_total", operation, bytes as f64);
         }
     }
+}
+
+fn with_requests(mut counters: Vec<Counter>, requests: u64) -> Vec<Counter> {
+    counters.push(Counter::count("requests", requests));
+    counters
 }
 
 /// What /proc cannot tell.
@@ -262,4 +345,19 @@ fn tables(trace: &Trace, names: &Names, top: usize, seconds: Duration) -> String
         ));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_requests_stands_beside_the_studys() {
+        let half_an_hour = Duration::from_secs(1800);
+        let text = requests_text(17_998, half_an_hour, delay("100ms").unwrap());
+        assert_eq!(text, "17998 requests for data (time / delay is 18000)\n");
+        let text = requests_text(5, half_an_hour, delay("0").unwrap());
+        assert_eq!(text, "5 requests for data (one after the other)\n");
+        assert!(delay("soon").is_err());
+    }
 }

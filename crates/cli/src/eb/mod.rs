@@ -2,6 +2,7 @@
 //!
 //! Called by a name such as `eb-read` (a link to this program), it is that tool.
 
+mod listing;
 mod perf;
 mod serve;
 mod tools;
@@ -10,7 +11,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use daqmeter_etherbone::address::parse_number as number;
+use daqmeter_etherbone::access::Reach;
+use daqmeter_etherbone::address::{parse_number as number, parse_widths as widths};
 use daqmeter_etherbone::{Address, Client, Dialect, Options};
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
 
@@ -20,7 +22,7 @@ use crate::reproduce;
 
 /// Access Wishbone registers over Etherbone, serve them, and measure both.
 #[derive(Debug, Args)]
-#[command(after_help = "Addresses: udp/host[/port] tcp/host[/port] dev/name tunnel/host/port/host[/port] emu/bridge", after_long_help = EXAMPLE)]
+#[command(version, propagate_version = true, after_help = "Addresses: udp/host[/port] tcp/host[/port] dev/name tunnel/host/port/host[/port] emu/bridge", after_long_help = EXAMPLE)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     tool: Tool,
@@ -123,15 +125,24 @@ impl Wire {
 
     /// Opens a conversation.
     fn open(&self, address: &Address) -> Result<Client, Failure> {
-        let client = Client::open(address, &self.options()).map_err(Failure::tool)?;
-        if self.verbose {
-            let layout = client.layout();
-            let (a, d) = (layout.address.bits(), layout.data.bits());
-            crate::output::tell(&format!(
-                "Connected to {address} with {a}/{d}-bit address/port widths."
-            ));
-        }
+        self.open_with(address, &self.options())
+    }
+
+    fn open_with(&self, address: &Address, options: &Options) -> Result<Client, Failure> {
+        let client = Client::open(address, options).map_err(Failure::tool)?;
+        let layout = client.layout();
+        let (a, d) = (layout.address.bits(), layout.data.bits());
+        self.say(&format!(
+            "Connected to {address} with {a}/{d}-bit address/port widths."
+        ));
         Ok(client)
+    }
+
+    /// A line for those who asked for more.
+    fn say(&self, line: &str) {
+        if self.verbose {
+            crate::output::tell(line);
+        }
     }
 
     fn warn(&self, line: &str) {
@@ -156,12 +167,37 @@ pub(crate) struct Order {
 }
 
 impl Order {
+    /// What was found of a device, with the byte order that was asked for; a warning where the device has the other.
+    fn over(self, reach: Reach, wire: &Wire) -> Reach {
+        let Some(endian) = self.endian() else {
+            return reach;
+        };
+        if let Some(found) = reach.endian.filter(|found| *found != endian) {
+            wire.warn(&format!(
+                "the device is {}, it is accessed as {}",
+                endian_name(found),
+                endian_name(endian)
+            ));
+        }
+        Reach {
+            endian: Some(endian),
+            ..reach
+        }
+    }
+
     fn endian(self) -> Option<Endian> {
         match (self.big, self.little) {
             (true, _) => Some(Endian::Big),
             (_, true) => Some(Endian::Little),
             _ => None,
         }
+    }
+}
+
+fn endian_name(endian: Endian) -> &'static str {
+    match endian {
+        Endian::Big => "big-endian",
+        Endian::Little => "little-endian",
     }
 }
 
@@ -183,25 +219,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 fn address(text: &str) -> Result<Address, String> {
     Address::parse(text).map_err(|error| error.to_string())
-}
-
-/// `8/16/32/64`, also with commas or semicolons.
-fn widths(text: &str) -> Result<Widths, String> {
-    text.split(['/', ',', ';'])
-        .try_fold(Widths::NONE, |set, part| {
-            let width = match part {
-                "8" => Width::W8,
-                "16" => Width::W16,
-                "32" => Width::W32,
-                "64" => Width::W64,
-                _ => {
-                    return Err(format!(
-                        "`{text}` is not a set of widths such as 32 or 8/16/32/64"
-                    ));
-                }
-            };
-            Ok(set.or(Widths::only(width)))
-        })
 }
 
 /// `address/size`, the size 1, 2, 4 or 8 bytes.
@@ -240,13 +257,6 @@ mod tests {
         };
         assert_eq!(endian("-bl"), Some(Endian::Little));
         assert_eq!(endian("-lb"), Some(Endian::Big));
-    }
-
-    #[test]
-    fn widths_are_joined_by_any_separator() {
-        assert_eq!(widths("8/16,32;64"), Ok(Widths::ALL));
-        assert_eq!(widths("32"), Ok(Widths::only(Width::W32)));
-        assert!(widths("24").is_err() && widths("").is_err() && widths("32/").is_err());
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     request: EtherboneRequest,
     /// Page to write, with the study's four figures
-    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
+    #[arg(short, long, value_name = "FILE.html", value_parser = crate::arguments::written_file, help_heading = "Output")]
     output: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
@@ -125,6 +125,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         tell("daqmeter: --server-pin had no effect: only the server of loop/ is in this process");
     }
     let points = workloads(arguments);
+    arguments
+        .common
+        .refuse_same_file(arguments.output.as_deref())?;
     let mut runner = Runner::new(&arguments.common, points.len())?;
     let pin = arguments.common.pins();
     for (order, workload) in ordered(points, 1) {

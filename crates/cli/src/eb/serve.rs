@@ -16,7 +16,7 @@ use daqmeter_wire::etherbone::{Endian, Widths};
 use super::{Order, address, number, widths};
 use crate::interrupt;
 use crate::metrics::{Metrics, Page};
-use crate::output::{Failure, emit, tell};
+use crate::output::{Failure, emit, program_name, tell};
 
 /// Serve memory, or a bus described in TOML, on UDP and TCP, IPv4 and IPv6, in both dialects.
 #[derive(Debug, Args)]
@@ -157,7 +157,8 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
             .pty_path()
             .map(|path| format!(" and on {path} (dev/{})", path.trim_start_matches("/dev/")));
         tell(&format!(
-            "daqmeter: serving on port {}{}; Ctrl-C ends it",
+            "{}: serving on port {}{}; Ctrl-C ends it",
+            program_name(),
             server.port(),
             pty.unwrap_or_default()
         ));
@@ -166,8 +167,13 @@ pub(crate) fn snoop(arguments: &SnoopArguments) -> Result<ExitCode, Failure> {
     if !arguments.quiet {
         let counts = server.counts();
         tell(&format!(
-            "daqmeter: {} probes, {} cycles ({} of LiteX) with {} operations; {} refused",
-            counts.probes, counts.cycles, counts.litex, counts.operations, counts.refused
+            "{}: {} probes, {} cycles ({} of LiteX) with {} operations; {} refused",
+            program_name(),
+            counts.probes,
+            counts.cycles,
+            counts.litex,
+            counts.operations,
+            counts.refused
         ));
     }
     Ok(ExitCode::SUCCESS)
@@ -213,7 +219,7 @@ fn log(server: &mut Server, quiet: bool) {
             }
         }
         Event::Ended(peer, Some(why)) if !quiet => {
-            tell(&format!("daqmeter: {peer}: ended: {why}"));
+            tell(&format!("{}: {peer}: ended: {why}", program_name()));
         }
         _ => {}
     });
@@ -264,13 +270,14 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
     if !quiet {
         let port = server.port().map_err(Failure::tool)?;
         tell(&format!(
-            "daqmeter: tunnel on TCP port {port}; Ctrl-C ends it"
+            "{}: tunnel on TCP port {port}; Ctrl-C ends it",
+            program_name()
         ));
     }
     let report = move |peer: std::net::SocketAddr,
                        result: Result<(), daqmeter_etherbone::EbError>| {
         if let (Err(error), false) = (result, quiet) {
-            tell(&format!("daqmeter: {peer}: {error}"));
+            tell(&format!("{}: {peer}: {error}", program_name()));
         }
     };
     let stop = server.stop();
@@ -281,7 +288,8 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Result<ExitCode, Failure> {
             count.load(Ordering::Relaxed)
         });
         tell(&format!(
-            "daqmeter: {} frames to slaves ({} bytes), {} answers ({} bytes)",
+            "{}: {} frames to slaves ({} bytes), {} answers ({} bytes)",
+            program_name(),
             of(&traffic.requests),
             of(&traffic.request_bytes),
             of(&traffic.answers),

@@ -1,6 +1,5 @@
 //! The tools that ask: ls, find, read, write, get, put, discover.
 
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,15 +7,14 @@ use std::time::Duration;
 use clap::Args;
 use daqmeter_etherbone::access::{self, Reach, Transfer, Way};
 use daqmeter_etherbone::address::Address;
-use daqmeter_etherbone::scan::{self, Found};
+use daqmeter_etherbone::scan;
 use daqmeter_etherbone::{Client, discover as finding};
 use daqmeter_record::file::replace;
 use daqmeter_wire::etherbone::cycle::{Check, Space};
-use daqmeter_wire::etherbone::sdb::{Record, Synthesis};
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
 use serde_json::{Value, json};
 
-use super::{Order, Wire, address, number, place, span};
+use super::{Order, Wire, address, endian_name, listing, number, place, span};
 use crate::arguments::duration;
 use crate::output::{Failure, emit};
 
@@ -101,10 +99,7 @@ impl AccessOptions {
             });
         }
         let reach = Reach::of(client, at).map_err(Failure::tool)?;
-        Ok(Reach {
-            endian: self.order.endian().or(reach.endian),
-            ..reach
-        })
+        Ok(self.order.over(reach, wire))
     }
 
     /// Says when an access is not done as asked, or refuses.
@@ -216,134 +211,21 @@ pub(crate) struct LsArguments {
 
 pub(crate) fn ls(arguments: &LsArguments) -> Result<ExitCode, Failure> {
     let mut client = arguments.wire.open(&arguments.slave)?;
-    let found = scan::scan(&mut client, !arguments.flat).map_err(Failure::tool)?;
+    let tables = scan::tables(&mut client, !arguments.flat).map_err(Failure::tool)?;
+    if arguments.wire.verbose && !arguments.wire.json {
+        return emit(&listing::details(&tables, client.layout().address));
+    }
+    let found = tables.iter().filter(|found| !found.is_head);
     if arguments.wire.json {
         return emit(&format!(
             "{}\n",
-            Value::Array(found.iter().map(as_json).collect())
+            found.map(listing::as_json).collect::<Value>()
         ));
     }
     let mut out =
         "BusPath        VendorID         Product   BaseAddress(Hex)  Description\n".to_owned();
-    for found in &found {
-        out.push_str(&row(found));
-        if arguments.wire.verbose {
-            out.push_str(&details(found));
-        }
-    }
+    out.extend(found.map(listing::row));
     emit(&out)
-}
-
-/// A row as eb-ls prints it: the base is that on the whole bus.
-fn row(found: &Found) -> String {
-    let path = found.path_text();
-    let flag = match found.record {
-        // The port that we came in by is a large one, as in the C tool.
-        Record::MsiMaster { flags, .. } if flags >> 31 == 1 => 'M',
-        Record::MsiMaster { .. } => 'm',
-        _ => ' ',
-    };
-    match (found.record.component(), found.first) {
-        (Some(component), Some(first)) => {
-            let product = &component.product;
-            format!(
-                "{path:<15}{:016x}:{:08x}  {first:16x}{flag} {}\n",
-                product.vendor, product.device, product.name
-            )
-        }
-        _ => format!("{path:<15}---\n"),
-    }
-}
-
-fn kind(record: &Record) -> &'static str {
-    match record {
-        Record::Interconnect { .. } => "interconnect",
-        Record::Device(_) => "device",
-        Record::Bridge { .. } => "bridge",
-        Record::MsiMaster { .. } => "msi",
-        Record::Integration(_) => "integration",
-        Record::RepoUrl(_) => "repo-url",
-        Record::Synthesis(_) => "synthesis",
-        Record::Empty => "empty",
-        Record::Unknown(_) => "unknown",
-    }
-}
-
-/// Every field of a record, one per line.
-fn details(found: &Found) -> String {
-    let Value::Object(fields) = as_json(found) else {
-        return String::new();
-    };
-    fields.iter().fold(String::new(), |mut out, (name, value)| {
-        let shown = match value {
-            Value::Number(number) if !matches!(name.as_str(), "type") => number
-                .as_u64()
-                .map_or(number.to_string(), |number| format!("{number:#x}")),
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        let _ = writeln!(out, "  {name:<14} {shown}");
-        out
-    })
-}
-
-fn as_json(found: &Found) -> Value {
-    let record = &found.record;
-    let mut fields =
-        json!({ "path": found.path_text(), "kind": kind(record), "type": record.record_type() });
-    let mut set = |name: &str, value: Value| {
-        fields[name] = value;
-    };
-    if let (Some(first), Some(last)) = (found.first, found.last) {
-        set("first", json!(first));
-        set("last", json!(last));
-    }
-    if let Some(product) = record.product() {
-        set("vendor", json!(product.vendor));
-        set("device", json!(product.device));
-        set("version", json!(product.version));
-        set("date", json!(format!("{:08x}", product.date)));
-        set("name", json!(product.name.to_string()));
-    }
-    match record {
-        Record::Device(device) => {
-            set("abi_class", json!(device.abi_class));
-            set(
-                "abi_version",
-                json!(format!("{}.{}", device.abi_major, device.abi_minor)),
-            );
-            set("widths", json!(device.widths().to_string()));
-            set(
-                "endian",
-                json!(if device.endian() == Endian::Big {
-                    "big"
-                } else {
-                    "little"
-                }),
-            );
-        }
-        Record::Bridge { child, .. } => set("child", json!(child)),
-        Record::MsiMaster { flags, .. } => set("flags", json!(flags)),
-        Record::RepoUrl(url) => set("url", json!(url.to_string())),
-        Record::Synthesis(Synthesis {
-            name,
-            commit,
-            tool,
-            tool_version,
-            date,
-            user,
-        }) => {
-            let commit: String = commit.iter().map(|byte| format!("{byte:02x}")).collect();
-            set("name", json!(name.to_string()));
-            set("commit", json!(commit));
-            set("tool", json!(tool.to_string()));
-            set("tool_version", json!(tool_version));
-            set("date", json!(format!("{date:08x}")));
-            set("user", json!(user.to_string()));
-        }
-        _ => {}
-    }
-    fields
 }
 
 /// Find devices by vendor and device id.
@@ -452,12 +334,17 @@ struct TransferOptions {
 }
 
 impl TransferOptions {
-    fn open(&self, wire: &Wire, slave: &Address, at: u64) -> Result<(Client, Reach), Failure> {
+    fn open(
+        &self,
+        wire: &Wire,
+        slave: &Address,
+        span: (u64, u64),
+    ) -> Result<(Client, Reach), Failure> {
         let mut options = wire.options();
         if let Some(cycles) = self.cycles {
             options.window_cycles = cycles;
         }
-        let mut client = Client::open(slave, &options).map_err(Failure::tool)?;
+        let mut client = wire.open_with(slave, &options)?;
         let by_hand = Reach {
             widths: Widths::ALL,
             endian: self.order.endian(),
@@ -465,14 +352,39 @@ impl TransferOptions {
         if self.plain || wire.litex {
             return Ok((client, by_hand));
         }
-        let reach = Reach::of(&mut client, at).map_err(Failure::tool)?;
-        Ok((
-            client,
-            Reach {
-                endian: self.order.endian().or(reach.endian),
-                ..reach
-            },
-        ))
+        let (reach, last) = Reach::with_last(&mut client, span.0).map_err(Failure::tool)?;
+        let end = span.0.saturating_add(span.1.saturating_sub(1));
+        if end > last {
+            wire.warn(&format!(
+                "the last byte at {end:#x} is past the end of the device at {last:#x}"
+            ));
+        }
+        Ok((client, self.order.over(reach, wire)))
+    }
+
+    /// Says what is going to be done.
+    fn announce(
+        &self,
+        wire: &Wire,
+        client: &Client,
+        reach: Reach,
+        verb: &str,
+        (at, bytes): (u64, u64),
+    ) {
+        let widest = match access::way(client, reach, Width::W64) {
+            Ok(Way::Fragmented(width) | Way::Widened(width)) => width,
+            Ok(Way::Direct) => Width::W64,
+            Err(_) => return,
+        };
+        let words = match reach.endian {
+            Some(endian) => format!("{} words", endian_name(endian)),
+            None => "words".to_owned(),
+        };
+        let last = at.saturating_add(bytes.saturating_sub(1));
+        wire.say(&format!(
+            "{verb} {at:#x}-{last:#x}, {bytes} bytes, by {words} of up to {} bits.",
+            widest.bits()
+        ));
     }
 
     fn judge(&self, transfer: &Transfer, what: &str) -> Result<(), Failure> {
@@ -490,9 +402,13 @@ impl TransferOptions {
 
 pub(crate) fn get(arguments: &GetArguments) -> Result<ExitCode, Failure> {
     let (at, length) = arguments.span;
-    let (mut client, reach) = arguments
+    let (mut client, reach) =
+        arguments
+            .transfer
+            .open(&arguments.wire, &arguments.slave, arguments.span)?;
+    arguments
         .transfer
-        .open(&arguments.wire, &arguments.slave, at)?;
+        .announce(&arguments.wire, &client, reach, "Reading", arguments.span);
     let (data, transfer) = access::get(&mut client, reach, at, length).map_err(Failure::tool)?;
     arguments.transfer.judge(&transfer, "reading")?;
     if arguments.file.as_os_str() == "-" {
@@ -500,12 +416,13 @@ pub(crate) fn get(arguments: &GetArguments) -> Result<ExitCode, Failure> {
         std::io::stdout()
             .write_all(&data)
             .map_err(|error| Failure::tool(format!("cannot write to stdout: {error}")))?;
+        arguments.wire.say(&done_text(data.len(), &transfer));
         return Ok(ExitCode::SUCCESS);
     }
     let shown = arguments.file.display();
     replace(&arguments.file, &data)
         .map_err(|error| Failure::tool(format!("cannot write {shown}: {error}")))?;
-    told(&arguments.wire, at, data.len(), &transfer)
+    conclude(&arguments.wire, at, data.len(), &transfer)
 }
 
 pub(crate) fn put(arguments: &PutArguments) -> Result<ExitCode, Failure> {
@@ -518,16 +435,24 @@ pub(crate) fn put(arguments: &PutArguments) -> Result<ExitCode, Failure> {
         std::fs::read(&arguments.file)
     };
     let data = data.map_err(|error| Failure::tool(format!("cannot read {shown}: {error}")))?;
-    let (mut client, reach) =
-        arguments
-            .transfer
-            .open(&arguments.wire, &arguments.slave, arguments.at)?;
+    let span = (arguments.at, data.len() as u64);
+    let (mut client, reach) = arguments
+        .transfer
+        .open(&arguments.wire, &arguments.slave, span)?;
+    arguments
+        .transfer
+        .announce(&arguments.wire, &client, reach, "Writing", span);
     let transfer = access::put(&mut client, reach, arguments.at, &data).map_err(Failure::tool)?;
     arguments.transfer.judge(&transfer, "writing")?;
-    told(&arguments.wire, arguments.at, data.len(), &transfer)
+    conclude(&arguments.wire, arguments.at, data.len(), &transfer)
 }
 
-fn told(wire: &Wire, at: u64, bytes: usize, transfer: &Transfer) -> Result<ExitCode, Failure> {
+fn done_text(bytes: usize, transfer: &Transfer) -> String {
+    format!("Done: {bytes} bytes, {} accesses failed.", transfer.failed)
+}
+
+fn conclude(wire: &Wire, at: u64, bytes: usize, transfer: &Transfer) -> Result<ExitCode, Failure> {
+    wire.say(&done_text(bytes, transfer));
     match wire.json {
         true => emit(&format!(
             "{}\n",
@@ -576,40 +501,4 @@ pub(crate) fn discover(arguments: &DiscoverArguments) -> Result<ExitCode, Failur
         )
     };
     emit(&found.iter().map(row).collect::<String>())
-}
-
-#[cfg(test)]
-mod tests {
-    use daqmeter_wire::etherbone::sdb::{Component, Product, Text};
-
-    use super::*;
-
-    /// Issue 16: every one had a large M.
-    #[test]
-    fn the_port_that_we_came_in_by_has_a_large_m_and_other_msi_masters_a_small_one() {
-        for (flags, letter) in [(1 << 31, 'M'), (0, 'm')] {
-            let record = Record::MsiMaster {
-                flags,
-                bus_specific: 0,
-                component: Component {
-                    first: 0,
-                    last: 0xff,
-                    product: Product {
-                        vendor: 0x651,
-                        device: 1,
-                        version: 1,
-                        date: 0,
-                        name: Text::new("msi"),
-                    },
-                },
-            };
-            let row = row(&Found {
-                path: vec![2],
-                record,
-                first: Some(0x100),
-                last: Some(0x1ff),
-            });
-            assert!(row.contains(&format!(" 100{letter} msi")), "{row}");
-        }
-    }
 }

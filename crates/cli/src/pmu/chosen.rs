@@ -166,6 +166,7 @@ impl Wanted {
             let (events, found) = group
                 .expand(&setting.pmus, &setting.meshes)
                 .map_err(Failure::refused)?;
+            refuse_unknown(setting, name, &events)?;
             texts.extend(events);
             metrics.extend(found.into_iter().map(|metric| metric.shifted(first)));
             names.push(group.name);
@@ -205,6 +206,20 @@ impl Wanted {
             set,
             metrics,
         })
+    }
+}
+
+/// An event of a group's file that does not exist is named with the file.
+fn refuse_unknown(setting: &Setting, group: &str, events: &[String]) -> Result<(), Failure> {
+    let host = Host {
+        pmus: &setting.pmus,
+        files: &setting.files,
+    };
+    match host.resolve(events) {
+        Err(error) if group.ends_with(".toml") => {
+            Err(Failure::refused(format!("{group}: {error}")))
+        }
+        _ => Ok(()),
     }
 }
 

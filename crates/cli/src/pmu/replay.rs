@@ -14,7 +14,7 @@ use super::chosen::ByteUnit;
 use super::live::Live;
 use crate::output::{Failure, emit, read_records};
 
-/// Show what was recorded by pmu record, pmu stat --out or any verb with --observe.
+/// Show what was recorded by pmu record, pmu stat --records or any verb with --observe.
 ///
 /// On a terminal, records with a mesh are played as a heat map; elsewhere, and without a mesh, intervals are printed.
 #[derive(Debug, Args)]

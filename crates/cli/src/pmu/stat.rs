@@ -22,7 +22,7 @@ use super::chosen::{ByteUnit, Chosen, Setting, Wanted};
 use super::live::Live;
 use crate::arguments::duration;
 use crate::metrics::{Metrics, Page};
-use crate::output::{Failure, Recorder, emit, tell};
+use crate::output::{Failure, Recorder, emit, refuse_same, tell};
 use crate::runner::{context, on_ctrl_c};
 
 /// Count in intervals: scaled values with their share and error, rates, a heat map of a mesh.
@@ -91,13 +91,13 @@ struct Written {
     #[arg(long, value_enum, default_value = "mb", help_heading = "Output")]
     bytes: ByteUnit,
     /// Append the record to this file (JSON lines)
-    #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
+    #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", value_parser = crate::arguments::written_file, help_heading = "Output")]
     out: Option<PathBuf>,
     /// Print the record (a JSON line) instead of tables
     #[arg(long, help_heading = "Output")]
     json: bool,
     /// Page to write
-    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
+    #[arg(short, long, value_name = "FILE.html", value_parser = crate::arguments::written_file, help_heading = "Output")]
     output: Option<PathBuf>,
 }
 
@@ -114,6 +114,13 @@ enum Format {
 }
 
 impl Written {
+    fn refuse_same_file(&self) -> Result<(), Failure> {
+        refuse_same(&[
+            ("--output", self.output.as_deref()),
+            ("--records", self.out.as_deref()),
+        ])
+    }
+
     fn perf_format(&self) -> Option<PerfFormat> {
         match self.format {
             Format::Table => None,
@@ -131,6 +138,7 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
     }
     let setting = arguments.wanted.place.setting()?;
     let chosen = arguments.wanted.choose(&setting)?;
+    arguments.written.refuse_same_file()?;
     let mut recorder = Recorder::new(arguments.written.out.as_deref(), arguments.written.json)?;
     let count = opened(&chosen, &setting)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -160,7 +168,7 @@ pub(crate) fn run(arguments: &Arguments, quiet: bool) -> Result<ExitCode, Failur
 fn check(arguments: &Arguments, quiet: bool) -> Result<(), Failure> {
     if quiet && arguments.written.out.is_none() {
         return Err(Failure::refused(
-            "record needs --out FILE.jsonl, into which it records",
+            "record needs --records FILE.jsonl, into which it records",
         ));
     }
     if arguments.interval.is_zero() {
@@ -523,6 +531,7 @@ fn convert(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
     }
     warn_of_ignored_nodes(&observed);
+    arguments.written.refuse_same_file()?;
     let mut recorder = Recorder::new(arguments.written.out.as_deref(), arguments.written.json)?;
     show_intervals(&observed, &arguments.written)?;
     let info = EngineInfo {
@@ -593,11 +602,11 @@ mod tests {
         };
         let page = Page::default();
         publish(&page, &observed);
-        let text = page.text();
+        let text = page.text(crate::metrics::Format::Text);
         for line in [
-            "daqmeter_events_total{instance=\"a/b/\"} 200",
-            "daqmeter_event_share{instance=\"a/b/\"} 0.25",
-            "daqmeter_event_rate{instance=\"memory [B/s]\"} 6400",
+            "daqmeter_events_total{event=\"a/b/\"} 200",
+            "daqmeter_event_share{event=\"a/b/\"} 0.25",
+            "daqmeter_event_rate{metric=\"memory [B/s]\"} 6400",
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }

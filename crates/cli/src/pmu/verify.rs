@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "20ms")]
     settle: Duration,
     /// Append the record to this file (JSON lines)
-    #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
+    #[arg(long = "records", alias = "out", value_name = "FILE.jsonl", value_parser = crate::arguments::written_file, help_heading = "Output")]
     out: Option<PathBuf>,
     /// Print the record instead of a table
     #[arg(long, help_heading = "Output")]

@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(exit(true, stop.load(Ordering::Relaxed)))
 }
 
-fn show_progress(card: &Card, name: &str, page: &Page) {
+pub(super) fn show_progress(card: &Card, name: &str, page: &Page) {
     let dead = card.line().all(card.now_ns());
     page.set("daqmeter_triggers_total", name, card.issued() as f64);
     page.set("daqmeter_dead_seconds_total", name, dead.ns as f64 * 1e-9);

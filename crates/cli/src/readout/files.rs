@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,9 +30,12 @@ use crate::runner::on_ctrl_c;
 pub(crate) struct RecordArguments {
     #[command(flatten)]
     chosen: Chosen,
-    /// File to write; of several channels each has its own, with device and channel in the name
+    /// File to write, - for standard output; of several channels each has its own file, with device and channel in the name
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+    /// Only these channels of the card, as device.channel; all without it
+    #[arg(long, value_name = "DEV.CH,..", value_delimiter = ',', value_parser = channel)]
+    channels: Vec<ChannelId>,
     /// Triggers
     #[arg(long, value_name = "N", value_parser = count, default_value = "100k")]
     triggers: u64,
@@ -42,59 +45,114 @@ pub(crate) struct RecordArguments {
 
 pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
     let scenario = load(&arguments.chosen)?;
+    let ids: Vec<ChannelId> = chosen_channels(&scenario, &arguments.channels)?.into();
     let stop = Arc::new(AtomicBool::new(false));
     on_ctrl_c(&stop)?;
-    let ids = channel_ids(&scenario);
     let page = arguments.metrics.served()?;
-    let name = |id: &ChannelId| {
-        if ids.len() == 1 {
-            return arguments.output.clone();
-        }
-        let stem = arguments
-            .output
-            .file_stem()
-            .map(|stem| stem.to_string_lossy().into_owned())
-            .unwrap_or_default();
-        let ending = arguments
-            .output
-            .extension()
-            .map(|x| format!(".{}", x.to_string_lossy()))
-            .unwrap_or_default();
-        arguments
-            .output
-            .with_file_name(format!("{stem}-{}-{}{ending}", id.device, id.channel))
-    };
+    if arguments.output.as_os_str() == "-" {
+        let id = only_channel(&ids)?;
+        record_channel(
+            &scenario,
+            id,
+            arguments,
+            "standard output",
+            &stop,
+            page.as_ref(),
+            || Ok(io::stdout().lock()),
+        )?;
+        return Ok(exit(true, stop.load(Ordering::Relaxed)));
+    }
     for id in &ids {
-        let path = name(id);
-        let shown = path.display();
-        let refused = |error: io::Error| Failure::refused(format!("cannot write {shown}: {error}"));
-        let mut file = File::create(&path).map_err(refused)?;
-        let mut bytes = 0_u64;
-        let is_whole =
-            recording::record_until(&scenario, &[*id], arguments.triggers, &stop, |_, part| {
-                bytes += part.len() as u64;
-                if let Some(page) = &page {
-                    page.set("daqmeter_bytes_total", &shown.to_string(), bytes as f64);
-                }
-                file.write_all(part)
-            })
-            .map_err(|error| {
-                Failure::refused(format!("{shown}: {error}; what is there is incomplete"))
-            })?;
-        let how = if is_whole {
-            "wrote"
-        } else {
-            "interrupted, wrote the first part of"
+        let path = match ids.len() {
+            1 => arguments.output.clone(),
+            _ => name_of_channel(&arguments.output, id),
         };
-        tell(&format!(
-            "{how} {shown}: {bytes} bytes, {} blocks",
-            bytes / scenario.card.block.0 as u64
-        ));
+        let shown = path.display().to_string();
+        let is_whole = record_channel(
+            &scenario,
+            *id,
+            arguments,
+            &shown,
+            &stop,
+            page.as_ref(),
+            || File::create(&path),
+        )?;
         if !is_whole {
             break;
         }
     }
     Ok(exit(true, stop.load(Ordering::Relaxed)))
+}
+
+/// What goes to standard output: blocks of one channel, and not to a terminal.
+fn only_channel(ids: &[ChannelId]) -> Result<ChannelId, Failure> {
+    match ids {
+        _ if io::stdout().is_terminal() => Err(Failure::refused(
+            "-o - writes raw blocks and standard output is a terminal: write to a pipe or a file",
+        )),
+        [id] => Ok(*id),
+        _ => Err(Failure::refused(format!(
+            "-o - takes the blocks of one channel, the card has {}: choose one with --channels {}.{}",
+            ids.len(),
+            ids[0].device,
+            ids[0].channel
+        ))),
+    }
+}
+
+/// `felig.dat` of channel 1 of device 0: `felig-0-1.dat`.
+fn name_of_channel(output: &Path, id: &ChannelId) -> PathBuf {
+    let text =
+        |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
+    let stem = text(output.file_stem()).unwrap_or_default();
+    let ending = text(output.extension())
+        .map(|ending| format!(".{ending}"))
+        .unwrap_or_default();
+    output.with_file_name(format!("{stem}-{}-{}{ending}", id.device, id.channel))
+}
+
+/// Writes the blocks of one channel; false when it was interrupted. Nobody reading any more ends it as an interrupt does.
+fn record_channel<W: Write>(
+    scenario: &Scenario,
+    id: ChannelId,
+    arguments: &RecordArguments,
+    shown: &str,
+    stop: &AtomicBool,
+    page: Option<&Page>,
+    open: impl FnOnce() -> io::Result<W>,
+) -> Result<bool, Failure> {
+    let refused = |error: io::Error| Failure::refused(format!("cannot write {shown}: {error}"));
+    let mut sink = open().map_err(refused)?;
+    let mut bytes = 0_u64;
+    let made = recording::record_until(scenario, &[id], arguments.triggers, stop, |_, part| {
+        sink.write_all(part)?;
+        bytes += part.len() as u64;
+        if let Some(page) = page {
+            page.set("daqmeter_bytes_total", shown, bytes as f64);
+        }
+        Ok(())
+    });
+    let is_whole = match made {
+        Err(recording::RecordError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            false
+        }
+        made => made.map_err(|error| {
+            Failure::refused(format!("{shown}: {error}; what is there is incomplete"))
+        })?,
+    };
+    sink.flush().or_else(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Ok(()),
+        _ => Err(refused(error)),
+    })?;
+    let how = match is_whole {
+        true => "wrote",
+        false => "interrupted, wrote the first part of",
+    };
+    tell(&format!(
+        "{how} {shown}: {bytes} bytes, {} blocks",
+        bytes / scenario.card.block.0 as u64
+    ));
+    Ok(is_whole)
 }
 
 /// Check a file of blocks, or what a card makes: block starts, sequence, structure, payload.
@@ -118,9 +176,9 @@ pub(crate) struct CheckArguments {
     /// 0 block starts, 1 sequence, 2 chunks, 3 payload
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3), default_value = "3")]
     level: u8,
-    /// Only this E-link
-    #[arg(long, value_name = "ELINK", value_parser = elink)]
-    elink: Option<u16>,
+    /// Only these E-links: 0x008 or 0x008,0x010
+    #[arg(long, alias = "elink", value_name = "ELINK,..", value_delimiter = ',', value_parser = elink)]
+    elinks: Vec<u16>,
     /// Skip blocks at the beginning
     #[arg(long, value_name = "N", value_parser = count, default_value = "0")]
     skip: u64,
@@ -187,7 +245,7 @@ impl CheckArguments {
     fn options(&self) -> Options {
         Options {
             level: self.level,
-            elink: self.elink,
+            elinks: self.elinks.clone(),
             skip_blocks: self.skip,
             max_messages: usize::try_from(self.messages).unwrap_or(usize::MAX),
             abce_kib: self.block_kib,
@@ -225,19 +283,25 @@ impl CheckArguments {
         emit(&out).map(drop)
     }
 
+    fn elinks_text(&self) -> String {
+        let each = self.elinks.iter().map(|elink| format!("{elink:#05x}"));
+        each.collect::<Vec<_>>().join(", ")
+    }
+
     /// Why nothing was checked, if so.
     fn nothing_checked(&self, checked: &Checked) -> Option<String> {
         let blocks = checked.blocks;
-        match (checked.checked_blocks, self.elink) {
+        match (checked.checked_blocks, self.elinks.as_slice()) {
             (1.., _) => None,
             (0, _) if self.skip >= blocks => Some(format!(
                 "nothing was checked: --skip {} leaves out all {blocks} blocks",
                 self.skip
             )),
-            (0, Some(elink)) => Some(format!(
-                "nothing was checked: none of {blocks} blocks is of E-link {elink:#05x}"
+            (0, [_, ..]) => Some(format!(
+                "nothing was checked: none of {blocks} blocks is of E-link {}",
+                self.elinks_text()
             )),
-            (0, None) => Some(format!("nothing was checked: no good block among {blocks}")),
+            (0, []) => Some(format!("nothing was checked: no good block among {blocks}")),
         }
     }
 

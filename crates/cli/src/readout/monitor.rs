@@ -1,6 +1,6 @@
 //! `daqmeter readout monitor`: every instance in one view, from their metrics.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -52,14 +52,20 @@ struct Watch {
     now: Values,
     before: Values,
     seconds: f64,
-    silent: Vec<String>,
+    /// Addresses that did not answer, and why.
+    silent: Vec<(String, String)>,
+    /// The instances that each address had.
+    known: BTreeMap<String, BTreeSet<String>>,
     at: Option<Instant>,
 }
 
 /// One instance, as shown.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
 struct Shown {
     instance: String,
+    /// Why nothing is known of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    silent: Option<String>,
     trigger_khz: Option<f64>,
     mchunks_per_s: Option<f64>,
     gbit_per_s: Option<f64>,
@@ -145,16 +151,26 @@ impl Scrapers {
 }
 
 impl Watch {
+    fn silent_text(&self) -> String {
+        let each = self.silent.iter();
+        let each: Vec<String> = each
+            .map(|(address, why)| format!("{address}: {why}"))
+            .collect();
+        each.join("; ")
+    }
+
     fn look(&mut self, scrapers: &mut Scrapers, stop: &AtomicBool) {
         let mut values = Values::new();
         let mut silent = Vec::new();
         scrapers.look(stop, |address, answer| match answer {
             Ok(found) => {
                 for (name, instance, value) in found {
+                    let known = self.known.entry(address.to_owned()).or_default();
+                    known.insert(instance.clone());
                     values.entry(instance).or_default().insert(name, value);
                 }
             }
-            Err(error) => silent.push(format!("{address}: {error}")),
+            Err(error) => silent.push((address.to_owned(), error.to_string())),
         });
         silent.sort();
         self.silent = silent;
@@ -167,10 +183,25 @@ impl Watch {
     }
 
     fn shown(&self) -> Vec<Shown> {
-        self.now
+        let alive = self
+            .now
             .iter()
-            .map(|(instance, values)| self.one(instance, values))
-            .collect()
+            .map(|(instance, values)| self.one(instance, values));
+        alive.chain(self.dead()).collect()
+    }
+
+    /// Instances whose address does not answer; the address, where none was ever seen there.
+    fn dead(&self) -> impl Iterator<Item = Shown> {
+        self.silent.iter().flat_map(|(address, why)| {
+            let names = self.known.get(address).cloned();
+            let names = names.unwrap_or_else(|| BTreeSet::from([address.clone()]));
+            names.into_iter().map(move |instance| Shown {
+                instance,
+                silent: Some(format!("{address}: {why}")),
+                busy: "-",
+                ..Shown::default()
+            })
+        })
     }
 
     fn one(&self, instance: &str, values: &BTreeMap<String, f64>) -> Shown {
@@ -183,6 +214,7 @@ impl Watch {
         let ring = value("ring_bytes");
         Shown {
             instance: instance.to_owned(),
+            silent: None,
             trigger_khz: rate("triggers_total").map(|rate| rate / 1e3),
             mchunks_per_s: rate("chunks_total").map(|rate| rate / 1e6),
             gbit_per_s: rate("bytes_total").map(|rate| rate * 8e-9),
@@ -220,7 +252,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if watch.silent.len() == arguments.instances.len() && !stop.load(Ordering::Relaxed) {
         return Err(Failure::refused(format!(
             "{}; does an instance serve --metrics there?",
-            watch.silent.first().map_or("no instance", String::as_str)
+            watch.silent_text()
         )));
     }
     if arguments.json || !std::io::stdout().is_terminal() {
@@ -321,7 +353,11 @@ fn draw(frame: &mut Frame<'_>, watch: &Watch) {
             }
             _ => "-".to_owned(),
         };
-        let bad = shown.errors > 0.0 || shown.busy != "-";
+        let bad = shown.errors > 0.0 || shown.busy != "-" || shown.silent.is_some();
+        let ring = match shown.silent {
+            Some(_) => "does not answer".to_owned(),
+            None => ring,
+        };
         let style = if bad {
             Style::new().fg(Color::Red).add_modifier(Modifier::BOLD)
         } else {
@@ -350,7 +386,7 @@ fn draw(frame: &mut Frame<'_>, watch: &Watch) {
         .header(header)
         .block(Block::bordered().title(" daqmeter readout "));
     frame.render_widget(table, main);
-    let silent = sanitise::text(&watch.silent.join("; ")).into_owned();
+    let silent = sanitise::text(&watch.silent_text()).into_owned();
     let foot_lines = vec![
         Line::from("q ends"),
         Line::styled(silent, Style::new().fg(Color::Red)),
@@ -402,6 +438,29 @@ mod tests {
         assert_eq!(
             (shown.ring_share, shown.busy, shown.errors, shown.dead_share),
             (Some(0.25), "DMA", 2.0, None)
+        );
+    }
+
+    #[test]
+    fn an_instance_that_does_not_answer_stays_in_the_view() {
+        let mut watch = watch();
+        let known = BTreeSet::from(["receiver 1".to_owned(), "receiver 2".to_owned()]);
+        watch.known.insert("host:9100".to_owned(), known);
+        for address in ["host:9100", "host:9101"] {
+            watch
+                .silent
+                .push((address.to_owned(), "connection refused".to_owned()));
+        }
+        let shown = watch.shown();
+        let names: Vec<&str> = shown.iter().map(|shown| shown.instance.as_str()).collect();
+        assert_eq!(
+            names,
+            ["tohost gbt:0.0", "receiver 1", "receiver 2", "host:9101"]
+        );
+        assert_eq!(shown[0].silent, None);
+        assert_eq!(
+            shown[3].silent.as_deref(),
+            Some("host:9101: connection refused")
         );
     }
 

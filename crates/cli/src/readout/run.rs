@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use daqmeter_harness::{Request, StepPlan};
-use daqmeter_readout::{ReadoutRequest, accounts};
+use daqmeter_readout::{ReadoutRequest, accounts, live};
 use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_report::felix::{chains_text, details_text};
 
+use super::emulate::show_progress;
 use super::options::completed;
 use super::verdict::{Found, Measure, OfRun};
 use crate::output::{FAILED, Failure, tell};
@@ -20,7 +21,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     request: ReadoutRequest,
     /// Page to write
-    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
+    #[arg(short, long, value_name = "FILE.html", value_parser = crate::arguments::written_file, help_heading = "Output")]
     output: Option<PathBuf>,
     #[command(flatten)]
     limits: OfRun,
@@ -33,7 +34,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         chosen: completed(&arguments.request.chosen)?,
         ..arguments.request.clone()
     };
+    arguments
+        .common
+        .refuse_same_file(arguments.output.as_deref())?;
     let mut runner = Runner::new(&arguments.common, 1)?;
+    if let Some(page) = runner.metrics() {
+        page.ask(|page| {
+            live::each_card(|name, card| show_progress(card, &format!("card {name}"), page))
+        });
+    }
     let pin = arguments
         .common
         .pin

@@ -64,7 +64,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     receivers: Receivers,
     /// Page to write
-    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
+    #[arg(short, long, value_name = "FILE.html", value_parser = crate::arguments::written_file, help_heading = "Output")]
     output: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
@@ -211,6 +211,9 @@ fn preferred(rate_hz: f64) -> f64 {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let bases = arguments.bases()?;
+    arguments
+        .common
+        .refuse_same_file(arguments.output.as_deref())?;
     let mut runner = Runner::new(&arguments.common, 0)?;
     let mut results = Vec::new();
     for base in bases {

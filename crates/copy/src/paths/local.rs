@@ -21,7 +21,7 @@ struct LocalMover {
 }
 
 pub(super) fn kernel(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
-    let Some(kernel) = CopyKernel::from_name(&request.path.to_string()) else {
+    let Some(kernel) = request.path.kernel() else {
         return Err(Fault::new(format!("this CPU has no {}", request.path)));
     };
     each(request, |_| {

@@ -14,6 +14,7 @@ mod stream;
 mod uring;
 
 use daqmeter_harness::{Availability, Fault};
+use daqmeter_kernels::copy::CopyKernel;
 
 use crate::request::{Context, Direction, Path, Request};
 
@@ -52,6 +53,12 @@ impl Path {
             Path::CudaPageable => (device::cuda, device::probe_cuda),
             Path::EngineThread => (engine_thread::lanes, ready),
         }
+    }
+
+    /// The instruction that copies between two blocks of this process; none for ways that have a side of their own, or that this
+    /// CPU does not have.
+    pub fn kernel(self) -> Option<CopyKernel> {
+        CopyKernel::from_name(&self.to_string())
     }
 
     /// The module's copies by the CPU, or system calls where it is not loaded.

@@ -51,8 +51,11 @@ pub fn nodes(files: &Files) -> impl Iterator<Item = (&'static dyn Family, String
     FAMILIES.iter().copied().flat_map(of)
 }
 
-/// Expands `emu:l0..4` to `emu:l0` ... `emu:l4`; anything else stays as it is. The problem follows the name of a parameter.
-pub(crate) fn expand(device: &str) -> Result<Vec<String>, String> {
+/// Expands `emu:l0..4` to `emu:l0` ... `emu:l4`; anything else stays as it is.
+///
+/// # Errors
+/// When it is no range; the problem follows the name of a parameter.
+pub fn expand(device: &str) -> Result<Vec<String>, String> {
     let Some((first, last)) = device
         .strip_prefix(EMULATED_PREFIX)
         .and_then(|name| name.split_once(".."))

@@ -341,7 +341,7 @@ impl Bus {
         }
     }
 
-    /// Reads a config register: aligned to the port, whole words only; unknown ones are 0.
+    /// Reads a word of the config registers, aligned to the port; unknown ones are 0.
     pub(crate) fn read_config(&self, session: &Session, layout: Layout, address: u64) -> u64 {
         let word = |register: u64| match register {
             config::ERRORS => session.errors.0,
@@ -376,7 +376,8 @@ impl Bus {
                 let value = if write {
                     word
                 } else {
-                    self.read_config(session, layout, address)
+                    // Lanes that are not enabled are 0.
+                    lanes.place(lanes.take(self.read_config(session, layout, address)))
                 };
                 Access {
                     address,

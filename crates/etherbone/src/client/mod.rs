@@ -15,9 +15,11 @@ use std::time::Duration;
 
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_wire::etherbone::cycle::{Check, Op, Space, encode, tag_of};
+use daqmeter_wire::etherbone::message::MAGIC;
 use daqmeter_wire::etherbone::{Flags, Header, Lanes, Layout, Record, Width, Widths, WireError};
 
 use crate::EbError;
+use crate::slave::MAX_CYCLE_BYTES;
 use crate::transport::{Framing, Transport};
 use flights::Flights;
 pub use flights::{Counts, Done};
@@ -243,11 +245,12 @@ impl Client {
         token: u64,
         on_done: &mut dyn FnMut(Done<'_>),
     ) -> Result<(), EbError> {
-        while !self.flights.has_room() {
-            self.flush()?;
-            self.pump(on_done)?;
-        }
-        let retry = self.options.read_retries > 0 && ops.iter().all(|op| !op.write);
+        self.make_room(ops, on_done)?;
+        let one_at_a_time = matches!(self.framing, Framing::Messages { .. });
+        // Where one message is on its way at a time, each must be answered; and what is late is lost.
+        let check = if one_at_a_time { Check::Status } else { check };
+        let retry =
+            self.options.read_retries > 0 && !one_at_a_time && ops.iter().all(|op| !op.write);
         let flight = self.flights.begin(token);
         match self.enqueue(ops, check, self.flights.tag(flight)) {
             Ok(encoded) if encoded.is_answered() => {
@@ -269,6 +272,30 @@ impl Client {
         Ok(())
     }
 
+    /// Waits while the window is full; where one message is on its way at a time, until the one before was answered.
+    fn make_room(&mut self, ops: &[Op], on_done: &mut dyn FnMut(Done<'_>)) -> Result<(), EbError> {
+        if let Framing::Messages { max_bytes } = self.framing {
+            let is_full = self.outgoing.used + self.longest(ops) > max_bytes;
+            if !self.flights.has_room() || is_full && self.outgoing.used > 0 {
+                self.flush()?;
+                while self.flights.in_flight() > 0 {
+                    self.pump(on_done)?;
+                }
+            }
+            return Ok(());
+        }
+        while !self.flights.has_room() {
+            self.flush()?;
+            self.pump(on_done)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of a cycle at most: each operation with a record of its own and a status read after it.
+    fn longest(&self, ops: &[Op]) -> usize {
+        (ops.len() + 1) * 2 * (self.layout.header_bytes() + 2 * self.layout.value_bytes())
+    }
+
     /// Encodes a cycle behind what is queued already.
     fn enqueue(
         &mut self,
@@ -276,7 +303,7 @@ impl Client {
         check: Check,
         tag: u16,
     ) -> Result<daqmeter_wire::etherbone::cycle::Encoded, EbError> {
-        let Framing::Datagram { max_bytes } = self.framing else {
+        let Some(max_bytes) = self.framing.message_bytes() else {
             return self.enqueue_stream(ops, check, tag);
         };
         let layout = self.layout;
@@ -299,10 +326,7 @@ impl Client {
             check,
             &mut self.outgoing.bytes[records..begins + max_bytes],
         )
-        .map_err(|_| EbError::Overflow {
-            operations: ops.len(),
-            datagram_bytes: max_bytes,
-        })?;
+        .map_err(|_| self.overflow(ops.len(), max_bytes))?;
         if encoded.bytes > 0 {
             self.outgoing.bytes[begins..records].fill(0);
             self.outgoing.bytes[begins..begins + 4]
@@ -312,6 +336,19 @@ impl Client {
             self.mark_answered(encoded.is_answered());
         }
         Ok(encoded)
+    }
+
+    /// A cycle does not fit.
+    fn overflow(&self, operations: usize, max_bytes: usize) -> EbError {
+        if self.framing.is_stream() {
+            return EbError::Unsupported(format!(
+                "the cycle of {operations} operations does not fit {max_bytes} bytes, which is what this server receives at once: make it shorter"
+            ));
+        }
+        EbError::Overflow {
+            operations,
+            datagram_bytes: max_bytes,
+        }
     }
 
     /// A datagram in which something is answered must not say that it has no reads.
@@ -328,10 +365,15 @@ impl Client {
         check: Check,
         tag: u16,
     ) -> Result<daqmeter_wire::etherbone::cycle::Encoded, EbError> {
-        // At worst each operation has a record of its own and a status read after it.
-        let worst =
-            (ops.len() + 1) * 2 * (self.layout.header_bytes() + 2 * self.layout.value_bytes());
-        self.outgoing.reserve(worst);
+        let too_long = |bytes| EbError::TooLong {
+            operations: ops.len(),
+            bytes,
+        };
+        let least_bytes = ops.len() * self.layout.value_bytes();
+        if least_bytes > MAX_CYCLE_BYTES {
+            return Err(too_long(least_bytes));
+        }
+        self.outgoing.reserve(self.longest(ops));
         let encoded = encode(
             ops,
             self.layout,
@@ -339,6 +381,9 @@ impl Client {
             check,
             &mut self.outgoing.bytes[self.outgoing.used..],
         )?;
+        if encoded.bytes > MAX_CYCLE_BYTES {
+            return Err(too_long(encoded.bytes));
+        }
         self.outgoing.used += encoded.bytes;
         Ok(encoded)
     }
@@ -438,7 +483,11 @@ impl Client {
     /// Takes whole records; returns how many bytes they were.
     fn accept_records(&mut self, bytes: &[u8], on_done: &mut dyn FnMut(Done<'_>)) -> usize {
         let mut rest = bytes;
-        while let Ok((record, after)) = Record::split(self.layout, rest) {
+        loop {
+            rest = self.after_header(rest);
+            let Ok((record, after)) = Record::split(self.layout, rest) else {
+                break;
+            };
             rest = after;
             // Records without operations are padding of the HDL slave, or end a cycle.
             let Some((base, values)) = record.write_block() else {
@@ -451,6 +500,19 @@ impl Client {
             }
         }
         bytes.len() - rest.len()
+    }
+
+    /// The bytes behind a message header, where messages have one: no record begins with its magic.
+    fn after_header<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        let header_bytes = self.layout.header_bytes();
+        match self.framing {
+            Framing::Messages { .. }
+                if bytes.starts_with(&MAGIC.to_be_bytes()) && bytes.len() >= header_bytes =>
+            {
+                &bytes[header_bytes..]
+            }
+            _ => bytes,
+        }
     }
 
     /// Ends the cycles whose deadline has passed, or asks again.

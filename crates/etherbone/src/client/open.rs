@@ -3,16 +3,21 @@
 use std::time::Duration;
 
 use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_wire::etherbone::cycle::{Check, Op, Space};
 use daqmeter_wire::etherbone::message::PROBE_BYTES;
-use daqmeter_wire::etherbone::{Layout, Probe, Widths, litex};
+use daqmeter_wire::etherbone::{Layout, Probe, Widths, config, litex};
 
-use super::{Client, Dialect, Flights, Options, Outcome, Outgoing, as_ns};
+use super::{Client, Counts, Dialect, Flights, Options, Outcome, Outgoing, as_ns};
 use crate::EbError;
 use crate::address::Address;
-use crate::transport::{self, Framing, RECEIVE_BYTES, Transport};
+use crate::transport::{self, Framed, Framing, RECEIVE_BYTES, Transport};
 
 /// How long a LiteX server on TCP is given to say its banner; others say nothing.
 const BANNER_WAIT: Duration = Duration::from_millis(300);
+
+/// How long a server on TCP is given to answer in a framing before the other is tried. One that does not understand closes the
+/// connection, or waits for the rest of a record.
+const FRAMING_WAIT: Duration = Duration::from_secs(1);
 
 impl Client {
     /// Opens a conversation with the slave at an address.
@@ -20,8 +25,38 @@ impl Client {
     /// # Errors
     /// When the way cannot be opened, nobody answers, or there is no width in common.
     pub fn open(address: &Address, options: &Options) -> Result<Client, EbError> {
-        let transport = transport::open(address, options.dialect, options.probe_timeout)?;
-        Client::over(transport, options, &address.to_string())
+        let name = address.to_string();
+        let connect = || transport::open(address, options.dialect, options.probe_timeout);
+        if options.dialect == Dialect::Litex || !matches!(address, Address::Tcp(..)) {
+            return Client::over(connect()?, options, &name);
+        }
+        // Servers on TCP expect bare records, or a header before each message (the C library of 2014). None says which.
+        let mut client = Client::over(connect()?, options, &name)?;
+        if client.is_understood() {
+            return Ok(client);
+        }
+        drop(client);
+        let mut client = Client::over(Box::new(Framed(connect()?)), options, &name)?;
+        if client.is_understood() {
+            return Ok(client);
+        }
+        drop(client);
+        // Slower than was waited for, perhaps.
+        Client::over(connect()?, options, &name)
+    }
+
+    /// Whether a read that has no effect is answered: of the error register.
+    fn is_understood(&mut self) -> bool {
+        let deadline = std::mem::replace(&mut self.options.timeout, FRAMING_WAIT);
+        let read = Op {
+            space: Space::Config,
+            ..Op::read(config::ERRORS, self.layout.data)
+        };
+        let answered = self.cycle(&[read], Check::Silent).is_ok();
+        self.options.timeout = deadline;
+        // It is not one of the cycles of whoever asked for the conversation.
+        self.flights.counts = Counts::default();
+        answered
     }
 
     /// Opens a conversation over a transport; the name is for messages.
@@ -74,7 +109,7 @@ fn probe(transport: &mut dyn Transport, options: &Options, name: &str) -> Result
             id,
         };
         // A stream carries its probe once: a second one would be taken for a record by the C slave.
-        if attempt == 0 || transport.framing() != Framing::Stream {
+        if attempt == 0 || !transport.framing().is_stream() {
             transport.send(&probe.emit(), &[PROBE_BYTES])?;
         }
         let deadline_ns = monotonic_ns() + as_ns(options.probe_timeout);
@@ -92,7 +127,7 @@ fn probe(transport: &mut dyn Transport, options: &Options, name: &str) -> Result
                     .chunks(arrived.segment_bytes)
                     .filter_map(|datagram| Probe::parse(datagram).ok())
                     .find(|answer| answer.response && answer.id == id),
-                Framing::Stream => {
+                Framing::Stream | Framing::Messages { .. } => {
                     heard.extend_from_slice(&buffer[..arrived.bytes]);
                     if heard.len() < PROBE_BYTES {
                         continue;
@@ -129,7 +164,7 @@ fn settle(options: &Options, slave: Probe) -> Result<Layout, EbError> {
 }
 
 fn without_probe(transport: &dyn Transport, options: &Options) -> Result<Layout, EbError> {
-    if transport.framing() == Framing::Stream {
+    if transport.framing().is_stream() {
         return Err(EbError::Unsupported(
             "a stream begins with a probe: ask for at least one (-r 1)".to_owned(),
         ));
@@ -149,7 +184,7 @@ fn litex_hello(
     name: &str,
 ) -> Result<Layout, EbError> {
     let mut buffer = vec![0; RECEIVE_BYTES];
-    if transport.framing() == Framing::Stream {
+    if transport.framing().is_stream() {
         // Whatever comes before a request is a banner.
         transport.receive(&mut buffer, BANNER_WAIT)?;
         return Ok(Layout::L32);

@@ -31,6 +31,10 @@ impl TypedEngine for EtherboneEngine {
         request.is_emulated()
     }
 
+    fn owns_device(&self, request: &EtherboneRequest) -> bool {
+        !request.is_emulated()
+    }
+
     fn example(&self) -> EtherboneRequest {
         EtherboneRequest {
             address: "loop/udp".to_owned(),
@@ -40,6 +44,8 @@ impl TypedEngine for EtherboneEngine {
             cycles: 3,
             base: None,
             link: None,
+            address_widths: None,
+            data_widths: None,
             peer_cpu: None,
         }
     }

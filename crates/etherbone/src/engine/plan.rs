@@ -140,7 +140,7 @@ impl Plan {
             ..Options::default()
         };
         match &self.target {
-            Target::At(address) => Ok((self.client(address, &options)?, None)),
+            Target::At(address) => Ok((self.negotiate(address, options)?, None)),
             Target::Loop(protocol) => {
                 let mut bus = Description::timing_receiver()
                     .build()
@@ -153,6 +153,27 @@ impl Plan {
                 Ok((self.client(&address, &options)?, Some(server)))
             }
         }
+    }
+
+    /// Offers widths as the tools do, for there are slaves that answer no other probe; then 32 bits only, if something else
+    /// was settled on.
+    fn negotiate(&self, address: &Address, narrow: Options) -> Result<Client, Fault> {
+        let wrong = |problem: Problem| Fault::new(format!("{} {}", problem.name, problem.text));
+        let (address_widths, data) = self.request.widths().map_err(wrong)?;
+        let client = self.client(
+            address,
+            &Options {
+                address: address_widths,
+                data,
+                ..narrow.clone()
+            },
+        )?;
+        if client.layout() == Layout::L32 {
+            return Ok(client);
+        }
+        // A character device serves one client at a time.
+        drop(client);
+        Ok(self.client(address, &narrow)?)
     }
 
     fn client(&self, address: &Address, options: &Options) -> Result<Client, EbError> {

@@ -5,7 +5,9 @@ use daqmeter_harness::{Problem, Request};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::address::{Address, parse_number};
+use daqmeter_wire::etherbone::{Width, Widths};
+
+use crate::address::{Address, parse_number, parse_widths};
 use crate::pingpong::Protocol;
 
 /// Words of one operation's payload at most; longer cycles fit streams only.
@@ -59,6 +61,14 @@ pub struct EtherboneRequest {
     #[arg(long, value_name = "NAME|FILE")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
+    /// Address widths that are offered, 32 among them [default: 8/16/32/64]
+    #[arg(short = 'a', long, value_name = "WIDTHS")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address_widths: Option<String>,
+    /// Data widths that are offered, 32 among them [default: 8/16/32/64]
+    #[arg(short = 'd', long, value_name = "WIDTHS")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_widths: Option<String>,
     /// CPU of the server of loop/ [default: where the client is]
     #[arg(long = "server-pin", value_name = "CPU", help_heading = "Placement")]
     #[serde(default, alias = "server_cpu", skip_serializing_if = "Option::is_none")]
@@ -134,6 +144,27 @@ impl EtherboneRequest {
         self.target().is_ok_and(|target| target.is_ours())
     }
 
+    /// Address and data widths that are offered to the slave. What is measured are words of 32 bits at addresses of 32 bits.
+    pub(super) fn widths(&self) -> Result<(Widths, Widths), Problem> {
+        let of = |name: &'static str, text: Option<&str>| {
+            let Some(text) = text else {
+                return Ok(Widths::ALL);
+            };
+            let widths = parse_widths(text).map_err(|why| Problem::new(name, why))?;
+            if widths.has(Width::W32) {
+                return Ok(widths);
+            }
+            Err(Problem::new(
+                name,
+                format!("is {text}: 32 must be among them, as words of 32 bits are measured"),
+            ))
+        };
+        Ok((
+            of("address_widths", self.address_widths.as_deref())?,
+            of("data_widths", self.data_widths.as_deref())?,
+        ))
+    }
+
     pub(super) fn base(&self) -> u64 {
         self.base.unwrap_or(EMULATED_MEMORY)
     }
@@ -161,6 +192,7 @@ impl Request for EtherboneRequest {
 
     fn check(&self) -> Result<(), Problem> {
         let is_ours = self.target()?.is_ours();
+        self.widths()?;
         match self.payload {
             Payload::Tlu if !is_ours => {
                 return Err(Problem::new(

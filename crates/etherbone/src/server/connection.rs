@@ -64,6 +64,8 @@ pub(super) struct Connection {
     pub(super) io: Io,
     pub(super) peer: String,
     stream: Stream,
+    /// Bytes of a cycle that has not ended, as the server has counted them.
+    pub(super) counted_bytes: usize,
     /// Answers that the client has not taken.
     backlog: Vec<u8>,
     /// What the loop watches now.
@@ -91,6 +93,7 @@ impl Connection {
             io,
             peer,
             stream: Stream::default(),
+            counted_bytes: 0,
             backlog: Vec::new(),
             watched: Readiness {
                 read: true,
@@ -101,6 +104,11 @@ impl Connection {
             delayed: 0,
             last_due_ns: 0,
         }
+    }
+
+    /// Bytes of a cycle that has not ended.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.stream.waiting_bytes()
     }
 
     /// True for what stays when a client leaves.

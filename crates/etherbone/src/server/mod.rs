@@ -105,6 +105,9 @@ const FIRST_UDP: u64 = 1;
 const FIRST_TCP: u64 = 100;
 const FIRST_CONNECTION: u64 = 1000;
 
+/// Most bytes of cycles that have not ended, of all connections together.
+const MAX_WAITING_BYTES: usize = 256 << 20;
+
 /// How often connections are looked through for clients that owe something.
 const SWEEP: Duration = Duration::from_millis(50);
 
@@ -116,6 +119,8 @@ pub struct Server {
     udp: Vec<UdpSocket>,
     tcp: Vec<TcpListener>,
     connections: BTreeMap<u64, Connection>,
+    /// Bytes of cycles that have not ended, of all connections together.
+    waiting_bytes: usize,
     next_connection: u64,
     delayed: BTreeMap<(u64, u64), (Destination, Vec<u8>)>,
     delayed_count: u64,
@@ -152,6 +157,7 @@ impl Server {
             udp: Vec::new(),
             tcp: Vec::new(),
             connections: BTreeMap::new(),
+            waiting_bytes: 0,
             next_connection: FIRST_CONNECTION,
             delayed: BTreeMap::new(),
             delayed_count: 0,
@@ -468,7 +474,23 @@ impl Server {
             }
             self.tell_accesses();
         }
+        let ended = ended.or_else(|| self.check_waiting(key));
         self.conclude(key, ended);
+    }
+
+    /// Counts what a connection keeps of a cycle that has not ended, and says why it must end when all keep too much.
+    fn check_waiting(&mut self, key: u64) -> Option<Ended> {
+        let connection = self.connections.get_mut(&key)?;
+        let before_bytes = connection.counted_bytes;
+        connection.counted_bytes = connection.waiting_bytes();
+        let now_bytes = connection.counted_bytes;
+        self.waiting_bytes = self.waiting_bytes - before_bytes + now_bytes;
+        (now_bytes > before_bytes && self.waiting_bytes > MAX_WAITING_BYTES).then(|| {
+            Ended(Some(format!(
+                "cycles that have not ended take more than {} MiB, of all clients together",
+                MAX_WAITING_BYTES >> 20
+            )))
+        })
     }
 
     /// Ends a connection, or sets what it waits for.
@@ -478,6 +500,7 @@ impl Server {
         };
         if let Some(Ended(why)) = ended {
             let peer = connection.peer.clone();
+            self.waiting_bytes -= connection.counted_bytes;
             self.connections.remove(&key);
             self.tell(Event::Ended(peer, why));
             return;

@@ -51,8 +51,17 @@ impl Slave {
         }
     }
 
-    pub(super) fn speaks(&self, layout: Layout) -> bool {
+    fn speaks(&self, layout: Layout) -> bool {
         self.address.has(layout.address) && self.data.has(layout.data)
+    }
+
+    /// The widths of a message: the widest of those that its header names and this slave does, as the C slave takes them.
+    /// None when they have none in common.
+    pub(super) fn layout_of(&self, header: &Header) -> Option<Layout> {
+        Some(Layout {
+            address: self.address.and(header.address).widest()?,
+            data: self.data.and(header.data).widest()?,
+        })
     }
 
     /// Handles a datagram; appends the answer, if there is one. Returns the time at which the answer is ready.
@@ -97,10 +106,10 @@ impl Slave {
             }
             return Err(WireError::Overflow);
         }
-        let message = Message::parse(request)?;
-        if !self.speaks(message.layout) {
-            return Err(WireError::NotOneWidth(header.address, header.data));
-        }
+        let layout = self
+            .layout_of(&header)
+            .ok_or(WireError::NotOneWidth(header.address, header.data))?;
+        let message = Message::with_layout(request, layout)?;
         self.message(now_ns, message, answer, session)
     }
 
@@ -133,7 +142,7 @@ impl Slave {
     ) -> Result<(), WireError> {
         let begin = answer.len();
         let layout = message.layout;
-        put_header(Header::of(layout, true), layout, answer);
+        put_header(message.header, layout, answer);
         let after_header = answer.len();
         let mut cycle = Cycle::default();
         let mut rest = message.records;
@@ -229,7 +238,9 @@ impl Slave {
             false => layout.data.bytes() as u64,
         };
         let op = (space(flags, Flags::WCA), true);
-        let mut address = base;
+        // Values are as wide as the wider of address and data: the slave looks at the bits of its address only. Unlike the C
+        // slave, which counts on beyond them, addresses wrap.
+        let mut address = base & layout.address.mask();
         for value in values {
             match lanes {
                 Ok(lanes) => self.operation(session, layout, op, address, lanes, value),
@@ -256,6 +267,8 @@ impl Slave {
         let size = layout.value_bytes();
         put_value(answer, size, back);
         let op = (space(record.header.flags, Flags::RCA), false);
+        let mask = layout.address.mask();
+        let addresses = addresses.map(|address| address & mask);
         match (lanes, size) {
             (Ok(lanes), 4) => addresses.for_each(|address| {
                 let value = self.operation(session, layout, op, address, lanes, 0);
@@ -342,7 +355,14 @@ fn refuse(session: &mut Session, space: Space) -> u64 {
     0
 }
 
-pub(super) fn put_header(header: Header, layout: Layout, out: &mut Vec<u8>) {
+/// The header of an answer: that of the request, with its widths, and without reads.
+pub(super) fn put_header(request: Header, layout: Layout, out: &mut Vec<u8>) {
+    let header = Header {
+        no_reads: true,
+        probe_response: false,
+        probe_request: false,
+        ..request
+    };
     out.extend(header.emit());
     out.resize(out.len() + layout.header_bytes() - 4, 0);
 }

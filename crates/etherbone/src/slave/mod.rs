@@ -9,4 +9,4 @@ mod stream;
 mod tests;
 
 pub use self::execute::{Counts, Slave};
-pub use self::stream::{Stream, StreamFault};
+pub use self::stream::{MAX_CYCLE_BYTES, Stream, StreamFault};

@@ -8,8 +8,11 @@ use daqmeter_wire::etherbone::{Flags, Header, Layout, Probe, Record, Widths, Wir
 use super::execute::{Cycle, Slave, put_header};
 use crate::bus::Session;
 
-/// Most bytes of a cycle on a stream that are kept until it ends.
-pub(super) const MAX_CYCLE_BYTES: usize = 1 << 20;
+/// Most bytes of a cycle on a stream, which are kept until it ends: enough for 10^6 reads with their status, at any widths.
+pub const MAX_CYCLE_BYTES: usize = 16 << 20;
+
+/// Room that a connection keeps between cycles.
+const KEPT_BYTES: usize = 64 << 10;
 
 /// Why a stream was ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,7 +21,7 @@ pub enum StreamFault {
     #[error("not Etherbone: {0}")]
     Wire(WireError),
     /// A cycle that does not end.
-    #[error("a cycle of more than {MAX_CYCLE_BYTES} bytes")]
+    #[error("a cycle of more than {MAX_CYCLE_BYTES} bytes: divide it")]
     Endless,
     /// The asker and this slave have no width in common.
     #[error("no width in common: the client offers addresses {address}, data {data}")]
@@ -43,8 +46,8 @@ enum Framing {
     Unknown,
     /// A probe came, then bare records for ever.
     Bare(Layout),
-    /// A message header before every flush.
-    Framed(Layout),
+    /// A message header before every flush: the last one.
+    Framed(Layout, Header),
 }
 
 /// One stream connection: what came and was not executed yet.
@@ -74,8 +77,8 @@ enum Next {
     Incomplete,
     /// A probe.
     Probe,
-    /// A message header of that many bytes.
-    Header(Layout, usize),
+    /// A message header, and the widths that it stands for.
+    Header(Layout, Header),
     /// A whole packet of the LiteX dialect, of that many bytes.
     Litex(usize),
     /// A whole cycle that ends there.
@@ -86,6 +89,11 @@ impl Stream {
     /// True when bytes wait for the rest of their cycle: the asker owes something.
     pub fn is_waiting(&self) -> bool {
         !self.buffer.is_empty()
+    }
+
+    /// Bytes that wait for the rest of their cycle.
+    pub fn waiting_bytes(&self) -> usize {
+        self.buffer.len()
     }
 
     /// Takes bytes, executes every cycle that they complete, and appends the answers. Returns the time at which they are
@@ -116,6 +124,10 @@ impl Stream {
             self.searched = at;
         };
         self.buffer.drain(..at);
+        if self.buffer.is_empty() {
+            // A long cycle is rare: its room is not kept.
+            self.buffer.shrink_to(KEPT_BYTES);
+        }
         self.searched = self.searched.saturating_sub(at);
         slave.counts.refused += u64::from(result.is_err());
         let ready_ns = slave.ready_ns(now_ns, &self.session);
@@ -134,7 +146,7 @@ impl Stream {
             }
         }
         let layout = match self.framing {
-            Framing::Bare(layout) | Framing::Framed(layout) => layout,
+            Framing::Bare(layout) | Framing::Framed(layout, _) => layout,
             Framing::Unknown => return Ok(Next::Incomplete),
         };
         let mut end = self.searched.max(at);
@@ -171,22 +183,21 @@ impl Stream {
         match next {
             Next::Incomplete => Ok(0),
             Next::Probe => self.probe(slave, at, answer),
-            Next::Header(layout, bytes) => {
-                self.framing = Framing::Framed(layout);
+            Next::Header(layout, header) => {
+                self.framing = Framing::Framed(layout, header);
                 *header_sent = false;
-                Ok(bytes)
+                Ok(layout.header_bytes())
             }
             Next::Litex(bytes) => {
                 let (record, _) = litex::split(&self.buffer[at..at + bytes])?;
                 slave.litex(now_ns, &record, answer, &mut self.session);
-                self.framing = Framing::Framed(Layout::L32);
+                self.framing = Framing::Framed(Layout::L32, Header::of(Layout::L32, false));
                 Ok(bytes)
             }
             Next::Cycle(layout, bytes) => {
                 let before = answer.len();
-                let framed = matches!(self.framing, Framing::Framed(_));
-                if framed && !*header_sent {
-                    put_header(Header::of(layout, true), layout, answer);
+                if let (Framing::Framed(_, header), false) = (self.framing, *header_sent) {
+                    put_header(header, layout, answer);
                 }
                 let after_header = answer.len();
                 self.cycle(slave, now_ns, layout, at..at + bytes, answer);
@@ -266,16 +277,13 @@ fn header(slave: &Slave, rest: &[u8]) -> Result<Next, StreamFault> {
         }
         Some(false) => {}
     }
-    let layout = header.layout()?;
-    if !slave.speaks(layout) {
-        return Err(StreamFault::Width {
-            address: header.address,
-            data: header.data,
-        });
-    }
+    let layout = slave.layout_of(&header).ok_or(StreamFault::Width {
+        address: header.address,
+        data: header.data,
+    })?;
     Ok(if rest.len() < layout.header_bytes() {
         Next::Incomplete
     } else {
-        Next::Header(layout, layout.header_bytes())
+        Next::Header(layout, header)
     })
 }

@@ -254,6 +254,54 @@ fn both_framings_and_both_dialects_are_served_on_one_connection() {
 }
 
 #[test]
+fn addresses_are_cut_to_their_width_and_of_several_widths_the_widest_counts() {
+    let mut slave = Slave::new(
+        Description::memory(0, 0xffff, Widths::ALL, Endian::Big)
+            .build()
+            .unwrap(),
+    );
+    let mut check = |request: &str, wanted: &str| {
+        assert_eq!(answer_of(&mut slave, request), hex(wanted), "{request}")
+    };
+    // Addresses of 16 bits in fields of 32: the C slave does not look at the rest.
+    check("4e6f1424 a80f0100 abcd1000 11223344", "");
+    check(
+        "4e6f1024 a80f0001 00008000 dcba1000",
+        "4e6f1424 0e0f0100 00008000 11223344",
+    );
+    // Several widths in one header: the widest that the slave does, and the header comes back as it was.
+    check(
+        "4e6f1064 a80f0001 00008000 00001000",
+        "4e6f1464 0e0f0100 00008000 11223344",
+    );
+    slave.address = Widths::only(Width::W32);
+    assert_eq!(
+        answer_of(&mut slave, "4e6f10f4 a80f0001 00008000 00001000"),
+        hex("4e6f14f4 0e0f0100 00008000 11223344")
+    );
+    assert!(answer_of(&mut slave, "4e6f1024 a80f0001 00008000 00001000").is_empty());
+}
+
+#[test]
+fn config_reads_have_only_the_lanes_that_are_enabled() {
+    let mut slave = slave();
+    let failed = "a00f0001 00008000 00050000";
+    for (select, wanted) in [
+        ("0f", "00000001"),
+        ("03", "00000001"),
+        ("01", "00000001"),
+        ("0c", "00000000"),
+        // No run of lanes: nothing is read.
+        ("06", "00000000"),
+    ] {
+        let request = format!("4e6f1044 {failed} e8{select}0001 00008001 00000004");
+        let answer =
+            format!("4e6f1444 060f0100 00008000 00000000 0e{select}0100 00008001 {wanted}");
+        assert_eq!(answer_of(&mut slave, &request), hex(&answer), "{select}");
+    }
+}
+
+#[test]
 fn a_stream_that_is_not_etherbone_is_ended() {
     let feed = |bytes: &[u8]| Stream::default().feed(&mut slave(), 0, bytes, &mut Vec::new());
     assert!(matches!(
@@ -261,8 +309,8 @@ fn a_stream_that_is_not_etherbone_is_ended() {
         Err(StreamFault::Wire(WireError::Magic(_)))
     ));
     assert!(matches!(
-        feed(&hex("4e6f10cc 00000000 00000000")),
-        Err(StreamFault::Wire(WireError::NotOneWidth(..)))
+        feed(&hex("4e6f1004 00000000 00000000")),
+        Err(StreamFault::Width { .. })
     ));
     let mut narrow = slave();
     narrow.data = Widths::only(Width::W8);
@@ -290,7 +338,8 @@ fn a_cycle_that_never_ends_is_ended() {
         ..Default::default()
     };
     let bytes = repr.emit(Layout::L32, &mut record).unwrap();
-    let fault = (0..2000).find_map(|_| {
+    let records = 1 + MAX_CYCLE_BYTES / bytes;
+    let fault = (0..records + 2).find_map(|_| {
         stream
             .feed(&mut slave, 0, &record[..bytes], &mut Vec::new())
             .err()

@@ -93,7 +93,7 @@ impl<T: Transport> Faulty<T> {
         for profile in [request, reply] {
             profile.check().map_err(EbError::Unsupported)?;
             let spoils = profile.loss > 0.0 || profile.duplicate > 0.0 || profile.reorder > 0.0;
-            if spoils && inner.framing() == Framing::Stream {
+            if spoils && inner.framing().is_stream() {
                 return Err(EbError::Unsupported(
                     "a stream neither loses nor reorders: give it delay and rate only".to_owned(),
                 ));

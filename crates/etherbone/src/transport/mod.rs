@@ -3,6 +3,7 @@
 mod datagram;
 mod emulated;
 mod faulty;
+mod framed;
 mod stream;
 mod tunnel;
 
@@ -14,6 +15,7 @@ use crate::{Dialect, EbError};
 pub(crate) use datagram::batch;
 pub use emulated::{Bridge, BridgeError, Emulated, bridges};
 pub use faulty::Faulty;
+pub(crate) use framed::Framed;
 pub(crate) use tunnel::{connect_tcp, read_frame};
 
 /// Most bytes that one receive brings: an IP datagram's, or a batch of them.
@@ -29,6 +31,27 @@ pub enum Framing {
     },
     /// Bytes without borders.
     Stream,
+    /// Bytes without borders, in which a message header begins each message (TCP of the C library of 2014). The other side
+    /// takes what one receive brings for one message, so only one may be on its way.
+    Messages {
+        /// Most bytes of a message.
+        max_bytes: usize,
+    },
+}
+
+impl Framing {
+    /// Most bytes of a message, where there are messages.
+    pub(crate) fn message_bytes(self) -> Option<usize> {
+        match self {
+            Framing::Datagram { max_bytes } | Framing::Messages { max_bytes } => Some(max_bytes),
+            Framing::Stream => None,
+        }
+    }
+
+    /// Whether bytes come without borders.
+    pub(crate) fn is_stream(self) -> bool {
+        !matches!(self, Framing::Datagram { .. })
+    }
 }
 
 /// What came.

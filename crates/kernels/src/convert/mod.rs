@@ -20,22 +20,23 @@ pub struct Qmn {
     int_bits: u32,
     frac_bits: u32,
     signed: bool,
+    in_degrees: bool,
 }
 
 impl Qmn {
     /// Q1.15 unsigned: the magnitude channel of the source document (functions 5 and 7).
-    #[cfg(test)]
-    pub(crate) const MAGNITUDE: Qmn = Qmn {
+    pub const MAGNITUDE: Qmn = Qmn {
         int_bits: 1,
         frac_bits: 15,
         signed: false,
+        in_degrees: false,
     };
     /// Q3.13 signed: the phase channel of the source document (functions 6 and 8).
-    #[cfg(test)]
-    pub(crate) const PHASE: Qmn = Qmn {
+    pub const PHASE: Qmn = Qmn {
         int_bits: 3,
         frac_bits: 13,
         signed: true,
+        in_degrees: false,
     };
 
     /// A format of `int_bits` + `frac_bits` bits. `None` unless the sum is 1 to 63, as in the original's `0x1UL << (m + n)`.
@@ -45,7 +46,18 @@ impl Qmn {
             int_bits,
             frac_bits,
             signed,
+            in_degrees: false,
         })
+    }
+
+    /// Radians to degrees: the value times 180/pi, which later revisions of the original do in function 6. For f64 only: in f32
+    /// the weight of a bit would be rounded.
+    #[must_use]
+    pub fn in_degrees(self) -> Qmn {
+        Qmn {
+            in_degrees: true,
+            ..self
+        }
     }
 
     /// Integer bits m.
@@ -78,20 +90,32 @@ impl Qmn {
         }
     }
 
-    /// 2^-n, exact in f64 (and in f32, since n is at most 63).
+    /// 2^-n, exact in f64 (and in f32, since n is at most 63); in degrees times 180/pi, whose scaling by a power of two is exact.
     pub(crate) fn weight(self) -> f64 {
-        (-f64::from(self.frac_bits)).exp2()
+        (-f64::from(self.frac_bits)).exp2() * self.unit()
+    }
+
+    /// What one of the source's units is in that of the result.
+    pub(crate) fn unit(self) -> f64 {
+        match self.in_degrees {
+            true => DEGREES_PER_RADIAN,
+            false => 1.0,
+        }
     }
 }
+
+/// As the original computes it, in double precision.
+const DEGREES_PER_RADIAN: f64 = 180.0 / std::f64::consts::PI;
 
 impl std::fmt::Display for Qmn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{}Q{}.{}",
+            "{}Q{}.{}{}",
             if self.signed { "s" } else { "u" },
             self.int_bits,
-            self.frac_bits
+            self.frac_bits,
+            if self.in_degrees { " in degrees" } else { "" }
         )
     }
 }
@@ -397,6 +421,7 @@ mod tests {
         ] {
             all.extend([Conversion::QmnF32(q), Conversion::QmnF64(q)]);
         }
+        all.push(Conversion::QmnF64(Qmn::PHASE.in_degrees()));
         all
     }
 
@@ -474,6 +499,7 @@ mod tests {
         assert_eq!(Qmn::new(32, 32, true), None);
         assert_eq!(Qmn::new(u32::MAX, 1, true), None);
         assert_eq!(Qmn::PHASE.to_string(), "sQ3.13");
+        assert_eq!(Qmn::PHASE.in_degrees().to_string(), "sQ3.13 in degrees");
     }
 
     #[test]

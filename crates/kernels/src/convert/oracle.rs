@@ -3,14 +3,14 @@
 
 use super::{Conversion, Decimation, Out, Qmn};
 
-/// One sample by the document's Q-format rule: fold when above `2^(m+n)/2 - 1`, then divide by `2^n`.
+/// One sample by the document's Q-format rule: fold when above `2^(m+n)/2 - 1`, then divide by `2^n`; then to degrees, if asked for.
 pub fn qmn(raw: u16, format: Qmn) -> f64 {
     let full = (1_u64 << (format.int_bits + format.frac_bits)) as f64;
     let mut value = f64::from(raw);
     if format.signed && value > full / 2.0 - 1.0 {
         value -= full;
     }
-    value / (1_u64 << format.frac_bits) as f64
+    value / (1_u64 << format.frac_bits) as f64 * format.unit()
 }
 
 /// One sample to f32; `None` for the conversion that writes f64.

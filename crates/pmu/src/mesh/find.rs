@@ -28,6 +28,7 @@ pub fn of_host(files: &Files, pmus: &[Pmu]) -> Vec<Mesh> {
             mesh.part = part;
             mesh.revision = revision;
         }
+        topology::label_known(&mut mesh);
         meshes.push(mesh);
     }
     meshes
@@ -44,7 +45,9 @@ pub fn from_text(text: &str, file: &str) -> Result<Mesh, MeshError> {
         .find(|line| !line.is_empty() && !line.starts_with('#'))
         .unwrap_or("");
     if first.starts_with("R ") || first.starts_with("r ") {
-        return registers::Dump::parse(text, file)?.discover();
+        let mut mesh = registers::Dump::parse(text, file)?.discover()?;
+        topology::label_known(&mut mesh);
+        return Ok(mesh);
     }
     if first.starts_with('X') {
         return debugfs::parse(text, file);

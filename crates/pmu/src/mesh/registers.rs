@@ -439,9 +439,28 @@ mod tests {
     fn a_dump_gives_the_same_mesh_with_its_address() {
         for (name, _) in topology::SHIPPED {
             let mesh = topology::shipped(name).unwrap();
-            let found = from_text(&Image::of(&mesh).dump(), name).unwrap();
+            let dump = Image::of(&mesh).dump();
+            let found = Dump::parse(&dump, name).unwrap().discover().unwrap();
             assert_eq!(found, unlabelled(mesh), "{name}");
         }
+    }
+
+    /// The document's topology table names its PCI bridges, which no register does.
+    #[test]
+    fn the_dump_of_a_known_board_gets_the_boards_labels_and_no_other_does() {
+        let mesh = topology::shipped("n1sdp").unwrap();
+        let label = |dump: &str| {
+            let found = from_text(dump, "x").unwrap();
+            let bridge =
+                |node: &&daqmeter_record::mesh::Node| node.kind == "RN-D" && node.node_id == 0x0c;
+            found.nodes.iter().find(bridge).unwrap().label.clone()
+        };
+        assert_eq!(label(&Image::of(&mesh).dump()), "PCI_0 (all other PCI-E)");
+        let elsewhere = Mesh {
+            base: mesh.base.map(|base| base << 1),
+            ..mesh
+        };
+        assert_eq!(label(&Image::of(&elsewhere).dump()), "");
     }
 
     /// What registers tell: everything but what a node is for.

@@ -189,6 +189,43 @@ fn build(description: Description) -> Result<Mesh, String> {
     Ok(mesh)
 }
 
+/// Says what the nodes of a board that ships are for, where registers or the driver showed a mesh that cannot be told from its: of the
+/// same part, at the same address, with the same nodes. Registers themselves do not say what is behind a bridge.
+pub(super) fn label_known(mesh: &mut Mesh) {
+    let nodes = |mesh: &Mesh| {
+        let mut nodes: Vec<(u16, u16)> = mesh
+            .nodes
+            .iter()
+            .map(|node| (node.type_code, node.node_id))
+            .collect();
+        nodes.sort_unstable();
+        nodes
+    };
+    let layout = |mesh: &Mesh| {
+        (
+            mesh.part.clone(),
+            mesh.base,
+            mesh.width,
+            mesh.height,
+            nodes(mesh),
+        )
+    };
+    if mesh.base.is_none() {
+        return;
+    }
+    let own = layout(mesh);
+    let known = SHIPPED.iter().filter_map(|(name, _)| shipped(name));
+    for board in known.filter(|board| layout(board) == own) {
+        for node in &mut mesh.nodes {
+            let same =
+                |known: &&Node| known.type_code == node.type_code && known.node_id == node.node_id;
+            if let Some(known) = board.nodes.iter().find(same) {
+                node.label.clone_from(&known.label);
+            }
+        }
+    }
+}
+
 fn check_part(part: &str) -> Result<(), String> {
     let parts: Vec<&str> = nodes::PARTS.iter().map(|part| part.name).collect();
     match nodes::part_of_name(part) {

@@ -357,7 +357,7 @@ fn a_selection_of_nothing_is_not_good() {
     assert_eq!(blocks, bytes.len() as u64 / 1024);
     for options in [
         Options {
-            elink: Some(0x7FF),
+            elinks: vec![0x7FF],
             ..Options::default()
         },
         Options {
@@ -365,7 +365,7 @@ fn a_selection_of_nothing_is_not_good() {
             ..Options::default()
         },
         Options {
-            elink: Some(0x7FF),
+            elinks: vec![0x7FF],
             level: 0,
             ..Options::default()
         },
@@ -382,7 +382,7 @@ fn a_selection_of_nothing_is_not_good() {
     }
     assert!(
         with(Options {
-            elink: Some(8),
+            elinks: vec![8],
             ..Options::default()
         })
         .is_good()

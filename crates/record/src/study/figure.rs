@@ -105,6 +105,22 @@ impl Published {
         }
     }
 
+    /// Another figure of the same row of the document, in another column: `row 1, start` beside `row 1, speed`.
+    pub fn in_column(&self, column: &str, value: f64) -> Published {
+        let row = self.place.rsplit_once(", ").map_or("", |(row, _)| row);
+        let place = match row {
+            "" => column.to_owned(),
+            row => format!("{row}, {column}"),
+        };
+        Published {
+            range: Range {
+                from: value,
+                to: value,
+            },
+            place,
+        }
+    }
+
     /// The value less what is published, relative to it; zero within a published range or bound.
     pub fn difference(&self, value: f64) -> f64 {
         self.range.difference(value)

@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 
-use daqmeter_record::units::{show_bytes, significant};
+use daqmeter_record::units::{plural, show_bytes, significant};
 use daqmeter_record::{RunRecord, Stage};
+use daqmeter_stats::Rate;
 
 use super::functions;
 use crate::family::{Advice, Answer, Family, Found, Measured, Place, Segment, Work, of_engine};
 use crate::figures::{Axis, Curve, Figure, Series, Texts, bars, curve, lines};
 use crate::parameters::distinguished;
 use crate::rate;
-use crate::samples::{first_stage, mean_ns};
+use crate::samples::first_stage;
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Cpu)],
@@ -84,6 +85,8 @@ struct Point {
     mb_per_s: Option<f64>,
     band: Option<(f64, f64)>,
     limit: Option<f64>,
+    /// Rate over limit.
+    share: Option<Rate>,
 }
 
 /// The newest run of each conversion, in the order of their functions.
@@ -113,6 +116,9 @@ fn point(record: &RunRecord, stage: &Stage, name: String) -> Point {
         mb_per_s: rate.map(|rate| rate.per_s),
         band: rate.and_then(|rate| rate.interval),
         limit: rate::limit_of(record, stage).map(|limit| limit.rate_bytes_per_s / 1e6),
+        share: rate::of(stage)
+            .zip(rate::limit_of(record, stage).map(rate::limit_rate))
+            .map(|(rate, limit)| rate::ratio(rate, limit)),
     }
 }
 
@@ -143,19 +149,21 @@ fn rates_figure(records: &[RunRecord]) -> Option<Figure> {
 
 fn limited_by(measured: &Measured<'_>) -> Option<Answer> {
     let (points, _) = points(measured.usable);
-    let fraction = |point: &Point| Some((point.mb_per_s? / point.limit?, point.name.clone()));
-    let fractions: Vec<(f64, String)> = points.iter().filter_map(fraction).collect();
-    let (worst, slowest) = fractions.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
-    let at_limit = fractions
+    let share = |point: &Point| Some((point.share?, point.name.clone()));
+    let shares: Vec<(Rate, String)> = points.iter().filter_map(share).collect();
+    let (worst, slowest) = shares
         .iter()
-        .filter(|(fraction, _)| *fraction >= 0.9)
+        .min_by(|a, b| a.0.per_s.total_cmp(&b.0.per_s))?;
+    let at_limit = shares
+        .iter()
+        .filter(|(share, _)| share.per_s >= 0.9)
         .count();
     Some(Answer {
         question: "Is conversion limited by arithmetic or by memory?",
         answer: format!(
-            "{at_limit} of {} conversions run within 10 % of what memory allows; furthest from it is {slowest} at {:.0} %",
-            fractions.len(),
-            worst * 100.0
+            "{at_limit} of {} run within 10 % of what memory allows; furthest from it is {slowest} at {} times that",
+            plural(shares.len() as u64, "conversion"),
+            rate::spoken_number(*worst, 2)
         ),
         figure: Some("conversion"),
     })
@@ -216,8 +224,9 @@ fn largest_pair(records: &[RunRecord]) -> Option<(&RunRecord, &RunRecord)> {
 }
 
 /// Rate of non-temporal stores over that of cached ones.
-fn gain((cached, around): (&RunRecord, &RunRecord)) -> Option<f64> {
-    Some(mean_ns(first_stage(cached)?)? / mean_ns(first_stage(around)?)?)
+fn gain((cached, around): (&RunRecord, &RunRecord)) -> Option<Rate> {
+    let rate = |record| rate::of(first_stage(record)?);
+    Some(rate::ratio(rate(around)?, rate(cached)?))
 }
 
 fn stores_answer(measured: &Measured<'_>) -> Option<Answer> {
@@ -226,8 +235,8 @@ fn stores_answer(measured: &Measured<'_>) -> Option<Answer> {
     Some(Answer {
         question: "Should converted data bypass the caches?",
         answer: format!(
-            "at {footprint} non-temporal stores run at {:.2} times the rate of cached ones",
-            gain(pair)?
+            "at {footprint} non-temporal stores run at {} times the rate of cached ones",
+            rate::spoken_number(gain(pair)?, 3)
         ),
         figure: Some("stores"),
     })
@@ -237,11 +246,14 @@ fn stores_answer(measured: &Measured<'_>) -> Option<Answer> {
 fn stores_advice(records: &[RunRecord]) -> Option<Advice> {
     let pair = largest_pair(records)?;
     let gain = gain(pair)?;
-    (gain > 1.1).then(|| {
+    (gain.low() > 1.1).then(|| {
         let millions = significant(samples(pair.0) as f64 / 1e6, 3);
         Advice::measured(
             "let large conversions bypass the caches (-A with store by footprint does)",
-            format!("{millions} M samples were converted {gain:.2} times as fast"),
+            format!(
+                "{millions} M samples were converted {} times as fast",
+                rate::spoken_number(gain, 3)
+            ),
         )
     })
 }
@@ -336,7 +348,7 @@ mod tests {
             });
             assert_eq!(
                 answer.unwrap().answer,
-                "at 11.72 KiB non-temporal stores run at 3.00 times the rate of cached ones"
+                "at 11.72 KiB non-temporal stores run at 3 (3 - 3) times the rate of cached ones"
             );
         }
     }

@@ -9,6 +9,7 @@ pub mod felix;
 mod functions;
 mod hostio;
 mod memory;
+pub mod path;
 pub mod pmu;
 pub(crate) mod tool;
 
@@ -24,6 +25,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     conversion::FAMILY,
     memory::FAMILY,
     hostio::FAMILY,
+    path::FAMILY,
     etherbone::FAMILY,
     felix::FAMILY,
     copy::FAMILY,

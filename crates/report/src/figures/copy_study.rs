@@ -487,11 +487,6 @@ impl Study {
     ) -> Option<Figure> {
         let of = |row: &&PollutionRow| row.copies == copies && row.test.ends_with("small") == small;
         // Times of an emulator are no result, and misses of a cache and of a model are not one series.
-        let rows: Vec<&PollutionRow> = rows
-            .iter()
-            .filter(of)
-            .filter(|row| misses || !row.simulated)
-            .collect();
         let value = |row: &PollutionRow| {
             if misses {
                 row.miss_percent()
@@ -499,11 +494,13 @@ impl Study {
                 Some(row.mean_ns / 1e3)
             }
         };
-        let mut tests: Vec<String> = rows
+        // Of a host that counts no misses and of the model there may be records of one program.
+        let rows: Vec<&PollutionRow> = rows
             .iter()
-            .filter(|row| value(row).is_some())
-            .map(|row| row.test.clone())
+            .filter(of)
+            .filter(|row| (misses || !row.simulated) && value(row).is_some())
             .collect();
+        let mut tests: Vec<String> = rows.iter().map(|row| row.test.clone()).collect();
         tests.dedup();
         if tests.is_empty() {
             return None;
@@ -632,6 +629,32 @@ mod tests {
             .with("context", "priority")
             .with("load", "heavy");
         assert_eq!(drawn(&records[1..]), ["2.12", "2.18"]);
+    }
+
+    #[test]
+    fn times_of_this_host_and_misses_of_the_model_draw_a_figure_each() {
+        let row = |misses: Option<f64>| PollutionRow {
+            test: "qsort_small".to_owned(),
+            neighbour: "cpu".to_owned(),
+            copies: "both 16".to_owned(),
+            n: 3,
+            mean_ns: 5000.0,
+            median_ns: 5000.0,
+            p10_ns: None,
+            max_ns: 6000.0,
+            references: misses.map(|_| 100.0),
+            misses,
+            simulated: misses.is_some(),
+            copied_bytes_per_s: 0.0,
+        };
+        let rows = [row(None), row(Some(4.0))];
+        let of = |number: &str| {
+            let study = STUDY.iter().find(|study| study.number == number).unwrap();
+            let drawn = study.draw(&[], &[], &rows);
+            drawn.figure.unwrap().series[0].ys.clone()
+        };
+        assert_eq!(of("2.27"), [Some(4.0)]);
+        assert_eq!(of("2.39"), [Some(5.0)]);
     }
 
     #[test]

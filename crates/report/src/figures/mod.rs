@@ -2,7 +2,7 @@
 
 pub mod copy_study;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use daqmeter_record::RunRecord;
 use serde::Serialize;
@@ -167,18 +167,26 @@ pub(crate) fn lines(texts: Texts, x: Axis, y: Axis, curves: Vec<Curve>) -> Figur
 }
 
 impl Figure {
-    /// The same with the command of the first of these records, which it was drawn from; emulated where one of them is.
+    /// The same with the commands that measured these records, which it was drawn from; emulated where one of them is.
     #[must_use]
     pub(crate) fn drawn_from<'a>(self, records: impl IntoIterator<Item = &'a RunRecord>) -> Figure {
-        let mut records = records.into_iter().peekable();
+        let records: Vec<&RunRecord> = records.into_iter().collect();
         Figure {
-            command: records
-                .peek()
-                .map_or_else(String::new, |first| first.command.clone()),
-            emulated: records.any(|record| record.engine.emulated),
+            command: commands(records.iter().copied()).join("; "),
+            emulated: records.iter().any(|record| record.engine.emulated),
             ..self
         }
     }
+}
+
+/// The command lines of records, each once, in their order.
+pub(crate) fn commands<'a>(records: impl IntoIterator<Item = &'a RunRecord>) -> Vec<&'a str> {
+    let mut seen = HashSet::new();
+    records
+        .into_iter()
+        .map(|record| record.command.as_str())
+        .filter(|command| !command.is_empty() && seen.insert(*command))
+        .collect()
 }
 
 /// A curve before its places are joined with those of the others.
@@ -283,6 +291,22 @@ mod tests {
         assert_eq!(xs, [1.0, 2.0, 3.0]);
         assert_eq!(series[0].ys, [Some(10.0), None, Some(30.0)]);
         assert_eq!(series[1].ys, [None, Some(20.0), None]);
+    }
+
+    #[test]
+    fn a_figure_names_every_command_that_measured_it_once() {
+        let record = |command: &str| {
+            let mut record = crate::examples::example();
+            record.command = command.into();
+            record
+        };
+        let records = [
+            record("daqmeter a"),
+            record("daqmeter b"),
+            record("daqmeter a"),
+        ];
+        let figure = bars("f", "", "", "", Vec::new(), Vec::new()).drawn_from(&records);
+        assert_eq!(figure.command, "daqmeter a; daqmeter b");
     }
 
     #[test]

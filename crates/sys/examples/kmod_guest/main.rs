@@ -17,7 +17,6 @@ mod trace;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use common::{Verdict, expect};
 use daqmeter_sys::uapi::{COPY_DEVICE, CopyDevice};
@@ -82,7 +81,9 @@ fn main() -> ExitCode {
 /// Holds the device until it is ended.
 fn hold() {
     let _device = CopyDevice::open(Path::new(COPY_DEVICE)).unwrap();
-    std::thread::sleep(Duration::from_secs(3600));
+    loop {
+        std::thread::park();
+    }
 }
 
 /// After all modules are gone: no probe is left, nothing is pinned.

@@ -154,8 +154,16 @@ impl<'a> Message<'a> {
     /// # Errors
     /// When the header is wrong or names not exactly one width each.
     pub fn parse(bytes: &'a [u8]) -> Result<Message<'a>, WireError> {
+        let layout = Header::parse(bytes)?.layout()?;
+        Message::with_layout(bytes, layout)
+    }
+
+    /// The same for widths that were settled otherwise: the C slave takes the widest of several.
+    ///
+    /// # Errors
+    /// When the header is wrong or cut off.
+    pub fn with_layout(bytes: &'a [u8], layout: Layout) -> Result<Message<'a>, WireError> {
         let header = Header::parse(bytes)?;
-        let layout = header.layout()?;
         need(bytes, layout.header_bytes())?;
         Ok(Message {
             header,

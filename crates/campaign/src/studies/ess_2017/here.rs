@@ -32,16 +32,22 @@ impl Here<'_> {
         found.get(found.len() / 2).copied()
     }
 
-    /// Speeds that were measured for a table, fastest first. Read-out speeds are those of emulated boards, conversions run on
-    /// this host's own processor.
-    pub(super) fn speeds(&self, table: &Table) -> Vec<Measured> {
+    /// Times that were measured for the boards of a table, fastest first. Read-out times are those of emulated boards, conversions
+    /// run on this host's own processor.
+    pub(super) fn boards(&self, table: &Table) -> Vec<Board> {
         let Some(record) = self.record(&table.id) else {
             return Vec::new();
         };
-        let speeds = speeds(record, table).into_iter();
-        speeds
-            .filter_map(|speed| of_kind(table.kind, record, speed))
-            .collect()
+        let measured = |value| of_kind(table.kind, record, value);
+        let board = |times: Times| {
+            Some(Board {
+                speed: measured(times.speed_mb_per_s)?,
+                start: measured(times.start_ms)?,
+                end: measured(times.end_ms)?,
+                duration: measured((times.end_ms - times.start_ms) / times.reads as f64)?,
+            })
+        };
+        times(record, table).into_iter().filter_map(board).collect()
     }
 
     /// The mean over the boards of a table.
@@ -66,8 +72,28 @@ fn of_kind(kind: Kind, record: &RunRecord, speed: f64) -> Option<Measured> {
     }
 }
 
-/// Speeds of the lanes in the stage that the table times, in MB/s by the document's definition, fastest first.
-pub(super) fn speeds(record: &RunRecord, table: &Table) -> Vec<f64> {
+/// What was measured of one board, by the document's definitions.
+pub(super) struct Board {
+    /// MB/s.
+    pub(super) speed: Measured,
+    /// Start of the first repetition, in ms.
+    pub(super) start: Measured,
+    /// End of the last.
+    pub(super) end: Measured,
+    /// Per repetition.
+    pub(super) duration: Measured,
+}
+
+/// The stage of one lane that a table times.
+struct Times {
+    start_ms: f64,
+    end_ms: f64,
+    reads: u64,
+    speed_mb_per_s: f64,
+}
+
+/// The lanes in the stage that the table times, fastest first.
+fn times(record: &RunRecord, table: &Table) -> Vec<Times> {
     let stage_at = match table.kind {
         Kind::Readout => 0,
         Kind::Conversion => 1,
@@ -76,13 +102,25 @@ pub(super) fn speeds(record: &RunRecord, table: &Table) -> Vec<f64> {
         .lanes
         .iter()
         .filter_map(|lane| lane.stages.get(stage_at));
-    let speed = |stage: &daqmeter_record::Stage| {
-        let bytes = stage.bytes_per_op * stage.ops_per_sample * stage.sample_ns.len() as u64;
-        bytes as f64 / (stage.end_ns.saturating_sub(stage.start_ns)).max(1) as f64 * 1e3
+    let of = |stage: &daqmeter_record::Stage| {
+        let reads = stage.ops_per_sample * stage.sample_ns.len() as u64;
+        let ns = (stage.end_ns.saturating_sub(stage.start_ns)).max(1) as f64;
+        Times {
+            start_ms: stage.start_ns as f64 / 1e6,
+            end_ms: stage.end_ns as f64 / 1e6,
+            reads: reads.max(1),
+            speed_mb_per_s: (stage.bytes_per_op * reads) as f64 / ns * 1e3,
+        }
     };
-    let mut speeds: Vec<f64> = stages.map(speed).collect();
-    speeds.sort_by(|a, b| b.total_cmp(a));
-    speeds
+    let mut times: Vec<Times> = stages.map(of).collect();
+    times.sort_by(|a, b| b.speed_mb_per_s.total_cmp(&a.speed_mb_per_s));
+    times
+}
+
+/// Speeds of the lanes in the stage that the table times, in MB/s by the document's definition, fastest first.
+pub(super) fn speeds(record: &RunRecord, table: &Table) -> Vec<f64> {
+    let times = times(record, table).into_iter();
+    times.map(|times| times.speed_mb_per_s).collect()
 }
 
 pub(super) fn mean(values: &[f64]) -> f64 {

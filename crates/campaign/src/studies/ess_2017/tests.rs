@@ -117,6 +117,20 @@ fn a_record_lands_in_its_row_with_the_documents_definition_of_speed() {
         "the document's own start and end give its own speed"
     );
     assert!(line.difference().unwrap().abs() < 1e-3);
+    let times = |column: &str| {
+        let row = format!("sis8300-6, {column}");
+        let is_of = |line: &&Comparison| line.table.starts_with("1x L, 60 MB:") && line.row == row;
+        lines.iter().find(is_of).unwrap()
+    };
+    for (column, measured) in [("start", 0.3), ("end", 2895.6), ("dur", 96.51)] {
+        let line = times(column);
+        assert!((line.measured.unwrap().value() - measured).abs() < 0.001);
+        assert_eq!(
+            line.published.as_ref().unwrap().place(),
+            format!("PCIe transfer speed, 1x AMC SIS8300L/L2, row 1, {column}")
+        );
+    }
+    assert_eq!(times("end").verdict().to_string(), "reproduced");
 }
 
 #[test]
@@ -134,7 +148,7 @@ fn conversions_and_cpu_figures_are_never_judged_by_this_host() {
     assert!(of("CPU at 14 Hz").all(|line| line.verdict().to_string().ends_with("(model)")));
     assert_eq!(
         all.iter().filter(|line| line.published.is_some()).count(),
-        68 + 18
+        4 * 68 + 2 * 18
     );
     assert!(
         all.iter()

@@ -1,11 +1,11 @@
 //! The study's sample records beside this host.
 
 use daqmeter_record::RunRecord;
-use daqmeter_record::study::{Comparison, Measured, Published};
+use daqmeter_record::study::{Comparison, Derived, Measured, Published};
 use daqmeter_report::copy::model::points_of;
 use daqmeter_report::copy::{CopyRow, PollutionRow, copy_rows, pollution_rows};
 
-use super::{Document, Sample};
+use super::{Counted, Document, Sample};
 
 /// MB in the document.
 pub(super) const MIB: f64 = 1_048_576.0;
@@ -41,7 +41,7 @@ fn latencies(sample: &Sample, here: &Here) -> [Comparison; 3] {
 }
 
 /// The rate of a channel as the document defines it: MB of 2^20 bytes over its own time.
-fn bandwidths(document: &Document) -> [Comparison; 2] {
+fn bandwidths(document: &Document) -> [Comparison; 3] {
     let (sample, counted) = (&document.sample, &document.counted);
     let bytes = counted.channel_copies * counted.channel_copy_bytes;
     let rates = counted.channels_ns.iter();
@@ -54,7 +54,27 @@ fn bandwidths(document: &Document) -> [Comparison; 2] {
     [
         row(one, &sample.channel_mb_per_s, rates[0]),
         row(all, &sample.total_mb_per_s, rates.iter().sum()),
+        Comparison::new(
+            "sample records: bandwidth",
+            "all four channels, bytes over the time of all",
+            None,
+            "MB/s",
+        )
+        .derived(over_the_time_of_all(counted)),
     ]
+}
+
+/// What the sample's channels moved, from the first clock before to the last after.
+fn over_the_time_of_all(counted: &Counted) -> Option<Derived> {
+    let (before, after) = (&counted.channels_before_ns, &counted.channels_after_ns);
+    let all_ns = (after.iter().max()? - before.iter().min()?) as f64;
+    let common_ns = after.iter().min()?.saturating_sub(*before.iter().max()?) as f64;
+    let bytes = counted.channel_copies * counted.channel_copy_bytes * before.len() as f64;
+    let how = format!(
+        "4 x 300 x 1 KiB, from the first clock before to the last after; all four copied for {:.0} % of that",
+        common_ns / all_ns * 100.0
+    );
+    Some(Derived::computed(bytes / (all_ns * 1e-9) / MIB, how))
 }
 
 fn programs(document: &Document, here: &Here) -> [Comparison; 2] {

@@ -5,6 +5,7 @@ use daqmeter_record::study::{Finding, Measured, Question, Statement};
 use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_report::copy::model::{DSA, pays_from, points_of, times};
 use daqmeter_report::copy::{CopyRow, PollutionRow, TRACED, traced_sizes};
+use daqmeter_stats::mean_interval;
 
 use super::super::named;
 use super::Document;
@@ -158,15 +159,36 @@ fn shared(document: &Document, here: &Here) -> Finding {
     if ratios.is_empty() {
         return question.cannot_tell("no size was measured under both");
     }
-    question.answered(
-        [here.copies(&["exclusive", "shared"], mean(&ratios))],
-        |[mean]| {
-            format!(
-                "times, shared over exclusive: {} (geometric mean of {} sizes)",
-                significant(mean, 3),
-                ratios.len()
-            )
-        },
+    let sizes = ratios.len();
+    let ratio = here.copies(&["exclusive", "shared"], mean(&ratios));
+    question.answered([ratio], |[mean]| {
+        format!(
+            "times, shared over exclusive: {} (geometric mean of {sizes} sizes); {}",
+            significant(mean, 3),
+            cost(&ratios)
+        )
+    })
+}
+
+/// The cost of a policy that is worth a word.
+const COSTS: f64 = 0.05;
+
+/// What the ratios say of the cost of a policy: by the 95 % interval of their mean over the sizes.
+fn cost(ratios: &[f64]) -> String {
+    let Some((low, high)) = mean_interval(ratios) else {
+        return "of one size there is no interval".to_owned();
+    };
+    let verdict = if low > 1.0 - COSTS && high < 1.0 + COSTS {
+        "the policies cost the same within 5 %"
+    } else if low > 1.0 + COSTS || high < 1.0 - COSTS {
+        "the policies differ by more than 5 %"
+    } else {
+        "whether they are within 5 % cannot be told"
+    };
+    format!(
+        "{verdict} (95 % interval {} to {})",
+        significant(low, 3),
+        significant(high, 3)
     )
 }
 
@@ -224,30 +246,49 @@ fn priority(document: &Document, here: &Here) -> Finding {
     )
 }
 
-/// Whether the sum of the rates is what all channels really moved in the time of all.
+/// Rates of lanes that copy at the same time for less of the time than this are rates of different times: adding them up means
+/// nothing.
+const AT_ONCE: f64 = 0.9;
+/// So far the sum may be from what was moved: as far as lanes get that are at half their rate in the rest of the time.
+const SUM_WITHIN: f64 = 0.05;
+
+/// Whether the sum of the rates is what all channels moved while every one copied ("nello stesso intorno temporale").
 fn total(document: &Document, here: &Here) -> Finding {
     let statement = document.statement("total");
-    let several = here
-        .rows
-        .iter()
-        .filter(|row| row.lanes_bytes_per_s.len() > 1 && row.union_bytes_per_s > 0.0);
-    let largest = several.max_by(|one, other| excess(one).total_cmp(&excess(other)));
-    let Some(row) = largest else {
+    let several = || {
+        here.rows
+            .iter()
+            .filter_map(|row| Some((row, row.together?)))
+    };
+    let Some(longest) = several().map(|(_, one)| one.share).reduce(f64::max) else {
         return statement.cannot_tell("nothing was measured on several CPUs or channels");
     };
-    statement.judged([here.copies(&[&row.context], excess(row))], |[excess]| {
+    let at_once: Vec<(&CopyRow, f64)> = several()
+        .filter(|(_, one)| one.share >= AT_ONCE)
+        .map(|(row, one)| (row, one.sum_bytes_per_s / one.moved_bytes_per_s))
+        .collect();
+    let far = |ratio: &f64| ratio.ln().abs();
+    let furthest = at_once
+        .iter()
+        .max_by(|a, b| far(&a.1).total_cmp(&far(&b.1)));
+    let Some((row, ratio)) = furthest else {
+        return statement.cannot_tell(&format!(
+            "the channels copied at the same time for at most {} % of the time, {} % are needed: repeat on a quiet host",
+            significant(longest * 100.0, 3),
+            AT_ONCE * 100.0
+        ));
+    };
+    let points = at_once.len();
+    statement.judged([here.copies(&[&row.context], *ratio)], |[ratio]| {
         let evidence = format!(
-            "the sum of the rates is up to {} of bytes over the time of all ({}, {}); up to 1.05 counts",
-            significant(excess, 3),
+            "the sum of the rates is at the furthest {} of what all moved while every one copied ({}, {}; {points} of {} points); 0.95 to 1.05 count",
+            significant(ratio, 3),
             row.context,
-            show_bytes(row.block_bytes)
+            show_bytes(row.block_bytes),
+            several().count()
         );
-        ((excess < 1.05).into(), evidence)
+        ((far(&ratio) < SUM_WITHIN).into(), evidence)
     })
-}
-
-fn excess(row: &CopyRow) -> f64 {
-    row.total_bytes_per_s() / row.union_bytes_per_s
 }
 
 fn against(rows: &[PollutionRow], neighbour: &str) -> Option<f64> {

@@ -44,6 +44,9 @@ struct Sample {
 struct Counted {
     /// Time of each channel for its copies.
     channels_ns: Vec<f64>,
+    /// Clock of each channel before its copies, and after.
+    channels_before_ns: Vec<u64>,
+    channels_after_ns: Vec<u64>,
     channel_copies: f64,
     channel_copy_bytes: f64,
     cache_misses: f64,

@@ -1,6 +1,8 @@
 //! What is measured. No plan file: copies by the module or by an emulated engine, how many lanes, and which CPU has a program's
 //! neighbour depend on the host. `plans/copies.toml` measures the same questions by every path and is not tied to the document.
 
+use std::time::Duration;
+
 use daqmeter_copy::{
     Context, Direction, Neighbour, Path, PollutionRequest, Request, TESTS, module_waiver,
 };
@@ -30,6 +32,9 @@ const SIZES: [usize; 9] = [
 ];
 /// Sizes of the bandwidth points.
 const LARGE: [usize; 2] = [64 << 10, 1 << 20];
+/// How long lanes copy at the same time. By a number of copies each, as in the study, a lane that waited for its CPU goes on alone
+/// when the others are done, and the sum of the rates is of no time at all.
+const AT_ONCE: Duration = Duration::from_millis(200);
 /// One image filter and one sort, of those whose data fill a cache.
 const PROGRAMS: [&str; 2] = ["qsort_small", "susan[e]_large"];
 
@@ -58,6 +63,9 @@ pub(super) fn points(wanted: &Wanted<'_>) -> Vec<PlannedPoint> {
 }
 
 fn steps(workload: &Workload, reps: u64) -> StepPlan {
+    if workload.int("lanes").is_ok_and(|lanes| lanes > 1) {
+        return StepPlan::Timed(AT_ONCE);
+    }
     let is_large = workload
         .int("block_bytes")
         .is_ok_and(|bytes| bytes > LONG_BYTES);

@@ -4,7 +4,8 @@ use daqmeter_pmu::emulated::catalogue;
 use daqmeter_pmu::mesh::topology;
 use daqmeter_pmu::plan::{Driver, plan};
 use daqmeter_pmu::{Group, Host, perf_format};
-use daqmeter_record::study::{Comparison, Published};
+use daqmeter_record::Observations;
+use daqmeter_record::study::{Comparison, Derived, Published};
 use daqmeter_sys::host::Files;
 
 use super::Document;
@@ -14,6 +15,7 @@ const MIB: f64 = 1_048_576.0;
 /// The document's numbers beside ours.
 pub(super) fn compare(document: &Document) -> Vec<Comparison> {
     let mut rows = rates(document);
+    rows.extend(by_interval(document));
     rows.extend(shares(document));
     rows
 }
@@ -30,10 +32,10 @@ fn row(
 
 /// Rates by the document's own counts.
 fn rates(document: &Document) -> Vec<Comparison> {
-    let counts = &document.counts;
-    let memory = bytes(&counts.memory, "hnf_mc_reqs", "memory", "memory").map(|bytes| bytes / MIB);
-    let disk = bytes(&counts.disk, "wdata", "pcie", "in").map(|bytes| bytes / 1e6);
-    let net = bytes(&counts.net, "wdata", "pcie", "in").map(|bytes| bytes * 8.0 / 1e6);
+    let [memory, disk, net] = used(document).map(|(rows, interval)| rows.bytes(interval));
+    let memory = memory.map(|bytes| bytes / MIB);
+    let disk = disk.map(|bytes| bytes / 1e6);
+    let net = net.map(|bytes| bytes * 8.0 / 1e6);
     let reqs = "hnf_mc_reqs x 64; the document writes MB/sec";
     let (beats, bits) = ("wdata beats x 32", "wdata beats x 32 x 8");
     let (fio, netperf) = (
@@ -78,20 +80,82 @@ fn shares(document: &Document) -> Vec<Comparison> {
     ]
 }
 
-/// Bytes that the events of a text stand for, by the factor that a shipped group has for its metric.
-fn bytes(text: &str, event: &str, group: &str, metric: &str) -> Option<f64> {
-    let observed = perf_format::parse(text).ok()?;
-    let counts = observed
-        .events
-        .iter()
-        .filter(|found| found.name.contains(event));
-    let count: f64 = counts.filter_map(|found| found.scaled(0)).sum();
-    let group = Group::find(group).ok()?;
-    let metric = group
-        .metric
-        .iter()
-        .find(|found| found.name.starts_with(metric))?;
-    Some(count * metric.times)
+/// Rows as perf printed them, and the metric of a shipped group that they are for.
+struct Printed<'a> {
+    what: &'static str,
+    text: &'a str,
+    group: &'static str,
+    metric: &'static str,
+    /// Unit of the rate, and how many of the metric's B/s it is.
+    unit: (&'static str, f64),
+}
+
+/// The document's outputs, each with the interval that its formula uses.
+fn used(document: &Document) -> [(Printed<'_>, usize); 3] {
+    let counts = &document.counts;
+    let printed = |what, text, group, metric, unit| Printed {
+        what,
+        text,
+        group,
+        metric,
+        unit,
+    };
+    let pcie = |what, text, unit| printed(what, text, "pcie", "in: from devices to memory", unit);
+    let memory = ("MiB/s", MIB);
+    let memory = printed("memory", &counts.memory, "memory", "memory", memory);
+    [
+        (memory, 0),
+        (pcie("NVMe read", &counts.disk, ("MB/s", 1e6)), 1),
+        (pcie("Ethernet", &counts.net, ("Mbit/s", 1e6 / 8.0)), 1),
+    ]
+}
+
+impl Printed<'_> {
+    /// The rows, and what the group makes of them in each interval.
+    fn observed(&self) -> Option<(Observations, Vec<Option<f64>>)> {
+        let observed = perf_format::parse(self.text).ok()?;
+        let metrics = Group::find(self.group).ok()?.metrics_of(&observed.events);
+        let metrics = metrics.ok()?;
+        let metric = metrics.iter().find(|found| found.name == self.metric)?;
+        let values = metric.observe(&observed).values;
+        Some((observed, values))
+    }
+
+    /// Bytes that the counts of an interval stand for, whatever its length: as the document computes.
+    fn bytes(&self, interval: usize) -> Option<f64> {
+        let (observed, values) = self.observed()?;
+        let seconds = observed.events.first()?.seconds(interval)?;
+        values.get(interval).copied()?.map(|rate| rate * seconds)
+    }
+
+    /// The rate in each interval, by its own length.
+    fn rows(&self) -> Vec<Comparison> {
+        let Some((observed, values)) = self.observed() else {
+            return Vec::new();
+        };
+        let row = |(at, rate): (usize, &Option<f64>)| {
+            let seconds = observed.events.first()?.seconds(at)?;
+            let end = observed.end_ns[at] as f64 * 1e-9;
+            let from = if at == 0 {
+                ", the step of the others"
+            } else {
+                ""
+            };
+            let how = format!("counts x bytes / {seconds:.9} s{from}");
+            let name = format!("{}, to {end:.9} s", self.what);
+            let (unit, per_unit) = self.unit;
+            let table = "rows by their own time steps";
+            let row = Comparison::new(table, name, None, unit);
+            Some(row.derived(Derived::computed((*rate)? / per_unit, how)))
+        };
+        values.iter().enumerate().filter_map(row).collect()
+    }
+}
+
+/// Every interval that the document prints.
+fn by_interval(document: &Document) -> Vec<Comparison> {
+    let all = used(document);
+    all.iter().flat_map(|(printed, _)| printed.rows()).collect()
 }
 
 /// The smallest share that the planner gives to events of the document's driver on its mesh, in percent.
@@ -141,7 +205,10 @@ mod tests {
 
     #[test]
     fn the_documents_numbers_come_out_of_its_own_counts() {
-        for line in compare(&Document::default()) {
+        let document = Document::default();
+        let published = compare(&document);
+        let published = published.iter().filter(|line| line.published.is_some());
+        for line in published {
             let off = line
                 .published
                 .as_ref()
@@ -157,14 +224,35 @@ mod tests {
             assert!(line.verdict().to_string().ends_with("(model)"), "{line:?}");
         }
         // What the table leaves out: rounded rates hide that the first row is MiB, and not divided by its interval.
-        assert_eq!(
-            bytes(
-                &Document::default().counts.memory,
-                "hnf_mc_reqs",
-                "memory",
-                "memory"
-            ),
-            Some(31_158_854_336.0)
-        );
+        let [(memory, interval), ..] = used(&document);
+        let bytes = memory.bytes(interval).unwrap();
+        assert!((bytes - 31_158_854_336.0).abs() < 1.0, "{bytes}");
+    }
+
+    /// The rates were computed by hand from the document's rows: count x bytes / difference of the time stamps.
+    #[test]
+    fn every_printed_interval_is_divided_by_its_own_length() {
+        let rows = compare(&Document::default());
+        let rows: Vec<&Comparison> = rows
+            .iter()
+            .filter(|row| row.table == "rows by their own time steps")
+            .collect();
+        assert_eq!(rows.len(), 2 + 4 + 4);
+        for (row, expected) in [
+            ("memory, to 3.000644408 s", 29_700.71),
+            ("NVMe read, to 4.000522271 s", 2711.43),
+            ("NVMe read, to 5.000680779 s", 2711.47),
+            ("NVMe read, to 6.000835927 s", 2700.93),
+            ("Ethernet, to 13.002047284 s", 1030.07),
+            ("Ethernet, to 14.002233364 s", 1030.07),
+        ] {
+            let found = rows.iter().find(|found| found.row == row);
+            let derived = found.and_then(|found| found.derived.as_ref()).unwrap();
+            assert!(
+                derived.difference(expected).abs() < 1e-5,
+                "{row}: {derived}"
+            );
+            assert!(found.unwrap().published.is_none());
+        }
     }
 }

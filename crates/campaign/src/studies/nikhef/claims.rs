@@ -4,33 +4,17 @@
 use daqmeter_record::RunRecord;
 use daqmeter_record::study::{Comparison, Derived, Measured, Published};
 
-use super::{Document, arithmetic, rings};
+use super::records::{find, reader_percent};
+use super::{Document, arithmetic, idle, rings};
 
 /// Every row, with what the records have.
 pub(super) fn compare(published: &Document, records: &[RunRecord]) -> Vec<Comparison> {
     let mut rows = arithmetic::rows(published);
     rows.extend(rings::rows(published));
     rows.extend(loads(published, records));
+    rows.extend(idle::rows(published, records));
     rows.extend(costs(published, records));
     rows
-}
-
-/// A record of the plan, by its scenario and polling interval.
-fn find<'a>(
-    records: &'a [RunRecord],
-    scenario: &str,
-    poll_us: f64,
-    idle: bool,
-) -> Option<&'a RunRecord> {
-    records.iter().find(|record| {
-        let workload = &record.workload;
-        workload.text("scenario").is_ok_and(|name| name == scenario)
-            && workload.float("poll_us").is_ok_and(|us| us == poll_us)
-            && workload
-                .float("rate_hz")
-                .is_ok_and(|hz| (hz < 100.0) == idle)
-            && record.outcome.is_ok()
-    })
 }
 
 /// CPU time per chunk of reader and receiver, in ns.
@@ -44,10 +28,6 @@ fn ns_per_chunk(record: &RunRecord) -> Option<(f64, f64)> {
     ))
 }
 
-fn reader_percent(record: &RunRecord) -> Option<Measured> {
-    Measured::of_processor(record, record.counter("reader-cpu-ppm")? * 1e-4)
-}
-
 /// CPU use as published. It is of the study's server; of one here it is this host's own.
 fn loads(published: &Document, records: &[RunRecord]) -> Vec<Comparison> {
     let (output, input) = (&published.output, &published.input);
@@ -57,7 +37,7 @@ fn loads(published: &Document, records: &[RunRecord]) -> Vec<Comparison> {
     let of = |name: &str, published: &Published| {
         Comparison::new("CPU of one core", name, published.clone(), "%").of_this_host()
     };
-    let mut rows = vec![
+    vec![
         of(
             "reader, GBT, 20 B at 800 kHz, 10 us polling",
             &output.reader_800_percent,
@@ -73,17 +53,7 @@ fn loads(published: &Document, records: &[RunRecord]) -> Vec<Comparison> {
             &output.full_receiver_percent,
         )
         .measured(receiver),
-    ];
-    // One cost of a poll explains all three intervals.
-    rows.extend(published.idle.iter().map(|idle| {
-        of(
-            &format!("idle reader, polling every {} us", idle.poll_us),
-            &idle.cpu_percent,
-        )
-        .model(input.poll_cost_us / idle.poll_us * 100.0)
-        .measured(find(records, "gbt", idle.poll_us, true).and_then(reader_percent))
-    }));
-    rows
+    ]
 }
 
 /// CPU time per chunk, which is not published: it follows from a load and a rate.

@@ -2,10 +2,15 @@
 
 mod arithmetic;
 mod claims;
+mod findings;
+mod idle;
+mod records;
 mod rings;
 
+use std::collections::BTreeMap;
+
 use daqmeter_record::RunRecord;
-use daqmeter_record::study::{About, Comparison, Published};
+use daqmeter_record::study::{About, Comparison, Finding, Published, Question, Statement};
 use serde::Deserialize;
 
 use super::{Study, Wanted, planned, shipped};
@@ -16,6 +21,8 @@ use crate::PlannedPoint;
 #[serde(deny_unknown_fields)]
 pub(super) struct Document {
     study: About,
+    statement: BTreeMap<String, Statement>,
+    question: BTreeMap<String, Question>,
     input: Input,
     run: Vec<Run>,
     gbt: Vec<Gbt>,
@@ -80,6 +87,8 @@ struct Output {
 #[serde(deny_unknown_fields)]
 struct Idle {
     poll_us: f64,
+    /// Of a bystander, whose load grows with the number of looks.
+    rngd_percent: Published,
     cpu_percent: Published,
 }
 
@@ -114,5 +123,9 @@ impl Study for Document {
 
     fn compare(&self, records: &[RunRecord]) -> Vec<Comparison> {
         claims::compare(self, records)
+    }
+
+    fn findings(&self, records: &[RunRecord]) -> Vec<Finding> {
+        findings::findings(self, records)
     }
 }

@@ -14,7 +14,12 @@ fn simulate(published: &Document, khz: f64, seconds: f64) -> Occupancy {
     let ttc = block_share(format, TTC_BYTES);
     let ring = |at: usize| {
         // The first channel of each device of four has the trigger system's E-link.
-        let bytes = event + if at.is_multiple_of(4) { ttc } else { 0.0 };
+        let bytes = event
+            + if at.is_multiple_of(CHANNELS) {
+                ttc
+            } else {
+                0.0
+            };
         // The reserve is there for late polls; a load beyond the limit finds none.
         let limit_khz = if khz > input.full_khz {
             input.full_khz
@@ -47,18 +52,57 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 pub(super) fn rows(published: &Document) -> Vec<Comparison> {
-    let mut rows = below_the_limit(published);
-    rows.extend(above_the_limit(published));
+    let below = simulate(published, 1050.0, SECONDS);
+    let above = simulate(published, 1100.0, SECONDS);
+    let mut rows = below_the_limit(published, &below);
+    rows.extend(above_the_limit(published, &above));
+    rows.extend(by_channel(published, &below, &above));
     rows
 }
+
+/// As long as the document's run at 1100 kHz.
+const SECONDS: f64 = 30.0;
+
+/// Each channel beside its ring in the model. At 1050 kHz the two snapshots of a channel differ by up to four times, so that there
+/// only devices are compared.
+fn by_channel(published: &Document, below: &Occupancy, above: &Occupancy) -> Vec<Comparison> {
+    let output = &published.output;
+    let channels = published.input.channels;
+    let device = |device: usize| {
+        let own = |at: &usize| (at % channels) / CHANNELS == device;
+        let seen = &output.occupancy_1050_bytes;
+        let seen: Vec<Published> = (0..seen.len())
+            .filter(own)
+            .map(|at| seen[at].clone())
+            .collect();
+        let rings = &below.samples[device * CHANNELS..][..CHANNELS];
+        let samples: Vec<f64> = rings.iter().flatten().copied().collect();
+        let place = format!(
+            "FULL mode tests, usage in bytes @ 1050 KHz, smallest and largest of device {device} in both snapshots"
+        );
+        let row = format!("1050 kHz, device {device}: mean of its channels");
+        Comparison::new(BY_CHANNEL, row, Published::span(&seen, &place), "B").model(mean(&samples))
+    };
+    let channel = |(at, seen): (usize, &Published)| {
+        let (device, channel) = (at / CHANNELS, at % CHANNELS);
+        let row = format!("1100 kHz after 30 s, device {device}, channel {channel}");
+        Comparison::new(BY_CHANNEL, row, seen.clone(), "B").model(above.samples[at].last().copied())
+    };
+    let devices = (0..channels / CHANNELS).map(device);
+    let all = output.occupancy_1100_bytes.iter().enumerate().map(channel);
+    devices.chain(all).collect()
+}
+
+/// Channels of each device of the published server.
+const CHANNELS: usize = 4;
+const BY_CHANNEL: &str = "ring occupancy by channel, FULL mode";
 
 const RINGS: &str = "ring occupancy, FULL mode, 16 channels";
 
 /// At 1050 kHz the network carries what comes.
-fn below_the_limit(published: &Document) -> Vec<Comparison> {
+fn below_the_limit(published: &Document, simulated: &Occupancy) -> Vec<Comparison> {
     let output = &published.output;
     let seen = &output.occupancy_1050_bytes;
-    let simulated = simulate(published, 1050.0, 30.0);
     let samples: Vec<f64> = simulated.samples.iter().flatten().copied().collect();
     let place =
         "FULL mode tests, usage in bytes @ 1050 KHz, smallest and largest of both snapshots";
@@ -80,10 +124,9 @@ fn below_the_limit(published: &Document) -> Vec<Comparison> {
 }
 
 /// At 1100 kHz the rings fill until BUSY stops the triggers.
-fn above_the_limit(published: &Document) -> Vec<Comparison> {
+fn above_the_limit(published: &Document, simulated: &Occupancy) -> Vec<Comparison> {
     let (input, output) = (&published.input, &published.output);
     let seen = &output.occupancy_1100_bytes;
-    let simulated = simulate(published, 1100.0, 30.0);
     let last: Vec<f64> = simulated
         .samples
         .iter()
@@ -94,7 +137,7 @@ fn above_the_limit(published: &Document) -> Vec<Comparison> {
         last.iter().copied().fold(f64::INFINITY, f64::min),
     );
     let first_busy = simulated.first_busy_s.unwrap_or(f64::INFINITY);
-    let dead = simulated.dead_share * 30.0 / (30.0 - first_busy) * 100.0;
+    let dead = simulated.dead_share * SECONDS / (SECONDS - first_busy) * 100.0;
     let largest = seen.iter().max_by(|one, other| one.order(other));
     let smallest = seen.iter().min_by(|one, other| one.order(other));
     let of_ring = |bytes: f64| bytes / input.ring_bytes * 100.0;

@@ -12,6 +12,7 @@ use daqmeter_record::{RunRecord, Stage};
 use super::pollution::pollution_rows;
 use super::rows::{copied, copy_rows};
 use crate::rate;
+use crate::samples::sample_starts;
 
 /// Contents by file name; contexts other than the first get a folder of their own, as the original ran one at a time.
 pub type Files = BTreeMap<String, String>;
@@ -71,20 +72,11 @@ fn folder(records: &[&RunRecord], record: &RunRecord) -> String {
 
 /// Start of each sample on the absolute clock.
 fn starts(record: &RunRecord, stage: &Stage) -> Vec<u64> {
-    if !stage.sample_start_ns.is_empty() {
-        return stage
-            .sample_start_ns
-            .iter()
-            .map(|start| record.origin_ns + start)
-            .collect();
-    }
-    let mut at = record.origin_ns + stage.start_ns;
-    let step = |ns: &u64| {
-        let start = at;
-        at += ns;
-        start
-    };
-    stage.sample_ns.iter().map(step).collect()
+    let mut starts = sample_starts(stage);
+    starts
+        .iter_mut()
+        .for_each(|start| *start = start.saturating_add(record.origin_ns));
+    starts
 }
 
 /// Files of the latency benchmark.

@@ -17,6 +17,7 @@ pub use rows::{CopyRow, TRACED, copy_rows, traced_sizes};
 pub use tables::{bandwidth_text, latency_text};
 
 use crate::family::{Advice, Answer, Family, Found, Measured, Place, Segment, Work, of_engine};
+use crate::rate::{ratio, spoken_number};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(rows::ENGINE, Work::Path), (pollution::ENGINE, Work::Path)],
@@ -49,10 +50,12 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
     Some(Answer {
         question: "What does a copy out of the kernel cost, and would a DMA engine pay?",
         answer: format!(
-            "{} for 1 B (a call without work takes {}), {} of a plain copy's rate at {}; an engine {pays} (MODELLED: {}, {} ns and {} GB/s)",
+            "{} ({} - {}) for 1 B (a call without work takes {}), {} of a plain copy's rate at {}; an engine {pays} (MODELLED: {}, {} ns and {} GB/s)",
             show_ns(one.median_ns),
+            show_ns(one.median_interval_ns.0),
+            show_ns(one.median_interval_ns.1),
             one.null_ns.map_or("-".to_owned(), show_ns),
-            significant(large.bytes_per_s() / plain.bytes_per_s(), 2),
+            spoken_number(ratio(large.lane?, plain.lane?), 2),
             show_bytes(large.block_bytes),
             model.source,
             significant(model.fixed_ns, 3),

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::family::of_engine;
 use crate::rate::{self, Doubt};
-use crate::samples::{self, stages, times_ns};
+use crate::samples::{self, sample_starts, stages, times_ns};
 
 /// Engine of these points.
 pub(super) const ENGINE: &str = "copy";
@@ -41,6 +41,8 @@ pub struct CopyRow {
     pub min_ns: f64,
     /// Median.
     pub median_ns: f64,
+    /// 95 % interval of the median.
+    pub median_interval_ns: (f64, f64),
     /// Mean.
     pub mean_ns: f64,
     /// Sample variance (divided by n - 1), in ns squared.
@@ -53,8 +55,13 @@ pub struct CopyRow {
     pub null_ns: Option<f64>,
     /// Rate of each lane in bytes per second: all its operations over their time.
     pub lanes_bytes_per_s: Vec<f64>,
+    /// Rate of one lane with its interval, as the mean over the lanes; none where nothing was moved.
+    #[serde(skip)]
+    pub(crate) lane: Option<Rate>,
     /// All bytes over the union of the lanes' times.
     pub union_bytes_per_s: f64,
+    /// What the lanes did at the same time; none of a single lane.
+    pub together: Option<Together>,
     /// The limit, per lane.
     pub limit_bytes_per_s: Option<f64>,
     /// What the lanes reach of it: the mean of their sustained rates over the limit.
@@ -63,6 +70,17 @@ pub struct CopyRow {
     pub doubt: Option<Doubt>,
     /// How it ended, where it was not done: `failed`.
     pub undone: Option<&'static str>,
+}
+
+/// What several lanes did at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Together {
+    /// Time in which every lane copied, over the time from the first copy of all to the last.
+    pub share: f64,
+    /// Each lane's bytes over the time from its first copy to its last, added up: the document's total.
+    pub sum_bytes_per_s: f64,
+    /// What all lanes moved in the time in which every one copied, over that time.
+    pub moved_bytes_per_s: f64,
 }
 
 impl CopyRow {
@@ -162,6 +180,7 @@ fn row(record: &RunRecord) -> Option<CopyRow> {
         ops_per_sample,
         min_ns,
         median_ns,
+        median_interval_ns: stats::median_ci(&stats::sorted(&samples)),
         mean_ns,
         variance: if samples.len() > 1 {
             squares / (samples.len() - 1) as f64
@@ -171,17 +190,53 @@ fn row(record: &RunRecord) -> Option<CopyRow> {
         p99_ns: has_p99.then_some(p99_ns),
         max_ns,
         null_ns: null.and_then(samples::median_ns),
+        lane: lane_rate(record),
         lanes_bytes_per_s: copied(record).map(Stage::rate_bytes_per_s).collect(),
         union_bytes_per_s: if end > begin {
             bytes / (end - begin) as f64 * 1e9
         } else {
             0.0
         },
+        together: together(record),
         limit_bytes_per_s: rate::limit_of(record, first).map(|limit| limit.rate_bytes_per_s),
         fraction: share.map(|share| share.fraction),
         doubt: share.and_then(Doubt::of),
         undone,
     })
+}
+
+/// What the lanes of a record did at the same time; none of one lane, or where a lane has no time.
+fn together(record: &RunRecord) -> Option<Together> {
+    let lanes: Vec<&Stage> = copied(record).collect();
+    let first_end = lanes.iter().map(|stage| stage.end_ns).min()?;
+    let last_end = lanes.iter().map(|stage| stage.end_ns).max()?;
+    let first_start = lanes.iter().map(|stage| stage.start_ns).min()?;
+    let last_start = lanes.iter().map(|stage| stage.start_ns).max()?;
+    if lanes.len() < 2 || lanes.iter().any(|stage| stage.end_ns <= stage.start_ns) {
+        return None;
+    }
+    let per_s = |bytes: f64, ns: u64| bytes / ns.max(1) as f64 * 1e9;
+    let own = |stage: &&Stage| per_s(stage.bytes(), stage.end_ns - stage.start_ns);
+    let common_ns = first_end.saturating_sub(last_start);
+    let moved: f64 = lanes
+        .iter()
+        .map(|stage| bytes_within(stage, last_start, first_end))
+        .sum();
+    Some(Together {
+        share: common_ns as f64 / (last_end - first_start) as f64,
+        sum_bytes_per_s: lanes.iter().map(own).sum(),
+        moved_bytes_per_s: per_s(moved, common_ns),
+    })
+}
+
+/// Bytes that a stage moved from one time to another; of a sample that is partly within, its part.
+fn bytes_within(stage: &Stage, begin: u64, end: u64) -> f64 {
+    let samples = sample_starts(stage).into_iter().zip(&stage.sample_ns);
+    let part = |(start, ns): (u64, &u64)| {
+        let inside = start.saturating_add(*ns).min(end);
+        inside.saturating_sub(start.max(begin)) as f64 / (*ns).max(1) as f64
+    };
+    samples.map(part).sum::<f64>() * stage.bytes_per_sample()
 }
 
 /// What the lanes of a record reach of their limit, as the mean over the lanes.
@@ -191,6 +246,11 @@ fn share(record: &RunRecord, first: &Stage) -> Option<Share> {
         .map(|stage| rate::by_basis(stage, limit.basis))
         .collect();
     stats::share(Rate::mean_of(&rates?)?, rate::limit_rate(limit))
+}
+
+fn lane_rate(record: &RunRecord) -> Option<Rate> {
+    let rates: Option<Vec<Rate>> = copied(record).map(rate::of).collect();
+    Rate::mean_of(&rates?)
 }
 
 /// The operations that a trace knows, as the kernel names them.
@@ -289,5 +349,37 @@ pub(crate) mod tests {
         let one = (1 << 20) as f64 / 1e-6;
         assert!((row.total_bytes_per_s() / (2.0 * one) - 1.0).abs() < 1e-9);
         assert!((row.union_bytes_per_s / (4.0 / 3.0 * one) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_lanes_moved_at_the_same_time_leaves_out_what_one_did_alone() {
+        // The second lane waits: it copies at a tenth of the rate beside the first, and goes on alone.
+        let mut record = example("shared", "from", 1000, &[100; 10]);
+        let mut slow = record.lanes[0].clone();
+        slow.stages[0].sample_ns = vec![1000, 1000, 100, 100];
+        slow.stages[0].end_ns = slow.stages[0].start_ns + 2200;
+        record.lanes.push(slow);
+        let together = copy_rows(&[record])[0].together.unwrap();
+        assert!((together.share - 1000.0 / 2200.0).abs() < 1e-9);
+        let per_s = |bytes: f64, ns: f64| bytes / ns * 1e9;
+        let moved = per_s(10_000.0 + 1000.0, 1000.0);
+        assert!((together.moved_bytes_per_s / moved - 1.0).abs() < 1e-9);
+        let sum = per_s(10_000.0, 1000.0) + per_s(4000.0, 2200.0);
+        assert!((together.sum_bytes_per_s / sum - 1.0).abs() < 1e-9);
+        assert_eq!(
+            copy_rows(&[example("cpu", "to", 64, &[9])])[0].together,
+            None
+        );
+    }
+
+    #[test]
+    fn lanes_one_after_the_other_have_no_common_time() {
+        let mut record = example("shared", "from", 1000, &[100]);
+        let mut later = record.lanes[0].clone();
+        later.stages[0].start_ns += 500;
+        later.stages[0].end_ns += 500;
+        record.lanes.push(later);
+        let together = copy_rows(&[record])[0].together.unwrap();
+        assert_eq!((together.share, together.moved_bytes_per_s), (0.0, 0.0));
     }
 }

@@ -1,7 +1,7 @@
 //! Polling against interrupts: what waiting costs.
 
 use daqmeter_record::RunRecord;
-use daqmeter_record::units::significant;
+use daqmeter_record::units::{plural, significant};
 
 use super::records::{all, is_triggered};
 use crate::family::{Advice, Answer, Measured};
@@ -19,11 +19,10 @@ struct Point<'a> {
 
 fn point(record: &RunRecord) -> Option<Point<'_>> {
     let boards = record.lanes.len();
-    let plural = if boards == 1 { "" } else { "s" };
     let megabytes = record.workload.int("samples").unwrap_or(0) as f64 * 2e-6;
     Some(Point {
         record,
-        name: format!("{boards} board{plural}, {megabytes:.1} MB"),
+        name: format!("{}, {megabytes:.1} MB", plural(boards as u64, "board")),
         completion: record.workload.text("completion").ok()?,
         cores: record.process_cpu.total_ns() as f64 / record.wall_ns.max(1) as f64,
     })
@@ -92,7 +91,7 @@ pub(super) fn answer(measured: &Measured<'_>) -> Option<Answer> {
     Some(Answer {
         question: "Polling or interrupt?",
         answer: format!(
-            "with {name}, polling costs {} % of a core and the interrupt {} %",
+            "with {name}, polling costs {} % of a core and the interrupt {} % (one run each, without an interval)",
             significant(polling, 3),
             significant(interrupt, 3)
         ),

@@ -4,20 +4,22 @@ use std::collections::BTreeMap;
 
 use daqmeter_record::units::{show_bytes, significant};
 use daqmeter_record::{RunRecord, Stage};
+use daqmeter_stats::{Rate, mean_interval};
 
 use super::records::all;
 use crate::family::{Answer, Measured};
 use crate::figures::{Axis, Curve, Figure, Texts, lines};
 use crate::parameters::distinguished;
-use crate::samples::mean_ns;
+use crate::rate::{ratio, spoken_number};
+use crate::samples::{mean_ns, times_ns};
 
 /// Runs that differ in the block in which they are fused, and in nothing else.
 struct Comparison<'a> {
     records: Vec<&'a RunRecord>,
     /// Block and rate, in the order of blocks; the newest run of each.
-    fused: BTreeMap<u64, f64>,
+    fused: BTreeMap<u64, Rate>,
     /// Rate of one after the other.
-    separate: Option<f64>,
+    separate: Option<Rate>,
 }
 
 /// Bytes of the blocks in which a record is fused; 0 where it is not.
@@ -46,13 +48,26 @@ pub(super) fn records(records: &[RunRecord]) -> Vec<&RunRecord> {
     groups(records).into_iter().flatten().collect()
 }
 
-/// Bytes of one board over the time of all its stages.
-fn bytes_per_s(record: &RunRecord) -> Option<f64> {
+/// Bytes of one board over the time of all its stages. Their intervals add up: what disturbs one disturbs the others.
+fn bytes_per_s(record: &RunRecord) -> Option<Rate> {
     let moving = |stage: &&Stage| stage.bytes_per_op > 0;
     let stages: Vec<&Stage> = record.lanes[0].stages.iter().filter(moving).collect();
     let ns: Option<f64> = stages.iter().map(|stage| mean_ns(stage)).sum();
     let ns = ns.filter(|&ns| ns > 0.0)?;
-    Some(stages.first()?.bytes_per_op as f64 / ns * 1e9)
+    let bytes = stages.first()?.bytes_per_op as f64;
+    let intervals: Option<Vec<(f64, f64)>> = stages
+        .iter()
+        .map(|stage| mean_interval(&times_ns(stage)))
+        .collect();
+    let interval = intervals.map(|all| {
+        all.iter()
+            .fold((0.0, 0.0), |sum, ends| (sum.0 + ends.0, sum.1 + ends.1))
+    });
+    let per_s = |ns: f64| bytes / ns * 1e9;
+    Some(Rate {
+        per_s: per_s(ns),
+        interval: interval.map(|(low, high)| (per_s(high), per_s(low))),
+    })
 }
 
 impl<'a> Comparison<'a> {
@@ -84,11 +99,14 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
     let names = distinguished(&firsts, &names, &["block_bytes"]);
     let mut curves = Vec::new();
     for (group, name) in found.iter().zip(&names) {
-        let mb = |(block, rate): (&u64, &f64)| (*block as f64, rate / 1e6);
+        let mb = |(block, rate): (&u64, &Rate)| (*block as f64, rate.per_s / 1e6);
         let fused = group.fused.iter().map(mb).collect();
         curves.push(Curve::new(name.as_str(), fused));
         if let Some(rate) = group.separate {
-            let level = group.fused.keys().map(|block| (*block as f64, rate / 1e6));
+            let level = group
+                .fused
+                .keys()
+                .map(|block| (*block as f64, rate.per_s / 1e6));
             let label = name.replacen("fused", "one after the other", 1);
             curves.push(Curve::new(label, level.collect()).into_limit());
         }
@@ -107,13 +125,20 @@ pub(super) fn figure(records: &[RunRecord]) -> Option<Figure> {
 
 pub(super) fn answer(measured: &Measured<'_>) -> Option<Answer> {
     let gain = |group: &Comparison<'_>| {
-        let (block, rate) = group.fused.iter().max_by(|a, b| a.1.total_cmp(b.1))?;
-        Some((*block, rate / group.separate?))
+        let (block, rate) = group
+            .fused
+            .iter()
+            .max_by(|a, b| a.1.per_s.total_cmp(&b.1.per_s))?;
+        Some((*block, ratio(*rate, group.separate?)))
     };
     let (block, gain) = comparisons(measured.usable).iter().find_map(gain)?;
     Some(Answer {
         question: "What does fusing read-out and conversion gain?",
-        answer: format!("{gain:.2} times, in blocks of {}", show_bytes(block)),
+        answer: format!(
+            "{} times, in blocks of {}",
+            spoken_number(gain, 3),
+            show_bytes(block)
+        ),
         figure: Some("fusion"),
     })
 }
@@ -127,7 +152,15 @@ pub(super) fn boards(measured: &Measured<'_>) -> Option<Answer> {
         let fused = group.fused.values().copied();
         fused.chain(group.separate)
     });
-    let seconds_per_byte = 1.0 / rates.reduce(f64::max)?;
+    let best = rates.max_by(|a, b| a.per_s.total_cmp(&b.per_s))?;
+    let seconds_per_byte = 1.0 / best.per_s;
+    let percent = |rate: f64| BYTES * RATE_HZ * 100.0 / rate;
+    let cost = Rate {
+        per_s: percent(best.per_s),
+        interval: best
+            .interval
+            .map(|(low, high)| (percent(high), percent(low))),
+    };
     let cpus = measured.usable.first()?.host.allowed_cpus.len() as f64;
     let boards = |bytes: f64, rate_hz: f64| {
         let boards = cpus / (seconds_per_byte * bytes * rate_hz);
@@ -144,7 +177,7 @@ pub(super) fn boards(measured: &Measured<'_>) -> Option<Answer> {
         "copy and cast of 6 MB at {RATE_HZ} Hz take {} % of a core per board; by CPU the {cpus} CPUs would do for {at_14} boards of 6 MB at \
          14 Hz, {at_100} at 100 Hz, {at_1000} at 1 kHz; of 0.6 MB for {small_14}, {small_100} and {small_1000}; uplinks are full long before \
          (from memory rates; no PCIe was measured)",
-        significant(seconds_per_byte * BYTES * RATE_HZ * 100.0, 2),
+        spoken_number(cost, 3),
     );
     Some(Answer {
         question: "How many digitizers can this host serve?",

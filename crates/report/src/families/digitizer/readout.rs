@@ -1,7 +1,8 @@
 //! Boards read in parallel: rate of each, beside the rate that it has alone.
 
-use daqmeter_record::units::significant;
+use daqmeter_record::units::{plural, significant};
 use daqmeter_record::{RunRecord, Stage};
+use daqmeter_stats::Rate;
 
 use super::fusion;
 use super::records::{all, is_triggered};
@@ -45,11 +46,22 @@ impl<'a> Boards<'a> {
         self.lanes.iter().map(|(_, stage)| limit(stage)).collect()
     }
 
-    /// All bytes over the whole time of the run: the sum of the rates while none has finished cannot be had from averages.
-    fn together_bytes_per_s(&self) -> Option<f64> {
+    /// All bytes over the whole time of the run: the sum of the rates while none has finished cannot be had from averages. Its interval is
+    /// as wide, by ratio, as that of the boards' mean.
+    fn together(&self) -> Option<Rate> {
         let bytes: f64 = self.lanes.iter().map(|(_, stage)| stage.bytes()).sum();
         let end_ns = self.lanes.iter().map(|(_, stage)| stage.end_ns).max()?;
-        (end_ns > 0).then(|| bytes / (end_ns as f64 * 1e-9))
+        let per_s = bytes / (end_ns as f64 * 1e-9);
+        let of_each: Option<Vec<Rate>> = self
+            .lanes
+            .iter()
+            .map(|(_, stage)| rate::of(stage))
+            .collect();
+        let mean = Rate::mean_of(&of_each.unwrap_or_default());
+        (end_ns > 0).then(|| Rate {
+            per_s,
+            interval: mean.and_then(|mean| mean.times(per_s / mean.per_s).interval),
+        })
     }
 }
 
@@ -83,11 +95,11 @@ pub(super) fn answer(measured: &Measured<'_>) -> Option<Answer> {
     let mb = |rate: f64| significant(rate / 1e6, 4);
     let is_emulated = boards.record.engine.emulated;
     let emulated = if is_emulated { "emulated " } else { "" };
-    let total = mb(boards.together_bytes_per_s()?);
+    let total = rate::spoken(boards.together()?);
     let answer = match boards.lanes.len() {
-        1 => format!("one {emulated}board moves {total} MB/s"),
+        1 => format!("one {emulated}board moves {total}"),
         count => format!(
-            "{count} {emulated}boards move {total} MB/s together; alone they would move {} in all",
+            "{count} {emulated}boards move {total} together; alone they would move {} MB/s in all",
             mb(boards.alone().iter().flatten().sum())
         ),
     };
@@ -102,14 +114,15 @@ pub(super) fn answer(measured: &Measured<'_>) -> Option<Answer> {
 pub(super) fn segment(records: &[RunRecord]) -> Option<Segment> {
     let boards = Boards::most(records).filter(|boards| !is_triggered(boards.record))?;
     let emulated = boards.record.engine.emulated;
-    let count = match boards.lanes.len() {
-        1 => "1 board".to_owned(),
-        count => format!("{count} boards"),
-    };
+    let count = plural(boards.lanes.len() as u64, "board");
     let model = if emulated { " (emulated)" } else { "" };
     let by = format!("read-out of {count}{model}");
     let limit = boards.alone().into_iter().sum();
-    let found = Found::new(boards.together_bytes_per_s()?, limit);
+    let together = boards.together()?;
+    let found = Found {
+        interval: together.interval,
+        ..Found::new(together.per_s, limit)
+    };
     (found.rate > 0.0).then(|| Segment {
         emulated,
         ..Segment::new(Place::HostBuffer, by, found)

@@ -32,6 +32,8 @@ pub(crate) struct CycleRow {
     pub cycle_us: f64,
     /// Time per timestamp, or per cycle of the TLU, or per word, by the host's clock.
     pub item_us: f64,
+    /// 95 % interval of that time.
+    pub item_interval_us: (f64, f64),
     /// Per timestamp, from a single timestamp before the series to the last of the series: one whole way there and back.
     pub realistic_us: Option<f64>,
     /// Per timestamp, from the first to the last of the series: the stack only between cycles.
@@ -108,6 +110,10 @@ fn row(record: &RunRecord) -> Option<CycleRow> {
         series: record.workload.int("cycles").unwrap_or(1),
         cycle_us,
         item_us,
+        item_interval_us: (
+            summary.median_ci.0 / 1e3 / items,
+            summary.median_ci.1 / 1e3 / items,
+        ),
         realistic_us: window("eca-window-realistic"),
         underestimated_us: window("eca-window-underestimated"),
         gap_ns: record.counter("eca-in-cycle-gap"),

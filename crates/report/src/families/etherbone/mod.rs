@@ -5,10 +5,11 @@ mod figures;
 
 use daqmeter_record::units::significant;
 
-use cycles::cycle_rows;
+use cycles::{CycleRow, cycle_rows};
 pub use cycles::{cycles_text, round_trips_text};
 
 use crate::family::{Answer, Family, Measured, Work};
+use crate::rate::interval_or_none;
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(cycles::ENGINE, Work::Path), ("pingpong", Work::Path)],
@@ -38,13 +39,17 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
         .limit_us
         .map(|us| format!(" (a raw ping-pong {})", significant(us, 3)))
         .unwrap_or_default();
+    let time = |row: &CycleRow| {
+        let interval = interval_or_none(Some(row.item_interval_us), 3);
+        format!("{} us ({interval})", significant(row.item_us, 3))
+    };
     Some(Answer {
         question: "What does reading registers over Etherbone cost?",
         answer: format!(
-            "over UDP on loopback one 64-bit timestamp takes {} us{limit}; {} at a time in a pipeline of cycles take {} us each",
-            significant(blocking.item_us, 3),
+            "over UDP on loopback one 64-bit timestamp takes {}{limit}; {} at a time in a pipeline of cycles take {} each",
+            time(blocking),
             best.count,
-            significant(best.item_us, 2)
+            time(best)
         ),
         figure: Some("eb-time"),
     })

@@ -6,6 +6,7 @@ use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_record::{Role, RunRecord};
 use serde::Serialize;
 
+use super::host::host_text;
 use crate::aligned::numbers_from;
 use crate::faults::faults_and_ledgers;
 use crate::rate::{self, Doubt, shown_share};
@@ -24,6 +25,10 @@ pub(super) fn chains(records: &[RunRecord]) -> impl Iterator<Item = &RunRecord> 
 pub(crate) struct ChainRow {
     /// Scenario, and what the workload says instead of parts of it.
     pub chain: String,
+    /// Scenario alone.
+    pub scenario: String,
+    /// Triggers that were issued.
+    pub triggers: f64,
     /// Polling interval; none when the reader slept until the interrupt.
     pub poll_us: Option<f64>,
     /// Triggers per second as issued.
@@ -83,9 +88,13 @@ fn all_rows(records: &[RunRecord]) -> Vec<ChainRow> {
     rows
 }
 
+pub(super) fn scenario(record: &RunRecord) -> &str {
+    record.workload.text("scenario").unwrap_or("?")
+}
+
 /// The chain's name: scenario and what differs from it.
 fn name(record: &RunRecord) -> String {
-    let mut name = record.workload.text("scenario").unwrap_or("?").to_owned();
+    let mut name = scenario(record).to_owned();
     let parameters = [
         ("payload_bytes", " B"),
         ("channels", " channels"),
@@ -120,6 +129,8 @@ fn row(record: &RunRecord) -> Option<ChainRow> {
         .is_ok_and(|completion| completion == "interrupt");
     Some(ChainRow {
         chain: name(record),
+        scenario: scenario(record).to_owned(),
+        triggers: value("triggers"),
         poll_us: record.workload.float("poll_us").ok().filter(|_| !interrupt),
         rate_hz,
         seconds,
@@ -197,7 +208,7 @@ fn cells(row: ChainRow) -> Vec<String> {
     ]
 }
 
-/// What does not fit a row: BUSY by cause, the ledger, trouble.
+/// What does not fit a row: BUSY by cause, the ledger, trouble, and what else the host did.
 pub fn details_text(records: &[RunRecord]) -> String {
     let mut out = String::new();
     for record in chains(records) {
@@ -226,6 +237,18 @@ pub fn details_text(records: &[RunRecord]) -> String {
         for line in faults_and_ledgers(record) {
             let _ = writeln!(out, " {line}");
         }
+        out.push_str(&losses_of_elinks(record));
+        out.push_str(&host_text(record));
+    }
+    out
+}
+
+/// What single E-links lost, a line each: the sum in the ledger does not say where.
+fn losses_of_elinks(record: &RunRecord) -> String {
+    let of_elink = |counter: &&daqmeter_record::Counter| counter.name.starts_with("E-link");
+    let mut out = String::new();
+    for counter in record.counters.iter().filter(of_elink) {
+        let _ = writeln!(out, "  {} {}", counter.name, counter.value);
     }
     out
 }

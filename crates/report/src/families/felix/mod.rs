@@ -2,15 +2,16 @@
 
 mod chains;
 mod figures;
+mod host;
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::significant;
 
-use chains::chain_rows;
+use chains::{ChainRow, chain_rows};
 pub use chains::{chains_text, details_text};
 
 use crate::family::{Answer, Family, Found, Measured, Place, Segment, Work, of_engine};
-use crate::samples::{first_stage, median_ns};
+use crate::samples::{first_stage, summary};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(chains::ENGINE, Work::Path), (DECODE, Work::Cpu)],
@@ -35,40 +36,64 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
         .iter()
         .filter(|row| row.lost == 0 && row.dead_share == 0.0 && row.closes);
     let best = clean.max_by(|a, b| a.mchunks_per_s.total_cmp(&b.mchunks_per_s))?;
-    let decode = decode_ns(measured.usable).map_or_else(String::new, |ns| {
-        format!(
-            "; finding a chunk in its block takes {} ns",
-            significant(ns, 2)
-        )
-    });
-    let ns = best.reader_ns_per_chunk;
+    let cost = cost(best, decode_ns(measured.usable, &best.scenario));
+    // No loss in n triggers: below 3 in n at 95 % confidence (the rule of three).
+    let lost_at_most = 3.0 / best.triggers.max(1.0);
     Some(Answer {
         question: "What trigger rate can this host read out?",
         answer: format!(
-            "{} was carried at {} kHz for {} s without a loss ({} M chunks/s, {} ns of a reader's core each){decode}{}",
+            "{} was carried at {} kHz for {} s without a loss (at 95 % confidence fewer than {} of the triggers are lost; {} M chunks/s){cost}",
             best.chain,
             significant(best.rate_hz / 1e3, 4),
             significant(best.seconds, 2),
+            significant(lost_at_most, 2),
             significant(best.mchunks_per_s, 3),
-            ns.map_or("-".to_owned(), |ns| significant(ns, 3)),
-            by_links(ns)
         ),
         figure: Some("felix-cpu").filter(|_| rows.len() > 1),
     })
 }
 
-/// Time to find a chunk in its block.
-fn decode_ns(records: &[RunRecord]) -> Option<f64> {
-    let record = records.iter().find(|record| record.engine.name == DECODE)?;
+/// What a chunk costs the reader, with what finding it takes by itself. A whole that is less than its part was measured wrongly: then
+/// nothing is said of either.
+fn cost(best: &ChainRow, finding_ns: Option<(f64, (f64, f64))>) -> String {
+    let Some(whole_ns) = best.reader_ns_per_chunk else {
+        return String::new();
+    };
+    let whole = format!(
+        "; a chunk takes {} ns of a reader's core (one run, without an interval)",
+        significant(whole_ns, 3)
+    );
+    match finding_ns {
+        Some((_, (low, _))) if low > whole_ns => format!(
+            "; what a chunk costs the reader cannot be told: its CPU account says {} ns, less than the {} ns that finding a chunk takes alone",
+            significant(whole_ns, 3),
+            significant(low, 3)
+        ),
+        Some((ns, (low, high))) => format!(
+            "{whole}, of which finding it in its block takes {} ({} - {}){}",
+            significant(ns, 3),
+            significant(low, 3),
+            significant(high, 3),
+            by_links(whole_ns)
+        ),
+        None => whole + &by_links(whole_ns),
+    }
+}
+
+/// Time to find a chunk of that scenario in its block, and its interval.
+fn decode_ns(records: &[RunRecord], scenario: &str) -> Option<(f64, (f64, f64))> {
+    let record = of_engine(records, DECODE).find(|record| chains::scenario(record) == scenario)?;
     let per_pass = record.counter("subchunks per pass")?;
-    Some(median_ns(first_stage(record)?)? / per_pass)
+    let summary = summary(first_stage(record)?)?;
+    let (low, high) = summary.median_ci;
+    Some((summary.median / per_pass, (low / per_pass, high / per_pass)))
 }
 
 /// The highest trigger rate of one reader's core for a number of E-links, if chunks cost what they cost in the best chain.
-fn by_links(ns_per_chunk: Option<f64>) -> String {
-    let Some(ns) = ns_per_chunk.filter(|ns| *ns > 0.0) else {
+fn by_links(ns: f64) -> String {
+    if ns <= 0.0 {
         return String::new();
-    };
+    }
     let khz = |links: f64| significant(1e6 / (links * ns), 2);
     format!(
         "; by its CPU a reader's core would do for 24 E-links up to {} kHz, 96 up to {}, 384 up to {}",
@@ -86,4 +111,57 @@ fn decoding(records: &[RunRecord]) -> Option<Segment> {
     let scenario = record.workload.text("scenario").unwrap_or("blocks");
     let by = format!("FELIX decoding, {scenario}");
     Some(Segment::new(Place::Chunks, by, found))
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::{Counter, Workload};
+
+    use super::*;
+    use crate::examples::{chain, record};
+
+    /// A chain whose reader took so many nanoseconds a chunk, and the decoding of blocks at 13 ns a chunk.
+    fn with_cost(reader_ns: f64) -> String {
+        let mut chain = chain(1_000_000);
+        let chunks = 1e6;
+        let value = |name: &str, value| Counter {
+            value,
+            ..Counter::count(name, 0)
+        };
+        chain.counters.push(value("chunks", chunks));
+        chain
+            .counters
+            .push(value("reader-cpu-ppm", reader_ns * chunks * 1e-3));
+        let workload = Workload::new(DECODE).with("scenario", "gbt");
+        let mut decode = record(DECODE, workload, "survey/decode", "decode", 13_000);
+        decode.counters.push(value("subchunks per pass", 1000.0));
+        let records = [chain, decode];
+        let measured = Measured {
+            usable: &records,
+            all: &records,
+        };
+        answer(&measured).unwrap().answer
+    }
+
+    #[test]
+    fn no_part_is_larger_than_its_whole() {
+        let impossible = with_cost(2.18);
+        assert!(
+            impossible
+                .contains("cannot be told: its CPU account says 2.18 ns, less than the 13 ns"),
+            "{impossible}"
+        );
+        assert!(!impossible.contains("E-links up to"), "{impossible}");
+        let possible = with_cost(20.0);
+        assert!(
+            possible.contains("takes 20 ns of a reader's core")
+                && possible.contains("of which finding it in its block takes 13"),
+            "{possible}"
+        );
+    }
+
+    #[test]
+    fn no_loss_is_said_with_what_it_proves() {
+        assert!(with_cost(20.0).contains("fewer than 0.003 of the triggers are lost"));
+    }
 }

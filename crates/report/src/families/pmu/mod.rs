@@ -60,7 +60,10 @@ fn verified(measured: &Measured<'_>) -> Option<Answer> {
 fn compared(record: &RunRecord, counter: &Counter) -> Option<String> {
     let payload = record.counter(&format!("{}, payload", counter.name))?;
     let share = counter.value / payload.max(1.0);
-    Some(format!("{} saw {share:.6} of the payload", counter.name))
+    Some(format!(
+        "{} saw {share:.6} of the payload (one run, without an interval)",
+        counter.name
+    ))
 }
 
 /// Memory traffic while points were measured, where a counter of it exists.
@@ -87,7 +90,7 @@ fn memory_traffic(measured: &Measured<'_>) -> Option<Answer> {
     Some(Answer {
         question: "What is the highest memory traffic that the counters saw?",
         answer: format!(
-            "{} MB/s of `{}` during {}{mesh}",
+            "{} MB/s of `{}` in one interval of {}{mesh} (a highest value has no interval of confidence)",
             significant(highest / 1e6, 4),
             metric.name,
             record.study,
@@ -128,7 +131,7 @@ mod tests {
         };
         assert_eq!(
             verified(&measured).unwrap().answer,
-            "net: rx saw 0.500000 of the payload; memory: imc saw 0.990000 of the payload"
+            "net: rx saw 0.500000 of the payload (one run, without an interval); memory: imc saw 0.990000 of the payload (one run, without an interval)"
         );
     }
 }

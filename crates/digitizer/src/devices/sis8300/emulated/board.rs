@@ -336,12 +336,13 @@ impl EmulatedBoard {
                     uplink.leave(now, slot);
                     return Err(Fault::interrupted());
                 }
-                uplink.done_at(slot) - now
+                (bytes > SMALL_TRANSFER_BYTES).then(|| uplink.sleep_s(slot))
             };
-            if bytes <= SMALL_TRANSFER_BYTES {
-                std::hint::spin_loop();
-            } else {
-                std::thread::sleep(Duration::from_secs_f64(wait_s.clamp(1e-6, LONGEST_SLEEP_S)));
+            match wait_s {
+                None => std::hint::spin_loop(),
+                Some(wait_s) => {
+                    std::thread::sleep(Duration::from_secs_f64(wait_s.clamp(1e-6, LONGEST_SLEEP_S)))
+                }
             }
         }
     }
@@ -375,8 +376,8 @@ impl EmulatedCrate {
         let own = self.profile.own_bytes_per_s(model);
         let own = own.ok_or_else(|| {
             Fault::new(format!(
-                "profile {} has no {}",
-                self.profile.name,
+                "`{device}`: profile {} has no rate of a {}; add a [[board]] with its `model` and `own_bytes_per_s`",
+                self.profile.file,
                 model.name()
             ))
         })?;

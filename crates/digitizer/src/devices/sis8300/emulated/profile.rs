@@ -20,6 +20,9 @@ pub struct Profile {
     pub name: String,
     /// Where the figures come from.
     pub source: String,
+    /// The file, or the name of the one that ships.
+    #[serde(skip)]
+    pub(crate) file: String,
     /// The shared uplink.
     pub uplink: UplinkModel,
     /// Clock and trigger.
@@ -134,12 +137,13 @@ impl Profile {
     /// # Errors
     /// Names the line of malformed TOML, or the field that is impossible.
     pub fn parse(name: &str, text: &str) -> Result<Profile, ProfileError> {
-        let profile: Profile = toml::from_str(text).map_err(|error| {
+        let mut profile: Profile = toml::from_str(text).map_err(|error| {
             let line = error
                 .span()
                 .map_or(0, |span| text[..span.start].lines().count().max(1));
             ProfileError::Malformed(name.to_owned(), format!("line {line}: {}", error.message()))
         })?;
+        name.clone_into(&mut profile.file);
         let positive = "a finite number above zero";
         let mut fields = vec![
             (

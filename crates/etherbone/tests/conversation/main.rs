@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
+mod forged;
+
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
@@ -127,6 +130,80 @@ fn a_conversation_over_udp_and_tcp() {
     converse(&mut open(&format!("tcp/127.0.0.1/{}", server.port)));
     let counts = server.stop().unwrap();
     assert_eq!((counts.probes, counts.refused), (2, 0));
+}
+
+/// A server as the C library of 2014 is on TCP: what one receive brings is one message with its header; anything else ends the
+/// connection.
+fn serve_framed() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let (mut slave, mut buffer, mut answer) = (slave(), [0; 4104], Vec::new());
+            while let Ok(bytes @ 1..) = stream.read(&mut buffer) {
+                answer.clear();
+                slave.datagram(0, &buffer[..bytes], &mut answer);
+                if slave.counts.refused > 0 || stream.write_all(&answer).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn a_conversation_with_a_server_that_frames_messages_on_tcp() {
+    let address = format!("tcp/127.0.0.1/{}", serve_framed());
+    converse(&mut open(&address));
+    // Windows of one and of three cycles keep to one message on its way, too; writes that ask for nothing are answered.
+    for window_cycles in [1, 3] {
+        let options = Options {
+            window_cycles,
+            ..quick()
+        };
+        let address = Address::parse(&address).unwrap();
+        let mut client = Client::open(&address, &options).unwrap();
+        let mut pipeline = client.pipeline(|done| done.result.unwrap());
+        for token in 0..50 {
+            let port = Width::W64;
+            let ops = [Op::write(MEMORY + 8 * token, token, port)];
+            pipeline.submit(&ops, Check::Silent, token).unwrap();
+        }
+        pipeline.finish().unwrap();
+        assert_eq!(client.read(MEMORY + 8 * 49).unwrap(), 49);
+    }
+    let reads = vec![Op::read(MEMORY, Width::W64); 1000];
+    let mut client = open(&address);
+    let error = client.cycle(&reads, Check::Status).unwrap_err();
+    assert!(error.to_string().contains("4000 bytes"), "{error}");
+}
+
+/// A cycle of so many reads was reset without a word.
+#[test]
+fn a_million_reads_in_one_cycle_go_over_tcp_and_more_are_refused_before_they_are_sent() {
+    let server = serve();
+    let address = Address::parse(&format!("tcp/127.0.0.1/{}", server.port)).unwrap();
+    let options = Options {
+        data: Widths::only(Width::W32),
+        timeout: Duration::from_secs(60),
+        ..quick()
+    };
+    let mut client = Client::open(&address, &options).unwrap();
+    client.write(MEMORY, 0x1234).unwrap();
+    let mut reads = vec![Op::read(MEMORY, Width::W32); 1_000_000];
+    let outcome = client.cycle(&reads, Check::Status).unwrap();
+    assert_eq!(outcome.values.len(), reads.len());
+    assert!(outcome.failed.is_empty() && outcome.values.iter().all(|value| *value == 0x1234));
+    reads.resize(5_000_000, reads[0]);
+    let error = client.cycle(&reads, Check::Status).unwrap_err();
+    assert!(error.to_string().contains("divide it"), "{error}");
+    assert_eq!(
+        client.read(MEMORY).unwrap(),
+        0x1234,
+        "the way is still good"
+    );
 }
 
 #[test]
@@ -503,131 +580,6 @@ fn a_port_in_use_is_named() {
     );
 }
 
-/// A peer whose answers the test makes.
-fn forged(answers: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Client {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let port = socket.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        let mut buffer = [0; 2048];
-        while let Ok((bytes, from)) = socket.recv_from(&mut buffer) {
-            for answer in answers(&buffer[..bytes]) {
-                socket.send_to(&answer, from).unwrap();
-            }
-        }
-    });
-    let options = Options {
-        address: Widths::only(Width::W32),
-        data: Widths::only(Width::W32),
-        probes: 0,
-        timeout: Duration::from_millis(200),
-        ..Options::default()
-    };
-    Client::open(
-        &Address::parse(&format!("udp/127.0.0.1/{port}")).unwrap(),
-        &options,
-    )
-    .unwrap()
-}
-
-/// The answer to a checked read of one word.
-fn answer(tag: u16, value: u32) -> Vec<u8> {
-    let mut bytes = vec![0x4e, 0x6f, 0x14, 0x44, 0x06, 0x0f, 1, 0];
-    bytes.extend(u32::from(tag).to_be_bytes());
-    bytes.extend(value.to_be_bytes());
-    bytes.extend([0x0e, 0x0f, 1, 0]);
-    bytes.extend((u32::from(tag) + 1).to_be_bytes());
-    bytes.extend([0; 4]);
-    bytes
-}
-
-fn tag_in(request: &[u8]) -> u16 {
-    u16::from_be_bytes([request[10], request[11]])
-}
-
-#[test]
-fn answers_with_stale_tags_or_that_are_none_are_never_delivered() {
-    let mut client = forged(|request| {
-        let tag = tag_in(request);
-        let too_many = [
-            &[0x4e, 0x6f, 0x14, 0x44, 0x06, 0x0f, 3, 0][..],
-            &[0, 0, 0x80, 0],
-            &[9; 12],
-        ]
-        .concat();
-        let cut = answer(tag, 8)[..14].to_vec();
-        let to_the_bus = [
-            &[0x4e, 0x6f, 0x14, 0x44, 0x02, 0x0f, 1, 0][..],
-            &[0, 0, 0x80, 0],
-            &[9; 4],
-        ]
-        .concat();
-        let noise = vec![
-            vec![],
-            b"noise".to_vec(),
-            too_many,
-            cut,
-            to_the_bus,
-            answer(tag.wrapping_add(2).max(0x8000), 7),
-        ];
-        noise
-            .into_iter()
-            .chain([answer(tag, 42), answer(tag, 43)])
-            .collect()
-    });
-    for _ in 0..50 {
-        assert_eq!(client.read(0).unwrap(), 42);
-    }
-    let counts = client.counts();
-    assert_eq!(counts.completed, 50);
-    assert!(counts.malformed >= 150 && counts.stray >= 150, "{counts:?}");
-}
-
-#[test]
-fn an_answer_from_elsewhere_is_never_delivered() {
-    let slave = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let port = slave.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        let mut buffer = [0; 2048];
-        while let Ok((bytes, from)) = slave.recv_from(&mut buffer) {
-            let tag = tag_in(&buffer[..bytes]);
-            stranger.send_to(&answer(tag, 66), from).unwrap();
-            slave.send_to(&answer(tag, 42), from).unwrap();
-        }
-    });
-    let w32 = Widths::only(Width::W32);
-    let options = Options {
-        address: w32,
-        data: w32,
-        probes: 0,
-        ..quick()
-    };
-    let mut client = Client::open(
-        &Address::parse(&format!("udp/127.0.0.1/{port}")).unwrap(),
-        &options,
-    )
-    .unwrap();
-    for _ in 0..20 {
-        assert_eq!(client.read(0).unwrap(), 42);
-    }
-    assert_eq!(client.counts().stray, 0);
-}
-
-#[test]
-fn a_late_answer_is_not_taken_for_that_of_the_next_cycle() {
-    let held = std::sync::Mutex::new(None);
-    let mut client = forged(move |request| {
-        let tag = tag_in(request);
-        match held.lock().unwrap().replace(tag) {
-            None => vec![],
-            Some(before) => vec![answer(before, 1), answer(tag, 2)],
-        }
-    });
-    assert!(matches!(client.read(0), Err(EbError::Timeout(_))));
-    assert_eq!(client.read(0).unwrap(), 2);
-    assert_eq!((client.counts().timed_out, client.counts().stray), (1, 2));
-}
-
 #[test]
 fn reads_are_asked_again_only_when_that_was_wished_and_writes_never() {
     let server = serve();
@@ -753,7 +705,6 @@ fn the_litex_dialect_over_udp_and_tcp() {
 
 #[test]
 fn a_client_that_sends_half_a_cycle_is_ended_and_blocks_nobody() {
-    use std::io::{Read, Write};
     let options = ServerOptions {
         cycle_timeout: Duration::from_millis(20),
         ..ServerOptions::loopback()
@@ -783,7 +734,6 @@ fn a_client_that_sends_half_a_cycle_is_ended_and_blocks_nobody() {
 
 #[test]
 fn a_silent_client_gets_a_banner_and_one_that_speaks_first_none() {
-    use std::io::Read;
     let options = ServerOptions {
         banner_after: Some(Duration::from_millis(5)),
         ..ServerOptions::loopback()

@@ -1,0 +1,175 @@
+//! Two sides measured in turns, in processes of their own, until it is decided whether they differ.
+//!
+//! What differs between two files of records is mostly the minute in which each was made. Here both sides are prepared, and then work
+//! in slices of about a millisecond in the order A B B A or B A A B, so that whatever the host does meanwhile meets both. A group of
+//! four in which a slice lost its CPU is left out, on both sides alike, and counted. The logarithm of B's time over A's of one such
+//! group is one value; the median over a block of groups is what a pair of processes says. Each block has fresh processes, begun in a
+//! random order with stacks and heaps shifted at random: where memory came to lie is otherwise a difference that has nothing to do with
+//! the sides. The blocks' medians go to a [`daqmeter_stats::MedianSequence`], which may be looked at after each.
+//!
+//! Begin with [`ask`]. `turns.rs` is a pair of prepared processes, `command.rs` a command that is run as a whole; `side.rs` is what runs in a
+//! side's process.
+
+mod answer;
+mod block;
+mod command;
+mod process;
+mod protocol;
+mod question;
+mod side;
+mod switch;
+mod turns;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use daqmeter_harness::StopFlag;
+use daqmeter_sys::cpu_time;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::SeedableRng;
+use serde::Serialize;
+
+pub use answer::{Answer, Verdict};
+pub use block::Block;
+pub use protocol::Request;
+pub use question::{PATIENCE, Question, Side};
+pub use side::serve;
+pub use switch::{Restored, Switch};
+
+use answer::Tracked;
+use block::Pair;
+use turns::Operations;
+
+/// A block lasts at least so long for each stage, without starting its processes: a dozen groups.
+const MIN_BLOCK: Duration = Duration::from_millis(50);
+/// The budget holds at least so many blocks: more see more of what differs from process to process.
+const MIN_BLOCKS: u32 = 25;
+
+/// All that was found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Found {
+    /// One for each stage.
+    pub answers: Vec<Answer>,
+    /// What the reader must know.
+    pub notes: Vec<String>,
+    /// Seconds that it took in all.
+    pub took_s: f64,
+    /// Share of that time for which a hypervisor took the CPU of the sides, if it is one CPU and the kernel knows.
+    pub stolen: Option<f64>,
+}
+
+/// Measures until every stage is decided, the budget is over, or it is asked to stop. The callback is called after each block, with the
+/// time so far.
+///
+/// # Errors
+/// When a side cannot be started, refuses its work, ends, hangs or answers what is no answer: one line that names the side.
+pub fn ask(
+    question: &Question,
+    stop: &StopFlag,
+    mut progress: impl FnMut(Duration),
+) -> Result<Found, String> {
+    let (began, stolen) = (Instant::now(), stolen_ns(question));
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(question.seed);
+    let mut asked = Asked::default();
+    while !asked.is_decided() && (asked.blocks == 0 || began.elapsed() < question.budget) {
+        let left = question.budget.saturating_sub(began.elapsed());
+        match asked.block(question, left, &mut random, stop) {
+            // The same signal ends the sides.
+            Err(_) if stop.is_set() => break,
+            done => done?,
+        }
+        progress(began.elapsed());
+        if stop.is_set() {
+            break;
+        }
+    }
+    let took = began.elapsed();
+    let stolen = stolen.zip(stolen_ns(question)).map(|(before, after)| {
+        after.saturating_sub(before) as f64 / (took.as_nanos() as f64).max(1.0)
+    });
+    Ok(asked.found(took.as_secs_f64(), stolen))
+}
+
+/// Time that a hypervisor took so far from the CPU of both sides.
+fn stolen_ns(question: &Question) -> Option<u64> {
+    let [a, b] = &question.sides;
+    let cpu = a.cpu().filter(|cpu| b.cpu() == Some(*cpu))?;
+    let times = cpu_time::by_cpu(Path::new("/"));
+    times.get(&cpu).map(|times| times.steal_ns)
+}
+
+/// What is known so far.
+#[derive(Default)]
+struct Asked {
+    stages: Vec<Tracked>,
+    operations: Operations,
+    notes: Vec<String>,
+    blocks: usize,
+}
+
+impl Asked {
+    fn is_decided(&self) -> bool {
+        self.blocks > 0 && self.stages.iter().all(Tracked::is_decided)
+    }
+
+    /// Measures one block of the stages that are not decided yet.
+    fn block(
+        &mut self,
+        question: &Question,
+        left: Duration,
+        random: &mut Xoshiro256PlusPlus,
+        stop: &StopFlag,
+    ) -> Result<(), String> {
+        let began = Instant::now();
+        let mut pair = Pair::start(question, &self.operations, random)?;
+        let start = began.elapsed();
+        if self.blocks == 0 {
+            self.begin(question, &pair);
+        }
+        let open: Vec<usize> = (0..self.stages.len())
+            .filter(|stage| !self.stages[*stage].is_decided())
+            .collect();
+        let many = u32::try_from(open.len()).unwrap_or(u32::MAX);
+        let time = start.max(MIN_BLOCK.saturating_mul(many));
+        let time = time.min(question.budget / MIN_BLOCKS).min(left);
+        let blocks = pair.measure(&open, time, random, stop)?;
+        for (stage, block) in open.into_iter().zip(blocks) {
+            self.stages[stage].add(block);
+        }
+        self.blocks += 1;
+        Ok(())
+    }
+
+    /// Takes the stages from the first pair, with the operations that both sides do from now on.
+    fn begin(&mut self, question: &Question, pair: &Pair<'_>) {
+        let stages = pair.stages();
+        let alpha = question.alpha / stages.len() as f64;
+        self.operations = stages.iter().cloned().collect();
+        let tracked = |(name, operations)| Tracked::new(name, operations, question.ignore, alpha);
+        self.stages = stages.into_iter().map(tracked).collect();
+        let [a, b] = pair.schemas();
+        if a != b {
+            self.notes.push(format!(
+                "A writes records of schema {a}, B of schema {b}: a parameter may mean something else"
+            ));
+        }
+    }
+
+    fn found(self, took_s: f64, stolen: Option<f64>) -> Found {
+        let block_s = took_s / self.blocks.max(1) as f64;
+        let answers = self
+            .stages
+            .into_iter()
+            .map(|stage| stage.answer(block_s))
+            .collect();
+        Found {
+            answers,
+            notes: self.notes,
+            took_s,
+            stolen,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

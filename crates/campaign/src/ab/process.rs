@@ -1,0 +1,175 @@
+//! The process of a side, as who started it sees it: started, given turns, ended; what is wrong with it, in words.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use daqmeter_sys::turns::Page;
+
+use super::protocol::{Reply, Request, VERSION, WRITER, has_fault, next_step, position};
+use super::question::{Side, letter};
+
+/// How often it is looked whether a side is still there.
+const LOOK: Duration = Duration::from_millis(20);
+/// Environment variable whose length shifts the stack: the environment lies at its beginning.
+pub(super) const SHIFT: &str = "DAQMETER_SHIFT";
+/// A message of a side is cut off after so many characters.
+const MAX_SHOWN: usize = 200;
+
+/// More stages than any engine has.
+const MAX_STAGES: usize = 64;
+
+/// One side's process, prepared.
+pub(super) struct Process {
+    side: usize,
+    child: Child,
+    /// Reads what it says on stderr; the last line is kept.
+    complaint: Option<JoinHandle<String>>,
+    pub(super) schema: u32,
+    pub(super) stages: Vec<(String, u64)>,
+}
+
+impl Process {
+    /// Starts a side on this page, and waits until it is prepared.
+    pub(super) fn start(
+        of: &Side,
+        page: &Page,
+        request: &Request,
+        shift: usize,
+        patience: Duration,
+    ) -> Result<Process, String> {
+        let side = request.side;
+        let wrong = |what: String| format!("side {}: {what}", letter(side));
+        let Side::Point {
+            program, arguments, ..
+        } = of
+        else {
+            return Err(wrong("a command takes no turns".to_owned()));
+        };
+        let text = serde_json::to_string(request).map_err(|error| wrong(error.to_string()))?;
+        page.set_text(&text)
+            .map_err(|error| wrong(error.to_string()))?;
+        let seen = page.word(WRITER).load(Ordering::Acquire);
+        let mut child = Command::new(program)
+            .args(arguments)
+            .env(SHIFT, "x".repeat(shift))
+            .stdin(page.share().map_err(|error| wrong(error.to_string()))?)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            // Ctrl-C is for who started it.
+            .process_group(0)
+            .spawn()
+            .map_err(|error| wrong(format!("cannot start {}: {error}", program.display())))?;
+        let complaint = child.stderr.take().map(last_line);
+        let (schema, stages) = (0, Vec::new());
+        let mut process = Process {
+            side,
+            child,
+            complaint,
+            schema,
+            stages,
+        };
+        wait(page, seen, patience, side, &mut [&mut process])?;
+        match process.reply(page)? {
+            Reply::Ready { stages, .. } if stages.is_empty() || stages.len() > MAX_STAGES => {
+                let stages = stages.len();
+                Err(process.wrong(format!("has {stages} stages, not 1 to {MAX_STAGES}")))
+            }
+            Reply::Ready { version: VERSION, schema, stages } => {
+                (process.schema, process.stages) = (schema, stages);
+                Ok(process)
+            }
+            Reply::Ready { version, .. } => Err(process.wrong(format!(
+                "{} speaks version {version} of the protocol of sides, this daqmeter version {VERSION}: compare binaries of the same version",
+                program.display()
+            ))),
+            other => Err(process.wrong(format!("{other:?} is no answer to a request"))),
+        }
+    }
+
+    pub(super) fn wrong(&self, what: impl std::fmt::Display) -> String {
+        format!("side {}: {what}", letter(self.side))
+    }
+
+    /// The reply in the page's text; a refusal is an error.
+    pub(super) fn reply(&self, page: &Page) -> Result<Reply, String> {
+        let text = page.text().map_err(|error| self.wrong(error))?;
+        match serde_json::from_str(&text) {
+            Ok(Reply::Refused(why)) => Err(self.wrong(short(&why))),
+            Ok(reply) => Ok(reply),
+            Err(_) => Err(self.wrong(format!("`{}` is no answer of a side", short(&text)))),
+        }
+    }
+
+    /// An error if it has ended.
+    fn is_there(&mut self) -> Result<(), String> {
+        let status = match self.child.try_wait() {
+            Ok(None) => return Ok(()),
+            Ok(Some(status)) => status.to_string(),
+            Err(error) => error.to_string(),
+        };
+        let said = self.complaint.take().and_then(|thread| thread.join().ok());
+        let said = said.filter(|line| !line.is_empty());
+        let said = said.map_or(String::new(), |line| format!("; it said: {}", short(&line)));
+        Err(self.wrong(format!("ended before its work was done ({status}){said}")))
+    }
+}
+
+/// Waits until the turn comes back to who wrote the steps. Patience begins anew with every step that is done. What goes wrong is the
+/// fault of the side whose step it is, or of the one that was asked.
+pub(super) fn wait(
+    page: &Page,
+    seen: u64,
+    patience: Duration,
+    asked: usize,
+    sides: &mut [&mut Process],
+) -> Result<(), String> {
+    let (mut since, mut at) = (Instant::now(), position(page));
+    let at_turn = || next_step(page).map_or(asked, |step| step.side);
+    while !page.wait(WRITER, seen, LOOK) {
+        sides.iter_mut().try_for_each(|side| side.is_there())?;
+        if position(page) != at {
+            (since, at) = (Instant::now(), position(page));
+        }
+        if since.elapsed() > patience {
+            let (side, seconds) = (letter(at_turn()), patience.as_secs_f64());
+            return Err(format!(
+                "side {side}: did nothing for {seconds} s and was ended"
+            ));
+        }
+    }
+    let at_turn = at_turn();
+    match sides.iter().find(|side| side.side == at_turn) {
+        Some(side) if has_fault(page) => side.reply(page).map(|_| ()),
+        _ => Ok(()),
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads to the end, so that nobody waits for a full pipe, and keeps the last line that says something.
+fn last_line(stderr: ChildStderr) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut last = String::new();
+        for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            if !line.trim().is_empty() {
+                last = short(line.trim());
+            }
+        }
+        last
+    })
+}
+
+pub(super) fn short(text: &str) -> String {
+    text.chars().take(MAX_SHOWN).collect()
+}

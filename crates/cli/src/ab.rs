@@ -1,0 +1,191 @@
+//! `daqmeter ab`: two sides in turns, until it is decided whether they differ.
+
+mod arguments;
+mod pairs;
+mod shown;
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use daqmeter_campaign::ab::{PATIENCE, Question, Restored, ask, serve};
+use daqmeter_harness::StopFlag;
+use daqmeter_record::jsonl;
+
+use crate::interrupt;
+use crate::output::{FAILED, Failure, emit, tell};
+use crate::runner::{context, progress_bar};
+
+pub(crate) use arguments::Arguments;
+pub(crate) use pairs::SIDE;
+use pairs::{Pair, pairs};
+use shown::{Compared, Outcome, text};
+
+/// Exit code when the budget did not decide.
+const UNDECIDED: u8 = 3;
+/// The hidden verb.
+pub(crate) fn side() -> Result<ExitCode, Failure> {
+    let page = std::io::stdin().as_fd().try_clone_to_owned();
+    let page = File::from(page.map_err(Failure::refused)?);
+    serve(page).map_err(|why| {
+        Failure::refused(format!(
+            "{SIDE} is started by daqmeter ab, not by hand: {why}"
+        ))
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    check(arguments)?;
+    let pairs = pairs(arguments)?;
+    let mut record = Record::open(arguments.record.as_deref())?;
+    let restored = pairs
+        .iter()
+        .find_map(|pair| pair.switch.as_ref())
+        .map(Restored::of);
+    let restored = restored.transpose().map_err(Failure::refused)?;
+    let stop = stop_on_signal(restored.as_ref());
+    let compared = compare(arguments, &pairs, &stop, &mut record)?;
+    if let Some(restored) = restored {
+        restored.restore().map_err(Failure::refused)?;
+    }
+    if let ([one], false) = (&compared[..], interrupt::is_asked())
+        && one.outcome == Outcome::NotMeasured
+    {
+        return Err(Failure::refused(
+            one.reason.as_deref().unwrap_or("it was not measured"),
+        ));
+    }
+    if !arguments.json {
+        emit(&text(&compared, arguments.ignore, arguments.error))?;
+    }
+    refuse_refused(&compared)?;
+    Ok(interrupt::exit_code(exit_code(&compared)))
+}
+
+fn check(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.budget.is_zero() {
+        return Err(Failure::refused(
+            "--budget 0s decides nothing; 1s or more is wanted",
+        ));
+    }
+    if arguments.error <= 0.0 || arguments.error >= 0.5 {
+        return Err(Failure::refused(
+            "--error is a chance above 0% and below 50%",
+        ));
+    }
+    Ok(())
+}
+
+/// The first signal ends it, and puts a switch back.
+fn stop_on_signal(restored: Option<&Restored>) -> StopFlag {
+    let stop = StopFlag::default();
+    let (asked, restored) = (stop.clone(), restored.cloned());
+    interrupt::on_signal(move || {
+        asked.set();
+        if let Some(Err(why)) = restored.as_ref().map(Restored::restore) {
+            tell(&format!("daqmeter: {why}"));
+        }
+    });
+    stop
+}
+
+fn compare(
+    arguments: &Arguments,
+    pairs: &[Pair],
+    stop: &StopFlag,
+    record: &mut Record,
+) -> Result<Vec<Compared>, Failure> {
+    let context = context();
+    let progress = progress_bar(pairs.len(), !arguments.json);
+    let mut compared = Vec::new();
+    for pair in pairs {
+        if stop.is_set() {
+            break;
+        }
+        progress.set_message(daqmeter_record::sanitise::text(&pair.point).into_owned());
+        let found = one(arguments, pair, pairs.len(), stop);
+        let line = found.line(arguments, &context)?;
+        record.keep(&line)?;
+        if arguments.json {
+            emit(&line)?;
+        }
+        progress.inc(1);
+        compared.push(found);
+    }
+    progress.finish_and_clear();
+    Ok(compared)
+}
+
+fn one(arguments: &Arguments, pair: &Pair, of: usize, stop: &StopFlag) -> Compared {
+    if let Some(why) = &pair.left_out {
+        return Compared::without(pair, Outcome::LeftOut, why);
+    }
+    let question = Question {
+        sides: pair.sides.clone(),
+        ignore: arguments.ignore,
+        // Any of them may be wrong: each gets its share.
+        alpha: arguments.error / of as f64,
+        budget: arguments.budget,
+        patience: PATIENCE.max(arguments.budget),
+        seed: arguments.seed,
+        switch: pair.switch.clone(),
+    };
+    match ask(&question, stop, |_| ()) {
+        Ok(found) => Compared::of(pair, found),
+        Err(why) => Compared::without(pair, Outcome::NotMeasured, &why),
+    }
+}
+
+/// Where lines are kept.
+struct Record(Option<(PathBuf, File)>);
+
+impl Record {
+    fn open(path: Option<&Path>) -> Result<Record, Failure> {
+        let wrong = |path: &Path, error| {
+            Failure::refused(format!("cannot write {}: {error}", path.display()))
+        };
+        let open = |path: &Path| {
+            let file = jsonl::append_to(path).map_err(|error| wrong(path, error))?;
+            Ok::<_, Failure>((path.to_owned(), file))
+        };
+        Ok(Record(path.map(open).transpose()?))
+    }
+
+    fn keep(&mut self, line: &str) -> Result<(), Failure> {
+        let Some((path, file)) = &mut self.0 else {
+            return Ok(());
+        };
+        let written = file.write_all(line.as_bytes()).and_then(|()| file.flush());
+        written
+            .map_err(|error| Failure::refused(format!("cannot write {}: {error}", path.display())))
+    }
+}
+
+/// The exit code is 2 when a side went wrong.
+fn refuse_refused(compared: &[Compared]) -> Result<(), Failure> {
+    let refused = compared
+        .iter()
+        .filter(|one| one.outcome == Outcome::NotMeasured)
+        .count();
+    if refused == 0 || interrupt::is_asked() {
+        return Ok(());
+    }
+    let of = compared.len();
+    Err(Failure::refused(format!(
+        "{refused} of {of} points could not be measured"
+    )))
+}
+
+fn exit_code(compared: &[Compared]) -> ExitCode {
+    let any = |outcome| compared.iter().any(|one| one.outcome == outcome);
+    if any(Outcome::Different) {
+        ExitCode::from(FAILED)
+    } else if any(Outcome::Undecided) || !any(Outcome::Same) {
+        ExitCode::from(UNDECIDED)
+    } else {
+        ExitCode::SUCCESS
+    }
+}

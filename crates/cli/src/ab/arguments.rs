@@ -1,0 +1,73 @@
+//! The options of `daqmeter ab`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::arguments::duration;
+use crate::cmp::per_cent;
+
+/// Measure two sides in turns and say whether they differ.
+///
+/// A and B are two points (an engine with its parameters, cpu=N for where it runs); with --plan two binaries of daqmeter that measure the
+/// same points; with --commands two commands for the shell, measured as a whole; with --switch two values of a setting of the host. Both
+/// sides are prepared, in processes of their own, and then work in turns in slices of about a millisecond, so that whatever else the host
+/// does meets both alike. It ends as soon as the answer is known: same, slower or faster; or at the budget, undecided.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLE)]
+pub(crate) struct Arguments {
+    /// Side A: a point such as "convert function=3 samples=2000 isa=avx2"; a binary, a command or a value with the options below
+    #[arg(value_name = "A")]
+    pub(super) a: String,
+    /// Side B
+    #[arg(value_name = "B")]
+    pub(super) b: String,
+    /// A and B are binaries of daqmeter: measure the points of this plan (a file, or a name) with both
+    #[arg(long, value_name = "PLAN", group = "kind")]
+    pub(super) plan: Option<String>,
+    /// A and B are commands for the shell, each run measured as a whole
+    #[arg(long, group = "kind")]
+    pub(super) commands: bool,
+    /// A and B are values: write them to this file before each turn, put back at the end what it held
+    #[arg(long, value_name = "FILE", group = "kind", requires = "point")]
+    pub(super) switch: Option<PathBuf>,
+    /// With --switch: the point that is measured under both values
+    #[arg(long, value_name = "POINT", requires = "switch")]
+    pub(super) point: Option<String>,
+    /// Differences up to this are of no interest
+    #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "1%")]
+    pub(super) ignore: f64,
+    /// Time for each point
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
+    pub(super) budget: Duration,
+    /// Chance that any of the answers is wrong, all points together
+    #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "1%")]
+    pub(super) error: f64,
+    /// CPU for both sides [default: the last one allowed; commands are left free]
+    #[arg(long, value_name = "CPU")]
+    pub(super) pin: Option<u32>,
+    /// Seed of all orders
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(super) seed: u64,
+    /// Append all that was found to this file (JSON lines, one for each point), as it is found
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub(super) record: Option<PathBuf>,
+    /// Print the same lines instead of a table
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+const EXAMPLE: &str = "\
+Examples:
+
+  $ daqmeter ab \"convert function=3 samples=2000 isa=portable\" \"convert function=3 samples=2000 isa=avx2\"
+  $ daqmeter ab \"memory read_bytes=1MiB read_lines=1 write_lines=1 cpu=0\" \"memory read_bytes=1MiB read_lines=1 write_lines=1 cpu=1\"
+  $ daqmeter ab ./daqmeter.old ./daqmeter --plan quick --record ab.jsonl
+  $ daqmeter ab --commands \"gzip -1 < file\" \"gzip -2 < file\" --budget 1m
+  # daqmeter ab always never --switch /sys/kernel/mm/transparent_hugepage/enabled --point \"memory read_bytes=64MiB read_lines=1 write_lines=1\"
+
+B is slower when its time is longer by more than --ignore, with a certainty of 99 % (--error) over all points together, however often it
+was looked. To find a slowdown of 1 %, ignore less: --ignore 0.5%.
+
+Exit codes: 0 all the same; 1 something differs; 2 something could not be measured; 3 undecided, and nothing differs.";

@@ -1,0 +1,174 @@
+//! What is compared: pairs of sides from the command line.
+
+use std::path::{Path, PathBuf};
+
+use daqmeter_campaign::ab::{Request, Side, Switch};
+use daqmeter_campaign::{Plan, Site, engines};
+use daqmeter_harness::Engine;
+use daqmeter_harness::request::Problem;
+use daqmeter_harness::slices;
+
+use super::arguments::Arguments;
+use crate::output::Failure;
+
+/// The hidden verb that a side is.
+pub(crate) const SIDE: &str = "ab-side";
+
+/// One point with both of its sides.
+pub(super) struct Pair {
+    pub(super) point: String,
+    /// A and B as they were named.
+    pub(super) names: [String; 2],
+    pub(super) sides: [Side; 2],
+    pub(super) switch: Option<Switch>,
+    /// Why the point of a plan cannot be measured in turns at all.
+    pub(super) left_out: Option<String>,
+}
+
+pub(super) fn pairs(arguments: &Arguments) -> Result<Vec<Pair>, Failure> {
+    let pins: Vec<u32> = arguments.pin.into_iter().collect();
+    check_cpus("--pin", &pins)?;
+    if let Some(plan) = &arguments.plan {
+        return of_plan(arguments, plan);
+    }
+    let names = [arguments.a.clone(), arguments.b.clone()];
+    if arguments.commands {
+        return Ok(vec![of_commands(arguments, names)]);
+    }
+    let switch = arguments.switch.clone().map(|path| Switch {
+        path,
+        values: names.clone(),
+    });
+    let texts = match &arguments.point {
+        Some(point) => [point.clone(), point.clone()],
+        None => names.clone(),
+    };
+    let own = std::env::current_exe().map_err(Failure::refused)?;
+    let side = |at: usize, option: &str| {
+        let request = Request::parse(&texts[at]);
+        let request = request.map_err(|why| Failure::refused(format!("{option}: {why}")))?;
+        let cpus: Vec<u32> = request.cpu.into_iter().collect();
+        check_cpus(&format!("{option}: cpu"), &cpus)?;
+        Ok::<Side, Failure>(point(own.clone(), placed(arguments, request)?))
+    };
+    let (first, second) = if switch.is_some() {
+        ("--point", "--point")
+    } else {
+        ("A", "B")
+    };
+    let pair = Pair {
+        point: arguments.point.clone().unwrap_or_else(|| shared(&names)),
+        sides: [side(0, first)?, side(1, second)?],
+        names,
+        switch,
+        left_out: None,
+    };
+    Ok(vec![pair])
+}
+
+fn check_cpus(name: &str, cpus: &[u32]) -> Result<(), Failure> {
+    Problem::unless_cpus_exist("", cpus)
+        .map_err(|problem| Failure::refused(format!("{name} {}", problem.text)))
+}
+
+/// The words that both have in common.
+fn shared(names: &[String; 2]) -> String {
+    let [a, b] = names;
+    let words: Vec<&str> = a
+        .split_whitespace()
+        .filter(|word| b.split_whitespace().any(|other| other == *word))
+        .collect();
+    words.join(" ")
+}
+
+fn of_commands(arguments: &Arguments, names: [String; 2]) -> Pair {
+    let side = |line: &String| Side::Command {
+        line: line.clone(),
+        cpu: arguments.pin,
+    };
+    Pair {
+        point: "command".to_owned(),
+        sides: [side(&names[0]), side(&names[1])],
+        names,
+        switch: None,
+        left_out: None,
+    }
+}
+
+/// On the CPU that the point names, or the option, or the last one: interrupts are mostly served by the first ones.
+fn placed(arguments: &Arguments, request: Request) -> Result<Request, Failure> {
+    let allowed = daqmeter_sys::affinity::allowed_cpus().map_err(Failure::refused)?;
+    let cpu = request.cpu.or(arguments.pin).or(allowed.last().copied());
+    Ok(Request { cpu, ..request })
+}
+
+fn point(program: PathBuf, request: Request) -> Side {
+    Side::Point {
+        program,
+        arguments: vec![SIDE.to_owned()],
+        request,
+    }
+}
+
+/// Every point of the plan once, for both binaries.
+fn of_plan(arguments: &Arguments, plan: &str) -> Result<Vec<Pair>, Failure> {
+    let site = Site {
+        pin: arguments.pin.map(|cpu| vec![cpu]),
+        ..Site::here()
+    };
+    let plan = Plan::load_for(plan, &site).map_err(Failure::refused)?;
+    let binaries = [binary(&arguments.a)?, binary(&arguments.b)?];
+    let known = engines(site.host.last_level_cache_bytes());
+    let mut pairs: Vec<Pair> = Vec::new();
+    for planned in &plan.points {
+        let cpu = planned.pin.first().copied();
+        let placement = cpu.map_or(String::new(), |cpu| format!(" cpu={cpu}"));
+        let name = format!("{}{placement}", planned.workload);
+        // Repetitions are ab's own affair.
+        if pairs.iter().any(|pair| pair.point == name) {
+            continue;
+        }
+        let request = Request::new(planned.workload.clone(), cpu);
+        let request = placed(arguments, request)?;
+        pairs.push(Pair {
+            left_out: left_out(&known, &planned.engine, &request),
+            point: name,
+            names: [arguments.a.clone(), arguments.b.clone()],
+            sides: binaries
+                .clone()
+                .map(|binary| point(binary, request.clone())),
+            switch: None,
+        });
+    }
+    match pairs.iter().all(|pair| pair.left_out.is_some()) {
+        false => Ok(pairs),
+        true => Err(Failure::refused(
+            match pairs.iter().find_map(|pair| pair.left_out.as_ref()) {
+                Some(why) => format!("no point of this plan can be measured in turns: {why}"),
+                None => "the plan has no points".to_owned(),
+            },
+        )),
+    }
+}
+
+/// Why this work is nothing for turns; none for an engine that is not known here: the binaries may know it.
+fn left_out(known: &[Box<dyn Engine>], name: &str, request: &Request) -> Option<String> {
+    let engine = known.iter().find(|engine| engine.name() == name)?;
+    slices::check(engine.as_ref(), &request.workload)
+        .err()
+        .map(|fault| fault.to_string())
+}
+
+/// A file is meant as a file, also without a path before it; else it is looked for as the shell would.
+fn binary(name: &str) -> Result<PathBuf, Failure> {
+    let path = Path::new(name);
+    if path.is_file() {
+        return std::path::absolute(path).map_err(Failure::refused);
+    }
+    if name.contains('/') {
+        return Err(Failure::refused(format!(
+            "{name} is no file; with --plan, A and B are binaries of daqmeter"
+        )));
+    }
+    Ok(path.to_owned())
+}

@@ -1,0 +1,313 @@
+//! What was found, as a table and as JSON lines.
+
+use std::fmt::Write;
+
+use daqmeter_campaign::ab::{Answer, Found, Verdict};
+use daqmeter_harness::Context;
+use daqmeter_record::units::show_ns;
+use daqmeter_report::table;
+use serde::Serialize;
+
+use super::arguments::Arguments;
+use super::pairs::Pair;
+use crate::output::Failure;
+
+/// What became of one point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Outcome {
+    Same,
+    Different,
+    Undecided,
+    /// It is nothing for turns.
+    LeftOut,
+    /// A side went wrong.
+    NotMeasured,
+}
+
+/// One point.
+#[derive(Debug, Serialize)]
+pub(super) struct Compared {
+    pub(super) point: String,
+    pub(super) a: String,
+    pub(super) b: String,
+    pub(super) outcome: Outcome,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<String>,
+    #[serde(flatten)]
+    pub(super) found: Found,
+}
+
+impl Compared {
+    pub(super) fn of(pair: &Pair, found: Found) -> Compared {
+        let any = |verdict| found.answers.iter().any(|answer| answer.verdict == verdict);
+        let outcome = if any(Verdict::Slower) || any(Verdict::Faster) {
+            Outcome::Different
+        } else if any(Verdict::Undecided) || found.answers.is_empty() {
+            Outcome::Undecided
+        } else {
+            Outcome::Same
+        };
+        let [a, b] = pair.names.clone();
+        Compared {
+            point: pair.point.clone(),
+            a,
+            b,
+            outcome,
+            reason: None,
+            found,
+        }
+    }
+
+    pub(super) fn without(pair: &Pair, outcome: Outcome, why: &str) -> Compared {
+        let found = Compared::of(pair, Found::default());
+        Compared {
+            outcome,
+            reason: Some(why.to_owned()),
+            ..found
+        }
+    }
+
+    /// As one line of JSON.
+    pub(super) fn line(&self, arguments: &Arguments, context: &Context) -> Result<String, Failure> {
+        let mut line = described(arguments, context);
+        let own = serde_json::to_value(self).map_err(Failure::refused)?;
+        if let (Some(line), serde_json::Value::Object(own)) = (line.as_object_mut(), own) {
+            line.extend(own);
+        }
+        Ok(format!("{line}\n"))
+    }
+}
+
+const HEADERS: [&str; 10] = [
+    "verdict", "stage", "A", "B", "B/A", "interval", "blocks", "groups", "left out", "point",
+];
+
+/// What goes with every line.
+fn described(arguments: &Arguments, context: &Context) -> serde_json::Value {
+    serde_json::json!({
+        "ab": 1,
+        "time_utc": daqmeter_harness::facts::utc_now(),
+        "run_id": context.run_id,
+        "command": context.command,
+        "tool": context.tool,
+        "host": *context.host,
+        "ignore": arguments.ignore,
+        "error": arguments.error,
+        "budget_s": arguments.budget.as_secs_f64(),
+        "seed": arguments.seed,
+    })
+}
+
+/// The table, and below it what must be said in words.
+pub(super) fn text(compared: &[Compared], ignore: f64, error: f64) -> String {
+    let rows: Vec<Vec<String>> = compared
+        .iter()
+        .flat_map(|one| {
+            one.found
+                .answers
+                .iter()
+                .map(|answer| row(answer, &one.point))
+        })
+        .collect();
+    let mut out = String::new();
+    if !rows.is_empty() {
+        out.push_str(&table::plain(&HEADERS, rows));
+    }
+    for one in compared {
+        notes(&mut out, one);
+    }
+    let _ = writeln!(
+        out,
+        "B against A. Differences up to {} are ignored; the chance that any of these answers is wrong is at most {}.",
+        percent(ignore),
+        percent(error)
+    );
+    out
+}
+
+fn row(answer: &Answer, point: &str) -> Vec<String> {
+    let time = |ns: Option<f64>| ns.map_or("-".to_owned(), show_ns);
+    let interval = |(low, high)| format!("{low:.4} - {high:.4}");
+    vec![
+        verdict(answer.verdict).to_owned(),
+        answer.stage.clone(),
+        time(answer.a_ns),
+        time(answer.b_ns),
+        answer
+            .ratio
+            .map_or("-".to_owned(), |ratio| format!("{ratio:.4}")),
+        answer.interval.map_or("-".to_owned(), interval),
+        answer.blocks.len().to_string(),
+        answer.sum(|block| block.groups).to_string(),
+        answer.sum(|block| block.left_out).to_string(),
+        point.to_owned(),
+    ]
+}
+
+fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Same => "same",
+        Verdict::Slower => "slower",
+        Verdict::Faster => "faster",
+        Verdict::Undecided => "undecided",
+    }
+}
+
+fn notes(out: &mut String, one: &Compared) {
+    let point = &one.point;
+    if let Some(why) = &one.reason {
+        let what = if one.outcome == Outcome::LeftOut {
+            "left out"
+        } else {
+            "not measured"
+        };
+        let _ = writeln!(out, "{what}: {point}: {why}");
+    }
+    for note in &one.found.notes {
+        let _ = writeln!(out, "note: {point}: {note}");
+    }
+    let stolen = one.found.stolen.filter(|share| *share > 0.01);
+    if let Some(stolen) = stolen {
+        let _ = writeln!(
+            out,
+            "note: {point}: a hypervisor took {} of the CPU's time",
+            percent(stolen)
+        );
+    }
+    for answer in one
+        .found
+        .answers
+        .iter()
+        .filter(|one| one.verdict == Verdict::Undecided)
+    {
+        let _ = writeln!(
+            out,
+            "undecided: {} of {point}: {}",
+            answer.stage,
+            undecided(answer)
+        );
+    }
+}
+
+/// What could have been seen, and what is missing.
+fn undecided(answer: &Answer) -> String {
+    if answer.wandered {
+        return "the difference itself changed while it was measured; more time does not help"
+            .to_owned();
+    }
+    let seen = answer.visible.map_or(
+        "too few blocks to see any difference".to_owned(),
+        |visible| {
+            format!(
+                "a difference above {} would have been seen",
+                percent(visible)
+            )
+        },
+    );
+    match answer.missing_s {
+        Some(seconds) => format!("{seen}; about {} more would decide", seconds_more(seconds)),
+        None => {
+            format!("{seen}; it lies on the bound of what is ignored, and more time does not help")
+        }
+    }
+}
+
+fn seconds_more(seconds: f64) -> String {
+    format!("{:.0} s", seconds.ceil().max(1.0))
+}
+
+fn percent(share: f64) -> String {
+    let text = format!("{:.2}", share * 100.0);
+    format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_campaign::ab::Block;
+
+    use super::*;
+
+    fn answer(verdict: Verdict) -> Answer {
+        let block = Block {
+            log_ratio: Some(0.0),
+            groups: 12,
+            left_out: 2,
+            ..Block::default()
+        };
+        Answer {
+            stage: "copy".to_owned(),
+            verdict,
+            ratio: Some(1.0123),
+            interval: Some((1.0101, 1.0145)),
+            a_ns: Some(1200.0),
+            b_ns: Some(1215.0),
+            operations: 800,
+            visible: Some(0.0123),
+            missing_s: (verdict == Verdict::Undecided).then_some(17.2),
+            wandered: false,
+            blocks: vec![block; 20],
+        }
+    }
+
+    fn compared(point: &str, outcome: Outcome, answers: Vec<Answer>) -> Compared {
+        let found = Found {
+            answers,
+            took_s: 3.0,
+            ..Found::default()
+        };
+        let (point, a, b) = (point.to_owned(), "old".to_owned(), "new".to_owned());
+        Compared {
+            point,
+            a,
+            b,
+            outcome,
+            reason: None,
+            found,
+        }
+    }
+
+    #[test]
+    fn every_point_is_in_the_text_with_what_became_of_it() {
+        let wandered = Answer {
+            wandered: true,
+            interval: None,
+            ..answer(Verdict::Undecided)
+        };
+        let early = Answer {
+            visible: None,
+            interval: None,
+            ..answer(Verdict::Undecided)
+        };
+        let reason = Some("it has 2 lanes".to_owned());
+        let mut noted = compared("memory", Outcome::Same, vec![answer(Verdict::Same)]);
+        noted
+            .found
+            .notes
+            .push("A writes records of schema 1".to_owned());
+        noted.found.stolen = Some(0.125);
+        let all = [
+            compared(
+                "convert",
+                Outcome::Different,
+                vec![answer(Verdict::Slower), answer(Verdict::Faster)],
+            ),
+            noted,
+            compared(
+                "pread",
+                Outcome::Undecided,
+                vec![answer(Verdict::Undecided), wandered, early],
+            ),
+            Compared {
+                reason,
+                ..compared("stream", Outcome::LeftOut, Vec::new())
+            },
+            Compared {
+                reason: Some("side B: ended".to_owned()),
+                ..compared("null", Outcome::NotMeasured, Vec::new())
+            },
+        ];
+        insta::assert_snapshot!(text(&all, 0.01, 0.005));
+    }
+}

@@ -1,0 +1,211 @@
+//! `daqmeter completions` and `daqmeter man`: what a shell and a reader of manuals need, made from the command line's own declaration.
+//!
+//! Names that ship with the program (plans, scenarios, studies, what `list` lists) are no values of an option but words that may also
+//! be files: here each is said once, for all shells.
+
+use std::process::ExitCode;
+
+use clap::Command;
+use clap::builder::PossibleValuesParser;
+use clap_complete::Shell;
+
+use crate::output::{Failure, emit};
+
+/// Words that may stand at a place of the command line, beside names of files.
+struct Words {
+    /// The verbs before it.
+    verbs: &'static [&'static str],
+    /// The argument's name in its declaration.
+    argument: &'static str,
+    words: Vec<&'static str>,
+}
+
+/// All places that take names as well as files.
+fn places() -> Vec<Words> {
+    let plans = || daqmeter_campaign::SHIPPED.iter().map(|(name, _)| *name);
+    let scenarios: Vec<&str> = daqmeter_readout::scenario::SHIPPED
+        .iter()
+        .map(|(name, _)| *name)
+        .collect();
+    // clap keeps values for as long as the program runs.
+    let nouns = crate::list::nouns().into_iter().map(|noun| &*noun.leak());
+    let mut all = vec![
+        Words {
+            verbs: &["run"],
+            argument: "plan",
+            words: plans().collect(),
+        },
+        Words {
+            verbs: &["list"],
+            argument: "what",
+            words: nouns.chain(plans()).collect(),
+        },
+    ];
+    for verbs in [
+        &["readout", "run"][..],
+        &["readout", "sweep"],
+        &["readout", "emulate"],
+        &["readout", "tohost"],
+        &["readout", "record"],
+    ] {
+        all.push(Words {
+            verbs,
+            argument: "scenario",
+            words: scenarios.clone(),
+        });
+    }
+    all
+}
+
+/// The command at the end of these verbs.
+fn at<'a>(command: &'a Command, verbs: &[&str]) -> Option<&'a Command> {
+    verbs
+        .iter()
+        .try_fold(command, |command, verb| command.find_subcommand(verb))
+}
+
+/// The command with the words of a place as values of its argument.
+fn with_words(command: Command, verbs: &[&str], place: &Words) -> Command {
+    match verbs {
+        [] => command.mut_arg(place.argument, |argument| {
+            argument.value_parser(PossibleValuesParser::new(place.words.clone()))
+        }),
+        [verb, rest @ ..] => {
+            command.mut_subcommand(verb, |command| with_words(command, rest, place))
+        }
+    }
+}
+
+/// The places that this command line has.
+fn known_places(command: &Command) -> Vec<Words> {
+    let has = |place: &Words| {
+        let found = at(command, place.verbs)?;
+        let mut arguments = found.get_arguments();
+        arguments.find(|argument| argument.get_id() == place.argument)
+    };
+    places()
+        .into_iter()
+        .filter(|place| has(place).is_some())
+        .collect()
+}
+
+/// Prints the script for a shell.
+pub(crate) fn completions(shell: Shell, command: Command) -> Result<ExitCode, Failure> {
+    emit(&script(shell, command))
+}
+
+fn script(shell: Shell, command: Command) -> String {
+    let places = known_places(&command);
+    let mut with = places.iter().fold(command, |command, place| {
+        with_words(command, place.verbs, place)
+    });
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut with, "daqmeter", &mut text);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    match shell {
+        Shell::Zsh => places.iter().fold(text, also_files),
+        Shell::Fish => text + &fish(&places),
+        _ => text,
+    }
+}
+
+/// zsh offers nothing but the values where there are some: files, too.
+fn also_files(text: String, place: &Words) -> String {
+    let words = place.words.join(" ");
+    text.replace(
+        &format!(":({words})'"),
+        &format!(":{{_alternative \"names\\:name\\:({words})\" \"files\\:file\\:_files\"}}'"),
+    )
+}
+
+/// The generator for fish knows options alone; fish offers files by itself.
+fn fish(places: &[Words]) -> String {
+    let line = |place: &Words| {
+        let condition = match place.verbs {
+            [verb] => format!("__fish_daqmeter_using_subcommand {verb}"),
+            verbs => format!(
+                "__fish_daqmeter_using_subcommand {}; and __fish_seen_subcommand_from {}",
+                verbs[0],
+                verbs[1..].join(" ")
+            ),
+        };
+        format!(
+            "complete -c daqmeter -n \"{condition}\" -F -a \"{}\"\n",
+            place.words.join(" ")
+        )
+    };
+    places.iter().map(line).collect()
+}
+
+/// Prints the manual page of the command, or of the verb at the end of these.
+pub(crate) fn man(verbs: &[String], mut command: Command) -> Result<ExitCode, Failure> {
+    // Gives every verb its whole name: `daqmeter readout run`.
+    command.build();
+    let verbs: Vec<&str> = verbs.iter().map(String::as_str).collect();
+    let found = at(&command, &verbs).ok_or_else(|| {
+        Failure::refused(format!(
+            "there is no verb `{}`; see daqmeter -h",
+            verbs.join(" ")
+        ))
+    })?;
+    emit(&page(found.clone())?)
+}
+
+fn page(command: Command) -> Result<String, Failure> {
+    let mut text = Vec::new();
+    clap_mangen::Man::new(command)
+        .render(&mut text)
+        .map_err(|error| Failure::refused(error.to_string()))?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::Cli;
+
+    #[test]
+    fn every_place_with_names_is_on_the_command_line() {
+        let known = known_places(&Cli::command());
+        assert_eq!(known.len(), places().len());
+        assert!(known.iter().all(|place| !place.words.is_empty()));
+    }
+
+    #[test]
+    fn shells_complete_plans_scenarios_nouns_and_ways_to_copy() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let text = script(shell, Cli::command());
+            for word in ["survey-short", "kernels", "process-vm"] {
+                assert!(text.contains(word), "{shell}: {word}");
+            }
+            let (scenario, _) = daqmeter_readout::scenario::SHIPPED[0];
+            assert!(text.contains(scenario), "{shell}: {scenario}");
+        }
+        let zsh = script(Shell::Zsh, Cli::command());
+        assert!(zsh.matches("files\\:file\\:_files").count() >= places().len());
+    }
+
+    #[test]
+    fn every_verb_has_a_manual_page_with_its_own_synopsis() {
+        let mut command = Cli::command();
+        command.build();
+        let mut left = vec![command];
+        let mut pages = 0;
+        while let Some(command) = left.pop() {
+            left.extend(command.get_subcommands().cloned());
+            let name = command.get_bin_name().unwrap_or_default().to_owned();
+            let text = page(command).map_err(|_| ()).unwrap();
+            let synopsis = text.split(".SH SYNOPSIS").nth(1).unwrap();
+            let synopsis = synopsis
+                .replace("\\-", "-")
+                .replace("\\fB", "")
+                .replace("\\fR", "");
+            let line = synopsis.lines().find(|line| !line.is_empty()).unwrap();
+            assert!(line.starts_with(&name), "{name}: {line}");
+            pages += 1;
+        }
+        assert!(pages > 40, "{pages}");
+    }
+}

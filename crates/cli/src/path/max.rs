@@ -1,0 +1,116 @@
+//! The largest rate of a path without loss.
+
+use std::time::Duration;
+
+use daqmeter_harness::{Request, Settings, StepPlan};
+use daqmeter_path::{Path, PathRequest, engine};
+use daqmeter_readout::search::{Allowed, Found, Observation, Plan, System, highest_rate};
+use daqmeter_record::units::{show_mb_per_s, significant};
+use daqmeter_record::{Outcome, PathRun, Role, RunRecord};
+
+use crate::output::Failure;
+use crate::runner::Runner;
+
+/// One run that is no point: a step of a search.
+pub(super) fn probe(runner: &mut Runner, request: &PathRequest) -> Result<RunRecord, Failure> {
+    let settings = Settings {
+        role: Role::Probe,
+        ..runner.settings(StepPlan::ByStage(1), "path/probe", &[])
+    };
+    runner.point("path", &request.workload(), &settings, None)?;
+    if runner.stop.is_set() {
+        return Err(Failure::interrupted());
+    }
+    let record = runner.recorder.records.last();
+    let record = record.ok_or_else(|| Failure::refused("nothing was measured"))?;
+    match &record.outcome {
+        Outcome::Ok => Ok(record.clone()),
+        other => Err(Failure::tool(other.reason().unwrap_or("failed"))),
+    }
+}
+
+/// The run of a record.
+pub(super) fn run_of(record: &RunRecord) -> Result<&PathRun, Failure> {
+    let run = record.path.as_ref().filter(|run| run.blocks > 0);
+    run.ok_or_else(|| Failure::tool("no block came to the sink: give it more --time"))
+}
+
+struct Searched<'a> {
+    runner: &'a mut Runner,
+    request: PathRequest,
+}
+
+impl System for Searched<'_> {
+    type Error = Failure;
+
+    fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Failure> {
+        let request = PathRequest {
+            rate_hz: Some(rate_hz),
+            lossy: true,
+            seconds: duration.as_secs_f64(),
+            ..self.request.clone()
+        };
+        Ok(engine::observation(
+            &probe(self.runner, &request)?,
+            duration,
+        ))
+    }
+}
+
+/// Searches around the rate at which the path goes by itself; the request is then at the rate that was found.
+pub(super) fn search(
+    runner: &mut Runner,
+    path: &Path,
+    request: &mut PathRequest,
+) -> Result<String, Failure> {
+    let confirm = Duration::from_secs_f64(request.seconds);
+    let free = PathRequest {
+        unpaced: true,
+        ..request.clone()
+    };
+    let record = probe(runner, &free)?;
+    let run = run_of(&record)?;
+    let free_hz = run.blocks as f64 / (run.wall_ns as f64 * 1e-9) / path.streams() as f64;
+    let plan = Plan {
+        from_hz: free_hz / 2.0,
+        to_hz: free_hz * 2.0,
+        resolution: 0.02,
+        probe: confirm / 6,
+        confirm,
+        confirmations: 3,
+        allowed: Allowed {
+            lost: 0,
+            dead_share: 0.0,
+        },
+    };
+    let mut searched = Searched {
+        runner,
+        request: request.clone(),
+    };
+    let found = highest_rate(&mut searched, &plan)?;
+    request.rate_hz = found.rate_hz;
+    request.lossy = true;
+    Ok(text(path, &found))
+}
+
+fn text(path: &Path, found: &Found) -> String {
+    let bytes = (path.block_bytes * path.streams()) as f64;
+    let shown = |hz: f64| {
+        let rate = show_mb_per_s(hz * bytes);
+        format!(
+            "{} blocks/s per stream, {rate} MB/s in all",
+            significant(hz, 4)
+        )
+    };
+    let highest = found.rate_hz.map_or("none".to_owned(), shown);
+    let beyond = found.unstable_hz.map_or_else(
+        || "nothing was lost up to the end of the search".to_owned(),
+        |hz| format!("blocks were lost at {}", shown(hz)),
+    );
+    format!(
+        "{}: largest rate without loss: {highest}\n  {beyond}\n  {} probes; {}\n\n",
+        path.name,
+        found.probes.len(),
+        found.confidence()
+    )
+}

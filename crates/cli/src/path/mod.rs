@@ -1,0 +1,52 @@
+//! `daqmeter path`: a path of data as a file: drawn, run, and explained.
+
+mod explain;
+mod max;
+mod run;
+mod show;
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use crate::output::Failure;
+
+/// Run a path of data that a file describes: source, stages and sink, a thread each.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLE)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+const EXAMPLE: &str = "\
+A path is a TOML file, or one that ships: digitizer-crate, felix-card, file-replay, pattern.
+
+Example:
+
+  $ daqmeter path show felix-card                 what will run, before anything runs
+  $ daqmeter path run felix-card --time 3s        rate, latency, where each thread's time went
+  $ daqmeter path run felix-card --max            the largest rate without loss
+  $ daqmeter path explain felix-card              which part limits it, by slowing each in turn
+  $ daqmeter path show felix-card --toml > my.toml";
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run a path and record it
+    Run(run::Arguments),
+    /// Say which part limits a path, by slowing each in turn
+    Explain(explain::Arguments),
+    /// Draw a path, or print its file
+    Show(show::Arguments),
+    /// List the paths that ship
+    List,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    match &arguments.verb {
+        Verb::Run(arguments) => run::run(arguments),
+        Verb::Explain(arguments) => explain::run(arguments),
+        Verb::Show(arguments) => show::run(arguments),
+        Verb::List => show::list(),
+    }
+}

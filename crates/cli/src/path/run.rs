@@ -1,0 +1,88 @@
+//! `daqmeter path run`: a path as one record, or the search for its largest rate without loss.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use daqmeter_harness::{Request, StepPlan};
+use daqmeter_path::{Path, PathRequest};
+use daqmeter_report::paths;
+
+use super::max;
+use crate::arguments::duration;
+use crate::output::Failure;
+use crate::runner::{Common, Runner};
+
+/// Run a path from its source to its sink and say where the time of each thread went.
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "The rate is sustained: all bytes over all the time from release to end. `no input` and `no room` are waits for the\nneighbours, until the thread ran again; `preempted` is time on the run queue at other moments; `elsewhere` is waiting for a\ndevice, a system call, or the time of the next block.\n\nExample:\n\n  $ daqmeter path run digitizer-crate --time 3s --out run.jsonl"
+)]
+pub(crate) struct Arguments {
+    /// Path: one that ships, or a TOML file
+    #[arg(value_name = "PATH")]
+    path: String,
+    /// Time for which the source goes
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "3s")]
+    time: Duration,
+    /// Rate at which blocks are due from each stream: 14Hz, 500MB/s
+    #[arg(long, value_name = "RATE", conflicts_with = "unpaced")]
+    rate: Option<String>,
+    /// As fast as it goes, whatever rate the file says
+    #[arg(long)]
+    unpaced: bool,
+    /// Lose blocks that are due when there is no room
+    #[arg(long)]
+    lossy: bool,
+    /// Search for the largest rate without loss; --time is that of a confirmation
+    #[arg(long, conflicts_with_all = ["rate", "unpaced", "lossy"])]
+    max: bool,
+    /// Page to write
+    #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let path = Path::load(&arguments.path).map_err(Failure::refused)?;
+    let mut request = request(&path, arguments.time, &arguments.common);
+    request.unpaced = arguments.unpaced;
+    request.lossy = arguments.lossy;
+    if let Some(rate) = &arguments.rate {
+        let hz = path.parse_rate(rate);
+        request.rate_hz =
+            Some(hz.map_err(|problem| Failure::refused(format!("--rate: {problem}")))?);
+    }
+    checked(&request)?;
+    let mut runner = Runner::new(&arguments.common, 1)?;
+    let mut text = String::new();
+    if arguments.max {
+        text = max::search(&mut runner, &path, &mut request)?;
+    }
+    let settings = runner.settings(StepPlan::ByStage(1), "path/run", &[]);
+    if !arguments.max || request.rate_hz.is_some() {
+        runner.point("path", &request.workload(), &settings, None)?;
+    }
+    runner.conclude(arguments.output.as_deref(), |records| {
+        text + &paths::text(records)
+    })
+}
+
+/// What the options of every verb say.
+pub(super) fn request(path: &Path, time: Duration, common: &Common) -> PathRequest {
+    let cpus: Vec<String> = common.pins().iter().map(u32::to_string).collect();
+    PathRequest {
+        cpus: cpus.join(","),
+        ..PathRequest::new(path, time.as_secs_f64())
+    }
+}
+
+/// Refuses what the engine would refuse, before the first record.
+pub(super) fn checked(request: &PathRequest) -> Result<(), Failure> {
+    let wrong = |problem: daqmeter_harness::Problem| {
+        Failure::refused(format!("`{}` {}", problem.name, problem.text))
+    };
+    request.check().map_err(wrong)
+}

@@ -1,0 +1,141 @@
+//! Waiting until the host has nothing else to do. A survey that begins beside a compiler or a backup measures them, too.
+//!
+//! It waits for at most a quarter of its budget, and never longer than 15 s (what a budget of a minute gives); the time is taken from
+//! the budget. Bursts of cron, of a package manager or of the end of a build are over by then, and what is left is enough for all
+//! points; a load that lasts longer may last for hours. A host that is still not quiet then is measured all the same, and the report
+//! says that it was not.
+
+use std::time::Duration;
+
+use daqmeter_record::conditions::FOREIGN_ON_ALL;
+use daqmeter_sys::cpu_time;
+
+use crate::output::tell;
+
+/// Part of the budget that may be waited for.
+const PART: u32 = 4;
+
+/// And no longer than this.
+const LONGEST: Duration = Duration::from_secs(15);
+
+/// One look lasts so long: thirty ticks of `/proc/stat`, so that a tick is 3 % of a CPU.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// What was seen at last.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Waited {
+    /// Others took less than a result may stand.
+    Quiet,
+    /// They still took this share of all CPUs.
+    Busy(f64),
+}
+
+/// Looks until the host is quiet, time for another look is lacking, or a signal came; says on stderr what it waits for.
+pub(crate) fn wait_for_quiet(budget: Duration, is_stopped: impl Fn() -> bool) -> Waited {
+    let longest = (budget / PART).min(LONGEST);
+    let mut is_told = false;
+    let look = |share: f64| {
+        if !is_told {
+            is_told = true;
+            tell(&format!(
+                "daqmeter: other programs take {:.0} % of the CPUs: waiting up to {:.0} s for quiet (--no-wait measures at once)",
+                share * 100.0,
+                longest.as_secs_f64()
+            ));
+        }
+    };
+    let waited = until_quiet(longest, foreign_share, look, is_stopped);
+    if let Waited::Busy(share) = waited {
+        tell(&format!(
+            "daqmeter: other programs still take {:.0} % of the CPUs: measuring beside them",
+            share * 100.0
+        ));
+    }
+    waited
+}
+
+/// The same with any looks: each takes [`LOOK`].
+fn until_quiet(
+    longest: Duration,
+    mut look: impl FnMut() -> f64,
+    mut busy: impl FnMut(f64),
+    is_stopped: impl Fn() -> bool,
+) -> Waited {
+    let looks = (longest.as_millis() / LOOK.as_millis()).max(1);
+    let mut share = 0.0;
+    for _ in 0..looks {
+        share = look();
+        if share <= FOREIGN_ON_ALL || is_stopped() {
+            return Waited::Quiet;
+        }
+        busy(share);
+    }
+    Waited::Busy(share)
+}
+
+/// Share of all CPUs that other programs and the hypervisor take, over one look.
+fn foreign_share() -> f64 {
+    let before = (cpu_time::of_host("/".as_ref()), cpu_time::of_process());
+    std::thread::sleep(LOOK);
+    let host = cpu_time::of_host("/".as_ref()).since(before.0);
+    let (own, own_before) = (cpu_time::of_process(), before.1);
+    let own_ns =
+        (own.user_ns + own.system_ns).saturating_sub(own_before.user_ns + own_before.system_ns);
+    share(host, own_ns)
+}
+
+fn share(host: cpu_time::HostTimes, own_ns: u64) -> f64 {
+    let busy = host.user_ns + host.system_ns + host.steal_ns;
+    let all = busy + host.idle_ns + host.iowait_ns + host.irq_ns + host.softirq_ns;
+    busy.saturating_sub(own_ns) as f64 / all.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits for at most ten looks that see these shares; returns what came of it and the looks.
+    fn wait(shares: &[f64]) -> (Waited, usize) {
+        let mut looks = shares.iter().copied();
+        let mut told = 0;
+        let waited = until_quiet(
+            LOOK * 10,
+            || looks.next().unwrap_or(0.9),
+            |_| told += 1,
+            || false,
+        );
+        (waited, told)
+    }
+
+    #[test]
+    fn a_quiet_host_is_measured_at_once_and_a_busy_one_after_a_bounded_time() {
+        assert_eq!(wait(&[0.02]), (Waited::Quiet, 0));
+        assert_eq!(wait(&[0.9, 0.5, 0.05]), (Waited::Quiet, 2));
+        assert_eq!(wait(&[]), (Waited::Busy(0.9), 10));
+        let none = until_quiet(Duration::ZERO, || 0.4, |_| (), || false);
+        assert_eq!(
+            none,
+            Waited::Busy(0.4),
+            "one look however little time there is"
+        );
+    }
+
+    #[test]
+    fn a_signal_ends_the_wait() {
+        let waited = until_quiet(LOOK * 10, || 0.9, |_| panic!("it goes on"), || true);
+        assert_eq!(waited, Waited::Quiet);
+    }
+
+    #[test]
+    fn what_this_program_does_is_not_foreign() {
+        let host = cpu_time::HostTimes {
+            user_ns: 60,
+            system_ns: 10,
+            steal_ns: 10,
+            idle_ns: 20,
+            ..Default::default()
+        };
+        assert_eq!(share(host, 70), 0.1);
+        assert_eq!(share(cpu_time::HostTimes::default(), 5), 0.0);
+    }
+}

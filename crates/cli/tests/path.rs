@@ -1,0 +1,124 @@
+//! `daqmeter path` as scripts meet it: output, records, exit codes, one clear line for what is wrong.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+mod common;
+
+use common::{are_refused, daqmeter, stderr, stdout};
+
+fn path(arguments: &[&str]) -> std::process::Output {
+    daqmeter("path", arguments)
+}
+
+#[test]
+fn help_for_people() {
+    for verb in ["", "run", "explain", "show"] {
+        let mut settings = insta::Settings::clone_current();
+        let name = if verb.is_empty() { "path" } else { verb };
+        settings.set_snapshot_suffix(name);
+        let arguments: Vec<&str> = [verb, "-h"].into_iter().filter(|a| !a.is_empty()).collect();
+        settings.bind(|| insta::assert_snapshot!("help", stdout(&path(&arguments))));
+    }
+}
+
+#[test]
+fn paths_are_listed_and_drawn_before_anything_runs() {
+    insta::assert_snapshot!("list", stdout(&path(&["list"])));
+    insta::assert_snapshot!("show", stdout(&path(&["show", "felix-card"])));
+    let toml = stdout(&path(&["show", "felix-card", "--toml"]));
+    assert!(toml.contains("[[stage]]\nkind = \"tcp\""), "{toml}");
+}
+
+#[test]
+fn a_run_is_a_record_with_its_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.jsonl");
+    let out = file.to_str().unwrap();
+    let output = path(&["run", "pattern", "--time", "20ms", "--out", out]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(
+        text.contains("MB/s sustained") && text.contains("memory -> copy"),
+        "{text}"
+    );
+    assert!(text.contains("1 of 1 ledgers close"), "{text}");
+    let line = std::fs::read_to_string(file).unwrap();
+    assert!(line.contains("\"preempted_ns\"") || line.contains("\"elsewhere_ns\""));
+}
+
+/// A path that is soon made ready, in a file of this folder.
+fn small(folder: &std::path::Path) -> String {
+    let file = folder.join("small.toml");
+    let text = "title = \"small\"\nblock = \"4KiB\"\nbuffers = 2\n[source]\nkind = \"memory\"\nspan = \"64KiB\"\n[sink]\nkind = \"read\"\n";
+    std::fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_largest_rate_is_stated_with_its_confidence() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = small(folder.path());
+    let output = path(&["run", &file, "--time", "12ms", "--max"]);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        text.contains("small.toml: largest rate without loss: "),
+        "{text}"
+    );
+    assert!(
+        text.contains("95 % confidence") || text.contains("no rate was stable"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_explanation_has_a_slope_for_each_part_and_one_of_three_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = small(folder.path());
+    let output = path(&["explain", &file, "--time", "2ms", "--rounds", "3"]);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for part in ["\n memory ", "\n read "] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let answers = ["limit: no single one", "limit: cannot tell", "one for one"];
+    assert!(answers.iter().any(|answer| text.contains(answer)), "{text}");
+}
+
+#[test]
+fn bad_input_gives_one_clear_line_and_exit_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bad.toml");
+    let text =
+        "title = \"x\"\nblock = \"4KiB\"\n[source]\nkind = \"memroy\"\n[sink]\nkind = \"read\"\n";
+    std::fs::write(&file, text).unwrap();
+    let bad = file.to_str().unwrap();
+    are_refused(
+        "path",
+        &[
+            (
+                &["run", bad][..],
+                "bad.toml:4: source: kind: there is no `memroy`",
+            ),
+            (&["show", "patern"], "did you mean `pattern`?"),
+            (&["run", "pattern", "--rate", "much"], "--rate:"),
+            (
+                &["run", "pattern", "--rate", "1Hz", "--max"],
+                "cannot be used with",
+            ),
+            (
+                &["run", "pattern", "--lossy"],
+                "loses nothing without a rate",
+            ),
+            (
+                &["run", "pattern", "--pin", "4000"],
+                "`cpus` is 4000: there is no such CPU",
+            ),
+            (&["run", "pattern", "--time", "0s"], "`seconds` is 0"),
+            (
+                &["explain", "pattern", "--rounds", "1"],
+                "3 to 1000 rounds are wanted",
+            ),
+        ],
+    );
+}

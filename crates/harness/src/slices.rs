@@ -1,0 +1,316 @@
+//! One lane's work in short slices, for measuring two sides in turns: see `daqmeter_campaign::ab`.
+//!
+//! A slice is a fixed number of operations between two readings of the clock, short against the scheduler's own slices where the
+//! operation allows it. Each slice says whether something took the CPU away meanwhile.
+
+use std::time::Duration;
+
+use daqmeter_record::Workload;
+use daqmeter_sys::{affinity, clock, cpu_time};
+
+use crate::guarded::guarded;
+use crate::{Availability, Engine, Fault, Session, StageSpec, StopFlag, check_fits};
+
+/// Most operations of a slice.
+const MAX_OPERATIONS: u64 = 1 << 30;
+/// Of the operations of a slice one in so many is done before the clock starts: the other side has just used the caches.
+const WARM_SHARE: u64 = 8;
+/// Wall time beyond CPU time that is no theft: reading both clocks, a timer tick.
+const MIN_STOLEN_NS: u64 = 20_000;
+/// The same as a share of the slice.
+const MIN_STOLEN_SHARE: u64 = 50;
+
+/// A session that is prepared, and worked slice by slice.
+pub struct Slices {
+    session: Box<dyn Session>,
+    stages: Vec<StageSpec>,
+}
+
+/// What one slice took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slice {
+    /// Time of all its operations.
+    pub ns: u64,
+    /// What happened to its thread meanwhile.
+    pub disturbed: Disturbed,
+}
+
+/// What took the CPU away from a slice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disturbed {
+    /// The scheduler gave the CPU to another thread.
+    pub preempted: bool,
+    /// The thread was moved to another CPU.
+    pub migrated: bool,
+    /// Time passed in which the thread neither ran nor waited: a hypervisor took it.
+    pub stolen: bool,
+}
+
+impl Disturbed {
+    /// Whether anything did.
+    pub fn any(self) -> bool {
+        self.preempted || self.migrated || self.stolen
+    }
+}
+
+impl Slices {
+    /// Opens, prepares and verifies the work in this thread.
+    ///
+    /// # Errors
+    /// When the work cannot begin, needs more than one lane, or cannot be cut into slices.
+    pub fn open(
+        engine: &dyn Engine,
+        workload: &Workload,
+        stop: &StopFlag,
+    ) -> Result<Slices, Fault> {
+        let session = only_session(engine, workload)?;
+        let stages = session.stages();
+        let mut slices = Slices { session, stages };
+        slices.guarded("preparation", |session| {
+            session.heed(stop);
+            session.prepare()?;
+            session.verify()?;
+            session.begin();
+            Ok(())
+        })?;
+        Ok(slices)
+    }
+
+    fn guarded<T>(
+        &mut self,
+        what: &str,
+        work: impl FnOnce(&mut dyn Session) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        guarded(what, || work(self.session.as_mut())).flatten()
+    }
+
+    /// Names of the stages, in order.
+    pub fn stages(&self) -> Vec<String> {
+        self.stages.iter().map(|stage| stage.name.clone()).collect()
+    }
+
+    /// How many operations of a stage take about that time, after a warm-up of ten times as long: whole batches, at least one.
+    ///
+    /// # Errors
+    /// When the work fails.
+    pub fn operations(&mut self, stage: usize, time: Duration) -> Result<u64, Fault> {
+        let batch = self.stages[stage].batch.max(1);
+        if self.stages[stage].is_separate() {
+            return Ok(1);
+        }
+        let wanted_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let mut operations = batch;
+        let begin = clock::monotonic_ns();
+        loop {
+            let slice = self.slice(stage, operations)?;
+            operations = fitting(slice.ns, operations, wanted_ns, batch);
+            if clock::monotonic_ns() - begin > wanted_ns.saturating_mul(10) {
+                return Ok(operations);
+            }
+        }
+    }
+
+    /// Does one slice of a stage.
+    ///
+    /// # Errors
+    /// When the work fails.
+    pub fn slice(&mut self, stage: usize, operations: u64) -> Result<Slice, Fault> {
+        let spec = &self.stages[stage];
+        let (before_sample, is_device_timed) = (spec.before_sample, spec.device_timed);
+        let warm = operations / WARM_SHARE / spec.batch.max(1) * spec.batch.max(1);
+        if before_sample {
+            self.guarded("making ready", |session| session.before_sample(stage))?;
+        }
+        self.guarded("a slice", |session| {
+            if warm > 0 && !before_sample && !is_device_timed {
+                session.step(stage, warm)?;
+            }
+            let before = Seen::now();
+            let begin = clock::monotonic_ns();
+            session.step(stage, operations)?;
+            let wall_ns = clock::monotonic_ns() - begin;
+            let disturbed = before.disturbed(Seen::now(), wall_ns);
+            let device = is_device_timed.then(|| session.device_time());
+            let device = device.map(|time| time.after_ns.saturating_sub(time.before_ns));
+            let ns = device.unwrap_or(wall_ns);
+            Ok(Slice { ns, disturbed })
+        })
+    }
+
+    /// Checks the bytes that the last slice left, and the accounts.
+    ///
+    /// # Errors
+    /// When bytes are wrong, or a ledger does not close.
+    pub fn verify(&mut self) -> Result<(), Fault> {
+        self.guarded("verification", |session| session.verify())?;
+        let tally = self.guarded("the accounts", |session| Ok(session.tally()))?;
+        match tally.ledgers.iter().find(|ledger| !ledger.closes()) {
+            None => Ok(()),
+            Some(ledger) => Err(Fault::new(format!(
+                "the ledger of {} does not close",
+                ledger.unit
+            ))),
+        }
+    }
+}
+
+/// Looks whether work can be measured in turns, without preparing it.
+///
+/// # Errors
+/// Why not: it lacks something, works on a real device, has several lanes, or cannot be repeated.
+pub fn check(engine: &dyn Engine, workload: &Workload) -> Result<(), Fault> {
+    only_session(engine, workload).map(|_| ())
+}
+
+/// The session of work that has one lane and whose stages may be repeated.
+fn only_session(engine: &dyn Engine, workload: &Workload) -> Result<Box<dyn Session>, Fault> {
+    if let Availability::Waived(reason) = engine.probe_for(workload) {
+        return Err(Fault::new(reason));
+    }
+    if engine.owns_device(workload) {
+        return Err(Fault::new(format!(
+            "{} is a real device whose state belongs to one process at a time; it cannot be measured in turns: use daqmeter run and cmp",
+            engine.target(workload)
+        )));
+    }
+    // Both sides are there at the same time.
+    check_fits(
+        engine
+            .memory_bytes(workload)
+            .map(|bytes| bytes.saturating_mul(2)),
+    )?;
+    let mut sessions = guarded("opening", || engine.open(workload)).flatten()?;
+    let count = sessions.len();
+    let (Some(session), true) = (sessions.pop(), count == 1) else {
+        return Err(Fault::new(format!(
+            "it has {count} lanes, which run together; only work of one lane can be measured in turns"
+        )));
+    };
+    match session.stages().iter().find(|stage| stage.once) {
+        None => Ok(session),
+        Some(stage) => Err(Fault::new(format!(
+            "its stage `{}` runs once and cannot be cut into slices",
+            stage.name
+        ))),
+    }
+}
+
+/// Operations that take about the wanted time, if so many took `ns`. A slice that was disturbed, or the first, is no measure: the
+/// number grows step by step.
+fn fitting(ns: u64, operations: u64, wanted_ns: u64, batch: u64) -> u64 {
+    let fitting = u128::from(operations) * u128::from(wanted_ns) / u128::from(ns.max(1));
+    let fitting = u64::try_from(fitting).unwrap_or(u64::MAX);
+    fitting
+        .min(operations.saturating_mul(4))
+        .clamp(batch, MAX_OPERATIONS.max(batch))
+        / batch
+        * batch
+}
+
+/// What is known of the thread at one moment.
+#[derive(Clone, Copy)]
+struct Seen {
+    cpu: Option<u32>,
+    cpu_ns: u64,
+    usage: cpu_time::Usage,
+}
+
+impl Seen {
+    fn now() -> Seen {
+        Seen {
+            usage: cpu_time::of_thread(),
+            cpu: affinity::current_cpu(),
+            cpu_ns: clock::thread_cpu_ns(),
+        }
+    }
+
+    fn disturbed(self, after: Seen, wall_ns: u64) -> Disturbed {
+        let missing_ns = wall_ns.saturating_sub(after.cpu_ns - self.cpu_ns);
+        let is_missed = missing_ns > MIN_STOLEN_NS.max(wall_ns / MIN_STOLEN_SHARE);
+        let never_left = after.usage.context_switches == self.usage.context_switches;
+        Disturbed {
+            preempted: after.usage.preemptions != self.usage.preemptions,
+            migrated: after.cpu != self.cpu,
+            stolen: is_missed && never_left,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NullEngine;
+
+    #[test]
+    fn slices_last_about_as_long_as_asked_and_say_what_they_did() {
+        let mut slices =
+            Slices::open(&NullEngine, &NullEngine.example(), &StopFlag::default()).unwrap();
+        assert_eq!(slices.stages(), ["null"]);
+        let operations = slices.operations(0, Duration::from_micros(200)).unwrap();
+        assert!(operations > 1000, "{operations}");
+        assert!(slices.slice(0, operations).unwrap().ns > 0);
+        slices.verify().unwrap();
+    }
+
+    #[test]
+    fn operations_fit_into_the_time_in_whole_batches_and_grow_step_by_step() {
+        for (ns, operations, batch, wanted) in [
+            (1000, 1, 1, 4),
+            (1000, 100, 1, 400),
+            (500_000, 100, 1, 200),
+            (4_000_000, 100, 1, 25),
+            (4_000_000, 100, 10, 20),
+            (40_000_000, 10, 10, 10),
+            (0, MAX_OPERATIONS, 1, MAX_OPERATIONS),
+            (u64::MAX, 1, 1, 1),
+        ] {
+            assert_eq!(
+                fitting(ns, operations, 1_000_000, batch),
+                wanted,
+                "{ns} {operations}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_slice_that_lost_its_cpu_is_told_from_one_that_waited() {
+        let before = Seen {
+            cpu: Some(1),
+            cpu_ns: 0,
+            usage: cpu_time::Usage::default(),
+        };
+        let after = |cpu, cpu_ns, context_switches, preemptions| {
+            let usage = cpu_time::Usage {
+                context_switches,
+                preemptions,
+                ..before.usage
+            };
+            before.disturbed(
+                Seen {
+                    cpu: Some(cpu),
+                    cpu_ns,
+                    usage,
+                },
+                1_000_000,
+            )
+        };
+        assert!(!after(1, 985_000, 0, 0).any());
+        // Waited for a device: a voluntary switch.
+        assert!(!after(1, 100_000, 1, 0).any());
+        let stolen = Disturbed {
+            stolen: true,
+            ..Disturbed::default()
+        };
+        assert_eq!(after(1, 900_000, 0, 0), stolen);
+        let preempted = Disturbed {
+            preempted: true,
+            ..Disturbed::default()
+        };
+        assert_eq!(after(1, 100_000, 1, 1), preempted);
+        let migrated = Disturbed {
+            migrated: true,
+            ..Disturbed::default()
+        };
+        assert_eq!(after(0, 999_000, 0, 0), migrated);
+    }
+}

@@ -1,0 +1,453 @@
+//! A path becomes threads: built, released together, watched until all have ended, and accounted for.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use daqmeter_harness::{Fault, StopFlag};
+use daqmeter_record::path::PathThread;
+use daqmeter_sys::clock::monotonic_ns;
+
+use crate::account::Account;
+use crate::cut::Cuts;
+use crate::definition::{Element, Path, SourceKind};
+use crate::element::Work;
+use crate::ended::{Done, Ended, Names, ended};
+use crate::ends::{Inlet, Outlet, link};
+use crate::sinks::sink;
+use crate::sources::{Named, sources};
+use crate::spin::Spin;
+use crate::stages::work;
+use crate::sum::sum;
+use crate::worker::{FromSource, IntoSink, Role, Shared, Worker};
+
+/// How a path is run.
+#[derive(Clone, Debug)]
+pub(crate) struct How {
+    /// Time for which the source goes.
+    pub(crate) time_ns: u64,
+    /// Blocks of each stream after which it ends at the latest.
+    pub(crate) most_blocks: u64,
+    pub(crate) rate_hz: Option<f64>,
+    pub(crate) lossless: bool,
+    /// An element, and the work that is added to each of its blocks, in nanoseconds.
+    pub(crate) slowed: Option<(usize, f64)>,
+    /// CPUs for the threads in turn, instead of the path's own.
+    pub(crate) cpus: Vec<u32>,
+    /// For the choice of stores.
+    pub(crate) last_level_bytes: u64,
+}
+
+/// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a page.
+const LABELS: usize = 1024;
+/// How long after its time a path may take to end, beside the triggers that it waits for.
+const GRACE_NS: u64 = 10_000_000_000;
+/// Triggers that a source may wait for at its end: its board gives up after as many.
+const TRIGGERS: f64 = 3.0;
+/// How long after a signal.
+const STOP_GRACE_NS: u64 = 1_000_000_000;
+
+/// Threads that wait to be released.
+pub(crate) struct Chain {
+    shared: Arc<Shared>,
+    names: Names,
+    gate: Arc<Gate>,
+    cuts: Cuts,
+    patience_ns: u64,
+    threads: Vec<JoinHandle<()>>,
+    done: Receiver<Done>,
+}
+
+/// Holds the threads until all are ready.
+#[derive(Default)]
+struct Gate {
+    /// Whether they may go; none while they wait.
+    go: Mutex<Option<bool>>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn open(&self, go: bool) {
+        *self.go.lock().unwrap_or_else(PoisonError::into_inner) = Some(go);
+        self.changed.notify_all();
+    }
+
+    fn wait(&self) -> bool {
+        let mut go = self.go.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match *go {
+                Some(go) => return go,
+                None => {
+                    go = self
+                        .changed
+                        .wait(go)
+                        .unwrap_or_else(PoisonError::into_inner)
+                }
+            }
+        }
+    }
+}
+
+/// Sums that the blocks of each stream must have at the sink, and where those of each stream begin. Empty where a stage makes
+/// bytes that only it knows.
+fn expected(
+    path: &Path,
+    sources: &mut [Named],
+    last_level_bytes: u64,
+) -> Result<(Vec<u64>, Vec<usize>), Fault> {
+    let mut turns = Vec::new();
+    let mut bytes = path.source.out_bytes;
+    for stage in &path.stages {
+        if stage.kind.changes_unknown() {
+            return Ok((Vec::new(), vec![0; sources.len()]));
+        }
+        if !stage.kind.has_two_ends()
+            && let Work::Turn(turn) = work(&stage.kind, bytes, last_level_bytes, &Cuts::default())?
+        {
+            turns.push(turn);
+        }
+        bytes = stage.out_bytes;
+    }
+    let (mut sums, mut first) = (Vec::new(), Vec::new());
+    for (_, source) in sources {
+        first.push(sums.len());
+        for content in source.contents()? {
+            let last = turns
+                .iter()
+                .fold(content, |content, turn| turn.reference(&content));
+            sums.push(sum(&last));
+        }
+    }
+    Ok((sums, first))
+}
+
+/// The workers of a path while they are put together.
+struct Building {
+    workers: Vec<Worker>,
+    queues: Vec<Vec<(String, String)>>,
+    /// Threads whose output is not linked yet.
+    open: Vec<usize>,
+    buffers: usize,
+    out_bytes: usize,
+}
+
+impl Building {
+    /// Adds a row of threads behind those before it.
+    fn row(&mut self, roles: Vec<(String, Role)>, cpus: &[u32], slowed: Spin) {
+        let (outlets, inlets) = link(self.open.len(), roles.len(), self.buffers);
+        let first = self.workers.len();
+        let from: Vec<String> = self
+            .open
+            .iter()
+            .map(|&at| self.workers[at].name.clone())
+            .collect();
+        for (&at, outlet) in self.open.iter().zip(outlets) {
+            self.workers[at].outlet = Some(outlet);
+        }
+        let count = roles.len();
+        for (at, ((name, role), inlet)) in roles.into_iter().zip(inlets).enumerate() {
+            let rings = (0..from.len().max(count)).filter(|ring| ring % count == at);
+            let queues = rings.map(|ring| (from[ring % from.len()].clone(), name.clone()));
+            self.queues.push(queues.collect());
+            self.push(name, role, cpu(cpus, at), Some(inlet), slowed);
+        }
+        self.open = (first..self.workers.len()).collect();
+    }
+
+    fn push(
+        &mut self,
+        name: String,
+        role: Role,
+        cpu: Option<u32>,
+        inlet: Option<Inlet>,
+        slowed: Spin,
+    ) {
+        self.workers.push(Worker {
+            name,
+            cpu,
+            role,
+            inlet,
+            outlet: None::<Outlet>,
+            makes: (self.buffers, self.out_bytes),
+            slowed,
+        });
+    }
+
+    fn stage<K>(&mut self, stage: &Element<K>, works: Vec<Work>, slowed: Spin) {
+        self.out_bytes = stage.out_bytes;
+        let count = works.len();
+        let mut roles = Vec::new();
+        for (at, work) in works.into_iter().enumerate() {
+            let name = match count {
+                1 => stage.name.clone(),
+                _ => format!("{}.{at}", stage.name),
+            };
+            match work {
+                Work::Look(look) => roles.push((name, Role::Look(look))),
+                Work::Turn(turn) => roles.push((name, Role::Turn(turn))),
+                Work::Away(out, inward) => {
+                    let (sender, labels) = sync_channel(LABELS);
+                    let out = (format!("{name} out"), Role::Out(out, Some(sender)));
+                    self.row(vec![out], &stage.cpus, slowed);
+                    let role = Role::In(inward, labels);
+                    let cpu = cpu(&stage.cpus, 1);
+                    self.push(format!("{name} in"), role, cpu, None, Spin::default());
+                    self.open = vec![self.workers.len() - 1];
+                    return;
+                }
+            }
+        }
+        self.row(roles, &stage.cpus, slowed);
+    }
+}
+
+fn cpu(cpus: &[u32], at: usize) -> Option<u32> {
+    cpus.get(at % cpus.len().max(1)).copied()
+}
+
+impl Chain {
+    /// Opens everything, starts the threads, and waits until all are ready.
+    pub(crate) fn start(path: &Path, how: &How, stop: &StopFlag) -> Result<Chain, Fault> {
+        let cuts = Cuts::default();
+        let mut sources = sources(path)?;
+        let (sums, first_keys) = expected(path, &mut sources, how.last_level_bytes)?;
+        let shared = Arc::new(Shared {
+            time_ns: how.time_ns,
+            most_blocks: how.most_blocks,
+            rate_hz: how.rate_hz,
+            lossless: how.lossless,
+            expected: Arc::new(sums),
+            ..Shared::default()
+        });
+        let streams: Vec<String> = sources.iter().map(|(name, _)| name.clone()).collect();
+        let building = build(path, how, sources, &first_keys, &cuts)?;
+        let (done_in, done) = channel();
+        let mut chain = Chain {
+            shared,
+            names: Names {
+                streams,
+                queues: building.queues,
+                is_paced: how.rate_hz.is_some(),
+            },
+            gate: Arc::default(),
+            cuts,
+            patience_ns: patience_ns(path),
+            threads: Vec::new(),
+            done,
+        };
+        chain.spawn(building.workers, &done_in, stop)?;
+        Ok(chain)
+    }
+
+    fn spawn(
+        &mut self,
+        workers: Vec<Worker>,
+        done: &Sender<Done>,
+        stop: &StopFlag,
+    ) -> Result<(), Fault> {
+        let (ready, readies) = channel();
+        for (at, worker) in workers.into_iter().enumerate() {
+            let (shared, gate, stop) = (self.shared.clone(), self.gate.clone(), stop.clone());
+            let (ready, done) = (ready.clone(), done.clone());
+            let life = Life {
+                at,
+                worker,
+                shared,
+                done,
+            };
+            let name = format!("path-{at}");
+            let thread = std::thread::Builder::new().name(name);
+            let thread = thread
+                .spawn(move || life.live(&ready, &gate, &stop))
+                .map_err(|error| Fault::too_large(format!("no thread for the path: {error}")))?;
+            self.threads.push(thread);
+        }
+        drop(ready);
+        // A thread that panics drops its sender.
+        for _ in 0..self.threads.len() {
+            let ready = readies.recv();
+            ready.map_err(|_| Fault::new("a thread of the path did not start"))??;
+        }
+        Ok(())
+    }
+
+    /// Releases the threads and waits until all have ended.
+    pub(crate) fn run(mut self, stop: &StopFlag) -> Ended {
+        let begin_ns = monotonic_ns();
+        self.shared.begin_ns.store(begin_ns, Ordering::Release);
+        self.gate.open(true);
+        let mut cut_at_ns =
+            begin_ns.saturating_add(self.shared.time_ns.saturating_add(self.patience_ns));
+        let mut fault = None;
+        let mut all: Vec<Done> = Vec::new();
+        while all.len() < self.threads.len() {
+            match self.done.recv_timeout(Duration::from_millis(20)) {
+                Ok(done) => {
+                    if let (None, Some(first)) = (&fault, &done.fault) {
+                        fault = Some(first.clone());
+                        self.end_now();
+                    }
+                    all.push(done);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if stop.is_set() && !self.shared.is_over.swap(true, Ordering::Relaxed) {
+                cut_at_ns = cut_at_ns.min(monotonic_ns() + STOP_GRACE_NS);
+            }
+            if monotonic_ns() > cut_at_ns && fault.is_none() {
+                fault = Some(late(stop, self.patience_ns));
+                self.end_now();
+            }
+        }
+        let is_whole = all.len() == self.threads.len();
+        for thread in self.threads.drain(..) {
+            // What a panic said is in its fault already.
+            let _ = thread.join();
+        }
+        if !is_whole && fault.is_none() {
+            fault = Some(Fault::new("a thread of the path ended without a word"));
+        }
+        all.sort_by_key(|done| done.at);
+        ended(&self.names, all, fault)
+    }
+
+    fn end_now(&self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        self.cuts.all();
+    }
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a time in nanoseconds; the slowest trigger comes in three hours"
+)]
+fn patience_ns(path: &Path) -> u64 {
+    match path.source.kind {
+        SourceKind::Digitizer {
+            trigger_hz: Some(hz),
+            ..
+        } => GRACE_NS + (TRIGGERS / hz * 1e9) as u64,
+        _ => GRACE_NS,
+    }
+}
+
+fn late(stop: &StopFlag, patience_ns: u64) -> Fault {
+    match stop.is_set() {
+        true => Fault::interrupted(),
+        false => Fault::new(format!(
+            "the path did not end {} s after its time: a stage neither takes nor gives",
+            patience_ns / 1_000_000_000
+        )),
+    }
+}
+
+impl Drop for Chain {
+    /// Threads that were never released end here.
+    fn drop(&mut self) {
+        self.gate.open(false);
+        for thread in self.threads.drain(..) {
+            // They did nothing.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn build(
+    path: &Path,
+    how: &How,
+    sources: Vec<Named>,
+    first_keys: &[usize],
+    cuts: &Cuts,
+) -> Result<Building, Fault> {
+    let slowed = |element: usize| match how.slowed {
+        Some((at, ns)) if at == element => Spin::of_ns(ns),
+        _ => Spin::default(),
+    };
+    let mut building = Building {
+        workers: Vec::new(),
+        queues: Vec::new(),
+        open: Vec::new(),
+        buffers: path.buffers,
+        out_bytes: path.source.out_bytes,
+    };
+    let streams = sources.len();
+    for (at, (name, source)) in sources.into_iter().enumerate() {
+        let from = FromSource::new(source, at, path.block_bytes, first_keys[at]);
+        let cpu = cpu(&path.source.cpus, at);
+        building.push(name, Role::Source(from), cpu, None, slowed(0));
+        building.open.push(at);
+    }
+    let mut bytes = path.source.out_bytes;
+    for (at, stage) in path.stages.iter().enumerate() {
+        let works: Result<Vec<Work>, Fault> = (0..stage.threads)
+            .map(|_| work(&stage.kind, bytes, how.last_level_bytes, cuts))
+            .collect();
+        building.stage(stage, works?, slowed(at + 1));
+        bytes = stage.out_bytes;
+    }
+    let into = IntoSink::new(sink(path)?, streams);
+    let slowed = slowed(path.stages.len() + 1);
+    let sink = vec![(path.sink.name.clone(), Role::Sink(into))];
+    building.row(sink, &path.sink.cpus, slowed);
+    for (at, worker) in building.workers.iter_mut().enumerate() {
+        worker.cpu = cpu(&how.cpus, at).or(worker.cpu);
+    }
+    Ok(building)
+}
+
+/// One thread from its start to its end.
+struct Life {
+    at: usize,
+    worker: Worker,
+    shared: Arc<Shared>,
+    done: Sender<Done>,
+}
+
+impl Life {
+    fn live(mut self, ready: &Sender<Result<(), Fault>>, gate: &Gate, stop: &StopFlag) {
+        let prepared = self.worker.prepare(stop);
+        // Nobody waits any more when another was not ready.
+        let _ = ready.send(prepared);
+        if !gate.wait() {
+            return;
+        }
+        let mut account = Account::begin();
+        let (worker, shared) = (&mut self.worker, &self.shared);
+        let ran = catch_unwind(AssertUnwindSafe(|| worker.run(shared, &mut account)));
+        let fault = match ran {
+            Ok(Ok(())) => None,
+            Ok(Err(fault)) => Some(fault.context(&self.worker.name)),
+            Err(_) => Some(Fault::new(format!(
+                "{}: a bug in daqmeter: its thread panicked",
+                self.worker.name
+            ))),
+        };
+        let thread = account.end(self.worker.name.clone(), self.worker.cpu);
+        self.finish(thread, fault);
+    }
+
+    /// The fault is told before the ends close: what the neighbours then see is its consequence.
+    fn finish(self, thread: PathThread, fault: Option<Fault>) {
+        let Life {
+            at,
+            mut worker,
+            shared,
+            done,
+        } = self;
+        if fault.is_some() {
+            shared.is_over.store(true, Ordering::Relaxed);
+        }
+        // The run waits for all threads, and so for this one.
+        let _ = done.send(Done {
+            at,
+            left: worker.left(),
+            thread,
+            fault,
+        });
+    }
+}

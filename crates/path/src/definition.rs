@@ -1,0 +1,362 @@
+//! A path that was understood: its elements in order, with sizes and units that fit.
+
+use daqmeter_digitizer::conversion::ConversionRequest;
+use daqmeter_digitizer::function::Function;
+use daqmeter_kernels::copy::CopyKernel;
+use daqmeter_record::units::{show_bytes, significant};
+use daqmeter_wire::felix::Format;
+
+use crate::explain::Part;
+
+/// A path.
+#[derive(Clone, Debug)]
+pub struct Path {
+    /// The name of a shipped path, or of its file.
+    pub name: String,
+    /// What it is.
+    pub title: String,
+    /// What it asks, and how its result is read.
+    pub about: String,
+    /// Bytes of a block at the source.
+    pub block_bytes: usize,
+    /// Blocks between two threads.
+    pub buffers: usize,
+    /// Blocks that are due per second and stream; none where the source goes as fast as it can.
+    pub rate_hz: Option<f64>,
+    /// Whether the source waits for room, or loses what is due when there is none.
+    pub lossless: bool,
+    /// The file's text.
+    pub text: String,
+    /// Says whether two files are the same path: FNV-1a of the text.
+    pub digest: String,
+    pub(crate) source: Element<SourceKind>,
+    pub(crate) stages: Vec<Element<StageKind>>,
+    pub(crate) sink: Element<SinkKind>,
+}
+
+/// One part of a path and where it runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Element<K> {
+    pub(crate) kind: K,
+    /// Its name, with a number where another has the same.
+    pub(crate) name: String,
+    pub(crate) threads: usize,
+    pub(crate) cpus: Vec<u32>,
+    /// Bytes of a block behind it.
+    pub(crate) out_bytes: usize,
+    /// What these bytes are.
+    pub(crate) unit: Unit,
+}
+
+/// What the bytes of a block are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Anything.
+    Bytes,
+    /// Raw 16-bit samples.
+    Samples,
+    /// Converted samples.
+    Numbers,
+    /// FELIX blocks.
+    Felix,
+}
+
+impl Unit {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Unit::Bytes => "bytes",
+            Unit::Samples => "samples",
+            Unit::Numbers => "converted samples",
+            Unit::Felix => "FELIX blocks",
+        }
+    }
+}
+
+/// Where blocks come from.
+#[derive(Clone, Debug)]
+pub(crate) enum SourceKind {
+    /// A pattern, copied from memory of that many bytes.
+    Memory { span_bytes: usize },
+    /// A block device or a file, read in order.
+    File { path: String, cached: bool },
+    /// Boards, one thread each.
+    Digitizer {
+        devices: Vec<String>,
+        profile: String,
+        paced: bool,
+        trigger_hz: Option<f64>,
+    },
+    /// Blocks of an emulated card, made beforehand.
+    Felix { scenario: String, span_bytes: usize },
+}
+
+/// What becomes of blocks.
+#[derive(Clone, Debug)]
+pub(crate) enum StageKind {
+    /// Copied by an instruction.
+    Copy(CopyKernel),
+    /// Samples to numbers.
+    Convert(Function, Box<ConversionRequest>),
+    /// Subchunks found.
+    Decode(Format),
+    /// Each byte read, for a sum.
+    Checksum,
+    /// Written to a program and read from it.
+    Program { command: Vec<String>, same: bool },
+    /// Sent over TCP on loopback and received.
+    Tcp,
+    /// The same over a pair of Unix sockets.
+    Unix,
+}
+
+/// Where blocks end.
+#[derive(Clone, Debug)]
+pub(crate) enum SinkKind {
+    /// Each byte is read once.
+    Read,
+    /// They are written to a file of at most so many bytes, from its beginning again when it is full.
+    File { path: String, span_bytes: usize },
+}
+
+impl SourceKind {
+    fn text(&self) -> String {
+        match self {
+            SourceKind::Memory { span_bytes } => {
+                format!("memory, {}", show_bytes(*span_bytes as u64))
+            }
+            SourceKind::File { path, cached } => {
+                let how = if *cached { "page cache" } else { "direct" };
+                format!("file {path}, {how}")
+            }
+            SourceKind::Digitizer {
+                devices,
+                trigger_hz,
+                ..
+            } => {
+                let trigger = trigger_hz
+                    .map_or_else(String::new, |hz| format!(", {} Hz", significant(hz, 4)));
+                format!("digitizer {}{trigger}", devices.join(" "))
+            }
+            SourceKind::Felix { scenario, .. } => format!("felix {scenario}"),
+        }
+    }
+}
+
+impl StageKind {
+    fn text(&self) -> String {
+        match self {
+            StageKind::Copy(kernel) => format!("copy {}", kernel.name()),
+            StageKind::Convert(function, _) => format!("convert, function {}", function.number()),
+            StageKind::Decode(_) => "decode".to_owned(),
+            StageKind::Checksum => "checksum".to_owned(),
+            StageKind::Program { command, .. } => format!("program {}", command.join(" ")),
+            StageKind::Tcp => "tcp on loopback".to_owned(),
+            StageKind::Unix => "unix socket".to_owned(),
+        }
+    }
+
+    /// Whether what comes out is known to it alone.
+    pub(crate) fn changes_unknown(&self) -> bool {
+        matches!(self, StageKind::Program { same: false, .. })
+    }
+
+    /// Whether it has a thread at each of two ends.
+    pub(crate) fn has_two_ends(&self) -> bool {
+        matches!(
+            self,
+            StageKind::Program { .. } | StageKind::Tcp | StageKind::Unix
+        )
+    }
+}
+
+impl SinkKind {
+    fn text(&self) -> String {
+        match self {
+            SinkKind::Read => "read".to_owned(),
+            SinkKind::File { path, .. } => format!("file {path}"),
+        }
+    }
+}
+
+impl Path {
+    /// Elements as they are drawn: what they are, threads, CPUs, and what comes behind them.
+    fn elements(&self) -> Vec<(String, usize, &[u32], String)> {
+        let behind =
+            |bytes: usize, unit: Unit| format!("{} of {}", show_bytes(bytes as u64), unit.name());
+        let source = &self.source;
+        let mut all = vec![(
+            source.kind.text(),
+            source.threads,
+            &source.cpus[..],
+            behind(source.out_bytes, source.unit),
+        )];
+        for stage in &self.stages {
+            let threads = if stage.kind.has_two_ends() {
+                2
+            } else {
+                stage.threads
+            };
+            let behind = behind(stage.out_bytes, stage.unit);
+            all.push((stage.kind.text(), threads, &stage.cpus, behind));
+        }
+        let sink = &self.sink;
+        all.push((sink.kind.text(), sink.threads, &sink.cpus, String::new()));
+        all
+    }
+
+    /// In one line, from source to sink.
+    pub fn line(&self) -> String {
+        let parts: Vec<String> = self.elements().into_iter().map(|part| part.0).collect();
+        format!(
+            "{} -> {}",
+            show_bytes(self.block_bytes as u64),
+            parts.join(" -> ")
+        )
+    }
+
+    /// Drawn from source to sink.
+    pub fn picture(&self) -> String {
+        let mut out = format!("{}: {}\n", self.name, self.title);
+        if !self.about.is_empty() {
+            out.push_str(&format!("{}\n", self.about.trim_end()));
+        }
+        out.push_str(&format!("\n{}\n\n", self.conditions()));
+        for (text, threads, cpus, behind) in self.elements() {
+            out.push_str(&format!("  {text}  ({})\n", place(threads, cpus)));
+            if !behind.is_empty() {
+                out.push_str(&format!("    |  {behind}, {} blocks\n", self.buffers));
+            }
+        }
+        out
+    }
+
+    fn conditions(&self) -> String {
+        let rate = self.rate_hz.map_or_else(
+            || "as fast as it goes".to_owned(),
+            |hz| format!("{} blocks/s due from each stream", significant(hz, 4)),
+        );
+        let loss = match (self.lossless, self.rate_hz) {
+            (true, _) | (false, None) => "the source waits for room",
+            (false, Some(_)) => "blocks that are due when there is no room are lost",
+        };
+        format!("{rate}; {loss}; {} threads", self.thread_count())
+    }
+
+    /// A rate in blocks (`14Hz`) or bytes (`500MB/s`) of one stream, as blocks per second.
+    ///
+    /// # Errors
+    /// When it is neither.
+    pub fn parse_rate(&self, text: &str) -> Result<f64, String> {
+        parse_rate(text, self.block_bytes)
+    }
+
+    /// Streams of the source, each of which has its own account.
+    pub fn streams(&self) -> usize {
+        self.source.threads
+    }
+
+    /// The elements that can be slowed, from source to sink.
+    pub fn parts(&self) -> Vec<Part> {
+        let source = (&self.source.name, self.source.threads);
+        let stages = self.stages.iter().map(|stage| (&stage.name, stage.threads));
+        let all = std::iter::once(source).chain(stages);
+        let all = all.chain([(&self.sink.name, 1)]);
+        all.map(|(name, threads)| Part {
+            name: name.clone(),
+            threads,
+        })
+        .collect()
+    }
+
+    /// Threads of all elements.
+    pub fn thread_count(&self) -> usize {
+        self.elements().iter().map(|element| element.1).sum()
+    }
+
+    /// Whether a part of it is no hardware.
+    pub fn is_emulated(&self) -> bool {
+        match &self.source.kind {
+            SourceKind::Digitizer { devices, .. } => {
+                devices.iter().any(|device| device.starts_with("emu:"))
+            }
+            SourceKind::Felix { .. } => true,
+            SourceKind::Memory { .. } | SourceKind::File { .. } => false,
+        }
+    }
+
+    /// Bytes of all blocks and patterns.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let blocks = |element_bytes: usize, lanes: usize| {
+            daqmeter_sys::memory::buffer_bytes(element_bytes as u64)
+                .saturating_mul((self.buffers * lanes) as u64)
+        };
+        let widest = self.stages.iter().map(|stage| stage.threads);
+        let widest = widest.chain([self.source.threads]).max().unwrap_or(1);
+        let stages = self
+            .stages
+            .iter()
+            .map(|stage| blocks(stage.out_bytes, widest));
+        let span = match &self.source.kind {
+            SourceKind::Memory { span_bytes } | SourceKind::Felix { span_bytes, .. } => *span_bytes,
+            SourceKind::File { .. } | SourceKind::Digitizer { .. } => 0,
+        };
+        let all = stages.chain([blocks(self.source.out_bytes, widest), span as u64]);
+        all.fold(0, u64::saturating_add)
+    }
+}
+
+fn place(threads: usize, cpus: &[u32]) -> String {
+    let threads = match threads {
+        1 => "1 thread".to_owned(),
+        n => format!("{n} threads"),
+    };
+    if cpus.is_empty() {
+        return threads;
+    }
+    let cpus: Vec<String> = cpus.iter().map(u32::to_string).collect();
+    format!("{threads}, CPU {}", cpus.join(","))
+}
+
+/// Blocks per second of a rate that is written in blocks (`14Hz`) or bytes (`1GB/s`).
+pub(crate) fn parse_rate(text: &str, block_bytes: usize) -> Result<f64, String> {
+    if let Some(bytes) = text.strip_suffix("/s") {
+        let bytes =
+            daqmeter_record::units::parse_bytes(bytes).map_err(|error| error.to_string())?;
+        return Ok(bytes as f64 / block_bytes as f64);
+    }
+    daqmeter_record::units::parse_rate_hz(text)
+        .map_err(|error| format!("{error}; or bytes, such as 500MB/s"))
+}
+
+/// FNV-1a, 64 bits (draft-eastlake-fnv, section 2): two files with one digest are one path.
+pub(crate) fn digest(text: &str) -> String {
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+/// The conversion of that number.
+pub(crate) fn function(number: u64) -> Option<Function> {
+    Function::CONVERSIONS
+        .into_iter()
+        .find(|function| function.number() == number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_blocks_or_bytes() {
+        assert_eq!(parse_rate("14Hz", 1000), Ok(14.0));
+        assert_eq!(parse_rate("1MB/s", 1000), Ok(1000.0));
+        assert!(parse_rate("fast", 1000).is_err());
+    }
+
+    #[test]
+    fn digests_are_those_of_the_draft_s_test_vectors() {
+        assert_eq!(digest(""), "cbf29ce484222325");
+        assert_eq!(digest("foobar"), "85944171f73967e8");
+    }
+}

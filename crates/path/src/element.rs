@@ -1,0 +1,126 @@
+//! What a source, a stage and a sink are to the threads that run them. None of them reads a clock to measure itself.
+
+use std::sync::mpsc::Receiver;
+
+use daqmeter_harness::{Fault, StopFlag};
+use daqmeter_record::{Counter, Ledger};
+use daqmeter_sys::memory::Buffer;
+
+/// A block on its way.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) buffer: Buffer,
+    pub(crate) label: Label,
+}
+
+impl Block {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.buffer.slice(self.label.bytes)
+    }
+}
+
+/// What is known of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Label {
+    /// Bytes in the buffer.
+    pub(crate) bytes: usize,
+    /// Bytes that the source delivered for it.
+    pub(crate) payload_bytes: u64,
+    pub(crate) events: u64,
+    /// Which of the known contents it has at the source.
+    pub(crate) key: Option<usize>,
+    /// When it was due at the source.
+    pub(crate) due_ns: u64,
+    pub(crate) stream: usize,
+    pub(crate) sequence: u64,
+}
+
+/// What a source put into a block.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Filled {
+    pub(crate) events: u64,
+    /// Which of the contents of [`Source::contents`] it is.
+    pub(crate) key: Option<usize>,
+    /// When the device had it ready, where the device says when that is.
+    pub(crate) ready_ns: Option<u64>,
+}
+
+/// Fills blocks, always whole ones.
+pub(crate) trait Source: Send {
+    /// Allocates and opens what it needs, in the thread that uses it.
+    fn prepare(&mut self) -> Result<(), Fault>;
+
+    /// Takes the flag that ends a long wait for a device.
+    fn heed(&mut self, _stop: &StopFlag) {}
+
+    fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault>;
+
+    /// The contents of its blocks by key, where they are known beforehand; at most [`most_keys`].
+    fn contents(&mut self) -> Result<Vec<Vec<u8>>, Fault>;
+
+    /// Accounts of its own, such as triggers.
+    fn ledger(&mut self) -> Option<Ledger> {
+        None
+    }
+
+    fn counters(&mut self) -> Vec<Counter> {
+        Vec::new()
+    }
+}
+
+/// Contents of a stream that are known beforehand: their sums are computed before the run, which takes time and memory.
+pub(crate) fn most_keys(block_bytes: usize) -> usize {
+    const MAX_BYTES: usize = 16 << 20;
+    const MAX_KEYS: usize = 64;
+    (MAX_BYTES / block_bytes).clamp(1, MAX_KEYS)
+}
+
+/// Work on blocks.
+pub(crate) enum Work {
+    /// Looks at the bytes and passes the block on; returns events that it found.
+    Look(Box<dyn Look>),
+    /// Makes one block from another.
+    Turn(Box<dyn Turn>),
+    /// The bytes go somewhere and come back: a thread at each end.
+    Away(Box<dyn Outward>, Box<dyn Inward>),
+}
+
+pub(crate) trait Look: Send {
+    fn look(&mut self, bytes: &[u8]) -> Result<u64, Fault>;
+}
+
+pub(crate) trait Turn: Send {
+    /// Turns the first `bytes` of one buffer into the start of another; returns how many bytes these are.
+    fn turn(&mut self, from: &Buffer, bytes: usize, to: &mut Buffer) -> Result<usize, Fault>;
+
+    /// The same by the plainest code there is, for what must come out.
+    fn reference(&self, from: &[u8]) -> Vec<u8>;
+}
+
+/// The end into which bytes go.
+pub(crate) trait Outward: Send {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Fault>;
+    /// Says that nothing more comes.
+    fn end(&mut self);
+}
+
+/// The end from which they come back, in order.
+pub(crate) trait Inward: Send {
+    fn read(&mut self, into: &mut [u8]) -> Result<(), Fault>;
+}
+
+/// Labels of the blocks that are away.
+pub(crate) type Labels = Receiver<Label>;
+
+/// Takes blocks.
+pub(crate) trait Sink: Send {
+    fn prepare(&mut self) -> Result<(), Fault>;
+
+    /// Takes one block; returns the sum of its bytes where it reads them.
+    fn take(&mut self, block: &Block) -> Result<Option<u64>, Fault>;
+
+    /// What it can only compare after the run: blocks that were right, or the first that was not.
+    fn check(&mut self, _expected: &[u64]) -> Result<u64, Fault> {
+        Ok(0)
+    }
+}

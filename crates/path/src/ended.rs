@@ -1,0 +1,110 @@
+//! What is left of a run: ledgers from source to sink, and where the time went.
+
+use daqmeter_harness::Fault;
+use daqmeter_record::path::{Bucket, PathQueue, PathRun, PathThread};
+use daqmeter_record::{Counter, Ledger};
+
+use crate::worker::{Arrived, Left};
+
+/// A thread that ended.
+pub(crate) struct Done {
+    pub(crate) at: usize,
+    pub(crate) left: Left,
+    pub(crate) thread: PathThread,
+    pub(crate) fault: Option<Fault>,
+}
+
+/// What the threads do not know of the run.
+pub(crate) struct Names {
+    /// Each stream.
+    pub(crate) streams: Vec<String>,
+    /// For each thread that takes, from where to where its queues are.
+    pub(crate) queues: Vec<Vec<(String, String)>>,
+    pub(crate) is_paced: bool,
+}
+
+/// A run that is over.
+pub(crate) struct Ended {
+    pub(crate) fault: Option<Fault>,
+    pub(crate) run: PathRun,
+    pub(crate) ledgers: Vec<Ledger>,
+    pub(crate) counters: Vec<Counter>,
+}
+
+/// Puts together what the threads left.
+pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ended {
+    let queues = queues(names, &all);
+    let mut threads = Vec::new();
+    let mut sources = Vec::new();
+    let mut sink = None;
+    for done in all {
+        threads.push(done.thread);
+        sources.extend(done.left.issued);
+        sink = sink.or(done.left.arrived);
+    }
+    let delivered = |stream: usize| sink.as_ref().map_or(0, |sink| sink.delivered[stream]);
+    let (mut ledgers, mut counters) = (Vec::new(), Vec::new());
+    for source in sources {
+        let name = &names.streams[source.stream];
+        let mut ledger = Ledger {
+            issued: source.issued,
+            delivered: delivered(source.stream),
+            ..Ledger::new(format!("blocks of {name}"))
+        };
+        ledger.lose("due when there was no room", source.lost);
+        if fault.is_some() {
+            let left = u64::try_from(ledger.gap()).unwrap_or(0);
+            ledger.lose("in the path when it failed", left);
+        }
+        ledgers.push(ledger);
+        ledgers.extend(source.ledger);
+        counters.extend(source.counters);
+    }
+    Ended {
+        run: run(names, threads, queues, sink.as_ref()),
+        ledgers,
+        counters,
+        fault,
+    }
+}
+
+fn run(
+    names: &Names,
+    threads: Vec<PathThread>,
+    queues: Vec<PathQueue>,
+    sink: Option<&Arrived>,
+) -> PathRun {
+    let bucket = |(from_ns, count)| Bucket { from_ns, count };
+    PathRun {
+        wall_ns: threads
+            .iter()
+            .map(|thread| thread.wall_ns)
+            .max()
+            .unwrap_or(0),
+        payload_bytes: sink.map_or(0, |sink| sink.payload_bytes),
+        blocks: sink.map_or(0, |sink| sink.delivered.iter().sum()),
+        events: sink.map_or(0, |sink| sink.events),
+        verified_blocks: sink.map_or(0, |sink| sink.verified),
+        latency: sink.map_or_else(Vec::new, |sink| {
+            sink.latency_ns.buckets().map(bucket).collect()
+        }),
+        latency_max_ns: sink.map_or(0, |sink| sink.latency_ns.max()),
+        is_paced: names.is_paced,
+        threads,
+        queues,
+        ..PathRun::default()
+    }
+}
+
+fn queues(names: &Names, all: &[Done]) -> Vec<PathQueue> {
+    let inlets = all.iter().filter(|done| !done.left.seen.is_empty());
+    let queue = |((from, to), seen): (&(String, String), &Vec<u64>)| PathQueue {
+        from: from.clone(),
+        to: to.clone(),
+        seen: seen.clone(),
+    };
+    let of_inlet = inlets.zip(&names.queues);
+    of_inlet
+        .flat_map(|(done, names)| names.iter().zip(&done.left.seen).map(queue))
+        .collect()
+}

@@ -1,0 +1,384 @@
+//! Engine `path`: a whole path as one point. An operation is a run of the path for its time.
+
+use std::time::Duration;
+
+use daqmeter_harness::{
+    Fault, Problem, Request, Session, StageSpec, StopFlag, Tally, TypedEngine, is_default,
+};
+use daqmeter_readout::search::Observation;
+use daqmeter_record::{Counter, RunRecord};
+use daqmeter_sys::host::parse_cpu_list;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::chain::{Chain, How};
+use crate::definition::Path;
+use crate::ended::Ended;
+
+/// Runs a path from its source to its sink.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PathEngine {
+    /// Size of the last-level cache, for the choice of stores; zero when unknown.
+    pub last_level_bytes: u64,
+}
+
+/// What [`PathEngine`] is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PathRequest {
+    /// Path that is run: the name of one that ships, or a file
+    pub path: String,
+    /// Digest of its text: a path that was changed since is refused
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub digest: String,
+    /// Time for which the source goes
+    pub seconds: f64,
+    /// Blocks of each stream after which its source ends, if that is before its time
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<u64>,
+    /// Blocks that are due per second and stream, instead of what the file says
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_hz: Option<f64>,
+    /// True goes as fast as possible, whatever rate the file says
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub unpaced: bool,
+    /// True loses blocks that are due when there is no room, whatever the file says
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub lossy: bool,
+    /// CPUs that threads are pinned to in turn, from source to sink, instead of those in the file: 0,1 or 0-3
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cpus: String,
+    /// Element that is slowed: 0 is the source
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_element: Option<u64>,
+    /// Work that is added to each of its blocks, in nanoseconds
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub slow_ns: f64,
+}
+
+/// Longest run.
+const MAX_SECONDS: f64 = 24.0 * 3600.0;
+/// Most work that is added to a block.
+const MAX_SLOW_NS: f64 = 1e9;
+
+impl PathRequest {
+    /// A path as its file says, for that time.
+    pub fn new(path: &Path, seconds: f64) -> PathRequest {
+        PathRequest {
+            path: path.name.clone(),
+            digest: path.digest.clone(),
+            seconds,
+            blocks: None,
+            rate_hz: None,
+            unpaced: false,
+            lossy: false,
+            cpus: String::new(),
+            slow_element: None,
+            slow_ns: 0.0,
+        }
+    }
+
+    fn load(&self) -> Result<Path, Fault> {
+        let path = Path::load(&self.path).map_err(|error| Fault::new(error.to_string()))?;
+        if !self.digest.is_empty() && self.digest != path.digest {
+            return Err(Fault::new(format!(
+                "{} is another path now: its digest is {}, not {}",
+                self.path, path.digest, self.digest
+            )));
+        }
+        Ok(path)
+    }
+}
+
+impl Request for PathRequest {
+    const KIND: &'static str = "path";
+
+    fn check(&self) -> Result<(), Problem> {
+        Problem::unless_within("seconds", self.seconds, 1e-4..=MAX_SECONDS)?;
+        Problem::unless_within("blocks", self.blocks.unwrap_or(1), 1..=u64::MAX)?;
+        Problem::unless_within("slow_ns", self.slow_ns, 0.0..=MAX_SLOW_NS)?;
+        let cpus = parse_cpu_list(&self.cpus);
+        if cpus.is_empty() && !self.cpus.is_empty() {
+            let problem = format!("is `{}`; a list of CPUs such as 0,1 is wanted", self.cpus);
+            return Err(Problem::new("cpus", problem));
+        }
+        Problem::unless_cpus_exist("cpus", &cpus)?;
+        let Some(hz) = self.rate_hz else {
+            return Ok(());
+        };
+        if self.unpaced {
+            return Err(Problem::new(
+                "rate_hz",
+                "is given, and unpaced as well: one of both",
+            ));
+        }
+        let bounds = daqmeter_digitizer::daq::TRIGGER_RATES_HZ;
+        Problem::unless_within("rate_hz", hz, bounds)
+    }
+}
+
+impl TypedEngine for PathEngine {
+    type Request = PathRequest;
+
+    fn description(&self) -> &'static str {
+        "runs a path of source, stages and sink as a chain of threads"
+    }
+
+    fn target(&self, request: &PathRequest) -> String {
+        request
+            .load()
+            .map_or_else(|_| "unknown".to_owned(), |path| path.line())
+    }
+
+    fn is_emulated(&self, request: &PathRequest) -> bool {
+        request.load().is_ok_and(|path| path.is_emulated())
+    }
+
+    fn memory_bytes(&self, request: &PathRequest) -> Option<u64> {
+        Some(request.load().ok()?.memory_bytes())
+    }
+
+    fn example(&self) -> PathRequest {
+        let path = Path::load("pattern").expect("it ships");
+        PathRequest {
+            digest: String::new(),
+            ..PathRequest::new(&path, 0.003)
+        }
+    }
+
+    fn open(&self, request: &PathRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
+        let path = request.load()?;
+        let elements = path.stages.len() as u64 + 2;
+        if request.slow_element.is_some_and(|at| at >= elements) {
+            let most = elements - 1;
+            let problem = Problem::new("slow_element", format!("is beyond the last, {most}"));
+            return Err(request.workload().error(problem.name, problem.text).into());
+        }
+        let rate_hz = request
+            .rate_hz
+            .or(path.rate_hz)
+            .filter(|_| !request.unpaced);
+        if request.lossy && rate_hz.is_none() {
+            let problem = "is true, but a path loses nothing without a rate: give it one";
+            return Err(request.workload().error("lossy", problem).into());
+        }
+        let slow_element = request.slow_element.and_then(|at| usize::try_from(at).ok());
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at most a day in nanoseconds"
+        )]
+        let time_ns = (request.seconds * 1e9) as u64;
+        let how = How {
+            time_ns,
+            most_blocks: request.blocks.unwrap_or(u64::MAX),
+            rate_hz,
+            lossless: path.lossless && !request.lossy,
+            slowed: slow_element.map(|at| (at, request.slow_ns)),
+            cpus: parse_cpu_list(&request.cpus),
+            last_level_bytes: self.last_level_bytes,
+        };
+        Ok(vec![Box::new(PathSession {
+            path,
+            how,
+            stop: StopFlag::default(),
+            ready: None,
+            ended: None,
+            is_tried: false,
+        })])
+    }
+}
+
+struct PathSession {
+    path: Path,
+    how: How,
+    stop: StopFlag,
+    /// Threads that wait for the next step.
+    ready: Option<Chain>,
+    /// What the last run left.
+    ended: Option<Ended>,
+    is_tried: bool,
+}
+
+/// Blocks of each stream that are carried once before the clock runs.
+const TRIED_BLOCKS: u64 = 4;
+
+impl PathSession {
+    fn chain(&self, how: &How) -> Result<Chain, Fault> {
+        Chain::start(&self.path, how, &self.stop)
+    }
+
+    /// A few blocks through the whole path.
+    fn try_out(&mut self) -> Result<(), Fault> {
+        self.is_tried = true;
+        let how = How {
+            most_blocks: TRIED_BLOCKS,
+            rate_hz: None,
+            slowed: None,
+            time_ns: self.how.time_ns.max(1_000_000_000),
+            ..self.how.clone()
+        };
+        let ended = self.chain(&how)?.run(&self.stop);
+        ended.fault.map_or(Ok(()), Err)?;
+        self.ready = Some(self.chain(&self.how)?);
+        Ok(())
+    }
+}
+
+impl Session for PathSession {
+    fn device(&self) -> String {
+        self.path.name.clone()
+    }
+
+    fn stages(&self) -> Vec<StageSpec> {
+        let bytes = self.path.block_bytes as u64;
+        let mut stage = StageSpec::new("path", bytes, bytes);
+        stage.once = true;
+        vec![stage]
+    }
+
+    fn prepare(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn heed(&mut self, stop: &StopFlag) {
+        self.stop = stop.clone();
+    }
+
+    fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
+        for _ in 0..operations {
+            let ready = self.ready.take();
+            let chain = ready.map_or_else(|| self.chain(&self.how), Ok)?;
+            let ended = chain.run(&self.stop);
+            let fault = ended.fault.clone();
+            self.ended = Some(ended);
+            fault.map_or(Ok(()), Err)?;
+        }
+        if self.stop.is_set() {
+            return Err(Fault::interrupted());
+        }
+        Ok(())
+    }
+
+    fn verify(&mut self) -> Result<(), Fault> {
+        if !self.is_tried {
+            return self.try_out();
+        }
+        let Some(ended) = &self.ended else {
+            return Ok(());
+        };
+        match ended.ledgers.iter().find(|ledger| !ledger.closes()) {
+            None => Ok(()),
+            Some(ledger) => Err(Fault::new(ledger.to_string())),
+        }
+    }
+
+    fn tally(&mut self) -> Tally {
+        let Some(ended) = self.ended.take() else {
+            return Tally::default();
+        };
+        let mut tally = Tally {
+            warnings: warnings(&self.path, &ended),
+            carried_bytes: Some(ended.run.payload_bytes),
+            ledgers: ended.ledgers,
+            counters: ended.counters,
+            ..Tally::default()
+        };
+        let run = daqmeter_record::PathRun {
+            line: self.path.line(),
+            ..ended.run
+        };
+        tally.counters.push(Counter::count("blocks", run.blocks));
+        tally.path = Some(run);
+        tally
+    }
+}
+
+/// What must be known to believe the rate.
+fn warnings(path: &Path, ended: &Ended) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let (blocks, verified) = (ended.run.blocks, ended.run.verified_blocks);
+    if blocks > 0 && verified == 0 {
+        warnings.push(
+            "no block's bytes were compared: nobody knows beforehand what they are".to_owned(),
+        );
+    }
+    let cpus = daqmeter_sys::affinity::allowed_cpus().map_or(usize::MAX, |cpus| cpus.len());
+    let threads = path.thread_count();
+    if threads > cpus {
+        warnings.push(format!(
+            "{threads} threads share {cpus} CPUs: the rate is that of the CPUs together"
+        ));
+    }
+    warnings
+}
+
+/// A path that ends later than this after its time, as a share of it, was behind.
+const BEHIND: f64 = 0.01;
+/// Nor is it behind before this: what is in the rings at the end is carried to the sink, and hosts stop for moments.
+const DRAIN_NS: f64 = 3e6;
+
+/// What a record of a run at a rate says to a search for the largest one without loss: blocks that were lost, and a source that
+/// could not begin them when they were due.
+pub fn observation(record: &RunRecord, time: Duration) -> Observation {
+    let ledgers = record.ledgers.iter();
+    let asked_ns = time.as_nanos() as f64;
+    let wall_ns = record.path.as_ref().map_or(0, |run| run.wall_ns) as f64;
+    let behind_ns = wall_ns - asked_ns;
+    let is_behind = behind_ns > DRAIN_NS.max(BEHIND * asked_ns);
+    Observation {
+        lost: ledgers.map(daqmeter_record::Ledger::lost).sum(),
+        dead_share: if is_behind { behind_ns / wall_ns } else { 0.0 },
+        ..Observation::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_conform() {
+        daqmeter_harness::conformance::run(&PathEngine::default());
+    }
+
+    #[test]
+    fn a_source_that_is_behind_is_no_stable_rate() {
+        let observed = |wall_ns| {
+            let mut record = RunRecord::default();
+            record.path = Some(daqmeter_record::PathRun {
+                wall_ns,
+                ..Default::default()
+            });
+            observation(&record, Duration::from_secs(1)).dead_share
+        };
+        assert_eq!(observed(1_005_000_000), 0.0);
+        assert!((observed(1_250_000_000) - 0.2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_path_that_was_changed_is_refused() {
+        let request = PathRequest {
+            digest: "0".to_owned(),
+            ..PathEngine::default().example()
+        };
+        let error = PathEngine::default().open(&request).err().unwrap().0;
+        assert!(error.contains("is another path now"), "{error}");
+    }
+
+    #[test]
+    fn what_excludes_each_other_and_what_is_beyond_the_path_is_refused() {
+        let both = PathRequest {
+            rate_hz: Some(1.0),
+            unpaced: true,
+            ..PathEngine::default().example()
+        };
+        assert!(both.check().unwrap_err().text.contains("one of both"));
+        let beyond = PathRequest {
+            slow_element: Some(9),
+            ..PathEngine::default().example()
+        };
+        let error = PathEngine::default().open(&beyond).err().unwrap().0;
+        assert!(error.contains("beyond the last"), "{error}");
+    }
+}

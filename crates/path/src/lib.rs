@@ -1,0 +1,37 @@
+//! Paths: a file names a source, stages and a sink; it runs as a chain of threads with bounded rings between them, and the record says
+//! at which rate, how late, and where the time of each thread went.
+//!
+//! ```text
+//! TOML -> Path (checked: sizes, units, threads) -> Chain (threads) -> PathRun in the record
+//!
+//! Source -> ring -> stage -> ring -> stage -> ring -> Sink
+//!        <- empty <-      <- empty <-      <- empty <-          back-pressure
+//! ```
+//!
+//! No stage is made anew here: each calls the function of the engine that measures it by itself. Begin with `definition.rs`, then
+//! `worker.rs`, where the threads are.
+
+mod account;
+mod away;
+mod chain;
+mod cut;
+mod definition;
+mod element;
+mod ended;
+mod ends;
+pub mod engine;
+pub mod explain;
+mod file;
+mod read;
+mod ring;
+mod sinks;
+mod sources;
+mod spin;
+mod stages;
+mod sum;
+mod worker;
+
+pub use definition::Path;
+pub use engine::{PathEngine, PathRequest};
+pub use read::{PathError, SHIPPED};
+pub use sum::sum;

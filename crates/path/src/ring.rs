@@ -1,0 +1,251 @@
+//! The ring between two threads: so many blocks that go round. The producer takes an empty one, fills it and sends it; the consumer
+//! works on it and gives it back. A producer without an empty block waits: that is how a slow consumer holds back the source.
+//!
+//! Both directions are bounded channels of the standard library, which never hold more blocks than there are. Dropping either end
+//! closes the ring; what was sent before is still received.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+
+/// The other end is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Closed;
+
+/// What a look at a ring finds.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found<T> {
+    /// A block.
+    Block(T),
+    /// Nothing now.
+    Nothing,
+    /// Nothing any more.
+    Closed,
+}
+
+impl<T> Found<T> {
+    fn of(tried: Result<T, TryRecvError>) -> Found<T> {
+        match tried {
+            Ok(block) => Found::Block(block),
+            Err(TryRecvError::Empty) => Found::Nothing,
+            Err(TryRecvError::Disconnected) => Found::Closed,
+        }
+    }
+}
+
+/// The producer's end.
+#[derive(Debug)]
+pub(crate) struct Producer<T> {
+    full: SyncSender<T>,
+    empty: Receiver<T>,
+    /// Blocks that have not been round yet.
+    fresh: Vec<T>,
+    /// Written by this end alone.
+    sent: Arc<AtomicU64>,
+    count: u64,
+}
+
+/// The consumer's end.
+#[derive(Debug)]
+pub(crate) struct Consumer<T> {
+    full: Receiver<T>,
+    empty: SyncSender<T>,
+    sent: Arc<AtomicU64>,
+    taken: u64,
+}
+
+/// A ring for so many blocks, none of which is in it yet: see [`Producer::put_in`].
+pub(crate) fn ring<T>(blocks: usize) -> (Producer<T>, Consumer<T>) {
+    // One more place, so that neither end waits for a place while a block is on its way.
+    let (full_in, full) = sync_channel(blocks + 1);
+    let (empty_in, empty) = sync_channel(blocks + 1);
+    let sent = Arc::new(AtomicU64::new(0));
+    let producer = Producer {
+        full: full_in,
+        empty,
+        fresh: Vec::with_capacity(blocks),
+        sent: sent.clone(),
+        count: 0,
+    };
+    let consumer = Consumer {
+        full,
+        empty: empty_in,
+        sent,
+        taken: 0,
+    };
+    (producer, consumer)
+}
+
+impl<T> Producer<T> {
+    /// Adds an empty block, before the first is taken.
+    pub(crate) fn put_in(&mut self, block: T) {
+        self.fresh.push(block);
+    }
+
+    /// An empty block, if there is one now.
+    pub(crate) fn try_empty(&mut self) -> Found<T> {
+        match self.fresh.pop() {
+            Some(block) => Found::Block(block),
+            None => Found::of(self.empty.try_recv()),
+        }
+    }
+
+    /// Waits for an empty block.
+    ///
+    /// # Errors
+    /// When the consumer is gone.
+    pub(crate) fn wait_empty(&mut self) -> Result<T, Closed> {
+        self.empty.recv().map_err(|_| Closed)
+    }
+
+    /// Sends a block.
+    ///
+    /// # Errors
+    /// When the consumer is gone.
+    pub(crate) fn send(&mut self, block: T) -> Result<(), Closed> {
+        self.count += 1;
+        self.sent.store(self.count, Ordering::Relaxed);
+        self.full.send(block).map_err(|_| Closed)
+    }
+}
+
+impl<T> Consumer<T> {
+    /// The next block, if there is one now.
+    pub(crate) fn try_next(&mut self) -> Found<T> {
+        let found = Found::of(self.full.try_recv());
+        self.taken += u64::from(matches!(found, Found::Block(_)));
+        found
+    }
+
+    /// Waits for the next block.
+    ///
+    /// # Errors
+    /// When the producer is gone and all that it sent was taken.
+    pub(crate) fn wait_next(&mut self) -> Result<T, Closed> {
+        let next = self.full.recv().map_err(|_| Closed)?;
+        self.taken += 1;
+        Ok(next)
+    }
+
+    /// Blocks that were sent and not taken yet. A hint: the producer may just be sending another.
+    pub(crate) fn depth(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed).saturating_sub(self.taken)
+    }
+
+    /// Gives a block back. When the producer is gone, nobody needs it any more.
+    pub(crate) fn give_back(&mut self, block: T) {
+        // A full channel cannot be: it has a place for each block.
+        let _ = self.empty.send(block);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What may be done at either end without waiting.
+    #[derive(Clone, Copy, Debug)]
+    enum Act {
+        Send,
+        Take,
+        GiveBack,
+    }
+
+    fn acts() -> impl Strategy<Value = Vec<Act>> {
+        let act = prop_oneof![Just(Act::Send), Just(Act::Take), Just(Act::GiveBack)];
+        proptest::collection::vec(act, 0..200)
+    }
+
+    proptest! {
+        /// Against queues that anybody can read: the same blocks in the same order, never more than there are.
+        #[test]
+        fn a_ring_is_two_queues_of_so_many_blocks(blocks in 1..5_usize, acts in acts()) {
+            let (mut producer, mut consumer) = ring(blocks);
+            (0..blocks).for_each(|_| producer.put_in(0));
+            let (mut empty, mut full, mut held) = (blocks, VecDeque::new(), Vec::new());
+            let mut next = 1;
+            for act in acts {
+                match act {
+                    Act::Send => {
+                        let found = producer.try_empty();
+                        prop_assert_eq!(matches!(found, Found::Block(_)), empty > 0);
+                        if empty > 0 {
+                            producer.send(next).unwrap();
+                            full.push_back(next);
+                            (empty, next) = (empty - 1, next + 1);
+                        }
+                    }
+                    Act::Take => {
+                        prop_assert_eq!(consumer.depth(), full.len() as u64);
+                        let wanted = full.pop_front();
+                        let found = match consumer.try_next() {
+                            Found::Block(block) => Some(block),
+                            _ => None,
+                        };
+                        prop_assert_eq!(found, wanted);
+                        held.extend(wanted);
+                    }
+                    Act::GiveBack => {
+                        if let Some(block) = held.pop() {
+                            consumer.give_back(block);
+                            empty += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_sent_before_the_producer_went_is_still_received() {
+        let (mut producer, mut consumer) = ring(3);
+        (0..3).for_each(|_| producer.put_in(0));
+        producer.send(1).unwrap();
+        producer.send(2).unwrap();
+        drop(producer);
+        assert_eq!(consumer.wait_next(), Ok(1));
+        consumer.give_back(1);
+        assert_eq!(consumer.try_next(), Found::Block(2));
+        assert_eq!(consumer.wait_next(), Err(Closed));
+        assert_eq!(consumer.try_next(), Found::Closed);
+    }
+
+    #[test]
+    fn a_producer_learns_that_the_consumer_went() {
+        let (mut producer, consumer) = ring(1);
+        producer.put_in(0);
+        drop(consumer);
+        assert_eq!(producer.try_empty(), Found::Block(0));
+        assert_eq!(producer.try_empty(), Found::Closed);
+        assert_eq!(producer.wait_empty(), Err(Closed));
+        assert_eq!(producer.send(1), Err(Closed));
+    }
+
+    #[test]
+    fn between_threads_nothing_is_lost_or_exchanged() {
+        let (mut producer, mut consumer) = ring(4);
+        (0..4).for_each(|_| producer.put_in(0));
+        let sender = std::thread::spawn(move || {
+            for n in 0..10_000_u64 {
+                let empty = match producer.try_empty() {
+                    Found::Block(block) => block,
+                    _ => producer.wait_empty().unwrap(),
+                };
+                std::hint::black_box(empty);
+                producer.send(n).unwrap();
+            }
+        });
+        for wanted in 0..10_000 {
+            let block = consumer.wait_next().unwrap();
+            assert_eq!(block, wanted);
+            assert!(consumer.depth() <= 4);
+            consumer.give_back(block);
+        }
+        assert_eq!(consumer.wait_next(), Err(Closed));
+        sender.join().unwrap();
+    }
+}

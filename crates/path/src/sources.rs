@@ -1,0 +1,292 @@
+//! Sources: memory, files, boards and the blocks of a card, each by the engine that has them.
+
+use daqmeter_digitizer::daq::{Daq, Wait};
+use daqmeter_digitizer::devices::board::{Board, Emulation};
+use daqmeter_digitizer::devices::open;
+use daqmeter_harness::{Fault, StopFlag};
+use daqmeter_hostio::{BlockReader, BlockRequest};
+use daqmeter_readout::Scenario;
+use daqmeter_readout::decode::blocks_of_card;
+use daqmeter_record::{Counter, Ledger};
+use daqmeter_sys::clock::monotonic_ns;
+
+use crate::definition::{Path, SourceKind};
+use crate::element::{Filled, Source, most_keys};
+
+/// A source and the name of its stream.
+pub(crate) type Named = (String, Box<dyn Source>);
+
+/// The sources of a path, one for each of its streams, with their names.
+pub(crate) fn sources(path: &Path) -> Result<Vec<Named>, Fault> {
+    let (bytes, name) = (path.block_bytes, path.source.name.clone());
+    Ok(match &path.source.kind {
+        SourceKind::Memory { span_bytes } => {
+            let source = Bank::new(bytes, Make::Pattern(*span_bytes));
+            vec![(name, Box::new(source))]
+        }
+        SourceKind::Felix {
+            scenario,
+            span_bytes,
+        } => {
+            let make = Make::Card(Box::new(scenario_of(scenario)?), *span_bytes);
+            vec![(name, Box::new(Bank::new(bytes, make)))]
+        }
+        SourceKind::File { path, cached } => {
+            let request = BlockRequest {
+                path: path.clone(),
+                block_bytes: bytes,
+                cached: *cached,
+            };
+            vec![(name, Box::new(Replay::new(request)?))]
+        }
+        SourceKind::Digitizer {
+            devices,
+            profile,
+            paced,
+            trigger_hz,
+        } => {
+            let emulation = Emulation {
+                profile: profile.clone(),
+                paced: *paced,
+            };
+            let boards = open(devices, &emulation)?;
+            let sources = boards.into_iter().map(|board| {
+                let source = Boards::new(board, bytes, *trigger_hz)?;
+                let device = source.board.identity().device.clone();
+                Ok((device, Box::new(source) as Box<dyn Source>))
+            });
+            sources.collect::<Result<_, Fault>>()?
+        }
+    })
+}
+
+fn scenario_of(name: &str) -> Result<Scenario, Fault> {
+    Scenario::load(name).map_err(|error| Fault::new(error.to_string()))
+}
+
+/// How a bank of blocks is made.
+enum Make {
+    Pattern(usize),
+    Card(Box<Scenario>, usize),
+}
+
+/// Blocks in memory, copied one after the other and again from the first.
+struct Bank {
+    block_bytes: usize,
+    make: Make,
+    bytes: Vec<u8>,
+    next: usize,
+}
+
+impl Bank {
+    fn new(block_bytes: usize, make: Make) -> Bank {
+        Bank {
+            block_bytes,
+            make,
+            bytes: Vec::new(),
+            next: 0,
+        }
+    }
+}
+
+/// A pattern in which no two words of a run are alike: the words of a counter, mixed.
+fn pattern(bytes: usize) -> Result<Vec<u8>, Fault> {
+    let mut out = Vec::new();
+    out.try_reserve_exact(bytes)
+        .map_err(|error| Fault::too_large(format!("{bytes} bytes of pattern: {error}")))?;
+    let words = (0_u64..).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    out.extend(words.take(bytes));
+    Ok(out)
+}
+
+impl Source for Bank {
+    fn prepare(&mut self) -> Result<(), Fault> {
+        if self.bytes.is_empty() {
+            self.bytes = match &self.make {
+                Make::Pattern(bytes) => pattern(*bytes)?,
+                Make::Card(scenario, bytes) => blocks_of_card(scenario, *bytes)?,
+            };
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault> {
+        let key = self.next;
+        let at = key * self.block_bytes;
+        into.copy_from_slice(&self.bytes[at..at + self.block_bytes]);
+        self.next = (key + 1) % (self.bytes.len() / self.block_bytes);
+        Ok(Filled {
+            key: (key < most_keys(self.block_bytes)).then_some(key),
+            ..Filled::default()
+        })
+    }
+
+    fn contents(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
+        self.prepare()?;
+        let blocks = self.bytes.chunks_exact(self.block_bytes);
+        let blocks = blocks.take(most_keys(self.block_bytes));
+        Ok(blocks.map(<[u8]>::to_vec).collect())
+    }
+}
+
+/// A block device or a file.
+struct Replay {
+    request: BlockRequest,
+    reader: BlockReader,
+}
+
+impl Replay {
+    fn new(request: BlockRequest) -> Result<Replay, Fault> {
+        let reader = BlockReader::open(&request)?;
+        Ok(Replay { request, reader })
+    }
+}
+
+impl Source for Replay {
+    fn prepare(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault> {
+        let key = self.reader.at() / self.request.block_bytes as u64;
+        self.reader.read(into)?;
+        let key = usize::try_from(key)
+            .ok()
+            .filter(|key| *key < most_keys(into.len()));
+        Ok(Filled {
+            key,
+            ..Filled::default()
+        })
+    }
+
+    /// Read through the page cache, by another way than the run's where that is direct.
+    fn contents(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
+        let request = BlockRequest {
+            cached: true,
+            ..self.request.clone()
+        };
+        let mut reader = BlockReader::open(&request)?;
+        let bytes = self.request.block_bytes as u64;
+        let span = reader.span_bytes().min(self.reader.span_bytes());
+        let most = most_keys(self.request.block_bytes) as u64;
+        let blocks = (span / bytes).min(most);
+        let block = |_| {
+            let mut block = vec![0; self.request.block_bytes];
+            reader.read(&mut block)?;
+            Ok(block)
+        };
+        (0..blocks).map(block).collect()
+    }
+}
+
+/// One board, read from its first sample on.
+struct Boards {
+    board: Box<dyn Board>,
+    daq: Option<Daq>,
+    trigger_hz: Option<f64>,
+    samples: usize,
+}
+
+/// Boards read whole units of that many bytes.
+const UNIT_BYTES: usize = 32;
+
+impl Boards {
+    fn new(
+        board: Box<dyn Board>,
+        block_bytes: usize,
+        trigger_hz: Option<f64>,
+    ) -> Result<Boards, Fault> {
+        let identity = board.identity();
+        if !block_bytes.is_multiple_of(UNIT_BYTES)
+            || identity
+                .memory_bytes
+                .is_some_and(|bytes| (block_bytes as u64) > bytes)
+        {
+            let device = &identity.device;
+            return Err(Fault::new(format!(
+                "{device} cannot deliver blocks of {block_bytes} bytes: whole units of {UNIT_BYTES} within its memory are wanted"
+            )));
+        }
+        if trigger_hz.is_some() && !identity.triggered {
+            return Err(board.cannot("be triggered: leave out `trigger`"));
+        }
+        Ok(Boards {
+            board,
+            daq: trigger_hz.map(|hz| Daq::new(Wait::Interrupt, Some(hz))),
+            trigger_hz,
+            samples: block_bytes / 2,
+        })
+    }
+}
+
+impl Source for Boards {
+    fn prepare(&mut self) -> Result<(), Fault> {
+        if let (Some(hz), Some(daq)) = (self.trigger_hz, &mut self.daq) {
+            self.board.set_trigger_rate(hz);
+            self.board.configure(self.samples as u64)?;
+            daq.begin_account(&mut *self.board);
+        }
+        Ok(())
+    }
+
+    fn heed(&mut self, stop: &StopFlag) {
+        self.board.heed(stop);
+        if let Some(daq) = &mut self.daq {
+            daq.heed(stop);
+        }
+    }
+
+    fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault> {
+        let mut filled = Filled::default();
+        if let Some(daq) = &mut self.daq {
+            daq.acquire(&mut *self.board)?;
+            filled.ready_ns = Some(monotonic_ns());
+            filled.events = 1;
+        }
+        let delivered = self.board.read(0, into)?;
+        if delivered != into.len() {
+            let device = &self.board.identity().device;
+            let asked = into.len();
+            return Err(Fault::new(format!(
+                "{device}: short read: {delivered} of {asked} bytes"
+            )));
+        }
+        if let Some(daq) = &mut self.daq {
+            daq.counts.read_out += 1;
+        }
+        // Without triggers a board holds the same all the time.
+        let is_known = self.daq.is_none() && self.board.expected_sample(0).is_some();
+        filled.key = is_known.then_some(0);
+        Ok(filled)
+    }
+
+    fn contents(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
+        if self.daq.is_some() {
+            return Ok(Vec::new());
+        }
+        let samples = 0..self.samples as u64;
+        let samples: Option<Vec<u16>> = samples
+            .map(|index| self.board.expected_sample(index))
+            .collect();
+        let bytes = samples.map(|samples| {
+            let bytes = samples.iter().flat_map(|sample| sample.to_le_bytes());
+            bytes.collect()
+        });
+        Ok(bytes.into_iter().collect())
+    }
+
+    fn ledger(&mut self) -> Option<Ledger> {
+        Some(self.daq.as_ref()?.ledger(&mut *self.board))
+    }
+
+    fn counters(&mut self) -> Vec<Counter> {
+        let counts = self.daq.as_ref().map(|daq| daq.counts);
+        counts.map_or_else(Vec::new, |counts| {
+            vec![
+                Counter::count("register-reads", counts.register_reads),
+                Counter::count("interrupts", counts.interrupts),
+                Counter::count("lost-interrupts", counts.lost_interrupts),
+            ]
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! Stages: each calls the function of the engine that measures it by itself.
+
+use daqmeter_digitizer::conversion::{ConversionRequest, convert};
+use daqmeter_digitizer::function::Function;
+use daqmeter_harness::Fault;
+use daqmeter_kernels::convert::{Conversion, Converter, oracle};
+use daqmeter_kernels::copy::CopyKernel;
+use daqmeter_readout::decode::decode;
+use daqmeter_sys::memory::Buffer;
+use daqmeter_wire::felix::decoder::most_subchunks;
+use daqmeter_wire::felix::{Format, Subchunk};
+
+use crate::away;
+use crate::cut::Cuts;
+use crate::definition::StageKind;
+use crate::element::{Look, Turn, Work};
+use crate::sum::sum;
+
+/// The work of one thread of a stage, for blocks of that many bytes before it.
+pub(crate) fn work(
+    kind: &StageKind,
+    in_bytes: usize,
+    last_level_bytes: u64,
+    cuts: &Cuts,
+) -> Result<Work, Fault> {
+    Ok(match kind {
+        StageKind::Copy(kernel) => Work::Turn(Box::new(Copy(*kernel))),
+        StageKind::Convert(function, request) => Work::Turn(Box::new(Convert(converter(
+            *function,
+            request,
+            in_bytes,
+            last_level_bytes,
+        )?))),
+        StageKind::Decode(format) => Work::Look(Box::new(Decode {
+            format: *format,
+            room: vec![Subchunk::default(); most_subchunks(*format)],
+        })),
+        StageKind::Checksum => Work::Look(Box::new(Checksum)),
+        StageKind::Program { command, .. } => away::program(command, cuts)?,
+        StageKind::Tcp => away::tcp(cuts)?,
+        StageKind::Unix => away::unix(cuts)?,
+    })
+}
+
+fn converter(
+    function: Function,
+    request: &ConversionRequest,
+    in_bytes: usize,
+    last_level_bytes: u64,
+) -> Result<Converter, Fault> {
+    let made = request.converter(function, in_bytes / 2, last_level_bytes)?;
+    made.ok_or_else(|| Fault::new("this function converts nothing"))
+}
+
+struct Copy(CopyKernel);
+
+impl Turn for Copy {
+    fn turn(&mut self, from: &Buffer, bytes: usize, to: &mut Buffer) -> Result<usize, Fault> {
+        self.0.copy(from.slice(bytes), to.slice_mut(bytes));
+        Ok(bytes)
+    }
+
+    fn reference(&self, from: &[u8]) -> Vec<u8> {
+        from.to_vec()
+    }
+}
+
+struct Convert(Converter);
+
+impl Turn for Convert {
+    fn turn(&mut self, from: &Buffer, bytes: usize, to: &mut Buffer) -> Result<usize, Fault> {
+        Ok(convert(&self.0, from.slice::<u16>(bytes / 2), to))
+    }
+
+    /// By the oracle, one sample at a time.
+    fn reference(&self, from: &[u8]) -> Vec<u8> {
+        let pairs = from.as_chunks::<2>().0.iter();
+        let raw: Vec<u16> = pairs.map(|pair| u16::from_le_bytes(*pair)).collect();
+        let conversion = self.0.conversion();
+        let width = match conversion {
+            Conversion::QmnF64(_) => 8,
+            _ => 4,
+        };
+        let bits = oracle::bits(conversion, self.0.decimation(), &raw);
+        bits.flat_map(|bits| bits.to_le_bytes().into_iter().take(width))
+            .collect()
+    }
+}
+
+struct Decode {
+    format: Format,
+    room: Vec<Subchunk>,
+}
+
+impl Look for Decode {
+    fn look(&mut self, bytes: &[u8]) -> Result<u64, Fault> {
+        decode(self.format, bytes, &mut self.room)
+    }
+}
+
+struct Checksum;
+
+impl Look for Checksum {
+    fn look(&mut self, bytes: &[u8]) -> Result<u64, Fault> {
+        std::hint::black_box(sum(bytes));
+        Ok(0)
+    }
+}

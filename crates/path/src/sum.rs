@@ -1,0 +1,57 @@
+//! A sum that reads each byte once. It depends on the order of the bytes, so that what was exchanged is found, too.
+
+const LANES: usize = 8;
+const STRIDE: usize = LANES * 8;
+
+/// The sum of some bytes.
+pub fn sum(bytes: &[u8]) -> u64 {
+    let (strides, rest) = bytes.as_chunks::<STRIDE>();
+    let mut lanes = [0_u64; LANES];
+    for stride in strides {
+        for (lane, word) in lanes.iter_mut().zip(stride.as_chunks::<8>().0) {
+            *lane = lane.rotate_left(1) ^ u64::from_le_bytes(*word);
+        }
+    }
+    let folded = lanes.into_iter().fold(bytes.len() as u64, mixed);
+    rest.iter()
+        .fold(folded, |sum, &byte| mixed(sum, u64::from(byte)))
+}
+
+/// The finaliser of splitmix64 (Steele, Lea, Flood 2014), over both.
+fn mixed(sum: u64, word: u64) -> u64 {
+    let x = (sum.rotate_left(5) ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn lengths_count() {
+        assert_ne!(sum(&[]), sum(&[0]));
+        assert_ne!(sum(&[0; 64]), sum(&[0; 128]));
+    }
+
+    proptest! {
+        #[test]
+        fn one_changed_bit_and_two_exchanged_words_are_found(
+            bytes in proptest::collection::vec(any::<u8>(), 1..400), at: usize, bit in 0..8_u32, other: usize,
+        ) {
+            let before = sum(&bytes);
+            let mut changed = bytes.clone();
+            let at = at % bytes.len();
+            changed[at] ^= 1 << bit;
+            prop_assert_ne!(sum(&changed), before);
+            let mut exchanged = bytes.clone();
+            exchanged.swap(at, other % bytes.len());
+            if exchanged != bytes {
+                prop_assert_ne!(sum(&exchanged), before);
+            }
+        }
+    }
+}

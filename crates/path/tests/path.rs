@@ -1,0 +1,423 @@
+//! Paths as a user has them: a file in, a record out. No hardware, no sleeping.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+use std::path::Path as FilePath;
+
+use daqmeter_harness::{Context, Engine, Request, Settings, StepPlan, measure};
+use daqmeter_path::{Path, PathEngine, PathRequest, SHIPPED};
+use daqmeter_record::RunRecord;
+use proptest::prelude::*;
+
+/// Blocks of each stream: a number and not a time, so that nothing depends on how busy the host is.
+const BLOCKS: u64 = 30;
+
+/// The record of a path that is written to a file in this folder.
+fn record(folder: &FilePath, text: &str, change: impl FnOnce(&mut PathRequest)) -> RunRecord {
+    let file = folder.join("path.toml");
+    std::fs::write(&file, text).unwrap();
+    let path = Path::load(file.to_str().unwrap()).unwrap();
+    let mut request = PathRequest::new(&path, 60.0);
+    request.blocks = Some(BLOCKS);
+    change(&mut request);
+    let engine = PathEngine::default();
+    let settings = Settings::new(StepPlan::ByStage(1), "test");
+    let context = Context::default();
+    measure(
+        &engine,
+        &request.workload(),
+        &settings,
+        &context,
+        &[],
+        &mut [],
+    )
+    .unwrap()
+}
+
+fn ran(text: &str) -> RunRecord {
+    let folder = tempfile::tempdir().unwrap();
+    let record = record(folder.path(), text, |_| {});
+    assert!(record.outcome.is_ok(), "{:?}: {text}", record.outcome);
+    assert!(record.ledgers.iter().all(|ledger| ledger.closes()));
+    record
+}
+
+/// Why the run of a path failed.
+fn fault(record: &RunRecord) -> String {
+    let of_lanes = record.lanes.iter().filter_map(|lane| lane.outcome.reason());
+    of_lanes.collect::<Vec<_>>().join("; ")
+}
+
+const HEAD: &str = "title = \"a test\"\nblock = \"4KiB\"\nbuffers = 2\n";
+
+/// A path of a source, stages and a sink, each the lines of its table.
+fn text(source: &str, stages: &[&str], sink: &str) -> String {
+    let stages: String = stages
+        .iter()
+        .map(|stage| format!("[[stage]]\n{stage}\n"))
+        .collect();
+    format!("{HEAD}[source]\n{source}\n{stages}[sink]\n{sink}\n")
+}
+
+const MEMORY: &str = "kind = \"memory\"\nspan = \"64KiB\"";
+const READ: &str = "kind = \"read\"";
+
+#[test]
+fn every_stage_carries_every_block_and_its_bytes_are_compared() {
+    let stages = [
+        "kind = \"copy\"",
+        "kind = \"copy\"\nby = \"memcpy\"\nthreads = 3",
+        "kind = \"checksum\"",
+        "kind = \"convert\"\nfunction = 5",
+        "kind = \"convert\"\nfunction = 2\ndec_factor = 3\ndec_offset = 1",
+        "kind = \"tcp\"",
+        "kind = \"unix\"",
+        "kind = \"program\"\ncommand = [\"cat\"]",
+    ];
+    for stage in stages {
+        let record = ran(&text(MEMORY, &[stage], READ));
+        let run = record.path.unwrap();
+        assert_eq!(run.blocks, BLOCKS, "{stage}");
+        // The span has 16 blocks, all of which are known.
+        assert_eq!(run.verified_blocks, run.blocks, "{stage}");
+        assert_eq!(run.payload_bytes, run.blocks * 4096, "{stage}");
+        assert_eq!(record.ledgers[0].delivered, run.blocks, "{stage}");
+    }
+}
+
+#[test]
+fn a_program_that_changes_the_bytes_is_counted_but_not_compared() {
+    let stage = "kind = \"program\"\ncommand = [\"tr\", \"a-z\", \"A-Z\"]\nchanges = true";
+    let record = ran(&text(MEMORY, &[stage], READ));
+    assert_eq!(record.path.unwrap().verified_blocks, 0);
+    assert!(
+        record
+            .warnings
+            .iter()
+            .any(|warning| warning.contains("no block's bytes"))
+    );
+}
+
+#[test]
+fn a_file_is_replayed_converted_and_every_known_block_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let bytes: Vec<u8> = (0..40_000_u32)
+        .map(|n| n.to_le_bytes()[0] ^ n.to_le_bytes()[1])
+        .collect();
+    std::fs::write(&data, bytes).unwrap();
+    let source = format!(
+        "kind = \"file\"\npath = \"{}\"\ncached = true",
+        data.display()
+    );
+    let stages = ["kind = \"convert\"\nfunction = 4"];
+    let record = record(folder.path(), &text(&source, &stages, READ), |_| {});
+    assert!(record.outcome.is_ok(), "{:?}", record.outcome);
+    let run = record.path.unwrap();
+    assert!(run.blocks == BLOCKS && run.verified_blocks == BLOCKS);
+}
+
+#[test]
+fn boards_are_streams_of_their_own_and_their_samples_compared() {
+    let source = "kind = \"digitizer\"\ndevices = [\"emu:l0..1\"]\nunpaced = true";
+    let stages = ["kind = \"convert\"\nfunction = 3\nthreads = 2"];
+    let record = ran(&text(source, &stages, READ));
+    assert!(record.engine.emulated);
+    let units: Vec<&str> = record
+        .ledgers
+        .iter()
+        .map(|ledger| ledger.unit.as_str())
+        .collect();
+    assert_eq!(units, ["blocks of emu:l0", "blocks of emu:l1"]);
+    let run = record.path.unwrap();
+    assert_eq!(run.threads.len(), 5);
+    assert!(run.blocks == 2 * BLOCKS && run.verified_blocks == run.blocks);
+}
+
+#[test]
+fn triggers_of_a_board_are_in_a_ledger_too() {
+    let source = "kind = \"digitizer\"\ndevices = [\"emu:l0\"]\nunpaced = true\ntrigger = \"2kHz\"";
+    let record = ran(&text(source, &[], READ));
+    let triggers = record
+        .ledgers
+        .iter()
+        .find(|ledger| ledger.unit == "triggers");
+    assert!(triggers.is_some_and(|ledger| ledger.closes() && ledger.delivered > 0));
+    let run = record.path.unwrap();
+    assert_eq!(run.events, run.blocks);
+    // Each acquisition has samples of its own.
+    assert_eq!(run.verified_blocks, 0);
+}
+
+#[test]
+fn blocks_of_a_card_are_decoded_and_their_subchunks_counted() {
+    let source = "kind = \"felix\"\nscenario = \"gbt\"\nspan = \"64KiB\"";
+    let record = ran(&text(source, &["kind = \"decode\""], READ));
+    let run = record.path.unwrap();
+    assert!(run.events > run.blocks && run.verified_blocks == run.blocks);
+}
+
+#[test]
+fn a_file_that_was_written_is_read_back_and_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let sink = format!(
+        "kind = \"file\"\npath = \"{}\"\nmax = \"32KiB\"",
+        out.display()
+    );
+    let written = record(folder.path(), &text(MEMORY, &[], &sink), |_| {});
+    assert!(written.outcome.is_ok(), "{:?}", written.outcome);
+    assert!(written.path.unwrap().verified_blocks > 0);
+    assert!(!out.exists());
+    std::fs::write(&out, "mine").unwrap();
+    let refused = record(folder.path(), &text(MEMORY, &[], &sink), |_| {});
+    assert!(fault(&refused).contains("exists"), "{}", fault(&refused));
+    assert_eq!(std::fs::read(&out).unwrap(), b"mine");
+}
+
+#[test]
+fn a_stage_that_dies_in_the_middle_closes_the_ledger_and_says_so_in_a_line() {
+    // `head` ends by itself after the blocks that are tried before the run, and some more.
+    let stage = "kind = \"program\"\ncommand = [\"head\", \"-c\", \"200000\"]";
+    let endless = |request: &mut PathRequest| request.blocks = None;
+    let folder = tempfile::tempdir().unwrap();
+    let record = record(folder.path(), &text(MEMORY, &[stage], READ), endless);
+    let fault = fault(&record);
+    assert!(
+        fault.contains("program") && fault.contains("head"),
+        "{fault}"
+    );
+    assert!(!fault.contains('\n'));
+    let ledger = &record.ledgers[0];
+    assert!(ledger.closes(), "{ledger}");
+    // 200,000 bytes are 48 whole blocks.
+    assert_eq!(ledger.delivered, 48, "{ledger}");
+    assert!(ledger.losses["in the path when it failed"] > 0);
+    assert_eq!(record.path.unwrap().blocks, 48);
+}
+
+#[test]
+fn bytes_that_a_stage_spoils_fail_the_run() {
+    // Declared to return what it is given, but it does not.
+    let stage = "kind = \"program\"\ncommand = [\"tr\", \"\\\\000-\\\\377\", \"x\"]";
+    let folder = tempfile::tempdir().unwrap();
+    let record = record(folder.path(), &text(MEMORY, &[stage], READ), |_| {});
+    assert!(fault(&record).contains("wrong bytes"), "{}", fault(&record));
+}
+
+#[test]
+fn a_slow_sink_holds_the_source_back_and_nothing_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let slow = |request: &mut PathRequest| {
+        request.slow_element = Some(1);
+        request.slow_ns = 1e6;
+    };
+    let record = record(folder.path(), &text(MEMORY, &[], READ), slow);
+    assert!(record.outcome.is_ok(), "{:?}", record.outcome);
+    let run = record.path.unwrap();
+    assert_eq!(run.blocks, BLOCKS);
+    // The sink has a millisecond of work for each block; the ring holds two.
+    let source = &run.threads[0];
+    assert!(source.output_ns > 20_000_000, "{source:?}");
+    assert_eq!(record.ledgers[0].lost(), 0);
+}
+
+#[test]
+fn at_a_rate_a_lossy_path_books_what_was_due_without_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let flooded = |request: &mut PathRequest| {
+        request.slow_element = Some(1);
+        request.slow_ns = 1e6;
+        request.rate_hz = Some(20e3);
+        (request.seconds, request.blocks) = (0.03, None);
+        request.lossy = true;
+    };
+    let record = record(folder.path(), &text(MEMORY, &[], READ), flooded);
+    assert!(record.outcome.is_ok(), "{:?}", record.outcome);
+    let ledger = &record.ledgers[0];
+    assert!(ledger.closes(), "{ledger}");
+    assert!(
+        ledger.losses["due when there was no room"] > 100,
+        "{ledger}"
+    );
+    // 20 kHz for 30 ms.
+    assert_eq!(ledger.issued, 600);
+}
+
+#[test]
+fn at_a_rate_latency_counts_from_the_time_at_which_a_block_was_due() {
+    let folder = tempfile::tempdir().unwrap();
+    let behind = |request: &mut PathRequest| {
+        request.slow_element = Some(1);
+        request.slow_ns = 1e6;
+        request.rate_hz = Some(2e3);
+        (request.seconds, request.blocks) = (0.03, None);
+    };
+    let record = record(folder.path(), &text(MEMORY, &[], READ), behind);
+    let run = record.path.unwrap();
+    // 60 blocks in 30 ms, taken in 60 ms or more: the last is late by about as much as the path is behind.
+    assert_eq!(run.blocks, 60);
+    assert!(
+        run.is_paced && run.latency_max_ns > 20_000_000,
+        "{}",
+        run.latency_max_ns
+    );
+}
+
+#[test]
+fn each_thread_s_time_adds_up() {
+    let run = ran(&text(MEMORY, &["kind = \"copy\""], READ)).path.unwrap();
+    for thread in &run.threads {
+        let sum = thread.busy_ns + thread.input_ns + thread.output_ns + thread.elsewhere_ns;
+        let sum = sum + thread.preempted_ns.unwrap_or(0);
+        // Waits and CPU time are read one after the other.
+        let difference = sum.abs_diff(thread.wall_ns) as f64 / thread.wall_ns as f64;
+        assert!(difference < 0.05, "{thread:?}");
+    }
+    let taken: u64 = run.queues[0].seen.iter().sum();
+    assert_eq!(taken, run.blocks);
+}
+
+#[test]
+fn shipped_paths_are_understood_and_run() {
+    for (name, _) in SHIPPED {
+        let path = Path::load(name).unwrap();
+        let request = PathRequest::new(&path, 0.01);
+        let engine = PathEngine::default();
+        assert!(engine.open(&request.workload()).is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn a_path_is_drawn_before_anything_runs() {
+    let pictures: Vec<String> = SHIPPED
+        .iter()
+        .map(|(name, _)| Path::load(name).unwrap().picture())
+        .collect();
+    insta::assert_snapshot!(pictures.join("\n---\n"));
+}
+
+/// A path's text, and what its refusal must hold.
+#[test]
+fn what_is_wrong_is_named_with_file_line_and_field() {
+    let cases = [
+        (
+            text("kind = \"memroy\"", &[], READ),
+            "a.toml:5: source: kind: there is no `memroy`; there are memory, file, digitizer, felix; did you mean `memory`?",
+        ),
+        (
+            text("span = \"1MiB\"", &[], READ),
+            "a.toml:4: source: needs a `kind`",
+        ),
+        (
+            text("kind = \"memory\"\nspam = 1", &[], READ),
+            "a.toml:6: source: spam: unknown field `spam`, expected `span`; did you mean `span`?",
+        ),
+        (
+            text("kind = \"memory\"\nspan = \"1 stone\"", &[], READ),
+            "a.toml:6: source: span:",
+        ),
+        (
+            text(MEMORY, &["kind = \"copy\"\nby = \"memcopy\""], READ),
+            "a.toml:9: stage 1: by: there is no way to copy called `memcopy`; did you mean `memcpy`?",
+        ),
+        (
+            text(MEMORY, &["kind = \"copy\"\nby = \"pread\""], READ),
+            "`pread` does not copy between two blocks",
+        ),
+        (
+            text(MEMORY, &["kind = \"convert\"\nfunction = 9"], READ),
+            "a.toml:9: stage 1: function: is 9; 1 to 8 is wanted",
+        ),
+        (
+            text(
+                MEMORY,
+                &[
+                    "kind = \"convert\"\nfunction = 5",
+                    "kind = \"convert\"\nfunction = 5",
+                ],
+                READ,
+            ),
+            "stage 2: kind: takes samples, but converted samples come",
+        ),
+        (
+            text(MEMORY, &["kind = \"decode\""], READ),
+            "stage 1: scenario: needs the scenario",
+        ),
+        (
+            text(
+                MEMORY,
+                &[
+                    "kind = \"copy\"\nthreads = 2",
+                    "kind = \"copy\"\nthreads = 3",
+                ],
+                READ,
+            ),
+            "stage 2: threads: is 3 behind 2 threads; 1 or 2 is wanted",
+        ),
+        (
+            text(MEMORY, &["kind = \"tcp\"\nthreads = 2"], READ),
+            "threads: this stage has one at each end",
+        ),
+        (
+            text(MEMORY, &["kind = \"program\"\ncommand = []"], READ),
+            "command: a program and its arguments are wanted",
+        ),
+        (
+            text(MEMORY, &["kind = \"copy\"\ncpus = [99999]"], READ),
+            "cpus: is 99999: there is no such CPU",
+        ),
+        (
+            text("kind = \"felix\"\nscenario = \"gtb\"", &[], READ),
+            "source: scenario:",
+        ),
+        (
+            text(
+                "kind = \"digitizer\"\ndevices = [\"emu:l0\", \"emu:l0\"]",
+                &[],
+                READ,
+            ),
+            "devices: emu:l0 is there twice",
+        ),
+        (
+            text("kind = \"file\"\npath = \"x\"", &[], "kind = \"reed\""),
+            "did you mean `read`?",
+        ),
+        (
+            format!("titel = \"x\"\n{}", text(MEMORY, &[], READ)),
+            "a.toml:1: unknown field `titel`",
+        ),
+        (
+            text(MEMORY, &[], READ).replace("4KiB", "100B"),
+            "block: is 100; whole cache lines",
+        ),
+        (
+            text(MEMORY, &[], READ).replace("buffers = 2", "buffers = 0"),
+            "a.toml:3: buffers: is 0; 1 to 256 is wanted",
+        ),
+        (
+            text(MEMORY, &[], READ).replace("buffers = 2", "rate = \"fast\""),
+            "a.toml:3: rate:",
+        ),
+        ("title = ".to_owned(), "a.toml:1:"),
+    ];
+    for (text, wanted) in cases {
+        let error = Path::parse(&text, "a.toml").unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}\n  wanted: {wanted}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_breaks_the_reader(kind in "[a-z]{0,8}", field in "[a-z_]{1,8}", value in "[ -~]{0,12}", at in 0..3_usize) {
+        let part = format!("kind = \"{kind}\"\n{field} = {value}");
+        let parts = [(part.as_str(), MEMORY, READ), (MEMORY, &part, READ), (MEMORY, "kind = \"copy\"", part.as_str())];
+        let (source, stage, sink) = parts[at];
+        // It is understood or refused in one line.
+        if let Err(error) = Path::parse(&text(source, &[stage], sink), "a.toml") {
+            let line = error.to_string();
+            prop_assert!(line.starts_with("a.toml:") && !line.contains('\n'), "{}", line);
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! What else the host did while something was measured, and from when on that makes a result unsound. This is the one place that
+//! decides it: warnings of records, tables, answers and the page all ask here.
+//!
+//! The accounts are those of `/proc/stat`, in ticks of 10 ms (man proc_stat): a share is only held against its threshold beyond
+//! [`TICKS`] ticks of each CPU, so that short points are not judged by how a tick fell. Several records are judged by their sum.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::{Lane, RunRecord};
+
+/// Other programs' share of the CPUs on which the lanes ran, beyond which a result is unsound: what they take there, the lanes lack.
+pub const FOREIGN_ON_USED: f64 = 0.05;
+/// Other programs' share of all CPUs, beyond which a result is unsound: they share its caches, memory and clock speed.
+pub const FOREIGN_ON_ALL: f64 = 0.10;
+/// Share of the CPUs on which the lanes ran that the hypervisor may take.
+pub const STOLEN: f64 = 0.02;
+/// Change of the CPUs' speed from before to after the timed steps, as a fraction.
+pub const SPEED: f64 = 0.05;
+/// Share of the points that may be disturbed before what they say together is unsound.
+pub const DISTURBED_POINTS: f64 = 0.10;
+
+/// A tick of `/proc/stat` in nanoseconds: USER_HZ is 100 on every architecture of today.
+const TICK_NS: f64 = 1e7;
+/// Ticks by which the account of a CPU may be wrong: one at each end.
+const TICKS: f64 = 2.0;
+
+/// Something beside a measurement that makes it unsound.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Disturbance {
+    /// Other programs took this share of the CPUs that were used.
+    ForeignOnUsed(f64),
+    /// Other programs took this share of all CPUs.
+    ForeignOnAll(f64),
+    /// The hypervisor took this share of the CPUs that were used.
+    Stolen(f64),
+    /// The CPUs were this much slower (below zero: faster) after the timed steps than before.
+    Speed(f64),
+}
+
+impl Disturbance {
+    /// In a word or two, for a column.
+    pub fn name(self) -> &'static str {
+        match self {
+            Disturbance::ForeignOnUsed(_) | Disturbance::ForeignOnAll(_) => "foreign load",
+            Disturbance::Stolen(_) => "stolen time",
+            Disturbance::Speed(_) => "clock speed",
+        }
+    }
+}
+
+impl fmt::Display for Disturbance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |fraction: f64| fraction * 100.0;
+        match *self {
+            Disturbance::ForeignOnUsed(share) => write!(
+                f,
+                "other programs took {:.0} % of the time of the CPUs that were used: repeat on a quiet host",
+                percent(share)
+            ),
+            Disturbance::ForeignOnAll(share) => write!(
+                f,
+                "other programs took {:.0} % of the time of all CPUs: repeat on a quiet host",
+                percent(share)
+            ),
+            Disturbance::Stolen(share) => write!(
+                f,
+                "the hypervisor took {:.0} % of the time of the CPUs that were used: repeat on a quiet host",
+                percent(share)
+            ),
+            Disturbance::Speed(change) => write!(
+                f,
+                "the CPUs became {:.0} % {} during the timed steps: fix their frequency, or cool them",
+                percent(change.abs()),
+                if change > 0.0 { "slower" } else { "faster" }
+            ),
+        }
+    }
+}
+
+/// CPU time that was there and who took it, in nanoseconds; of one record, or added up over several.
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    available_ns: f64,
+    taken_ns: f64,
+    /// What the ticks may have got wrong, squared: errors of records are independent.
+    error_ns2: f64,
+}
+
+impl Account {
+    fn new(available_ns: f64, taken_ns: f64, cpus: usize) -> Account {
+        Account {
+            available_ns,
+            taken_ns,
+            error_ns2: (TICKS * TICK_NS * cpus as f64).powi(2),
+        }
+    }
+
+    fn add(&mut self, other: Account) {
+        self.available_ns += other.available_ns;
+        self.taken_ns += other.taken_ns;
+        self.error_ns2 += other.error_ns2;
+    }
+
+    /// The share that was taken, where it is above the threshold by more than the ticks allow.
+    fn beyond(&self, threshold: f64) -> Option<f64> {
+        let least_ns = self.taken_ns - self.error_ns2.sqrt();
+        let is_beyond = self.available_ns > 0.0 && least_ns > threshold * self.available_ns;
+        is_beyond.then(|| self.taken_ns / self.available_ns)
+    }
+}
+
+/// The accounts of one record.
+#[derive(Clone, Copy, Debug, Default)]
+struct Accounts {
+    foreign_on_used: Account,
+    foreign_on_all: Account,
+    stolen: Account,
+}
+
+impl Accounts {
+    /// Of a record whose lanes measured something; others (what watches other programs) are judged by nothing.
+    fn of(record: &RunRecord) -> Option<Accounts> {
+        let has_samples = |lane: &Lane| lane.stages.iter().any(|stage| !stage.sample_ns.is_empty());
+        if record.wall_ns == 0 || !record.lanes.iter().any(has_samples) {
+            return None;
+        }
+        let used: BTreeSet<u32> = record
+            .lanes
+            .iter()
+            .flat_map(|lane| lane.seen_cpus.iter().copied())
+            .collect();
+        let cpu = &record.host_cpu;
+        let own_ns = record.process_cpu.total_ns() as f64;
+        let on_used = |times: &std::collections::BTreeMap<u32, u64>| -> f64 {
+            used.iter()
+                .filter_map(|cpu| times.get(cpu))
+                .map(|&ns| ns as f64)
+                .sum()
+        };
+        let available_ns = record.wall_ns as f64 * used.len() as f64;
+        // Records of before have no busy time of single CPUs.
+        let foreign_on_used = if cpu.busy_by_cpu_ns.is_empty() {
+            Account::default()
+        } else {
+            let foreign_ns = on_used(&cpu.busy_by_cpu_ns) - own_ns;
+            Account::new(available_ns, foreign_ns, used.len())
+        };
+        let busy_ns = cpu.user_ns as f64 + cpu.system_ns as f64;
+        let interrupts_ns = cpu.irq_ns as f64 + cpu.softirq_ns as f64;
+        let away_ns = cpu.steal_ns as f64 + cpu.iowait_ns as f64 + cpu.idle_ns as f64;
+        Some(Accounts {
+            foreign_on_used,
+            foreign_on_all: Account::new(
+                busy_ns + interrupts_ns + away_ns,
+                busy_ns - own_ns,
+                record.host.logical_cpus.max(1) as usize,
+            ),
+            stolen: Account::new(available_ns, on_used(&cpu.steal_by_cpu_ns), used.len()),
+        })
+    }
+
+    fn add(&mut self, other: Accounts) {
+        self.foreign_on_used.add(other.foreign_on_used);
+        self.foreign_on_all.add(other.foreign_on_all);
+        self.stolen.add(other.stolen);
+    }
+
+    /// What is beyond its threshold; of foreign load the nearest.
+    fn judged(&self) -> Vec<Disturbance> {
+        let on_used = self.foreign_on_used.beyond(FOREIGN_ON_USED);
+        let on_all = self.foreign_on_all.beyond(FOREIGN_ON_ALL);
+        let foreign = on_used
+            .map(Disturbance::ForeignOnUsed)
+            .or(on_all.map(Disturbance::ForeignOnAll));
+        let stolen = self.stolen.beyond(STOLEN).map(Disturbance::Stolen);
+        foreign.into_iter().chain(stolen).collect()
+    }
+}
+
+/// The largest change of speed of a lane, as a fraction of what it was before; none where it was not measured.
+fn speed_change(record: &RunRecord) -> Option<f64> {
+    let change = |lane: &Lane| match lane.reference_ns[..] {
+        [before, after] if before > 0 => Some(after as f64 / before as f64 - 1.0),
+        _ => None,
+    };
+    record
+        .lanes
+        .iter()
+        .filter_map(change)
+        .max_by(|a, b| a.abs().total_cmp(&b.abs()))
+}
+
+/// What makes a record unsound; nothing where it is sound, or too short to tell.
+pub fn of(record: &RunRecord) -> Vec<Disturbance> {
+    let Some(accounts) = Accounts::of(record) else {
+        return Vec::new();
+    };
+    let speed = speed_change(record).filter(|change| change.abs() > SPEED);
+    let mut found = accounts.judged();
+    found.extend(speed.map(Disturbance::Speed));
+    found
+}
+
+/// What several records together stand under.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Conditions {
+    /// What is beyond its threshold over all of them.
+    pub disturbances: Vec<Disturbance>,
+    /// Points that are disturbed, each by itself.
+    pub disturbed: usize,
+    /// Points that can be judged.
+    pub points: usize,
+}
+
+impl Conditions {
+    /// Judges records by their sum.
+    pub fn of(records: &[RunRecord]) -> Conditions {
+        let mut sum = Accounts::default();
+        let mut found = Conditions::default();
+        for record in records {
+            let Some(accounts) = Accounts::of(record) else {
+                continue;
+            };
+            sum.add(accounts);
+            found.points += 1;
+            found.disturbed += usize::from(!of(record).is_empty());
+        }
+        found.disturbances = sum.judged();
+        found
+    }
+
+    /// Whether what the records say together is unsound.
+    pub fn are_unsound(&self) -> bool {
+        !self.disturbances.is_empty()
+            || self.disturbed as f64 > DISTURBED_POINTS * self.points as f64
+    }
+
+    /// What is to be said of them; none where no point is disturbed.
+    pub fn line(&self) -> Option<String> {
+        let points = format!(
+            "disturbed by foreign load, stolen time or a change of the CPU's speed: {} of {}",
+            self.disturbed,
+            crate::units::plural(self.points as u64, "point")
+        );
+        let whole: Vec<String> = self
+            .disturbances
+            .iter()
+            .map(Disturbance::to_string)
+            .collect();
+        match (whole.is_empty(), self.disturbed) {
+            (true, 0) => None,
+            (true, _) => Some(points),
+            (false, _) => Some(format!("{}; {points}", whole.join("; "))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CpuTime, Host, Stage};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// A lane on CPU 0 of two for ten seconds, the other CPU idle; by itself undisturbed.
+    fn quiet() -> RunRecord {
+        let mut record = RunRecord {
+            wall_ns: 10 * SECOND,
+            process_cpu: CpuTime {
+                user_ns: 10 * SECOND,
+                system_ns: 0,
+            },
+            host: std::sync::Arc::new(Host {
+                logical_cpus: 2,
+                ..Host::default()
+            }),
+            ..RunRecord::default()
+        };
+        record.host_cpu.user_ns = 10 * SECOND;
+        record.host_cpu.idle_ns = 10 * SECOND;
+        record.host_cpu.busy_by_cpu_ns.insert(0, 10 * SECOND);
+        record.lanes.push(Lane {
+            seen_cpus: vec![0],
+            reference_ns: vec![100_000, 101_000],
+            stages: vec![Stage {
+                sample_ns: vec![SECOND],
+                ..Stage::default()
+            }],
+            ..Lane::default()
+        });
+        record
+    }
+
+    /// Other programs on CPU 1 for so long.
+    fn beside(ns: u64) -> RunRecord {
+        let mut record = quiet();
+        record.host_cpu.user_ns += ns;
+        record.host_cpu.idle_ns -= ns;
+        record.host_cpu.busy_by_cpu_ns.insert(1, ns);
+        record
+    }
+
+    /// Other programs on the lane's CPU for so long.
+    fn in_the_way(ns: u64) -> RunRecord {
+        let mut record = quiet();
+        record.process_cpu.user_ns -= ns;
+        record
+    }
+
+    #[test]
+    fn a_quiet_host_disturbs_nothing() {
+        assert_eq!(of(&quiet()), []);
+        assert_eq!(of(&RunRecord::default()), []);
+        assert_eq!(Conditions::of(&[quiet(), quiet()]).line(), None);
+        assert_eq!(Conditions::of(&[]), Conditions::default());
+    }
+
+    #[test]
+    fn foreign_load_is_held_against_the_cpus_that_were_used_and_against_all() {
+        assert_eq!(of(&in_the_way(SECOND)), [Disturbance::ForeignOnUsed(0.1)]);
+        assert_eq!(of(&in_the_way(SECOND / 2)), [], "the ticks may explain it");
+        assert_eq!(of(&beside(3 * SECOND)), [Disturbance::ForeignOnAll(0.15)]);
+        assert_eq!(of(&beside(SECOND)), []);
+        // Records of before know the whole host only.
+        let mut older = in_the_way(5 * SECOND);
+        older.host_cpu.busy_by_cpu_ns.clear();
+        assert_eq!(of(&older), [Disturbance::ForeignOnAll(0.25)]);
+    }
+
+    #[test]
+    fn stolen_time_and_a_change_of_speed_disturb() {
+        let mut record = quiet();
+        record.host_cpu.steal_by_cpu_ns.insert(0, SECOND);
+        record.host_cpu.steal_by_cpu_ns.insert(1, 9 * SECOND);
+        record.lanes[0].reference_ns = vec![100_000, 120_000];
+        let found = of(&record);
+        assert_eq!(found[0], Disturbance::Stolen(0.1));
+        assert!(found[1].to_string().contains("20 % slower"), "{found:?}");
+        record.lanes[0].reference_ns = vec![100_000, 80_000];
+        assert!(of(&record)[1].to_string().contains("20 % faster"));
+    }
+
+    #[test]
+    fn what_watches_other_programs_is_not_disturbed_by_them() {
+        let mut record = beside(9 * SECOND);
+        record.lanes[0].stages.clear();
+        assert_eq!(of(&record), []);
+    }
+
+    #[test]
+    fn points_too_short_to_be_judged_are_judged_together() {
+        let mut short = in_the_way(0);
+        (short.wall_ns, short.process_cpu.user_ns) = (SECOND / 10, SECOND / 12);
+        short.host_cpu.busy_by_cpu_ns.insert(0, SECOND / 10);
+        (short.host_cpu.user_ns, short.host_cpu.idle_ns) = (SECOND / 10, SECOND / 10);
+        assert_eq!(of(&short), []);
+        let many = Conditions::of(&vec![short; 100]);
+        assert!(
+            matches!(many.disturbances[..], [Disturbance::ForeignOnUsed(share)] if (share - 1.0 / 6.0).abs() < 1e-6),
+            "{many:?}"
+        );
+        assert!(many.are_unsound());
+    }
+
+    #[test]
+    fn a_few_disturbed_points_are_counted_and_many_are_unsound() {
+        let of_points = |disturbed: usize| {
+            let mut records = vec![quiet(); 20 - disturbed];
+            records.extend(vec![in_the_way(SECOND * 4 / 5); disturbed]);
+            Conditions::of(&records)
+        };
+        let few = of_points(1);
+        assert!(!few.are_unsound());
+        assert_eq!(
+            few.line().unwrap(),
+            "disturbed by foreign load, stolen time or a change of the CPU's speed: 1 of 20 points"
+        );
+        assert!(of_points(3).are_unsound());
+        let all = of_points(20).line().unwrap();
+        assert!(
+            all.starts_with("other programs took 8 % of the time of the CPUs"),
+            "{all}"
+        );
+    }
+}

@@ -1,0 +1,125 @@
+//! What the threads of a path did: where their time went, how full the queues between them were, how late blocks came.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One run of a path, from its source to its sink.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PathRun {
+    /// The path in one line, from source to sink.
+    pub line: String,
+    /// From the release of the threads to the end of the last one, in nanoseconds.
+    pub wall_ns: u64,
+    /// Bytes that the source delivered and the sink saw the blocks of.
+    pub payload_bytes: u64,
+    /// Blocks that came to the sink.
+    pub blocks: u64,
+    /// Events in them, where a source or a stage counts events: triggers, subchunks.
+    pub events: u64,
+    /// Blocks whose bytes were compared with what they had to be.
+    pub verified_blocks: u64,
+    /// One entry per thread, from source to sink.
+    pub threads: Vec<PathThread>,
+    /// One entry per queue between two threads.
+    pub queues: Vec<PathQueue>,
+    /// Time from the moment at which a block was due at the source to the end of its work in the sink.
+    pub latency: Vec<Bucket>,
+    /// The longest of these times in nanoseconds.
+    pub latency_max_ns: u64,
+    /// Whether blocks were due at a rate; otherwise each was due when the source was free for it.
+    pub is_paced: bool,
+}
+
+/// Where the time of one thread went. The parts add up to the wall time, but for readings of the clocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PathThread {
+    /// Its element, with a number where it has several threads.
+    pub name: String,
+    /// CPU that it was pinned to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u32>,
+    /// Blocks that it worked on.
+    pub blocks: u64,
+    /// From its release to its end.
+    pub wall_ns: u64,
+    /// On a CPU, at work.
+    pub busy_ns: u64,
+    /// Waiting for a block from the thread before, until it ran again.
+    pub input_ns: u64,
+    /// Waiting for room towards the thread behind, until it ran again.
+    pub output_ns: u64,
+    /// Ready to work, but another thread had the CPU; none where the kernel does not count it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preempted_ns: Option<u64>,
+    /// The rest: waiting for a device, a system call, or the time at which the next block is due.
+    pub elsewhere_ns: u64,
+    /// CPU time in all, waiting included.
+    pub cpu_ns: u64,
+}
+
+/// How full a queue was.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PathQueue {
+    /// Thread that fills it.
+    pub from: String,
+    /// Thread that empties it.
+    pub to: String,
+    /// How often so many blocks were in it when the next was wanted: none, one, and so on.
+    pub seen: Vec<u64>,
+}
+
+impl PathQueue {
+    /// Mean number of blocks that were in it when the next was wanted; none where none was wanted.
+    pub fn mean(&self) -> Option<f64> {
+        let looks: u64 = self.seen.iter().sum();
+        let blocks = self.seen.iter().enumerate();
+        let blocks: f64 = blocks.map(|(depth, &n)| depth as f64 * n as f64).sum();
+        (looks > 0).then(|| blocks / looks as f64)
+    }
+}
+
+/// So many values from that one on, up to the next bucket; buckets are about 3 % wide.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Bucket {
+    /// Smallest value in nanoseconds.
+    pub from_ns: u64,
+    /// How many.
+    pub count: u64,
+}
+
+impl PathRun {
+    /// The latency below which that share of the blocks stays, to the width of a bucket; none without blocks.
+    pub fn latency_ns(&self, share: f64) -> Option<u64> {
+        let all: u64 = self.latency.iter().map(|bucket| bucket.count).sum();
+        let mut seen = 0;
+        let found = self.latency.iter().find(|bucket| {
+            seen += bucket.count;
+            seen as f64 >= share * all as f64
+        });
+        found.map(|bucket| bucket.from_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_and_means_are_of_what_was_counted() {
+        let bucket = |from_ns, count| Bucket { from_ns, count };
+        let run = PathRun {
+            latency: vec![bucket(10, 50), bucket(20, 49), bucket(900, 1)],
+            ..PathRun::default()
+        };
+        assert_eq!(run.latency_ns(0.5), Some(10));
+        assert_eq!(run.latency_ns(0.99), Some(20));
+        assert_eq!(run.latency_ns(1.0), Some(900));
+        assert_eq!(PathRun::default().latency_ns(0.5), None);
+        let queue = PathQueue {
+            seen: vec![1, 0, 3],
+            ..PathQueue::default()
+        };
+        assert_eq!(queue.mean(), Some(1.5));
+        assert_eq!(PathQueue::default().mean(), None);
+    }
+}

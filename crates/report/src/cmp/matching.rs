@@ -1,0 +1,121 @@
+//! Which records may be held against one another, and what their controls did.
+
+use std::collections::{BTreeSet, HashMap};
+
+use daqmeter_record::{Lane, LimitBasis, RunRecord, Stage};
+
+use crate::occasions::Runs;
+use crate::points::{Point, runs_by_point};
+
+/// A point that both sides have at the same place.
+pub(crate) struct Matched<'a> {
+    pub(crate) point: Point,
+    pub(crate) a: Runs<'a>,
+    pub(crate) b: Runs<'a>,
+    pub(crate) history: Runs<'a>,
+}
+
+/// What was found of two sets of records before anything is compared.
+pub(crate) struct Matching<'a> {
+    pub(crate) points: Vec<Matched<'a>>,
+    /// Points that were measured at other places in A than in B.
+    pub(crate) apart: Vec<String>,
+    /// Runs of the other points that were left out because the other side has none at their place.
+    pub(crate) misplaced: usize,
+}
+
+/// Where the lanes of a record ran: the CPU that each was pinned to, none where it was left free. On different hosts the numbers say
+/// nothing. None when a pinned lane was seen elsewhere.
+fn placement(record: &RunRecord, same_host: bool) -> Option<Vec<Option<u32>>> {
+    let cpu = |lane: &Lane| {
+        let asked = lane.requested_cpu;
+        let elsewhere = asked.is_some_and(|cpu| lane.seen_cpus.iter().any(|seen| *seen != cpu));
+        (!elsewhere).then(|| asked.map(|cpu| if same_host { cpu } else { 0 }))
+    };
+    record.lanes.iter().map(cpu).collect()
+}
+
+/// The host of a record, as far as times depend on it.
+fn host(record: &RunRecord) -> (&str, u64) {
+    (&record.host.cpu_model, u64::from(record.host.logical_cpus))
+}
+
+/// Whether all records are of one host.
+fn is_one_host<'a>(records: impl Iterator<Item = &'a RunRecord>) -> bool {
+    records.map(host).collect::<BTreeSet<_>>().len() <= 1
+}
+
+/// Matches the points of two sets of records, with what the history has of them: other invocations on the same host.
+pub(crate) fn matched<'a>(
+    a: &'a [RunRecord],
+    b: &'a [RunRecord],
+    history: &'a [RunRecord],
+) -> Matching<'a> {
+    let same_host = is_one_host(a.iter().chain(b));
+    let mut of_b: HashMap<Point, Runs> = runs_by_point(b).into_iter().collect();
+    let mut of_history: HashMap<Point, Runs> = if same_host {
+        runs_by_point(history).into_iter().collect()
+    } else {
+        HashMap::new()
+    };
+    let sides: BTreeSet<&str> = a
+        .iter()
+        .chain(b)
+        .map(|record| record.run_id.as_str())
+        .collect();
+    let here = a.first().map(host);
+    let is_other = |run: &(&RunRecord, &Stage)| {
+        !sides.contains(run.0.run_id.as_str()) && Some(host(run.0)) == here
+    };
+    let mut matching = Matching {
+        points: Vec::new(),
+        apart: Vec::new(),
+        misplaced: 0,
+    };
+    for (point, runs) in runs_by_point(a) {
+        let Some(others) = of_b.remove(&point) else {
+            continue;
+        };
+        let places = |runs: &Runs| -> BTreeSet<_> {
+            runs.iter()
+                .filter_map(|run| placement(run.0, same_host))
+                .collect()
+        };
+        let common: BTreeSet<_> = &places(&runs) & &places(&others);
+        let is_common = |run: &(&RunRecord, &Stage)| {
+            placement(run.0, same_host).is_some_and(|place| common.contains(&place))
+        };
+        if common.is_empty() {
+            matching.apart.push(point.to_string());
+            continue;
+        }
+        let all = runs.len() + others.len();
+        let keep = |runs: Runs<'a>| -> Runs<'a> { runs.into_iter().filter(is_common).collect() };
+        let history = of_history.remove(&point).unwrap_or_default();
+        let history = keep(history.into_iter().filter(is_other).collect());
+        let (a, b) = (keep(runs), keep(others));
+        matching.misplaced += all - a.len() - b.len();
+        matching.points.push(Matched {
+            point,
+            a,
+            b,
+            history,
+        });
+    }
+    matching
+}
+
+/// Time of B over time of A of the limit that was measured beside each stage, as a logarithm: the same resource in the same invocation.
+/// None where a side has none that was measured.
+pub(crate) fn control(a: &Runs, b: &Runs) -> Option<f64> {
+    let log_rate = |runs: &Runs| {
+        let rate = |(record, stage): &(&RunRecord, &Stage)| {
+            let limit = record.limit(stage.limit.as_deref()?)?;
+            let is_measured = limit.basis != LimitBasis::Given && limit.rate_bytes_per_s > 0.0;
+            is_measured.then(|| limit.rate_bytes_per_s.ln())
+        };
+        let rates: Option<Vec<f64>> = runs.iter().map(rate).collect();
+        rates.map(|rates| daqmeter_stats::median(&rates))
+    };
+    Some(log_rate(a)? - log_rate(b)?).filter(|log| log.is_finite())
+}

@@ -1,0 +1,530 @@
+//! Two sets of records, point by point: what became slower or faster, what changed of the hosts, and where it cannot be seen.
+
+mod facts;
+mod matching;
+mod text;
+
+use std::collections::HashSet;
+
+use daqmeter_record::{Outcome, RunRecord};
+use daqmeter_stats::{Asked, Effect, Verdict, compare};
+use serde::Serialize;
+
+use crate::families::level_name;
+use crate::occasions::{moments, occasions, side};
+use crate::points::{Point, points_of, runs_by_point};
+use crate::rate::is_done;
+use facts::fact_changes;
+use matching::{Matched, control, matched};
+
+pub use facts::FactChange;
+
+/// A point that both sides have.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ComparedPoint {
+    /// Study, engine, parameters, stage.
+    pub point: String,
+    /// What of a run's samples is compared: `mean`, all the time that data takes on its way, or `median`, what an operation takes.
+    pub level: &'static str,
+    /// Time of one operation in A.
+    pub a_ns: f64,
+    /// Time of one operation in B.
+    pub b_ns: f64,
+    /// B over A: above 1 is slower.
+    pub ratio: f64,
+    /// 95 % interval of the ratio of this point.
+    pub interval: (f64, f64),
+    /// Interval that the verdict is taken from: all of a comparison hold together with 99 %.
+    pub joint: (f64, f64),
+    /// The smallest slowdown that would count here, as a fraction.
+    pub visible: f64,
+    /// `slower`, `faster`, `same`, `unclear`.
+    pub verdict: &'static str,
+    /// A control of the same resource moved with the point and takes away a difference that would have counted.
+    pub explained: bool,
+    /// Invocations of A and B.
+    pub occasions: (usize, usize),
+    /// Invocations of the history that tell how much this point varies.
+    pub history: usize,
+    /// The sides took turns in time.
+    pub in_turn: bool,
+}
+
+/// What a comparison says as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Conclusion {
+    /// Every point is the same within what is ignored.
+    Same,
+    /// Some point, or all together, differs, or B failed where A did not.
+    Different,
+    /// Neither can be said.
+    CannotTell,
+}
+
+/// What a gate says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Gate {
+    /// No point is slower by as much.
+    Passed,
+    /// B is slower by as much somewhere or overall, or broken.
+    Failed,
+    /// At so many points it could have been missed.
+    NoPower(usize),
+}
+
+/// Everything that was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Compared {
+    /// What it says as a whole.
+    pub conclusion: Conclusion,
+    /// Points that both sides have, in the order of A.
+    pub points: Vec<ComparedPoint>,
+    /// All points together; none below four independent ones.
+    pub overall: Option<ComparedPoint>,
+    /// Points of A that B lacks.
+    pub only_a: Vec<String>,
+    /// Points of B that A lacks.
+    pub only_b: Vec<String>,
+    /// Points that were measured at other places (CPUs, or free) in A than in B: they are not compared.
+    pub apart: Vec<String>,
+    /// Runs that were left out because the other side has none at their place.
+    pub misplaced: usize,
+    /// Points that were done and verified in A and failed in B, with the reason.
+    pub broken: Vec<String>,
+    /// Records of A and of B that failed or were waived: they are not compared.
+    pub left_out: (usize, usize),
+    /// What differs of the hosts and the tools.
+    pub facts: Vec<FactChange>,
+    /// Fraction up to which differences are ignored.
+    pub ignore: f64,
+    /// Speed of a fixed piece of arithmetic, B over A in time: how much the hosts themselves differed.
+    pub reference: Option<f64>,
+}
+
+/// Compares records A with records B. History is of other invocations on the same host and says how much they differ.
+pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], asked: Asked) -> Compared {
+    let matching = matched(a, b, history);
+    let moments = moments(a.iter().chain(b).chain(history));
+    let mut groups: Vec<(&str, &str, &str)> = Vec::new();
+    let sides = matching.points.iter().map(|found| {
+        let Point {
+            study,
+            engine,
+            workload,
+            ..
+        } = &found.point;
+        let record = (study.as_str(), engine.as_str(), workload.as_str());
+        let known = groups.iter().position(|group| *group == record);
+        let group = known.unwrap_or_else(|| {
+            groups.push(record);
+            groups.len() - 1
+        });
+        daqmeter_stats::Point {
+            a: side(&found.a, &moments),
+            b: side(&found.b, &moments),
+            history: occasions(&found.history, &moments),
+            group,
+            control: control(&found.a, &found.b),
+        }
+    });
+    let sides: Vec<daqmeter_stats::Point> = sides.collect();
+    let found = compare(&sides, asked);
+    let rows = matching.points.iter().zip(&sides).zip(&found.effects);
+    let rows = rows.filter(|(_, effect)| effect.verdict != Verdict::Missing);
+    let points = rows.map(|((matched, sides), effect)| {
+        described(name(matched), level_name(sides.a.level), effect)
+    });
+    let overall = found.overall.as_ref();
+    let left_out = |records: &[RunRecord]| records.iter().filter(|record| !is_done(record)).count();
+    let mut compared = Compared {
+        conclusion: Conclusion::CannotTell,
+        points: points.collect(),
+        overall: overall.map(|effect| described("all points together".to_owned(), "", effect)),
+        only_a: only(a, b),
+        only_b: only(b, a),
+        apart: matching.apart,
+        misplaced: matching.misplaced,
+        broken: broken(a, b),
+        left_out: (left_out(a), left_out(b)),
+        facts: fact_changes(a, b),
+        ignore: asked.ignore,
+        reference: reference(a).zip(reference(b)).map(|(a, b)| b / a),
+    };
+    compared.conclusion = compared.concluded();
+    compared
+}
+
+fn name(matched: &Matched<'_>) -> String {
+    matched.point.to_string()
+}
+
+/// Points that were done in one set of records and are not in the other, where one that failed is not missing.
+fn only(records: &[RunRecord], others: &[RunRecord]) -> Vec<String> {
+    let known: HashSet<Point> = others
+        .iter()
+        .flat_map(|record| points_of(record).map(|(point, _)| point))
+        .collect();
+    let own = runs_by_point(records).into_iter().map(|(point, _)| point);
+    own.filter(|point| !known.contains(point))
+        .map(|point| point.to_string())
+        .collect()
+}
+
+fn described(point: String, level: &'static str, effect: &Effect) -> ComparedPoint {
+    let verdict = match effect.verdict {
+        Verdict::Slower => "slower",
+        Verdict::Faster => "faster",
+        Verdict::Same => "same",
+        Verdict::Unclear | Verdict::Missing => "unclear",
+    };
+    let Effect {
+        ratio,
+        interval,
+        joint,
+        visible,
+        explained,
+        ..
+    } = *effect;
+    ComparedPoint {
+        point,
+        level,
+        a_ns: effect.a,
+        b_ns: effect.b,
+        ratio,
+        interval,
+        joint,
+        visible,
+        verdict,
+        explained,
+        occasions: effect.occasions,
+        history: effect.history,
+        in_turn: effect.in_turn,
+    }
+}
+
+impl ComparedPoint {
+    fn differs(&self) -> bool {
+        matches!(self.verdict, "slower" | "faster")
+    }
+}
+
+impl Compared {
+    /// Number of points with that verdict.
+    pub fn count(&self, verdict: &str) -> usize {
+        let with = self.points.iter().filter(|point| point.verdict == verdict);
+        with.count()
+    }
+
+    fn judged(&self) -> impl Iterator<Item = &ComparedPoint> {
+        self.points.iter().chain(&self.overall)
+    }
+
+    fn concluded(&self) -> Conclusion {
+        let differs = self.judged().any(ComparedPoint::differs);
+        let same = !self.points.is_empty() && self.count("same") == self.points.len();
+        match () {
+            () if differs || !self.broken.is_empty() => Conclusion::Different,
+            () if same && self.apart.is_empty() => Conclusion::Same,
+            () => Conclusion::CannotTell,
+        }
+    }
+
+    /// What a gate at that fraction says: failed where B is slower for certain and by as much, passed where no point can be.
+    pub fn gate(&self, by: f64) -> Gate {
+        let is_worse = |point: &ComparedPoint| point.verdict == "slower" && point.ratio >= 1.0 + by;
+        if self.judged().any(is_worse) || !self.broken.is_empty() {
+            return Gate::Failed;
+        }
+        let could_be = |point: &&ComparedPoint| point.joint.1 >= 1.0 + by;
+        let missed = self.points.iter().filter(could_be).count() + self.apart.len();
+        if missed == 0 {
+            Gate::Passed
+        } else {
+            Gate::NoPower(missed)
+        }
+    }
+}
+
+/// Points that A did and verified, and that went wrong in B.
+fn broken(a: &[RunRecord], b: &[RunRecord]) -> Vec<String> {
+    let name = |record: &RunRecord| format!("{} {}", record.study, record.workload);
+    let done: std::collections::HashSet<String> = a
+        .iter()
+        .filter(|record| record.outcome.is_ok())
+        .map(name)
+        .collect();
+    let failed = b.iter().filter_map(|record| match &record.outcome {
+        Outcome::Failed(why) if done.contains(&name(record)) => {
+            Some(format!("{}: {why}", name(record)))
+        }
+        _ => None,
+    });
+    let mut failed: Vec<String> = failed.collect();
+    failed.dedup();
+    failed
+}
+
+/// Median of the reference times of the runs; none for older records.
+fn reference(records: &[RunRecord]) -> Option<f64> {
+    let times: Vec<f64> = records
+        .iter()
+        .map(|record| record.noise.reference_ns)
+        .filter(|&ns| ns > 0.0)
+        .collect();
+    (!times.is_empty()).then(|| daqmeter_stats::quantile(&daqmeter_stats::sorted(&times), 0.5))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::examples::{chain, example};
+
+    /// Ten invocations of the example in turn with those of the other parity, whose times are multiplied by a factor and scatter by a per
+    /// mille.
+    fn runs(factor: f64, parity: u32) -> Vec<RunRecord> {
+        let run = |at: u32| {
+            let mut record = example();
+            let minute = 2 * at + parity;
+            record.run_id = format!("run {minute}");
+            record.time_utc = format!("2026-11-21T03:{minute:02}:00.000Z");
+            let factor = factor * (1.0 + f64::from(at * 3 % 5) * 1e-3);
+            for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
+                stage
+                    .sample_ns
+                    .iter_mut()
+                    .for_each(|ns| *ns = (*ns as f64 * factor) as u64);
+            }
+            record
+        };
+        (0..10).map(run).collect()
+    }
+
+    fn plain(a: &[RunRecord], b: &[RunRecord]) -> Compared {
+        cmp(a, b, &[], Asked::ignoring(0.02))
+    }
+
+    #[test]
+    fn five_per_cent_are_found_and_a_gate_fails_on_them() {
+        let found = plain(&runs(1.0, 0), &runs(1.05, 1));
+        assert_eq!(
+            (found.count("slower"), found.conclusion),
+            (4, Conclusion::Different)
+        );
+        assert_eq!(
+            (found.gate(0.04), found.gate(0.08)),
+            (Gate::Failed, Gate::Passed)
+        );
+        let back = plain(&runs(1.05, 0), &runs(1.0, 1));
+        assert_eq!((back.count("faster"), back.gate(0.02)), (4, Gate::Passed));
+        assert_eq!(
+            plain(&runs(1.0, 0), &runs(1.0, 1)).conclusion,
+            Conclusion::Same
+        );
+    }
+
+    #[test]
+    fn one_invocation_a_side_tells_nothing_and_a_gate_says_that_it_had_no_power() {
+        let found = plain(&runs(1.0, 0)[..1], &runs(1.05, 1)[..1]);
+        assert_eq!(
+            (found.count("unclear"), found.conclusion),
+            (4, Conclusion::CannotTell)
+        );
+        assert_eq!(found.gate(0.05), Gate::NoPower(4));
+        assert!(
+            found.text(false).contains("verdict: cannot tell"),
+            "{}",
+            found.text(false)
+        );
+        let twenty = plain(&runs(1.0, 0)[..1], &runs(20.0, 1)[..1]);
+        assert_eq!(twenty.conclusion, Conclusion::Different);
+    }
+
+    /// Repetitions share their invocation: ten of them are no ten runs.
+    #[test]
+    fn repetitions_of_one_invocation_are_one_occasion() {
+        let once = |parity: u32, factor: f64| {
+            let mut records = runs(factor, parity);
+            records
+                .iter_mut()
+                .for_each(|record| record.run_id = format!("run {parity}"));
+            records
+        };
+        let found = plain(&once(0, 1.0), &once(1, 1.05));
+        assert_eq!(
+            (found.points[0].occasions, found.conclusion),
+            ((1, 1), Conclusion::CannotTell)
+        );
+    }
+
+    #[test]
+    fn a_history_narrows_what_one_invocation_a_side_can_tell() {
+        let (a, b) = (runs(1.0, 0), runs(1.0, 1));
+        let history: Vec<RunRecord> = [&a[1..], &b[1..]].concat();
+        let asked = Asked::ignoring(0.02);
+        let with = cmp(&a[..1], &b[..1], &history, asked);
+        let without = cmp(&a[..1], &b[..1], &[], asked);
+        assert_eq!(with.points[0].history, 18);
+        assert!(with.points[0].joint.1 < 1.02 && without.points[0].joint.1 > 1.3);
+        assert_eq!(with.conclusion, Conclusion::Same);
+        // Runs of the sides are no history of theirs, nor are those of another host.
+        let mut elsewhere = history;
+        for record in &mut elsewhere {
+            let mut host = (*record.host).clone();
+            host.cpu_model = "another".into();
+            record.host = host.into();
+        }
+        assert_eq!(
+            cmp(&a[..1], &b[..1], &elsewhere, asked).points[0].history,
+            0
+        );
+        assert_eq!(
+            cmp(&a[..1], &b[..1], &[a[0].clone()], asked).points[0].history,
+            0
+        );
+    }
+
+    #[test]
+    fn a_difference_that_the_limit_beside_it_shows_as_well_does_not_count() {
+        let mut b = runs(1.3, 1);
+        for record in &mut b {
+            record.limits[1].rate_bytes_per_s /= 1.3;
+        }
+        let found = plain(&runs(1.0, 0), &b);
+        let explained: Vec<bool> = found.points.iter().map(|point| point.explained).collect();
+        // The other limit is given, not measured.
+        assert_eq!(explained, [false, true, false, true]);
+        assert_eq!((found.count("slower"), found.count("unclear")), (2, 2));
+    }
+
+    #[test]
+    fn other_cpus_are_not_compared() {
+        let pinned = |mut records: Vec<RunRecord>, cpu: u32, seen: u32| {
+            for lane in records.iter_mut().flat_map(|record| &mut record.lanes) {
+                (lane.requested_cpu, lane.seen_cpus) = (Some(cpu), vec![seen]);
+            }
+            records
+        };
+        let a = pinned(runs(1.0, 0), 1, 1);
+        let found = plain(&a, &pinned(runs(1.0, 1), 0, 0));
+        assert_eq!((found.points.len(), found.apart.len()), (0, 4));
+        assert_eq!(found.conclusion, Conclusion::CannotTell);
+        let mut b = pinned(runs(1.0, 1), 1, 1);
+        b.extend(pinned(runs(3.0, 1), 0, 0));
+        b.extend(pinned(runs(3.0, 1), 1, 0));
+        let found = plain(&a, &b);
+        assert_eq!((found.conclusion, found.misplaced), (Conclusion::Same, 80));
+    }
+
+    /// A chain takes its time whatever it carries: it looked the same with half of its triggers stopped.
+    #[test]
+    fn a_chain_that_carries_less_is_slower() {
+        let chains = |carried: u64, parity: u64| -> Vec<RunRecord> {
+            let run = |at: u64| {
+                let mut record = chain(carried + at * 100);
+                record.run_id = format!("{}", 2 * at + parity);
+                record.time_utc = format!("2026-11-21T03:{:02}", 2 * at + parity);
+                record
+            };
+            (0..5).map(run).collect()
+        };
+        let found = plain(&chains(900_000, 0), &chains(450_000, 1));
+        assert_eq!(found.count("slower"), 1);
+        assert!((found.points[0].ratio - 2.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn what_changed_of_the_host_is_named_and_what_broke_is_a_regression() {
+        let mut b = runs(1.0, 1);
+        for record in &mut b {
+            let mut host = (*record.host).clone();
+            host.governor = Some("powersave".into());
+            host.huge_pages.push(Default::default());
+            record.host = host.into();
+        }
+        b[3].outcome = Outcome::Failed("bytes differ".into());
+        let found = plain(&runs(1.0, 0), &b);
+        let powersave = FactChange {
+            name: "governor".into(),
+            a: "-".into(),
+            b: "powersave".into(),
+        };
+        assert_eq!(found.facts, [powersave]);
+        assert_eq!((found.broken.len(), found.gate(0.5)), (1, Gate::Failed));
+        assert_eq!(found.conclusion, Conclusion::Different);
+        insta::assert_snapshot!(found.text(true));
+    }
+
+    #[test]
+    fn a_run_that_failed_is_not_compared_and_its_point_is_not_missing() {
+        let a = runs(1.0, 0);
+        let mut b = runs(1.0, 1);
+        for record in &mut b[..2] {
+            record.outcome = Outcome::Failed("bytes differ".into());
+            record.lanes[0].stages[0].sample_ns = vec![1; 3];
+        }
+        let found = plain(&a, &b);
+        let is_same = |point: &ComparedPoint| point.occasions == (10, 8) && point.verdict == "same";
+        assert!(found.points.iter().all(is_same), "{found:?}");
+        assert_eq!((found.left_out, found.broken.len()), ((0, 2), 1));
+        b.iter_mut()
+            .for_each(|record| record.outcome = Outcome::Failed("bytes differ".into()));
+        let found = plain(&a, &b);
+        assert_eq!(
+            (found.points.len(), found.only_a.len(), found.left_out),
+            (0, 0, (0, 10))
+        );
+        let text = found.text(true);
+        assert!(
+            text.contains("verdict: B is broken where A was not"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_disk_whose_slow_reads_got_slower_is_slower_although_its_median_is_not() {
+        let disk = |slow_ns: u64, parity: u32| {
+            let mut records = runs(1.0, parity);
+            for (at, record) in records.iter_mut().enumerate() {
+                record.lanes.truncate(1);
+                record.lanes[0].stages.truncate(1);
+                let slow_ns = slow_ns + at as u64 * 1000;
+                record.lanes[0].stages[0].sample_ns = (0..200)
+                    .map(|at| if at % 5 < 3 { 100_000 } else { slow_ns })
+                    .collect();
+            }
+            records
+        };
+        let found = plain(&disk(10_000_000, 0), &disk(20_000_000, 1));
+        let point = &found.points[0];
+        assert_eq!((point.verdict, point.level), ("slower", "mean"));
+    }
+
+    #[test]
+    fn nothing_in_common_is_said() {
+        let mut b = runs(1.0, 1);
+        b.iter_mut()
+            .for_each(|record| record.study = "another".into());
+        let found = plain(&runs(1.0, 0), &b);
+        let text = found.text(false);
+        assert!(text.contains("no point is in both"), "{text}");
+        assert_eq!((found.only_a.len(), found.only_b.len()), (4, 4));
+        assert!(plain(&[], &[]).text(true).contains("no point is in both"));
+    }
+
+    #[test]
+    fn samples_that_are_no_times_are_never_printed_as_numbers() {
+        let mut b = runs(1.0, 1);
+        for stage in b
+            .iter_mut()
+            .flat_map(|record| &mut record.lanes)
+            .flat_map(|lane| &mut lane.stages)
+        {
+            stage.sample_ns = vec![0; 3];
+        }
+        b[0].noise.reference_ns = f64::NAN;
+        let text = plain(&runs(1.0, 0), &b).text(true);
+        assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+    }
+}

@@ -1,0 +1,196 @@
+//! What a chain's numbers stand beside: the processes that ran, the load and the mitigations of the host, each channel's ring.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use daqmeter_record::units::significant;
+use daqmeter_record::{ProcessPart, ProcessUse, RunRecord};
+
+use crate::aligned::aligned;
+
+/// Processes that are shown.
+const SHOWN: usize = 24;
+/// How the series of a channel's ring is called, before its device and channel.
+const RING_OF: &str = "ring filling, device ";
+
+/// All of it, for one record.
+pub(super) fn host_text(record: &RunRecord) -> String {
+    let mut out = load(record);
+    out.push_str(&occupancy(record));
+    out.push_str(&processes(record));
+    out
+}
+
+/// How busy the CPUs were, by whom, and what the kernel spends against the CPU's faults.
+fn load(record: &RunRecord) -> String {
+    let host = &record.host_cpu;
+    let wall_ns = record.wall_ns.max(1) as f64;
+    let cpus = |ns: u64| ns as f64 / wall_ns;
+    let busy = cpus(host.user_ns + host.system_ns + host.irq_ns + host.softirq_ns);
+    let own = cpus(record.process_cpu.total_ns());
+    format!(
+        " host: {} of {} CPUs busy, {} of them by this program; stolen {} %; {}\n",
+        significant(busy, 3),
+        record.host.logical_cpus,
+        significant(own, 3),
+        significant(cpus(host.steal_ns) * 100.0, 2),
+        mitigations(&record.host.mitigations)
+    )
+}
+
+/// Names of the mitigations that are active.
+fn mitigations(states: &[String]) -> String {
+    let active = states.iter().filter_map(|state| {
+        let (name, state) = state.split_once(": ")?;
+        state.starts_with("Mitigation").then_some(name)
+    });
+    let active: Vec<&str> = active.collect();
+    if active.is_empty() {
+        "no mitigation is active".to_owned()
+    } else {
+        format!("mitigations: {}", active.join(", "))
+    }
+}
+
+/// The last sample of each channel's ring, a line for each device.
+fn occupancy(record: &RunRecord) -> String {
+    let mut devices: BTreeMap<u32, BTreeMap<u32, f64>> = BTreeMap::new();
+    for series in &record.series {
+        let place = series.name.strip_prefix(RING_OF);
+        let place = place.and_then(|place| place.split_once(", channel "));
+        let numbers =
+            place.and_then(|(device, channel)| Some((device.parse().ok()?, channel.parse().ok()?)));
+        let last = series.values.iter().rev().find_map(|value| *value);
+        if let (Some((device, channel)), Some(bytes)) = (numbers, last) {
+            devices.entry(device).or_default().insert(channel, bytes);
+        }
+    }
+    let mut out = String::new();
+    for (device, channels) in devices {
+        let bytes: Vec<String> = channels
+            .values()
+            .map(|bytes| format!("{bytes:.0}"))
+            .collect();
+        let _ = writeln!(
+            out,
+            " ring of device {device}, by channel [bytes]: {}",
+            bytes.join("  ")
+        );
+    }
+    out
+}
+
+const HEADINGS: [&str; 13] = [
+    "PID", "of", "USER", "PRI", "NI", "VIRT", "RES", "SHR", "S", "CPU%", "MEM%", "TIME+", "name",
+];
+
+/// Columns at the right.
+const NUMBERS: std::ops::Range<usize> = 2..12;
+
+/// The processes as `top` shows them: threads of this program (`chain`), its other processes (`peer`), the kernel's, others; nothing where they were not looked at.
+fn processes(record: &RunRecord) -> String {
+    let all = &record.host_cpu.processes;
+    if all.is_empty() {
+        return String::new();
+    }
+    let rows = all.iter().take(SHOWN).map(|process| cells(process, record));
+    let rest = match all.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} that used less\n"),
+    };
+    format!("{}{rest}", aligned(&HEADINGS, NUMBERS, rows))
+}
+
+/// Bytes as `top` shows them.
+fn short(bytes: u64) -> String {
+    match bytes >> 10 {
+        kib if kib < 100_000 => format!("{kib}K"),
+        kib => format!("{}M", kib >> 10),
+    }
+}
+
+fn cells(process: &ProcessUse, record: &RunRecord) -> Vec<String> {
+    let part = match process.part {
+        ProcessPart::Own => "chain",
+        ProcessPart::Chain => "peer",
+        ProcessPart::Kernel => "kernel",
+        ProcessPart::Other => "other",
+    };
+    let percent = |part: f64, whole: u64| format!("{:.1}", part / whole.max(1) as f64 * 100.0);
+    let seconds = process.total_cpu_ns as f64 * 1e-9;
+    vec![
+        process.pid.to_string(),
+        part.to_owned(),
+        process.user.to_string(),
+        process.priority.to_string(),
+        process.nice.to_string(),
+        short(process.virtual_bytes),
+        short(process.resident_bytes),
+        short(process.shared_bytes),
+        process.state.to_string(),
+        percent(process.cpu_ns as f64, record.wall_ns),
+        percent(process.resident_bytes as f64, record.host.memory_bytes),
+        format!("{}:{:05.2}", (seconds / 60.0) as u64, seconds % 60.0),
+        process.name.clone(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::{Host, TimeSeries};
+
+    use super::super::chains::tests::example;
+    use super::*;
+
+    fn process(pid: u32, name: &str, part: ProcessPart, cpu_ns: u64) -> ProcessUse {
+        ProcessUse {
+            pid,
+            name: name.to_owned(),
+            part,
+            priority: 20,
+            state: 'R',
+            virtual_bytes: 3196 << 20,
+            resident_bytes: 3083 << 20,
+            shared_bytes: 1026 << 20,
+            cpu_ns,
+            total_cpu_ns: 934_570_000_000,
+            ..ProcessUse::default()
+        }
+    }
+
+    #[test]
+    fn what_ran_stands_beside_a_chain() {
+        let mut record = example(10.0, 800e3, 0.0);
+        record.wall_ns = 1_000_000_000;
+        record.host_cpu.user_ns = 1_200_000_000;
+        record.process_cpu.user_ns = 1_000_000_000;
+        record.host_cpu.processes = vec![
+            process(24392, "lane-0", ProcessPart::Own, 998_000_000),
+            process(1469, "rngd", ProcessPart::Other, 188_000_000),
+        ];
+        record.host = Host {
+            logical_cpus: 16,
+            memory_bytes: 126 << 30,
+            mitigations: vec!["meltdown: Mitigation: PTI".into(), "mds: Vulnerable".into()],
+            ..Host::default()
+        }
+        .into();
+        let ring = |channel: u32, bytes: f64| TimeSeries {
+            name: format!("ring filling, device 1, channel {channel}"),
+            unit: "B".into(),
+            times_ns: vec![1],
+            values: vec![Some(bytes)],
+        };
+        record.series = vec![ring(0, 1_513_472.0), ring(1, 1_003_520.0)];
+        insta::assert_snapshot!(host_text(&record));
+    }
+
+    #[test]
+    fn a_record_of_before_says_what_it_can() {
+        let text = host_text(&example(10.0, 1e6, 0.0));
+        assert!(
+            text.contains("no mitigation is active") && !text.contains("PID"),
+            "{text}"
+        );
+    }
+}

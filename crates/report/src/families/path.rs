@@ -1,0 +1,259 @@
+//! Paths: the sustained rate, where the time of each thread went, how full the queues were, how late blocks came.
+
+use std::fmt::Write;
+
+use daqmeter_record::path::{PathRun, PathThread};
+use daqmeter_record::units::{show_bytes, show_mb_per_s, show_ns, significant};
+use daqmeter_record::{RunRecord, Stage, sanitise};
+
+use crate::aligned::numbers_from;
+use crate::family::{Answer, Family, Measured, Work, of_engine};
+use crate::faults::faults_and_ledgers;
+
+pub(super) const FAMILY: Family = Family {
+    engines: &[(ENGINE, Work::Path)],
+    answers: &[answer],
+    label: |record, _: &Stage| format!("path {}", record.workload.text("path").unwrap_or("")),
+    in_label: &["path"],
+    footnote,
+    ..Family::EMPTY
+};
+
+const ENGINE: &str = "path";
+
+/// Sustained rate: all bytes over all the time from release to end.
+fn rate_bytes_per_s(run: &PathRun) -> f64 {
+    run.payload_bytes as f64 / run.wall_ns.max(1) as f64 * 1e9
+}
+
+/// The fastest path of the records.
+fn answer(measured: &Measured<'_>) -> Option<Answer> {
+    let runs = of_engine(measured.usable, ENGINE).filter(|record| record.role.is_point());
+    let runs = runs.filter_map(|record| Some((record, record.path.as_ref()?)));
+    let (_, run) = runs.max_by(|a, b| rate_bytes_per_s(a.1).total_cmp(&rate_bytes_per_s(b.1)))?;
+    Some(Answer {
+        question: "What did the fastest path carry?",
+        answer: format!(
+            "{} MB/s from source to sink over {} s: {}",
+            show_mb_per_s(rate_bytes_per_s(run)),
+            significant(run.wall_ns as f64 * 1e-9, 2),
+            run.line
+        ),
+        figure: None,
+    })
+}
+
+fn footnote(record: &RunRecord) -> Option<String> {
+    record.path.as_ref().map(latency)
+}
+
+/// Every path in the records as text: its rate, its threads, its queues.
+pub fn text(records: &[RunRecord]) -> String {
+    let mut out = String::new();
+    for record in records.iter().filter(|record| record.role.is_point()) {
+        if let Some(run) = &record.path {
+            write_run(&mut out, record, run);
+        }
+        for line in faults_and_ledgers(record) {
+            let _ = writeln!(out, " {}", sanitise::text(&line));
+        }
+    }
+    out
+}
+
+fn write_run(out: &mut String, record: &RunRecord, run: &PathRun) {
+    let emulated = if record.engine.emulated {
+        " (a part is emulated)"
+    } else {
+        ""
+    };
+    let _ = writeln!(out, "{}", sanitise::text(&run.line));
+    let _ = writeln!(
+        out,
+        "{} MB/s sustained{emulated}: {} in {} blocks over {} s{}",
+        show_mb_per_s(rate_bytes_per_s(run)),
+        show_bytes(run.payload_bytes),
+        run.blocks,
+        significant(run.wall_ns as f64 * 1e-9, 4),
+        events(run)
+    );
+    let _ = writeln!(out, "{}", latency(run));
+    let _ = writeln!(
+        out,
+        "{} of {} blocks compared byte by byte through their sums",
+        run.verified_blocks, run.blocks
+    );
+    let ledgers = record.ledgers.iter();
+    let whole = ledgers.clone().filter(|ledger| ledger.closes()).count();
+    let _ = writeln!(out, "{whole} of {} ledgers close\n", ledgers.count());
+    out.push_str(&threads(run));
+    out.push('\n');
+    out.push_str(&queues(run));
+}
+
+fn events(run: &PathRun) -> String {
+    if run.events == 0 {
+        return String::new();
+    }
+    let per_s = run.events as f64 / run.wall_ns.max(1) as f64 * 1e9;
+    format!("; {} events, {} per s", run.events, significant(per_s, 4))
+}
+
+fn latency(run: &PathRun) -> String {
+    let ns = |share| {
+        run.latency_ns(share)
+            .map_or("-".to_owned(), |ns| show_ns(ns as f64))
+    };
+    let from = match run.is_paced {
+        true => "from the time at which a block was due",
+        false => "from the time at which the source began a block",
+    };
+    // Percentiles need blocks behind them.
+    let p99 =
+        match daqmeter_stats::supports(usize::try_from(run.blocks).unwrap_or(usize::MAX), 0.99) {
+            true => format!(", p99 {}", ns(0.99)),
+            false => String::new(),
+        };
+    format!(
+        "latency {from}: median {}{p99}, longest {}",
+        ns(0.5),
+        show_ns(run.latency_max_ns as f64)
+    )
+}
+
+fn threads(run: &PathRun) -> String {
+    let headings = [
+        "thread",
+        "CPU",
+        "blocks",
+        "busy [%]",
+        "no input [%]",
+        "no room [%]",
+        "preempted [%]",
+        "elsewhere [%]",
+        "CPU ns/B",
+        "CPU/event",
+    ];
+    numbers_from(
+        1,
+        &headings,
+        run.threads.iter().map(|thread| cells(run, thread)),
+    )
+}
+
+fn cells(run: &PathRun, thread: &PathThread) -> Vec<String> {
+    let wall = thread.wall_ns.max(1) as f64;
+    let percent = |ns: u64| significant(ns as f64 / wall * 100.0, 3);
+    let per = |count: u64, shown: fn(f64) -> String| match count {
+        0 => "-".to_owned(),
+        count => shown(thread.cpu_ns as f64 / count as f64),
+    };
+    vec![
+        thread.name.clone(),
+        thread.cpu.map_or("any".to_owned(), |cpu| cpu.to_string()),
+        thread.blocks.to_string(),
+        percent(thread.busy_ns),
+        percent(thread.input_ns),
+        percent(thread.output_ns),
+        thread.preempted_ns.map_or("-".to_owned(), percent),
+        percent(thread.elsewhere_ns),
+        per(run.payload_bytes, |ns| significant(ns, 3)),
+        per(run.events, show_ns),
+    ]
+}
+
+fn queues(run: &PathRun) -> String {
+    let headings = ["queue", "room", "mean", "empty [%]", "full [%]"];
+    let rows = run.queues.iter().map(|queue| {
+        let looks: u64 = queue.seen.iter().sum();
+        let share = |count: Option<&u64>| match (count, looks) {
+            (Some(&count), 1..) => significant(count as f64 / looks as f64 * 100.0, 3),
+            _ => "-".to_owned(),
+        };
+        vec![
+            format!("{} -> {}", queue.from, queue.to),
+            queue.seen.len().saturating_sub(1).to_string(),
+            queue
+                .mean()
+                .map_or("-".to_owned(), |mean| significant(mean, 3)),
+            share(queue.seen.first()),
+            share(queue.seen.last()),
+        ]
+    });
+    numbers_from(1, &headings, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::path::{Bucket, PathQueue};
+
+    use super::*;
+
+    fn record() -> RunRecord {
+        let thread = |name: &str, busy_ns, input_ns, output_ns| PathThread {
+            name: name.to_owned(),
+            blocks: 1000,
+            wall_ns: 1_000_000_000,
+            busy_ns,
+            input_ns,
+            output_ns,
+            preempted_ns: Some(10_000_000),
+            elsewhere_ns: 990_000_000 - busy_ns - input_ns - output_ns,
+            cpu_ns: busy_ns,
+            cpu: None,
+        };
+        let mut record = crate::examples::example();
+        record.engine.name = ENGINE.to_owned();
+        record.ledgers.clear();
+        record.path = Some(PathRun {
+            line: "64 KiB -> memory -> copy memcpy -> read".to_owned(),
+            wall_ns: 1_000_000_000,
+            payload_bytes: 65_536_000,
+            blocks: 1000,
+            events: 4000,
+            verified_blocks: 1000,
+            threads: vec![
+                thread("memory", 400_000_000, 0, 500_000_000),
+                thread("copy", 900_000_000, 50_000_000, 0),
+                thread("read", 300_000_000, 600_000_000, 0),
+            ],
+            queues: vec![PathQueue {
+                from: "memory".to_owned(),
+                to: "copy".to_owned(),
+                seen: vec![0, 10, 990],
+            }],
+            latency: vec![Bucket {
+                from_ns: 30_000,
+                count: 1000,
+            }],
+            latency_max_ns: 77_000,
+            is_paced: false,
+        });
+        record
+    }
+
+    #[test]
+    fn a_path_is_shown_with_its_threads_and_queues() {
+        let text = text(&[record()]);
+        for wanted in [
+            "65.54 MB/s sustained",
+            "1000 blocks over 1 s; 4000 events, 4000 per s",
+            "1000 of 1000 blocks compared",
+            "memory -> copy",
+        ] {
+            assert!(text.contains(wanted), "{wanted}: {text}");
+        }
+        let copy = text.lines().find(|line| line.starts_with(" copy "));
+        let cells: Vec<&str> = copy.unwrap().split_whitespace().collect();
+        // Busy, no input, no room, preempted, elsewhere.
+        assert_eq!(&cells[2..8], ["1000", "90", "5", "0", "1", "4"], "{text}");
+    }
+
+    #[test]
+    fn records_of_other_engines_are_not_shown() {
+        let mut other = record();
+        other.path = None;
+        other.warnings.clear();
+        assert!(!text(&[other]).contains("sustained"));
+    }
+}

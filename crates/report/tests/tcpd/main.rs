@@ -1,0 +1,167 @@
+//! Steps found in the Turing Change Point Dataset (van den Burg and Williams, arXiv 2003.06222), ours and published ways, by the paper's own
+//! F1 with a margin of 5.
+//!
+//! The series are not part of the project: `DAQMETER_TCPD` names the folder of their JSON files with `annotations.json`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a test stops where its data are not as expected"
+)]
+
+mod methods;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use serde_json::Value;
+
+/// Distance at which a place still counts as found.
+const MARGIN: usize = 5;
+
+type Marks = BTreeMap<String, Vec<usize>>;
+type Method = fn(&[f64]) -> Vec<usize>;
+
+const METHODS: [(&str, Method); 4] = [
+    ("daqmeter history", ours),
+    ("Hunter (Apache Otava)", methods::hunter),
+    ("E-divisive", methods::e_divisive),
+    ("t-test (Perfherder)", methods::t_tests),
+];
+
+/// Our steps want positive values and look at their logarithms: here these are the values in units of ten standard deviations.
+fn ours(values: &[f64]) -> Vec<usize> {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let deviation = (values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt();
+    let times: Vec<f64> = values
+        .iter()
+        .map(|x| (0.1 * (x - mean) / deviation).exp())
+        .collect();
+    let steps = daqmeter_stats::change_points(&times, 0.0);
+    steps.into_iter().map(|step| step.at).collect()
+}
+
+/// Marks that have a place within the margin, none of the places used twice.
+fn hits(marks: &[usize], places: &[usize]) -> usize {
+    let mut left = places.to_vec();
+    let mut count = 0;
+    for mark in marks {
+        let near = left
+            .iter()
+            .enumerate()
+            .filter(|(_, place)| place.abs_diff(*mark) <= MARGIN);
+        let Some((at, _)) = near.min_by_key(|(_, place)| place.abs_diff(*mark)) else {
+            continue;
+        };
+        left.remove(at);
+        count += 1;
+    }
+    count
+}
+
+/// F1 of the paper (section 5.1.1): precision against all annotators' marks together, recall as the mean over the annotators; the
+/// beginning of the series is a mark and a place.
+fn f1(annotators: &Marks, places: &[usize]) -> f64 {
+    let with_begin = |places: &[usize]| {
+        let mut all: Vec<usize> = places.iter().copied().chain([0]).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    };
+    let places = with_begin(places);
+    let together: Vec<usize> = annotators.values().flatten().copied().collect();
+    let precision = hits(&with_begin(&together), &places) as f64 / places.len() as f64;
+    let recalls = annotators.values().map(|marks| {
+        let marks = with_begin(marks);
+        hits(&marks, &places) as f64 / marks.len() as f64
+    });
+    let recall = recalls.sum::<f64>() / annotators.len() as f64;
+    2.0 * precision * recall / (precision + recall)
+}
+
+/// The values of a series, a missing one as the one before.
+fn series(path: &Path) -> Vec<f64> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let parsed: Value = serde_json::from_str(&text).unwrap();
+    let raw = parsed["series"][0]["raw"].as_array().unwrap();
+    let mut last = raw.iter().find_map(Value::as_f64).unwrap();
+    let value = |value: &Value| {
+        last = value.as_f64().unwrap_or(last);
+        last
+    };
+    raw.iter().map(value).collect()
+}
+
+#[test]
+fn f1_is_that_of_the_paper() {
+    let marks = |each: &[&[usize]]| -> Marks {
+        let numbered = each.iter().enumerate();
+        numbered
+            .map(|(at, marks)| (at.to_string(), marks.to_vec()))
+            .collect()
+    };
+    let close = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-12, "{found}");
+    close(
+        f1(&marks(&[&[10, 20], &[11, 20], &[10], &[0, 5]]), &[10, 20]),
+        1.0,
+    );
+    close(f1(&marks(&[&[], &[10], &[50]]), &[10]), 10.0 / 11.0);
+    close(f1(&marks(&[&[], &[10], &[50]]), &[]), 0.8);
+}
+
+#[test]
+fn the_published_ways_find_a_clear_step() {
+    let mut random = daqmeter_stats::simulated::Random::new(3);
+    let values: Vec<f64> = (0..60)
+        .map(|at| random.normal() + if at < 30 { 0.0 } else { 20.0 })
+        .collect();
+    for (name, method) in METHODS {
+        assert_eq!(method(&values), [30], "{name}");
+    }
+}
+
+#[test]
+fn our_steps_score_above_published_ways_on_annotated_series() {
+    let Some(folder) = std::env::var_os("DAQMETER_TCPD") else {
+        // Past the test's own capture: what was left out must be seen.
+        let line =
+            "!!! LEFT OUT: DAQMETER_TCPD names no folder with the Turing Change Point Dataset";
+        writeln!(std::io::stderr(), "{line}").unwrap();
+        return;
+    };
+    let folder = Path::new(&folder);
+    let text = std::fs::read_to_string(folder.join("annotations.json")).unwrap();
+    let annotations: BTreeMap<String, Marks> = serde_json::from_str(&text).unwrap();
+    let known = annotations.iter().filter_map(|(name, marks)| {
+        let path = folder.join(format!("{name}.json"));
+        path.exists().then(|| (name, marks, series(&path)))
+    });
+    let known: Vec<(&String, &Marks, Vec<f64>)> = known.collect();
+    assert!(known.len() >= 25, "{} series", known.len());
+    let mean = |method: Method| {
+        let each = known
+            .iter()
+            .map(|(_, marks, values)| f1(marks, &method(values)));
+        each.sum::<f64>() / known.len() as f64
+    };
+    let scores: Vec<(&str, f64)> = METHODS
+        .into_iter()
+        .map(|(name, method)| (name, mean(method)))
+        .collect();
+    for (name, score) in &scores {
+        writeln!(
+            std::io::stderr(),
+            "{name:24} F1 {score:.3} over {} series",
+            known.len()
+        )
+        .unwrap();
+    }
+    let ours = scores[0].1;
+    assert!(
+        scores[1..].iter().all(|(_, score)| ours > *score),
+        "{scores:?}"
+    );
+}

@@ -1,0 +1,256 @@
+//! What comparisons promise, measured on simulated hosts whose truth is known. Every promise is kept or broken: there is no third.
+
+use crate::simulated::{Host, Kind, Layout, Random, null_row};
+use crate::{Asked, Comparison, FALSE_ALARM, Verdict, change_points, compare};
+
+/// Occasion effects, as standard deviations.
+const OCCASIONS: [f64; 5] = [0.001, 0.003, 0.01, 0.03, 0.1];
+/// Layouts in which the sides or the history tell how much occasions differ.
+const LAYOUTS: [Layout; 4] = [
+    Layout::Single { history: 30 },
+    Layout::Single { history: 0 },
+    Layout::InTurn(10),
+    Layout::OneAfterTheOther(5),
+];
+/// Points of a comparison.
+const POINTS: usize = 6;
+/// What 95 % intervals may cover over all hosts.
+const COVERAGE: (f64, f64) = (0.93, 0.97);
+/// A slowdown that has to be found, and how often.
+const SLOWER: f64 = 1.05;
+const FOUND: f64 = 0.95;
+
+/// A figure beside its promise.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Promise {
+    /// What was measured.
+    pub name: String,
+    /// The figure, a share of 1.
+    pub found: f64,
+    /// The least and the most that keep it.
+    pub bounds: (f64, f64),
+    /// Of how many comparisons or intervals.
+    pub of: usize,
+}
+
+impl Promise {
+    /// Whether the figure is within its bounds.
+    pub fn is_kept(&self) -> bool {
+        (self.bounds.0..=self.bounds.1).contains(&self.found)
+    }
+
+    /// A line of the table.
+    pub fn line(&self) -> String {
+        let per_cent = |share: f64| format!("{:.2}", share * 100.0);
+        let (least, most) = self.bounds;
+        let wanted = match (least, most) {
+            (least, most) if least <= 0.0 => format!("at most {}", per_cent(most)),
+            (least, most) if most >= 1.0 => format!("at least {}", per_cent(least)),
+            _ => format!("{} to {}", per_cent(least), per_cent(most)),
+        };
+        let verdict = if self.is_kept() { "kept" } else { "BROKEN" };
+        format!(
+            "{:58} {:>7} %   {wanted:16} {verdict:6} {:>7}",
+            self.name,
+            per_cent(self.found),
+            self.of
+        )
+    }
+}
+
+/// Counts over comparisons of hosts where nothing changed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    comparisons: usize,
+    alarms: usize,
+    intervals: usize,
+    cover: usize,
+}
+
+impl Counted {
+    fn add(&mut self, found: &Comparison) {
+        self.comparisons += 1;
+        self.alarms += usize::from(found.differs());
+        self.intervals += found.effects.len();
+        let covers = found
+            .effects
+            .iter()
+            .filter(|effect| effect.interval.0 <= 1.0 && 1.0 <= effect.interval.1);
+        self.cover += covers.count();
+    }
+
+    fn and(self, other: Counted) -> Counted {
+        Counted {
+            comparisons: self.comparisons + other.comparisons,
+            alarms: self.alarms + other.alarms,
+            intervals: self.intervals + other.intervals,
+            cover: self.cover + other.cover,
+        }
+    }
+
+    fn alarms(self, name: String) -> Promise {
+        Promise {
+            name,
+            found: self.alarms as f64 / self.comparisons as f64,
+            bounds: (0.0, FALSE_ALARM),
+            of: self.comparisons,
+        }
+    }
+
+    fn coverage(self, name: &str, bounds: (f64, f64)) -> Promise {
+        Promise {
+            name: name.to_owned(),
+            found: self.cover as f64 / self.intervals as f64,
+            bounds,
+            of: self.intervals,
+        }
+    }
+}
+
+/// Holds comparisons to their promises on simulated hosts: `each` comparisons for every kind of host, occasion effect and layout. All
+/// intervals are `width` times as wide as they should be: 1, but where a test makes the statistics wrong.
+pub fn measured(each: usize, width: f64) -> Vec<Promise> {
+    let asked = Asked {
+        width,
+        ..Asked::ignoring(0.02)
+    };
+    let mut random = Random::new(17);
+    let mut promises = Vec::new();
+    let mut all = Counted::default();
+    for kind in Kind::ALL {
+        let mut of_kind = Counted::default();
+        for (occasion, layout) in OCCASIONS
+            .into_iter()
+            .flat_map(|occasion| LAYOUTS.map(|layout| (occasion, layout)))
+        {
+            let host = Host {
+                kind,
+                occasion,
+                layout,
+                points: POINTS,
+                slower: 1.0,
+            };
+            (0..each).for_each(|_| of_kind.add(&compare(&host.draw(&mut random), asked)));
+        }
+        promises.push(of_kind.alarms(format!(
+            "cmp, nothing changed, false comparisons: {}",
+            kind.name()
+        )));
+        all = all.and(of_kind);
+    }
+    promises.push(all.coverage(
+        "cmp, 95 % intervals that cover the truth, all hosts",
+        COVERAGE,
+    ));
+    promises.push(power(each * 20, asked, &mut random));
+    promises
+}
+
+/// 5 % at one point, in noise of 1 %, ten occasions a side in turn.
+fn power(comparisons: usize, asked: Asked, random: &mut Random) -> Promise {
+    let host = Host {
+        kind: Kind::Independent,
+        occasion: 0.01,
+        layout: Layout::InTurn(10),
+        points: POINTS,
+        slower: SLOWER,
+    };
+    let is_found =
+        |_: &usize| compare(&host.draw(random), asked).effects[0].verdict == Verdict::Slower;
+    let found = (0..comparisons).filter(is_found).count();
+    Promise {
+        name: "cmp, 5 % in occasions of 1 %, ten a side in turn, found".to_owned(),
+        found: found as f64 / comparisons as f64,
+        bounds: (FOUND, 1.0),
+        of: comparisons,
+    }
+}
+
+/// Kinds of rows whose runs may resemble one another as `history` promises to bear.
+const ROWS: [Kind; 6] = [
+    Kind::Independent,
+    Kind::Correlated(0.3),
+    Kind::Correlated(0.5),
+    Kind::TwoModes,
+    Kind::Skewed,
+    Kind::Bursts,
+];
+/// Rows without a step that may show one.
+const FALSE_STEPS: f64 = 0.02;
+/// Runs of a row.
+const RUNS: usize = 60;
+
+/// Holds histories to their promises: so many rows of each kind without a step, and rows with one of 5 % in noise of 1 %, five runs ago.
+pub fn histories(rows: usize) -> Vec<Promise> {
+    let mut random = Random::new(23);
+    let mut promises: Vec<Promise> = Vec::new();
+    for kind in ROWS {
+        let has_step =
+            |_: &usize| !change_points(&null_row(kind, RUNS, &mut random), 0.02).is_empty();
+        promises.push(Promise {
+            name: format!(
+                "history, rows without a step that show one: {}",
+                kind.name()
+            ),
+            found: (0..rows).filter(has_step).count() as f64 / rows as f64,
+            bounds: (0.0, FALSE_STEPS),
+            of: rows,
+        });
+    }
+    let is_found = |_: &usize| {
+        // The simulated noise is 2 %.
+        let quiet = null_row(Kind::Independent, RUNS, &mut random).into_iter();
+        let after = RUNS - 5;
+        let values = quiet
+            .enumerate()
+            .map(|(at, x)| x.sqrt() * if at < after { 1.0 } else { SLOWER });
+        let steps = change_points(&values.collect::<Vec<f64>>(), 0.02);
+        steps.iter().any(|step| step.at.abs_diff(after) <= 2)
+    };
+    promises.push(Promise {
+        name: "history, 5 % in runs of 1 % found within five runs".to_owned(),
+        found: (0..rows).filter(is_found).count() as f64 / rows as f64,
+        bounds: (FOUND, 1.0),
+        of: rows,
+    });
+    promises
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn broken(promises: &[Promise]) -> Vec<String> {
+        let broken = promises.iter().filter(|promise| !promise.is_kept());
+        broken.map(Promise::line).collect()
+    }
+
+    #[test]
+    fn comparisons_keep_their_promises_on_simulated_hosts() {
+        assert_eq!(broken(&measured(1, 1.0)), [""; 0]);
+    }
+
+    #[test]
+    fn intervals_half_or_twice_as_wide_break_the_gate() {
+        for width in [0.5, 2.0] {
+            let broken = broken(&measured(1, width)).join("\n");
+            assert!(broken.contains("95 % intervals"), "{width}: {broken}");
+        }
+    }
+
+    #[test]
+    fn a_figure_outside_of_its_bounds_is_broken_and_says_so() {
+        let promise = |found: f64| Promise {
+            name: "cover".to_owned(),
+            found,
+            bounds: COVERAGE,
+            of: 10,
+        };
+        assert!(promise(0.95).is_kept() && !promise(0.98).is_kept() && !promise(0.92).is_kept());
+        assert!(!promise(f64::NAN).is_kept());
+        assert!(
+            promise(0.98).line().contains("93.00 to 97.00")
+                && promise(0.98).line().contains("BROKEN")
+        );
+    }
+}

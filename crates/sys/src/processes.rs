@@ -1,0 +1,144 @@
+//! The processes of the host as `/proc` has them, below a root that tests replace: what `top` shows of each.
+//!
+//! Names only: command lines may hold what is not for others to read.
+
+use std::collections::BTreeMap;
+
+use crate::cpu_time::ns_per_tick;
+use crate::host::{Files, page_bytes};
+
+/// Processes that are read at most; a host with more is not listed whole.
+const MOST: usize = 16_384;
+/// `PF_KTHREAD` of the kernel's `include/linux/sched.h`: a thread of the kernel.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// A process, or a thread of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Name as the kernel has it, 15 bytes at most.
+    pub name: String,
+    /// `R`, `S`, ... as `ps` prints it.
+    pub state: char,
+    /// A thread of the kernel.
+    pub is_kernel: bool,
+    /// Priority as the kernel has it: 20 is usual, below 0 is real time.
+    pub priority: i64,
+    /// Nice value.
+    pub nice: i64,
+    /// CPU time so far; in ticks of the kernel, so that less than one (10 ms) may not show.
+    pub cpu_ns: u64,
+    /// Address space.
+    pub virtual_bytes: u64,
+    /// Resident set.
+    pub resident_bytes: u64,
+    /// When it was started, in ticks since the host was: tells two processes of one number apart.
+    pub start_ticks: u64,
+}
+
+/// All processes, by number. Those that end meanwhile are left out.
+pub fn all(files: &Files) -> BTreeMap<u32, Process> {
+    let numbers = files.names("proc");
+    let numbers = numbers.iter().filter_map(|name| name.parse::<u32>().ok());
+    numbers
+        .take(MOST)
+        .filter_map(|pid| Some((pid, read(files, &format!("proc/{pid}/stat"))?)))
+        .collect()
+}
+
+/// Bytes of a process' resident set that it shares with others (files, shared memory), and the number of its user.
+pub fn shared_and_user(files: &Files, pid: u32) -> Option<(u64, u32)> {
+    use std::os::unix::fs::MetadataExt;
+    let statm = files.text(&format!("proc/{pid}/statm"))?;
+    let pages: u64 = statm.split_whitespace().nth(2)?.parse().ok()?;
+    let about = std::fs::metadata(files.root().join(format!("proc/{pid}"))).ok()?;
+    Some((pages.saturating_mul(page_bytes()), about.uid()))
+}
+
+fn read(files: &Files, path: &str) -> Option<Process> {
+    parse(&files.text(path)?)
+}
+
+/// A line of `/proc/PID/stat` (proc_pid_stat(5)). The name stands in parentheses and may hold any character.
+fn parse(text: &str) -> Option<Process> {
+    let (before, after) = text.rsplit_once(')')?;
+    let (_, name) = before.split_once('(')?;
+    // From field 3 on.
+    let fields: Vec<&str> = after.split_whitespace().collect();
+    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    let signed = |field: usize| fields.get(field - 3)?.parse::<i64>().ok();
+    let ticks = number(14)?.checked_add(number(15)?)?;
+    Some(Process {
+        name: name.to_owned(),
+        state: fields.first()?.chars().next()?,
+        is_kernel: number(9)? & KERNEL_THREAD != 0,
+        priority: signed(18)?,
+        nice: signed(19)?,
+        cpu_ns: ticks.saturating_mul(ns_per_tick()),
+        start_ticks: number(22)?,
+        virtual_bytes: number(23)?,
+        resident_bytes: number(24)?.saturating_mul(page_bytes()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RNGD: &str = "1469 (rng) d) S 1 1469 1469 0 -1 1077936384 150 0 0 0 300 20 0 0 20 0 3 0 900 92815360 807 1844";
+    const WORKER: &str =
+        "15 (kworker/0:1) I 2 0 0 0 -1 69238880 0 0 0 0 0 7 0 0 20 0 1 0 33 0 0 1844";
+
+    #[test]
+    fn a_process_is_read_field_by_field() {
+        let rngd = parse(RNGD).unwrap();
+        assert_eq!((rngd.name.as_str(), rngd.state), ("rng) d", 'S'));
+        assert_eq!(rngd.cpu_ns, 320 * ns_per_tick());
+        assert_eq!((rngd.priority, rngd.nice), (20, 0));
+        assert_eq!(rngd.virtual_bytes, 92_815_360);
+        assert_eq!(rngd.resident_bytes, 807 * page_bytes());
+        assert!(!rngd.is_kernel);
+        assert!(parse(WORKER).unwrap().is_kernel);
+    }
+
+    #[test]
+    fn what_is_no_process_is_none() {
+        for text in [
+            "",
+            "1 (a",
+            "1 (a) S 1",
+            "1 a S",
+            "1 (a) S x x x x x x x x x x x x x x x x x x x x x x",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+        let most = RNGD.replace(" 300 20 ", " 18446744073709551615 20 ");
+        assert_eq!(parse(&most), None, "ticks that cannot be");
+    }
+
+    #[test]
+    fn processes_are_listed_by_number() {
+        let root = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("1469", RNGD),
+            ("15", WORKER),
+            ("16", "gone"),
+            ("self", RNGD),
+        ] {
+            std::fs::create_dir_all(root.path().join("proc").join(name)).unwrap();
+            std::fs::write(root.path().join("proc").join(name).join("stat"), text).unwrap();
+        }
+        let found = all(&Files::below(root.path()));
+        assert_eq!(found.keys().copied().collect::<Vec<_>>(), [15, 1469]);
+        let statm = root.path().join("proc/1469/statm");
+        std::fs::write(statm, "22660 807 90 5 0 400 0\n").unwrap();
+        let (shared, _) = shared_and_user(&Files::below(root.path()), 1469).unwrap();
+        assert_eq!(shared, 90 * page_bytes());
+    }
+
+    #[test]
+    fn this_process_is_there() {
+        let own = std::process::id();
+        assert!(all(&Files::default())[&own].resident_bytes > 0);
+        assert!(shared_and_user(&Files::default(), own).is_some());
+    }
+}

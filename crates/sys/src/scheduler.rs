@@ -1,0 +1,104 @@
+//! Settings of the kernel's scheduler that root may change for the time of a measurement.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use crate::SysError;
+use crate::host::Files;
+
+/// Where the setting is: before Linux 5.13, and since (commit 8a99b6833c88, "sched: Move SCHED_DEBUG sysctl to debugfs").
+const PLACES: [&str; 2] = [
+    "proc/sys/kernel/sched_migration_cost_ns",
+    "sys/kernel/debug/sched/migration_cost_ns",
+];
+
+/// The time since it last ran for which a task counts as cache hot, so that the scheduler leaves it where it is. Put back as it was
+/// when this is dropped; a process that is killed leaves it as it is.
+#[derive(Debug)]
+pub struct MigrationCost {
+    place: PathBuf,
+    before: String,
+}
+
+impl MigrationCost {
+    /// Sets it.
+    ///
+    /// # Errors
+    /// When this kernel does not have it, or the process may not write it.
+    pub fn set(files: &Files, ns: u64) -> Result<MigrationCost, SysError> {
+        let place = place(files)?;
+        let failed = |source| failed(&place, source);
+        let before = fs::read_to_string(&place).map_err(failed)?;
+        fs::write(&place, ns.to_string()).map_err(failed)?;
+        let before = before.trim().to_owned();
+        Ok(MigrationCost { place, before })
+    }
+
+    /// Whether it can be set.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(files: &Files) -> Result<(), SysError> {
+        let place = place(files)?;
+        let opened = fs::OpenOptions::new().write(true).open(&place);
+        opened.map(drop).map_err(|source| failed(&place, source))
+    }
+
+    /// What it was before, in ns.
+    pub fn before_ns(&self) -> Option<u64> {
+        self.before.parse().ok()
+    }
+}
+
+impl Drop for MigrationCost {
+    fn drop(&mut self) {
+        // Nobody is left to be told; what could be written before can be written now.
+        let _ = fs::write(&self.place, &self.before);
+    }
+}
+
+fn place(files: &Files) -> Result<PathBuf, SysError> {
+    let mut places = PLACES.iter().map(|place| files.root().join(place));
+    places.find(|place| place.exists()).ok_or_else(|| SysError {
+        call: "sched_migration_cost_ns (root, debugfs mounted at /sys/kernel/debug)".to_owned(),
+        source: io::ErrorKind::NotFound.into(),
+    })
+}
+
+fn failed(place: &std::path::Path, source: io::Error) -> SysError {
+    SysError {
+        call: format!("{} (root's)", place.display()),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_setting_is_put_back() {
+        for place in PLACES {
+            let root = tempfile::tempdir().unwrap();
+            let (files, path) = (Files::below(root.path()), root.path().join(place));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, "500000\n").unwrap();
+            assert!(MigrationCost::check(&files).is_ok());
+            let set = MigrationCost::set(&files, 1000).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), "1000");
+            assert_eq!(set.before_ns(), Some(500_000));
+            drop(set);
+            assert_eq!(fs::read_to_string(&path).unwrap(), "500000");
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_it_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        let files = Files::below(root.path());
+        let why = MigrationCost::set(&files, 1000).unwrap_err().to_string();
+        assert!(why.contains("debugfs"), "{why}");
+        assert!(MigrationCost::check(&files).is_err());
+    }
+}

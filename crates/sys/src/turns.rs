@@ -1,0 +1,276 @@
+//! A page that processes share to take turns: words that each may read and write, on which another can wait (futex(2)).
+//!
+//! The memory is a file without a name (memfd), which a child gets as its standard input. Beyond the words the file holds text, which
+//! is read and written as a file. What is in the words and in the text comes from another process: whoever reads it checks it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::FileExt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::SysError;
+
+/// Words of a page.
+pub const WORDS: usize = 2048;
+/// Most bytes of text.
+pub const MAX_TEXT_BYTES: usize = 256 << 10;
+const WORDS_BYTES: usize = WORDS * size_of::<u64>();
+
+/// The page as one of its processes has it.
+#[derive(Debug)]
+pub struct Page {
+    file: File,
+    start: NonNull<AtomicU64>,
+}
+
+// SAFETY: plain shared memory that belongs to no thread, reached by atomics alone.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
+impl Page {
+    /// A new page, all words 0, no text.
+    ///
+    /// # Errors
+    /// When there is no memory or no descriptor left.
+    pub fn create() -> Result<Page, SysError> {
+        // SAFETY: a constant name that ends with a zero; the flags are constants.
+        let fd = unsafe { libc::memfd_create(c"daqmeter-turns".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(SysError::last("memfd_create"));
+        }
+        // SAFETY: the descriptor was just created and is owned by nobody else.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(WORDS_BYTES as u64)
+            .map_err(|source| failed("make a page for turns", source))?;
+        Page::of_file(file)
+    }
+
+    /// The page that another process made.
+    ///
+    /// # Errors
+    /// When the file is too short to be one, or cannot be mapped for reading and writing.
+    pub fn of_file(file: File) -> Result<Page, SysError> {
+        let bytes = file
+            .metadata()
+            .map_err(|source| failed("look at a page for turns", source))?
+            .len();
+        if bytes < WORDS_BYTES as u64 {
+            let source = io::Error::new(io::ErrorKind::InvalidData, "it is too short");
+            return Err(failed("map a page for turns", source));
+        }
+        // SAFETY: a new mapping at an address that the kernel chooses; the file is as long as is mapped.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                WORDS_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(SysError::last("map a page for turns"));
+        }
+        let start = NonNull::new(start.cast()).expect("the kernel maps nothing at 0");
+        Ok(Page { file, start })
+    }
+
+    /// The file, to pass on.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn share(&self) -> Result<File, SysError> {
+        self.file
+            .try_clone()
+            .map_err(|source| failed("share a page for turns", source))
+    }
+
+    /// One word.
+    ///
+    /// # Panics
+    /// When there is no such word.
+    pub fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at < WORDS, "word {at} of {WORDS}");
+        // SAFETY: within the mapping, aligned, and only ever used as an atomic word by all who have it. The mapping lives as long as
+        // the page.
+        unsafe { self.start.add(at).as_ref() }
+    }
+
+    /// Waits until a word is no longer `seen`, at most so long. True if it is not. Only the lower 32 bits are compared.
+    pub fn wait(&self, at: usize, seen: u64, limit: Duration) -> bool {
+        if self.word(at).load(Ordering::Acquire) != seen {
+            return true;
+        }
+        let limit = libc::timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        };
+        // SAFETY: the address is that of half an aligned word in a living mapping; the kernel reads it and the time.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.futex(at),
+                libc::FUTEX_WAIT,
+                low(seen),
+                &raw const limit,
+            )
+        };
+        self.word(at).load(Ordering::Acquire) != seen
+    }
+
+    /// Adds 1 to a word and wakes who waits for it.
+    pub fn signal(&self, at: usize) {
+        self.word(at).fetch_add(1, Ordering::AcqRel);
+        // SAFETY: as in `wait`; waking reads no memory.
+        unsafe { libc::syscall(libc::SYS_futex, self.futex(at), libc::FUTEX_WAKE, i32::MAX) };
+    }
+
+    /// Address of the lower half of a word, which is what the kernel compares.
+    fn futex(&self, at: usize) -> *const u32 {
+        let half = usize::from(cfg!(target_endian = "big"));
+        // SAFETY: both halves lie within the word.
+        unsafe { std::ptr::from_ref(self.word(at)).cast::<u32>().add(half) }
+    }
+
+    /// Replaces the text.
+    ///
+    /// # Errors
+    /// When it is too long, or the file cannot be written.
+    pub fn set_text(&self, text: &str) -> Result<(), SysError> {
+        let wrong = |source| failed("write the text of a page for turns", source);
+        if text.len() > MAX_TEXT_BYTES {
+            return Err(wrong(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it is too long",
+            )));
+        }
+        self.file
+            .set_len((WORDS_BYTES + text.len()) as u64)
+            .map_err(wrong)?;
+        self.file
+            .write_all_at(text.as_bytes(), WORDS_BYTES as u64)
+            .map_err(wrong)
+    }
+
+    /// The text. What is no UTF-8 is replaced.
+    ///
+    /// # Errors
+    /// When it is longer than any text may be, or the file cannot be read.
+    pub fn text(&self) -> Result<String, SysError> {
+        let wrong = |source| failed("read the text of a page for turns", source);
+        let bytes = self
+            .file
+            .metadata()
+            .map_err(wrong)?
+            .len()
+            .saturating_sub(WORDS_BYTES as u64);
+        if bytes > MAX_TEXT_BYTES as u64 {
+            return Err(wrong(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it is too long",
+            )));
+        }
+        let mut text = vec![0; usize::try_from(bytes).expect("checked above")];
+        self.file
+            .read_exact_at(&mut text, WORDS_BYTES as u64)
+            .map_err(wrong)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours; words borrow from the page.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), WORDS_BYTES) };
+    }
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "the lower half is what is compared"
+)]
+fn low(word: u64) -> u32 {
+    word as u32
+}
+
+fn failed(call: &str, source: io::Error) -> SysError {
+    SysError {
+        call: call.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn two_who_have_the_page_take_turns() {
+        let page = Page::create().unwrap();
+        let other = Page::of_file(page.share().unwrap()).unwrap();
+        let answered = std::thread::spawn(move || {
+            for turn in 0..100 {
+                assert!(other.wait(0, turn, LONG));
+                let asked = other.word(7).load(Ordering::Acquire);
+                other.word(8).store(asked * 2, Ordering::Release);
+                other.signal(1);
+            }
+        });
+        for turn in 0..100 {
+            page.word(7).store(turn, Ordering::Release);
+            page.signal(0);
+            assert!(page.wait(1, turn, LONG));
+            assert_eq!(page.word(8).load(Ordering::Acquire), turn * 2);
+        }
+        answered.join().unwrap();
+    }
+
+    #[test]
+    fn who_waits_in_vain_is_told_so() {
+        let page = Page::create().unwrap();
+        assert!(!page.wait(0, 0, Duration::from_millis(1)));
+        assert!(page.wait(0, 1, LONG));
+    }
+
+    #[test]
+    fn text_goes_both_ways_and_has_a_bound() {
+        let page = Page::create().unwrap();
+        assert_eq!(page.text().unwrap(), "");
+        page.set_text("more than that").unwrap();
+        page.set_text("less").unwrap();
+        let other = Page::of_file(page.share().unwrap()).unwrap();
+        assert_eq!(other.text().unwrap(), "less");
+        assert!(page.set_text(&"x".repeat(MAX_TEXT_BYTES + 1)).is_err());
+        page.share().unwrap().set_len(1 << 30).unwrap();
+        assert!(other.text().unwrap_err().to_string().contains("too long"));
+    }
+
+    #[test]
+    fn a_file_that_is_too_short_is_refused() {
+        let file = tempfile().unwrap();
+        assert!(
+            Page::of_file(file)
+                .unwrap_err()
+                .to_string()
+                .contains("too short")
+        );
+    }
+
+    fn tempfile() -> io::Result<File> {
+        Page::create()
+            .map_err(io::Error::other)?
+            .share()
+            .map_err(io::Error::other)
+            .and_then(|file| {
+                file.set_len(8)?;
+                Ok(file)
+            })
+    }
+}
