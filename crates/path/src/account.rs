@@ -11,6 +11,8 @@ pub(crate) enum Side {
     Input,
     /// Room towards the thread behind.
     Output,
+    /// The time at which a block is due.
+    Due,
 }
 
 /// Readings at one moment.
@@ -28,6 +30,7 @@ pub(crate) struct Account {
     begin: Moment,
     input_ns: u64,
     output_ns: u64,
+    due_ns: u64,
     /// CPU time and run-queue delay within the waits.
     waiting: Moment,
     pub(crate) blocks: u64,
@@ -42,6 +45,7 @@ impl Account {
             times,
             input_ns: 0,
             output_ns: 0,
+            due_ns: 0,
             waiting: Moment::default(),
             blocks: 0,
         }
@@ -55,6 +59,7 @@ impl Account {
         match side {
             Side::Input => self.input_ns += passed.wall_ns,
             Side::Output => self.output_ns += passed.wall_ns,
+            Side::Due => self.due_ns += passed.wall_ns,
         }
         self.waiting.cpu_ns += passed.cpu_ns;
         let delay_ns = self.waiting.delay_ns.unwrap_or(0);
@@ -68,11 +73,13 @@ impl Account {
         shares(
             all,
             self.waiting,
-            (self.input_ns, self.output_ns),
             PathThread {
                 name,
                 cpu,
                 blocks: self.blocks,
+                input_ns: self.input_ns,
+                output_ns: self.output_ns,
+                due_ns: self.due_ns,
                 ..PathThread::default()
             },
         )
@@ -98,15 +105,11 @@ impl Moment {
     }
 }
 
-/// Divides all the time: what was neither on a CPU, nor waiting for a neighbour, nor on a run queue, was elsewhere.
-fn shares(
-    all: Moment,
-    waiting: Moment,
-    (input_ns, output_ns): (u64, u64),
-    thread: PathThread,
-) -> PathThread {
+/// Divides all the time of a thread whose waits are known: what was neither on a CPU, nor waiting, nor on a run queue, was elsewhere.
+fn shares(all: Moment, waiting: Moment, thread: PathThread) -> PathThread {
     let busy_ns = all.cpu_ns.saturating_sub(waiting.cpu_ns);
-    let rest_ns = all.wall_ns.saturating_sub(busy_ns + input_ns + output_ns);
+    let waits_ns = thread.input_ns + thread.output_ns + thread.due_ns;
+    let rest_ns = all.wall_ns.saturating_sub(busy_ns + waits_ns);
     let in_waits_ns = waiting.delay_ns.unwrap_or(0);
     let preempted_ns = all
         .delay_ns
@@ -114,8 +117,6 @@ fn shares(
     PathThread {
         wall_ns: all.wall_ns,
         busy_ns,
-        input_ns,
-        output_ns,
         preempted_ns,
         elsewhere_ns: rest_ns - preempted_ns.unwrap_or(0),
         cpu_ns: all.cpu_ns,
@@ -139,10 +140,17 @@ mod tests {
             cpu_ns: 40,
             delay_ns: Some(60),
         };
-        let thread = shares(all, waiting, (200, 100), PathThread::default());
+        let waits = PathThread {
+            input_ns: 150,
+            output_ns: 100,
+            due_ns: 50,
+            ..PathThread::default()
+        };
+        let thread = shares(all, waiting, waits);
         assert_eq!((thread.busy_ns, thread.preempted_ns), (460, Some(120)));
         assert_eq!(thread.elsewhere_ns, 120);
-        let sum = thread.busy_ns + thread.input_ns + thread.output_ns + thread.elsewhere_ns;
+        let waits = thread.input_ns + thread.output_ns + thread.due_ns;
+        let sum = thread.busy_ns + waits + thread.elsewhere_ns;
         assert_eq!(sum + thread.preempted_ns.unwrap(), thread.wall_ns);
     }
 
@@ -153,7 +161,7 @@ mod tests {
             cpu_ns: 500,
             delay_ns: None,
         };
-        let thread = shares(all, Moment::default(), (0, 0), PathThread::default());
+        let thread = shares(all, Moment::default(), PathThread::default());
         assert_eq!((thread.preempted_ns, thread.elsewhere_ns), (None, 500));
     }
 

@@ -3,10 +3,11 @@
 use daqmeter_digitizer::conversion::ConversionRequest;
 use daqmeter_digitizer::function::Function;
 use daqmeter_kernels::copy::CopyKernel;
-use daqmeter_record::units::{show_bytes, significant};
+use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_wire::felix::Format;
 
 use crate::explain::Part;
+use crate::resources::{Kind, Station};
 
 /// A path.
 #[derive(Clone, Debug)]
@@ -101,6 +102,10 @@ pub(crate) enum StageKind {
     Decode(Format),
     /// Each byte read, for a sum.
     Checksum,
+    /// So many nanoseconds of arithmetic for each block: a stage that does not exist yet.
+    Work { ns: f64 },
+    /// So many nanoseconds of waiting for each block: a device that does not exist yet.
+    Wait { ns: u64 },
     /// Written to a program and read from it.
     Program { command: Vec<String>, same: bool },
     /// Sent over TCP on loopback and received.
@@ -149,6 +154,8 @@ impl StageKind {
             StageKind::Convert(function, _) => format!("convert, function {}", function.number()),
             StageKind::Decode(_) => "decode".to_owned(),
             StageKind::Checksum => "checksum".to_owned(),
+            StageKind::Work { ns } => format!("work of {}", show_ns(*ns)),
+            StageKind::Wait { ns } => format!("wait of {}", show_ns(*ns as f64)),
             StageKind::Program { command, .. } => format!("program {}", command.join(" ")),
             StageKind::Tcp => "tcp on loopback".to_owned(),
             StageKind::Unix => "unix socket".to_owned(),
@@ -255,6 +262,34 @@ impl Path {
         self.source.threads
     }
 
+    /// The threads of its elements, from source to sink, as the account of a run lists them.
+    pub fn stations(&self) -> Vec<Station> {
+        let station = |element: usize, name: &str, threads: usize, kind: Kind| Station {
+            element,
+            name: name.to_owned(),
+            threads,
+            kind,
+        };
+        let mut all = vec![station(
+            0,
+            &self.source.name,
+            self.source.threads,
+            Kind::Whole,
+        )];
+        for (at, stage) in self.stages.iter().enumerate() {
+            match stage.kind.has_two_ends() {
+                false => all.push(station(at + 1, &stage.name, stage.threads, Kind::Whole)),
+                true => all.extend([
+                    station(at + 1, &format!("{} out", stage.name), 1, Kind::Out),
+                    station(at + 1, &format!("{} in", stage.name), 1, Kind::In),
+                ]),
+            }
+        }
+        let last = self.stages.len() + 1;
+        all.push(station(last, &self.sink.name, 1, Kind::Whole));
+        all
+    }
+
     /// The elements that can be slowed, from source to sink.
     pub fn parts(&self) -> Vec<Part> {
         let source = (&self.source.name, self.source.threads);
@@ -269,7 +304,7 @@ impl Path {
     }
 
     /// Threads of all elements.
-    pub fn thread_count(&self) -> usize {
+    pub(crate) fn thread_count(&self) -> usize {
         self.elements().iter().map(|element| element.1).sum()
     }
 

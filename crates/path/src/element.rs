@@ -86,6 +86,9 @@ pub(crate) enum Work {
 }
 
 pub(crate) trait Look: Send {
+    /// In the thread that looks, before the path is released.
+    fn prepare(&mut self) {}
+
     fn look(&mut self, bytes: &[u8]) -> Result<u64, Fault>;
 }
 

@@ -303,11 +303,12 @@ fn warnings(path: &Path, ended: &Ended) -> Vec<String> {
             "no block's bytes were compared: nobody knows beforehand what they are".to_owned(),
         );
     }
-    let cpus = daqmeter_sys::affinity::allowed_cpus().map_or(usize::MAX, |cpus| cpus.len());
+    let cpus = daqmeter_sys::available::cpus();
     let threads = path.thread_count();
-    if threads > cpus {
+    if threads as f64 > cpus {
         warnings.push(format!(
-            "{threads} threads share {cpus} CPUs: the rate is that of the CPUs together"
+            "{threads} threads share {} CPUs: the rate is that of the CPUs together",
+            daqmeter_record::units::significant(cpus, 3)
         ));
     }
     warnings

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path as FilePath;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use daqmeter_digitizer::conversion::ConversionRequest;
@@ -11,7 +12,7 @@ use daqmeter_harness::{Problem, Request, TomlText, did_you_mean, text_input};
 use daqmeter_hostio::BlockRequest;
 use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_readout::Scenario;
-use daqmeter_record::units::{parse_bytes, parse_rate_hz};
+use daqmeter_record::units::{parse_bytes, parse_duration, parse_rate_hz};
 use serde::Deserialize;
 
 use crate::definition::{
@@ -41,6 +42,8 @@ const BLOCK_BYTES: RangeInclusive<u64> = 64..=256 << 20;
 const BUFFERS: RangeInclusive<u64> = 1..=256;
 /// Where the file does not say: enough that neither thread waits for the other's wake-up.
 const USUAL_BUFFERS: u64 = 8;
+/// Time for each block of a stage that does not exist yet.
+const STAND_IN: RangeInclusive<Duration> = Duration::from_nanos(1)..=Duration::from_secs(1);
 /// Stages.
 const MAX_STAGES: usize = 32;
 /// Threads of one element.
@@ -117,6 +120,12 @@ fn one() -> f64 {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct StandInFields {
+    time: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct DecodeFields {
     scenario: Option<String>,
 }
@@ -141,8 +150,8 @@ struct FileSinkFields {
 }
 
 const SOURCES: [&str; 4] = ["memory", "file", "digitizer", "felix"];
-const STAGES: [&str; 7] = [
-    "copy", "convert", "decode", "checksum", "program", "tcp", "unix",
+const STAGES: [&str; 9] = [
+    "copy", "convert", "decode", "checksum", "program", "tcp", "unix", "work", "wait",
 ];
 const SINKS: [&str; 2] = ["read", "file"];
 
@@ -327,6 +336,7 @@ impl Reader<'_> {
             "convert" => convert(&reading, flow)?,
             "decode" => decode(&reading, flow)?,
             "program" => program(&reading, flow)?,
+            "work" | "wait" => stand_in(&reading, name)?,
             plain => {
                 reading.fields::<NoFields>()?;
                 match plain {
@@ -533,6 +543,24 @@ fn decode(reading: &Reading<'_>, flow: &Flow) -> Result<StageKind, String> {
         return Err(reading.error("kind", problem));
     }
     Ok(StageKind::Decode(format))
+}
+
+/// A stage that does not exist yet.
+fn stand_in(reading: &Reading<'_>, name: &str) -> Result<StageKind, String> {
+    let StandInFields { time } = reading.fields()?;
+    let time = parse_duration(&time).map_err(|error| reading.error("time", error))?;
+    if !STAND_IN.contains(&time) {
+        let problem = "is out of range; 1 ns to 1 s for each block is wanted";
+        return Err(reading.error("time", problem));
+    }
+    Ok(match name {
+        "work" => StageKind::Work {
+            ns: time.as_secs_f64() * 1e9,
+        },
+        _ => StageKind::Wait {
+            ns: u64::try_from(time.as_nanos()).expect("a second at most"),
+        },
+    })
 }
 
 fn program(reading: &Reading<'_>, flow: &mut Flow) -> Result<StageKind, String> {

@@ -6,7 +6,9 @@ use daqmeter_harness::Fault;
 use daqmeter_kernels::convert::{Conversion, Converter, oracle};
 use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_readout::decode::decode;
+use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::memory::Buffer;
+use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::{Format, Subchunk};
 
@@ -14,6 +16,7 @@ use crate::away;
 use crate::cut::Cuts;
 use crate::definition::StageKind;
 use crate::element::{Look, Turn, Work};
+use crate::spin::Spin;
 use crate::sum::sum;
 
 /// The work of one thread of a stage, for blocks of that many bytes before it.
@@ -36,6 +39,8 @@ pub(crate) fn work(
             room: vec![Subchunk::default(); most_subchunks(*format)],
         })),
         StageKind::Checksum => Work::Look(Box::new(Checksum)),
+        StageKind::Work { ns } => Work::Look(Box::new(Spin::of_ns(*ns))),
+        StageKind::Wait { ns } => Work::Look(Box::new(Wait(*ns))),
         StageKind::Program { command, .. } => away::program(command, cuts)?,
         StageKind::Tcp => away::tcp(cuts)?,
         StageKind::Unix => away::unix(cuts)?,
@@ -103,6 +108,27 @@ struct Checksum;
 impl Look for Checksum {
     fn look(&mut self, bytes: &[u8]) -> Result<u64, Fault> {
         std::hint::black_box(sum(bytes));
+        Ok(0)
+    }
+}
+
+impl Look for Spin {
+    fn look(&mut self, _bytes: &[u8]) -> Result<u64, Fault> {
+        self.work();
+        Ok(0)
+    }
+}
+
+/// Nanoseconds for each block.
+struct Wait(u64);
+
+impl Look for Wait {
+    fn prepare(&mut self) {
+        without_timer_slack();
+    }
+
+    fn look(&mut self, _bytes: &[u8]) -> Result<u64, Fault> {
+        sleep_until(monotonic_ns() + self.0);
         Ok(0)
     }
 }

@@ -120,7 +120,11 @@ impl Worker {
                 from.source.prepare()
             }
             Role::Sink(into) => into.sink.prepare(),
-            Role::Look(_) | Role::Turn(_) | Role::Out(..) | Role::In(..) => Ok(()),
+            Role::Look(look) => {
+                look.prepare();
+                Ok(())
+            }
+            Role::Turn(_) | Role::Out(..) | Role::In(..) => Ok(()),
         }
     }
 
@@ -203,8 +207,8 @@ impl FromSource {
             if self.issued > 0 && due_ns.unwrap_or_else(monotonic_ns) >= end_ns {
                 break;
             }
-            if let Some(due_ns) = due_ns {
-                wait_until(due_ns, &shared.is_over);
+            if let Some(due_ns) = due_ns.filter(|&due_ns| monotonic_ns() < due_ns) {
+                account.wait(Side::Due, || wait_until(due_ns, &shared.is_over));
             }
             // Whatever waits from now on, the block was due: that is in its latency, or it is lost.
             let due_ns = due_ns.unwrap_or_else(monotonic_ns);

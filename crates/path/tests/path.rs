@@ -73,6 +73,8 @@ fn every_stage_carries_every_block_and_its_bytes_are_compared() {
         "kind = \"tcp\"",
         "kind = \"unix\"",
         "kind = \"program\"\ncommand = [\"cat\"]",
+        "kind = \"work\"\ntime = \"2us\"",
+        "kind = \"wait\"\ntime = \"2us\"\nthreads = 2",
     ];
     for stage in stages {
         let record = ran(&text(MEMORY, &[stage], READ));
@@ -83,6 +85,62 @@ fn every_stage_carries_every_block_and_its_bytes_are_compared() {
         assert_eq!(run.payload_bytes, run.blocks * 4096, "{stage}");
         assert_eq!(record.ledgers[0].delivered, run.blocks, "{stage}");
     }
+}
+
+#[test]
+fn a_thread_that_waits_for_its_device_or_for_a_block_s_time_does_not_work() {
+    // 30 blocks of which each waits 2 ms, and as many that are due every 3 ms.
+    let stage = "kind = \"wait\"\ntime = \"2ms\"";
+    let slow = ran(&text(MEMORY, &[stage], READ)).path.unwrap();
+    let wait = &slow.threads[1];
+    assert!(wait.elsewhere_ns >= BLOCKS * 2_000_000, "{wait:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let paced = text(MEMORY, &[], READ);
+    let paced = record(folder.path(), &paced, |request| {
+        request.rate_hz = Some(1000.0 / 3.0);
+    });
+    let source = &paced.path.unwrap().threads[0];
+    // The first is due at once.
+    assert!(source.due_ns >= (BLOCKS - 2) * 2_000_000, "{source:?}");
+    assert!(source.elsewhere_ns < source.due_ns, "{source:?}");
+}
+
+#[test]
+fn the_threads_of_a_run_are_those_that_the_path_lists() {
+    let stages = [
+        "kind = \"copy\"\nthreads = 2",
+        "kind = \"unix\"",
+        "kind = \"checksum\"",
+    ];
+    let text = text(MEMORY, &stages, READ);
+    let stations = Path::parse(&text, "a.toml").unwrap().stations();
+    let run = ran(&text).path.unwrap();
+    let mut threads = run.threads.iter();
+    for station in &stations {
+        for _ in 0..station.threads {
+            let name = &threads.next().unwrap().name;
+            assert!(name.starts_with(&station.name), "{name}: {station:?}");
+        }
+    }
+    assert!(threads.next().is_none());
+    let resources = daqmeter_path::resources::resources(&run, &stations, 2.0);
+    let names: Vec<String> = resources
+        .iter()
+        .map(|resource| resource.what.text())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "memory",
+            "copy",
+            "unix out",
+            "unix in",
+            "checksum",
+            "read",
+            "unix, between its ends",
+            "all CPUs together"
+        ]
+    );
 }
 
 #[test]
@@ -354,6 +412,14 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
                 READ,
             ),
             "stage 2: threads: is 3 behind 2 threads; 1 or 2 is wanted",
+        ),
+        (
+            text(MEMORY, &["kind = \"work\"\ntime = \"2s\""], READ),
+            "a.toml:9: stage 1: time: is out of range; 1 ns to 1 s for each block is wanted",
+        ),
+        (
+            text(MEMORY, &["kind = \"wait\""], READ),
+            "a.toml:7: stage 1: missing field `time`",
         ),
         (
             text(MEMORY, &["kind = \"tcp\"\nthreads = 2"], READ),

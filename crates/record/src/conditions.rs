@@ -10,15 +10,15 @@ use std::fmt;
 use crate::{Lane, RunRecord};
 
 /// Other programs' share of the CPUs on which the lanes ran, beyond which a result is unsound: what they take there, the lanes lack.
-pub const FOREIGN_ON_USED: f64 = 0.05;
+pub(crate) const FOREIGN_ON_USED: f64 = 0.05;
 /// Other programs' share of all CPUs, beyond which a result is unsound: they share its caches, memory and clock speed.
 pub const FOREIGN_ON_ALL: f64 = 0.10;
 /// Share of the CPUs on which the lanes ran that the hypervisor may take.
-pub const STOLEN: f64 = 0.02;
+pub(crate) const STOLEN: f64 = 0.02;
 /// Change of the CPUs' speed from before to after the timed steps, as a fraction.
-pub const SPEED: f64 = 0.05;
+pub(crate) const SPEED: f64 = 0.05;
 /// Share of the points that may be disturbed before what they say together is unsound.
-pub const DISTURBED_POINTS: f64 = 0.10;
+pub(crate) const DISTURBED_POINTS: f64 = 0.10;
 
 /// A tick of `/proc/stat` in nanoseconds: USER_HZ is 100 on every architecture of today.
 const TICK_NS: f64 = 1e7;

@@ -48,13 +48,21 @@ pub struct PathThread {
     pub input_ns: u64,
     /// Waiting for room towards the thread behind, until it ran again.
     pub output_ns: u64,
+    /// Waiting for the time at which its next block is due, until it ran again: a source with a rate.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub due_ns: u64,
     /// Ready to work, but another thread had the CPU; none where the kernel does not count it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preempted_ns: Option<u64>,
-    /// The rest: waiting for a device, a system call, or the time at which the next block is due.
+    /// The rest: waiting for a device or in a system call.
     pub elsewhere_ns: u64,
     /// CPU time in all, waiting included.
     pub cpu_ns: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's interface")]
+fn is_zero(ns: &u64) -> bool {
+    *ns == 0
 }
 
 /// How full a queue was.

@@ -8,10 +8,11 @@ use std::rc::Rc;
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::plural;
-pub use parquet::errors::ParquetError;
 
 use crate::frame::{Cell, Rows};
 pub use crate::frame::{Column, Frame};
+#[cfg(feature = "parquet")]
+pub use crate::parquet::ParquetError;
 use crate::rate::Doubt;
 use crate::rows::{Row, absent_rows, rows, rows_of};
 
@@ -254,8 +255,6 @@ pub fn series(records: &[RunRecord]) -> Frame {
 mod tests {
     use super::*;
     use crate::examples::{above_its_limit, chain, example};
-    use parquet::file::reader::{FileReader, SerializedFileReader};
-    use parquet::record::RowAccessor;
 
     fn waived() -> RunRecord {
         let mut record = example();
@@ -349,20 +348,6 @@ mod tests {
         assert_eq!(parts.iter().map(Frame::len).collect::<Vec<_>>(), [5, 5, 2]);
         let text: String = parts.iter().map(Frame::csv_rows).collect();
         assert!(frame.csv().ends_with(&text) && text.lines().count() == 12);
-        let mut bytes = Vec::new();
-        let mut file = parts[0].begin_parquet(&mut bytes).unwrap();
-        parts
-            .iter()
-            .for_each(|part| part.append_to(&mut file).unwrap());
-        file.close().unwrap();
-        let reader = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
-        assert_eq!(
-            (
-                reader.num_row_groups(),
-                reader.metadata().file_metadata().num_rows()
-            ),
-            (3, 12)
-        );
         assert!(counters(&[example()]).is_empty());
     }
 
@@ -395,93 +380,6 @@ mod tests {
         assert!(
             csv.contains(",ring filling,10,64,B\n") && csv.contains(",ring filling,20,,B\n"),
             "{csv}"
-        );
-    }
-
-    #[test]
-    fn parquet_has_moments_flags_and_the_host() {
-        let mut lost = waived();
-        lost.time_utc.clear();
-        let frame = summary(&[example(), lost]);
-        let mut bytes = Vec::new();
-        frame.parquet(&mut bytes).unwrap();
-        let reader = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
-        let file = reader.metadata().file_metadata();
-        let kind = |wanted: &str| {
-            let fields = file.schema().get_fields().iter();
-            let field = fields.clone().find(|field| field.name() == wanted).unwrap();
-            (
-                field.get_physical_type().to_string(),
-                field.get_basic_info().converted_type().to_string(),
-            )
-        };
-        assert_eq!(
-            kind("time_utc"),
-            ("INT64".into(), "TIMESTAMP_MILLIS".into())
-        );
-        assert_eq!(kind("emulated").0, "BOOLEAN");
-        assert_eq!(kind("host").1, "UTF8");
-        let place = |wanted: &str| {
-            let mut names = frame.columns.iter();
-            names.position(|(name, _)| name == wanted).unwrap()
-        };
-        let rows: Vec<_> = reader
-            .get_row_iter(None)
-            .unwrap()
-            .map(Result::unwrap)
-            .collect();
-        assert_eq!(
-            rows[0].get_timestamp_millis(place("time_utc")).unwrap(),
-            1_795_230_000_000
-        );
-        assert!(rows[0].get_bool(place("emulated")).unwrap());
-        assert_eq!(rows[0].get_string(place("label")).unwrap(), "read-out");
-        assert!(frame.csv().contains(",2026-11-21T03:00:00.000Z,"));
-        assert!(
-            rows[4].get_timestamp_millis(place("time_utc")).is_err(),
-            "a hole"
-        );
-    }
-
-    #[test]
-    fn parquet_is_read_back_with_its_holes() {
-        let mut bytes = Vec::new();
-        let frame = summary(&[example(), waived()]);
-        frame.parquet(&mut bytes).unwrap();
-        let reader = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
-        let names: Vec<String> = reader
-            .metadata()
-            .file_metadata()
-            .schema()
-            .get_fields()
-            .iter()
-            .map(|field| field.name().to_owned())
-            .collect();
-        assert_eq!(
-            names,
-            frame
-                .columns
-                .iter()
-                .map(|(name, _)| name.clone())
-                .collect::<Vec<_>>()
-        );
-        let place = |wanted: &str| names.iter().position(|name| name == wanted).unwrap();
-        let rows: Vec<_> = reader
-            .get_row_iter(None)
-            .unwrap()
-            .map(Result::unwrap)
-            .collect();
-        assert_eq!(rows.len(), 5);
-        assert_eq!(
-            rows[0].get_double(place("rate_bytes_per_s")).unwrap(),
-            1.2e9
-        );
-        assert_eq!(rows[4].get_string(place("outcome")).unwrap(), "waived");
-        assert!(rows[4].get_double(place("median_ns")).is_err(), "a hole");
-        assert_eq!(
-            rows[4].get_string(place("param.function")).unwrap(),
-            "all",
-            "a column of numbers and names is text"
         );
     }
 }

@@ -1,18 +1,10 @@
-//! Tables with typed columns, as CSV and as Parquet.
+//! Tables with typed columns, as CSV; as Parquet in `parquet.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::Write;
-use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use daqmeter_record::{Param, sanitise};
-use parquet::basic::{Compression, ConvertedType, Repetition, Type as Physical};
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
-use parquet::errors::ParquetError;
-use parquet::file::properties::WriterProperties;
-use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::types::Type;
 
 /// Values of one column; holes are values that a row does not have.
 #[derive(Clone, Debug, PartialEq)]
@@ -291,98 +283,4 @@ impl Frame {
         }
         out
     }
-
-    /// Parquet, Snappy-compressed, in one row group.
-    ///
-    /// # Errors
-    /// Those of the sink.
-    pub fn parquet(&self, sink: impl Write + Send) -> Result<(), ParquetError> {
-        let mut file = self.begin_parquet(sink)?;
-        self.append_to(&mut file)?;
-        file.close().map(drop)
-    }
-
-    /// A Parquet file with these columns and no row yet.
-    ///
-    /// # Errors
-    /// Those of the sink.
-    pub fn begin_parquet<W: Write + Send>(
-        &self,
-        sink: W,
-    ) -> Result<SerializedFileWriter<W>, ParquetError> {
-        let field = |(name, column): &(String, Column)| {
-            let (physical, converted) = match column {
-                Column::Text(_) => (Physical::BYTE_ARRAY, ConvertedType::UTF8),
-                Column::Int(_) => (Physical::INT64, ConvertedType::NONE),
-                Column::Float(_) => (Physical::DOUBLE, ConvertedType::NONE),
-                Column::Flag(_) => (Physical::BOOLEAN, ConvertedType::NONE),
-                Column::Time(_) => (Physical::INT64, ConvertedType::TIMESTAMP_MILLIS),
-            };
-            let built = Type::primitive_type_builder(name, physical)
-                .with_repetition(Repetition::OPTIONAL)
-                .with_converted_type(converted)
-                .build()?;
-            Ok(Arc::new(built))
-        };
-        let fields = self
-            .columns
-            .iter()
-            .map(field)
-            .collect::<Result<Vec<_>, ParquetError>>()?;
-        let schema = Arc::new(
-            Type::group_type_builder("daqmeter")
-                .with_fields(fields)
-                .build()?,
-        );
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::SNAPPY)
-            .build();
-        SerializedFileWriter::new(sink, schema, Arc::new(properties))
-    }
-
-    /// Appends the rows, as a row group, to a file with the same columns.
-    ///
-    /// # Errors
-    /// Those of the sink, and when the columns are others.
-    pub fn append_to<W: Write + Send>(
-        &self,
-        file: &mut SerializedFileWriter<W>,
-    ) -> Result<(), ParquetError> {
-        let mut group = file.next_row_group()?;
-        for (_, column) in &self.columns {
-            let mut sink = group
-                .next_column()?
-                .ok_or_else(|| ParquetError::General("a column too many".to_owned()))?;
-            match column {
-                Column::Text(values) => {
-                    let bytes = |text: &String| ByteArray::from(text.as_str());
-                    write_column::<ByteArrayType, _>(sink.typed(), values, bytes)?;
-                }
-                Column::Flag(values) => {
-                    write_column::<BoolType, _>(sink.typed(), values, |value| *value)?
-                }
-                Column::Int(values) | Column::Time(values) => {
-                    write_column::<Int64Type, _>(sink.typed(), values, |value| *value)?
-                }
-                Column::Float(values) => {
-                    write_column::<DoubleType, _>(sink.typed(), values, |value| *value)?
-                }
-            }
-            sink.close()?;
-        }
-        group.close().map(drop)
-    }
-}
-
-fn write_column<T: DataType, V>(
-    sink: &mut parquet::column::writer::ColumnWriterImpl<'_, T>,
-    values: &[Option<V>],
-    as_stored: impl Fn(&V) -> T::T,
-) -> Result<(), ParquetError> {
-    let levels: Vec<i16> = values
-        .iter()
-        .map(|value| i16::from(value.is_some()))
-        .collect();
-    let there: Vec<T::T> = values.iter().flatten().map(as_stored).collect();
-    sink.write_batch(&there, Some(&levels), None).map(drop)
 }

@@ -25,6 +25,8 @@ pub mod history;
 pub mod html;
 mod occasions;
 mod parameters;
+#[cfg(feature = "parquet")]
+mod parquet;
 pub mod path;
 pub mod points;
 pub mod rate;

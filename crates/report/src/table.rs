@@ -109,7 +109,7 @@ fn note(row: &Row) -> String {
 }
 
 /// The aligned table alone.
-pub fn rows_only(records: &[RunRecord]) -> String {
+pub(crate) fn rows_only(records: &[RunRecord]) -> String {
     let rows = rows(records);
     let columns = Columns::of(&rows);
     let headings = columns.headings();

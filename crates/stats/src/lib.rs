@@ -251,7 +251,7 @@ pub fn median_ci(sorted: &[f64]) -> (f64, f64) {
 }
 
 /// The same with another confidence, between 0 and 1.
-pub fn median_ci_at(sorted: &[f64], confidence: f64) -> (f64, f64) {
+pub(crate) fn median_ci_at(sorted: &[f64], confidence: f64) -> (f64, f64) {
     let (low, high) = median_ci_ranks(sorted.len(), confidence);
     (sorted[low], sorted[high])
 }

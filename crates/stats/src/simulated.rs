@@ -90,7 +90,7 @@ impl Random {
     }
 
     /// Chi-squared of that freedom, above zero: twice a gamma variate (Marsaglia and Tsang 2000).
-    pub fn chi_squared(&mut self, freedom: f64) -> f64 {
+    pub(crate) fn chi_squared(&mut self, freedom: f64) -> f64 {
         let shape = freedom / 2.0;
         // Below one, of a shape larger by one and a power of a uniform.
         let (lifted, boost) = if shape < 1.0 {

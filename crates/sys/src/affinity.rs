@@ -1,5 +1,7 @@
 //! Where threads may run and where they do.
 
+use std::sync::OnceLock;
+
 use crate::SysError;
 
 /// CPUs that the calling thread may run on, ascending.
@@ -23,11 +25,19 @@ pub fn allowed_cpus() -> Result<Vec<u32>, SysError> {
         .collect())
 }
 
+/// CPUs that this process was given (by cpuset, taskset): the mask of the thread that asks first, before it pins itself.
+pub fn process_cpus() -> &'static [u32] {
+    static GIVEN: OnceLock<Vec<u32>> = OnceLock::new();
+    // A mask that cannot be read pins nobody.
+    GIVEN.get_or_init(|| allowed_cpus().unwrap_or_default())
+}
+
 /// Pins the calling thread to one CPU and reads the mask back: returns what the kernel now allows.
 ///
 /// # Errors
 /// When the CPU does not exist or the cgroup forbids it.
 pub fn pin_to(cpu: u32) -> Result<Vec<u32>, SysError> {
+    process_cpus();
     let index = cpu as usize;
     // SAFETY: as in `allowed_cpus`.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -47,15 +57,18 @@ pub fn pin_to(cpu: u32) -> Result<Vec<u32>, SysError> {
     allowed_cpus()
 }
 
-/// Lets the calling thread run on every CPU that the process may use: threads inherit the mask of the one that made them.
+/// Lets the calling thread run on every CPU of [`process_cpus`]: threads inherit the mask of the one that made them.
 pub fn unpin() {
+    if process_cpus().is_empty() {
+        return;
+    }
     // SAFETY: as in `allowed_cpus`.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for cpu in 0..usize::try_from(libc::CPU_SETSIZE).expect("a positive constant") {
-        // SAFETY: below CPU_SETSIZE.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
+    for &cpu in process_cpus() {
+        // SAFETY: the kernel named it in a mask of this size.
+        unsafe { libc::CPU_SET(cpu as usize, &mut set) };
     }
-    // CPUs that do not exist or that the cgroup forbids are left out by the kernel.
+    // CPUs that the cgroup forbids since are left out by the kernel.
     // SAFETY: `set` is valid for reads of its own size; 0 means the calling thread.
     unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
 }
@@ -97,8 +110,12 @@ mod tests {
     fn pinning_is_verified_by_reading_it_back() {
         std::thread::spawn(|| {
             let cpu = allowed_cpus().unwrap()[0];
+            let before = process_cpus().to_vec();
             assert_eq!(pin_to(cpu).unwrap(), [cpu]);
             assert_eq!(current_cpu(), Some(cpu));
+            assert_eq!(process_cpus(), before);
+            unpin();
+            assert_eq!(allowed_cpus().unwrap(), before);
         })
         .join()
         .unwrap();

@@ -116,6 +116,46 @@ pub(crate) fn threads_below(files: &Files) -> Option<u64> {
         .min()
 }
 
+/// CPUs that this process may use, in parts: those of [`crate::affinity::process_cpus`], less where a control group has a quota
+/// (`cpu.max` of version 2, `cpu.cfs_quota_us` of version 1; Documentation/scheduler/sched-bwc.rst).
+pub fn cpus() -> f64 {
+    let given = crate::affinity::process_cpus().len().max(1) as f64;
+    cpu_quota(&Files::default()).map_or(given, |quota| quota.min(given))
+}
+
+/// The tightest quota on the way from our group to the root, in CPUs.
+fn cpu_quota(files: &Files) -> Option<f64> {
+    let v2 = own_group(files, str::is_empty).map(|own| {
+        let quota = |group: &str| files.text(&format!("sys/fs/cgroup{group}/cpu.max"));
+        let quotas = ancestors(&own).filter_map(quota);
+        quotas.filter_map(|text| share_of_period(&text)).collect()
+    });
+    let v1 = own_group(files, |controllers| {
+        controllers.split(',').any(|name| name == "cpu")
+    })
+    .map(|own| {
+        let file =
+            |group: &str, name: &str| files.text(&format!("sys/fs/cgroup/cpu{group}/{name}"));
+        let quota = |group: &str| {
+            let (quota, period) = (
+                file(group, "cpu.cfs_quota_us")?,
+                file(group, "cpu.cfs_period_us")?,
+            );
+            share_of_period(&format!("{} {}", quota.trim(), period.trim()))
+        };
+        ancestors(&own).filter_map(quota).collect::<Vec<f64>>()
+    });
+    let all = [v2, v1].into_iter().flatten().flatten();
+    all.min_by(f64::total_cmp)
+}
+
+/// `150000 100000` is one and a half CPU; `max` and -1 are no limit.
+fn share_of_period(text: &str) -> Option<f64> {
+    let mut numbers = text.split_whitespace().map(str::parse::<f64>);
+    let (quota, period) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    (quota > 0.0 && period > 0.0).then_some(quota / period)
+}
+
 /// `/a/b` gives `/a/b`, `/a` and the root, as the empty text.
 fn ancestors(group: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(group), |group| group.rfind('/').map(|at| &group[..at]))
@@ -204,6 +244,25 @@ mod tests {
         );
         check(&[HOST, own, b[0], b[1], a[0], a[1]], Some(80 * MIB));
         check(&[HOST, own, b[0], b[1], a[0], a[1], stat], Some(90 * MIB));
+    }
+
+    #[test]
+    fn the_tightest_quota_of_cpu_time_counts() {
+        let quota = |files: &[(&str, &str)]| {
+            let (_root, files) = host_with(files);
+            cpu_quota(&files)
+        };
+        assert_eq!(quota(&[]), None);
+        let own = ("proc/self/cgroup", "0::/a/b\n");
+        let b = ("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+        let a = ("sys/fs/cgroup/a/cpu.max", "150000 100000\n");
+        assert_eq!(quota(&[own, b]), None);
+        assert_eq!(quota(&[own, b, a]), Some(1.5));
+        let own = ("proc/self/cgroup", "5:cpu,cpuacct:/x\n");
+        let limit = ("sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "50000\n");
+        let period = ("sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n");
+        assert_eq!(quota(&[own, limit, period]), Some(0.5));
+        assert_eq!(quota(&[own, (limit.0, "-1\n"), period]), None);
     }
 
     #[test]

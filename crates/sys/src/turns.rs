@@ -16,7 +16,7 @@ use crate::SysError;
 /// Words of a page.
 pub const WORDS: usize = 2048;
 /// Most bytes of text.
-pub const MAX_TEXT_BYTES: usize = 256 << 10;
+pub(crate) const MAX_TEXT_BYTES: usize = 256 << 10;
 const WORDS_BYTES: usize = WORDS * size_of::<u64>();
 
 /// The page as one of its processes has it.

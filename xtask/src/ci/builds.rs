@@ -28,11 +28,9 @@ pub(super) fn benches() -> Result<Done> {
     ran(line("cargo bench -p daqmeter-campaign --bench promises --no-run --quiet").run())
 }
 
-/// The tests over Zenoh. Its three hundred crates are compiled without optimisation, which takes half the time.
+/// The tests over Zenoh.
 pub(super) fn zenoh(more: &str) -> Result<()> {
     line("cargo test --quiet -p daqmeter-readout --features zenoh --test readout")
-        .words("--config profile.dev.package.\"*\".opt-level=0")
-        .words("--config profile.dev.package.\"*\".debug=false")
         .words(more)
         .run()
 }

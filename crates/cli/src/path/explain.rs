@@ -4,10 +4,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_path::explain::{Answer, Explained, Slowed, explain};
+use daqmeter_path::explain::{
+    Answer, Explained, Interval, Load, Seen, Slope, System, Used, explain,
+};
+use daqmeter_path::resources::{Station, What};
 use daqmeter_path::{Path, PathRequest};
 use daqmeter_record::sanitise;
-use daqmeter_record::units::{show_ns, significant};
+use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
 use daqmeter_report::paths;
 use daqmeter_report::table::numbers_from;
 
@@ -17,10 +20,13 @@ use crate::arguments::{count, duration};
 use crate::output::Failure;
 use crate::runner::{Common, Runner};
 
-/// Add 5, 10 and 20 % of work to each part in turn, between runs without, and say which part the whole follows.
+/// Say which resource limits a path, and prove it by slowing each part in turn.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "The slope of a part is the added time per block of the whole path over that which was added to the part: 1 for the limit, 0\nfor what has time to spare. \"No single one\" and \"cannot tell\" are answers. The path goes as fast as it can meanwhile.\n\nExample:\n\n  $ daqmeter path explain digitizer-crate --rounds 8"
+    after_long_help = "Runs as fast as the path goes say how far each resource is used: threads, CPUs, what lies between the ends of a socket or pipe.\n\
+Runs with 5, 10 and 20 % of work added to one part say what the whole follows. Its slope is 1 for the limit and 0 for a part\n\
+with time to spare. Runs at half of the rate say what a block needs, and from that the largest rate is predicted. \"No single\n\
+one\" and \"cannot tell\" are answers.\n\nExample:\n\n  $ daqmeter path explain digitizer-crate --rounds 8"
 )]
 pub(crate) struct Arguments {
     /// Path: one that ships, or a TOML file
@@ -51,20 +57,31 @@ fn rounds(text: &str) -> Result<u64, String> {
 struct Chain<'a> {
     runner: &'a mut Runner,
     request: PathRequest,
+    stations: Vec<Station>,
+    streams: f64,
+    cpus: f64,
 }
 
-impl Slowed for Chain<'_> {
+impl System for Chain<'_> {
     type Error = Failure;
 
-    fn block_ns(&mut self, slowed: Option<(usize, f64)>) -> Result<f64, Failure> {
-        let request = PathRequest {
-            slow_element: slowed.map(|(element, _)| element as u64),
-            slow_ns: slowed.map_or(0.0, |(_, ns)| ns),
-            ..self.request.clone()
+    fn run(&mut self, load: Load) -> Result<Seen, Failure> {
+        let free = self.request.clone();
+        let request = match load {
+            Load::Free => free,
+            Load::Slowed { element, ns } => PathRequest {
+                slow_element: Some(element as u64),
+                slow_ns: ns,
+                ..free
+            },
+            Load::Every { ns } => PathRequest {
+                unpaced: false,
+                rate_hz: Some(1e9 / ns / self.streams),
+                ..free
+            },
         };
         let record = probe(self.runner, &request)?;
-        let run = run_of(&record)?;
-        Ok(run.wall_ns as f64 / run.blocks as f64)
+        Ok(Seen::of(run_of(&record)?, &self.stations, self.cpus))
     }
 }
 
@@ -75,56 +92,136 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         ..request(&path, arguments.time, &arguments.common)
     };
     checked(&request)?;
-    let parts = path.parts();
     let mut runner = Runner::new(&arguments.common, 0)?;
     let rounds = usize::try_from(arguments.rounds).unwrap_or(usize::MAX);
-    let mut slowed = Chain {
+    let mut chain = Chain {
         runner: &mut runner,
         request,
+        stations: path.stations(),
+        streams: path.streams() as f64,
+        cpus: daqmeter_sys::available::cpus(),
     };
-    let explained = explain(&mut slowed, &parts, rounds)?;
+    let explained = explain(&mut chain, &path.parts(), rounds)?;
     runner.conclude(None, |records| {
         let last = records.iter().rev().find_map(|record| record.path.as_ref());
         let line = last.map_or_else(String::new, |run| {
             format!("{}\n", sanitise::text(&run.line))
         });
-        line + &text(&explained) + &paths::text(records)
+        let shown = Shown {
+            explained: &explained,
+            block_bytes: path.block_bytes as f64,
+        };
+        line + &shown.text() + &paths::text(records)
     })
 }
 
-fn text(explained: &Explained) -> String {
-    let percent = |share: f64| significant(share, 2);
-    let rows = explained.slopes.iter().map(|slope| {
-        vec![
-            slope.name.clone(),
-            percent(slope.slope),
-            format!("{} to {}", percent(slope.low), percent(slope.high)),
-        ]
-    });
-    let table = numbers_from(1, &["part", "slope", "interval"], rows);
-    format!(
-        "{table}\n{}\n{} runs, {} per block without added work; the intervals hold together with 95 % confidence\n",
-        answer(explained),
-        explained.runs,
-        show_ns(explained.block_ns)
-    )
+/// What was found, as text.
+struct Shown<'a> {
+    explained: &'a Explained,
+    block_bytes: f64,
 }
 
-fn answer(explained: &Explained) -> String {
-    match explained.answer {
-        Answer::Limit(at) => {
-            let slope = &explained.slopes[at];
-            format!(
-                "limit: {}. What it costs more, the path costs more, one for one; the other parts have time to spare",
-                sanitise::text(&slope.name)
-            )
+impl Shown<'_> {
+    fn text(&self) -> String {
+        let Explained { runs, .. } = self.explained;
+        format!(
+            "{}\n{}\n\n{}\n{}\n{runs} runs; the slopes' intervals hold together with 95 % confidence, all others each\n",
+            self.answer(),
+            self.rates(),
+            self.resources(),
+            self.slopes()
+        )
+    }
+
+    /// MB/s at so many nanoseconds per block.
+    fn rate(&self, block_ns: f64) -> String {
+        show_mb_per_s(self.block_bytes / block_ns * 1e9)
+    }
+
+    fn rates(&self) -> String {
+        let rate = |ns: Interval| {
+            let (low, high) = (self.rate(ns.high), self.rate(ns.low.max(f64::MIN_POSITIVE)));
+            format!("{} MB/s ({low} to {high})", self.rate(ns.mean))
+        };
+        let Explained {
+            block_ns,
+            predicted_ns,
+            ..
+        } = self.explained;
+        format!(
+            "largest rate: {}; predicted from runs at half of it: {}",
+            rate(*block_ns),
+            rate(*predicted_ns)
+        )
+    }
+
+    fn answer(&self) -> String {
+        match &self.explained.answer {
+            Answer::Limit(what) => format!(
+                "limit: {}. It is used up, and the path follows what uses it one for one{}",
+                sanitise::text(&what.text()),
+                self.gain(what)
+            ),
+            Answer::NoSingle => "limit: no single one. No part moves the path one for one, and no resource that was looked at is used up: \
+                 memory, the CPUs' speed or the time of wake-ups is left"
+                .to_owned(),
+            Answer::CannotTell => {
+                "limit: cannot tell. What was measured fits several resources, or none: more --rounds, a longer --time, or a quiet host"
+                    .to_owned()
+            }
         }
-        Answer::NoSingle => {
-            "limit: no single one. No part moves the whole one for one: they share what limits them, such as CPUs or memory"
-                .to_owned()
-        }
-        Answer::CannotTell => {
-            "limit: cannot tell. The intervals are too wide: more --rounds, a longer --time, or a quiet host".to_owned()
-        }
+    }
+
+    fn gain(&self, what: &What) -> String {
+        let Some(gain) = self.explained.gain else {
+            return String::new();
+        };
+        let removed = match what {
+            What::Threads { .. } | What::Between { .. } => "If it took no time",
+            What::Cpu(_) | What::AllCpus => "With more CPUs",
+        };
+        format!(
+            ".\n{removed}, the path would be at most {} times as fast ({} to {}): then the next resource is used up",
+            significant(gain.mean, 3),
+            significant(gain.low, 3),
+            significant(gain.high, 3)
+        )
+    }
+
+    fn resources(&self) -> String {
+        let percent = |share: f64| significant(share * 100.0, 3);
+        let row = |used: &Used| {
+            vec![
+                used.what.text(),
+                percent(used.used.mean),
+                format!("{} to {}", percent(used.used.low), percent(used.used.high)),
+                show_ns(used.least_ns.mean),
+                self.rate(used.least_ns.mean.max(f64::MIN_POSITIVE)),
+            ]
+        };
+        let headings = [
+            "resource",
+            "used [%]",
+            "interval",
+            "per block",
+            "allows MB/s",
+        ];
+        numbers_from(1, &headings, self.explained.resources.iter().map(row))
+    }
+
+    fn slopes(&self) -> String {
+        let row = |slope: &Slope| {
+            let Interval { mean, low, high } = slope.slope;
+            vec![
+                slope.name.clone(),
+                significant(mean, 2),
+                format!("{} to {}", significant(low, 2), significant(high, 2)),
+            ]
+        };
+        numbers_from(
+            1,
+            &["part", "slope", "interval"],
+            self.explained.slopes.iter().map(row),
+        )
     }
 }

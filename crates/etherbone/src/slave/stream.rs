@@ -92,7 +92,7 @@ impl Stream {
     }
 
     /// Bytes that wait for the rest of their cycle.
-    pub fn waiting_bytes(&self) -> usize {
+    pub(crate) fn waiting_bytes(&self) -> usize {
         self.buffer.len()
     }
 

@@ -129,6 +129,7 @@ fn threads(run: &PathRun) -> String {
         "busy [%]",
         "no input [%]",
         "no room [%]",
+        "not due [%]",
         "preempted [%]",
         "elsewhere [%]",
         "CPU ns/B",
@@ -155,6 +156,7 @@ fn cells(run: &PathRun, thread: &PathThread) -> Vec<String> {
         percent(thread.busy_ns),
         percent(thread.input_ns),
         percent(thread.output_ns),
+        percent(thread.due_ns),
         thread.preempted_ns.map_or("-".to_owned(), percent),
         percent(thread.elsewhere_ns),
         per(run.payload_bytes, |ns| significant(ns, 3)),
@@ -198,6 +200,7 @@ mod tests {
             input_ns,
             output_ns,
             preempted_ns: Some(10_000_000),
+            due_ns: 0,
             elsewhere_ns: 990_000_000 - busy_ns - input_ns - output_ns,
             cpu_ns: busy_ns,
             cpu: None,
@@ -245,8 +248,12 @@ mod tests {
         }
         let copy = text.lines().find(|line| line.starts_with(" copy "));
         let cells: Vec<&str> = copy.unwrap().split_whitespace().collect();
-        // Busy, no input, no room, preempted, elsewhere.
-        assert_eq!(&cells[2..8], ["1000", "90", "5", "0", "1", "4"], "{text}");
+        // Blocks, busy, no input, no room, not due, preempted, elsewhere.
+        assert_eq!(
+            &cells[2..9],
+            ["1000", "90", "5", "0", "0", "1", "4"],
+            "{text}"
+        );
     }
 
     #[test]

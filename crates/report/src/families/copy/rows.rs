@@ -85,7 +85,7 @@ pub struct Together {
 
 impl CopyRow {
     /// Sum over the lanes: the document's total.
-    pub fn total_bytes_per_s(&self) -> f64 {
+    pub(crate) fn total_bytes_per_s(&self) -> f64 {
         self.lanes_bytes_per_s.iter().sum()
     }
 

@@ -182,7 +182,7 @@ impl Uplink {
     /// How long whoever waits for a board may sleep before looking again, from the uplink's present on. Until the board is done, if
     /// nobody asks for more. The future of many boards takes long to compute: then it is half of what the board needs at this
     /// moment's rate, as boards that leave make the others faster.
-    pub fn sleep_s(&self, board: usize) -> f64 {
+    pub(crate) fn sleep_s(&self, board: usize) -> f64 {
         let active = self.slots.iter().filter(|slot| slot.remaining.is_some());
         if active.count() <= FORESEEN_BOARDS {
             return self.done_at(board) - self.now;
