@@ -72,7 +72,7 @@ impl GuestFile {
     }
 }
 
-/// A cpio archive `NAME.cpio` in the folder, as an initial file system.
+/// A packed cpio archive `NAME.cpio.gz` in the folder, as an initial file system: while the kernel unpacks it, its memory holds both.
 pub(crate) fn archive(folder: &Path, name: &str, files: &[GuestFile]) -> Result<PathBuf> {
     let tree = folder.join(format!("initrd-{name}"));
     if tree.exists() {
@@ -87,13 +87,13 @@ pub(crate) fn archive(folder: &Path, name: &str, files: &[GuestFile]) -> Result<
         fs::set_permissions(&path, fs::Permissions::from_mode(file.mode))?;
     }
     let archive = folder.join(format!("{name}.cpio"));
-    let pack = "find . | cpio -o -H newc --quiet > \"$ARCHIVE\"";
+    let pack = "find . | cpio -o -H newc --quiet > \"$ARCHIVE\" && gzip -1 -f \"$ARCHIVE\"";
     line("sh -c")
         .arg(pack)
         .env("ARCHIVE", &archive)
         .within(&tree)
         .run()?;
-    Ok(archive)
+    Ok(archive.with_extension("cpio.gz"))
 }
 
 /// Says what is done, and how long it took.

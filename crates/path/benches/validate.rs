@@ -15,8 +15,8 @@ use std::path::Path as FilePath;
 
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
 use daqmeter_path::explain::{Answer, Load, Seen, System, explain};
-use daqmeter_path::resources::What;
 use daqmeter_path::{Path, PathEngine, PathRequest};
+use daqmeter_record::resources::What;
 use daqmeter_stats::simulated::Random;
 
 const ROUNDS: usize = 4;
@@ -62,8 +62,7 @@ impl System for Chain {
         let record = measure(&engine, &workload, &settings, &context, &[], &mut []);
         let record = record.map_err(|error| error.to_string())?;
         let run = record.path.ok_or("no run")?;
-        let cpus = daqmeter_sys::available::cpus();
-        Ok(Seen::of(&run, &self.path.stations(), cpus))
+        Ok(Seen::of(&run))
     }
 }
 

@@ -68,19 +68,17 @@ impl Account {
     }
 
     /// Closes the account.
-    pub(crate) fn end(&self, name: String, cpu: Option<u32>) -> PathThread {
+    pub(crate) fn end(&self, thread: PathThread) -> PathThread {
         let all = moment(&self.times).since(self.begin);
         shares(
             all,
             self.waiting,
             PathThread {
-                name,
-                cpu,
                 blocks: self.blocks,
                 input_ns: self.input_ns,
                 output_ns: self.output_ns,
                 due_ns: self.due_ns,
-                ..PathThread::default()
+                ..thread
             },
         )
     }
@@ -170,7 +168,7 @@ mod tests {
         let mut account = Account::begin();
         let until_ns = monotonic_ns() + 2_000_000;
         account.wait(Side::Output, || while monotonic_ns() < until_ns {});
-        let thread = account.end("a".to_owned(), None);
+        let thread = account.end(PathThread::default());
         assert!(thread.output_ns >= 1_900_000 && thread.input_ns == 0);
         assert!(thread.output_ns <= thread.wall_ns);
     }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use daqmeter_harness::{Fault, StopFlag};
-use daqmeter_record::path::PathThread;
+use daqmeter_record::path::{End, PathThread};
 use daqmeter_sys::clock::monotonic_ns;
 
 use crate::account::Account;
@@ -132,6 +132,16 @@ struct Building {
     open: Vec<usize>,
     buffers: usize,
     out_bytes: usize,
+    /// The part whose threads are added.
+    part: Part,
+}
+
+/// Threads that do the same.
+#[derive(Clone, Default)]
+struct Part {
+    element: usize,
+    name: String,
+    end: Option<End>,
 }
 
 impl Building {
@@ -142,7 +152,7 @@ impl Building {
         let from: Vec<String> = self
             .open
             .iter()
-            .map(|&at| self.workers[at].name.clone())
+            .map(|&at| self.workers[at].thread.name.clone())
             .collect();
         for (&at, outlet) in self.open.iter().zip(outlets) {
             self.workers[at].outlet = Some(outlet);
@@ -166,14 +176,37 @@ impl Building {
         slowed: Spin,
     ) {
         self.workers.push(Worker {
-            name,
-            cpu,
+            thread: PathThread {
+                name,
+                cpu,
+                part: self.part.name.clone(),
+                element: self.part.element,
+                end: self.part.end,
+                ..PathThread::default()
+            },
             role,
             inlet,
             outlet: None::<Outlet>,
             makes: (self.buffers, self.out_bytes),
             slowed,
         });
+    }
+
+    /// From here on threads of the next element are added.
+    fn begin(&mut self, element: usize, name: &str) {
+        self.part = Part {
+            element,
+            name: name.to_owned(),
+            end: None,
+        };
+    }
+
+    fn end(&mut self, name: &str, end: End) {
+        self.part = Part {
+            name: name.to_owned(),
+            end: Some(end),
+            ..self.part
+        };
     }
 
     fn stage<K>(&mut self, stage: &Element<K>, works: Vec<Work>, slowed: Spin) {
@@ -190,8 +223,10 @@ impl Building {
                 Work::Turn(turn) => roles.push((name, Role::Turn(turn))),
                 Work::Away(out, inward) => {
                     let (sender, labels) = sync_channel(LABELS);
+                    self.end(&format!("{name} out"), End::Out);
                     let out = (format!("{name} out"), Role::Out(out, Some(sender)));
                     self.row(vec![out], &stage.cpus, slowed);
+                    self.end(&format!("{name} in"), End::In);
                     let role = Role::In(inward, labels);
                     let cpu = cpu(&stage.cpus, 1);
                     self.push(format!("{name} in"), role, cpu, None, Spin::default());
@@ -374,7 +409,9 @@ fn build(
         open: Vec::new(),
         buffers: path.buffers,
         out_bytes: path.source.out_bytes,
+        part: Part::default(),
     };
+    building.begin(0, &path.source.name);
     let streams = sources.len();
     for (at, (name, source)) in sources.into_iter().enumerate() {
         let from = FromSource::new(source, at, path.block_bytes, first_keys[at]);
@@ -387,15 +424,17 @@ fn build(
         let works: Result<Vec<Work>, Fault> = (0..stage.threads)
             .map(|_| work(&stage.kind, bytes, how.last_level_bytes, cuts))
             .collect();
+        building.begin(at + 1, &stage.name);
         building.stage(stage, works?, slowed(at + 1));
         bytes = stage.out_bytes;
     }
     let into = IntoSink::new(sink(path)?, streams);
     let slowed = slowed(path.stages.len() + 1);
+    building.begin(path.stages.len() + 1, &path.sink.name);
     let sink = vec![(path.sink.name.clone(), Role::Sink(into))];
     building.row(sink, &path.sink.cpus, slowed);
     for (at, worker) in building.workers.iter_mut().enumerate() {
-        worker.cpu = cpu(&how.cpus, at).or(worker.cpu);
+        worker.thread.cpu = cpu(&how.cpus, at).or(worker.thread.cpu);
     }
     Ok(building)
 }
@@ -421,13 +460,13 @@ impl Life {
         let ran = catch_unwind(AssertUnwindSafe(|| worker.run(shared, &mut account)));
         let fault = match ran {
             Ok(Ok(())) => None,
-            Ok(Err(fault)) => Some(fault.context(&self.worker.name)),
+            Ok(Err(fault)) => Some(fault.context(&self.worker.thread.name)),
             Err(_) => Some(Fault::new(format!(
                 "{}: a bug in daqmeter: its thread panicked",
-                self.worker.name
+                self.worker.thread.name
             ))),
         };
-        let thread = account.end(self.worker.name.clone(), self.worker.cpu);
+        let thread = account.end(self.worker.thread.clone());
         self.finish(thread, fault);
     }
 

@@ -7,7 +7,6 @@ use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_wire::felix::Format;
 
 use crate::explain::Part;
-use crate::resources::{Kind, Station};
 
 /// A path.
 #[derive(Clone, Debug)]
@@ -260,34 +259,6 @@ impl Path {
     /// Streams of the source, each of which has its own account.
     pub fn streams(&self) -> usize {
         self.source.threads
-    }
-
-    /// The threads of its elements, from source to sink, as the account of a run lists them.
-    pub fn stations(&self) -> Vec<Station> {
-        let station = |element: usize, name: &str, threads: usize, kind: Kind| Station {
-            element,
-            name: name.to_owned(),
-            threads,
-            kind,
-        };
-        let mut all = vec![station(
-            0,
-            &self.source.name,
-            self.source.threads,
-            Kind::Whole,
-        )];
-        for (at, stage) in self.stages.iter().enumerate() {
-            match stage.kind.has_two_ends() {
-                false => all.push(station(at + 1, &stage.name, stage.threads, Kind::Whole)),
-                true => all.extend([
-                    station(at + 1, &format!("{} out", stage.name), 1, Kind::Out),
-                    station(at + 1, &format!("{} in", stage.name), 1, Kind::In),
-                ]),
-            }
-        }
-        let last = self.stages.len() + 1;
-        all.push(station(last, &self.sink.name, 1, Kind::Whole));
-        all
     }
 
     /// The elements that can be slowed, from source to sink.

@@ -90,6 +90,7 @@ fn run(
         }),
         latency_max_ns: sink.map_or(0, |sink| sink.latency_ns.max()),
         is_paced: names.is_paced,
+        cpus: daqmeter_sys::available::cpus(),
         threads,
         queues,
         ..PathRun::default()

@@ -7,9 +7,8 @@
 //! runs say what a block needs while there is time to spare, and from that the largest rate is predicted.
 
 use daqmeter_record::PathRun;
+use daqmeter_record::resources::{Resource, What, bottleneck, least_without_ns, resources};
 use daqmeter_stats::student_interval;
-
-use crate::resources::{Resource, Station, What, bottleneck, least_without_ns, resources};
 
 /// A path that can be run.
 pub trait System {
@@ -52,11 +51,11 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Of a run of a path with these threads, on so many CPUs.
-    pub fn of(run: &PathRun, stations: &[Station], cpus: f64) -> Seen {
+    /// Of a run.
+    pub fn of(run: &PathRun) -> Seen {
         Seen {
             block_ns: run.wall_ns as f64 / run.blocks.max(1) as f64,
-            resources: resources(run, stations, cpus),
+            resources: resources(run),
         }
     }
 }

@@ -23,7 +23,6 @@ pub mod engine;
 pub mod explain;
 mod file;
 mod read;
-pub mod resources;
 mod ring;
 mod sinks;
 mod sources;

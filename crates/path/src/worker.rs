@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TryRecvError, TrySendError};
 
 use daqmeter_harness::{Fault, StopFlag};
+use daqmeter_record::path::PathThread;
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_stats::LogHistogram;
 use daqmeter_sys::clock::monotonic_ns;
@@ -73,8 +74,8 @@ pub(crate) struct Arrived {
 
 /// A thread before it runs, and what it leaves.
 pub(crate) struct Worker {
-    pub(crate) name: String,
-    pub(crate) cpu: Option<u32>,
+    /// What is known of its thread before it runs.
+    pub(crate) thread: PathThread,
     pub(crate) role: Role,
     pub(crate) inlet: Option<Inlet>,
     pub(crate) outlet: Option<Outlet>,
@@ -105,7 +106,7 @@ pub(crate) struct Issued {
 impl Worker {
     /// In its thread, before the path is released.
     pub(crate) fn prepare(&mut self, stop: &StopFlag) -> Result<(), Fault> {
-        match self.cpu {
+        match self.thread.cpu {
             Some(cpu) => drop(daqmeter_sys::affinity::pin_to(cpu)?),
             // Threads inherit the mask of the one that made them.
             None => daqmeter_sys::affinity::unpin(),

@@ -106,41 +106,33 @@ fn a_thread_that_waits_for_its_device_or_for_a_block_s_time_does_not_work() {
 }
 
 #[test]
-fn the_threads_of_a_run_are_those_that_the_path_lists() {
+fn a_run_says_what_its_resources_are() {
     let stages = [
         "kind = \"copy\"\nthreads = 2",
         "kind = \"unix\"",
         "kind = \"checksum\"",
     ];
-    let text = text(MEMORY, &stages, READ);
-    let stations = Path::parse(&text, "a.toml").unwrap().stations();
-    let run = ran(&text).path.unwrap();
-    let mut threads = run.threads.iter();
-    for station in &stations {
-        for _ in 0..station.threads {
-            let name = &threads.next().unwrap().name;
-            assert!(name.starts_with(&station.name), "{name}: {station:?}");
-        }
-    }
-    assert!(threads.next().is_none());
-    let resources = daqmeter_path::resources::resources(&run, &stations, 2.0);
-    let names: Vec<String> = resources
+    let run = ran(&text(MEMORY, &stages, READ)).path.unwrap();
+    let resources = daqmeter_record::resources::resources(&run);
+    let all: Vec<(String, f64)> = resources
         .iter()
-        .map(|resource| resource.what.text())
+        .map(|resource| (resource.what.text(), resource.capacity))
         .collect();
+    let of = |name: &str, capacity| (name.to_owned(), capacity);
     assert_eq!(
-        names,
+        all,
         [
-            "memory",
-            "copy",
-            "unix out",
-            "unix in",
-            "checksum",
-            "read",
-            "unix, between its ends",
-            "all CPUs together"
+            of("memory", 1.0),
+            of("copy", 2.0),
+            of("unix out", 1.0),
+            of("unix in", 1.0),
+            of("checksum", 1.0),
+            of("read", 1.0),
+            of("unix, between its ends", 1.0),
+            of("all CPUs together", run.cpus)
         ]
     );
+    assert!(run.cpus > 0.0);
 }
 
 #[test]

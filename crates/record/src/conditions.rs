@@ -2,7 +2,7 @@
 //! decides it: warnings of records, tables, answers and the page all ask here.
 //!
 //! The accounts are those of `/proc/stat`, in ticks of 10 ms (man proc_stat): a share is only held against its threshold beyond
-//! [`TICKS`] ticks of each CPU, so that short points are not judged by how a tick fell. Several records are judged by their sum.
+//! two ticks of each CPU, so that short points are not judged by how a tick fell. Several records are judged by their sum.
 
 use std::collections::BTreeSet;
 use std::fmt;

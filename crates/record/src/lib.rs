@@ -18,6 +18,7 @@ pub mod mesh;
 pub mod observed;
 mod older;
 pub mod path;
+pub mod resources;
 mod run;
 pub mod sanitise;
 pub mod study;

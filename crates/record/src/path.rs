@@ -28,6 +28,9 @@ pub struct PathRun {
     pub latency_max_ns: u64,
     /// Whether blocks were due at a rate; otherwise each was due when the source was free for it.
     pub is_paced: bool,
+    /// CPUs that the process could use, in parts where it had a quota; zero in records from before this was told.
+    #[serde(default)]
+    pub cpus: f64,
 }
 
 /// Where the time of one thread went. The parts add up to the wall time, but for readings of the clocks.
@@ -35,6 +38,15 @@ pub struct PathRun {
 pub struct PathThread {
     /// Its element, with a number where it has several threads.
     pub name: String,
+    /// What the threads of its element that do the same are called.
+    #[serde(default)]
+    pub part: String,
+    /// The element's number; 0 is the source.
+    #[serde(default)]
+    pub element: usize,
+    /// Which end of its element it is, where that has two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<End>,
     /// CPU that it was pinned to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
@@ -58,6 +70,16 @@ pub struct PathThread {
     pub elsewhere_ns: u64,
     /// CPU time in all, waiting included.
     pub cpu_ns: u64,
+}
+
+/// An end of an element whose bytes go somewhere and come back: a socket, a pipe, a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum End {
+    /// It writes.
+    Out,
+    /// It reads.
+    In,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's interface")]

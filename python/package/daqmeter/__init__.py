@@ -212,7 +212,7 @@ class Conversion:
         self, samples: npt.NDArray[np.uint16] | npt.NDArray[np.int16], out: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
         """Converts; returns `out`, or a new array where none is given."""
-        codes = np.ascontiguousarray(samples)
+        codes: npt.NDArray[Any] = np.ascontiguousarray(samples)
         if codes.dtype == np.int16 and self._signed:
             codes = codes.view(np.uint16)
         if codes.dtype != np.uint16 or codes.ndim == 0:

@@ -7,8 +7,8 @@ use clap::Args;
 use daqmeter_path::explain::{
     Answer, Explained, Interval, Load, Seen, Slope, System, Used, explain,
 };
-use daqmeter_path::resources::{Station, What};
 use daqmeter_path::{Path, PathRequest};
+use daqmeter_record::resources::What;
 use daqmeter_record::sanitise;
 use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
 use daqmeter_report::paths;
@@ -57,9 +57,7 @@ fn rounds(text: &str) -> Result<u64, String> {
 struct Chain<'a> {
     runner: &'a mut Runner,
     request: PathRequest,
-    stations: Vec<Station>,
     streams: f64,
-    cpus: f64,
 }
 
 impl System for Chain<'_> {
@@ -81,7 +79,7 @@ impl System for Chain<'_> {
             },
         };
         let record = probe(self.runner, &request)?;
-        Ok(Seen::of(run_of(&record)?, &self.stations, self.cpus))
+        Ok(Seen::of(run_of(&record)?))
     }
 }
 
@@ -97,9 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut chain = Chain {
         runner: &mut runner,
         request,
-        stations: path.stations(),
         streams: path.streams() as f64,
-        cpus: daqmeter_sys::available::cpus(),
     };
     let explained = explain(&mut chain, &path.parts(), rounds)?;
     runner.conclude(None, |records| {

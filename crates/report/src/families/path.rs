@@ -1,8 +1,10 @@
 //! Paths: the sustained rate, where the time of each thread went, how full the queues were, how late blocks came.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use daqmeter_record::path::{PathRun, PathThread};
+use daqmeter_record::resources::{bottleneck, resources};
 use daqmeter_record::units::{show_bytes, show_mb_per_s, show_ns, significant};
 use daqmeter_record::{RunRecord, Stage, sanitise};
 
@@ -26,21 +28,63 @@ fn rate_bytes_per_s(run: &PathRun) -> f64 {
     run.payload_bytes as f64 / run.wall_ns.max(1) as f64 * 1e9
 }
 
-/// The fastest path of the records.
+/// What each path carried: its fastest run.
 fn answer(measured: &Measured<'_>) -> Option<Answer> {
     let runs = of_engine(measured.usable, ENGINE).filter(|record| record.role.is_point());
-    let runs = runs.filter_map(|record| Some((record, record.path.as_ref()?)));
-    let (_, run) = runs.max_by(|a, b| rate_bytes_per_s(a.1).total_cmp(&rate_bytes_per_s(b.1)))?;
-    Some(Answer {
-        question: "What did the fastest path carry?",
+    let mut fastest: BTreeMap<&str, (&RunRecord, &PathRun)> = BTreeMap::new();
+    for record in runs {
+        let (Some(run), Ok(name)) = (&record.path, record.workload.text("path")) else {
+            continue;
+        };
+        let best = fastest.entry(name).or_insert((record, run));
+        if rate_bytes_per_s(run) > rate_bytes_per_s(best.1) {
+            *best = (record, run);
+        }
+    }
+    let said: Vec<String> = fastest
+        .into_iter()
+        .map(|(name, (record, run))| said(name, record, run))
+        .collect();
+    (!said.is_empty()).then(|| Answer {
+        question: "What do whole paths carry, from source to sink?",
         answer: format!(
-            "{} MB/s from source to sink over {} s: {}",
-            show_mb_per_s(rate_bytes_per_s(run)),
-            significant(run.wall_ns as f64 * 1e-9, 2),
-            run.line
+            "{}. `path explain NAME` proves what limits a path",
+            said.join("; ")
         ),
         figure: None,
     })
+}
+
+fn said(name: &str, record: &RunRecord, run: &PathRun) -> String {
+    let emulated = if record.engine.emulated {
+        " of an emulated source"
+    } else {
+        ""
+    };
+    format!(
+        "{name} {} MB/s{emulated} ({}){}",
+        show_mb_per_s(rate_bytes_per_s(run)),
+        run.line,
+        most_used(run)
+    )
+}
+
+/// The resource that is used most, which one run shows but does not prove to be the limit.
+fn most_used(run: &PathRun) -> String {
+    let all = resources(run);
+    let Some((resource, ns)) = bottleneck(&all) else {
+        return String::new();
+    };
+    format!(
+        ", most used: {} at {} %",
+        resource.what.text(),
+        significant(ns / block_ns(run) * 100.0, 2)
+    )
+}
+
+/// Time per block of the whole path.
+fn block_ns(run: &PathRun) -> f64 {
+    run.wall_ns as f64 / run.blocks.max(1) as f64
 }
 
 fn footnote(record: &RunRecord) -> Option<String> {
@@ -89,6 +133,32 @@ fn write_run(out: &mut String, record: &RunRecord, run: &PathRun) {
     out.push_str(&threads(run));
     out.push('\n');
     out.push_str(&queues(run));
+    out.push('\n');
+    out.push_str(&used(run));
+}
+
+/// Resources of one run, and the rate that each allows.
+fn used(run: &PathRun) -> String {
+    let all = resources(run);
+    let block_bytes = run.payload_bytes as f64 / run.blocks.max(1) as f64;
+    let rows = all.iter().map(|resource| {
+        let ns = resource.least_ns();
+        let allows = match ns > 0.0 {
+            true => show_mb_per_s(block_bytes / ns * 1e9),
+            false => "-".to_owned(),
+        };
+        vec![
+            resource.what.text(),
+            significant(ns / block_ns(run) * 100.0, 3),
+            show_ns(ns),
+            allows,
+        ]
+    });
+    numbers_from(
+        1,
+        &["resource", "used [%]", "per block", "allows MB/s"],
+        rows,
+    )
 }
 
 fn events(run: &PathRun) -> String {
@@ -192,8 +262,11 @@ mod tests {
     use super::*;
 
     fn record() -> RunRecord {
-        let thread = |name: &str, busy_ns, input_ns, output_ns| PathThread {
+        let thread = |element, name: &str, busy_ns, input_ns, output_ns| PathThread {
             name: name.to_owned(),
+            part: name.to_owned(),
+            element,
+            end: None,
             blocks: 1000,
             wall_ns: 1_000_000_000,
             busy_ns,
@@ -207,6 +280,8 @@ mod tests {
         };
         let mut record = crate::examples::example();
         record.engine.name = ENGINE.to_owned();
+        record.engine.emulated = false;
+        record.workload = daqmeter_record::Workload::new(ENGINE).with("path", "pattern");
         record.ledgers.clear();
         record.path = Some(PathRun {
             line: "64 KiB -> memory -> copy memcpy -> read".to_owned(),
@@ -216,9 +291,9 @@ mod tests {
             events: 4000,
             verified_blocks: 1000,
             threads: vec![
-                thread("memory", 400_000_000, 0, 500_000_000),
-                thread("copy", 900_000_000, 50_000_000, 0),
-                thread("read", 300_000_000, 600_000_000, 0),
+                thread(0, "memory", 400_000_000, 0, 500_000_000),
+                thread(1, "copy", 900_000_000, 50_000_000, 0),
+                thread(2, "read", 300_000_000, 600_000_000, 0),
             ],
             queues: vec![PathQueue {
                 from: "memory".to_owned(),
@@ -231,6 +306,7 @@ mod tests {
             }],
             latency_max_ns: 77_000,
             is_paced: false,
+            cpus: 2.0,
         });
         record
     }
@@ -253,6 +329,35 @@ mod tests {
             &cells[2..9],
             ["1000", "90", "5", "0", "0", "1", "4"],
             "{text}"
+        );
+    }
+
+    #[test]
+    fn a_run_says_how_far_each_resource_is_used_and_what_it_allows() {
+        let text = text(&[record()]);
+        let cells = |name: &str| -> Vec<String> {
+            let is_row = |line: &&str| line.starts_with(name) && line.split("  ").count() > 3;
+            let row = text
+                .lines()
+                .rfind(is_row)
+                .unwrap_or_else(|| panic!("{name}: {text}"));
+            let numbers = row[name.len()..].split_whitespace();
+            numbers.map(str::to_owned).collect()
+        };
+        // 940 us of 1 ms for each block: busy, and waiting for its device.
+        assert_eq!(cells(" copy "), ["94", "940", "us", "69.72"]);
+        // 1.6 ms of work for each block on two CPUs.
+        assert_eq!(cells(" all CPUs together "), ["80", "800", "us", "81.92"]);
+        let measured = Measured {
+            usable: &[record()],
+            all: &[record()],
+        };
+        let answer = answer(&measured).unwrap().answer;
+        assert!(
+            answer.contains(
+                "65.54 MB/s (64 KiB -> memory -> copy memcpy -> read), most used: copy at 94 %"
+            ),
+            "{answer}"
         );
     }
 

@@ -1,0 +1,277 @@
+//! What a block of a path needs of each resource, and the rate that the resources allow (operational analysis: Denning and Buzen,
+//! "The Operational Analysis of Queueing Network Models", Computing Surveys 10(3), 1978: the utilisation law, and bottlenecks).
+//!
+//! A resource is a row of threads, or CPUs that threads share. Its *demand* is the time that it works for one block of the whole path; over
+//! its capacity this is the time per block below which the path cannot come. The resource with the largest such time is the
+//! bottleneck. Its *utilisation* in a run is that time over the time per block of the run.
+
+use std::collections::BTreeMap;
+
+use crate::path::{End, PathRun, PathThread};
+
+/// A resource and what one block of the whole path takes of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resource {
+    /// What it is.
+    pub what: What,
+    /// Threads or CPUs.
+    pub capacity: f64,
+    /// Nanoseconds for one block of the whole path, by element.
+    pub uses: BTreeMap<usize, f64>,
+}
+
+/// Which resource.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum What {
+    /// Threads of one element.
+    Threads {
+        /// The element.
+        element: usize,
+        /// Their name.
+        name: String,
+    },
+    /// What lies between the two ends of a stage: a socket, a pipe, a program.
+    Between {
+        /// The element.
+        element: usize,
+        /// Its name.
+        name: String,
+    },
+    /// A CPU that threads are pinned to.
+    Cpu(u32),
+    /// All CPUs that may be used.
+    AllCpus,
+}
+
+impl What {
+    /// As it is called in answers.
+    pub fn text(&self) -> String {
+        match self {
+            What::Threads { name, .. } => name.clone(),
+            What::Between { name, .. } => format!("{name}, between its ends"),
+            What::Cpu(cpu) => format!("CPU {cpu}"),
+            What::AllCpus => "all CPUs together".to_owned(),
+        }
+    }
+}
+
+impl Resource {
+    /// Nanoseconds per block below which the path cannot come for it.
+    pub fn least_ns(&self) -> f64 {
+        self.uses.values().sum::<f64>() / self.capacity
+    }
+
+    /// The same if one element took nothing of it.
+    pub fn least_without_ns(&self, element: usize) -> f64 {
+        let rest = self.uses.iter().filter(|(at, _)| **at != element);
+        rest.map(|(_, ns)| ns).sum::<f64>() / self.capacity
+    }
+
+    /// By how much the time per block of the path grows for a nanosecond that is added to the time per block of an element, while
+    /// this resource is the bottleneck; an element with several threads gets as many nanoseconds for each block of a thread.
+    pub fn slope(&self, element: usize, threads: usize) -> f64 {
+        match self.what {
+            What::Threads { element: own, .. } if own == element => 1.0,
+            What::Cpu(_) | What::AllCpus if self.uses.contains_key(&element) => {
+                threads as f64 / self.capacity
+            }
+            _ => 0.0,
+        }
+    }
+}
+
+/// What a run says about its resources: the threads of each part, what lies between two ends, CPUs. Empty of a run that carried
+/// nothing, or whose threads name no part.
+pub fn resources(run: &PathRun) -> Vec<Resource> {
+    let blocks = run.blocks as f64;
+    if run.blocks == 0 || run.threads.iter().any(|thread| thread.part.is_empty()) {
+        return Vec::new();
+    }
+    let same = |a: &PathThread, b: &PathThread| a.element == b.element && a.part == b.part;
+    let rows: Vec<&[PathThread]> = run.threads.chunk_by(same).collect();
+    let threads = rows.iter().map(|row| threads(row, blocks));
+    let between = rows
+        .windows(2)
+        .filter_map(|pair| between(pair[0], pair[1], blocks));
+    threads.chain(between).chain(shared(run)).collect()
+}
+
+/// Threads that do the same. They work when they do not wait for a neighbour: on a CPU, or for their device. What the end of a
+/// socket waits for in its system calls is the other end.
+fn threads(row: &[PathThread], blocks: f64) -> Resource {
+    let first = &row[0];
+    let worked_ns = |thread: &PathThread| match thread.end {
+        None => thread.busy_ns + thread.elsewhere_ns,
+        Some(_) => thread.busy_ns,
+    };
+    let all_ns: u64 = row.iter().map(worked_ns).sum();
+    Resource {
+        what: What::Threads {
+            element: first.element,
+            name: first.part.clone(),
+        },
+        capacity: row.len() as f64,
+        uses: BTreeMap::from([(first.element, all_ns as f64 / blocks)]),
+    }
+}
+
+/// Both ends of a stage wait in system calls only where what lies between them is slow.
+fn between(from: &[PathThread], to: &[PathThread], blocks: f64) -> Option<Resource> {
+    let (from, to) = (from.first()?, to.first()?);
+    let is_pair = from.end == Some(End::Out) && to.end == Some(End::In);
+    let waited_ns = from.elsewhere_ns.min(to.elsewhere_ns) as f64;
+    is_pair.then(|| Resource {
+        what: What::Between {
+            element: from.element,
+            name: from.part.trim_end_matches(" out").to_owned(),
+        },
+        capacity: 1.0,
+        uses: BTreeMap::from([(from.element, waited_ns / blocks)]),
+    })
+}
+
+/// Each CPU with its pinned threads; all CPUs where a thread is free and their number is known.
+fn shared(run: &PathRun) -> Vec<Resource> {
+    let mut by_cpu: BTreeMap<Option<u32>, BTreeMap<usize, f64>> = BTreeMap::new();
+    let mut all: BTreeMap<usize, f64> = BTreeMap::new();
+    for thread in &run.threads {
+        let ns = thread.cpu_ns as f64 / run.blocks as f64;
+        let own = by_cpu.entry(thread.cpu).or_default();
+        *own.entry(thread.element).or_default() += ns;
+        *all.entry(thread.element).or_default() += ns;
+    }
+    let is_free = by_cpu.contains_key(&None) && run.cpus > 0.0;
+    let pinned = by_cpu.into_iter().filter_map(|(cpu, uses)| {
+        Some(Resource {
+            what: What::Cpu(cpu?),
+            capacity: 1.0,
+            uses,
+        })
+    });
+    let free = is_free.then_some(Resource {
+        what: What::AllCpus,
+        capacity: run.cpus,
+        uses: all,
+    });
+    pinned.chain(free).collect()
+}
+
+/// The bottleneck and the time per block that it allows; none of no resources.
+pub fn bottleneck(resources: &[Resource]) -> Option<(&Resource, f64)> {
+    let each = resources
+        .iter()
+        .map(|resource| (resource, resource.least_ns()));
+    each.max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// The time per block that would be left if an element took no time at all.
+pub fn least_without_ns(resources: &[Resource], element: usize) -> f64 {
+    let each = resources
+        .iter()
+        .map(|resource| resource.least_without_ns(element));
+    each.fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn thread(element: usize, part: &str, cpu: Option<u32>, busy_ns: u64) -> PathThread {
+        PathThread {
+            element,
+            part: part.to_owned(),
+            cpu,
+            busy_ns,
+            cpu_ns: busy_ns,
+            ..PathThread::default()
+        }
+    }
+
+    fn run(blocks: u64, cpus: f64, threads: Vec<PathThread>) -> PathRun {
+        PathRun {
+            blocks,
+            cpus,
+            threads,
+            ..PathRun::default()
+        }
+    }
+
+    fn least_of(all: &[Resource], text: &str) -> f64 {
+        let found = all.iter().find(|resource| resource.what.text() == text);
+        let found = found.unwrap_or_else(|| panic!("{text}: {all:?}"));
+        found.least_ns()
+    }
+
+    #[test]
+    fn threads_share_the_work_and_cpus_carry_all_of_it() {
+        // 100 blocks: the board waits for its device, two threads convert.
+        let board = PathThread {
+            elsewhere_ns: 40_000,
+            ..thread(0, "board", None, 10_000)
+        };
+        let threads = vec![
+            board,
+            thread(1, "convert", None, 60_000),
+            thread(1, "convert", None, 60_000),
+            thread(2, "read", None, 30_000),
+        ];
+        let all = resources(&run(100, 4.0, threads.clone()));
+        assert_eq!(least_of(&all, "board"), 500.0);
+        assert_eq!(least_of(&all, "convert"), 600.0);
+        assert_eq!(least_of(&all, "read"), 300.0);
+        assert_eq!(least_of(&all, "all CPUs together"), 400.0);
+        let (limit, ns) = bottleneck(&all).unwrap();
+        assert_eq!((limit.what.text().as_str(), ns), ("convert", 600.0));
+        assert_eq!(least_without_ns(&all, 1), 500.0);
+        // With one CPU they share that.
+        let all = resources(&run(100, 1.0, threads));
+        let (limit, ns) = bottleneck(&all).unwrap();
+        assert_eq!((&limit.what, ns), (&What::AllCpus, 1600.0));
+        assert_eq!((limit.slope(0, 1), limit.slope(1, 2)), (1.0, 2.0));
+    }
+
+    #[test]
+    fn pinned_threads_load_their_own_cpu() {
+        let pinned = vec![
+            thread(0, "memory", Some(0), 500),
+            thread(1, "copy", Some(1), 400),
+            thread(2, "read", Some(1), 300),
+        ];
+        let all = resources(&run(1, 2.0, pinned));
+        let (limit, ns) = bottleneck(&all).unwrap();
+        assert_eq!((&limit.what, ns), (&What::Cpu(1), 700.0));
+        assert!(!all.iter().any(|resource| resource.what == What::AllCpus));
+        assert_eq!((limit.slope(0, 1), limit.slope(2, 1)), (0.0, 1.0));
+    }
+
+    #[test]
+    fn a_full_socket_is_not_the_work_of_its_writer() {
+        let threads = |to_ns| {
+            let out = PathThread {
+                end: Some(End::Out),
+                elsewhere_ns: 700,
+                ..thread(1, "tcp out", None, 200)
+            };
+            let inward = PathThread {
+                end: Some(End::In),
+                elsewhere_ns: to_ns,
+                ..thread(1, "tcp in", None, 250)
+            };
+            let read = thread(2, "read", None, 900);
+            vec![thread(0, "memory", None, 100), out, inward, read]
+        };
+        let all = resources(&run(1, 8.0, threads(20)));
+        assert_eq!(least_of(&all, "tcp out"), 200.0);
+        assert_eq!(least_of(&all, "tcp, between its ends"), 20.0);
+        assert_eq!(bottleneck(&all).unwrap().0.what.text(), "read");
+        // Where both ends wait, what lies between them is slow.
+        let all = resources(&run(1, 8.0, threads(990)));
+        assert_eq!(least_of(&all, "tcp, between its ends"), 700.0);
+    }
+
+    #[test]
+    fn records_from_before_say_nothing_about_resources() {
+        assert!(resources(&run(10, 2.0, vec![thread(0, "", None, 5)])).is_empty());
+        assert!(resources(&run(0, 2.0, vec![thread(0, "memory", None, 5)])).is_empty());
+    }
+}
