@@ -456,7 +456,8 @@ mod tests {
     fn the_rate_and_the_gain_are_predicted_from_what_the_rest_needs() {
         let explained = Simulated::new(&[1000.0, 1600.0, 1280.0], 0.002).explained(8);
         let gain = explained.gain.unwrap();
-        assert!(gain.low < 1.25 && 1.25 < gain.high, "{gain:?}");
+        // What disturbs a whole run disturbs all of its parts.
+        assert!((gain.mean - 1.25).abs() < 1e-6, "{gain:?}");
         let predicted = explained.predicted_ns;
         assert!(
             (predicted.mean / 1600.0 - 1.0).abs() < 0.01,

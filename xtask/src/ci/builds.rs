@@ -70,9 +70,7 @@ pub(super) fn built_tests(name: &str) -> Result<Vec<String>> {
 }
 
 pub(super) fn fuse() -> Result<Done> {
-    build_tests(FUSE_TESTS, "-p daqmeter-digitizer --test fuse", |build| {
-        build
-    })
+    build_tests(FUSE_TESTS, "--workspace --test fuse", |build| build)
 }
 
 pub(super) fn neon() -> Result<Done> {
