@@ -195,7 +195,8 @@ pub struct Drawn {
 
 /// All 50, in order.
 pub fn study(records: &[RunRecord]) -> Vec<Drawn> {
-    let (copies, pollution) = (copy_rows(records), pollution_rows(records));
+    let (mut copies, pollution) = (copy_rows(records), pollution_rows(records));
+    copies.retain(|row| !row.is_clearing());
     STUDY
         .iter()
         .map(|study| study.draw(records, &copies, &pollution))
