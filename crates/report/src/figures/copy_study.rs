@@ -646,7 +646,7 @@ mod tests {
             references: misses.map(|_| 100.0),
             misses,
             simulated: misses.is_some(),
-            copied_bytes_per_s: 0.0,
+            copied_bytes_per_s: None,
         };
         let rows = [row(None), row(Some(4.0))];
         let of = |number: &str| {

@@ -2,6 +2,7 @@
 
 pub mod classic;
 mod figures;
+pub mod imported;
 pub mod model;
 mod pollution;
 mod rows;
