@@ -10,7 +10,7 @@ use shell::{line, need, root, started};
 pub(crate) const CI_SECONDS: u64 = 6;
 
 /// The fuzz targets.
-const FUZZ_TARGETS: [&str; 15] = [
+const FUZZ_TARGETS: [&str; 16] = [
     "record_line",
     "units",
     "profile",
@@ -24,6 +24,7 @@ const FUZZ_TARGETS: [&str; 15] = [
     "readout_check",
     "readout_scenario",
     "copy_trace",
+    "copy_files",
     "pmu_text",
     "plan_open",
 ];

@@ -173,7 +173,10 @@ fn heading(name: &str, path: &Path, records: &[RunRecord]) -> String {
         .collect();
     runs.sort_unstable();
     runs.dedup();
-    let time = first.time_utc.get(..16).unwrap_or(&first.time_utc);
+    let time = match first.time_utc.as_str() {
+        "" => "an unknown time",
+        time => time.get(..16).unwrap_or(time),
+    };
     format!(
         "{name}  {}: {} records of {} run(s) from {time}, {} {} ({}), {}\n",
         path.display(),

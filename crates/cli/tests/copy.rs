@@ -175,6 +175,196 @@ fn latency_leaves_the_studys_files() {
     assert_eq!(sizes, ["1", "64", "4096"]);
 }
 
+/// Names and contents of a folder.
+fn contents(folder: &std::path::Path) -> std::collections::BTreeMap<String, String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let file = |path: std::path::PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        (name, std::fs::read_to_string(path).unwrap())
+    };
+    entries.map(|entry| file(entry.unwrap().path())).collect()
+}
+
+#[test]
+fn files_of_the_study_come_back_as_records_measured_elsewhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).display().to_string();
+    for (verb, heading) in [
+        ("latency", "copy_to_user: time of one copy, 7 repetitions"),
+        ("bandwidth", "copy_to_user  cpu (pread)"),
+    ] {
+        let (first, again) = (place(verb), place(&format!("{verb}-again")));
+        let (own, read) = (
+            place(&format!("{verb}.jsonl")),
+            place(&format!("{verb}-read.jsonl")),
+        );
+        let who = [
+            "--contexts",
+            "cpu",
+            "--path",
+            "pread",
+            "--format",
+            "classic",
+        ];
+        let measured = [
+            &[
+                verb,
+                "--sizes",
+                "64,4KiB",
+                "--reps",
+                "7",
+                "--operations",
+                "to,from",
+            ],
+            &who[..],
+            &["--out-dir", &first, "--records", &own],
+        ];
+        let output = copy(&measured.concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        let from = [verb, "--from", &first];
+        let output = copy(&[&from, &who[..], &["--out-dir", &again, "--records", &read]].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        let text = stdout(&output);
+        assert!(text.contains(heading), "{text}");
+        assert!(text.contains("measured elsewhere: read from"), "{text}");
+        assert_eq!(contents(again.as_ref()), contents(first.as_ref()), "{verb}");
+
+        let shown = daqmeter("show", &[&read]);
+        assert!(
+            stdout(&shown).contains("measured elsewhere"),
+            "{}",
+            stdout(&shown)
+        );
+        let page = place("page.html");
+        let report = daqmeter("report", &[&read, "-o", &page]);
+        assert!(report.status.success(), "{}", stderr(&report));
+        let page = std::fs::read_to_string(&page).unwrap();
+        assert!(page.contains("unknown (files of") && !page.contains("0 logical"));
+        let compared = daqmeter("cmp", &[&own, &read]);
+        let said = stdout(&compared) + &stderr(&compared);
+        assert_ne!(
+            compared.status.code(),
+            Some(2),
+            "the points are the same: {said}"
+        );
+    }
+}
+
+#[test]
+fn files_that_cannot_be_read_say_where_and_what_is_missing() {
+    let directory = tempfile::tempdir().unwrap();
+    let written = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let good = written("micro-benchmark_to_1.dat", "0 64 5 9 4\n");
+    let bad = written("micro-benchmark_from_1.dat", "0 64 5 9 4\n0 64 5 x 4\n");
+    let synthesis = written("micro-benchmark_to_1_synth.dat", "64 4 4 4.0 0.0 4.0\n");
+    let bandwidth = written("measures_to.dat", "");
+    let shared = written("shared/micro-benchmark_to_1.dat", "0 64 5 9 4\n");
+    let program = written("measure_x.dat", "qsort_small 5 9 4 n/a n/a n/a\n");
+    let empty = directory.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let empty = empty.display().to_string();
+    let cpu = ["--contexts", "cpu"];
+    are_refused(
+        "copy",
+        &[
+            (
+                &["latency", "--from", &good],
+                "does not say who copied: add --contexts",
+            ),
+            (
+                &["latency", "--from", &bad, cpu[0], cpu[1]],
+                "micro-benchmark_from_1.dat: line 2, column 8: `x` is not a clock in ns",
+            ),
+            (
+                &["latency", "--from", &synthesis],
+                "a synthesis holds no single times",
+            ),
+            (
+                &["latency", "--from", &bandwidth],
+                "is a file of `daqmeter copy bandwidth --from`",
+            ),
+            (
+                &["bandwidth", "--from", &bandwidth, cpu[0], cpu[1]],
+                "measures_to.dat: holds no measurement",
+            ),
+            (
+                &["latency", "--from", "/dev/zero"],
+                "the name says what was measured",
+            ),
+            (&["latency", "--from", &empty], "holds no micro-benchmark_"),
+            (
+                &["latency", "--from", &shared, cpu[0], cpu[1]],
+                "lies in a folder shared, and --contexts says cpu",
+            ),
+            (
+                &["latency", "--from", &good, "--contexts", "cpu,shared"],
+                "name one",
+            ),
+            (
+                &["latency", "--from", &good, "--reps", "7"],
+                "cannot be used with",
+            ),
+            (
+                &["pollution", "--from", &program],
+                "add one of --neighbours and one of --copies",
+            ),
+        ],
+    );
+    let output = copy(&["latency", "--from", &shared, "--json"]);
+    let record: serde_json::Value = serde_json::from_str(stdout(&output).trim()).unwrap();
+    assert_eq!(
+        record["workload"]["params"]["context"], "shared",
+        "{record}"
+    );
+    assert_eq!(record["engine"]["target"], shared.as_str());
+    let told = ["--neighbours", "cpu", "--copies", "from:224"];
+    let output = copy(&[&["pollution", "--from", &program], &told[..]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("from 224  qsort_small"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
+fn zeros_are_verified_and_held_against_a_fill() {
+    let options = ["--path", "dev-zero"];
+    let output = copy(&[&["verify", "--up-to", "5000"], &options[..]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(
+        text.contains("ok  dev-zero  cpu") && text.contains("ask for direction"),
+        "{text}"
+    );
+    let sweep = [
+        "--contexts",
+        "cpu",
+        "--operations",
+        "to",
+        "--sizes",
+        "4KiB",
+        "--reps",
+        "5",
+    ];
+    for verb in ["latency", "bandwidth"] {
+        let output = copy(&[&[verb], &options[..], &sweep[..]].concat());
+        let text = stdout(&output);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(
+            text.contains("clear_user") && text.contains("of memset"),
+            "{text}"
+        );
+        assert!(!text.contains("of memcpy"), "{text}");
+    }
+    are_refused("copy", &[]);
+}
+
 #[test]
 fn bandwidth_says_who_copied_and_that_an_engine_is_emulated() {
     let output = copy(&[

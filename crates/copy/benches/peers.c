@@ -17,22 +17,28 @@ static double now(void)
 	return t.tv_sec * 1e9 + t.tv_nsec;
 }
 
-static int pread_loop(long calls)
+/* One slice for each line with a number of calls: ns of a call, after a tenth as many that are not timed. */
+static int pread_slices(void)
 {
-	char byte;
+	char byte, line[32];
 	int fd = memfd_create("peer", 0);
 
 	if (fd < 0 || pwrite(fd, "x", 1, 0) != 1)
 		return 1;
-	for (long i = 0; i < calls / 10; i++)
-		if (pread(fd, &byte, 1, 0) != 1)
-			return 1;
-	double begin = now();
+	while (fgets(line, sizeof(line), stdin)) {
+		long calls = atol(line);
 
-	for (long i = 0; i < calls; i++)
-		if (pread(fd, &byte, 1, 0) != 1)
-			return 1;
-	printf("%.3f\n", (now() - begin) / calls);
+		for (long i = 0; i < calls / 10; i++)
+			if (pread(fd, &byte, 1, 0) != 1)
+				return 1;
+		double begin = now();
+
+		for (long i = 0; i < calls; i++)
+			if (pread(fd, &byte, 1, 0) != 1)
+				return 1;
+		printf("%.3f\n", (now() - begin) / calls);
+		fflush(stdout);
+	}
 	return 0;
 }
 
@@ -81,8 +87,8 @@ static void *stream(void *argument)
 
 int main(int argc, char **argv)
 {
-	if (argc == 3 && !strcmp(argv[1], "pread"))
-		return pread_loop(atol(argv[2]));
+	if (argc == 2 && !strcmp(argv[1], "pread"))
+		return pread_slices();
 	if (argc < 5)
 		return 2;
 	int threads = argc - 4;

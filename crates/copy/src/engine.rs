@@ -104,27 +104,45 @@ impl CopySession {
     fn check(&mut self, direction: Direction) -> Result<(), Fault> {
         let bytes = self.operation_bytes();
         self.pattern = self.pattern.wrapping_mul(5).wrapping_add(3);
-        let pattern: Vec<u8> = (0..=250_u8)
-            .cycle()
-            .map(|byte| byte ^ self.pattern)
-            .take(bytes)
-            .collect();
+        let pattern = self.pattern(bytes);
         let found = self.copied(direction, &pattern)?;
         let mut places = found.iter().zip(&pattern);
         match places.position(|(found, wanted)| found != wanted) {
             None => Ok(()),
             Some(at) => Err(Fault::new(format!(
                 "{}: byte {at} of {bytes} is {:#04x}, expected {:#04x}",
-                stage_name(direction),
+                self.stage_name(direction),
                 found[at],
                 pattern[at]
             ))),
         }
     }
 
+    /// What arrives when all is well: another one for each check, or zeros where the kernel clears.
+    fn pattern(&self, bytes: usize) -> Vec<u8> {
+        if self.mover.is_clearing() {
+            return vec![0; bytes];
+        }
+        let pattern = (0..=250_u8).cycle().map(|byte| byte ^ self.pattern);
+        pattern.take(bytes).collect()
+    }
+
+    /// As the kernel's function of that direction.
+    fn stage_name(&self, direction: Direction) -> &'static str {
+        match direction {
+            Direction::To if self.mover.is_clearing() => "clear_user",
+            direction => stage_name(direction),
+        }
+    }
+
     /// What one copy of the pattern leaves at the other end.
     fn copied(&mut self, direction: Direction, pattern: &[u8]) -> Result<Vec<u8>, Fault> {
-        let mut found = vec![!self.pattern; pattern.len()];
+        // Never zero: zeros must have been written.
+        let poison = match !self.pattern {
+            0 => 0xA5,
+            poison => poison,
+        };
+        let mut found = vec![poison; pattern.len()];
         let is_to = direction == Direction::To;
         if is_to {
             self.mover.put_user(&found)?;
@@ -143,11 +161,18 @@ impl CopySession {
         Ok(found)
     }
 
-    /// What a plain copy of as many bytes reaches.
+    /// What a plain copy of as many bytes reaches, or a fill where the kernel clears.
     fn limit(&self) -> LimitSpec {
         // Far beyond the caches the rate does not depend on the size any more, but the time to prepare does.
         const LARGEST: usize = 128 << 20;
         let bytes = self.request.block_bytes;
+        if self.mover.is_clearing() {
+            return LimitSpec::measured(
+                format!("memset at {bytes} B"),
+                "a fill of as many bytes with zeros, 128 MiB at most, in the same run; the best of memset and rep stosb",
+                &PlainRequest::fill(bytes.min(LARGEST)),
+            );
+        }
         LimitSpec::measured(
             format!("memcpy at {bytes} B"),
             "a plain copy of as many bytes, 128 MiB at most, in the same run; the best of memcpy, rep movsb and vectors",
@@ -164,13 +189,19 @@ impl Session for CopySession {
     fn stages(&self) -> Vec<StageSpec> {
         let passes = self.request.direction.parts().len() as u64;
         let bytes = self.operation_bytes() as u64 * passes;
+        // What is cleared is written, and nothing is read for it.
+        let traffic = if self.mover.is_clearing() {
+            bytes
+        } else {
+            2 * bytes
+        };
         let before_sample =
             self.mover.is_consumed() || self.request.cold && self.mover.device_time().is_none();
         let copy = StageSpec {
             limit: Some(self.limit()),
             before_sample,
             device_timed: self.mover.device_time().is_some(),
-            ..StageSpec::new(stage_name(self.request.direction), bytes, 2 * bytes)
+            ..StageSpec::new(self.stage_name(self.request.direction), bytes, traffic)
         };
         if self.mover.is_system_call() {
             vec![copy, StageSpec::new(NULL_CALL, 0, 0)]
@@ -325,7 +356,8 @@ mod tests {
                 }
                 request.depth = 4;
                 let Ok(mut sessions) = open(&request) else {
-                    assert_eq!((path, direction), (Path::Hugetlb, Direction::From));
+                    assert!(matches!(path, Path::Hugetlb | Path::DevZero), "{path}");
+                    assert_eq!(direction, Direction::From);
                     continue;
                 };
                 sessions[0].prepare().unwrap();
@@ -336,6 +368,81 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Clears all but the last byte.
+    struct AlmostZero(Vec<u8>);
+
+    impl Mover for AlmostZero {
+        fn device(&self) -> String {
+            "almost".to_owned()
+        }
+        fn prepare(&mut self) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn copy(&mut self, _direction: Direction) -> Result<(), Fault> {
+            let last = self.0.len() - 1;
+            self.0[..last].fill(0);
+            Ok(())
+        }
+        fn put_user(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+            self.0.copy_from_slice(bytes);
+            Ok(())
+        }
+        fn get_user(&mut self, into: &mut [u8]) -> Result<(), Fault> {
+            into.copy_from_slice(&self.0);
+            Ok(())
+        }
+        fn put_kernel(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+            assert!(bytes.iter().all(|byte| *byte == 0));
+            Ok(())
+        }
+        fn get_kernel(&mut self, _into: &mut [u8]) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn is_clearing(&self) -> bool {
+            true
+        }
+        fn flush(&mut self) -> Result<(), Fault> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_byte_that_was_not_cleared_is_found_by_every_check() {
+        let mut session = CopySession {
+            request: Request::new(Path::DevZero, Direction::To, 9),
+            mover: Box::new(AlmostZero(vec![0; 9])),
+            issued: 0,
+            done: 0,
+            pattern: 1,
+        };
+        for check in 0..256 {
+            let fault = session.verify().unwrap_err().0;
+            assert!(
+                fault.starts_with("clear_user: byte 8 of 9 is 0x") && fault.ends_with("0x00"),
+                "check {check}: {fault}"
+            );
+        }
+    }
+
+    #[test]
+    fn zeros_are_held_against_a_fill_of_as_many_bytes() {
+        let Ok(sessions) = open(&Request::new(Path::DevZero, Direction::To, 4096)) else {
+            return;
+        };
+        let stages = sessions[0].stages();
+        let (clear, null) = (&stages[0], &stages[1]);
+        assert_eq!((&*clear.name, &*null.name), ("clear_user", NULL_CALL));
+        assert_eq!(
+            (clear.bytes_per_op, clear.traffic_bytes_per_op),
+            (4096, 4096)
+        );
+        let Some(LimitSpec::Measured { name, workload, .. }) = &clear.limit else {
+            panic!("{:?}", clear.limit);
+        };
+        assert_eq!(name, "memset at 4096 B");
+        assert!(workload.flag("fill") && workload.kind == "plain-copy");
     }
 
     #[test]
@@ -363,6 +470,9 @@ mod tests {
         assert!(refused(shared).contains("--path module or engine-thread"));
         assert!(of(Path::Pipe, Direction::To, 2 << 20).contains("smaller --sizes"));
         assert!(of(Path::Pipe, Direction::Both, 64).contains("from or to"));
+        for direction in [Direction::From, Direction::Both] {
+            assert!(of(Path::DevZero, direction, 64).contains("ask for direction `to`"));
+        }
         assert!(of(Path::Memcpy, Direction::To, 1 << 40).contains("map"));
         let nowhere = Engine::example(&CopyEngine).with("path", "nowhere");
         let fault = Engine::open(&CopyEngine, &nowhere).err().unwrap().0;

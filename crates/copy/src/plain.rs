@@ -1,9 +1,11 @@
-//! The engine `plain-copy`: what memory alone allows for copies of one size. Copies between user and kernel are held against it.
+//! The engine `plain-copy`: what memory alone allows for copies, or fills, of one size. Copies between user and kernel are held
+//! against it.
 
 use daqmeter_harness::{
-    Fault, Problem, Request, Session, StageSpec, Tally, TypedEngine, check_lanes, is_one, one,
+    Fault, Problem, Request, Session, StageSpec, Tally, TypedEngine, check_lanes, is_default,
+    is_one, one,
 };
-use daqmeter_kernels::copy::CopyKernel;
+use daqmeter_kernels::copy::{CopyKernel, FillKernel};
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,6 +25,9 @@ pub struct PlainRequest {
     /// Threads that copy at the same time
     #[serde(default = "one::<usize>", skip_serializing_if = "is_one")]
     pub lanes: usize,
+    /// True writes zeros instead, and reads nothing
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub fill: bool,
 }
 
 impl PlainRequest {
@@ -31,6 +36,15 @@ impl PlainRequest {
         PlainRequest {
             block_bytes,
             lanes: 1,
+            fill: false,
+        }
+    }
+
+    /// Fills of so many bytes by one lane.
+    pub(crate) fn fill(block_bytes: usize) -> PlainRequest {
+        PlainRequest {
+            fill: true,
+            ..PlainRequest::new(block_bytes)
         }
     }
 }
@@ -52,7 +66,7 @@ impl TypedEngine for PlainEngine {
     type Request = PlainRequest;
 
     fn description(&self) -> &'static str {
-        "copies memory by memcpy, rep movsb and vectors: the limit that copies are held against"
+        "copies memory by memcpy, rep movsb and vectors, or fills it: the limit that copies are held against"
     }
 
     fn target(&self, _request: &PlainRequest) -> String {
@@ -72,7 +86,7 @@ impl TypedEngine for PlainEngine {
         let session = |_| -> Box<dyn Session> {
             Box::new(PlainSession {
                 bytes: request.block_bytes,
-                kernels: CopyKernel::available(),
+                works: works(request.fill),
                 buffers: None,
             })
         };
@@ -80,9 +94,55 @@ impl TypedEngine for PlainEngine {
     }
 }
 
+/// What a stage does with the second buffer.
+#[derive(Clone, Copy)]
+enum Work {
+    Copy(CopyKernel),
+    Fill(FillKernel),
+}
+
+fn works(fill: bool) -> Vec<Work> {
+    if fill {
+        FillKernel::available()
+            .into_iter()
+            .map(Work::Fill)
+            .collect()
+    } else {
+        CopyKernel::available()
+            .into_iter()
+            .map(Work::Copy)
+            .collect()
+    }
+}
+
+impl Work {
+    fn name(self) -> &'static str {
+        match self {
+            Work::Copy(kernel) => kernel.name(),
+            Work::Fill(kernel) => kernel.name(),
+        }
+    }
+
+    /// Bytes that pass between CPU and memory for each byte of a block.
+    fn passes(self) -> u64 {
+        match self {
+            Work::Copy(_) => 2,
+            Work::Fill(_) => 1,
+        }
+    }
+
+    /// What stands in `to` when all is well.
+    fn leaves(self, from: u8) -> u8 {
+        match self {
+            Work::Copy(_) => from,
+            Work::Fill(_) => 0,
+        }
+    }
+}
+
 struct PlainSession {
     bytes: usize,
-    kernels: Vec<CopyKernel>,
+    works: Vec<Work>,
     buffers: Option<(Buffer, Buffer)>,
 }
 
@@ -93,6 +153,15 @@ impl PlainSession {
     }
 }
 
+/// The timed loop. What is written must be written each time.
+#[inline]
+fn repeat(operations: u64, to: &mut [u8], work: impl Fn(&mut [u8])) {
+    for _ in 0..operations {
+        work(to);
+        std::hint::black_box(&mut *to);
+    }
+}
+
 impl Session for PlainSession {
     fn device(&self) -> String {
         "memory".to_owned()
@@ -100,8 +169,8 @@ impl Session for PlainSession {
 
     fn stages(&self) -> Vec<StageSpec> {
         let bytes = self.bytes as u64;
-        let stage = |kernel: &CopyKernel| StageSpec::new(kernel.name(), bytes, 2 * bytes);
-        self.kernels.iter().map(stage).collect()
+        let stage = |work: &Work| StageSpec::new(work.name(), bytes, work.passes() * bytes);
+        self.works.iter().map(stage).collect()
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {
@@ -115,23 +184,24 @@ impl Session for PlainSession {
     }
 
     fn step(&mut self, stage: usize, operations: u64) -> Result<(), Fault> {
-        let kernel = self.kernels[stage];
+        let work = self.works[stage];
         let (from, to) = self.sides();
-        for _ in 0..operations {
-            kernel.copy(from, to);
-            std::hint::black_box(&mut *to);
+        match work {
+            Work::Copy(kernel) => repeat(operations, to, |to| kernel.copy(from, to)),
+            Work::Fill(kernel) => repeat(operations, to, |to| kernel.fill(to, 0)),
         }
         Ok(())
     }
 
     fn verify(&mut self) -> Result<(), Fault> {
-        for stage in 0..self.kernels.len() {
+        for stage in 0..self.works.len() {
             self.sides().1.fill(0xA5);
             self.step(stage, 1)?;
+            let work = self.works[stage];
             let (from, to) = self.sides();
-            if let Some(at) = from.iter().zip(&*to).position(|(from, to)| from != to) {
-                let kernel = self.kernels[stage].name();
-                return Err(Fault::new(format!("{kernel}: byte {at} is wrong")));
+            let mut places = from.iter().zip(&*to);
+            if let Some(at) = places.position(|(from, to)| work.leaves(*from) != *to) {
+                return Err(Fault::new(format!("{}: byte {at} is wrong", work.name())));
             }
         }
         Ok(())
@@ -151,6 +221,21 @@ mod tests {
     #[test]
     fn plain_copies_conform() {
         daqmeter_harness::conformance::run(&PlainEngine);
+    }
+
+    #[test]
+    fn fills_are_verified_and_move_each_byte_once() {
+        let request = PlainRequest::fill(5003);
+        let mut sessions = TypedEngine::open(&PlainEngine, &request).unwrap();
+        let session = sessions[0].as_mut();
+        let stages = session.stages();
+        assert_eq!(
+            (&*stages[0].name, stages[0].traffic_bytes_per_op),
+            ("memset", 5003)
+        );
+        assert_eq!(stages.len(), FillKernel::available().len());
+        session.prepare().unwrap();
+        session.verify().unwrap();
     }
 
     #[test]

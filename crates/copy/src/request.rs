@@ -91,6 +91,8 @@ pub enum Path {
     TmpfsHuge,
     /// pread on the huge page pool; to the user only: hugetlbfs has no write
     Hugetlb,
+    /// read from /dev/zero: the kernel clears user memory, copies nothing; to the user only
+    DevZero,
     /// write to and read from a pipe
     Pipe,
     /// write to and read from a unix stream socket
@@ -283,8 +285,10 @@ impl Request {
             _ => 1,
         };
         let bytes = (self.block_bytes as u64).saturating_mul(blocks);
+        // Zeros have no other side.
+        let sides = if self.path == Path::DevZero { 1 } else { 2 };
         let lane = buffer_bytes(bytes)
-            .saturating_mul(2)
+            .saturating_mul(sides)
             .saturating_add(bytes.saturating_mul(3));
         lane.saturating_mul(self.lanes as u64)
     }

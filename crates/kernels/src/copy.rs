@@ -1,5 +1,5 @@
 //! Plain copies, one for each way a CPU has to move bytes: the C library, the string instruction, vectors of two widths with
-//! stores through the caches and around them. All copy exactly what they are given, at any alignment.
+//! stores through the caches and around them. All copy exactly what they are given, at any alignment. Beside them the ways to fill.
 
 use std::sync::atomic::AtomicU8;
 
@@ -79,6 +79,44 @@ impl CopyKernel {
     }
 }
 
+/// One way to fill memory with a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FillKernel {
+    /// `memset` of the C library.
+    Memset,
+    /// `rep stosb`, which the kernel's own `clear_user` uses on CPUs with ERMS or FSRS (arch/x86/lib/clear_page_64.S).
+    RepStosb,
+}
+
+impl FillKernel {
+    /// Those of this CPU.
+    pub fn available() -> Vec<FillKernel> {
+        let mut kernels = vec![FillKernel::Memset];
+        if cfg!(target_arch = "x86_64") {
+            kernels.push(FillKernel::RepStosb);
+        }
+        kernels
+    }
+
+    /// Name in records and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            FillKernel::Memset => "memset",
+            FillKernel::RepStosb => "rep-stosb",
+        }
+    }
+
+    /// Writes `byte` to all of `to`.
+    #[inline]
+    pub fn fill(self, to: &mut [u8], byte: u8) {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            FillKernel::RepStosb => x86_64::rep_stosb(to, byte),
+            _ => to.fill(byte),
+        }
+    }
+}
+
 /// A byte of memory: of our own, or one that others may write meanwhile.
 pub trait Byte {}
 impl Byte for u8 {}
@@ -132,6 +170,14 @@ mod x86_64 {
         unsafe {
             std::arch::asm!("rep movsb", inout("rcx") from.len() => _, inout("rsi") from.as_ptr() => _,
                 inout("rdi") to.as_mut_ptr() => _, options(nostack, preserves_flags));
+        }
+    }
+
+    pub(super) fn rep_stosb(to: &mut [u8], byte: u8) {
+        // SAFETY: the slice has `len` bytes and is ours to write; the direction flag is clear by the ABI.
+        unsafe {
+            std::arch::asm!("rep stosb", inout("rcx") to.len() => _, inout("rdi") to.as_mut_ptr() => _, in("al") byte,
+                options(nostack, preserves_flags));
         }
     }
 
@@ -247,6 +293,24 @@ mod tests {
                         outside.into_iter().all(|byte| *byte == 0xEE),
                         "{kernel:?} {bytes} {from} {to}"
                     );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_fill_writes_exactly_what_it_is_given_at_any_alignment() {
+        for kernel in FillKernel::available() {
+            for bytes in [0, 1, 31, 63, 64, 65, 255, 4096] {
+                for at in [0, 3, 61] {
+                    let mut filled = vec![0xEE_u8; 5000];
+                    kernel.fill(&mut filled[at..at + bytes], 7);
+                    let wanted = |place: usize| match (at..at + bytes).contains(&place) {
+                        true => 7,
+                        false => 0xEE,
+                    };
+                    let wrong = (0..filled.len()).find(|place| filled[*place] != wanted(*place));
+                    assert_eq!(wrong, None, "{kernel:?} {bytes} at {at}");
                 }
             }
         }

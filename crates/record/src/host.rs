@@ -56,6 +56,11 @@ pub struct Host {
 }
 
 impl Host {
+    /// Whether its facts were read. Of a host whose results came as another program's files only a name is known.
+    pub fn is_known(&self) -> bool {
+        self.logical_cpus > 0
+    }
+
     /// Size in bytes of the last-level cache of CPU 0; zero when unknown.
     pub fn last_level_cache_bytes(&self) -> u64 {
         self.caches

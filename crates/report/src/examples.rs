@@ -23,6 +23,7 @@ pub(crate) fn example() -> RunRecord {
     let cpu_model = "Test CPU <script>alert(1)</script>".into();
     record.host = daqmeter_record::Host {
         cpu_model,
+        logical_cpus: 4,
         ..Default::default()
     }
     .into();

@@ -35,6 +35,9 @@ fn identity(rows: &mut Rows, record: &RunRecord, workload: &str) {
 /// The machine in one text, by which records of several are told apart.
 fn host(record: &RunRecord) -> Cell {
     let host = &record.host;
+    if !host.is_known() {
+        return Cell::from(&*host.cpu_model);
+    }
     let cpus = plural(u64::from(host.logical_cpus), "CPU");
     let kernel = host.kernel.split(' ').next().unwrap_or_default();
     Cell::from(&*format!("{}, {cpus}, kernel {kernel}", host.cpu_model))

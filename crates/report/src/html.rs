@@ -320,6 +320,10 @@ fn facts(records: &[RunRecord]) -> Vec<Fact> {
     let Some(record) = records.first() else {
         return Vec::new();
     };
+    if !record.host.is_known() {
+        let value = record.host.cpu_model.clone();
+        return vec![Fact { name: "CPU", value }];
+    }
     let own = [
         (
             "Clock",
@@ -419,10 +423,14 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
     }
     let mut hosts: Vec<String> = Vec::new();
     for record in records {
-        let host = format!(
-            "{}, {} CPUs, kernel {}",
-            record.host.cpu_model, record.host.logical_cpus, record.host.kernel
-        );
+        let host = &record.host;
+        let host = match host.is_known() {
+            true => format!(
+                "{}, {} CPUs, kernel {}",
+                host.cpu_model, host.logical_cpus, host.kernel
+            ),
+            false => host.cpu_model.clone(),
+        };
         if hosts.last() != Some(&host) && !hosts.contains(&host) {
             hosts.push(host);
         }

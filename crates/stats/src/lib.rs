@@ -11,6 +11,7 @@ mod changes;
 mod compare;
 mod fit;
 mod null;
+mod paired;
 pub mod promises;
 mod rate;
 mod sequential;
@@ -19,6 +20,7 @@ pub mod simulated;
 
 pub use changes::{Change, Row, change_points, row};
 pub use compare::{Asked, Comparison, Effect, FALSE_ALARM, Verdict, compare};
+pub use paired::{Ratio, quantile_ratio};
 pub use rate::{Rate, Share, at_median, mean_interval, share, sustained};
 pub use sequential::{Decision, MedianSequence};
 pub use sides::{Level, Occasion, Point, Side};

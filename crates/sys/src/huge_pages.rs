@@ -1,7 +1,12 @@
 //! Which pages a mapping really got. `madvise(MADV_HUGEPAGE)` returns 0 also where the kernel then has none to give: they are
 //! switched off, memory is in pieces, the process has forbidden them. What was got stands in /proc/self/smaps.
+//!
+//! The kernel walks all page tables of the process for that file, so it is read once for all mappings that were made before:
+//! a thousand boards have two thousand buffers.
 
 use std::io::BufRead;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Bytes of a mapping that lie in memory, and those of them on transparent huge pages. The kernel merges neighbouring mappings
 /// into one, so these are of all that was merged.
@@ -18,26 +23,93 @@ impl Resident {
     }
 }
 
-/// What the mapping around an address of this process got; none where the kernel does not tell. Takes a walk over the mappings
-/// before it: for the time before a measurement.
-pub(crate) fn resident_at(address: usize) -> Option<Resident> {
-    let smaps = std::fs::File::open("/proc/self/smaps").ok()?;
-    find(std::io::BufReader::new(smaps), address as u64)
+/// A touched mapping's place among all that were touched. Whoever reads the file after it was given finds the mapping there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Number(u64);
+
+/// Mappings that were touched so far.
+static TOUCHED: AtomicU64 = AtomicU64::new(0);
+
+/// What was read last.
+static SEEN: Mutex<Seen> = Mutex::new(Seen {
+    touched: 0,
+    mappings: Vec::new(),
+});
+
+/// The number of a mapping all of whose pages were touched just now.
+pub(crate) fn number() -> Number {
+    // Release: pairs with the acquire in `resident_of`.
+    Number(TOUCHED.fetch_add(1, Ordering::Release) + 1)
 }
 
-/// Looks up an address in a file like /proc/self/smaps (Documentation/filesystems/proc.rst, 1.1).
-fn find(smaps: impl BufRead, address: u64) -> Option<Resident> {
-    let mut lines = smaps.lines().map_while(Result::ok);
-    lines.find(|line| range(line).is_some_and(|(start, end)| (start..end).contains(&address)))?;
-    let mut found = Resident::default();
-    for line in lines.take_while(|line| range(line).is_none()) {
-        if let Some(bytes) = field(&line, "Rss:") {
-            found.bytes = bytes;
-        } else if let Some(bytes) = field(&line, "AnonHugePages:") {
-            found.huge_bytes = bytes;
+/// What the mapping around an address of this process got; none where the kernel does not tell. The first call after a mapping was
+/// made takes a walk over all mappings: for the time before or after a measurement.
+pub(crate) fn resident_of(address: usize, number: Number) -> Option<Resident> {
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    seen.at(address as u64, number, || {
+        // Counted before the file is read: whatever is touched meanwhile is younger.
+        let touched = TOUCHED.load(Ordering::Acquire);
+        let smaps = std::fs::File::open("/proc/self/smaps").ok();
+        let mappings = smaps.map(|smaps| parse(std::io::BufReader::new(smaps)));
+        (touched, mappings.unwrap_or_default())
+    })
+}
+
+/// All mappings as they were when so many had been touched.
+#[derive(Debug, Default)]
+struct Seen {
+    touched: u64,
+    mappings: Vec<Mapping>,
+}
+
+impl Seen {
+    /// Looks an address up, and reads again only where its mapping is younger than what was read.
+    fn at(
+        &mut self,
+        address: u64,
+        number: Number,
+        read: impl FnOnce() -> (u64, Vec<Mapping>),
+    ) -> Option<Resident> {
+        if number.0 > self.touched {
+            (self.touched, self.mappings) = read();
+        }
+        // The kernel lists mappings by address, and none overlaps another.
+        let after = self
+            .mappings
+            .partition_point(|mapping| mapping.start <= address);
+        let mapping = self.mappings[..after].last()?;
+        (address < mapping.end).then_some(mapping.resident)
+    }
+}
+
+/// One mapping of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mapping {
+    start: u64,
+    end: u64,
+    resident: Resident,
+}
+
+/// All mappings of a file like /proc/self/smaps (Documentation/filesystems/proc.rst, 1.1), in its order.
+fn parse(smaps: impl BufRead) -> Vec<Mapping> {
+    let mut mappings: Vec<Mapping> = Vec::new();
+    for line in smaps.lines().map_while(Result::ok) {
+        if let Some((start, end)) = range(&line) {
+            let resident = Resident::default();
+            mappings.push(Mapping {
+                start,
+                end,
+                resident,
+            });
+        } else if let Some(Mapping { resident, .. }) = mappings.last_mut() {
+            if let Some(bytes) = field(&line, "Rss:") {
+                resident.bytes = bytes;
+            } else if let Some(bytes) = field(&line, "AnonHugePages:") {
+                resident.huge_bytes = bytes;
+            }
         }
     }
-    Some(found)
+    mappings
 }
 
 /// `7f0000000000-7f0000400000 rw-p ...`: the first line of a mapping.
@@ -81,8 +153,16 @@ AnonHugePages:         0 kB
 VmFlags: rd wr mr mw me ac hg
 ";
 
+    fn seen() -> Seen {
+        Seen {
+            touched: 5,
+            mappings: parse(SMAPS.as_bytes()),
+        }
+    }
+
     fn at(address: u64) -> Option<Resident> {
-        find(SMAPS.as_bytes(), address)
+        let read = || panic!("everything asked for here was touched before");
+        seen().at(address, Number(5), read)
     }
 
     #[test]
@@ -100,13 +180,52 @@ VmFlags: rd wr mr mw me ac hg
             "advised, and none was given"
         );
         assert_eq!(at(0x55d0_c000_0000).unwrap().bytes, 12 << 10);
+        assert_eq!(at(0x7f00_0040_0000), None, "just behind a mapping");
         assert_eq!(at(0x7f00_0050_0000), None, "between two mappings");
         assert_eq!(at(0), None);
+        assert_eq!(at(u64::MAX), None);
+    }
+
+    #[test]
+    fn one_pass_finds_every_mapping_with_its_own_fields() {
+        let found: Vec<(u64, u64, u64)> = parse(SMAPS.as_bytes())
+            .iter()
+            .map(|mapping| (mapping.start, mapping.end, mapping.resident.huge_bytes))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (0x55d0_c000_0000, 0x55d0_c002_1000, 0),
+                (0x7f00_0000_0000, 0x7f00_0040_0000, 4 << 20),
+                (0x7f00_0060_0000, 0x7f00_00a0_0000, 0),
+            ]
+        );
+        assert_eq!(parse(&b"Rss: 4 kB\nno mapping at all\n"[..]), []);
+    }
+
+    /// 1,000 boards took over a minute: the file was read for each of their buffers.
+    #[test]
+    fn the_file_is_read_once_for_all_mappings_that_were_there() {
+        let mut seen = Seen::default();
+        let mut reads = 0;
+        for number in 1..=2000 {
+            let found = seen.at(0x7f00_0000_1000, Number(number), || {
+                reads += 1;
+                (2000, parse(SMAPS.as_bytes()))
+            });
+            assert!(found.unwrap().is_mostly_huge());
+        }
+        assert_eq!(reads, 1);
+        let younger = seen.at(0x7f00_0000_1000, Number(2001), || (2001, Vec::new()));
+        assert_eq!(younger, None, "the file was read again");
     }
 
     #[test]
     fn a_mapping_of_this_process_is_found() {
-        let here = vec![1_u8; 1 << 16];
-        assert!(resident_at(here.as_ptr().addr()).unwrap().bytes > 0);
+        for _ in 0..2 {
+            let here = vec![1_u8; 1 << 20];
+            let found = resident_of(here.as_ptr().addr(), number());
+            assert!(found.unwrap().bytes > 0);
+        }
     }
 }

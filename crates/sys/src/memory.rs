@@ -5,6 +5,7 @@
 //! given its address, holds it exclusively meanwhile.
 
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 
 use crate::{SysError, available, huge_pages};
 
@@ -131,7 +132,9 @@ unsafe impl Plain for f64 {}
 pub struct Buffer {
     mapping: Mapping,
     bytes: usize,
-    pages: Pages,
+    /// What was got; of transparent huge pages it is known once the kernel was asked.
+    pages: OnceLock<Pages>,
+    number: huge_pages::Number,
 }
 
 impl Buffer {
@@ -152,7 +155,7 @@ impl Buffer {
         if wanted == Pages::HugeTlb
             && let Ok(mapping) = Mapping::new(rounded, libc::MAP_HUGETLB)
         {
-            return Ok(Buffer::touched(mapping, bytes, Pages::HugeTlb));
+            return Ok(Buffer::touched(mapping, bytes, Some(Pages::HugeTlb)));
         }
         // Over-reserving would be killed later, at first touch, without a word: refuse here.
         if let Some(available) = available::memory_bytes()
@@ -161,25 +164,17 @@ impl Buffer {
             return Err(too_large());
         }
         if wanted == Pages::Base {
-            return Ok(Buffer::touched(
-                Mapping::new(rounded, 0)?,
-                bytes,
-                Pages::Base,
-            ));
+            let mapping = Mapping::new(rounded, 0)?;
+            return Ok(Buffer::touched(mapping, bytes, Some(Pages::Base)));
         }
         let mapping = Mapping::on_huge_boundary(rounded)?;
-        // Where the advice is refused base pages are what is got, and what is read back.
+        // Where the advice is refused base pages are what is got, and what `pages` reads back.
         // SAFETY: advice on our own whole mapping; it changes no contents.
         unsafe { libc::madvise(mapping.start.as_ptr().cast(), rounded, libc::MADV_HUGEPAGE) };
-        let mut buffer = Buffer::touched(mapping, bytes, Pages::Base);
-        let got = huge_pages::resident_at(buffer.mapping.start.as_ptr().addr());
-        if got.is_some_and(huge_pages::Resident::is_mostly_huge) {
-            buffer.pages = Pages::Transparent;
-        }
-        Ok(buffer)
+        Ok(Buffer::touched(mapping, bytes, None))
     }
 
-    fn touched(mapping: Mapping, bytes: usize, pages: Pages) -> Buffer {
+    fn touched(mapping: Mapping, bytes: usize, pages: Option<Pages>) -> Buffer {
         for offset in (0..mapping.bytes).step_by(4096) {
             // SAFETY: the offset lies within the mapping; a volatile write makes the page present.
             unsafe { mapping.start.as_ptr().add(offset).write_volatile(0) };
@@ -187,13 +182,22 @@ impl Buffer {
         Buffer {
             mapping,
             bytes,
-            pages,
+            pages: pages.map_or_else(OnceLock::new, OnceLock::from),
+            number: huge_pages::number(),
         }
     }
 
-    /// What kind of pages was got.
+    /// What kind of pages was got. Of transparent huge pages the kernel is asked, once for all buffers that are there: ask when
+    /// all were made, and not in a timed step.
     pub fn pages(&self) -> Pages {
-        self.pages
+        *self.pages.get_or_init(|| match self.resident() {
+            Some(resident) if resident.is_mostly_huge() => Pages::Transparent,
+            _ => Pages::Base,
+        })
+    }
+
+    fn resident(&self) -> Option<huge_pages::Resident> {
+        huge_pages::resident_of(self.mapping.start.as_ptr().addr(), self.number)
     }
 
     /// The first `len` elements.
@@ -384,7 +388,7 @@ mod tests {
         assert_eq!(without, Pages::Base);
         let buffer = Buffer::new(8 << 20, Pages::Transparent).unwrap();
         assert_eq!(buffer.mapping.start.as_ptr().addr() % HUGE_BYTES, 0);
-        let got = huge_pages::resident_at(buffer.mapping.start.as_ptr().addr()).unwrap();
+        let got = buffer.resident().unwrap();
         assert!(got.bytes >= 8 << 20, "{got:?}");
         assert_eq!(buffer.pages() == Pages::Transparent, got.is_mostly_huge());
     }

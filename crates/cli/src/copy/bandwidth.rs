@@ -1,5 +1,6 @@
 //! `daqmeter copy bandwidth`: what all CPUs, or all channels, move at once.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -7,6 +8,7 @@ use daqmeter_copy::Context;
 use daqmeter_report::copy::bandwidth_text;
 use daqmeter_report::copy_classic;
 
+use super::import::{Import, NOT_OF_FILES};
 use super::{Chosen, Study, Written, finish};
 use crate::arguments::count;
 use crate::output::Failure;
@@ -18,6 +20,9 @@ use crate::runner::{Common, Runner};
     after_long_help = "MB are of 2^20 bytes, as in the study; the total is the sum of the channels' rates, and beside it stands what\nall bytes over the time of all give. In the classic files (--format classic) a line holds channel, bytes of a copy,\ncopies (both ways at once are two), clock before, clock after, time spent in the copies, rate = bytes x copies / time.\n\nExample:\n\n  $ daqmeter copy bandwidth --contexts cpu,priority --sizes 64KiB,1MiB"
 )]
 pub(super) struct Arguments {
+    /// Read the study's files instead (measures_from.dat and its like), or the folders that hold them
+    #[arg(long, value_name = "FILE|DIR", num_args = 1.., conflicts_with_all = NOT_OF_FILES)]
+    from: Vec<PathBuf>,
     #[command(flatten)]
     chosen: Chosen,
     /// CPUs or channels that copy at once; without, as many as CPUs are allowed
@@ -31,6 +36,16 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let chosen = &arguments.chosen;
+    if !arguments.from.is_empty() {
+        let import = Import {
+            verb: "bandwidth",
+            from: &arguments.from,
+            common: &arguments.common,
+            written: &arguments.written,
+        };
+        let told = |file: &Path| chosen.told(file);
+        return import.run(told, copy_classic::bandwidth, bandwidth_text);
+    }
     arguments
         .common
         .refuse_same_file(arguments.written.output.as_deref())?;

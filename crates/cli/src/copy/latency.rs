@@ -1,5 +1,6 @@
 //! `daqmeter copy latency`: how long one copy takes, by size, way and context.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -7,6 +8,7 @@ use daqmeter_copy::Context;
 use daqmeter_report::copy::latency_text;
 use daqmeter_report::copy_classic;
 
+use super::import::{Import, NOT_OF_FILES};
 use super::{Chosen, Study, Written, finish};
 use crate::output::Failure;
 use crate::runner::{Common, Runner};
@@ -17,6 +19,9 @@ use crate::runner::{Common, Runner};
     after_long_help = "Pinning and mapping of an engine's copy are outside its clock and reported separately. With several contexts the\nclassic files lie in a folder for each.\n\nExample:\n\n  $ daqmeter copy latency --sizes 1,64,4KiB --contexts cpu --format classic --out-dir results"
 )]
 pub(super) struct Arguments {
+    /// Read the study's files instead (micro-benchmark_from_1.dat and its like), or the folders that hold them
+    #[arg(long, value_name = "FILE|DIR", num_args = 1.., conflicts_with_all = NOT_OF_FILES)]
+    from: Vec<PathBuf>,
     #[command(flatten)]
     chosen: Chosen,
     #[command(flatten)]
@@ -27,6 +32,16 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let chosen = &arguments.chosen;
+    if !arguments.from.is_empty() {
+        let import = Import {
+            verb: "latency",
+            from: &arguments.from,
+            common: &arguments.common,
+            written: &arguments.written,
+        };
+        let told = |file: &Path| chosen.told(file);
+        return import.run(told, copy_classic::latency, latency_text);
+    }
     let study = Study {
         chosen,
         name: "copy/latency",

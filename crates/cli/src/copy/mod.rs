@@ -2,6 +2,7 @@
 
 mod bandwidth;
 mod figures;
+mod import;
 mod latency;
 mod pollution;
 mod trace;

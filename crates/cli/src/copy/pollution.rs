@@ -1,15 +1,17 @@
 //! `daqmeter copy pollution`: programs beside neighbours.
 
+use std::path::{Path as File, PathBuf};
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use daqmeter_copy::{Direction, Neighbour, Path, PollutionRequest, STUDY_COPIES, TESTS};
 use daqmeter_harness::{Request as _, StepPlan, ordered};
-use daqmeter_record::Workload;
+use daqmeter_record::{EngineInfo, Workload};
 use daqmeter_report::copy::pollution_text;
 use daqmeter_report::copy_classic;
 
+use super::import::{Import, Told, UNKNOWN, folder};
 use super::{Written, direction, finish, repetitions, usable};
 use crate::arguments::bytes;
 use crate::output::Failure;
@@ -21,6 +23,9 @@ use crate::runner::{Common, Runner};
     after_long_help = "The program runs on the last CPU allowed, the neighbour on the first (--pin PROGRAM,NEIGHBOUR). `spin` and\n`null-call` touch no memory: what they cost, copying does not explain. Where the host counts no\ncache references and misses, the classic files hold n/a for them.\n\nExample:\n\n  $ daqmeter copy pollution --tests qsort_small,susan[e]_large --copies from:16064 --reps 100"
 )]
 pub(super) struct Arguments {
+    /// Read the study's files instead (measure_<x>.dat), or the folders that hold them
+    #[arg(long, value_name = "FILE|DIR", num_args = 1.., conflicts_with_all = ["tests", "reps", "path", "seed", "pin", "observe", "metrics"])]
+    from: Vec<PathBuf>,
     /// Programs; without, all of the study
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = PossibleValuesParser::new(TESTS), hide_possible_values = true)]
     tests: Vec<String>,
@@ -120,7 +125,64 @@ fn or_all<'a, T>(chosen: &'a [T], all: &'a [T]) -> &'a [T] {
     if chosen.is_empty() { all } else { chosen }
 }
 
+/// What the neighbour did, as our classic files name their folder: `cpu_from_224`.
+fn of_folder(name: &str) -> Option<(Neighbour, (Direction, usize))> {
+    let (rest, bytes) = name.rsplit_once('_')?;
+    let (neighbour, way) = rest.rsplit_once('_')?;
+    let neighbour = Neighbour::from_str(neighbour, false).ok()?;
+    let bytes = bytes.parse().ok().filter(|bytes| *bytes > 0)?;
+    Some((neighbour, (direction(way).ok()?, bytes)))
+}
+
+/// The same by the options, where the folder does not say it.
+fn told(arguments: &Arguments, file: &File) -> Result<Told, Failure> {
+    let shown = file.display();
+    let by_folder = folder(file).and_then(of_folder);
+    let said = match (&arguments.neighbours[..], &arguments.copies[..]) {
+        ([neighbour], [copies]) => Some((*neighbour, *copies)),
+        _ => None,
+    };
+    let is_asked = !arguments.neighbours.is_empty() || !arguments.copies.is_empty();
+    let (neighbour, (direction, block_bytes)) = match (by_folder, said) {
+        (Some(found), None) if !is_asked => found,
+        (Some(found), Some(said)) if found == said => found,
+        (Some(_), _) => {
+            return Err(Failure::refused(format!(
+                "{shown}: its folder says what the neighbour did: leave out --neighbours and --copies"
+            )));
+        }
+        (None, Some(said)) => said,
+        (None, None) => {
+            return Err(Failure::refused(format!(
+                "{shown}: does not say what the neighbour did: add one of --neighbours and one of --copies, e.g. --neighbours cpu --copies from:224"
+            )));
+        }
+    };
+    let request = PollutionRequest {
+        neighbour,
+        direction,
+        block_bytes,
+        ..arguments.request.clone()
+    };
+    let engine = EngineInfo {
+        name: "pollution".to_owned(),
+        target: shown.to_string(),
+        emulated: false,
+    };
+    Ok((engine, request.workload().with("path", UNKNOWN)))
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if !arguments.from.is_empty() {
+        let import = Import {
+            verb: "pollution",
+            from: &arguments.from,
+            common: &arguments.common,
+            written: &arguments.written,
+        };
+        let classic = |records: &_| copy_classic::pollution(records, &arguments.name);
+        return import.run(|file| told(arguments, file), classic, pollution_text);
+    }
     usable(arguments.request.path)?;
     arguments
         .common

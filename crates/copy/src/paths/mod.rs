@@ -1,8 +1,7 @@
 //! The ways in which bytes cross between user and kernel, or stay on one side. Each is a [`Mover`]; adding one is a file and a
 //! line in [`Path`] and in `Path::maker`.
 //!
-//! Left out on purpose: `/dev/zero`, which clears and copies nothing; `/proc/self/mem`, which copies twice; `vmsplice`, which
-//! moves pages.
+//! Left out on purpose: `/proc/self/mem`, which copies twice; `vmsplice`, which moves pages.
 
 mod device;
 mod engine_thread;
@@ -12,6 +11,7 @@ mod module;
 mod mover;
 mod stream;
 mod uring;
+mod zero;
 
 use daqmeter_harness::{Availability, Fault};
 use daqmeter_kernels::copy::CopyKernel;
@@ -36,6 +36,7 @@ impl Path {
             Path::Pread => (file::memfd, ready),
             Path::TmpfsHuge => (file::tmpfs_huge, file::probe_tmpfs),
             Path::Hugetlb => (file::hugetlb, file::probe_hugetlb),
+            Path::DevZero => (zero::lanes, zero::probe),
             Path::Pipe => (stream::pipe, ready),
             Path::Unix => (stream::unix, ready),
             Path::ProcessVm => (local::process_vm, local::probe_process_vm),

@@ -30,6 +30,11 @@ pub(crate) trait Mover: Send {
         1
     }
 
+    /// Whether the kernel clears the user's side instead of copying to it: the other side is zeros, and nothing can be put there.
+    fn is_clearing(&self) -> bool {
+        false
+    }
+
     /// Whether each operation needs [`Mover::before_copy`] before it.
     fn is_consumed(&self) -> bool {
         false

@@ -195,7 +195,8 @@ pub struct Drawn {
 
 /// All 50, in order.
 pub fn study(records: &[RunRecord]) -> Vec<Drawn> {
-    let (copies, pollution) = (copy_rows(records), pollution_rows(records));
+    let (mut copies, pollution) = (copy_rows(records), pollution_rows(records));
+    copies.retain(|row| !row.is_clearing());
     STUDY
         .iter()
         .map(|study| study.draw(records, &copies, &pollution))
@@ -645,7 +646,7 @@ mod tests {
             references: misses.map(|_| 100.0),
             misses,
             simulated: misses.is_some(),
-            copied_bytes_per_s: 0.0,
+            copied_bytes_per_s: None,
         };
         let rows = [row(None), row(Some(4.0))];
         let of = |number: &str| {

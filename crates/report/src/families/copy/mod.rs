@@ -2,6 +2,7 @@
 
 pub mod classic;
 mod figures;
+pub mod imported;
 pub mod model;
 mod pollution;
 mod rows;
@@ -32,7 +33,11 @@ pub(super) const FAMILY: Family = Family {
 fn answer(measured: &Measured<'_>) -> Option<Answer> {
     let rows = copy_rows(measured.usable);
     let called = |row: &&CopyRow| {
-        row.direction == "to" && row.context == "cpu" && row.null_ns.is_some() && !row.cold
+        row.direction == "to"
+            && row.context == "cpu"
+            && row.null_ns.is_some()
+            && !row.cold
+            && !row.is_clearing()
     };
     let of = |bytes: u64| {
         let mut called = rows.iter().filter(called);

@@ -58,6 +58,7 @@ pub fn points_of<'a>(
             && row.cold == cold
             && row.load == "light"
             && row.lanes_bytes_per_s.len() == 1
+            && !row.is_clearing()
             && ![
                 "memcpy",
                 "rep-movsb",

@@ -40,8 +40,8 @@ pub struct PollutionRow {
     pub misses: Option<f64>,
     /// True where a model counted, not a cache.
     pub simulated: bool,
-    /// Bytes that the neighbour copied in each second.
-    pub copied_bytes_per_s: f64,
+    /// Bytes that the neighbour copied in each second, where they were counted.
+    pub copied_bytes_per_s: Option<f64>,
 }
 
 impl PollutionRow {
@@ -71,7 +71,7 @@ fn pollution_row(record: &RunRecord) -> Option<PollutionRow> {
     let per_run = |name: &str| Some(record.counter(name)? / runs?);
     let text = |name: &str| record.workload.text(name).unwrap_or("").to_owned();
     let bytes = record.workload.int("block_bytes").unwrap_or(0);
-    let copied = record.counter("neighbour-bytes").unwrap_or(0.0);
+    let copied = record.counter("neighbour-bytes");
     Some(PollutionRow {
         test: text("test"),
         neighbour: text("neighbour"),
@@ -84,7 +84,7 @@ fn pollution_row(record: &RunRecord) -> Option<PollutionRow> {
         references: per_run("victim-cache-references"),
         misses: per_run("victim-cache-misses"),
         simulated: record.workload.flag("simulated"),
-        copied_bytes_per_s: copied / (record.wall_ns.max(1) as f64) * 1e9,
+        copied_bytes_per_s: copied.map(|bytes| bytes / (record.wall_ns.max(1) as f64) * 1e9),
     })
 }
 
@@ -138,7 +138,8 @@ fn cells(row: &PollutionRow, alone: Option<&PollutionRow>) -> Vec<String> {
         number(median),
         number(row.references),
         number(row.miss_percent()),
-        significant(row.copied_bytes_per_s / 1e6, 3),
+        row.copied_bytes_per_s
+            .map_or("-".to_owned(), |rate| significant(rate / 1e6, 3)),
     ]
 }
 

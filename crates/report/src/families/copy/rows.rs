@@ -104,6 +104,11 @@ impl CopyRow {
         format!("{} ({}{emulated})", self.context, self.path)
     }
 
+    /// Whether the kernel cleared the user's memory and copied nothing, so that it stands for no copy.
+    pub fn is_clearing(&self) -> bool {
+        self.path == "dev-zero"
+    }
+
     /// The operation as options spell it: `from`, `to_nc`.
     pub fn operation(&self) -> String {
         format!("{}{}", self.direction, if self.cold { "_nc" } else { "" })

@@ -13,6 +13,7 @@ use crate::rate::{self, shown_share};
 fn operation_name(row: &CopyRow) -> String {
     let name = match row.direction.as_str() {
         "from" => "copy_from_user",
+        "to" if row.is_clearing() => "clear_user",
         "to" => "copy_to_user",
         _ => "copy_from_user + copy_to_user",
     };
@@ -61,7 +62,7 @@ fn latency_table(operation: &str, rows: &[&CopyRow]) -> String {
             format!("{who} median"),
             "p99".to_owned(),
             "max".to_owned(),
-            "of memcpy".to_owned(),
+            held_against(rows.iter().filter(|row| row.who() == *who).copied()).to_owned(),
         ]);
     }
     let mut sizes: Vec<u64> = rows.iter().map(|row| row.block_bytes).collect();
@@ -97,6 +98,16 @@ fn latency_table(operation: &str, rows: &[&CopyRow]) -> String {
     format!("{operation}: time of one copy, {n} repetitions{means}\n{table}")
 }
 
+/// Heading of the shares: what a clear is held against is a fill.
+fn held_against<'a>(rows: impl Iterator<Item = &'a CopyRow>) -> &'static str {
+    let (clears, copies): (Vec<_>, Vec<_>) = rows.partition(|row| row.is_clearing());
+    match (clears.is_empty(), copies.is_empty()) {
+        (true, _) => "of memcpy",
+        (false, true) => "of memset",
+        (false, false) => "of limit",
+    }
+}
+
 /// The share of the limit, or that there is none because the point failed.
 fn share_cell(row: &CopyRow) -> String {
     row.undone
@@ -117,7 +128,7 @@ pub fn bandwidth_text(records: &[RunRecord]) -> String {
         "fastest MiB/s",
         "sum MiB/s",
         "together MiB/s",
-        "of memcpy",
+        held_against(rows.iter()),
     ];
     let line = |row: &CopyRow| {
         let lanes = &row.lanes_bytes_per_s;
@@ -156,6 +167,9 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow]) -> String {
     }
     if rows.iter().any(|row| row.path == "engine-thread") {
         out.push_str("engine-thread is a thread that copies for its channels: no hardware, and its times say nothing about any\n");
+    }
+    if rows.iter().any(CopyRow::is_clearing) {
+        out.push_str("clear_user writes zeros (/dev/zero) and copies nothing: it is held against a fill of as many bytes (memset)\n");
     }
     let gates: Vec<String> = records.iter().filter_map(gate).collect();
     if let Some(last) = gates.last() {
@@ -247,6 +261,30 @@ mod tests {
                 "{table}"
             );
         }
+    }
+
+    #[test]
+    fn what_the_kernel_clears_is_called_no_copy() {
+        let mut cleared = example("cpu", "to", 4096, &[150, 160, 170]);
+        cleared.workload = cleared.workload.with("path", "dev-zero");
+        let copied = example("cpu", "to", 4096, &[200, 210, 230]);
+        let alone = latency_text(std::slice::from_ref(&cleared));
+        assert!(alone.starts_with("clear_user: time of one copy"), "{alone}");
+        assert!(alone.contains("of memset") && alone.contains("copies nothing"));
+        assert!(!alone.contains("copy_to_user") && !alone.contains("of memcpy"));
+        let records = [cleared, copied];
+        let both = latency_text(&records);
+        assert!(
+            both.contains("of memset") && both.contains("of memcpy"),
+            "{both}"
+        );
+        assert!(bandwidth_text(&records).contains("of limit"));
+        let rows = copy_rows(&records);
+        let copies: Vec<(u64, f64)> =
+            crate::families::copy::model::times(&rows, "cpu", "to", false);
+        assert_eq!(copies, [(4096, 210.0)], "only what was copied");
+        let drawn = crate::figures::copy_study::study(&records[..1]);
+        assert!(drawn.iter().all(|drawn| drawn.figure.is_none()));
     }
 
     #[test]

@@ -1,0 +1,62 @@
+//! Any bytes as files of the study's benchmarks: no panic; what is wrong has a place within the text; what was read can be written again,
+//! and is then read as the same.
+#![no_main]
+
+use std::path::Path;
+
+use daqmeter_record::{EngineInfo, RunRecord, Workload};
+use daqmeter_report::copy_imported::File;
+use daqmeter_report::{copy, copy_classic};
+use libfuzzer_sys::fuzz_target;
+
+fn template(engine: &str) -> RunRecord {
+    let info = EngineInfo {
+        name: engine.to_owned(),
+        ..EngineInfo::default()
+    };
+    let workload = Workload::new(engine).with("context", "cpu");
+    RunRecord::new(info, workload)
+}
+
+/// The points, where the text is such a file.
+fn read(name: &str, engine: &str, text: &str) -> Option<Vec<RunRecord>> {
+    let file = File::of(Path::new(name)).expect("a name of the study");
+    match file.records(text, &template(engine)) {
+        Ok(records) => {
+            assert!(!records.is_empty());
+            Some(records)
+        }
+        Err(problem) => {
+            if let Some((line, column)) = problem.place {
+                let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+                let found = text.lines().nth(line - 1).expect("a line of the text");
+                assert!((1..=found.chars().count() + 1).contains(&column));
+            }
+            None
+        }
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let text = String::from_utf8_lossy(bytes);
+    if let Some(records) = read("micro-benchmark_to_nc_1.dat", "copy", &text) {
+        let _ = copy::latency_text(&records);
+        for (name, text) in copy_classic::latency(&records) {
+            if !name.contains("_synth") {
+                let again = read(&name, "copy", &text).expect("what was written");
+                assert_eq!(again.len(), records.len());
+            }
+        }
+    }
+    if let Some(records) = read("measures_from_to.dat", "copy", &text) {
+        let _ = copy::bandwidth_text(&records);
+        for (name, text) in copy_classic::bandwidth(&records) {
+            let again = read(&name, "copy", &text).expect("what was written");
+            assert_eq!(again.len(), records.len());
+        }
+    }
+    if let Some(records) = read("measure_x.dat", "pollution", &text) {
+        let _ = copy::pollution_text(&records);
+        let _ = copy_classic::pollution(&records, "x");
+    }
+});
