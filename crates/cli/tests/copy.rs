@@ -191,7 +191,7 @@ fn files_of_the_study_come_back_as_records_measured_elsewhere() {
     let place = |name: &str| directory.path().join(name).display().to_string();
     for (verb, heading) in [
         ("latency", "copy_to_user: time of one copy, 7 repetitions"),
-        ("bandwidth", "copy_to_user  cpu (pread)"),
+        ("bandwidth", "cpu (pread)  4 KiB"),
     ] {
         let (first, again) = (place(verb), place(&format!("{verb}-again")));
         let (own, read) = (

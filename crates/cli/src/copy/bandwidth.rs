@@ -26,7 +26,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     chosen: Chosen,
     /// CPUs or channels that copy at once; without, as many as CPUs are allowed
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", value_parser = count, conflicts_with = "from")]
     lanes: Option<u64>,
     #[command(flatten)]
     written: Written,
