@@ -32,6 +32,10 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
     let port = listener.local_addr().unwrap().to_string();
     std::fs::write(&taken, format!("[publish]\naddress = \"{port}\"\n")).unwrap();
     let none = place("none");
+    let gap = place("gap.txt");
+    std::fs::write(&gap, "1us 1\n2us 3\n").unwrap();
+    let good = place("good.txt");
+    std::fs::write(&good, "1us 1\n2us 2\n").unwrap();
     are_refused(
         "readout",
         &[
@@ -52,6 +56,26 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
                 "publish.transport",
             ),
             (&["check", &foreign], "no file of FELIX blocks"),
+            (&["run", "--replay", &foreign], "no file of FELIX blocks"),
+            (&["run", "--replay", &none], "No such file"),
+            (&["run", "--loop"], "--replay"),
+            (
+                &["record", "--replay", &foreign, "-o", &none],
+                "the file has its blocks already",
+            ),
+            (
+                &["run", "--trigger-file", &gap],
+                "gap.txt:2: trigger 3 follows 1: 1 are missing",
+            ),
+            (
+                &["run", "--busy-pattern", &gap],
+                "gap.txt:1: `1` where `on` is wanted",
+            ),
+            (&["run", "--busy-pattern", "5ms/0%"], "such as 10ms/5%"),
+            (
+                &["sweep", "--trigger-file", &good],
+                "`rate_hz` does not go with a trigger file",
+            ),
             (&["check", &none], "No such file"),
             (
                 &["check", "--scenario", "nothing"],
@@ -523,6 +547,84 @@ fn a_run_is_a_record_with_its_ledger() {
     let people = readout(&["run", "gbt", "--rate", "10kHz", "--time", "100ms"]);
     assert!(
         stdout(&people).contains(" closes\n") && stdout(&people).contains("dead time: 0 % by DMA")
+    );
+}
+
+/// One record of a short run, and what was said beside it.
+fn run_of(arguments: &[&str]) -> (serde_json::Value, String) {
+    let always = ["run", "--json", "--fail-on", "loss=0"];
+    let done = readout(&[&always[..], arguments].concat());
+    assert!(done.status.success(), "{arguments:?}: {}", stderr(&done));
+    let record = serde_json::from_str(stdout(&done).lines().next().unwrap()).unwrap();
+    (record, stderr(&done))
+}
+
+fn counter(record: &serde_json::Value, name: &str) -> f64 {
+    let counters = record["counters"].as_array().unwrap();
+    let found = counters.iter().find(|counter| counter["name"] == name);
+    found.unwrap_or_else(|| panic!("no {name}"))["value"]
+        .as_f64()
+        .unwrap()
+}
+
+#[test]
+fn a_recorded_file_is_replayed_and_what_it_lacks_is_said_of_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("felig.dat").display().to_string();
+    let recorded = readout(&["record", "felig", "--triggers", "2000", "-o", &path]);
+    assert!(recorded.status.success(), "{}", stderr(&recorded));
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes.drain(40 * 1024..41 * 1024);
+    std::fs::write(&path, bytes).unwrap();
+    let (record, _) = run_of(&["--replay", &path]);
+    let ledger = &record["ledgers"][0];
+    assert_eq!(ledger["issued"], 2000 * 25);
+    assert!(
+        ledger["losses"]["not in the recorded file"]
+            .as_u64()
+            .unwrap()
+            > 30
+    );
+    assert_eq!(counter(&record, "turns of the recorded file"), 1.0);
+    let warnings = record["warnings"].to_string();
+    assert!(
+        warnings.contains("the file itself has") && warnings.contains("sequence mismatch 1"),
+        "{warnings}"
+    );
+    let (record, _) = run_of(&[
+        "--replay", &path, "--loop", "--rate", "20kHz", "--time", "250ms",
+    ]);
+    assert!(counter(&record, "turns of the recorded file") > 2.0);
+    let (record, _) = run_of(&["--replay", &path, "--rate", "1kHz", "--time", "100ms"]);
+    let warnings = record["warnings"].to_string();
+    assert!(warnings.contains("the time was over after"), "{warnings}");
+}
+
+#[test]
+fn triggers_are_written_and_repeat_a_run_and_busy_from_outside_is_told_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("triggers.txt").display().to_string();
+    let (record, said) = run_of(&[
+        "--rate",
+        "10kHz",
+        "--time",
+        "100ms",
+        "--write-triggers",
+        &path,
+    ]);
+    let triggers = counter(&record, "triggers");
+    assert!(said.contains(&format!("{triggers} triggers")), "{said}");
+    let (again, _) = run_of(&["--trigger-file", &path, "--busy-pattern", "10ms/50%"]);
+    assert_eq!(counter(&again, "triggers"), triggers);
+    let stopped = counter(&again, "stopped by external BUSY");
+    assert!((400.0..600.0).contains(&stopped), "{stopped}");
+    assert_eq!(counter(&again, "dead-time"), 0.0);
+    let ledger = &again["ledgers"][0];
+    assert_eq!(
+        ledger["losses"]["stopped by external BUSY"]
+            .as_f64()
+            .unwrap(),
+        24.0 * stopped
     );
 }
 

@@ -48,6 +48,6 @@ pub use run::{check_fits, measure};
 pub use settings::{Limits, Settings, StepPlan, StopFlag};
 pub use slices::{Disturbed, Slice, Slices};
 pub use sweep::{Sweep, ordered};
-pub use text_file::{text_file, text_input};
+pub use text_file::{text_file, text_file_up_to, text_input};
 pub use toml_text::{TomlText, nearest_of};
 pub use watched::Watched;

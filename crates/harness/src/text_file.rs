@@ -12,9 +12,17 @@ const MAX_BYTES: u64 = 1 << 20;
 /// # Errors
 /// Those of reading, and what such a file is not.
 pub fn text_file(path: &Path) -> io::Result<String> {
+    text_file_up_to(path, MAX_BYTES)
+}
+
+/// The same for longer texts, of at most so many bytes.
+///
+/// # Errors
+/// As [`text_file`].
+pub fn text_file_up_to(path: &Path, max_bytes: u64) -> io::Result<String> {
     // Looked at first: opening a pipe waits for a writer.
     if path.metadata()?.is_file() {
-        text_input(path)
+        text_of(path, max_bytes)
     } else {
         Err(invalid("not a regular file"))
     }
@@ -25,12 +33,16 @@ pub fn text_file(path: &Path) -> io::Result<String> {
 /// # Errors
 /// Those of reading, and a longer text.
 pub fn text_input(path: &Path) -> io::Result<String> {
+    text_of(path, MAX_BYTES)
+}
+
+fn text_of(path: &Path, max_bytes: u64) -> io::Result<String> {
     let mut text = String::new();
     let read = std::fs::File::open(path)?
-        .take(MAX_BYTES + 1)
+        .take(max_bytes + 1)
         .read_to_string(&mut text)?;
-    if read as u64 > MAX_BYTES {
-        Err(invalid(format!("longer than {MAX_BYTES} bytes")))
+    if read as u64 > max_bytes {
+        Err(invalid(format!("longer than {max_bytes} bytes")))
     } else {
         Ok(text)
     }

@@ -4,6 +4,7 @@
 //! they agree.
 
 use daqmeter_record::Ledger;
+use daqmeter_record::ledger::NOT_GIVEN;
 use serde::{Deserialize, Serialize};
 
 use crate::busy::DeadTime;
@@ -38,6 +39,12 @@ pub struct CardAccount {
     pub vetoed_dma: u64,
     /// Stopped by BUSY-by-FIFO.
     pub vetoed_fifo: u64,
+    /// Stopped by BUSY from outside.
+    #[serde(default)]
+    pub vetoed_external: u64,
+    /// The blocks are those of a recorded file, which may lack some.
+    #[serde(default)]
+    pub recorded: bool,
     /// The channel's E-links.
     pub elinks: Vec<CardElink>,
 }
@@ -242,7 +249,7 @@ impl FinalAccount {
 }
 
 /// Names of the losses, in the order of the path.
-pub(crate) const LOSSES: [&str; 10] = [
+pub(crate) const LOSSES: [&str; 11] = [
     "stopped by BUSY-by-DMA",
     "stopped by BUSY-by-FIFO",
     "held back by XOFF too long",
@@ -253,10 +260,26 @@ pub(crate) const LOSSES: [&str; 10] = [
     "not subscribed",
     "dropped by reader",
     "network",
+    EXTERNAL,
 ];
 
-/// Losses that a scenario asks for, that BUSY makes in the place of others, or that arrive with a flag: not lost on the way.
-const NOT_LOST: [&str; 5] = [LOSSES[0], LOSSES[1], LOSSES[3], LOSSES[5], FLAGGED];
+/// Triggers that BUSY from outside stopped: none of the chain.
+pub(crate) const EXTERNAL: &str = "stopped by external BUSY";
+
+/// The same where the blocks are those of a recorded file: what it lacks or has wrong is no loss of the chain.
+const LOSSES_OF_RECORDED: [&str; 11] = {
+    let mut names = LOSSES;
+    // Nothing sends, so nothing is held back: what waits for the rest of its block.
+    names[2] = NOT_GIVEN[1];
+    names[3] = NOT_GIVEN[2];
+    // Faults are made with the blocks.
+    names[5] = NOT_GIVEN[3];
+    names
+};
+
+/// Losses that a scenario asks for, that BUSY makes in the place of others, or that arrive with a flag, beside what the source does not
+/// give: not lost on the way.
+const NOT_LOST: [&str; 5] = [LOSSES[0], LOSSES[1], LOSSES[5], FLAGGED, EXTERNAL];
 /// Chunks that arrived with a flag.
 pub const FLAGGED: &str = LOSSES[6];
 /// Chunks for which there was no subscriber.
@@ -265,7 +288,7 @@ pub const NOT_SUBSCRIBED: &str = LOSSES[7];
 /// What one E-link lost that the others did not: everything but what BUSY stopped, by kind.
 pub(crate) fn own_losses(ledger: &Ledger) -> impl Iterator<Item = (&str, u64)> {
     let losses = ledger.losses.iter();
-    let of_all = |kind: &str| kind == LOSSES[0] || kind == LOSSES[1];
+    let of_all = |kind: &str| kind == LOSSES[0] || kind == LOSSES[1] || kind == EXTERNAL;
     losses
         .map(|(kind, count)| (kind.as_str(), *count))
         .filter(move |(kind, count)| *count > 0 && !of_all(kind))
@@ -274,6 +297,7 @@ pub(crate) fn own_losses(ledger: &Ledger) -> impl Iterator<Item = (&str, u64)> {
 /// What was lost on the way: everything but what BUSY stopped, the emulator's deficit, injected faults, and what arrived with a flag.
 pub fn lost_on_the_way(ledger: &Ledger) -> u64 {
     ledger.lost()
+        - ledger.not_given()
         - NOT_LOST
             .iter()
             .filter_map(|name| ledger.losses.get(*name))
@@ -290,19 +314,25 @@ pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledge
         delivered: reader.delivered,
         ..Ledger::new("triggers")
     };
+    // Who recorded the file cut them off.
+    let (names, cut_here, cut_before) = match card.recorded {
+        true => (LOSSES_OF_RECORDED, 0, reader.delivered_truncated),
+        false => (LOSSES, reader.delivered_truncated, 0),
+    };
     let counts = [
         card.vetoed_dma,
         card.vetoed_fifo,
         at.sender_lost,
         at.deficit,
-        at.fifo_lost + reader.delivered_truncated,
-        at.fault_lost,
+        at.fifo_lost + cut_here,
+        at.fault_lost + cut_before,
         reader.delivered_flagged,
         reader.unsubscribed,
         reader.dropped,
         reader.network_lost,
+        card.vetoed_external,
     ];
-    for (name, count) in LOSSES.into_iter().zip(counts) {
+    for (name, count) in names.into_iter().zip(counts) {
         ledger.lose(name, count);
     }
     ledger
@@ -387,6 +417,7 @@ mod tests {
             vetoed_dma: 4,
             vetoed_fifo: 1,
             elinks: vec![at],
+            ..CardAccount::default()
         };
         let reader = ReaderElink {
             chunks: 85,

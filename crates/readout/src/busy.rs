@@ -7,9 +7,11 @@ pub enum Cause {
     Dma = 0,
     /// An output FIFO is nearly full.
     Fifo = 1,
+    /// Another detector holds the trigger.
+    External = 2,
 }
 
-/// Both causes, in the order of their numbers.
+/// Both causes of the card, in the order of their numbers.
 pub(crate) const CAUSES: [Cause; 2] = [Cause::Dma, Cause::Fifo];
 
 impl Cause {
@@ -18,6 +20,7 @@ impl Cause {
         match self {
             Cause::Dma => "BUSY-by-DMA",
             Cause::Fifo => "BUSY-by-FIFO",
+            Cause::External => "external BUSY",
         }
     }
 }
@@ -83,7 +86,7 @@ impl DeadTime {
     }
 }
 
-/// The BUSY output with its flags.
+/// The BUSY output with its flags, and what comes from outside: that stops triggers, too, and has an account of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BusyLine {
     /// By cause: whether it may reach the output.
@@ -93,6 +96,8 @@ pub struct BusyLine {
     latched: [bool; 2],
     dead: [DeadTime; 2],
     all: DeadTime,
+    is_external: bool,
+    external: DeadTime,
 }
 
 impl BusyLine {
@@ -105,9 +110,16 @@ impl BusyLine {
         }
     }
 
-    /// Sets a cause: the OR over all channels.
+    /// Sets what comes from outside. The card's inhibition does not reach it.
+    pub(crate) fn set_external(&mut self, now_ns: u64, on: bool) {
+        self.is_external = on;
+        self.external.set(now_ns, on);
+    }
+
+    /// Sets a cause of the card: the OR over all channels.
     pub fn set(&mut self, now_ns: u64, cause: Cause, on: bool) {
         let at = cause as usize;
+        debug_assert!(cause != Cause::External, "that is set_external");
         if self.live[at] == on {
             return;
         }
@@ -115,22 +127,34 @@ impl BusyLine {
         self.latched[at] |= on;
         if self.enabled[at] && !self.inhibited {
             self.dead[at].set(now_ns, on);
-            self.all.set(now_ns, self.asserted().is_some());
+            self.all.set(now_ns, self.own().is_some());
         }
     }
 
     /// Whether a cause is on, whatever reaches the output.
     pub fn is_live(&self, cause: Cause) -> bool {
-        self.live[cause as usize]
+        match cause {
+            Cause::External => self.is_external,
+            own => self.live[own as usize],
+        }
     }
 
     /// Whether a cause was ever on.
     pub fn is_latched(&self, cause: Cause) -> bool {
-        self.latched[cause as usize]
+        match cause {
+            Cause::External => self.external.count > 0,
+            own => self.latched[own as usize],
+        }
     }
 
-    /// Why the output is on, if it is.
+    /// Why triggers are stopped, if they are. The card's own reasons come first.
     pub fn asserted(&self) -> Option<Cause> {
+        let external = self.is_external.then_some(Cause::External);
+        self.own().or(external)
+    }
+
+    /// Why the card's output is on, if it is.
+    fn own(&self) -> Option<Cause> {
         if self.inhibited {
             return None;
         }
@@ -141,16 +165,24 @@ impl BusyLine {
 
     /// Books triggers that it stopped.
     pub(crate) fn veto(&mut self, cause: Cause, triggers: u64) {
-        self.dead[cause as usize].vetoed += triggers;
-        self.all.vetoed += triggers;
+        match cause {
+            Cause::External => self.external.vetoed += triggers,
+            own => {
+                self.dead[own as usize].vetoed += triggers;
+                self.all.vetoed += triggers;
+            }
+        }
     }
 
     /// Dead time by cause at a time.
     pub fn dead(&self, cause: Cause, now_ns: u64) -> DeadTime {
-        self.dead[cause as usize].at(now_ns)
+        match cause {
+            Cause::External => self.external.at(now_ns),
+            own => self.dead[own as usize].at(now_ns),
+        }
     }
 
-    /// Dead time of all causes at a time: overlaps count once.
+    /// Dead time of the card's causes at a time: overlaps count once.
     pub fn all(&self, now_ns: u64) -> DeadTime {
         self.all.at(now_ns)
     }
@@ -201,6 +233,30 @@ mod tests {
             (all.ns, all.count, all.longest_ns, all.vetoed),
             (50, 2, 40, 3)
         );
+    }
+
+    #[test]
+    fn what_comes_from_outside_is_apart_and_yields_to_the_cards_own() {
+        let mut line = BusyLine::new([true, false], true);
+        line.set_external(10, true);
+        assert_eq!(
+            line.asserted(),
+            Some(Cause::External),
+            "no inhibition reaches it"
+        );
+        let mut line = BusyLine::new([true, false], false);
+        line.set_external(10, true);
+        line.veto(Cause::External, 2);
+        line.set(20, Cause::Dma, true);
+        assert_eq!(line.asserted(), Some(Cause::Dma));
+        line.veto(Cause::Dma, 5);
+        line.set(30, Cause::Dma, false);
+        line.set_external(40, false);
+        assert_eq!(line.asserted(), None);
+        let (external, own) = (line.dead(Cause::External, 50), line.all(50));
+        assert_eq!((external.ns, external.vetoed), (30, 2));
+        assert_eq!((own.ns, own.vetoed, own.count), (10, 5, 1));
+        assert!(line.is_latched(Cause::External) && !line.is_live(Cause::External));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use daqmeter_wire::felix::{BlockError, Format, Subchunk, subchunks};
 
 use crate::fragment::Finding;
 use elink::{ElinkCheck, Place};
+pub(crate) use resync::places;
 use resync::{MAX_LOOK_AHEAD, Next, Recognised, next_start, recognise};
 use tables::fault;
 pub use tables::{Checked, Row};

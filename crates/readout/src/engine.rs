@@ -15,7 +15,8 @@ use daqmeter_sys::host::Files;
 use daqmeter_sys::scheduler::MigrationCost;
 
 use crate::Card;
-use crate::accounts::own_losses;
+use crate::accounts::{EXTERNAL, own_losses};
+use crate::card::Played;
 use crate::card::words::State;
 use crate::chain::{Chain, ChainError, Load, Placement, Reader, ReaderDone, Receiving, joined};
 use crate::live;
@@ -69,7 +70,7 @@ impl TypedEngine for ReadoutEngine {
     }
 
     fn target(&self, request: &ReadoutRequest) -> String {
-        request.chosen.load().map_or_else(
+        request.chosen.outline().map_or_else(
             |_| "unknown".to_owned(),
             |scenario| format!("{} over {}", scenario.name, scenario.publish.transport),
         )
@@ -80,8 +81,9 @@ impl TypedEngine for ReadoutEngine {
     }
 
     fn memory_bytes(&self, request: &ReadoutRequest) -> Option<u64> {
-        let scenario = request.chosen.load().ok()?;
-        Some(scenario.memory_bytes(Chain::parts(&scenario)))
+        let scenario = request.chosen.outline().ok()?;
+        let file = request.chosen.replayed_bytes();
+        Some(file.saturating_add(scenario.memory_bytes(Chain::parts(&scenario))))
     }
 
     fn example(&self) -> ReadoutRequest {
@@ -334,15 +336,17 @@ impl Session for ReadoutSession {
                 )));
             }
         }
-        let faults = received
-            .iter()
-            .map(|(report, _)| (report.faults().payload, report.bad_pages));
-        for (payload, bad_pages) in faults {
-            if payload + bad_pages > 0 && self.scenario.fault.is_empty() {
-                return Err(Fault::new(format!(
-                    "{payload} fragments with wrong bytes, {bad_pages} pages that make no sense"
-                )));
-            }
+        let of = |count: fn(&Report) -> u64| -> u64 {
+            received.iter().map(|(report, _)| count(report)).sum()
+        };
+        let payload = of(|report| report.faults().payload);
+        let bad_pages = of(|report| report.bad_pages);
+        // A recorded file may hold what no emulator makes.
+        let foreign = locked(&self.shared.card).played().map_or(0, |at| at.wrong);
+        if payload.saturating_sub(foreign) + bad_pages > 0 && self.scenario.fault.is_empty() {
+            return Err(Fault::new(format!(
+                "{payload} fragments with wrong bytes, {bad_pages} pages that make no sense"
+            )));
         }
         Ok(())
     }
@@ -385,6 +389,9 @@ impl Session for ReadoutSession {
             tally.series.push(series(self.series_name(), &own.filling));
         }
         if self.at == 0 {
+            let played = locked(&self.shared.card).played();
+            tally.warnings.extend(self.notes_of_file(played));
+            tally.counters.extend(played.map(turns));
             tally.series.extend(filling(&done));
             tally.counters.extend(whole_run(
                 &self.scenario,
@@ -402,6 +409,29 @@ impl ReadoutSession {
     fn series_name(&self) -> String {
         let id = crate::card::channel_ids(&self.scenario)[self.at];
         format!("{FILLING}, device {}, channel {}", id.device, id.channel)
+    }
+
+    /// What is to be said of a recorded file, and how much of it was given.
+    fn notes_of_file(&self, played: Option<Played>) -> Vec<String> {
+        let Some((playback, played)) = self.scenario.recorded.as_ref().zip(played) else {
+            return Vec::new();
+        };
+        let mut notes = playback.file.notes();
+        if !playback.loops && played.blocks < played.of {
+            notes.push(format!(
+                "{}: the time was over after {} of {} blocks; a longer --time replays the rest",
+                playback.file.name, played.blocks, played.of
+            ));
+        }
+        notes
+    }
+}
+
+/// How often a recorded file was replayed.
+fn turns(played: Played) -> Counter {
+    Counter {
+        value: played.blocks as f64 / played.of.max(1) as f64,
+        ..Counter::count("turns of the recorded file", 0)
     }
 }
 
@@ -465,7 +495,7 @@ fn whole_run(
             ..Counter::count(name, 0)
         }
     };
-    let [dma, fifo, any] = first.dead;
+    let [dma, fifo, any, external] = first.dead;
     let card_ns = first.card_ns.max(1) as f64;
     let mut latency = LogHistogram::default();
     received
@@ -498,6 +528,13 @@ fn whole_run(
             fifo.ns as f64 / card_ns,
             "of the time",
         ),
+        measured(
+            "dead-time external BUSY",
+            external.ns as f64 / card_ns,
+            "of the time",
+        ),
+        measured("external BUSY intervals", external.count as f64, ""),
+        measured("stopped by external BUSY", external.vetoed as f64, ""),
         measured("BUSY intervals", any.count as f64, ""),
         measured("longest BUSY", any.longest_ns as f64, "ns"),
         measured("ring", first.ring_bytes as f64, "B"),
@@ -555,13 +592,12 @@ fn series(name: String, filling: &[(u64, u64)]) -> TimeSeries {
 pub fn observation(record: &daqmeter_record::RunRecord) -> Observation {
     let value = |name: &str| record.counter(name).unwrap_or(0.0);
     let ledger = record.ledgers.first();
-    let deficit = ledger
-        .and_then(|ledger| ledger.losses.get("emulator deficit"))
-        .copied()
-        .unwrap_or(0);
     let rate_hz = value("trigger-rate");
     Observation {
-        lost: ledger.map_or(0, |ledger| ledger.lost() - deficit),
+        lost: ledger.map_or(0, |ledger| {
+            let external = ledger.losses.get(EXTERNAL).copied().unwrap_or(0);
+            ledger.lost() - ledger.not_given() - external
+        }),
         dead_share: value("dead-time"),
         filling: record
             .series(FILLING)

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::card::{Card, ChannelId, State, channel_ids};
 use crate::scenario::{Scenario, ScenarioError};
+use crate::source::{NEVER, Source};
 
 /// Why blocks could not be recorded.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +16,38 @@ pub enum RecordError {
     /// Writing.
     #[error("cannot write: {0}")]
     Io(#[from] io::Error),
+}
+
+/// Writes the first triggers of a scenario's source: their times and numbers, as [`crate::triggers`] reads them. Returns how many there
+/// were, and the bytes.
+///
+/// # Errors
+/// When the source cannot be made, or writing fails.
+pub fn write_triggers(
+    scenario: &Scenario,
+    triggers: u64,
+    mut out: impl io::Write,
+) -> Result<(u64, u64), RecordError> {
+    let mut source = Source::new(&scenario.trigger)?;
+    source.end_after(triggers);
+    let mut bytes = 0;
+    let mut write = |line: String| {
+        bytes += line.len() as u64;
+        out.write_all(line.as_bytes())
+    };
+    write("# ns since the start, number of the trigger\n".to_owned())?;
+    loop {
+        let at_ns = source.ahead(1);
+        if at_ns == NEVER {
+            break;
+        }
+        let before = source.issued();
+        source.issue(1);
+        let number = source.number().unwrap_or(before);
+        write(format!("{at_ns} {number}\n"))?;
+    }
+    out.flush()?;
+    Ok((source.issued(), bytes))
 }
 
 /// A ring that a recording needs.

@@ -9,7 +9,10 @@ use daqmeter_sys::host::parse_cpu_list;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::scenario::{Bytes, Completion, Hertz, Nanos, ReaderMode, Scenario, ScenarioError};
+use crate::scenario::{
+    Bytes, Completion, Hertz, Nanos, ReaderMode, Scenario, ScenarioError, SourceKind,
+};
+use crate::source::Source;
 
 /// A scenario, and what replaces parts of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, Args)]
@@ -58,6 +61,22 @@ pub struct Chosen {
     #[arg(skip)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channels: Option<u16>,
+    /// Triggers by their times and numbers, instead of at a rate
+    #[arg(long, value_name = "FILE", conflicts_with = "rate_hz", help_heading = REPLACED)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger_file: Option<String>,
+    /// BUSY from outside: 10ms/5%, or a file of times with on and off
+    #[arg(long, value_name = "PATTERN", help_heading = REPLACED)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_pattern: Option<String>,
+    /// Blocks of a recorded file; without --rate as fast as they are taken
+    #[arg(long, value_name = "FILE", conflicts_with = "payload_bytes", help_heading = REPLACED)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<String>,
+    /// Replay it over and over until the time is over
+    #[arg(long = "loop", requires = "replay", help_heading = REPLACED)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replay_loop: bool,
 }
 
 const REPLACED: &str = "Instead of the scenario's";
@@ -84,6 +103,23 @@ impl Chosen {
     /// # Errors
     /// When there is none, or the parts do not go together.
     pub fn load(&self) -> Result<Scenario, ScenarioError> {
+        let mut scenario = self.outline()?;
+        scenario.external_busy()?;
+        if scenario.trigger.source == SourceKind::Times {
+            let period_ns = Source::new(&scenario.trigger)?.period_ns();
+            scenario.trigger.rate = Hertz(1e9 / period_ns);
+        }
+        if let Some(path) = &self.replay {
+            let is_paced = self.rate_hz.is_some() || self.trigger_file.is_some();
+            scenario.replay(path, is_paced, self.replay_loop)?;
+        }
+        scenario.check()?;
+        Ok(scenario)
+    }
+
+    /// The same without the bytes of a recorded file.
+    pub(crate) fn outline(&self) -> Result<Scenario, ScenarioError> {
+        self.check_replay()?;
         let mut scenario = Scenario::load(&self.scenario)?;
         if let Some(rate_hz) = self.rate_hz {
             scenario.trigger.rate = Hertz(rate_hz);
@@ -106,8 +142,51 @@ impl Chosen {
         if let Some(transport) = &self.transport {
             scenario.publish.transport.clone_from(transport);
         }
+        if let Some(path) = &self.trigger_file {
+            scenario.trigger.source = SourceKind::Times;
+            scenario.trigger.file = Some(path.clone());
+        }
+        if let Some(pattern) = &self.busy_pattern {
+            scenario.trigger.external_busy = Some(pattern.clone());
+        }
+        if scenario.trigger.source == SourceKind::Times && self.rate_hz.is_some() {
+            return Err(ScenarioError(
+                "`rate_hz` does not go with a trigger file, which says when triggers come"
+                    .to_owned(),
+            ));
+        }
+        if self.replay.is_some() {
+            (scenario.card.devices, scenario.card.channels) = (1, 1);
+        }
         scenario.check()?;
         Ok(scenario)
+    }
+
+    /// Bytes of the recorded file, which is held in memory.
+    pub(crate) fn replayed_bytes(&self) -> u64 {
+        let path = self.replay.as_deref();
+        let about = path.and_then(|path| std::fs::metadata(path).ok());
+        about.map_or(0, |about| about.len())
+    }
+
+    fn check_replay(&self) -> Result<(), ScenarioError> {
+        let excluded = [
+            ("payload_bytes", self.payload_bytes.is_some()),
+            (
+                "channels",
+                self.channels.is_some_and(|channels| channels > 1),
+            ),
+        ];
+        let refused = |what: String| Err(ScenarioError(what));
+        match excluded.iter().find(|(_, is_there)| *is_there) {
+            Some((name, _)) if self.replay.is_some() => refused(format!(
+                "`{name}` does not go with `replay`: the file says what its one channel gives"
+            )),
+            _ if self.replay_loop && self.replay.is_none() => {
+                refused("`replay_loop` does nothing without `replay`".to_owned())
+            }
+            _ => Ok(()),
+        }
     }
 }
 

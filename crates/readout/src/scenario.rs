@@ -4,7 +4,7 @@
 //!
 //! ```toml
 //! [trigger]
-//! source = "fixed"            # fixed, poisson, bursty, file
+//! source = "fixed"            # fixed, poisson, bursty, file, times
 //! rate = "1MHz"
 //! [card]
 //! mode = "gbt"                # gbt, full
@@ -24,6 +24,7 @@ mod check;
 mod derived;
 mod load;
 mod place;
+mod replay;
 mod spec;
 
 pub(crate) use self::check::MAX_PAYLOAD_BYTES;

@@ -7,6 +7,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use crate::scenario::{ScenarioError, SourceKind, Trigger, read_text};
+use crate::triggers::Listed;
 
 /// Never.
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -45,6 +46,8 @@ enum Gaps {
         gaps_ns: Vec<f64>,
         at: usize,
     },
+    /// Each by its time; no more than there are.
+    Times(Listed),
 }
 
 impl Source {
@@ -82,13 +85,22 @@ impl Source {
                     at: 0,
                 }
             }
+            SourceKind::Times => {
+                let path = trigger.file.as_deref().unwrap_or("");
+                let read = Listed::read(path);
+                Gaps::Times(read.map_err(|what| ScenarioError(format!("trigger.file: {what}")))?)
+            }
+        };
+        let most = match &gaps {
+            Gaps::Times(listed) => listed.times_ns.len() as u64,
+            _ => u64::MAX,
         };
         let ahead = VecDeque::with_capacity(1024);
         Ok(Source {
             gaps,
             issued: 0,
             end_ns: NEVER,
-            most: u64::MAX,
+            most,
             ahead,
             last_ns: 0.0,
         })
@@ -99,9 +111,9 @@ impl Source {
         self.end_ns = ns;
     }
 
-    /// Ends it after so many triggers in all.
+    /// Ends it after so many triggers in all, or before.
     pub fn end_after(&mut self, triggers: u64) {
-        self.most = triggers;
+        self.most = self.most.min(triggers);
     }
 
     /// The time after which no trigger comes.
@@ -114,9 +126,17 @@ impl Source {
         self.issued
     }
 
-    /// True when triggers may be jumped over at no cost.
-    pub(crate) fn is_fixed(&self) -> bool {
-        matches!(self.gaps, Gaps::Fixed { .. })
+    /// The number of the last trigger that was issued, where the triggers of a file have numbers of their own.
+    pub(crate) fn number(&self) -> Option<u64> {
+        match &self.gaps {
+            Gaps::Times(listed) => Some((listed.first + self.issued).saturating_sub(1)),
+            _ => None,
+        }
+    }
+
+    /// Triggers that may still come, whatever the time.
+    pub(crate) fn left(&self) -> u64 {
+        self.most.saturating_sub(self.issued)
     }
 
     /// Mean distance.
@@ -130,6 +150,7 @@ impl Source {
                 ..
             } => (between_ns + spacing_ns * (*burst - 1) as f64) / *burst as f64,
             Gaps::Listed { gaps_ns, .. } => gaps_ns.iter().sum::<f64>() / gaps_ns.len() as f64,
+            Gaps::Times(listed) => listed.period_ns(),
         }
     }
 
@@ -143,14 +164,20 @@ impl Source {
         if self.issued.saturating_add(n) > self.most {
             return NEVER;
         }
-        let at_ns = if let Gaps::Fixed { period_ns } = &self.gaps {
-            ((self.issued + n) as f64 * period_ns) as u64
-        } else {
-            while (self.ahead.len() as u64) < n {
-                self.last_ns += self.gap();
-                self.ahead.push_back(self.last_ns as u64);
+        let at_ns = match &self.gaps {
+            Gaps::Fixed { period_ns } => ((self.issued + n) as f64 * period_ns) as u64,
+            Gaps::Times(listed) => {
+                // There are as many as the most.
+                let place = usize::try_from(self.issued + n - 1).expect("a place in the file");
+                listed.times_ns[place]
             }
-            self.ahead[usize::try_from(n - 1).expect("a place in the queue")]
+            _ => {
+                while (self.ahead.len() as u64) < n {
+                    self.last_ns += self.gap();
+                    self.ahead.push_back(self.last_ns as u64);
+                }
+                self.ahead[usize::try_from(n - 1).expect("a place in the queue")]
+            }
         };
         if at_ns > self.end_ns { NEVER } else { at_ns }
     }
@@ -163,10 +190,8 @@ impl Source {
     /// Issues the next n triggers.
     pub fn issue(&mut self, n: u64) {
         self.issued += n;
-        if !self.is_fixed() {
-            for _ in 0..n {
-                self.ahead.pop_front();
-            }
+        for _ in 0..n.min(self.ahead.len() as u64) {
+            self.ahead.pop_front();
         }
     }
 
@@ -190,7 +215,7 @@ impl Source {
             return total.min(self.most).saturating_sub(self.issued);
         }
         let mut n = 0;
-        while self.ahead(n + 1) <= now_ns {
+        while n < self.left() && self.ahead(n + 1) <= now_ns {
             n += 1;
         }
         n
@@ -199,6 +224,7 @@ impl Source {
     fn gap(&mut self) -> f64 {
         match &mut self.gaps {
             Gaps::Fixed { period_ns } => *period_ns,
+            Gaps::Times(listed) => listed.period_ns(),
             Gaps::Poisson { period_ns, random } => {
                 // 53 random bits, never zero.
                 let uniform = ((random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
@@ -375,6 +401,28 @@ mod tests {
                 .to_string()
                 .contains("line 2: `x`")
         );
+    }
+
+    #[test]
+    fn times_of_a_file_are_kept_and_its_end_is_the_end() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "10 7\n10 8\n500ns 9\n").unwrap();
+        let trigger = Trigger {
+            source: SourceKind::Times,
+            file: Some(file.path().to_str().unwrap().to_owned()),
+            ..Trigger::default()
+        };
+        let mut source = Source::new(&trigger).unwrap();
+        source.end_after(1000);
+        assert_eq!(
+            (source.due(9), source.due(10), source.due(NEVER)),
+            (0, 2, 3)
+        );
+        assert_eq!(times(&mut source, 2), [10, 10]);
+        assert_eq!((source.number(), source.is_over(400)), (Some(8), false));
+        assert_eq!(times(&mut source, 1), [500]);
+        assert_eq!((source.number(), source.ahead(1)), (Some(9), NEVER));
+        assert!(source.is_over(500));
     }
 
     #[test]

@@ -5,6 +5,14 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// What the source of a read-out chain did not give, or not whole: losses by name that are none of the chain.
+pub const NOT_GIVEN: [&str; 4] = [
+    "emulator deficit",
+    "not complete at the end",
+    "not in the recorded file",
+    "truncated in the recorded file",
+];
+
 /// Account of one kind of thing that moves along a path. It closes when `issued = delivered + sum(losses)`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Ledger {
@@ -35,6 +43,12 @@ impl Ledger {
     /// Everything lost, over all reasons.
     pub fn lost(&self) -> u64 {
         self.losses.values().sum()
+    }
+
+    /// Of which so many are what the source did not give: [`NOT_GIVEN`].
+    pub fn not_given(&self) -> u64 {
+        let known = NOT_GIVEN.iter().filter_map(|name| self.losses.get(*name));
+        known.sum()
     }
 
     /// Adds another account of the same unit, e.g. of another lane.

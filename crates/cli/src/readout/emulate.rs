@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
+use daqmeter_readout::busy::Cause;
 use daqmeter_readout::card::{Card, channel_ids};
 use daqmeter_readout::{Chosen, chain, remote};
 use daqmeter_record::units::{show_ns, significant};
@@ -52,8 +53,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     server.run(&stop, |server| show_progress(server.card(), &name, &page));
     let card = server.card();
     let dead = card.line().all(card.now_ns());
+    let external = card.line().dead(Cause::External, card.now_ns());
+    let by_others = match external.count {
+        0 => String::new(),
+        _ => format!(", {} stopped by external BUSY", external.vetoed),
+    };
     let line = format!(
-        "{} triggers in {}, {} stopped by BUSY, dead time {} %\n",
+        "{} triggers in {}, {} stopped by BUSY{by_others}, dead time {} %\n",
         card.issued(),
         show_ns(card.now_ns() as f64),
         dead.vetoed,

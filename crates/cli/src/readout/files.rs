@@ -18,7 +18,7 @@ use daqmeter_readout::{Chosen, Scenario, recording};
 use daqmeter_record::sanitise;
 use daqmeter_sys::net::{Readiness, wait_ready};
 
-use super::options::{elink, exit, load};
+use super::options::{WrittenTriggers, elink, exit, load};
 use super::verdict::{Found, Measure, OfCheck, Verdict};
 use crate::arguments::count;
 use crate::metrics::{Metrics, Page};
@@ -40,10 +40,17 @@ pub(crate) struct RecordArguments {
     #[arg(long, value_name = "N", value_parser = count, default_value = "100k")]
     triggers: u64,
     #[command(flatten)]
+    written: WrittenTriggers,
+    #[command(flatten)]
     metrics: Metrics,
 }
 
 pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
+    if arguments.chosen.replay.is_some() {
+        return Err(Failure::refused(
+            "--replay: the file has its blocks already; copy it, or replay it by `daqmeter readout run`",
+        ));
+    }
     let scenario = load(&arguments.chosen)?;
     let ids: Vec<ChannelId> = chosen_channels(&scenario, &arguments.channels)?.into();
     let stop = Arc::new(AtomicBool::new(false));
@@ -60,7 +67,7 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
             page.as_ref(),
             || Ok(io::stdout().lock()),
         )?;
-        return Ok(exit(true, stop.load(Ordering::Relaxed)));
+        return arguments.finish(&scenario, &stop);
     }
     for id in &ids {
         let path = match ids.len() {
@@ -81,7 +88,18 @@ pub(crate) fn record(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
             break;
         }
     }
-    Ok(exit(true, stop.load(Ordering::Relaxed)))
+    arguments.finish(&scenario, &stop)
+}
+
+impl RecordArguments {
+    /// The triggers of blocks that are whole, and the exit code.
+    fn finish(&self, scenario: &Scenario, stop: &AtomicBool) -> Result<ExitCode, Failure> {
+        let is_stopped = stop.load(Ordering::Relaxed);
+        if !is_stopped {
+            self.written.write(scenario, self.triggers)?;
+        }
+        Ok(exit(true, is_stopped))
+    }
 }
 
 /// What goes to standard output: blocks of one channel, and not to a terminal.

@@ -10,7 +10,7 @@ use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_report::felix::{chains_text, details_text};
 
 use super::emulate::show_progress;
-use super::options::completed;
+use super::options::{WrittenTriggers, completed};
 use super::verdict::{Found, Measure, OfRun};
 use crate::output::{FAILED, Failure, tell};
 use crate::runner::{Common, Runner};
@@ -23,6 +23,8 @@ pub(crate) struct Arguments {
     /// Page to write
     #[arg(short, long, value_name = "FILE.html", value_parser = crate::arguments::written_file, help_heading = "Output")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    triggers: WrittenTriggers,
     #[command(flatten)]
     limits: OfRun,
     #[command(flatten)]
@@ -37,6 +39,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     arguments
         .common
         .refuse_same_file(arguments.output.as_deref())?;
+    let written = arguments.triggers.wanted(&request.chosen)?;
     let mut runner = Runner::new(&arguments.common, 1)?;
     if let Some(page) = runner.metrics() {
         page.ask(|page| {
@@ -61,10 +64,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let (chains, details) = (chains_text(records), details_text(records));
         format!("{chains}{details} {verdict}\n")
     })?;
+    if let Some(scenario) = &written {
+        let triggers = issued(&runner.recorder.records);
+        arguments.triggers.write(scenario, triggers)?;
+    }
     if !verdict.is_passed() && !runner.stop.is_set() {
         return Ok(ExitCode::from(FAILED));
     }
     Ok(code)
+}
+
+/// Triggers of the run.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a count"
+)]
+fn issued(records: &[RunRecord]) -> u64 {
+    let counted = records
+        .iter()
+        .filter_map(|record| record.counter("triggers"));
+    counted.fold(0.0, f64::max) as u64
 }
 
 /// What the records say for a verdict.

@@ -135,8 +135,13 @@ fn over<T: Copy>(
 impl Arguments {
     /// The chains to search.
     fn bases(&self) -> Result<Vec<ReadoutRequest>, Failure> {
+        // A probe takes its time, however short a recorded file is.
+        let chosen = Chosen {
+            replay_loop: self.chosen.replay.is_some(),
+            ..completed(&self.chosen)?
+        };
         let base = ReadoutRequest {
-            chosen: completed(&self.chosen)?,
+            chosen,
             receivers: self.receivers.clone(),
             ..ReadoutRequest::default()
         };
@@ -160,8 +165,9 @@ impl Arguments {
         });
         // A combination that cannot be is refused before the first is run.
         for base in &bases {
-            base.chosen.load().map_err(Failure::refused)?;
-            probe(base, 1.0, self.probe)
+            let probe = probe(base, self.from, self.probe);
+            probe.chosen.load().map_err(Failure::refused)?;
+            probe
                 .check()
                 .map_err(|wrong| Failure::refused(format!("`{}` {}", wrong.name, wrong.text)))?;
         }

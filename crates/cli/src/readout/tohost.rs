@@ -441,7 +441,16 @@ fn show_account(done: &ReadDone, verdict: &Verdict, json: bool) -> Result<(), Fa
     out.push_str(&ledger_text(&ledgers));
     out.push_str(&subscriptions_text(account));
     let share = |ns: u64| significant(ns as f64 / view.now_ns.max(1) as f64 * 100.0, 3);
-    let [dma, fifo, any] = view.dead;
+    let [dma, fifo, any, external] = view.dead;
+    if external.count > 0 {
+        let _ = writeln!(
+            out,
+            " external BUSY, not in the dead time: {} % of the time, {} intervals; triggers stopped: {}",
+            share(external.ns),
+            external.count,
+            external.vetoed,
+        );
+    }
     let _ = writeln!(
         out,
         " dead time: {} % of {} ({} by DMA, {} by FIFO), {} intervals, longest {}; triggers stopped: {}\n {verdict}",

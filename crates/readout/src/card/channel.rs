@@ -7,6 +7,7 @@ use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
 
 use super::generator::Emulator;
 use super::lap::Lap;
+use super::player::Player;
 
 /// What fills the FIFO.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub(crate) enum Filler {
     Live(Vec<Emulator>),
     /// A lap of blocks that are in the ring already.
     Replay(Replay),
+    /// Blocks of a recorded file.
+    Recorded(Player),
 }
 
 /// Where a replayed lap is.
@@ -143,12 +146,25 @@ impl Dma {
 
     /// A block from a block former. What finds no room was lost before: the former looks first.
     pub(crate) fn push(&mut self, now_ns: u64, birth_ns: u64, block: &[u8]) {
+        self.put(now_ns, birth_ns, None, block);
+    }
+
+    /// The same, with another header.
+    pub(super) fn push_as(&mut self, now_ns: u64, head: [u8; HEADER_BYTES], block: &[u8]) {
+        self.put(now_ns, now_ns, Some(head), block);
+    }
+
+    #[inline]
+    fn put(&mut self, now_ns: u64, birth_ns: u64, head: Option<[u8; HEADER_BYTES]>, block: &[u8]) {
         if self.waiting.is_empty()
             && self.ns_per_byte.is_none()
             && self.producer.free() >= self.block_bytes
         {
             self.producer.set_birth(0, birth_ns);
             self.producer.write(0, block);
+            if let Some(head) = head {
+                self.producer.write(0, &head);
+            }
             self.producer.advance(self.block_bytes);
             return;
         }
@@ -158,6 +174,9 @@ impl Dma {
         }
         let place = self.store_next;
         self.store[place..place + self.block_bytes].copy_from_slice(block);
+        if let Some(head) = head {
+            self.store[place..place + HEADER_BYTES].copy_from_slice(&head);
+        }
         self.store_next = (place + self.block_bytes) % self.store.len();
         self.waiting.push_back(Waiting {
             ready_ns: now_ns,

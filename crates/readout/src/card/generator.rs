@@ -6,7 +6,7 @@ use daqmeter_wire::felix::payload::{EmulatorHeader, Ttc};
 use daqmeter_wire::felix::{Encoder, Format, Subchunk, subchunks};
 
 use crate::accounts::CardElink;
-use crate::scenario::{ElinkSpec, FaultKind, FaultSpec, Mode, Scenario};
+use crate::scenario::{ElinkSpec, FaultKind, FaultSpec, Mode, Scenario, SourceKind};
 
 /// LHC: bunch crossings in an orbit, and their distance.
 const BUNCHES_PER_ORBIT: u64 = 3564;
@@ -29,6 +29,8 @@ pub(crate) struct Emulator {
     encoder: Encoder<Box<[u8]>>,
     payload: Vec<u8>,
     fragments: u64,
+    /// The counter of events is that of triggers, not of fragments.
+    counts_triggers: bool,
     deficit: f64,
     /// Time of the first trigger in the block at hand.
     opened_ns: Option<u64>,
@@ -44,12 +46,16 @@ pub(crate) struct Room {
 }
 
 impl Emulator {
-    fn new(spec: ElinkSpec, format: Format, mode: Mode, faults: &[FaultSpec]) -> Emulator {
+    fn new(spec: ElinkSpec, format: Format, scenario: &Scenario) -> Emulator {
         let block = vec![0; format.block_bytes].into_boxed_slice();
         let encoder =
             Encoder::new(format, spec.elink, block).expect("the memory is a block of the format");
         let mut payload = vec![0; spec.payload_bytes];
-        let width = if mode == Mode::Full { 16 } else { 8 };
+        let width = if scenario.card.mode == Mode::Full {
+            16
+        } else {
+            8
+        };
         #[allow(
             clippy::cast_possible_truncation,
             reason = "the header has 16 bits; longer chunks say their length modulo 2^16"
@@ -62,7 +68,8 @@ impl Emulator {
             width,
         }
         .fill(&mut payload);
-        let own: Vec<FaultSpec> = faults
+        let own: Vec<FaultSpec> = scenario
+            .fault
             .iter()
             .filter(|fault| fault.elink.is_none_or(|elink| elink == spec.elink.number()))
             .copied()
@@ -79,6 +86,7 @@ impl Emulator {
             encoder,
             payload,
             fragments: 0,
+            counts_triggers: scenario.trigger.source == SourceKind::Times,
             deficit: 0.0,
             opened_ns: None,
             faults,
@@ -100,7 +108,11 @@ impl Emulator {
             self.account.deficit += 1;
             return;
         }
-        let event = self.fragments;
+        let event = if self.counts_triggers {
+            l0id
+        } else {
+            self.fragments
+        };
         self.fragments += 1;
         if self.spec.is_ttc {
             self.payload.copy_from_slice(&ttc(now_ns, l0id).emit());
@@ -203,7 +215,7 @@ fn ttc(now_ns: u64, l0id: u64) -> Ttc {
 /// The emulators of a channel.
 pub(crate) fn emulators(scenario: &Scenario, device: u16, channel: u16) -> Vec<Emulator> {
     let format = scenario.format().expect("the scenario was checked");
-    let of = |spec| Emulator::new(spec, format, scenario.card.mode, &scenario.fault);
+    let of = |spec| Emulator::new(spec, format, scenario);
     scenario
         .elinks(device, channel)
         .into_iter()

@@ -11,21 +11,25 @@
 mod channel;
 mod generator;
 mod lap;
+mod player;
 pub(crate) mod words;
 
 use daqmeter_harness::CardFamily;
 use daqmeter_sys::memory::Pages;
 use daqmeter_sys::ring::{self, Consumer, Shape};
 use daqmeter_sys::wait::IrqLine;
+pub use player::Played;
 pub use words::{CardView, State};
 
 use crate::accounts::{CardAccount, CardElink};
 use crate::busy::{BusyLine, CAUSES, Cause, Hysteresis};
+use crate::pattern::Pattern;
 use crate::scenario::{Parts, Scenario, ScenarioError};
 use crate::source::{NEVER, Source};
 use channel::{Channel, Dma, Filler, Replay};
 use generator::{Room, emulators};
 use lap::Lap;
+use player::Player;
 
 /// How FELIX cards are known: PCI vendor CERN (drivers_rcc, flx.c), nodes `/dev/flx*`.
 pub const FAMILY: CardFamily = CardFamily {
@@ -42,6 +46,8 @@ pub struct Card {
     source: Source,
     channels: Vec<Channel>,
     line: BusyLine,
+    /// BUSY from outside.
+    pattern: Pattern,
     marks: [Hysteresis; 2],
     state: State,
     start_ns: u64,
@@ -92,6 +98,7 @@ impl Card {
             ..Parts::default()
         })?;
         let source = Source::new(&scenario.trigger)?;
+        let pattern = scenario.external_busy()?;
         let mut scenario = scenario.clone();
         // Channel 0 of a device has the trigger system's E-link; without it there is none.
         scenario.card.ttc &= ids.iter().any(|id| id.channel == 0);
@@ -123,6 +130,7 @@ impl Card {
             source,
             channels,
             line,
+            pattern,
             marks,
             state: State::Idle,
             start_ns: 0,
@@ -172,13 +180,14 @@ impl Card {
                 channel_ids(scenario).len()
             ))
         })?;
-        let filler = match lap {
-            Some(mut lap) => {
+        let filler = match (lap, &scenario.recorded) {
+            (_, Some(playback)) => Filler::Recorded(Player::new(playback)),
+            (Some(mut lap), None) => {
                 producer.write(0, &lap.bytes);
                 lap.bytes = Vec::new();
                 Filler::Replay(Replay::new(lap))
             }
-            None => Filler::Live(emulators(scenario, id.device, id.channel)),
+            (None, None) => Filler::Live(emulators(scenario, id.device, id.channel)),
         };
         let rate = card.dma_rate.map(|rate| rate.0);
         let dma = Dma::new(producer, card.block.0, card.tlp.0, rate, card.fifo.0);
@@ -264,15 +273,12 @@ impl Card {
         if self.state != State::Running || now_ns < self.now_ns {
             return;
         }
-        self.settle(self.now_ns);
-        if self.scenario.replays() {
-            self.advance_replay(now_ns)
-        } else {
-            self.advance_live(now_ns)
+        while let Some((edge_ns, on)) = self.pattern.next_edge(now_ns) {
+            self.carry(edge_ns);
+            self.line.set_external(edge_ns, on);
         }
-        self.settle(now_ns);
-        self.now_ns = now_ns;
-        if self.source.is_over(now_ns) {
+        self.carry(now_ns);
+        if self.source.is_over(now_ns) || self.is_played() {
             self.finish();
         } else if now_ns >= self.next_publish_ns {
             self.next_publish_ns = now_ns + PUBLISH_NS;
@@ -280,12 +286,30 @@ impl Card {
         }
     }
 
+    /// To a time before which nothing changes from outside.
+    fn carry(&mut self, now_ns: u64) {
+        self.settle(self.now_ns);
+        match &self.scenario.recorded {
+            Some(playback) if playback.is_paced => self.advance_paced(now_ns),
+            Some(_) => self.advance_flat_out(now_ns),
+            None if self.scenario.replays() => self.advance_replay(now_ns),
+            None => self.advance_live(now_ns),
+        }
+        self.settle(now_ns);
+        self.now_ns = now_ns;
+    }
+
     /// When the next data may be there, for an interrupt: the next trigger, or the next whole block of a replay.
     pub(crate) fn next_event_ns(&mut self) -> u64 {
+        if self.scenario.is_flat_out() {
+            return self.now_ns;
+        }
         let (source, accepted) = (&mut self.source, self.accepted);
         let next = self.channels.iter().map(|channel| match &channel.filler {
             Filler::Live(_) => accepted + 1,
             Filler::Replay(replay) => replay.next_completion(),
+            // At its end the card finishes as soon as it is looked at.
+            Filler::Recorded(player) => player.next_completion().unwrap_or(accepted + 1),
         });
         let next = next.min().unwrap_or(accepted + 1);
         match source.ahead(next.saturating_sub(accepted).max(1)) {
@@ -319,26 +343,35 @@ impl Card {
         }
     }
 
+    /// Books the triggers that BUSY stops; none where it is not asserted. Else whether it may be released before that time.
+    fn stopped_by_busy(&mut self, now_ns: u64) -> Option<bool> {
+        let cause = self.line.asserted()?;
+        if self.scenario.card.dma_rate.is_none() {
+            // Only the host releases BUSY then, and it has not until now.
+            let due = self.source.due(now_ns);
+            self.source.issue(due);
+            self.line.veto(cause, due);
+            return Some(false);
+        }
+        // Trigger by trigger: the FIFO may drain and release BUSY in between.
+        let at_ns = self.source.ahead(1);
+        if at_ns > now_ns {
+            return Some(false);
+        }
+        self.source.issue(1);
+        self.line.veto(cause, 1);
+        self.settle(at_ns);
+        Some(true)
+    }
+
     fn advance_replay(&mut self, now_ns: u64) {
         let period_ns = self.source.period_ns();
         loop {
-            if let Some(cause) = self.line.asserted() {
-                if self.scenario.card.dma_rate.is_none() {
-                    // Only the host releases BUSY then, and it has not until now.
-                    let due = self.source.due(now_ns);
-                    self.source.issue(due);
-                    self.line.veto(cause, due);
-                    return;
+            if let Some(goes_on) = self.stopped_by_busy(now_ns) {
+                if goes_on {
+                    continue;
                 }
-                // Trigger by trigger: the FIFO may drain and release BUSY in between.
-                let at_ns = self.source.ahead(1);
-                if at_ns > now_ns {
-                    return;
-                }
-                self.source.issue(1);
-                self.line.veto(cause, 1);
-                self.settle(at_ns);
-                continue;
+                return;
             }
             let next = self
                 .channels
@@ -410,7 +443,7 @@ impl Card {
                 self.line.veto(cause, 1);
                 continue;
             }
-            let number = self.accepted;
+            let number = self.source.number().unwrap_or(self.accepted);
             self.accepted += 1;
             let card = &self.scenario.card;
             let before_ns = card.timeout.map(|timeout| at_ns.checked_sub(timeout.0));
@@ -444,7 +477,8 @@ impl Card {
             channel.close(&self.scenario, now_ns);
             channel.dma.drain(now_ns);
         }
-        if self.channels.iter().all(|channel| channel.dma.is_empty()) {
+        let is_done = |channel: &Channel| channel.dma.is_empty() && !channel.owes_blocks();
+        if self.channels.iter().all(is_done) {
             self.update_busy(now_ns);
             self.state = State::Finished;
             self.publish();
@@ -489,13 +523,16 @@ impl Card {
             self.line.dead(Cause::Dma, self.now_ns).into(),
             self.line.dead(Cause::Fifo, self.now_ns).into(),
             self.line.all(self.now_ns).into(),
+            self.line.dead(Cause::External, self.now_ns).into(),
         ];
         let bit = |on: bool, at: u32| u64::from(on) << at;
         let line = &self.line;
         let flags = bit(line.is_live(Cause::Dma), 0)
             | bit(line.is_live(Cause::Fifo), 1)
             | bit(line.is_latched(Cause::Dma), 2)
-            | bit(line.is_latched(Cause::Fifo), 3);
+            | bit(line.is_latched(Cause::Fifo), 3)
+            | bit(self.scenario.recorded.is_some(), words::RECORDED_BIT)
+            | bit(line.is_live(Cause::External), 6);
         for channel in &self.channels {
             let view = CardView {
                 state: self.state,
@@ -503,6 +540,8 @@ impl Card {
                     issued: self.source.issued(),
                     vetoed_dma: line.dead(Cause::Dma, 0).vetoed,
                     vetoed_fifo: line.dead(Cause::Fifo, 0).vetoed,
+                    vetoed_external: line.dead(Cause::External, 0).vetoed,
+                    recorded: self.scenario.recorded.is_some(),
                     elinks: channel.accounts(&self.scenario),
                 },
                 dead,
@@ -520,7 +559,7 @@ impl Channel {
     fn next_completion(&self) -> Option<u64> {
         match &self.filler {
             Filler::Replay(replay) => Some(replay.next_completion()),
-            Filler::Live(_) => None,
+            Filler::Live(_) | Filler::Recorded(_) => None,
         }
     }
 
@@ -604,6 +643,7 @@ impl Channel {
                     }
                 }
             }
+            Filler::Recorded(_) => self.play(now_ns, usize::MAX),
             Filler::Replay(replay) => {
                 let (laps, triggers) = replay.position();
                 if replay.closed || self.dma.fifo_room() < replay.lap.blocks_of.len() {
@@ -637,6 +677,7 @@ impl Channel {
         let id = self.id;
         match &self.filler {
             Filler::Live(emulators) => emulators.iter().map(|emulator| emulator.account).collect(),
+            Filler::Recorded(player) => player.accounts(&scenario.elinks(id.device, id.channel)),
             Filler::Replay(replay) => scenario
                 .elinks(id.device, id.channel)
                 .iter()

@@ -13,13 +13,17 @@ const VETOED: usize = 3;
 const NOW_NS: usize = 5;
 const FLAGS: usize = 6;
 const FIFO_BYTES: usize = 7;
+/// Four times four words.
 const DEAD: usize = 8;
 const ELINKS: usize = 24;
 const GO: usize = 25;
 /// The reader waits for an interrupt.
 const ARMED: usize = 26;
+const VETOED_EXTERNAL: usize = 27;
 const FIRST_ELINK: usize = 64;
 const WORDS_PER_ELINK: usize = 8;
+/// The flag that blocks come from a recorded file.
+pub(crate) const RECORDED_BIT: u32 = 5;
 /// Most E-links of a channel for which there is room.
 pub(crate) const MAX_ELINKS: usize = (WORDS - FIRST_ELINK) / WORDS_PER_ELINK;
 
@@ -41,9 +45,10 @@ pub struct CardView {
     pub state: State,
     /// Its accounts, with the channel's E-links.
     pub account: CardAccount,
-    /// Dead time: BUSY-by-DMA, BUSY-by-FIFO, both without overlap.
-    pub dead: [Dead; 3],
-    /// BUSY flags: live DMA and FIFO (bits 0, 1), latched (bits 2, 3), XOFF of the channel (bit 4).
+    /// Dead time: BUSY-by-DMA, BUSY-by-FIFO, both without overlap; external BUSY.
+    pub dead: [Dead; 4],
+    /// BUSY flags: live DMA and FIFO (bits 0, 1), latched (bits 2, 3), XOFF of the channel (bit 4); blocks of a recorded
+    /// file (bit 5), live external BUSY (bit 6).
     pub flags: u64,
     /// Bytes in the channel's FIFO.
     pub fifo_bytes: u64,
@@ -84,6 +89,7 @@ pub(crate) fn publish(ring: &impl Words, view: &CardView) {
     ring.set(ISSUED, view.account.issued);
     ring.set(VETOED, view.account.vetoed_dma);
     ring.set(VETOED + 1, view.account.vetoed_fifo);
+    ring.set(VETOED_EXTERNAL, view.account.vetoed_external);
     ring.set(NOW_NS, view.now_ns);
     ring.set(FLAGS, view.flags);
     ring.set(FIFO_BYTES, view.fifo_bytes);
@@ -147,9 +153,11 @@ pub(crate) fn view(ring: &impl Words) -> CardView {
             issued: ring.get(ISSUED),
             vetoed_dma: ring.get(VETOED),
             vetoed_fifo: ring.get(VETOED + 1),
+            vetoed_external: ring.get(VETOED_EXTERNAL),
+            recorded: ring.get(FLAGS) >> RECORDED_BIT & 1 == 1,
             elinks: (0..count).map(elink).collect(),
         },
-        dead: [dead(0), dead(1), dead(2)],
+        dead: [dead(0), dead(1), dead(2), dead(3)],
         flags: ring.get(FLAGS),
         fifo_bytes: ring.get(FIFO_BYTES),
         now_ns: ring.get(NOW_NS),

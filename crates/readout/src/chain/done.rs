@@ -28,8 +28,8 @@ pub struct ReaderDone {
     pub notes: Vec<String>,
     /// Bytes of its ring.
     pub ring_bytes: usize,
-    /// Dead time as the card saw it.
-    pub dead: [Dead; 3],
+    /// Dead time as the card saw it, as in [`crate::card::CardView`].
+    pub dead: [Dead; 4],
     /// Time from start to end as the card saw it.
     pub card_ns: u64,
     /// Bytes in the ring, every 10 ms or so while triggers came: the card's time, the bytes.
@@ -71,11 +71,9 @@ impl Done {
         reader.dead[2].ns as f64 / reader.card_ns.max(1) as f64
     }
 
-    /// Chunks that were issued and not delivered, for whatever reason but the emulators' own deficit.
+    /// Chunks that were issued and not delivered, for whatever reason but that the source did not give them.
     pub fn lost(&self) -> u64 {
-        let of = |ledger: &Ledger| {
-            ledger.lost() - ledger.losses.get("emulator deficit").copied().unwrap_or(0)
-        };
+        let of = |ledger: &Ledger| ledger.lost() - ledger.not_given();
         self.ledgers.iter().map(|(_, ledger)| of(ledger)).sum()
     }
 

@@ -88,3 +88,31 @@ pub(super) fn next_start(bytes: &[u8], format: Format, last: bool) -> Next {
     }
     if last { Next::None } else { Next::Unknown }
 }
+
+/// The format of a whole file's bytes, and where its blocks begin: those with a bad start too, as the checker counts them. `None` where
+/// there is no block.
+pub(crate) fn places(bytes: &[u8], abce_kib: u8) -> Option<(Format, Vec<usize>)> {
+    let Recognised::As(format) = recognise(bytes, abce_kib, true) else {
+        return None;
+    };
+    let size = format.block_bytes;
+    let (mut at, mut places) = (0, Vec::with_capacity(bytes.len() / size));
+    while let Some(head) = bytes[at..]
+        .first_chunk::<HEADER_BYTES>()
+        .filter(|_| bytes.len() - at >= size)
+    {
+        let step = match Header::parse(*head).magic == format.magic {
+            true => size,
+            false => match next_start(&bytes[at..], format, true) {
+                Next::At(skip) => skip,
+                Next::Unknown | Next::None => bytes.len() - at,
+            },
+        };
+        // Whole blocks until the next start: their starts are bad. Else bytes are missing or added.
+        if step.is_multiple_of(size) {
+            places.extend((at..at + step).step_by(size));
+        }
+        at += step;
+    }
+    Some((format, places))
+}

@@ -11,7 +11,7 @@ use super::spec::{Blocks, Bytes as Size, Mode, Nanos, Scenario, ScenarioError, S
 use crate::card::words::MAX_ELINKS;
 
 /// Longest chunk: a page must hold it.
-pub(crate) const MAX_PAYLOAD_BYTES: usize = 1 << 20;
+pub(crate) const MAX_PAYLOAD_BYTES: usize = crate::recorded::MAX_CHUNK_BYTES;
 /// Largest ring: real cards are given 1 to 16 GiB for each channel.
 const MAX_RING_BYTES: u64 = 64 << 30;
 /// Largest output FIFO of a channel: real ones have some MiB.
@@ -245,6 +245,10 @@ impl Scenario {
         let texts = [
             ("name", self.name.as_str()),
             ("trigger.file", self.trigger.file.as_deref().unwrap_or("")),
+            (
+                "trigger.external_busy",
+                self.trigger.external_busy.as_deref().unwrap_or(""),
+            ),
             ("publish.address", &publish.address),
             ("publish.congestion", &publish.congestion),
         ];
@@ -282,9 +286,14 @@ impl Scenario {
                 trigger.burst
             )
         })?;
-        let is_missing = trigger.source == SourceKind::File && trigger.file.is_none();
+        let wants_file = matches!(trigger.source, SourceKind::File | SourceKind::Times);
+        let is_missing = wants_file && trigger.file.is_none();
         ensure(!is_missing, "trigger.file", || {
-            "source = \"file\" needs one".to_owned()
+            let name = match trigger.source {
+                SourceKind::Times => "times",
+                _ => "file",
+            };
+            format!("source = \"{name}\" needs one")
         })
     }
 

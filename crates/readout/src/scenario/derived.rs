@@ -5,7 +5,9 @@ use daqmeter_wire::felix::encoder::blocks_of;
 use daqmeter_wire::felix::payload::{Fid, TTC_BYTES};
 use daqmeter_wire::felix::{Elink, Format};
 
-use super::spec::{Blocks, ElinkSpec, Generation, Mode, Scenario};
+use super::spec::{Blocks, ElinkSpec, Generation, Mode, Scenario, ScenarioError, SourceKind};
+use crate::pattern::Pattern;
+use crate::recorded::RecordedElink;
 
 impl Scenario {
     /// How blocks look.
@@ -31,6 +33,10 @@ impl Scenario {
 
     /// The E-links of a DMA channel.
     pub fn elinks(&self, device: u16, channel: u16) -> Vec<ElinkSpec> {
+        if let Some(playback) = &self.recorded {
+            let elinks = playback.file.elinks.iter();
+            return elinks.map(|elink| recorded_elink(device, elink)).collect();
+        }
         let of = |elink, link, payload_bytes, deficit, is_ttc| ElinkSpec {
             elink,
             link,
@@ -68,6 +74,9 @@ impl Scenario {
     /// Bytes that a trigger brings into each ring, blocks and trailers included.
     pub(crate) fn event_bytes(&self) -> f64 {
         const MANY: u64 = 1 << 20;
+        if let Some(playback) = &self.recorded {
+            return playback.file.event_bytes();
+        }
         let Some(format) = self.format() else {
             return 0.0;
         };
@@ -80,6 +89,9 @@ impl Scenario {
     /// Why the card's blocks cannot be made once and replayed, if they cannot.
     pub(crate) fn why_not_replayed(&self) -> Option<&'static str> {
         match self {
+            _ if self.trigger.source == SourceKind::Times => {
+                Some("triggers whose numbers the chunks carry")
+            }
             _ if self.card.ttc => Some("the trigger system's E-link, whose numbers grow,"),
             _ if !self.fault.is_empty() => Some("faults"),
             _ if self.link.iter().any(|link| link.deficit > 0.0) => Some("a link with a deficit"),
@@ -91,7 +103,31 @@ impl Scenario {
 
     /// Whether blocks are replayed.
     pub fn replays(&self) -> bool {
-        self.card.blocks != Blocks::Live && self.why_not_replayed().is_none()
+        self.recorded.is_none()
+            && self.card.blocks != Blocks::Live
+            && self.why_not_replayed().is_none()
+    }
+
+    /// Whether the blocks of a file come as fast as they are taken, at no trigger rate.
+    pub fn is_flat_out(&self) -> bool {
+        self.recorded
+            .as_ref()
+            .is_some_and(|playback| !playback.is_paced)
+    }
+
+    /// Whether triggers come at a rate that may be chosen.
+    pub fn has_rate(&self) -> bool {
+        !self.is_flat_out() && self.trigger.source != SourceKind::Times
+    }
+
+    /// When BUSY comes from outside.
+    ///
+    /// # Errors
+    /// When its period or its file is wrong.
+    pub(crate) fn external_busy(&self) -> Result<Pattern, ScenarioError> {
+        let text = self.trigger.external_busy.as_deref();
+        let pattern = text.map_or(Ok(Pattern::default()), Pattern::read);
+        pattern.map_err(|what| ScenarioError(format!("trigger.external_busy: {what}")))
     }
 
     /// The card's pointer gap.
@@ -128,5 +164,17 @@ impl Scenario {
         } else {
             Pages::Base
         }
+    }
+}
+
+fn recorded_elink(device: u16, recorded: &RecordedElink) -> ElinkSpec {
+    let elink = recorded.elink;
+    ElinkSpec {
+        elink,
+        link: elink.link(),
+        payload_bytes: recorded.longest.max(1),
+        deficit: 0.0,
+        is_ttc: elink == Elink::TTC,
+        tag: Fid::of_elink(0, device, elink).to_u64(),
     }
 }

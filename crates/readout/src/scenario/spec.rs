@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::place::Origin;
+use crate::recorded::Playback;
 
 /// What is wrong with a scenario: one line that names the place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -95,6 +96,9 @@ pub struct Scenario {
     pub reader: Reader,
     /// How data leaves the host.
     pub publish: Publish,
+    /// A recorded file whose blocks the card gives instead of its own.
+    #[serde(skip)]
+    pub(crate) recorded: Option<Playback>,
     /// The file that it was read from, to name its lines.
     #[serde(skip)]
     pub(crate) origin: Origin,
@@ -113,6 +117,8 @@ pub enum SourceKind {
     Bursty,
     /// Gaps from a file, over and over.
     File,
+    /// Times from a file, and the triggers' numbers (`triggers`), once.
+    Times,
 }
 
 /// `[trigger]`
@@ -129,8 +135,11 @@ pub struct Trigger {
     pub burst: u64,
     /// Gap between the triggers of a burst.
     pub spacing: Nanos,
-    /// Text file of gaps in ns, one per line, for `file`; scaled to the mean rate.
+    /// Text file of gaps in ns, one per line, for `file`: scaled to the mean rate. For `times` one of times and numbers, which says the
+    /// rate, too.
     pub file: Option<String>,
+    /// BUSY from outside: `10ms/5%`, or a file of times with on and off (`pattern`).
+    pub external_busy: Option<String>,
 }
 
 impl Default for Trigger {
@@ -143,6 +152,7 @@ impl Default for Trigger {
             burst: 10,
             spacing: Nanos(100),
             file: None,
+            external_busy: None,
         }
     }
 }

@@ -6,10 +6,8 @@ use daqmeter_wire::felix::block::Header;
 use super::dest::{Booked, ByStatus, Dest};
 use crate::accounts::{ReaderElink, SubscriptionAccount};
 use crate::fragment::FragmentCheck;
+use crate::repeats::Repeats;
 use crate::scenario::ElinkSpec;
-
-/// A block's beginning and end: enough to tell a repeated block from the 31st after it.
-type Fingerprint = [u8; 48];
 
 #[derive(Debug)]
 pub(super) struct ElinkState {
@@ -20,7 +18,7 @@ pub(super) struct ElinkState {
     /// The chunk at hand, as far as it is there.
     pub(super) partial: Vec<u8>,
     pub(super) check: Option<FragmentCheck>,
-    fingerprint: Fingerprint,
+    repeats: Repeats,
     pub(super) account: ReaderElink,
 }
 
@@ -66,19 +64,14 @@ impl ElinkState {
             subscribers: Vec::with_capacity(8),
             partial: Vec::with_capacity(longest),
             check: is_checked.then(|| FragmentCheck::new(Some(spec.elink))),
-            fingerprint: [0; 48],
+            repeats: Repeats::new(),
             account: ReaderElink::default(),
         }
     }
 
     /// Whether a block is the one before it again. Remembers it otherwise.
     pub(super) fn is_repeated(&mut self, header: Header, block: &[u8]) -> bool {
-        let mut fingerprint = [0; 48];
-        fingerprint[..32].copy_from_slice(&block[..32]);
-        fingerprint[32..].copy_from_slice(&block[block.len() - 16..]);
-        let repeated = fingerprint == self.fingerprint && self.reassembler.is_last(header.sequence);
-        self.fingerprint = fingerprint;
-        repeated
+        self.repeats.is_repeated(&self.reassembler, header, block)
     }
 
     /// Whether a subscriber has no room for what a block may need.

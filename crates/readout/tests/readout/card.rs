@@ -2,6 +2,7 @@
 
 use daqmeter_readout::busy::Cause;
 use daqmeter_readout::card::State;
+use daqmeter_readout::check::{Checker, Options};
 use daqmeter_readout::{Card, Scenario};
 use daqmeter_sys::ring::Consumer;
 use daqmeter_wire::felix::decoder::{Counts, most_subchunks};
@@ -380,4 +381,70 @@ fn a_ring_larger_than_memory_is_refused_with_its_size() {
         "{error}"
     );
     assert!(error.ends_with("are available"), "{error}");
+}
+
+#[test]
+fn busy_from_outside_stops_triggers_and_is_no_dead_time_of_the_card() {
+    for blocks in ["live", "replay"] {
+        let text = format!(
+            "[trigger]\nrate = \"1MHz\"\nexternal_busy = \"10ms/25%\"\n[card]\nlinks = 1\nring = \"8MiB\"\nblocks = \"{blocks}\"\n"
+        );
+        let (card, reading) = run(&text, 100_000, MS / 3);
+        let (own, external) = (
+            card.line().all(card.now_ns()),
+            card.line().dead(Cause::External, card.now_ns()),
+        );
+        assert_eq!((own.count, own.vetoed), (0, 0), "{blocks}");
+        // Each period of 10 000 triggers loses those of its last 2.5 ms; one at an edge may be on either side.
+        assert_eq!(external.count, 10, "{blocks}");
+        assert!(
+            external.vetoed.abs_diff(25_000) <= 10,
+            "{blocks}: {external:?}"
+        );
+        assert!(
+            external.ns.abs_diff(25 * MS) <= 10_000,
+            "{blocks}: {external:?}"
+        );
+        let chunks = reading.counts(8).chunks;
+        assert_eq!(chunks + external.vetoed, 100_000, "{blocks}");
+    }
+}
+
+#[test]
+fn chunks_carry_the_numbers_of_a_trigger_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let lines: Vec<String> = (0..3000)
+        .map(|at| format!("{}us {}", 5 * at, 250 + at))
+        .collect();
+    std::fs::write(file.path(), lines.join("\n")).unwrap();
+    let text = format!(
+        "[trigger]\nsource = \"times\"\nfile = {:?}\n[card]\nlinks = 1\nttc = true\nring = \"8MiB\"\n",
+        file.path()
+    );
+    let (mut card, mut rings) = card(&text);
+    let mut checker = Checker::new(Options::default());
+    let (mut now_ns, mut first) = (0, Vec::new());
+    while card.state() == State::Running {
+        now_ns += MS;
+        card.advance(now_ns);
+        let bytes = rings[0].spans(0).concat();
+        if first.is_empty() {
+            first.clone_from(&bytes);
+        }
+        checker.take(&bytes).unwrap();
+        rings[0].release(bytes.len());
+    }
+    assert_eq!(card.issued(), 3000);
+    let checked = checker.finish().unwrap();
+    assert!(
+        checked.is_good(),
+        "{:?} {:?}",
+        checked.faults,
+        checked.messages
+    );
+    assert!(checked.rows.iter().all(|row| row.chunks == 3000));
+    // The counter of an E-link's first chunk is the low byte of the first number.
+    let mut blocks = first.chunks_exact(1024);
+    let of_elink = blocks.find(|block| block[..2] == [8, 0]).unwrap();
+    assert_eq!(EmulatorHeader::check(&of_elink[4..28]).unwrap().event, 250);
 }

@@ -6,6 +6,7 @@ mod card;
 mod chain;
 mod hostile;
 mod memory;
+mod replay;
 mod subscriptions;
 #[cfg(feature = "zenoh")]
 mod zenoh;

@@ -99,10 +99,7 @@ fn seconds(record: &RunRecord) -> f64 {
 
 /// Triggers x E-links that were not delivered, but for those that an emulator is told to leave out.
 fn lost(record: &RunRecord) -> u64 {
-    let of = |ledger: &daqmeter_record::Ledger| {
-        let deficit = ledger.losses.get("emulator deficit").copied().unwrap_or(0);
-        ledger.lost().saturating_sub(deficit)
-    };
+    let of = |ledger: &daqmeter_record::Ledger| ledger.lost() - ledger.not_given();
     record.ledgers.iter().map(of).sum()
 }
 

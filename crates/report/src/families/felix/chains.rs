@@ -115,7 +115,6 @@ fn row(record: &RunRecord) -> Option<ChainRow> {
     let rate_hz = record.counter("trigger-rate")?;
     let seconds = value("triggers") / rate_hz.max(1e-9);
     let ledger = record.ledgers.first()?;
-    let deficit = ledger.losses.get("emulator deficit").copied().unwrap_or(0);
     let reader_cpu = value("reader-cpu-ppm") * 1e-6;
     let chunks = value("chunks");
     let stage = first_stage(record);
@@ -136,7 +135,7 @@ fn row(record: &RunRecord) -> Option<ChainRow> {
         seconds,
         is_probe: record.role == Role::Probe,
         dead_share: value("dead-time"),
-        lost: ledger.lost() - deficit,
+        lost: ledger.lost() - ledger.not_given(),
         ring_peak_bytes: value("ring peak"),
         ring_found_bytes: value("ring found"),
         ring_bytes: value("ring"),
@@ -222,6 +221,15 @@ pub fn details_text(records: &[RunRecord]) -> String {
             show_ns(value("longest BUSY")),
             value("lost-triggers"),
         );
+        if value("external BUSY intervals") > 0.0 {
+            let _ = writeln!(
+                out,
+                " external BUSY, not in the dead time: {} % of the time; {} intervals; {} triggers stopped",
+                significant(value("dead-time external BUSY") * 100.0, 3),
+                value("external BUSY intervals"),
+                value("stopped by external BUSY"),
+            );
+        }
         let at = |name: &str| record.counter(name).map_or("-".to_owned(), show_ns);
         let _ = writeln!(
             out,

@@ -1,0 +1,541 @@
+//! A recorded file of blocks as the data of an emulated card: what [`crate::recording`] or a real card wrote.
+//!
+//! The file is checked by the checker and walked as the reader will walk it, so that what it lacks or has wrong is known beforehand and is
+//! no loss of the chain. Times are not in such a file: the n-th chunk of each E-link counts as that of the n-th trigger, and a block is
+//! complete with the last of them that it, or a block before it, ends.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use daqmeter_record::units::show_bytes;
+use daqmeter_sys::available;
+use daqmeter_wire::felix::block::{HEADER_BYTES, Header};
+use daqmeter_wire::felix::decoder::{Part, most_subchunks};
+use daqmeter_wire::felix::{Elink, Format, Kind, Reassembler, Subchunk, subchunks};
+
+use crate::check::{CheckError, Checked, Checker, Options, places};
+use crate::fragment::FragmentCheck;
+use crate::repeats::Repeats;
+
+/// Longest chunk that a page holds.
+pub(crate) const MAX_CHUNK_BYTES: usize = 1 << 20;
+/// Longest file: it is held in memory.
+const MAX_FILE_BYTES: u64 = 16 << 30;
+/// What is kept beside each KiB of blocks, rounded up, as a share of the file: descriptions of blocks.
+const DESCRIBED_SHARE: u64 = 16;
+/// Bytes that are given to the checker at a time.
+const CHECK_BYTES: usize = 512 << 10;
+
+/// How a card plays a file.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Playback {
+    pub(crate) file: Arc<Recorded>,
+    /// At the trigger rate; as fast as the chain takes it otherwise.
+    pub(crate) is_paced: bool,
+    /// Over and over, until the time is over.
+    pub(crate) loops: bool,
+}
+
+/// A file of blocks in memory.
+#[derive(PartialEq)]
+pub(crate) struct Recorded {
+    /// The name of the file.
+    pub(crate) name: String,
+    /// What the checker found in it.
+    pub(crate) checked: Checked,
+    /// Pieces of chunks that begin before the file or end after it: they are made filler.
+    pub(crate) cut_pieces: u64,
+    pub(crate) format: Format,
+    /// Whole blocks, one behind the other.
+    bytes: Vec<u8>,
+    pub(crate) blocks: Vec<RecordedBlock>,
+    /// In the order of their numbers.
+    pub(crate) elinks: Vec<RecordedElink>,
+    /// Triggers of one turn: chunks of the E-link that has most.
+    pub(crate) triggers: u64,
+}
+
+impl fmt::Debug for Recorded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} blocks)", self.name, self.blocks.len())
+    }
+}
+
+/// One block of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordedBlock {
+    /// The trigger that completes it, from 1.
+    pub(crate) due: u64,
+    /// Place of its E-link; none where its header names no E-link of the file.
+    pub(crate) elink: Option<u16>,
+    /// Chunks that the reader will find to end in it.
+    pub(crate) chunks: u32,
+    /// Of which so many are not what an emulator makes.
+    pub(crate) wrong: u32,
+}
+
+/// One E-link of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordedElink {
+    pub(crate) elink: Elink,
+    /// Bytes of its longest chunk.
+    pub(crate) longest: usize,
+    /// Chunks of one turn.
+    pub(crate) chunks: u64,
+    /// How far its blocks' numbers are moved from one turn to the next.
+    shift: u64,
+}
+
+impl Recorded {
+    /// Reads and checks a file; of blocks that do not say their size (0xABCE) it is given.
+    ///
+    /// # Errors
+    /// When it is no regular file, does not fit into memory, or holds no chunk of an E-link.
+    pub(crate) fn read(path: &str, abce_kib: u8) -> Result<Recorded, String> {
+        let bytes = whole(Path::new(path)).map_err(|error| error.to_string())?;
+        Recorded::of(path, bytes, abce_kib)
+    }
+
+    fn of(name: &str, mut bytes: Vec<u8>, abce_kib: u8) -> Result<Recorded, String> {
+        let checked = checked(&bytes, abce_kib).map_err(|error| error.to_string())?;
+        let (format, places) = places(&bytes, abce_kib).ok_or("there are no FELIX blocks in it")?;
+        close_ranks(&mut bytes, &places, format.block_bytes);
+        let mut cut_pieces = 0;
+        let found = loop {
+            let found = Walked::over(format, &bytes);
+            if found.cut.is_empty() {
+                break found;
+            }
+            // What looked like a repeated block may be none without them: it is walked again.
+            cut_pieces += found.cut.len() as u64;
+            found.cut.iter().for_each(|at| make_filler(&mut bytes[*at]));
+        };
+        let triggers = found.blocks.last().map_or(0, |block| block.due);
+        let elinks: Vec<RecordedElink> = found.elinks.iter().map(Walk::elink).collect();
+        if elinks.iter().all(|elink| elink.chunks == 0) {
+            return Err("there is no whole chunk in it".to_owned());
+        }
+        Ok(Recorded {
+            name: name.to_owned(),
+            checked,
+            cut_pieces,
+            format,
+            bytes,
+            blocks: found.blocks,
+            elinks,
+            triggers,
+        })
+    }
+
+    /// A block, with the header that it has after so many turns.
+    pub(crate) fn block(&self, at: usize, turns: u64) -> ([u8; HEADER_BYTES], &[u8]) {
+        let size = self.format.block_bytes;
+        let block = &self.bytes[at * size..(at + 1) * size];
+        let head = header(block);
+        match self.blocks[at].elink {
+            // A bad start stays as it is.
+            Some(place) if head.magic == self.format.magic => {
+                let turned =
+                    u64::from(head.sequence) + turns * self.elinks[usize::from(place)].shift;
+                let sequence = u8::try_from(turned & 0x1F).expect("five bits");
+                (Header { sequence, ..head }.emit(), block)
+            }
+            _ => (head.emit(), block),
+        }
+    }
+
+    /// Bytes that a trigger brings on average.
+    pub(crate) fn event_bytes(&self) -> f64 {
+        self.bytes.len() as f64 / self.triggers.max(1) as f64
+    }
+
+    /// What is to be said of the file: what the checker found wrong, and what is left out.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let name = &self.name;
+        let mut notes = Vec::new();
+        if !self.checked.faults.is_empty() {
+            let each = self.checked.faults.iter();
+            let each: Vec<String> = each
+                .map(|(what, count)| format!("{what} {count}"))
+                .collect();
+            notes.push(format!(
+                "{name}: the file itself has {}; `daqmeter readout check` says where; no loss of the chain",
+                each.join(", ")
+            ));
+        }
+        if self.cut_pieces > 0 {
+            notes.push(format!(
+                "{name}: pieces of chunks that begin before the file or end after it, {}, are left out",
+                self.cut_pieces
+            ));
+        }
+        notes
+    }
+}
+
+fn header(block: &[u8]) -> Header {
+    let head = block.first_chunk::<HEADER_BYTES>();
+    Header::parse(*head.expect("a block has a header"))
+}
+
+/// The bytes of a regular file that fits into memory.
+fn whole(path: &Path) -> io::Result<Vec<u8>> {
+    let refused = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
+    // Looked at first: opening a pipe waits for a writer.
+    let about = path.metadata()?;
+    if !about.is_file() {
+        return Err(refused("not a regular file".to_owned()));
+    }
+    let needed = about.len() + about.len() / DESCRIBED_SHARE;
+    let free = available::memory_bytes().unwrap_or(u64::MAX);
+    let most = MAX_FILE_BYTES.min(free - free / DESCRIBED_SHARE);
+    if needed > free || about.len() > most {
+        let [bytes, most] = [about.len(), most].map(show_bytes);
+        return Err(refused(format!(
+            "{bytes} are held in memory to be replayed, which takes {most} at the most: replay a part of it"
+        )));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(about.len()).unwrap_or(0));
+    // A file that grows meanwhile is read as long as it was.
+    File::open(path)?
+        .take(about.len())
+        .read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn checked(bytes: &[u8], abce_kib: u8) -> Result<Checked, CheckError> {
+    let mut checker = Checker::new(Options {
+        max_messages: 0,
+        abce_kib,
+        ..Options::default()
+    });
+    for part in bytes.chunks(CHECK_BYTES) {
+        checker.take(part)?;
+    }
+    checker.finish()
+}
+
+/// Moves blocks together over what belongs to none.
+fn close_ranks(bytes: &mut Vec<u8>, places: &[usize], size: usize) {
+    for (nth, at) in places.iter().enumerate() {
+        if *at != nth * size {
+            bytes.copy_within(*at..*at + size, nth * size);
+        }
+    }
+    bytes.truncate(places.len() * size);
+}
+
+/// The last byte of a trailer becomes that of one whose bytes are skipped: a timeout that cut nothing off. Its upper four bits are type
+/// and truncation, in trailers of either width.
+fn make_filler(byte: &mut u8) {
+    *byte = *byte & 0x0F | (Kind::Timeout as u8) << 5;
+}
+
+/// A walk over all blocks of a file, as the reader does it.
+struct Walked {
+    blocks: Vec<RecordedBlock>,
+    elinks: Vec<Walk>,
+    /// Last bytes of the trailers of what belongs to chunks that are not whole in the file.
+    cut: Vec<usize>,
+}
+
+impl Walked {
+    fn over(format: Format, bytes: &[u8]) -> Walked {
+        let mut elinks = walks(format, bytes);
+        let mut room = vec![Subchunk::default(); most_subchunks(format)];
+        let (mut cut, mut due) = (Vec::new(), 1);
+        let mut blocks = Vec::with_capacity(bytes.len() / format.block_bytes);
+        for (nth, block) in bytes.chunks_exact(format.block_bytes).enumerate() {
+            let elink = header(block).elink;
+            let place = elinks.binary_search_by_key(&elink, |walk| walk.elink).ok();
+            let begin = nth * format.block_bytes;
+            let (chunks, wrong) = place.map_or((0, 0), |place| {
+                let found = elinks[place].block(format, block, begin, &mut room, &mut cut);
+                due = due.max(elinks[place].chunks);
+                found
+            });
+            blocks.push(RecordedBlock {
+                due,
+                elink: place.and_then(|place| u16::try_from(place).ok()),
+                chunks,
+                wrong,
+            });
+        }
+        let open = elinks.iter().filter(|walk| walk.reassembler.is_open());
+        cut.extend(open.flat_map(|walk| walk.loose.iter().copied()));
+        Walked {
+            blocks,
+            elinks,
+            cut,
+        }
+    }
+}
+
+/// The E-links that good starts name, in the order of their numbers.
+fn walks(format: Format, bytes: &[u8]) -> Vec<Walk> {
+    let mut are_there = vec![false; usize::from(Elink::MOST) + 1];
+    for block in bytes.chunks_exact(format.block_bytes) {
+        let head = header(block);
+        are_there[usize::from(head.elink.number())] |= head.magic == format.magic;
+    }
+    (0..=Elink::MOST)
+        .filter(|number| are_there[usize::from(*number)])
+        .map(|number| Walk::new(Elink::new(number)))
+        .collect()
+}
+
+/// The blocks of one E-link, in their order.
+struct Walk {
+    elink: Elink,
+    reassembler: Reassembler,
+    repeats: Repeats,
+    check: FragmentCheck,
+    partial: Vec<u8>,
+    length: usize,
+    longest: usize,
+    chunks: u64,
+    /// A chunk has begun: what lies before belongs to one of before the file.
+    has_begun: bool,
+    /// Last bytes of the trailers of the chunk at hand.
+    loose: Vec<usize>,
+    /// Number of the first block that can be read, and how many before it cannot.
+    first: Option<u8>,
+    before_first: u64,
+    /// The number after that of the last block.
+    next: u64,
+}
+
+impl Walk {
+    fn new(elink: Elink) -> Walk {
+        Walk {
+            elink,
+            reassembler: Reassembler::new(),
+            repeats: Repeats::new(),
+            check: FragmentCheck::new(Some(elink)),
+            partial: Vec::new(),
+            length: 0,
+            longest: 0,
+            chunks: 0,
+            has_begun: false,
+            loose: Vec::new(),
+            first: None,
+            before_first: 0,
+            next: 0,
+        }
+    }
+
+    /// The next block, which begins at `begin`: chunks that end in it, and those of them with wrong bytes.
+    fn block(
+        &mut self,
+        format: Format,
+        block: &[u8],
+        begin: usize,
+        room: &mut [Subchunk],
+        cut: &mut Vec<usize>,
+    ) -> (u32, u32) {
+        let Ok((header, found)) = subchunks(format, block, room) else {
+            self.unreadable();
+            return (0, 0);
+        };
+        if self.repeats.is_repeated(&self.reassembler, header, block) {
+            return (0, 0);
+        }
+        self.first.get_or_insert(header.sequence);
+        self.next = u64::from(header.sequence) + 1;
+        let before = (self.chunks, self.check.faults.payload);
+        self.reassembler.begin(header);
+        for (index, subchunk) in found.iter().enumerate() {
+            let trailer = subchunk.trailer();
+            let end = begin
+                + subchunk.range().start
+                + format.padded(usize::from(trailer.length))
+                + format.trailer.bytes();
+            match self.reassembler.part(subchunk, index == 0) {
+                Some(part) => {
+                    self.part(part, &block[part.begin..part.begin + part.length]);
+                    if !part.ends {
+                        self.loose.push(end - 1);
+                    }
+                }
+                None if !self.has_begun && trailer.carries_data() => cut.push(end - 1),
+                None => {}
+            }
+        }
+        let since = |now: u64, before: u64| u32::try_from(now - before).unwrap_or(u32::MAX);
+        (
+            since(self.chunks, before.0),
+            since(self.check.faults.payload, before.1),
+        )
+    }
+
+    fn unreadable(&mut self) {
+        self.reassembler.bad_block();
+        match self.first {
+            Some(_) => self.next += 1,
+            None => self.before_first += 1,
+        }
+    }
+
+    /// A part of a chunk.
+    fn part(&mut self, part: Part, payload: &[u8]) {
+        if part.begins {
+            self.has_begun = true;
+            self.length = 0;
+            self.partial.clear();
+            self.loose.clear();
+        }
+        self.length += payload.len();
+        let is_whole = part.begins && part.ends;
+        if !is_whole && self.partial.len() <= MAX_CHUNK_BYTES {
+            self.partial.extend_from_slice(payload);
+        }
+        if !part.ends {
+            return;
+        }
+        self.chunks += 1;
+        self.longest = self.longest.max(self.length);
+        self.loose.clear();
+        let chunk = if is_whole { payload } else { &self.partial[..] };
+        if part.flags.truncated {
+            self.check.cut(chunk);
+        } else {
+            self.check.check(chunk);
+        }
+    }
+
+    fn elink(&self) -> RecordedElink {
+        let first = u64::from(self.first.unwrap_or(0));
+        RecordedElink {
+            elink: self.elink,
+            longest: self.longest,
+            chunks: self.chunks,
+            // Sequence numbers have five bits.
+            shift: (self.next + self.before_first + 32 - first) & 0x1F,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_wire::felix::{Encoder, Flags};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FORMAT: Format = Format::phase2(1).expect("1 KiB is a size");
+
+    /// Blocks of two E-links in turns.
+    fn blocks(lengths: &[usize]) -> Vec<Vec<u8>> {
+        let mut memory = [vec![0; 1024], vec![0; 1024]];
+        let [one, other] = &mut memory;
+        let mut encoders = [(8, one), (0x4C, other)]
+            .map(|(number, block)| Encoder::new(FORMAT, Elink::new(number), block).unwrap());
+        let mut blocks = Vec::new();
+        for length in lengths {
+            for encoder in &mut encoders {
+                encoder.chunk(&vec![0x55; *length], Flags::default(), &mut |block| {
+                    blocks.push(block.to_vec());
+                });
+            }
+        }
+        blocks
+    }
+
+    /// Chunks of each E-link that a reader finds in so many turns, by the plainest code.
+    fn found(recorded: &Recorded, turns: u64) -> Vec<u64> {
+        let mut room = vec![Subchunk::default(); most_subchunks(FORMAT)];
+        let mut readers: Vec<_> = recorded
+            .elinks
+            .iter()
+            .map(|_| (Reassembler::new(), Repeats::new()))
+            .collect();
+        for turn in 0..turns {
+            for at in 0..recorded.blocks.len() {
+                let (head, rest) = recorded.block(at, turn);
+                let block = [&head[..], &rest[HEADER_BYTES..]].concat();
+                let elink = header(&block).elink;
+                let Some(place) = recorded.elinks.iter().position(|one| one.elink == elink) else {
+                    continue;
+                };
+                let (reassembler, repeats) = &mut readers[place];
+                match subchunks(FORMAT, &block, &mut room) {
+                    Ok((header, found)) => {
+                        if !repeats.is_repeated(reassembler, header, &block) {
+                            reassembler.block(header, found, |_| {});
+                        }
+                    }
+                    Err(_) => reassembler.bad_block(),
+                }
+            }
+        }
+        readers
+            .iter()
+            .map(|(reassembler, _)| reassembler.counts.ended())
+            .collect()
+    }
+
+    /// What is done to a file.
+    #[derive(Clone, Debug)]
+    enum Harm {
+        Lose(usize),
+        Repeat(usize),
+        Swap(usize, usize),
+        Spoil(usize, usize, u8),
+    }
+
+    fn harm() -> impl Strategy<Value = Harm> {
+        prop_oneof![
+            any::<usize>().prop_map(Harm::Lose),
+            any::<usize>().prop_map(Harm::Repeat),
+            any::<(usize, usize)>().prop_map(|(one, other)| Harm::Swap(one, other)),
+            (
+                any::<usize>(),
+                prop_oneof![0..1024_usize, 1020..1024_usize, 0..4_usize],
+                1..=255_u8
+            )
+                .prop_map(|(at, byte, bits)| Harm::Spoil(at, byte, bits)),
+        ]
+    }
+
+    fn harmed(mut blocks: Vec<Vec<u8>>, harms: &[Harm]) -> Vec<Vec<u8>> {
+        for harm in harms {
+            let count = blocks.len();
+            match *harm {
+                Harm::Lose(at) => drop(blocks.remove(at % count)),
+                Harm::Repeat(at) => blocks.insert(at % count, blocks[at % count].clone()),
+                Harm::Swap(one, other) => blocks.swap(one % count, other % count),
+                Harm::Spoil(at, byte, bits) => blocks[at % count][byte] ^= bits,
+            }
+        }
+        blocks
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_was_done_to_a_file_each_turn_gives_the_chunks_that_were_counted(
+            lengths in prop::collection::vec(prop_oneof![0..64_usize, 900..3000_usize], 30..90),
+            harms in prop::collection::vec(harm(), 0..8),
+            cut in (0..3000_usize, 0..3000_usize),
+        ) {
+            let bytes = harmed(blocks(&lengths), &harms).concat();
+            prop_assume!(bytes.len() > 16 << 10);
+            let bytes = bytes[cut.0..bytes.len() - cut.1].to_vec();
+            let Ok(recorded) = Recorded::of("test", bytes, 1) else {
+                return Ok(());
+            };
+            let counted: Vec<u64> = recorded.elinks.iter().map(|elink| elink.chunks).collect();
+            for turns in [1, 2, 5] {
+                let expected: Vec<u64> = counted.iter().map(|chunks| chunks * turns).collect();
+                prop_assert_eq!(found(&recorded, turns), expected);
+            }
+            let by_block: u64 = recorded.blocks.iter().map(|block| u64::from(block.chunks)).sum();
+            prop_assert_eq!(by_block, counted.iter().sum::<u64>());
+            let dues: Vec<u64> = recorded.blocks.iter().map(|block| block.due).collect();
+            prop_assert!(dues.is_sorted() && dues[0] >= 1);
+            prop_assert_eq!(counted.iter().max(), Some(&recorded.triggers));
+        }
+    }
+}

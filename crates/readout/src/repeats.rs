@@ -1,0 +1,35 @@
+//! Blocks that come twice in a row, known by their bytes.
+
+use daqmeter_wire::felix::Reassembler;
+use daqmeter_wire::felix::block::Header;
+
+/// A block's beginning and end: enough to tell a repeated block from the 31st after it.
+type Fingerprint = [u8; 48];
+
+/// Of one E-link.
+#[derive(Debug)]
+pub(crate) struct Repeats {
+    last: Fingerprint,
+}
+
+impl Repeats {
+    /// Before the first block.
+    pub(crate) fn new() -> Repeats {
+        Repeats { last: [0; 48] }
+    }
+
+    /// Whether a block is the one before it again. Remembers it otherwise.
+    pub(crate) fn is_repeated(
+        &mut self,
+        reassembler: &Reassembler,
+        header: Header,
+        block: &[u8],
+    ) -> bool {
+        let mut fingerprint = [0; 48];
+        fingerprint[..32].copy_from_slice(&block[..32]);
+        fingerprint[32..].copy_from_slice(&block[block.len() - 16..]);
+        let repeated = fingerprint == self.last && reassembler.is_last(header.sequence);
+        self.last = fingerprint;
+        repeated
+    }
+}
