@@ -8,7 +8,7 @@ use daqmeter_record::RunRecord;
 use daqmeter_report::history::{figures, text, trends};
 use daqmeter_report::page_of;
 
-use crate::cmp::per_cent;
+use crate::arguments::per_cent;
 use crate::files::{read_all, shown};
 use crate::output::{Failure, emit, tell, write_file};
 

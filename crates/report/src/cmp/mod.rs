@@ -1,5 +1,6 @@
 //! Two sets of records, point by point: what became slower or faster, what changed of the hosts, and where it cannot be seen.
 
+mod confirm;
 mod facts;
 mod matching;
 mod text;
@@ -17,6 +18,7 @@ use crate::rate::is_done;
 use facts::fact_changes;
 use matching::{Matched, control, matched};
 
+pub use confirm::{Afresh, Again, Confirmation, How, confirm_afresh};
 pub use facts::FactChange;
 
 /// A point that both sides have.
@@ -48,6 +50,9 @@ pub struct ComparedPoint {
     pub history: usize,
     /// The sides took turns in time.
     pub in_turn: bool,
+    /// What measuring the point again said; the verdict is then its verdict.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confirmation: Option<Confirmation>,
 }
 
 /// What a comparison says as a whole.
@@ -201,6 +206,7 @@ fn described(point: String, level: &'static str, effect: &Effect) -> ComparedPoi
         occasions: effect.occasions,
         history: effect.history,
         in_turn: effect.in_turn,
+        confirmation: None,
     }
 }
 
@@ -233,11 +239,12 @@ impl Compared {
 
     /// What a gate at that fraction says: failed where B is slower for certain and by as much, passed where no point can be.
     pub fn gate(&self, by: f64) -> Gate {
-        let is_worse = |point: &ComparedPoint| point.verdict == "slower" && point.ratio >= 1.0 + by;
+        let is_worse =
+            |point: &ComparedPoint| point.verdict == "slower" && point.last_ratio() >= 1.0 + by;
         if self.judged().any(is_worse) || !self.broken.is_empty() {
             return Gate::Failed;
         }
-        let could_be = |point: &&ComparedPoint| point.joint.1 >= 1.0 + by;
+        let could_be = |point: &&ComparedPoint| point.largest() >= 1.0 + by;
         let missed = self.points.iter().filter(could_be).count() + self.apart.len();
         if missed == 0 {
             Gate::Passed
@@ -283,7 +290,7 @@ mod tests {
 
     /// Ten invocations of the example in turn with those of the other parity, whose times are multiplied by a factor and scatter by a per
     /// mille.
-    fn runs(factor: f64, parity: u32) -> Vec<RunRecord> {
+    pub(super) fn runs(factor: f64, parity: u32) -> Vec<RunRecord> {
         let run = |at: u32| {
             let mut record = example();
             let minute = 2 * at + parity;
@@ -301,7 +308,7 @@ mod tests {
         (0..10).map(run).collect()
     }
 
-    fn plain(a: &[RunRecord], b: &[RunRecord]) -> Compared {
+    pub(super) fn plain(a: &[RunRecord], b: &[RunRecord]) -> Compared {
         cmp(a, b, &[], Asked::ignoring(0.02))
     }
 
