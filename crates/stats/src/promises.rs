@@ -14,6 +14,8 @@ const LAYOUTS: [Layout; 4] = [
 ];
 /// Points of a comparison.
 const POINTS: usize = 6;
+/// How much of what an occasion does to a point its control sees, from kind to kind of host.
+const SEEN: [f64; 3] = [0.3, 0.8, 0.98];
 /// What 95 % intervals may cover over all hosts.
 const COVERAGE: (f64, f64) = (0.93, 0.97);
 /// A slowdown that has to be found, and how often.
@@ -152,20 +154,7 @@ pub fn measured(each: usize, width: f64) -> Vec<Promise> {
     let mut promises = Vec::new();
     let mut all = Counted::default();
     for kind in Kind::ALL {
-        let mut of_kind = Counted::default();
-        for (occasion, layout) in OCCASIONS
-            .into_iter()
-            .flat_map(|occasion| LAYOUTS.map(|layout| (occasion, layout)))
-        {
-            let host = Host {
-                kind,
-                occasion,
-                layout,
-                points: POINTS,
-                slower: 1.0,
-            };
-            (0..each).for_each(|_| of_kind.add(&compare(&host.draw(&mut random), asked)));
-        }
+        let of_kind = counted(kind, 0.0, each, asked, &mut random);
         promises.push(of_kind.alarms(format!(
             "cmp, nothing changed, false comparisons: {}",
             kind.name()
@@ -177,7 +166,38 @@ pub fn measured(each: usize, width: f64) -> Vec<Promise> {
         COVERAGE,
     ));
     promises.push(power(each * 20, asked, &mut random));
+    let mut with_controls = Counted::default();
+    for (kind, seen) in Kind::ALL.into_iter().zip(SEEN.into_iter().cycle()) {
+        with_controls = with_controls.and(counted(kind, seen, each, asked, &mut random));
+    }
+    promises.push(
+        with_controls.alarms("cmp, nothing changed, false comparisons: with controls".to_owned()),
+    );
+    promises.push(with_controls.coverage(
+        "cmp, 95 % intervals that cover the truth, with controls",
+        COVERAGE,
+    ));
     promises
+}
+
+/// Comparisons of hosts of one kind where nothing changed.
+fn counted(kind: Kind, seen: f64, each: usize, asked: Asked, random: &mut Random) -> Counted {
+    let mut of_kind = Counted::default();
+    for (occasion, layout) in OCCASIONS
+        .into_iter()
+        .flat_map(|occasion| LAYOUTS.map(|layout| (occasion, layout)))
+    {
+        let host = Host {
+            kind,
+            occasion,
+            layout,
+            points: POINTS,
+            slower: 1.0,
+            seen,
+        };
+        (0..each).for_each(|_| of_kind.add(&compare(&host.draw(random), asked)));
+    }
+    of_kind
 }
 
 /// 5 % at one point, in noise of 1 %, ten occasions a side in turn.
@@ -188,6 +208,7 @@ fn power(comparisons: usize, asked: Asked, random: &mut Random) -> Promise {
         layout: Layout::InTurn(10),
         points: POINTS,
         slower: SLOWER,
+        seen: 0.0,
     };
     let is_found =
         |_: &usize| compare(&host.draw(random), asked).effects[0].verdict == Verdict::Slower;

@@ -16,7 +16,7 @@ use crate::occasions::{moments, occasions, side};
 use crate::points::{Point, points_of, runs_by_point};
 use crate::rate::is_done;
 use facts::fact_changes;
-use matching::{Matched, control, matched};
+use matching::{Matched, matched};
 
 pub use confirm::{Afresh, Again, Confirmation, How, confirm_afresh};
 pub use facts::FactChange;
@@ -32,8 +32,10 @@ pub struct ComparedPoint {
     pub a_ns: f64,
     /// Time of one operation in B.
     pub b_ns: f64,
-    /// B over A: above 1 is slower.
+    /// B over A: above 1 is slower. What the limit measured beside them explains is taken off.
     pub ratio: f64,
+    /// What was taken off for that, as a ratio: 1 for nothing.
+    pub corrected: f64,
     /// 95 % interval of the ratio of this point.
     pub interval: (f64, f64),
     /// Interval that the verdict is taken from: all of a comparison hold together with 99 %.
@@ -131,7 +133,6 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], asked: Asked
             b: side(&found.b, &moments),
             history: occasions(&found.history, &moments),
             group,
-            control: control(&found.a, &found.b),
         }
     });
     let sides: Vec<daqmeter_stats::Point> = sides.collect();
@@ -186,6 +187,7 @@ fn described(point: String, level: &'static str, effect: &Effect) -> ComparedPoi
     };
     let Effect {
         ratio,
+        corrected,
         interval,
         joint,
         visible,
@@ -198,6 +200,7 @@ fn described(point: String, level: &'static str, effect: &Effect) -> ComparedPoi
         a_ns: effect.a,
         b_ns: effect.b,
         ratio,
+        corrected,
         interval,
         joint,
         visible,
