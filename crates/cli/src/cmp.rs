@@ -15,7 +15,8 @@ use crate::arguments::per_cent;
 use crate::files::read_all;
 use crate::interrupt;
 use crate::output::{FAILED, Failure, emit, read_records, tell};
-use confirm::{Confirm, Records, confirm};
+use confirm::{Confirm, confirm};
+use fresh::Records;
 
 /// Exit code when the records do not say whether anything differs.
 const CANNOT_TELL: u8 = 3;

@@ -360,7 +360,7 @@ fn fresh_runs_confirm_what_is_there() {
         &[
             (
                 &[&fast, &elsewhere, "--confirm"],
-                "confirm on the host that recorded both sides",
+                "confirm on the host that recorded them",
             ),
             (
                 &[&fast, &b, "--confirm", "--old", "/nowhere/daqmeter"],

@@ -19,7 +19,12 @@ pub(crate) struct Controlled {
     pub(crate) variance: f64,
     /// B's control over A's, as a logarithm.
     pub(crate) moved: f64,
+    /// Standard error of that; 0 where there is nothing to tell it from.
+    pub(crate) error: f64,
 }
+
+/// Standard errors that a control has to move by for its movement to be one.
+const MOVES: f64 = 2.0;
 
 impl Controlled {
     /// What is taken off the difference of the sides.
@@ -27,9 +32,10 @@ impl Controlled {
         self.slope * self.moved
     }
 
-    /// What the control moved beyond that.
+    /// What the control moved beyond that, and beyond its own noise, which is nothing that a point could have in common with it.
     pub(crate) fn left(self) -> f64 {
-        self.moved - self.correction()
+        let left = self.moved - self.correction();
+        (left.abs() - MOVES * self.error).max(0.0) * left.signum()
     }
 
     /// Variance that the correction adds to the difference.
@@ -54,6 +60,8 @@ pub(crate) fn controlled(
     if controls(history).is_none() {
         return Some(found);
     }
+    let sides = 1.0 / of_a.len() as f64 + 1.0 / of_b.len() as f64;
+    found.error = (control_variance(&[a, b, history]) * sides).sqrt();
     (found.slope, found.variance) = slope(&[a, b, history]);
     let middle = f64::midpoint(location_of(&of_a), location_of(&of_b));
     let take = |values: &mut [Value], middle: f64| {
@@ -71,6 +79,22 @@ pub(crate) fn controlled(
 /// The controls of all values; none where one has none.
 fn controls(values: &[Value]) -> Option<Vec<f64>> {
     values.iter().map(|value| value.control).collect()
+}
+
+/// Variance of the control of one occasion, around the mean of each row; 0 without two occasions anywhere.
+fn control_variance(rows: &[&[Value]; 3]) -> f64 {
+    let (mut squares, mut freedom) = (0.0, 0.0);
+    for row in rows.iter().filter(|row| row.len() > 1) {
+        let controls = controls(row).unwrap_or_default();
+        let middle = mean(&controls);
+        squares += controls.iter().map(|x| (x - middle).powi(2)).sum::<f64>();
+        freedom += row.len() as f64 - 1.0;
+    }
+    if freedom > 0.0 {
+        squares / freedom
+    } else {
+        0.0
+    }
 }
 
 /// Part of the control's movement that is in the values, and its variance: least squares over all rows, each around its own mean, with a
@@ -220,7 +244,7 @@ mod tests {
             };
             (0..40).filter(is_found).count()
         };
-        for noise in [0.001, 0.01] {
+        for noise in [0.001, 0.01, 0.1] {
             assert!(quiet(noise) >= 36, "{noise}: {}", quiet(noise));
         }
     }

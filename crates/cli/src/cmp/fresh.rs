@@ -16,7 +16,7 @@ use daqmeter_report::cmp::{Afresh, Compared, Confirmation, How, confirm_afresh};
 use daqmeter_stats::Asked;
 use daqmeter_sys::process;
 
-use super::confirm::{Flagged, Records, grouped};
+use crate::again::{Flagged, grouped};
 use crate::output::tell;
 
 /// Fresh invocations: what differs from one to the next is seen.
@@ -31,6 +31,14 @@ const SLOW: u32 = 20;
 const LOOK: Duration = Duration::from_millis(20);
 /// What an invocation may write at most.
 const MAX_BYTES: u64 = 1 << 28;
+
+/// What was compared.
+#[derive(Clone, Copy)]
+pub(super) struct Records<'a> {
+    pub(super) a: &'a [RunRecord],
+    pub(super) b: &'a [RunRecord],
+    pub(super) history: &'a [RunRecord],
+}
 
 /// Measures the points that differ by themselves in fresh invocations of B's program.
 pub(super) fn afresh(

@@ -60,6 +60,23 @@ impl Confirmation {
             reason: Some(why.into()),
         }
     }
+
+    /// A line for people.
+    pub(crate) fn line(&self, point: &str) -> String {
+        let how = match self.how {
+            How::InTurns => "in turns",
+            How::FreshRuns => "in fresh runs",
+        };
+        let mut out = format!("again    {point}: {} {how}", self.verdict.word());
+        if let Some(ratio) = self.ratio {
+            let _ = write!(out, ", B/A {ratio:.4}");
+        }
+        if let Some((low, high)) = self.interval {
+            let _ = write!(out, " ({low:.4} - {high:.4})");
+        }
+        let reason = self.reason.iter().map(|why| format!(": {why}"));
+        out + &reason.collect::<String>() + "\n"
+    }
 }
 
 impl Again {
@@ -139,27 +156,11 @@ impl Compared {
 
     /// A line for each point that was measured again.
     pub(super) fn again(&self) -> String {
-        let mut out = String::new();
-        for point in &self.points {
-            let Some(again) = &point.confirmation else {
-                continue;
-            };
-            let how = match again.how {
-                How::InTurns => "in turns",
-                How::FreshRuns => "in fresh runs",
-            };
-            let verdict = again.verdict.word();
-            let _ = write!(out, "again    {}: {verdict} {how}", point.point);
-            if let Some(ratio) = again.ratio {
-                let _ = write!(out, ", B/A {ratio:.4}");
-            }
-            if let Some((low, high)) = again.interval {
-                let _ = write!(out, " ({low:.4} - {high:.4})");
-            }
-            let reason = again.reason.iter().map(|why| format!(": {why}"));
-            let _ = writeln!(out, "{}", reason.collect::<String>());
-        }
-        out
+        let line = |point: &ComparedPoint| {
+            let again = point.confirmation.as_ref()?;
+            Some(again.line(&point.point))
+        };
+        self.points.iter().filter_map(line).collect()
     }
 }
 
