@@ -372,6 +372,52 @@ fn fresh_runs_confirm_what_is_there() {
 }
 
 #[test]
+fn a_step_of_the_history_is_measured_again() {
+    let folder = Folder::new();
+    let step = in_turn(&folder, "step.jsonl", 0, |ns| ns);
+    let mut lines = String::new();
+    // Twenty invocations, of which the last ten take a hundred times as long.
+    for run in 0..20 {
+        let text = std::fs::read_to_string(&step).unwrap();
+        let mut record: serde_json::Value =
+            serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        record["run_id"] = format!("run-{run:02}").into();
+        record["time_utc"] = format!("2026-11-22T03:{run:02}:00.000Z").into();
+        let factor = if run < 10 { 1 } else { 100 };
+        for ns in record["lanes"][0]["stages"][0]["sample_ns"]
+            .as_array_mut()
+            .unwrap()
+        {
+            *ns = (ns.as_u64().unwrap() * factor + run % 3).into();
+        }
+        lines.push_str(&format!("{record}\n"));
+    }
+    folder.write("step.jsonl", &lines);
+    let confirm = |before: &str| {
+        let arguments = ["--ignore", "900%", "--budget", "2m", "--confirm"];
+        let found = daqmeter(
+            "history",
+            &[
+                &[step.as_str()],
+                &arguments[..],
+                &["--binary-before", before],
+            ]
+            .concat(),
+        );
+        assert_eq!(found.status.code(), Some(0), "{}", stderr(&found));
+        stdout(&found)
+    };
+    let found = confirm(PROGRAM);
+    assert!(
+        found.contains("1 step") && found.contains("again    tiny null"),
+        "{found}"
+    );
+    assert!(found.contains(": same in turns, B/A"), "{found}");
+    assert!(confirm("true").contains("not measured in turns: side A: ended"));
+    are_refused("history", &[(&[&step, "--confirm"], "--binary-before")]);
+}
+
+#[test]
 fn what_cannot_be_compared_exported_or_planned_is_refused_in_a_line() {
     let folder = Folder::new();
     let out = folder.measured("a.jsonl");

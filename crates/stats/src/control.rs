@@ -118,7 +118,9 @@ fn slope(rows: &[&[Value]; 3]) -> (f64, f64) {
     let noise = scatter / freedom;
     let weight = squares + noise / PRIOR_SLOPE.powi(2);
     let slope = (products / weight).clamp(0.0, 1.0);
-    (slope, if slope > 0.0 { noise / weight } else { 0.0 })
+    // Of the estimate, not of the slope: what the control did between the sides alone is left to [`Controlled::left`].
+    let variance = noise * squares / weight.powi(2);
+    (slope, if slope > 0.0 { variance } else { 0.0 })
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -235,7 +237,8 @@ mod tests {
             let mut random = Random::new(12);
             let is_found = |_: &usize| {
                 let mut points = host.draw(&mut random);
-                let sides = [&mut points[0].a, &mut points[0].b];
+                let Point { a, b, .. } = &mut points[0];
+                let sides = [a, b];
                 for occasion in sides.into_iter().flat_map(|side| &mut side.occasions) {
                     occasion.control = Some((noise * random.normal()).exp());
                 }
