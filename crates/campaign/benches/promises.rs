@@ -1,8 +1,10 @@
 //! What `daqmeter cmp` and `daqmeter history` promise: on simulated hosts whose truth is known, and with real work on this host, alone
 //! and while a load of our own overcommits its CPUs five times. Every promise is kept or broken.
 //!
-//! `cargo bench -p daqmeter-campaign --bench promises [-- ROUNDS [FOLDER]]`; exits with 1 when a promise is broken. FOLDER holds files
-//! of one plan on one unchanged host, one invocation each: 500 random pairs of them are compared, too.
+//! `cargo bench -p daqmeter-campaign --bench promises [-- SECONDS [FOLDER]]`; exits with 1 when a promise is broken. SECONDS is for all but
+//! FOLDER: 240 unless it is given. What is simulated comes first; real work has the rest, up to 60 rounds of it each alone and beside our
+//! load. Fewer than 20 rounds are too few for any promise, and break it. FOLDER holds files of one plan on one unchanged host, one
+//! invocation each: 500 random pairs of them are compared, too.
 
 #![allow(
     clippy::print_stdout,
@@ -17,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use daqmeter_campaign::{Options, Plan, PlannedPoint, Runner, Site, Watch, engines};
 use daqmeter_harness::{
@@ -32,10 +35,20 @@ use daqmeter_stats::{Asked, FALSE_ALARM};
 const SIMULATED: usize = 25;
 /// Rows of each kind of history.
 const ROWS: usize = 1000;
-/// Invocations of each kind with real work, unless an argument says otherwise.
-const ROUNDS: usize = 60;
+/// Time for all of it, unless an argument says otherwise.
+const SECONDS: u64 = 240;
+/// Part of the time left that real work gets alone: beside our load every invocation takes about six times as long.
+const ALONE: f64 = 0.25;
+/// Part of the time left for real work that is for measuring; comparing takes the rest.
+const MEASURING: f64 = 0.9;
+/// Rounds of real work at most: more say little more.
+const MAX_ROUNDS: usize = 60;
+/// Fewest rounds that are compared: their 60 invocations are as many as `cmp` promises something for.
+const MIN_ROUNDS: usize = 20;
 /// Occasions a side of a comparison with real work.
 const OCCASIONS: usize = 10;
+/// Comparisons with real work of one kind.
+const COMPARISONS: usize = 500;
 /// Pairs of single invocations.
 const PAIRS: usize = 500;
 /// Other invocations that a pair is given as its history.
@@ -197,67 +210,84 @@ struct Rounds {
 }
 
 impl Rounds {
-    fn measured(context: &Context, rounds: usize) -> Rounds {
+    /// As many as there is time for.
+    fn measured(context: &Context, time: Duration) -> Rounds {
+        let began = Instant::now();
         let mut found = Rounds {
             plain: [Vec::new(), Vec::new()],
             slowed: Vec::new(),
         };
-        for round in 0..rounds as u64 {
-            found.plain[0].push(occasion(context, 3 * round, |_| false));
-            found
-                .slowed
-                .push(occasion(context, 3 * round + 1, |_| true));
-            found.plain[1].push(occasion(context, 3 * round + 2, |_| false));
+        while began.elapsed() < time && found.slowed.len() < MAX_ROUNDS {
+            let first = 3 * found.slowed.len() as u64;
+            let [before, after] = &mut found.plain;
+            before.push(occasion(context, first, |_| false));
+            found.slowed.push(occasion(context, first + 1, |_| true));
+            after.push(occasion(context, first + 2, |_| false));
         }
         found
     }
 
-    /// Comparisons of so many neighbouring rounds a side, as many as there are.
-    fn compared(&self, b: &[Vec<RunRecord>]) -> Vec<Compared> {
-        let a = self.plain[0].windows(OCCASIONS);
-        let windows = a.zip(b.windows(OCCASIONS));
-        let asked = Asked::ignoring(IGNORE);
-        let compared = windows.map(|(a, b)| cmp(&a.concat(), &b.concat(), &[], asked));
-        compared.collect()
+    /// Comparisons of so many neighbouring rounds a side, from a random one on, and in each round by lot which of two of its invocations
+    /// is A's: nothing but the lot makes A of one of two invocations of the same program. None of too few rounds.
+    fn compared(&self, is_slowed: bool) -> Vec<Compared> {
+        let rounds = self.slowed.len();
+        if rounds < MIN_ROUNDS {
+            return Vec::new();
+        }
+        let mut random = Random::new(7);
+        let mut compare = |_| {
+            let first = (random.uniform() * (rounds - OCCASIONS + 1) as f64) as usize;
+            let (mut a, mut b) = (Vec::new(), Vec::new());
+            for round in first..first + OCCASIONS {
+                let lot = usize::from(random.uniform() < 0.5);
+                a.extend_from_slice(&self.plain[lot][round]);
+                let other = match is_slowed {
+                    true => &self.slowed[round],
+                    false => &self.plain[1 - lot][round],
+                };
+                b.extend_from_slice(other);
+            }
+            cmp(&a, &b, &[], Asked::ignoring(IGNORE))
+        };
+        (0..COMPARISONS).map(&mut compare).collect()
     }
 
     fn promises(&self, where_: &str) -> Vec<Promise> {
-        let alike = self.compared(&self.plain[1]);
-        let slowed = self.compared(&self.slowed);
-        let share = |count: usize, of: usize| count as f64 / of.max(1) as f64;
-        let false_ones = alike.iter().filter(|found| differs(found)).count();
-        let wrong = slowed
-            .iter()
-            .filter(|found| found.count("faster") > 0)
-            .count();
-        let found = slowed.iter().filter(|found| slower(found)).count();
-        let decided = alike
-            .iter()
-            .filter(|found| found.conclusion == Conclusion::Same)
-            .count();
+        let (alike, slowed) = (self.compared(false), self.compared(true));
+        let count = |of: &[Compared], is: fn(&Compared) -> bool| {
+            of.iter().filter(|found| is(found)).count()
+        };
+        let is_same = |found: &Compared| found.conclusion == Conclusion::Same;
         println!(
-            "{where_}: of {} comparisons in turn, ten a side, {found} found the 5 % slowdown; of {} of the same program, {decided} were told to be the same",
+            "{where_}: {} rounds; of {} comparisons in turn, ten a side, {} found the 5 % slowdown; of {} of the same program, {} were told to be the same",
+            self.slowed.len(),
             slowed.len(),
-            alike.len()
+            count(&slowed, slower),
+            alike.len(),
+            count(&alike, is_same)
         );
         let promise = |name: &str, count: usize, of: usize| Promise {
             name: format!("real work, {where_}, {name}"),
-            found: share(count, of),
+            found: count as f64 / of.max(1) as f64,
             bounds: (0.0, FALSE_ALARM),
             of,
         };
-        let mut promises = vec![
+        let false_ones = count(&alike, differs);
+        let wrong = count(&slowed, |found| found.count("faster") > 0);
+        let (single, compared) = self.single();
+        vec![
             promise("in turn, false comparisons", false_ones, alike.len()),
             promise("slowdown taken for a speed-up", wrong, slowed.len()),
-        ];
-        let single = self.plain.concat();
-        let false_ones = pairs(&single, 0);
-        promises.push(promise(
-            "single invocations, false comparisons",
-            false_ones,
-            PAIRS,
-        ));
-        promises
+            promise("single invocations, false comparisons", single, compared),
+        ]
+    }
+
+    /// False comparisons of pairs of invocations, and how many pairs; none of too few rounds.
+    fn single(&self) -> (usize, usize) {
+        match self.slowed.len() < MIN_ROUNDS {
+            true => (0, 0),
+            false => (pairs(&self.plain.concat(), 0), PAIRS),
+        }
     }
 }
 
@@ -393,33 +423,50 @@ fn is_false_in_turn(neighbours: &[Vec<RunRecord>]) -> bool {
     differs(&cmp(&side(0), &side(1), &[], Asked::ignoring(IGNORE)))
 }
 
+/// What real work promises, alone and beside our load, in so much time.
+fn real(left: Duration) -> Vec<Promise> {
+    let measuring = left.mul_f64(MEASURING);
+    let context = Context::gather(Default::default(), "cargo bench".to_owned(), Vec::new());
+    let alone = Rounds::measured(&context, measuring.mul_f64(ALONE));
+    let load = Load::begun();
+    let overcommitted = Rounds::measured(&context, measuring.mul_f64(1.0 - ALONE));
+    drop(load);
+    [
+        alone.promises("alone"),
+        overcommitted.promises("overcommitted"),
+    ]
+    .concat()
+}
+
 fn main() -> ExitCode {
+    let began = Instant::now();
     let mut arguments = std::env::args()
         .skip(1)
         .filter(|argument| !argument.starts_with('-'));
-    let rounds = arguments
+    let seconds = arguments
         .next()
-        .map_or(ROUNDS, |text| text.parse().unwrap());
+        .map_or(SECONDS, |text| text.parse().unwrap());
     let mut promises = measured(SIMULATED, 1.0);
     promises.extend(histories(ROWS));
-    let context = Context::gather(Default::default(), "cargo bench".to_owned(), Vec::new());
-    promises.extend(Rounds::measured(&context, rounds).promises("alone"));
-    let load = Load::begun();
-    promises.extend(Rounds::measured(&context, rounds).promises("overcommitted"));
-    drop(load);
+    println!("simulated in {:.0} s", began.elapsed().as_secs_f64());
+    promises.extend(real(
+        Duration::from_secs(seconds).saturating_sub(began.elapsed()),
+    ));
     if let Some(folder) = arguments.next() {
         promises.extend(stored_promises(Path::new(&folder)));
     }
     println!(
-        "{:58} {:>9}   {:16} {:6} {:>7}",
-        "promise", "measured", "promised [%]", "", "of"
+        "{:63} {:>9}   {:16} {:>7}",
+        "promise", "measured", "promised [%]", "of"
     );
     promises
         .iter()
         .for_each(|promise| println!("{}", promise.line()));
+    println!("in {:.0} s", began.elapsed().as_secs_f64());
     if promises.iter().all(Promise::is_kept) {
         ExitCode::SUCCESS
     } else {
+        println!("broken; where comparisons are too few: more time, as -- SECONDS");
         ExitCode::FAILURE
     }
 }

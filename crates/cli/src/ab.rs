@@ -19,8 +19,8 @@ use crate::output::{FAILED, Failure, emit, tell};
 use crate::runner::{context, progress_bar};
 
 pub(crate) use arguments::Arguments;
-pub(crate) use pairs::SIDE;
 use pairs::{Pair, pairs};
+pub(crate) use pairs::{SIDE, binary};
 use shown::{Compared, Outcome, text};
 
 /// Exit code when the budget did not decide.

@@ -30,6 +30,20 @@ pub(crate) fn budget(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// `5%` or `5` as a fraction.
+pub(crate) fn per_cent(text: &str) -> Result<f64, String> {
+    let number: f64 = text
+        .trim_end_matches('%')
+        .trim()
+        .parse()
+        .map_err(|_| "a percentage such as 5% is wanted".to_owned())?;
+    if (0.0..=1000.0).contains(&number) {
+        Ok(number / 100.0)
+    } else {
+        Err("0% to 1000% is wanted".to_owned())
+    }
+}
+
 /// A file that is written. Standard output is for what people read, and for records with --json.
 pub(crate) fn written_file(text: &str) -> Result<PathBuf, String> {
     match text {

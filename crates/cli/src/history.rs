@@ -2,14 +2,19 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use daqmeter_record::RunRecord;
-use daqmeter_report::history::{figures, text, trends};
+use daqmeter_report::history::{Trend, figures, text, trends};
 use daqmeter_report::page_of;
+use daqmeter_report::points::points_of;
 
-use crate::cmp::per_cent;
+use crate::ab::binary;
+use crate::again::{Flagged, in_turns, refuse_other_hosts, stop_on_signal};
+use crate::arguments::{budget, per_cent};
 use crate::files::{read_all, shown};
+use crate::interrupt;
 use crate::output::{Failure, emit, tell, write_file};
 
 /// Show how points changed from run to run, and where they took a step.
@@ -19,7 +24,7 @@ use crate::output::{Failure, emit, tell, write_file};
 /// count; hosts are kept apart. Steps are sought over all runs of a point; a single wild run is none.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter run quick --out bench/record/lab7/2026-11-21.jsonl\n  $ daqmeter history bench/record/lab7\n  $ daqmeter history bench/record -o history.html"
+    after_long_help = "Example:\n\n  $ daqmeter run quick --out bench/record/lab7/2026-11-21.jsonl\n  $ daqmeter history bench/record/lab7\n  $ daqmeter history bench/record -o history.html\n  $ daqmeter history bench/record/lab7 --confirm --binary-before ./old --binary-after ./new"
 )]
 pub(crate) struct Arguments {
     /// Records (JSON lines), or folders of them
@@ -31,6 +36,18 @@ pub(crate) struct Arguments {
     /// Steps that are of no interest
     #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "2%")]
     ignore: f64,
+    /// Measure points with a step again, here and now: the binaries of before and after it in turns
+    #[arg(long, requires = "binary_before")]
+    confirm: bool,
+    /// With --confirm: a binary of before the steps
+    #[arg(long, value_name = "BINARY", requires = "confirm")]
+    binary_before: Option<String>,
+    /// With --confirm: one of after them [default: this one]
+    #[arg(long, value_name = "BINARY", requires = "confirm")]
+    binary_after: Option<String>,
+    /// With --confirm: time for each point
+    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "10s")]
+    budget: Duration,
     /// Write a page with a figure for each study
     #[arg(short, long, value_name = "FILE.html")]
     output: Option<PathBuf>,
@@ -44,13 +61,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if let Some(wanted) = &arguments.study {
         records.retain(|record| record.study.contains(wanted));
     }
-    let found = trends(&records, arguments.ignore);
+    let mut found = trends(&records, arguments.ignore);
     if found.is_empty() {
         return Err(Failure::refused(format!(
             "{}: {} record(s), no point was done twice on one host: there is no history yet",
             shown(&arguments.paths),
             records.len()
         )));
+    }
+    if arguments.confirm {
+        confirm(arguments, &mut found, &records)?;
     }
     if let Some(path) = &arguments.output {
         let names: Vec<String> = arguments
@@ -73,7 +93,59 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             .map(serde_json::to_string)
             .collect::<Result<Vec<_>, _>>()
             .map_err(Failure::refused)?;
-        return emit(&(lines.join("\n") + "\n"));
+        return emit(&(lines.join("\n") + "\n")).map(interrupt::exit_code);
     }
-    emit(&text(&found))
+    emit(&text(&found)).map(interrupt::exit_code)
+}
+
+/// Measures the points that have a step again.
+fn confirm(
+    arguments: &Arguments,
+    found: &mut [Trend],
+    records: &[RunRecord],
+) -> Result<(), Failure> {
+    let with_step = found.iter().enumerate();
+    let with_step = with_step.filter(|(_, trend)| !trend.steps.is_empty());
+    let flagged: Vec<Flagged> = with_step
+        .filter_map(|(at, trend)| flagged(at, trend, records))
+        .collect();
+    let (Some(before), false) = (&arguments.binary_before, flagged.is_empty()) else {
+        return Ok(());
+    };
+    refuse_other_hosts(flagged.iter().map(|point| &point.record))?;
+    let after = match &arguments.binary_after {
+        Some(after) => binary(after)?,
+        None => std::env::current_exe().map_err(Failure::refused)?,
+    };
+    let (binaries, stop) = ([binary(before)?, after], stop_on_signal());
+    let again = in_turns(
+        &binaries,
+        &flagged,
+        arguments.ignore,
+        arguments.budget,
+        &stop,
+    );
+    for (at, confirmation) in again {
+        found[at].confirmation = Some(confirmation);
+    }
+    Ok(())
+}
+
+/// A point with its newest record on its host.
+fn flagged(at: usize, trend: &Trend, records: &[RunRecord]) -> Option<Flagged> {
+    let stage = |record: &RunRecord| {
+        let is_of_it = record.outcome.is_ok() && trend.is_of(record);
+        let mut points = points_of(record).filter(|_| is_of_it);
+        let found = points.find(|(point, _)| point.to_string() == trend.point);
+        found.map(|(point, _)| point.stage)
+    };
+    let of_it = records
+        .iter()
+        .filter_map(|record| Some((record, stage(record)?)));
+    let (record, stage) = of_it.max_by(|a, b| a.0.time_utc.cmp(&b.0.time_utc))?;
+    Some(Flagged {
+        at,
+        stage,
+        record: record.clone(),
+    })
 }

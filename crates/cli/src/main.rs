@@ -2,6 +2,7 @@
 //! records.
 
 mod ab;
+mod again;
 mod arguments;
 mod cmp;
 mod completions;

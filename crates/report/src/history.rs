@@ -10,6 +10,7 @@ use daqmeter_stats::{Change, Level, median, row, sorted};
 use serde::Serialize;
 
 use crate::aligned::numbers_from;
+use crate::cmp::Confirmation;
 use crate::families::level_name;
 use crate::figures::{Axis, Curve, Figure, Texts, lines};
 use crate::occasions::{Runs, moments, side};
@@ -73,6 +74,9 @@ pub struct Trend {
     pub has_two_modes: bool,
     /// A slope explains the times better than any step.
     pub drifts: bool,
+    /// What measuring the point again with a program of before and one of after its steps said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confirmation: Option<Confirmation>,
 }
 
 /// Trends of all points that were run at least twice on a host. Steps up to `ignore` (0.02 is 2 %) are passed over; their border holds for
@@ -80,11 +84,10 @@ pub struct Trend {
 pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     let mut hosts: BTreeMap<String, Vec<RunRecord>> = BTreeMap::new();
     for record in records {
-        let host = format!(
-            "{}, {} CPUs",
-            record.host.cpu_model, record.host.logical_cpus
-        );
-        hosts.entry(host).or_default().push(record.clone());
+        hosts
+            .entry(host_of(record))
+            .or_default()
+            .push(record.clone());
     }
     let rows = hosts
         .iter()
@@ -95,6 +98,18 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
         .iter_mut()
         .for_each(|trend| judge(trend, ignore, rows));
     found
+}
+
+fn host_of(record: &RunRecord) -> String {
+    let host = &record.host;
+    format!("{}, {} CPUs", host.cpu_model, host.logical_cpus)
+}
+
+impl Trend {
+    /// Whether a record is of the trend's host.
+    pub fn is_of(&self, record: &RunRecord) -> bool {
+        host_of(record) == self.host
+    }
 }
 
 /// The points of a host with their runs, not judged yet.
@@ -137,6 +152,7 @@ fn trend(
         bad_hours: Vec::new(),
         has_two_modes: false,
         drifts: false,
+        confirmation: None,
     }
 }
 
@@ -231,6 +247,10 @@ pub fn text(trends: &[Trend]) -> String {
             .iter()
             .flat_map(|trend| trend.steps.iter().map(|step| step_text(trend, step)));
         steps.for_each(|step| out.push_str(&step));
+        for trend in &own {
+            let again = trend.confirmation.as_ref();
+            out.extend(again.map(|again| again.line(&trend.point)));
+        }
         out.push_str(&bad_hours_text(&own));
     }
     let steps: usize = trends.iter().map(|trend| trend.steps.len()).sum();

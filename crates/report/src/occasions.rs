@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use daqmeter_record::{RunRecord, Stage};
-use daqmeter_stats::{Occasion, Side};
+use daqmeter_record::{LimitBasis, RunRecord, Stage};
+use daqmeter_stats::{Occasion, Side, median};
 
 use crate::families::level;
 use crate::samples::compared_ns;
@@ -27,12 +27,29 @@ pub(crate) fn moments<'a>(records: impl Iterator<Item = &'a RunRecord>) -> HashM
 /// Runs as occasions: those of one invocation are its repetitions.
 pub(crate) fn occasions(runs: &Runs, moments: &HashMap<&str, f64>) -> Vec<Occasion> {
     let mut found: BTreeMap<&str, Occasion> = BTreeMap::new();
+    let mut controls: BTreeMap<&str, Vec<Option<f64>>> = BTreeMap::new();
     for (record, stage) in runs {
         let occasion = found.entry(&record.run_id).or_default();
         occasion.at = moments.get(record.run_id.as_str()).copied().unwrap_or(0.0);
         occasion.repetitions.push(compared_ns(stage));
+        controls
+            .entry(&record.run_id)
+            .or_default()
+            .push(control(record, stage));
+    }
+    for (run_id, occasion) in &mut found {
+        let of_it: Option<Vec<f64>> = controls.remove(run_id).into_iter().flatten().collect();
+        occasion.control = of_it.map(|times| median(&times)).filter(|time| *time > 0.0);
     }
     found.into_values().collect()
+}
+
+/// Time of a byte of the limit that was measured beside a stage in the same invocation, in seconds: it loads the same resource. None where
+/// the stage has none that was measured.
+fn control(record: &RunRecord, stage: &Stage) -> Option<f64> {
+    let limit = record.limit(stage.limit.as_deref()?)?;
+    let is_measured = limit.basis != LimitBasis::Given && limit.rate_bytes_per_s > 0.0;
+    is_measured.then(|| 1.0 / limit.rate_bytes_per_s)
 }
 
 /// One side of a point.

@@ -6,8 +6,10 @@
 //! occasions differ comes from the sides and the history of the point, or from a stated prior ([`crate::fit`]).
 //!
 //! Sides that were not recorded in turn may differ by an hour of the host: a difference then counts only beyond what a bad hour makes.
-//! What a control of the same resource explains does not count either. One border holds for the whole comparison ([`crate::null`]).
+//! What a control of the same resource is known to explain is taken off ([`crate::control`]), and what it may explain beyond that does not
+//! count. One border holds for the whole comparison ([`crate::null`]).
 
+use crate::control::Controlled;
 use crate::fit::{Fit, Pair, fit, location, shared};
 use crate::null::{Drawn, border, student};
 use crate::sides::{Point, Value};
@@ -59,8 +61,10 @@ pub struct Effect {
     pub a: f64,
     /// Level of B.
     pub b: f64,
-    /// B over A.
+    /// B over A, without what a control of the same resource explains: see [`Effect::corrected`].
     pub ratio: f64,
+    /// What was taken off for that, as a ratio of the sides: 1 where there is no control, or where it does not move with the point.
+    pub corrected: f64,
     /// 95 % interval of the ratio of this point alone.
     pub interval: (f64, f64),
     /// Interval that the verdict is taken from: all of a comparison hold together with 1 - [`FALSE_ALARM`].
@@ -86,6 +90,7 @@ impl Effect {
         a: f64::NAN,
         b: f64::NAN,
         ratio: f64::NAN,
+        corrected: f64::NAN,
         interval: (f64::NAN, f64::NAN),
         joint: (f64::NAN, f64::NAN),
         allowed: f64::NAN,
@@ -172,13 +177,14 @@ fn judge(pair: &Pair, fit: &Fit, border: f64, asked: Asked) -> Effect {
         ignore: asked.ignore.ln_1p(),
     };
     let plain = judged.verdict(fit.effect);
-    let left = judged.verdict(unexplained(fit.effect, pair.control));
+    let left = judged.verdict(unexplained(fit.effect, pair.control.map(Controlled::left)));
     let explained = matches!(plain, Verdict::Slower | Verdict::Faster) && plain != left;
     let around = |half: f64| ((fit.effect - half).exp(), (fit.effect + half).exp());
     Effect {
-        a: location(&pair.a).exp(),
-        b: location(&pair.b).exp(),
+        a: pair.levels.0.exp(),
+        b: pair.levels.1.exp(),
         ratio: fit.effect.exp(),
+        corrected: pair.control.map_or(0.0, Controlled::correction).exp(),
         interval: around(half(NORMAL_95)),
         joint: around(judged.half),
         allowed: fit.allowed.exp(),
@@ -243,14 +249,16 @@ fn overall(pairs: &[Pair]) -> Option<Pair> {
         });
         together(all.collect(), groups.len() as f64)
     };
-    let pair = Pair {
+    let (a, b) = (gather(|pair| &pair.a, true), gather(|pair| &pair.b, true));
+    let is_there = !a.is_empty() && !b.is_empty();
+    is_there.then(|| Pair {
         group: usize::MAX,
-        a: gather(|pair| &pair.a, true),
-        b: gather(|pair| &pair.b, true),
+        levels: (location(&a), location(&b)),
+        a,
+        b,
         history: gather(|pair| &pair.history, false),
         control: None,
-    };
-    (!pair.a.is_empty() && !pair.b.is_empty()).then_some(pair)
+    })
 }
 
 /// Weighted means of the values of one moment; moments that lack points are left out.
@@ -268,6 +276,7 @@ fn together(mut values: Vec<(Value, f64, f64)>, weight: f64) -> Vec<Value> {
         at: moment[0].0.at,
         log: mean(moment, |value| value.2),
         within: Some(mean(moment, |value| value.0.within.unwrap_or(0.0))),
+        control: None,
     };
     whole.map(value).collect()
 }
@@ -285,6 +294,7 @@ mod tests {
             layout,
             points: 6,
             slower,
+            seen: 0.0,
         }
     }
 
@@ -364,7 +374,11 @@ mod tests {
         let mut random = Random::new(9);
         let mut points = host(Layout::InTurn(10), 0.003, 1.2).draw(&mut random);
         let found = |control: Option<f64>, points: &mut Vec<Point>| {
-            points[0].control = control;
+            let Point { a, b, .. } = &mut points[0];
+            let plain = control.map(|_| 7.0);
+            a.occasions.iter_mut().for_each(|of_a| of_a.control = plain);
+            let moved = control.map(|log| 7.0 * log.exp());
+            b.occasions.iter_mut().for_each(|of_b| of_b.control = moved);
             compare(points, Asked::ignoring(0.02)).effects[0]
         };
         let verdict = |effect: Effect| (effect.verdict, effect.explained);
@@ -389,6 +403,7 @@ mod tests {
                     .map(|at| if at % 5 < 3 { 1.0 } else { slow })
                     .collect(),
             ],
+            control: None,
         };
         let found = |level: Level| {
             let side = |parity: usize, slow: f64| Side {
@@ -418,6 +433,7 @@ mod tests {
             occasions: vec![Occasion {
                 at: 0.0,
                 repetitions: vec![samples],
+                control: None,
             }],
             level: Level::Median,
         };

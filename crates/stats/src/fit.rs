@@ -1,6 +1,7 @@
 //! How much the occasions of a point differ although nothing changed: from its sides and its history, or from a stated prior.
 
-use crate::sides::{Point, Side, Value, in_order};
+use crate::control::{Controlled, controlled};
+use crate::sides::{Point, Side, Value, in_order, location_of, trimmed};
 use crate::{median, row, sorted};
 
 /// Standard deviation of one occasion where nothing is known of it but how its repetitions scatter: a floor, and a multiple of that
@@ -18,8 +19,6 @@ const CORRELATION_WEIGHT: f64 = 8.0;
 const PRIOR_CORRELATION: f64 = 0.3;
 /// Least standard deviation that is believed of a few equal values.
 const LEAST_DEVIATION: f64 = 2e-4;
-/// Occasions from which on the fastest and the slowest fifth of a side are trimmed (Yuen 1974).
-const TRIM_FROM: usize = 8;
 /// A difference that one bad hour of a host makes, as a factor: what sides that were not recorded in turn may differ by anyway.
 const BAD_HOUR: f64 = 1.5;
 /// Occasions of history without a worse hour at which less is allowed for.
@@ -37,7 +36,10 @@ pub(crate) struct Pair {
     pub(crate) b: Vec<Value>,
     /// Of one level: steps are taken out.
     pub(crate) history: Vec<Value>,
-    pub(crate) control: Option<f64>,
+    /// Levels of A and B as they were measured, whatever the control explains.
+    pub(crate) levels: (f64, f64),
+    /// What their control says; the values are corrected by it.
+    pub(crate) control: Option<Controlled>,
 }
 
 /// What is known of the difference of a pair.
@@ -56,12 +58,17 @@ impl Pair {
     /// None where a side has nothing usable.
     pub(crate) fn of(point: &Point) -> Option<Pair> {
         let usable = |side: &Side| Some(side.values()).filter(|values| !values.is_empty());
+        let (mut a, mut b) = (usable(&point.a)?, usable(&point.b)?);
+        let mut history = without_steps(in_order(&point.history, point.a.level));
+        let levels = (location(&a), location(&b));
+        let control = controlled(&mut a, &mut b, &mut history);
         Some(Pair {
             group: point.group,
-            a: usable(&point.a)?,
-            b: usable(&point.b)?,
-            history: without_steps(in_order(&point.history, point.a.level)),
-            control: point.control.filter(|log| log.is_finite()),
+            a,
+            b,
+            history,
+            levels,
+            control,
         })
     }
 
@@ -107,6 +114,10 @@ impl Pair {
             let share = expected_squares(row.len(), correlation) / (n - 1.0);
             sum += squares / share * n / kept;
             freedom += kept - 1.0;
+        }
+        // The slope of a control was taken from the same values.
+        if self.control.is_some_and(|control| control.slope > 0.0) && freedom > 1.0 {
+            freedom -= 1.0;
         }
         let thinned = (1.0 - correlation.powi(2)) / (1.0 + correlation.powi(2));
         (freedom > 0.0).then(|| {
@@ -164,7 +175,9 @@ pub(crate) fn fit(pairs: &[Pair]) -> Vec<Fit> {
         let in_turn = pair.is_in_turn();
         Fit {
             effect: pair.effect(),
-            error: (variance * pair.factor(correlation, in_turn)).sqrt(),
+            error: (variance * pair.factor(correlation, in_turn)
+                + pair.control.map_or(0.0, Controlled::added_variance))
+            .sqrt(),
             freedom,
             allowed: if in_turn { 0.0 } else { pair.allowed() },
             in_turn,
@@ -262,25 +275,19 @@ fn without_steps(mut values: Vec<Value>) -> Vec<Value> {
     values
 }
 
-fn trimmed(n: usize) -> usize {
-    if n >= TRIM_FROM { n / 5 } else { 0 }
-}
-
 fn logs(values: &[Value]) -> Vec<f64> {
-    sorted(&values.iter().map(|value| value.log).collect::<Vec<_>>())
+    values.iter().map(|value| value.log).collect()
 }
 
 /// Trimmed mean of the logarithms.
 pub(crate) fn location(values: &[Value]) -> f64 {
-    let (sorted, trimmed) = (logs(values), trimmed(values.len()));
-    let kept = &sorted[trimmed..sorted.len() - trimmed];
-    kept.iter().sum::<f64>() / kept.len() as f64
+    location_of(&logs(values))
 }
 
 /// Values that are kept, and the squares of all when the others are drawn in to them (winsorised).
 fn squares(values: &[Value], is_trimmed: bool) -> (f64, f64) {
     let trimmed = if is_trimmed { trimmed(values.len()) } else { 0 };
-    let sorted = logs(values);
+    let sorted = sorted(&logs(values));
     let (least, most) = (sorted[trimmed], sorted[sorted.len() - 1 - trimmed]);
     let drawn: Vec<f64> = sorted.iter().map(|x| x.clamp(least, most)).collect();
     let mean = drawn.iter().sum::<f64>() / drawn.len() as f64;
@@ -323,6 +330,7 @@ mod tests {
             at: at as f64,
             log: time.ln(),
             within: None,
+            control: None,
         };
         times.iter().enumerate().map(value).collect()
     }
@@ -353,6 +361,7 @@ mod tests {
                     a: values(&[1.0]),
                     b: values(&[1.0]),
                     history: values(&null_row(Kind::Correlated(truth), 80, &mut random)),
+                    levels: (0.0, 0.0),
                     control: None,
                 })
                 .collect();

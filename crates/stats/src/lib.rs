@@ -9,6 +9,7 @@
 
 mod changes;
 mod compare;
+mod control;
 mod fit;
 mod null;
 mod paired;

@@ -1,7 +1,7 @@
 //! What comparisons promise, measured on simulated hosts whose truth is known. Every promise is kept or broken: there is no third.
 
 use crate::simulated::{Host, Kind, Layout, Random, null_row};
-use crate::{Asked, Comparison, FALSE_ALARM, Verdict, change_points, compare};
+use crate::{Asked, Comparison, FALSE_ALARM, Verdict, change_points, compare, normal_quantile};
 
 /// Occasion effects, as standard deviations.
 const OCCASIONS: [f64; 5] = [0.001, 0.003, 0.01, 0.03, 0.1];
@@ -14,6 +14,8 @@ const LAYOUTS: [Layout; 4] = [
 ];
 /// Points of a comparison.
 const POINTS: usize = 6;
+/// How much of what an occasion does to a point its control sees, from kind to kind of host.
+const SEEN: [f64; 3] = [0.3, 0.8, 0.98];
 /// What 95 % intervals may cover over all hosts.
 const COVERAGE: (f64, f64) = (0.93, 0.97);
 /// A slowdown that has to be found, and how often.
@@ -33,10 +35,40 @@ pub struct Promise {
     pub of: usize,
 }
 
+/// Chance that a figure of too few comparisons would be within its bounds although the truth is not.
+const UNPROVED: f64 = 0.05;
+
 impl Promise {
-    /// Whether the figure is within its bounds.
+    /// Whether the figure is within its bounds, and of enough comparisons to show it.
     pub fn is_kept(&self) -> bool {
+        self.is_within() && self.is_of_enough()
+    }
+
+    /// Whether the figure is within its bounds, of however few comparisons.
+    fn is_within(&self) -> bool {
         (self.bounds.0..=self.bounds.1).contains(&self.found)
+    }
+
+    /// Whether there are as many comparisons as the promise needs.
+    fn is_of_enough(&self) -> bool {
+        self.of as f64 >= self.needed()
+    }
+
+    /// The fewest comparisons that can show the promise with 95 %, by the binomial distribution: of so many the best figure, none or all,
+    /// has a chance of 5 % on a host at the bound: 299 for at most 1 %, 149 for at most 2 %, 59 for at least 95 %. Between two bounds 95 %
+    /// of the figures of a host in their middle have to be within them (the normal approximation): 457 for 93 to 97 %.
+    fn needed(&self) -> f64 {
+        let (least, most) = self.bounds;
+        let one_sided = |share: f64| (UNPROVED.ln() / share.ln()).ceil();
+        match (least, most) {
+            (least, most) if least <= 0.0 => one_sided(1.0 - most),
+            (least, most) if most >= 1.0 => one_sided(least),
+            _ => {
+                let middle = f64::midpoint(least, most);
+                let errors = normal_quantile(1.0 - UNPROVED / 2.0) / (most - middle);
+                (middle * (1.0 - middle) * errors.powi(2)).ceil()
+            }
+        }
     }
 
     /// A line of the table.
@@ -48,9 +80,13 @@ impl Promise {
             (least, most) if most >= 1.0 => format!("at least {}", per_cent(least)),
             _ => format!("{} to {}", per_cent(least), per_cent(most)),
         };
-        let verdict = if self.is_kept() { "kept" } else { "BROKEN" };
+        let verdict = match (self.is_within(), self.is_of_enough()) {
+            (true, true) => "kept".to_owned(),
+            (false, _) => "BROKEN".to_owned(),
+            (true, false) => format!("BROKEN, too few: {} needed", self.needed()),
+        };
         format!(
-            "{:58} {:>7} %   {wanted:16} {verdict:6} {:>7}",
+            "{:63} {:>7} %   {wanted:16} {:>7}   {verdict}",
             self.name,
             per_cent(self.found),
             self.of
@@ -118,20 +154,7 @@ pub fn measured(each: usize, width: f64) -> Vec<Promise> {
     let mut promises = Vec::new();
     let mut all = Counted::default();
     for kind in Kind::ALL {
-        let mut of_kind = Counted::default();
-        for (occasion, layout) in OCCASIONS
-            .into_iter()
-            .flat_map(|occasion| LAYOUTS.map(|layout| (occasion, layout)))
-        {
-            let host = Host {
-                kind,
-                occasion,
-                layout,
-                points: POINTS,
-                slower: 1.0,
-            };
-            (0..each).for_each(|_| of_kind.add(&compare(&host.draw(&mut random), asked)));
-        }
+        let of_kind = counted(kind, 0.0, each, asked, &mut random);
         promises.push(of_kind.alarms(format!(
             "cmp, nothing changed, false comparisons: {}",
             kind.name()
@@ -143,7 +166,38 @@ pub fn measured(each: usize, width: f64) -> Vec<Promise> {
         COVERAGE,
     ));
     promises.push(power(each * 20, asked, &mut random));
+    let mut with_controls = Counted::default();
+    for (kind, seen) in Kind::ALL.into_iter().zip(SEEN.into_iter().cycle()) {
+        with_controls = with_controls.and(counted(kind, seen, each, asked, &mut random));
+    }
+    promises.push(
+        with_controls.alarms("cmp, nothing changed, false comparisons: with controls".to_owned()),
+    );
+    promises.push(with_controls.coverage(
+        "cmp, 95 % intervals that cover the truth, with controls",
+        COVERAGE,
+    ));
     promises
+}
+
+/// Comparisons of hosts of one kind where nothing changed.
+fn counted(kind: Kind, seen: f64, each: usize, asked: Asked, random: &mut Random) -> Counted {
+    let mut of_kind = Counted::default();
+    for (occasion, layout) in OCCASIONS
+        .into_iter()
+        .flat_map(|occasion| LAYOUTS.map(|layout| (occasion, layout)))
+    {
+        let host = Host {
+            kind,
+            occasion,
+            layout,
+            points: POINTS,
+            slower: 1.0,
+            seen,
+        };
+        (0..each).for_each(|_| of_kind.add(&compare(&host.draw(random), asked)));
+    }
+    of_kind
 }
 
 /// 5 % at one point, in noise of 1 %, ten occasions a side in turn.
@@ -154,6 +208,7 @@ fn power(comparisons: usize, asked: Asked, random: &mut Random) -> Promise {
         layout: Layout::InTurn(10),
         points: POINTS,
         slower: SLOWER,
+        seen: 0.0,
     };
     let is_found =
         |_: &usize| compare(&host.draw(random), asked).effects[0].verdict == Verdict::Slower;
@@ -220,8 +275,9 @@ pub fn histories(rows: usize) -> Vec<Promise> {
 mod tests {
     use super::*;
 
+    /// Figures outside of their bounds; a test has no time for as many comparisons as the gate makes.
     fn broken(promises: &[Promise]) -> Vec<String> {
-        let broken = promises.iter().filter(|promise| !promise.is_kept());
+        let broken = promises.iter().filter(|promise| !promise.is_within());
         broken.map(Promise::line).collect()
     }
 
@@ -244,7 +300,7 @@ mod tests {
             name: "cover".to_owned(),
             found,
             bounds: COVERAGE,
-            of: 10,
+            of: 1000,
         };
         assert!(promise(0.95).is_kept() && !promise(0.98).is_kept() && !promise(0.92).is_kept());
         assert!(!promise(f64::NAN).is_kept());
@@ -252,5 +308,44 @@ mod tests {
             promise(0.98).line().contains("93.00 to 97.00")
                 && promise(0.98).line().contains("BROKEN")
         );
+    }
+
+    /// Against the binomial distribution summed term by term.
+    #[test]
+    fn a_figure_of_too_few_comparisons_is_broken_however_good_it_is() {
+        let chance_of_none = |of: i32, share: f64| (1.0 - share).powi(of);
+        for (bounds, found, needed) in [
+            ((0.0, 0.01), 0.0, 299),
+            ((0.0, 0.02), 0.0, 149),
+            ((0.95, 1.0), 1.0, 59),
+        ] {
+            let promise = |of: i32| Promise {
+                name: "false".to_owned(),
+                found,
+                bounds,
+                of: usize::try_from(of).unwrap(),
+            };
+            let wrong = if found > 0.5 {
+                1.0 - bounds.0
+            } else {
+                bounds.1
+            };
+            assert!(chance_of_none(needed, wrong) <= 0.05);
+            assert!(chance_of_none(needed - 1, wrong) > 0.05);
+            assert!(promise(needed).is_kept() && !promise(needed - 1).is_kept());
+            assert!(!promise(0).is_kept());
+            let line = promise(needed - 1).line();
+            assert!(
+                line.contains(&format!("BROKEN, too few: {needed} needed")),
+                "{line}"
+            );
+        }
+        let coverage = |of: usize| Promise {
+            name: "cover".to_owned(),
+            found: 0.95,
+            bounds: COVERAGE,
+            of,
+        };
+        assert!(coverage(457).is_kept() && !coverage(400).is_kept());
     }
 }

@@ -2,6 +2,9 @@
 
 use crate::{BLOCKS, MAD_TO_SIGMA, mad, median, sorted};
 
+/// Occasions from which on the fastest and the slowest fifth of a side are trimmed (Yuen 1974).
+const TRIM_FROM: usize = 8;
+
 /// What of many samples stands for all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Level {
@@ -29,6 +32,8 @@ pub struct Occasion {
     pub at: f64,
     /// Samples of each repetition, all above zero, in the order in which they were taken.
     pub repetitions: Vec<Vec<f64>>,
+    /// Time of a control that loads the same resource, measured in this occasion, in any unit; none without one.
+    pub control: Option<f64>,
 }
 
 /// One side of a point.
@@ -51,8 +56,6 @@ pub struct Point {
     pub history: Vec<Occasion>,
     /// Points of one number share their records (lanes, stages): they are not independent.
     pub group: usize,
-    /// Time of B over time of A of a control that loads the same resource, as a logarithm, where both sides have one.
-    pub control: Option<f64>,
 }
 
 /// One occasion in numbers.
@@ -63,6 +66,8 @@ pub(crate) struct Value {
     pub(crate) log: f64,
     /// Standard deviation of the logarithm of one repetition; none where there is a single sample.
     pub(crate) within: Option<f64>,
+    /// Logarithm of the control's time.
+    pub(crate) control: Option<f64>,
 }
 
 impl Occasion {
@@ -84,6 +89,7 @@ impl Occasion {
             at: self.at,
             log: median(&logs),
             within: (parts.len() > 1).then(|| deviation(&parts)),
+            control: self.control.map(f64::ln).filter(|log| log.is_finite()),
         })
     }
 }
@@ -120,6 +126,18 @@ pub(crate) fn in_order(occasions: &[Occasion], level: Level) -> Vec<Value> {
     found
 }
 
+/// Values that are trimmed at either end of so many.
+pub(crate) fn trimmed(n: usize) -> usize {
+    if n >= TRIM_FROM { n / 5 } else { 0 }
+}
+
+/// Trimmed mean.
+pub(crate) fn location_of(values: &[f64]) -> f64 {
+    let (sorted, trimmed) = (sorted(values), trimmed(values.len()));
+    let kept = &sorted[trimmed..sorted.len() - trimmed];
+    kept.iter().sum::<f64>() / kept.len() as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,6 +147,7 @@ mod tests {
         let occasion = Occasion {
             at: 0.0,
             repetitions: vec![vec![1.0; 3], vec![2.0; 3], vec![100.0; 3]],
+            control: None,
         };
         let value = occasion.value(Level::Median).unwrap();
         assert_eq!(value.log, 2.0_f64.ln());
@@ -141,6 +160,7 @@ mod tests {
             let occasion = Occasion {
                 at: 0.0,
                 repetitions: vec![samples],
+                control: None,
             };
             occasion.value(Level::Mean)
         };

@@ -140,11 +140,46 @@ mod sides {
 
     #[test]
     #[ignore = "is a side"]
+    fn says_how_it_is_shifted() {
+        let page = Page::of_file(page()).unwrap();
+        let request: Request = serde_json::from_str(&page.text().unwrap()).unwrap();
+        let stack = std::env::var(process::SHIFT).unwrap().len();
+        set_fault(&page);
+        let shifts = format!("heap {} stack {stack}", request.shift_bytes);
+        say(&serde_json::to_string(&Reply::Refused(shifts)).unwrap());
+    }
+
+    #[test]
+    #[ignore = "is a side"]
     fn finds_wrong_bytes() {
         let page = Page::of_file(page()).unwrap();
         set_fault(&page);
         say(&serde_json::to_string(&Reply::Refused("byte 3 is 0, not 1".to_owned())).unwrap());
     }
+}
+
+#[test]
+fn fresh_processes_lie_at_other_places_of_heap_and_stack() {
+    let shifts = |seed: u64| {
+        let test = "says_how_it_is_shifted";
+        let question = Question {
+            seed,
+            ..question(side(test), side(test))
+        };
+        let said = asked(&question).unwrap_err();
+        let numbers = said.split_whitespace();
+        let numbers: Vec<usize> = numbers.filter_map(|word| word.parse().ok()).collect();
+        assert_eq!(numbers.len(), 2, "{said}");
+        (numbers[0], numbers[1])
+    };
+    let found: Vec<(usize, usize)> = (1..=6).map(shifts).collect();
+    let (heaps, stacks): (Vec<usize>, Vec<usize>) = found.iter().copied().unzip();
+    for mut places in [heaps, stacks] {
+        places.sort_unstable();
+        places.dedup();
+        assert!(places.len() >= 5 && places[4] < 4096, "{found:?}");
+    }
+    assert_eq!(shifts(1), found[0], "the same seed, the same places");
 }
 
 #[test]

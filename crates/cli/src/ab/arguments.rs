@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::arguments::duration;
-use crate::cmp::per_cent;
+use crate::arguments::{duration, per_cent};
 
 /// Measure two sides in turns and say whether they differ.
 ///

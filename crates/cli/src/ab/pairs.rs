@@ -160,14 +160,14 @@ fn left_out(known: &[Box<dyn Engine>], name: &str, request: &Request) -> Option<
 }
 
 /// A file is meant as a file, also without a path before it; else it is looked for as the shell would.
-fn binary(name: &str) -> Result<PathBuf, Failure> {
+pub(crate) fn binary(name: &str) -> Result<PathBuf, Failure> {
     let path = Path::new(name);
     if path.is_file() {
         return std::path::absolute(path).map_err(Failure::refused);
     }
     if name.contains('/') {
         return Err(Failure::refused(format!(
-            "{name} is no file; with --plan, A and B are binaries of daqmeter"
+            "{name} is no file; a binary of daqmeter is wanted"
         )));
     }
     Ok(path.to_owned())

@@ -1,8 +1,8 @@
-//! Which records may be held against one another, and what their controls did.
+//! Which records may be held against one another.
 
 use std::collections::{BTreeSet, HashMap};
 
-use daqmeter_record::{Lane, LimitBasis, RunRecord, Stage};
+use daqmeter_record::{Lane, RunRecord, Stage};
 
 use crate::occasions::Runs;
 use crate::points::{Point, runs_by_point};
@@ -103,19 +103,4 @@ pub(crate) fn matched<'a>(
         });
     }
     matching
-}
-
-/// Time of B over time of A of the limit that was measured beside each stage, as a logarithm: the same resource in the same invocation.
-/// None where a side has none that was measured.
-pub(crate) fn control(a: &Runs, b: &Runs) -> Option<f64> {
-    let log_rate = |runs: &Runs| {
-        let rate = |(record, stage): &(&RunRecord, &Stage)| {
-            let limit = record.limit(stage.limit.as_deref()?)?;
-            let is_measured = limit.basis != LimitBasis::Given && limit.rate_bytes_per_s > 0.0;
-            is_measured.then(|| limit.rate_bytes_per_s.ln())
-        };
-        let rates: Option<Vec<f64>> = runs.iter().map(rate).collect();
-        rates.map(|rates| daqmeter_stats::median(&rates))
-    };
-    Some(log_rate(a)? - log_rate(b)?).filter(|log| log.is_finite())
 }

@@ -1,5 +1,6 @@
 //! Two sets of records, point by point: what became slower or faster, what changed of the hosts, and where it cannot be seen.
 
+mod confirm;
 mod facts;
 mod matching;
 mod text;
@@ -15,8 +16,9 @@ use crate::occasions::{moments, occasions, side};
 use crate::points::{Point, points_of, runs_by_point};
 use crate::rate::is_done;
 use facts::fact_changes;
-use matching::{Matched, control, matched};
+use matching::{Matched, matched};
 
+pub use confirm::{Afresh, Again, Confirmation, How, confirm_afresh};
 pub use facts::FactChange;
 
 /// A point that both sides have.
@@ -30,8 +32,10 @@ pub struct ComparedPoint {
     pub a_ns: f64,
     /// Time of one operation in B.
     pub b_ns: f64,
-    /// B over A: above 1 is slower.
+    /// B over A: above 1 is slower. What the limit measured beside them explains is taken off.
     pub ratio: f64,
+    /// What was taken off for that, as a ratio: 1 for nothing.
+    pub corrected: f64,
     /// 95 % interval of the ratio of this point.
     pub interval: (f64, f64),
     /// Interval that the verdict is taken from: all of a comparison hold together with 99 %.
@@ -48,6 +52,9 @@ pub struct ComparedPoint {
     pub history: usize,
     /// The sides took turns in time.
     pub in_turn: bool,
+    /// What measuring the point again said; the verdict is then its verdict.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confirmation: Option<Confirmation>,
 }
 
 /// What a comparison says as a whole.
@@ -126,7 +133,6 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], asked: Asked
             b: side(&found.b, &moments),
             history: occasions(&found.history, &moments),
             group,
-            control: control(&found.a, &found.b),
         }
     });
     let sides: Vec<daqmeter_stats::Point> = sides.collect();
@@ -181,6 +187,7 @@ fn described(point: String, level: &'static str, effect: &Effect) -> ComparedPoi
     };
     let Effect {
         ratio,
+        corrected,
         interval,
         joint,
         visible,
@@ -193,6 +200,7 @@ fn described(point: String, level: &'static str, effect: &Effect) -> ComparedPoi
         a_ns: effect.a,
         b_ns: effect.b,
         ratio,
+        corrected,
         interval,
         joint,
         visible,
@@ -201,6 +209,7 @@ fn described(point: String, level: &'static str, effect: &Effect) -> ComparedPoi
         occasions: effect.occasions,
         history: effect.history,
         in_turn: effect.in_turn,
+        confirmation: None,
     }
 }
 
@@ -233,11 +242,12 @@ impl Compared {
 
     /// What a gate at that fraction says: failed where B is slower for certain and by as much, passed where no point can be.
     pub fn gate(&self, by: f64) -> Gate {
-        let is_worse = |point: &ComparedPoint| point.verdict == "slower" && point.ratio >= 1.0 + by;
+        let is_worse =
+            |point: &ComparedPoint| point.verdict == "slower" && point.last_ratio() >= 1.0 + by;
         if self.judged().any(is_worse) || !self.broken.is_empty() {
             return Gate::Failed;
         }
-        let could_be = |point: &&ComparedPoint| point.joint.1 >= 1.0 + by;
+        let could_be = |point: &&ComparedPoint| point.largest() >= 1.0 + by;
         let missed = self.points.iter().filter(could_be).count() + self.apart.len();
         if missed == 0 {
             Gate::Passed
@@ -283,7 +293,7 @@ mod tests {
 
     /// Ten invocations of the example in turn with those of the other parity, whose times are multiplied by a factor and scatter by a per
     /// mille.
-    fn runs(factor: f64, parity: u32) -> Vec<RunRecord> {
+    pub(super) fn runs(factor: f64, parity: u32) -> Vec<RunRecord> {
         let run = |at: u32| {
             let mut record = example();
             let minute = 2 * at + parity;
@@ -301,7 +311,7 @@ mod tests {
         (0..10).map(run).collect()
     }
 
-    fn plain(a: &[RunRecord], b: &[RunRecord]) -> Compared {
+    pub(super) fn plain(a: &[RunRecord], b: &[RunRecord]) -> Compared {
         cmp(a, b, &[], Asked::ignoring(0.02))
     }
 

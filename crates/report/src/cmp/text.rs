@@ -38,10 +38,12 @@ impl Compared {
         for broken in &self.broken {
             let _ = writeln!(out, "broken   {broken}");
         }
+        out.push_str(&self.again());
         out.push_str(&self.counts());
         let notes = self.reference_note().into_iter().chain(self.power_notes());
         for note in notes
             .chain(self.explained_note())
+            .chain(self.corrected_note())
             .chain(self.left_out_notes())
         {
             let _ = writeln!(out, "note: {note}");
@@ -113,6 +115,18 @@ impl Compared {
                 "at {explained} points a difference does not count because the limit measured beside them changed as well"
             )
         })
+    }
+
+    fn corrected_note(&self) -> Option<String> {
+        let size = |point: &ComparedPoint| point.corrected.ln().abs();
+        let corrected = self.points.iter().map(size).filter(|by| *by > 1e-3);
+        let corrected: Vec<f64> = corrected.collect();
+        let most = corrected.iter().copied().reduce(f64::max)?;
+        Some(format!(
+            "at {} points the limit beside them moves with the point: B/A is without what it explains, {} % at most",
+            corrected.len(),
+            per_cent(most.exp_m1())
+        ))
     }
 
     /// What is not compared.
