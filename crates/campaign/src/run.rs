@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use daqmeter_copy::{HEAVY, HeavyLoad};
 use daqmeter_harness::{
-    Context, Engine, Limits, Observer, Refusal, Settings, StepPlan, StopFlag, measure, observe,
+    Context, Engine, Limits, Observer, Progress, Refusal, Settings, StepPlan, StopFlag, measure, observe,
 };
 use daqmeter_record::{RunRecord, Workload};
 
@@ -85,6 +85,8 @@ pub struct Runner {
     pub stop: StopFlag,
     /// How limits are measured.
     pub limits: Limits,
+    /// Who is told how far a point is that takes long.
+    pub progress: Progress,
     engines: Vec<Box<dyn Engine>>,
     observer: Option<NewObserver>,
 }
@@ -102,6 +104,7 @@ impl Runner {
             context,
             stop: StopFlag::default(),
             limits: Limits::default(),
+            progress: Progress::default(),
             engines,
             observer: None,
         }
@@ -123,6 +126,7 @@ impl Runner {
             pin: pin.to_vec(),
             stop: self.stop.clone(),
             limits: self.limits.clone(),
+            progress: self.progress.clone(),
             ..Settings::new(steps, study)
         }
     }

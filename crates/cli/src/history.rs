@@ -19,7 +19,7 @@ use crate::output::{Failure, emit, tell, write_file};
 /// count; hosts are kept apart. Steps are sought over all runs of a point; a single wild run is none.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter run quick --out bench/record/lab7/2026-11-21.jsonl\n  $ daqmeter history bench/record/lab7\n  $ daqmeter history bench/record -o history.html"
+    after_long_help = "Example:\n\n  $ daqmeter run quick --records bench/record/lab7/2026-11-21.jsonl\n  $ daqmeter history bench/record/lab7\n  $ daqmeter history bench/record -o history.html"
 )]
 pub(crate) struct Arguments {
     /// Records (JSON lines), or folders of them
