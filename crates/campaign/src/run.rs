@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use daqmeter_copy::{HEAVY, HeavyLoad};
 use daqmeter_harness::{
-    Context, Engine, Limits, Observer, Progress, Refusal, Settings, StepPlan, StopFlag, measure, observe,
+    Context, Engine, Limits, Observer, Progress, Refusal, Settings, StepPlan, StopFlag, measure,
+    observe,
 };
 use daqmeter_record::{RunRecord, Workload};
 

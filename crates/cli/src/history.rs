@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use daqmeter_record::RunRecord;
 use daqmeter_report::history::{figures, text, trends};
-use daqmeter_report::page_of;
+use daqmeter_report::history_page;
 
 use crate::cmp::per_cent;
 use crate::files::{read_all, shown};
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     /// Steps that are of no interest
     #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "2%")]
     ignore: f64,
-    /// Write a page with a figure for each study
+    /// Write a page with every point over time
     #[arg(short, long, value_name = "FILE.html")]
     output: Option<PathBuf>,
     /// Print the trends as JSON
@@ -64,7 +64,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             .max_by(|a, b| a.time_utc.cmp(&b.time_utc))
             .into_iter()
             .collect();
-        write_file(path, &page_of(&newest, figures).map_err(Failure::refused)?)?;
+        let page = history_page(&newest, figures, &found).map_err(Failure::refused)?;
+        write_file(path, &page)?;
         tell(&format!("daqmeter: wrote {}", path.display()));
     }
     if arguments.json {

@@ -244,7 +244,10 @@ mod tests {
     /// Options of a text that name the file of records otherwise than `--records`.
     fn older_names(text: &str) -> Vec<&str> {
         let words: Vec<&str> = text.split([' ', '\n', '`', '"', '|']).collect();
-        let records = |word: &str| word.trim_end_matches([',', '.', ';', ')']).ends_with(".jsonl");
+        let records = |word: &str| {
+            word.trim_end_matches([',', '.', ';', ')'])
+                .ends_with(".jsonl")
+        };
         let output = |word: &str| word == "-o" || word == "--output";
         let mut found: Vec<&str> = words
             .windows(2)

@@ -62,18 +62,20 @@ pub(crate) struct Runner {
     metrics: Option<Page>,
 }
 
+/// How this program was built. The C library is a part of it where it is another than the usual one: its memcpy is measured, too.
+const PROFILE: &str = match (cfg!(debug_assertions), cfg!(target_env = "musl")) {
+    (true, _) => "debug",
+    (false, false) => "release",
+    (false, true) => "release, musl",
+};
+
 /// What the records say of this program.
 pub(crate) fn tool() -> Tool {
     Tool {
         name: "daqmeter".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         git_revision: env!("DAQMETER_GIT_REVISION").to_owned(),
-        profile: if cfg!(debug_assertions) {
-            "debug"
-        } else {
-            "release"
-        }
-        .to_owned(),
+        profile: PROFILE.to_owned(),
     }
 }
 
@@ -346,14 +348,21 @@ mod tests {
     fn a_long_point_says_in_words_what_it_is_at() {
         let text = |limit: Option<&str>, phase, lanes| {
             let limit = limit.map(str::to_owned);
-            look_text(&Look { limit, phase, lanes })
+            look_text(&Look {
+                limit,
+                phase,
+                lanes,
+            })
         };
         let preparing = text(None, Phase::Preparing(12), 1000);
         assert_eq!(preparing, "preparing, 12 of 1000 lanes");
         assert_eq!(text(None, Phase::Preparing(0), 1), "preparing");
         assert_eq!(text(None, Phase::Timed, 4), "timed steps");
         assert_eq!(text(None, Phase::Ending(3), 4), "checking, 3 of 4 lanes");
-        assert_eq!(text(Some("link\u{1b}"), Phase::Timed, 4), "limit link\\u{1b}: timed steps");
+        assert_eq!(
+            text(Some("link\u{1b}"), Phase::Timed, 4),
+            "limit link\\u001b: timed steps"
+        );
     }
 
     #[test]

@@ -147,13 +147,7 @@ pub(crate) fn run_lanes(
         own.wait(|shared| Phase::Preparing(count(&shared.ready)));
         own.party.wait();
         let conditions = Conditions::before(running.processes);
-        observe(
-            &own,
-            &conditions,
-            observers,
-            record,
-            &mut faults,
-        );
+        observe(&own, &conditions, observers, record, &mut faults);
         // The lanes do not come to this meeting: they leave.
         own.wait(|shared| Phase::Ending(count(&shared.ended)));
         let lanes =

@@ -145,7 +145,7 @@ pub struct Tool {
     pub version: String,
     /// Abbreviated commit, with `+` when the tree had uncommitted changes; `unknown` outside a checkout.
     pub git_revision: String,
-    /// `release` or `debug`: numbers of a debug build are not worth comparing.
+    /// `release`, `release, musl` of the static binary, or `debug`: numbers of a debug build are not worth comparing.
     pub profile: String,
 }
 

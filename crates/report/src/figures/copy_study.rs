@@ -331,11 +331,7 @@ impl Study {
                 Kind::Points
             },
             x: Axis::log_bytes("block"),
-            y: Axis {
-                label: y.to_owned(),
-                log: true,
-                unit: "",
-            },
+            y: Axis::log(y),
             xs,
             categories: Vec::new(),
             series,
