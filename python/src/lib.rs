@@ -214,7 +214,7 @@ fn check_parameters(asked: &Workload) -> PyResult<()> {
     {
         None => Ok(()),
         Some(name) => Err(wrong(format!(
-            "`{name}` is no parameter of {}; there are: {}",
+            "`{name}` is not a parameter of {}; there are: {}",
             engine.name(),
             names.join(", ")
         ))),

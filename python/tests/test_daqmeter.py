@@ -90,7 +90,7 @@ def test_an_engine_runs_and_leaves_a_record():
     assert record["lanes"][0]["stages"][0]["sample_ns"]
     with pytest.raises(ValueError, match="no engine; there are: null"):
         daqmeter.run("convrt")
-    with pytest.raises(ValueError, match="`sample` is no parameter of convert"):
+    with pytest.raises(ValueError, match="`sample` is not a parameter of convert"):
         daqmeter.run("convert", {"sample": 1})
     assert "samples" in daqmeter.engines()["convert"]
 

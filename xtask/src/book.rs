@@ -124,8 +124,21 @@ fn pip() -> Line {
     started(&venv("pip")).words("install --quiet --disable-pip-version-check")
 }
 
-/// Builds the wheel in a virtual environment and installs it there.
-pub(crate) fn wheel() -> Result<Done> {
+/// Where CI's wheel is.
+pub(crate) fn wheels() -> PathBuf {
+    root().join("target/ci/wheels")
+}
+
+/// The one wheel in a folder.
+pub(crate) fn only_wheel(folder: &Path) -> Result<PathBuf> {
+    let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_wheel = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "whl");
+    paths.find(is_wheel).context("maturin made no wheel")
+}
+
+/// The virtual environment with Python's tools.
+fn python_tools() -> Result<()> {
     need("python3", "python3 python3-venv")?;
     if line("python3 -c")
         .arg("import venv, ensurepip")
@@ -138,19 +151,26 @@ pub(crate) fn wheel() -> Result<Done> {
         line("python3 -m venv target/ci/venv").run()?;
         pip().words("-r python/tests/requirements.txt").run()?;
     }
-    let wheels = root().join("target/ci/wheels");
-    let _ = fs::remove_dir_all(&wheels);
+    Ok(())
+}
+
+/// Builds the wheel into a folder; its path.
+pub(crate) fn wheel_into(folder: &Path) -> Result<PathBuf> {
+    python_tools()?;
     started(&venv("maturin"))
         .words("build --release --quiet --manifest-path python/Cargo.toml --out")
-        .arg(&wheels)
+        .arg(folder)
         // The folder of the other builds: what both need is compiled once.
         .arg("--target-dir")
         .arg(target())
         .run()?;
-    let wheel = fs::read_dir(&wheels)?
-        .next()
-        .context("maturin made no wheel")??
-        .path();
+    only_wheel(folder)
+}
+
+/// Builds the wheel and installs it in the virtual environment with its tests' tools.
+pub(crate) fn wheel() -> Result<Done> {
+    let _ = fs::remove_dir_all(wheels());
+    let wheel = wheel_into(&wheels())?;
     ran(pip().words("--force-reinstall --no-deps").arg(wheel).run())
 }
 

@@ -8,6 +8,7 @@
 
 mod book;
 mod ci;
+mod dist;
 mod fuzz;
 mod machines;
 mod miri;
@@ -22,6 +23,7 @@ use shell::line;
 
 const USAGE: &str = "\
 cargo xtask ci [PART]       fmt, clippy, docs, tidy, schema, FUSE, other CPUs, peers, VMs, page, fuzz, survey, reproduce
+cargo xtask dist            what people install: static binary, Debian package, wheel; each tried
 cargo xtask tidy            the rules of ARCHITECTURE.md that a program can check
 cargo xtask schema [--check]  write (or compare) docs/schema
 cargo xtask fuzz [SECONDS [NAME]]  each fuzz target, or those with that in their name, for so long [10]
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         ["ci"] => ci::all(None),
         ["ci", part] => ci::all(Some(part)),
         ["step", name] => return exit(ci::one(name)),
+        ["dist"] => dist::all(),
         ["tidy"] => tidy::run(),
         ["schema"] => schema::write(),
         ["schema", "--check"] => schema::check(),
@@ -75,7 +78,7 @@ fn fuzz(arguments: &[&str]) -> Result<()> {
     let seconds = arguments.first().unwrap_or(&"10");
     let seconds = seconds
         .parse()
-        .with_context(|| format!("`{seconds}` is no number of seconds"))?;
+        .with_context(|| format!("`{seconds}` is not a number of seconds"))?;
     fuzz::build()?;
     fuzz::run_all(seconds, arguments.get(1).copied())
 }

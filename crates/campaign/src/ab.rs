@@ -62,7 +62,7 @@ pub struct Found {
 /// time so far.
 ///
 /// # Errors
-/// When a side cannot be started, refuses its work, ends, hangs or answers what is no answer: one line that names the side.
+/// When a side cannot be started, refuses its work, ends, hangs or answers what is not an answer: one line that names the side.
 pub fn ask(
     question: &Question,
     stop: &StopFlag,

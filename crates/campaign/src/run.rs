@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use daqmeter_copy::{HEAVY, HeavyLoad};
 use daqmeter_harness::{
-    Context, Engine, Limits, Observer, Refusal, Settings, StepPlan, StopFlag, measure, observe,
+    Context, Engine, Limits, Observer, Progress, Refusal, Settings, StepPlan, StopFlag, measure,
+    observe,
 };
 use daqmeter_record::{RunRecord, Workload};
 
@@ -85,6 +86,8 @@ pub struct Runner {
     pub stop: StopFlag,
     /// How limits are measured.
     pub limits: Limits,
+    /// Who is told how far a point is that takes long.
+    pub progress: Progress,
     engines: Vec<Box<dyn Engine>>,
     observer: Option<NewObserver>,
 }
@@ -102,6 +105,7 @@ impl Runner {
             context,
             stop: StopFlag::default(),
             limits: Limits::default(),
+            progress: Progress::default(),
             engines,
             observer: None,
         }
@@ -123,6 +127,7 @@ impl Runner {
             pin: pin.to_vec(),
             stop: self.stop.clone(),
             limits: self.limits.clone(),
+            progress: self.progress.clone(),
             ..Settings::new(steps, study)
         }
     }
@@ -173,7 +178,7 @@ impl Runner {
         found.map(Box::as_ref).ok_or_else(|| {
             let names: Vec<&str> = self.engines.iter().map(|engine| engine.name()).collect();
             let names = names.join(", ");
-            Refusal(format!("`{name}` is no engine; there are: {names}"))
+            Refusal(format!("`{name}` is not an engine; there are: {names}"))
         })
     }
 
@@ -398,7 +403,7 @@ repetitions = 3
             refused
                 .unwrap_err()
                 .0
-                .contains("`memry` is no engine; there are: null, memory")
+                .contains("`memry` is not an engine; there are: null, memory")
         );
     }
 }

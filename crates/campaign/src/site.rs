@@ -102,7 +102,7 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Size, String> {
         let wrong = |_| {
             format!(
-                "`{text}` is no size: 64MiB, \"4x last-level-cache\" or \"1/8 memory\" is wanted"
+                "`{text}` is not a size: 64MiB, \"4x last-level-cache\" or \"1/8 memory\" is wanted"
             )
         };
         if let Some(times) = text.strip_suffix("x last-level-cache") {

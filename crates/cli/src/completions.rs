@@ -1,6 +1,6 @@
 //! `daqmeter completions` and `daqmeter man`: what a shell and a reader of manuals need, made from the command line's own declaration.
 //!
-//! Names that ship with the program (plans, scenarios, studies, what `list` lists) are no values of an option but words that may also
+//! Names that ship with the program (plans, scenarios, studies, what `list` lists) are not values of an option but words that may also
 //! be files: here each is said once, for all shells.
 
 use std::process::ExitCode;

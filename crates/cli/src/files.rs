@@ -58,7 +58,7 @@ pub(crate) enum Links {
     KeptBelow,
 }
 
-/// [`files_of`] with a say about links. What is no regular file is left out of folders: a pipe would be waited for.
+/// [`files_of`] with a say about links. What is not a regular file is left out of folders: a pipe would be waited for.
 pub(crate) fn listed(paths: &[PathBuf], links: Links) -> Result<Vec<PathBuf>, Failure> {
     let mut found = Found {
         files: Vec::new(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use daqmeter_record::RunRecord;
 use daqmeter_report::history::{Trend, figures, text, trends};
-use daqmeter_report::page_of;
+use daqmeter_report::history_page;
 use daqmeter_report::points::points_of;
 
 use crate::ab::binary;
@@ -24,7 +24,7 @@ use crate::output::{Failure, emit, tell, write_file};
 /// count; hosts are kept apart. Steps are sought over all runs of a point; a single wild run is none.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter run quick --out bench/record/lab7/2026-11-21.jsonl\n  $ daqmeter history bench/record/lab7\n  $ daqmeter history bench/record -o history.html\n  $ daqmeter history bench/record/lab7 --confirm --binary-before ./old --binary-after ./new"
+    after_long_help = "Example:\n\n  $ daqmeter run quick --records bench/record/lab7/2026-11-21.jsonl\n  $ daqmeter history bench/record/lab7\n  $ daqmeter history bench/record -o history.html\n  $ daqmeter history bench/record/lab7 --confirm --binary-before ./old --binary-after ./new"
 )]
 pub(crate) struct Arguments {
     /// Records (JSON lines), or folders of them
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     /// With --confirm: time for each point
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "10s")]
     budget: Duration,
-    /// Write a page with a figure for each study
+    /// Write a page with every point over time
     #[arg(short, long, value_name = "FILE.html")]
     output: Option<PathBuf>,
     /// Print the trends as JSON
@@ -84,7 +84,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             .max_by(|a, b| a.time_utc.cmp(&b.time_utc))
             .into_iter()
             .collect();
-        write_file(path, &page_of(&newest, figures).map_err(Failure::refused)?)?;
+        let page = history_page(&newest, figures, &found).map_err(Failure::refused)?;
+        write_file(path, &page)?;
         tell(&format!("daqmeter: wrote {}", path.display()));
     }
     if arguments.json {

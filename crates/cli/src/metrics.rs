@@ -221,7 +221,7 @@ impl Page {
             Outcome::Failed(_) => "failed",
         };
         self.add("daqmeter_points_total", outcome, 1.0);
-        // What failed is no value: a dashboard cannot show its reason beside it.
+        // What failed is not a value: a dashboard cannot show its reason beside it.
         let rows = daqmeter_report::rows(std::slice::from_ref(record));
         for row in rows.into_iter().filter(|row| row.undone().is_none()) {
             let labels: Labels = vec![

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use daqmeter_campaign::{self as campaign, Done, Options, PlannedPoint, Watch, card_families};
-use daqmeter_harness::{Context, Refusal, Settings};
+use daqmeter_harness::progress::{Look, Phase};
+use daqmeter_harness::{Context, Progress, Refusal, Settings};
 use daqmeter_kernels::Isa;
 use daqmeter_record::{Order, RunRecord, Tool, Workload, sanitise};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -61,18 +62,20 @@ pub(crate) struct Runner {
     metrics: Option<Page>,
 }
 
+/// How this program was built. The C library is a part of it where it is another than the usual one: its memcpy is measured, too.
+const PROFILE: &str = match (cfg!(debug_assertions), cfg!(target_env = "musl")) {
+    (true, _) => "debug",
+    (false, false) => "release",
+    (false, true) => "release, musl",
+};
+
 /// What the records say of this program.
 pub(crate) fn tool() -> Tool {
     Tool {
         name: "daqmeter".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         git_revision: env!("DAQMETER_GIT_REVISION").to_owned(),
-        profile: if cfg!(debug_assertions) {
-            "debug"
-        } else {
-            "release"
-        }
-        .to_owned(),
+        profile: PROFILE.to_owned(),
     }
 }
 
@@ -136,10 +139,12 @@ impl Runner {
         }
         let asked = campaign.stop.clone();
         interrupt::on_signal(move || asked.set());
+        let progress = progress_bar(points, !common.json && !common.quiet);
+        campaign.progress = within_points(&progress);
         Ok(Runner {
             campaign,
             recorder,
-            progress: progress_bar(points, !common.json && !common.quiet),
+            progress,
             metrics,
         })
     }
@@ -156,7 +161,7 @@ impl Runner {
             return Ok(());
         }
         let message = format!("{} {engine}", sanitise::text(&settings.study));
-        self.progress.set_message(message);
+        begin_point(&self.progress, message);
         let mut record = self.measured(engine, workload, settings)?;
         record.order = order;
         self.keep(record)
@@ -238,10 +243,42 @@ pub(crate) fn progress_bar(points: usize, is_wanted: bool) -> ProgressBar {
     } else {
         ProgressBar::hidden()
     };
-    let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}")
+    let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {prefix} {wide_msg}")
         .expect("a constant template");
     progress.set_style(style);
     progress
+}
+
+/// Names the point on the line.
+fn begin_point(progress: &ProgressBar, name: String) {
+    progress.set_prefix(name);
+    progress.set_message("");
+}
+
+/// Shows how far a point is that takes long, where there is a line to show it on.
+fn within_points(progress: &ProgressBar) -> Progress {
+    if progress.is_hidden() {
+        return Progress::default();
+    }
+    let line = progress.clone();
+    Progress::new(move |look| line.set_message(look_text(look)))
+}
+
+/// What a point is at, in a few words.
+fn look_text(look: &Look) -> String {
+    let of = |done: usize| match look.lanes {
+        1 => String::new(),
+        lanes => format!(", {done} of {lanes} lanes"),
+    };
+    let what = match look.phase {
+        Phase::Preparing(ready) => format!("preparing{}", of(ready)),
+        Phase::Timed => "timed steps".to_owned(),
+        Phase::Ending(ended) => format!("checking{}", of(ended)),
+    };
+    match &look.limit {
+        Some(name) => format!("limit {}: {what}", sanitise::text(name)),
+        None => what,
+    }
 }
 
 fn expect(progress: &ProgressBar, metrics: Option<&Page>, points: usize) {
@@ -286,8 +323,7 @@ impl Watch for Screen<'_> {
 
     fn begins(&mut self, point: &PlannedPoint) -> Result<(), Failure> {
         let study = sanitise::text(&point.study);
-        self.progress
-            .set_message(format!("{study} {}", point.engine));
+        begin_point(self.progress, format!("{study} {}", point.engine));
         Ok(())
     }
 
@@ -301,5 +337,37 @@ impl Watch for Screen<'_> {
         } = point;
         tell(&format!("daqmeter: {source}: {workload}: {refusal}"));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_point_says_in_words_what_it_is_at() {
+        let text = |limit: Option<&str>, phase, lanes| {
+            let limit = limit.map(str::to_owned);
+            look_text(&Look {
+                limit,
+                phase,
+                lanes,
+            })
+        };
+        let preparing = text(None, Phase::Preparing(12), 1000);
+        assert_eq!(preparing, "preparing, 12 of 1000 lanes");
+        assert_eq!(text(None, Phase::Preparing(0), 1), "preparing");
+        assert_eq!(text(None, Phase::Timed, 4), "timed steps");
+        assert_eq!(text(None, Phase::Ending(3), 4), "checking, 3 of 4 lanes");
+        assert_eq!(
+            text(Some("link\u{1b}"), Phase::Timed, 4),
+            "limit link\\u001b: timed steps"
+        );
+    }
+
+    #[test]
+    fn nobody_is_told_where_there_is_no_line_to_show_it_on() {
+        let hidden = within_points(&progress_bar(1, false));
+        assert!(format!("{hidden:?}").contains("is_wanted: false"));
     }
 }

@@ -136,7 +136,7 @@ fn bad_input_gives_one_clear_line_and_2() {
             &["null", "null", "--ignore", "NaN"],
             "0% to 1000% is wanted",
         ),
-        (&["null", "null x"], "B: `x` is no parameter"),
+        (&["null", "null x"], "B: `x` is not a parameter"),
         (
             &["null cpu=9999", "null"],
             "A: cpu is 9999: there is no such CPU",
@@ -147,7 +147,7 @@ fn bad_input_gives_one_clear_line_and_2() {
         ),
         (
             &["/nowhere/daqmeter", "true", "--plan", "quick"],
-            "/nowhere/daqmeter is no file",
+            "/nowhere/daqmeter is not a file",
         ),
         (&["true", "true", "--plan", "quack"], "quack"),
         (

@@ -330,6 +330,6 @@ fn what_lies_beside_a_page_is_not_written_to() {
         .collect();
     names.sort();
     assert_eq!(names, ["a.jsonl", "page.html", "page.html.part", "victim"]);
-    // What is no file is written to directly.
+    // What is not a file is written to directly.
     assert!(run("report", &[&file, "--format", "md", "-o", "/dev/stdout"]).starts_with("| "));
 }

@@ -232,7 +232,7 @@ fn a_gate_fails_on_what_became_slower_and_on_nothing_else() {
     assert_eq!(
         code(&[&b, &a, "--fail-on", "5%"]),
         Some(0),
-        "faster is no regression"
+        "faster is not a regression"
     );
     let alike = daqmeter("cmp", &[&a, &same, "--fail-on", "5%"]);
     assert!(
@@ -319,7 +319,7 @@ fn a_difference_is_measured_again_before_it_is_said() {
     let (code, text) = confirmed(&a, &slow, &[]);
     assert_eq!(code, Some(3), "{text}");
     assert!(text.contains("undecided in fresh runs, B/A"), "{text}");
-    // What cannot be measured again is no smaller for it.
+    // What cannot be measured again is not a smaller for it.
     let (code, text) = confirmed(&a, &slow, &["--old", "true"]);
     assert_eq!(code, Some(1), "{text}");
     assert!(
@@ -364,7 +364,7 @@ fn fresh_runs_confirm_what_is_there() {
             ),
             (
                 &[&fast, &b, "--confirm", "--old", "/nowhere/daqmeter"],
-                "/nowhere/daqmeter is no file",
+                "/nowhere/daqmeter is not a file",
             ),
             (&[&fast, &b, "--old", PROGRAM], "--confirm"),
         ],
@@ -448,7 +448,7 @@ fn what_cannot_be_compared_exported_or_planned_is_refused_in_a_line() {
         &[
             (
                 &[&typo],
-                "typo.toml:8: sweep 1, workload: `raed_lines` is no parameter of memory",
+                "typo.toml:8: sweep 1, workload: `raed_lines` is not a parameter of memory",
             ),
             (
                 &[&folder.path("plan.toml"), "--resume"],

@@ -43,7 +43,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         "name = \"x\"\npart = \"CMN-600\"\nwidth = 4\nheight = 2\nsurprise = 1\n",
     );
     let group = place("group.toml", "name = \"x\"\nabout = \"x\"\nevents = []\n");
-    let perf = place("perf.txt", "these are no counts\n");
+    let perf = place("perf.txt", "these are not counts\n");
     let plain = place("plain.jsonl", "");
     are_refused(
         "pmu",

@@ -27,7 +27,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         place("taken.toml"),
     );
     std::fs::write(&wrong, "[card]\nlinks = 3\ncolour = \"red\"\n").unwrap();
-    std::fs::write(&foreign, "these are no blocks").unwrap();
+    std::fs::write(&foreign, "these are not blocks").unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().to_string();
     std::fs::write(&taken, format!("[publish]\naddress = \"{port}\"\n")).unwrap();

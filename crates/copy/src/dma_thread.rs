@@ -171,7 +171,7 @@ impl Engine {
         channel.wakes.store(interrupt, Ordering::Relaxed);
         channel.state.store(SUBMITTED, Ordering::Release);
         if interrupt {
-            // A stop in between is no reason to wait for ever; the state says whether it is done.
+            // A stop in between is not a reason to wait for ever; the state says whether it is done.
             while channel.state.load(Ordering::Acquire) != DONE {
                 let _ = channel.line.wait(Duration::from_millis(100));
                 channel.line.clear();

@@ -86,7 +86,7 @@ struct Fuse<F>(F);
 /// Serves a device at `path`, which is created if it is not there, until the result is dropped.
 ///
 /// # Errors
-/// When the path is no regular file, or FUSE is missing or forbidden.
+/// When the path is not a regular file, or FUSE is missing or forbidden.
 pub fn serve(file: impl DriverFile, path: &Path, traffic: Arc<Traffic>) -> Result<Served, Fault> {
     let refuse = |why: String| Fault::new(format!("cannot serve at {}: {why}", path.display()));
     let created = !path.exists();

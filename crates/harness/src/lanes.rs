@@ -3,7 +3,7 @@
 //! Whatever a session or an observer does, a panic included, ends as an outcome in the record: a lane that fails takes no other
 //! lane with it, and nobody waits for it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use daqmeter_record::{Counter, Lane, Ledger, Outcome, PathRun, RunRecord, Stage, TimeSeries};
@@ -13,6 +13,7 @@ use daqmeter_sys::{affinity, clock};
 use crate::conditions::Conditions;
 use crate::guarded::guarded;
 use crate::meeting::{Meeting, Party};
+use crate::progress::Phase;
 use crate::reference::speed_ns;
 use crate::sample::Sampling;
 use crate::settings::cpu_list;
@@ -66,6 +67,39 @@ pub(crate) struct Running<'a> {
     pub(crate) thread: fn(usize) -> thread::Builder,
 }
 
+/// What the lanes and the thread that waits for them share.
+#[derive(Default)]
+struct Shared {
+    /// When the lanes were released.
+    origin_ns: AtomicU64,
+    /// Lanes that are ready, or have failed to be.
+    ready: AtomicUsize,
+    /// Lanes that have given their accounts.
+    ended: AtomicUsize,
+}
+
+/// The thread that waits for the lanes, and tells how far they are.
+struct Waiting<'a> {
+    party: Party<'a>,
+    shared: &'a Shared,
+    settings: &'a Settings,
+    lanes: usize,
+}
+
+impl Waiting<'_> {
+    /// Waits for all lanes, which are at that.
+    fn wait(&self, phase: impl Fn(&Shared) -> Phase) {
+        let progress = &self.settings.progress;
+        let look = || progress.look(phase(self.shared), self.lanes);
+        self.party.wait_looking(|| progress.due_in(), look);
+    }
+}
+
+/// A count, for who looks on.
+fn count(count: &AtomicUsize) -> usize {
+    count.load(Ordering::Relaxed)
+}
+
 /// The thread of an ordinary lane.
 pub(crate) fn lane_thread(index: usize) -> thread::Builder {
     thread::Builder::new().name(format!("lane-{index}"))
@@ -78,19 +112,24 @@ pub(crate) fn run_lanes(
     observers: &mut [Box<dyn Observer>],
     record: &mut RunRecord,
 ) -> Ran {
-    let (meeting, origin_ns) = (Meeting::default(), AtomicU64::new(0));
+    let (meeting, shared) = (Meeting::default(), Shared::default());
     let mut faults = Vec::new();
     each(observers, &mut faults, |observer| observer.arm());
     thread::scope(|scope| {
         // This thread joins first and waits last. If it unwinds, its party is dropped before the scope waits for the lanes.
-        let own = meeting.join();
+        let own = Waiting {
+            party: meeting.join(),
+            shared: &shared,
+            settings: running.settings,
+            lanes: sessions.len(),
+        };
         let mut threads = Vec::new();
         for (index, session) in sessions.into_iter().enumerate() {
             let runner = LaneRunner::new(index, session, running);
-            let (lane, party, origin_ns) = (runner.lane.clone(), meeting.join(), &origin_ns);
+            let (lane, party, shared) = (runner.lane.clone(), meeting.join(), &shared);
             // When the thread cannot be started, the closure is dropped, and the party in it leaves.
-            let work = move || runner.run(&party, origin_ns);
-            let started = if own.is_called_off() {
+            let work = move || runner.run(&party, shared);
+            let started = if own.party.is_called_off() {
                 Err(Fault::too_large(
                     "its thread was not started, because that of another lane could not be",
                 ))
@@ -100,21 +139,17 @@ pub(crate) fn run_lanes(
                     .map_err(|error| Fault::too_large(format!("cannot start its thread: {error}")))
             };
             if started.is_err() {
-                own.call_off();
+                own.party.call_off();
             }
             threads.push((lane, started));
         }
         // All are ready; then all have taken the speed of their CPU.
-        own.wait();
-        own.wait();
+        own.wait(|shared| Phase::Preparing(count(&shared.ready)));
+        own.party.wait();
         let conditions = Conditions::before(running.processes);
-        observe(
-            (&own, &origin_ns),
-            &conditions,
-            observers,
-            record,
-            &mut faults,
-        );
+        observe(&own, &conditions, observers, record, &mut faults);
+        // The lanes do not come to this meeting: they leave.
+        own.wait(|shared| Phase::Ending(count(&shared.ended)));
         let lanes =
             threads.into_iter().map(
                 |(lane, started)| match started.map(|thread| thread.join()) {
@@ -135,7 +170,7 @@ pub(crate) fn run_lanes(
 
 /// From the release of the lanes until all are done: what passes meanwhile, by the observers and the accounts of the host.
 fn observe(
-    (own, lanes_origin_ns): (&Party, &AtomicU64),
+    own: &Waiting<'_>,
     conditions: &Conditions,
     observers: &mut [Box<dyn Observer>],
     record: &mut RunRecord,
@@ -143,9 +178,9 @@ fn observe(
 ) {
     each(observers, faults, |observer| observer.start());
     let origin_ns = clock::monotonic_ns();
-    lanes_origin_ns.store(origin_ns, Ordering::Release);
-    own.wait();
-    own.wait();
+    own.shared.origin_ns.store(origin_ns, Ordering::Release);
+    own.party.wait();
+    own.wait(|_| Phase::Timed);
     record.wall_ns = clock::monotonic_ns() - origin_ns;
     record.origin_ns = origin_ns;
     record.counters = each(observers, faults, |observer| observer.stop())
@@ -165,7 +200,7 @@ fn observe(
     );
     conditions.after(record);
     // The lanes go on to verify and to tally; their CPU time is not counted any more.
-    own.wait();
+    own.party.wait();
 }
 
 /// Calls every observer; one that panics is a fault of the run.
@@ -249,10 +284,11 @@ impl<'a> LaneRunner<'a> {
     }
 
     /// The lane's whole life. Whatever fails, it takes part in every meeting, until the party is dropped.
-    fn run(mut self, party: &Party, origin_ns: &AtomicU64) -> LaneDone {
+    fn run(mut self, party: &Party, shared: &Shared) -> LaneDone {
         let mut warnings = Vec::new();
         let ready = self.make_ready();
         let mut sampler = self.sampler(&mut warnings);
+        shared.ready.fetch_add(1, Ordering::Relaxed);
         party.wait();
         // All lanes at the same moment: a CPU is faster while others are idle.
         let mut reference_ns = vec![speed_ns()];
@@ -265,7 +301,8 @@ impl<'a> LaneRunner<'a> {
             false => ready,
         };
         let timed = ready.and_then(|stages| {
-            self.timed(stages, origin_ns.load(Ordering::Acquire), sampler.as_ref())
+            let origin_ns = shared.origin_ns.load(Ordering::Acquire);
+            self.timed(stages, origin_ns, sampler.as_ref())
         });
         let (pointers, lost) = sampler.as_mut().map(Sampler::stop).unwrap_or_default();
         party.wait();
@@ -278,7 +315,9 @@ impl<'a> LaneRunner<'a> {
                 self.index
             ));
         }
-        self.account(timed, warnings, pointers)
+        let done = self.account(timed, warnings, pointers);
+        shared.ended.fetch_add(1, Ordering::Relaxed);
+        done
     }
 
     fn make_ready(&mut self) -> Result<Stages, Fault> {
@@ -415,13 +454,14 @@ impl<'a> LaneRunner<'a> {
 #[cfg(test)]
 mod tests {
     use std::panic::resume_unwind;
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::{Receiver, channel};
     use std::time::Duration;
 
     use daqmeter_record::{Host, Workload};
 
     use super::*;
     use crate::conclude::conclude;
+    use crate::progress::{Look, Progress};
     use crate::{StepPlan, StopFlag, Tally};
 
     /// Panics in the call of that name, without a message on stderr.
@@ -603,6 +643,75 @@ mod tests {
                 record.outcome
             );
         }
+    }
+
+    /// Goes on in a call once somebody was told that it is in it.
+    struct Awaits {
+        told: Receiver<Look>,
+        seen: Vec<Look>,
+    }
+
+    impl Awaits {
+        fn wait(&mut self) {
+            self.seen.extend(self.told.recv());
+        }
+    }
+
+    impl Session for Awaits {
+        fn device(&self) -> String {
+            "test".into()
+        }
+        fn stages(&self) -> Vec<StageSpec> {
+            vec![StageSpec::new("work", 1, 1)]
+        }
+        fn prepare(&mut self) -> Result<(), Fault> {
+            self.wait();
+            Ok(())
+        }
+        fn step(&mut self, _: usize, _: u64) -> Result<(), Fault> {
+            self.wait();
+            Ok(())
+        }
+        fn verify(&mut self) -> Result<(), Fault> {
+            Ok(())
+        }
+        fn tally(&mut self) -> Tally {
+            self.wait();
+            let seen = self.seen.iter();
+            Tally {
+                warnings: seen.map(|look| format!("{:?}", look.phase)).collect(),
+                ..Tally::default()
+            }
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_long_point_is_told_what_its_lanes_are_at() {
+        let (tell, told) = channel();
+        let progress = Progress::at_each_opportunity(move |look| {
+            // The lane has ended when this cannot be sent.
+            let _ = tell.send(look.clone());
+        });
+        let settings = Settings {
+            progress,
+            ..Settings::new(StepPlan::ByStage(1), "test")
+        };
+        let context = Context::default();
+        let mut record = context.blank_record(Default::default(), Workload::new("test"));
+        let seen = Vec::new();
+        let running = Running {
+            settings: &settings,
+            context: &context,
+            processes: false,
+            thread: lane_thread,
+        };
+        let session: Box<dyn Session> = Box::new(Awaits { told, seen });
+        let ran = run_lanes(vec![session], running, &mut [], &mut record);
+        let lane = &ran.lanes[0];
+        assert_eq!(lane.lane.outcome, Outcome::Ok);
+        // Looks come faster than the lane goes on: what it was told last is of an earlier call or of this one.
+        assert_eq!(lane.warnings[0], "Preparing(0)", "{:?}", lane.warnings);
+        assert_eq!(lane.warnings.len(), 3);
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod memory;
 pub mod null;
 pub mod observe;
 mod processes;
+pub mod progress;
 mod reference;
 mod refusal;
 pub mod request;
@@ -40,6 +41,7 @@ pub use facts::Context;
 pub use memory::MemoryRequest;
 pub use null::NullEngine;
 pub use observe::Observer;
+pub use progress::Progress;
 pub use refusal::Refusal;
 pub use request::{
     Problem, Request, TypedEngine, check_lanes, did_you_mean, is_default, is_one, one,

@@ -72,6 +72,7 @@ fn found(
         let settings = Settings {
             plan,
             profile_hz: None,
+            progress: settings.progress.of_limit(&name),
             ..settings.clone()
         };
         Ok(best_rate(&alone(*engine, &workload, &settings)?))

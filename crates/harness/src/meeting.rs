@@ -5,6 +5,7 @@
 //! panicked or was never started.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The state that the parties share.
 #[derive(Debug, Default)]
@@ -53,16 +54,29 @@ pub(crate) struct Party<'a>(&'a Meeting);
 impl Party<'_> {
     /// Waits until all others that still take part wait too.
     pub(crate) fn wait(&self) {
+        self.wait_looking(|| None, || ());
+    }
+
+    /// The same; after the time that `due_in` gives, if any, it looks up and goes on waiting.
+    pub(crate) fn wait_looking(&self, due_in: impl Fn() -> Option<Duration>, look: impl Fn()) {
         let mut state = self.0.state();
         let round = state.round;
         state.waiting += 1;
         state.meet_if_complete(&self.0.changed);
         while state.round == round {
-            state = self
-                .0
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            let Some(time) = due_in() else {
+                let changed = self.0.changed.wait(state);
+                state = changed.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let changed = self.0.changed.wait_timeout(state, time);
+            let (awake, timeout) = changed.unwrap_or_else(PoisonError::into_inner);
+            state = awake;
+            if timeout.timed_out() && state.round == round {
+                drop(state);
+                look();
+                state = self.0.state();
+            }
         }
     }
 
@@ -116,6 +130,28 @@ mod tests {
                 own.wait();
             }
         });
+    }
+
+    #[test]
+    fn who_looks_up_while_it_waits_still_meets_the_others() {
+        let meeting = Meeting::default();
+        let own = meeting.join();
+        let (looks, goes_on) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            let (party, goes_on) = (meeting.join(), &goes_on);
+            scope.spawn(move || {
+                while goes_on.load(Ordering::SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+                party.wait();
+            });
+            let look = || {
+                looks.fetch_add(1, Ordering::SeqCst);
+                goes_on.store(1, Ordering::SeqCst);
+            };
+            own.wait_looking(|| Some(Duration::ZERO), look);
+        });
+        assert!(looks.load(Ordering::SeqCst) > 0);
     }
 
     #[test]

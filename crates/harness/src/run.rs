@@ -32,6 +32,7 @@ pub fn measure(
     limit_engines: &[&dyn Engine],
     observers: &mut [Box<dyn Observer>],
 ) -> Result<RunRecord, Refusal> {
+    settings.progress.begins();
     let mut record = blank(engine, workload, settings, context);
     let probed = if settings.waive {
         engine.probe_for(workload)

@@ -8,6 +8,7 @@ use std::time::Duration;
 use daqmeter_record::Role;
 use daqmeter_stats::Rate;
 
+use crate::progress::Progress;
 use crate::refusal::Refusal;
 
 /// A limit as it was measured, or why its measurement failed.
@@ -41,6 +42,8 @@ pub struct Settings {
     pub stop: StopFlag,
     /// How the limits of the stages are measured.
     pub limits: Limits,
+    /// Who is told how far a point is that takes long.
+    pub progress: Progress,
     /// Whether a workload that needs what this host lacks is waived; else it is refused, as one who asked for it by name expects.
     pub waive: bool,
 }
@@ -110,6 +113,7 @@ impl Settings {
             role: Role::default(),
             stop: StopFlag::default(),
             limits: Limits::default(),
+            progress: Progress::default(),
             waive: false,
         }
     }

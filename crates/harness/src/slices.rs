@@ -15,7 +15,7 @@ use crate::{Availability, Engine, Fault, Session, StageSpec, StopFlag, check_fit
 const MAX_OPERATIONS: u64 = 1 << 30;
 /// Of the operations of a slice one in so many is done before the clock starts: the other side has just used the caches.
 const WARM_SHARE: u64 = 8;
-/// Wall time beyond CPU time that is no theft: reading both clocks, a timer tick.
+/// Wall time beyond CPU time that is not theft: reading both clocks, a timer tick.
 const MIN_STOLEN_NS: u64 = 20_000;
 /// The same as a share of the slice.
 const MIN_STOLEN_SHARE: u64 = 50;
@@ -195,7 +195,7 @@ fn only_session(engine: &dyn Engine, workload: &Workload) -> Result<Box<dyn Sess
     }
 }
 
-/// Operations that take about the wanted time, if so many took `ns`. A slice that was disturbed, or the first, is no measure: the
+/// Operations that take about the wanted time, if so many took `ns`. A slice that was disturbed, or the first, is not a measure: the
 /// number grows step by step.
 fn fitting(ns: u64, operations: u64, wanted_ns: u64, batch: u64) -> u64 {
     let fitting = u128::from(operations) * u128::from(wanted_ns) / u128::from(ns.max(1));

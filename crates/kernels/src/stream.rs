@@ -45,7 +45,7 @@ impl Ratio {
     }
 
     /// The ratio of a conversion that touches all lines of its input: `read_bytes` read for each `write_bytes` written,
-    /// in lowest terms. `None` where that is no ratio.
+    /// in lowest terms. `None` where that is not a ratio.
     pub fn of_bytes(read_bytes: usize, write_bytes: usize) -> Option<Ratio> {
         let divisor = gcd(read_bytes, write_bytes).max(1);
         Ratio::new(read_bytes / divisor, write_bytes / divisor)

@@ -279,7 +279,7 @@ impl Path {
         self.elements().iter().map(|element| element.1).sum()
     }
 
-    /// Whether a part of it is no hardware.
+    /// Whether a part of it is not hardware.
     pub fn is_emulated(&self) -> bool {
         match &self.source.kind {
             SourceKind::Digitizer { devices, .. } => {

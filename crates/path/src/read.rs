@@ -514,7 +514,7 @@ fn convert(reading: &Reading<'_>, flow: &mut Flow) -> Result<StageKind, String> 
         ..ConversionRequest::default()
     };
     if flow.bytes < 2 || !flow.bytes.is_multiple_of(2) {
-        let problem = format!("blocks of {} bytes are no whole samples", flow.bytes);
+        let problem = format!("blocks of {} bytes are not whole samples", flow.bytes);
         return Err(reading.error("kind", problem));
     }
     request

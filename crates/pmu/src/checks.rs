@@ -169,7 +169,7 @@ fn gather(request: &Request, host: &Host<'_>, stop: &AtomicBool) -> Result<Vec<C
             Load::Block => of_block(request, host, stop)?,
             Load::Net => of_net(request, host, stop)?,
         };
-        // A load that was cut short is no check: what is under way in it may not be counted yet.
+        // A load that was cut short is not a check: what is under way in it may not be counted yet.
         if stop.load(Ordering::Relaxed) {
             break;
         }

@@ -238,7 +238,7 @@ impl Group {
             let known = |id: &String| group.events.iter().any(|event| event.id == *id);
             if let Some(id) = metric.sum.iter().chain(&metric.over).find(|id| !known(id)) {
                 return Err(wrong(format!(
-                    "metric `{}` uses `{id}`, which is no event of the group",
+                    "metric `{}` uses `{id}`, which is not an event of the group",
                     metric.name
                 )));
             }

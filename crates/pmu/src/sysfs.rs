@@ -291,7 +291,7 @@ pub(crate) mod tests {
         assert_eq!(
             names,
             ["energy", "hnf_mc_reqs"],
-            "units and scales are no events"
+            "units and scales are not events"
         );
         assert_eq!(
             pmu.event("energy")

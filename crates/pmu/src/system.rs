@@ -112,7 +112,7 @@ impl SystemCounter {
             What::Interrupt(name) => interrupts(&files.text("proc/interrupts")?, name),
             What::Line { path, name } => line(&files.text(path)?, name),
             What::Pressure { path, kind } => pressure(&files.text(path)?, kind),
-            // `Unavailable` and `Error` are no numbers.
+            // `Unavailable` and `Error` are not numbers.
             What::File(path) => files.text(path)?.parse().ok(),
         }
     }
@@ -393,7 +393,7 @@ mod tests {
         assert_eq!(
             value("vmstat.nr_free_pages"),
             None,
-            "a level that rises and falls is no counter"
+            "a level that rises and falls is not a counter"
         );
         assert_eq!(
             (value("pressure.io.some"), value("pressure.io.full")),

@@ -266,7 +266,7 @@ pub(crate) const LOSSES: [&str; 11] = [
 /// Triggers that BUSY from outside stopped: none of the chain.
 pub(crate) const EXTERNAL: &str = "stopped by external BUSY";
 
-/// The same where the blocks are those of a recorded file: what it lacks or has wrong is no loss of the chain.
+/// The same where the blocks are those of a recorded file: what it lacks or has wrong is not a loss of the chain.
 const LOSSES_OF_RECORDED: [&str; 11] = {
     let mut names = LOSSES;
     // Nothing sends, so nothing is held back: what waits for the rest of its block.

@@ -78,7 +78,7 @@ pub enum CheckError {
     Io(#[from] io::Error),
     /// No block in the first MiB.
     #[error(
-        "no file of FELIX blocks: it begins with {0:#010x}, whose second half is no block id (0xABCD, 0xABCE, 0xCnCE), and no blocks \
+        "no file of FELIX blocks: it begins with {0:#010x}, whose second half is not a block id (0xABCD, 0xABCE, 0xCnCE), and no blocks \
          begin in its first MiB"
     )]
     Foreign(u32),
@@ -442,7 +442,7 @@ impl Checker {
         }
         if left > 0 {
             self.fault(fault::CUT_OFF, || {
-                format!("the last {left} bytes are no whole block")
+                format!("the last {left} bytes are not whole block")
             });
             self.skipped_bytes += left as u64;
         }

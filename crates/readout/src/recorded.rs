@@ -93,7 +93,7 @@ impl Recorded {
     /// Reads and checks a file; of blocks that do not say their size (0xABCE) it is given.
     ///
     /// # Errors
-    /// When it is no regular file, does not fit into memory, or holds no chunk of an E-link.
+    /// When it is not a regular file, does not fit into memory, or holds no chunk of an E-link.
     pub(crate) fn read(path: &str, abce_kib: u8) -> Result<Recorded, String> {
         let bytes = whole(Path::new(path)).map_err(|error| error.to_string())?;
         Recorded::of(path, bytes, abce_kib)

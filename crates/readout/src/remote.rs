@@ -115,7 +115,7 @@ fn make_room(path: &Path) -> Result<(), RemoteError> {
     };
     if !found.file_type().is_socket() {
         return other(format!(
-            "{shown} exists and is no socket: it is left as it is; name another path"
+            "{shown} exists and is not a socket: it is left as it is; name another path"
         ));
     }
     match reach(path) {

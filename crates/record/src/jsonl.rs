@@ -138,7 +138,7 @@ pub struct Contents {
 /// Lines are parsed in batches of about this many bytes, so that other threads have something to do and memory stays small.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Reads all records. Lines that are no record are named in [`Contents::errors`]; they never hide the others.
+/// Reads all records. Lines that are not records are named in [`Contents::errors`]; they never hide the others.
 ///
 /// Long files are parsed by as many threads as there are CPUs, up to eight; the order is that of the file. Consecutive records of
 /// one host share it.
@@ -325,7 +325,7 @@ const PRESENT: &str = "{\"schema\":1,";
 /// Parses one line, which is number `line` of its file.
 ///
 /// # Errors
-/// When it is no record or one of a newer schema.
+/// When it is not a record or one of a newer schema.
 pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
     #[derive(serde::Deserialize)]
     struct Version {

@@ -145,7 +145,7 @@ pub struct Tool {
     pub version: String,
     /// Abbreviated commit, with `+` when the tree had uncommitted changes; `unknown` outside a checkout.
     pub git_revision: String,
-    /// `release` or `debug`: numbers of a debug build are not worth comparing.
+    /// `release`, `release, musl` of the static binary, or `debug`: numbers of a debug build are not worth comparing.
     pub profile: String,
 }
 
@@ -369,7 +369,7 @@ fn is_zero(value: &u64) -> bool {
     *value == 0
 }
 
-/// JSON has no word for what is no number: such values are written as `null`, and are none again when they are read.
+/// JSON has no word for what is not a number: such values are written as `null`, and are none again when they are read.
 fn number<'de, D: serde::Deserializer<'de>>(source: D) -> Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(source)?.unwrap_or(f64::NAN))
 }

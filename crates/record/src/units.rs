@@ -25,7 +25,7 @@ const COUNT_UNITS: &[(&str, u64)] = &[
 /// Reads a count: `300000`, `0x100000`, `3M`, `1.5M`, `1e6`, `64Ki`.
 ///
 /// # Errors
-/// When it is no number, negative, not whole, or larger than 64 bits hold.
+/// When it is not a number, negative, not whole, or larger than 64 bits hold.
 pub fn parse_count(input: &str) -> Result<u64, UnitError> {
     scaled(input.trim(), COUNT_UNITS).ok_or(UnitError {
         input: input.to_owned(),
@@ -136,7 +136,7 @@ const TIME_UNITS: &[(&str, f64)] = &[
 /// Reads a time: `3s`, `100us`, `1.5ms`, `2m` (minutes), `1h`, `60` (seconds), `1m30` and `1m30s`, `1h30` (minutes).
 ///
 /// # Errors
-/// When it is no number, negative, or its parts do not become smaller.
+/// When it is not a number, negative, or its parts do not become smaller.
 pub fn parse_duration(input: &str) -> Result<Duration, UnitError> {
     let seconds = duration_s(input.trim());
     seconds
@@ -178,7 +178,7 @@ fn duration_s(trimmed: &str) -> Option<f64> {
 /// Reads a rate in hertz: `14Hz`, `1.2kHz`, `1MHz`, `14`.
 ///
 /// # Errors
-/// When it is no number, or not above zero.
+/// When it is not a number, or not above zero.
 pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
     let error = || UnitError {
         input: input.to_owned(),

@@ -8,7 +8,7 @@ use crate::rate;
 
 /// Advice, best founded first.
 pub fn advice(records: &[RunRecord]) -> Vec<Advice> {
-    // What failed or is above its limit is no evidence.
+    // What failed or is above its limit is not evidence.
     let usable = &*rate::usable(records);
     let of_families = FAMILIES.iter().flat_map(|family| family.advice);
     let mut all: Vec<Advice> = of_families

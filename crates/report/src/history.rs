@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::aligned::numbers_from;
 use crate::cmp::Confirmation;
+use crate::dates::seconds;
 use crate::families::level_name;
 use crate::figures::{Axis, Curve, Figure, Texts, lines};
 use crate::occasions::{Runs, moments, side};
@@ -288,7 +289,7 @@ fn table(trends: &[&Trend]) -> String {
 }
 
 /// What a point shows, in a few words.
-fn found_text(trend: &Trend) -> String {
+pub(crate) fn found_text(trend: &Trend) -> String {
     let counted = |count: usize, what: &str| match count {
         0 => None,
         1 => Some(format!("1 {what}")),
@@ -318,20 +319,55 @@ fn how_much(ratio: f64) -> String {
     format!("{:.1} % {what}", (ratio - 1.0).abs() * 100.0)
 }
 
-fn step_text(trend: &Trend, step: &Step) -> String {
+fn revisions_text(step: &Step) -> String {
     let (before, after) = &step.revisions;
-    let revisions = if before == after {
+    if before == after {
         format!("revision {after} before and after")
     } else {
         format!("between {before} and {after}")
-    };
+    }
+}
+
+fn step_text(trend: &Trend, step: &Step) -> String {
     format!(
-        "step  {}: {} from {} on ({revisions}; z {:.1})\n",
+        "step  {}: {} from {} on ({}; z {:.1})\n",
         trend.point,
         how_much(step.ratio),
         minute(&trend.runs[step.at]),
+        revisions_text(step),
         step.z
     )
+}
+
+/// What a point's findings are, a line each.
+pub(crate) fn lines_of(trend: &Trend) -> Vec<String> {
+    let step = |step: &Step| {
+        format!(
+            "{} from {} on ({}; z {:.1})",
+            how_much(step.ratio),
+            minute(&trend.runs[step.at]),
+            revisions_text(step),
+            step.z
+        )
+    };
+    let hour = |hour: &BadHour| {
+        let (from, to) = (&trend.runs[hour.runs.0], &trend.runs[hour.runs.1]);
+        format!(
+            "bad hour {}: {}",
+            when(minute(from), minute(to)),
+            how_much(hour.ratio)
+        )
+    };
+    let steps = trend.steps.iter().map(step);
+    steps.chain(trend.bad_hours.iter().map(hour)).collect()
+}
+
+fn when(from: &str, to: &str) -> String {
+    if from == to {
+        from.to_owned()
+    } else {
+        format!("{from} to {to}")
+    }
 }
 
 /// Bad hours of a host, a line each: those of many points that are the same runs come together.
@@ -352,24 +388,30 @@ fn bad_hours_text(trends: &[&Trend]) -> String {
         } else {
             format!("{} points", ratios.len())
         };
-        let when = if from == to {
-            (*from).to_owned()
-        } else {
-            format!("{from} to {to}")
-        };
         format!(
-            "bad hour  {when}: {points}, typically {}\n",
+            "bad hour  {}: {points}, typically {}\n",
+            when(from, to),
             how_much(median(ratios))
         )
     };
     hours.iter().map(line).collect()
 }
 
-/// A figure a study: every point over its runs, as a ratio to its first run, so that points of all sizes share an axis.
+/// A figure for each study with a step, the largest step first: its points over time, as a ratio to their first run, so that points of
+/// all sizes share an axis. Where nothing took a step, the first study has one.
 pub fn figures(trends: &[Trend], command: &str) -> Vec<Figure> {
-    let of = |trend: &'_ Trend| (trend.host.clone(), trend.study.clone());
-    let mut studies: Vec<(String, String)> = trends.iter().map(of).collect();
-    studies.dedup();
+    let of = |trend: &Trend| (trend.host.clone(), trend.study.clone());
+    let mut stepped: Vec<&Trend> = trends.iter().filter(|trend| largest(trend) > 0.0).collect();
+    stepped.sort_by(|a, b| largest(b).total_cmp(&largest(a)));
+    if stepped.is_empty() {
+        stepped.extend(trends.first());
+    }
+    let mut studies: Vec<(String, String)> = Vec::new();
+    for study in stepped.into_iter().map(of) {
+        if !studies.contains(&study) && studies.len() < MAX_FIGURES {
+            studies.push(study);
+        }
+    }
     let figure = |(host, study): (String, String)| {
         let own = trends
             .iter()
@@ -386,6 +428,15 @@ pub fn figures(trends: &[Trend], command: &str) -> Vec<Figure> {
     studies.into_iter().map(figure).collect()
 }
 
+/// As many large figures as a page has; every point has a small one.
+const MAX_FIGURES: usize = 4;
+
+/// The largest step of a point: the logarithm of its ratio, 0 without a step.
+fn largest(trend: &Trend) -> f64 {
+    let sizes = trend.steps.iter().map(|step| step.ratio.ln().abs());
+    sizes.fold(0.0, f64::max)
+}
+
 /// Curves of the points that changed most.
 fn changed_most(mut own: Vec<&Trend>) -> Figure {
     /// As many curves as colours can be told from one another.
@@ -399,11 +450,20 @@ fn changed_most(mut own: Vec<&Trend>) -> Figure {
         b.steps.len().cmp(&a.steps.len()).then_with(by_range)
     });
     own.truncate(MAX_CURVES);
+    let date = |run: &Run| seconds(&run.time_utc);
+    let are_dates = own
+        .iter()
+        .flat_map(|trend| &trend.runs)
+        .all(|run| date(run).is_some());
+    let place = |at: usize, run: &Run| {
+        let date = date(run).filter(|_| are_dates);
+        date.unwrap_or((at + 1) as f64)
+    };
     let curve = |trend: &&Trend| {
         let label = trend.point.strip_prefix(trend.study.as_str());
         let first_ns = trend.runs[0].time_ns;
         let runs = trend.runs.iter().enumerate();
-        let ratios = runs.map(|(at, run)| ((at + 1) as f64, run.time_ns / first_ns));
+        let ratios = runs.map(|(at, run)| (place(at, run), run.time_ns / first_ns));
         Curve::new(label.unwrap_or(&trend.point).trim(), ratios.collect())
     };
     let texts = Texts {
@@ -411,7 +471,15 @@ fn changed_most(mut own: Vec<&Trend>) -> Figure {
         title: "",
         caption: "",
     };
-    let (x, y) = (Axis::linear("run"), Axis::linear("time over first run"));
+    let x = if are_dates {
+        Axis::dates(
+            "time (UTC)",
+            own.iter().flat_map(|trend| &trend.runs).filter_map(date),
+        )
+    } else {
+        Axis::linear("run")
+    };
+    let y = Axis::linear("time over first run");
     lines(texts, x, y, own.iter().map(curve).collect())
 }
 

@@ -7,9 +7,12 @@ use minijinja::{AutoEscape, Environment, context, escape_formatter};
 use serde::Serialize;
 
 use crate::answers::answers;
+use crate::cards::{HostView, hosts};
+use crate::dates;
 use crate::families::{figures, pmu};
 use crate::faults::without_lanes;
 use crate::figures::{Figure, commands};
+use crate::history::Trend;
 use crate::rate::{Doubt, shown_interval, warnings};
 use crate::rows::rows;
 use crate::studies::Shown;
@@ -116,6 +119,28 @@ pub fn page_of_studies(
     figures: Vec<Figure>,
     studies: &[Shown],
 ) -> Result<String, PageError> {
+    render(records, figures, studies, &[])
+}
+
+/// The page of points over time: a picture of each, what was found first, and these figures; the host and its table from the
+/// newest record.
+///
+/// # Errors
+/// As [`page`].
+pub fn history_page(
+    newest: &[RunRecord],
+    figures: Vec<Figure>,
+    trends: &[Trend],
+) -> Result<String, PageError> {
+    render(newest, figures, &[], &hosts(trends))
+}
+
+fn render(
+    records: &[RunRecord],
+    figures: Vec<Figure>,
+    studies: &[Shown],
+    history: &[HostView],
+) -> Result<String, PageError> {
     let views: Vec<StudyView<'_>> = studies
         .iter()
         .map(|study| StudyView {
@@ -152,6 +177,7 @@ pub fn page_of_studies(
         advice => serde(&if way.is_empty() { Vec::new() } else { crate::advice::advice(records) }),
         rows_left => rows_left,
         studies => serde(&views),
+        history => serde(&history),
         figures => serde(&figures),
         charts => serde(&charts),
         meshes => serde(&meshes),
@@ -257,6 +283,7 @@ fn data_table(figure: Figure) -> DataTable {
     let first = |at: usize| match (figure.categories.get(at), figure.x.unit) {
         (Some(name), _) => name.clone(),
         (None, "bytes") => show_bytes(figure.xs[at] as u64),
+        (None, "date") => dates::minute(figure.xs[at]),
         (None, _) => significant(figure.xs[at], 4),
     };
     let line = |at: usize| -> Vec<String> {
@@ -544,6 +571,26 @@ mod tests {
             .replace(UPLOT_STYLE, "[uPlot style]")
             .replace(SCRIPT, "[script]");
         insta::assert_snapshot!(lean.replace(STYLE, "[style]"));
+    }
+
+    #[test]
+    fn a_page_of_history_has_every_point_and_no_answers_of_one_record() {
+        let runs = |at: u64| {
+            let mut record = example();
+            record.time_utc = format!("2026-11-{:02}T03:00:00.000Z", at + 1);
+            record.run_id = format!("run-{at}");
+            record
+        };
+        let records: Vec<RunRecord> = (0..12).map(runs).collect();
+        let trends = crate::history::trends(&records, 0.02);
+        let figures = crate::history::figures(&trends, "daqmeter history x");
+        assert_eq!((figures.len(), figures[0].x.unit), (1, "date"));
+        let page = history_page(&records[..1], figures, &trends).unwrap();
+        assert_eq!(page.matches("<svg class=\"trend\"").count(), trends.len());
+        assert!(page.contains("4 without a finding</summary>"));
+        assert!(page.contains(">2026-11-03</text>") && page.contains(">2026-11-07</text>"));
+        assert!(!page.contains("id=\"answers-title\"") && !page.contains("id=\"points-title\""));
+        assert!(!page.contains("<script>alert(1)"), "the host is a text");
     }
 
     #[test]

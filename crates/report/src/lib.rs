@@ -12,7 +12,9 @@
 pub mod advice;
 mod aligned;
 pub mod answers;
+mod cards;
 pub mod cmp;
+mod dates;
 #[cfg(test)]
 mod examples;
 pub mod export;
@@ -41,5 +43,5 @@ pub use families::copy::{classic as copy_classic, imported as copy_imported};
 pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;
-pub use html::{page, page_of};
+pub use html::{history_page, page, page_of};
 pub use rows::{Row, rows};

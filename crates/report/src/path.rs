@@ -12,7 +12,7 @@ use crate::rate;
 use crate::svg::escaped;
 
 /// The path as far as the records know it, from the device to the consumer; empty where fewer than two parts of it were measured.
-/// What failed, and rates that are above their limit, are no part of it.
+/// What failed, and rates that are above their limit, are not part of it.
 pub fn path(records: &[RunRecord]) -> Vec<Segment> {
     let records = &*rate::usable(records);
     let parts = FAMILIES.iter().flat_map(|family| family.segments);
@@ -426,6 +426,9 @@ mod tests {
                 && !picture.contains("<b>")
         );
         insta::assert_snapshot!(picture.replace("><", ">\n<"));
-        assert!(svg(&path(&host()[..1])).is_empty(), "one stage is no path");
+        assert!(
+            svg(&path(&host()[..1])).is_empty(),
+            "one stage is not a path"
+        );
     }
 }

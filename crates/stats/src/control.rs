@@ -45,7 +45,7 @@ impl Controlled {
 }
 
 /// Takes from the values of a point what their control explains. None where a value of a side has no control; a history that has not one
-/// everywhere is no witness, and then nothing is taken off.
+/// everywhere is not a witness, and then nothing is taken off.
 pub(crate) fn controlled(
     a: &mut [Value],
     b: &mut [Value],

@@ -50,7 +50,7 @@ impl MedianSequence {
         }
     }
 
-    /// Adds the logarithm of a pair's ratio, B's time over A's. What is no number is passed over.
+    /// Adds the logarithm of a pair's ratio, B's time over A's. What is not a number is passed over.
     pub fn push(&mut self, log_ratio: f64) {
         if log_ratio.is_nan() {
             return;

@@ -149,7 +149,7 @@ fn cpu_quota(files: &Files) -> Option<f64> {
     all.min_by(f64::total_cmp)
 }
 
-/// `150000 100000` is one and a half CPU; `max` and -1 are no limit.
+/// `150000 100000` is one and a half CPU; `max` and -1 are not limits.
 fn share_of_period(text: &str) -> Option<f64> {
     let mut numbers = text.split_whitespace().map(str::parse::<f64>);
     let (quota, period) = (numbers.next()?.ok()?, numbers.next()?.ok()?);

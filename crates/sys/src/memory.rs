@@ -287,7 +287,7 @@ impl DeviceMemory {
     /// When the range leaves the memory.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         self.check(offset, into.len());
-        // SAFETY: the range was checked, and `into` is no part of the mapping, which is lent only for reading. Nothing writes the
+        // SAFETY: the range was checked, and `into` is not a part of the mapping, which is lent only for reading. Nothing writes the
         // source meanwhile: that needs `&mut`.
         unsafe {
             std::ptr::copy_nonoverlapping(

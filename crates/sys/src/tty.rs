@@ -31,9 +31,9 @@ pub fn make_raw(fd: BorrowedFd<'_>) -> Result<(), SysError> {
     }
 }
 
-/// Columns of a terminal's window; none where it is no terminal, or does not know.
+/// Columns of a terminal's window; none where it is not a terminal, or does not know.
 pub fn columns(fd: BorrowedFd<'_>) -> Option<usize> {
-    // SAFETY: an all-zero winsize is valid, and only written to; TIOCGWINSZ fails on what is no terminal.
+    // SAFETY: an all-zero winsize is valid, and only written to; TIOCGWINSZ fails on what is not a terminal.
     let (done, size) = unsafe {
         let mut size: libc::winsize = std::mem::zeroed();
         let done = libc::ioctl(fd.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size);

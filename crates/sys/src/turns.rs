@@ -157,7 +157,7 @@ impl Page {
             .map_err(wrong)
     }
 
-    /// The text. What is no UTF-8 is replaced.
+    /// The text. What is not UTF-8 is replaced.
     ///
     /// # Errors
     /// When it is longer than any text may be, or the file cannot be read.

@@ -131,7 +131,7 @@ class Records:
 def load(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Records:
     """Reads records from a file, from files, or from folders of `.jsonl` files.
 
-    Lines that are no record, or of a newer daqmeter, are left out and named in `Records.errors`.
+    Lines that are not records, or of a newer daqmeter, are left out and named in `Records.errors`.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     files: list[str] = []

@@ -450,7 +450,7 @@ fn initrd(name: &str, kernel: &Kernel, guest: &Guest) -> Result<PathBuf> {
         "virtio_blk",
         "arm-cmn",
     ] {
-        // What is built into the kernel is no file.
+        // What is built into the kernel is not a file.
         if let Some(bytes) = kernel.module(module)? {
             names.push(format!("{module}.ko"));
             files.push(GuestFile::data(&format!("{module}.ko"), bytes));

@@ -5,7 +5,7 @@ use shell::{line, tried};
 use super::schedule::Load::{Alone, Build, OneCpu};
 use super::step::{Step, ran, step};
 use super::{builds, checks};
-use crate::{book, fuzz, machines, miri, published, schema, tidy};
+use crate::{book, dist, fuzz, machines, miri, published, schema, tidy};
 
 /// The release build of the tool, which most steps run.
 const PROGRAM: &str = "program";
@@ -81,6 +81,12 @@ pub(super) const STEPS: &[Step] = &[
         Build,
         &[],
         miri::run,
+    ),
+    step(
+        "what users install: package and wheel",
+        OneCpu,
+        &[PROGRAM, WHEEL],
+        dist::what_users_install,
     ),
     step("fuzz", OneCpu, &[FUZZ_BUILD], || {
         ran(fuzz::run_all(fuzz::CI_SECONDS, None))

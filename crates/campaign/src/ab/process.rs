@@ -86,7 +86,7 @@ impl Process {
                 "{} speaks version {version} of the protocol of sides, this daqmeter version {VERSION}: compare binaries of the same version",
                 program.display()
             ))),
-            other => Err(process.wrong(format!("{other:?} is no answer to a request"))),
+            other => Err(process.wrong(format!("{other:?} is not an answer to a request"))),
         }
     }
 
@@ -100,7 +100,7 @@ impl Process {
         match serde_json::from_str(&text) {
             Ok(Reply::Refused(why)) => Err(self.wrong(short(&why))),
             Ok(reply) => Ok(reply),
-            Err(_) => Err(self.wrong(format!("`{}` is no answer of a side", short(&text)))),
+            Err(_) => Err(self.wrong(format!("`{}` is not an answer of a side", short(&text)))),
         }
     }
 

@@ -101,7 +101,7 @@ pub(super) fn hand(page: &Page, side: usize, task: Task) {
     page.signal(TURN[side]);
 }
 
-/// What the turn at hand is for; none for what is no task.
+/// What the turn at hand is for; none for what is not a task.
 pub(super) fn task(page: &Page) -> Option<Task> {
     let word = page.word(TASK).load(Ordering::Acquire);
     [Task::Work, Task::Verify]
@@ -197,7 +197,7 @@ impl Request {
     /// A request for the point that a text names: `convert function=3 samples=3000000 isa=avx2`; `cpu=1` is where it runs.
     ///
     /// # Errors
-    /// When a word is no `name=value`, or the CPU no number.
+    /// When a word is not a `name=value`, or the CPU no number.
     pub fn parse(text: &str) -> Result<Request, String> {
         let mut words = text.split_whitespace();
         let kind = words
@@ -207,7 +207,7 @@ impl Request {
         let mut cpu = None;
         for word in words {
             let (name, value) = word.split_once('=').ok_or_else(|| {
-                format!("`{word}` is no parameter: ENGINE NAME=VALUE ... is wanted")
+                format!("`{word}` is not a parameter: ENGINE NAME=VALUE ... is wanted")
             })?;
             if name == "cpu" {
                 cpu = Some(
@@ -246,7 +246,7 @@ fn param(name: &str, text: &str) -> Result<Param, String> {
     }
     if let Ok(float) = text.parse::<f64>() {
         let is_number = float.is_finite().then_some(Param::Float(float));
-        return is_number.ok_or_else(|| format!("{name}={text} is no finite number"));
+        return is_number.ok_or_else(|| format!("{name}={text} is not a finite number"));
     }
     if name.ends_with("_bytes") {
         let bytes = daqmeter_record::units::parse_bytes(text);
@@ -311,10 +311,10 @@ mod tests {
         assert_eq!(found.cpu, Some(1));
         for (text, wanted) in [
             ("", "name of an engine"),
-            ("copy block", "`block` is no parameter"),
+            ("copy block", "`block` is not a parameter"),
             ("copy cpu=x", "no CPU number"),
             ("copy block_bytes=4Kx", "block_bytes: "),
-            ("copy rate=NaN", "rate=NaN is no finite number"),
+            ("copy rate=NaN", "rate=NaN is not a finite number"),
         ] {
             assert!(Request::parse(text).unwrap_err().contains(wanted), "{text}");
         }

@@ -208,7 +208,10 @@ fn a_side_against_itself_is_decided_and_every_block_is_kept() {
 #[test]
 fn each_side_that_goes_wrong_is_named_with_what_went_wrong() {
     for (bad, wanted) in [
-        ("prints_garbage", "side B: `<html>` is no answer of a side"),
+        (
+            "prints_garbage",
+            "side B: `<html>` is not an answer of a side",
+        ),
         (
             "crashes_when_it_has_the_turn",
             "side B: ended before its work was done (signal: 6",

@@ -111,7 +111,7 @@ impl Turns {
             match self.sides[side].reply(&self.page)? {
                 Reply::Verified => {}
                 other => {
-                    return Err(self.sides[side].wrong(format!("{other:?} is no verification")));
+                    return Err(self.sides[side].wrong(format!("{other:?} is not a verification")));
                 }
             }
         }

@@ -308,7 +308,7 @@ impl Sweep<'_> {
             let names = names.join(", ");
             self.refuse(
                 Some("engine"),
-                format!("`{name}` is no engine; there are: {names}"),
+                format!("`{name}` is not an engine; there are: {names}"),
             )
         })
     }
@@ -359,7 +359,7 @@ impl ParamReader<'_> {
             .map(|parameter| parameter.name.as_str())
             .collect();
         let problem = format!(
-            "`{}` is no parameter of {}; there are: {}",
+            "`{}` is not a parameter of {}; there are: {}",
             name.as_ref(),
             self.engine.name(),
             names.join(", ")
@@ -455,7 +455,7 @@ fn param(name: &str, value: &Value) -> Result<Param, String> {
             .map_err(|error| error.to_string()),
         Value::String(text) => Ok(Param::Text(text.clone())),
         other => Err(format!(
-            "{} is no parameter: a number, a name, true or false is wanted",
+            "{} is not a parameter: a number, a name, true or false is wanted",
             other.type_str()
         )),
     }

@@ -146,12 +146,12 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
         (
             "engine = \"memory\"",
             "engine = \"memry\"",
-            "p.toml:11: sweep 1, engine: `memry` is no engine; there are: null, memory",
+            "p.toml:11: sweep 1, engine: `memry` is not an engine; there are: null, memory",
         ),
         (
             "read_lines = 1",
             "read_line = 1",
-            "p.toml:13: sweep 1, workload: `read_line` is no parameter of memory; there are: lanes, read_bytes",
+            "p.toml:13: sweep 1, workload: `read_line` is not a parameter of memory; there are: lanes, read_bytes",
         ),
         (
             "\"16KiB\"",
@@ -198,7 +198,7 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
             "time = \"25h\"",
             "p.toml:6: time: a point takes at most 24h",
         ),
-        ("seconds = 0.1", "seconds = [1]", "array is no parameter"),
+        ("seconds = 0.1", "seconds = [1]", "array is not a parameter"),
         (
             "[0, 1]",
             "[]",

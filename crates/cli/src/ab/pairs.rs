@@ -167,7 +167,7 @@ pub(crate) fn binary(name: &str) -> Result<PathBuf, Failure> {
     }
     if name.contains('/') {
         return Err(Failure::refused(format!(
-            "{name} is no file; a binary of daqmeter is wanted"
+            "{name} is not a file; a binary of daqmeter is wanted"
         )));
     }
     Ok(path.to_owned())

@@ -11,7 +11,7 @@ use daqmeter_record::{Outcome, PathRun, Role, RunRecord};
 use crate::output::Failure;
 use crate::runner::Runner;
 
-/// One run that is no point: a step of a search.
+/// One run that is not a point: a step of a search.
 pub(super) fn probe(runner: &mut Runner, request: &PathRequest) -> Result<RunRecord, Failure> {
     let settings = Settings {
         role: Role::Probe,

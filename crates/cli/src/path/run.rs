@@ -17,7 +17,7 @@ use crate::runner::{Common, Runner};
 /// Run a path from its source to its sink and say where the time of each thread went.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "The rate is sustained: all bytes over all the time from release to end. `no input` and `no room` are waits for the\nneighbours, until the thread ran again; `preempted` is time on the run queue at other moments; `elsewhere` is waiting for a\ndevice, a system call, or the time of the next block.\n\nExample:\n\n  $ daqmeter path run digitizer-crate --time 3s --out run.jsonl"
+    after_long_help = "The rate is sustained: all bytes over all the time from release to end. `no input` and `no room` are waits for the\nneighbours, until the thread ran again; `preempted` is time on the run queue at other moments; `elsewhere` is waiting for a\ndevice, a system call, or the time of the next block.\n\nExample:\n\n  $ daqmeter path run digitizer-crate --time 3s --records run.jsonl"
 )]
 pub(crate) struct Arguments {
     /// Path: one that ships, or a TOML file

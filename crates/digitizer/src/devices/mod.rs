@@ -54,7 +54,7 @@ pub fn nodes(files: &Files) -> impl Iterator<Item = (&'static dyn Family, String
 /// Expands `emu:l0..4` to `emu:l0` ... `emu:l4`; anything else stays as it is.
 ///
 /// # Errors
-/// When it is no range; the problem follows the name of a parameter.
+/// When it is not a range; the problem follows the name of a parameter.
 pub fn expand(device: &str) -> Result<Vec<String>, String> {
     let Some((first, last)) = device
         .strip_prefix(EMULATED_PREFIX)

@@ -22,7 +22,7 @@ pub struct Counts {
     pub retried: u64,
     /// Values that came for nobody: duplicates, late answers.
     pub stray: u64,
-    /// Messages or records that were no answer.
+    /// Messages or records that were not answers.
     pub malformed: u64,
 }
 

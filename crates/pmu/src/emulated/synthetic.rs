@@ -197,7 +197,7 @@ impl Opener for Synthetic {
         let mut rates = Vec::new();
         for (member, event) in group.iter().enumerate() {
             let Some(on) = &event.on_mesh else {
-                let reason = "it is no event of the emulated mesh".to_owned();
+                let reason = "it is not an event of the emulated mesh".to_owned();
                 return Err(Refused {
                     member,
                     event: event.name.clone(),

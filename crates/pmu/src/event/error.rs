@@ -53,7 +53,7 @@ pub enum EventError {
     },
     /// A name without a PMU that is nothing we know.
     #[error(
-        "`{text}` is no event: write PMU/EVENT/, SUBSYSTEM:TRACEPOINT, a software event or a counter of the system such as disk.read_bytes (daqmeter pmu list)"
+        "`{text}` is not an event: write PMU/EVENT/, SUBSYSTEM:TRACEPOINT, a software event or a counter of the system such as disk.read_bytes (daqmeter pmu list)"
     )]
     Unknown {
         /// The text.

@@ -286,7 +286,7 @@ fn add_devices(
     let (name, devices) = text.split_once('*').unwrap_or((text, "1"));
     let devices: u8 = devices
         .parse()
-        .map_err(|_| format!("`{text}` is no device; write HN-F or HN-F*2"))?;
+        .map_err(|_| format!("`{text}` is not a device; write HN-F or HN-F*2"))?;
     if name.is_empty() {
         return Ok(String::new());
     }

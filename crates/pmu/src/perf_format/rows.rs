@@ -208,7 +208,7 @@ fn without_share(line: &str) -> Result<(&str, Option<f64>), String> {
     match line.rsplit_once('(') {
         Some((head, tail)) if tail.ends_with("%)") && !tail.contains("+-") => {
             let percent = tail.trim_end_matches("%)").trim();
-            let share = number(percent).ok_or("a share that is no number")?;
+            let share = number(percent).ok_or("a share that is not a number")?;
             Ok((head.trim_end(), Some(share)))
         }
         _ => Ok((line, None)),
@@ -340,7 +340,7 @@ const PLACES: [&str; 8] = [
 ];
 
 fn parse_json(line: &str) -> Result<Option<Row>, String> {
-    // perf writes `nan` for metrics without a value, which is no JSON.
+    // perf writes `nan` for metrics without a value, which is not JSON.
     let line = line
         .trim()
         .trim_end_matches(',')
@@ -364,7 +364,7 @@ fn parse_json(line: &str) -> Result<Option<Row>, String> {
     });
     let value = text("counter-value").ok_or("no counter-value")?;
     if value != NOT_COUNTED && value != NOT_SUPPORTED && printed(&value).is_none() {
-        return Err("a counter-value that is no number".to_owned());
+        return Err("a counter-value that is not a number".to_owned());
     }
     let running_ns = text("event-runtime").and_then(|text| number(&text));
     Ok(Some(Row {

@@ -38,7 +38,7 @@ impl Driver {
         found.map_or("", |(_, name)| *name)
     }
 
-    /// The driver of a kernel, from its release such as `6.1.0-18-arm64`. What is no release counts as the latest.
+    /// The driver of a kernel, from its release such as `6.1.0-18-arm64`. What is not a release counts as the latest.
     pub fn of_kernel(release: &str) -> Driver {
         let mut numbers = release
             .split(|c: char| !c.is_ascii_digit())

@@ -81,7 +81,7 @@ impl std::fmt::Display for Limit {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Not an event of a mesh.
-    #[error("`{event}` is no event of a mesh: what it shares with others is not known")]
+    #[error("`{event}` is not an event of a mesh: what it shares with others is not known")]
     NotOnMesh {
         /// The event.
         event: String,

@@ -423,7 +423,7 @@ impl Scenario {
                 .is_none_or(|elink| elinks.iter().any(|known| known.elink.number() == elink));
             ensure(is_known, &format!("fault[{at}].elink"), || {
                 format!(
-                    "{:#05x} is no E-link of the first channel",
+                    "{:#05x} is not an E-link of the first channel",
                     fault.elink.unwrap_or_default()
                 )
             })?;

@@ -36,7 +36,7 @@ impl Scenario {
     /// From a name that ships, or a file.
     ///
     /// # Errors
-    /// When there is no such thing, or it is no scenario.
+    /// When there is no such thing, or it is not a scenario.
     pub fn load(name: &str) -> Result<Scenario, ScenarioError> {
         if let Some((_, text)) = SHIPPED.iter().find(|(shipped, _)| *shipped == name) {
             return Scenario::parse(text, name);

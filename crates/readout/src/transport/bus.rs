@@ -56,7 +56,7 @@ pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, Entry)>, TransportError
     let listed = fs::read_dir(directory)
         .map_err(|error| other(format!("bus directory {shown}: {error}")))?;
     let mut entries = Vec::new();
-    // Pipes and devices are no entries: reading them may never end.
+    // Pipes and devices are not entries: reading them may never end.
     let is_file = |file: &fs::DirEntry| file.file_type().is_ok_and(|kind| kind.is_file());
     let files = listed.flatten().filter(is_file).map(|file| file.path());
     for file in files.filter(|path| path.extension().is_some_and(|x| x == "bus")) {

@@ -87,7 +87,7 @@ impl Written {
         };
         let is_sound = from <= to && (from.is_finite() || to.is_finite());
         let range = is_sound.then_some(Range { from, to });
-        range.ok_or_else(|| format!("`from` {from} and `to` {to} are no range"))
+        range.ok_or_else(|| format!("`from` {from} and `to` {to} are not a range"))
     }
 }
 

@@ -54,7 +54,7 @@ fn facts(records: &[RunRecord]) -> Facts {
     facts
 }
 
-/// Free pages come and go; they are no fact of the host.
+/// Free pages come and go; they are not facts of the host.
 const FLEETING: [&str; 1] = ["huge_pages"];
 
 fn flatten(facts: &mut Facts, name: &str, value: &Value) {

@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(with.points[0].history, 18);
         assert!(with.points[0].joint.1 < 1.02 && without.points[0].joint.1 > 1.3);
         assert_eq!(with.conclusion, Conclusion::Same);
-        // Runs of the sides are no history of theirs, nor are those of another host.
+        // Runs of the sides are not a history of theirs, nor are those of another host.
         let mut elsewhere = history;
         for record in &mut elsewhere {
             let mut host = (*record.host).clone();

@@ -204,7 +204,7 @@ fn stores_figure(records: &[RunRecord]) -> Option<Figure> {
         Axis::log_bytes("footprint, raw + converted"),
         Axis::linear("MB/s raw"),
     );
-    // One way to store is no comparison.
+    // One way to store is not a comparison.
     (curves.len() > 1).then(|| lines(texts, x, y, curves).drawn_from(drawn))
 }
 

@@ -332,11 +332,7 @@ impl Study {
                 Kind::Points
             },
             x: Axis::log_bytes("block"),
-            y: Axis {
-                label: y.to_owned(),
-                log: true,
-                unit: "",
-            },
+            y: Axis::log(y),
             xs,
             categories: Vec::new(),
             series,
@@ -487,7 +483,7 @@ impl Study {
         misses: bool,
     ) -> Option<Figure> {
         let of = |row: &&PollutionRow| row.copies == copies && row.test.ends_with("small") == small;
-        // Times of an emulator are no result, and misses of a cache and of a model are not one series.
+        // Times of an emulator are not results, and misses of a cache and of a model are not one series.
         let value = |row: &PollutionRow| {
             if misses {
                 row.miss_percent()

@@ -7,6 +7,8 @@ use std::collections::{HashMap, HashSet};
 use daqmeter_record::RunRecord;
 use serde::Serialize;
 
+use crate::dates::ticks;
+
 /// One figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
@@ -53,8 +55,11 @@ pub struct Axis {
     pub label: String,
     /// Logarithmic.
     pub log: bool,
-    /// `bytes` shows powers of 1024.
+    /// `bytes` shows powers of 1024, `date` values as seconds since 1970 (UTC).
     pub unit: &'static str,
+    /// Round dates, for a drawing of fixed width.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dates: Vec<(f64, String)>,
 }
 
 impl Axis {
@@ -63,6 +68,29 @@ impl Axis {
             label: label.to_owned(),
             log: false,
             unit: "",
+            dates: Vec::new(),
+        }
+    }
+
+    /// Of these times, in seconds since 1970.
+    pub(crate) fn dates(label: &str, times: impl Iterator<Item = f64>) -> Axis {
+        /// The drawing is 754 wide, a date 68.
+        const MOST: usize = 10;
+        let (from, to) = times.fold((f64::INFINITY, 0.0), |(from, to): (f64, f64), at| {
+            (from.min(at), to.max(at))
+        });
+        let ticks = if from <= to {
+            ticks(from, to, MOST)
+        } else {
+            Vec::new()
+        };
+        Axis {
+            unit: "date",
+            dates: ticks
+                .into_iter()
+                .map(|tick| (tick.at_s, tick.label))
+                .collect(),
+            ..Axis::linear(label)
         }
     }
 

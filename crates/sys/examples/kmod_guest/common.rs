@@ -35,7 +35,7 @@ pub(crate) fn dma(bytes: u64, direction: u32, completion: u32, channel: u32) -> 
         completion,
         bytes,
         channel,
-        // An emulated CPU that does not get on for a while is no fault of the module.
+        // An emulated CPU that does not get on for a while is not a fault of the module.
         timeout_ms: 5000,
         ..Copy::default()
     }

@@ -121,7 +121,7 @@ fn walk<const TRAILER: usize>(block: &[u8], room: &mut [Subchunk]) -> Result<usi
             _ if plain => padded(trailer.length),
             Kind::Null | Kind::OutOfBand => 0,
             Kind::Undefined => return Err(BlockError::Undefined { at }),
-            // A timeout's bytes are skipped even where they are no data.
+            // A timeout's bytes are skipped even where they are not data.
             _ => padded(trailer.length),
         };
         if extent > at.saturating_sub(HEADER_BYTES) {

@@ -21,7 +21,7 @@ impl Here<'_> {
         self.published.table.iter().find(|table| table.id == id)
     }
 
-    /// The record of a point; of several, the one with the median wall time. What failed or was waived is no record of it.
+    /// The record of a point; of several, the one with the median wall time. What failed or was waived is not a record of it.
     pub(super) fn record(&self, point: &str) -> Option<&RunRecord> {
         let study = format!("reproduce/digitizer/{point}");
         let is_of = |record: &&RunRecord| {

@@ -38,7 +38,7 @@ struct BoardFile {
 /// Serves an emulated board at `path` until the result is dropped.
 ///
 /// # Errors
-/// When the path is no regular file, or FUSE is missing or forbidden.
+/// When the path is not a regular file, or FUSE is missing or forbidden.
 pub fn serve(board: EmulatedBoard, path: &Path, dialect: Dialect) -> Result<Served, Fault> {
     let traffic = Arc::<Traffic>::default();
     let file = BoardFile {

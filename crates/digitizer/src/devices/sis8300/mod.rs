@@ -129,7 +129,7 @@ fn crate_of(emulation: &Emulation) -> Result<Arc<EmulatedCrate>, Fault> {
 /// Opens a real board.
 ///
 /// # Errors
-/// When the path is no digitizer, or one whose driver daqmeter does not drive.
+/// When the path is not a digitizer, or one whose driver daqmeter does not drive.
 pub fn open_ess(device: &str) -> Result<EssBoard, Fault> {
     match probe(device)? {
         Found::Ess { file, id } => EssBoard::new(device, file, id),

@@ -20,7 +20,7 @@ impl EmulatedChannel {
         let number = name.strip_prefix("xdma");
         if number.is_none_or(|number| number.parse::<u32>().is_err()) {
             return Err(Fault::new(format!(
-                "`{device}` is no emulated channel; write emu:xdma0 (any number)"
+                "`{device}` is not an emulated channel; write emu:xdma0 (any number)"
             )));
         }
         let samples = (0..PERIOD_SAMPLES).flat_map(|index| pattern_sample(index).to_le_bytes());

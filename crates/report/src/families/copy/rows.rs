@@ -11,7 +11,7 @@ use crate::samples::{self, sample_starts, stages, times_ns};
 /// Engine of these points.
 pub(super) const ENGINE: &str = "copy";
 
-/// Stages of a copy record that are no copy.
+/// Stages of a copy record that are not copies.
 const NULL_CALL: &str = "null_call";
 
 /// One point.

@@ -24,7 +24,7 @@ fn figure(
     y: &str,
     curves: Vec<Curve>,
 ) -> Option<Figure> {
-    // One point is no curve.
+    // One point is not a curve.
     has_line(&curves).then(|| {
         let figure = lines(texts, Axis::linear(x), Axis::log(y), curves);
         figure.drawn_from(of_engine(records, ENGINE))
@@ -55,7 +55,7 @@ fn by_count(
             add_point(&mut limits, &label, (count, of_limit(limit_us)));
         }
     }
-    // A limit alone is no figure.
+    // A limit alone is not a figure.
     if !has_line(&curves) {
         return None;
     }

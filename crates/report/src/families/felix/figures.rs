@@ -52,7 +52,7 @@ fn figure(
     y: Axis,
     curves: Vec<Curve>,
 ) -> Option<Figure> {
-    // One point is no curve.
+    // One point is not a curve.
     has_line(&curves).then(|| lines(texts, x, y, curves).drawn_from(chains(records)))
 }
 

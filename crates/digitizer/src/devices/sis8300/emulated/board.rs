@@ -362,12 +362,12 @@ impl EmulatedCrate {
     /// Plugs a board in: `l0`, `l2-1`, `ku0`, with faults behind a colon (`l0:gone-after=5`).
     ///
     /// # Errors
-    /// When the name is no board, or the profile has no such model.
+    /// When the name is not a board, or the profile has no such model.
     pub fn board(self: &Arc<Self>, device: &str, name: &str) -> Result<EmulatedBoard, Fault> {
         let (name, faults) = name.split_once(':').unwrap_or((name, ""));
         let wrong = || {
             Fault::new(format!(
-                "`{device}` is no emulated board; write emu:l0, emu:l2-0 or emu:ku0 (any number), or a range emu:l0..4"
+                "`{device}` is not an emulated board; write emu:l0, emu:l2-0 or emu:ku0 (any number), or a range emu:l0..4"
             ))
         };
         let (model, slot) = parse_name(name).ok_or_else(wrong)?;

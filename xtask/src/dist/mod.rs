@@ -1,0 +1,110 @@
+//! What people install without building: a static binary, a Debian package, a Python wheel. Each is tried as its user meets it, in a
+//! system that has nothing else.
+//!
+//! `cargo xtask dist` builds the static binary, which costs a whole release build. The step of CI makes the same package from the
+//! program that CI has built already, with the shared libraries that it needs, and tries that.
+
+mod licences;
+mod package;
+mod trial;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use shell::{line, program, root, target, there};
+
+use crate::book;
+use crate::ci::step::Done;
+
+/// All packages of the workspace have one version.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Makes all of it into `target/dist`, with sums, and tries each.
+pub(crate) fn all() -> Result<()> {
+    let folder = target().join("dist");
+    renew(&folder)?;
+    let binary = folder.join(format!(
+        "daqmeter-{VERSION}-{}-linux",
+        std::env::consts::ARCH
+    ));
+    let built = static_program()?;
+    fs::copy(&built, &binary).with_context(|| built.display().to_string())?;
+    fs::write(folder.join("LICENSES.txt"), licences::text()?)?;
+    let package = package::make(&binary, &folder)?;
+    let wheel = book::wheel_into(&folder)?;
+    sums(&folder)?;
+    let tried = [
+        ("binary", trial::binary(&binary)),
+        ("package", trial::package(&package, &binary)),
+        ("wheel", trial::wheel(&wheel)),
+    ];
+    for (what, done) in tried {
+        match done.with_context(|| format!("the {what} does not work for its user"))? {
+            Done::Ran => println!("{what}: tried"),
+            Done::LeftOut(why) => println!("!!! {what}: NOT TRIED: {why}"),
+        }
+    }
+    println!("all in {}", folder.display());
+    Ok(())
+}
+
+/// The step of CI: package and wheel from what CI has built.
+pub(crate) fn what_users_install() -> Result<Done> {
+    let folder = root().join("target/ci/dist");
+    renew(&folder)?;
+    let package = package::make(&program(), &folder)?;
+    sums(&folder)?;
+    if let Done::LeftOut(why) = trial::package(&package, &program())? {
+        return Ok(Done::LeftOut(why));
+    }
+    trial::wheel(&book::only_wheel(&book::wheels())?)
+}
+
+/// The release build for musl, which needs no library of the system that it runs on.
+fn static_program() -> Result<PathBuf> {
+    let triple = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
+    if !has_target(&triple) {
+        let added = there("rustup") && line("rustup target add").arg(&triple).run().is_ok();
+        ensure!(
+            added,
+            "rustup cannot add the target {triple}, which the static binary is built for: install it by hand"
+        );
+    }
+    line("cargo build --release --quiet --package daqmeter-cli --target")
+        .arg(&triple)
+        // It is for other CPUs, too: not for the one of this host alone.
+        .env("RUSTFLAGS", "")
+        .run()?;
+    Ok(target().join(triple).join("release/daqmeter"))
+}
+
+fn has_target(triple: &str) -> bool {
+    let folder = line("rustc --print target-libdir --target").arg(triple);
+    folder
+        .output()
+        .is_ok_and(|folder| Path::new(folder.trim()).is_dir())
+}
+
+/// Sums by which a user checks what was downloaded: `sha256sum -c SHA256SUMS`.
+fn sums(folder: &Path) -> Result<()> {
+    let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name()));
+    let mut names: Vec<_> = names.collect::<Result<_>>()?;
+    names.sort();
+    let text = line("sha256sum --").within(folder).args(names).output()?;
+    fs::write(folder.join("SHA256SUMS"), text)?;
+    line("sha256sum --check --quiet SHA256SUMS")
+        .within(folder)
+        .run()
+}
+
+/// An empty folder.
+fn renew(folder: &Path) -> Result<()> {
+    let made = || {
+        if folder.exists() {
+            fs::remove_dir_all(folder)?;
+        }
+        fs::create_dir_all(folder)
+    };
+    made().with_context(|| folder.display().to_string())
+}
