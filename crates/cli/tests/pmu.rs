@@ -52,7 +52,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["stat", "--group", "nothing"], "there are memory, pcie"),
             (&["stat", "--group", &group], "it has no events"),
             (&["stat", "-e", "arm_cnm/x/"], "no PMU `arm_cnm`"),
-            (&["stat", "-e", "page-fault"], "is no event"),
+            (&["stat", "-e", "page-fault"], "is not an event"),
             (&["stat", "-e", "{page-faults"], "not closed"),
             (
                 &["stat", "-I", "0s", "-e", "page-faults"],
@@ -123,7 +123,7 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
         &[
             (
                 &["emu:l0", "-N", "1", "--observe", "nothing"],
-                "is no event",
+                "is not an event",
             ),
             (
                 &["emu:l0", "-N", "1", "--observe", "block@soon"],

@@ -442,7 +442,7 @@ impl Checker {
         }
         if left > 0 {
             self.fault(fault::CUT_OFF, || {
-                format!("the last {left} bytes are not whole block")
+                format!("the last {left} bytes are not a whole block")
             });
             self.skipped_bytes += left as u64;
         }

@@ -315,7 +315,7 @@ fn an_ordinary_file_is_left_where_a_socket_is_wanted() {
         "readout",
         &[(
             &["emulate", "gbt", "--at", &shown][..],
-            "is no socket: it is left as it is",
+            "is not a socket: it is left as it is",
         )],
     );
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "data");

@@ -109,8 +109,8 @@ fn wrong_events_are_refused_with_what_to_do() {
         ("page-faults}", "not opened"),
         ("{{page-faults}}", "nest"),
         ("", "no event"),
-        ("pagefaults", "is no event"),
-        ("block:nothing", "is no event"),
+        ("pagefaults", "is not an event"),
+        ("block:nothing", "is not an event"),
     ] {
         let error = resolve(text).unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");

@@ -72,7 +72,7 @@ fn only_a_socket_that_nobody_serves_is_removed() {
     std::os::unix::fs::symlink(directory.path().join("nowhere"), &link).unwrap();
     for taken in [&path, &link, &directory.path().to_owned()] {
         let error = Server::bind(small().0, taken).err().unwrap().to_string();
-        assert!(error.contains("is no socket"), "{error}");
+        assert!(error.contains("is not a socket"), "{error}");
     }
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "data");
     assert!(std::fs::symlink_metadata(&link).is_ok());

@@ -37,7 +37,7 @@ fn a_published_figure_without_its_place_is_refused() {
     );
     refused(
         r#"{ "from": 3.0, "to": 2.0, "place": "table 1" }"#,
-        "no range",
+        "not a range",
     );
 }
 

@@ -1,0 +1,357 @@
+
+use daqmeter_record::{EngineInfo, Workload};
+use proptest::prelude::*;
+
+use super::super::classic;
+use super::super::pollution::pollution_rows;
+use super::super::rows::copy_rows;
+use super::super::rows::tests::example;
+use super::*;
+
+fn template(engine: &str) -> RunRecord {
+    let info = EngineInfo {
+        name: engine.to_owned(),
+        ..EngineInfo::default()
+    };
+    let workload = Workload::new(engine)
+        .with("path", "unknown")
+        .with("context", "cpu")
+        .with("neighbour", "cpu")
+        .with("direction", "from")
+        .with("block_bytes", 224_u64);
+    RunRecord::new(info, workload)
+}
+
+fn read(name: &str, text: &str) -> Result<Vec<RunRecord>, Problem> {
+    let file = File::of(Path::new(name)).unwrap();
+    let engine = match file {
+        File::Pollution => "pollution",
+        _ => "copy",
+    };
+    file.records(text, &template(engine))
+}
+
+#[test]
+fn the_documents_sample_of_a_latency_is_a_record() {
+    let text = "3\t64\t2740081346085\t2740081346193\t108\n";
+    let records = read("x/micro-benchmark_from_nc_5.dat", text).unwrap();
+    let row = &copy_rows(&records)[0];
+    assert_eq!((row.median_ns, row.block_bytes, row.n), (108.0, 64, 1));
+    assert_eq!(row.operation(), "from_nc");
+    assert_eq!(records[0].lanes[0].seen_cpus, [3]);
+    assert_eq!(records[0].lanes[0].stages[0].name, "copy_from_user");
+    assert_eq!(
+        (records[0].origin_ns, records[0].wall_ns),
+        (2_740_081_346_085, 108)
+    );
+    assert!(records[0].time_utc.is_empty(), "a clock since the start");
+}
+
+/// Section 3.4.1: the total stands on a line of its own there, and behind the last channel in our files.
+const CHANNELS: &str = "\
+0\t1024\t300\t1384270020290328601\t1384270020290437344\t108743\t2694.138933
+1\t1024\t300\t1384270020290343080\t1384270020290437040\t93960\t3118.015645
+2\t1024\t300\t1384270020290320607\t1384270020290426168\t105561\t2775.350271
+3\t1024\t300\t1384270020290336009\t1384270020290431531\t95522\t3067.029061
+total_band= 11654.533911
+";
+
+#[test]
+fn the_documents_sample_of_a_bandwidth_has_its_rates_and_its_time() {
+    let joined = CHANNELS.replace("\ntotal", "\ttotal");
+    for text in [
+        CHANNELS,
+        &joined,
+        &format!("\u{feff}{CHANNELS}").replace('\n', "\r\n"),
+    ] {
+        let records = read("measures_from.dat", text).unwrap();
+        assert_eq!(records.len(), 1);
+        assert_eq!(records[0].time_utc, "2013-11-12T15:27:00.290Z");
+        let row = &copy_rows(&records)[0];
+        assert_eq!(row.lanes_bytes_per_s.len(), 4);
+        assert!((row.total_bytes_per_s() / MIB - 11_654.533_911).abs() < 1e-5);
+        assert_eq!(classic::bandwidth(&records)["measures_from.dat"], joined);
+    }
+}
+
+#[test]
+fn operations_that_went_both_ways_are_told_by_their_rate() {
+    let line = |rate: &str| {
+        format!("0\t1048576\t300\t0\t300000000\t300000000\t{rate}\ttotal_band= {rate}\n")
+    };
+    for (rate, operations) in [("1000.000000", 150), ("2000.000000", 300)] {
+        let records = read("measures_from_to.dat", &line(rate)).unwrap();
+        let stage = &records[0].lanes[0].stages[0];
+        assert_eq!(
+            (stage.ops_per_sample, stage.bytes_per_op),
+            (operations, 2 << 20),
+            "{rate}"
+        );
+        let bytes_per_s = rate.parse::<f64>().unwrap() * MIB;
+        assert!((stage.rate_bytes_per_s() / bytes_per_s - 1.0).abs() < 1e-9);
+    }
+    assert!(
+        read("measures_to.dat", &line("2000.000000")).is_err(),
+        "one way only"
+    );
+}
+
+#[test]
+fn the_documents_sample_of_a_program_has_its_misses() {
+    let text = "qsort_small\t55698518635\t55702757592\t4238957\t157283\t982\t0.624352\n";
+    let records = read("measure_run7.dat", text).unwrap();
+    let row = &pollution_rows(&records)[0];
+    assert_eq!(
+        (row.mean_ns, row.references),
+        (4_238_957.0, Some(157_283.0))
+    );
+    assert!((row.miss_percent().unwrap() - 0.624_352).abs() < 1e-6);
+    assert_eq!((&*row.test, &*row.copies), ("qsort_small", "from 224"));
+    assert_eq!(row.copied_bytes_per_s, None, "the file does not say");
+    let written = classic::pollution(&records, "run7");
+    assert_eq!(written["cpu_from_224/measure_run7.dat"], text);
+    let none = "qsort_small\t5\t9\t4\tn/a\tn/a\tn/a\n";
+    let records = read("measure_x.dat", none).unwrap();
+    assert_eq!(pollution_rows(&records)[0].references, None);
+}
+
+#[test]
+fn files_are_known_by_their_names() {
+    let of = |name: &str| File::of(Path::new(name));
+    let operation = |direction, cold| Operation { direction, cold };
+    for (name, file) in [
+        (
+            "a/micro-benchmark_to_1.dat",
+            File::Latency(operation("to", false)),
+        ),
+        (
+            "micro-benchmark_to_nc_10.dat",
+            File::Latency(operation("to", true)),
+        ),
+        (
+            "micro-benchmark_from_to_2.dat",
+            File::Latency(operation("both", false)),
+        ),
+        ("micro-benchmark_to_1_synth.dat", File::Synthesis),
+        (
+            "measures_from_to.dat",
+            File::Bandwidth(operation("both", false)),
+        ),
+        ("measures_to_nc.dat", File::Bandwidth(operation("to", true))),
+        ("measure_to.dat", File::Pollution),
+        ("synthesis_x.dat", File::Synthesis),
+    ] {
+        assert_eq!(of(name), Some(file), "{name}");
+    }
+    for name in [
+        "micro-benchmark_to.dat",
+        "micro-benchmark_up_1.dat",
+        "measures_sideways.dat",
+        "measure_x.txt",
+        "mem_trace_to.dat",
+        "",
+    ] {
+        assert_eq!(of(name), None, "{name}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_with_line_and_column() {
+    let latency = "micro-benchmark_to_1.dat";
+    let bandwidth = "measures_to.dat";
+    let pollution = "measure_x.dat";
+    let channel = "0 1048576 1 0 1000000 1000000 1000.000000";
+    let total = |total: &str| format!("{channel} total_band= {total}");
+    let mut twice = format!("{channel}\n{channel}\n");
+    twice.push_str("total_band= 2000.0");
+    for (file, text, wanted) in [
+        (latency, "", "holds no measurement"),
+        (
+            latency,
+            "1 2 3",
+            "line 1, column 6: ends after 3 fields; 5 are wanted: CPU, bytes",
+        ),
+        (
+            latency,
+            "1 2 3 4 1 6",
+            "line 1, column 11: has more than 5 fields",
+        ),
+        (
+            latency,
+            "0 64 5 9 4\n\n 0  0 5 9 4",
+            "line 3, column 5: 0 is not a number of bytes",
+        ),
+        (
+            latency,
+            "0 64 \u{e9} 9 4",
+            "line 1, column 6: `\u{e9}` is not a clock",
+        ),
+        (
+            latency,
+            "-1 64 5 9 4",
+            "line 1, column 1: `-1` is not the number of a CPU",
+        ),
+        (
+            latency,
+            "0 64 9 5 4",
+            "line 1, column 8: the clock after is before",
+        ),
+        (
+            latency,
+            "0 64 5 9 5",
+            "line 1, column 10: 5 ns is more than the 4 ns",
+        ),
+        (
+            bandwidth,
+            channel,
+            "line 1, column 42: the file ends without the total_band=",
+        ),
+        (
+            bandwidth,
+            &total("1001"),
+            "line 1, column 55: 1001 MB/s is not the sum",
+        ),
+        (bandwidth, &total(""), "one rate is wanted"),
+        (bandwidth, &total("1000 7"), "one rate is wanted"),
+        (bandwidth, &total("nan"), "`nan` is not a rate"),
+        (
+            bandwidth,
+            "total_band= 1",
+            "line 1, column 1: total_band= of no channel",
+        ),
+        (bandwidth, &twice, "line 2, column 1: channel 0 again"),
+        (
+            bandwidth,
+            "0 64 1 5 9 0 1",
+            "line 1, column 12: 0 ns is no time",
+        ),
+        (
+            bandwidth,
+            "0 1024 1 5 9 4 1",
+            "column 16: 1 MB/s is not bytes x operations / time",
+        ),
+        (
+            bandwidth,
+            "0 18446744073709551615 2 5 9 4 1",
+            "more than can be counted",
+        ),
+        (
+            pollution,
+            "a 5 9 4 x 1 1",
+            "line 1, column 9: `x` is not a number of cache references",
+        ),
+        (
+            pollution,
+            "a 5 9 4 n/a n/a 1",
+            "line 1, column 17: a share of misses",
+        ),
+    ] {
+        let problem = read(file, text).unwrap_err().to_string();
+        assert!(
+            problem.starts_with(wanted) || !wanted.starts_with("line") && problem.contains(wanted),
+            "{text}: {problem}"
+        );
+    }
+}
+
+#[test]
+fn points_without_end_are_refused() {
+    let line = |bytes: usize| format!("0 {bytes} 5 9 4\n");
+    let text: String = (1..=MAX_POINTS + 1).map(line).collect();
+    let problem = read("micro-benchmark_to_1.dat", &text).unwrap_err();
+    assert_eq!(problem.place, Some((MAX_POINTS + 1, 1)), "{problem}");
+    let all = text.lines().take(MAX_POINTS).collect::<Vec<_>>().join("\n");
+    assert_eq!(
+        read("micro-benchmark_to_1.dat", &all).unwrap().len(),
+        MAX_POINTS
+    );
+}
+
+/// A point with its samples.
+fn point() -> impl Strategy<Value = RunRecord> {
+    let direction = prop::sample::select(vec!["from", "to", "both"]);
+    let samples = prop::collection::vec(1..1_000_000_000_u64, 1..20);
+    let point = (direction, 1..1_u64 << 40, any::<bool>(), samples, 0..50_u64);
+    point.prop_map(|(direction, bytes, cold, samples, pause)| {
+        let mut record = example("cpu", direction, bytes, &samples);
+        if cold {
+            record.workload = record.workload.with("cold", true);
+        }
+        let stage = &mut record.lanes[0].stages[0];
+        if direction == "both" {
+            stage.bytes_per_op *= 2;
+        }
+        // Caches are emptied between samples.
+        let mut at = stage.start_ns;
+        for ns in &stage.sample_ns {
+            stage.sample_start_ns.push(at);
+            stage.end_ns = at + ns;
+            at += ns + pause;
+        }
+        record
+    })
+}
+
+fn reread(files: &classic::Files) -> Vec<RunRecord> {
+    let raw = files.iter().filter(|(name, _)| !name.contains("_synth"));
+    raw.flat_map(|(name, text)| read(name, text).unwrap())
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn what_classic_writes_of_latencies_is_read_back(points in prop::collection::vec(point(), 1..6)) {
+        let files = classic::latency(&points);
+        // Points of one size share a line's key: they become one point.
+        let again = classic::latency(&reread(&files));
+        let raw = |files: &classic::Files| -> Vec<(String, String)> {
+            let raw = files.iter().filter(|(name, _)| !name.contains("_synth"));
+            raw.map(|(name, text)| (name.clone(), text.clone())).collect()
+        };
+        prop_assert_eq!(raw(&again), raw(&files));
+    }
+
+    #[test]
+    fn what_classic_writes_of_bandwidths_is_read_back(
+        point in point(),
+        lanes in 1..6_usize,
+        operations in 1..10_000_u64,
+    ) {
+        let mut point = point;
+        let mut lane = point.lanes[0].clone();
+        lane.stages[0].ops_per_sample = operations;
+        point.lanes = vec![lane; lanes];
+        // One time for all samples is all that such a file has. Rates of any size have no equal last digits.
+        let parts = |files: classic::Files| {
+            let text: String = files.into_values().collect();
+            let fields = text.split_whitespace().map(str::to_owned);
+            let (rates, counts): (Vec<String>, Vec<String>) = fields.partition(|field| field.contains('.'));
+            let rates: Vec<f64> = rates.iter().map(|rate| rate.parse().unwrap()).collect();
+            (counts, rates)
+        };
+        let files = classic::bandwidth(std::slice::from_ref(&point));
+        let again = classic::bandwidth(&reread(&files));
+        prop_assert_eq!(files.keys().collect::<Vec<_>>(), again.keys().collect::<Vec<_>>());
+        let ((counts, rates), (counts_again, rates_again)) = (parts(files), parts(again));
+        prop_assert_eq!(counts, counts_again);
+        prop_assert_eq!(rates.len(), rates_again.len());
+        for (rate, again) in rates.into_iter().zip(rates_again) {
+            prop_assert!((rate - again).abs() <= 1e-6 + 1e-9 * rate, "{} {}", rate, again);
+        }
+    }
+
+    #[test]
+    fn any_text_is_read_or_refused_at_a_place_within_it(
+        text in "[ \\t\\n0-9a-z./=\u{e9}_-]{0,200}",
+        name in prop::sample::select(vec!["micro-benchmark_to_1.dat", "measures_from_to.dat", "measure_x.dat"]),
+    ) {
+        match read(name, &text) {
+            Ok(records) => prop_assert!(!records.is_empty() && records.iter().all(|record| record.lanes.iter().all(|lane| !lane.stages.is_empty()))),
+            Err(Problem { place: None, .. }) => prop_assert!(text.trim().is_empty()),
+            Err(Problem { place: Some((line, column)), .. }) => {
+                let found = text.lines().nth(line - 1).unwrap();
+                prop_assert!(column >= 1 && column <= found.chars().count() + 1);
+            }
+        }
+    }
+}
