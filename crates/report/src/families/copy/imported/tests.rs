@@ -1,4 +1,3 @@
-
 use daqmeter_record::{EngineInfo, Workload};
 use proptest::prelude::*;
 
