@@ -173,6 +173,7 @@ fn render(
         emulated => records.iter().any(|record| record.engine.emulated),
         answers => serde(&answers(records)),
         path => crate::path::svg(&way),
+        chains => serde(&crate::chains::chains(&crate::rate::usable(records))),
         // Advice is for hosts whose path was measured, not for a table of one run.
         advice => serde(&if way.is_empty() { Vec::new() } else { crate::advice::advice(records) }),
         rows_left => rows_left,

@@ -13,6 +13,7 @@ pub mod advice;
 mod aligned;
 pub mod answers;
 mod cards;
+mod chains;
 pub mod cmp;
 mod dates;
 #[cfg(test)]

@@ -24,13 +24,13 @@ pub(super) const FAMILY: Family = Family {
 const ENGINE: &str = "path";
 
 /// Sustained rate: all bytes over all the time from release to end.
-fn rate_bytes_per_s(run: &PathRun) -> f64 {
+pub(crate) fn rate_bytes_per_s(run: &PathRun) -> f64 {
     run.payload_bytes as f64 / run.wall_ns.max(1) as f64 * 1e9
 }
 
-/// What each path carried: its fastest run.
-fn answer(measured: &Measured<'_>) -> Option<Answer> {
-    let runs = of_engine(measured.usable, ENGINE).filter(|record| record.role.is_point());
+/// Every path by its fastest run, from records that are to be believed.
+pub(crate) fn fastest(records: &[RunRecord]) -> BTreeMap<&str, (&RunRecord, &PathRun)> {
+    let runs = of_engine(records, ENGINE).filter(|record| record.role.is_point());
     let mut fastest: BTreeMap<&str, (&RunRecord, &PathRun)> = BTreeMap::new();
     for record in runs {
         let (Some(run), Ok(name)) = (&record.path, record.workload.text("path")) else {
@@ -41,7 +41,12 @@ fn answer(measured: &Measured<'_>) -> Option<Answer> {
             *best = (record, run);
         }
     }
-    let said: Vec<String> = fastest
+    fastest
+}
+
+/// What each path carried: its fastest run.
+fn answer(measured: &Measured<'_>) -> Option<Answer> {
+    let said: Vec<String> = fastest(measured.usable)
         .into_iter()
         .map(|(name, (record, run))| said(name, record, run))
         .collect();
