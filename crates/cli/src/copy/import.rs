@@ -118,7 +118,7 @@ fn names(verb: &str) -> &'static str {
     match verb {
         "latency" => "micro-benchmark_{from,to,from_nc,to_nc}_<x>.dat",
         "bandwidth" => "measures_{from,to,from_to}.dat",
-        _ => "measure_<x>.dat",
+        _ => "measure_X.dat",
     }
 }
 

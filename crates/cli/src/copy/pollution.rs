@@ -23,7 +23,7 @@ use crate::runner::{Common, Runner};
     after_long_help = "The program runs on the last CPU allowed, the neighbour on the first (--pin PROGRAM,NEIGHBOUR). `spin` and\n`null-call` touch no memory: what they cost, copying does not explain. Where the host counts no\ncache references and misses, the classic files hold n/a for them.\n\nExample:\n\n  $ daqmeter copy pollution --tests qsort_small,susan[e]_large --copies from:16064 --reps 100"
 )]
 pub(super) struct Arguments {
-    /// Read the study's files instead (measure_<x>.dat), or the folders that hold them
+    /// Read the study's files instead (measure_X.dat), or the folders that hold them
     #[arg(long, value_name = "FILE|DIR", num_args = 1.., conflicts_with_all = ["tests", "reps", "path", "seed", "pin", "observe", "metrics"])]
     from: Vec<PathBuf>,
     /// Programs; without, all of the study

@@ -2,7 +2,7 @@
 //!
 //! Latency (section 3.3.1): `micro-benchmark_{from,to,from_nc,to_nc}_<x>.dat` with CPU, bytes, clock before, after, elapsed; and
 //! `..._synth.dat` with bytes, fastest, slowest, mean, variance, median. Bandwidth (3.4.1): `measures_{from,to,from_to}.dat`.
-//! Pollution (3.5.1): `measure_<x>.dat`, `synthesis_<x>.dat`. Fields are separated by tabs; clocks are CLOCK_MONOTONIC.
+//! Pollution (3.5.1): `measure_X.dat`, `synthesis_<x>.dat`. Fields are separated by tabs; clocks are CLOCK_MONOTONIC.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

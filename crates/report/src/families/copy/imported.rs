@@ -36,7 +36,7 @@ pub enum File {
     Latency(Operation),
     /// `measures_{from,to,from_to}.dat`.
     Bandwidth(Operation),
-    /// `measure_<x>.dat`.
+    /// `measure_X.dat`.
     Pollution,
     /// `micro-benchmark_..._synth.dat`, `synthesis_<x>.dat`.
     Synthesis,
