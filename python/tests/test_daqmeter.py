@@ -88,7 +88,7 @@ def test_an_engine_runs_and_leaves_a_record():
     record = daqmeter.run("convert", {"samples": 2000, "function": 3, "scale_factor": 0.5}, seconds=0.01)
     assert record["outcome"] == {"status": "ok"}
     assert record["lanes"][0]["stages"][0]["sample_ns"]
-    with pytest.raises(ValueError, match="no engine; there are: null"):
+    with pytest.raises(ValueError, match="not an engine; there are: null"):
         daqmeter.run("convrt")
     with pytest.raises(ValueError, match="`sample` is not a parameter of convert"):
         daqmeter.run("convert", {"sample": 1})
