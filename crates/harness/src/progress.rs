@@ -1,7 +1,7 @@
 //! How far a point is, for those who wait for it.
 //!
 //! Told by the thread that called [`crate::measure`], which only waits meanwhile: lanes leave counts and tell nothing. A point that is
-//! done within [`FIRST`] says nothing at all.
+//! done within two seconds says nothing at all.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
