@@ -172,7 +172,7 @@ fn write_row(out: &mut String, y: usize, row: &Row) {
         out,
         "<rect class=\"node\" x=\"4\" y=\"{y}\" width=\"156\" height=\"30\" rx=\"5\"/><text class=\"place\" x=\"82\" y=\"{}\">{}</text>",
         y + 20,
-        escaped(&short(&row.name))
+        escaped(&boxed(row))
     );
     let _ = write!(
         out,
@@ -182,11 +182,10 @@ fn write_row(out: &mut String, y: usize, row: &Row) {
     );
     let _ = write!(
         out,
-        "<text class=\"number\" x=\"{LEFT}\" y=\"{}\"><tspan class=\"strong\">used {}</tspan> · {} · {}<tspan class=\"first\">{mark}</tspan></text>",
+        "<text class=\"number\" x=\"{LEFT}\" y=\"{}\"><tspan class=\"strong\">used {}</tspan> · {}<tspan class=\"first\">{mark}</tspan></text>",
         y + 13,
         percent(row.used),
-        row.allows,
-        row.capacity
+        row.allows
     );
     let Some(queue) = &row.queue else { return };
     let _ = write!(
@@ -199,12 +198,16 @@ fn write_row(out: &mut String, y: usize, row: &Row) {
     );
 }
 
-/// What fits into a box.
-fn short(name: &str) -> String {
-    const MAX: usize = 22;
-    match name.chars().count() {
-        0..=MAX => name.to_owned(),
-        _ => name.chars().take(MAX - 1).chain(['…']).collect(),
+/// The name, as much of it as fits into a box, and how many there are.
+fn boxed(row: &Row) -> String {
+    const MAX: usize = 17;
+    let name = match row.name.chars().count() {
+        0..=MAX => row.name.clone(),
+        _ => row.name.chars().take(MAX - 1).chain(['…']).collect(),
+    };
+    match row.capacity.split_once(' ') {
+        Some((count, _)) if count != "1" => format!("{name} ×{count}"),
+        _ => name,
     }
 }
 
@@ -258,6 +261,7 @@ mod tests {
         assert!(picture.contains("work, 2 threads: used 95 %, most used, allows 431 MB/s"));
         assert!(picture.contains("width=\"256.5\""), "{picture}");
         assert!(picture.contains("all CPUs together, 4 CPUs: used 55 %"));
+        assert!(picture.contains(">work ×2</text>"), "{picture}");
         assert!(!picture.contains("<b>"), "{picture}");
         assert!(picture.contains("queue of 2 blocks: empty 10 %, full 50 %"));
     }
