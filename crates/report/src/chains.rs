@@ -162,7 +162,7 @@ fn percent(share: f64) -> String {
 fn write_row(out: &mut String, y: usize, row: &Row) {
     let class = if row.is_most_used { " slowest" } else { "" };
     let mark = if row.is_most_used {
-        " ◀ most used"
+        " ◀ most"
     } else {
         ""
     };
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn every_resource_has_a_bar_and_the_one_that_is_used_most_is_marked() {
         let picture = svg(&run()).unwrap();
-        assert_eq!(picture.matches("◀ most used").count(), 1, "{picture}");
+        assert_eq!(picture.matches("◀ most<").count(), 1, "{picture}");
         // Two threads, 1.9 of 2 ms: 95 %, and twice their own rate.
         assert!(picture.contains("work, 2 threads: used 95 %, most used, allows 431 MB/s"));
         assert!(picture.contains("width=\"256.5\""), "{picture}");
