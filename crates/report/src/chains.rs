@@ -161,11 +161,7 @@ fn percent(share: f64) -> String {
 
 fn write_row(out: &mut String, y: usize, row: &Row) {
     let class = if row.is_most_used { " slowest" } else { "" };
-    let mark = if row.is_most_used {
-        " ◀ most"
-    } else {
-        ""
-    };
+    let mark = if row.is_most_used { " ◀ most" } else { "" };
     let width = row.used.min(1.0) * BAR;
     // Strings take all that is written.
     let _ = write!(
