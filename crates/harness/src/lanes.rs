@@ -645,7 +645,7 @@ mod tests {
         }
     }
 
-    /// Goes on in a call once somebody was told that it is in it.
+    /// Goes on in a call once a report has named it.
     struct Awaits {
         told: Receiver<Look>,
         seen: Vec<Look>,
@@ -709,7 +709,7 @@ mod tests {
         let ran = run_lanes(vec![session], running, &mut [], &mut record);
         let lane = &ran.lanes[0];
         assert_eq!(lane.lane.outcome, Outcome::Ok);
-        // Looks come faster than the lane goes on: what it was told last is of an earlier call or of this one.
+        // Looks come faster than the lane goes on: the last report is of an earlier call or of this one.
         assert_eq!(lane.warnings[0], "Preparing(0)", "{:?}", lane.warnings);
         assert_eq!(lane.warnings.len(), 3);
     }

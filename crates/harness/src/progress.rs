@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// A point is silent for so long: most end before, and a line that changes faster than it can be read says nothing.
 const FIRST: Duration = Duration::from_secs(2);
-/// From then on it is told so often. Each time costs the waiting thread some ten microseconds of CPU time.
+/// From then on it is reported so often. Each time costs the waiting thread some ten microseconds of CPU time.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// What the lanes of a point are at.
@@ -34,7 +34,7 @@ pub struct Look {
     pub lanes: usize,
 }
 
-/// Who is told; nobody by default.
+/// Who gets the reports; nobody by default.
 #[derive(Clone, Default)]
 pub struct Progress {
     listener: Option<Arc<Listener>>,
@@ -44,7 +44,7 @@ pub struct Progress {
 struct Listener {
     tell: Box<dyn Fn(&Look) + Send + Sync>,
     every: Duration,
-    /// When it is told next.
+    /// When the next report is due.
     next: Mutex<Instant>,
 }
 

@@ -42,7 +42,7 @@ pub struct Settings {
     pub stop: StopFlag,
     /// How the limits of the stages are measured.
     pub limits: Limits,
-    /// Who is told how far a point is that takes long.
+    /// Gets reports of how far a long point is.
     pub progress: Progress,
     /// Whether a workload that needs what this host lacks is waived; else it is refused, as one who asked for it by name expects.
     pub waive: bool,

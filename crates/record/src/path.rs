@@ -28,7 +28,7 @@ pub struct PathRun {
     pub latency_max_ns: u64,
     /// Whether blocks were due at a rate; otherwise each was due when the source was free for it.
     pub is_paced: bool,
-    /// CPUs that the process could use, in parts where it had a quota; zero in records from before this was told.
+    /// CPUs that the process could use, in parts where it had a quota; zero in older records.
     #[serde(default)]
     pub cpus: f64,
 }

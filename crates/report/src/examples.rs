@@ -80,6 +80,15 @@ pub(crate) fn example() -> RunRecord {
     record
 }
 
+/// The example if it had been waived, with a parameter that is a name.
+pub(crate) fn waived() -> RunRecord {
+    let mut record = example();
+    record.lanes.clear();
+    record.outcome = daqmeter_record::Outcome::Waived("no \"card\", here".into());
+    record.workload = record.workload.with("function", "all");
+    record
+}
+
 /// The example with its first stage three times as fast as its limit.
 pub(crate) fn above_its_limit() -> RunRecord {
     let mut record = example();

@@ -257,15 +257,7 @@ pub fn series(records: &[RunRecord]) -> Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::examples::{above_its_limit, chain, example};
-
-    fn waived() -> RunRecord {
-        let mut record = example();
-        record.lanes.clear();
-        record.outcome = daqmeter_record::Outcome::Waived("no \"card\", here".into());
-        record.workload = record.workload.with("function", "all");
-        record
-    }
+    use crate::examples::{above_its_limit, chain, example, waived};
 
     #[test]
     fn a_row_for_each_stage_and_for_what_was_waived() {

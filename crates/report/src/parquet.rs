@@ -110,21 +110,12 @@ fn write_column<T: DataType, V>(
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::RunRecord;
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::RowAccessor;
 
     use super::*;
-    use crate::examples::example;
+    use crate::examples::{example, waived};
     use crate::export::{samples_in_parts, summary};
-
-    fn waived() -> RunRecord {
-        let mut record = example();
-        record.lanes.clear();
-        record.outcome = daqmeter_record::Outcome::Waived("no \"card\", here".into());
-        record.workload = record.workload.with("function", "all");
-        record
-    }
 
     #[test]
     fn parts_become_row_groups_of_one_file() {
