@@ -101,7 +101,7 @@ fn row(run: &PathRun, resource: &Resource, most_used: Option<&What>) -> Row {
         What::Cpu(_) | What::AllCpus => ("CPU", None),
     };
     let capacity = match resource.capacity {
-        one if one == 1.0 => format!("1 {noun}"),
+        1.0 => format!("1 {noun}"),
         n => format!("{} {noun}s", significant(n, 3)),
     };
     Row {
