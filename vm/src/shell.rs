@@ -127,6 +127,20 @@ impl Line {
     }
 }
 
+/// How a developers' task ended, when it did not fail.
+#[derive(Debug)]
+pub enum Done {
+    /// It did all that it should.
+    Ran,
+    /// Could not be run here; reported at the end.
+    LeftOut(String),
+}
+
+/// What ran to its end.
+pub fn ran(result: Result<()>) -> Result<Done> {
+    result.map(|()| Done::Ran)
+}
+
 /// How often what depends on chance or on the load of the host is tried.
 const TRIES: u32 = 3;
 

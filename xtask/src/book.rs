@@ -1,13 +1,12 @@
-//! What is made for readers and for Python: the documentation site with its links, the wheel with its tests.
+//! What is made for readers and for Python: the documentation site with its links, the tests of the wheel.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use shell::{Line, install, line, need, root, started, target, there, tried};
-
-use crate::ci::step::{Done, ran};
+use daqmeter_dist::venv;
+use shell::{Done, Line, line, ran, root, started, target, there, tried};
 
 /// mdBook of this version; it is built once, unoptimised, into `target/tools` where it is not installed.
 const MDBOOK: &str = "0.5.4";
@@ -113,65 +112,6 @@ fn collect(folder: &Path, pages: &mut Vec<PathBuf>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// A program of the virtual environment of Python's tools.
-fn venv(program: &str) -> PathBuf {
-    root().join("target/ci/venv/bin").join(program)
-}
-
-fn pip() -> Line {
-    started(&venv("pip")).words("install --quiet --disable-pip-version-check")
-}
-
-/// Where CI's wheel is.
-pub(crate) fn wheels() -> PathBuf {
-    root().join("target/ci/wheels")
-}
-
-/// The one wheel in a folder.
-pub(crate) fn only_wheel(folder: &Path) -> Result<PathBuf> {
-    let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
-    let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let is_wheel = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "whl");
-    paths.find(is_wheel).context("maturin made no wheel")
-}
-
-/// The virtual environment with Python's tools.
-fn python_tools() -> Result<()> {
-    need("python3", "python3 python3-venv")?;
-    if line("python3 -c")
-        .arg("import venv, ensurepip")
-        .output()
-        .is_err()
-    {
-        install("python3-venv")?;
-    }
-    if !venv("maturin").exists() {
-        line("python3 -m venv target/ci/venv").run()?;
-        pip().words("-r python/tests/requirements.txt").run()?;
-    }
-    Ok(())
-}
-
-/// Builds the wheel into a folder; its path.
-pub(crate) fn wheel_into(folder: &Path) -> Result<PathBuf> {
-    python_tools()?;
-    started(&venv("maturin"))
-        .words("build --release --quiet --manifest-path python/Cargo.toml --out")
-        .arg(folder)
-        // The folder of the other builds: what both need is compiled once.
-        .arg("--target-dir")
-        .arg(target())
-        .run()?;
-    only_wheel(folder)
-}
-
-/// Builds the wheel and installs it in the virtual environment with its tests' tools.
-pub(crate) fn wheel() -> Result<Done> {
-    let _ = fs::remove_dir_all(wheels());
-    let wheel = wheel_into(&wheels())?;
-    ran(pip().words("--force-reinstall --no-deps").arg(wheel).run())
 }
 
 /// The wheel's tests, its types, the notebook, and the measurement of its rate.

@@ -1,9 +1,7 @@
 //! Starts `daqmeter-vm` (`vm/`), whose virtual machines and hosts test what one host cannot.
 
 use anyhow::Result;
-use shell::{Line, line, started, target};
-
-use crate::ci::step::{Done, ran};
+use shell::{Done, Line, line, ran, started, target};
 
 /// Builds the program and runs it, for a developer.
 pub(crate) fn run(arguments: &[&str]) -> Result<()> {

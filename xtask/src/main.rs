@@ -8,7 +8,6 @@
 
 mod book;
 mod ci;
-mod dist;
 mod fuzz;
 mod machines;
 mod miri;
@@ -45,7 +44,7 @@ fn main() -> ExitCode {
         ["ci"] => ci::all(None),
         ["ci", part] => ci::all(Some(part)),
         ["step", name] => return exit(ci::one(name)),
-        ["dist"] => dist::all(),
+        ["dist"] => daqmeter_dist::all(),
         ["tidy"] => tidy::run(),
         ["schema"] => schema::write(),
         ["schema", "--check"] => schema::check(),

@@ -1,9 +1,7 @@
 //! Tests under Miri: undefined behaviour, data races and leaks that a CPU forgives. Only what it can run, and what ends soon.
 
 use anyhow::Result;
-use shell::line;
-
-use crate::ci::step::Done;
+use shell::{Done, line};
 
 /// Crates, and which of their tests. Left out are those over all codes or all lengths, system calls that Miri does not know, and
 /// instruction sets: Miri runs the portable kernels.

@@ -2,9 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use shell::daqmeter;
-
-use crate::ci::step::Done;
+use shell::{Done, daqmeter};
 
 /// Triggers in the published run, and each E-link's chunks by its link.
 const TRIGGERS: u64 = 49_748_082;

@@ -3,9 +3,7 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use shell::{Line, line, need, root, there};
-
-use super::step::{Done, ran};
+use shell::{Done, Line, line, need, ran, root, there};
 
 /// Files below `target/ci` with the paths of test programs.
 pub(super) const FUSE_TESTS: &str = "fuse.programs";

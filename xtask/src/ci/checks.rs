@@ -8,11 +8,11 @@ use anyhow::{Context, Result, bail, ensure};
 use daqmeter_campaign::studies;
 use daqmeter_record::study::{Comparison, Scope};
 use daqmeter_record::{RunRecord, jsonl};
-use shell::{daqmeter, line, need, started, target, tried};
+use shell::{Done, daqmeter, line, need, ran, started, target, tried};
 
 use super::builds::{FUSE_TESTS, NEON_TESTS, built_tests};
 use super::page::page;
-use super::step::{Done, ran, scratch};
+use super::step::scratch;
 
 pub(super) fn fuse() -> Result<Done> {
     if !Path::new("/dev/fuse").exists() {

@@ -18,7 +18,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 pub(crate) use page::page;
 use schedule::{Load, Order, State};
-use step::{Done, Step, place};
+use shell::Done;
+use step::{Step, place};
 
 /// Exit code of a step that could not be run here; its reason is in a file beside its log.
 const LEFT_OUT: u8 = 3;

@@ -4,20 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use shell::root;
+use shell::{Done, root};
 
 use super::schedule::{Load, Order};
-
-/// How a step ended, when it did not fail.
-pub(crate) enum Done {
-    Ran,
-    /// Could not be run here; reported at the end.
-    LeftOut(String),
-}
-
-pub(crate) fn ran(result: Result<()>) -> Result<Done> {
-    result.map(|()| Done::Ran)
-}
 
 /// One step of CI.
 pub(crate) struct Step {

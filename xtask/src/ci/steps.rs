@@ -1,11 +1,11 @@
 //! The table of CI's steps: what each needs of the machine, and what it comes after.
 
-use shell::{line, tried};
+use shell::{line, ran, tried};
 
 use super::schedule::Load::{Alone, Build, OneCpu};
-use super::step::{Step, ran, step};
+use super::step::{Step, step};
 use super::{builds, checks};
-use crate::{book, dist, fuzz, machines, miri, published, schema, tidy};
+use crate::{book, fuzz, machines, miri, published, schema, tidy};
 
 /// The release build of the tool, which most steps run.
 const PROGRAM: &str = "program";
@@ -36,7 +36,7 @@ pub(super) const STEPS: &[Step] = &[
     step("docs", Build, &[], builds::docs),
     step(ZENOH_BUILD, Build, &[], || ran(builds::zenoh("--no-run"))),
     step(BENCHES, Build, &[PROGRAM], builds::benches),
-    step(WHEEL, Build, &[PROGRAM], book::wheel),
+    step(WHEEL, Build, &[PROGRAM], daqmeter_dist::wheel),
     step(PEERS_BUILD, Build, &[], || machines::prepare("peers")),
     step("documentation site and its links", Build, &[], book::book),
     step(NEON_BUILD, Build, &[], builds::neon),
@@ -86,7 +86,7 @@ pub(super) const STEPS: &[Step] = &[
         "what users install: package and wheel",
         OneCpu,
         &[PROGRAM, WHEEL],
-        dist::what_users_install,
+        daqmeter_dist::what_users_install,
     ),
     step("fuzz", OneCpu, &[FUZZ_BUILD], || {
         ran(fuzz::run_all(fuzz::CI_SECONDS, None))

@@ -7,11 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use shell::{Line, line, started, target};
+use shell::{Done, Line, line, started, target};
 
 use super::package::libraries;
 use super::{VERSION, renew};
-use crate::ci::step::Done;
 
 /// Makes the folder `$0` the root and runs a program there.
 const INSIDE: &str =

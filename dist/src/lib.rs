@@ -4,24 +4,29 @@
 //! `cargo xtask dist` builds the static binary, which costs a whole release build. The step of CI makes the same package from the
 //! program that CI has built already, with the shared libraries that it needs, and tries that.
 
+#![allow(
+    clippy::print_stdout,
+    reason = "developers' tools talk to the terminal"
+)]
+
 mod licences;
 mod package;
 mod trial;
+mod wheel;
+
+pub use wheel::{venv, wheel};
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use shell::{line, program, root, target, there};
-
-use crate::book;
-use crate::ci::step::Done;
+use shell::{Done, line, program, root, target, there};
 
 /// All packages of the workspace have one version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Makes all of it into `target/dist`, with sums, and tries each.
-pub(crate) fn all() -> Result<()> {
+pub fn all() -> Result<()> {
     let folder = target().join("dist");
     renew(&folder)?;
     let binary = folder.join(format!(
@@ -32,7 +37,7 @@ pub(crate) fn all() -> Result<()> {
     fs::copy(&built, &binary).with_context(|| built.display().to_string())?;
     fs::write(folder.join("LICENSES.txt"), licences::text()?)?;
     let package = package::make(&binary, &folder)?;
-    let wheel = book::wheel_into(&folder)?;
+    let wheel = wheel::wheel_into(&folder)?;
     sums(&folder)?;
     let tried = [
         ("binary", trial::binary(&binary)),
@@ -50,7 +55,7 @@ pub(crate) fn all() -> Result<()> {
 }
 
 /// The step of CI: package and wheel from what CI has built.
-pub(crate) fn what_users_install() -> Result<Done> {
+pub fn what_users_install() -> Result<Done> {
     let folder = root().join("target/ci/dist");
     renew(&folder)?;
     let package = package::make(&program(), &folder)?;
@@ -58,7 +63,7 @@ pub(crate) fn what_users_install() -> Result<Done> {
     if let Done::LeftOut(why) = trial::package(&package, &program())? {
         return Ok(Done::LeftOut(why));
     }
-    trial::wheel(&book::only_wheel(&book::wheels())?)
+    trial::wheel(&wheel::only_wheel(&wheel::wheels())?)
 }
 
 /// The release build for musl, which needs no library of the system that it runs on.

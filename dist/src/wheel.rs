@@ -1,0 +1,66 @@
+//! The Python wheel, and the virtual environment with the tools that build and test it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use shell::{Done, Line, install, line, need, ran, root, started, target};
+
+/// A program of the virtual environment of Python's tools.
+pub fn venv(program: &str) -> PathBuf {
+    root().join("target/ci/venv/bin").join(program)
+}
+
+fn pip() -> Line {
+    started(&venv("pip")).words("install --quiet --disable-pip-version-check")
+}
+
+/// Where CI's wheel is.
+pub(crate) fn wheels() -> PathBuf {
+    root().join("target/ci/wheels")
+}
+
+/// The one wheel in a folder.
+pub(crate) fn only_wheel(folder: &Path) -> Result<PathBuf> {
+    let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_wheel = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "whl");
+    paths.find(is_wheel).context("maturin made no wheel")
+}
+
+/// The virtual environment with Python's tools.
+fn python_tools() -> Result<()> {
+    need("python3", "python3 python3-venv")?;
+    if line("python3 -c")
+        .arg("import venv, ensurepip")
+        .output()
+        .is_err()
+    {
+        install("python3-venv")?;
+    }
+    if !venv("maturin").exists() {
+        line("python3 -m venv target/ci/venv").run()?;
+        pip().words("-r python/tests/requirements.txt").run()?;
+    }
+    Ok(())
+}
+
+/// Builds the wheel into a folder; its path.
+pub(crate) fn wheel_into(folder: &Path) -> Result<PathBuf> {
+    python_tools()?;
+    started(&venv("maturin"))
+        .words("build --release --quiet --manifest-path python/Cargo.toml --out")
+        .arg(folder)
+        // The folder of the other builds: what both need is compiled once.
+        .arg("--target-dir")
+        .arg(target())
+        .run()?;
+    only_wheel(folder)
+}
+
+/// Builds the wheel and installs it in the virtual environment with its tests' tools.
+pub fn wheel() -> Result<Done> {
+    let _ = fs::remove_dir_all(wheels());
+    let wheel = wheel_into(&wheels())?;
+    ran(pip().words("--force-reinstall --no-deps").arg(wheel).run())
+}
