@@ -12,13 +12,14 @@ mod channel;
 mod generator;
 mod lap;
 mod player;
+mod playing;
 pub(crate) mod words;
 
 use daqmeter_harness::CardFamily;
 use daqmeter_sys::memory::Pages;
 use daqmeter_sys::ring::{self, Consumer, Shape};
 use daqmeter_sys::wait::IrqLine;
-pub use player::Played;
+pub use playing::Played;
 pub use words::{CardView, State};
 
 use crate::accounts::{CardAccount, CardElink};
