@@ -167,7 +167,7 @@ impl Slave {
     }
 
     /// Executes one record, and appends its part of the answer.
-    #[inline]
+    #[inline(always)]
     pub(super) fn record(
         &mut self,
         now_ns: u64,
@@ -206,7 +206,7 @@ impl Slave {
     }
 
     /// Writes, then reads. True when there was something to answer.
-    #[inline]
+    #[inline(always)]
     fn operations(
         &mut self,
         layout: Layout,

@@ -22,6 +22,7 @@ pub struct Lanes {
 
 impl Lanes {
     /// All lanes of the port.
+    #[inline]
     pub const fn full(port: Width) -> Lanes {
         Lanes {
             port,
@@ -32,6 +33,7 @@ impl Lanes {
 
     /// The lanes for `size` bytes at an address; only its low bits count. None when the size is wider than the port or the
     /// address is not a multiple of the size.
+    #[inline]
     pub fn at(address: u64, size: Width, port: Width, endian: Endian) -> Option<Lanes> {
         let (width, bytes) = (port.bytes() as u64, size.bytes() as u64);
         let low = address & (width - 1);
@@ -53,6 +55,7 @@ impl Lanes {
     ///
     /// # Errors
     /// When they are not one unbroken, naturally aligned run of 1, 2, 4 or 8 lanes inside the port.
+    #[inline]
     pub fn of_select(select: u8, port: Width) -> Result<Lanes, WireError> {
         let wrong = WireError::Select(select);
         let shift = select.trailing_zeros();
@@ -73,17 +76,20 @@ impl Lanes {
     }
 
     /// The byte enables.
+    #[inline]
     pub fn select(self) -> u8 {
         let run = (1_u32 << self.size.bytes()) - 1;
         u8::try_from(run << self.shift).expect("lanes end inside the port")
     }
 
     /// How many bytes are enabled.
+    #[inline]
     pub fn size(self) -> Width {
         self.size
     }
 
     /// The low bits of the address that a device of that endianness sees: the slave ignores those on the wire.
+    #[inline]
     pub fn low_bits(self, endian: Endian) -> u64 {
         let (width, bytes, shift) = (
             self.port.bytes() as u64,
@@ -97,11 +103,13 @@ impl Lanes {
     }
 
     /// A value in its lanes; what does not fit is cut off.
+    #[inline]
     pub fn place(self, value: u64) -> u64 {
         (value & self.size.mask()) << (8 * u32::from(self.shift))
     }
 
     /// The value out of its lanes.
+    #[inline]
     pub fn take(self, word: u64) -> u64 {
         word >> (8 * u32::from(self.shift)) & self.size.mask()
     }

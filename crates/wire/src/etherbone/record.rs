@@ -53,6 +53,7 @@ pub struct RecordHeader {
 
 impl RecordHeader {
     /// From four bytes.
+    #[inline]
     pub fn parse(bytes: [u8; 4]) -> RecordHeader {
         RecordHeader {
             flags: Flags(bytes[0]),
@@ -63,11 +64,13 @@ impl RecordHeader {
     }
 
     /// Four bytes.
+    #[inline]
     pub fn emit(self) -> [u8; 4] {
         [self.flags.0, self.select, self.writes, self.reads]
     }
 
     /// Bytes of the two blocks: each has a base address before its values, unless it is empty.
+    #[inline]
     pub fn body_bytes(self, layout: Layout) -> usize {
         let block = |values: u8| {
             if values == 0 {
@@ -85,6 +88,7 @@ impl RecordHeader {
     }
 
     /// A record without operations; the HDL slave pads its answers with them. It ends a cycle like any other, if CYC is set.
+    #[inline]
     pub fn is_empty(self) -> bool {
         self.writes == 0 && self.reads == 0
     }
@@ -156,6 +160,7 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
+    #[inline(always)]
     fn split_base(mut self) -> Option<(u64, Values<'a>)> {
         let base = self.next()?;
         Some((base, self))
@@ -183,6 +188,7 @@ impl<'a> Values<'a> {
     }
 
     /// How many are left.
+    #[inline]
     pub fn count_left(&self) -> usize {
         self.bytes.len() / self.size
     }
@@ -258,6 +264,7 @@ impl RecordRepr<'_> {
     ///
     /// # Errors
     /// When a block is empty or holds more than 255 values.
+    #[inline]
     pub fn header(&self) -> Result<RecordHeader, WireError> {
         let count = |block: &Option<Block<'_>>| match block {
             None => Ok(0),
@@ -276,6 +283,7 @@ impl RecordRepr<'_> {
     ///
     /// # Errors
     /// When it does not fit, or a block is empty or too long.
+    #[inline]
     pub fn emit(&self, layout: Layout, out: &mut [u8]) -> Result<usize, WireError> {
         let header = self.header()?;
         let length = header.record_bytes(layout);

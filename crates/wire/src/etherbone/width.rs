@@ -19,16 +19,19 @@ impl Width {
     pub const ALL: [Width; 4] = [Width::W8, Width::W16, Width::W32, Width::W64];
 
     /// Bytes: 1, 2, 4 or 8. Also the bit that stands for it in a set.
+    #[inline]
     pub const fn bytes(self) -> usize {
         self as usize
     }
 
     /// Bits: 8 to 64.
+    #[inline]
     pub const fn bits(self) -> u32 {
         self as u32 * 8
     }
 
     /// The width of that many bytes.
+    #[inline]
     pub const fn of_bytes(bytes: u64) -> Option<Width> {
         match bytes {
             1 => Some(Width::W8),
@@ -40,6 +43,7 @@ impl Width {
     }
 
     /// All ones in this width.
+    #[inline]
     pub const fn mask(self) -> u64 {
         u64::MAX >> (64 - self.bits())
     }
@@ -56,16 +60,19 @@ impl Widths {
     pub const ALL: Widths = Widths(0xF);
 
     /// The set of one.
+    #[inline]
     pub const fn only(width: Width) -> Widths {
         Widths(width as u8)
     }
 
     /// From the low four bits.
+    #[inline]
     pub const fn from_nibble(nibble: u8) -> Widths {
         Widths(nibble & 0xF)
     }
 
     /// As four bits.
+    #[inline]
     pub const fn nibble(self) -> u8 {
         self.0
     }
@@ -88,11 +95,13 @@ impl Widths {
     }
 
     /// The widest: what both sides settle on.
+    #[inline]
     pub fn widest(self) -> Option<Width> {
         Width::ALL.into_iter().rev().find(|width| self.has(*width))
     }
 
     /// The only one, if there is exactly one.
+    #[inline]
     pub fn single(self) -> Option<Width> {
         Width::of_bytes(u64::from(self.0))
     }
@@ -137,6 +146,7 @@ impl Layout {
 
     /// Bytes of every base address, read address and value: the widest of both, at least 2. Narrower ones are extended with
     /// zeros at the most significant side.
+    #[inline]
     pub const fn value_bytes(self) -> usize {
         let (address, data) = (self.address.bytes(), self.data.bytes());
         let most = if address > data { address } else { data };
@@ -144,6 +154,7 @@ impl Layout {
     }
 
     /// Bytes of the message header and of each record header: at least 4; with 8 the last four are zero.
+    #[inline]
     pub const fn header_bytes(self) -> usize {
         if self.value_bytes() < 4 {
             4
