@@ -194,7 +194,8 @@ fn scale_f32(
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn above_two_to_52(x: __m512i) -> [__m512d; 2] {
-    let exponent = _mm512_set1_epi32((TWO_TO_52.to_bits() >> 32) as i32);
+    // The upper half of 2^52; the lower one is zero.
+    let exponent = _mm512_set1_epi32(0x4330_0000);
     [
         _mm512_castsi512_pd(_mm512_unpacklo_epi32(x, exponent)),
         _mm512_castsi512_pd(_mm512_unpackhi_epi32(x, exponent)),
