@@ -66,6 +66,14 @@ impl ConvertRequest {
         usize::try_from(self.samples).expect("at most 2^30, checked with the request")
     }
 
+    /// The kernel, where this CPU has one.
+    fn checked_converter(&self, last_level_bytes: u64) -> Option<Converter> {
+        let made = self
+            .conversion
+            .converter(self.function(), self.samples(), last_level_bytes);
+        made.ok().flatten()
+    }
+
     fn out_bytes(&self) -> u64 {
         match self.function() {
             Function::Readout => self.samples * 2,
@@ -94,7 +102,12 @@ impl TypedEngine for ConvertEngine {
     }
 
     fn target(&self, request: &ConvertRequest) -> String {
-        request.conversion.isa.name().to_owned()
+        let isa = request.conversion.isa.name();
+        let converter = request.checked_converter(self.last_level_bytes);
+        match converter.as_ref().and_then(Converter::arithmetic) {
+            Some(arithmetic) => format!("{isa}, {arithmetic}"),
+            None => isa.to_owned(),
+        }
     }
 
     fn memory_bytes(&self, request: &ConvertRequest) -> Option<u64> {
@@ -219,6 +232,7 @@ impl Session for ConvertSession {
 #[cfg(test)]
 mod tests {
     use daqmeter_harness::Engine;
+    use daqmeter_kernels::Isa;
 
     use super::*;
 
@@ -254,6 +268,20 @@ mod tests {
             Engine::memory_bytes(&engine, &workload),
             Some(3 * (6 << 20))
         );
+    }
+
+    #[test]
+    fn the_record_names_the_arithmetic_of_a_scaling() {
+        let engine = ConvertEngine::default();
+        let target = |function: u64, isa: &str| {
+            let workload = Engine::example(&engine).with("function", function);
+            Engine::target(&engine, &workload.with("isa", isa))
+        };
+        assert_eq!(target(3, "portable"), "portable, f64");
+        assert_eq!(target(4, "portable"), "portable");
+        if Isa::Avx2.is_available() {
+            assert_eq!(target(3, "avx2"), "avx2, f32-centred");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 pub enum Isa {
     /// Plain Rust, as the compiler vectorises it for the baseline of the target.
     Portable,
-    /// x86-64 with AVX2.
+    /// x86-64 with AVX2 and FMA, which all CPUs with AVX2 but a few of VIA have.
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ and VL.
     Avx512,
@@ -37,14 +37,14 @@ impl Isa {
         match self {
             Isa::Portable => true,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => is_x86_feature_detected!("avx2"),
+            Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
                 is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
-                    && is_x86_feature_detected!("avx2")
+                    && Isa::Avx2.is_available()
             }
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => std::arch::is_aarch64_feature_detected!("neon"),

@@ -9,10 +9,12 @@
 mod neon;
 pub mod oracle;
 mod portable;
+mod scaling;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
 use crate::{Isa, Store};
+use scaling::Scaling;
 
 /// Fixed-point format of a raw code: m integer bits, n fraction bits, signed (two's complement) or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,13 +204,18 @@ pub struct Converter {
 struct Prepared {
     #[cfg(target_arch = "x86_64")]
     picks: Option<x86_64::avx512::Picks>,
-    /// Scaling in single precision, where all 65,536 codes have shown it to give the bits of the double arithmetic.
-    #[cfg(target_arch = "x86_64")]
-    product: Option<x86_64::avx512::Product>,
+    scaling: Scaling,
 }
+
+/// Results of one part of a trial. On a cache line, so that no kernel has a scalar head: those codes would not be tried.
+#[derive(Clone)]
+#[repr(align(64))]
+struct Part([f32; 4096]);
 
 impl Converter {
     /// `None` when this CPU lacks the instruction set, or the decimation factor is zero.
+    ///
+    /// A scaling is tried here on all codes, in up to eight ways: 0.1 to 1 ms.
     pub fn new(
         conversion: Conversion,
         decimation: Decimation,
@@ -216,58 +223,26 @@ impl Converter {
         store: Store,
     ) -> Option<Converter> {
         let runnable = isa.is_available() && decimation.factor > 0;
-        let converter = Converter {
+        runnable.then(|| Converter {
             conversion,
             decimation,
             isa,
             store,
-            prepared: Prepared::default(),
-        };
-        runnable.then(|| converter.prepared())
+            prepared: Prepared {
+                #[cfg(target_arch = "x86_64")]
+                picks: (isa == Isa::Avx512)
+                    .then(|| x86_64::avx512::Picks::new(decimation.factor))
+                    .flatten(),
+                scaling: fastest_exact(conversion, isa),
+            },
+        })
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
-    fn prepared(self) -> Converter {
-        self
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    fn prepared(mut self) -> Converter {
-        if self.isa == Isa::Avx512 {
-            self.prepared.picks = x86_64::avx512::Picks::new(self.decimation.factor);
-            self.prepared.product = self.proven_product();
-        }
-        self
-    }
-
-    /// The single-precision product for a scaling without offset, if it equals the oracle for every code.
-    #[cfg(target_arch = "x86_64")]
-    fn proven_product(&self) -> Option<x86_64::avx512::Product> {
-        let Conversion::ScaleF32 { factor, offset } = self.conversion else {
-            return None;
-        };
-        // A negative zero as offset would change the sign of a zero product.
-        if offset.to_bits() != 0 {
-            return None;
-        }
-        let product = x86_64::avx512::Product::new(factor);
-        let codes: Vec<u16> = (0..=u16::MAX).collect();
-        let mut out = vec![0.0; codes.len()];
-        let source = x86_64::avx512::Source {
-            factor: 1,
-            picks: None,
-        };
-        // SAFETY: only called for AVX-512 converters, for which `Converter::new` saw that this CPU has it.
-        unsafe {
-            x86_64::avx512::product_f32(product, factor, Store::Cached, source, &codes, &mut out)
-        };
-        let differs = oracle::first_difference(
-            self.conversion,
-            Decimation::NONE,
-            &codes,
-            &Out::F32(&mut out),
-        );
-        differs.is_none().then_some(product)
+    /// The arithmetic of a scaling: the fastest of its kernel's that was found equal to the oracle for every code. None for other
+    /// conversions, which have one arithmetic.
+    pub fn arithmetic(&self) -> Option<&'static str> {
+        let is_scaling = matches!(self.conversion, Conversion::ScaleF32 { .. });
+        is_scaling.then(|| self.prepared.scaling.name())
     }
 
     /// What it does to each sample.
@@ -314,26 +289,32 @@ impl Converter {
         let factor = self.decimation.factor;
         match self.isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => {
+            // SAFETY: `Converter::new` saw that this CPU has the instruction set.
+            Isa::Avx512 => unsafe {
                 let source = x86_64::avx512::Source {
                     factor,
                     picks: self.prepared.picks.as_ref(),
                 };
-                match (self.prepared.product, self.conversion) {
-                    // SAFETY: `Converter::new` saw that this CPU has the instruction set.
-                    (Some(product), Conversion::ScaleF32 { factor, .. }) => unsafe {
-                        x86_64::avx512::product_f32(product, factor, self.store, source, raw, out);
-                    },
-                    // SAFETY: as above.
-                    (_, conversion) => unsafe {
-                        x86_64::avx512::to_f32(conversion, self.store, source, raw, out)
-                    },
-                }
-            }
+                x86_64::avx512::to_f32(
+                    self.conversion,
+                    self.prepared.scaling,
+                    self.store,
+                    source,
+                    raw,
+                    out,
+                );
+            },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Isa::Avx2 => unsafe {
-                x86_64::avx2::to_f32(self.conversion, self.store, factor, raw, out)
+                x86_64::avx2::to_f32(
+                    self.conversion,
+                    self.prepared.scaling,
+                    self.store,
+                    factor,
+                    raw,
+                    out,
+                );
             },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
@@ -368,48 +349,75 @@ impl Converter {
     }
 }
 
+/// The first arithmetic of the ladder that gives the oracle's bits; the portable kernels have the oracle's alone.
+fn fastest_exact(conversion: Conversion, isa: Isa) -> Scaling {
+    let Conversion::ScaleF32 { factor, offset } = conversion else {
+        return Scaling::default();
+    };
+    if !matches!(isa, Isa::Avx2 | Isa::Avx512) {
+        return Scaling::default();
+    }
+    let mut ladder = Scaling::ladder(factor, offset);
+    let exact = ladder.find(|&scaling| equals_the_oracle(conversion, isa, scaling));
+    exact.unwrap_or_default()
+}
+
+/// Tries all codes, part by part: most wrong ways show it in the first.
+fn equals_the_oracle(conversion: Conversion, isa: Isa, scaling: Scaling) -> bool {
+    let trial = Converter {
+        conversion,
+        decimation: Decimation::NONE,
+        isa,
+        store: Store::Cached,
+        prepared: Prepared {
+            scaling,
+            ..Prepared::default()
+        },
+    };
+    let codes: Vec<u16> = (0..=u16::MAX).collect();
+    let mut out = Box::new(Part([0.0; 4096]));
+    codes.chunks(out.0.len()).all(|codes| {
+        trial.convert_f32(codes, &mut out.0);
+        let found = Out::F32(&mut out.0);
+        oracle::first_difference(conversion, Decimation::NONE, codes, &found).is_none()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Factors and offsets: usual ones, those at which rungs of the ladder fail, and those that overflow or vanish.
+    const SCALES: [(f64, f64); 16] = [
+        (1.0, 0.0),
+        (0.1, -3.7),
+        (0.1, 0.0),
+        (0.123, -45.6),
+        (20.0 / 65_536.0, -10.0),
+        (3.0518e-4, -10.0013),
+        (-std::f64::consts::PI, 0.0),
+        (1e-40, 0.0),
+        (2.0, -0.0),
+        (-2.0, -0.0),
+        (-0.1, -0.0),
+        (1e-6, 100.0),
+        (0.1, 1_000_000_007.0),
+        (0.0, 0.3),
+        (1e300, 1e-300),
+        (1e305, -1e305),
+    ];
+
     fn conversions() -> Vec<Conversion> {
         let qmn = |m, n, signed| Qmn::new(m, n, signed).unwrap();
         let mut all = vec![
             Conversion::CastF32,
-            Conversion::ScaleF32 {
-                factor: 1.0,
-                offset: 0.0,
-            },
-            Conversion::ScaleF32 {
-                factor: 0.1,
-                offset: -3.7,
-            },
-            Conversion::ScaleF32 {
-                factor: 0.1,
-                offset: 0.0,
-            },
-            Conversion::ScaleF32 {
-                factor: -std::f64::consts::PI,
-                offset: 0.0,
-            },
-            Conversion::ScaleF32 {
-                factor: 1e-40,
-                offset: 0.0,
-            },
-            Conversion::ScaleF32 {
-                factor: 2.0,
-                offset: -0.0,
-            },
-            Conversion::ScaleF32 {
-                factor: 1e300,
-                offset: 1e-300,
-            },
             Conversion::FastScaleF32 {
                 factor: 0.1,
                 offset: -3.7,
             },
         ];
+        all.extend(SCALES.map(|(factor, offset)| Conversion::ScaleF32 { factor, offset }));
         for q in [
             Qmn::MAGNITUDE,
             Qmn::PHASE,
@@ -455,8 +463,20 @@ mod tests {
     }
 
     fn check(conversion: Conversion, decimation: Decimation, raw: &[u16], misalign: usize) {
-        let expected: Vec<u64> = oracle::bits(conversion, decimation, raw).collect();
         for isa in Isa::available() {
+            check_isa(conversion, decimation, isa, raw, misalign);
+        }
+    }
+
+    fn check_isa(
+        conversion: Conversion,
+        decimation: Decimation,
+        isa: Isa,
+        raw: &[u16],
+        misalign: usize,
+    ) {
+        let expected: Vec<u64> = oracle::bits(conversion, decimation, raw).collect();
+        {
             for store in [Store::Cached, Store::NonTemporal] {
                 let converter = Converter::new(conversion, decimation, isa, store).unwrap();
                 let found = run(&converter, raw, misalign);
@@ -518,11 +538,68 @@ mod tests {
         );
     }
 
+    /// Calibrations as converters have them: full scale and offset in volts of codes of 16 bits, with errors of gain and offset.
+    fn usual(number: u32) -> (f64, f64) {
+        let part = |salt: u32| {
+            f64::from(number.wrapping_mul(2_654_435_761 ^ salt) >> 8) / f64::from(1 << 24)
+        };
+        let full_scale_v = [1.0, 2.0, 5.0, 10.0, 20.0][number as usize % 5];
+        let factor = full_scale_v / 65_536.0 * (0.99 + 0.02 * part(1));
+        let offset = [0.0, -full_scale_v / 2.0, full_scale_v * (part(2) - 0.5)];
+        (factor, offset[number as usize / 5 % 3] + 1e-3 * part(4))
+    }
+
+    #[test]
+    fn usual_calibrations_are_scaled_in_single_precision() {
+        let arithmetic = |(factor, offset), isa| {
+            let conversion = Conversion::ScaleF32 { factor, offset };
+            let made = Converter::new(conversion, Decimation::NONE, isa, Store::Cached);
+            made.unwrap().arithmetic().unwrap()
+        };
+        for isa in [Isa::Avx2, Isa::Avx512]
+            .into_iter()
+            .filter(|isa| isa.is_available())
+        {
+            let found = (0..200).map(|number| arithmetic(usual(number), isa));
+            let single = found.filter(|found| *found == "f32-centred").count();
+            assert!(single >= 195, "{isa:?} {single} of 200");
+            assert_eq!(arithmetic((0.1, 1_000_000_007.0), isa), "f64-fused");
+            assert_eq!(arithmetic((1e305, -1e305), isa), "f64");
+        }
+        assert_eq!(arithmetic((0.1, 0.0), Isa::Portable), "f64");
+    }
+
+    /// Of a part that begins off a cache line the first codes are not tried: a zero of the wrong sign among them was passed.
+    #[test]
+    fn a_trial_tries_the_first_codes_too() {
+        for isa in Isa::available() {
+            check_isa(
+                Conversion::ScaleF32 {
+                    factor: -2.0,
+                    offset: -0.0,
+                },
+                Decimation::NONE,
+                isa,
+                &[0; 64],
+                0,
+            );
+        }
+    }
+
     proptest! {
+        #[test]
+        fn a_scaling_equals_the_oracle_for_any_calibration(
+            factor in prop_oneof![any::<f64>(), -1e3..1e3_f64, 1e-7..1e-2_f64],
+            offset in prop_oneof![any::<f64>(), -1e3..1e3_f64, Just(0.0)],
+        ) {
+            let codes: Vec<u16> = (0..=u16::MAX).step_by(7).collect();
+            check(Conversion::ScaleF32 { factor, offset }, Decimation::NONE, &codes, 3);
+        }
+
         #[test]
         fn every_variant_equals_the_oracle_for_any_length_and_alignment(
             raw in proptest::collection::vec(any::<u16>(), 0..300),
-            which in 0..23_usize, offset in 0..20_usize, factor in 1..70_usize, misalign in 0..17_usize,
+            which in 0..conversions().len(), offset in 0..20_usize, factor in 1..70_usize, misalign in 0..17_usize,
         ) {
             check(conversions()[which], Decimation { offset, factor }, &raw, misalign);
         }

@@ -1,6 +1,7 @@
 //! The blocks of one E-link: their order, their chunks, and what these hold.
 
 use daqmeter_wire::felix::block::Header;
+use daqmeter_wire::felix::decoder::Part;
 use daqmeter_wire::felix::order::{Order, Step, Way};
 use daqmeter_wire::felix::{Elink, Reassembler, Subchunk};
 
@@ -147,71 +148,83 @@ impl ElinkCheck {
         level: u8,
         findings: &mut Vec<(usize, Finding)>,
     ) {
-        let ElinkCheck {
-            reassembler,
-            fragments,
-            partial,
-            open_bytes,
-            smallest,
-            largest,
-            bytes,
-            width,
-            ..
-        } = self;
-        reassembler.begin(header);
-        for (index, subchunk) in found.iter().enumerate() {
-            let Some(part) = reassembler.part(subchunk, index == 0) else {
-                continue;
-            };
-            let payload = &block[part.begin..part.begin + part.length];
+        self.reassembler.begin(header);
+        let mut at = 0;
+        while let Some(subchunk) = found.get(at) {
             // By far the most, in few steps.
-            if part.begins
-                && part.ends
-                && !part.flags.truncated
-                && part.length == *largest
-                && *largest == *smallest
-            {
-                *bytes += part.length as u64;
-                if level >= 3
-                    && let Some(finding) = fragments.check(payload)
-                {
-                    findings.push((part.begin, finding));
-                }
+            if let Some((count, length)) = self.reassembler.run(&found[at..]) {
+                self.alike(&found[at..at + count], length, block, level, findings);
+                at += count;
                 continue;
             }
-            if part.begins {
-                *open_bytes = 0;
+            if let Some(part) = self.reassembler.part(subchunk, at == 0) {
+                self.part(part, block, level, findings);
             }
-            *open_bytes += part.length;
-            *bytes += part.length as u64;
-            if part.ends {
-                *smallest = (*smallest).min(*open_bytes);
-                *largest = (*largest).max(*open_bytes);
+            at += 1;
+        }
+    }
+
+    /// Whole chunks of one length, with nothing wrong.
+    fn alike(
+        &mut self,
+        run: &[Subchunk],
+        length: usize,
+        block: &[u8],
+        level: u8,
+        findings: &mut Vec<(usize, Finding)>,
+    ) {
+        self.smallest = self.smallest.min(length);
+        self.largest = self.largest.max(length);
+        self.bytes += (run.len() * length) as u64;
+        if level < 3 {
+            return;
+        }
+        for subchunk in run {
+            let begin = subchunk.begin();
+            let payload = &block[begin..begin + length];
+            if self.width.is_none() {
+                self.width = payload.get(7).copied();
             }
-            if level < 3 {
-                continue;
+            if let Some(finding) = self.fragments.check(payload) {
+                findings.push((begin, finding));
             }
-            let is_whole = part.begins && part.ends;
-            if is_whole && width.is_none() {
-                *width = payload.get(7).copied();
+        }
+    }
+
+    fn part(&mut self, part: Part, block: &[u8], level: u8, findings: &mut Vec<(usize, Finding)>) {
+        if part.begins {
+            self.open_bytes = 0;
+        }
+        self.open_bytes += part.length;
+        self.bytes += part.length as u64;
+        if part.ends {
+            self.smallest = self.smallest.min(self.open_bytes);
+            self.largest = self.largest.max(self.open_bytes);
+        }
+        if level < 3 {
+            return;
+        }
+        let payload = &block[part.begin..part.begin + part.length];
+        let is_whole = part.begins && part.ends;
+        if is_whole && self.width.is_none() {
+            self.width = payload.get(7).copied();
+        }
+        if part.begins {
+            self.partial.clear();
+        }
+        // A chunk of several blocks is checked when its last part is there.
+        if !is_whole {
+            self.partial.extend_from_slice(payload);
+        }
+        let chunk = if is_whole { payload } else { &self.partial[..] };
+        if part.ends
+            && let Some(finding) = if part.flags.truncated {
+                self.fragments.cut(chunk)
+            } else {
+                self.fragments.check(chunk)
             }
-            if part.begins {
-                partial.clear();
-            }
-            // A chunk of several blocks is checked when its last part is there.
-            if !is_whole {
-                partial.extend_from_slice(payload);
-            }
-            let chunk = if is_whole { payload } else { &partial[..] };
-            if part.ends
-                && let Some(finding) = if part.flags.truncated {
-                    fragments.cut(chunk)
-                } else {
-                    fragments.check(chunk)
-                }
-            {
-                findings.push((part.begin, finding));
-            }
+        {
+            findings.push((part.begin, finding));
         }
     }
 

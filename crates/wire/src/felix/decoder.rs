@@ -32,17 +32,19 @@ impl Subchunk {
     /// A whole chunk and nothing wrong with it: by far the most.
     #[inline]
     fn is_plain(&self) -> bool {
-        if self.narrow {
-            self.word >> 10 == 3 << 3
-        } else {
-            self.word >> 25 == 3 << 4
-        }
+        is_plain(self.word, self.narrow)
     }
 
     /// Its length, where it is plain.
     #[inline]
     fn plain_length(&self) -> usize {
         (self.word & if self.narrow { 0x3FF } else { 0xFFFF }) as usize
+    }
+
+    /// Where in the block its payload begins.
+    #[inline]
+    pub fn begin(&self) -> usize {
+        usize::from(self.begin)
     }
 
     /// The payload's place in the block; empty where there is none.
@@ -101,21 +103,12 @@ fn walk<const TRAILER: usize>(block: &[u8], room: &mut [Subchunk]) -> Result<usi
     let padded = |length: u16| usize::from(length).wrapping_add(TRAILER - 1) & !(TRAILER - 1);
     let mut end = block.len();
     let mut place = room.len();
+    let mut before = 0;
     while end > HEADER_BYTES {
         let at = end.wrapping_sub(TRAILER);
-        let word = match TRAILER {
-            // One load: by single bytes it is four.
-            4 => u32::from_le_bytes(block[at..end].try_into().expect("four bytes")),
-            _ => u32::from(u16::from_le_bytes(
-                block[at..end].try_into().expect("two bytes"),
-            )),
-        };
+        let word = word_before::<TRAILER>(block, end);
         // By far the most are whole chunks with nothing wrong.
-        let plain = if TRAILER == 4 {
-            word >> 25 == 3 << 4
-        } else {
-            word >> 10 == 3 << 3
-        };
+        let plain = is_plain(word, TRAILER == 2);
         let trailer = Trailer::of_word(word, width);
         let extent = match trailer.kind {
             _ if plain => padded(trailer.length),
@@ -130,16 +123,49 @@ fn walk<const TRAILER: usize>(block: &[u8], room: &mut [Subchunk]) -> Result<usi
                 length: trailer.length,
             });
         }
-        end = at.wrapping_sub(extent);
-        place = place.checked_sub(1).ok_or(BlockError::Room)?;
-        let begin = u16::try_from(end).expect("a block has at most 16 KiB");
-        room[place] = Subchunk {
-            word,
-            begin,
-            narrow: TRAILER == 2,
+        let mut found = |end: usize| {
+            place = place.checked_sub(1).ok_or(BlockError::Room)?;
+            room[place] = Subchunk {
+                word,
+                begin: u16::try_from(end).expect("a block has at most 16 KiB"),
+                narrow: TRAILER == 2,
+            };
+            Ok(())
         };
+        end = at.wrapping_sub(extent);
+        found(end)?;
+        // Twice the same, so probably again: where that is foreseen, a trailer is loaded before the one behind it has arrived. To look
+        // after every one would cost blocks of unequal chunks a third.
+        if word != core::mem::replace(&mut before, word) {
+            continue;
+        }
+        let stride = extent.wrapping_add(TRAILER);
+        let last = stride.wrapping_add(HEADER_BYTES);
+        while end >= last && word_before::<TRAILER>(block, end) == word {
+            end = end.wrapping_sub(stride);
+            found(end)?;
+        }
     }
     Ok(place)
+}
+
+/// The trailer that ends at `end`: one load, by single bytes it is four.
+#[inline]
+fn word_before<const TRAILER: usize>(block: &[u8], end: usize) -> u32 {
+    let bytes = &block[end.wrapping_sub(TRAILER)..end];
+    match TRAILER {
+        4 => u32::from_le_bytes(bytes.try_into().expect("four bytes")),
+        _ => u32::from(u16::from_le_bytes(bytes.try_into().expect("two bytes"))),
+    }
+}
+
+/// Whether a trailer is that of a whole chunk with nothing wrong.
+#[inline]
+fn is_plain(word: u32, narrow: bool) -> bool {
+    match narrow {
+        true => word >> 10 == 3 << 3,
+        false => word >> 25 == 3 << 4,
+    }
 }
 
 /// What an E-link's blocks held.
@@ -260,23 +286,43 @@ impl Reassembler {
         self.next_sequence = Some((header.sequence + 1) & 0x1F);
     }
 
+    /// The whole chunks of one length, with nothing wrong, that the subchunks of a block begin with, and their length: takes them
+    /// all. None where there are no such, or a chunk is open.
+    #[inline]
+    pub fn run(&mut self, subchunks: &[Subchunk]) -> Option<(usize, usize)> {
+        let first = subchunks
+            .first()
+            .filter(|first| first.is_plain() && !self.open)?;
+        let same = |subchunk: &&Subchunk| subchunk.word == first.word;
+        let count = subchunks.iter().take_while(same).count();
+        let length = first.plain_length();
+        self.plain(count as u64, length);
+        Some((count, length))
+    }
+
+    /// Takes so many whole chunks of a length.
+    #[inline]
+    fn plain(&mut self, count: u64, length: usize) {
+        // The hot path: 64 bits of chunks or bytes are never counted to their end.
+        let Counts {
+            subchunks,
+            chunks,
+            payload_bytes,
+            ..
+        } = &mut self.counts;
+        let both = &mut subchunks[Kind::Both as usize];
+        *both = both.wrapping_add(count);
+        *chunks = chunks.wrapping_add(count);
+        *payload_bytes = payload_bytes.wrapping_add(count.wrapping_mul(length as u64));
+        self.after_gap = false;
+    }
+
     /// The next subchunk of the block; none where it carries no data of a chunk.
     #[inline]
     pub fn part(&mut self, subchunk: &Subchunk, first_of_block: bool) -> Option<Part> {
         if subchunk.is_plain() && !self.open {
             let (begin, length) = (usize::from(subchunk.begin), subchunk.plain_length());
-            // The hot path: 64 bits of chunks or bytes are never counted to their end.
-            let Counts {
-                subchunks,
-                chunks,
-                payload_bytes,
-                ..
-            } = &mut self.counts;
-            let both = &mut subchunks[Kind::Both as usize];
-            *both = both.wrapping_add(1);
-            *chunks = chunks.wrapping_add(1);
-            *payload_bytes = payload_bytes.wrapping_add(length as u64);
-            self.after_gap = false;
+            self.plain(1, length);
             return Some(Part {
                 begins: true,
                 ends: true,
@@ -587,7 +633,84 @@ mod tests {
         assert_eq!(counts_of(&[whole(0), last(2)]).orphans, 0);
     }
 
+    /// The subchunks of a block from its end, one by one, with no thought of speed.
+    fn one_by_one(block: &[u8], width: TrailerWidth) -> Result<Vec<(u32, usize)>, BlockError> {
+        let (mut end, mut found) = (block.len(), Vec::new());
+        while end > HEADER_BYTES {
+            let at = end - width.bytes();
+            let word = match width {
+                TrailerWidth::W32 => u32::from_le_bytes(block[at..end].try_into().unwrap()),
+                TrailerWidth::W16 => u16::from_le_bytes(block[at..end].try_into().unwrap()).into(),
+            };
+            let trailer = Trailer::of_word(word, width);
+            let length = match trailer.kind {
+                Kind::Undefined => return Err(BlockError::Undefined { at }),
+                Kind::Null | Kind::OutOfBand => 0,
+                _ => trailer.length,
+            };
+            let extent = usize::from(length).next_multiple_of(width.bytes());
+            end = at
+                .checked_sub(extent)
+                .filter(|begin| *begin >= HEADER_BYTES)
+                .ok_or(BlockError::Length { at, length })?;
+            found.insert(0, (word, end));
+        }
+        Ok(found)
+    }
+
+    fn walked(format: Format, block: &[u8]) -> Result<Vec<(u32, usize)>, BlockError> {
+        let mut room = vec![Subchunk::default(); most_subchunks(format)];
+        let (_, found) = subchunks(format, block, &mut room)?;
+        Ok(found
+            .iter()
+            .map(|found| (found.word, found.begin()))
+            .collect())
+    }
+
     proptest! {
+        /// Lengths of few values, so that trailers repeat, and one byte changed, so that a run is cut anywhere.
+        #[test]
+        fn runs_of_equal_trailers_are_walked_as_one_by_one(
+            which in 0..4_usize,
+            lengths in prop::collection::vec(prop_oneof![Just(0_usize), Just(24), Just(26), 0..400_usize], 1..200),
+            at in 4..1024_usize, byte: u8,
+        ) {
+            let format = formats()[which];
+            for mut block in encode(format, &numbered(&lengths)) {
+                prop_assert_eq!(walked(format, &block), one_by_one(&block, format.trailer));
+                block[at] = byte;
+                prop_assert_eq!(walked(format, &block), one_by_one(&block, format.trailer));
+                let at = block.len() - at % 64 - 1;
+                block[at] = byte;
+                prop_assert_eq!(walked(format, &block), one_by_one(&block, format.trailer));
+            }
+        }
+
+        #[test]
+        fn a_run_counts_what_its_parts_count(lengths in prop::collection::vec(prop_oneof![Just(24_usize), 0..600_usize], 1..200)) {
+            let mut room = vec![Subchunk::default(); most_subchunks(KIB)];
+            let (mut by_run, mut by_part) = (Reassembler::new(), Reassembler::new());
+            for block in encode(KIB, &numbered(&lengths)) {
+                let (header, found) = subchunks(KIB, &block, &mut room).unwrap();
+                by_part.block(header, found, |_| {});
+                by_run.begin(header);
+                let mut at = 0;
+                while at < found.len() {
+                    at += match by_run.run(&found[at..]) {
+                        Some((count, length)) => {
+                            prop_assert!(found[at..at + count].iter().all(|one| one.range().len() == length));
+                            count
+                        }
+                        None => {
+                            by_run.part(&found[at], at == 0);
+                            1
+                        }
+                    };
+                }
+            }
+            prop_assert_eq!(by_run, by_part);
+        }
+
         #[test]
         fn what_is_encoded_is_decoded(which in 0..4_usize, lengths in prop::collection::vec(prop_oneof![0..64_usize, 900..1100_usize, 0..20_000_usize], 0..60)) {
             let format = formats()[which];

@@ -1,11 +1,12 @@
-//! AVX2: 8 samples a step. Decimated samples are left to scalar code: without a permutation of words across lanes there is
-//! nothing to gain over one load per sample.
+//! AVX2 with FMA: 8 samples a step. Decimated samples are gathered by one load and one blend each ([`gathered`]): what AVX2
+//! calls a gather is slower on every CPU that it was tried on, and on many it was slowed down further by mitigations.
 
 use std::arch::x86_64::*;
 
-use super::super::portable::{self, one_f32, one_f64};
+use super::super::portable::{one_f32, one_f64};
+use super::super::scaling::Scaling;
 use super::super::{Conversion, Qmn};
-use super::until_aligned;
+use super::{TWO_TO_52, until_aligned};
 use crate::Store;
 
 /// Samples in one step.
@@ -14,45 +15,32 @@ const STEP: usize = 8;
 /// Converts every `factor`-th sample.
 ///
 /// # Safety
-/// The CPU has AVX2.
-#[target_feature(enable = "avx2")]
+/// The CPU has AVX2 and FMA.
+#[target_feature(enable = "avx2,fma")]
 pub(in super::super) unsafe fn to_f32(
     conversion: Conversion,
+    scaling: Scaling,
     store: Store,
     factor: usize,
     raw: &[u16],
     out: &mut [f32],
 ) {
-    if factor != 1 {
-        return portable::to_f32(conversion, factor, raw, out);
-    }
     let one = |x| one_f32(x, conversion);
     match conversion {
-        Conversion::CastF32 => drive_f32(store, raw, out, one, |x| _mm256_cvtepi32_ps(x)),
+        Conversion::CastF32 => drive_f32(store, factor, raw, out, one, |x| {
+            _mm256_cvtepi32_ps(widened(x))
+        }),
         Conversion::ScaleF32 {
             factor: scale,
             offset,
-        } => {
-            let (scale, offset) = (_mm256_set1_pd(scale), _mm256_set1_pd(offset));
-            let half = |x: __m128i| {
-                _mm256_cvtpd_ps(_mm256_add_pd(
-                    _mm256_mul_pd(_mm256_cvtepi32_pd(x), scale),
-                    offset,
-                ))
-            };
-            drive_f32(store, raw, out, one, |x| {
-                let low = half(_mm256_castsi256_si128(x));
-                let high = half(_mm256_extracti128_si256::<1>(x));
-                _mm256_set_m128(high, low)
-            });
-        }
+        } => scale_f32(scaling, [scale, offset], store, factor, raw, out),
         Conversion::FastScaleF32 {
             factor: scale,
             offset,
         } => {
             let (scale, offset) = (_mm256_set1_ps(scale), _mm256_set1_ps(offset));
-            drive_f32(store, raw, out, one, |x| {
-                _mm256_add_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(x), scale), offset)
+            drive_f32(store, factor, raw, out, one, |x| {
+                _mm256_add_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(widened(x)), scale), offset)
             });
         }
         Conversion::QmnF32(format) | Conversion::QmnF64(format) => {
@@ -61,19 +49,76 @@ pub(in super::super) unsafe fn to_f32(
                 reason = "2^-n is exact in f32 for n up to 63"
             )]
             let weight = _mm256_set1_ps(format.weight() as f32);
-            let (below, by) = fold_constants(format);
-            drive_f32(store, raw, out, one, |x| {
-                _mm256_mul_ps(_mm256_cvtepi32_ps(fold(x, below, by)), weight)
+            // AVX2 compares with "greater than", so the limit is one less.
+            let below = _mm256_set1_epi32(format.fold_from() - 1);
+            let by = _mm256_set1_epi32(format.fold_by());
+            drive_f32(store, factor, raw, out, one, |x| {
+                let x = widened(x);
+                let fold = _mm256_and_si256(_mm256_cmpgt_epi32(x, below), by);
+                _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(x, fold)), weight)
             });
         }
     }
 }
 
-/// Converts every `factor`-th sample.
+/// Scales in the proven way.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn scale_f32(
+    scaling: Scaling,
+    [scale, offset]: [f64; 2],
+    store: Store,
+    factor: usize,
+    raw: &[u16],
+    out: &mut [f32],
+) {
+    let conversion = Conversion::ScaleF32 {
+        factor: scale,
+        offset,
+    };
+    let one = |x| one_f32(x, conversion);
+    let (scale, offset) = (_mm256_set1_pd(scale), _mm256_set1_pd(offset));
+    match scaling {
+        Scaling::Single(centred) => {
+            let (centre, small) = (
+                _mm256_set1_ps(centred.centre),
+                _mm256_set1_ps(centred.offset),
+            );
+            let (high, low) = (_mm256_set1_ps(centred.high), _mm256_set1_ps(centred.low));
+            drive_f32(store, factor, raw, out, one, |x| {
+                let x = _mm256_sub_ps(_mm256_cvtepi32_ps(widened(x)), centre);
+                _mm256_fmadd_ps(x, high, _mm256_fmadd_ps(x, low, small))
+            });
+        }
+        Scaling::Fused => {
+            let less = _mm256_mul_pd(_mm256_set1_pd(-TWO_TO_52), scale);
+            drive_f32(store, factor, raw, out, one, |x| {
+                let [low, high] = above_two_to_52(x).map(|x| {
+                    _mm256_cvtpd_ps(_mm256_add_pd(_mm256_fmadd_pd(x, scale, less), offset))
+                });
+                _mm256_set_m128(high, low)
+            });
+        }
+        Scaling::Doubles => {
+            let half = |x: __m128i| {
+                let product = _mm256_mul_pd(_mm256_cvtepi32_pd(x), scale);
+                _mm256_cvtpd_ps(_mm256_add_pd(product, offset))
+            };
+            drive_f32(store, factor, raw, out, one, |x| {
+                let x = widened(x);
+                let low = half(_mm256_castsi256_si128(x));
+                _mm256_set_m128(half(_mm256_extracti128_si256::<1>(x)), low)
+            });
+        }
+    }
+}
+
+/// Converts every `factor`-th sample: the code plus half the fold is 16 bits without a sign, and half the fold is taken off with
+/// the 2^52.
 ///
 /// # Safety
 /// As [`to_f32`].
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 pub(in super::super) unsafe fn to_f64(
     format: Qmn,
     store: Store,
@@ -81,53 +126,86 @@ pub(in super::super) unsafe fn to_f64(
     raw: &[u16],
     out: &mut [f64],
 ) {
-    if factor != 1 {
-        return portable::to_f64(format, factor, raw, out);
-    }
     let weight = _mm256_set1_pd(format.weight());
-    let (below, by) = fold_constants(format);
-    drive_f64(
-        store,
-        raw,
-        out,
-        |x| one_f64(x, format),
-        |x| {
-            let x = fold(x, below, by);
-            let half = |x: __m128i| _mm256_mul_pd(_mm256_cvtepi32_pd(x), weight);
-            (
-                half(_mm256_castsi256_si128(x)),
-                half(_mm256_extracti128_si256::<1>(x)),
-            )
-        },
-    );
+    let half_fold = format.fold_by() / 2;
+    let less = _mm256_set1_pd(TWO_TO_52 + f64::from(half_fold));
+    let [half, whole] = [half_fold, format.fold_by()].map(|fold| _mm_set1_epi16(low_half(fold)));
+    let doubles = |x| above_two_to_52(x).map(|x| _mm256_mul_pd(_mm256_sub_pd(x, less), weight));
+    let one = |x| one_f64(x, format);
+    // Where the fold is by 2^16, or none, taking it off changes no bit of 16.
+    if whole_is_zero(format) {
+        drive_f64(store, factor, raw, out, one, |x| {
+            doubles(_mm_add_epi16(x, half))
+        });
+    } else {
+        drive_f64(store, factor, raw, out, one, |x| {
+            let is_negative = _mm_cmpeq_epi16(_mm_max_epu16(x, half), x);
+            let fold = _mm_and_si128(is_negative, whole);
+            doubles(_mm_sub_epi16(_mm_add_epi16(x, half), fold))
+        });
+    }
 }
 
-/// AVX2 compares with "greater than", so the limit is one less.
+/// Whether the fold is by a multiple of 2^16.
+fn whole_is_zero(format: Qmn) -> bool {
+    low_half(format.fold_by()) == 0
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "arithmetic of 16-bit codes is modulo 2^16"
+)]
+fn low_half(fold: i32) -> i16 {
+    fold as i16
+}
+
+/// Eight samples as 32-bit integers.
 #[inline]
-#[target_feature(enable = "avx2")]
-fn fold_constants(format: Qmn) -> (__m256i, __m256i) {
-    (
-        _mm256_set1_epi32(format.fold_from() - 1),
-        _mm256_set1_epi32(format.fold_by()),
-    )
+#[target_feature(enable = "avx2,fma")]
+fn widened(x: __m128i) -> __m256i {
+    _mm256_cvtepu16_epi32(x)
+}
+
+/// Which bytes of eight samples become the low words of doubles: samples 0 to 3, samples 4 to 7. A byte above 0x7F makes zero.
+const WORDS: [[u8; 32]; 2] = [words_from(0), words_from(4)];
+
+const fn words_from(first: u8) -> [u8; 32] {
+    let mut bytes = [0x80; 32];
+    let mut sample = 0;
+    while sample < 4 {
+        let byte = (first + sample) * 2;
+        bytes[sample as usize * 8] = byte;
+        bytes[sample as usize * 8 + 1] = byte + 1;
+        sample += 1;
+    }
+    bytes
+}
+
+/// Eight samples as doubles, each plus 2^52: the bits of a sample below the exponent of 2^52. One shuffle and one "or" for four
+/// of them; a conversion from integers is two steps or more on every CPU.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn above_two_to_52(x: __m128i) -> [__m256d; 2] {
+    let exponent = _mm256_set1_epi64x(TWO_TO_52.to_bits().cast_signed());
+    let both = _mm256_broadcastsi128_si256(x);
+    WORDS.map(|words| {
+        // SAFETY: the words are 32 bytes.
+        let words = unsafe { _mm256_loadu_si256(words.as_ptr().cast()) };
+        _mm256_castsi256_pd(_mm256_or_si256(_mm256_shuffle_epi8(both, words), exponent))
+    })
 }
 
 #[inline]
-#[target_feature(enable = "avx2")]
-fn fold(x: __m256i, below: __m256i, by: __m256i) -> __m256i {
-    _mm256_sub_epi32(x, _mm256_and_si256(_mm256_cmpgt_epi32(x, below), by))
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 fn drive_f32(
     store: Store,
+    factor: usize,
     raw: &[u16],
     out: &mut [f32],
     one: impl Fn(u16) -> f32,
-    lanes: impl Fn(__m256i) -> __m256,
+    lanes: impl Fn(__m128i) -> __m256,
 ) {
-    drive(store, raw, out, one, |x, place| {
+    drive(store, factor, raw, out, one, |x, place| {
         // SAFETY: `drive` calls with aligned places that hold a whole step.
         unsafe {
             match store {
@@ -139,16 +217,17 @@ fn drive_f32(
 }
 
 #[inline]
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 fn drive_f64(
     store: Store,
+    factor: usize,
     raw: &[u16],
     out: &mut [f64],
     one: impl Fn(u16) -> f64,
-    lanes: impl Fn(__m256i) -> (__m256d, __m256d),
+    lanes: impl Fn(__m128i) -> [__m256d; 2],
 ) {
-    drive(store, raw, out, one, |x, place| {
-        let (low, high) = lanes(x);
+    drive(store, factor, raw, out, one, |x, place| {
+        let [low, high] = lanes(x);
         // SAFETY: as in `drive_f32`; the second half lies 4 doubles further.
         unsafe {
             match store {
@@ -166,34 +245,60 @@ fn drive_f64(
 }
 
 /// Walks both slices: scalar head up to a cache line of `out`, so that pairs of streamed halves leave as one, whole steps,
-/// scalar tail. `put` gets 8 samples, widened to 32 bits, and the aligned place for their 8 results.
+/// scalar tail. `put` gets 8 samples and the aligned place for their 8 results.
 #[inline]
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 fn drive<T>(
     store: Store,
+    factor: usize,
     raw: &[u16],
     out: &mut [T],
     one: impl Fn(u16) -> T,
-    put: impl Fn(__m256i, *mut T),
+    put: impl Fn(__m128i, *mut T),
 ) {
     let head = until_aligned(out.as_ptr(), 64, out.len());
-    let steps = (out.len() - head).min(raw.len() - head) / STEP;
-    for (place, &x) in out[..head].iter_mut().zip(raw) {
-        *place = one(x);
+    // Samples from the head on that have every result of a step.
+    let kept = raw.len().div_ceil(factor).min(out.len());
+    let done = head + kept.saturating_sub(head) / STEP * STEP;
+    for (at, place) in out[..head].iter_mut().enumerate() {
+        *place = one(raw[at * factor]);
     }
-    let done = head + steps * STEP;
+    let (mut from, stride) = (raw.as_ptr().wrapping_add(head * factor), STEP * factor);
     for at in (head..done).step_by(STEP) {
-        // SAFETY: `at + STEP <= done`, within both slices; `out[head..]` is 64-byte aligned.
+        // SAFETY: `at + STEP <= done`, and `raw` has the sample of each; `out[head..]` is 64-byte aligned.
         unsafe {
-            let x = _mm256_cvtepu16_epi32(_mm_loadu_si128(raw.as_ptr().add(at).cast()));
+            let x = match factor {
+                1 => _mm_loadu_si128(from.cast()),
+                _ => gathered(from, factor),
+            };
             put(x, out.as_mut_ptr().add(at));
         }
+        from = from.wrapping_add(stride);
     }
-    for (place, &x) in out[done..].iter_mut().zip(&raw[done..]) {
-        *place = one(x);
+    for (at, place) in out.iter_mut().enumerate().skip(done) {
+        *place = one(raw[at * factor]);
     }
     if store == Store::NonTemporal {
         // Orders the streamed lines before whatever tells a consumer that they are there.
         _mm_sfence();
     }
+}
+
+/// Every `factor`-th sample of eight. Each is loaded to its place in the result, the samples before it with it, and blended: half
+/// of the steps of an insertion for each. No load reaches behind the last of the eight.
+///
+/// # Safety
+/// `from` has `7 * factor + 1` samples.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn gathered(from: *const u16, factor: usize) -> __m128i {
+    let sample = |number: usize| {
+        let begin = number.wrapping_mul(factor.wrapping_sub(1));
+        // SAFETY: 8 samples from there end at most at `7 * factor + 1` samples, which are in memory: nothing has wrapped.
+        unsafe { _mm_loadu_si128(from.add(begin).cast()) }
+    };
+    let pair = |even: usize| _mm_blend_epi16::<0b1010_1010>(sample(even), sample(even + 1));
+    let low = _mm_blend_epi32::<0b0010>(pair(0), pair(2));
+    let high = _mm_blend_epi32::<0b1000>(pair(4), pair(6));
+    _mm_blend_epi32::<0b1100>(low, high)
 }

@@ -12,8 +12,9 @@ use std::arch::x86_64::*;
 use std::hint::black_box;
 
 use super::super::portable::{one_f32, one_f64};
+use super::super::scaling::Scaling;
 use super::super::{Conversion, Qmn};
-use super::until_aligned;
+use super::{TWO_TO_52, until_aligned};
 use crate::Store;
 
 /// Samples in one step.
@@ -87,58 +88,6 @@ pub(in super::super) struct Source<'a> {
     pub(in super::super) picks: Option<&'a Picks>,
 }
 
-/// `x * factor` in single precision with an error term: `high + low` is the factor to 48 bits, and the sum of both products
-/// is rounded once. Equal to the double arithmetic for almost every factor; [`super::super::Converter::new`] tries all 65,536 codes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(in super::super) struct Product {
-    high: f32,
-    low: f32,
-}
-
-impl Product {
-    /// Splits a factor.
-    #[allow(
-        clippy::cast_possible_truncation,
-        reason = "the rounding to f32 is what splits"
-    )]
-    pub(in super::super) fn new(factor: f64) -> Product {
-        let high = factor as f32;
-        Product {
-            high,
-            low: (factor - f64::from(high)) as f32,
-        }
-    }
-}
-
-/// Scales by a factor alone.
-///
-/// # Safety
-/// The CPU has AVX-512 F, BW, DQ and VL.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(in super::super) unsafe fn product_f32(
-    product: Product,
-    factor: f64,
-    store: Store,
-    source: Source<'_>,
-    raw: &[u16],
-    out: &mut [f32],
-) {
-    let one = |x| {
-        one_f32(
-            x,
-            Conversion::ScaleF32 {
-                factor,
-                offset: 0.0,
-            },
-        )
-    };
-    let (high, low) = (_mm512_set1_ps(product.high), _mm512_set1_ps(product.low));
-    drive_f32(store, source, raw, out, one, |x| {
-        let x = _mm512_cvtepi32_ps(x);
-        _mm512_fmadd_ps(x, high, _mm512_mul_ps(x, low))
-    });
-}
-
 /// Converts every `factor`-th sample.
 ///
 /// # Safety
@@ -146,6 +95,7 @@ pub(in super::super) unsafe fn product_f32(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(in super::super) unsafe fn to_f32(
     conversion: Conversion,
+    scaling: Scaling,
     store: Store,
     source: Source<'_>,
     raw: &[u16],
@@ -157,35 +107,7 @@ pub(in super::super) unsafe fn to_f32(
         Conversion::ScaleF32 {
             factor: scale,
             offset,
-        } => {
-            let (scale, offset) = (_mm512_set1_pd(scale), _mm512_set1_pd(offset));
-            // Two roundings as in the original: the product is rounded before the offset is added. The addition is written as
-            // a multiply-add with one, which rounds the same and runs on the multipliers: on Zen 4 additions share their two
-            // pipes with the conversions, which are the bottleneck. The one is hidden, or the compiler would undo this.
-            let unit = _mm512_set1_pd(black_box(1.0));
-            let half = |x: __m256i| {
-                let product = _mm512_mul_pd(_mm512_cvtepi32_pd(x), scale);
-                _mm512_cvtpd_ps(_mm512_fmadd_pd(product, unit, offset))
-            };
-            let put = |place: *mut f32, value: __m256| {
-                // SAFETY: `drive` calls with aligned places that hold a whole step.
-                unsafe {
-                    match store {
-                        Store::Cached => _mm256_store_ps(place, value),
-                        Store::NonTemporal => _mm256_stream_ps(place, value),
-                    }
-                }
-            };
-            // Two half stores: joining the halves first costs a permutation more.
-            drive(source, raw, out, one, |x, place| {
-                put(place, half(_mm512_castsi512_si256(x)));
-                put(
-                    place.wrapping_add(8),
-                    half(_mm512_extracti64x4_epi64::<1>(x)),
-                );
-            });
-            fence(store);
-        }
+        } => scale_f32(scaling, [scale, offset], store, source, raw, out),
         Conversion::FastScaleF32 {
             factor: scale,
             offset,
@@ -210,6 +132,86 @@ pub(in super::super) unsafe fn to_f32(
             });
         }
     }
+}
+
+/// Scales in the proven way.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn scale_f32(
+    scaling: Scaling,
+    [scale, offset]: [f64; 2],
+    store: Store,
+    source: Source<'_>,
+    raw: &[u16],
+    out: &mut [f32],
+) {
+    let conversion = Conversion::ScaleF32 {
+        factor: scale,
+        offset,
+    };
+    let one = |x| one_f32(x, conversion);
+    let (scale, offset) = (_mm512_set1_pd(scale), _mm512_set1_pd(offset));
+    match scaling {
+        Scaling::Single(centred) => {
+            let (centre, small) = (
+                _mm512_set1_ps(centred.centre),
+                _mm512_set1_ps(centred.offset),
+            );
+            let (high, low) = (_mm512_set1_ps(centred.high), _mm512_set1_ps(centred.low));
+            drive_f32(store, source, raw, out, one, |x| {
+                let x = _mm512_sub_ps(_mm512_cvtepi32_ps(x), centre);
+                _mm512_fmadd_ps(x, high, _mm512_fmadd_ps(x, low, small))
+            });
+        }
+        Scaling::Fused => {
+            let less = _mm512_mul_pd(_mm512_set1_pd(-TWO_TO_52), scale);
+            drive_f32(store, source, raw, out, one, |x| {
+                joined(above_two_to_52(x).map(|x| {
+                    _mm512_cvtpd_ps(_mm512_add_pd(_mm512_fmadd_pd(x, scale, less), offset))
+                }))
+            });
+        }
+        Scaling::Doubles => {
+            // Two roundings as in the original: the product is rounded before the offset is added. The addition is written as
+            // a multiply-add with one, which rounds the same and runs on the multipliers: on Zen 4 additions share their two
+            // pipes with the conversions, which are the bottleneck. The one is hidden, or the compiler would undo this.
+            let unit = _mm512_set1_pd(black_box(1.0));
+            let half = |x: __m256i| {
+                let product = _mm512_mul_pd(_mm512_cvtepi32_pd(x), scale);
+                _mm512_cvtpd_ps(_mm512_fmadd_pd(product, unit, offset))
+            };
+            drive_f32(store, source, raw, out, one, |x| {
+                let low = half(_mm512_castsi512_si256(x));
+                let high = half(_mm512_extracti64x4_epi64::<1>(x));
+                _mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high)
+            });
+        }
+    }
+}
+
+/// Sixteen samples as doubles, each plus 2^52: a sample below the upper half of 2^52. Of each lane of four, the first two are in the
+/// first half; [`joined`] puts them back.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn above_two_to_52(x: __m512i) -> [__m512d; 2] {
+    // The upper half of 2^52; the lower one is zero.
+    let exponent = _mm512_set1_epi32(0x4330_0000);
+    [
+        _mm512_castsi512_pd(_mm512_unpacklo_epi32(x, exponent)),
+        _mm512_castsi512_pd(_mm512_unpackhi_epi32(x, exponent)),
+    ]
+}
+
+/// The halves of [`above_two_to_52`], in the order of the samples.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn joined([first, second]: [__m256; 2]) -> __m512 {
+    let order = _mm512_setr_epi32(0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23);
+    let (first, second) = (
+        _mm512_castps256_ps512(first),
+        _mm512_castps256_ps512(second),
+    );
+    _mm512_permutex2var_ps(first, order, second)
 }
 
 /// Converts every `factor`-th sample.

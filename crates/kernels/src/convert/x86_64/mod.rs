@@ -3,6 +3,9 @@
 pub(super) mod avx2;
 pub(super) mod avx512;
 
+/// From here on the doubles are whole numbers, one for each step of their bits.
+const TWO_TO_52: f64 = 4_503_599_627_370_496.0;
+
 /// Number of elements of `T` from `pointer` to the next multiple of `align` bytes, at most `most`.
 fn until_aligned<T>(pointer: *const T, align: usize, most: usize) -> usize {
     let off = pointer.addr() % align;
