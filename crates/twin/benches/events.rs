@@ -63,7 +63,7 @@ fn server(time_ps: u64) -> Model {
         busy: Some(Busy {
             above_bytes: 800 << 20,
             below_bytes: 792 << 20,
-            stops: 0,
+            stops: vec![0],
         }),
         to: vec![16 + at / 8],
         ..Station::new("reader", Draw::Uniform(80 * US_PS, 90 * US_PS))

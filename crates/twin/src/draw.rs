@@ -70,6 +70,17 @@ impl Draw {
         }
     }
 
+    /// The largest value that is certain to come; a distribution without an end has none, and its mean stands for it.
+    pub(crate) fn largest(&self) -> u64 {
+        match self {
+            Draw::Constant(value) | Draw::Exponential(value) | Draw::Erlang(_, value) => *value,
+            Draw::Uniform(_, to) => *to,
+            Draw::Sampled(values) | Draw::Trace(values) => {
+                values.iter().copied().max().unwrap_or(0)
+            }
+        }
+    }
+
     /// Whether it can be drawn at all.
     pub(crate) fn is_sound(&self) -> bool {
         match self {

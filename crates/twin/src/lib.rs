@@ -18,8 +18,8 @@ mod tree;
 
 pub use draw::Draw;
 pub use model::{
-    Arrivals, Busy, Full, MAX_SERVERS, MAX_STATIONS, MAX_TIME_PS, Model, ModelError, Poll, Rest,
-    Room, SECOND_PS, Source, Station, Takes,
+    Arrivals, Busy, Full, MAX_AT_ONCE, MAX_SERVERS, MAX_STATIONS, MAX_TIME_PS, Model, ModelError,
+    Poll, Rest, Room, SECOND_PS, Source, Station, Takes,
 };
 pub use outcome::{Outcome, SourceOutcome, StationOutcome};
 pub use replicate::{Estimate, estimate, replicate, run_all};

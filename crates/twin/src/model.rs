@@ -12,6 +12,9 @@ pub const MAX_STATIONS: usize = 4096;
 /// Servers of a station with a number of them.
 pub const MAX_SERVERS: u32 = 65_536;
 
+/// Items that a source may send at once, to all of its stations, and the largest population.
+pub const MAX_AT_ONCE: u32 = 1_000_000;
+
 /// A network of stations.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
@@ -137,14 +140,14 @@ pub enum Rest {
 }
 
 /// BUSY with hysteresis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Busy {
     /// Bytes in the station from which it holds the source.
     pub above_bytes: u64,
     /// Bytes below which it lets it go.
     pub below_bytes: u64,
-    /// The source.
-    pub stops: usize,
+    /// The sources.
+    pub stops: Vec<usize>,
 }
 
 /// Where items come from.
@@ -246,23 +249,52 @@ impl Model {
         if station.room.items == 0 || station.room.bytes == 0 {
             return wrong(name, "a buffer without room serves nothing");
         }
+        let largest = self
+            .sources
+            .iter()
+            .map(|source| source.bytes.largest())
+            .max();
+        let largest = largest.unwrap_or(0);
+        if largest > station.room.bytes {
+            return wrong(
+                name,
+                format!("an item of {largest} B never fits into its buffer"),
+            );
+        }
         check_poll(station)?;
-        station.busy.map_or(Ok(()), |busy| {
-            if busy.stops >= self.sources.len() {
-                return wrong(name, "its BUSY stops a source that does not exist");
-            }
-            if busy.below_bytes > busy.above_bytes || busy.above_bytes > station.room.bytes {
-                return wrong(name, "BUSY needs below <= above <= the room of the buffer");
-            }
-            Ok(())
-        })
+        station
+            .busy
+            .as_ref()
+            .map_or(Ok(()), |busy| self.check_busy(station, busy))
+    }
+
+    fn check_busy(&self, station: &Station, busy: &Busy) -> Result<(), ModelError> {
+        let name = &station.name;
+        let is_open = |at: &usize| {
+            let source = self.sources.get(*at);
+            source.is_some_and(|source| matches!(source.arrivals, Arrivals::Open { .. }))
+        };
+        if busy.stops.is_empty() || !busy.stops.iter().all(is_open) {
+            return wrong(
+                name,
+                "its BUSY stops sources that exist and are no population",
+            );
+        }
+        if busy.below_bytes > busy.above_bytes || busy.above_bytes > station.room.bytes {
+            return wrong(name, "BUSY needs below <= above <= the room of the buffer");
+        }
+        Ok(())
     }
 
     fn check_source(&self, source: &Source) -> Result<(), ModelError> {
         let is_there = |at: &usize| *at < self.stations.len();
         let name = &source.name;
-        if source.to.is_empty() || !source.to.iter().all(is_there) {
-            return wrong(name, "needs stations that exist");
+        let is_bounded = (1..=MAX_STATIONS).contains(&source.to.len());
+        if !is_bounded || !source.to.iter().all(is_there) {
+            return wrong(
+                name,
+                format!("needs 1 to {MAX_STATIONS} stations that exist"),
+            );
         }
         if !source.bytes.is_sound() {
             return wrong(name, "its sizes have no values");
@@ -272,12 +304,17 @@ impl Model {
                 if !gap.is_sound() || gap.moments().0 < 1.0 {
                     return wrong(name, "the mean gap between items must be above 0");
                 }
-                if *burst == 0 {
-                    return wrong(name, "a burst has at least one item");
+                let copies = if source.each { source.to.len() } else { 1 };
+                let at_once = u64::from(*burst) * copies as u64;
+                match (1..=u64::from(MAX_AT_ONCE)).contains(&at_once) {
+                    true => Ok(()),
+                    false => wrong(name, format!("1 to {MAX_AT_ONCE} items at once are wanted")),
                 }
-                Ok(())
             }
-            Arrivals::Closed(0) => wrong(name, "a population has at least one item"),
+            Arrivals::Closed(items) if !(1..=MAX_AT_ONCE).contains(items) => wrong(
+                name,
+                format!("a population of 1 to {MAX_AT_ONCE} is wanted"),
+            ),
             Arrivals::Closed(_) if source.each && source.to.len() > 1 => {
                 wrong(name, "a population cannot be at several stations at once")
             }
@@ -356,7 +393,7 @@ mod tests {
             (|m| m.sources[0].to.clear(), "stations that exist"),
             (
                 |m| m.sources[0].arrivals = Arrivals::Closed(0),
-                "at least one",
+                "population of 1",
             ),
             (|m| m.warm_up_ps = 1000, "above the warm-up"),
             (
@@ -364,7 +401,7 @@ mod tests {
                     m.stations[0].busy = Some(Busy {
                         above_bytes: 1,
                         below_bytes: 2,
-                        stops: 0,
+                        stops: vec![0],
                     });
                 },
                 "below <= above",

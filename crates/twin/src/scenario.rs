@@ -118,7 +118,7 @@ enum FullWord {
 struct BusyFields {
     above: Spanned<String>,
     below: Spanned<String>,
-    stops: Spanned<String>,
+    stops: Spanned<Names>,
 }
 
 #[derive(Deserialize)]
@@ -443,17 +443,19 @@ impl Part<'_> {
     }
 
     fn busy(&self, fields: &BusyFields) -> Read<Busy> {
-        let stops = fields.stops.as_ref();
-        Ok(Busy {
-            above_bytes: self.quantity("busy.above", &fields.above, bytes)?,
-            below_bytes: self.quantity("busy.below", &fields.below, bytes)?,
-            stops: self.find(
+        let stops = fields.stops.as_ref().all().iter().map(|name| {
+            self.find(
                 "busy.stops",
                 &fields.stops,
-                stops,
+                name,
                 &self.reader.sources,
                 "source",
-            )?,
+            )
+        });
+        Ok(Busy {
+            stops: stops.collect::<Read<Vec<usize>>>()?,
+            above_bytes: self.quantity("busy.above", &fields.above, bytes)?,
+            below_bytes: self.quantity("busy.below", &fields.below, bytes)?,
         })
     }
 

@@ -9,14 +9,16 @@ use std::collections::VecDeque;
 use daqmeter_stats::LogHistogram;
 
 use crate::draw::{Draw, Stream, whole};
-use crate::model::{Arrivals, Full, Model, ModelError, Rest, SECOND_PS, Station, Takes};
+use crate::model::{Arrivals, Full, Model, ModelError, Rest, Room, SECOND_PS, Station, Takes};
 use crate::outcome::{Outcome, SourceOutcome, StationOutcome};
 use crate::tree::{NEVER, Tournament};
 
 /// What a run may take: some minutes.
 const MAX_EVENTS: u64 = 4_000_000_000;
-/// Items that may wait at once, over all stations: 320 MB.
-const MAX_WAITING: u64 = 20_000_000;
+/// Items that may wait at once, over all stations: 80 MB for each of the runs that go at the same time.
+const MAX_WAITING: u64 = 5_000_000;
+/// Events at one moment: more than items that were sent at once pass in any row of stations.
+const MAX_AT_A_MOMENT: u64 = 20_000_000;
 
 /// What flows.
 #[derive(Clone, Copy, Debug)]
@@ -197,7 +199,7 @@ impl Simulation<'_> {
     /// The events in their order. Times of warm-up and samples are looked for between two events.
     fn go(mut self) -> Result<Outcome, ModelError> {
         let end_ps = self.model.time_ps;
-        let mut events = 0;
+        let (mut events, mut moment_began) = (0, 0);
         let mut sampled = 0;
         let mut warm_up_ps = Some(self.model.warm_up_ps).filter(|time| *time > 0);
         let mut stuck_at_s = None;
@@ -223,10 +225,14 @@ impl Simulation<'_> {
                 self.now_ps = end_ps;
                 return Ok(self.end(events, stuck_at_s));
             }
-            self.now_ps = time_ps;
             events += 1;
-            if events > MAX_EVENTS || self.in_system > MAX_WAITING {
-                return Err(self.too_much(events));
+            if time_ps > self.now_ps {
+                (self.now_ps, moment_began) = (time_ps, events);
+            }
+            let at_a_moment = events - moment_began;
+            if events > MAX_EVENTS || at_a_moment > MAX_AT_A_MOMENT || self.in_system > MAX_WAITING
+            {
+                return Err(self.too_much(events, at_a_moment));
             }
             match leaf.checked_sub(self.stations.len()) {
                 None => self.at_station(leaf),
@@ -281,15 +287,18 @@ impl Simulation<'_> {
         self.latency_ps = LogHistogram::default();
     }
 
-    fn too_much(&self, events: u64) -> ModelError {
+    fn too_much(&self, events: u64, at_a_moment: u64) -> ModelError {
         let longest = (0..self.stations.len()).max_by_key(|at| self.stations[*at].items());
         let name = longest.map_or("", |at| &self.model.stations[at].name);
         let at_s = seconds(self.now_ps);
-        let problem = match events > MAX_EVENTS {
-            true => format!("more than {MAX_EVENTS} events, at {at_s} s: simulate a shorter time"),
-            false => format!(
+        let problem = if at_a_moment > MAX_AT_A_MOMENT {
+            format!("time stands still at {at_s} s: items go round without taking any")
+        } else if events > MAX_EVENTS {
+            format!("more than {MAX_EVENTS} events, at {at_s} s: simulate a shorter time")
+        } else {
+            format!(
                 "more than {MAX_WAITING} items wait at {at_s} s, most of them here: it cannot keep up; give it a buffer, or simulate a shorter time"
-            ),
+            )
         };
         ModelError {
             what: name.to_owned(),
@@ -433,7 +442,8 @@ impl Simulation<'_> {
 
     fn has_room(&self, at: usize, item: Item) -> bool {
         let (room, live) = (self.model.stations[at].room, &self.stations[at]);
-        live.items() < room.items && live.bytes + u64::from(item.bytes) <= room.bytes
+        room == Room::default()
+            || live.items() < room.items && live.bytes + u64::from(item.bytes) <= room.bytes
     }
 
     fn lose(&mut self, at: usize, item: Item) {
@@ -448,12 +458,12 @@ impl Simulation<'_> {
         if !live.wanting.is_empty() {
             self.freed.push(at);
         }
-        if live.is_busy {
-            let busy = self.model.stations[at].busy.expect("it was asserted");
-            if live.bytes < busy.below_bytes {
-                live.is_busy = false;
-                self.let_go(busy.stops);
-            }
+        if live.is_busy
+            && let Some(busy) = &self.model.stations[at].busy
+            && live.bytes < busy.below_bytes
+        {
+            live.is_busy = false;
+            busy.stops.iter().for_each(|source| self.let_go(*source));
         }
     }
 
@@ -465,12 +475,12 @@ impl Simulation<'_> {
         live.waiting.push_back(item);
         live.counted.max_items = live.counted.max_items.max(live.items());
         live.counted.max_bytes = live.counted.max_bytes.max(live.bytes);
-        if let Some(busy) = self.model.stations[at].busy
+        if let Some(busy) = &self.model.stations[at].busy
             && !live.is_busy
             && live.bytes >= busy.above_bytes
         {
             live.is_busy = true;
-            self.hold(busy.stops);
+            busy.stops.iter().for_each(|source| self.hold(*source));
         }
         let live = &self.stations[at];
         if live.looks_at_ps.is_none() && self.has_server(at) {
@@ -567,7 +577,9 @@ impl Simulation<'_> {
             }
             Some(source) => {
                 self.origins[source].held.remove(place);
-                if self.origins[source].next_ps == NEVER && self.origins[source].held.is_empty() {
+                let arrivals = &self.model.sources[source].arrivals;
+                if matches!(arrivals, Arrivals::Open { .. }) && self.origins[source].held.is_empty()
+                {
                     self.origins[source].next_ps = self.now_ps;
                     self.plan_source(source);
                 }

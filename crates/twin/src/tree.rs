@@ -3,12 +3,16 @@
 /// A station without an event.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Times of the next event of each leaf, and who wins each match. Of equal times the lower leaf wins, so that runs are repeatable.
+/// The winner of each match. Of equal times the lower leaf wins, so that runs are repeatable.
 #[derive(Clone, Debug)]
 pub(crate) struct Tournament {
-    times: Vec<u64>,
-    /// `winners[1]` is the final, the children of `at` are `2 at` and `2 at + 1`; leaves are behind the inner matches.
-    winners: Vec<u32>,
+    /// Time above, leaf in the lowest 32 bits: one number, so that a match is a comparison without a jump, which could not be
+    /// foreseen. `[1]` is the final, the children of `at` are `2 at` and `2 at + 1`; leaves are in the second half.
+    winners: Vec<u128>,
+}
+
+fn entry(time: u64, leaf: usize) -> u128 {
+    (u128::from(time) << 32) | leaf as u128
 }
 
 impl Tournament {
@@ -16,34 +20,32 @@ impl Tournament {
     pub(crate) fn new(leaves: usize) -> Tournament {
         let width = leaves.next_power_of_two().max(2);
         let mut tree = Tournament {
-            times: vec![NEVER; width],
-            winners: vec![0; 2 * width],
+            winners: vec![entry(NEVER, 0); 2 * width],
         };
-        for leaf in 0..width {
-            tree.winners[width + leaf] = u32::try_from(leaf).expect("few stations");
-        }
-        for leaf in 0..width {
-            tree.set(leaf, NEVER);
-        }
+        (0..width).for_each(|leaf| tree.set(leaf, NEVER));
         tree
     }
 
-    /// When a leaf has its next event.
+    /// When a leaf has its next event. Its way to the final meets one other winner in each round.
     pub(crate) fn set(&mut self, leaf: usize, time: u64) {
-        self.times[leaf] = time;
-        let mut at = (self.times.len() + leaf) / 2;
-        while at > 0 {
-            let (left, right) = (self.winners[2 * at], self.winners[2 * at + 1]);
-            let is_right = self.times[right as usize] < self.times[left as usize];
-            self.winners[at] = if is_right { right } else { left };
+        let mut at = self.winners.len() / 2 + leaf;
+        let mut winner = entry(time, leaf);
+        while at > 1 {
+            self.winners[at] = winner;
+            winner = winner.min(self.winners[at ^ 1]);
             at /= 2;
         }
+        self.winners[1] = winner;
     }
 
     /// The next event: its time and its leaf.
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the two parts of an entry, each as it was put in"
+    )]
     pub(crate) fn first(&self) -> (u64, usize) {
-        let leaf = self.winners[1] as usize;
-        (self.times[leaf], leaf)
+        let winner = self.winners[1];
+        ((winner >> 32) as u64, winner as u32 as usize)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The simulator against closed forms, within the confidence of its replications, and what any run must keep.
 
 use daqmeter_twin::{
-    Arrivals, Busy, Draw, Estimate, Full, Model, Outcome, Poll, Rest, Room, SECOND_PS, Source,
-    Station, Takes, closed, estimate, replicate, run, run_all,
+    Arrivals, Busy, Draw, Estimate, Full, Model, Outcome, Poll, Rest, Room, SECOND_PS, SHIPPED,
+    Scenario, Source, Station, Takes, closed, estimate, replicate, run, run_all,
 };
 use proptest::prelude::*;
 
@@ -240,7 +240,7 @@ fn busy_holds_its_source_between_its_marks() {
         busy: Some(Busy {
             above_bytes: 5_000,
             below_bytes: 1_000,
-            stops: 0,
+            stops: vec![0],
         }),
         ..Station::new("reader", Draw::Constant(11 * US_PS))
     };
@@ -357,13 +357,41 @@ fn a_queue_that_grows_without_end_is_refused_before_memory_is_gone() {
     model.sources[0].arrivals = Arrivals::Open {
         first_ps: None,
         gap: Draw::Constant(1),
-        burst: 1_000_000,
+        burst: 600_000,
     };
     let error = run(&model, 1).unwrap_err().to_string();
     assert!(
         error.contains("slow") && error.contains("cannot keep up"),
         "{error}"
     );
+}
+
+#[test]
+fn a_population_larger_than_the_first_buffer_waits_outside() {
+    let first = Station {
+        room: Room {
+            items: 2,
+            ..Room::default()
+        },
+        ..Station::new("first", Draw::Constant(10 * US_PS))
+    };
+    let mut model = queue(POISSON, first, 100 * MS_PS);
+    model.sources[0].arrivals = Arrivals::Closed(9);
+    let outcome = run(&model, 1).unwrap();
+    assert!(outcome.left.abs_diff(9000) <= 1, "{}", outcome.left);
+    assert_eq!(
+        (outcome.stations[0].max_items, outcome.stuck_at_s),
+        (2, None)
+    );
+    assert!(outcome.events < 11_000, "{}", outcome.events);
+}
+
+#[test]
+fn items_that_go_round_without_taking_time_are_refused() {
+    let mut model = queue(POISSON, Station::new("wheel", Draw::Constant(0)), MS_PS);
+    model.sources[0].arrivals = Arrivals::Closed(1);
+    let error = run(&model, 1).unwrap_err().to_string();
+    assert!(error.contains("time stands still"), "{error}");
 }
 
 proptest! {
@@ -406,4 +434,102 @@ proptest! {
         // Little's law over the whole run holds for what left: no item is inside longer than the run.
         prop_assert!(outcome.latency_sum_s <= outcome.seconds * outcome.left as f64);
     }
+}
+
+/// A scenario with one value put into it.
+fn text(field: &str, value: &str, in_source: bool) -> String {
+    let more = format!("{field} = {value}\n");
+    let (source, station) = match in_source {
+        true => (more.as_str(), ""),
+        false => ("", more.as_str()),
+    };
+    format!(
+        "title = \"x\"\ntime = \"1ms\"\n[[source]]\nname = \"s\"\nto = \"q\"\nrate = \"1kHz\"\nbytes = \"1B\"\n{source}[[station]]\nname = \"q\"\nspeed = \"1MB/s\"\n{station}"
+    )
+}
+
+const FIELDS: [&str; 14] = [
+    "every",
+    "population",
+    "burst",
+    "first",
+    "arrivals",
+    "each",
+    "servers",
+    "service",
+    "buffer",
+    "full",
+    "busy",
+    "poll",
+    "loss",
+    "lost_to",
+];
+
+proptest! {
+    #[test]
+    fn any_text_is_a_scenario_that_can_run_or_is_refused_in_one_line(
+        field in 0..FIELDS.len(),
+        value in "(\"[ -!#-~]{0,10}\"|[0-9]{1,9}|\\{ ?[a-z]{2,11} = \"[0-9]{1,4}[a-z%]{0,2}\" ?\\}|\\[\"[0-9]{1,3}us\"\\]|[ -~]{0,12})",
+        in_source in any::<bool>()
+    ) {
+        match Scenario::parse(&text(FIELDS[field], &value, in_source), "a.toml") {
+            Ok(scenario) => prop_assert_eq!(scenario.model.check(), Ok(())),
+            Err(error) => {
+                let line = error.to_string();
+                prop_assert!(line.starts_with("a.toml:") && !line.contains('\n'), "{}", line);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_ships_runs() {
+    for (name, _) in SHIPPED {
+        let mut scenario = Scenario::load(name).unwrap();
+        scenario.model.time_ps /= 20;
+        scenario.model.warm_up_ps = 0;
+        assert!(run(&scenario.model, 1).unwrap().left > 0, "{name}");
+    }
+}
+
+#[test]
+fn every_field_of_a_scenario_becomes_its_part_of_the_model() {
+    let file = "title = \"all\"\ntime = \"2s\"\nwarm_up = \"5ms\"\n\
+        [[source]]\nname = \"s\"\nevery = { uniform = [\"1us\", \"3us\"] }\nfirst = \"4us\"\nburst = 7\nbytes = [\"1B\", \"2KiB\"]\nto = [\"a\", \"b\"]\neach = true\n\
+        [[source]]\nname = \"p\"\npopulation = 3\nbytes = \"9B\"\nto = \"b\"\n\
+        [[station]]\nname = \"a\"\nservers = 2\nservice = { erlang = 3, mean = \"6us\" }\nspeed = \"1GB/s\"\nbuffer = \"1MiB\"\nfull = \"lose\"\nbusy = { above = \"8KiB\", below = \"4KiB\", stops = \"s\" }\npoll = { sleep = { exponential = \"1us\" }, look = \"2ns\", takes = \"all\" }\nloss = \"2%\"\nlost_to = \"b\"\nto = [\"b\"]\n\
+        [[station]]\nname = \"b\"\nservers = \"all\"\nservice = { trace = [\"1us\", \"2us\"] }\n";
+    let model = Scenario::parse(file, "all.toml").unwrap().model;
+    assert_eq!(
+        (model.time_ps, model.warm_up_ps),
+        (2 * SECOND_PS, 5 * MS_PS)
+    );
+    let [s, p] = &model.sources[..] else {
+        panic!("two sources")
+    };
+    let open = Arrivals::Open {
+        first_ps: Some(4 * US_PS),
+        gap: Draw::Uniform(US_PS, 3 * US_PS),
+        burst: 7,
+    };
+    assert_eq!((&s.arrivals, &s.to[..], s.each), (&open, &[0, 1][..], true));
+    assert_eq!(s.bytes, Draw::Trace([1, 2048].into()));
+    assert_eq!(p.arrivals, Arrivals::Closed(3));
+    let a = &model.stations[0];
+    assert_eq!(
+        (a.servers, a.per_byte_ps, a.full),
+        (Some(2), 1000.0, Full::Lose)
+    );
+    assert_eq!(a.service, Draw::Erlang(3, 6 * US_PS));
+    assert_eq!((a.loss, a.lost_to, &a.to[..]), (0.02, Some(1), &[1][..]));
+    assert_eq!(a.room.bytes, 1 << 20);
+    let busy = a.busy.as_ref().unwrap();
+    assert_eq!(
+        (busy.above_bytes, busy.below_bytes, &busy.stops[..]),
+        (8192, 4096, &[0][..])
+    );
+    let poll = a.poll.as_ref().unwrap();
+    assert_eq!(poll.rest, Rest::Sleep(Draw::Exponential(US_PS)));
+    assert_eq!((poll.look_ps, poll.takes), (2000, Takes::All));
+    assert_eq!(model.stations[1].servers, None);
 }
