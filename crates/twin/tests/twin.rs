@@ -1,5 +1,7 @@
 //! The simulator against closed forms, within the confidence of its replications, and what any run must keep.
 
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
 use daqmeter_twin::{
     Arrivals, Busy, Draw, Estimate, Full, Model, Outcome, Poll, Rest, Room, SECOND_PS, SHIPPED,
     Scenario, Source, Station, Takes, closed, estimate, replicate, run, run_all,
