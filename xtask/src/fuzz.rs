@@ -10,7 +10,7 @@ use shell::{line, need, root, started};
 pub(crate) const CI_SECONDS: u64 = 6;
 
 /// The fuzz targets.
-const FUZZ_TARGETS: [&str; 16] = [
+const FUZZ_TARGETS: [&str; 17] = [
     "record_line",
     "units",
     "profile",
@@ -27,6 +27,7 @@ const FUZZ_TARGETS: [&str; 16] = [
     "copy_files",
     "pmu_text",
     "plan_open",
+    "twin_scenario",
 ];
 
 /// The host's target triple: flags given with a triple do not reach build scripts.

@@ -138,13 +138,26 @@ const TIME_UNITS: &[(&str, f64)] = &[
 /// # Errors
 /// When it is not a number, negative, or its parts do not become smaller.
 pub fn parse_duration(input: &str) -> Result<Duration, UnitError> {
-    let seconds = duration_s(input.trim());
-    seconds
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .ok_or(UnitError {
+    parse_seconds(input).and_then(|seconds| {
+        Duration::try_from_secs_f64(seconds).map_err(|_| UnitError {
             input: input.to_owned(),
-            wanted: "a time such as 60 (seconds), 3s, 10ms, 50us, 2m or 1m30",
+            wanted: A_TIME,
         })
+    })
+}
+
+const A_TIME: &str = "a time such as 60 (seconds), 3s, 10ms, 50us, 2m or 1m30";
+
+/// The same in seconds, for times with parts of a nanosecond: `41.7ns`.
+///
+/// # Errors
+/// As [`parse_duration`].
+pub fn parse_seconds(input: &str) -> Result<f64, UnitError> {
+    let seconds = duration_s(input.trim()).filter(|seconds| seconds.is_finite());
+    seconds.ok_or(UnitError {
+        input: input.to_owned(),
+        wanted: A_TIME,
+    })
 }
 
 /// The sum of the parts of a time, each of a smaller unit than the one before. A last number without a unit is in the next

@@ -121,6 +121,11 @@ impl Published {
         }
     }
 
+    /// The value, where the document states one and no range or bound.
+    pub fn value(&self) -> Option<f64> {
+        (self.range.from == self.range.to).then_some(self.range.to)
+    }
+
     /// The value less what is published, relative to it; zero within a published range or bound.
     pub fn difference(&self, value: f64) -> f64 {
         self.range.difference(value)

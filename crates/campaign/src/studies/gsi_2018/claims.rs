@@ -9,13 +9,13 @@ use super::model::Model;
 use super::{Document, Pcie, TluRow};
 
 /// The bridge of the study's SCU.
-const PCIE: &str = "scu-pcie-2018";
+pub(super) const PCIE: &str = "scu-pcie-2018";
 /// Its bridge over Gigabit Ethernet.
 const GIGE: &str = "gige";
 /// Its bridge over USB.
 const USB: &str = "usb-t5810-2018";
 /// The most timestamps that the study reads in a cycle.
-const MANY: u64 = 8;
+pub(super) const MANY: u64 = 8;
 
 /// What a cycle does.
 #[derive(Clone, Copy)]

@@ -2,6 +2,7 @@
 
 mod claims;
 mod model;
+mod twin;
 
 use std::collections::BTreeMap;
 
@@ -9,6 +10,7 @@ use daqmeter_record::RunRecord;
 use daqmeter_record::study::{About, Comparison, Finding, Published, Statement};
 use serde::Deserialize;
 
+use super::twin::Prediction;
 use super::{Study, Wanted, planned, shipped};
 use crate::PlannedPoint;
 
@@ -82,5 +84,9 @@ impl Study for Document {
 
     fn findings(&self, records: &[RunRecord]) -> Vec<Finding> {
         claims::findings(self, records)
+    }
+
+    fn predictions(&self) -> Vec<Prediction> {
+        twin::predictions(self)
     }
 }

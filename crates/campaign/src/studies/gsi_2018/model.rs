@@ -46,20 +46,35 @@ impl Model {
         (timing.cycle_ns + reads * timing.read_ns + writes * timing.write_ns) as f64 / 1e3
     }
 
-    pub(super) fn blocking_us(&self, reads: u64, writes: u64) -> f64 {
+    pub(super) fn parts_us(&self, reads: u64, writes: u64) -> Parts {
         let (request, reply) = (&self.bridge.request, &self.bridge.reply);
         let (out, back) = self.bytes(reads, writes);
-        (request.latency_ns + reply.latency_ns) as f64 / 1e3
-            + Model::line_us(out, request)
-            + Model::line_us(back, reply)
-            + self.bus_us(reads, writes)
+        Parts {
+            line_out: Model::line_us(out, request),
+            flight_out: request.latency_ns as f64 / 1e3,
+            bus: self.bus_us(reads, writes),
+            line_back: Model::line_us(back, reply),
+            flight_back: reply.latency_ns as f64 / 1e3,
+        }
+    }
+
+    pub(super) fn blocking_us(&self, reads: u64, writes: u64) -> f64 {
+        let parts = self.parts_us(reads, writes);
+        parts.flight_out + parts.flight_back + parts.line_out + parts.line_back + parts.bus
     }
 
     /// Per cycle of a long series: the slowest of what the cycles pass one after the other.
     pub(super) fn pipelined_us(&self, reads: u64, writes: u64) -> f64 {
-        let (out, back) = self.bytes(reads, writes);
-        let request_us = Model::line_us(out, &self.bridge.request);
-        let reply_us = Model::line_us(back, &self.bridge.reply);
-        self.bus_us(reads, writes).max(request_us).max(reply_us)
+        let parts = self.parts_us(reads, writes);
+        parts.bus.max(parts.line_out).max(parts.line_back)
     }
+}
+
+/// Where the time of one cycle goes, in us.
+pub(super) struct Parts {
+    pub(super) line_out: f64,
+    pub(super) flight_out: f64,
+    pub(super) bus: f64,
+    pub(super) line_back: f64,
+    pub(super) flight_back: f64,
 }

@@ -6,6 +6,7 @@ mod findings;
 mod idle;
 mod records;
 mod rings;
+mod twin;
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,7 @@ use daqmeter_record::RunRecord;
 use daqmeter_record::study::{About, Comparison, Finding, Published, Question, Statement};
 use serde::Deserialize;
 
+use super::twin::Prediction;
 use super::{Study, Wanted, planned, shipped};
 use crate::PlannedPoint;
 
@@ -76,7 +78,11 @@ struct Output {
     agogna_gbit_per_s: Published,
     turano_gbit_per_s: Published,
     full_reader_percent: Published,
+    full_reader_10us_percent: Published,
     full_receiver_percent: Published,
+    largest_1ms_khz: Published,
+    largest_10us_khz: Published,
+    core_0_10us_khz: Published,
     busy_1050_percent: Published,
     busy_1100_after_s: Published,
     occupancy_1050_bytes: Vec<Published>,
@@ -127,5 +133,9 @@ impl Study for Document {
 
     fn findings(&self, records: &[RunRecord]) -> Vec<Finding> {
         findings::findings(self, records)
+    }
+
+    fn predictions(&self) -> Vec<Prediction> {
+        twin::predictions(self)
     }
 }

@@ -1,0 +1,111 @@
+//! `daqmeter twin` as scripts meet it.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+mod common;
+
+use common::{are_refused, daqmeter, stderr, stdout};
+
+fn twin(arguments: &[&str]) -> std::process::Output {
+    daqmeter("twin", arguments)
+}
+
+#[test]
+fn help_for_people() {
+    for verb in ["", "run", "documents"] {
+        let mut settings = insta::Settings::clone_current();
+        settings.set_snapshot_suffix(if verb.is_empty() { "twin" } else { verb });
+        let arguments: Vec<&str> = [verb, "-h"].into_iter().filter(|a| !a.is_empty()).collect();
+        settings.bind(|| insta::assert_snapshot!("help", stdout(&twin(&arguments))));
+    }
+}
+
+#[test]
+fn scenarios_are_listed_simulated_and_the_same_everywhere() {
+    insta::assert_snapshot!("list", stdout(&twin(&["list"])));
+    for name in ["felix-reader", "lossy-link", "bursts"] {
+        let mut settings = insta::Settings::clone_current();
+        settings.set_snapshot_suffix(name);
+        let output = twin(&["run", name, "--replications", "4"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        settings.bind(|| insta::assert_snapshot!("run", stdout(&output)));
+    }
+    assert!(stdout(&twin(&["show", "bursts"])).contains("burst = 200"));
+}
+
+#[test]
+fn documents_are_set_beside_formula_and_simulation() {
+    let output = twin(&["documents"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    insta::assert_snapshot!("documents", stdout(&output));
+    let places = stdout(&twin(&["documents", "etherbone", "--places"]));
+    assert!(places.contains("Blocking Operation via PCIe"), "{places}");
+}
+
+#[test]
+fn json_has_each_figure_with_its_interval() {
+    let line = stdout(&twin(&["run", "bursts", "--replications", "3", "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let lost = &json["stations"][0]["lost_full_per_s"];
+    let [low, mean, high] = ["low", "mean", "high"].map(|end| lost[end].as_f64().unwrap());
+    assert!(low <= mean && mean <= high && mean > 0.0, "{line}");
+    assert_eq!(json["replications"], 3);
+}
+
+#[test]
+fn bad_input_gives_one_clear_line_and_exit_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = |name: &str, change: (&str, &str)| {
+        let text = "title = \"x\"\ntime = \"10ms\"\n[[source]]\nname = \"s\"\nrate = \"1kHz\"\nbytes = \"1KiB\"\nto = \"q\"\n[[station]]\nname = \"q\"\nservice = \"1us\"\n";
+        assert!(text.contains(change.0), "{change:?}");
+        let file = folder.path().join(name);
+        std::fs::write(&file, text.replace(change.0, change.1)).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let unit = scenario("unit.toml", ("\"1us\"", "\"1\""));
+    let link = scenario("link.toml", ("to = \"q\"", "to = \"qq\""));
+    let field = scenario("field.toml", ("service", "servise"));
+    let twice = scenario(
+        "twice.toml",
+        ("rate = \"1kHz\"", "rate = \"1kHz\"\nevery = \"1ms\""),
+    );
+    let endless = scenario("endless.toml", ("\"10ms\"", "\"60d\""));
+    let fits = scenario(
+        "fits.toml",
+        ("service = \"1us\"", "service = \"1us\"\nbuffer = \"100B\""),
+    );
+    let full = scenario(
+        "full.toml",
+        ("service = \"1us\"", "service = \"1us\"\nfull = \"lose\""),
+    );
+    are_refused(
+        "twin",
+        &[
+            (
+                &["run", &unit][..],
+                "unit.toml:10: station `q`: service: `1` has no unit",
+            ),
+            (
+                &["run", &link],
+                "link.toml:7: source `s`: to: no station is called `qq`",
+            ),
+            (&["run", &field], "field.toml:10: unknown field `servise`"),
+            (&["run", &twice], "`every` says it already"),
+            (
+                &["run", &endless],
+                "endless.toml:2: time: `60d` is not a time",
+            ),
+            (
+                &["run", &fits],
+                "fits.toml:8: q: an item of 1024 B never fits",
+            ),
+            (&["run", &full], "never full"),
+            (&["run", "felix-raeder"], "did you mean `felix-reader`?"),
+            (&["run", "bursts", "--replications", "1"], "2..=1000"),
+            (
+                &["documents", "copy"],
+                "possible values: digitizer, etherbone, readout",
+            ),
+        ],
+    );
+}
