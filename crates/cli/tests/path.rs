@@ -75,7 +75,7 @@ fn the_largest_rate_is_stated_with_its_confidence() {
 fn an_explanation_has_a_slope_for_each_part_and_one_of_three_answers() {
     let folder = tempfile::tempdir().unwrap();
     let file = small(folder.path());
-    let output = path(&["explain", &file, "--time", "2ms", "--rounds", "3"]);
+    let output = path(&["explain", &file, "--time", "2ms", "--budget", "1ms"]);
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
     for part in ["\n memory ", "\n read "] {
@@ -116,8 +116,8 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             ),
             (&["run", "pattern", "--time", "0s"], "`seconds` is 0"),
             (
-                &["explain", "pattern", "--rounds", "1"],
-                "3 to 1000 rounds are wanted",
+                &["explain", "pattern", "--budget", "0s"],
+                "no time to measure in",
             ),
         ],
     );

@@ -2,7 +2,7 @@
 //!
 //! Random paths of 3 to 6 elements get a limit that is known because it was put there: a stage of `work` or `wait`, with one or two
 //! threads, work in several stages on too few CPUs, all threads on one CPU. For each the table says which limit was put there, which was
-//! named, the predicted and the real gain of taking it out, and the largest rate that was predicted from runs at half of it. Judges nothing: the
+//! named, the predicted and the real gain of taking it out, and the largest rate that was predicted from runs below it. Judges nothing: the
 //! sums at the end are for the record.
 
 #![allow(
@@ -18,8 +18,12 @@ use daqmeter_path::explain::{Answer, Load, Seen, System, explain};
 use daqmeter_path::{Path, PathEngine, PathRequest};
 use daqmeter_record::resources::What;
 use daqmeter_stats::simulated::Random;
+use daqmeter_sys::cpu_time::{HostTimes, Usage, of_host, of_process};
 
-const ROUNDS: usize = 4;
+/// Most rounds for an answer.
+const ROUNDS: usize = 12;
+/// Pairs of runs with and without the limit.
+const PAIRS: usize = 8;
 
 /// A path that can be run again and again.
 struct Chain {
@@ -29,8 +33,8 @@ struct Chain {
 }
 
 impl Chain {
-    fn new(folder: &FilePath, text: &str, seconds: f64) -> Chain {
-        let file = folder.join("path.toml");
+    fn new(folder: &FilePath, name: &str, text: &str, seconds: f64) -> Chain {
+        let file = folder.join(name);
         std::fs::write(&file, text).unwrap();
         let file = file.to_str().unwrap().to_owned();
         let path = Path::load(&file).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -54,6 +58,7 @@ impl System for Chain {
                 request.slow_element = Some(element as u64);
                 request.slow_ns = ns;
             }
+            Load::Without { element } => request.left_out = Some(element as u64),
             Load::Every { ns } => request.rate_hz = Some(1e9 / ns),
         }
         let settings = Settings::new(StepPlan::ByStage(1), "bench");
@@ -124,21 +129,24 @@ impl Case {
         }
     }
 
-    /// The path's file, with so many nanoseconds in each stage that was put in.
-    fn text(&self, ns: f64) -> String {
+    /// The path's file, with so many nanoseconds in each stage that was put in; without, it is there but takes no time: one that waits
+    /// for a nanosecond would still set a timer.
+    fn text(&self, ns: Option<f64>) -> String {
         let cpus = match self.put {
             Put::OneCpu => format!("cpus = [{}]\n", daqmeter_sys::affinity::process_cpus()[0]),
             Put::Work | Put::Wait(_) | Put::Shared => String::new(),
         };
         let part = |kind: &str| format!("[[stage]]\nkind = \"{kind}\"\n{cpus}");
         let mut stages: Vec<String> = self.stages.iter().map(|kind| part(kind)).collect();
-        let time = format!("time = \"{}ns\"\n", ns.round().max(1.0));
-        let (kind, threads, count) = match self.put {
-            Put::Work => ("work", 1, 1),
-            Put::Wait(threads) => ("wait", threads, 1),
-            Put::Shared => ("work", 1, most_shared()),
-            Put::OneCpu => ("work", 1, 2),
+        let time = format!("time = \"{}ns\"\n", ns.unwrap_or(1.0).round().max(1.0));
+        let (kind, count) = match self.put {
+            Put::Work => ("work", 1),
+            Put::Wait(_) if ns.is_some() => ("wait", 1),
+            Put::Wait(_) => ("work", 1),
+            Put::Shared => ("work", most_shared()),
+            Put::OneCpu => ("work", 2),
         };
+        let threads = self.threads();
         for _ in 0..count {
             let stage = format!("{}{time}threads = {threads}\n", part(kind));
             stages.insert(self.at, stage);
@@ -148,6 +156,14 @@ impl Case {
             self.block_kib,
             stages.concat()
         )
+    }
+
+    /// Threads of the stage that was put in.
+    fn threads(&self) -> usize {
+        match self.put {
+            Put::Wait(threads) => threads,
+            Put::Work | Put::Shared | Put::OneCpu => 1,
+        }
     }
 
     fn is_limit(&self, what: &What) -> bool {
@@ -173,57 +189,103 @@ struct Came {
     wrong: bool,
     /// Predicted over real gain, less one.
     gain: Option<f64>,
+    /// The same of the gain that was tried.
+    tried: Option<f64>,
     /// Predicted over measured rate, less one.
     rate: f64,
+    /// Whether others used the CPUs, too.
+    is_disturbed: bool,
+}
+
+/// CPUs that others used meanwhile, in parts.
+struct Others {
+    begin: std::time::Instant,
+    host: HostTimes,
+    own: Usage,
+}
+
+impl Others {
+    fn begin() -> Others {
+        Others {
+            begin: std::time::Instant::now(),
+            host: of_host(FilePath::new("/")),
+            own: of_process(),
+        }
+    }
+
+    fn cpus(&self) -> f64 {
+        let host = of_host(FilePath::new("/")).since(self.host);
+        let own = of_process();
+        let own_ns = own.user_ns + own.system_ns - self.own.user_ns - self.own.system_ns;
+        let all_ns = host.user_ns + host.system_ns + host.steal_ns;
+        all_ns.saturating_sub(own_ns) as f64 / self.begin.elapsed().as_nanos() as f64
+    }
+}
+
+/// CPUs that others may use in a case that counts.
+const QUIET: f64 = 0.1;
+
+/// By which factor a path is faster without its limit.
+fn real_gain(with: &mut Chain, without: &mut Chain) -> Result<f64, String> {
+    let mut ratios = Vec::new();
+    for _ in 0..PAIRS {
+        let slow_ns = with.run(Load::Free)?.block_ns;
+        ratios.push(slow_ns / without.run(Load::Free)?.block_ns);
+    }
+    let interval = daqmeter_stats::trimmed_interval(&ratios, 0.95);
+    Ok(interval.ok_or("no pairs")?.0)
 }
 
 fn try_case(folder: &FilePath, case: &Case, seconds: f64) -> Result<(Came, String), String> {
-    let mut without = Chain::new(folder, &case.text(1.0), seconds);
+    let others = Others::begin();
+    let mut without = Chain::new(folder, "without.toml", &case.text(None), seconds);
     let base_ns = without.run(Load::Free)?.block_ns;
-    let threads = match case.put {
-        Put::Wait(threads) => threads as f64,
-        Put::Work | Put::Shared | Put::OneCpu => 1.0,
-    };
-    let put_ns = base_ns * case.times * threads;
-    let mut with = Chain::new(folder, &case.text(put_ns), seconds);
+    let put_ns = base_ns * case.times * case.threads() as f64;
+    let mut with = Chain::new(folder, "with.toml", &case.text(Some(put_ns)), seconds);
     let parts = with.path.parts();
-    let explained = explain(&mut with, &parts, ROUNDS)?;
+    let explained = explain(&mut with, &parts, |round| round < ROUNDS)?;
     let right = matches!(&explained.answer, Answer::Limit(what) if case.is_limit(what));
-    let wrong = matches!(&explained.answer, Answer::Limit(_)) && !right;
+    let wrong = explained.answer != Answer::CannotTell && !right;
     let real = match case.put {
-        Put::Work | Put::Wait(_) => {
-            let mut without = Chain::new(folder, &case.text(1.0), seconds);
-            let runs: Result<Vec<Seen>, String> =
-                (0..ROUNDS).map(|_| without.run(Load::Free)).collect();
-            let ns: Vec<f64> = runs?.iter().map(|seen| seen.block_ns).collect();
-            Some(explained.block_ns.mean / daqmeter_stats::median(&ns))
-        }
+        Put::Work | Put::Wait(_) => Some(real_gain(&mut with, &mut without)?),
         Put::Shared | Put::OneCpu => None,
     };
     let gain = explained.gain.filter(|_| right).zip(real);
+    let tried = gain.and_then(|(gain, real)| Some((gain.tried?, real)));
     let rate = explained.block_ns.mean / explained.predicted_ns.mean - 1.0;
     let named = match &explained.answer {
         Answer::Limit(what) => what.text(),
         Answer::NoSingle => "no single one".to_owned(),
         Answer::CannotTell => "cannot tell".to_owned(),
     };
-    let gains = gain.map_or("-".to_owned(), |(predicted, real)| {
-        format!("{:.2} / {real:.2}", predicted.mean)
-    });
+    let gains = match gain.zip(tried) {
+        Some(((gain, real), (tried, _))) => {
+            format!("{:.2} / {:.2} / {real:.2}", gain.predicted.mean, tried.mean)
+        }
+        None => "-".to_owned(),
+    };
+    let others = others.cpus();
+    let is_disturbed = others > QUIET;
     let line = format!(
-        "{:<8} {:>4} KiB {:<24} {:<24} gain {gains:<14} rate {:+.1} %",
+        "{:<8} {:>4} KiB {:<18} {:<18} {:>5} {gains:<20} {:+.1} %{}",
         format!("{:?}", case.put),
         case.block_kib,
         case.stages.join(" "),
         named,
-        rate * 100.0
+        explained.runs,
+        rate * 100.0,
+        match is_disturbed {
+            true => format!("  disturbed: others used {others:.2} CPUs"),
+            false => String::new(),
+        }
     );
-    let gain = gain.map(|(predicted, real)| predicted.mean / real - 1.0);
     let came = Came {
         right,
         wrong,
-        gain,
+        gain: gain.map(|(gain, real)| gain.predicted.mean / real - 1.0),
+        tried: tried.map(|(tried, real)| tried.mean / real - 1.0),
         rate,
+        is_disturbed,
     };
     Ok((came, line))
 }
@@ -266,24 +328,36 @@ fn main() {
                 println!("{line}");
                 all.push(came);
             }
-            Err(error) => println!("failed: {error}\n{}", case.text(1.0)),
+            Err(error) => println!("failed: {error}\n{}", case.text(None)),
         }
     }
-    let count = |of: fn(&Came) -> bool| all.iter().filter(|came| of(came)).count();
-    let gains: Vec<f64> = all.iter().filter_map(|came| came.gain).collect();
-    let rates: Vec<f64> = all.iter().map(|came| came.rate).collect();
     println!(
-        "\nseed {seed}, {seconds} s a run, {ROUNDS} rounds, {} CPUs, threads not pinned but for OneCpu",
+        "\nseed {seed}, {seconds} s a run, at most {ROUNDS} rounds, {} CPUs, threads not pinned but for OneCpu",
         daqmeter_sys::available::cpus()
     );
-    println!(
-        "limits named: {} of {cases} right, {} wrong, the rest undecided",
-        count(|came| came.right),
-        count(|came| came.wrong)
-    );
-    println!("gain, predicted against real: {}", errors(&gains));
-    println!(
-        "largest rate, predicted against measured: {}",
+    let (disturbed, quiet): (Vec<Came>, Vec<Came>) =
+        all.into_iter().partition(|came| came.is_disturbed);
+    println!("{}", summary("quiet", &quiet));
+    if !disturbed.is_empty() {
+        println!("{}", summary("disturbed by others", &disturbed));
+    }
+}
+
+fn summary(name: &str, all: &[Came]) -> String {
+    let count = |of: fn(&Came) -> bool| all.iter().filter(|came| of(came)).count();
+    let (right, wrong) = (count(|came| came.right), count(|came| came.wrong));
+    let gains: Vec<f64> = all.iter().filter_map(|came| came.gain).collect();
+    let tried: Vec<f64> = all.iter().filter_map(|came| came.tried).collect();
+    let rates: Vec<f64> = all.iter().map(|came| came.rate).collect();
+    format!(
+        "{} cases, {name}: {right} limits named, {wrong} wrong, {} cannot tell\n\
+         gain, predicted from demands against real: {}\n\
+         gain, with the work left out against real: {}\n\
+         largest rate, predicted against measured: {}",
+        all.len(),
+        all.len() - right - wrong,
+        errors(&gains),
+        errors(&tried),
         errors(&rates)
-    );
+    )
 }

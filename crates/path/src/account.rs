@@ -31,6 +31,7 @@ pub(crate) struct Account {
     input_ns: u64,
     output_ns: u64,
     due_ns: u64,
+    due_cpu_ns: u64,
     /// CPU time and run-queue delay within the waits.
     waiting: Moment,
     pub(crate) blocks: u64,
@@ -46,6 +47,7 @@ impl Account {
             input_ns: 0,
             output_ns: 0,
             due_ns: 0,
+            due_cpu_ns: 0,
             waiting: Moment::default(),
             blocks: 0,
         }
@@ -59,7 +61,10 @@ impl Account {
         match side {
             Side::Input => self.input_ns += passed.wall_ns,
             Side::Output => self.output_ns += passed.wall_ns,
-            Side::Due => self.due_ns += passed.wall_ns,
+            Side::Due => {
+                self.due_ns += passed.wall_ns;
+                self.due_cpu_ns += passed.cpu_ns;
+            }
         }
         self.waiting.cpu_ns += passed.cpu_ns;
         let delay_ns = self.waiting.delay_ns.unwrap_or(0);
@@ -78,6 +83,7 @@ impl Account {
                 input_ns: self.input_ns,
                 output_ns: self.output_ns,
                 due_ns: self.due_ns,
+                due_cpu_ns: self.due_cpu_ns,
                 ..thread
             },
         )

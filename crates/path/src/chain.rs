@@ -19,7 +19,7 @@ use crate::ended::{Done, Ended, Names, ended};
 use crate::ends::{Inlet, Outlet, link};
 use crate::sinks::sink;
 use crate::sources::{Named, sources};
-use crate::spin::Spin;
+use crate::spin::{Change, Spin};
 use crate::stages::work;
 use crate::sum::sum;
 use crate::worker::{FromSource, IntoSink, Role, Shared, Worker};
@@ -35,6 +35,8 @@ pub(crate) struct How {
     pub(crate) lossless: bool,
     /// An element, and the work that is added to each of its blocks, in nanoseconds.
     pub(crate) slowed: Option<(usize, f64)>,
+    /// An element whose work is left out.
+    pub(crate) left_out: Option<usize>,
     /// CPUs for the threads in turn, instead of the path's own.
     pub(crate) cpus: Vec<u32>,
     /// For the choice of stores.
@@ -146,7 +148,7 @@ struct Part {
 
 impl Building {
     /// Adds a row of threads behind those before it.
-    fn row(&mut self, roles: Vec<(String, Role)>, cpus: &[u32], slowed: Spin) {
+    fn row(&mut self, roles: Vec<(String, Role)>, cpus: &[u32], change: Change) {
         let (outlets, inlets) = link(self.open.len(), roles.len(), self.buffers);
         let first = self.workers.len();
         let from: Vec<String> = self
@@ -162,7 +164,7 @@ impl Building {
             let rings = (0..from.len().max(count)).filter(|ring| ring % count == at);
             let queues = rings.map(|ring| (from[ring % from.len()].clone(), name.clone()));
             self.queues.push(queues.collect());
-            self.push(name, role, cpu(cpus, at), Some(inlet), slowed);
+            self.push(name, role, cpu(cpus, at), Some(inlet), change);
         }
         self.open = (first..self.workers.len()).collect();
     }
@@ -173,7 +175,7 @@ impl Building {
         role: Role,
         cpu: Option<u32>,
         inlet: Option<Inlet>,
-        slowed: Spin,
+        change: Change,
     ) {
         self.workers.push(Worker {
             thread: PathThread {
@@ -188,7 +190,7 @@ impl Building {
             inlet,
             outlet: None::<Outlet>,
             makes: (self.buffers, self.out_bytes),
-            slowed,
+            change,
         });
     }
 
@@ -209,7 +211,7 @@ impl Building {
         };
     }
 
-    fn stage<K>(&mut self, stage: &Element<K>, works: Vec<Work>, slowed: Spin) {
+    fn stage<K>(&mut self, stage: &Element<K>, works: Vec<Work>, change: Change) {
         self.out_bytes = stage.out_bytes;
         let count = works.len();
         let mut roles = Vec::new();
@@ -225,17 +227,17 @@ impl Building {
                     let (sender, labels) = sync_channel(LABELS);
                     self.end(&format!("{name} out"), End::Out);
                     let out = (format!("{name} out"), Role::Out(out, Some(sender)));
-                    self.row(vec![out], &stage.cpus, slowed);
+                    self.row(vec![out], &stage.cpus, change);
                     self.end(&format!("{name} in"), End::In);
                     let role = Role::In(inward, labels);
                     let cpu = cpu(&stage.cpus, 1);
-                    self.push(format!("{name} in"), role, cpu, None, Spin::default());
+                    self.push(format!("{name} in"), role, cpu, None, Change::default());
                     self.open = vec![self.workers.len() - 1];
                     return;
                 }
             }
         }
-        self.row(roles, &stage.cpus, slowed);
+        self.row(roles, &stage.cpus, change);
     }
 }
 
@@ -399,9 +401,12 @@ fn build(
     first_keys: &[usize],
     cuts: &Cuts,
 ) -> Result<Building, Fault> {
-    let slowed = |element: usize| match how.slowed {
-        Some((at, ns)) if at == element => Spin::of_ns(ns),
-        _ => Spin::default(),
+    let change = |element: usize| Change {
+        added: match how.slowed {
+            Some((at, ns)) if at == element => Spin::of_ns(ns),
+            _ => Spin::default(),
+        },
+        is_left_out: how.left_out == Some(element),
     };
     let mut building = Building {
         workers: Vec::new(),
@@ -416,7 +421,7 @@ fn build(
     for (at, (name, source)) in sources.into_iter().enumerate() {
         let from = FromSource::new(source, at, path.block_bytes, first_keys[at]);
         let cpu = cpu(&path.source.cpus, at);
-        building.push(name, Role::Source(from), cpu, None, slowed(0));
+        building.push(name, Role::Source(from), cpu, None, change(0));
         building.open.push(at);
     }
     let mut bytes = path.source.out_bytes;
@@ -425,14 +430,14 @@ fn build(
             .map(|_| work(&stage.kind, bytes, how.last_level_bytes, cuts))
             .collect();
         building.begin(at + 1, &stage.name);
-        building.stage(stage, works?, slowed(at + 1));
+        building.stage(stage, works?, change(at + 1));
         bytes = stage.out_bytes;
     }
     let into = IntoSink::new(sink(path)?, streams);
-    let slowed = slowed(path.stages.len() + 1);
+    let change = change(path.stages.len() + 1);
     building.begin(path.stages.len() + 1, &path.sink.name);
     let sink = vec![(path.sink.name.clone(), Role::Sink(into))];
-    building.row(sink, &path.sink.cpus, slowed);
+    building.row(sink, &path.sink.cpus, change);
     for (at, worker) in building.workers.iter_mut().enumerate() {
         worker.thread.cpu = cpu(&how.cpus, at).or(worker.thread.cpu);
     }

@@ -263,15 +263,21 @@ impl Path {
 
     /// The elements that can be slowed, from source to sink.
     pub fn parts(&self) -> Vec<Part> {
-        let source = (&self.source.name, self.source.threads);
-        let stages = self.stages.iter().map(|stage| (&stage.name, stage.threads));
-        let all = std::iter::once(source).chain(stages);
-        let all = all.chain([(&self.sink.name, 1)]);
-        all.map(|(name, threads)| Part {
+        let part = |name: &String, threads, can_be_left_out| Part {
             name: name.clone(),
             threads,
-        })
-        .collect()
+            can_be_left_out,
+        };
+        let stages = self.stages.iter();
+        let source = matches!(
+            self.source.kind,
+            SourceKind::Memory { .. } | SourceKind::Felix { .. }
+        );
+        let sink = matches!(self.sink.kind, SinkKind::Read);
+        std::iter::once(part(&self.source.name, self.source.threads, source))
+            .chain(stages.map(|stage| part(&stage.name, stage.threads, !stage.kind.has_two_ends())))
+            .chain([part(&self.sink.name, 1, sink)])
+            .collect()
     }
 
     /// Threads of all elements.

@@ -54,6 +54,9 @@ pub struct PathRequest {
     /// Work that is added to each of its blocks, in nanoseconds
     #[serde(default, skip_serializing_if = "is_default")]
     pub slow_ns: f64,
+    /// Element whose work is left out: it hands on what its buffers hold from before
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<u64>,
 }
 
 /// Longest run.
@@ -75,6 +78,7 @@ impl PathRequest {
             cpus: String::new(),
             slow_element: None,
             slow_ns: 0.0,
+            left_out: None,
         }
     }
 
@@ -175,6 +179,7 @@ impl TypedEngine for PathEngine {
             rate_hz,
             lossless: path.lossless && !request.lossy,
             slowed: slow_element.map(|at| (at, request.slow_ns)),
+            left_out: left_out(request, &path)?,
             cpus: parse_cpu_list(&request.cpus),
             last_level_bytes: self.last_level_bytes,
         };
@@ -187,6 +192,24 @@ impl TypedEngine for PathEngine {
             is_tried: false,
         })])
     }
+}
+
+/// The element whose work is left out, where that can be.
+fn left_out(request: &PathRequest, path: &Path) -> Result<Option<usize>, Fault> {
+    let Some(at) = request.left_out else {
+        return Ok(None);
+    };
+    let parts = path.parts();
+    let at = usize::try_from(at).unwrap_or(usize::MAX);
+    let text = match parts.get(at) {
+        Some(part) if part.can_be_left_out => return Ok(Some(at)),
+        Some(part) => format!(
+            "is {at}, {}: a device, file, socket or program cannot be left out",
+            part.name
+        ),
+        None => format!("is beyond the last, {}", parts.len() - 1),
+    };
+    Err(request.workload().error("left_out", text).into())
 }
 
 struct PathSession {
@@ -215,6 +238,7 @@ impl PathSession {
             most_blocks: TRIED_BLOCKS,
             rate_hz: None,
             slowed: None,
+            left_out: None,
             time_ns: self.how.time_ns.max(1_000_000_000),
             ..self.how.clone()
         };
@@ -381,5 +405,14 @@ mod tests {
         };
         let error = PathEngine::default().open(&beyond).err().unwrap().0;
         assert!(error.contains("beyond the last"), "{error}");
+        let beyond = PathRequest {
+            left_out: Some(9),
+            ..PathEngine::default().example()
+        };
+        let error = PathEngine::default().open(&beyond).err().unwrap().0;
+        assert!(
+            error.contains("left_out") && error.contains("beyond the last"),
+            "{error}"
+        );
     }
 }

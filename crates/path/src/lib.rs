@@ -20,6 +20,7 @@ mod element;
 mod ended;
 mod ends;
 pub mod engine;
+mod evidence;
 pub mod explain;
 mod file;
 mod read;

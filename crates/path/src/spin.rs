@@ -1,4 +1,5 @@
-//! Calibrated work: so many nanoseconds of arithmetic, with which a part of a path is slowed.
+//! What an experiment changes in a part of a path: calibrated work is added, so many nanoseconds of arithmetic for each block, or
+//! its own work is left out.
 
 use std::hint::black_box;
 
@@ -7,6 +8,15 @@ use daqmeter_sys::clock::monotonic_ns;
 /// Rounds of the calibration; the fastest counts, which nothing disturbed.
 const ROUNDS: usize = 15;
 const STEPS: u64 = 200_000;
+
+/// What is changed in a thread's work.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Change {
+    /// Work for each block beside its own.
+    pub(crate) added: Spin,
+    /// It hands on what its buffers hold from before, once each was filled.
+    pub(crate) is_left_out: bool,
+}
 
 /// Work of a certain length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use crate::account::{Account, Side};
 use crate::element::{Block, Inward, Label, Labels, Look, Outward, Sink, Source, Turn};
 use crate::ends::{Inlet, Outlet};
 use crate::ring::Found;
-use crate::spin::Spin;
+use crate::spin::Change;
 
 /// What all threads of a run look at.
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ pub(crate) struct Worker {
     pub(crate) outlet: Option<Outlet>,
     /// Blocks that it makes for the ring behind it, and their bytes.
     pub(crate) makes: (usize, usize),
-    pub(crate) slowed: Spin,
+    pub(crate) change: Change,
 }
 
 /// What a thread leaves.
@@ -131,22 +131,22 @@ impl Worker {
 
     /// Until there is nothing more to do.
     pub(crate) fn run(&mut self, shared: &Shared, account: &mut Account) -> Result<(), Fault> {
-        let slowed = self.slowed;
+        let change = self.change;
         match (&mut self.role, &mut self.inlet, &mut self.outlet) {
-            (Role::Source(from), _, Some(outlet)) => from.run(outlet, shared, account, slowed),
+            (Role::Source(from), _, Some(outlet)) => from.run(outlet, shared, account, change),
             (Role::Look(look), Some(inlet), Some(outlet)) => {
-                run_look(look.as_mut(), inlet, outlet, account, slowed)
+                run_look(look.as_mut(), inlet, outlet, account, change)
             }
             (Role::Turn(turn), Some(inlet), Some(outlet)) => {
-                run_turn(turn.as_mut(), inlet, outlet, account, slowed)
+                run_turn(turn.as_mut(), inlet, outlet, account, change)
             }
             (Role::Out(out, labels), Some(inlet), _) => {
-                run_out(out.as_mut(), labels, inlet, account, slowed)
+                run_out(out.as_mut(), labels, inlet, account, change)
             }
             (Role::In(inward, labels), _, Some(outlet)) => {
                 run_in(inward.as_mut(), labels, outlet, account)
             }
-            (Role::Sink(into), Some(inlet), _) => into.run(inlet, shared, account, slowed),
+            (Role::Sink(into), Some(inlet), _) => into.run(inlet, shared, account, change),
             _ => Err(Fault::new("a thread without its ends: a bug in daqmeter")),
         }
     }
@@ -197,7 +197,7 @@ impl FromSource {
         outlet: &mut Outlet,
         shared: &Shared,
         account: &mut Account,
-        slowed: Spin,
+        change: Change,
     ) -> Result<(), Fault> {
         let begin_ns = shared.begin_ns.load(Ordering::Acquire);
         let end_ns = begin_ns.saturating_add(shared.time_ns);
@@ -230,8 +230,8 @@ impl FromSource {
             }
             block.label.sequence = sequence;
             block.label.due_ns = due_ns;
-            self.fill(&mut block)?;
-            slowed.work();
+            self.fill(&mut block, change)?;
+            change.added.work();
             self.issued += 1;
             sequence += 1;
             account.blocks += 1;
@@ -242,7 +242,12 @@ impl FromSource {
         Ok(())
     }
 
-    fn fill(&mut self, block: &mut Block) -> Result<(), Fault> {
+    fn fill(&mut self, block: &mut Block, change: Change) -> Result<(), Fault> {
+        if change.is_left_out && block.label.bytes > 0 {
+            block.label.events = 0;
+            block.label.stream = self.stream;
+            return Ok(());
+        }
         let bytes = self.block_bytes;
         let filled = self.source.fill(block.buffer.slice_mut(bytes))?;
         block.label = Label {
@@ -287,11 +292,13 @@ fn run_look(
     inlet: &mut Inlet,
     outlet: &mut Outlet,
     account: &mut Account,
-    slowed: Spin,
+    change: Change,
 ) -> Result<(), Fault> {
     while let Some((at, mut block)) = inlet.next(account) {
-        block.label.events += look.look(block.bytes())?;
-        slowed.work();
+        if !change.is_left_out {
+            block.label.events += look.look(block.bytes())?;
+        }
+        change.added.work();
         let Some(empty) = outlet.empty(account) else {
             break;
         };
@@ -309,18 +316,26 @@ fn run_turn(
     inlet: &mut Inlet,
     outlet: &mut Outlet,
     account: &mut Account,
-    slowed: Spin,
+    change: Change,
 ) -> Result<(), Fault> {
     while let Some((at, block)) = inlet.next(account) {
         let Some(mut out) = outlet.empty(account) else {
             break;
         };
-        let bytes = turn.turn(&block.buffer, block.label.bytes, &mut out.buffer)?;
+        // A buffer that was filled before holds what was made of the block with that key.
+        let (bytes, key) = match change.is_left_out && out.label.bytes > 0 {
+            true => (out.label.bytes, out.label.key),
+            false => {
+                let bytes = turn.turn(&block.buffer, block.label.bytes, &mut out.buffer)?;
+                (bytes, block.label.key)
+            }
+        };
         out.label = Label {
             bytes,
+            key,
             ..block.label
         };
-        slowed.work();
+        change.added.work();
         inlet.give_back(at, block);
         account.blocks += 1;
         if outlet.send(out).is_err() {
@@ -335,7 +350,7 @@ fn run_out(
     labels: &mut Option<SyncSender<Label>>,
     inlet: &mut Inlet,
     account: &mut Account,
-    slowed: Spin,
+    change: Change,
 ) -> Result<(), Fault> {
     let labels = labels.take();
     while let (Some((at, block)), Some(labels)) = (inlet.next(account), &labels) {
@@ -351,7 +366,7 @@ fn run_out(
             break;
         }
         out.write(block.bytes())?;
-        slowed.work();
+        change.added.work();
         inlet.give_back(at, block);
         account.blocks += 1;
     }
@@ -403,11 +418,14 @@ impl IntoSink {
         inlet: &mut Inlet,
         shared: &Shared,
         account: &mut Account,
-        slowed: Spin,
+        change: Change,
     ) -> Result<(), Fault> {
         while let Some((at, block)) = inlet.next(account) {
-            let sum = self.sink.take(&block)?;
-            slowed.work();
+            let sum = match change.is_left_out {
+                true => None,
+                false => self.sink.take(&block)?,
+            };
+            change.added.work();
             self.arrived.book(&block.label, sum, shared)?;
             inlet.give_back(at, block);
             account.blocks += 1;

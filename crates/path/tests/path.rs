@@ -273,6 +273,34 @@ fn a_slow_sink_holds_the_source_back_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_part_that_is_left_out_hands_on_what_its_buffers_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = text(
+        MEMORY,
+        &["kind = \"copy\"", "kind = \"work\"\ntime = \"20ms\""],
+        READ,
+    );
+    for element in [0, 1, 2] {
+        let without = |request: &mut PathRequest| {
+            request.left_out = Some(element);
+            request.blocks = Some(if element == 2 { BLOCKS } else { 4 });
+        };
+        let record = record(folder.path(), &path, without);
+        assert!(record.outcome.is_ok(), "{element}: {:?}", record.outcome);
+        let run = record.path.unwrap();
+        assert_eq!(run.verified_blocks, run.blocks, "{element}");
+        // 30 blocks would need 600 ms.
+        let busy_ns = run.threads[2].busy_ns;
+        assert!(element < 2 || busy_ns < 300_000_000, "{busy_ns}");
+    }
+    let file = folder.path().join("unix.toml");
+    std::fs::write(&file, text(MEMORY, &["kind = \"unix\""], READ)).unwrap();
+    let parts = Path::load(file.to_str().unwrap()).unwrap().parts();
+    let can: Vec<bool> = parts.iter().map(|part| part.can_be_left_out).collect();
+    assert_eq!(can, [true, false, true]);
+}
+
+#[test]
 fn at_a_rate_a_lossy_path_books_what_was_due_without_room() {
     let folder = tempfile::tempdir().unwrap();
     let flooded = |request: &mut PathRequest| {

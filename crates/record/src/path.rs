@@ -63,6 +63,9 @@ pub struct PathThread {
     /// Waiting for the time at which its next block is due, until it ran again: a source with a rate.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub due_ns: u64,
+    /// CPU time of these waits, which a source without a rate does not need.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub due_cpu_ns: u64,
     /// Ready to work, but another thread had the CPU; none where the kernel does not count it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preempted_ns: Option<u64>,

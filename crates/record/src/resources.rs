@@ -18,6 +18,8 @@ pub struct Resource {
     pub capacity: f64,
     /// Nanoseconds for one block of the whole path, by element.
     pub uses: BTreeMap<usize, f64>,
+    /// Nanoseconds for one block in which its threads were ready, but others had their CPUs; none of CPUs.
+    pub preempted_ns: f64,
 }
 
 /// Which resource.
@@ -61,7 +63,12 @@ impl Resource {
         self.uses.values().sum::<f64>() / self.capacity
     }
 
-    /// The same if one element took nothing of it.
+    /// The same beside whatever else runs: a thread that waits for a CPU does not work, but keeps the next block waiting.
+    pub fn least_beside_others_ns(&self) -> f64 {
+        self.least_ns() + self.preempted_ns / self.capacity
+    }
+
+    /// Nanoseconds of [`Resource::least_ns`] if one element took nothing of it.
     pub fn least_without_ns(&self, element: usize) -> f64 {
         let rest = self.uses.iter().filter(|(at, _)| **at != element);
         rest.map(|(_, ns)| ns).sum::<f64>() / self.capacity
@@ -105,6 +112,7 @@ fn threads(row: &[PathThread], blocks: f64) -> Resource {
         Some(_) => thread.busy_ns,
     };
     let all_ns: u64 = row.iter().map(worked_ns).sum();
+    let preempted_ns: u64 = row.iter().filter_map(|thread| thread.preempted_ns).sum();
     Resource {
         what: What::Threads {
             element: first.element,
@@ -112,6 +120,7 @@ fn threads(row: &[PathThread], blocks: f64) -> Resource {
         },
         capacity: row.len() as f64,
         uses: BTreeMap::from([(first.element, all_ns as f64 / blocks)]),
+        preempted_ns: preempted_ns as f64 / blocks,
     }
 }
 
@@ -127,6 +136,7 @@ fn between(from: &[PathThread], to: &[PathThread], blocks: f64) -> Option<Resour
         },
         capacity: 1.0,
         uses: BTreeMap::from([(from.element, waited_ns / blocks)]),
+        preempted_ns: 0.0,
     })
 }
 
@@ -135,7 +145,8 @@ fn shared(run: &PathRun) -> Vec<Resource> {
     let mut by_cpu: BTreeMap<Option<u32>, BTreeMap<usize, f64>> = BTreeMap::new();
     let mut all: BTreeMap<usize, f64> = BTreeMap::new();
     for thread in &run.threads {
-        let ns = thread.cpu_ns as f64 / run.blocks as f64;
+        // A source that waits for the time of its next block sets a timer for it, which no block needs.
+        let ns = thread.cpu_ns.saturating_sub(thread.due_cpu_ns) as f64 / run.blocks as f64;
         let own = by_cpu.entry(thread.cpu).or_default();
         *own.entry(thread.element).or_default() += ns;
         *all.entry(thread.element).or_default() += ns;
@@ -146,12 +157,14 @@ fn shared(run: &PathRun) -> Vec<Resource> {
             what: What::Cpu(cpu?),
             capacity: 1.0,
             uses,
+            preempted_ns: 0.0,
         })
     });
     let free = is_free.then_some(Resource {
         what: What::AllCpus,
         capacity: run.cpus,
         uses: all,
+        preempted_ns: 0.0,
     });
     pinned.chain(free).collect()
 }
@@ -228,6 +241,27 @@ mod tests {
         let (limit, ns) = bottleneck(&all).unwrap();
         assert_eq!((&limit.what, ns), (&What::AllCpus, 1600.0));
         assert_eq!((limit.slope(0, 1), limit.slope(1, 2)), (1.0, 2.0));
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_a_cpu_keeps_the_next_block_waiting() {
+        let preempted = PathThread {
+            preempted_ns: Some(300),
+            ..thread(0, "memory", None, 500)
+        };
+        let all = resources(&run(1, 2.0, vec![preempted]));
+        assert_eq!(least_of(&all, "memory"), 500.0);
+        assert_eq!(all[0].least_beside_others_ns(), 800.0);
+    }
+
+    #[test]
+    fn a_timer_for_the_next_block_is_no_demand_of_it() {
+        let mut source = thread(0, "memory", Some(0), 500);
+        (source.cpu_ns, source.due_cpu_ns) = (800, 200);
+        assert_eq!(
+            least_of(&resources(&run(1, 2.0, vec![source])), "CPU 0"),
+            600.0
+        );
     }
 
     #[test]

@@ -331,6 +331,30 @@ pub fn student_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f6
     Some((mean, mean - half, mean + half))
 }
 
+/// [`student_interval`] of values a fifth of which may be far off at either end: trimmed mean, and its interval from the winsorised
+/// variance (Yuen 1974, Biometrika 61). Below five values nothing is trimmed.
+pub fn trimmed_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f64)> {
+    use statrs::distribution::{ContinuousCDF, StudentsT};
+    let sorted = sorted(values);
+    let (n, cut) = (sorted.len(), sorted.len() / 5);
+    if cut == 0 {
+        return student_interval(values, confidence);
+    }
+    let (low, high) = (sorted[cut], sorted[n - 1 - cut]);
+    let left = (n - 2 * cut) as f64;
+    let mean = sorted[cut..n - cut].iter().sum::<f64>() / left;
+    let winsorised: Vec<f64> = sorted.iter().map(|value| value.clamp(low, high)).collect();
+    let centre = winsorised.iter().sum::<f64>() / n as f64;
+    let squares: f64 = winsorised
+        .iter()
+        .map(|value| (value - centre).powi(2))
+        .sum();
+    let student = StudentsT::new(0.0, 1.0, left - 1.0).ok()?;
+    let factor = student.inverse_cdf(0.5 + confidence / 2.0);
+    let half = factor * (squares / (left * (left - 1.0))).sqrt();
+    Some((mean, mean - half, mean + half))
+}
+
 /// The mean number of rare events that is not exceeded with 95 % confidence where so many were seen: 3.00 for none (the rule of
 /// three), 4.74 for one (Garwood 1936, one-sided).
 pub fn most_events(seen: u64) -> f64 {
@@ -467,6 +491,16 @@ mod tests {
                 && (mean - low - (high - mean)).abs() < 1e-9
         );
         assert_eq!(student_interval(&[1.0], 0.95), None);
+        // Yuen: 7 of 11 values are left; the winsorised values are 3 (three times), 2, 1 and their negatives: 2 (27 + 4 + 1) = 64.
+        let values: Vec<f64> = (-4..=4).map(f64::from).chain([1e9, -1e9]).collect();
+        let (mean, low, high) = trimmed_interval(&values, 0.95).unwrap();
+        assert!(mean.abs() < 1e-9 && (high + low).abs() < 1e-9);
+        let half = 2.446_912 * (64.0_f64 / 42.0).sqrt();
+        assert!((high - half).abs() < 1e-5, "{high} {half}");
+        assert_eq!(
+            trimmed_interval(&[1.0, 2.0, 9.0], 0.95),
+            student_interval(&[1.0, 2.0, 9.0], 0.95)
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! `daqmeter path explain`: which part limits a path, by slowing each in turn.
+//! `daqmeter path explain`: which resource limits a path, by slowing each part in turn.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_path::explain::{
@@ -16,42 +16,31 @@ use daqmeter_report::table::numbers_from;
 
 use super::max::{probe, run_of};
 use super::run::{checked, request};
-use crate::arguments::{count, duration};
+use crate::arguments::{budget, duration};
 use crate::output::Failure;
 use crate::runner::{Common, Runner};
 
-/// Say which resource limits a path, and prove it by slowing each part in turn.
+/// Name the resource that limits a path, confirm it by slowing each part, and say what removing it gains.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = "Runs as fast as the path goes say how far each resource is used: threads, CPUs, what lies between the ends of a socket or pipe.\n\
-Runs with 5, 10 and 20 % of work added to one part say what the whole follows. Its slope is 1 for the limit and 0 for a part\n\
-with time to spare. Runs at half of the rate say what a block needs, and from that the largest rate is predicted. \"No single\n\
-one\" and \"cannot tell\" are answers.\n\nExample:\n\n  $ daqmeter path explain digitizer-crate --rounds 8"
+Runs with 20 % of work added to one part say what the whole follows. Its slope is 1 for the limit and 0 for a part with time\n\
+to spare. The resource that explains both much better than all others is named; rounds go on until there is one or the budget\n\
+ends. \"No single one\" and \"cannot tell\" are answers. Runs at 80 % of the rate say what a block needs, and from that the largest\n\
+rate is predicted. The gain is measured without the work of the limit where that can be left out.\n\nExample:\n\n  $ daqmeter path explain digitizer-crate --budget 1m"
 )]
 pub(crate) struct Arguments {
     /// Path: one that ships, or a TOML file
     #[arg(value_name = "PATH")]
     path: String,
     /// Time of one run
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "200ms")]
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "100ms")]
     time: Duration,
-    /// Rounds over all parts; 3 or more
-    #[arg(long, value_name = "N", value_parser = rounds, default_value = "5")]
-    rounds: u64,
+    /// Time in which the limit is to be found; four rounds over all parts are run in any case
+    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "30s")]
+    budget: Duration,
     #[command(flatten)]
     common: Common,
-}
-
-/// More would be days.
-const MAX_ROUNDS: u64 = 1000;
-
-fn rounds(text: &str) -> Result<u64, String> {
-    let least = daqmeter_path::explain::MIN_ROUNDS as u64;
-    let given = count(text)?;
-    match (least..=MAX_ROUNDS).contains(&given) {
-        true => Ok(given),
-        false => Err(format!("{least} to {MAX_ROUNDS} rounds are wanted")),
-    }
 }
 
 struct Chain<'a> {
@@ -70,6 +59,10 @@ impl System for Chain<'_> {
             Load::Slowed { element, ns } => PathRequest {
                 slow_element: Some(element as u64),
                 slow_ns: ns,
+                ..free
+            },
+            Load::Without { element } => PathRequest {
+                left_out: Some(element as u64),
                 ..free
             },
             Load::Every { ns } => PathRequest {
@@ -91,13 +84,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     checked(&request)?;
     let mut runner = Runner::new(&arguments.common, 0)?;
-    let rounds = usize::try_from(arguments.rounds).unwrap_or(usize::MAX);
+    let begin = Instant::now();
     let mut chain = Chain {
         runner: &mut runner,
         request,
         streams: path.streams() as f64,
     };
-    let explained = explain(&mut chain, &path.parts(), rounds)?;
+    let explained = explain(&mut chain, &path.parts(), |_| {
+        begin.elapsed() < arguments.budget
+    })?;
     runner.conclude(None, |records| {
         let last = records.iter().rev().find_map(|record| record.path.as_ref());
         let line = last.map_or_else(String::new, |run| {
@@ -121,7 +116,7 @@ impl Shown<'_> {
     fn text(&self) -> String {
         let Explained { runs, .. } = self.explained;
         format!(
-            "{}\n{}\n\n{}\n{}\n{runs} runs; the slopes' intervals hold together with 95 % confidence, all others each\n",
+            "{}\n{}\n\n{}\n{}\n{runs} runs; intervals hold with 95 % confidence each\n",
             self.answer(),
             self.rates(),
             self.resources(),
@@ -145,7 +140,7 @@ impl Shown<'_> {
             ..
         } = self.explained;
         format!(
-            "largest rate: {}; predicted from runs at half of it: {}",
+            "largest rate: {}; predicted from runs at 80 % of it: {}",
             rate(*block_ns),
             rate(*predicted_ns)
         )
@@ -153,6 +148,11 @@ impl Shown<'_> {
 
     fn answer(&self) -> String {
         match &self.explained.answer {
+            Answer::Limit(what @ What::Between { .. }) => format!(
+                "limit: {}. Both ends wait for it, and the path follows no part{}",
+                sanitise::text(&what.text()),
+                self.gain(what)
+            ),
             Answer::Limit(what) => format!(
                 "limit: {}. It is used up, and the path follows what uses it one for one{}",
                 sanitise::text(&what.text()),
@@ -162,7 +162,7 @@ impl Shown<'_> {
                  memory, the CPUs' speed or the time of wake-ups is left"
                 .to_owned(),
             Answer::CannotTell => {
-                "limit: cannot tell. What was measured fits several resources, or none: more --rounds, a longer --time, or a quiet host"
+                "limit: cannot tell. What was measured fits several resources, or none: a longer --budget, a longer --time, or a quiet host"
                     .to_owned()
             }
         }
@@ -172,15 +172,22 @@ impl Shown<'_> {
         let Some(gain) = self.explained.gain else {
             return String::new();
         };
+        if let Some(tried) = gain.tried {
+            return format!(
+                ".\nMeasured without its work, the path is {} times as fast ({} to {})",
+                significant(tried.mean, 3),
+                significant(tried.low, 3),
+                significant(tried.high, 3)
+            );
+        }
         let removed = match what {
             What::Threads { .. } | What::Between { .. } => "If it took no time",
             What::Cpu(_) | What::AllCpus => "With more CPUs",
         };
+        let factor = significant(gain.predicted.mean, 2);
         format!(
-            ".\n{removed}, the path would be at most {} times as fast ({} to {}): then the next resource is used up",
-            significant(gain.mean, 3),
-            significant(gain.low, 3),
-            significant(gain.high, 3)
+            ".\n{removed}, the path would be about {factor} times as fast until the next resource is used up: predicted from what a \
+             block needs now, not tried"
         )
     }
 

@@ -27,14 +27,14 @@ Example:
   $ daqmeter path show felix-card                 what will run, before anything runs
   $ daqmeter path run felix-card --time 3s        rate, latency, where each thread's time went
   $ daqmeter path run felix-card --max            the largest rate without loss
-  $ daqmeter path explain felix-card              which part limits it, by slowing each in turn
+  $ daqmeter path explain felix-card              what limits it, and what removing that gains
   $ daqmeter path show felix-card --toml > my.toml";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Run a path and record it
     Run(run::Arguments),
-    /// Say which part limits a path, by slowing each in turn
+    /// Name the resource that limits a path, and confirm it by slowing each part
     Explain(explain::Arguments),
     /// Draw a path, or print its file
     Show(show::Arguments),

@@ -271,17 +271,15 @@ mod tests {
             name: name.to_owned(),
             part: name.to_owned(),
             element,
-            end: None,
             blocks: 1000,
             wall_ns: 1_000_000_000,
             busy_ns,
             input_ns,
             output_ns,
             preempted_ns: Some(10_000_000),
-            due_ns: 0,
             elsewhere_ns: 990_000_000 - busy_ns - input_ns - output_ns,
             cpu_ns: busy_ns,
-            cpu: None,
+            ..PathThread::default()
         };
         let mut record = crate::examples::example();
         record.engine.name = ENGINE.to_owned();
