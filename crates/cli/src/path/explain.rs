@@ -14,7 +14,8 @@ use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
 use daqmeter_report::paths;
 use daqmeter_report::table::numbers_from;
 
-use super::max::{probe, run_of};
+use super::limits;
+use super::max::{probe, probe_quietly, run_of};
 use super::run::{checked, request};
 use crate::arguments::{count, duration};
 use crate::output::Failure;
@@ -54,10 +55,12 @@ fn rounds(text: &str) -> Result<u64, String> {
     }
 }
 
-struct Chain<'a> {
-    runner: &'a mut Runner,
-    request: PathRequest,
-    streams: f64,
+pub(super) struct Chain<'a> {
+    pub(super) runner: &'a mut Runner,
+    pub(super) request: PathRequest,
+    pub(super) streams: f64,
+    /// Whether each run is a record in the file.
+    pub(super) is_kept: bool,
 }
 
 impl System for Chain<'_> {
@@ -78,7 +81,10 @@ impl System for Chain<'_> {
                 ..free
             },
         };
-        let record = probe(self.runner, &request)?;
+        let record = match self.is_kept {
+            true => probe(self.runner, &request)?,
+            false => probe_quietly(self.runner, &request)?,
+        };
         Ok(Seen::of(run_of(&record)?))
     }
 }
@@ -94,10 +100,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let rounds = usize::try_from(arguments.rounds).unwrap_or(usize::MAX);
     let mut chain = Chain {
         runner: &mut runner,
-        request,
+        request: request.clone(),
         streams: path.streams() as f64,
+        is_kept: true,
     };
     let explained = explain(&mut chain, &path.parts(), rounds)?;
+    limits::keep(&mut runner, &request, "path/explain", &explained)?;
     runner.conclude(None, |records| {
         let last = records.iter().rev().find_map(|record| record.path.as_ref());
         let line = last.map_or_else(String::new, |run| {
