@@ -1,45 +1,56 @@
 //! `daqmeter list`: what there is to choose from.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use daqmeter_campaign::{Plan, engines};
 use daqmeter_digitizer::Function;
 use daqmeter_digitizer::devices::{FAMILIES, nodes};
-use daqmeter_harness::Availability;
+use daqmeter_harness::{Availability, text_input};
 use daqmeter_kernels::Isa;
+use daqmeter_path::SHIPPED;
 use daqmeter_report::table::plain;
 use daqmeter_sys::host::Files;
 
 use crate::output::{Failure, emit};
 
-/// List devices, engines, plans, functions, kernels, bridges, scenarios and ways to copy; or the points of a plan.
+/// List devices, engines, plans, paths and more; the points of a plan; or draw a path.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter list devices\n  $ daqmeter list quick          the points of a plan, and what would be waived"
+    after_long_help = "Example:\n\n  $ daqmeter list devices\n  $ daqmeter list quick          the points of a plan, and what would be waived\n  $ daqmeter list felix-card     a path, drawn before anything runs"
 )]
 pub(crate) struct Arguments {
-    /// Only this: devices, engines, plans, functions, kernels, bridges, scenarios, copies; or a plan, by name or file
+    /// Only this: devices, engines, plans, paths, functions, kernels, bridges, scenarios, copies; or a plan or a path, by name or file
     #[arg(value_name = "WHAT", value_parser = asked)]
     what: Option<Asked>,
 }
 
-/// A section, or a plan whose points are listed.
+/// A section, a plan whose points are listed, or a path that is drawn.
 #[derive(Clone, Debug)]
 enum Asked {
     Section(What),
     Plan(String),
+    Path(String),
 }
 
 fn asked(text: &str) -> Result<Asked, String> {
     match What::from_str(text, true) {
         Ok(what) => Ok(Asked::Section(what)),
+        Err(_) if is_path(text) => Ok(Asked::Path(text.to_owned())),
         Err(_) if crate::run::is_named(text) => Ok(Asked::Plan(text.to_owned())),
         Err(_) => Err(format!(
-            "nothing and no plan is called so; there are: {}",
+            "nothing, no plan and no path is called so; there are: {}",
             nouns().join(", ")
         )),
     }
+}
+
+/// A path that ships, or a file with the tables of one. What cannot be read is a plan's to refuse.
+fn is_path(text: &str) -> bool {
+    let is_table = |line: &str| ["[source]", "[[stage]]", "[sink]"].contains(&line.trim());
+    let of_path = |text: String| text.lines().any(is_table);
+    SHIPPED.iter().any(|(name, _)| *name == text) || text_input(Path::new(text)).is_ok_and(of_path)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -47,6 +58,7 @@ enum What {
     Devices,
     Engines,
     Plans,
+    Paths,
     Functions,
     Kernels,
     Bridges,
@@ -72,13 +84,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 &Plan::load(name).map_err(Failure::refused)?,
             ));
         }
+        Some(Asked::Path(name)) => {
+            return crate::path::draw(&daqmeter_path::Path::load(name).map_err(Failure::refused)?);
+        }
         Some(Asked::Section(what)) => Some(*what),
         None => None,
     };
-    let sections: [Section; 8] = [
+    let sections: [Section; 9] = [
         (What::Devices, "Devices", devices),
         (What::Engines, "Engines", engine_list),
         (What::Plans, "Plans (run ...)", crate::run::shipped),
+        (What::Paths, "Paths (path ...)", crate::path::shipped),
         (What::Functions, "Functions (digitizer -A)", functions),
         (What::Kernels, "Kernels", kernels),
         (What::Bridges, "Bridges (eb ... emu/<bridge>)", bridges),

@@ -14,7 +14,7 @@ use daqmeter_record::units::plural;
 use daqmeter_record::{Host, RunRecord};
 use daqmeter_report::advice::advice;
 use daqmeter_report::table::wrapped;
-use daqmeter_report::{answers_text, table};
+use daqmeter_report::{answers_text, paths, stages_text, table};
 
 use crate::arguments::{budget, written_file};
 use crate::output::{Failure, tell, write_file};
@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     /// Measure at once, also beside other programs
     #[arg(long)]
     no_wait: bool,
-    /// Print the table of all points, too
+    /// Print the tables, too: paths with their threads, stages by themselves, all points
     #[arg(long, help_heading = "Output")]
     tables: bool,
     #[command(flatten)]
@@ -49,6 +49,9 @@ pub(crate) struct Arguments {
 
 /// A shorter survey has fewer points, so that each still has the time that it needs.
 const SHORT: Duration = Duration::from_secs(40);
+
+/// Share of the budget that is for what limits each path; a shorter survey has no time for it.
+const LIMITS_SHARE: f64 = 0.3;
 
 /// Groups of which the first that is here is counted beside every point: memory traffic.
 const OBSERVED: [&str; 3] = ["memory", "imc", "mbm"];
@@ -92,10 +95,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         wait_for_quiet(arguments.budget, || runner.stop.is_set());
     }
     let left = arguments.budget.saturating_sub(began.elapsed());
-    let plan = arguments.plan(&runner.context.host, left)?;
+    let for_limits = match arguments.budget < SHORT {
+        true => Duration::ZERO,
+        false => left.mul_f64(LIMITS_SHARE),
+    };
+    let plan = arguments.plan(&runner.context.host, left.saturating_sub(for_limits))?;
     let budget = plan.budget;
     let options = Options { budget, known: &[] };
     let mut done = runner.plan(plan.points, options)?;
+    done.measuring_s += limits(&mut runner, for_limits)?;
     done.measuring_s += counters(&mut runner, budget)?;
     let code = runner.conclude(Some(&arguments.output), |records| {
         summary(records, began.elapsed(), &done, arguments.tables)
@@ -119,6 +127,36 @@ fn cut_short(done: &Done) -> String {
     )
 }
 
+/// Finds what limits each path that was run, all of them within that time. A path that fails then is told, and costs only itself.
+/// Returns the seconds that it took.
+fn limits(runner: &mut Runner, within: Duration) -> Result<f64, Failure> {
+    let begin = Instant::now();
+    let mut names: Vec<String> = Vec::new();
+    for record in &runner.recorder.records {
+        if let (Some(_), Ok(name)) = (&record.path, record.workload.text("path")) {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort();
+    names.dedup();
+    for (at, name) in names.iter().enumerate() {
+        let left = within.saturating_sub(begin.elapsed());
+        if runner.stop.is_set() || left.is_zero() {
+            break;
+        }
+        let each = left / u32::try_from(names.len() - at).unwrap_or(u32::MAX);
+        match crate::path::prove(runner, name, each, "survey/limits") {
+            Err(_) if runner.stop.is_set() => break,
+            Err(failure) => tell(&format!("daqmeter: what limits {name}: {}", failure.line())),
+            Ok(true) => {}
+            Ok(false) => tell(&format!(
+                "daqmeter: no time to find what limits {name}: give more with --budget, or use daqmeter path explain {name}"
+            )),
+        }
+    }
+    Ok(begin.elapsed().as_secs_f64())
+}
+
 /// Holds the counters of this host against known loads, each for a fiftieth of the budget. Returns the seconds that it took.
 fn counters(runner: &mut Runner, budget: Budget) -> Result<f64, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
@@ -135,8 +173,8 @@ fn counters(runner: &mut Runner, budget: Budget) -> Result<f64, Failure> {
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// The answers first; then the advice, what was not measured, where the time went, and the table where it is asked for.
-fn summary(records: &[RunRecord], took: Duration, done: &Done, with_table: bool) -> String {
+/// The answers first; then the advice, what was not measured, where the time went, and the tables where they are asked for.
+fn summary(records: &[RunRecord], took: Duration, done: &Done, with_tables: bool) -> String {
     let Some(first) = records.first() else {
         return "nothing was measured\n".to_owned();
     };
@@ -153,10 +191,21 @@ fn summary(records: &[RunRecord], took: Duration, done: &Done, with_table: bool)
         "\n{}",
         head(&first.host, records.len(), took.as_secs_f64(), done)
     );
-    if with_table {
-        let _ = write!(out, "\n{}", table::text(records));
+    if with_tables {
+        let _ = write!(out, "\n{}", tables(records));
     }
     out
+}
+
+/// Every path with its threads and queues, every stage by itself, every point.
+fn tables(records: &[RunRecord]) -> String {
+    let all = [
+        paths::text(records),
+        stages_text(records),
+        table::text(records),
+    ];
+    let all: Vec<String> = all.into_iter().filter(|text| !text.is_empty()).collect();
+    all.join("\n")
 }
 
 fn head(host: &Host, points: usize, took_s: f64, done: &Done) -> String {

@@ -75,7 +75,17 @@ fn the_largest_rate_is_stated_with_its_confidence() {
 fn an_explanation_has_a_slope_for_each_part_and_one_of_three_answers() {
     let folder = tempfile::tempdir().unwrap();
     let file = small(folder.path());
-    let output = path(&["explain", &file, "--time", "2ms", "--budget", "1ms"]);
+    let records = folder.path().join("explained.jsonl");
+    let output = path(&[
+        "explain",
+        &file,
+        "--time",
+        "2ms",
+        "--budget",
+        "1ms",
+        "--records",
+        records.to_str().unwrap(),
+    ]);
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));
     for part in ["\n memory ", "\n read "] {
@@ -83,6 +93,30 @@ fn an_explanation_has_a_slope_for_each_part_and_one_of_three_answers() {
     }
     let answers = ["limit: no single one", "limit: cannot tell", "one for one"];
     assert!(answers.iter().any(|answer| text.contains(answer)), "{text}");
+    // The last record is a run of the path with the answer, for pages and tables.
+    let records = std::fs::read_to_string(records).unwrap();
+    let last: serde_json::Value = serde_json::from_str(records.lines().last().unwrap()).unwrap();
+    assert_eq!(last["study"], "path/explain");
+    assert!(last["path"]["limit"]["runs"].as_u64() > Some(30), "{last}");
+    let shown = stdout(&daqmeter(
+        "show",
+        &[folder.path().join("explained.jsonl").to_str().unwrap()],
+    ));
+    let limit = shown.lines().find(|line| line.starts_with("  limit "));
+    assert!(limit.is_some_and(|line| line.contains(" runs")), "{shown}");
+}
+
+#[test]
+fn a_path_is_listed_by_its_name_or_its_file_and_what_is_wrong_with_it_is_named() {
+    let drawn = stdout(&path(&["show", "felix-card"]));
+    assert_eq!(stdout(&daqmeter("list", &["felix-card"])), drawn);
+    let folder = tempfile::tempdir().unwrap();
+    let file = small(folder.path());
+    let listed = stdout(&daqmeter("list", &[&file]));
+    assert!(listed.contains("memory, 64 KiB  (1 thread)"), "{listed}");
+    std::fs::write(&file, "[source]\nkind = \"memroy\"\n").unwrap();
+    are_refused("list", &[(&[&*file][..], "small.toml:1: missing field")]);
+    assert!(stdout(&daqmeter("list", &["paths"])).contains("register-control"));
 }
 
 #[test]

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 const MAX_BLOCK_BYTES: usize = 64 << 20;
 /// Reads stay within so many bytes from the start, and begin again there: enough to leave a device's own cache.
 const SPAN_BYTES: u64 = 8 << 30;
-/// Blocks of direct reads are multiples of this.
-const SECTOR_BYTES: usize = 4096;
+/// Blocks of direct reads and writes are multiples of this.
+pub const SECTOR_BYTES: usize = 4096;
 
 /// What [`BlockEngine`] is asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -6,5 +6,7 @@
 mod block;
 mod stream;
 
-pub use block::{BlockEngine, BlockReader, BlockRequest, reads_directly, system_disk};
+pub use block::{
+    BlockEngine, BlockReader, BlockRequest, SECTOR_BYTES, reads_directly, system_disk,
+};
 pub use stream::StreamEngine;

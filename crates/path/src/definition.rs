@@ -2,8 +2,10 @@
 
 use daqmeter_digitizer::conversion::ConversionRequest;
 use daqmeter_digitizer::function::Function;
+use daqmeter_etherbone::Times;
 use daqmeter_kernels::copy::CopyKernel;
-use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_record::path::{Brings, Served};
+use daqmeter_record::units::{show_bytes, show_mb_per_s, show_ns, significant};
 use daqmeter_wire::felix::Format;
 
 use crate::explain::Part;
@@ -25,6 +27,8 @@ pub struct Path {
     pub rate_hz: Option<f64>,
     /// Whether the source waits for room, or loses what is due when there is none.
     pub lossless: bool,
+    /// What it serves, and what one of them brings.
+    pub served: Option<Served>,
     /// The file's text.
     pub text: String,
     /// Says whether two files are the same path: FNV-1a of the text.
@@ -59,6 +63,8 @@ pub(crate) enum Unit {
     Numbers,
     /// FELIX blocks.
     Felix,
+    /// Nanoseconds of a timing receiver.
+    Times,
 }
 
 impl Unit {
@@ -68,6 +74,7 @@ impl Unit {
             Unit::Samples => "samples",
             Unit::Numbers => "converted samples",
             Unit::Felix => "FELIX blocks",
+            Unit::Times => "times",
         }
     }
 }
@@ -86,6 +93,8 @@ pub(crate) enum SourceKind {
         paced: bool,
         trigger_hz: Option<f64>,
     },
+    /// Times of a timing receiver, read over Etherbone in cycles of so many.
+    Etherbone { address: String, count: u64 },
     /// Blocks of an emulated card, made beforehand.
     Felix { scenario: String, span_bytes: usize },
 }
@@ -118,8 +127,13 @@ pub(crate) enum StageKind {
 pub(crate) enum SinkKind {
     /// Each byte is read once.
     Read,
-    /// They are written to a file of at most so many bytes, from its beginning again when it is full.
-    File { path: String, span_bytes: usize },
+    /// They are written to a file of at most so many bytes, from its beginning again when it is full; past the page cache where
+    /// that is wanted.
+    File {
+        path: String,
+        span_bytes: usize,
+        direct: bool,
+    },
 }
 
 impl SourceKind {
@@ -140,6 +154,9 @@ impl SourceKind {
                 let trigger = trigger_hz
                     .map_or_else(String::new, |hz| format!(", {} Hz", significant(hz, 4)));
                 format!("digitizer {}{trigger}", devices.join(" "))
+            }
+            SourceKind::Etherbone { address, count } => {
+                format!("etherbone {address}, {count} times a cycle")
             }
             SourceKind::Felix { scenario, .. } => format!("felix {scenario}"),
         }
@@ -179,7 +196,10 @@ impl SinkKind {
     fn text(&self) -> String {
         match self {
             SinkKind::Read => "read".to_owned(),
-            SinkKind::File { path, .. } => format!("file {path}"),
+            SinkKind::File { path, direct, .. } => {
+                let how = if *direct { ", direct" } else { "" };
+                format!("file {path}{how}")
+            }
         }
     }
 }
@@ -227,13 +247,32 @@ impl Path {
             out.push_str(&format!("{}\n", self.about.trim_end()));
         }
         out.push_str(&format!("\n{}\n\n", self.conditions()));
-        for (text, threads, cpus, behind) in self.elements() {
-            out.push_str(&format!("  {text}  ({})\n", place(threads, cpus)));
+        let all = self.elements().into_iter().zip(self.stand_ins());
+        for ((text, threads, cpus, behind), stands_for) in all {
+            let stands_for = stands_for.map_or_else(String::new, |what| format!(", {what}"));
+            out.push_str(&format!(
+                "  {text}  ({}{stands_for})\n",
+                place(threads, cpus)
+            ));
             if !behind.is_empty() {
                 out.push_str(&format!("    |  {behind}, {} blocks\n", self.buffers));
             }
         }
         out
+    }
+
+    /// For each element what it is where it is not the real thing.
+    fn stand_ins(&self) -> Vec<Option<&'static str>> {
+        let source = self.is_emulated().then_some("emulated");
+        let stage = |stage: &Element<StageKind>| match stage.kind {
+            StageKind::Work { .. } | StageKind::Wait { .. } => Some("stands for a stage"),
+            _ => None,
+        };
+        let stages = self.stages.iter().map(stage);
+        std::iter::once(source)
+            .chain(stages)
+            .chain([None])
+            .collect()
     }
 
     fn conditions(&self) -> String {
@@ -245,7 +284,14 @@ impl Path {
             (true, _) | (false, None) => "the source waits for room",
             (false, Some(_)) => "blocks that are due when there is no room are lost",
         };
-        format!("{rate}; {loss}; {} threads", self.thread_count())
+        let served = self.served.as_ref().map_or_else(String::new, |served| {
+            format!("; serves {}, {} each", served.name, brings(served.each))
+        });
+        format!(
+            "{rate}; {loss}; {} threads; {} of blocks{served}",
+            self.thread_count(),
+            show_bytes(self.memory_bytes())
+        )
     }
 
     /// A rate in blocks (`14Hz`) or bytes (`500MB/s`) of one stream, as blocks per second.
@@ -291,6 +337,9 @@ impl Path {
             SourceKind::Digitizer { devices, .. } => {
                 devices.iter().any(|device| device.starts_with("emu:"))
             }
+            SourceKind::Etherbone { address, count } => {
+                Times::request(address, *count).is_emulated()
+            }
             SourceKind::Felix { .. } => true,
             SourceKind::Memory { .. } | SourceKind::File { .. } => false,
         }
@@ -310,10 +359,19 @@ impl Path {
             .map(|stage| blocks(stage.out_bytes, widest));
         let span = match &self.source.kind {
             SourceKind::Memory { span_bytes } | SourceKind::Felix { span_bytes, .. } => *span_bytes,
-            SourceKind::File { .. } | SourceKind::Digitizer { .. } => 0,
+            SourceKind::File { .. }
+            | SourceKind::Digitizer { .. }
+            | SourceKind::Etherbone { .. } => 0,
         };
         let all = stages.chain([blocks(self.source.out_bytes, widest), span as u64]);
         all.fold(0, u64::saturating_add)
+    }
+}
+
+fn brings(each: Brings) -> String {
+    match each {
+        Brings::BytesPerS(rate) => format!("{} MB/s", show_mb_per_s(rate)),
+        Brings::EventsPerS(rate) => format!("{} events/s", significant(rate, 4)),
     }
 }
 

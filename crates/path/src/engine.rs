@@ -310,6 +310,7 @@ impl Session for PathSession {
         };
         let run = daqmeter_record::PathRun {
             line: self.path.line(),
+            served: self.path.served.clone(),
             ..ended.run
         };
         tally.counters.push(Counter::count("blocks", run.blocks));

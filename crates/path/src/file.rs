@@ -28,6 +28,9 @@ pub(crate) struct PathFile {
     /// Whether the source waits for room, or loses blocks that are due when there is none.
     #[serde(default = "yes")]
     pub(crate) lossless: bool,
+    /// What the path serves.
+    #[serde(default)]
+    pub(crate) serves: Option<Serves>,
     /// Where blocks come from.
     pub(crate) source: Part,
     /// What becomes of them, in order.
@@ -39,6 +42,16 @@ pub(crate) struct PathFile {
 
 fn yes() -> bool {
     true
+}
+
+/// What the path serves: how many of them a host carries follows from what one brings.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Serves {
+    /// What they are: `boards at 14 Hz`.
+    pub(crate) what: String,
+    /// What one brings: bytes (`84MB/s`) or events (`100kHz`).
+    pub(crate) each: Spanned<String>,
 }
 
 /// A source, a stage or a sink: a table whose other fields depend on its `kind`.

@@ -8,17 +8,19 @@ use std::time::Duration;
 use clap::ValueEnum;
 use daqmeter_digitizer::conversion::ConversionRequest;
 use daqmeter_digitizer::{daq, devices};
+use daqmeter_etherbone::{TIME_BYTES, Times};
 use daqmeter_harness::{Problem, Request, TomlText, did_you_mean, text_input};
-use daqmeter_hostio::BlockRequest;
+use daqmeter_hostio::{BlockRequest, SECTOR_BYTES};
 use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_readout::Scenario;
+use daqmeter_record::path::{Brings, Served};
 use daqmeter_record::units::{parse_bytes, parse_duration, parse_rate_hz};
 use serde::Deserialize;
 
 use crate::definition::{
     Element, Path, SinkKind, SourceKind, StageKind, Unit, digest, function, parse_rate,
 };
-use crate::file::{PathFile, Place, Reading};
+use crate::file::{PathFile, Place, Reading, Serves};
 
 /// Paths that ship: one file in `paths/`, one line here.
 pub const SHIPPED: &[(&str, &str)] = &[
@@ -26,9 +28,14 @@ pub const SHIPPED: &[(&str, &str)] = &[
         "digitizer-crate",
         include_str!("../paths/digitizer-crate.toml"),
     ),
+    ("copy-to-user", include_str!("../paths/copy-to-user.toml")),
     ("felix-card", include_str!("../paths/felix-card.toml")),
     ("file-replay", include_str!("../paths/file-replay.toml")),
     ("pattern", include_str!("../paths/pattern.toml")),
+    (
+        "register-control",
+        include_str!("../paths/register-control.toml"),
+    ),
 ];
 
 /// A path cannot be used; one line that names file, line and field.
@@ -80,6 +87,19 @@ struct DigitizerFields {
 
 fn usual_profile() -> String {
     "ess-2017".to_owned()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EtherboneFields {
+    address: String,
+    #[serde(default = "usual_count")]
+    count: u64,
+}
+
+/// Times of a cycle: the study of 2018 reads as many.
+fn usual_count() -> u64 {
+    8
 }
 
 #[derive(Deserialize)]
@@ -147,9 +167,11 @@ struct NoFields {}
 struct FileSinkFields {
     path: String,
     max: Option<String>,
+    #[serde(default)]
+    direct: bool,
 }
 
-const SOURCES: [&str; 4] = ["memory", "file", "digitizer", "felix"];
+const SOURCES: [&str; 5] = ["memory", "file", "digitizer", "felix", "etherbone"];
 const STAGES: [&str; 9] = [
     "copy", "convert", "decode", "checksum", "program", "tcp", "unix", "work", "wait",
 ];
@@ -242,6 +264,7 @@ impl Reader<'_> {
                 })
                 .map_err(|problem| self.text.error(given.span(), "rate", problem))
         });
+        let served = file.serves.as_ref().map(|serves| self.served(serves));
         Ok(Path {
             name: self.text.name.clone(),
             title: file.title,
@@ -250,6 +273,7 @@ impl Reader<'_> {
             buffers: to_usize(buffers),
             rate_hz: rate_hz.transpose()?,
             lossless: file.lossless,
+            served: served.transpose()?,
             digest: digest(&self.text.text),
             text: self.text.text.clone(),
             source,
@@ -274,6 +298,29 @@ impl Reader<'_> {
             .map_err(|problem| self.text.error(given.span(), "block", problem))
     }
 
+    fn served(&self, serves: &Serves) -> Result<Served, String> {
+        let text = serves.each.as_ref();
+        let each = match text.strip_suffix("/s") {
+            Some(bytes) => parse_bytes(bytes)
+                .map(|bytes| Brings::BytesPerS(bytes as f64))
+                .map_err(|error| error.to_string()),
+            None => parse_rate_hz(text)
+                .map(Brings::EventsPerS)
+                .map_err(|error| format!("{error}; or bytes, such as 84MB/s")),
+        };
+        let each = each.and_then(|each| match each {
+            Brings::BytesPerS(rate) | Brings::EventsPerS(rate) if rate <= 0.0 => {
+                Err("is nothing; a rate above zero is wanted".to_owned())
+            }
+            each => Ok(each),
+        });
+        Ok(Served {
+            name: serves.what.clone(),
+            each: each
+                .map_err(|problem| self.text.error(serves.each.span(), "serves: each", problem))?,
+        })
+    }
+
     fn source(
         &self,
         file: &PathFile,
@@ -290,6 +337,7 @@ impl Reader<'_> {
             "memory" => memory(&reading, block_bytes)?,
             "file" => replay(&reading, block_bytes)?,
             "digitizer" => digitizer(&reading)?,
+            "etherbone" => etherbone(&reading, block_bytes)?,
             _ => felix(&reading, block_bytes)?,
         };
         if place.threads.is_some_and(|threads| threads != own_threads) {
@@ -377,14 +425,7 @@ impl Reader<'_> {
                 reading.fields::<NoFields>()?;
                 SinkKind::Read
             }
-            _ => {
-                let fields: FileSinkFields = reading.fields()?;
-                let max = size(&reading, "max", fields.max.as_deref(), USUAL_FILE_BYTES)?;
-                SinkKind::File {
-                    path: fields.path,
-                    span_bytes: max.max(flow.bytes),
-                }
-            }
+            _ => file_sink(&reading, flow)?,
         };
         // Source and sink may be called alike.
         let name = if flow.names.contains_key(name) {
@@ -473,6 +514,38 @@ fn felix(reading: &Reading<'_>, block_bytes: usize) -> Result<Source, String> {
         span_bytes: span.max(block_bytes) / block_bytes * block_bytes,
     };
     Ok((kind, Unit::Felix, 1))
+}
+
+fn etherbone(reading: &Reading<'_>, block_bytes: usize) -> Result<Source, String> {
+    let EtherboneFields { address, count } = reading.fields()?;
+    Times::request(&address, count)
+        .check()
+        .map_err(|Problem { name, text }| reading.error(name, text))?;
+    let cycle_bytes = TIME_BYTES as u64 * count;
+    if !(block_bytes as u64).is_multiple_of(cycle_bytes) {
+        let problem =
+            format!("cycles of {count} times bring {cycle_bytes} bytes; `block` holds whole ones");
+        return Err(reading.error("count", problem));
+    }
+    let kind = SourceKind::Etherbone { address, count };
+    Ok((kind, Unit::Times, 1))
+}
+
+fn file_sink(reading: &Reading<'_>, flow: &Flow) -> Result<SinkKind, String> {
+    let FileSinkFields { path, max, direct } = reading.fields()?;
+    if direct && !flow.bytes.is_multiple_of(SECTOR_BYTES) {
+        let problem = format!(
+            "blocks of {} bytes come; multiples of {SECTOR_BYTES} are wanted past the page cache",
+            flow.bytes
+        );
+        return Err(reading.error("direct", problem));
+    }
+    let max = size(reading, "max", max.as_deref(), USUAL_FILE_BYTES)?;
+    Ok(SinkKind::File {
+        path,
+        span_bytes: max.max(flow.bytes),
+        direct,
+    })
 }
 
 fn copy(reading: &Reading<'_>) -> Result<StageKind, String> {

@@ -1,9 +1,10 @@
 //! Sinks: a consumer that reads each byte once, and a file.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use daqmeter_harness::Fault;
+use daqmeter_sys::host::DIRECT;
 
 use crate::definition::{Path, SinkKind};
 use crate::element::{Block, Label, Sink};
@@ -17,8 +18,13 @@ pub(crate) fn sink(path: &Path) -> Result<Box<dyn Sink>, Fault> {
         .map_or(path.source.out_bytes, |stage| stage.out_bytes);
     Ok(match &path.sink.kind {
         SinkKind::Read => Box::new(ReadOnce),
-        SinkKind::File { path, span_bytes } => Box::new(Written {
+        SinkKind::File {
+            path,
+            span_bytes,
+            direct,
+        } => Box::new(Written {
             path: path.clone(),
+            direct: *direct,
             block_bytes,
             slots: vec![None; (span_bytes / block_bytes).max(1)],
             next: 0,
@@ -42,6 +48,8 @@ impl Sink for ReadOnce {
 /// A file that is made, filled from its beginning again and again, read back, and removed.
 struct Written {
     path: String,
+    /// Past the page cache.
+    direct: bool,
     block_bytes: usize,
     /// What was written last at each place.
     slots: Vec<Option<Label>>,
@@ -64,13 +72,20 @@ impl Written {
 impl Sink for Written {
     fn prepare(&mut self) -> Result<(), Fault> {
         let mut options = OpenOptions::new();
-        let made = options
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&self.path);
-        match made {
+        options.write(true).create_new(true);
+        if self.direct {
+            options.custom_flags(DIRECT);
+        }
+        match options.open(&self.path) {
             Ok(file) => self.file = Some(file),
+            Err(error) if self.direct && error.kind() == std::io::ErrorKind::InvalidInput => {
+                // It is made before it is refused.
+                let _ = std::fs::remove_file(&self.path);
+                return Err(Fault::new(format!(
+                    "{}: its file system writes nothing past the page cache: leave out `direct`",
+                    self.path
+                )));
+            }
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
                 return Err(Fault::new(format!(
                     "{} exists: name a file that does not, it is removed after the run",
@@ -94,6 +109,8 @@ impl Sink for Written {
     fn check(&mut self, expected: &[u64]) -> Result<u64, Fault> {
         let mut checked = 0;
         let mut bytes = vec![0; self.block_bytes];
+        // Through the page cache, which direct writes leave coherent: open(2).
+        let written = File::open(&self.path).map_err(|error| self.failed("read back", &error))?;
         for (slot, label) in self.slots.iter().enumerate() {
             let Some(label) = label else { continue };
             let Some(&wanted) = label.key.and_then(|key| expected.get(key)) else {
@@ -101,7 +118,7 @@ impl Sink for Written {
             };
             let at = (slot * self.block_bytes) as u64;
             let bytes = &mut bytes[..label.bytes];
-            let read = self.file()?.read_exact_at(bytes, at);
+            let read = written.read_exact_at(bytes, at);
             read.map_err(|error| self.failed("read back", &error))?;
             if sum(bytes) != wanted {
                 return Err(Fault::new(format!(

@@ -3,6 +3,7 @@
 use daqmeter_digitizer::daq::{Daq, Wait};
 use daqmeter_digitizer::devices::board::{Board, Emulation};
 use daqmeter_digitizer::devices::open;
+use daqmeter_etherbone::{EtherboneRequest, Times};
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_hostio::{BlockReader, BlockRequest};
 use daqmeter_readout::Scenario;
@@ -38,6 +39,10 @@ pub(crate) fn sources(path: &Path) -> Result<Vec<Named>, Fault> {
                 cached: *cached,
             };
             vec![(name, Box::new(Replay::new(request)?))]
+        }
+        SourceKind::Etherbone { address, count } => {
+            let request = Times::request(address, *count);
+            vec![(name, Box::new(Registers(request, None)))]
         }
         SourceKind::Digitizer {
             devices,
@@ -176,6 +181,30 @@ impl Source for Replay {
             Ok(block)
         };
         (0..blocks).map(block).collect()
+    }
+}
+
+/// A timing receiver's clock, whose times are the events of its blocks.
+struct Registers(EtherboneRequest, Option<Times>);
+
+impl Source for Registers {
+    fn prepare(&mut self) -> Result<(), Fault> {
+        self.1 = Some(Times::open(&self.0)?);
+        Ok(())
+    }
+
+    fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault> {
+        let times = self.1.as_mut();
+        let times = times.ok_or_else(|| Fault::new("the conversation is not open"))?;
+        Ok(Filled {
+            events: times.read(into)?,
+            ..Filled::default()
+        })
+    }
+
+    /// Nobody knows the times beforehand; that they go forward is checked as they come.
+    fn contents(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
+        Ok(Vec::new())
     }
 }
 

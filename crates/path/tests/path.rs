@@ -226,6 +226,106 @@ fn a_file_that_was_written_is_read_back_and_removed() {
 }
 
 #[test]
+fn a_file_is_written_past_the_page_cache_and_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let sink = format!(
+        "kind = \"file\"\npath = \"{}\"\nmax = \"32KiB\"\ndirect = true",
+        out.display()
+    );
+    let written = record(folder.path(), &text(MEMORY, &[], &sink), |_| {});
+    let why = fault(&written);
+    if why.is_empty() {
+        assert!(written.outcome.is_ok(), "{:?}", written.outcome);
+        assert!(written.path.unwrap().verified_blocks > 0);
+    } else {
+        // Not every file system can.
+        assert!(why.contains("leave out `direct`"), "{why}");
+    }
+    assert!(!out.exists());
+}
+
+#[test]
+fn times_of_a_timing_receiver_are_the_events_of_their_path() {
+    let record = ran(&text(
+        "kind = \"etherbone\"\naddress = \"loop/udp\"",
+        &[],
+        READ,
+    ));
+    assert!(record.engine.emulated);
+    let run = record.path.unwrap();
+    // 4 KiB hold 512 times; nobody knows them beforehand.
+    assert_eq!((run.blocks, run.events), (BLOCKS, 512 * BLOCKS));
+    assert_eq!(run.verified_blocks, 0);
+}
+
+#[test]
+fn a_device_that_vanishes_ends_the_path_in_a_line_and_what_came_is_kept() {
+    use daqmeter_etherbone::bus::Description;
+    use daqmeter_etherbone::{Server, ServerOptions, Slave};
+
+    let bus = Description::timing_receiver().build().unwrap();
+    let server = Server::bind(Slave::new(bus), ServerOptions::loopback()).unwrap();
+    let port = server.port();
+    let running = server.spawn(None).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let source = format!("kind = \"etherbone\"\naddress = \"tcp/127.0.0.1/{port}\"");
+    let sink = format!("kind = \"file\"\npath = \"{}\"", out.display());
+    // It goes when more was written than the blocks that are tried before the run.
+    let written = out.clone();
+    let vanishes = std::thread::spawn(move || {
+        let enough = 20 * 4096;
+        while std::fs::metadata(&written).map_or(0, |file| file.len()) < enough {
+            std::thread::yield_now();
+        }
+        drop(running);
+    });
+    let endless = |request: &mut PathRequest| request.blocks = None;
+    let record = record(folder.path(), &text(&source, &[], &sink), endless);
+    vanishes.join().unwrap();
+    let fault = fault(&record);
+    assert!(!fault.is_empty() && !fault.contains('\n'), "{fault}");
+    let ledger = &record.ledgers[0];
+    assert!(ledger.closes() && ledger.delivered >= 20, "{ledger}");
+    assert_eq!(record.path.unwrap().blocks, ledger.delivered);
+}
+
+#[test]
+fn more_threads_than_cpus_run_and_are_said() {
+    let stage = "kind = \"copy\"\nthreads = 64";
+    let record = ran(&text(MEMORY, &[stage], READ));
+    let threads = record.path.unwrap().threads.len();
+    let cpus = daqmeter_sys::available::cpus();
+    let is_said = record
+        .warnings
+        .iter()
+        .any(|warning| warning.starts_with("66 threads share"));
+    assert_eq!((threads, is_said), (66, cpus < 66.0));
+}
+
+#[test]
+fn blocks_that_do_not_fit_into_memory_are_refused_before_anything_is_allocated() {
+    let text = text(MEMORY, &["kind = \"copy\"\nthreads = 64"], READ);
+    let text = text
+        .replace("\"4KiB\"", "\"256MiB\"")
+        .replace("buffers = 2", "buffers = 256");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("path.toml");
+    std::fs::write(&file, text).unwrap();
+    let path = Path::load(file.to_str().unwrap()).unwrap();
+    let request = PathRequest::new(&path, 1.0).workload();
+    // Two rows of 64 times 256 blocks of 256 MiB: 8 TiB.
+    let needs = Engine::memory_bytes(&PathEngine::default(), &request).unwrap();
+    assert!(needs > 8 << 40, "{needs}");
+    let error = daqmeter_harness::check_fits(Some(needs)).unwrap_err().0;
+    assert!(
+        error.contains("bytes of memory") && !error.contains('\n'),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_stage_that_dies_in_the_middle_closes_the_ledger_and_says_so_in_a_line() {
     // `head` ends by itself after the blocks that are tried before the run, and some more.
     let stage = "kind = \"program\"\ncommand = [\"head\", \"-c\", \"200000\"]";
@@ -357,6 +457,23 @@ fn each_thread_s_time_adds_up() {
 }
 
 #[test]
+fn what_a_path_serves_is_in_its_record() {
+    use daqmeter_record::path::Brings;
+    let serves = |each: &str| {
+        let serves = format!("[serves]\nwhat = \"boards\"\neach = \"{each}\"\n");
+        let served = ran(&(text(MEMORY, &[], READ) + &serves))
+            .path
+            .unwrap()
+            .served
+            .unwrap();
+        (served.name, served.each)
+    };
+    let boards = |each| ("boards".to_owned(), each);
+    assert_eq!(serves("84MB/s"), boards(Brings::BytesPerS(84e6)));
+    assert_eq!(serves("100kHz"), boards(Brings::EventsPerS(100e3)));
+}
+
+#[test]
 fn shipped_paths_are_understood_and_run() {
     for (name, _) in SHIPPED {
         let path = Path::load(name).unwrap();
@@ -381,7 +498,7 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
     let cases = [
         (
             text("kind = \"memroy\"", &[], READ),
-            "a.toml:5: source: kind: there is no `memroy`; there are memory, file, digitizer, felix; did you mean `memory`?",
+            "a.toml:5: source: kind: there is no `memroy`; there are memory, file, digitizer, felix, etherbone; did you mean `memory`?",
         ),
         (
             text("span = \"1MiB\"", &[], READ),
@@ -421,6 +538,43 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
         (
             text(MEMORY, &["kind = \"decode\""], READ),
             "stage 1: scenario: needs the scenario",
+        ),
+        // A path is a line: no part says where its blocks come from, so that there is no circle.
+        (
+            text(MEMORY, &["kind = \"copy\"\nfrom = \"stage 2\""], READ),
+            "a.toml:9: stage 1: from: unknown field `from`, expected `by`",
+        ),
+        (
+            text(
+                "kind = \"etherbone\"\naddress = \"loop/udp\"",
+                &["kind = \"decode\"\nscenario = \"gbt\""],
+                READ,
+            ),
+            "stage 1: kind: takes FELIX blocks, but times come",
+        ),
+        (
+            text("kind = \"etherbone\"\naddress = \"nowhere\"", &[], READ),
+            "a.toml:6: source: address: is wrong",
+        ),
+        (
+            text(
+                "kind = \"etherbone\"\naddress = \"loop/udp\"\ncount = 7",
+                &[],
+                READ,
+            ),
+            "a.toml:7: source: count: cycles of 7 times bring 56 bytes",
+        ),
+        (
+            text(MEMORY, &[], "kind = \"file\"\npath = \"x\"\ndirect = true")
+                .replace("\"4KiB\"", "\"64B\""),
+            "a.toml:10: sink: direct: blocks of 64 bytes come; multiples of 4096 are wanted",
+        ),
+        (
+            format!(
+                "{}[serves]\nwhat = \"boards\"\neach = \"many\"\n",
+                text(MEMORY, &[], READ)
+            ),
+            "serves: each:",
         ),
         (
             text(

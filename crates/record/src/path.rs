@@ -31,6 +31,58 @@ pub struct PathRun {
     /// CPUs that the process could use, in parts where it had a quota; zero in older records.
     #[serde(default)]
     pub cpus: f64,
+    /// What the path serves, and what one of them brings, as its file says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub served: Option<Served>,
+    /// What runs with parts slowed found to limit the path; none where nobody looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<PathLimit>,
+}
+
+/// What a path serves: boards, E-links.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Served {
+    /// What they are, and how much one brings: `E-links at 100 kHz`.
+    pub name: String,
+    /// What one brings.
+    pub each: Brings,
+}
+
+/// A rate of bytes, or of events.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Brings {
+    /// Payload bytes per second.
+    BytesPerS(f64),
+    /// Events per second.
+    EventsPerS(f64),
+}
+
+impl Default for Brings {
+    fn default() -> Brings {
+        Brings::BytesPerS(0.0)
+    }
+}
+
+/// What was found by slowing each part of a path in turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PathLimit {
+    /// What limits it.
+    pub found: LimitFound,
+    /// How many runs were made for it.
+    pub runs: u64,
+}
+
+/// What limits a path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LimitFound {
+    /// This resource, by the name that it has in answers.
+    Resource(String),
+    /// None of them alone.
+    NoSingleOne,
+    /// What was measured fits several, or none.
+    CannotTell,
 }
 
 /// Where the time of one thread went. The parts add up to the wall time, but for readings of the clocks.

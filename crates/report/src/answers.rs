@@ -8,7 +8,7 @@ use crate::aligned::wrapped;
 use crate::families::FAMILIES;
 pub use crate::family::Answer;
 use crate::family::Measured;
-use crate::{path, rate};
+use crate::{chains, rate, stages};
 
 /// Every answer that the records support. What failed, and what is above its limit, supports none.
 pub fn answers(all: &[RunRecord]) -> Vec<Answer> {
@@ -16,8 +16,7 @@ pub fn answers(all: &[RunRecord]) -> Vec<Answer> {
     let measured = Measured { usable, all };
     let of_families = FAMILIES.iter().flat_map(|family| family.answers);
     let conditions = Conditions::of(all);
-    let found = [slowest_stage(usable, &conditions), first_change(usable)]
-        .into_iter()
+    let found = std::iter::once(first_change(usable))
         .chain(of_families.map(|answer| answer(&measured)))
         .chain([left_out(all)])
         .flatten()
@@ -25,13 +24,16 @@ pub fn answers(all: &[RunRecord]) -> Vec<Answer> {
     stamped(found, &conditions)
 }
 
-/// The answers for the terminal, each below its question.
+/// The answers for the terminal: whole paths first, then each answer below its question.
 pub fn answers_text(records: &[RunRecord]) -> String {
     let shown = |answer: Answer| {
         let text = wrapped(&format!("  {}", answer.answer), 2);
         format!("{}\n{text}\n", wrapped(answer.question, 0))
     };
-    let all: Vec<String> = answers(records).into_iter().map(shown).collect();
+    let paths = chains::texts(records).into_iter();
+    let all: Vec<String> = paths
+        .chain(answers(records).into_iter().map(shown))
+        .collect();
     all.join("\n")
 }
 
@@ -81,23 +83,9 @@ fn left_out(records: &[RunRecord]) -> Option<Answer> {
     })
 }
 
-/// The slowest stage in the picture of the path.
-fn slowest_stage(records: &[RunRecord], conditions: &Conditions) -> Option<Answer> {
-    let found = path::slowest(&path::path(records))?;
-    Some(Answer {
-        question: "Which stage limits this host?",
-        answer: if conditions.are_unsound() {
-            format!("cannot tell, because the host was not quiet; in this run: {found}")
-        } else {
-            found
-        },
-        figure: Some("path"),
-    })
-}
-
 fn first_change(records: &[RunRecord]) -> Option<Answer> {
-    // Advice is for hosts whose path was measured, not for a table of one run.
-    if path::path(records).is_empty() {
+    // Advice is for hosts, not for a table of one run.
+    if !stages::are_of_a_host(records) {
         return None;
     }
     let all = advice(records);

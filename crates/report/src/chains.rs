@@ -1,44 +1,80 @@
-//! Pictures of whole paths that were run: parts from source to sink, how far each is used, the rate that it allows, and how full the
+//! Whole paths that were run, by what is said of them and as pictures: parts from source to sink, how far each is used, the rate that it allows, and how full the
 //! queues between them were.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use daqmeter_record::path::{PathQueue, PathRun};
+use daqmeter_record::conditions::Conditions;
+use daqmeter_record::path::{PathLimit, PathQueue, PathRun};
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
-use daqmeter_record::units::{plural, show_mb_per_s, significant};
+use daqmeter_record::units::{plural, significant};
+use daqmeter_record::{RunRecord, sanitise};
 use serde::Serialize;
 
-use crate::families::path::{fastest, rate_bytes_per_s};
+use crate::aligned::wrapped;
+use crate::families::path::fastest;
+use crate::findings::{Said, said};
+use crate::rate;
 use crate::svg::escaped;
 
-/// A path and its picture.
+/// A path, what is said of it, and its picture.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Chain {
     name: String,
-    /// Rate, and what is emulated.
-    about: String,
-    svg: String,
+    is_unsound: bool,
+    said: Vec<Said>,
+    /// None of a run that does not say what its resources are.
+    svg: Option<String>,
 }
 
-/// Every path of the records, by its fastest run.
-pub(crate) fn chains(records: &[daqmeter_record::RunRecord]) -> Vec<Chain> {
-    let chain = |(name, (record, run)): (&str, (&daqmeter_record::RunRecord, &PathRun))| {
-        let emulated = if record.engine.emulated {
-            "; its source is emulated"
-        } else {
-            ""
+/// Every path of the records, by its fastest run; what failed is left out.
+pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
+    let is_unsound = Conditions::of(all).are_unsound();
+    let usable = rate::usable(all);
+    let limits = limits(&usable);
+    let chain = |(name, (record, run)): (&str, (&RunRecord, &PathRun))| {
+        let run = PathRun {
+            limit: limits.get(name).copied().cloned(),
+            ..run.clone()
         };
-        let svg = svg(run)?;
-        Some(Chain {
+        Chain {
             name: name.to_owned(),
-            about: format!(
-                "{} MB/s from source to sink{emulated}",
-                show_mb_per_s(rate_bytes_per_s(run))
-            ),
-            svg,
-        })
+            is_unsound,
+            said: said(name, &run, record.engine.emulated),
+            svg: svg(&run),
+        }
     };
-    fastest(records).into_iter().filter_map(chain).collect()
+    fastest(&usable).into_iter().map(chain).collect()
+}
+
+/// What limits each path, by the newest record that says so.
+fn limits(records: &[RunRecord]) -> BTreeMap<&str, &PathLimit> {
+    let mut limits = BTreeMap::new();
+    for record in records {
+        let limit = record.path.as_ref().and_then(|run| run.limit.as_ref());
+        if let (Some(limit), Ok(name)) = (limit, record.workload.text("path")) {
+            limits.insert(name, limit);
+        }
+    }
+    limits
+}
+
+/// Every path for the terminal: its name, and a line for each answer.
+pub(crate) fn texts(records: &[RunRecord]) -> Vec<String> {
+    chains(records).iter().map(Chain::text).collect()
+}
+
+impl Chain {
+    fn text(&self) -> String {
+        let stamp = if self.is_unsound { " (UNSOUND)" } else { "" };
+        let mut out = wrapped(&format!("{}{stamp}", sanitise::text(&self.name)), 0) + "\n";
+        for Said { about, text } in &self.said {
+            let line = format!("  {about:<10} {}", sanitise::text(text));
+            out.push_str(&wrapped(&line, 13));
+            out.push('\n');
+        }
+        out
+    }
 }
 
 /// One row of a picture.
@@ -160,7 +196,7 @@ fn percent(share: f64) -> String {
 }
 
 fn write_row(out: &mut String, y: usize, row: &Row) {
-    let class = if row.is_most_used { " slowest" } else { "" };
+    let class = if row.is_most_used { " most" } else { "" };
     let mark = if row.is_most_used { " ◀ most" } else { "" };
     let width = row.used.min(1.0) * BAR;
     // Strings take all that is written.

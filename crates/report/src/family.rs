@@ -1,4 +1,4 @@
-//! What a family of measurements contributes to tables and the page: its figures, answers, part of the path and advice. The
+//! What a family of measurements contributes to tables and the page: its figures, answers, stages and advice. The
 //! families themselves, and the list of them, are in `families`.
 
 use daqmeter_record::{RunRecord, Stage};
@@ -19,7 +19,7 @@ pub(crate) struct Family {
     pub(crate) figures: &'static [Maker<Figure>],
     /// Answers, in the order of the page.
     pub(crate) answers: &'static [fn(&Measured<'_>) -> Option<Answer>],
-    /// Parts of the path of the data. They see usable records.
+    /// Its stages, each measured by itself. They see usable records.
     pub(crate) segments: &'static [Maker<Segment>],
     /// What to change. They see usable records.
     pub(crate) advice: &'static [Maker<Advice>],
@@ -98,10 +98,9 @@ impl Advice {
     }
 }
 
-/// Where a part of the path ends, in the order in which data comes there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Place {
+/// Where data is behind a stage, in the order in which it comes there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
     /// Memory that devices write.
     HostBuffer,
     /// The same, replayed from disk: beside the device, not behind it.
@@ -119,8 +118,8 @@ pub enum Place {
 }
 
 impl Place {
-    /// For the picture.
-    pub fn name(self) -> &'static str {
+    /// For the table.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Place::HostBuffer => "host buffer",
             Place::Replay => "or from disk",
@@ -133,25 +132,23 @@ impl Place {
     }
 }
 
-/// A part of the way that data takes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Segment {
+/// A stage that was measured by itself.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Segment {
     /// Where data is afterwards.
-    pub into: Place,
+    pub(crate) into: Place,
     /// What moves it.
-    pub by: String,
+    pub(crate) by: String,
     /// Bytes per second that one thread, or all boards together, move.
-    pub rate_bytes_per_s: f64,
+    pub(crate) rate_bytes_per_s: f64,
     /// 95 % interval of the rate, where there are enough samples.
-    pub rate_interval_bytes_per_s: Option<(f64, f64)>,
+    pub(crate) rate_interval_bytes_per_s: Option<(f64, f64)>,
     /// The physical limit measured beside it.
-    pub limit_bytes_per_s: Option<f64>,
+    pub(crate) limit_bytes_per_s: Option<f64>,
     /// Rate over limit, both by one definition.
-    pub fraction: Option<f64>,
+    pub(crate) fraction: Option<f64>,
     /// True where a model of hardware moves it: that says nothing of this host.
-    pub emulated: bool,
-    /// True for the slowest stage on the way through this host.
-    pub slowest: bool,
+    pub(crate) emulated: bool,
 }
 
 impl Segment {
@@ -164,15 +161,6 @@ impl Segment {
             limit_bytes_per_s: found.limit,
             fraction: found.fraction,
             emulated: false,
-            slowest: false,
-        }
-    }
-
-    /// The rate with its interval.
-    pub(crate) fn rate(&self) -> Rate {
-        Rate {
-            per_s: self.rate_bytes_per_s,
-            interval: self.rate_interval_bytes_per_s,
         }
     }
 }

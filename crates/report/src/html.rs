@@ -6,8 +6,10 @@ use daqmeter_record::{Host, RunRecord, sanitise};
 use minijinja::{AutoEscape, Environment, context, escape_formatter};
 use serde::Serialize;
 
+use crate::advice::advice;
 use crate::answers::answers;
 use crate::cards::{HostView, hosts};
+use crate::chains::chains;
 use crate::dates;
 use crate::families::{figures, pmu};
 use crate::faults::without_lanes;
@@ -15,6 +17,7 @@ use crate::figures::{Figure, commands};
 use crate::history::Trend;
 use crate::rate::{Doubt, shown_interval, warnings};
 use crate::rows::rows;
+use crate::stages;
 use crate::studies::Shown;
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
@@ -153,7 +156,6 @@ fn render(
     let (meshes, mesh_data) = mesh_views(records);
     let first = records.first();
     let commands = commands(records);
-    let way = crate::path::path(records);
     // A browser lays out some thousand rows at once; what is beyond is in the records, and in `daqmeter export`.
     let shown = &records[..records.len().min(MAX_ROWS)];
     let rows_left = records.len() - shown.len();
@@ -172,10 +174,11 @@ fn render(
         unsound => Conditions::of(records).line().filter(|_| Conditions::of(records).are_unsound()),
         emulated => records.iter().any(|record| record.engine.emulated),
         answers => serde(&answers(records)),
-        path => crate::path::svg(&way),
-        chains => serde(&crate::chains::chains(&crate::rate::usable(records))),
-        // Advice is for hosts whose path was measured, not for a table of one run.
-        advice => serde(&if way.is_empty() { Vec::new() } else { crate::advice::advice(records) }),
+        chains => serde(&chains(records)),
+        stages => serde(&stages::lines(records)),
+        stage_headings => stages::HEADINGS,
+        // Advice is for hosts, not for a table of one run.
+        advice => serde(&if stages::are_of_a_host(records) { advice(records) } else { Vec::new() }),
         rows_left => rows_left,
         studies => serde(&views),
         history => serde(&history),

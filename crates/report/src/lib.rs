@@ -1,7 +1,7 @@
 //! From records alone: aligned tables, the original's classic table, Markdown, CSV, and one self-contained HTML page.
 //!
 //! Imports no engine: what a table or a figure shows is found in the records. Prints nothing itself; everything returns text.
-//! Begin with `families`: each family of measurements has its rows, figures, answers, part of the path and advice in one place.
+//! Begin with `families`: each family of measurements has its rows, figures, answers, stages and advice in one place.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -23,6 +23,7 @@ mod families;
 mod family;
 mod faults;
 pub mod figures;
+mod findings;
 mod frame;
 pub mod history;
 pub mod html;
@@ -30,11 +31,11 @@ mod occasions;
 mod parameters;
 #[cfg(feature = "parquet")]
 mod parquet;
-pub mod path;
 pub mod points;
 pub mod rate;
 pub mod rows;
 mod samples;
+mod stages;
 pub mod studies;
 mod svg;
 pub mod table;
@@ -46,3 +47,4 @@ pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;
 pub use html::{history_page, page, page_of};
 pub use rows::{Row, rows};
+pub use stages::stages_text;

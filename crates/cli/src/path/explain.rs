@@ -14,7 +14,8 @@ use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
 use daqmeter_report::paths;
 use daqmeter_report::table::numbers_from;
 
-use super::max::{probe, run_of};
+use super::limits;
+use super::max::{probe, probe_quietly, run_of};
 use super::run::{checked, request};
 use crate::arguments::{budget, duration};
 use crate::output::Failure;
@@ -43,10 +44,12 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-struct Chain<'a> {
-    runner: &'a mut Runner,
-    request: PathRequest,
-    streams: f64,
+pub(super) struct Chain<'a> {
+    pub(super) runner: &'a mut Runner,
+    pub(super) request: PathRequest,
+    pub(super) streams: f64,
+    /// Whether each run is a record in the file.
+    pub(super) is_kept: bool,
 }
 
 impl System for Chain<'_> {
@@ -71,7 +74,10 @@ impl System for Chain<'_> {
                 ..free
             },
         };
-        let record = probe(self.runner, &request)?;
+        let record = match self.is_kept {
+            true => probe(self.runner, &request)?,
+            false => probe_quietly(self.runner, &request)?,
+        };
         Ok(Seen::of(run_of(&record)?))
     }
 }
@@ -87,12 +93,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let begin = Instant::now();
     let mut chain = Chain {
         runner: &mut runner,
-        request,
+        request: request.clone(),
         streams: path.streams() as f64,
+        is_kept: true,
     };
     let explained = explain(&mut chain, &path.parts(), |_| {
         begin.elapsed() < arguments.budget
     })?;
+    limits::keep(&mut runner, &request, "path/explain", &explained)?;
     runner.conclude(None, |records| {
         let last = records.iter().rev().find_map(|record| record.path.as_ref());
         let line = last.map_or_else(String::new, |run| {

@@ -22,9 +22,26 @@ pub(super) fn probe(runner: &mut Runner, request: &PathRequest) -> Result<RunRec
         return Err(Failure::interrupted());
     }
     let record = runner.recorder.records.last();
-    let record = record.ok_or_else(|| Failure::refused("nothing was measured"))?;
+    done(
+        record
+            .ok_or_else(|| Failure::refused("nothing was measured"))?
+            .clone(),
+    )
+}
+
+/// The same without a record in the file, for searches whose result alone is kept.
+pub(super) fn probe_quietly(runner: &Runner, request: &PathRequest) -> Result<RunRecord, Failure> {
+    let settings = runner.settings(StepPlan::ByStage(1), "path/probe", &[]);
+    let record = runner.quietly("path", &request.workload(), &settings)?;
+    if runner.stop.is_set() {
+        return Err(Failure::interrupted());
+    }
+    done(record)
+}
+
+fn done(record: RunRecord) -> Result<RunRecord, Failure> {
     match &record.outcome {
-        Outcome::Ok => Ok(record.clone()),
+        Outcome::Ok => Ok(record),
         other => Err(Failure::tool(other.reason().unwrap_or("failed"))),
     }
 }

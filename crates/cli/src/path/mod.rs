@@ -1,6 +1,7 @@
 //! `daqmeter path`: a path of data as a file: drawn, run, and explained.
 
 mod explain;
+mod limits;
 mod max;
 mod run;
 mod show;
@@ -11,6 +12,9 @@ use clap::{Args, Subcommand};
 
 use crate::output::Failure;
 
+pub(crate) use limits::prove;
+pub(crate) use show::{draw, shipped};
+
 /// Run a path of data that a file describes: source, stages and sink, a thread each.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
@@ -20,7 +24,7 @@ pub(crate) struct Arguments {
 }
 
 const EXAMPLE: &str = "\
-A path is a TOML file, or one that ships: digitizer-crate, felix-card, file-replay, pattern.
+A path is a TOML file, or one that ships: see daqmeter path list.
 
 Example:
 

@@ -5,10 +5,12 @@ mod request;
 mod session;
 #[cfg(test)]
 mod tests;
+mod times;
 
 use daqmeter_harness::{Fault, Session, TypedEngine};
 
 pub use self::request::{EtherboneRequest, Method, Payload};
+pub use self::times::{TIME_BYTES, Times};
 use plan::Plan;
 use session::EtherboneSession;
 

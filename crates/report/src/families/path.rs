@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use daqmeter_record::path::{PathRun, PathThread};
-use daqmeter_record::resources::{bottleneck, resources};
+use daqmeter_record::resources::resources;
 use daqmeter_record::units::{show_bytes, show_mb_per_s, show_ns, significant};
 use daqmeter_record::{RunRecord, Stage, sanitise};
 
 use crate::aligned::numbers_from;
-use crate::family::{Answer, Family, Measured, Work, of_engine};
+use crate::family::{Family, Work, of_engine};
 use crate::faults::faults_and_ledgers;
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],
-    answers: &[answer],
     label: |record, _: &Stage| format!("path {}", record.workload.text("path").unwrap_or("")),
     in_label: &["path"],
     footnote,
@@ -44,51 +43,8 @@ pub(crate) fn fastest(records: &[RunRecord]) -> BTreeMap<&str, (&RunRecord, &Pat
     fastest
 }
 
-/// What each path carried: its fastest run.
-fn answer(measured: &Measured<'_>) -> Option<Answer> {
-    let said: Vec<String> = fastest(measured.usable)
-        .into_iter()
-        .map(|(name, (record, run))| said(name, record, run))
-        .collect();
-    (!said.is_empty()).then(|| Answer {
-        question: "What do whole paths carry, from source to sink?",
-        answer: format!(
-            "{}. `path explain NAME` proves what limits a path",
-            said.join("; ")
-        ),
-        figure: None,
-    })
-}
-
-fn said(name: &str, record: &RunRecord, run: &PathRun) -> String {
-    let emulated = if record.engine.emulated {
-        " of an emulated source"
-    } else {
-        ""
-    };
-    format!(
-        "{name} {} MB/s{emulated} ({}){}",
-        show_mb_per_s(rate_bytes_per_s(run)),
-        run.line,
-        most_used(run)
-    )
-}
-
-/// The resource that is used most, which one run shows but does not prove to be the limit.
-fn most_used(run: &PathRun) -> String {
-    let all = resources(run);
-    let Some((resource, ns)) = bottleneck(&all) else {
-        return String::new();
-    };
-    format!(
-        ", most used: {} at {} %",
-        resource.what.text(),
-        significant(ns / block_ns(run) * 100.0, 2)
-    )
-}
-
 /// Time per block of the whole path.
-fn block_ns(run: &PathRun) -> f64 {
+pub(crate) fn block_ns(run: &PathRun) -> f64 {
     run.wall_ns as f64 / run.blocks.max(1) as f64
 }
 
@@ -310,6 +266,7 @@ mod tests {
             latency_max_ns: 77_000,
             is_paced: false,
             cpus: 2.0,
+            ..PathRun::default()
         });
         record
     }
@@ -351,17 +308,6 @@ mod tests {
         assert_eq!(cells(" copy "), ["94", "940", "us", "69.72"]);
         // 1.6 ms of work for each block on two CPUs.
         assert_eq!(cells(" all CPUs together "), ["80", "800", "us", "81.92"]);
-        let measured = Measured {
-            usable: &[record()],
-            all: &[record()],
-        };
-        let answer = answer(&measured).unwrap().answer;
-        assert!(
-            answer.contains(
-                "65.54 MB/s (64 KiB -> memory -> copy memcpy -> read), most used: copy at 94 %"
-            ),
-            "{answer}"
-        );
     }
 
     #[test]

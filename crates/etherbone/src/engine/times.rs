@@ -1,0 +1,123 @@
+//! The times of a timing receiver one after the other, for paths: the cycles are those of the engine.
+
+use daqmeter_harness::{Fault, Request};
+use daqmeter_wire::etherbone::cycle::{Check, Op};
+
+use super::plan::Plan;
+use super::request::{EtherboneRequest, Method, Payload};
+use crate::Client;
+use crate::server::Running;
+use crate::timestamps::Unroller;
+
+/// Bytes of a time: nanoseconds, little-endian.
+pub const TIME_BYTES: usize = 8;
+
+/// An open conversation that reads times in blocking cycles. The server, where it is one of this process, ends after the client.
+pub struct Times {
+    client: Client,
+    ops: Vec<Op>,
+    unroller: Unroller,
+    last_ns: u64,
+    _server: Option<Running>,
+}
+
+impl Times {
+    /// What is asked of the slave at that address, so many times in a cycle.
+    pub fn request(address: &str, count: u64) -> EtherboneRequest {
+        EtherboneRequest {
+            address: address.to_owned(),
+            method: Method::Blocking,
+            payload: Payload::Timestamps,
+            count,
+            cycles: 1,
+            base: None,
+            link: None,
+            address_widths: None,
+            data_widths: None,
+            peer_cpu: None,
+        }
+    }
+
+    /// Opens the conversation.
+    ///
+    /// # Errors
+    /// When the request is wrong, nobody answers, or there is no clock on the slave's bus.
+    pub fn open(request: &EtherboneRequest) -> Result<Times, Fault> {
+        request
+            .check()
+            .map_err(|problem| request.workload().error(problem.name, problem.text))?;
+        let plan = Plan::of(request)?;
+        let (mut client, server) = plan.open()?;
+        let base = plan.device_base(&mut client)?;
+        Ok(Times {
+            client,
+            ops: plan.ops(base),
+            unroller: Unroller::default(),
+            last_ns: 0,
+            _server: server,
+        })
+    }
+
+    /// Fills a block of whole cycles and returns how many times are in it.
+    ///
+    /// # Errors
+    /// When a cycle fails, the bus reports an error, or the time goes back.
+    pub fn read(&mut self, into: &mut [u8]) -> Result<u64, Fault> {
+        let cycle_bytes = self.ops.len() / 2 * TIME_BYTES;
+        let mut times = 0;
+        for part in into.chunks_exact_mut(cycle_bytes) {
+            let outcome = self.client.cycle(&self.ops, Check::Status)?;
+            if let Some(&index) = outcome.failed.first() {
+                let address = self.ops[index].address;
+                return Err(Fault::new(format!(
+                    "the bus reports an error at {address:#x}: no device answers there"
+                )));
+            }
+            let pairs = outcome.values.as_chunks::<2>().0;
+            for (place, [high, low]) in part.as_chunks_mut::<TIME_BYTES>().0.iter_mut().zip(pairs) {
+                let time_ns = self.unroller.time_ns(*high, *low);
+                if time_ns < self.last_ns {
+                    let last_ns = self.last_ns;
+                    return Err(Fault::new(format!(
+                        "the time goes back from {last_ns} to {time_ns} ns"
+                    )));
+                }
+                self.last_ns = time_ns;
+                *place = time_ns.to_le_bytes();
+                times += 1;
+            }
+        }
+        Ok(times)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_a_receiver_in_this_process_go_forward() {
+        for address in ["loop/udp", "loop/tcp"] {
+            let mut times = Times::open(&Times::request(address, 4)).unwrap();
+            let mut block = [0; 128];
+            assert_eq!(times.read(&mut block).unwrap(), 16, "{address}");
+            let read: Vec<u64> = block
+                .as_chunks::<TIME_BYTES>()
+                .0
+                .iter()
+                .map(|bytes| u64::from_le_bytes(*bytes))
+                .collect();
+            assert!(read[0] > 0 && read.is_sorted(), "{address}: {read:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_slave_is_said() {
+        let open = |address: &str, count| {
+            let opened = Times::open(&Times::request(address, count));
+            opened.err().unwrap().0
+        };
+        assert!(open("nowhere", 1).contains("address"));
+        assert!(open("loop/udp", 0).contains("count"));
+    }
+}

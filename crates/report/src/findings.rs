@@ -1,0 +1,421 @@
+//! What is said of a whole path that was run: what it carries, what limits it and how that was found, how far each resource is used,
+//! what to change, and how much this host would carry. Begin with [`said`].
+
+use daqmeter_record::path::{Brings, LimitFound, PathLimit, PathRun, Served};
+use daqmeter_record::resources::{Resource, What, bottleneck, resources};
+use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
+use serde::Serialize;
+
+use crate::families::path::{block_ns, rate_bytes_per_s};
+
+/// One line: what is answered, and the answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Said {
+    pub(crate) about: &'static str,
+    pub(crate) text: String,
+}
+
+/// Everything that a run says of its path, most important first.
+pub(crate) fn said(name: &str, run: &PathRun, is_emulated: bool) -> Vec<Said> {
+    let found = Found::of(run);
+    let line = |about, text: Option<String>| text.map(|text| Said { about, text });
+    [
+        line("path", Some(run.line.clone())),
+        line("carries", Some(carries(run, is_emulated))),
+        line("limit", found.limit(name)),
+        line("used", found.used()),
+        line("change", found.change()),
+        line("this host", this_host(run)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn carries(run: &PathRun, is_emulated: bool) -> String {
+    let emulated = if is_emulated {
+        " from an emulated source"
+    } else {
+        ""
+    };
+    let events = match run.events {
+        0 => String::new(),
+        events => {
+            let per_s = events as f64 / run.wall_ns.max(1) as f64 * 1e9;
+            format!(", {} events/s", significant(per_s, 3))
+        }
+    };
+    let latency = run.latency_ns(0.5).map_or_else(String::new, |ns| {
+        format!("; median latency {}", show_ns(ns as f64))
+    });
+    format!(
+        "{} MB/s sustained{emulated}{events}{latency}",
+        show_mb_per_s(rate_bytes_per_s(run))
+    )
+}
+
+/// A run and its resources.
+struct Found<'a> {
+    run: &'a PathRun,
+    resources: Vec<Resource>,
+}
+
+/// As many resources as the line of their use names.
+const MOST_USED: usize = 6;
+/// A resource that works less than this share of its time has time to spare, as for `path explain`.
+const USED_UP: f64 = 0.85;
+/// What gains less than this is no change.
+const WORTH_IT: f64 = 1.02;
+
+impl Found<'_> {
+    fn of(run: &PathRun) -> Found<'_> {
+        Found {
+            run,
+            resources: resources(run),
+        }
+    }
+
+    /// Share of its time in which a resource worked.
+    fn share(&self, resource: &Resource) -> f64 {
+        resource.least_ns() / block_ns(self.run)
+    }
+
+    fn percent(&self, resource: &Resource) -> String {
+        let percent = significant(self.share(resource) * 100.0, 2);
+        format!("{} {percent} %", resource.what.text())
+    }
+
+    fn most_used(&self) -> Option<&Resource> {
+        bottleneck(&self.resources).map(|(resource, _)| resource)
+    }
+
+    fn limit(&self, name: &str) -> Option<String> {
+        let most = self.most_used()?;
+        let is_used_up = self.share(most) >= USED_UP;
+        let most = format!("most used in this run: {}", self.percent(most));
+        let Some(PathLimit { found, runs }) = &self.run.limit else {
+            return Some(match self.run.is_paced {
+                true => {
+                    format!("not looked for: blocks came at a rate, and the path kept up; {most}")
+                }
+                false if is_used_up => {
+                    format!("not proved; {most}. `daqmeter path explain {name}` proves it")
+                }
+                false => format!(
+                    "not found: nothing is used up; {most}. `daqmeter path explain {name}` looks for it"
+                ),
+            });
+        };
+        Some(match found {
+            LimitFound::Resource(what) => format!(
+                "{what}: it is used up, and the path follows what uses it one for one (each part slowed in turn, {runs} runs)"
+            ),
+            LimitFound::NoSingleOne => format!(
+                "no single one: no part moves the path one for one (each slowed in turn, {runs} runs); {most}"
+            ),
+            LimitFound::CannotTell => format!(
+                "cannot tell from {runs} runs with each part slowed in turn; {most}. `daqmeter path explain {name}` takes more time"
+            ),
+        })
+    }
+
+    fn used(&self) -> Option<String> {
+        let mut all: Vec<&Resource> = self.resources.iter().collect();
+        all.sort_by(|a, b| b.least_ns().total_cmp(&a.least_ns()));
+        let named: Vec<String> = all
+            .iter()
+            .take(MOST_USED)
+            .map(|resource| self.percent(resource))
+            .collect();
+        (!named.is_empty()).then(|| named.join(", "))
+    }
+
+    /// What makes the path faster, and by how much at most.
+    fn change(&self) -> Option<String> {
+        let (limit, condition) = match self.run.limit.as_ref().map(|limit| &limit.found) {
+            Some(LimitFound::NoSingleOne) => {
+                return Some("nothing that is known: no single part is the limit".to_owned());
+            }
+            Some(LimitFound::Resource(name)) => {
+                let mut all = self.resources.iter();
+                (
+                    all.find(|resource| resource.what.text() == *name)?,
+                    String::new(),
+                )
+            }
+            Some(LimitFound::CannotTell) | None => {
+                if self.run.is_paced {
+                    return None;
+                }
+                let most = self.most_used()?;
+                if self.share(most) < USED_UP {
+                    return None;
+                }
+                (most, format!("if {} is the limit, ", most.what.text()))
+            }
+        };
+        let (what, then) = self.removed(limit);
+        Some(format!("{condition}{what}: {}", self.gain(&then)))
+    }
+
+    /// What to do about a limit, and the resources that are then left.
+    fn removed(&self, limit: &Resource) -> (String, Vec<Resource>) {
+        let without = |changed: Option<Resource>| -> Vec<Resource> {
+            let others = self.resources.iter();
+            let others = others.filter(|resource| resource.what != limit.what);
+            others.cloned().chain(changed).collect()
+        };
+        match &limit.what {
+            What::Threads { element, name } if self.may_have_more(*element) => {
+                let more = Resource {
+                    capacity: limit.capacity + 1.0,
+                    ..limit.clone()
+                };
+                (format!("give {name} another thread"), without(Some(more)))
+            }
+            What::Threads { element: 0, name } => (format!("a faster {name}"), without(None)),
+            What::Threads { name, .. } => (format!("less work in {name}"), without(None)),
+            What::Between { name, .. } => {
+                let what = format!("another way than {name}, or larger blocks");
+                (what, without(None))
+            }
+            What::Cpu(cpu) => {
+                let what = format!("take a thread off CPU {cpu}{}", self.most_work(limit));
+                (what, without(None))
+            }
+            What::AllCpus => {
+                let what = format!("more CPUs, or less work{}", self.most_work(limit));
+                (what, without(None))
+            }
+        }
+    }
+
+    /// Whether an element is a stage whose work can be shared by more threads.
+    fn may_have_more(&self, element: usize) -> bool {
+        let threads = &self.run.threads;
+        let last = threads.iter().map(|thread| thread.element).max();
+        let has_ends = threads
+            .iter()
+            .any(|thread| thread.element == element && thread.end.is_some());
+        element > 0 && Some(element) != last && !has_ends
+    }
+
+    /// Which element uses most of a CPU.
+    fn most_work(&self, cpus: &Resource) -> String {
+        let most = cpus.uses.iter().max_by(|a, b| a.1.total_cmp(b.1));
+        let named = most.and_then(|(element, ns)| {
+            let mut threads = self.run.threads.iter();
+            let thread = threads.find(|thread| thread.element == *element)?;
+            let percent = significant(ns / cpus.uses.values().sum::<f64>() * 100.0, 2);
+            Some(format!(
+                "; {} takes most of their time, {percent} %",
+                thread.part
+            ))
+        });
+        named.unwrap_or_default()
+    }
+
+    /// By how much the path would be faster with these resources.
+    fn gain(&self, then: &[Resource]) -> String {
+        let Some((next, next_ns)) = bottleneck(then) else {
+            return "nothing else is known to limit it (not tried)".to_owned();
+        };
+        let times = block_ns(self.run) / next_ns.max(f64::MIN_POSITIVE);
+        let next = next.what.text();
+        if times < WORTH_IT {
+            return format!("no gain by itself, {next} is used up as well (predicted, not tried)");
+        }
+        format!(
+            "at most {} times as fast, then {next} is used up (predicted, not tried)",
+            significant(times, 3)
+        )
+    }
+}
+
+/// What all CPUs that the process may use would carry by what a block needs of them, and how many of what the path serves.
+fn this_host(run: &PathRun) -> Option<String> {
+    let cpu_ns: u64 = run.threads.iter().map(|thread| thread.cpu_ns).sum();
+    if run.cpus <= 0.0 || cpu_ns == 0 || run.payload_bytes == 0 {
+        return None;
+    }
+    let cpus = match run.cpus {
+        1.0 => "1 CPU".to_owned(),
+        cpus => format!("{} CPUs", significant(cpus, 3)),
+    };
+    // CPU time of the run over that which there is in a second: the share of a second that it takes.
+    let all = |amount: f64| amount / cpu_ns as f64 * 1e9 * run.cpus;
+    let bytes_per_s = all(run.payload_bytes as f64);
+    let served = run
+        .served
+        .as_ref()
+        .and_then(|served| how_many(run, served, &all));
+    let beyond = "by CPU time alone, memory and links not counted";
+    Some(match served {
+        Some((name, now, all)) => {
+            let now = match run.is_paced {
+                true => String::new(),
+                false => format!("this path as it is {now}; "),
+            };
+            format!("{name}: {now}its {cpus} {all} ({beyond})")
+        }
+        None => format!(
+            "its {cpus} would carry {} MB/s of it ({beyond})",
+            show_mb_per_s(bytes_per_s)
+        ),
+    })
+}
+
+/// How many of what is served the run carried, and how many the CPUs would.
+fn how_many<'a>(
+    run: &PathRun,
+    served: &'a Served,
+    all: &dyn Fn(f64) -> f64,
+) -> Option<(&'a str, String, String)> {
+    let (amount, each) = match served.each {
+        Brings::BytesPerS(rate) => (run.payload_bytes as f64, rate),
+        Brings::EventsPerS(rate) => (run.events as f64, rate),
+    };
+    if amount <= 0.0 || each <= 0.0 {
+        return None;
+    }
+    let whole = |count: f64| match count.floor() {
+        0.0 => "not one".to_owned(),
+        count => format!("{count:.0}"),
+    };
+    let now = amount / run.wall_ns.max(1) as f64 * 1e9;
+    Some((&served.name, whole(now / each), whole(all(amount) / each)))
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::path::{End, PathThread};
+
+    use super::*;
+
+    /// A second of 1000 blocks of 1 MB, on so many CPUs: a source, a stage and a sink.
+    fn run(cpus: f64, busy_ms: [u64; 3]) -> PathRun {
+        let thread = |(element, name): (usize, &str)| PathThread {
+            name: name.to_owned(),
+            part: name.to_owned(),
+            element,
+            wall_ns: 1_000_000_000,
+            busy_ns: busy_ms[element] * 1_000_000,
+            cpu_ns: busy_ms[element] * 1_000_000,
+            ..PathThread::default()
+        };
+        PathRun {
+            line: "1 MB -> board -> convert -> read".to_owned(),
+            wall_ns: 1_000_000_000,
+            payload_bytes: 1_000_000_000,
+            blocks: 1000,
+            cpus,
+            threads: ["board", "convert", "read"]
+                .into_iter()
+                .enumerate()
+                .map(thread)
+                .collect(),
+            ..PathRun::default()
+        }
+    }
+
+    fn of(run: &PathRun, about: &str) -> String {
+        let all = said("crate", run, false);
+        let found = all.into_iter().find(|said| said.about == about);
+        found.map_or_else(String::new, |said| said.text)
+    }
+
+    fn found(found: LimitFound) -> Option<PathLimit> {
+        Some(PathLimit { found, runs: 94 })
+    }
+
+    #[test]
+    fn a_path_is_said_in_at_most_ten_lines_and_most_important_first() {
+        let all = said("crate", &run(4.0, [300, 990, 400]), true);
+        let about: Vec<&str> = all.iter().map(|said| said.about).collect();
+        assert_eq!(
+            about,
+            ["path", "carries", "limit", "used", "change", "this host"]
+        );
+        assert_eq!(all[1].text, "1000 MB/s sustained from an emulated source");
+    }
+
+    #[test]
+    fn what_one_run_shows_is_not_called_the_limit_and_what_was_proved_is() {
+        let mut run = run(4.0, [300, 990, 400]);
+        assert_eq!(
+            of(&run, "limit"),
+            "not proved; most used in this run: convert 99 %. `daqmeter path explain crate` proves it"
+        );
+        // Another thread halves it; then the four CPUs' 1.69 s in 4 s are used up.
+        assert_eq!(
+            of(&run, "change"),
+            "if convert is the limit, give convert another thread: at most 2.02 times as fast, then convert is used up (predicted, not tried)"
+        );
+        run.limit = found(LimitFound::Resource("convert".to_owned()));
+        assert!(
+            of(&run, "limit").starts_with("convert: it is used up, and the path follows"),
+            "{}",
+            of(&run, "limit")
+        );
+        assert!(of(&run, "change").starts_with("give convert another thread"));
+        run.limit = found(LimitFound::NoSingleOne);
+        assert!(of(&run, "limit").starts_with("no single one"));
+        run.limit = found(LimitFound::CannotTell);
+        assert!(of(&run, "limit").starts_with("cannot tell from 94 runs"));
+        run.limit = None;
+        // Disturbed, or too short: no resource is used up.
+        run.wall_ns = 2_000_000_000;
+        assert_eq!(
+            of(&run, "limit"),
+            "not found: nothing is used up; most used in this run: convert 50 %. `daqmeter path explain crate` looks for it"
+        );
+        assert_eq!(of(&run, "change"), "");
+        run.is_paced = true;
+        assert!(of(&run, "limit").starts_with("not looked for"));
+        assert_eq!(of(&run, "change"), "");
+    }
+
+    #[test]
+    fn more_threads_gain_nothing_where_the_cpus_are_used_up_as_well() {
+        let two = run(1.7, [300, 1000, 400]);
+        assert_eq!(
+            of(&two, "change"),
+            "if all CPUs together is the limit, more CPUs, or less work; convert takes most of their time, 59 %: no gain by itself, convert is used up as well (predicted, not tried)"
+        );
+        let mut ends = run(8.0, [300, 1000, 400]);
+        ends.threads[1].end = Some(End::Out);
+        assert!(
+            of(&ends, "change").contains("less work in convert"),
+            "threads at two ends are not shared: {}",
+            of(&ends, "change")
+        );
+    }
+
+    #[test]
+    fn a_host_carries_as_many_as_the_cpus_that_it_may_use_have_time_for() {
+        // 1.5 s of CPU time for 1 GB; a quota of 3 CPUs.
+        let mut run = run(3.0, [300, 800, 400]);
+        assert_eq!(
+            of(&run, "this host"),
+            "its 3 CPUs would carry 2000 MB/s of it (by CPU time alone, memory and links not counted)"
+        );
+        let serves = |each| {
+            Some(Served {
+                name: "boards".to_owned(),
+                each,
+            })
+        };
+        run.served = serves(Brings::BytesPerS(84e6));
+        assert_eq!(
+            of(&run, "this host"),
+            "boards: this path as it is 11; its 3 CPUs 23 (by CPU time alone, memory and links not counted)"
+        );
+        // It counts no events.
+        run.served = serves(Brings::EventsPerS(100e3));
+        assert!(of(&run, "this host").starts_with("its 3 CPUs would carry"));
+        run.events = 250_000;
+        assert!(of(&run, "this host").starts_with("boards: this path as it is 2; its 3 CPUs 5"));
+        run.cpus = 0.0;
+        assert_eq!(of(&run, "this host"), "", "older records do not say");
+    }
+}
