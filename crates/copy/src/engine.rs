@@ -1,7 +1,7 @@
 //! The engine `copy`: one point of latency or bandwidth, by any path and policy.
 
 use daqmeter_harness::{
-    Availability, DeviceTime, Fault, LimitSpec, Session, StageSpec, Tally, TypedEngine,
+    Availability, Control, DeviceTime, Fault, LimitSpec, Session, StageSpec, Tally, TypedEngine,
 };
 use daqmeter_record::Ledger;
 use daqmeter_sys::copies::null_call;
@@ -201,10 +201,14 @@ impl Session for CopySession {
             limit: Some(self.limit()),
             before_sample,
             device_timed: self.mover.device_time().is_some(),
-            ..StageSpec::new(self.stage_name(self.request.direction), bytes, traffic)
+            ..StageSpec::new(self.stage_name(self.request.direction), bytes, traffic).beside_copy()
         };
         if self.mover.is_system_call() {
-            vec![copy, StageSpec::new(NULL_CALL, 0, 0)]
+            let call = StageSpec {
+                control: Some(Control::Call),
+                ..StageSpec::new(NULL_CALL, 0, 0)
+            };
+            vec![copy, call]
         } else {
             vec![copy]
         }

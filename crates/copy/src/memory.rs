@@ -127,7 +127,7 @@ impl Session for MemorySession {
         let (read, moved) = (read_bytes as u64, read_bytes as u64 + write_bytes as u64);
         self.variants
             .iter()
-            .map(|variant| StageSpec::new(variant.name(), read, moved))
+            .map(|variant| StageSpec::new(variant.name(), read, moved).beside_copy())
             .collect()
     }
 

@@ -183,6 +183,7 @@ impl Session for ConvertSession {
                 raw_bytes,
                 raw_bytes + self.out_bytes() as u64,
             )
+            .beside_copy()
         }]
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use daqmeter_harness::{
-    Fault, LimitSpec, Problem, Request, Session, StageSpec, Tally, TypedEngine,
+    Control, Fault, LimitSpec, Problem, Request, Session, StageSpec, Tally, TypedEngine,
 };
 use daqmeter_record::Ledger;
 use daqmeter_sys::{affinity, net};
@@ -341,6 +341,7 @@ impl Session for PingPong {
         let moved = 2 * self.message_bytes as u64;
         vec![StageSpec {
             batch: self.batch as u64,
+            control: Some(Control::RoundTrip),
             ..StageSpec::new(name, self.counted_bytes, moved)
         }]
     }

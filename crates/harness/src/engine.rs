@@ -5,6 +5,7 @@ use std::fmt::Display;
 use daqmeter_record::{Counter, Ledger, Limit, ParamError, PathRun, TimeSeries, Workload};
 
 use crate::StopFlag;
+use crate::control::Control;
 use crate::sample::INTERRUPTED;
 
 /// One way to do some kind of work.
@@ -157,6 +158,9 @@ pub struct StageSpec {
     pub traffic_bytes_per_op: u64,
     /// What the rate is held against.
     pub limit: Option<LimitSpec>,
+    /// Work that loads the same resource, done between samples. None where nothing may come between operations: a device that goes on
+    /// meanwhile would fill its ring.
+    pub control: Option<Control>,
     /// Run once instead of as often as the others (function 100 of the original).
     pub once: bool,
     /// Operations that belong together, of which a sample takes whole batches: cycles in a pipeline, datagrams in a burst.
@@ -184,13 +188,22 @@ impl StageSpec {
         self.before_sample || self.device_timed
     }
 
-    /// A repeated stage without a limit.
+    /// The same with a copy of like footprint as its control.
+    #[must_use]
+    pub fn beside_copy(self) -> Self {
+        let footprint_bytes = self.traffic_bytes_per_op;
+        let control = Some(Control::Copy { footprint_bytes });
+        StageSpec { control, ..self }
+    }
+
+    /// A repeated stage without a limit and without a control.
     pub fn new(name: impl Into<String>, bytes_per_op: u64, traffic_bytes_per_op: u64) -> Self {
         StageSpec {
             name: name.into(),
             bytes_per_op,
             traffic_bytes_per_op,
             limit: None,
+            control: None,
             once: false,
             batch: 1,
             before_sample: false,

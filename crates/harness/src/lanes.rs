@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use daqmeter_record::{Counter, Lane, Ledger, Outcome, PathRun, RunRecord, Stage, TimeSeries};
+use daqmeter_record::{Counter, Lane, Ledger, Outcome, PathRun, RunRecord, TimeSeries};
 use daqmeter_sys::perf::Sampler;
 use daqmeter_sys::{affinity, clock};
 
@@ -15,9 +15,9 @@ use crate::guarded::guarded;
 use crate::meeting::{Meeting, Party};
 use crate::progress::Phase;
 use crate::reference::speed_ns;
-use crate::sample::Sampling;
+use crate::sample::{Sampled, Sampling};
 use crate::settings::cpu_list;
-use crate::{Context, Fault, Observer, Session, Settings, StageSpec};
+use crate::{Context, Fault, Observer, Session, Settings};
 
 /// What one lane's thread brings back.
 #[derive(Default)]
@@ -63,6 +63,8 @@ pub(crate) struct Running<'a> {
     pub(crate) context: &'a Context,
     /// Whether the record names the processes that used the CPUs.
     pub(crate) processes: bool,
+    /// Number of lanes that take controls at the same time; none takes no controls.
+    pub(crate) controls: Option<usize>,
     /// Makes the thread of the lane with that index; tests make one that cannot be started.
     pub(crate) thread: fn(usize) -> thread::Builder,
 }
@@ -258,7 +260,7 @@ struct LaneRunner<'a> {
     running: Running<'a>,
 }
 
-type Stages = Vec<(StageSpec, Stage)>;
+type Stages = Vec<Sampled>;
 
 impl<'a> LaneRunner<'a> {
     fn new(index: usize, session: Box<dyn Session>, running: Running<'a>) -> LaneRunner<'a> {
@@ -334,7 +336,10 @@ impl<'a> LaneRunner<'a> {
             )));
         }
         let Running {
-            settings, context, ..
+            settings,
+            context,
+            controls,
+            ..
         } = self.running;
         self.session
             .call("heed", |session| session.heed(&settings.stop))?;
@@ -351,6 +356,7 @@ impl<'a> LaneRunner<'a> {
                 session,
                 settings,
                 context,
+                controls,
             }
             .plan()
         };
@@ -369,7 +375,10 @@ impl<'a> LaneRunner<'a> {
             sampler.start();
         }
         let Running {
-            settings, context, ..
+            settings,
+            context,
+            controls,
+            ..
         } = self.running;
         let seen = &mut self.lane.seen_cpus;
         let take = |session: &mut dyn Session| {
@@ -377,11 +386,12 @@ impl<'a> LaneRunner<'a> {
                 session,
                 settings,
                 context,
+                controls,
             }
             .take(&mut stages, origin_ns, seen)
         };
         let ended = self.session.call("a timed step", take).flatten();
-        self.lane.stages = stages.into_iter().map(|(_, stage)| stage).collect();
+        self.lane.stages = stages.into_iter().map(Sampled::stage).collect();
         ended
     }
 
@@ -462,7 +472,7 @@ mod tests {
     use super::*;
     use crate::conclude::conclude;
     use crate::progress::{Look, Progress};
-    use crate::{StepPlan, StopFlag, Tally};
+    use crate::{StageSpec, StepPlan, StopFlag, Tally};
 
     /// Panics in the call of that name, without a message on stderr.
     struct Panics {
@@ -580,6 +590,7 @@ mod tests {
                 settings: &settings,
                 context: &context,
                 processes: true,
+                controls: None,
                 thread,
             };
             let mut record = context.blank_record(Default::default(), Workload::new("test"));
@@ -703,6 +714,7 @@ mod tests {
             settings: &settings,
             context: &context,
             processes: false,
+            controls: None,
             thread: lane_thread,
         };
         let session: Box<dyn Session> = Box::new(Awaits { told, seen });

@@ -7,6 +7,7 @@
 mod conclude;
 mod conditions;
 pub mod conformance;
+mod control;
 mod cpu_model;
 mod devices;
 pub mod engine;
@@ -32,6 +33,7 @@ mod text_file;
 mod toml_text;
 mod watched;
 
+pub use control::Control;
 pub use devices::CardFamily;
 pub use engine::{
     Availability, DeviceTime, Engine, Fault, LimitSpec, MAX_LANES, Parameter, Session, StageSpec,

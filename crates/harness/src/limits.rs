@@ -72,6 +72,7 @@ fn found(
         let settings = Settings {
             plan,
             profile_hz: None,
+            controls: false,
             progress: settings.progress.of_limit(&name),
             ..settings.clone()
         };

@@ -20,6 +20,11 @@ pub trait Observer: Send {
         None
     }
 
+    /// Whether it counts what is compared with the known work of the lanes: nothing else is then done between their samples.
+    fn counts_all(&self) -> bool {
+        false
+    }
+
     /// What the reader must know of the observer itself.
     fn trouble(&mut self) -> Option<String> {
         None

@@ -61,10 +61,12 @@ pub fn measure(
     })??;
     record.limits = limits;
     record.warnings.extend(missing);
+    let is_watched = settings.profile_hz.is_some() || observers.iter().any(|it| it.counts_all());
     let running = Running {
         settings,
         context,
         processes: engine.names_processes(),
+        controls: (!is_watched && settings.controls).then_some(sessions.len()),
         thread: lane_thread,
     };
     let ran = run_lanes(sessions, running, observers, &mut record);

@@ -1,13 +1,15 @@
 //! How one lane's stages are sampled: operations per sample, warming up, the timed steps.
 //!
-//! Only this file and `lanes.rs` read the clock around work. Timed steps allocate nothing: sample vectors have their room
-//! beforehand. Consecutive samples share their time stamp, so one reading of the clock is the whole cost per sample.
+//! Only this file, `lanes.rs` and `control.rs` read the clock around work. Timed steps allocate nothing: sample vectors have their room
+//! beforehand. Consecutive samples share their time stamp, so one reading of the clock is the whole cost per sample. Where a control is
+//! due it comes between two samples, in the time of neither.
 
 use std::time::Duration;
 
 use daqmeter_record::Stage;
 use daqmeter_sys::{affinity, clock, cpu_time};
 
+use crate::control::Controlled;
 use crate::settings::{Settings, StepPlan};
 use crate::{Context, Fault, Session, StageSpec};
 
@@ -26,11 +28,45 @@ pub(crate) struct Sampling<'a> {
     pub(crate) session: &'a mut dyn Session,
     pub(crate) settings: &'a Settings,
     pub(crate) context: &'a Context,
+    /// Number of lanes that take controls at the same time; none takes no controls.
+    pub(crate) controls: Option<usize>,
+}
+
+/// A stage while it is sampled.
+pub(crate) struct Sampled {
+    spec: StageSpec,
+    stage: Stage,
+    control: Option<Controlled>,
+}
+
+impl Sampled {
+    /// Takes a control if one is due. Says when it was done, or what time it was.
+    fn control(&mut self, now_ns: u64) -> u64 {
+        let taken = self.stage.sample_ns.len();
+        match &mut self.control {
+            Some(control) if control.is_due(now_ns) => {
+                control.take(taken);
+                clock::monotonic_ns()
+            }
+            _ => now_ns,
+        }
+    }
+
+    /// The stage with its controls, whose CPU time is not its own.
+    pub(crate) fn stage(self) -> Stage {
+        let mut stage = self.stage;
+        if let Some((series, cpu)) = self.control.map(Controlled::series) {
+            stage.cpu.user_ns = stage.cpu.user_ns.saturating_sub(cpu.user_ns);
+            stage.cpu.system_ns = stage.cpu.system_ns.saturating_sub(cpu.system_ns);
+            stage.control = Some(series);
+        }
+        stage
+    }
 }
 
 impl Sampling<'_> {
     /// Plans every stage.
-    pub(crate) fn plan(&mut self) -> Result<Vec<(StageSpec, Stage)>, Fault> {
+    pub(crate) fn plan(&mut self) -> Result<Vec<Sampled>, Fault> {
         let specs = self.session.stages();
         specs
             .into_iter()
@@ -40,7 +76,7 @@ impl Sampling<'_> {
     }
 
     /// Chooses the operations per sample and makes room for the samples.
-    fn plan_stage(&mut self, at: usize, spec: StageSpec) -> Result<(StageSpec, Stage), Fault> {
+    fn plan_stage(&mut self, at: usize, spec: StageSpec) -> Result<Sampled, Fault> {
         let (ops_per_sample, samples) = match self.settings.plan {
             _ if spec.once => (1, 1),
             StepPlan::ByStage(operations) | StepPlan::ByPass(operations) if spec.is_separate() => {
@@ -62,7 +98,12 @@ impl Sampling<'_> {
             sample_start_ns: Vec::with_capacity(if spec.is_separate() { room } else { 0 }),
             ..Stage::default()
         };
-        Ok((spec, stage))
+        let control = spec.control.zip(self.controls);
+        Ok(Sampled {
+            control: control.and_then(|(control, lanes)| Controlled::new(control, lanes)),
+            spec,
+            stage,
+        })
     }
 
     /// Warms up for a tenth of the budget, and from that chooses operations per sample: long against the clock's cost and
@@ -104,18 +145,18 @@ impl Sampling<'_> {
     /// Takes the samples of all stages, in the order of the plan. What was taken before a fault stays in the stages.
     pub(crate) fn take(
         &mut self,
-        stages: &mut [(StageSpec, Stage)],
+        stages: &mut [Sampled],
         origin_ns: u64,
         seen: &mut Vec<u32>,
     ) -> Result<(), Fault> {
         match self.settings.plan {
             StepPlan::ByPass(passes) => {
                 for pass in 0..passes {
-                    for (at, (spec, stage)) in stages.iter_mut().enumerate() {
-                        if !spec.once || pass == 0 {
+                    for (at, sampled) in stages.iter_mut().enumerate() {
+                        if !sampled.spec.once || pass == 0 {
                             seen.extend(affinity::current_cpu());
-                            let merge = pass % stage.ops_per_sample != 0;
-                            self.one_pass(at, spec, stage, merge, origin_ns)?;
+                            let merge = pass % sampled.stage.ops_per_sample != 0;
+                            self.one_pass(at, sampled, merge, origin_ns)?;
                         }
                     }
                     self.check_stop(pass + 1, passes)?;
@@ -123,37 +164,26 @@ impl Sampling<'_> {
                 Ok(())
             }
             StepPlan::ByStage(operations) => {
-                stages
-                    .iter_mut()
-                    .enumerate()
-                    .try_for_each(|(at, (spec, stage))| {
-                        let samples = if spec.once {
-                            1
-                        } else {
-                            operations.div_ceil(stage.ops_per_sample)
-                        };
-                        seen.extend(affinity::current_cpu());
-                        self.stage_samples(at, spec, stage, (samples, u64::MAX), origin_ns)?;
-                        seen.extend(affinity::current_cpu());
-                        self.check_stop(stage.sample_ns.len() as u64, samples)
-                    })
+                stages.iter_mut().enumerate().try_for_each(|(at, sampled)| {
+                    let samples = if sampled.spec.once {
+                        1
+                    } else {
+                        operations.div_ceil(sampled.stage.ops_per_sample)
+                    };
+                    seen.extend(affinity::current_cpu());
+                    self.stage_samples(at, sampled, (samples, u64::MAX), origin_ns)?;
+                    seen.extend(affinity::current_cpu());
+                    self.check_stop(sampled.stage.sample_ns.len() as u64, samples)
+                })
             }
             StepPlan::Timed(budget) => {
-                stages
-                    .iter_mut()
-                    .enumerate()
-                    .try_for_each(|(at, (spec, stage))| {
-                        seen.extend(affinity::current_cpu());
-                        self.stage_samples(
-                            at,
-                            spec,
-                            stage,
-                            (MAX_SAMPLES, as_ns(budget)),
-                            origin_ns,
-                        )?;
-                        seen.extend(affinity::current_cpu());
-                        self.check_stop(stage.sample_ns.len() as u64, MAX_SAMPLES)
-                    })
+                stages.iter_mut().enumerate().try_for_each(|(at, sampled)| {
+                    seen.extend(affinity::current_cpu());
+                    let most = (MAX_SAMPLES, as_ns(budget));
+                    self.stage_samples(at, sampled, most, origin_ns)?;
+                    seen.extend(affinity::current_cpu());
+                    self.check_stop(sampled.stage.sample_ns.len() as u64, MAX_SAMPLES)
+                })
             }
         }
     }
@@ -162,34 +192,34 @@ impl Sampling<'_> {
     fn stage_samples(
         &mut self,
         at: usize,
-        spec: &StageSpec,
-        stage: &mut Stage,
+        sampled: &mut Sampled,
         (most, budget_ns): (u64, u64),
         origin_ns: u64,
     ) -> Result<(), Fault> {
-        if spec.is_separate() {
-            return self.separate_samples(at, spec, stage, (most, budget_ns), origin_ns);
+        if sampled.spec.is_separate() {
+            return self.separate_samples(at, sampled, (most, budget_ns), origin_ns);
         }
+        let ops_per_sample = sampled.stage.ops_per_sample;
         // Samples that were calibrated are short; those of an exact plan may hold any number of operations.
         let mut stride = match self.settings.plan {
             StepPlan::Timed(budget) if as_ns(budget) / MAX_SAMPLES < LOOK_EVERY_NS => {
-                Stride::of(stage.ops_per_sample)
+                Stride::of(ops_per_sample)
             }
-            _ => Stride::of(spec.batch.min(stage.ops_per_sample)),
+            _ => Stride::of(sampled.spec.batch.min(ops_per_sample)),
         };
         let cpu_before = cpu_time::of_thread();
-        let begin = clock::monotonic_ns();
-        if stage.sample_ns.is_empty() {
-            stage.start_ns = begin.saturating_sub(origin_ns);
+        let begin = sampled.control(clock::monotonic_ns());
+        if sampled.stage.sample_ns.is_empty() {
+            sampled.stage.start_ns = begin.saturating_sub(origin_ns);
         }
-        let mut last = begin;
+        let (mut last, mut end) = (begin, begin);
         let mut taken = 0;
         let mut result = Ok(());
         while taken < most
             && (last - begin < budget_ns || taken < 5)
             && !self.settings.stop.is_set()
         {
-            let done = match self.sample(at, stage.ops_per_sample, &mut stride) {
+            let done = match self.sample(at, ops_per_sample, &mut stride) {
                 Ok(done) => done,
                 Err(fault) => {
                     result = Err(fault);
@@ -197,21 +227,22 @@ impl Sampling<'_> {
                 }
             };
             let now = clock::monotonic_ns();
-            if done < stage.ops_per_sample {
+            if done < ops_per_sample {
                 // It is to stop. A part of a sample is not comparable with whole ones, but better than nothing.
                 if taken == 0 {
-                    stage.ops_per_sample = done;
-                    stage.sample_ns.push(now - last);
-                    last = now;
+                    sampled.stage.ops_per_sample = done;
+                    sampled.stage.sample_ns.push(now - last);
+                    end = now;
                 }
                 break;
             }
-            stage.sample_ns.push(now - last);
-            last = now;
+            sampled.stage.sample_ns.push(now - last);
+            end = now;
+            last = sampled.control(now);
             taken += 1;
         }
-        stage.end_ns = last.saturating_sub(origin_ns);
-        book_cpu(stage, cpu_before);
+        sampled.stage.end_ns = end.saturating_sub(origin_ns);
+        book_cpu(&mut sampled.stage, cpu_before);
         result
     }
 
@@ -238,13 +269,12 @@ impl Sampling<'_> {
     fn separate_samples(
         &mut self,
         at: usize,
-        spec: &StageSpec,
-        stage: &mut Stage,
+        sampled: &mut Sampled,
         (most, budget_ns): (u64, u64),
         origin_ns: u64,
     ) -> Result<(), Fault> {
         let cpu_before = cpu_time::of_thread();
-        let begin = clock::monotonic_ns();
+        let begin = sampled.control(clock::monotonic_ns());
         let mut last = begin;
         let mut taken = 0;
         let mut result = Ok(());
@@ -252,24 +282,24 @@ impl Sampling<'_> {
             && (last - begin < budget_ns || taken < 5)
             && !self.settings.stop.is_set()
         {
-            result = self.separate_sample(at, spec, stage, origin_ns);
+            result = self.separate_sample(at, sampled, origin_ns);
             if result.is_err() {
                 break;
             }
-            last = clock::monotonic_ns();
+            last = sampled.control(clock::monotonic_ns());
             taken += 1;
         }
-        book_cpu(stage, cpu_before);
+        book_cpu(&mut sampled.stage, cpu_before);
         result
     }
 
     fn separate_sample(
         &mut self,
         at: usize,
-        spec: &StageSpec,
-        stage: &mut Stage,
+        sampled: &mut Sampled,
         origin_ns: u64,
     ) -> Result<(), Fault> {
+        let Sampled { spec, stage, .. } = sampled;
         if spec.before_sample {
             self.session.before_sample(at)?;
         }
@@ -296,16 +326,16 @@ impl Sampling<'_> {
     fn one_pass(
         &mut self,
         at: usize,
-        spec: &StageSpec,
-        stage: &mut Stage,
+        sampled: &mut Sampled,
         merge: bool,
         origin_ns: u64,
     ) -> Result<(), Fault> {
-        if spec.is_separate() {
-            return self.separate_samples(at, spec, stage, (1, u64::MAX), origin_ns);
+        if sampled.spec.is_separate() {
+            return self.separate_samples(at, sampled, (1, u64::MAX), origin_ns);
         }
         let cpu_before = cpu_time::of_thread();
-        let begin = clock::monotonic_ns();
+        let begin = sampled.control(clock::monotonic_ns());
+        let stage = &mut sampled.stage;
         let result = self.session.step(at, 1);
         let end = clock::monotonic_ns();
         if stage.sample_ns.is_empty() {
@@ -396,6 +426,7 @@ mod tests {
         fn stages(&self) -> Vec<StageSpec> {
             vec![StageSpec {
                 batch: 5,
+                control: Some(crate::Control::Call),
                 ..StageSpec::new("work", 1, 1)
             }]
         }
@@ -437,10 +468,11 @@ mod tests {
             session: &mut session,
             settings: &settings,
             context: &context,
+            controls: None,
         };
         let mut stages = sampling.plan().unwrap();
         let taken = sampling.take(&mut stages, 0, &mut Vec::new());
-        (taken, session.done, stages.remove(0).1)
+        (taken, session.done, stages.remove(0).stage())
     }
 
     #[test]
@@ -451,6 +483,34 @@ mod tests {
         assert!((10_000..100_000).contains(&done), "{done}");
         assert_eq!((stage.ops_per_sample, stage.sample_ns.len()), (done, 1));
         assert!(done.is_multiple_of(5), "whole batches");
+    }
+
+    #[test]
+    fn a_control_is_sampled_before_the_first_sample_and_only_where_it_is_wanted() {
+        for (controls, wanted) in [(None, false), (Some(1), true)] {
+            let settings = Settings::new(StepPlan::ByStage(50), "test");
+            let mut session = Stops {
+                at: u64::MAX / 16,
+                ..Stops::default()
+            };
+            let mut sampling = Sampling {
+                session: &mut session,
+                settings: &settings,
+                context: &Context::default(),
+                controls,
+            };
+            let mut stages = sampling.plan().unwrap();
+            sampling.take(&mut stages, 0, &mut Vec::new()).unwrap();
+            let stage = stages.remove(0).stage();
+            let first = stage
+                .control
+                .as_ref()
+                .map(|control| control.after_samples[0]);
+            assert_eq!(first, wanted.then_some(0));
+            // Its time is before the first sample.
+            let within = stage.end_ns - stage.start_ns;
+            assert!(stage.sample_ns.iter().sum::<u64>() <= within);
+        }
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub struct Settings {
     pub stop: StopFlag,
     /// How the limits of the stages are measured.
     pub limits: Limits,
+    /// Whether stages that have a control sample it in turn with their own samples. A limit does without.
+    pub controls: bool,
     /// Gets reports of how far a long point is.
     pub progress: Progress,
     /// Whether a workload that needs what this host lacks is waived; else it is refused, as one who asked for it by name expects.
@@ -113,6 +115,7 @@ impl Settings {
             role: Role::default(),
             stop: StopFlag::default(),
             limits: Limits::default(),
+            controls: true,
             progress: Progress::default(),
             waive: false,
         }

@@ -157,7 +157,11 @@ impl Session for BlockSession {
         } else {
             "read, direct"
         };
-        let mut stage = StageSpec::new(name, bytes, bytes);
+        let plain = StageSpec::new(name, bytes, bytes);
+        let mut stage = match self.request.cached {
+            true => plain.beside_copy(),
+            false => plain,
+        };
         // Out of the page cache a read is a copy; what a device can do, nobody but the device knows.
         stage.limit = self.request.cached.then(|| LimitSpec::memory(bytes, 1, 1));
         vec![stage]

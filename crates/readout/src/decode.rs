@@ -143,7 +143,8 @@ impl Session for DecodeSession {
             format!("decode {}", self.scenario.name),
             self.bytes,
             self.bytes,
-        );
+        )
+        .beside_copy();
         stage.limit = Some(LimitSpec::Measured {
             name: format!("memory read at {} B", self.bytes),
             how: "the blocks' bytes read once, in order, with no arithmetic".to_owned(),

@@ -306,6 +306,10 @@ fn trim(record: &mut RunRecord) {
         for stage in &mut lane.stages {
             stage.sample_ns.shrink_to_fit();
             stage.sample_start_ns.shrink_to_fit();
+            if let Some(control) = &mut stage.control {
+                control.sample_ns.shrink_to_fit();
+                control.after_samples.shrink_to_fit();
+            }
         }
         lane.stages.shrink_to_fit();
         lane.allowed_cpus.shrink_to_fit();

@@ -31,8 +31,8 @@ pub use mesh::Mesh;
 pub use observed::{Observations, TimeSeries};
 pub use path::PathRun;
 pub use run::{
-    Clock, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis, Memory,
-    NoiseFloor, Order, Outcome, ProcessPart, ProcessUse, Role, RunRecord, Stage, Tool,
+    Clock, ControlSeries, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis,
+    Memory, NoiseFloor, Order, Outcome, ProcessPart, ProcessUse, Role, RunRecord, Stage, Tool,
 };
 pub use workload::{Param, ParamError, Workload};
 

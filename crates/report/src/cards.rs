@@ -318,6 +318,8 @@ mod tests {
             study: "digitizer".into(),
             level: "mean",
             runs: times_ms.iter().enumerate().map(run).collect(),
+            controls: Vec::new(),
+            control_share: None,
             steps: Vec::new(),
             bad_hours: Vec::new(),
             has_two_modes: false,

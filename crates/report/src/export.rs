@@ -182,15 +182,11 @@ pub fn samples_in_parts(records: &[RunRecord], most_rows: usize) -> impl Iterato
             .flat_map(move |lane| lane.stages.iter().map(move |stage| (record, lane, stage)))
     });
     let mut all = stages.flat_map(|(record, lane, stage)| {
-        let (mut next_ns, workload): (_, Rc<str>) =
-            (stage.start_ns, record.workload.to_string().into());
-        stage
-            .sample_ns
-            .iter()
+        let workload: Rc<str> = record.workload.to_string().into();
+        let samples = stage.sample_ns.iter().zip(stage.sample_starts_ns());
+        samples
             .enumerate()
-            .map(move |(at, &sample_ns)| {
-                let start_ns = stage.sample_start_ns.get(at).copied().unwrap_or(next_ns);
-                next_ns = next_ns.saturating_add(sample_ns);
+            .map(move |(at, (&sample_ns, start_ns))| {
                 (
                     record,
                     Rc::clone(&workload),

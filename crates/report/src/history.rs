@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::show_ns;
-use daqmeter_stats::{Change, Level, median, row, sorted};
+use daqmeter_stats::{Change, Level, Occasion, explained, median, row, sorted};
 use serde::Serialize;
 
 use crate::aligned::numbers_from;
@@ -14,7 +14,7 @@ use crate::cmp::Confirmation;
 use crate::dates::seconds;
 use crate::families::level_name;
 use crate::figures::{Axis, Curve, Figure, Texts, lines};
-use crate::occasions::{Runs, moments, side};
+use crate::occasions::{ControlBy, Runs, moments, side};
 use crate::points::{Point, runs_by_point};
 
 /// One run of a point.
@@ -67,6 +67,12 @@ pub struct Trend {
     pub level: &'static str,
     /// Runs in the order of their time: one for each invocation.
     pub runs: Vec<Run>,
+    /// Time of the control of each run.
+    #[serde(skip)]
+    pub(crate) controls: Vec<Option<f64>>,
+    /// Part of its control's movement that was taken from the times before steps were sought; none where a run has no control.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control_share: Option<f64>,
     /// Steps.
     pub steps: Vec<Step>,
     /// Short excursions that came back.
@@ -131,24 +137,27 @@ fn trend(
     moments: &HashMap<&str, f64>,
     invocations: &[Run],
 ) -> Trend {
-    let side = side(found, moments);
-    let mut runs: Vec<(f64, f64)> = side
-        .occasions
-        .iter()
-        .map(|occasion| (occasion.at, time_ns(&occasion.repetitions, side.level)))
-        .filter(|(_, time_ns)| time_ns.is_finite() && *time_ns > 0.0)
-        .collect();
-    runs.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let run = |(at, time_ns): (f64, f64)| Run {
-        time_ns,
-        ..invocations[at as usize].clone()
+    let side = side(found, moments, ControlBy::of(found.iter()));
+    let mut occasions = side.occasions;
+    occasions.sort_by(|a, b| a.at.total_cmp(&b.at));
+    let run = |occasion: Occasion| {
+        let time_ns = time_ns(&occasion.repetitions, side.level);
+        let run = Run {
+            time_ns,
+            ..invocations[occasion.at as usize].clone()
+        };
+        let is_time = time_ns.is_finite() && time_ns > 0.0;
+        is_time.then_some((run, occasion.control))
     };
+    let (runs, controls) = occasions.into_iter().filter_map(run).unzip();
     Trend {
         host: host.to_owned(),
         point: point.to_string(),
         study: point.study,
         level: level_name(side.level),
-        runs: runs.into_iter().map(run).collect(),
+        runs,
+        controls,
+        control_share: None,
         steps: Vec::new(),
         bad_hours: Vec::new(),
         has_two_modes: false,
@@ -188,7 +197,10 @@ fn invocations(records: &[RunRecord]) -> Vec<Run> {
 
 /// Finds the steps of a point, one of so many that are looked at together.
 fn judge(trend: &mut Trend, ignore: f64, rows: usize) {
-    let values: Vec<f64> = trend.runs.iter().map(|run| run.time_ns).collect();
+    let times: Vec<f64> = trend.runs.iter().map(|run| run.time_ns).collect();
+    let without_control = explained(&times, &trend.controls);
+    trend.control_share = without_control.as_ref().map(|found| found.share);
+    let values = without_control.map_or(times, |found| found.times);
     let found = row(&values, ignore, rows);
     let runs = &trend.runs;
     let step = |change: Change| Step {

@@ -24,8 +24,46 @@ pub(crate) fn moments<'a>(records: impl Iterator<Item = &'a RunRecord>) -> HashM
     numbered.map(|(at, (_, id))| (id, at as f64)).collect()
 }
 
+/// What runs of a point have as their control: work that loads the same resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ControlBy<'a> {
+    /// What was sampled in turn with the point itself, by its name and its footprint.
+    Series(&'a str, u64),
+    /// The limit that was measured once in the invocation: all that older records have, and stages between whose operations nothing may
+    /// come.
+    Limit,
+}
+
+impl<'a> ControlBy<'a> {
+    /// The control that all of these runs have.
+    pub(crate) fn of(mut runs: impl Iterator<Item = &'a (&'a RunRecord, &'a Stage)>) -> Self {
+        let series = |stage: &'a Stage| {
+            let control = stage.control.as_ref()?;
+            Some(ControlBy::Series(&control.name, control.footprint_bytes))
+        };
+        let first = runs.next().and_then(|(_, stage)| series(stage));
+        let common = first.filter(|first| runs.all(|(_, stage)| series(stage) == Some(*first)));
+        common.unwrap_or(ControlBy::Limit)
+    }
+
+    /// Time of the control beside a stage; none where there is none.
+    fn time(self, record: &RunRecord, stage: &Stage) -> Option<f64> {
+        match self {
+            ControlBy::Series(..) => {
+                let times = stage.control.as_ref()?.times_ns();
+                (!times.is_empty()).then(|| median(&times))
+            }
+            ControlBy::Limit => limit_s(record, stage),
+        }
+    }
+}
+
 /// Runs as occasions: those of one invocation are its repetitions.
-pub(crate) fn occasions(runs: &Runs, moments: &HashMap<&str, f64>) -> Vec<Occasion> {
+pub(crate) fn occasions(
+    runs: &Runs,
+    moments: &HashMap<&str, f64>,
+    control: ControlBy,
+) -> Vec<Occasion> {
     let mut found: BTreeMap<&str, Occasion> = BTreeMap::new();
     let mut controls: BTreeMap<&str, Vec<Option<f64>>> = BTreeMap::new();
     for (record, stage) in runs {
@@ -35,7 +73,7 @@ pub(crate) fn occasions(runs: &Runs, moments: &HashMap<&str, f64>) -> Vec<Occasi
         controls
             .entry(&record.run_id)
             .or_default()
-            .push(control(record, stage));
+            .push(control.time(record, stage));
     }
     for (run_id, occasion) in &mut found {
         let of_it: Option<Vec<f64>> = controls.remove(run_id).into_iter().flatten().collect();
@@ -44,21 +82,57 @@ pub(crate) fn occasions(runs: &Runs, moments: &HashMap<&str, f64>) -> Vec<Occasi
     found.into_values().collect()
 }
 
-/// Time of a byte of the limit that was measured beside a stage in the same invocation, in seconds: it loads the same resource. None where
-/// the stage has none that was measured.
-fn control(record: &RunRecord, stage: &Stage) -> Option<f64> {
+/// Time of a byte of the limit that was measured beside a stage in the same invocation, in seconds. None where the stage has none that was
+/// measured.
+fn limit_s(record: &RunRecord, stage: &Stage) -> Option<f64> {
     let limit = record.limit(stage.limit.as_deref()?)?;
     let is_measured = limit.basis != LimitBasis::Given && limit.rate_bytes_per_s > 0.0;
     is_measured.then(|| 1.0 / limit.rate_bytes_per_s)
 }
 
 /// One side of a point.
-pub(crate) fn side(runs: &Runs, moments: &HashMap<&str, f64>) -> Side {
+pub(crate) fn side(runs: &Runs, moments: &HashMap<&str, f64>, control: ControlBy) -> Side {
     Side {
-        occasions: occasions(runs, moments),
+        occasions: occasions(runs, moments, control),
         level: runs
             .first()
             .map(|(record, stage)| level(record, stage))
             .unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::ControlSeries;
+
+    use super::*;
+    use crate::examples::example;
+
+    fn with_series(name: &str) -> RunRecord {
+        let mut record = example();
+        record.lanes[0].stages[1].control = Some(ControlSeries {
+            name: name.to_owned(),
+            ops_per_sample: 2,
+            sample_ns: vec![20, 0, 60, 40],
+            after_samples: vec![0, 1, 2, 3],
+            ..ControlSeries::default()
+        });
+        record
+    }
+
+    #[test]
+    fn what_was_sampled_in_turn_is_the_control_where_all_runs_have_it_and_else_the_limit() {
+        let (new, other, old) = (with_series("copy"), with_series("call"), example());
+        let stage = |record: &'static RunRecord| (record, &record.lanes[0].stages[1]);
+        let [new, other, old] = [new, other, old].map(|record| stage(Box::leak(Box::new(record))));
+        let both = [new, new];
+        let control = ControlBy::of(both.iter());
+        assert_eq!(control, ControlBy::Series("copy", 0));
+        assert_eq!(control.time(new.0, new.1), Some(20.0));
+        for mixed in [[new, old], [old, new], [new, other]] {
+            let control = ControlBy::of(mixed.iter());
+            assert_eq!(control, ControlBy::Limit);
+            assert_eq!(control.time(new.0, new.1), Some(1.0 / 10e9));
+        }
     }
 }

@@ -29,20 +29,6 @@ pub(crate) fn times_ns(stage: &Stage) -> Vec<f64> {
         .collect()
 }
 
-/// Start of each sample relative to the release of the lanes: as recorded, else one after the other from the stage's start.
-pub(crate) fn sample_starts(stage: &Stage) -> Vec<u64> {
-    if !stage.sample_start_ns.is_empty() {
-        return stage.sample_start_ns.clone();
-    }
-    let mut at = stage.start_ns;
-    let step = |ns: &u64| {
-        let start = at;
-        at = at.saturating_add(*ns);
-        start
-    };
-    stage.sample_ns.iter().map(step).collect()
-}
-
 /// What is compared between runs: the time that what each operation is counted as takes. Where they carried less, as chains
 /// whose triggers were stopped, that is longer than their own time.
 pub(crate) fn compared_ns(stage: &Stage) -> Vec<f64> {

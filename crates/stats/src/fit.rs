@@ -25,8 +25,11 @@ const BAD_HOUR: f64 = 1.5;
 const HOURS_KNOWN: f64 = 20.0;
 /// Most that a new occasion may exceed the worst of the history.
 const BEYOND_WORST: f64 = 1.25;
-/// Fewest occasions a side, and changes of sides in the order of time, for sides that were recorded in turn.
-const IN_TURN: usize = 3;
+/// Fewest occasions a side for sides that were recorded in turn: where three of ten occasions are in another mode, all of three a side are
+/// the same ones and those of the other side none in 2 of 100 comparisons of a point, of five in 1 of 1000.
+const IN_TURN: usize = 5;
+/// Fewest changes of sides in the order of time.
+const CHANGES: usize = 3;
 
 /// A point that both sides have, in numbers.
 #[derive(Clone, Debug)]
@@ -80,7 +83,7 @@ impl Pair {
         all.extend::<Vec<_>>(sides(&self.b, 1));
         all.sort_by(|a, b| a.0.total_cmp(&b.0));
         let changes = all.windows(2).filter(|pair| pair[0].1 != pair[1].1).count();
-        self.a.len().min(self.b.len()) >= IN_TURN && changes >= IN_TURN
+        self.a.len().min(self.b.len()) >= IN_TURN && changes >= CHANGES
     }
 
     fn effect(&self) -> f64 {
@@ -159,10 +162,13 @@ impl Pair {
 
 /// Fits all pairs of a comparison; in their order.
 pub(crate) fn fit(pairs: &[Pair]) -> Vec<Fit> {
-    let correlation = correlation(pairs);
+    let apart = correlation(pairs, PRIOR_CORRELATION);
+    // Neighbours that are alike narrow what sides in turn differ by: only what is seen of that counts.
+    let in_turn = correlation(pairs, 0.0);
+    let of = |pair: &Pair| if pair.is_in_turn() { in_turn } else { apart };
     let own: Vec<Option<(f64, f64)>> = pairs
         .iter()
-        .map(|pair| pair.own_variance(correlation))
+        .map(|pair| pair.own_variance(of(pair)))
         .collect();
     let known: Vec<f64> = own
         .iter()
@@ -172,7 +178,7 @@ pub(crate) fn fit(pairs: &[Pair]) -> Vec<Fit> {
     let pooled = (known.len() >= 3).then(|| median(&known));
     let fitted = |(pair, own): (&Pair, &Option<(f64, f64)>)| {
         let (variance, freedom) = believed(*own, pooled, pair.within());
-        let in_turn = pair.is_in_turn();
+        let (in_turn, correlation) = (pair.is_in_turn(), of(pair));
         Fit {
             effect: pair.effect(),
             error: (variance * pair.factor(correlation, in_turn)
@@ -199,8 +205,8 @@ fn believed(own: Option<(f64, f64)>, pooled: Option<f64>, within: f64) -> (f64, 
     (log.exp(), weight / 2.0 + freedom)
 }
 
-/// Correlation of neighbouring occasions: one for the host, from all rows.
-fn correlation(pairs: &[Pair]) -> f64 {
+/// Correlation of neighbouring occasions: one for the host, from all rows, drawn towards a prior.
+fn correlation(pairs: &[Pair], prior: f64) -> f64 {
     let (mut sum, mut weight, mut longest) = (0.0, 0.0, 0.0_f64);
     for row in pairs
         .iter()
@@ -222,8 +228,7 @@ fn correlation(pairs: &[Pair]) -> f64 {
     }
     let found = if weight > 0.0 { sum / weight } else { 0.0 };
     // Points share their host: all of them together know no more than the longest row.
-    let believed =
-        (CORRELATION_WEIGHT * PRIOR_CORRELATION + longest * found) / (CORRELATION_WEIGHT + longest);
+    let believed = (CORRELATION_WEIGHT * prior + longest * found) / (CORRELATION_WEIGHT + longest);
     believed.clamp(0.0, 0.9)
 }
 
@@ -365,7 +370,7 @@ mod tests {
                     control: None,
                 })
                 .collect();
-            let found = correlation(&pairs);
+            let found = correlation(&pairs, PRIOR_CORRELATION);
             assert!((found - truth).abs() < 0.12, "{truth}: {found}");
         }
     }

@@ -21,6 +21,7 @@ pub mod simulated;
 
 pub use changes::{Change, Row, change_points, row};
 pub use compare::{Asked, Comparison, Effect, FALSE_ALARM, Verdict, compare};
+pub use control::{Explained, explained};
 pub use paired::{Ratio, quantile_ratio};
 pub use rate::{Rate, Share, at_median, mean_interval, share, sustained};
 pub use sequential::{Decision, MedianSequence};

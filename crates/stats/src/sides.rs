@@ -2,8 +2,8 @@
 
 use crate::{BLOCKS, MAD_TO_SIGMA, mad, median, sorted};
 
-/// Occasions from which on the fastest and the slowest fifth of a side are trimmed (Yuen 1974).
-const TRIM_FROM: usize = 8;
+/// Of so many occasions of a side the fastest and the slowest are trimmed (Yuen 1974): a bad one does not move ten.
+const TRIMMED: usize = 10;
 
 /// What of many samples stands for all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,7 +128,7 @@ pub(crate) fn in_order(occasions: &[Occasion], level: Level) -> Vec<Value> {
 
 /// Values that are trimmed at either end of so many.
 pub(crate) fn trimmed(n: usize) -> usize {
-    if n >= TRIM_FROM { n / 5 } else { 0 }
+    n / TRIMMED
 }
 
 /// Trimmed mean.

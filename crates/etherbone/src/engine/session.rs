@@ -1,6 +1,6 @@
 //! One lane: one client, which reads by the method of the request.
 
-use daqmeter_harness::{Fault, LimitSpec, Session, StageSpec, Tally};
+use daqmeter_harness::{Control, Fault, LimitSpec, Session, StageSpec, Tally};
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_wire::etherbone::Width;
 use daqmeter_wire::etherbone::cycle::{Check, Op};
@@ -202,6 +202,7 @@ impl Session for EtherboneSession {
         let bytes = request.counted_bytes();
         vec![StageSpec {
             limit: self.limit.clone(),
+            control: Some(Control::RoundTrip),
             batch: request.batch(),
             ..StageSpec::new(request.method.name(), bytes, 2 * bytes)
         }]

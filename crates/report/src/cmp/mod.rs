@@ -12,7 +12,7 @@ use daqmeter_stats::{Asked, Effect, Verdict, compare};
 use serde::Serialize;
 
 use crate::families::level_name;
-use crate::occasions::{moments, occasions, side};
+use crate::occasions::{ControlBy, moments, occasions, side};
 use crate::points::{Point, points_of, runs_by_point};
 use crate::rate::is_done;
 use facts::fact_changes;
@@ -128,10 +128,11 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], asked: Asked
             groups.push(record);
             groups.len() - 1
         });
+        let control = ControlBy::of(found.a.iter().chain(&found.b).chain(&found.history));
         daqmeter_stats::Point {
-            a: side(&found.a, &moments),
-            b: side(&found.b, &moments),
-            history: occasions(&found.history, &moments),
+            a: side(&found.a, &moments, control),
+            b: side(&found.b, &moments, control),
+            history: occasions(&found.history, &moments, control),
             group,
         }
     });

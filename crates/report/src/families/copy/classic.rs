@@ -12,7 +12,6 @@ use daqmeter_record::{RunRecord, Stage};
 use super::pollution::pollution_rows;
 use super::rows::{copied, copy_rows};
 use crate::rate;
-use crate::samples::sample_starts;
 
 /// Contents by file name; contexts other than the first get a folder of their own, as the original ran one at a time.
 pub type Files = BTreeMap<String, String>;
@@ -72,11 +71,10 @@ fn folder(records: &[&RunRecord], record: &RunRecord) -> String {
 
 /// Start of each sample on the absolute clock.
 fn starts(record: &RunRecord, stage: &Stage) -> Vec<u64> {
-    let mut starts = sample_starts(stage);
+    let starts = stage.sample_starts_ns();
     starts
-        .iter_mut()
-        .for_each(|start| *start = start.saturating_add(record.origin_ns));
-    starts
+        .map(|start| start.saturating_add(record.origin_ns))
+        .collect()
 }
 
 /// Files of the latency benchmark.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::family::of_engine;
 use crate::rate::{self, Doubt};
-use crate::samples::{self, sample_starts, stages, times_ns};
+use crate::samples::{self, stages, times_ns};
 
 /// Engine of these points.
 pub(super) const ENGINE: &str = "copy";
@@ -236,7 +236,7 @@ fn together(record: &RunRecord) -> Option<Together> {
 
 /// Bytes that a stage moved from one time to another; of a sample that is partly within, its part.
 fn bytes_within(stage: &Stage, begin: u64, end: u64) -> f64 {
-    let samples = sample_starts(stage).into_iter().zip(&stage.sample_ns);
+    let samples = stage.sample_starts_ns().zip(&stage.sample_ns);
     let part = |(start, ns): (u64, &u64)| {
         let inside = start.saturating_add(*ns).min(end);
         inside.saturating_sub(start.max(begin)) as f64 / (*ns).max(1) as f64

@@ -1,0 +1,126 @@
+//! What `daqmeter cmp`, `daqmeter history` and `daqmeter ab` promise: on simulated hosts whose truth is known, and with real work on this
+//! host, alone and while a load of our own overcommits its CPUs five times. Every promise is kept or broken.
+//!
+//! `cargo bench -p daqmeter-campaign --bench promises [-- PART SECONDS [FOLDER]]`; exits with 1 when a promise is broken. Without a part
+//! the first three are done, in 7 minutes. PART is one of
+//!
+//! - `simulated`: hosts whose truth is known.
+//! - `alone`, `overcommitted`: rounds of real work, for SECONDS more than what FOLDER holds. A round is in many comparisons, so that one bad
+//!   minute is counted many times: each figure has its interval by the rounds that are independent, and that decides.
+//! - `ab-alone`, `ab-overcommitted`: real points in turns, for SECONDS.
+//! - `all`: all of these, 18 minutes.
+//! - `stored`: FOLDER holds files of one plan on one unchanged host, one invocation each: 500 random pairs of them are compared.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a benchmark prints what it found, and stops where it fails"
+)]
+
+mod rounds;
+mod turns;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use daqmeter_stats::promises::{Promise, histories, measured};
+
+use rounds::{Rounds, stored};
+use turns::Load;
+
+/// Argument that makes this program a side of `ab`.
+const SIDE: &str = "side";
+/// Comparisons of each simulated kind of host, occasion effect and layout.
+const SIMULATED: usize = 25;
+/// Rows of each kind of history.
+const ROWS: usize = 1000;
+/// Comparisons in turns on each simulated host.
+const TURNS: usize = 1000;
+/// Threads of our own load for each CPU.
+const OVERCOMMIT: usize = 5;
+/// Parts with the seconds for each where none are given: as many rounds as their promises need.
+const PARTS: [(&str, u64); 5] = [
+    ("simulated", 0),
+    ("alone", 90),
+    ("overcommitted", 300),
+    ("ab-alone", 240),
+    ("ab-overcommitted", 300),
+];
+/// Those that are done without being asked for by name.
+const USUAL: usize = 3;
+const STORED: &str = "stored";
+
+fn part(name: &str, time: Duration, folder: &Path) -> Vec<Promise> {
+    let load = || Load::of(OVERCOMMIT);
+    match name {
+        "simulated" => {
+            let mut promises = measured(SIMULATED, 1.0);
+            promises.extend(histories(ROWS));
+            promises.extend(turns::simulated(TURNS));
+            promises
+        }
+        "alone" => Rounds::measured(folder, time).promises(name),
+        "overcommitted" => {
+            let load = load();
+            let rounds = Rounds::measured(folder, time);
+            drop(load);
+            rounds.promises(name)
+        }
+        "ab-alone" => turns::real("alone", time, 0.95),
+        "ab-overcommitted" => {
+            let _load = load();
+            turns::real("overcommitted", time, 0.90)
+        }
+        STORED => stored(folder),
+        other => panic!("no part is named `{other}`: see the head of benches/promises/main.rs"),
+    }
+}
+
+fn main() -> ExitCode {
+    let began = Instant::now();
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| word != "--bench")
+        .collect();
+    if words.first().is_some_and(|word| word == SIDE) {
+        turns::side();
+        return ExitCode::SUCCESS;
+    }
+    let seconds = |usual: u64| words.get(1).map_or(usual, |text| text.parse().unwrap());
+    let scratch = tempfile::tempdir().unwrap();
+    let folder = |name: &str| {
+        words
+            .get(2)
+            .map_or(scratch.path().join(name), PathBuf::from)
+    };
+    let usual = |name: &str| {
+        PARTS
+            .iter()
+            .find(|part| part.0 == name)
+            .map_or(0, |part| part.1)
+    };
+    let wanted: Vec<&str> = match words.first() {
+        Some(all) if all == "all" => PARTS.iter().map(|part| part.0).collect(),
+        Some(name) => vec![name],
+        None => PARTS[..USUAL].iter().map(|part| part.0).collect(),
+    };
+    let mut promises = Vec::new();
+    for name in wanted {
+        let time = Duration::from_secs(seconds(usual(name)));
+        promises.extend(part(name, time, &folder(name)));
+    }
+    println!("{}", Promise::head());
+    promises
+        .iter()
+        .for_each(|promise| println!("{}", promise.line()));
+    println!("in {:.0} s", began.elapsed().as_secs_f64());
+    if promises.iter().all(Promise::is_kept) {
+        ExitCode::SUCCESS
+    } else {
+        println!("broken; where comparisons are too few: more SECONDS");
+        ExitCode::FAILURE
+    }
+}

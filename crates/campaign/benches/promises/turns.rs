@@ -1,0 +1,233 @@
+//! What `daqmeter ab` promises, on simulated hosts and with real work: equal sides are not called different, and 1 % more work is found.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use daqmeter_campaign::ab::{Answer, PATIENCE, Question, Request, Side, Verdict, ask, serve};
+use daqmeter_harness::StopFlag;
+use daqmeter_stats::promises::Promise;
+use daqmeter_stats::simulated::{Kind, Random, null_row};
+use daqmeter_stats::{Decision, MedianSequence, median};
+
+/// Chance of a wrong answer that is asked for.
+const ALPHA: f64 = 0.01;
+/// Blocks of a simulated comparison, and groups of a block.
+const BLOCKS: usize = 100;
+const GROUPS: usize = 12;
+
+/// Serves as a side over the page that is the standard input.
+pub(crate) fn side() {
+    let page = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    serve(page.into()).unwrap();
+}
+
+/// A host in which values of slices follow each other like that, and processes differ by so much (standard deviation).
+struct Host {
+    name: &'static str,
+    kind: Kind,
+    process: f64,
+}
+
+const HOSTS: [Host; 8] = [
+    Host {
+        name: "independent, 2 %",
+        kind: Kind::Independent,
+        process: 0.0,
+    },
+    Host {
+        name: "AR(1) 0.3",
+        kind: Kind::Correlated(0.3),
+        process: 0.0,
+    },
+    Host {
+        name: "AR(1) 0.7",
+        kind: Kind::Correlated(0.7),
+        process: 0.0,
+    },
+    Host {
+        name: "AR(1) 0.99",
+        kind: Kind::Correlated(0.99),
+        process: 0.0,
+    },
+    Host {
+        name: "bursts",
+        kind: Kind::Bursts,
+        process: 0.0,
+    },
+    Host {
+        name: "two modes, 12 %",
+        kind: Kind::TwoModes,
+        process: 0.0,
+    },
+    Host {
+        name: "skewed, 5 %",
+        kind: Kind::Skewed,
+        process: 0.0,
+    },
+    Host {
+        name: "AR(1) 0.7, processes 1 %",
+        kind: Kind::Correlated(0.7),
+        process: 0.01,
+    },
+];
+
+/// So many comparisons on each simulated host, of equal sides and of 1 % more.
+pub(crate) fn simulated(tests: usize) -> Vec<Promise> {
+    let of_host = |host: &Host| {
+        let mut random = Random::new(17);
+        let mut wrong = |effect: f64, ignore: f64, wrong: [Decision; 2]| {
+            let found = (0..tests).map(|_| compared(host, effect, ignore, &mut random).0);
+            found.filter(|decision| wrong.contains(decision)).count()
+        };
+        let differ = wrong(0.0, 0.01, [Decision::Slower, Decision::Faster]);
+        let missed = wrong(0.01, 0.005, [Decision::Same, Decision::Faster]);
+        [("equal sides differ", differ), ("1 % is none", missed)].map(|(name, wrong)| {
+            let name = format!("ab, {name}: {}", host.name);
+            Promise::false_ones(name, wrong, tests, tests)
+        })
+    };
+    HOSTS.iter().flat_map(of_host).collect()
+}
+
+/// One comparison, looked at after each block; how it ended, after how many blocks.
+fn compared(host: &Host, effect: f64, ignore: f64, random: &mut Random) -> (Decision, usize) {
+    let slices = null_row(host.kind, BLOCKS * GROUPS * 4, random);
+    let mut sequence = MedianSequence::new(ALPHA);
+    for (at, slices) in slices.chunks(GROUPS * 4).enumerate() {
+        let process = effect + host.process * (random.normal() - random.normal());
+        let ratios: Vec<f64> = slices.chunks(4).map(|group| ratio(group, random)).collect();
+        sequence.push(median(&ratios) + process);
+        let decision = sequence.decision(ignore);
+        if decision != Decision::Undecided {
+            return (decision, at + 1);
+        }
+    }
+    (Decision::Undecided, BLOCKS)
+}
+
+/// Logarithm of B over A of a group whose order is drawn by lot.
+fn ratio(group: &[f64], random: &mut Random) -> f64 {
+    let ratio = ((group[0] + group[3]) / (group[1] + group[2])).ln();
+    if random.uniform() < 0.5 {
+        ratio
+    } else {
+        -ratio
+    }
+}
+
+/// Points of one stage that any host has, with one that does 1 % more.
+const POINTS: [(&str, &str); 3] = [
+    (
+        "convert function=3 samples=20000",
+        "convert function=3 samples=20200",
+    ),
+    (
+        "convert function=2 samples=20000",
+        "convert function=2 samples=20200",
+    ),
+    (
+        "convert function=3 samples=200000",
+        "convert function=3 samples=202000",
+    ),
+];
+/// Difference that is ignored where one of 1 % is to be found, and where none is.
+const IGNORED: [f64; 2] = [0.005, 0.01];
+/// Time for a point.
+const POINT_S: f64 = 10.0;
+/// Time for a point against itself, and how far apart its sides may seem.
+const QUICK_S: f64 = 1.0;
+const APART: f64 = 0.012;
+
+/// Real points in rounds for so long: against 1 % more, against themselves, and the same in a second. `found` is the share of slowdowns
+/// that has to be found.
+pub(crate) fn real(where_: &str, time: Duration, found: f64) -> Vec<Promise> {
+    let (began, mut seed) = (Instant::now(), 0);
+    let (mut right, mut wrong, mut alarms, mut near, mut of) = (0, 0, 0, 0, 0);
+    while began.elapsed() < time {
+        for (point, more) in POINTS {
+            seed += 1;
+            let slower = answer(question(point, more, IGNORED[0], seed, POINT_S));
+            let same = answer(question(point, point, IGNORED[1], seed, QUICK_S));
+            right += usize::from(slower.verdict == Verdict::Slower);
+            wrong += usize::from(matches!(slower.verdict, Verdict::Same | Verdict::Faster));
+            alarms += usize::from(matches!(same.verdict, Verdict::Slower | Verdict::Faster));
+            let apart = same.ratio.map_or(f64::INFINITY, |ratio| ratio.ln().abs());
+            near += usize::from(apart <= APART);
+            of += 1;
+        }
+    }
+    let name = |what: &str| format!("ab, {where_}, {what}");
+    vec![
+        Promise::right_ones(name("1 % found within 10 s a point"), right, of, found),
+        Promise::false_ones(name("1 % taken for none or less"), wrong, of, of),
+        Promise::false_ones(name("with itself, different"), alarms, of, of),
+        Promise::right_ones(name("with itself, within 1.2 % in 1 s"), near, of, 0.95),
+    ]
+}
+
+fn answer(question: Question) -> Answer {
+    let found = ask(&question, &StopFlag::default(), |_| ()).unwrap();
+    found.answers.into_iter().next().unwrap()
+}
+
+fn question(a: &str, b: &str, ignore: f64, seed: u64, seconds: f64) -> Question {
+    let cpu = daqmeter_sys::affinity::allowed_cpus()
+        .unwrap()
+        .last()
+        .copied();
+    let side = |text: &str| Side::Point {
+        program: std::env::current_exe().unwrap(),
+        arguments: vec![crate::SIDE.to_owned()],
+        request: Request {
+            cpu,
+            ..Request::parse(text).unwrap()
+        },
+    };
+    let budget = Duration::from_secs_f64(seconds);
+    Question {
+        sides: [side(a), side(b)],
+        ignore,
+        alpha: ALPHA,
+        budget,
+        patience: PATIENCE,
+        seed,
+        switch: None,
+    }
+}
+
+/// Threads that keep all CPUs busy, until it is dropped.
+pub(crate) struct Load {
+    stop: Arc<AtomicBool>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Load {
+    /// So many for each CPU.
+    pub(crate) fn of(each: usize) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let cpus = daqmeter_sys::affinity::allowed_cpus().unwrap().len();
+        let work = || {
+            let stop = stop.clone();
+            std::thread::spawn(move || {
+                let (from, mut to) = (vec![1_u8; 1 << 19], vec![0_u8; 1 << 19]);
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::black_box(&mut to).copy_from_slice(std::hint::black_box(&from));
+                }
+            })
+        };
+        let threads = (0..cpus * each).map(|_| work()).collect();
+        Load { stop, threads }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let threads = std::mem::take(&mut self.threads);
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
+    }
+}
