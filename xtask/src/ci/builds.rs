@@ -8,6 +8,7 @@ use shell::{Done, Line, line, need, ran, root, there};
 /// Files below `target/ci` with the paths of test programs.
 pub(super) const FUSE_TESTS: &str = "fuse.programs";
 pub(super) const NEON_TESTS: &str = "neon.programs";
+pub(super) const PROMISES: &str = "promises.programs";
 
 /// The workspace and the two packages outside of it.
 pub(super) fn format() -> Result<Done> {
@@ -19,11 +20,15 @@ pub(super) fn format() -> Result<Done> {
     Ok(Done::Ran)
 }
 
-/// All benchmarks compile and link, in the profile of the tests, which shares their builds; the one that CI runs, optimised.
+/// All benchmarks compile and link, in the profile of the tests, which shares their builds; the one that CI runs, optimised, with the
+/// tool's own features, so that what both need is compiled once.
 /// Targets that are benchmarks only: `--benches` alone would build every library's tests once more.
 pub(super) fn benches() -> Result<Done> {
     line("cargo build --workspace --bench * --quiet").run()?;
-    ran(line("cargo bench -p daqmeter-campaign --bench promises --no-run --quiet").run())
+    build_tests(
+        PROMISES,
+        line("cargo bench -p daqmeter-campaign -p daqmeter-cli --bench promises"),
+    )
 }
 
 /// The tests over Zenoh.
@@ -38,20 +43,18 @@ pub(super) fn docs() -> Result<Done> {
     ran(doc.env("RUSTDOCFLAGS", "-D warnings").run())
 }
 
-/// Builds test programs and leaves their paths for the step that runs them: `cargo test` itself would wait there for builds.
-fn build_tests(name: &str, words: &str, prepare: fn(Line) -> Line) -> Result<Done> {
-    let build = line("cargo test --no-run --quiet --message-format=json-render-diagnostics");
-    let messages = prepare(build.words(words)).output()?;
+/// Builds test programs and leaves their paths for the step that runs them: cargo itself would wait there for builds.
+fn build_tests(name: &str, build: Line) -> Result<Done> {
+    let messages = build
+        .words("--no-run --quiet --message-format=json-render-diagnostics")
+        .output()?;
     let program = |line: &str| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         message["profile"]["test"].as_bool().filter(|test| *test)?;
         message["executable"].as_str().map(str::to_owned)
     };
     let programs: Vec<String> = messages.lines().filter_map(program).collect();
-    ensure!(
-        !programs.is_empty(),
-        "cargo built no test program for {words}"
-    );
+    ensure!(!programs.is_empty(), "cargo built no program for {name}");
     fs::create_dir_all(root().join("target/ci"))?;
     ran(Ok(fs::write(
         root().join("target/ci").join(name),
@@ -68,7 +71,7 @@ pub(super) fn built_tests(name: &str) -> Result<Vec<String>> {
 }
 
 pub(super) fn fuse() -> Result<Done> {
-    build_tests(FUSE_TESTS, "--workspace --test fuse", |build| build)
+    build_tests(FUSE_TESTS, line("cargo test --workspace --test fuse"))
 }
 
 pub(super) fn neon() -> Result<Done> {
@@ -88,11 +91,12 @@ pub(super) fn neon() -> Result<Done> {
             "rustup cannot add the target {target}"
         )));
     }
-    let tests = format!("-p daqmeter-kernels --lib --tests --target {target}");
-    build_tests(NEON_TESTS, &tests, |build| {
-        build.env(
+    let tests = line("cargo test -p daqmeter-kernels --lib --tests --target").arg(target);
+    build_tests(
+        NEON_TESTS,
+        tests.env(
             "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
             "aarch64-linux-gnu-gcc",
-        )
-    })
+        ),
+    )
 }

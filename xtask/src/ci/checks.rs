@@ -10,7 +10,7 @@ use daqmeter_record::study::{Comparison, Scope};
 use daqmeter_record::{RunRecord, jsonl};
 use shell::{Done, daqmeter, line, need, ran, started, target, tried};
 
-use super::builds::{FUSE_TESTS, NEON_TESTS, built_tests};
+use super::builds::{FUSE_TESTS, NEON_TESTS, PROMISES, built_tests};
 use super::page::page;
 use super::step::scratch;
 
@@ -41,6 +41,14 @@ pub(super) fn neon() -> Result<Done> {
         emulator.env("PROPTEST_CASES", "32").run()?;
     }
     Ok(Done::Ran)
+}
+
+/// One part of what comparisons promise.
+pub(super) fn promises(part: &str) -> Result<()> {
+    for program in built_tests(PROMISES)? {
+        started(program.as_ref()).words(part).run()?;
+    }
+    Ok(())
 }
 
 /// The records of a file, all of which must be readable.

@@ -88,6 +88,12 @@ pub(super) const STEPS: &[Step] = &[
         &[PROGRAM, WHEEL],
         daqmeter_dist::what_users_install,
     ),
+    step(
+        "comparisons: their promises, simulated",
+        OneCpu,
+        &[BENCHES],
+        || ran(checks::promises("simulated")),
+    ),
     step("fuzz", OneCpu, &[FUZZ_BUILD], || {
         ran(fuzz::run_all(fuzz::CI_SECONDS, None))
     }),
@@ -141,13 +147,15 @@ pub(super) const STEPS: &[Step] = &[
         checks::mesh_page,
     ),
     step(
-        "cmp and history: their promises, simulated and with real work",
+        "comparisons: their promises with real work, alone",
         Alone,
         &[BENCHES],
-        || {
-            ran(tried(|| {
-                line("cargo bench -q -p daqmeter-campaign --bench promises").run()
-            }))
-        },
+        || ran(tried(|| checks::promises("alone"))),
+    ),
+    step(
+        "comparisons: their promises with real work, overcommitted",
+        Alone,
+        &[BENCHES],
+        || ran(tried(|| checks::promises("overcommitted"))),
     ),
 ];
