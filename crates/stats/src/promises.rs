@@ -42,6 +42,9 @@ pub struct Promise {
 
 /// Share of wrong comparisons that those with real work exclude, however few they are.
 const EXCLUDED: f64 = 0.1;
+/// A figure may look so many times worse than its promise where few comparisons are independent: a host that keeps it shows more about
+/// once in ten times at 36 of them, and CI tries again.
+const WORSE: f64 = 3.0;
 /// Chance that a figure of too few comparisons would be within its bounds although the truth is not.
 const UNPROVED: f64 = 0.05;
 
@@ -71,13 +74,19 @@ impl Promise {
     }
 
     /// Whether the figure is within its bounds, of however few comparisons: where they share what they compare, whether its interval
-    /// reaches them.
+    /// reaches them, and it is no more than [`WORSE`] than they are.
     fn is_within(&self) -> bool {
-        let (low, high) = match self.independent {
-            Some(_) => self.interval(),
-            None => (self.found, self.found),
-        };
-        low <= self.bounds.1 && high >= self.bounds.0
+        let (least, most) = self.bounds;
+        let is_in = |low: f64, high: f64| low <= most && high >= least;
+        match self.independent {
+            Some(_) => {
+                let (low, high) = self.interval();
+                let missed = 1.0 - self.found;
+                let is_near = self.found <= WORSE * most && missed <= WORSE * (1.0 - least);
+                is_in(low, high) && is_near
+            }
+            None => is_in(self.found, self.found),
+        }
     }
 
     /// Whether there are as many comparisons as the promise needs.
@@ -405,6 +414,8 @@ mod tests {
             Promise::false_ones("false".to_owned(), wrong, 500, independent)
         };
         assert!(of_real(7, 40).is_kept() && of_real(0, 36).is_kept());
+        // The interval of 4 % of 40 begins below 1 %, but that is far from what is promised.
+        assert!(of_real(20, 40).interval().0 < 0.01 && !of_real(20, 40).is_kept());
         assert!(!of_real(0, 35).is_kept() && !of_real(0, 0).is_kept());
         assert!(!of_real(50, 40).is_kept() && !of_real(500, 1000).is_kept());
         let (low, high) = of_real(50, 40).interval();
