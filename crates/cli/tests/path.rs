@@ -97,7 +97,7 @@ fn an_explanation_has_a_slope_for_each_part_and_one_of_three_answers() {
     let records = std::fs::read_to_string(records).unwrap();
     let last: serde_json::Value = serde_json::from_str(records.lines().last().unwrap()).unwrap();
     assert_eq!(last["study"], "path/explain");
-    assert!(last["path"]["limit"]["runs"].as_u64() > Some(30), "{last}");
+    assert!(last["path"]["limit"]["runs"].as_u64() > Some(20), "{last}");
     let shown = stdout(&daqmeter(
         "show",
         &[folder.path().join("explained.jsonl").to_str().unwrap()],
