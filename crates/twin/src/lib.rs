@@ -1,6 +1,6 @@
 //! Predicts how data flows: stations with queues, simulated event by event, and closed forms where they are exact.
 //!
-//! [`Model`] says what there is, [`run`] simulates it with the random numbers of a seed, [`replicate`] does so with many seeds on all
+//! [`Model`] says what there is, [`run`] simulates it with the random numbers of a seed, [`replicate()`] does so with many seeds on all
 //! CPUs and gives intervals. The same model and seed give the same bits on every host. [`Scenario`] is a model as a file. [`closed`] has
 //! the formulas that the simulator is checked against.
 //!
