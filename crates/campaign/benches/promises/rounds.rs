@@ -178,9 +178,13 @@ pub(crate) struct Rounds {
 /// Names of the three invocations of a round.
 const PARTS: [&str; 3] = ["before", "slowed", "after"];
 
+/// Rounds after which every promise has as many independent comparisons as it needs, and a few more.
+const ENOUGH: usize = 37 * OCCASIONS;
+
 impl Rounds {
-    /// Those that the folder holds, and more of them for so long, which are stored there.
-    pub(crate) fn measured(folder: &Path, time: Duration) -> Rounds {
+    /// Those that the folder holds, and more of them for so long, which are stored there; where no more is asked for than it takes,
+    /// no longer than until there are enough.
+    pub(crate) fn measured(folder: &Path, time: Duration, stops_at_enough: bool) -> Rounds {
         let (began, mut found) = (Instant::now(), Rounds::default());
         let context = Context::gather(Default::default(), "cargo bench".to_owned(), Vec::new());
         std::fs::create_dir_all(folder).unwrap();
@@ -191,7 +195,8 @@ impl Rounds {
                 found.add(PARTS.map(|part| records(&file(part))));
                 continue;
             }
-            if began.elapsed() >= time {
+            let is_enough = stops_at_enough && found.slowed.len() >= ENOUGH;
+            if is_enough || began.elapsed() >= time {
                 return found;
             }
             let round = [0, 1, 2].map(|at| occasion(&context, first + at, at == 1));
