@@ -40,7 +40,7 @@ fn asked(text: &str) -> Result<Asked, String> {
         Err(_) if is_path(text) => Ok(Asked::Path(text.to_owned())),
         Err(_) if crate::run::is_named(text) => Ok(Asked::Plan(text.to_owned())),
         Err(_) => Err(format!(
-            "nothing, no plan and no path is called so; there are: {}",
+            "there is no section, plan or path of that name; there are: {}",
             nouns().join(", ")
         )),
     }

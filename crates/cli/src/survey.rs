@@ -132,7 +132,7 @@ fn cut_short(done: &Done) -> String {
     )
 }
 
-/// Finds what limits each path that was run, all of them within that time. A path that fails then is told, and costs only itself.
+/// Finds what limits each path that was run, all of them within that time. A path that fails then is reported, and costs only itself.
 /// Returns the seconds that it took.
 fn limits(runner: &mut Runner, within: Duration) -> Result<f64, Failure> {
     let begin = Instant::now();

@@ -95,9 +95,9 @@ const SLOPE_OFF: f64 = 0.15;
 /// How far below all of its time a limit is used, as a standard deviation: CPUs that threads share idle while one wakes up.
 const USED_OFF: f64 = 0.1;
 /// No resource that is used less than this is a limit.
-const HARDLY_USED: f64 = 0.8;
+const MIN_USED: f64 = 0.8;
 /// What one observation says against an explanation at most: one that was disturbed does not decide alone.
-const MOST_AGAINST: f64 = 8.0;
+const MAX_AGAINST: f64 = 8.0;
 /// By how much the log likelihood of the best explanation is larger than any other's: 150 to 1.
 const SURE: f64 = 5.0;
 /// What a good explanation has against it on average of its observations: two standard deviations.
@@ -109,7 +109,7 @@ const NOT_ONE_FOR_ONE: f64 = 0.9;
 
 /// What an observation says against an explanation, as a log likelihood, where it is so many standard deviations off.
 fn against(off: f64) -> f64 {
-    (off * off / 2.0).min(MOST_AGAINST)
+    (off * off / 2.0).min(MAX_AGAINST)
 }
 
 impl Evidence<'_> {
@@ -184,7 +184,7 @@ impl Evidence<'_> {
         let used = self.used.iter().map(|used| used.used);
         let most = used.max_by(|a, b| a.mean.total_cmp(&b.mean));
         let used = most.map_or(0.0, |most| {
-            let over = (most.mean - HARDLY_USED).max(0.0);
+            let over = (most.mean - MIN_USED).max(0.0);
             against(over / most.deviation().hypot(USED_OFF))
         });
         used + self.slopes_against(&vec![0.0; self.slopes.len()])

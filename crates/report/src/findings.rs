@@ -62,7 +62,7 @@ struct Found<'a> {
 
 /// As many resources as the line of their use names.
 const MOST_USED: usize = 6;
-/// A resource that works less than this share of its time has time to spare, as for `path explain`.
+/// A resource that works less than this share of its time in one run has time to spare.
 const USED_UP: f64 = 0.85;
 /// What gains less than this is no change.
 const WORTH_IT: f64 = 1.02;
@@ -107,6 +107,9 @@ impl Found<'_> {
             });
         };
         Some(match found {
+            LimitFound::Resource(what) if self.is_between_ends(what) => format!(
+                "{what}: both ends wait for it, and the path follows no part (each slowed in turn, {runs} runs)"
+            ),
             LimitFound::Resource(what) => format!(
                 "{what}: it is used up, and the path follows what uses it one for one (each part slowed in turn, {runs} runs)"
             ),
@@ -117,6 +120,12 @@ impl Found<'_> {
                 "cannot tell from {runs} runs with each part slowed in turn; {most}. `daqmeter path explain {name}` takes more time"
             ),
         })
+    }
+
+    /// Whether this is what lies between two ends, which cannot be slowed: it is found because nothing else is the limit.
+    fn is_between_ends(&self, name: &str) -> bool {
+        let mut all = self.resources.iter().map(|resource| &resource.what);
+        all.any(|what| matches!(what, What::Between { .. }) && what.text() == name)
     }
 
     fn used(&self) -> Option<String> {

@@ -17,7 +17,7 @@ use daqmeter_stats::simulated::Random;
 
 /// Occasions a side of a comparison with real work: the fewest that count as in turn, so that as many comparisons as can be are independent.
 const OCCASIONS: usize = 5;
-/// As many as a user is told to record: what they find is printed.
+/// As many as the manual recommends to record: what they find is printed.
 const MORE_OCCASIONS: usize = 10;
 /// Comparisons with real work of one kind.
 const COMPARISONS: usize = 500;

@@ -13,10 +13,10 @@ use crate::output::Failure;
 use crate::runner::Runner;
 
 /// Shortest run that tells anything.
-const LEAST_TIME: Duration = Duration::from_millis(5);
+const MIN_TIME: Duration = Duration::from_millis(5);
 /// Longest one: more rounds tell more than longer runs.
-const MOST_TIME: Duration = Duration::from_millis(200);
-/// For how many times the fewest rounds there is time: most limits are found within twice as many.
+const MAX_TIME: Duration = Duration::from_millis(200);
+/// The time of one run is such that so many times the fewest rounds fit.
 const MORE_ROUNDS: usize = 2;
 
 /// Finds what limits a path within about that time, and keeps one run of it with the answer. False where the time is too short for
@@ -33,17 +33,17 @@ pub(crate) fn prove(
         ..PathRequest::new(&path, time.as_secs_f64())
     };
     let parts = path.parts();
-    let free = request(LEAST_TIME);
+    let free = request(MIN_TIME);
     // What a run takes beside its time: threads are made, and bytes computed that are compared.
     let begin = Instant::now();
     probe_quietly(runner, &free)?;
-    let beside = begin.elapsed().saturating_sub(LEAST_TIME);
+    let beside = begin.elapsed().saturating_sub(MIN_TIME);
     let runs = 1 + MORE_ROUNDS * MIN_ROUNDS * (2 * parts.len() + 1);
     let each = (within / u32::try_from(runs).unwrap_or(u32::MAX)).saturating_sub(beside);
-    if each < LEAST_TIME {
+    if each < MIN_TIME {
         return Ok(false);
     }
-    let request = request(each.min(MOST_TIME));
+    let request = request(each.min(MAX_TIME));
     let mut chain = Chain {
         runner,
         request: request.clone(),

@@ -476,16 +476,14 @@ mod tests {
         misalign: usize,
     ) {
         let expected: Vec<u64> = oracle::bits(conversion, decimation, raw).collect();
-        {
-            for store in [Store::Cached, Store::NonTemporal] {
-                let converter = Converter::new(conversion, decimation, isa, store).unwrap();
-                let found = run(&converter, raw, misalign);
-                assert!(
-                    found == expected,
-                    "{conversion:?} {decimation:?} {isa:?} {store:?} n={}",
-                    raw.len()
-                );
-            }
+        for store in [Store::Cached, Store::NonTemporal] {
+            let converter = Converter::new(conversion, decimation, isa, store).unwrap();
+            let found = run(&converter, raw, misalign);
+            assert!(
+                found == expected,
+                "{conversion:?} {decimation:?} {isa:?} {store:?} n={}",
+                raw.len()
+            );
         }
     }
 
