@@ -90,9 +90,6 @@ pub fn subchunks<'room>(
     Ok((header, &room[first..]))
 }
 
-/// A run of equal trailers is worth looking for where so many have room.
-const FEW: usize = 4;
-
 /// Fills the room from its end; returns the place of the first subchunk.
 #[inline]
 fn walk<const TRAILER: usize>(block: &[u8], room: &mut [Subchunk]) -> Result<usize, BlockError> {
@@ -138,12 +135,11 @@ fn walk<const TRAILER: usize>(block: &[u8], room: &mut [Subchunk]) -> Result<usi
         end = at.wrapping_sub(extent);
         found(end)?;
         // Twice the same, so probably again: where that is foreseen, a trailer is loaded before the one behind it has arrived. To look
-        // after every one would cost blocks of unequal chunks a third; the end of a run of few chunks costs more than the run gains.
-        let stride = extent.wrapping_add(TRAILER);
-        let is_again = word == core::mem::replace(&mut before, word);
-        if !is_again || end < stride.wrapping_mul(FEW) {
+        // after every one would cost blocks of unequal chunks a third.
+        if word != core::mem::replace(&mut before, word) {
             continue;
         }
+        let stride = extent.wrapping_add(TRAILER);
         let last = stride.wrapping_add(HEADER_BYTES);
         while end >= last && word_before::<TRAILER>(block, end) == word {
             end = end.wrapping_sub(stride);
