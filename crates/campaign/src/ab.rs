@@ -1,7 +1,7 @@
 //! Two sides measured in turns, in processes of their own, until it is decided whether they differ.
 //!
 //! What differs between two files of records is mostly the minute in which each was made. Here both sides are prepared, and then work
-//! in slices of about a millisecond in the order A B B A or B A A B, so that whatever the host does meanwhile meets both. A group of
+//! in slices of a fraction of a millisecond in the order A B B A or B A A B, so that whatever the host does meanwhile meets both. A group of
 //! four in which a slice lost its CPU is left out, on both sides alike, and counted. The logarithm of B's time over A's of one such
 //! group is one value; the median over a block of groups is what a pair of processes says. Each block has fresh processes, begun in a
 //! random order with stacks and heaps shifted at random: where memory came to lie is otherwise a difference that has nothing to do with
@@ -40,8 +40,9 @@ use answer::Tracked;
 use block::Pair;
 use turns::Operations;
 
-/// A block lasts at least so long for each stage, without starting its processes: a dozen groups.
-const MIN_BLOCK: Duration = Duration::from_millis(50);
+/// A block lasts at least so long for each stage, without starting its processes: a dozen groups. Longer ones tell little more: what differs
+/// from process to process stays.
+const MIN_BLOCK: Duration = Duration::from_millis(10);
 /// The budget holds at least so many blocks: more see more of what differs from process to process.
 const MIN_BLOCKS: u32 = 25;
 
@@ -105,6 +106,13 @@ struct Asked {
     operations: Operations,
     notes: Vec<String>,
     blocks: usize,
+    /// Groups of all stages, and the time that they took.
+    groups: u64,
+    measuring: Duration,
+}
+
+fn seconds(time_s: f64) -> Duration {
+    Duration::try_from_secs_f64(time_s).unwrap_or(Duration::MAX)
 }
 
 impl Asked {
@@ -129,15 +137,34 @@ impl Asked {
         let open: Vec<usize> = (0..self.stages.len())
             .filter(|stage| !self.stages[*stage].is_decided())
             .collect();
-        let many = u32::try_from(open.len()).unwrap_or(u32::MAX);
-        let time = start.max(MIN_BLOCK.saturating_mul(many));
+        let time = self.time(&open, start);
         let time = time.min(question.budget / MIN_BLOCKS).min(left);
+        let measuring = Instant::now();
         let blocks = pair.measure(&open, time, random, stop)?;
-        for (stage, block) in open.into_iter().zip(blocks) {
-            self.stages[stage].add(block);
+        for (stage, block) in open.iter().zip(blocks) {
+            self.groups += block.groups + block.left_out;
+            self.stages[*stage].add(block);
         }
+        self.measuring += measuring.elapsed();
         self.blocks += 1;
         Ok(())
+    }
+
+    /// How long a block of these stages should be whose processes took so long to start: as long again, until it is known what varies.
+    fn time(&self, open: &[usize], start: Duration) -> Duration {
+        let many = u32::try_from(open.len()).unwrap_or(u32::MAX);
+        let min = MIN_BLOCK.saturating_mul(many);
+        let group_s = self.measuring.as_secs_f64() / self.groups.max(1) as f64;
+        let start_groups = start.as_secs_f64() / group_s.max(1e-9) / f64::from(many.max(1));
+        let wanted = open
+            .iter()
+            .map(|stage| self.stages[*stage].wanted_groups(start_groups));
+        let wanted = wanted.map(|groups| groups.map_or(start, |groups| seconds(groups * group_s)));
+        wanted
+            .max()
+            .unwrap_or(start)
+            .saturating_mul(many)
+            .clamp(min, min.max(start))
     }
 
     /// Takes the stages from the first pair, with the operations that both sides do from now on.

@@ -15,6 +15,10 @@ use crate::{Availability, Engine, Fault, Session, StageSpec, StopFlag, check_fit
 const MAX_OPERATIONS: u64 = 1 << 30;
 /// Of the operations of a slice one in so many is done before the clock starts: the other side has just used the caches.
 const WARM_SHARE: u64 = 8;
+/// Slices that kept their CPU before the number of operations is believed: it grows to four times with each.
+const MIN_MEASURED: usize = 8;
+/// From then on a slice that lost its CPU is a measure, too.
+const MAX_SEARCH_NS: u64 = 500_000_000;
 /// Wall time beyond CPU time that is not theft: reading both clocks, a timer tick.
 const MIN_STOLEN_NS: u64 = 20_000;
 /// The same as a share of the slice.
@@ -99,12 +103,18 @@ impl Slices {
             return Ok(1);
         }
         let wanted_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let mut operations = batch;
+        let (mut operations, mut measured) = (batch, 0);
         let begin = clock::monotonic_ns();
         loop {
             let slice = self.slice(stage, operations)?;
-            operations = fitting(slice.ns, operations, wanted_ns, batch);
-            if clock::monotonic_ns() - begin > wanted_ns.saturating_mul(10) {
+            let waited_ns = clock::monotonic_ns() - begin;
+            // A slice that lost its CPU says nothing of the work, unless none keeps it.
+            if !slice.disturbed.any() || waited_ns > MAX_SEARCH_NS {
+                operations = fitting(slice.ns, operations, wanted_ns, batch);
+                measured += 1;
+            }
+            let is_long = operations == batch && slice.ns >= wanted_ns;
+            if waited_ns > wanted_ns.saturating_mul(10) && (is_long || measured >= MIN_MEASURED) {
                 return Ok(operations);
             }
         }
@@ -117,7 +127,7 @@ impl Slices {
     pub fn slice(&mut self, stage: usize, operations: u64) -> Result<Slice, Fault> {
         let spec = &self.stages[stage];
         let (before_sample, is_device_timed) = (spec.before_sample, spec.device_timed);
-        let warm = operations / WARM_SHARE / spec.batch.max(1) * spec.batch.max(1);
+        let warm = warming(operations, spec.batch.max(1));
         if before_sample {
             self.guarded("making ready", |session| session.before_sample(stage))?;
         }
@@ -195,6 +205,14 @@ fn only_session(engine: &dyn Engine, workload: &Workload) -> Result<Box<dyn Sess
     }
 }
 
+/// Operations before the clock starts, in whole batches: one at least where a slice has several.
+fn warming(operations: u64, batch: u64) -> u64 {
+    if operations <= batch {
+        return 0;
+    }
+    (operations / WARM_SHARE / batch).max(1) * batch
+}
+
 /// Operations that take about the wanted time, if so many took `ns`. A slice that was disturbed, or the first, is not a measure: the
 /// number grows step by step.
 fn fitting(ns: u64, operations: u64, wanted_ns: u64, batch: u64) -> u64 {
@@ -269,6 +287,21 @@ mod tests {
                 wanted,
                 "{ns} {operations}"
             );
+        }
+    }
+
+    #[test]
+    fn a_slice_of_several_operations_warms_the_caches_first() {
+        for (operations, batch, wanted) in [
+            (1, 1, 0),
+            (2, 1, 1),
+            (9, 1, 1),
+            (800, 1, 100),
+            (10, 10, 0),
+            (20, 10, 10),
+            (800, 10, 100),
+        ] {
+            assert_eq!(warming(operations, batch), wanted, "{operations} {batch}");
         }
     }
 

@@ -144,13 +144,13 @@ const APART: f64 = 0.012;
 /// that has to be found.
 pub(crate) fn real(where_: &str, time: Duration, found: f64) -> Vec<Promise> {
     let (began, mut seed) = (Instant::now(), 0);
-    let (mut right, mut wrong, mut alarms, mut near, mut of) = (0, 0, 0, 0, 0);
+    let (mut right, mut wrong, mut alarms, mut near, mut of) = ([0; POINTS.len()], 0, 0, 0, 0);
     while began.elapsed() < time {
-        for (point, more) in POINTS {
+        for ((point, more), right) in POINTS.into_iter().zip(&mut right) {
             seed += 1;
             let slower = answer(question(point, more, IGNORED[0], seed, POINT_S));
             let same = answer(question(point, point, IGNORED[1], seed, QUICK_S));
-            right += usize::from(slower.verdict == Verdict::Slower);
+            *right += usize::from(slower.verdict == Verdict::Slower);
             wrong += usize::from(matches!(slower.verdict, Verdict::Same | Verdict::Faster));
             alarms += usize::from(matches!(same.verdict, Verdict::Slower | Verdict::Faster));
             let apart = same.ratio.map_or(f64::INFINITY, |ratio| ratio.ln().abs());
@@ -158,6 +158,13 @@ pub(crate) fn real(where_: &str, time: Duration, found: f64) -> Vec<Promise> {
             of += 1;
         }
     }
+    for ((point, _), right) in POINTS.into_iter().zip(right) {
+        println!(
+            "{where_}: {point}: 1 % found in {right} of {}",
+            of / POINTS.len()
+        );
+    }
+    let right = right.iter().sum();
     let name = |what: &str| format!("ab, {where_}, {what}");
     vec![
         Promise::right_ones(name("1 % found within 10 s a point"), right, of, found),

@@ -5,6 +5,9 @@ use serde::Serialize;
 
 use super::block::Block;
 
+/// Blocks from which on it is known what varies.
+const MIN_KNOWN: usize = 5;
+
 /// B against A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -85,6 +88,26 @@ impl Tracked {
         self.sequence.decision(self.ignore) != Decision::Undecided
     }
 
+    /// How many groups a block should have where starting its processes takes as long as `start_groups` of them: what starting costs against
+    /// what groups vary by, in proportion to what blocks vary by beyond that (Kalibera and Jones, ISMM 2013, section 4). None while there
+    /// are too few blocks to know.
+    pub(super) fn wanted_groups(&self, start_groups: f64) -> Option<f64> {
+        let counted = || self.blocks.iter().filter(|block| block.log_ratio.is_some());
+        let of_groups: Vec<f64> = counted().map(|block| block.spread).collect();
+        let between: Vec<f64> = counted().filter_map(|block| block.log_ratio).collect();
+        if between.len() < MIN_KNOWN {
+            return None;
+        }
+        let middle = median(&between);
+        let apart: Vec<f64> = between.iter().map(|value| (value - middle).abs()).collect();
+        let groups: Vec<f64> = counted().map(|block| block.groups as f64).collect();
+        let (group, all) = (median(&of_groups).powi(2), median(&apart).powi(2));
+        // A median of n values has about pi / 2n of their variance.
+        let own = std::f64::consts::FRAC_PI_2 * group / median(&groups).max(1.0);
+        let blocks = (all - own).max(all / 16.0);
+        (blocks > 0.0).then(|| (start_groups * std::f64::consts::FRAC_PI_2 * group / blocks).sqrt())
+    }
+
     /// The answer, if each block took so long.
     pub(super) fn answer(self, block_s: f64) -> Answer {
         let (low, high) = self.sequence.interval();
@@ -159,6 +182,35 @@ mod tests {
         // One block is lacking, of half a second.
         assert_eq!(answer(1.05, 0.001, 10).missing_s, Some(0.5));
         assert_eq!(answer(1.05, 0.001, 10).visible, None);
+    }
+
+    #[test]
+    fn a_block_is_as_long_as_what_varies_and_what_starting_costs_ask_for() {
+        let wanted = |spread: f64, between: f64| {
+            let mut tracked = Tracked::new("copy".to_owned(), 3, 0.01, 0.01);
+            for at in 0..5 {
+                tracked.add(Block {
+                    log_ratio: Some(between * (f64::from(at) - 2.0)),
+                    spread,
+                    groups: 100,
+                    ..Block::default()
+                });
+            }
+            tracked.wanted_groups(200.0)
+        };
+        // Processes that differ as much as groups do: the root of what starting costs, pi / 2 by the median.
+        let alike = wanted(0.01, 0.01).unwrap();
+        assert!((alike - 17.9).abs() < 0.2, "{alike}");
+        // The more they differ, the shorter the block; where groups explain all, four times as long as by the blocks' whole scatter.
+        assert!(wanted(0.01, 0.1).unwrap() < 2.0);
+        let longest = wanted(0.1, 0.01).unwrap();
+        assert!((700.0..720.0).contains(&longest), "{longest}");
+        // Nothing varies: nothing is known.
+        assert_eq!(wanted(0.0, 0.0), None);
+        assert_eq!(
+            Tracked::new("copy".to_owned(), 3, 0.01, 0.01).wanted_groups(200.0),
+            None
+        );
     }
 
     #[test]

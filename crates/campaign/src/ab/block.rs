@@ -28,6 +28,8 @@ const MIN_SHARE: usize = 8;
 pub struct Block {
     /// Logarithm of B's time over A's: the median of the groups that count. None without one.
     pub log_ratio: Option<f64>,
+    /// Median distance of the groups' logarithms from it.
+    pub spread: f64,
     /// Median time of an operation of A, in nanoseconds.
     pub a_ns: f64,
     /// Of B.
@@ -238,7 +240,10 @@ fn concluded(groups: &[Group], mut block: Block) -> Block {
     let middle = |of: &dyn Fn(&Group) -> f64| {
         median(&counted.iter().map(|group| of(group)).collect::<Vec<f64>>())
     };
-    block.log_ratio = Some(middle(&|group| (group.op_ns[1] / group.op_ns[0]).ln()));
+    let log_ratio = |group: &Group| (group.op_ns[1] / group.op_ns[0]).ln();
+    let of_block = middle(&log_ratio);
+    block.log_ratio = Some(of_block);
+    block.spread = middle(&|group| (log_ratio(group) - of_block).abs());
     block.a_ns = middle(&|group| group.op_ns[0]);
     block.b_ns = middle(&|group| group.op_ns[1]);
     block
