@@ -328,8 +328,15 @@ impl Reassembler {
         let first = subchunks
             .first()
             .filter(|first| first.is_plain() && !self.open)?;
-        let same = |subchunk: &&Subchunk| subchunk.word == first.word;
-        let count = subchunks.iter().take_while(same).count();
+        // Eight at a time: a loop that may end at each cannot be done in vectors.
+        let differs = |eight: &[Subchunk]| {
+            let each = eight.iter().map(|subchunk| subchunk.word ^ first.word);
+            each.fold(0, core::ops::BitOr::bitor)
+        };
+        let eights = subchunks.chunks_exact(8);
+        let begun = 8 * eights.take_while(|eight| differs(eight) == 0).count();
+        let rest = subchunks[begun..].iter();
+        let count = begun + rest.take_while(|next| next.word == first.word).count();
         let length = first.plain_length();
         self.plain(count as u64, length);
         Some((count, length))
@@ -666,6 +673,27 @@ mod tests {
         // At the start, and after a gap, a LAST may have lost its beginning.
         assert_eq!(counts_of(&[last(7), whole(8)]).orphans, 0);
         assert_eq!(counts_of(&[whole(0), last(2)]).orphans, 0);
+    }
+
+    #[test]
+    fn a_run_ends_with_the_first_subchunk_that_differs() {
+        let plain = |length: u32| Subchunk {
+            word: (3 << 29) | length,
+            begin: 4,
+            narrow: false,
+        };
+        for count in 1..40 {
+            for at in 1..=count {
+                let mut found = vec![plain(24); count];
+                if let Some(other) = found.get_mut(at) {
+                    *other = plain(25);
+                }
+                let mut reassembler = Reassembler::new();
+                assert_eq!(reassembler.run(&found), Some((at, 24)), "{at} of {count}");
+                assert_eq!(reassembler.counts.chunks, at as u64);
+            }
+        }
+        assert_eq!(Reassembler::new().run(&[]), None);
     }
 
     /// The subchunks of a block from its end, one by one, with no thought of speed.
