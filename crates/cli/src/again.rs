@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use daqmeter_campaign::ab::{Answer, Found, PATIENCE, Question, Request, Side, Verdict, ask};
 use daqmeter_harness::StopFlag;
-use daqmeter_record::{Host, RunRecord};
+use daqmeter_record::{Host, RunRecord, Workload};
 use daqmeter_report::cmp::{Again, Confirmation, How};
 use daqmeter_stats::FALSE_ALARM;
 use daqmeter_sys::affinity;
@@ -129,7 +129,7 @@ fn sides(binaries: &[PathBuf; 2], point: &Flagged) -> [Side; 2] {
     binaries.clone().map(|program| Side::Point {
         program,
         arguments: vec![SIDE.to_owned()],
-        request: Request::new(point.record.workload.clone(), cpu),
+        request: Request::new(Workload::clone(&point.record.workload), cpu),
     })
 }
 

@@ -1,14 +1,15 @@
 //! JSON lines: one record a line, each flushed as it is written. Reading keeps what can be kept and names the rest.
 
+use std::collections::{HashMap, VecDeque};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, Read, Seek, Write};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
 use crate::older::as_today;
-use crate::{RunRecord, SCHEMA_VERSION, sanitise};
+use crate::{Host, RunRecord, SCHEMA_VERSION, Workload, sanitise};
 
 /// Longest line that is read. A record of the largest run stays far below; a longer line is not one of ours.
 pub const MAX_LINE_BYTES: usize = 64 << 20;
@@ -141,12 +142,12 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Reads all records. Lines that are not records are named in [`Contents::errors`]; they never hide the others.
 ///
 /// Long files are parsed by as many threads as there are CPUs, up to eight; the order is that of the file. Consecutive records of
-/// one host share it.
+/// one host share it, and records that ask the same share their workload.
 ///
 /// # Errors
 /// Only those of the source itself.
 pub fn read(source: impl BufRead) -> io::Result<Contents> {
-    read_with(source, parse_line)
+    read_with(source, parse_sharing)
 }
 
 /// [`read`] for people: control characters in the text of a record are escapes ([`crate::sanitise`]), whoever wrote it.
@@ -161,17 +162,18 @@ pub fn read_printable(source: impl BufRead) -> io::Result<Contents> {
 pub fn printable(record: RunRecord) -> RunRecord {
     let line = to_line(&record);
     if has_hostile_text(&line) {
-        parse_printable(&line, 1).unwrap_or(record)
+        parse_printable(&line, 1, &Known::default()).unwrap_or(record)
     } else {
         record
     }
 }
 
 /// How a line becomes a record.
-type Parse = fn(&[u8], usize) -> Result<RunRecord, LineError>;
+type Parse = fn(&[u8], usize, &Known) -> Result<RunRecord, LineError>;
 
 fn read_with(mut source: impl BufRead, parse: Parse) -> io::Result<Contents> {
     let mut contents = Contents::default();
+    let known = Known::default();
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
     let mut line = 0;
     let mut round = |source: &mut _| -> io::Result<Vec<Batch>> {
@@ -187,10 +189,10 @@ fn read_with(mut source: impl BufRead, parse: Parse) -> io::Result<Contents> {
         // The next round is read while this one is parsed.
         let (parsed, next) = std::thread::scope(|scope| {
             let running: Vec<_> = match &batches[..] {
-                [only] if ended => return (vec![only.parse(parse)], Ok(Vec::new())),
+                [only] if ended => return (vec![only.parse(parse, &known)], Ok(Vec::new())),
                 all => all
                     .iter()
-                    .map(|batch| scope.spawn(move || batch.parse(parse)))
+                    .map(|batch| scope.spawn(|| batch.parse(parse, &known)))
                     .collect(),
             };
             let next = if ended {
@@ -205,18 +207,6 @@ fn read_with(mut source: impl BufRead, parse: Parse) -> io::Result<Contents> {
         });
         for mut part in parsed {
             contents.errors.append(&mut part.errors);
-            if let (Some(last), Some(first)) = (contents.records.last(), part.records.first())
-                && last.host == first.host
-            {
-                let (known, own) = (Arc::clone(&last.host), Arc::clone(&first.host));
-                for record in part
-                    .records
-                    .iter_mut()
-                    .take_while(|record| Arc::ptr_eq(&record.host, &own))
-                {
-                    record.host = Arc::clone(&known);
-                }
-            }
             contents.records.append(&mut part.records);
         }
         if ended {
@@ -256,7 +246,7 @@ impl Batch {
         Ok(batch)
     }
 
-    fn parse(&self, parse: Parse) -> Contents {
+    fn parse(&self, parse: Parse, known: &Known) -> Contents {
         let errors = self
             .too_long
             .iter()
@@ -271,15 +261,8 @@ impl Batch {
             if bytes.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            match parse(bytes, *line) {
-                Ok(mut record) => {
-                    if let Some(last) = contents.records.last()
-                        && last.host == record.host
-                    {
-                        record.host = Arc::clone(&last.host);
-                    }
-                    contents.records.push(record);
-                }
+            match parse(bytes, *line, known) {
+                Ok(record) => contents.records.push(record),
                 Err(LineError::Malformed { .. }) if !ended => {
                     contents.errors.push(LineError::Truncated { line: *line })
                 }
@@ -359,9 +342,85 @@ pub fn parse_line(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
     Ok(record)
 }
 
-fn parse_printable(bytes: &[u8], line: usize) -> Result<RunRecord, LineError> {
+/// [`parse_line`] of one line of many: what the lines before said as well is shared with them.
+fn parse_sharing(bytes: &[u8], line: usize, known: &Known) -> Result<RunRecord, LineError> {
+    let mut record = match known.without_host(bytes) {
+        // What is wrong is said of the line as it is.
+        Some((rest, host)) => parse_line(&rest, line)
+            .map(|record| RunRecord { host, ..record })
+            .or_else(|_| parse_line(bytes, line))?,
+        None => parse_line(bytes, line)?,
+    };
+    known.share_workload(&mut record);
+    Ok(record)
+}
+
+/// As many hosts are remembered while a file is read.
+const MAX_HOSTS: usize = 16;
+
+/// The end of a line from `,"host":` on, and the host in it.
+type HostEnd = (Box<[u8]>, Arc<Host>);
+
+/// What records of one file have in common, so that it is parsed and held once.
+#[derive(Default)]
+struct Known {
+    hosts: Mutex<VecDeque<HostEnd>>,
+    /// By their fingerprints; of two that have the same, the first.
+    workloads: Mutex<HashMap<u64, Arc<Workload>>>,
+}
+
+impl Known {
+    /// What a line says before its host, as a line by itself, and the host. None where the host is not the last that it says.
+    fn without_host(&self, line: &[u8]) -> Option<(Vec<u8>, Arc<Host>)> {
+        const KEY: &[u8] = b",\"host\":";
+        let known = lock(&self.hosts).iter().find_map(|(end, host)| {
+            let before = line.strip_suffix(&**end)?;
+            Some((before, Arc::clone(host)))
+        });
+        let (before, host) = match known {
+            Some(known) => known,
+            None => {
+                let (before, end) = line.split_at(memchr::memmem::rfind(line, KEY)?);
+                // A whole host and one bracket more, which ends the line: it is the record's own.
+                let object = end[KEY.len()..].trim_ascii_end().strip_suffix(b"}")?;
+                let host = serde_json::from_slice(object).ok()?;
+                (before, self.remember(end, host))
+            }
+        };
+        Some(([before, KEY, b"null}"].concat(), host))
+    }
+
+    /// The same host, shared with the lines before that wrote it in another way.
+    fn remember(&self, end: &[u8], host: Host) -> Arc<Host> {
+        let mut hosts = lock(&self.hosts);
+        let same = hosts.iter().find(|(_, known)| **known == host);
+        let host = same.map_or_else(|| Arc::new(host), |(_, known)| Arc::clone(known));
+        hosts.truncate(MAX_HOSTS - 1);
+        hosts.push_front((end.into(), Arc::clone(&host)));
+        host
+    }
+
+    /// Lets a record share the workload of records before it that were asked the same.
+    fn share_workload(&self, record: &mut RunRecord) {
+        let fingerprint = record.workload.fingerprint();
+        let mut workloads = lock(&self.workloads);
+        let known = workloads
+            .entry(fingerprint)
+            .or_insert_with(|| Arc::clone(&record.workload));
+        if *known == record.workload {
+            record.workload = Arc::clone(known);
+        }
+    }
+}
+
+/// What is known stays true whatever became of the thread that found it.
+fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn parse_printable(bytes: &[u8], line: usize, known: &Known) -> Result<RunRecord, LineError> {
     if !has_hostile_text(bytes) {
-        return parse_line(bytes, line);
+        return parse_sharing(bytes, line, known);
     }
     let record = parse_line(bytes, line)?;
     let malformed = |error: serde_json::Error| LineError::Malformed {
@@ -459,7 +518,7 @@ fn read_line(source: &mut impl BufRead, bytes: &mut Vec<u8>) -> io::Result<LineR
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{EngineInfo, Lane, Outcome, Stage, Workload};
+    use crate::{EngineInfo, Lane, Outcome, Stage};
     use proptest::prelude::*;
 
     fn record(samples: Vec<u64>) -> RunRecord {
@@ -519,7 +578,8 @@ mod tests {
         ] {
             let mut before = plain.clone();
             before.study = format!("a{hostile}b");
-            before.workload = before.workload.with(&before.study.clone(), hostile);
+            let workload = Workload::clone(&before.workload);
+            before.workload = Arc::new(workload.with(&before.study, hostile));
             let line = to_line(&before);
             assert_eq!(read(&line[..]).unwrap().records[0], before, "as it is");
             let shown = read_printable(&line[..]).unwrap().records.remove(0);
@@ -594,6 +654,58 @@ mod tests {
             .filter(|pair| Arc::ptr_eq(&pair[0].host, &pair[1].host))
             .count();
         assert_eq!(shared, 298);
+    }
+
+    #[test]
+    fn records_share_what_they_were_asked_and_differ_where_it_differs() {
+        let asked = |ops: u64| RunRecord {
+            workload: Arc::new(Workload::new("null").with("ops", ops)),
+            ..record(vec![ops])
+        };
+        let before = [asked(1), asked(2), asked(1)];
+        let bytes = before.iter().flat_map(to_line).collect::<Vec<u8>>();
+        let after = read(&bytes[..]).unwrap().records;
+        assert_eq!(after, before);
+        let shares = |at: usize| Arc::ptr_eq(&after[0].workload, &after[at].workload);
+        assert_eq!((shares(1), shares(2)), (false, true));
+    }
+
+    /// What ends a line is taken for its host only where it is the record's own and whole.
+    #[test]
+    fn a_host_is_the_records_own_wherever_it_stands() {
+        let mut before = record(vec![1]);
+        before.host = Arc::new(Host {
+            cpu_model: "a CPU".into(),
+            ..Host::default()
+        });
+        let line = String::from_utf8(to_line(&before)).unwrap();
+        let (others, host) = line.trim_end().rsplit_once(",\"host\":").unwrap();
+        let host = host.strip_suffix('}').unwrap();
+        let elsewhere = others.replacen("\"tool\"", &format!("\"host\":{host},\"tool\""), 1);
+        for (text, wanted) in [
+            (format!("{others},\"host\":{host}}}"), Some("a CPU")),
+            (format!("{others},\"host\":{host}}}  "), Some("a CPU")),
+            (format!("{elsewhere}}}"), Some("a CPU")),
+            (
+                format!("{elsewhere},\"more\":{{\"a\":1,\"host\":null}}}}"),
+                Some("a CPU"),
+            ),
+            (
+                format!("{others},\"more\":{{\"a\":1,\"host\":{host}}}}}"),
+                None,
+            ),
+            (format!("{others},\"host\":{host}}}}}"), None),
+            (format!("{elsewhere},\"host\":{host}}}"), None),
+            (format!("{others}}}"), None),
+        ] {
+            // Once with nothing known, once after a line that ends in the same way.
+            let file = format!("{line}{text}\n");
+            for (bytes, at) in [(text.as_bytes(), 0), (file.as_bytes(), 1)] {
+                let found = read(bytes).unwrap().records;
+                let found = found.get(at).map(|record| &*record.host.cpu_model);
+                assert_eq!(found, wanted, "{text}");
+            }
+        }
     }
 
     #[test]

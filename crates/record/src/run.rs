@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::observed::TimeSeries;
-use crate::{Host, Ledger, Observations, PathRun, SCHEMA_VERSION, Workload};
+use crate::{Host, Ledger, Observations, Param, PathRun, SCHEMA_VERSION, Workload};
 
 /// One measured point: one engine, one workload, one go. See the crate documentation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -30,8 +30,8 @@ pub struct RunRecord {
     pub command: String,
     /// Who did the work.
     pub engine: EngineInfo,
-    /// What was asked.
-    pub workload: Workload,
+    /// What was asked. Records that ask the same may share it.
+    pub workload: Arc<Workload>,
     /// Place of the point in the (shuffled) sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
@@ -85,18 +85,25 @@ pub struct RunRecord {
     #[serde(default)]
     pub noise: NoiseFloor,
     /// The machine. Records of one run share it.
+    #[serde(deserialize_with = "host")]
     pub host: Arc<Host>,
 }
 
 impl RunRecord {
     /// An empty record of the present schema; the harness fills it.
-    pub fn new(engine: EngineInfo, workload: Workload) -> Self {
+    pub fn new(engine: EngineInfo, workload: impl Into<Arc<Workload>>) -> Self {
         RunRecord {
             schema: SCHEMA_VERSION,
             engine,
-            workload,
+            workload: workload.into(),
             ..RunRecord::default()
         }
+    }
+
+    /// Sets a parameter of what was asked, for this record alone.
+    pub fn set_param(&mut self, name: &str, value: impl Into<Param>) {
+        let workload = Arc::make_mut(&mut self.workload);
+        workload.params.insert(name.to_owned(), value.into());
     }
 
     /// The limit of the given name, if this run measured it.
@@ -419,6 +426,11 @@ fn is_zero(value: &u64) -> bool {
 /// JSON has no word for what is not a number: such values are written as `null`, and are none again when they are read.
 fn number<'de, D: serde::Deserializer<'de>>(source: D) -> Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(source)?.unwrap_or(f64::NAN))
+}
+
+/// `null` is a machine of which nothing is known: [`crate::jsonl`] puts it where the host of the line before stood.
+fn host<'de, D: serde::Deserializer<'de>>(source: D) -> Result<Arc<Host>, D::Error> {
+    Ok(Option::<Arc<Host>>::deserialize(source)?.unwrap_or_default())
 }
 
 fn whole() -> f64 {

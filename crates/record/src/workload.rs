@@ -1,10 +1,13 @@
 //! What is asked of an engine, as plain data: a kind and named parameters. Sweeps vary them, records keep them.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::LazyLock;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// One request to an engine. Parameter names carry their unit last (`block_bytes`, `rate_hz`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -16,7 +19,7 @@ pub struct Workload {
 }
 
 /// One value of a parameter.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Param {
     /// Yes or no.
@@ -27,6 +30,48 @@ pub enum Param {
     Float(f64),
     /// A name.
     Text(String),
+}
+
+/// By its own visitor: the derived one keeps each value aside and tries the kinds one after the other, with an error for each that
+/// does not fit.
+impl<'de> Deserialize<'de> for Param {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Param, D::Error> {
+        source.deserialize_any(ParamVisitor)
+    }
+}
+
+struct ParamVisitor;
+
+impl Visitor<'_> for ParamVisitor {
+    type Value = Param;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("true, false, a number or a text")
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Param, E> {
+        Ok(Param::Flag(value))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Param, E> {
+        Ok(Param::Int(value))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Param, E> {
+        Ok(u64::try_from(value).map_or(Param::Float(value as f64), Param::Int))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Param, E> {
+        Ok(Param::Float(value))
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Param, E> {
+        Ok(Param::Text(value.to_owned()))
+    }
+
+    fn visit_string<E: Error>(self, value: String) -> Result<Param, E> {
+        Ok(Param::Text(value))
+    }
 }
 
 impl std::fmt::Display for Param {
@@ -43,14 +88,8 @@ impl std::fmt::Display for Param {
 /// `convert dec_factor=10 function=1`: kind and parameters in order of their names, quoted where a value holds a blank.
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(
-            &self.text_of(
-                self.params
-                    .iter()
-                    .map(|(name, value)| (name.as_str(), value))
-                    .collect(),
-            ),
-        )
+        let params = self.params.iter();
+        f.write_str(&self.text_of(params.map(|(name, value)| (name.as_str(), value))))
     }
 }
 
@@ -90,6 +129,25 @@ macro_rules! param_from {
             fn from(value: $from) -> Self { Param::$variant(value.into()) }
         }
     )*};
+}
+impl Param {
+    /// Adds its text, in quotes where there is a blank in it or nothing.
+    fn push_to(&self, out: &mut String) {
+        let quote = match self {
+            Param::Text(text) if text.is_empty() || text.contains(char::is_whitespace) => "'",
+            _ => "",
+        };
+        let text = match self {
+            Param::Flag(true) => "true",
+            Param::Flag(false) => "false",
+            Param::Text(text) => text,
+            Param::Int(_) | Param::Float(_) => "",
+        };
+        out.extend([quote, text, quote]);
+        if matches!(self, Param::Int(_) | Param::Float(_)) {
+            let _ = write!(out, "{self}");
+        }
+    }
 }
 param_from!(bool => Flag, u64 => Int, u32 => Int, f64 => Float, String => Text, &str => Text);
 
@@ -137,19 +195,38 @@ impl Workload {
         let part_of_it = |name: &&str| !NOT_IN_KEY.contains(name) && !names.contains(name);
         let params = self.params.iter();
         let params = params.map(|(name, value)| (name_of_today(name), value_of_today(value)));
-        self.text_of(params.filter(|(name, _)| part_of_it(name)).collect())
+        let mut params: Vec<(&str, &Param)> = params.filter(|(name, _)| part_of_it(name)).collect();
+        // Of two that have one name today, the later one counts.
+        params.sort_by_key(|(name, _)| *name);
+        let is_last = |at: usize| params.get(at + 1).is_none_or(|next| next.0 != params[at].0);
+        let last = (0..params.len()).filter(|at| is_last(*at));
+        self.text_of(last.map(|at| params[at]))
     }
 
-    fn text_of(&self, params: BTreeMap<&str, &Param>) -> String {
-        let mut out = self.kind.clone();
+    /// A number that equal workloads have in common, within one process.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.kind.hash(&mut hasher);
+        for (name, value) in &self.params {
+            name.hash(&mut hasher);
+            match value {
+                Param::Flag(value) => value.hash(&mut hasher),
+                Param::Int(value) => value.hash(&mut hasher),
+                // Zero has two forms, which are equal.
+                Param::Float(value) => (value + 0.0).to_bits().hash(&mut hasher),
+                Param::Text(value) => value.hash(&mut hasher),
+            }
+        }
+        hasher.finish()
+    }
+
+    /// The kind and these parameters in their order.
+    fn text_of<'a>(&self, params: impl Iterator<Item = (&'a str, &'a Param)>) -> String {
+        let mut out = String::with_capacity(64 * (1 + self.params.len()) / 2);
+        out.push_str(&self.kind);
         for (name, value) in params {
-            let text = value.to_string();
-            let quote = if text.is_empty() || text.contains(char::is_whitespace) {
-                "'"
-            } else {
-                ""
-            };
-            out.push_str(&format!(" {name}={quote}{text}{quote}"));
+            out.extend([" ", name, "="]);
+            value.push_to(&mut out);
         }
         out
     }

@@ -85,7 +85,7 @@ pub(crate) fn waived() -> RunRecord {
     let mut record = example();
     record.lanes.clear();
     record.outcome = daqmeter_record::Outcome::Waived("no \"card\", here".into());
-    record.workload = record.workload.with("function", "all");
+    record.set_param("function", "all");
     record
 }
 

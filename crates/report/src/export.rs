@@ -4,21 +4,19 @@
 //! ([`series`]). Names of columns carry
 //! their unit last, as in the record; parameters of workloads are columns of their own, `param.<name>`.
 
-use std::rc::Rc;
-
-use daqmeter_record::RunRecord;
 use daqmeter_record::units::plural;
+use daqmeter_record::{Lane, RunRecord, Stage};
 
 use crate::frame::{Cell, Rows};
-pub use crate::frame::{Column, Frame};
+pub use crate::frame::{Column, Frame, Names};
 #[cfg(feature = "parquet")]
 pub use crate::parquet::ParquetError;
 use crate::rate::Doubt;
 use crate::rows::{Row, absent_rows, rows, rows_of};
 
-/// What tells the records apart, and whether they are to be believed.
-fn identity(rows: &mut Rows, record: &RunRecord, workload: &str) {
-    rows.begin();
+/// Begins so many rows of one record: what tells the records apart, and whether they are to be believed.
+fn begin(rows: &mut Rows, count: usize, record: &RunRecord, workload: &str) {
+    rows.begin_many(count);
     rows.set("run_id", record.run_id.as_str());
     rows.set_time("time_utc", &record.time_utc);
     rows.set("study", record.study.as_str());
@@ -50,7 +48,7 @@ pub fn summary(records: &[RunRecord]) -> Frame {
         let stages = rows_of(record);
         let workload = record.workload.to_string();
         for at in 0..stages.len().max(1) {
-            identity(&mut rows, record, &workload);
+            begin(&mut rows, 1, record, &workload);
             rows.set("cpu_model", record.host.cpu_model.as_str());
             rows.set("logical_cpus", u64::from(record.host.logical_cpus));
             rows.set("kernel", record.host.kernel.as_str());
@@ -174,46 +172,72 @@ pub fn samples(records: &[RunRecord]) -> Frame {
 }
 
 /// The same in frames of so many rows at most, all with the same columns: samples are many.
-pub fn samples_in_parts(records: &[RunRecord], most_rows: usize) -> impl Iterator<Item = Frame> {
-    let stages = records.iter().flat_map(|record| {
-        record
-            .lanes
-            .iter()
-            .flat_map(move |lane| lane.stages.iter().map(move |stage| (record, lane, stage)))
+pub fn samples_in_parts(records: &[RunRecord], max_rows: usize) -> impl Iterator<Item = Frame> {
+    let mut stages = records.iter().flat_map(|record| {
+        let lanes = record.lanes.iter();
+        lanes.flat_map(move |lane| samples_of_lane(record, lane))
     });
-    let mut all = stages.flat_map(|(record, lane, stage)| {
-        let workload: Rc<str> = record.workload.to_string().into();
-        let samples = stage.sample_ns.iter().zip(stage.sample_starts_ns());
-        samples
-            .enumerate()
-            .map(move |(at, (&sample_ns, start_ns))| {
-                (
-                    record,
-                    Rc::clone(&workload),
-                    lane,
-                    stage,
-                    at,
-                    start_ns,
-                    sample_ns,
-                )
-            })
-    });
+    let mut stage: Option<Samples<'_>> = None;
     std::iter::from_fn(move || {
         let mut rows = Rows::default();
-        for (record, workload, lane, stage, at, start_ns, sample_ns) in all.by_ref().take(most_rows)
-        {
-            identity(&mut rows, record, &workload);
-            rows.set("device", lane.device.as_str());
-            rows.set("stage", stage.name.as_str());
-            rows.set("label", &*crate::families::label(record, stage));
-            rows.set("index", at as u64);
-            rows.set("start_ns", start_ns);
-            rows.set("sample_ns", sample_ns);
-            rows.set("ops", stage.ops_per_sample);
-            rows.set("bytes_per_op", stage.bytes_per_op);
+        while rows.len() < max_rows {
+            match &mut stage {
+                Some(samples) if samples.left() > 0 => {
+                    samples.take(max_rows - rows.len(), &mut rows)
+                }
+                _ => {
+                    stage = stages.next();
+                    if stage.is_none() {
+                        break;
+                    }
+                }
+            }
         }
         Some(rows.frame()).filter(|frame| !frame.is_empty())
     })
+}
+
+/// The samples of a stage that are not rows yet.
+struct Samples<'a> {
+    record: &'a RunRecord,
+    lane: &'a Lane,
+    stage: &'a Stage,
+    /// Of the samples so many are rows.
+    taken: usize,
+    starts_ns: Box<dyn Iterator<Item = u64> + 'a>,
+}
+
+fn samples_of_lane<'a>(record: &'a RunRecord, lane: &'a Lane) -> impl Iterator<Item = Samples<'a>> {
+    lane.stages.iter().map(move |stage| Samples {
+        record,
+        lane,
+        stage,
+        taken: 0,
+        starts_ns: Box::new(stage.sample_starts_ns()),
+    })
+}
+
+impl Samples<'_> {
+    fn left(&self) -> usize {
+        self.stage.sample_ns.len() - self.taken
+    }
+
+    /// Makes rows of the next samples, so many at most.
+    fn take(&mut self, max_rows: usize, rows: &mut Rows) {
+        let first = self.taken;
+        let count = self.left().min(max_rows);
+        let (record, stage) = (self.record, self.stage);
+        begin(rows, count, record, &record.workload.to_string());
+        rows.set("device", self.lane.device.as_str());
+        rows.set("stage", stage.name.as_str());
+        rows.set("label", &*crate::families::label(record, stage));
+        rows.set_each("index", (first..first + count).map(|at| at as u64));
+        rows.set_each("start_ns", &mut self.starts_ns);
+        rows.set_each("sample_ns", stage.sample_ns[first..].iter().copied());
+        rows.set("ops", stage.ops_per_sample);
+        rows.set("bytes_per_op", stage.bytes_per_op);
+        self.taken += count;
+    }
 }
 
 /// One row for each counter of each record.
@@ -222,7 +246,7 @@ pub fn counters(records: &[RunRecord]) -> Frame {
     for record in records {
         let workload = record.workload.to_string();
         for counter in &record.counters {
-            identity(&mut rows, record, &workload);
+            begin(&mut rows, 1, record, &workload);
             rows.set("counter", counter.name.as_str());
             rows.set("value", counter.value);
             rows.set("unit", counter.unit.as_str());
@@ -239,7 +263,7 @@ pub fn series(records: &[RunRecord]) -> Frame {
         let workload = record.workload.to_string();
         for series in &record.series {
             for (&time_ns, &value) in series.times_ns.iter().zip(&series.values) {
-                identity(&mut rows, record, &workload);
+                begin(&mut rows, 1, record, &workload);
                 rows.set("series", series.name.as_str());
                 rows.set("time_ns", time_ns);
                 rows.set_if("value", value);

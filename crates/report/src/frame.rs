@@ -1,7 +1,9 @@
 //! Tables with typed columns, as CSV; as Parquet in `parquet.rs`.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt::{Display, Write as _};
+use std::ops::Range;
 use std::time::{Duration, UNIX_EPOCH};
 
 use daqmeter_record::{Param, sanitise};
@@ -10,7 +12,7 @@ use daqmeter_record::{Param, sanitise};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Column {
     /// Names.
-    Text(Vec<Option<String>>),
+    Text(Names),
     /// Counts and nanoseconds.
     Int(Vec<Option<i64>>),
     /// True or false.
@@ -19,6 +21,23 @@ pub enum Column {
     Time(Vec<Option<i64>>),
     /// Numbers.
     Float(Vec<Option<f64>>),
+}
+
+/// Names of rows: few different ones, many times.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Names {
+    /// The different ones, in the order in which they came.
+    pub distinct: Vec<String>,
+    /// Of each row its place among them.
+    pub places: Vec<Option<u32>>,
+}
+
+impl Names {
+    /// The name of each row.
+    pub fn iter(&self) -> impl Iterator<Item = Option<&str>> {
+        let name = |place: Option<u32>| Some(&*self.distinct[place? as usize]);
+        self.places.iter().map(move |place| name(*place))
+    }
 }
 
 /// A table: columns by name, all of one length.
@@ -73,16 +92,36 @@ impl From<&str> for Cell {
     }
 }
 
-/// Rows with names, from which columns are made: a name that any row has is a column.
+/// Rows with names, from which columns are made: a name that any row has is a column. Rows that follow one another are set
+/// together where they have a value in common.
 #[derive(Default)]
 pub(crate) struct Rows {
-    names: Vec<String>,
-    places: BTreeMap<String, usize>,
-    /// Columns of numbers, even where no row has one: the type of a column does not depend on the records.
-    numbers: BTreeSet<usize>,
-    /// Columns of moments, in the same way.
-    times: BTreeSet<usize>,
-    rows: Vec<Vec<Option<Cell>>>,
+    columns: Vec<(String, Runs)>,
+    places: HashMap<String, usize>,
+    /// The rows that are being set, the last of all.
+    set: Range<usize>,
+}
+
+/// What was set of one column, in the order of rows.
+#[derive(Default)]
+struct Runs {
+    runs: Vec<(Range<usize>, Values)>,
+    /// What it holds even where no row has a value: the type of a column does not depend on the records.
+    holds: Option<Holds>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Holds {
+    Numbers,
+    Moments,
+}
+
+/// Values of consecutive rows.
+enum Values {
+    /// The same for all.
+    All(Cell),
+    /// One for each.
+    Each(Vec<i64>),
 }
 
 impl Rows {
@@ -90,122 +129,191 @@ impl Rows {
     pub(crate) fn with_columns(names: &[&str]) -> Rows {
         let mut rows = Rows::default();
         for name in names {
-            rows.place(name);
+            rows.column(name);
         }
         rows
     }
 
+    /// Rows so far.
+    pub(crate) fn len(&self) -> usize {
+        self.set.end
+    }
+
     pub(crate) fn begin(&mut self) {
-        self.rows.push(Vec::new());
+        self.begin_many(1);
+    }
+
+    /// Begins so many rows, which are set together.
+    pub(crate) fn begin_many(&mut self, rows: usize) {
+        self.set = self.set.end..self.set.end + rows;
     }
 
     pub(crate) fn set(&mut self, name: &str, value: impl Into<Cell>) {
-        let at = self.place(name);
-        self.put(at, value.into());
+        self.put(name, Values::All(value.into()));
+    }
+
+    /// A whole number for each of the rows that were begun.
+    pub(crate) fn set_each(&mut self, name: &str, values: impl Iterator<Item = u64>) {
+        let values: Vec<i64> = values.take(self.set.len()).map(signed).collect();
+        debug_assert_eq!(values.len(), self.set.len());
+        self.put(name, Values::Each(values));
     }
 
     /// The column of that name, made where there is none yet.
-    fn place(&mut self, name: &str) -> usize {
-        if let Some(at) = self.places.get(name) {
-            return *at;
-        }
-        self.places.insert(name.to_owned(), self.names.len());
-        self.names.push(name.to_owned());
-        self.names.len() - 1
+    fn column(&mut self, name: &str) -> &mut Runs {
+        let at = match self.places.get(name) {
+            Some(at) => *at,
+            None => {
+                let at = self.columns.len();
+                self.places.insert(name.to_owned(), at);
+                self.columns.push((name.to_owned(), Runs::default()));
+                at
+            }
+        };
+        &mut self.columns[at].1
     }
 
-    fn put(&mut self, at: usize, cell: Cell) {
-        let Some(row) = self.rows.last_mut() else {
-            return;
-        };
-        if row.len() <= at {
-            row.resize_with(at + 1, || None);
-        }
-        row[at] = Some(cell);
+    fn put(&mut self, name: &str, values: Values) {
+        let rows = self.set.clone();
+        self.column(name).runs.push((rows, values));
     }
 
     /// A number that not every row has; the column is there in any case.
     pub(crate) fn set_if(&mut self, name: &str, value: Option<f64>) {
-        let at = self.place(name);
-        self.numbers.insert(at);
+        self.column(name).holds = Some(Holds::Numbers);
         if let Some(value) = value {
-            self.put(at, Cell::Float(value));
+            self.set(name, value);
         }
     }
 
     /// A moment as records have it; a hole where it is none.
     pub(crate) fn set_time(&mut self, name: &str, text: &str) {
-        let at = self.place(name);
-        self.times.insert(at);
+        self.column(name).holds = Some(Holds::Moments);
         if let Some(ms) = moment_ms(text) {
-            self.put(at, Cell::Time(ms));
+            self.set(name, Cell::Time(ms));
         }
     }
 
-    pub(crate) fn frame(mut self) -> Frame {
-        let column = |at: usize| -> Vec<Option<Cell>> {
-            self.rows
-                .iter_mut()
-                .map(|row| row.get_mut(at).and_then(Option::take))
-                .collect()
-        };
-        let cells: Vec<Vec<Option<Cell>>> = (0..self.names.len()).map(column).collect();
-        let (numbers, times) = (self.numbers, self.times);
-        let columns = cells
-            .into_iter()
-            .enumerate()
-            .map(|(at, cells)| match times.contains(&at) {
-                true => Column::Time(moments(cells)),
-                false => typed(cells, numbers.contains(&at)),
-            });
+    pub(crate) fn frame(self) -> Frame {
+        let rows = self.set.end;
+        let columns = self.columns.into_iter();
         Frame {
-            columns: self.names.into_iter().zip(columns).collect(),
+            columns: columns
+                .map(|(name, runs)| (name, runs.typed(rows)))
+                .collect(),
         }
     }
 }
 
-/// The narrowest type that holds all of them: a parameter may be a number at one engine and a name at another.
-fn typed(cells: Vec<Option<Cell>>, is_number: bool) -> Column {
-    let any = |wanted: fn(&Cell) -> bool| cells.iter().flatten().any(wanted);
-    let is_flag = any(|cell| matches!(cell, Cell::Flag(_)));
-    let has_numbers = any(|cell| matches!(cell, Cell::Int(_) | Cell::Float(_)));
-    if any(|cell| matches!(cell, Cell::Text(_))) {
-        let text = |cell: Option<Cell>| cell.map(Cell::into_text);
-        return Column::Text(cells.into_iter().map(text).collect());
+impl Runs {
+    /// The narrowest type that holds all of them: a parameter may be a number at one engine and a name at another.
+    fn typed(self, rows: usize) -> Column {
+        let any = |wanted: fn(&Cell) -> bool| {
+            let mut runs = self.runs.iter();
+            runs.any(|(_, values)| matches!(values, Values::All(cell) if wanted(cell)))
+        };
+        let is_each = |(_, values): &(_, Values)| matches!(values, Values::Each(_));
+        let has_numbers = any(|cell| matches!(cell, Cell::Int(_) | Cell::Float(_)))
+            || self.runs.iter().any(is_each);
+        if self.holds == Some(Holds::Moments) {
+            return Column::Time(self.filled(rows, moment, Some));
+        }
+        if any(|cell| matches!(cell, Cell::Text(_))) {
+            return Column::Text(self.names(rows));
+        }
+        let is_number = self.holds == Some(Holds::Numbers);
+        if any(|cell| matches!(cell, Cell::Flag(_))) && !has_numbers && !is_number {
+            let flag = |cell| Some(matches!(cell, Cell::Flag(true)));
+            return Column::Flag(self.filled(rows, flag, |_| None));
+        }
+        if is_number || any(|cell| matches!(cell, Cell::Float(_))) {
+            return Column::Float(self.filled(rows, float, |value| Some(value as f64)));
+        }
+        Column::Int(self.filled(rows, whole, Some))
     }
-    if is_flag && !has_numbers && !is_number {
-        let flag = |cell| matches!(cell, Cell::Flag(true));
-        return Column::Flag(cells.into_iter().map(|cell| cell.map(flag)).collect());
+
+    /// A value for each row; a hole where none was set.
+    fn filled<T: Copy>(
+        self,
+        rows: usize,
+        of_cell: impl Fn(Cell) -> Option<T>,
+        of_each: impl Fn(i64) -> Option<T>,
+    ) -> Vec<Option<T>> {
+        let mut filled = vec![None; rows];
+        for (range, values) in self.runs {
+            let place = &mut filled[range];
+            match values {
+                Values::All(cell) => place.fill(of_cell(cell)),
+                Values::Each(values) => {
+                    for (place, value) in place.iter_mut().zip(values) {
+                        *place = of_each(value);
+                    }
+                }
+            }
+        }
+        filled
     }
-    if is_number || any(|cell| matches!(cell, Cell::Float(_))) {
-        return Column::Float(cells.into_iter().map(|cell| cell.map(float)).collect());
+
+    fn names(self, rows: usize) -> Names {
+        let mut names = Names {
+            places: vec![None; rows],
+            ..Names::default()
+        };
+        let mut known: HashMap<String, u32> = HashMap::new();
+        for (range, values) in self.runs {
+            match values {
+                Values::All(cell) => {
+                    let place = place_of(cell.into_text(), &mut names.distinct, &mut known);
+                    names.places[range].fill(Some(place));
+                }
+                Values::Each(values) => {
+                    for (place, value) in names.places[range].iter_mut().zip(values) {
+                        let text = value.to_string();
+                        *place = Some(place_of(text, &mut names.distinct, &mut known));
+                    }
+                }
+            }
+        }
+        names
     }
-    Column::Int(cells.into_iter().map(|cell| cell.map(whole)).collect())
 }
 
-fn moments(cells: Vec<Option<Cell>>) -> Vec<Option<i64>> {
-    let ms = |cell| match cell {
+fn place_of(text: String, distinct: &mut Vec<String>, known: &mut HashMap<String, u32>) -> u32 {
+    if let Some(place) = known.get(&text) {
+        return *place;
+    }
+    let place = u32::try_from(distinct.len()).expect("a frame has fewer rows");
+    distinct.push(text.clone());
+    known.insert(text, place);
+    place
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn moment(cell: Cell) -> Option<i64> {
+    match cell {
         Cell::Time(ms) => Some(ms),
         _ => None,
-    };
-    cells.into_iter().map(|cell| cell.and_then(ms)).collect()
+    }
 }
 
-fn float(cell: Cell) -> f64 {
-    match cell {
+fn float(cell: Cell) -> Option<f64> {
+    Some(match cell {
         Cell::Float(number) => number,
         Cell::Int(number) => number as f64,
         Cell::Flag(flag) => f64::from(u8::from(flag)),
         Cell::Text(_) | Cell::Time(_) => f64::NAN,
-    }
+    })
 }
 
-fn whole(cell: Cell) -> i64 {
-    match cell {
-        Cell::Int(number) => i64::try_from(number).unwrap_or(i64::MAX),
+fn whole(cell: Cell) -> Option<i64> {
+    Some(match cell {
+        Cell::Int(number) => signed(number),
         Cell::Flag(flag) => i64::from(flag),
         Cell::Float(_) | Cell::Text(_) | Cell::Time(_) => 0,
-    }
+    })
 }
 
 impl From<u64> for Cell {
@@ -235,7 +343,7 @@ impl Frame {
     /// Number of rows.
     pub fn len(&self) -> usize {
         self.columns.first().map_or(0, |(_, column)| match column {
-            Column::Text(values) => values.len(),
+            Column::Text(names) => names.places.len(),
             Column::Int(values) | Column::Time(values) => values.len(),
             Column::Flag(values) => values.len(),
             Column::Float(values) => values.len(),
@@ -255,32 +363,130 @@ impl Frame {
 
     /// The rows alone, for what follows a first part.
     pub fn csv_rows(&self) -> String {
+        let mut columns: Vec<CsvColumn<'_>> = self.columns.iter().map(CsvColumn::of).collect();
         let mut out = String::new();
         for at in 0..self.len() {
-            for (place, (_, column)) in self.columns.iter().enumerate() {
+            for (place, column) in columns.iter_mut().enumerate() {
                 if place > 0 {
                     out.push(',');
                 }
-                match column {
-                    Column::Text(values) => {
-                        out.push_str(&values[at].as_deref().map(sanitise::csv).unwrap_or_default())
-                    }
-                    Column::Int(values) => values[at].iter().for_each(|value| {
-                        let _ = write!(out, "{value}");
-                    }),
-                    Column::Float(values) => values[at].iter().for_each(|value| {
-                        let _ = write!(out, "{value}");
-                    }),
-                    Column::Flag(values) => values[at].iter().for_each(|value| {
-                        let _ = write!(out, "{value}");
-                    }),
-                    Column::Time(values) => {
-                        values[at].iter().for_each(|ms| out.push_str(&rfc3339(*ms)))
-                    }
-                }
+                column.push(at, &mut out);
             }
             out.push('\n');
         }
         out
+    }
+}
+
+/// A column that is being written as CSV.
+enum CsvColumn<'a> {
+    /// The names as they are written.
+    Text(Vec<Cow<'a, str>>, &'a [Option<u32>]),
+    /// The last moment and how it is written: rows of one record have the same.
+    Time((Option<i64>, String), &'a [Option<i64>]),
+    Int(&'a [Option<i64>]),
+    Float(&'a [Option<f64>]),
+    Flag(&'a [Option<bool>]),
+}
+
+impl<'a> CsvColumn<'a> {
+    fn of((_, column): &'a (String, Column)) -> CsvColumn<'a> {
+        match column {
+            Column::Text(names) => {
+                let written = names.distinct.iter().map(|name| sanitise::csv(name));
+                CsvColumn::Text(written.collect(), &names.places)
+            }
+            Column::Time(values) => CsvColumn::Time((None, String::new()), values),
+            Column::Int(values) => CsvColumn::Int(values),
+            Column::Float(values) => CsvColumn::Float(values),
+            Column::Flag(values) => CsvColumn::Flag(values),
+        }
+    }
+
+    /// Adds the value of a row; nothing for a hole.
+    fn push(&mut self, row: usize, out: &mut String) {
+        match self {
+            CsvColumn::Text(written, places) => {
+                out.push_str(places[row].map_or("", |place| &*written[place as usize]));
+            }
+            CsvColumn::Time((last, written), values) => {
+                if *last != values[row] {
+                    (*last, *written) =
+                        (values[row], values[row].map_or_else(String::new, rfc3339));
+                }
+                out.push_str(written);
+            }
+            CsvColumn::Int(values) => push_shown(values[row], out),
+            CsvColumn::Float(values) => push_shown(values[row], out),
+            CsvColumn::Flag(values) => push_shown(values[row], out),
+        }
+    }
+}
+
+fn push_shown(value: Option<impl Display>, out: &mut String) {
+    if let Some(value) = value {
+        let _ = write!(out, "{value}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two records of two and three rows; the parameter is a number in one and a name in the other.
+    fn rows(together: bool) -> Frame {
+        let mut rows = Rows::default();
+        let mut next = 0;
+        for (count, name, mixed) in [(2, "a", Cell::Int(7)), (3, "b, c", Cell::from("seven"))] {
+            let mixed = mixed.into_text();
+            let parts = if together {
+                vec![count]
+            } else {
+                vec![1; count]
+            };
+            for part in parts {
+                rows.begin_many(part);
+                rows.set("name", name);
+                rows.set_time("time_utc", "2026-11-22T01:02:03.004Z");
+                rows.set_each("at", (next..).take(part));
+                next += part as u64;
+                match mixed.parse::<u64>() {
+                    Ok(number) => rows.set("mixed", number),
+                    Err(_) => rows.set("mixed", mixed.as_str()),
+                }
+            }
+        }
+        rows.begin();
+        rows.set("flag", true);
+        rows.set_if("number", None);
+        rows.frame()
+    }
+
+    #[test]
+    fn rows_that_are_set_together_are_those_that_are_set_one_by_one() {
+        let frame = rows(true);
+        assert_eq!(frame, rows(false));
+        assert_eq!(
+            frame.csv(),
+            "name,time_utc,at,mixed,flag,number\n\
+             a,2026-11-22T01:02:03.004Z,0,7,,\n\
+             a,2026-11-22T01:02:03.004Z,1,7,,\n\
+             \"b, c\",2026-11-22T01:02:03.004Z,2,seven,,\n\
+             \"b, c\",2026-11-22T01:02:03.004Z,3,seven,,\n\
+             \"b, c\",2026-11-22T01:02:03.004Z,4,seven,,\n\
+             ,,,,true,\n"
+        );
+    }
+
+    #[test]
+    fn a_name_is_held_once_however_many_rows_have_it() {
+        let frame = rows(true);
+        let Column::Text(names) = &frame.columns[0].1 else {
+            panic!("text")
+        };
+        assert_eq!(names.distinct, ["a", "b, c"]);
+        let found: Vec<Option<&str>> = names.iter().collect();
+        let (a, b) = (Some("a"), Some("b, c"));
+        assert_eq!(found, [a, a, b, b, b, None]);
     }
 }

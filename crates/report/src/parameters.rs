@@ -1,12 +1,13 @@
 //! Parameters of workloads: which of them differ between records, and how they are shown.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
+use std::sync::Arc;
 
 use daqmeter_record::units::{show_bytes, significant};
 use daqmeter_record::workload::NOT_IN_KEY;
-use daqmeter_record::{Param, RunRecord};
+use daqmeter_record::{Param, RunRecord, Workload};
 
 /// Some parameters of one record, by name.
 pub(crate) type Parameters<'a> = Vec<(&'a str, &'a Param)>;
@@ -17,10 +18,15 @@ pub(crate) fn differing<'a, K: Hash + Eq>(
     group: impl Fn(&'a RunRecord) -> K,
 ) -> Vec<Parameters<'a>> {
     let mut groups: HashMap<K, (&RunRecord, BTreeSet<&str>)> = HashMap::new();
+    // Records that were asked the same share it: it is compared once for each group.
+    let mut compared: HashSet<(*const RunRecord, *const Workload)> = HashSet::new();
     for &record in records {
         let (first, names) = groups
             .entry(group(record))
             .or_insert((record, BTreeSet::new()));
+        if !compared.insert((std::ptr::from_ref(*first), Arc::as_ptr(&record.workload))) {
+            continue;
+        }
         let (known, own) = (&first.workload.params, &record.workload.params);
         let all = known.keys().chain(own.keys());
         names.extend(
@@ -101,8 +107,6 @@ fn shown(name: &str, value: &Param) -> String {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::Workload;
-
     use super::*;
 
     #[test]

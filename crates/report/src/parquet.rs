@@ -75,9 +75,11 @@ impl Frame {
                 .next_column()?
                 .ok_or_else(|| ParquetError::General("a column too many".to_owned()))?;
             match column {
-                Column::Text(values) => {
-                    let bytes = |text: &String| ByteArray::from(text.as_str());
-                    write_column::<ByteArrayType, _>(sink.typed(), values, bytes)?;
+                Column::Text(names) => {
+                    let stored = names.distinct.iter().map(|name| name.as_str().into());
+                    let stored: Vec<ByteArray> = stored.collect();
+                    let of = |place: &u32| stored[*place as usize].clone();
+                    write_column::<ByteArrayType, _>(sink.typed(), &names.places, of)?;
                 }
                 Column::Flag(values) => {
                     write_column::<BoolType, _>(sink.typed(), values, |value| *value)?

@@ -154,11 +154,10 @@ mod tests {
     fn runs_of_one_point_come_together_however_long_they_took_and_whatever_limit_they_found() {
         let run = |limit: f64, seconds: f64, reads: u64| {
             let mut record = example();
-            record.workload = record
-                .workload
-                .with("limit_bytes_per_s", limit)
-                .with("seconds", seconds);
-            record.workload = record.workload.with("reads", reads).with("passes", reads);
+            record.set_param("limit_bytes_per_s", limit);
+            record.set_param("seconds", seconds);
+            record.set_param("reads", reads);
+            record.set_param("passes", reads);
             record
         };
         let records = [run(1.1e10, 0.3, 30), run(1.2e10, 0.6, 28)];
@@ -175,7 +174,7 @@ mod tests {
         let mut again = example();
         again.lanes[0].device = "sis8300-4".into();
         let mut other = again.clone();
-        other.workload = other.workload.with("function", 1_u64);
+        other.set_param("function", 1_u64);
         let records = [example(), again, other];
         let points = runs_by_point(&records);
         assert_eq!(

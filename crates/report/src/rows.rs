@@ -330,10 +330,8 @@ mod tests {
             let mut record = example();
             record.lanes.truncate(1);
             record.lanes[0].stages.truncate(1);
-            record.workload = record
-                .workload
-                .with("samples", samples)
-                .with("function", function);
+            record.set_param("samples", samples);
+            record.set_param("function", function);
             record
         };
         let mut other = with(5, 4).clone();

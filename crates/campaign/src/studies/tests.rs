@@ -127,7 +127,7 @@ fn the_hour_in_short_is_run_and_judged() {
             .any(|process| process.pid == std::process::id())
     );
     // As if it had been at 1 MHz: the verdict is made of what was counted.
-    record.workload = point.workload.clone();
+    record.workload = point.workload.clone().into();
     let study = study("readout").unwrap();
     let hour = |record: &RunRecord| {
         let findings = study.findings(std::slice::from_ref(record));

@@ -42,7 +42,7 @@ pub(super) fn fixed(request: &Request) -> Result<Vec<Box<dyn Mover>>, Fault> {
 
 pub(super) fn probe() -> Availability {
     let made = memory_file(1, false)
-        .and_then(|file| Blocks::new(file, Buffer::new(1, Pages::Base)?, 1, 1, false));
+        .and_then(|file| Blocks::new(&file, Buffer::new(1, Pages::Base)?, 1, 1, false));
     match made {
         Ok(_) => Availability::Ready,
         Err(error) => Availability::Waived(format!("{error}: see sysctl kernel.io_uring_disabled")),
@@ -76,14 +76,9 @@ impl Mover for UringMover {
     fn prepare(&mut self) -> Result<(), Fault> {
         let file = memory_file(self.whole() as u64, false)?;
         fill_by_mapping(&file, &vec![0; self.whole()])?;
-        let again = file
-            .try_clone()
-            .map_err(|error| Fault::new(format!("a second descriptor: {error}")))?;
         let buffer = Buffer::new(self.whole(), Pages::Base)?;
-        self.open = Some((
-            again,
-            Blocks::new(file, buffer, self.block_bytes, self.depth, self.registered)?,
-        ));
+        let blocks = Blocks::new(&file, buffer, self.block_bytes, self.depth, self.registered)?;
+        self.open = Some((file, blocks));
         Ok(())
     }
 

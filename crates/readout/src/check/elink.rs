@@ -179,8 +179,17 @@ impl ElinkCheck {
         if level < 3 {
             return;
         }
-        for subchunk in run {
-            let begin = subchunk.begin();
+        let mut left = run;
+        while !left.is_empty() {
+            let begins = left.iter().map(Subchunk::begin);
+            let usual = match self.width {
+                Some(_) => self.fragments.usual(block, begins, length),
+                None => 0,
+            };
+            let Some((next, others)) = left[usual..].split_first() else {
+                return;
+            };
+            let begin = next.begin();
             let payload = &block[begin..begin + length];
             if self.width.is_none() {
                 self.width = payload.get(7).copied();
@@ -188,6 +197,7 @@ impl ElinkCheck {
             if let Some(finding) = self.fragments.check(payload) {
                 findings.push((begin, finding));
             }
+            left = others;
         }
     }
 

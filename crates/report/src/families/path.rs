@@ -240,7 +240,9 @@ mod tests {
         let mut record = crate::examples::example();
         record.engine.name = ENGINE.to_owned();
         record.engine.emulated = false;
-        record.workload = daqmeter_record::Workload::new(ENGINE).with("path", "pattern");
+        record.workload = daqmeter_record::Workload::new(ENGINE)
+            .with("path", "pattern")
+            .into();
         record.ledgers.clear();
         record.path = Some(PathRun {
             line: "64 KiB -> memory -> copy memcpy -> read".to_owned(),

@@ -620,11 +620,8 @@ mod tests {
         assert!(figure.caption.contains("EMULATED") && figure.caption.contains("load: light"));
         let lane = records[1].lanes[0].clone();
         records[1].lanes.push(lane);
-        records[1].workload = records[1]
-            .workload
-            .clone()
-            .with("context", "priority")
-            .with("load", "heavy");
+        records[1].set_param("context", "priority");
+        records[1].set_param("load", "heavy");
         assert_eq!(drawn(&records[1..]), ["2.12", "2.18"]);
     }
 

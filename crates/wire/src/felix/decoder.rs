@@ -90,63 +90,98 @@ pub fn subchunks<'room>(
     Ok((header, &room[first..]))
 }
 
+/// A run begins with the first chunks from a block's end, where a part of a chunk may come before it.
+const FIRST_FEW: usize = 3;
+
 /// Fills the room from its end; returns the place of the first subchunk.
 #[inline]
 fn walk<const TRAILER: usize>(block: &[u8], room: &mut [Subchunk]) -> Result<usize, BlockError> {
+    let (mut end, mut place) = (block.len(), room.len());
+    let mut before = 0;
+    for _ in 0..FIRST_FEW {
+        if end <= HEADER_BYTES {
+            return Ok(place);
+        }
+        let (word, stride) = step::<TRAILER>(block, room, &mut end, &mut place)?;
+        // Twice the same, so probably again: where that is foreseen, a trailer is loaded before the one behind it has arrived.
+        if word == core::mem::replace(&mut before, word) {
+            let last = stride.wrapping_add(HEADER_BYTES);
+            while end >= last && word_before::<TRAILER>(block, end) == word {
+                end = end.wrapping_sub(stride);
+                note::<TRAILER>(room, &mut place, word, end)?;
+            }
+            break;
+        }
+    }
+    // Blocks of few chunks are bound by the number of instructions: what looks for runs here, too, costs them a fifth.
+    while end > HEADER_BYTES {
+        step::<TRAILER>(block, room, &mut end, &mut place)?;
+    }
+    Ok(place)
+}
+
+/// Finds the next subchunk from the end; returns its trailer and its bytes, those of the trailer among them.
+#[inline(always)]
+fn step<const TRAILER: usize>(
+    block: &[u8],
+    room: &mut [Subchunk],
+    end: &mut usize,
+    place: &mut usize,
+) -> Result<(u32, usize), BlockError> {
+    let word = word_before::<TRAILER>(block, *end);
+    let stride = extent::<TRAILER>(word, *end)?.wrapping_add(TRAILER);
+    *end = end.wrapping_sub(stride);
+    note::<TRAILER>(room, place, word, *end)?;
+    Ok((word, stride))
+}
+
+/// Bytes that the subchunk whose trailer ends at `end` takes before its trailer.
+///
+/// Ends are whole trailers from the block's end on, which the extents keep: no difference is negative, and no sum leaves the block.
+/// Checking each of them for overflow costs a tenth of the loop; a wrong one would still be caught by the slices' bounds.
+#[inline(always)]
+fn extent<const TRAILER: usize>(word: u32, end: usize) -> Result<usize, BlockError> {
     let width = if TRAILER == 4 {
         TrailerWidth::W32
     } else {
         TrailerWidth::W16
     };
-    // Ends are whole trailers from the block's end on, which the extents keep: no difference below is negative, and no sum leaves the
-    // block. Checking each of them for overflow costs a tenth of the loop; a wrong one would still be caught by the slices' bounds.
+    let at = end.wrapping_sub(TRAILER);
     let padded = |length: u16| usize::from(length).wrapping_add(TRAILER - 1) & !(TRAILER - 1);
-    let mut end = block.len();
-    let mut place = room.len();
-    let mut before = 0;
-    while end > HEADER_BYTES {
-        let at = end.wrapping_sub(TRAILER);
-        let word = word_before::<TRAILER>(block, end);
-        // By far the most are whole chunks with nothing wrong.
-        let plain = is_plain(word, TRAILER == 2);
-        let trailer = Trailer::of_word(word, width);
-        let extent = match trailer.kind {
-            _ if plain => padded(trailer.length),
-            Kind::Null | Kind::OutOfBand => 0,
-            Kind::Undefined => return Err(BlockError::Undefined { at }),
-            // A timeout's bytes are skipped even where they are not data.
-            _ => padded(trailer.length),
-        };
-        if extent > at.saturating_sub(HEADER_BYTES) {
-            return Err(BlockError::Length {
-                at,
-                length: trailer.length,
-            });
-        }
-        let mut found = |end: usize| {
-            place = place.checked_sub(1).ok_or(BlockError::Room)?;
-            room[place] = Subchunk {
-                word,
-                begin: u16::try_from(end).expect("a block has at most 16 KiB"),
-                narrow: TRAILER == 2,
-            };
-            Ok(())
-        };
-        end = at.wrapping_sub(extent);
-        found(end)?;
-        // Twice the same, so probably again: where that is foreseen, a trailer is loaded before the one behind it has arrived. To look
-        // after every one would cost blocks of unequal chunks a third.
-        if word != core::mem::replace(&mut before, word) {
-            continue;
-        }
-        let stride = extent.wrapping_add(TRAILER);
-        let last = stride.wrapping_add(HEADER_BYTES);
-        while end >= last && word_before::<TRAILER>(block, end) == word {
-            end = end.wrapping_sub(stride);
-            found(end)?;
-        }
+    // By far the most are whole chunks with nothing wrong.
+    let plain = is_plain(word, TRAILER == 2);
+    let trailer = Trailer::of_word(word, width);
+    let extent = match trailer.kind {
+        _ if plain => padded(trailer.length),
+        Kind::Null | Kind::OutOfBand => 0,
+        Kind::Undefined => return Err(BlockError::Undefined { at }),
+        // A timeout's bytes are skipped even where they are not data.
+        _ => padded(trailer.length),
+    };
+    if extent > at.saturating_sub(HEADER_BYTES) {
+        return Err(BlockError::Length {
+            at,
+            length: trailer.length,
+        });
     }
-    Ok(place)
+    Ok(extent)
+}
+
+/// Writes the next subchunk from the end into the room.
+#[inline(always)]
+fn note<const TRAILER: usize>(
+    room: &mut [Subchunk],
+    place: &mut usize,
+    word: u32,
+    begin: usize,
+) -> Result<(), BlockError> {
+    *place = place.checked_sub(1).ok_or(BlockError::Room)?;
+    room[*place] = Subchunk {
+        word,
+        begin: u16::try_from(begin).expect("a block has at most 16 KiB"),
+        narrow: TRAILER == 2,
+    };
+    Ok(())
 }
 
 /// The trailer that ends at `end`: one load, by single bytes it is four.
@@ -293,8 +328,15 @@ impl Reassembler {
         let first = subchunks
             .first()
             .filter(|first| first.is_plain() && !self.open)?;
-        let same = |subchunk: &&Subchunk| subchunk.word == first.word;
-        let count = subchunks.iter().take_while(same).count();
+        // Eight at a time: a loop that may end at each cannot be done in vectors.
+        let differs = |eight: &[Subchunk]| {
+            let each = eight.iter().map(|subchunk| subchunk.word ^ first.word);
+            each.fold(0, core::ops::BitOr::bitor)
+        };
+        let eights = subchunks.chunks_exact(8);
+        let begun = 8 * eights.take_while(|eight| differs(eight) == 0).count();
+        let rest = subchunks[begun..].iter();
+        let count = begun + rest.take_while(|next| next.word == first.word).count();
         let length = first.plain_length();
         self.plain(count as u64, length);
         Some((count, length))
@@ -631,6 +673,27 @@ mod tests {
         // At the start, and after a gap, a LAST may have lost its beginning.
         assert_eq!(counts_of(&[last(7), whole(8)]).orphans, 0);
         assert_eq!(counts_of(&[whole(0), last(2)]).orphans, 0);
+    }
+
+    #[test]
+    fn a_run_ends_with_the_first_subchunk_that_differs() {
+        let plain = |length: u32| Subchunk {
+            word: (3 << 29) | length,
+            begin: 4,
+            narrow: false,
+        };
+        for count in 1..40 {
+            for at in 1..=count {
+                let mut found = vec![plain(24); count];
+                if let Some(other) = found.get_mut(at) {
+                    *other = plain(25);
+                }
+                let mut reassembler = Reassembler::new();
+                assert_eq!(reassembler.run(&found), Some((at, 24)), "{at} of {count}");
+                assert_eq!(reassembler.counts.chunks, at as u64);
+            }
+        }
+        assert_eq!(Reassembler::new().run(&[]), None);
     }
 
     /// The subchunks of a block from its end, one by one, with no thought of speed.

@@ -337,10 +337,8 @@ mod tests {
         assert_eq!(verdict(&both[..1], "core 0"), "cannot tell");
         let with = |cpus: &str| {
             let mut record = chain(1e4, 2.0, 16, 0.0);
-            record.workload = record
-                .workload
-                .with("receivers", 16_u64)
-                .with("peer_cpu", cpus);
+            record.set_param("receivers", 16_u64);
+            record.set_param("peer_cpu", cpus);
             record
         };
         let hosts = [with("0,1"), with("0,0,0,1")];
@@ -351,7 +349,7 @@ mod tests {
             verdict(&[on(Some(1), 0.0), free.clone()], "peaks"),
             "this host (emulated)"
         );
-        free.workload = free.workload.with("migration_cost_ns", 1000_u64);
+        free.set_param("migration_cost_ns", 1000_u64);
         let all = [on(Some(1), 0.0), on(None, 0.0), free];
         assert!(
             found(&all, "peaks").evidence.ends_with("= 1000: 976.6 KiB"),

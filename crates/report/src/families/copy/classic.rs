@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn a_latency_run_leaves_the_documents_files_and_fields() {
         let mut cold = example("cpu", "from", 64, &[108]);
-        cold.workload = cold.workload.with("cold", true);
+        cold.set_param("cold", true);
         cold.lanes[0].stages[0].sample_start_ns = vec![500];
         let files = latency(&[example("cpu", "to", 64, &[108, 110]), cold]);
         let names: Vec<&String> = files.keys().collect();
@@ -284,7 +284,7 @@ mod tests {
             both.lanes[0].stages[0].ops_per_sample,
         ) = (2048, 100);
         let mut cold = example("exclusive", "from", 4096, &[700, 800]);
-        cold.workload = cold.workload.with("cold", true);
+        cold.set_param("cold", true);
         // Emptying caches between the samples is not in them.
         cold.lanes[0].stages[0].end_ns = cold.lanes[0].stages[0].start_ns + 1_000_000;
         let files = bandwidth(&[both, cold]);
@@ -306,10 +306,8 @@ mod tests {
     fn what_no_counter_counted_is_said_to_be_missing() {
         let mut record = example("cpu", "from", 224, &[5000, 6000]);
         record.engine.name = "pollution".into();
-        record.workload = record
-            .workload
-            .with("test", "qsort_small")
-            .with("neighbour", "cpu");
+        record.set_param("test", "qsort_small");
+        record.set_param("neighbour", "cpu");
         let files = pollution(&[record.clone()], "x");
         assert!(
             files["cpu_from_224/measure_x.dat"]

@@ -306,14 +306,11 @@ impl Operation {
 
     /// The record's request.
     fn asked(self, record: &mut RunRecord, block_bytes: u64) {
-        let asked = record.workload.clone();
-        let asked = asked
-            .with("direction", self.direction)
-            .with("block_bytes", block_bytes);
-        record.workload = match self.cold {
-            true => asked.with("cold", true),
-            false => asked,
-        };
+        record.set_param("direction", self.direction);
+        record.set_param("block_bytes", block_bytes);
+        if self.cold {
+            record.set_param("cold", true);
+        }
     }
 }
 
@@ -515,7 +512,7 @@ fn point_of(operation: Operation, channels: &[Channel], template: &RunRecord) ->
         bounds(channels.iter().map(|channel| &channel.span)),
     );
     operation.asked(&mut record, channels[0].bytes);
-    record.workload = record.workload.with("lanes", channels.len() as u64);
+    record.set_param("lanes", channels.len() as u64);
     let lane = |channel: &Channel| {
         let mut stage = stage_of(operation.stage(), &[channel.span], record.origin_ns);
         let passes = operation.passes();
@@ -614,7 +611,7 @@ fn program_of(test: String, runs: &Runs, template: &RunRecord) -> RunRecord {
         stages: vec![stage],
         ..Lane::default()
     }];
-    record.workload = record.workload.with("test", test);
+    record.set_param("test", test);
     record
 }
 

@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn what_the_kernel_clears_is_called_no_copy() {
         let mut cleared = example("cpu", "to", 4096, &[150, 160, 170]);
-        cleared.workload = cleared.workload.with("path", "dev-zero");
+        cleared.set_param("path", "dev-zero");
         let copied = example("cpu", "to", 4096, &[200, 210, 230]);
         let alone = latency_text(std::slice::from_ref(&cleared));
         assert!(alone.starts_with("clear_user: time of one copy"), "{alone}");

@@ -166,10 +166,8 @@ mod tests {
     #[test]
     fn a_trigger_loop_gives_a_row_per_pass() {
         let mut record = example();
-        record.workload = record
-            .workload
-            .with("passes", 3_u64)
-            .with("completion", "interrupt");
+        record.set_param("passes", 3_u64);
+        record.set_param("completion", "interrupt");
         insta::assert_snapshot!(classic(&record));
     }
 

@@ -274,7 +274,7 @@ fn point() -> impl Strategy<Value = RunRecord> {
     point.prop_map(|(direction, bytes, cold, samples, pause)| {
         let mut record = example("cpu", direction, bytes, &samples);
         if cold {
-            record.workload = record.workload.with("cold", true);
+            record.set_param("cold", true);
         }
         let stage = &mut record.lanes[0].stages[0];
         if direction == "both" {
