@@ -103,8 +103,8 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["run", "felix-raeder"], "did you mean `felix-reader`?"),
             (&["run", "bursts", "--replications", "1"], "2..=1000"),
             (
-                &["documents", "copy"],
-                "possible values: digitizer, etherbone, readout",
+                &["documents", "counters"],
+                "possible values: copy, digitizer, etherbone, readout",
             ),
         ],
     );
