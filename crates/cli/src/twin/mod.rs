@@ -42,7 +42,7 @@ enum Verb {
     /// Predict servers behind switches: limits, a slow receiver, what to add
     Farm(farm::Arguments),
     /// Find how many links this host carries, by a prediction and a few short probes
-    Links(links::Arguments),
+    Links(Box<links::Arguments>),
     /// Print the file of a scenario or farm that ships
     Show {
         /// Scenario or farm that ships

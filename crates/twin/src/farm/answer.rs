@@ -3,9 +3,9 @@
 
 use daqmeter_stats::student_interval;
 
-use super::events::{Change, FarmOutcome, FlowOutcome, simulate_changed};
-use super::network::{Network, Place};
-use super::{Farm, FarmError, Flow};
+use super::events::{Change, FarmOutcome, FlowOutcome, LayerOutcome, simulate_changed};
+use super::network::{Layer, Network, Place};
+use super::topology::{Farm, FarmError, Flow};
 use crate::replicate::{Estimate, in_parallel};
 
 /// How it is asked.
@@ -215,9 +215,9 @@ fn received_share(totals: &FlowOutcome) -> f64 {
 }
 
 fn layers(network: &Network, runs: &[FarmOutcome]) -> Vec<LayerAnswer> {
-    let of = |(at, layer): (usize, &super::Layer)| {
+    let of = |(at, layer): (usize, &Layer)| {
         let servers = layer.queues as f64 * f64::from(layer.servers);
-        let rate = |count: fn(&super::LayerOutcome) -> u64| {
+        let rate = |count: fn(&LayerOutcome) -> u64| {
             estimate(runs, |run| count(&run.layers[at]) as f64 / run.seconds)
         };
         let fullest = runs.iter().map(|run| run.layers[at].max_bytes).max();

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use daqmeter_stats::LogHistogram;
 
 use super::network::{Network, fixed_receiver};
-use super::{Farm, FarmError, Pattern, Timing, wrong};
+use super::topology::{Farm, FarmError, Pattern, Timing, wrong};
 use crate::draw::{Stream, exponential, whole};
 use crate::model::{Full, SECOND_PS};
 use crate::tree::{NEVER, Tournament};

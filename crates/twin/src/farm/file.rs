@@ -8,7 +8,7 @@ use daqmeter_harness::{TomlText, did_you_mean, text_input};
 use serde::Deserialize;
 use toml::{Spanned, Value};
 
-use super::{Basis, Farm, Flow, Kind, Link, Pattern, Timing, Work};
+use super::topology::{Basis, Farm, Flow, Kind, Link, Pattern, Timing, Work};
 use crate::draw::Draw;
 use crate::model::Full;
 use crate::quantity::{bytes, gap_ps, item_bytes, link_per_byte_ps, per_byte_ps, time_ps};

@@ -1,6 +1,6 @@
 //! A farm laid out: layers of equal queues, the ways through them, and their loads by arithmetic.
 
-use super::{Farm, Flow, Kind, Link, Pattern, Timing};
+use super::topology::{Farm, Flow, Kind, Link, Pattern, Timing};
 use crate::draw::Draw;
 use crate::model::{Full, SECOND_PS};
 

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::events::{Change, simulate_changed};
 use super::*;
 use crate::closed::{mg1_wait_s, mmc_wait_s};
+use crate::model::Full;
 use crate::model::SECOND_PS;
 
 /// Senders, one switch, receivers; texts replace what the base says.
@@ -178,15 +179,15 @@ fn a_slow_receiver_holds_up_only_its_own_senders_or_all() {
 #[test]
 fn a_full_buffer_behind_a_fluid_layer_holds_up_its_sender() {
     // Triggers of four messages at a port with room for two: links that are hardly used have to hold the others.
-    let farm = farm(&[("1GiB", "2kB"), ("20ms", "2ms")]);
-    let network = Network::new(&farm);
+    let waits = farm(&[("1GiB", "2kB"), ("20ms", "2ms")]);
+    let network = Network::new(&waits);
     assert!(network.layers[0].is_fluid);
-    let found = simulate(&farm, &network, 1).unwrap();
-    let all = simulate(&farm, &network.clone().without_fluid(), 1).unwrap();
+    let found = simulate(&waits, &network, 1).unwrap();
+    let all = simulate(&waits, &network.clone().without_fluid(), 1).unwrap();
     assert!(found.layers[0].held > 0);
     assert_eq!(found, all);
     // Where it loses instead, the same are lost with and without events in the links.
-    let lossy = super::tests::farm(&[("1GiB\"", "2kB\"\nfull = \"lose\""), ("20ms", "2ms")]);
+    let lossy = farm(&[("1GiB\"", "2kB\"\nfull = \"lose\""), ("20ms", "2ms")]);
     let network = Network::new(&lossy);
     let found = simulate(&lossy, &network, 1).unwrap().totals();
     let all = simulate(&lossy, &network.without_fluid(), 1)
