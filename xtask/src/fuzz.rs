@@ -28,6 +28,7 @@ const FUZZ_TARGETS: [&str; 17] = [
     "pmu_text",
     "plan_open",
     "twin_scenario",
+    "twin_farm",
 ];
 
 /// The host's target triple: flags given with a triple do not reach build scripts.

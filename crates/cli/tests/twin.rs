@@ -12,7 +12,7 @@ fn twin(arguments: &[&str]) -> std::process::Output {
 
 #[test]
 fn help_for_people() {
-    for verb in ["", "run", "documents"] {
+    for verb in ["", "run", "documents", "farm", "links"] {
         let mut settings = insta::Settings::clone_current();
         settings.set_snapshot_suffix(if verb.is_empty() { "twin" } else { verb });
         let arguments: Vec<&str> = [verb, "-h"].into_iter().filter(|a| !a.is_empty()).collect();
@@ -31,6 +31,70 @@ fn scenarios_are_listed_simulated_and_the_same_everywhere() {
         settings.bind(|| insta::assert_snapshot!("run", stdout(&output)));
     }
     assert!(stdout(&twin(&["show", "bursts"])).contains("burst = 200"));
+}
+
+/// Two senders, one receiver; short.
+const FARM: &str = "title = \"x\"\ntime = \"2ms\"\n[[node]]\nname = \"a\"\ncount = 2\n[[node]]\nname = \"b\"\ncount = 1\n[[switch]]\nname = \"s\"\ncount = 1\nports = 4\nbuffer = \"1MiB\"\n[[link]]\nfrom = \"a\"\nto = \"s\"\nrate = \"8Gbit/s\"\n[[link]]\nfrom = \"b\"\nto = \"s\"\nrate = \"8Gbit/s\"\nassumed = { rate = \"a test\" }\n[[flow]]\nname = \"f\"\nfrom = \"a\"\nto = \"b\"\nbytes = \"1000B\"\nrate = \"450kHz\"\n";
+
+#[test]
+fn a_farm_is_answered_in_tables_and_as_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("farm.toml");
+    std::fs::write(&file, FARM).unwrap();
+    let file = file.to_str().unwrap();
+    let output = twin(&["farm", file]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    insta::assert_snapshot!("farm", stdout(&output));
+    let line = stdout(&twin(&["farm", file, "--json", "--replications", "2"]));
+    let json: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(json["limit"]["layer"], "s -> b");
+    assert_eq!(json["needs"][0]["needs"], 2);
+    assert!(stdout(&twin(&["show", "felix-phase-2"])).contains("4.6 TB/s"));
+}
+
+#[test]
+fn a_farm_that_cannot_be_is_refused_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let farm = |name: &str, change: (&str, &str)| {
+        assert!(FARM.contains(change.0), "{change:?}");
+        let file = folder.path().join(name);
+        std::fs::write(&file, FARM.replacen(change.0, change.1, 1)).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let unit = farm("unit.toml", ("\"8Gbit/s\"", "\"8G\""));
+    let lost = farm("lost.toml", ("to = \"b\"", "to = \"c\""));
+    let none = farm("none.toml", ("count = 2", "count = 0"));
+    are_refused(
+        "twin",
+        &[
+            (&["farm", unit.as_str()], "200Gbit/s"),
+            (
+                &["farm", lost.as_str()],
+                "flow `f`: to: no node or switch is called `c`",
+            ),
+            (&["farm", none.as_str()], "a count of 1"),
+            (&["farm", "felix-phase-3"], "felix-phase-2"),
+            (&["links", "full", "--max", "2"], "at least 3 are wanted"),
+        ],
+    );
+}
+
+#[test]
+fn links_are_counted_by_few_probes_and_threads_placed() {
+    let folder = tempfile::tempdir().unwrap();
+    let pins = folder.path().join("pins.toml");
+    let options = [
+        "links", "full", "--rate", "1kHz", "--max", "6", "--probe", "50ms", "--pins",
+    ];
+    let output = twin(&[&options[..], &[pins.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("links are carried"),
+        "{}",
+        stdout(&output)
+    );
+    let written = std::fs::read_to_string(pins).unwrap();
+    assert!(written.contains("--receiver-pin"), "{written}");
 }
 
 #[test]
@@ -103,8 +167,8 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (&["run", "felix-raeder"], "did you mean `felix-reader`?"),
             (&["run", "bursts", "--replications", "1"], "2..=1000"),
             (
-                &["documents", "copy"],
-                "possible values: digitizer, etherbone, readout",
+                &["documents", "counters"],
+                "possible values: copy, digitizer, etherbone, readout",
             ),
         ],
     );

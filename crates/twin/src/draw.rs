@@ -25,7 +25,7 @@ impl Stream {
     }
 
     /// Evenly from 0 to `below`, which is above 0: multiply and shift, off by less than 2^-32 for such tables.
-    fn index(&mut self, below: usize) -> usize {
+    pub(crate) fn index(&mut self, below: usize) -> usize {
         let product = u128::from(self.0.next_u64()) * below as u128;
         usize::try_from(product >> 64).expect("below a length")
     }
@@ -111,7 +111,7 @@ impl Draw {
     }
 }
 
-fn exponential(mean: f64, stream: &mut Stream) -> u64 {
+pub(crate) fn exponential(mean: f64, stream: &mut Stream) -> u64 {
     whole(-mean * libm::log(stream.uniform()))
 }
 

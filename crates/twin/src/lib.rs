@@ -8,6 +8,8 @@
 
 pub mod closed;
 mod draw;
+pub mod farm;
+pub mod links;
 mod model;
 mod outcome;
 mod quantity;

@@ -50,6 +50,21 @@ pub(crate) fn per_byte_ps(text: &str) -> Result<f64, String> {
     }
 }
 
+/// The same for a link, whose rate is usually given in bits: `200Gbit/s`.
+pub(crate) fn link_per_byte_ps(text: &str) -> Result<f64, String> {
+    let trimmed = text.trim();
+    let Some(bits) = trimmed.strip_suffix("bit/s") else {
+        let known = per_byte_ps(trimmed);
+        return known.map_err(|_| format!("`{text}` is not a rate such as 200Gbit/s or 25GB/s"));
+    };
+    let bits = bytes(&format!("{bits}B"))
+        .map_err(|_| format!("`{text}` is not a rate such as 200Gbit/s or 25GB/s"))?;
+    match bits {
+        0 => Err(format!("`{text}` moves nothing")),
+        bits => Ok(8.0 * SECOND_PS as f64 / bits as f64),
+    }
+}
+
 /// The time between two at a rate, in ps: `1MHz`.
 pub(crate) fn gap_ps(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
@@ -85,6 +100,8 @@ mod tests {
         assert_eq!(bytes("64 KiB"), Ok(65_536));
         assert_eq!(per_byte_ps("1GB/s"), Ok(1000.0));
         assert_eq!(gap_ps("1.25MHz"), Ok(800_000));
+        assert_eq!(link_per_byte_ps("200Gbit/s"), Ok(40.0));
+        assert_eq!(link_per_byte_ps("25GB/s"), Ok(40.0));
         assert_eq!(share("0.5 %"), Ok(0.005));
     }
 
@@ -98,6 +115,8 @@ mod tests {
             (share("0.01").map(|_| ()), "0.5%"),
             (per_byte_ps("1GB").map(|_| ()), "1.2GB/s"),
             (per_byte_ps("0B/s").map(|_| ()), "moves nothing"),
+            (link_per_byte_ps("200").map(|_| ()), "200Gbit/s"),
+            (link_per_byte_ps("0Gbit/s").map(|_| ()), "moves nothing"),
             (time_ps("90000h").map(|_| ()), "53 days"),
             (item_bytes("5GiB").map(|_| ()), "4 GiB"),
         ] {

@@ -50,21 +50,30 @@ pub fn replicate(
 /// # Errors
 /// As [`run`], of the first job that has one.
 pub fn run_all(jobs: &[(&Model, u64)], threads: usize) -> Result<Vec<Outcome>, ModelError> {
+    let run = |at: usize| run(jobs[at].0, jobs[at].1);
+    in_parallel(jobs.len(), threads, run).into_iter().collect()
+}
+
+/// The results of so many jobs, in their order, done on so many threads.
+pub(crate) fn in_parallel<T: Send + Sync>(
+    jobs: usize,
+    threads: usize,
+    job: impl Fn(usize) -> T + Sync,
+) -> Vec<T> {
     let next = AtomicUsize::new(0);
-    let done: Vec<OnceLock<Result<Outcome, ModelError>>> =
-        jobs.iter().map(|_| OnceLock::new()).collect();
+    let done: Vec<OnceLock<T>> = (0..jobs).map(|_| OnceLock::new()).collect();
     let work = || {
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some((model, seed)) = jobs.get(at) else {
+            let Some(place) = done.get(at) else {
                 return;
             };
-            let is_first = done[at].set(run(model, *seed)).is_ok();
+            let is_first = place.set(job(at)).is_ok();
             debug_assert!(is_first, "each job has one number");
         }
     };
     std::thread::scope(|scope| {
-        (1..threads.min(jobs.len())).for_each(|_| drop(scope.spawn(work)));
+        (1..threads.min(jobs)).for_each(|_| drop(scope.spawn(work)));
         work();
     });
     let results = done.into_iter().map(OnceLock::into_inner);

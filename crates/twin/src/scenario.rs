@@ -25,7 +25,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
 /// A scenario cannot be used; one line that names file, line and field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct ScenarioError(String);
+pub struct ScenarioError(pub(crate) String);
 
 /// A model with its title.
 #[derive(Clone, Debug)]
@@ -173,19 +173,19 @@ impl Scenario {
 }
 
 /// Reads one file; knows which names there are.
-struct Reader<'a> {
-    text: &'a TomlText,
-    stations: Vec<&'a str>,
-    sources: Vec<&'a str>,
+pub(crate) struct Reader<'a> {
+    pub(crate) text: &'a TomlText,
+    pub(crate) stations: Vec<&'a str>,
+    pub(crate) sources: Vec<&'a str>,
 }
 
 /// A source or station while it is read.
-struct Part<'a> {
-    reader: &'a Reader<'a>,
-    what: String,
+pub(crate) struct Part<'a> {
+    pub(crate) reader: &'a Reader<'a>,
+    pub(crate) what: String,
 }
 
-type Read<T> = Result<T, String>;
+pub(crate) type Read<T> = Result<T, String>;
 
 impl Reader<'_> {
     fn scenario(text: &TomlText) -> Read<Scenario> {
@@ -358,12 +358,17 @@ fn room(text: &str) -> Read<Room> {
 }
 
 impl Part<'_> {
-    fn error<T>(&self, field: &str, given: &Spanned<T>, problem: impl std::fmt::Display) -> String {
+    pub(crate) fn error<T>(
+        &self,
+        field: &str,
+        given: &Spanned<T>,
+        problem: impl std::fmt::Display,
+    ) -> String {
         let field = format!("{}{field}", self.what);
         self.reader.text.error(given.span(), &field, problem)
     }
 
-    fn quantity<T>(
+    pub(crate) fn quantity<T>(
         &self,
         field: &str,
         given: &Spanned<String>,
@@ -372,7 +377,7 @@ impl Part<'_> {
         parse(given.as_ref()).map_err(|problem| self.error(field, given, problem))
     }
 
-    fn optional<T>(
+    pub(crate) fn optional<T>(
         &self,
         field: &str,
         given: Option<&Spanned<String>>,
@@ -470,7 +475,7 @@ impl Part<'_> {
         self.find(field, given, name, &self.reader.stations, "station")
     }
 
-    fn find<T>(
+    pub(crate) fn find<T>(
         &self,
         field: &str,
         given: &Spanned<T>,
@@ -544,7 +549,7 @@ impl Part<'_> {
     }
 
     /// A time, or a table that names a distribution of times.
-    fn draw(&self, field: &str, given: &Spanned<Value>) -> Read<Draw> {
+    pub(crate) fn draw(&self, field: &str, given: &Spanned<Value>) -> Read<Draw> {
         match given.as_ref() {
             Value::String(text) => {
                 let time = time_ps(text).map_err(|problem| self.error(field, given, problem))?;

@@ -178,6 +178,8 @@ fn the_twin_of_the_read_out_server_predicts_what_it_was_not_fitted_to() {
         ("CPU of a reader at 1050 kHz, polling every 10 us", 0.01),
         ("largest rate on core 0, polling every 1 ms", 0.02),
         ("largest rate on core 0, polling every 10 us", 0.05),
+        ("CPU of a receiver of 48 E-links at 800 kHz", 0.05),
+        ("largest rate of readers, polling every 10 us, and", 0.05),
         ("1050 kHz: time with BUSY", 0.0),
         ("1100 kHz: time until BUSY", 0.0),
         ("1100 kHz: time with BUSY", 0.05),
@@ -188,4 +190,21 @@ fn the_twin_of_the_read_out_server_predicts_what_it_was_not_fitted_to() {
     }
     // What does not fit is shown: looks at the published interval explain a fifth of what the rings held.
     assert!(off("1050 kHz: filling of a ring, looks each 100 us") > 0.5);
+}
+
+#[test]
+fn the_twin_of_copy_engines_predicts_a_size_that_it_was_not_fitted_to() {
+    let rows = study("copy").unwrap().predictions();
+    let find = |name: &str| rows.iter().find(|row| row.figure.row == name).unwrap();
+    let dsa = find("time of a call, about 100 KB");
+    assert!(
+        !dsa.fitted && dsa.difference().unwrap().abs() < 0.05,
+        "{dsa:?}"
+    );
+    let one = find("size from which 1 channel beats the CPU");
+    assert_eq!(one.difference(), Some(0.0), "{one:?}");
+    // What does not fit is shown: four channels share a memory that the model does not have.
+    assert!(find("4 channels, 2 MiB").difference().unwrap() > 0.5);
+    let first = find("first channel");
+    assert!(first.difference().unwrap().abs() < 0.01, "{first:?}");
 }

@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
 }
 
 /// Studies whose machine has a model.
-const MODELLED: [&str; 3] = ["digitizer", "etherbone", "readout"];
+const MODELLED: [&str; 4] = ["copy", "digitizer", "etherbone", "readout"];
 
 fn names() -> clap::builder::PossibleValuesParser {
     MODELLED.into()

@@ -1,17 +1,20 @@
 //! `daqmeter twin`: predictions instead of measurements: a scenario of stations and queues, simulated; the documents' machines.
 
 mod documents;
+mod farm;
+mod links;
 mod run;
 
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use daqmeter_report::table::plain;
+use daqmeter_twin::farm::{Farm, SHIPPED_FARMS};
 use daqmeter_twin::{SHIPPED, Scenario};
 
 use crate::output::{Failure, emit};
 
-/// Predict how data flows through stations and queues, by simulation; nothing is measured.
+/// Predict how data flows through stations and queues, by simulation; only `links` measures.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub(crate) struct Arguments {
@@ -27,6 +30,7 @@ Example:
   $ daqmeter twin list
   $ daqmeter twin run felix-reader              rate, load and queue of each station, latency, losses
   $ daqmeter twin show felix-reader > my.toml   begin one of your own
+  $ daqmeter twin farm felix-phase-2            servers behind switches: limits, what to add
   $ daqmeter twin documents                     published figures beside what the twin predicts";
 
 #[derive(Debug, Subcommand)]
@@ -35,30 +39,36 @@ enum Verb {
     Run(run::Arguments),
     /// Set published figures beside formula and simulation
     Documents(documents::Arguments),
-    /// Print the file of a scenario that ships
+    /// Predict servers behind switches: limits, a slow receiver, what to add
+    Farm(farm::Arguments),
+    /// Find how many links this host carries, by a prediction and a few short probes
+    Links(Box<links::Arguments>),
+    /// Print the file of a scenario or farm that ships
     Show {
-        /// Scenario that ships
+        /// Scenario or farm that ships
         #[arg(value_name = "SCENARIO", value_parser = shipped())]
         scenario: String,
     },
-    /// List the scenarios that ship
+    /// List the scenarios and farms that ship
     List,
 }
 
+fn files() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    SHIPPED.iter().chain(SHIPPED_FARMS)
+}
+
 fn shipped() -> clap::builder::PossibleValuesParser {
-    SHIPPED
-        .iter()
-        .map(|(name, _)| *name)
-        .collect::<Vec<_>>()
-        .into()
+    files().map(|(name, _)| *name).collect::<Vec<_>>().into()
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.verb {
         Verb::Run(arguments) => run::run(arguments),
         Verb::Documents(arguments) => documents::run(arguments),
+        Verb::Farm(arguments) => farm::run(arguments),
+        Verb::Links(arguments) => links::run(arguments),
         Verb::Show { scenario } => {
-            let shown = SHIPPED.iter().find(|(name, _)| name == scenario);
+            let shown = files().find(|(name, _)| name == scenario);
             emit(shown.map_or("", |(_, text)| text))
         }
         Verb::List => list(),
@@ -66,12 +76,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn list() -> Result<ExitCode, Failure> {
-    let rows: Result<Vec<Vec<String>>, Failure> = SHIPPED
-        .iter()
-        .map(|(name, _)| {
-            let scenario = Scenario::load(name).map_err(Failure::refused)?;
-            Ok(vec![(*name).to_owned(), scenario.title])
-        })
-        .collect();
-    emit(&plain(&["scenario", "what it is"], rows?))
+    let row = |name: &str, verb: &str, title: String| vec![name.to_owned(), verb.to_owned(), title];
+    let scenarios = SHIPPED.iter().map(|(name, _)| {
+        let scenario = Scenario::load(name).map_err(Failure::refused)?;
+        Ok(row(name, "run", scenario.title))
+    });
+    let farms = SHIPPED_FARMS.iter().map(|(name, _)| {
+        let farm = Farm::load(name).map_err(Failure::refused)?;
+        Ok(row(name, "farm", farm.title))
+    });
+    let rows: Result<Vec<Vec<String>>, Failure> = scenarios.chain(farms).collect();
+    emit(&plain(&["name", "for", "what it is"], rows?))
 }

@@ -59,7 +59,7 @@ impl Of<'_> {
     }
 }
 
-fn with_interval(found: Estimate, show: impl Fn(f64) -> String) -> String {
+pub(super) fn with_interval(found: Estimate, show: impl Fn(f64) -> String) -> String {
     let half = (found.high - found.low) / 2.0;
     match half > found.mean.abs() * 5e-4 {
         true => format!("{} +-{}", show(found.mean), significant(half, 2)),

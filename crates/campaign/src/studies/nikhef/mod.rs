@@ -74,6 +74,7 @@ struct Gbt {
 struct Output {
     reader_800_percent: Published,
     receiver_turano_percent: Published,
+    receiver_half_percent: Published,
     receiver_agogna_percent: Published,
     agogna_gbit_per_s: Published,
     turano_gbit_per_s: Published,

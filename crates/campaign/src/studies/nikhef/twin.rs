@@ -1,7 +1,8 @@
 //! The published server in the simulator: readers that poll, the CPU that they share with others, the network behind them.
 //!
-//! Three costs are fits, each to one published figure: a look (idle readers), the work for a trigger in GBT mode (1 MHz is "just
-//! possible" with 1 ms polling) and in FULL mode (45 % of a core). What other figures the same costs give is predicted.
+//! Four costs are fits, each to one published figure: a look (idle readers), the work for a trigger in GBT mode (1 MHz is "just
+//! possible" with 1 ms polling) and in FULL mode (45 % of a core), and the work of a receiver (that of 24 E-links at 800 kHz). What other
+//! figures the same costs give is predicted.
 
 use daqmeter_record::study::{Comparison, Derived, Published};
 use daqmeter_twin::{Busy, Draw, Model, Outcome, Poll, Rest, Room, SECOND_PS, Station, Takes, run};
@@ -18,6 +19,7 @@ pub(super) fn predictions(published: &Document) -> Vec<Prediction> {
     let mut rows = idle(published);
     rows.extend(loads(published));
     rows.extend(largest_rates(published));
+    rows.extend(largest_with_receivers(published));
     rows.extend(below_the_limit(published));
     rows.extend(above_the_limit(published));
     rows
@@ -147,6 +149,21 @@ fn formula_percent(reader: Reader) -> f64 {
     (looks + reader.work_us * reader.khz * 1e-3).min(1.0) * 100.0
 }
 
+/// A receiver of 48 E-links on turano by what half as many cost it at 800 kHz; it takes what comes and does not poll.
+fn receiver(published: &Document) -> Option<Reader> {
+    let half = published.output.receiver_half_percent.value()? / 100.0;
+    Some(Reader {
+        look_us: 0.0,
+        poll_us: 10.0,
+        work_us: 2.0 * half * 1e3 / GBT_KHZ,
+        khz: GBT_KHZ,
+        triggers: 1,
+    })
+}
+
+/// The rate of the table with the loads of readers and receivers.
+const GBT_KHZ: f64 = 800.0;
+
 fn loads(published: &Document) -> Vec<Prediction> {
     let output = &published.output;
     let of = |table: &str, row: &str, figure: &Published, reader: Reader| {
@@ -154,7 +171,7 @@ fn loads(published: &Document) -> Vec<Prediction> {
         Prediction::new(figure.model(formula_percent(reader)), reader.percent())
     };
     let at_800 = Reader {
-        khz: 800.0,
+        khz: GBT_KHZ,
         poll_us: 10.0,
         triggers: 1,
         ..gbt(published)
@@ -165,7 +182,15 @@ fn loads(published: &Document) -> Vec<Prediction> {
         ..full
     };
     let percent = &output.full_reader_percent;
-    vec![
+    let receiver = receiver(published).map(|receiver| {
+        of(
+            GBT,
+            "CPU of a receiver of 48 E-links at 800 kHz",
+            &output.receiver_turano_percent,
+            receiver,
+        )
+    });
+    let readers = vec![
         of(
             GBT,
             "CPU of a reader at 800 kHz, polling every 10 us",
@@ -185,7 +210,8 @@ fn loads(published: &Document) -> Vec<Prediction> {
             &output.full_reader_10us_percent,
             often,
         ),
-    ]
+    ];
+    readers.into_iter().chain(receiver).collect()
 }
 
 /// What one reader carries, by its core: core 0 has the load of the bystander (rngd), which grows with the number of looks.
@@ -239,13 +265,23 @@ fn largest_rates(published: &Document) -> Vec<Prediction> {
             10.0,
             others(10.0),
         ),
-        of(
-            "largest rate of a reader, polling every 10 us",
-            &output.largest_10us_khz,
-            10.0,
-            0.0,
-        ),
     ]
+}
+
+/// What 15 readers that poll every 10 us and their receivers carry: "felix-test-swrod runs on turano at 100% CPU at 800 kHz".
+fn largest_with_receivers(published: &Document) -> Option<Prediction> {
+    let reader = Reader {
+        poll_us: 10.0,
+        triggers: 1,
+        ..gbt(published)
+    };
+    let receiver = receiver(published)?;
+    // Where looks are cut down to what the work leaves, only the work counts.
+    let formula = 1e3 / reader.work_us.max(receiver.work_us);
+    let simulated = reader.largest_khz().min(receiver.largest_khz());
+    let row = "largest rate of readers, polling every 10 us, and their receivers";
+    let figure = Comparison::new(GBT, row, published.output.largest_10us_khz.clone(), "kHz");
+    Some(Prediction::new(figure.model(formula), simulated))
 }
 
 /// All channels behind one trigger, and the network that all of them share, which carries so many triggers.
