@@ -10,7 +10,7 @@ use shell::{line, need, root, started};
 pub(crate) const CI_SECONDS: u64 = 6;
 
 /// The fuzz targets.
-const FUZZ_TARGETS: [&str; 17] = [
+const FUZZ_TARGETS: [&str; 18] = [
     "record_line",
     "units",
     "profile",
