@@ -99,8 +99,11 @@ fn pattern(bytes: usize) -> Result<Vec<u8>, Fault> {
     let mut out = Vec::new();
     out.try_reserve_exact(bytes)
         .map_err(|error| Fault::too_large(format!("{bytes} bytes of pattern: {error}")))?;
-    let words = (0_u64..).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
-    out.extend(words.take(bytes));
+    out.resize(bytes, 0);
+    for (n, word) in (0_u64..).zip(out.chunks_mut(8)) {
+        let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+        word.copy_from_slice(&mixed[..word.len()]);
+    }
     Ok(out)
 }
 
