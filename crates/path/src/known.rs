@@ -152,9 +152,8 @@ mod tests {
             "[source]\nkind = \"file\"\npath = \"{}\"\ncached = true\n",
             file.display()
         );
-        let bytes = |first: u8, count: usize| -> Vec<u8> {
-            (first..=250).cycle().take(count).collect()
-        };
+        let bytes =
+            |first: u8, count: usize| -> Vec<u8> { (first..=250).cycle().take(count).collect() };
         std::fs::write(&file, bytes(0, 4096)).unwrap();
         let known = Known::default();
         let replay = path(&source);

@@ -35,7 +35,7 @@ pub(crate) fn traffic(path: &Path, last_level_bytes: u64) -> Option<PathMemory> 
         }
         // A device writes to memory, and the copy from the page cache reads it.
         SourceKind::File { cached: false, .. } => 1.0,
-        SourceKind::File { cached: true, .. } => 1.0 + WRITTEN * ring,
+        SourceKind::File { path, .. } => past(file_bytes(path)) + WRITTEN * ring,
         _ => WRITTEN * ring,
     };
     let mut bytes_per_block = vec![source * block];
@@ -59,6 +59,14 @@ pub(crate) fn traffic(path: &Path, last_level_bytes: u64) -> Option<PathMemory> 
         bytes_per_block,
         ceiling_bytes_per_s: None,
     })
+}
+
+/// A device is larger than any cache.
+fn file_bytes(path: &str) -> usize {
+    let data = std::fs::metadata(path).ok();
+    let file = data.filter(std::fs::Metadata::is_file);
+    file.and_then(|file| usize::try_from(file.len()).ok())
+        .unwrap_or(usize::MAX)
 }
 
 /// What all rings hold together.
@@ -104,5 +112,21 @@ mod tests {
         assert_eq!(bytes(text, 1 << 20), [3.0, 0.0, 1.0]);
         let path = Path::load("pattern").unwrap();
         assert_eq!(traffic(&path, 0), None);
+    }
+
+    #[test]
+    fn a_file_in_the_page_cache_is_read_from_memory_where_it_is_larger_than_the_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("data");
+        std::fs::File::create(&file)
+            .unwrap()
+            .set_len(64 << 20)
+            .unwrap();
+        let text = format!(
+            "[source]\nkind = \"file\"\npath = \"{}\"\ncached = true\n[sink]\nkind = \"read\"\n",
+            file.display()
+        );
+        assert_eq!(bytes(&text, 32 << 20), [1.0, 0.0]);
+        assert_eq!(bytes(&text, 128 << 20), [0.0, 0.0]);
     }
 }
