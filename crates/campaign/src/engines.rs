@@ -28,7 +28,7 @@ pub fn engines(last_level_bytes: u64) -> Vec<Box<dyn Engine>> {
         Box::new(StreamEngine),
         Box::new(DecodeEngine),
         Box::new(ReadoutEngine),
-        Box::new(PathEngine { last_level_bytes }),
+        Box::new(PathEngine::new(last_level_bytes)),
     ]
 }
 

@@ -1,9 +1,12 @@
-//! Whether `path explain` is right: `cargo bench -p daqmeter-path --bench validate [-- CASES SEED SECONDS]` [40, 1, 0.05 a run].
+//! Whether `path explain` is right: `cargo bench -p daqmeter-path --bench validate [-- CASES SEED SECONDS [FIRST FILE]]` [40, 1, 0.1 a run].
+//! FIRST leaves out the cases before it; with FILE results are appended to it, and the sums are over all that it holds: a validation
+//! in pieces.
 //!
 //! Random paths of 3 to 6 elements get a limit that is known because it was put there: a stage of `work` or `wait`, with one or two
 //! threads, work in several stages on too few CPUs, all threads on one CPU. For each the table says which limit was put there, which was
-//! named, the predicted and the real gain of taking it out, and the largest rate that was predicted from runs below it. Judges nothing: the
-//! sums at the end are for the record.
+//! named, the predicted and the real gain of taking it out, and the largest rate that was predicted from runs below it, beside the rate of
+//! free runs and that which a search for the largest one without loss finds (as `path run --max`). Judges nothing: the sums at the end
+//! are for the record.
 
 #![allow(
     clippy::print_stdout,
@@ -11,11 +14,15 @@
     reason = "a benchmark prints, and may stop when the host refuses"
 )]
 
+use std::io::Write;
 use std::path::Path as FilePath;
+use std::time::Duration;
 
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
 use daqmeter_path::explain::{Answer, Load, Seen, System, explain};
-use daqmeter_path::{Path, PathEngine, PathRequest};
+use daqmeter_path::{Path, PathEngine, PathRequest, engine};
+use daqmeter_readout::search::{self, Allowed, Observation, Plan, highest_rate};
+use daqmeter_record::RunRecord;
 use daqmeter_record::resources::What;
 use daqmeter_stats::simulated::Random;
 use daqmeter_sys::cpu_time::{HostTimes, Usage, of_host, of_process};
@@ -26,19 +33,34 @@ const ROUNDS: usize = 12;
 const PAIRS: usize = 8;
 
 /// A path that can be run again and again.
-struct Chain {
+struct Chain<'a> {
+    engine: &'a PathEngine,
     path: Path,
     file: String,
     seconds: f64,
 }
 
-impl Chain {
-    fn new(folder: &FilePath, name: &str, text: &str, seconds: f64) -> Chain {
+/// Where and how long cases run.
+struct Bench<'a> {
+    engine: &'a PathEngine,
+    folder: &'a FilePath,
+    /// Of a run.
+    seconds: f64,
+}
+
+impl Bench<'_> {
+    fn chain(&self, name: &str, text: &str) -> Chain<'_> {
+        let Bench {
+            engine,
+            folder,
+            seconds,
+        } = *self;
         let file = folder.join(name);
         std::fs::write(&file, text).unwrap();
         let file = file.to_str().unwrap().to_owned();
         let path = Path::load(&file).unwrap_or_else(|error| panic!("{error}\n{text}"));
         Chain {
+            engine,
             path,
             file,
             seconds,
@@ -46,12 +68,58 @@ impl Chain {
     }
 }
 
-impl System for Chain {
+impl Chain<'_> {
+    fn request(&self, seconds: f64) -> PathRequest {
+        PathRequest {
+            path: self.file.clone(),
+            ..PathRequest::new(&self.path, seconds)
+        }
+    }
+
+    fn measured(&self, request: &PathRequest) -> Result<RunRecord, String> {
+        let settings = Settings::new(StepPlan::ByStage(1), "bench");
+        let (workload, context) = (request.workload(), Context::default());
+        let record = measure(self.engine, &workload, &settings, &context, &[], &mut []);
+        record.map_err(|error| error.to_string())
+    }
+
+    /// The largest rate without loss, found as by `path run --max` but in less time, in blocks per second.
+    fn highest_hz(&mut self, free_hz: f64) -> Result<Option<f64>, String> {
+        let time = Duration::from_secs_f64(self.seconds);
+        let plan = Plan {
+            from_hz: free_hz / 2.0,
+            to_hz: free_hz * 2.0,
+            resolution: 0.02,
+            probe: time,
+            confirm: time * 3,
+            confirmations: 3,
+            allowed: Allowed {
+                lost: 0,
+                dead_share: 0.0,
+            },
+        };
+        Ok(highest_rate(self, &plan)?.rate_hz)
+    }
+}
+
+impl search::System for Chain<'_> {
+    type Error = String;
+
+    fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, String> {
+        let request = PathRequest {
+            rate_hz: Some(rate_hz),
+            lossy: true,
+            ..self.request(duration.as_secs_f64())
+        };
+        Ok(engine::observation(&self.measured(&request)?, duration))
+    }
+}
+
+impl System for Chain<'_> {
     type Error = String;
 
     fn run(&mut self, load: Load) -> Result<Seen, String> {
-        let mut request = PathRequest::new(&self.path, self.seconds);
-        request.path.clone_from(&self.file);
+        let mut request = self.request(self.seconds);
         match load {
             Load::Free => {}
             Load::Slowed { element, ns } => {
@@ -61,12 +129,7 @@ impl System for Chain {
             Load::Without { element } => request.left_out = Some(element as u64),
             Load::Every { ns } => request.rate_hz = Some(1e9 / ns),
         }
-        let settings = Settings::new(StepPlan::ByStage(1), "bench");
-        let (engine, context) = (PathEngine::default(), Context::default());
-        let workload = request.workload();
-        let record = measure(&engine, &workload, &settings, &context, &[], &mut []);
-        let record = record.map_err(|error| error.to_string())?;
-        let run = record.path.ok_or("no run")?;
+        let run = self.measured(&request)?.path.ok_or("no run")?;
         Ok(Seen::of(&run))
     }
 }
@@ -91,6 +154,17 @@ const PUTS: [Put; 5] = [
     Put::Shared,
     Put::OneCpu,
 ];
+
+impl Put {
+    /// Stages that are put in.
+    fn stages(self) -> usize {
+        match self {
+            Put::Work | Put::Wait(_) => 1,
+            Put::Shared => most_shared(),
+            Put::OneCpu => 2,
+        }
+    }
+}
 
 /// A number below another.
 #[allow(
@@ -117,7 +191,9 @@ struct Case {
 impl Case {
     fn random(random: &mut Random, put: Put) -> Case {
         let kinds = ["copy", "checksum", "unix"];
-        let stages: Vec<&str> = (0..below(random, 3))
+        // With source and sink at most six elements.
+        let most = 4_usize.saturating_sub(put.stages()).min(2);
+        let stages: Vec<&str> = (0..below(random, most + 1))
             .map(|_| kinds[below(random, kinds.len())])
             .collect();
         Case {
@@ -139,15 +215,12 @@ impl Case {
         let part = |kind: &str| format!("[[stage]]\nkind = \"{kind}\"\n{cpus}");
         let mut stages: Vec<String> = self.stages.iter().map(|kind| part(kind)).collect();
         let time = format!("time = \"{}ns\"\n", ns.unwrap_or(1.0).round().max(1.0));
-        let (kind, count) = match self.put {
-            Put::Work => ("work", 1),
-            Put::Wait(_) if ns.is_some() => ("wait", 1),
-            Put::Wait(_) => ("work", 1),
-            Put::Shared => ("work", most_shared()),
-            Put::OneCpu => ("work", 2),
+        let kind = match self.put {
+            Put::Wait(_) if ns.is_some() => "wait",
+            _ => "work",
         };
         let threads = self.threads();
-        for _ in 0..count {
+        for _ in 0..self.put.stages() {
             let stage = format!("{}{time}threads = {threads}\n", part(kind));
             stages.insert(self.at, stage);
         }
@@ -191,10 +264,50 @@ struct Came {
     gain: Option<f64>,
     /// The same of the gain that was tried.
     tried: Option<f64>,
-    /// Predicted over measured rate, less one.
+    /// Predicted rate over that of free runs, less one.
     rate: f64,
+    /// Predicted rate over the largest without loss, less one; none where none was found.
+    highest: Option<f64>,
     /// Whether others used the CPUs, too.
     is_disturbed: bool,
+}
+
+impl Came {
+    /// In a line of numbers.
+    fn line(&self) -> String {
+        let is = |so: bool| f64::from(u8::from(so));
+        let or_nan = |value: Option<f64>| value.unwrap_or(f64::NAN);
+        format!(
+            "{} {} {} {} {} {} {}",
+            is(self.right),
+            is(self.wrong),
+            is(self.is_disturbed),
+            or_nan(self.gain),
+            or_nan(self.tried),
+            self.rate,
+            or_nan(self.highest)
+        )
+    }
+
+    fn parse(line: &str) -> Option<Came> {
+        let numbers: Vec<f64> = line
+            .split(' ')
+            .map_while(|text| text.parse().ok())
+            .collect();
+        let [right, wrong, is_disturbed, gain, tried, rate, highest] = numbers[..] else {
+            return None;
+        };
+        let known = |value: f64| Some(value).filter(|value| !value.is_nan());
+        Some(Came {
+            right: right > 0.0,
+            wrong: wrong > 0.0,
+            gain: known(gain),
+            tried: known(tried),
+            rate,
+            highest: known(highest),
+            is_disturbed: is_disturbed > 0.0,
+        })
+    }
 }
 
 /// CPUs that others used meanwhile, in parts.
@@ -226,7 +339,7 @@ impl Others {
 const QUIET: f64 = 0.1;
 
 /// By which factor a path is faster without its limit.
-fn real_gain(with: &mut Chain, without: &mut Chain) -> Result<f64, String> {
+fn real_gain(with: &mut Chain<'_>, without: &mut Chain<'_>) -> Result<f64, String> {
     let mut ratios = Vec::new();
     for _ in 0..PAIRS {
         let slow_ns = with.run(Load::Free)?.block_ns;
@@ -236,12 +349,12 @@ fn real_gain(with: &mut Chain, without: &mut Chain) -> Result<f64, String> {
     Ok(interval.ok_or("no pairs")?.0)
 }
 
-fn try_case(folder: &FilePath, case: &Case, seconds: f64) -> Result<(Came, String), String> {
+fn try_case(bench: &Bench<'_>, case: &Case) -> Result<(Came, String), String> {
     let others = Others::begin();
-    let mut without = Chain::new(folder, "without.toml", &case.text(None), seconds);
+    let mut without = bench.chain("without.toml", &case.text(None));
     let base_ns = without.run(Load::Free)?.block_ns;
     let put_ns = base_ns * case.times * case.threads() as f64;
-    let mut with = Chain::new(folder, "with.toml", &case.text(Some(put_ns)), seconds);
+    let mut with = bench.chain("with.toml", &case.text(Some(put_ns)));
     let parts = with.path.parts();
     let explained = explain(&mut with, &parts, |round| round < ROUNDS)?;
     let right = matches!(&explained.answer, Answer::Limit(what) if case.is_limit(what));
@@ -252,7 +365,10 @@ fn try_case(folder: &FilePath, case: &Case, seconds: f64) -> Result<(Came, Strin
     };
     let gain = explained.gain.filter(|_| right).zip(real);
     let tried = gain.and_then(|(gain, real)| Some((gain.tried?, real)));
-    let rate = explained.block_ns.mean / explained.predicted_ns.mean - 1.0;
+    let predicted_ns = explained.predicted_ns.mean;
+    let rate = explained.block_ns.mean / predicted_ns - 1.0;
+    let highest_hz = with.highest_hz(1e9 / explained.block_ns.mean)?;
+    let highest = highest_hz.map(|hz| 1e9 / predicted_ns / hz - 1.0);
     let named = match &explained.answer {
         Answer::Limit(what) => what.text(),
         Answer::NoSingle => "no single one".to_owned(),
@@ -267,13 +383,14 @@ fn try_case(folder: &FilePath, case: &Case, seconds: f64) -> Result<(Came, Strin
     let others = others.cpus();
     let is_disturbed = others > QUIET;
     let line = format!(
-        "{:<8} {:>4} KiB {:<18} {:<18} {:>5} {gains:<20} {:+.1} %{}",
+        "{:<8} {:>4} KiB {:<18} {:<18} {:>5} {gains:<20} {:+6.1} % {}{}",
         format!("{:?}", case.put),
         case.block_kib,
         case.stages.join(" "),
         named,
         explained.runs,
         rate * 100.0,
+        highest.map_or("none".to_owned(), |off| format!("{:+.1} %", off * 100.0)),
         match is_disturbed {
             true => format!("  disturbed: others used {others:.2} CPUs"),
             false => String::new(),
@@ -285,6 +402,7 @@ fn try_case(folder: &FilePath, case: &Case, seconds: f64) -> Result<(Came, Strin
         gain: gain.map(|(gain, real)| gain.predicted.mean / real - 1.0),
         tried: tried.map(|(tried, real)| tried.mean / real - 1.0),
         rate,
+        highest,
         is_disturbed,
     };
     Ok((came, line))
@@ -305,25 +423,50 @@ fn errors(values: &[f64]) -> String {
     }
 }
 
+/// What earlier pieces brought, and that of this one behind it.
+fn joined(file: Option<&String>, new: Vec<Came>) -> Vec<Came> {
+    let Some(file) = file else { return new };
+    let mut options = std::fs::OpenOptions::new();
+    let mut opened = options.create(true).append(true).open(file).unwrap();
+    for came in new {
+        writeln!(opened, "{}", came.line()).unwrap();
+    }
+    let text = std::fs::read_to_string(file).unwrap();
+    text.lines().filter_map(Came::parse).collect()
+}
+
 fn main() {
-    let numbers: Vec<f64> = std::env::args()
+    // Cargo adds one of its own.
+    let arguments: Vec<String> = std::env::args()
         .skip(1)
-        .filter_map(|text| text.parse().ok())
+        .filter(|text| text != "--bench")
         .collect();
-    let number = |at: usize, usual: f64| numbers.get(at).copied().unwrap_or(usual);
+    let number = |at: usize, usual: f64| {
+        let given = arguments.get(at).map(|text| text.parse().unwrap());
+        given.unwrap_or(usual)
+    };
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "small counts"
     )]
-    let (cases, seed) = (number(0, 40.0) as usize, number(1, 1.0) as u64);
-    let seconds = number(2, 0.05);
+    let [cases, seed, first] =
+        [number(0, 40.0), number(1, 1.0), number(3, 0.0)].map(|n| n as usize);
+    let seconds = number(2, 0.1);
     let folder = tempfile::tempdir().unwrap();
-    let mut random = Random::new(seed);
+    let bench = Bench {
+        engine: &PathEngine::default(),
+        folder: folder.path(),
+        seconds,
+    };
+    let mut random = Random::new(seed as u64);
     let mut all = Vec::new();
-    for at in 0..cases {
+    for at in 0..first + cases {
         let case = Case::random(&mut random, PUTS[at % PUTS.len()]);
-        match try_case(folder.path(), &case, seconds) {
+        if at < first {
+            continue;
+        }
+        match try_case(&bench, &case) {
             Ok((came, line)) => {
                 println!("{line}");
                 all.push(came);
@@ -335,6 +478,7 @@ fn main() {
         "\nseed {seed}, {seconds} s a run, at most {ROUNDS} rounds, {} CPUs, threads not pinned but for OneCpu",
         daqmeter_sys::available::cpus()
     );
+    let all = joined(arguments.get(4), all);
     let (disturbed, quiet): (Vec<Came>, Vec<Came>) =
         all.into_iter().partition(|came| came.is_disturbed);
     println!("{}", summary("quiet", &quiet));
@@ -348,16 +492,26 @@ fn summary(name: &str, all: &[Came]) -> String {
     let (right, wrong) = (count(|came| came.right), count(|came| came.wrong));
     let gains: Vec<f64> = all.iter().filter_map(|came| came.gain).collect();
     let tried: Vec<f64> = all.iter().filter_map(|came| came.tried).collect();
+    // As explain reports it: measured where that can be, else predicted.
+    let reported: Vec<f64> = all
+        .iter()
+        .filter_map(|came| came.tried.or(came.gain))
+        .collect();
     let rates: Vec<f64> = all.iter().map(|came| came.rate).collect();
+    let highest: Vec<f64> = all.iter().filter_map(|came| came.highest).collect();
     format!(
         "{} cases, {name}: {right} limits named, {wrong} wrong, {} cannot tell\n\
          gain, predicted from demands against real: {}\n\
          gain, with the work left out against real: {}\n\
-         largest rate, predicted against measured: {}",
+         gain as reported: {}\n\
+         largest rate, predicted against free runs: {}\n\
+         largest rate, predicted against a search without loss: {}",
         all.len(),
         all.len() - right - wrong,
         errors(&gains),
         errors(&tried),
-        errors(&rates)
+        errors(&reported),
+        errors(&rates),
+        errors(&highest)
     )
 }

@@ -17,11 +17,11 @@ use crate::definition::{Element, Path, SourceKind};
 use crate::element::Work;
 use crate::ended::{Done, Ended, Names, ended};
 use crate::ends::{Inlet, Outlet, link};
+use crate::known::Known;
 use crate::sinks::sink;
 use crate::sources::{Named, sources};
 use crate::spin::{Change, Spin};
 use crate::stages::work;
-use crate::sum::sum;
 use crate::worker::{FromSource, IntoSink, Role, Shared, Worker};
 
 /// How a path is run.
@@ -41,6 +41,8 @@ pub(crate) struct How {
     pub(crate) cpus: Vec<u32>,
     /// For the choice of stores.
     pub(crate) last_level_bytes: u64,
+    /// Sums of the paths that were run before.
+    pub(crate) known: Known,
 }
 
 /// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a page.
@@ -91,39 +93,6 @@ impl Gate {
             }
         }
     }
-}
-
-/// Sums that the blocks of each stream must have at the sink, and where those of each stream begin. Empty where a stage makes
-/// bytes that only it knows.
-fn expected(
-    path: &Path,
-    sources: &mut [Named],
-    last_level_bytes: u64,
-) -> Result<(Vec<u64>, Vec<usize>), Fault> {
-    let mut turns = Vec::new();
-    let mut bytes = path.source.out_bytes;
-    for stage in &path.stages {
-        if stage.kind.changes_unknown() {
-            return Ok((Vec::new(), vec![0; sources.len()]));
-        }
-        if !stage.kind.has_two_ends()
-            && let Work::Turn(turn) = work(&stage.kind, bytes, last_level_bytes, &Cuts::default())?
-        {
-            turns.push(turn);
-        }
-        bytes = stage.out_bytes;
-    }
-    let (mut sums, mut first) = (Vec::new(), Vec::new());
-    for (_, source) in sources {
-        first.push(sums.len());
-        for content in source.contents()? {
-            let last = turns
-                .iter()
-                .fold(content, |content, turn| turn.reference(&content));
-            sums.push(sum(&last));
-        }
-    }
-    Ok((sums, first))
 }
 
 /// The workers of a path while they are put together.
@@ -250,17 +219,17 @@ impl Chain {
     pub(crate) fn start(path: &Path, how: &How, stop: &StopFlag) -> Result<Chain, Fault> {
         let cuts = Cuts::default();
         let mut sources = sources(path)?;
-        let (sums, first_keys) = expected(path, &mut sources, how.last_level_bytes)?;
+        let sums = how.known.sums(path, &mut sources)?;
         let shared = Arc::new(Shared {
             time_ns: how.time_ns,
             most_blocks: how.most_blocks,
             rate_hz: how.rate_hz,
             lossless: how.lossless,
-            expected: Arc::new(sums),
+            expected: sums.clone(),
             ..Shared::default()
         });
         let streams: Vec<String> = sources.iter().map(|(name, _)| name.clone()).collect();
-        let building = build(path, how, sources, &first_keys, &cuts)?;
+        let building = build(path, how, sources, &sums.first, &cuts)?;
         let (done_in, done) = channel();
         let mut chain = Chain {
             shared,

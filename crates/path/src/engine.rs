@@ -7,19 +7,33 @@ use daqmeter_harness::{
 };
 use daqmeter_readout::search::Observation;
 use daqmeter_record::{Counter, RunRecord};
-use daqmeter_sys::host::parse_cpu_list;
+use daqmeter_sys::host::{Files, parse_cpu_list};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::chain::{Chain, How};
 use crate::definition::Path;
 use crate::ended::Ended;
+use crate::known::Known;
+use crate::links::links;
+use crate::traffic::traffic;
 
 /// Runs a path from its source to its sink.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct PathEngine {
-    /// Size of the last-level cache, for the choice of stores; zero when unknown.
-    pub last_level_bytes: u64,
+    last_level_bytes: u64,
+    known: Known,
+}
+
+impl PathEngine {
+    /// For a host with a last-level cache of that size, by which stores are chosen; zero when unknown. Runs by one engine share what is
+    /// known of the bytes of a path.
+    pub fn new(last_level_bytes: u64) -> PathEngine {
+        PathEngine {
+            last_level_bytes,
+            known: Known::default(),
+        }
+    }
 }
 
 /// What [`PathEngine`] is asked.
@@ -182,6 +196,7 @@ impl TypedEngine for PathEngine {
             left_out: left_out(request, &path)?,
             cpus: parse_cpu_list(&request.cpus),
             last_level_bytes: self.last_level_bytes,
+            known: self.known.clone(),
         };
         Ok(vec![Box::new(PathSession {
             path,
@@ -311,6 +326,8 @@ impl Session for PathSession {
         let run = daqmeter_record::PathRun {
             line: self.path.line(),
             served: self.path.served.clone(),
+            links: links(&self.path, &Files::default()),
+            memory: traffic(&self.path, self.how.last_level_bytes),
             ..ended.run
         };
         tally.counters.push(Counter::count("blocks", run.blocks));

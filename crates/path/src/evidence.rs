@@ -29,6 +29,16 @@ impl Interval {
         Interval { mean, low, high }
     }
 
+    /// Over a share that is at most 1.
+    pub(crate) fn over_share(self, share: Interval) -> Interval {
+        let within = |share: f64| share.clamp(f64::MIN_POSITIVE, 1.0);
+        Interval {
+            mean: self.mean / within(share.mean),
+            low: self.low / within(share.high),
+            high: self.high / within(share.low),
+        }
+    }
+
     /// Standard deviation of a normal mean whose interval is as wide: larger than the rounds' own where they are few.
     fn deviation(&self) -> f64 {
         (self.high - self.low) / 2.0 / WIDTH
@@ -96,6 +106,8 @@ const SLOPE_OFF: f64 = 0.15;
 const USED_OFF: f64 = 0.1;
 /// No resource that is used less than this is a limit.
 const MIN_USED: f64 = 0.8;
+/// A resource that no part moves is used up where its whole interval is above this.
+const USED_UP: f64 = 0.9;
 /// What one observation says against an explanation at most: one that was disturbed does not decide alone.
 const MAX_AGAINST: f64 = 8.0;
 /// By how much the log likelihood of the best explanation is larger than any other's: 150 to 1.
@@ -114,12 +126,16 @@ fn against(off: f64) -> f64 {
 
 impl Evidence<'_> {
     pub(crate) fn answer(&self) -> Answer {
-        let mut all: Vec<(Option<usize>, f64)> = vec![(None, self.against_none())];
+        let mut all: Vec<(Option<usize>, f64)> = Vec::new();
+        if !self.is_one_used_up() {
+            all.push((None, self.against_none()));
+        }
         for (at, resource) in self.resources.iter().enumerate() {
             // A thread that has a CPU to itself and that CPU are one limit.
-            let is_new = self.resources[..at]
-                .iter()
-                .all(|known| self.moves(known) != self.moves(resource));
+            let is_new = resource.what.follows_no_part()
+                || self.resources[..at]
+                    .iter()
+                    .all(|known| self.moves(known) != self.moves(resource));
             if is_new && resource.least_ns() > 0.0 {
                 all.push((Some(at), self.against_limit(at)));
             }
@@ -136,6 +152,13 @@ impl Evidence<'_> {
             None if self.is_below() => Answer::NoSingle,
             _ => Answer::CannotTell,
         }
+    }
+
+    /// Whether a resource that no part moves works all of its time: the slopes are the same with it and with no limit at all, and how
+    /// far it is used decides.
+    fn is_one_used_up(&self) -> bool {
+        let mut used = self.used.iter();
+        used.any(|used| used.what.follows_no_part() && used.used.low > USED_UP)
     }
 
     /// How much each part moves a resource.
@@ -190,8 +213,8 @@ impl Evidence<'_> {
         used + self.slopes_against(&vec![0.0; self.slopes.len()])
     }
 
-    /// Whether the path follows what is added as this limit demands, beyond noise. What lies between two ends cannot be slowed:
-    /// there nothing may follow.
+    /// Whether the path follows what is added as this limit demands, beyond noise. What lies between two ends, a link and memory
+    /// cannot be slowed: there nothing may follow.
     fn is_confirmed(&self, at: usize) -> bool {
         let expected = self.moves(&self.resources[at]);
         let (mut products, mut squares) = (0.0, 0.0);

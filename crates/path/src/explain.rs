@@ -243,9 +243,7 @@ impl<S: System> Rounds<'_, S> {
     fn used(&self) -> Vec<Used> {
         let used = |(at, resource): (usize, &Resource)| Used {
             what: resource.what.clone(),
-            used: each(&self.free, |seen| {
-                seen.resources[at].least_ns() / seen.block_ns
-            }),
+            used: self.used_share(at),
             least_ns: self.least_ns(at),
         };
         self.free[0]
@@ -256,6 +254,13 @@ impl<S: System> Rounds<'_, S> {
             .collect()
     }
 
+    /// Share of its time in which a resource works at full speed.
+    fn used_share(&self, at: usize) -> Interval {
+        each(&self.free, |seen| {
+            seen.resources[at].least_ns() / seen.block_ns
+        })
+    }
+
     /// What a block needs of a resource beside everything else that runs.
     fn least_ns(&self, at: usize) -> Interval {
         each(&self.spare, |seen| {
@@ -263,11 +268,18 @@ impl<S: System> Rounds<'_, S> {
         })
     }
 
-    /// By the resource that allows least.
+    /// By the resource that allows least. CPUs that threads share idle while a thread wakes up or moves to another: where they allow
+    /// least, they are given as much idle time as they had at full speed.
     fn predicted_ns(&self) -> Interval {
-        let all = (0..self.free[0].resources.len()).map(|at| self.least_ns(at));
-        let most = all.max_by(|a, b| a.mean.total_cmp(&b.mean));
-        most.unwrap_or(Interval::of(&[]))
+        let all = (0..self.free[0].resources.len()).map(|at| (at, self.least_ns(at)));
+        let most = all.max_by(|a, b| a.1.mean.total_cmp(&b.1.mean));
+        let Some((at, least_ns)) = most else {
+            return Interval::of(&[]);
+        };
+        match self.free[0].resources[at].what {
+            What::AllCpus => least_ns.over_share(self.used_share(at)),
+            _ => least_ns,
+        }
     }
 
     /// What removing the limit gains, tried where it can be.
@@ -301,7 +313,7 @@ fn gain(seen: &Seen, limit: &What) -> f64 {
         What::Threads { element, .. } | What::Between { element, .. } => {
             least_without_ns(&seen.resources, *element)
         }
-        What::Cpu(_) | What::AllCpus => {
+        What::Cpu(_) | What::AllCpus | What::Link { .. } | What::Memory => {
             let others = seen.resources.iter();
             let others = others.filter(|resource| resource.what != *limit);
             others.map(Resource::least_ns).fold(0.0, f64::max)
@@ -325,6 +337,10 @@ mod tests {
         needs_ns: Vec<f64>,
         threads: Vec<usize>,
         cpus: Option<f64>,
+        /// Time of memory for each block.
+        memory_ns: Option<f64>,
+        /// Share of the time in which nothing works at full speed.
+        idle: f64,
         noise: f64,
         drift: f64,
         random: Random,
@@ -337,6 +353,8 @@ mod tests {
                 needs_ns: needs_ns.to_vec(),
                 threads: vec![1; needs_ns.len()],
                 cpus: None,
+                memory_ns: None,
+                idle: 0.0,
                 noise,
                 drift: 0.0,
                 random: Random::new(7),
@@ -368,7 +386,13 @@ mod tests {
                 uses: needs.iter().copied().enumerate().collect(),
                 preempted_ns: 0.0,
             });
-            rows.chain(cpus).collect()
+            let memory = self.memory_ns.map(|ns| Resource {
+                what: What::Memory,
+                capacity: 1.0,
+                uses: BTreeMap::from([(0, ns)]),
+                preempted_ns: 0.0,
+            });
+            rows.chain(cpus).chain(memory).collect()
         }
     }
 
@@ -395,9 +419,10 @@ mod tests {
             }
             let resources = self.resources(&needs);
             let (_, least_ns) = bottleneck(&resources).unwrap();
+            let full_ns = least_ns / (1.0 - self.idle);
             let block_ns = match load {
-                Load::Every { ns } => least_ns.max(ns),
-                Load::Free | Load::Slowed { .. } | Load::Without { .. } => least_ns,
+                Load::Every { ns } => full_ns.max(ns),
+                Load::Free | Load::Slowed { .. } | Load::Without { .. } => full_ns,
             };
             Ok(Seen {
                 block_ns,
@@ -444,6 +469,31 @@ mod tests {
         // Twice the CPUs: then each part is a limit.
         let gain = explained.gain.unwrap();
         assert!((gain.predicted.mean - 2.0).abs() < 0.05, "{gain:?}");
+    }
+
+    #[test]
+    fn memory_that_is_used_up_is_the_limit_where_the_path_follows_no_part() {
+        let mut system = Simulated::new(&[1000.0, 1100.0, 900.0], 0.005);
+        system.memory_ns = Some(2000.0);
+        let explained = system.explained(8);
+        assert_eq!(
+            explained.answer,
+            Answer::Limit(What::Memory),
+            "{explained:?}"
+        );
+        let mut spare = Simulated::new(&[1000.0, 1600.0, 900.0], 0.005);
+        spare.memory_ns = Some(800.0);
+        assert_eq!(spare.explained(8).answer, Answer::Limit(threads_of(1)));
+    }
+
+    #[test]
+    fn cpus_that_idle_while_threads_move_are_in_the_prediction() {
+        let mut system = Simulated::new(&[1000.0, 1000.0, 1000.0, 1000.0], 0.005);
+        system.cpus = Some(2.0);
+        system.idle = 0.15;
+        let explained = system.explained(8);
+        let ratio = explained.predicted_ns.mean / explained.block_ns.mean;
+        assert!((ratio - 1.0).abs() < 0.02, "{explained:?}");
     }
 
     #[test]

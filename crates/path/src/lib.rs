@@ -23,6 +23,8 @@ pub mod engine;
 mod evidence;
 pub mod explain;
 mod file;
+mod known;
+mod links;
 mod read;
 mod ring;
 mod sinks;
@@ -30,6 +32,7 @@ mod sources;
 mod spin;
 mod stages;
 mod sum;
+mod traffic;
 mod worker;
 
 pub use definition::Path;

@@ -99,8 +99,14 @@ fn pattern(bytes: usize) -> Result<Vec<u8>, Fault> {
     let mut out = Vec::new();
     out.try_reserve_exact(bytes)
         .map_err(|error| Fault::too_large(format!("{bytes} bytes of pattern: {error}")))?;
-    let words = (0_u64..).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
-    out.extend(words.take(bytes));
+    out.resize(bytes, 0);
+    let mixed = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    let (words, rest) = out.as_chunks_mut::<8>();
+    let last = mixed(words.len() as u64);
+    for (n, word) in (0..).zip(words) {
+        *word = mixed(n);
+    }
+    rest.copy_from_slice(&last[..rest.len()]);
     Ok(out)
 }
 
@@ -317,5 +323,19 @@ impl Source for Boards {
                 Counter::count("lost-interrupts", counts.lost_interrupts),
             ]
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_the_words_of_a_counter_mixed() {
+        let words = (0_u64..4).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let all: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        for bytes in [0, 8, 24, 27] {
+            assert_eq!(pattern(bytes).unwrap(), all[..bytes]);
+        }
     }
 }

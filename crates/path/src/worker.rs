@@ -15,6 +15,7 @@ use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 use crate::account::{Account, Side};
 use crate::element::{Block, Inward, Label, Labels, Look, Outward, Sink, Source, Turn};
 use crate::ends::{Inlet, Outlet};
+use crate::known::Sums;
 use crate::ring::Found;
 use crate::spin::Change;
 
@@ -30,8 +31,8 @@ pub(crate) struct Shared {
     pub(crate) most_blocks: u64,
     pub(crate) rate_hz: Option<f64>,
     pub(crate) lossless: bool,
-    /// Sums that blocks must have at the sink, by key; empty where nobody knows them.
-    pub(crate) expected: Arc<Vec<u64>>,
+    /// Sums that blocks must have at the sink, by key.
+    pub(crate) expected: Arc<Sums>,
 }
 
 /// What one thread does.
@@ -430,7 +431,7 @@ impl IntoSink {
             inlet.give_back(at, block);
             account.blocks += 1;
         }
-        self.arrived.verified += self.sink.check(&shared.expected)?;
+        self.arrived.verified += self.sink.check(&shared.expected.all)?;
         Ok(())
     }
 }
@@ -446,7 +447,7 @@ impl Arrived {
                 self.delivered[stream]
             )));
         }
-        let expected = label.key.and_then(|key| shared.expected.get(key));
+        let expected = label.key.and_then(|key| shared.expected.all.get(key));
         if let (Some(found), Some(&expected)) = (sum, expected) {
             if found != expected {
                 return Err(Fault::new(format!(

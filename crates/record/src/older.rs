@@ -1,12 +1,33 @@
 //! What older records say in another way, said as today: the one place that knows. New forms of old fields are added here.
 
 use crate::observed::TimeSeries;
+use crate::path::{LimitFound, PathLimit};
+use crate::resources::resources;
 use crate::{Counter, Role, RunRecord};
 
 /// The same record as this version would have written it.
 pub(crate) fn as_today(record: &mut RunRecord) {
     if record.engine.name == "readout" {
         chain(record);
+    }
+    limit(record);
+}
+
+/// What limits a path was kept by the name that it has in answers. Of a name that its run does not have nothing is known.
+fn limit(record: &mut RunRecord) {
+    let Some(run) = &mut record.path else { return };
+    let Some(PathLimit {
+        found: LimitFound::Resource(name),
+        ..
+    }) = &run.limit
+    else {
+        return;
+    };
+    let all = resources(run).into_iter().map(|resource| resource.what);
+    let named = all.into_iter().find(|what| what.text() == *name);
+    match (&mut run.limit, named) {
+        (Some(limit), Some(what)) => limit.found = LimitFound::Limit(what),
+        _ => run.limit = None,
     }
 }
 
@@ -69,9 +90,47 @@ fn carried(record: &mut RunRecord) {
 
 #[cfg(test)]
 mod tests {
+    use crate::path::{PathRun, PathThread, What};
     use crate::{EngineInfo, Lane, Stage, Workload, jsonl};
 
     use super::*;
+
+    #[test]
+    fn a_limit_that_was_kept_by_name_is_the_resource_of_that_name() {
+        let found = |name: &str| {
+            let part = |element, part: &str| PathThread {
+                element,
+                part: part.to_owned(),
+                busy_ns: 10,
+                ..PathThread::default()
+            };
+            let run = PathRun {
+                blocks: 1,
+                cpus: 2.0,
+                threads: vec![part(0, "memory"), part(1, "work")],
+                limit: Some(PathLimit {
+                    found: LimitFound::Resource(name.to_owned()),
+                    runs: 9,
+                    gain: None,
+                }),
+                ..PathRun::default()
+            };
+            let mut record = RunRecord {
+                path: Some(run),
+                ..RunRecord::default()
+            };
+            as_today(&mut record);
+            record.path.and_then(|run| Some(run.limit?.found))
+        };
+        let work = What::Threads {
+            element: 1,
+            name: "work".to_owned(),
+        };
+        assert_eq!(found("work"), Some(LimitFound::Limit(work)));
+        let all = Some(LimitFound::Limit(What::AllCpus));
+        assert_eq!(found("all CPUs together"), all);
+        assert_eq!(found("no such part"), None);
+    }
 
     /// A line of version 0.1: a probe, with two samples of the filling, whose triggers were stopped half of the time.
     fn older() -> Vec<u8> {

@@ -34,9 +34,52 @@ pub struct PathRun {
     /// What the path serves, and what one of them brings, as its file says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served: Option<Served>,
+    /// Links that its bytes cross, as far as they are known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<PathLink>,
+    /// Its memory traffic; none where the size of the last-level cache is not known, and in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<PathMemory>,
     /// What runs with parts slowed found to limit the path; none where nobody looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<PathLimit>,
+}
+
+/// A link that the bytes of an element cross.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PathLink {
+    /// The element.
+    pub element: usize,
+    /// What it is called: `PCIe of /dev/nvme0n1`.
+    pub name: String,
+    /// What it carries in bytes per second.
+    pub bytes_per_s: f64,
+    /// Bytes of one block that cross it.
+    pub bytes_per_block: f64,
+    /// Who says what it carries.
+    pub by: LinkBy,
+}
+
+/// Who says what a link carries.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkBy {
+    /// The kernel: what was negotiated, less line coding. Headers of packets are not taken off.
+    Sysfs,
+    /// The profile of an emulated device.
+    Profile,
+}
+
+/// Bytes that a path reads from memory and writes to it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PathMemory {
+    /// Bytes for one block, by element: from the sizes of buffers and of the last-level cache, not counted.
+    pub bytes_per_block: Vec<f64>,
+    /// What as many threads read at once, measured in turn with runs of the path, in bytes per second; none where nobody measured it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceiling_bytes_per_s: Option<f64>,
 }
 
 /// What a path serves: boards, E-links.
@@ -71,18 +114,94 @@ pub struct PathLimit {
     pub found: LimitFound,
     /// How many runs were made for it.
     pub runs: u64,
+    /// By which factor the path was faster in runs without the work of the limit; none where it cannot be left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<PathGain>,
+}
+
+/// A measured factor with its interval (95 %).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PathGain {
+    /// Mean.
+    pub mean: f64,
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
 }
 
 /// What limits a path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LimitFound {
-    /// This resource, by the name that it has in answers.
+    /// This resource.
+    Limit(What),
+    /// A resource by the name that it has in answers: older records. It is a `Limit` once it was read.
     Resource(String),
     /// None of them alone.
     NoSingleOne,
     /// What was measured fits several, or none.
     CannotTell,
+}
+
+/// Which resource of a path.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum What {
+    /// Threads of one element.
+    Threads {
+        /// The element.
+        element: usize,
+        /// Their name.
+        name: String,
+    },
+    /// What lies between the two ends of a stage: a socket, a pipe, a program.
+    Between {
+        /// The element.
+        element: usize,
+        /// Its name.
+        name: String,
+    },
+    /// A CPU that threads are pinned to.
+    Cpu(u32),
+    /// All CPUs that may be used.
+    AllCpus,
+    /// A link that the bytes of an element cross.
+    Link {
+        /// The element.
+        element: usize,
+        /// Its name.
+        name: String,
+        /// Who says what it carries.
+        by: LinkBy,
+    },
+    /// Memory behind the last-level cache.
+    Memory,
+}
+
+impl What {
+    /// As it is called in answers.
+    pub fn text(&self) -> String {
+        match self {
+            What::Threads { name, .. } => name.clone(),
+            What::Between { name, .. } => format!("{name}, between its ends"),
+            What::Cpu(cpu) => format!("CPU {cpu}"),
+            What::AllCpus => "all CPUs together".to_owned(),
+            What::Link { name, by, .. } => match by {
+                LinkBy::Sysfs => format!("{name}, by sysfs"),
+                LinkBy::Profile => format!("{name}, by profile"),
+            },
+            What::Memory => "memory, by footprint".to_owned(),
+        }
+    }
+
+    /// Whether work that is added to a part takes nothing of it: it is found because the path follows no part.
+    pub fn follows_no_part(&self) -> bool {
+        matches!(
+            self,
+            What::Between { .. } | What::Link { .. } | What::Memory
+        )
+    }
 }
 
 /// Where the time of one thread went. The parts add up to the wall time, but for readings of the clocks.

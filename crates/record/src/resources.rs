@@ -1,60 +1,26 @@
 //! What a block of a path needs of each resource, and the rate that the resources allow (operational analysis: Denning and Buzen,
 //! "The Operational Analysis of Queueing Network Models", Computing Surveys 10(3), 1978: the utilisation law, and bottlenecks).
 //!
-//! A resource is a row of threads, or CPUs that threads share. Its *demand* is the time that it works for one block of the whole path; over
+//! A resource is a row of threads, CPUs that threads share, a link, or memory. Its *demand* is the time that it works for one block of the whole path; over
 //! its capacity this is the time per block below which the path cannot come. The resource with the largest such time is the
 //! bottleneck. Its *utilisation* in a run is that time over the time per block of the run.
 
 use std::collections::BTreeMap;
 
-use crate::path::{End, PathRun, PathThread};
+pub use crate::path::What;
+use crate::path::{End, PathLink, PathRun, PathThread};
 
 /// A resource and what one block of the whole path takes of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resource {
     /// What it is.
     pub what: What,
-    /// Threads or CPUs.
+    /// Threads or CPUs; 1 of what lies between two ends, of a link and of memory.
     pub capacity: f64,
     /// Nanoseconds for one block of the whole path, by element.
     pub uses: BTreeMap<usize, f64>,
     /// Nanoseconds for one block in which its threads were ready, but others had their CPUs; none of CPUs.
     pub preempted_ns: f64,
-}
-
-/// Which resource.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum What {
-    /// Threads of one element.
-    Threads {
-        /// The element.
-        element: usize,
-        /// Their name.
-        name: String,
-    },
-    /// What lies between the two ends of a stage: a socket, a pipe, a program.
-    Between {
-        /// The element.
-        element: usize,
-        /// Its name.
-        name: String,
-    },
-    /// A CPU that threads are pinned to.
-    Cpu(u32),
-    /// All CPUs that may be used.
-    AllCpus,
-}
-
-impl What {
-    /// As it is called in answers.
-    pub fn text(&self) -> String {
-        match self {
-            What::Threads { name, .. } => name.clone(),
-            What::Between { name, .. } => format!("{name}, between its ends"),
-            What::Cpu(cpu) => format!("CPU {cpu}"),
-            What::AllCpus => "all CPUs together".to_owned(),
-        }
-    }
 }
 
 impl Resource {
@@ -88,7 +54,8 @@ impl Resource {
 }
 
 /// What a run says about its resources: the threads of each part, what lies between two ends, CPUs. Empty of a run that carried
-/// nothing, or whose threads name no part.
+/// nothing, or whose threads name no part. Links where they are known, memory where its ceiling was measured and something goes past the
+/// cache.
 pub fn resources(run: &PathRun) -> Vec<Resource> {
     let blocks = run.blocks as f64;
     if run.blocks == 0 || run.threads.iter().any(|thread| thread.part.is_empty()) {
@@ -100,7 +67,14 @@ pub fn resources(run: &PathRun) -> Vec<Resource> {
     let between = rows
         .windows(2)
         .filter_map(|pair| between(pair[0], pair[1], blocks));
-    threads.chain(between).chain(shared(run)).collect()
+    let links = run.links.iter().map(link);
+    let cpus = shared(run).into_iter();
+    threads
+        .chain(between)
+        .chain(cpus)
+        .chain(links)
+        .chain(memory(run))
+        .collect()
 }
 
 /// Threads that do the same. They work when they do not wait for a neighbour: on a CPU, or for their device. What the end of a
@@ -169,6 +143,38 @@ fn shared(run: &PathRun) -> Vec<Resource> {
     pinned.chain(free).collect()
 }
 
+/// A link works for as long as the bytes of a block take on it.
+fn link(link: &PathLink) -> Resource {
+    let ns = link.bytes_per_block / link.bytes_per_s.max(f64::MIN_POSITIVE) * 1e9;
+    Resource {
+        what: What::Link {
+            element: link.element,
+            name: link.name.clone(),
+            by: link.by,
+        },
+        capacity: 1.0,
+        uses: BTreeMap::from([(link.element, ns)]),
+        preempted_ns: 0.0,
+    }
+}
+
+/// None where all stays in the cache, or nobody measured what memory carries.
+fn memory(run: &PathRun) -> Option<Resource> {
+    let memory = run.memory.as_ref()?;
+    let ceiling = memory.ceiling_bytes_per_s.filter(|rate| *rate > 0.0)?;
+    let used = memory.bytes_per_block.iter().copied().enumerate();
+    let uses: BTreeMap<usize, f64> = used
+        .filter(|(_, bytes)| *bytes > 0.0)
+        .map(|(element, bytes)| (element, bytes / ceiling * 1e9))
+        .collect();
+    (!uses.is_empty()).then_some(Resource {
+        what: What::Memory,
+        capacity: 1.0,
+        uses,
+        preempted_ns: 0.0,
+    })
+}
+
 /// The bottleneck and the time per block that it allows; none of no resources.
 pub fn bottleneck(resources: &[Resource]) -> Option<(&Resource, f64)> {
     let each = resources
@@ -188,6 +194,7 @@ pub fn least_without_ns(resources: &[Resource], element: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::path::{LinkBy, PathMemory};
 
     fn thread(element: usize, part: &str, cpu: Option<u32>, busy_ns: u64) -> PathThread {
         PathThread {
@@ -301,6 +308,33 @@ mod tests {
         // Where both ends wait, what lies between them is slow.
         let all = resources(&run(1, 8.0, threads(990)));
         assert_eq!(least_of(&all, "tcp, between its ends"), 700.0);
+    }
+
+    #[test]
+    fn links_and_memory_are_resources_where_what_they_carry_is_known() {
+        let mut run = run(10, 2.0, vec![thread(0, "board", None, 500)]);
+        run.links = vec![PathLink {
+            element: 0,
+            name: "PCIe of a board".to_owned(),
+            bytes_per_s: 2e9,
+            bytes_per_block: 4000.0,
+            by: LinkBy::Sysfs,
+        }];
+        run.memory = Some(PathMemory {
+            bytes_per_block: vec![12_000.0, 0.0],
+            ceiling_bytes_per_s: None,
+        });
+        let all = resources(&run);
+        assert_eq!(least_of(&all, "PCIe of a board, by sysfs"), 2000.0);
+        let mut whats = all.iter().map(|resource| &resource.what);
+        assert!(!whats.any(|what| *what == What::Memory), "no ceiling");
+        if let Some(memory) = &mut run.memory {
+            memory.ceiling_bytes_per_s = Some(4e9);
+        }
+        let all = resources(&run);
+        assert_eq!(least_of(&all, "memory, by footprint"), 3000.0);
+        // More arithmetic takes no more of either.
+        assert!(all[2..].iter().all(|resource| resource.slope(0, 1) == 0.0));
     }
 
     #[test]

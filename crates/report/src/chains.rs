@@ -133,7 +133,8 @@ fn row(run: &PathRun, resource: &Resource, most_used: Option<&What>) -> Row {
     let allows = run.payload_bytes as f64 / blocks / least_ns * 1e9;
     let (noun, queue) = match &resource.what {
         What::Threads { name, .. } => ("thread", queue_behind(run, name)),
-        What::Between { .. } => ("link", None),
+        What::Between { .. } | What::Link { .. } => ("link", None),
+        What::Memory => ("memory", None),
         What::Cpu(_) | What::AllCpus => ("CPU", None),
     };
     let capacity = match resource.capacity {

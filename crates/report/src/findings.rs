@@ -1,7 +1,7 @@
 //! What is said of a whole path that was run: what it carries, what limits it and how that was found, how far each resource is used,
 //! what to change, and how much this host would carry. Begin with [`said`].
 
-use daqmeter_record::path::{Brings, LimitFound, PathLimit, PathRun, Served};
+use daqmeter_record::path::{Brings, LimitFound, PathGain, PathLimit, PathRun, Served};
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
 use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
 use serde::Serialize;
@@ -93,7 +93,7 @@ impl Found<'_> {
         let most = self.most_used()?;
         let is_used_up = self.share(most) >= USED_UP;
         let most = format!("most used in this run: {}", self.percent(most));
-        let Some(PathLimit { found, runs }) = &self.run.limit else {
+        let Some(PathLimit { found, runs, .. }) = &self.run.limit else {
             return Some(match self.run.is_paced {
                 true => {
                     format!("not looked for: blocks came at a rate, and the path kept up; {most}")
@@ -107,25 +107,25 @@ impl Found<'_> {
             });
         };
         Some(match found {
-            LimitFound::Resource(what) if self.is_between_ends(what) => format!(
-                "{what}: both ends wait for it, and the path follows no part (each slowed in turn, {runs} runs)"
+            LimitFound::Limit(what @ What::Between { .. }) => format!(
+                "{}: both ends wait for it, and the path follows no part (each slowed in turn, {runs} runs)",
+                what.text()
             ),
-            LimitFound::Resource(what) => format!(
-                "{what}: it is used up, and the path follows what uses it one for one (each part slowed in turn, {runs} runs)"
+            LimitFound::Limit(what) if what.follows_no_part() => format!(
+                "{}: it is used up, and the path follows no part (each slowed in turn, {runs} runs)",
+                what.text()
+            ),
+            LimitFound::Limit(what) => format!(
+                "{}: it is used up, and the path follows what uses it one for one (each part slowed in turn, {runs} runs)",
+                what.text()
             ),
             LimitFound::NoSingleOne => format!(
                 "no single one: no part moves the path one for one (each slowed in turn, {runs} runs); {most}"
             ),
-            LimitFound::CannotTell => format!(
+            LimitFound::CannotTell | LimitFound::Resource(_) => format!(
                 "cannot tell from {runs} runs with each part slowed in turn; {most}. `daqmeter path explain {name}` takes more time"
             ),
         })
-    }
-
-    /// Whether this is what lies between two ends, which cannot be slowed: it is found because nothing else is the limit.
-    fn is_between_ends(&self, name: &str) -> bool {
-        let mut all = self.resources.iter().map(|resource| &resource.what);
-        all.any(|what| matches!(what, What::Between { .. }) && what.text() == name)
     }
 
     fn used(&self) -> Option<String> {
@@ -145,14 +145,11 @@ impl Found<'_> {
             Some(LimitFound::NoSingleOne) => {
                 return Some("nothing that is known: no single part is the limit".to_owned());
             }
-            Some(LimitFound::Resource(name)) => {
+            Some(LimitFound::Limit(what)) => {
                 let mut all = self.resources.iter();
-                (
-                    all.find(|resource| resource.what.text() == *name)?,
-                    String::new(),
-                )
+                (all.find(|resource| resource.what == *what)?, String::new())
             }
-            Some(LimitFound::CannotTell) | None => {
+            Some(LimitFound::CannotTell | LimitFound::Resource(_)) | None => {
                 if self.run.is_paced {
                     return None;
                 }
@@ -164,7 +161,18 @@ impl Found<'_> {
             }
         };
         let (what, then) = self.removed(limit);
-        Some(format!("{condition}{what}: {}", self.gain(&then)))
+        let gain = self.measured_gain();
+        let gain = gain.unwrap_or_else(|| self.gain(&then));
+        Some(format!("{condition}{what}: {gain}"))
+    }
+
+    /// What runs without the work of the limit gained.
+    fn measured_gain(&self) -> Option<String> {
+        let PathGain { mean, low, high } = self.run.limit.as_ref()?.gain?;
+        let [mean, low, high] = [mean, low, high].map(|times| significant(times, 3));
+        Some(format!(
+            "at most {mean} times as fast ({low} to {high}, measured without its work)"
+        ))
     }
 
     /// What to do about a limit, and the resources that are then left.
@@ -182,7 +190,9 @@ impl Found<'_> {
                 };
                 (format!("give {name} another thread"), without(Some(more)))
             }
-            What::Threads { element: 0, name } => (format!("a faster {name}"), without(None)),
+            What::Threads { element: 0, name } if self.mostly_waits() => {
+                (format!("a faster device for {name}"), without(None))
+            }
             What::Threads { name, .. } => (format!("less work in {name}"), without(None)),
             What::Between { name, .. } => {
                 let what = format!("another way than {name}, or larger blocks");
@@ -196,7 +206,21 @@ impl Found<'_> {
                 let what = format!("more CPUs, or less work{}", self.most_work(limit));
                 (what, without(None))
             }
+            What::Link { name, .. } => (format!("a faster link than {name}"), without(None)),
+            What::Memory => {
+                let what = "smaller blocks or fewer buffers, so that they stay in the cache";
+                (what.to_owned(), without(None))
+            }
         }
+    }
+
+    /// Whether the source waits for its device, and does not work on a CPU: a file in the page cache is work.
+    fn mostly_waits(&self) -> bool {
+        let source = self.run.threads.iter().filter(|thread| thread.element == 0);
+        let (waits_ns, works_ns) = source.fold((0, 0), |(waits, works), thread| {
+            (waits + thread.elsewhere_ns, works + thread.busy_ns)
+        });
+        waits_ns > works_ns
     }
 
     /// Whether an element is a stage whose work can be shared by more threads.
@@ -334,7 +358,11 @@ mod tests {
     }
 
     fn found(found: LimitFound) -> Option<PathLimit> {
-        Some(PathLimit { found, runs: 94 })
+        Some(PathLimit {
+            found,
+            runs: 94,
+            gain: None,
+        })
     }
 
     #[test]
@@ -360,13 +388,24 @@ mod tests {
             of(&run, "change"),
             "if convert is the limit, give convert another thread: at most 2.02 times as fast, then convert is used up (predicted, not tried)"
         );
-        run.limit = found(LimitFound::Resource("convert".to_owned()));
+        run.limit = found(LimitFound::Limit(convert()));
         assert!(
             of(&run, "limit").starts_with("convert: it is used up, and the path follows"),
             "{}",
             of(&run, "limit")
         );
         assert!(of(&run, "change").starts_with("give convert another thread"));
+        if let Some(limit) = &mut run.limit {
+            limit.gain = Some(PathGain {
+                mean: 1.9,
+                low: 1.8,
+                high: 2.0,
+            });
+        }
+        assert_eq!(
+            of(&run, "change"),
+            "give convert another thread: at most 1.9 times as fast (1.8 to 2, measured without its work)"
+        );
         run.limit = found(LimitFound::NoSingleOne);
         assert!(of(&run, "limit").starts_with("no single one"));
         run.limit = found(LimitFound::CannotTell);
@@ -382,6 +421,36 @@ mod tests {
         run.is_paced = true;
         assert!(of(&run, "limit").starts_with("not looked for"));
         assert_eq!(of(&run, "change"), "");
+    }
+
+    fn convert() -> What {
+        What::Threads {
+            element: 1,
+            name: "convert".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_limit_is_chosen_by_what_it_is_and_not_by_its_name() {
+        // A stage that is called as a CPU is.
+        let mut run = run(4.0, [300, 990, 400]);
+        run.threads[1].part = "CPU 3".to_owned();
+        run.limit = found(LimitFound::Limit(What::Threads {
+            element: 1,
+            name: "CPU 3".to_owned(),
+        }));
+        assert!(of(&run, "change").starts_with("give CPU 3 another thread"));
+        run.limit = found(LimitFound::Limit(What::Memory));
+        assert!(of(&run, "limit").contains("the path follows no part"));
+    }
+
+    #[test]
+    fn a_source_that_works_is_given_less_work_and_one_that_waits_a_faster_device() {
+        let mut run = run(4.0, [990, 300, 400]);
+        assert!(of(&run, "change").contains("less work in board: at most"));
+        run.threads[0].elsewhere_ns = 900_000_000;
+        run.threads[0].busy_ns = 90_000_000;
+        assert!(of(&run, "change").contains("a faster device for board: at most"));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
 use daqmeter_report::paths;
 use daqmeter_report::table::numbers_from;
 
+use super::ceiling::Ceiling;
 use super::limits;
 use super::max::{probe, probe_quietly, run_of};
 use super::run::{checked, request};
@@ -24,7 +25,7 @@ use crate::runner::{Common, Runner};
 /// Name the resource that limits a path, confirm it by slowing each part, and say what removing it gains.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Runs as fast as the path goes say how far each resource is used: threads, CPUs, what lies between the ends of a socket or pipe.\n\
+    after_long_help = "Runs as fast as the path goes say how far each resource is used: threads, CPUs, links, memory, what lies between the ends of a socket.\n\
 Runs with 20 % of work added to one part say what the whole follows. Its slope is 1 for the limit and 0 for a part with time\n\
 to spare. The resource that explains both much better than all others is named; rounds go on until there is one or the budget\n\
 ends. \"No single one\" and \"cannot tell\" are answers. Runs at 80 % of the rate say what a block needs, and from that the largest\n\
@@ -47,9 +48,27 @@ pub(crate) struct Arguments {
 pub(super) struct Chain<'a> {
     pub(super) runner: &'a mut Runner,
     pub(super) request: PathRequest,
-    pub(super) streams: f64,
+    streams: f64,
     /// Whether each run is a record in the file.
-    pub(super) is_kept: bool,
+    is_kept: bool,
+    pub(super) ceiling: Ceiling,
+}
+
+impl Chain<'_> {
+    pub(super) fn new<'a>(
+        runner: &'a mut Runner,
+        path: &Path,
+        request: PathRequest,
+        is_kept: bool,
+    ) -> Chain<'a> {
+        Chain {
+            runner,
+            request,
+            streams: path.streams() as f64,
+            is_kept,
+            ceiling: Ceiling::default(),
+        }
+    }
 }
 
 impl System for Chain<'_> {
@@ -78,7 +97,9 @@ impl System for Chain<'_> {
             true => probe(self.runner, &request)?,
             false => probe_quietly(self.runner, &request)?,
         };
-        Ok(Seen::of(run_of(&record)?))
+        let mut run = run_of(&record)?.clone();
+        self.ceiling.put_into(&mut run, self.runner);
+        Ok(Seen::of(&run))
     }
 }
 
@@ -91,16 +112,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     checked(&request)?;
     let mut runner = Runner::new(&arguments.common, 0)?;
     let begin = Instant::now();
-    let mut chain = Chain {
-        runner: &mut runner,
-        request: request.clone(),
-        streams: path.streams() as f64,
-        is_kept: true,
-    };
+    let mut chain = Chain::new(&mut runner, &path, request, true);
     let explained = explain(&mut chain, &path.parts(), |_| {
         begin.elapsed() < arguments.budget
     })?;
-    limits::keep(&mut runner, &request, "path/explain", &explained)?;
+    limits::keep(chain, "path/explain", &explained)?;
     runner.conclude(None, |records| {
         let last = records.iter().rev().find_map(|record| record.path.as_ref());
         let line = last.map_or_else(String::new, |run| {
@@ -161,13 +177,18 @@ impl Shown<'_> {
                 sanitise::text(&what.text()),
                 self.gain(what)
             ),
+            Answer::Limit(what) if what.follows_no_part() => format!(
+                "limit: {}. It is used up, and the path follows no part{}",
+                sanitise::text(&what.text()),
+                self.gain(what)
+            ),
             Answer::Limit(what) => format!(
                 "limit: {}. It is used up, and the path follows what uses it one for one{}",
                 sanitise::text(&what.text()),
                 self.gain(what)
             ),
             Answer::NoSingle => "limit: no single one. No part moves the path one for one, and no resource that was looked at is used up: \
-                 memory, the CPUs' speed or the time of wake-ups is left"
+                 the time of wake-ups, or memory where it is no resource above, is left"
                 .to_owned(),
             Answer::CannotTell => {
                 "limit: cannot tell. What was measured fits several resources, or none: a longer --budget, a longer --time, or a quiet host"
@@ -191,6 +212,8 @@ impl Shown<'_> {
         let removed = match what {
             What::Threads { .. } | What::Between { .. } => "If it took no time",
             What::Cpu(_) | What::AllCpus => "With more CPUs",
+            What::Link { .. } => "With a faster link",
+            What::Memory => "If its blocks stayed in the cache",
         };
         let factor = significant(gain.predicted.mean, 2);
         format!(

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use daqmeter_harness::{Request, StepPlan};
-use daqmeter_path::explain::{Answer, Explained, MIN_ROUNDS, explain};
+use daqmeter_path::explain::{Answer, Explained, Interval, MIN_ROUNDS, explain};
 use daqmeter_path::{Path, PathRequest};
-use daqmeter_record::path::{LimitFound, PathLimit};
+use daqmeter_record::path::{LimitFound, PathGain, PathLimit};
 
 use super::explain::Chain;
 use super::max::probe_quietly;
@@ -34,37 +34,38 @@ pub(crate) fn prove(
     };
     let parts = path.parts();
     let free = request(MIN_TIME);
-    // What a run takes beside its time: threads are made, and bytes computed that are compared.
     let begin = Instant::now();
+    // The first run computes the bytes that all are compared with.
     probe_quietly(runner, &free)?;
-    let beside = begin.elapsed().saturating_sub(MIN_TIME);
+    // What a run takes beside its time: threads are made, memory is touched.
+    let second = Instant::now();
+    probe_quietly(runner, &free)?;
+    let beside = second.elapsed().saturating_sub(MIN_TIME);
     let runs = 1 + MORE_ROUNDS * MIN_ROUNDS * (2 * parts.len() + 1);
-    let each = (within / u32::try_from(runs).unwrap_or(u32::MAX)).saturating_sub(beside);
+    let left = within.saturating_sub(begin.elapsed());
+    let each = (left / u32::try_from(runs).unwrap_or(u32::MAX)).saturating_sub(beside);
     if each < MIN_TIME {
         return Ok(false);
     }
     let request = request(each.min(MAX_TIME));
-    let mut chain = Chain {
-        runner,
-        request: request.clone(),
-        streams: path.streams() as f64,
-        is_kept: false,
-    };
+    let mut chain = Chain::new(runner, &path, request, false);
     let explained = explain(&mut chain, &parts, |_| begin.elapsed() < within)?;
-    keep(runner, &request, study, &explained)?;
+    keep(chain, study, &explained)?;
     Ok(true)
 }
 
 /// Runs the path once more as a point and keeps that with the answer.
-pub(super) fn keep(
-    runner: &mut Runner,
-    request: &PathRequest,
-    study: &str,
-    explained: &Explained,
-) -> Result<(), Failure> {
+pub(super) fn keep(chain: Chain<'_>, study: &str, explained: &Explained) -> Result<(), Failure> {
+    let Chain {
+        runner,
+        request,
+        mut ceiling,
+        ..
+    } = chain;
     let settings = runner.settings(StepPlan::ByStage(1), study, &[]);
     let mut record = runner.measured("path", &request.workload(), &settings)?;
     if let Some(run) = &mut record.path {
+        ceiling.put_into(run, runner);
         run.limit = Some(limit(explained));
     }
     runner.keep(record)
@@ -73,10 +74,14 @@ pub(super) fn keep(
 fn limit(explained: &Explained) -> PathLimit {
     PathLimit {
         found: match &explained.answer {
-            Answer::Limit(what) => LimitFound::Resource(what.text()),
+            Answer::Limit(what) => LimitFound::Limit(what.clone()),
             Answer::NoSingle => LimitFound::NoSingleOne,
             Answer::CannotTell => LimitFound::CannotTell,
         },
         runs: explained.runs as u64,
+        gain: explained
+            .gain
+            .and_then(|gain| gain.tried)
+            .map(|Interval { mean, low, high }| PathGain { mean, low, high }),
     }
 }

@@ -1,5 +1,6 @@
 //! `daqmeter path`: a path of data as a file: drawn, run, and explained.
 
+mod ceiling;
 mod explain;
 mod limits;
 mod max;

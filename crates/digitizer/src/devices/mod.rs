@@ -2,7 +2,7 @@
 //! line in [`FAMILIES`].
 
 pub mod board;
-mod pcie;
+pub mod pcie;
 pub mod sis8300;
 mod xdma;
 

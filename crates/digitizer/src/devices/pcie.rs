@@ -4,7 +4,7 @@ use daqmeter_sys::host::Files;
 
 /// A link that was trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Link {
+pub struct Link {
     gigatransfers_per_s: f64,
     lanes: u32,
 }
@@ -12,7 +12,11 @@ pub(crate) struct Link {
 impl Link {
     /// The link of the PCI device behind a character device, when sysfs tells.
     pub(crate) fn of(files: &Files, major: u64, minor: u64) -> Option<Link> {
-        let device = format!("sys/dev/char/{major}:{minor}/device");
+        Link::below(files, &format!("sys/dev/char/{major}:{minor}/device"))
+    }
+
+    /// The link of the PCI device whose folder in sysfs that is; none where it is no PCI device, or not trained.
+    pub fn below(files: &Files, device: &str) -> Option<Link> {
         let speed = files.text(&format!("{device}/current_link_speed"))?;
         let lanes = files
             .text(&format!("{device}/current_link_width"))?
@@ -27,7 +31,7 @@ impl Link {
     }
 
     /// Bytes per second after line coding: 8b/10b up to 5 GT/s (PCIe 1 and 2), 128b/130b above. Packet headers come off this.
-    pub(crate) fn bytes_per_s(self) -> f64 {
+    pub fn bytes_per_s(self) -> f64 {
         let coding = if self.gigatransfers_per_s > 5.0 {
             128.0 / 130.0
         } else {
@@ -48,7 +52,7 @@ impl std::fmt::Display for Link {
 }
 
 /// Major and minor number of a device node, as glibc packs them for numbers below 4096 and 2^20.
-pub(crate) fn device_numbers(rdev: u64) -> (u64, u64) {
+pub fn device_numbers(rdev: u64) -> (u64, u64) {
     (
         (rdev >> 8) & 0xFFF,
         (rdev & 0xFF) | ((rdev >> 12) & 0xFFF00),
