@@ -25,6 +25,7 @@ pub mod explain;
 mod file;
 mod read;
 mod ring;
+mod shape;
 mod sinks;
 mod sources;
 mod spin;
