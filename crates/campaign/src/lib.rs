@@ -5,6 +5,8 @@
 
 pub mod ab;
 mod budget;
+pub mod calibrate;
+mod drawn;
 mod engines;
 mod plan;
 mod point;
@@ -14,8 +16,10 @@ mod shipped;
 mod site;
 mod size;
 pub mod studies;
+pub mod whatif;
 
 pub use budget::{Budget, Spend};
+pub use drawn::{DrawnPath, drawn_path};
 pub use engines::{card_families, engines, write_requests_as_today};
 pub use plan::{Order, Plan, PlanError, json_schema};
 pub use point::PlannedPoint;

@@ -5,6 +5,8 @@
 mod common;
 
 use common::{are_refused, daqmeter, stderr, stdout};
+use daqmeter_record::{Host, Tool};
+use daqmeter_twin::{Check, CostPoint, Pair, Profile, Sharing, WorkCost};
 
 fn twin(arguments: &[&str]) -> std::process::Output {
     daqmeter("twin", arguments)
@@ -12,7 +14,7 @@ fn twin(arguments: &[&str]) -> std::process::Output {
 
 #[test]
 fn help_for_people() {
-    for verb in ["", "run", "documents", "farm", "links"] {
+    for verb in ["", "run", "documents", "calibrate", "predict", "farm", "links"] {
         let mut settings = insta::Settings::clone_current();
         settings.set_snapshot_suffix(if verb.is_empty() { "twin" } else { verb });
         let arguments: Vec<&str> = [verb, "-h"].into_iter().filter(|a| !a.is_empty()).collect();
@@ -169,6 +171,154 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
             (
                 &["documents", "counters"],
                 "possible values: copy, digitizer, etherbone, readout",
+            ),
+        ],
+    );
+}
+
+/// A profile of two CPUs on which each byte takes a nanosecond, as a file.
+fn profile(folder: &std::path::Path, change: impl FnOnce(&mut Profile)) -> String {
+    let host = Host {
+        allowed_cpus: vec![0, 1],
+        cpu_model: "a host of the tests".to_owned(),
+        ..Host::default()
+    };
+    let point = |block_bytes: u64| CostPoint {
+        block_bytes,
+        cpu_ns: block_bytes as f64,
+        low_ns: block_bytes as f64,
+        high_ns: block_bytes as f64,
+        runs: 3,
+    };
+    let work = |work: &str| WorkCost {
+        work: work.to_owned(),
+        how: String::new(),
+        points: vec![point(4096), point(1 << 20)],
+    };
+    let check = |at: usize| {
+        let off = |predicted: f64| Pair {
+            predicted,
+            measured: predicted * (0.95 + 0.002 * (at / 2) as f64),
+        };
+        Check {
+            line: format!("path {at}"),
+            threads: 3,
+            rate_hz: (at % 2 == 1).then_some(10.0),
+            rate: off(1000.0),
+            p50_ns: off(1e5),
+            p99_ns: off(2e5),
+            cpu: vec![off(0.5)],
+            depth: vec![off(1.0)],
+            ..Check::default()
+        }
+    };
+    let mut profile = Profile::new(
+        "2026-11-22T00:00:00Z".to_owned(),
+        Tool::default(),
+        host,
+        2.0,
+    );
+    profile.tool.profile = "test".to_owned();
+    profile.works = ["memory", "copy memcpy", "read"].map(work).into();
+    profile.sharing = Sharing {
+        wake_ns: vec![10_000],
+        slice_ns: 3_000_000,
+        points: 9,
+        parameters: 3,
+        ..Sharing::default()
+    };
+    profile.checks = (0..2 * 39).map(check).collect();
+    change(&mut profile);
+    let file = folder.join("host.json");
+    std::fs::write(&file, profile.text()).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_path_is_predicted_with_intervals_as_a_table_a_sweep_and_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = profile(folder.path(), |_| ());
+    let predict = |more: &[&str]| {
+        let output = twin(&[&["predict", "pattern", "--host", &host][..], more].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output)
+    };
+    insta::assert_snapshot!("predict", predict(&["--set", "rate=300MB/s"]));
+    insta::assert_snapshot!("sweep", predict(&["--sweep", "stages.0.threads=1,2,4"]));
+    let lines = predict(&["--sweep", "rate=100MB/s..900MB/s/9", "--json"]);
+    assert_eq!(lines.lines().count(), 9);
+    for line in lines.lines() {
+        let json: serde_json::Value = serde_json::from_str(line).unwrap();
+        let rate = &json["largest_blocks_per_s"];
+        let [low, value, high] = ["low", "value", "high"].map(|end| rate[end].as_f64().unwrap());
+        assert!(0.0 < low && low < value && value < high, "{line}");
+    }
+    let text = predict(&[]);
+    assert!(text.contains("profile is of another host"), "{text}");
+}
+
+#[test]
+fn profiles_and_variations_that_cannot_be_used_are_refused_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let host = profile(folder.path(), |_| ());
+    let text = std::fs::read_to_string(&host).unwrap();
+    let version = file(
+        "version.json",
+        &text.replace("\"version\": 1", "\"version\": 7"),
+    );
+    let unit = file("unit.json", &text.replace("cpu_ns", "cpu"));
+    let few = file("few.json", &text.replace("\"runs\": 3", "\"runs\": 1"));
+    let records = file("records.jsonl", "{\"schema\":1,\"workload\":{}}\n");
+    let none = folder.path().join("none.json");
+    fn predict<'a>(more: &[&'a str]) -> Vec<&'a str> {
+        [&["predict", "pattern", "--host"][..], more].concat()
+    }
+    are_refused(
+        "twin",
+        &[
+            (
+                &predict(&[&version])[..],
+                "has version 7; this program reads 1",
+            ),
+            (&predict(&[&unit]), "unknown field `cpu`"),
+            (&predict(&[&few]), "1 runs; 3 are wanted"),
+            (
+                &predict(&[&records]),
+                "is a file of records, not a profile of a host",
+            ),
+            (
+                &predict(&[none.to_str().unwrap()]),
+                "daqmeter twin calibrate",
+            ),
+            (
+                &predict(&[&host, "--set", "block=64B"]),
+                "outside of what was calibrated",
+            ),
+            (
+                &predict(&[&host, "--set", "stage.0.kind=tcp"]),
+                "`tcp out` was not calibrated",
+            ),
+            (&predict(&[&host, "--set", "bufers=2"]), "bufers"),
+            (
+                &predict(&[&host, "--set", "stage.4.threads=2"]),
+                "there is no `4` in the path",
+            ),
+            (
+                &predict(&[&host, "--set", "buffers"]),
+                "FIELD=VALUE is wanted",
+            ),
+            (
+                &predict(&[&host, "--sweep", "rate=1kHz..2MHz/3"]),
+                "one unit",
+            ),
+            (
+                &["predict", "register-control", "--host", &host],
+                "etherbone: its rate is that of a device",
             ),
         ],
     );

@@ -27,6 +27,7 @@ mod known;
 mod links;
 mod read;
 mod ring;
+mod shape;
 mod sinks;
 mod sources;
 mod spin;

@@ -21,6 +21,7 @@ pub mod path;
 pub mod resources;
 mod run;
 pub mod sanitise;
+pub mod shape;
 pub mod study;
 pub mod units;
 pub mod workload;

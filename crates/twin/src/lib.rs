@@ -12,10 +12,13 @@ pub mod farm;
 pub mod links;
 mod model;
 mod outcome;
+mod predict;
+mod profile;
 mod quantity;
 mod replicate;
 mod scenario;
 mod simulate;
+mod threads;
 mod tree;
 
 pub use draw::Draw;
@@ -24,6 +27,11 @@ pub use model::{
     Poll, Rest, Room, SECOND_PS, Source, Station, Takes,
 };
 pub use outcome::{Outcome, SourceOutcome, StationOutcome};
+pub use predict::{Predicted, Prediction, RowPrediction, Simulated, model, predict, simulate};
+pub use profile::{
+    Check, CostPoint, MIN_CHECKS, MIN_RUNS, Pair, Profile, ProfileError, Sharing, WorkCost,
+};
 pub use replicate::{Estimate, estimate, replicate, run_all};
 pub use scenario::{SHIPPED, Scenario, ScenarioError};
 pub use simulate::run;
+pub use threads::{ThreadRow, Threads, ThreadsOutcome, run_threads};

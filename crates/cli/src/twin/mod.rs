@@ -1,8 +1,10 @@
-//! `daqmeter twin`: predictions instead of measurements: a scenario of stations and queues, simulated; the documents' machines.
+//! `daqmeter twin`: predictions: paths on a host that was calibrated, scenarios of stations and queues, the documents' machines.
 
+mod calibrate;
 mod documents;
 mod farm;
 mod links;
+mod predict;
 mod run;
 
 use std::process::ExitCode;
@@ -14,7 +16,7 @@ use daqmeter_twin::{SHIPPED, Scenario};
 
 use crate::output::{Failure, emit};
 
-/// Predict how data flows through stations and queues, by simulation; only `links` measures.
+/// Predict a path on a calibrated host, or how data flows through stations and queues, by simulation; `calibrate` and `links` measure.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub(crate) struct Arguments {
@@ -22,11 +24,16 @@ pub(crate) struct Arguments {
     verb: Verb,
 }
 
+/// Where the profile of this host is, unless another is named.
+const PROFILE: &str = "host-profile.json";
+
 const EXAMPLE: &str = "\
-A scenario is a TOML file, or one that ships. The same seed gives the same numbers on every host.
+A path or a scenario is a TOML file, or one that ships. The same seed gives the same numbers on every host.
 
 Example:
 
+  $ daqmeter twin calibrate                     what predictions need of this host, in a minute
+  $ daqmeter twin predict pattern               largest rate, limit, CPUs, latency of a path, with intervals
   $ daqmeter twin list
   $ daqmeter twin run felix-reader              rate, load and queue of each station, latency, losses
   $ daqmeter twin show felix-reader > my.toml   begin one of your own
@@ -35,6 +42,10 @@ Example:
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Measure what predictions need on this host
+    Calibrate(calibrate::Arguments),
+    /// Predict a path on a host that was calibrated
+    Predict(predict::Arguments),
     /// Simulate a scenario
     Run(run::Arguments),
     /// Set published figures beside formula and simulation
@@ -63,6 +74,8 @@ fn shipped() -> clap::builder::PossibleValuesParser {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.verb {
+        Verb::Calibrate(arguments) => calibrate::run(arguments),
+        Verb::Predict(arguments) => predict::run(arguments),
         Verb::Run(arguments) => run::run(arguments),
         Verb::Documents(arguments) => documents::run(arguments),
         Verb::Farm(arguments) => farm::run(arguments),

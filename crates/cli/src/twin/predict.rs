@@ -1,0 +1,336 @@
+//! `daqmeter twin predict`: a path on a host that was calibrated, also with other threads, blocks or rates than its file says.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use daqmeter_campaign::whatif::{sweep_values, with_field};
+use daqmeter_harness::text_file_up_to;
+use daqmeter_path::Path;
+use daqmeter_record::sanitise;
+use daqmeter_record::shape::PathShape;
+use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
+use daqmeter_report::table::{numbers_from, wrapped};
+use daqmeter_twin::{Predicted, Prediction, Profile, RowPrediction, predict};
+
+use crate::output::{Failure, emit};
+use crate::runner::{context, tool};
+
+/// Predict a path on a host that was calibrated: largest rate and what limits it, CPUs, queues, latency and loss. Nothing is measured.
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = "Each number stands with an interval that holds the measured one with 90 %, for paths like those that the calibration held back,\n\
+while the host is as it was then. What was not calibrated is refused: devices, programs, kinds of work and sizes that the profile\n\
+does not have.\n\nExample:\n\n  $ daqmeter twin calibrate\n  $ daqmeter twin predict pattern --set stage.0.threads=2\n  $ daqmeter twin predict pattern --sweep rate=100MB/s..900MB/s/9"
+)]
+pub(crate) struct Arguments {
+    /// Path: one that ships, or a TOML file
+    #[arg(value_name = "PATH")]
+    path: String,
+    /// Profile of the host [default: that of this host in host-profile.json]
+    #[arg(long, value_name = "FILE.json")]
+    host: Option<PathBuf>,
+    /// Set a field of the path's file: buffers=4, rate=500MB/s, stage.0.threads=2
+    #[arg(long, value_name = "FIELD=VALUE")]
+    set: Vec<String>,
+    /// Predict for each of these values: block=4KiB,64KiB or rate=100MB/s..900MB/s/9
+    #[arg(long, value_name = "FIELD=VALUES")]
+    sweep: Option<String>,
+    /// Seed of the simulation
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print a JSON line for each prediction instead of tables
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+}
+
+/// Longest profile: a thousand held-back runs are below a megabyte.
+const MAX_PROFILE_BYTES: u64 = 16 << 20;
+
+/// A path that is predicted.
+struct Point {
+    /// The value of the sweep.
+    value: Option<String>,
+    shape: PathShape,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let profile = profile(arguments)?;
+    let notes = host_notes(arguments, &profile)?;
+    let points = points(arguments)?;
+    let predictions = predictions(&points, &profile, arguments.seed)?;
+    let all = points.iter().zip(&predictions);
+    if arguments.json {
+        let lines: Vec<String> = all.map(|(point, found)| json(point, found)).collect();
+        return emit(&lines.concat());
+    }
+    let mut text = match &arguments.sweep {
+        None => all.map(|(point, found)| one(point, found)).collect(),
+        Some(sweep) => table(sweep, &points, &predictions),
+    };
+    text.push_str(&foot(&profile, notes));
+    emit(&text)
+}
+
+fn profile(arguments: &Arguments) -> Result<Profile, Failure> {
+    let usual = PathBuf::from(super::PROFILE);
+    let file = arguments.host.as_ref().unwrap_or(&usual);
+    let wrong =
+        |problem: String| Failure::refused(format!("profile {}: {problem}", file.display()));
+    let text = text_file_up_to(file, MAX_PROFILE_BYTES)
+        .map_err(|error| wrong(format!("{error}; measure one with daqmeter twin calibrate")))?;
+    Profile::parse(&text).map_err(|error| wrong(error.to_string()))
+}
+
+/// A profile of another host is used where it was named, and that is said.
+fn host_notes(arguments: &Arguments, profile: &Profile) -> Result<Vec<String>, Failure> {
+    let here = context().host;
+    let there = &profile.host;
+    let mut notes = Vec::new();
+    let is_other = there.cpu_model != here.cpu_model || there.allowed_cpus != here.allowed_cpus;
+    if is_other && arguments.host.is_none() {
+        return Err(Failure::refused(format!(
+            "profile {}: it is of another host ({}, {} CPUs): name it with --host if that is meant, or calibrate",
+            super::PROFILE,
+            there.cpu_model,
+            there.allowed_cpus.len()
+        )));
+    }
+    if is_other {
+        let cpus = there.allowed_cpus.len();
+        notes.push(format!(
+            "the profile is of another host: {}, {cpus} CPUs",
+            there.cpu_model
+        ));
+    } else if there.kernel != here.kernel {
+        notes.push("the profile was measured under another kernel".to_owned());
+    }
+    if profile.tool.profile != tool().profile {
+        let build = &profile.tool.profile;
+        notes.push(format!(
+            "the profile was measured by a program built as `{build}`, and is of its costs"
+        ));
+    }
+    Ok(notes)
+}
+
+/// A field and its value.
+fn pair<'a>(option: &str, text: &'a str) -> Result<(&'a str, &'a str), Failure> {
+    text.split_once('=').ok_or_else(|| {
+        Failure::refused(format!(
+            "{option} {text}: FIELD=VALUE is wanted, such as buffers=4"
+        ))
+    })
+}
+
+fn points(arguments: &Arguments) -> Result<Vec<Point>, Failure> {
+    let path = Path::load(&arguments.path).map_err(Failure::refused)?;
+    let mut text = path.text.clone();
+    for set in &arguments.set {
+        let (field, value) = pair("--set", set)?;
+        let set = with_field(&text, field, value);
+        text = set.map_err(|problem| Failure::refused(format!("--set {problem}")))?;
+    }
+    let Some(sweep) = &arguments.sweep else {
+        let changed = if arguments.set.is_empty() {
+            ""
+        } else {
+            " with --set"
+        };
+        return Ok(vec![Point {
+            value: None,
+            shape: shape(&text, &format!("{}{changed}", arguments.path))?,
+        }]);
+    };
+    let (field, values) = pair("--sweep", sweep)?;
+    let wrong = |problem: String| Failure::refused(format!("--sweep {problem}"));
+    let values = sweep_values(values).map_err(wrong)?;
+    let point = |value: String| {
+        let text = with_field(&text, field, &value).map_err(wrong)?;
+        let name = format!("{} with {field}={value}", arguments.path);
+        Ok(Point {
+            shape: shape(&text, &name)?,
+            value: Some(value),
+        })
+    };
+    values.into_iter().map(point).collect()
+}
+
+fn shape(text: &str, name: &str) -> Result<PathShape, Failure> {
+    let path = Path::parse(text, name).map_err(Failure::refused)?;
+    let shape = path.shape();
+    shape.map_err(|why| Failure::refused(format!("{name} cannot be predicted: {why}")))
+}
+
+/// On all CPUs, in the order of the points.
+fn predictions(points: &[Point], profile: &Profile, seed: u64) -> Result<Vec<Prediction>, Failure> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let each = points.len().div_ceil(threads).max(1);
+    let part = |part: &[Point]| -> Vec<_> {
+        part.iter()
+            .map(|point| predict(&point.shape, profile, seed))
+            .collect()
+    };
+    let found = std::thread::scope(|scope| {
+        let parts: Vec<_> = points
+            .chunks(each)
+            .map(|own| scope.spawn(move || part(own)))
+            .collect();
+        let done = parts
+            .into_iter()
+            .map(|part| part.join().expect("it does not panic"));
+        done.flatten().collect::<Result<Vec<_>, _>>()
+    });
+    found.map_err(|error| Failure::refused(format!("cannot be predicted: {error}")))
+}
+
+fn with_ends(found: Predicted, show: impl Fn(f64) -> String) -> String {
+    format!(
+        "{} ({} to {})",
+        show(found.value),
+        show(found.low),
+        show(found.high)
+    )
+}
+
+fn rate(shape: &PathShape, hz: Predicted) -> String {
+    with_ends(hz, |hz| show_mb_per_s(hz * shape.block_bytes as f64))
+}
+
+fn percent(share: f64) -> String {
+    significant(share * 100.0, 3)
+}
+
+fn one(point: &Point, found: &Prediction) -> String {
+    let shape = &point.shape;
+    let mut out = format!("{}\n", sanitise::text(&shape.line));
+    let _ = writeln!(
+        out,
+        "largest rate: {} MB/s, {} blocks/s",
+        rate(shape, found.largest_hz),
+        significant(found.largest_hz.value, 4)
+    );
+    let _ = writeln!(
+        out,
+        "limit: {}, used {} % of the time",
+        found.limit,
+        percent(found.limit_used)
+    );
+    let at = match found.offered_hz {
+        Some(hz) => format!("at {} MB/s", show_mb_per_s(hz * shape.block_bytes as f64)),
+        None => "at the largest rate".to_owned(),
+    };
+    let _ = writeln!(
+        out,
+        "latency {at}: median {}, p99 {}",
+        with_ends(found.p50_ns, show_ns),
+        with_ends(found.p99_ns, show_ns)
+    );
+    if found.offered_hz.is_some() {
+        let what = if shape.lossless { "held back" } else { "lost" };
+        let _ = writeln!(out, "{what}: {} %", with_ends(found.lost, percent));
+    }
+    let row = |row: &RowPrediction| {
+        vec![
+            row.name.clone(),
+            row.threads.to_string(),
+            show_ns(row.cost_ns),
+            with_ends(row.cpu, percent),
+            row.depth.map_or("-".to_owned(), |depth| {
+                with_ends(depth, |depth| significant(depth, 2))
+            }),
+        ]
+    };
+    let headings = [
+        "part",
+        "threads",
+        "CPU of a block",
+        "CPU of each thread [%]",
+        "queue before it [blocks]",
+    ];
+    let _ = write!(
+        out,
+        "\n{}",
+        numbers_from(1, &headings, found.rows.iter().map(row))
+    );
+    for note in &found.notes {
+        let _ = writeln!(out, "{}", wrapped(&format!(" {note}"), 3));
+    }
+    out
+}
+
+fn table(sweep: &str, points: &[Point], predictions: &[Prediction]) -> String {
+    let field = sweep.split('=').next().unwrap_or("");
+    let row = |(point, found): (&Point, &Prediction)| {
+        vec![
+            point.value.clone().unwrap_or_default(),
+            rate(&point.shape, found.largest_hz),
+            found.limit.clone(),
+            with_ends(found.p50_ns, show_ns),
+            with_ends(found.p99_ns, show_ns),
+            percent(found.lost.value),
+        ]
+    };
+    let headings = [
+        field,
+        "largest rate [MB/s]",
+        "limit",
+        "latency, median",
+        "p99",
+        "lost or held back [%]",
+    ];
+    let mut out = numbers_from(1, &headings, points.iter().zip(predictions).map(row));
+    let mut notes: Vec<&String> = predictions.iter().flat_map(|found| &found.notes).collect();
+    notes.sort();
+    notes.dedup();
+    for note in notes {
+        let _ = writeln!(
+            out,
+            "{}",
+            wrapped(&format!(" {note} (some of these points)"), 3)
+        );
+    }
+    out
+}
+
+fn foot(profile: &Profile, notes: Vec<String>) -> String {
+    let first = format!(
+        "in parentheses: the interval that holds the measured value with 90 %, from {} held-back runs of {}; nothing was measured now",
+        profile.checks.len(),
+        sanitise::text(&profile.time_utc)
+    );
+    let lines = std::iter::once(first).chain(notes);
+    lines
+        .map(|line| format!("{}\n", wrapped(&format!(" {line}"), 3)))
+        .collect()
+}
+
+fn json(point: &Point, found: &Prediction) -> String {
+    let figure = |found: Predicted| serde_json::json!({ "value": found.value, "low": found.low, "high": found.high });
+    let row = |row: &RowPrediction| {
+        serde_json::json!({
+            "part": row.name,
+            "threads": row.threads,
+            "cost_ns": row.cost_ns,
+            "cpus_of_a_thread": figure(row.cpu),
+            "queue_blocks": row.depth.map(figure),
+        })
+    };
+    let line = serde_json::json!({
+        "path": point.shape.line,
+        "value": point.value,
+        "block_bytes": point.shape.block_bytes,
+        "largest_blocks_per_s": figure(found.largest_hz),
+        "limit": found.limit,
+        "limit_used": found.limit_used,
+        "offered_blocks_per_s": found.offered_hz,
+        "lost_or_held_back": figure(found.lost),
+        "latency_p50_ns": figure(found.p50_ns),
+        "latency_p99_ns": figure(found.p99_ns),
+        "parts": found.rows.iter().map(row).collect::<Vec<_>>(),
+        "notes": found.notes,
+        "confidence": 0.9,
+    });
+    format!("{line}\n")
+}

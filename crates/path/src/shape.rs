@@ -1,0 +1,190 @@
+//! What a model must know of a path. A part whose costs depend on a device or on a program has none.
+
+use daqmeter_record::path::End;
+use daqmeter_record::shape::{PathShape, ShapeRow};
+use daqmeter_record::units::show_bytes;
+
+use crate::definition::{Element, Path, SinkKind, SourceKind, StageKind};
+
+/// Largest span of a source in memory that has the costs of the usual one: beyond it caches and pages differ.
+const MAX_SPAN_BYTES: usize = 64 << 20;
+
+impl Path {
+    /// Its threads, rings and rates.
+    ///
+    /// # Errors
+    /// Names the part that cannot be predicted, and why.
+    pub fn shape(&self) -> Result<PathShape, String> {
+        let mut rows = vec![row(
+            &self.source,
+            source_work(&self.source.kind)?,
+            self.block_bytes,
+        )];
+        let mut bytes = self.source.out_bytes;
+        for stage in &self.stages {
+            let work = stage_work(&stage.kind).map_err(|why| format!("{}: {why}", stage.name))?;
+            let own = row(stage, work, bytes);
+            match stage.kind.has_two_ends() {
+                true => rows.extend(two_ends(own, &stage.cpus)),
+                false => rows.push(with_times(own, &stage.kind)),
+            }
+            bytes = stage.out_bytes;
+        }
+        let work = sink_work(&self.sink.kind)?;
+        rows.push(row(&self.sink, work, bytes));
+        Ok(PathShape {
+            line: self.line(),
+            block_bytes: self.block_bytes as u64,
+            buffers: self.buffers as u64,
+            rate_hz: self.rate_hz,
+            lossless: self.lossless || self.rate_hz.is_none(),
+            rows,
+        })
+    }
+}
+
+fn row<K>(element: &Element<K>, work: String, bytes: usize) -> ShapeRow {
+    ShapeRow {
+        name: element.name.clone(),
+        work,
+        threads: element.threads,
+        cpus: element.cpus.clone(),
+        bytes: bytes as u64,
+        ..ShapeRow::default()
+    }
+}
+
+fn with_times(row: ShapeRow, kind: &StageKind) -> ShapeRow {
+    let (added_ns, asleep_ns) = match kind {
+        StageKind::Work { ns } => (*ns, 0.0),
+        StageKind::Wait { ns } => (0.0, *ns as f64),
+        _ => (0.0, 0.0),
+    };
+    ShapeRow {
+        added_ns,
+        asleep_ns,
+        ..row
+    }
+}
+
+/// A thread at each end, as the chain places them.
+fn two_ends(row: ShapeRow, cpus: &[u32]) -> [ShapeRow; 2] {
+    let end = |name: &str, end, at: usize| ShapeRow {
+        name: format!("{} {name}", row.name),
+        work: format!("{} {name}", row.work),
+        cpus: cpus
+            .get(at % cpus.len().max(1))
+            .copied()
+            .into_iter()
+            .collect(),
+        end: Some(end),
+        ..row.clone()
+    };
+    [end("out", End::Out, 0), end("in", End::In, 1)]
+}
+
+fn source_work(kind: &SourceKind) -> Result<String, String> {
+    let device =
+        "its rate is that of a device, which no profile has: measure it with daqmeter path run";
+    let span = match kind {
+        SourceKind::Memory { span_bytes } | SourceKind::Felix { span_bytes, .. } => *span_bytes,
+        SourceKind::File { cached: true, .. } => return Ok("file".to_owned()),
+        SourceKind::File { .. } => return Err(format!("source file: {device}")),
+        SourceKind::Digitizer { .. } => return Err(format!("source digitizer: {device}")),
+        SourceKind::Etherbone { .. } => return Err(format!("source etherbone: {device}")),
+    };
+    match span <= MAX_SPAN_BYTES {
+        true => Ok("memory".to_owned()),
+        false => Err(format!(
+            "source: its span is {}; up to {} is calibrated",
+            show_bytes(span as u64),
+            show_bytes(MAX_SPAN_BYTES as u64)
+        )),
+    }
+}
+
+fn stage_work(kind: &StageKind) -> Result<String, String> {
+    Ok(match kind {
+        StageKind::Copy(kernel) => format!("copy {}", kernel.name()),
+        StageKind::Convert(function, request) => {
+            let (_, decimation) = request.of(*function).expect("a conversion");
+            if decimation.kept(1 << 20) != 1 << 20 {
+                return Err("samples are left out, which is not calibrated".to_owned());
+            }
+            format!("convert {}", function.number())
+        }
+        StageKind::Decode(_) => "decode".to_owned(),
+        StageKind::Checksum => "checksum".to_owned(),
+        StageKind::Work { .. } | StageKind::Wait { .. } => "work".to_owned(),
+        StageKind::Tcp => "tcp".to_owned(),
+        StageKind::Unix => "unix".to_owned(),
+        StageKind::Program { .. } => {
+            return Err("what a program costs is in no profile".to_owned());
+        }
+    })
+}
+
+fn sink_work(kind: &SinkKind) -> Result<String, String> {
+    match kind {
+        SinkKind::Read => Ok("read".to_owned()),
+        SinkKind::File { direct: false, .. } => Ok("write".to_owned()),
+        SinkKind::File { .. } => Err(
+            "sink file: past the page cache its rate is that of a device, which no profile has"
+                .to_owned(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(text: &str) -> Result<PathShape, String> {
+        Path::parse(text, "x.toml").unwrap().shape()
+    }
+
+    #[test]
+    fn a_path_is_rows_of_threads_with_the_bytes_that_come_to_them() {
+        let head =
+            "title = \"x\"\nblock = \"64KiB\"\nrate = \"100Hz\"\n[source]\nkind = \"memory\"\n";
+        let stages = "[[stage]]\nkind = \"convert\"\nfunction = 3\nthreads = 2\n[[stage]]\nkind = \"unix\"\n[[stage]]\nkind = \"work\"\ntime = \"5us\"\n";
+        let shape = shape(&format!("{head}{stages}[sink]\nkind = \"read\"\n")).unwrap();
+        let rows: Vec<(&str, usize, u64)> = shape
+            .rows
+            .iter()
+            .map(|row| (row.work.as_str(), row.threads, row.bytes))
+            .collect();
+        let wanted = [
+            ("memory", 1, 65_536),
+            ("convert 3", 2, 65_536),
+            ("unix out", 1, 131_072),
+            ("unix in", 1, 131_072),
+            ("work", 1, 131_072),
+            ("read", 1, 131_072),
+        ];
+        assert_eq!(rows, wanted);
+        assert_eq!(shape.rows[4].added_ns, 5000.0);
+        assert_eq!((shape.threads(), shape.total_hz()), (7, Some(100.0)));
+    }
+
+    #[test]
+    fn parts_whose_cost_depends_on_a_device_or_program_are_refused() {
+        let sources = [
+            "kind = \"digitizer\"\ndevices = [\"emu:l0\"]",
+            "kind = \"memory\"\nspan = \"1GiB\"",
+        ];
+        let program = "[[stage]]\nkind = \"program\"\ncommand = [\"cat\"]\n";
+        let cases = [
+            (sources[0], "", "device"),
+            (sources[1], "", "span is 1 GiB"),
+            ("kind = \"memory\"", program, "program"),
+        ];
+        for (source, stage, wanted) in cases {
+            let text = format!(
+                "title = \"x\"\nblock = \"64KiB\"\n[source]\n{source}\n{stage}[sink]\nkind = \"read\"\n"
+            );
+            let error = shape(&text).unwrap_err();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+}

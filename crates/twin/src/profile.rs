@@ -1,0 +1,482 @@
+//! What predictions for a host rest on: costs by kind of work and size of block, what sleeping and waking up costs, and how far
+//! predictions were off for paths that went into none of this. A JSON file, whose names carry the units.
+
+use std::collections::BTreeMap;
+
+use daqmeter_record::{Host, Tool};
+use serde::{Deserialize, Serialize};
+
+/// What the file says it is.
+const FORMAT: &str = "daqmeter-host-profile";
+/// Version of the file; one of another is refused, because its numbers may mean something else.
+const VERSION: u32 = 1;
+/// Fewest runs of a cost: two have no middle one.
+pub const MIN_RUNS: u32 = 3;
+/// Fewest held-back runs for an interval: of 19 the smallest and the largest hold the next with 90 %.
+pub const MIN_CHECKS: usize = 19;
+/// Most entries of any list: far above what a calibration writes.
+const MAX_ENTRIES: usize = 10_000;
+
+/// A profile.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Says that the file is one.
+    pub format: String,
+    /// Its version.
+    pub version: u32,
+    /// When it was measured, UTC.
+    pub time_utc: String,
+    /// The program that measured.
+    pub tool: Tool,
+    /// The host that was measured.
+    pub host: Host,
+    /// CPUs that the process could use, in parts where it had a quota.
+    pub cpus: f64,
+    /// Runs in all, and how long they took.
+    pub runs: u64,
+    /// See `runs`.
+    pub seconds: f64,
+    /// Costs by kind of work.
+    pub works: Vec<WorkCost>,
+    /// What sleeping, waking up and sharing CPUs costs.
+    pub sharing: Sharing,
+    /// Paths that went into no cost: predicted and measured.
+    pub checks: Vec<Check>,
+}
+
+/// What a block costs a thread by its size, the hand-over to the next thread included, both CPUs at work.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkCost {
+    /// Kind of work: `copy memcpy`, `convert 3`, `unix in`.
+    pub work: String,
+    /// How it was found.
+    pub how: String,
+    /// By size of the block, smallest first.
+    pub points: Vec<CostPoint>,
+}
+
+/// CPU time of a block of that size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CostPoint {
+    /// Bytes of the block.
+    pub block_bytes: u64,
+    /// Median over the runs.
+    pub cpu_ns: f64,
+    /// Smallest and largest of the runs.
+    pub low_ns: f64,
+    /// See `low_ns`.
+    pub high_ns: f64,
+    /// Runs.
+    pub runs: u32,
+}
+
+/// Fitted to short paths whose costs are known, by the rate and the latency that they had.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sharing {
+    /// How it was found.
+    pub how: String,
+    /// From the moment at which a thread is woken to that at which it runs on a free CPU: values that are equally likely.
+    pub wake_ns: Vec<u64>,
+    /// CPU time of falling asleep and waking up.
+    pub sleep_cpu_ns: u64,
+    /// Time for which a thread that is ready stays with its CPU, though another is idle.
+    pub stay_ns: u64,
+    /// Time after which a thread leaves its CPU to another. Not fitted: three ticks of 1 ms, as Linux gives two CPUs.
+    pub slice_ns: u64,
+    /// Runs that it was fitted to.
+    pub points: usize,
+    /// Numbers that were fitted.
+    pub parameters: usize,
+    /// Median size of what is left between model and these runs, as a share.
+    pub left: f64,
+}
+
+/// A path that was held back, predicted before its intervals were known, and measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Check {
+    /// The path in one line.
+    pub line: String,
+    /// Its threads.
+    pub threads: usize,
+    /// Bytes of its blocks.
+    pub block_bytes: u64,
+    /// Blocks that were due per second; none as fast as it goes.
+    pub rate_hz: Option<f64>,
+    /// Blocks per second.
+    pub rate: Pair,
+    /// Median and p99 of the latency in nanoseconds.
+    pub p50_ns: Pair,
+    /// See `p50_ns`.
+    pub p99_ns: Pair,
+    /// CPUs of each thread, by row.
+    pub cpu: Vec<Pair>,
+    /// Mean blocks in the rings before each row but the first.
+    pub depth: Vec<Pair>,
+}
+
+/// Predicted, not corrected by other checks, and measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pair {
+    /// Predicted.
+    pub predicted: f64,
+    /// Measured.
+    pub measured: f64,
+}
+
+/// A profile cannot be used, or does not hold what is asked; one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ProfileError(pub String);
+
+fn wrong<T>(problem: impl Into<String>) -> Result<T, ProfileError> {
+    Err(ProfileError(problem.into()))
+}
+
+const AGAIN: &str = "measure one with daqmeter twin calibrate";
+
+impl Profile {
+    /// An empty one of this version.
+    pub fn new(time_utc: String, tool: Tool, host: Host, cpus: f64) -> Profile {
+        Profile {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            time_utc,
+            tool,
+            host,
+            cpus,
+            ..Profile::default()
+        }
+    }
+
+    /// Reads a profile.
+    ///
+    /// # Errors
+    /// When it is something else, of another version, lacks something, or contradicts itself.
+    pub fn parse(text: &str) -> Result<Profile, ProfileError> {
+        let first = text.lines().next().unwrap_or("");
+        if let Ok(line) = serde_json::from_str::<BTreeMap<String, serde_json::Value>>(first)
+            && line.contains_key("workload")
+        {
+            return wrong(format!(
+                "is a file of records, not a profile of a host; {AGAIN}"
+            ));
+        }
+        let value: serde_json::Value = serde_json::from_str(text)
+            .map_err(|error| ProfileError(format!("is no JSON: {error}; {AGAIN}")))?;
+        if value["format"] != FORMAT {
+            return wrong(format!(
+                "is no profile of a host: its `format` is not {FORMAT}; {AGAIN}"
+            ));
+        }
+        if value["version"] != VERSION {
+            let version = value["version"].to_string();
+            return wrong(format!(
+                "has version {version}; this program reads {VERSION}; {AGAIN}"
+            ));
+        }
+        // From the text, so that a fault has its line.
+        let profile: Profile = serde_json::from_str(text)
+            .map_err(|error| ProfileError(format!("{error}; {AGAIN}")))?;
+        profile.check()?;
+        Ok(profile)
+    }
+
+    /// The text of the file.
+    pub fn text(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).expect("a profile is plain JSON");
+        text.push('\n');
+        text
+    }
+
+    /// Whether it is sound.
+    ///
+    /// # Errors
+    /// Names the first fault.
+    pub fn check(&self) -> Result<(), ProfileError> {
+        if !(self.cpus > 0.0 && self.cpus <= 65_536.0) || self.host.allowed_cpus.is_empty() {
+            return wrong("cpus: a number above 0, and host.allowed_cpus, are wanted");
+        }
+        let lists = [
+            self.works.len(),
+            self.checks.len(),
+            self.sharing.wake_ns.len(),
+        ];
+        if lists.into_iter().any(|n| n > MAX_ENTRIES) || self.host.allowed_cpus.len() > MAX_ENTRIES
+        {
+            return wrong(format!("a list has more than {MAX_ENTRIES} entries"));
+        }
+        self.works.iter().try_for_each(WorkCost::check)?;
+        self.sharing.check()?;
+        self.checks.iter().try_for_each(Check::check)?;
+        let free = self
+            .checks
+            .iter()
+            .filter(|check| check.rate_hz.is_none())
+            .count();
+        let paced = self.checks.len() - free;
+        match free.min(paced) >= MIN_CHECKS {
+            true => Ok(()),
+            false => wrong(format!(
+                "checks: {free} as fast as they go and {paced} at a rate; {MIN_CHECKS} of each are wanted for intervals of 90 %: calibrate with a longer --budget"
+            )),
+        }
+    }
+
+    /// CPU time of a block of that kind of work, between the calibrated sizes by a straight line.
+    ///
+    /// # Errors
+    /// When the kind or the size was not calibrated.
+    pub fn cost_ns(&self, work: &str, block_bytes: u64) -> Result<f64, ProfileError> {
+        let Some(found) = self.works.iter().find(|found| found.work == work) else {
+            let known: Vec<&str> = self.works.iter().map(|found| found.work.as_str()).collect();
+            return wrong(format!(
+                "`{work}` was not calibrated; there are {}",
+                known.join(", ")
+            ));
+        };
+        let at = found
+            .points
+            .partition_point(|point| point.block_bytes < block_bytes);
+        match found.points.get(at) {
+            Some(point) if point.block_bytes == block_bytes => Ok(point.cpu_ns),
+            Some(above) if at > 0 => Ok(between(found.points[at - 1], *above, block_bytes)),
+            _ => wrong(format!(
+                "`{work}`: blocks of {block_bytes} bytes are outside of what was calibrated, {} to {} bytes",
+                found.points[0].block_bytes,
+                found.points[found.points.len() - 1].block_bytes
+            )),
+        }
+    }
+
+    /// Most threads of a path that was checked.
+    pub fn max_threads(&self) -> usize {
+        self.checks
+            .iter()
+            .map(|check| check.threads)
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+fn between(below: CostPoint, above: CostPoint, block_bytes: u64) -> f64 {
+    let part =
+        (block_bytes - below.block_bytes) as f64 / (above.block_bytes - below.block_bytes) as f64;
+    below.cpu_ns + part * (above.cpu_ns - below.cpu_ns)
+}
+
+fn is_time(ns: f64) -> bool {
+    (0.0..1e12).contains(&ns)
+}
+
+impl WorkCost {
+    fn check(&self) -> Result<(), ProfileError> {
+        let work = &self.work;
+        if self.points.is_empty() || self.points.len() > MAX_ENTRIES {
+            return wrong(format!(
+                "works: {work}: 1 to {MAX_ENTRIES} points are wanted"
+            ));
+        }
+        if !self
+            .points
+            .is_sorted_by(|a, b| a.block_bytes < b.block_bytes)
+        {
+            return wrong(format!(
+                "works: {work}: sizes do not grow from point to point"
+            ));
+        }
+        for point in &self.points {
+            let bytes = point.block_bytes;
+            let is_ordered = point.low_ns <= point.cpu_ns && point.cpu_ns <= point.high_ns;
+            if !(is_ordered && is_time(point.low_ns) && is_time(point.high_ns)) {
+                return wrong(format!(
+                    "works: {work}: {bytes} bytes: low_ns <= cpu_ns <= high_ns do not hold"
+                ));
+            }
+            if point.runs < MIN_RUNS {
+                return wrong(format!(
+                    "works: {work}: {bytes} bytes: {} runs; {MIN_RUNS} are wanted",
+                    point.runs
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sharing {
+    fn check(&self) -> Result<(), ProfileError> {
+        if self.points <= self.parameters {
+            return wrong(format!(
+                "sharing: {} parameters were fitted to {} points; more points than parameters are wanted",
+                self.parameters, self.points
+            ));
+        }
+        let times = [self.sleep_cpu_ns, self.stay_ns, self.slice_ns];
+        let all = times.iter().chain(&self.wake_ns);
+        match self.wake_ns.is_empty()
+            || self.slice_ns == 0
+            || all.clone().any(|ns| *ns > 10_000_000_000)
+        {
+            true => {
+                wrong("sharing: wake_ns and slice_ns are wanted, and no time is longer than 10 s")
+            }
+            false => Ok(()),
+        }
+    }
+}
+
+impl Check {
+    fn check(&self) -> Result<(), ProfileError> {
+        let positive = [self.rate, self.p50_ns, self.p99_ns];
+        let shares = self.cpu.iter().chain(&self.depth);
+        let mut others = shares.flat_map(|pair| [pair.predicted, pair.measured]);
+        let is_sound = positive
+            .iter()
+            .all(|pair| pair.predicted > 0.0 && pair.measured > 0.0)
+            && positive
+                .iter()
+                .all(|pair| (pair.measured / pair.predicted).is_finite())
+            && self.cpu.len() + self.depth.len() <= MAX_ENTRIES
+            && others.all(|value| (0.0..1e9).contains(&value));
+        match is_sound {
+            true => Ok(()),
+            false => wrong(format!(
+                "checks: {}: a rate, latency or share is no number above 0",
+                self.line
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Costs of 1 ns per byte, exact predictions but for some per cent.
+    pub(crate) fn profile() -> Profile {
+        let host = Host {
+            allowed_cpus: vec![0, 1],
+            ..Host::default()
+        };
+        let point = |block_bytes: u64| CostPoint {
+            block_bytes,
+            cpu_ns: block_bytes as f64,
+            low_ns: block_bytes as f64,
+            high_ns: block_bytes as f64,
+            runs: 3,
+        };
+        let work = |work: &str| WorkCost {
+            work: work.to_owned(),
+            how: String::new(),
+            points: vec![point(4096), point(1 << 20)],
+        };
+        let check = |at: usize| {
+            let off = |predicted: f64| Pair {
+                predicted,
+                // Exact in binary and decimal.
+                measured: predicted * (1.0 + (at / 2) as f64 / 1024.0),
+            };
+            Check {
+                line: format!("path {at}"),
+                threads: 3,
+                rate_hz: (at % 2 == 1).then_some(10.0),
+                rate: off(1000.0),
+                p50_ns: off(1e5),
+                p99_ns: off(2e5),
+                cpu: vec![off(0.5)],
+                depth: vec![off(1.0)],
+                ..Check::default()
+            }
+        };
+        let mut profile = Profile::new(
+            "2026-11-22T00:00:00Z".to_owned(),
+            Tool::default(),
+            host,
+            2.0,
+        );
+        profile.works = ["memory", "copy memcpy", "read"].map(work).into();
+        profile.sharing = Sharing {
+            wake_ns: vec![0],
+            slice_ns: 3_000_000,
+            points: 9,
+            parameters: 3,
+            ..Sharing::default()
+        };
+        profile.checks = (0..2 * 39).map(check).collect();
+        profile
+    }
+
+    #[test]
+    fn a_profile_is_what_was_written() {
+        let profile = profile();
+        assert_eq!(Profile::parse(&profile.text()), Ok(profile));
+    }
+
+    #[test]
+    fn costs_lie_between_the_sizes_that_were_measured_and_nowhere_else() {
+        let profile = profile();
+        assert_eq!(profile.cost_ns("read", 4096), Ok(4096.0));
+        assert_eq!(profile.cost_ns("read", 8192), Ok(8192.0));
+        let error = |work, bytes| profile.cost_ns(work, bytes).unwrap_err().0;
+        assert!(error("read", 4095).contains("outside of what was calibrated, 4096 to 1048576"));
+        assert!(error("read", 1 << 21).contains("outside"));
+        assert!(error("decode", 4096).contains("was not calibrated"));
+    }
+
+    #[test]
+    fn what_is_no_sound_profile_is_refused_with_the_reason() {
+        type Change = fn(&mut Profile);
+        let changes: [(Change, &str); 9] = [
+            (|p| p.version = 2, "version 2"),
+            (|p| p.format = "x".to_owned(), "`format`"),
+            (|p| p.cpus = 0.0, "cpus"),
+            (|p| p.works[0].points.reverse(), "do not grow"),
+            (|p| p.works[0].points[0].runs = 2, "2 runs; 3 are wanted"),
+            (|p| p.works[0].points[0].low_ns = 5000.0, "low_ns <= cpu_ns"),
+            (
+                |p| p.sharing.points = 3,
+                "3 parameters were fitted to 3 points",
+            ),
+            (|p| p.checks.truncate(20), "19 of each"),
+            (|p| p.checks[0].rate.predicted = 0.0, "path 0"),
+        ];
+        for (change, wanted) in changes {
+            let mut profile = profile();
+            change(&mut profile);
+            let error = Profile::parse(&profile.text()).unwrap_err().0;
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+
+    #[test]
+    fn other_files_and_fields_without_their_unit_are_refused() {
+        let record = "{\"schema\":1,\"workload\":{}}\n";
+        assert!(
+            Profile::parse(record)
+                .unwrap_err()
+                .0
+                .contains("file of records")
+        );
+        assert!(
+            Profile::parse("title = 1")
+                .unwrap_err()
+                .0
+                .contains("no JSON")
+        );
+        let text = profile()
+            .text()
+            .replace("\"sleep_cpu_ns\"", "\"sleep_cpu\"");
+        assert!(
+            Profile::parse(&text)
+                .unwrap_err()
+                .0
+                .contains("unknown field `sleep_cpu`")
+        );
+    }
+}
