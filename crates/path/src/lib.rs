@@ -25,11 +25,13 @@ pub mod explain;
 mod file;
 mod read;
 mod ring;
+mod setting;
 mod sinks;
 mod sources;
 mod spin;
 mod stages;
 mod sum;
+pub mod trials;
 mod worker;
 
 pub use definition::Path;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use daqmeter_harness::{Request, StepPlan};
 use daqmeter_path::explain::{Answer, Explained, MIN_ROUNDS, explain};
 use daqmeter_path::{Path, PathRequest};
+use daqmeter_record::RunRecord;
 use daqmeter_record::path::{LimitFound, PathLimit};
 
 use super::explain::Chain;
@@ -51,23 +52,24 @@ pub(crate) fn prove(
         is_kept: false,
     };
     let explained = explain(&mut chain, &parts, |_| begin.elapsed() < within)?;
-    keep(runner, &request, study, &explained)?;
+    let record = proved(runner, &request, study, &explained)?;
+    runner.keep(record)?;
     Ok(true)
 }
 
-/// Runs the path once more as a point and keeps that with the answer.
-pub(super) fn keep(
+/// Runs the path once more as a point; its record has the answer.
+pub(super) fn proved(
     runner: &mut Runner,
     request: &PathRequest,
     study: &str,
     explained: &Explained,
-) -> Result<(), Failure> {
+) -> Result<RunRecord, Failure> {
     let settings = runner.settings(StepPlan::ByStage(1), study, &[]);
     let mut record = runner.measured("path", &request.workload(), &settings)?;
     if let Some(run) = &mut record.path {
         run.limit = Some(limit(explained));
     }
-    runner.keep(record)
+    Ok(record)
 }
 
 fn limit(explained: &Explained) -> PathLimit {
