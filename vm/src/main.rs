@@ -12,6 +12,7 @@ mod debian;
 mod files;
 mod hosts;
 mod mesh;
+mod topology;
 
 use std::process::ExitCode;
 
@@ -27,12 +28,13 @@ daqmeter-vm copy-vm [--dev] --figures  all 50 figures of the study of copies: th
 daqmeter-vm copy-vm [--dev] --static  the patched kernel with static policies, built and booted
 daqmeter-vm pmu-vm [NAME]           the mesh's PMU on emulated registers, under Debian's kernels
 daqmeter-vm pmu-vm --record [NAME]  the same; writes the events that the driver shows into the source
+daqmeter-vm topology-vm [NAME]      a short survey on machines of several sockets, threads and NUMA nodes
 daqmeter-vm peers                   other makers' Etherbone against ours, in network namespaces
 daqmeter-vm readout                 the read-out chain between hosts, in network namespaces
 
 copy-vm --dev     run programs as `cargo test` builds them: quick to build, slower in the machine
 
-For each of the four:
+For each of the five:
 --prepare         only fetch and build what the machines need
 --boot [NAME]     only run what was prepared
 --missing         print why it cannot be run here, if it cannot";
@@ -52,6 +54,12 @@ fn main() -> ExitCode {
         ["copy-vm", "--dev", ref rest @ ..] => copying(Profile::Dev, rest),
         ["copy-vm", ref rest @ ..] => copying(Profile::Release, rest),
         ["pmu-vm", ref rest @ ..] => counting(rest),
+        ["topology-vm", ref rest @ ..] => Verb {
+            missing: topology::missing,
+            prepare: &|_| topology::prepare(),
+            boot: &topology::boot,
+        }
+        .run(rest),
         ["peers", ref rest @ ..] => namespace(&peers::prepare, &peers::all, rest),
         ["readout", ref rest @ ..] => namespace(&|| Ok(()), &readout::all, rest),
         _ => None,

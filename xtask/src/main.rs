@@ -35,6 +35,7 @@ cargo xtask copy-vm --pollution  the whole pollution study under a cache model
 cargo xtask figures         all 50 figures of the study of copies: this host, the tracer and the cache model in QEMU
 cargo xtask pmu-vm [NAME]   the mesh's PMU on emulated registers, under Debian's kernels in QEMU
 cargo xtask pmu-vm --record [NAME]  the same; writes the events that the driver shows into the source
+cargo xtask topology-vm [NAME]  a short survey on machines of several sockets, threads and NUMA nodes, in QEMU
 cargo xtask page FILE       open a page in headless Chromium and check that it drew its charts";
 
 fn main() -> ExitCode {
@@ -50,7 +51,10 @@ fn main() -> ExitCode {
         ["schema", "--check"] => schema::check(),
         ["fuzz", ref rest @ ..] if rest.len() <= 2 => fuzz(rest),
         ["published-run"] => build().and_then(|()| published::all_channels()),
-        ["copy-vm" | "pmu-vm" | "peers" | "readout", ..] => machines::run(&arguments),
+        [
+            "copy-vm" | "pmu-vm" | "topology-vm" | "peers" | "readout",
+            ..,
+        ] => machines::run(&arguments),
         ["figures"] => machines::run(&["copy-vm", "--figures"]),
         ["page", path] => ci::page(path.as_ref()),
         _ => {

@@ -126,6 +126,15 @@ mod tests {
                 .clone()
         };
         assert_eq!(pins(&site), [5, 2, 0]);
+        // Two threads of one core are not busy together while another core is free.
+        let siblings = Site {
+            host: Host {
+                siblings: vec![vec![2, 5]],
+                ..site.host.clone()
+            },
+            ..Site::default()
+        };
+        assert_eq!(pins(&siblings), [5, 0, 2]);
         let site = Site {
             pin: Some(vec![2]),
             ..site

@@ -25,7 +25,7 @@ use crate::runner::{Common, Runner, on_ctrl_c};
 /// Measure what this host can do, print a summary, write report.html and records.jsonl.
 #[derive(Debug, Args)]
 #[command(
-    after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --records lab7.jsonl\n\nThe points are those of a plan: daqmeter list survey (below 40s: survey-short). They are measured in\nrandom order; the seed is in the records. Without --pin, threads are pinned to the CPUs allowed,\nlast first: CPU 0 takes most interrupts. While other programs take more than 10 % of the CPUs it waits,\nfor a quarter of the budget and 15 s at most; what was measured beside them is marked UNSOUND."
+    after_long_help = "Example:\n\n  $ daqmeter survey --budget 20s -o lab7.html --records lab7.jsonl\n\nThe points are those of a plan: daqmeter list survey (below 40s: survey-short). They are measured in\nrandom order; the seed is in the records. Without --pin, threads are pinned to the CPUs allowed,\na core each while there is one, last first: CPU 0 takes most interrupts. While other programs take more than 10 % of the CPUs it waits,\nfor a quarter of the budget and 15 s at most; what was measured beside them is marked UNSOUND."
 )]
 pub(crate) struct Arguments {
     /// Time for all of it
@@ -219,7 +219,7 @@ fn head(host: &Host, points: usize, took_s: f64, done: &Done) -> String {
         "{}, {}, kernel {}\n{} in {took_s:.0} s: {:.0} % timed, {:.0} % limits, preparation and verification, \
          {:.1} % the survey itself",
         host.cpu_model,
-        plural(u64::from(host.logical_cpus), "CPU"),
+        topology(host),
         host.kernel.split(' ').next().unwrap_or(""),
         plural(points as u64, "point"),
         share(done.timed_s),
@@ -227,6 +227,25 @@ fn head(host: &Host, points: usize, took_s: f64, done: &Done) -> String {
         share(took_s - done.measuring_s)
     );
     wrapped(&lines, 2) + "\n"
+}
+
+/// CPUs, and what they are parts of where a CPU is not just a core.
+fn topology(host: &Host) -> String {
+    let cpus = plural(u64::from(host.logical_cpus), "CPU");
+    let nodes = host.numa.len() as u64;
+    if host.cores == host.logical_cpus && host.sockets <= 1 && nodes <= 1 {
+        return cpus;
+    }
+    let slower = match host.slower_cpus.len() as u64 {
+        0 => String::new(),
+        slower => format!(", {}", plural(slower, "slower CPU")),
+    };
+    format!(
+        "{cpus} ({}, {}, {}{slower})",
+        plural(host.sockets.into(), "socket"),
+        plural(host.cores.into(), "core"),
+        plural(nodes.max(1), "NUMA node")
+    )
 }
 
 /// The first advice is among the answers.
@@ -245,4 +264,24 @@ fn further_advice(records: &[RunRecord]) -> String {
         let _ = writeln!(out, "{}", wrapped(&line, 4));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_that_are_not_just_cores_say_what_they_are_parts_of() {
+        let mut host = Host {
+            logical_cpus: 8,
+            cores: 8,
+            sockets: 1,
+            ..Host::default()
+        };
+        assert_eq!(topology(&host), "8 CPUs");
+        (host.cores, host.sockets) = (4, 2);
+        assert_eq!(topology(&host), "8 CPUs (2 sockets, 4 cores, 1 NUMA node)");
+        host.slower_cpus = vec![6, 7];
+        assert!(topology(&host).ends_with("1 NUMA node, 2 slower CPUs)"));
+    }
 }

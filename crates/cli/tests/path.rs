@@ -107,6 +107,70 @@ fn an_explanation_has_a_slope_for_each_part_and_one_of_three_answers() {
 }
 
 #[test]
+fn changes_are_tried_beside_the_path_as_it_is_and_those_that_cannot_be_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = small(folder.path());
+    let records = folder.path().join("tried.jsonl");
+    let records = records.to_str().unwrap();
+    let arguments = [
+        "explain",
+        &file,
+        "--time",
+        "2ms",
+        "--budget",
+        "1ms",
+        "--try=1ms",
+    ];
+    let output = path(&[&arguments[..], &["--records", records]].concat());
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let line = |change: &str| text.lines().find(|line| line.contains(change));
+    // One pair each: that decides nothing.
+    let block = line("--with block=8KiB: ").unwrap_or_else(|| panic!("{text}"));
+    assert!(block.contains("not decided by 1 pair"), "{text}");
+    let pages = line("--with pages=huge: ").unwrap_or_else(|| panic!("{text}"));
+    assert!(pages.contains("tried"), "{text}");
+    let kept = std::fs::read_to_string(records).unwrap();
+    let last: serde_json::Value = serde_json::from_str(kept.lines().last().unwrap()).unwrap();
+    assert!(
+        last["path"]["trials"].as_array().unwrap().len() >= 3,
+        "{last}"
+    );
+    let shown = stdout(&daqmeter("show", &[records]));
+    assert!(shown.contains("  tried "), "{shown}");
+}
+
+#[test]
+fn a_field_of_the_file_gets_another_value_and_the_record_says_which() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = small(folder.path());
+    let records = folder.path().join("run.jsonl");
+    let records = records.to_str().unwrap();
+    let run = [
+        "run",
+        &file,
+        "--time",
+        "5ms",
+        "--with",
+        "block=8KiB",
+        "--with",
+        "pages=base",
+    ];
+    let output = path(&[&run[..], &["--records", records]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("8 KiB -> memory"),
+        "{}",
+        stdout(&output)
+    );
+    let shown = stdout(&daqmeter("show", &[records]));
+    assert!(
+        shown.contains("small.toml --with block=8KiB --with pages=base"),
+        "{shown}"
+    );
+}
+
+#[test]
 fn a_path_is_listed_by_its_name_or_its_file_and_what_is_wrong_with_it_is_named() {
     let drawn = stdout(&path(&["show", "felix-card"]));
     assert_eq!(stdout(&daqmeter("list", &["felix-card"])), drawn);
@@ -149,6 +213,14 @@ fn bad_input_gives_one_clear_line_and_exit_2() {
                 "`cpus` is 4000: there is no such CPU",
             ),
             (&["run", "pattern", "--time", "0s"], "`seconds` is 0"),
+            (
+                &["run", "pattern", "--with", "blocks=1"],
+                "with `blocks=1`: there is no such field",
+            ),
+            (
+                &["run", "pattern", "--with", "block=100"],
+                "pattern:4: block: is 100",
+            ),
             (
                 &["explain", "pattern", "--budget", "0s"],
                 "no time to measure in",

@@ -14,7 +14,15 @@ fn twin(arguments: &[&str]) -> std::process::Output {
 
 #[test]
 fn help_for_people() {
-    for verb in ["", "run", "documents", "calibrate", "predict", "farm", "links"] {
+    for verb in [
+        "",
+        "run",
+        "documents",
+        "calibrate",
+        "predict",
+        "farm",
+        "links",
+    ] {
         let mut settings = insta::Settings::clone_current();
         settings.set_snapshot_suffix(if verb.is_empty() { "twin" } else { verb });
         let arguments: Vec<&str> = [verb, "-h"].into_iter().filter(|a| !a.is_empty()).collect();

@@ -162,9 +162,12 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
         .iter()
         .filter_map(|&cpu| topology(cpu, "physical_package_id"))
         .collect();
-    let cores = cpus.iter().filter_map(|&cpu| {
-        topology(cpu, "core_cpus_list").or(topology(cpu, "thread_siblings_list"))
-    });
+    let cores: Vec<String> = cpus
+        .iter()
+        .filter_map(|&cpu| {
+            topology(cpu, "core_cpus_list").or(topology(cpu, "thread_siblings_list"))
+        })
+        .collect();
     let memory_kib = files
         .field("proc/meminfo", "MemTotal")
         .and_then(|v| v.split(' ').next()?.parse::<u64>().ok());
@@ -173,10 +176,12 @@ pub fn host_facts(files: &Files, isa: Vec<String>) -> Host {
         architecture: std::env::consts::ARCH.to_owned(),
         isa,
         logical_cpus: u32::try_from(cpus.len()).unwrap_or(u32::MAX),
-        cores: distinct(cores.collect()),
+        siblings: siblings(&cores),
+        slower_cpus: slower_cpus(files, &cpus),
+        cores: distinct(cores),
         sockets: distinct(sockets),
         numa: numa_nodes(files),
-        caches: caches(files),
+        caches: caches(files, &cpus),
         governor: files.text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         kernel: kernel(files),
         mitigations: mitigations(files),
@@ -229,22 +234,83 @@ fn numa_nodes(files: &Files) -> Vec<NumaNode> {
         .collect()
 }
 
-fn caches(files: &Files) -> Vec<Cache> {
-    let directory = "sys/devices/system/cpu/cpu0/cache";
-    let read = |index: &str| -> Option<Cache> {
-        let field = |name: &str| files.text(&format!("{directory}/{index}/{name}"));
-        Some(Cache {
-            level: field("level")?.parse().ok()?,
-            kind: field("type")?,
-            bytes: parse_kernel_size(&field("size")?)?,
-            shared_by: u32::try_from(parse_cpu_list(&field("shared_cpu_list")?).len()).ok()?,
-        })
+/// Cores with several CPUs.
+fn siblings(cores: &[String]) -> Vec<Vec<u32>> {
+    let cores = cores.iter().map(|list| parse_cpu_list(list));
+    let mut cores: Vec<Vec<u32>> = cores.filter(|cpus| cpus.len() > 1).collect();
+    cores.sort();
+    cores.dedup();
+    cores
+}
+
+/// CPUs of slower cores: AArch64 states a capacity for each CPU, x86 a PMU for each kind of core.
+fn slower_cpus(files: &Files, cpus: &[u32]) -> Vec<u32> {
+    let of_kind = |kind: &str| {
+        let list = files.text(&format!("sys/devices/{kind}/cpus"));
+        list.map_or_else(Vec::new, |list| parse_cpu_list(&list))
     };
-    files
-        .names(directory)
-        .iter()
-        .filter_map(|index| read(index))
+    if !of_kind("cpu_core").is_empty() {
+        let slower = [of_kind("cpu_atom"), of_kind("cpu_lowpower")].concat();
+        return slower
+            .into_iter()
+            .filter(|cpu| cpus.contains(cpu))
+            .collect();
+    }
+    let capacity = |cpu: u32| -> Option<u64> {
+        let text = files.text(&format!("sys/devices/system/cpu/cpu{cpu}/cpu_capacity"));
+        text?.parse().ok()
+    };
+    let all: Vec<Option<u64>> = cpus.iter().map(|&cpu| capacity(cpu)).collect();
+    let fastest = all.iter().flatten().max().copied();
+    let slower = cpus.iter().zip(all).filter(|(_, own)| *own < fastest);
+    slower
+        .filter(|(_, own)| own.is_some())
+        .map(|(cpu, _)| *cpu)
         .collect()
+}
+
+/// Caches of all CPUs: each that CPUs share is one, and alike ones are counted.
+fn caches(files: &Files, cpus: &[u32]) -> Vec<Cache> {
+    let mut seen: Vec<(u32, String, Vec<u32>)> = Vec::new();
+    let mut all: Vec<Cache> = Vec::new();
+    for cpu in cpus {
+        let directory = format!("sys/devices/system/cpu/cpu{cpu}/cache");
+        for index in files.names(&directory) {
+            let Some((cache, shared)) = cache(files, &format!("{directory}/{index}")) else {
+                continue;
+            };
+            let own = (cache.level, cache.kind.clone(), shared);
+            if seen.contains(&own) {
+                continue;
+            }
+            seen.push(own);
+            let alike = |known: &&mut Cache| {
+                Cache {
+                    count: 1,
+                    ..(**known).clone()
+                } == cache
+            };
+            match all.iter_mut().find(alike) {
+                Some(known) => known.count += 1,
+                None => all.push(cache),
+            }
+        }
+    }
+    all
+}
+
+/// One cache, and the CPUs that share it.
+fn cache(files: &Files, directory: &str) -> Option<(Cache, Vec<u32>)> {
+    let field = |name: &str| files.text(&format!("{directory}/{name}"));
+    let shared = parse_cpu_list(&field("shared_cpu_list")?);
+    let cache = Cache {
+        level: field("level")?.parse().ok()?,
+        kind: field("type")?,
+        bytes: parse_kernel_size(&field("size")?)?,
+        shared_by: u32::try_from(shared.len()).ok()?,
+        count: 1,
+    };
+    Some((cache, shared))
 }
 
 fn mitigations(files: &Files) -> Vec<String> {
@@ -323,6 +389,182 @@ fn cgroup_quota(files: &Files) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// CPUs as the kernel shows them in sysfs: package, the list of its core, NUMA node.
+    struct Shown {
+        cpus: &'static [(&'static str, &'static str, u32)],
+        /// Level, kind, size and the CPUs of each cache.
+        caches: &'static [(u32, &'static str, &'static str, &'static str)],
+        more: &'static [(&'static str, &'static str)],
+    }
+
+    impl Shown {
+        fn host(&self) -> Host {
+            let root = tempfile::tempdir().unwrap();
+            let write = |path: &str, text: &str| {
+                let path = root.path().join("sys/devices").join(path);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, text).unwrap();
+            };
+            write("system/cpu/online", &format!("0-{}", self.cpus.len() - 1));
+            for (at, (package, core, _)) in (0_u32..).zip(self.cpus) {
+                let topology = format!("system/cpu/cpu{at}/topology");
+                write(&format!("{topology}/physical_package_id"), package);
+                write(&format!("{topology}/core_cpus_list"), core);
+                let own = |list: &str| parse_cpu_list(list).contains(&at);
+                let own = self.caches.iter().filter(|cache| own(cache.3));
+                for (index, (level, kind, size, shared)) in own.enumerate() {
+                    let cache = format!("system/cpu/cpu{at}/cache/index{index}");
+                    write(&format!("{cache}/level"), &level.to_string());
+                    write(&format!("{cache}/type"), kind);
+                    write(&format!("{cache}/size"), size);
+                    write(&format!("{cache}/shared_cpu_list"), shared);
+                }
+            }
+            let nodes: std::collections::BTreeSet<u32> =
+                self.cpus.iter().map(|cpu| cpu.2).collect();
+            for node in nodes {
+                let own = self
+                    .cpus
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, cpu)| cpu.2 == node);
+                let own: Vec<String> = own.map(|(at, _)| at.to_string()).collect();
+                write(&format!("system/node/node{node}/cpulist"), &own.join(","));
+            }
+            self.more.iter().for_each(|(path, text)| write(path, text));
+            let host = host_facts(&Files::below(root.path()), vec![]);
+            Host {
+                allowed_cpus: (0..host.logical_cpus).collect(),
+                ..host
+            }
+        }
+    }
+
+    /// Sockets, cores, CPUs and NUMA nodes.
+    fn counts(host: &Host) -> [usize; 4] {
+        let count = |n: u32| n as usize;
+        [
+            count(host.sockets),
+            count(host.cores),
+            count(host.logical_cpus),
+            host.numa.len(),
+        ]
+    }
+
+    fn caches_of(host: &Host) -> Vec<(u32, u64, u32, u32)> {
+        let caches = host.caches.iter();
+        caches
+            .map(|cache| (cache.level, cache.bytes >> 10, cache.shared_by, cache.count))
+            .collect()
+    }
+
+    #[test]
+    fn two_sockets_of_two_cores_of_two_threads_are_named_and_no_core_is_used_twice() {
+        let host = Shown {
+            cpus: &[
+                ("0", "0-1", 0),
+                ("0", "0-1", 0),
+                ("0", "2-3", 0),
+                ("0", "2-3", 0),
+                ("1", "4-5", 0),
+                ("1", "4-5", 0),
+                ("1", "6-7", 0),
+                ("1", "6-7", 0),
+            ],
+            caches: &[
+                (1, "Data", "32K", "0-1"),
+                (1, "Data", "32K", "2-3"),
+                (1, "Data", "32K", "4-5"),
+                (1, "Data", "32K", "6-7"),
+                (3, "Unified", "16384K", "0-3"),
+                (3, "Unified", "16384K", "4-7"),
+            ],
+            more: &[],
+        }
+        .host();
+        assert_eq!(counts(&host), [2, 4, 8, 1]);
+        assert_eq!(caches_of(&host), [(1, 32, 2, 4), (3, 16384, 4, 2)]);
+        assert_eq!(crate::placement::order(&host)[..4], [7, 5, 3, 1]);
+    }
+
+    #[test]
+    fn fast_and_slow_cores_with_caches_of_their_own_are_told_apart() {
+        let host = Shown {
+            cpus: &[
+                ("0", "0-1", 0),
+                ("0", "0-1", 0),
+                ("0", "2-3", 0),
+                ("0", "2-3", 0),
+                ("0", "4", 0),
+                ("0", "5", 0),
+                ("0", "6", 0),
+                ("0", "7", 0),
+            ],
+            caches: &[
+                (1, "Data", "48K", "0-1"),
+                (1, "Data", "48K", "2-3"),
+                (1, "Data", "32K", "4"),
+                (1, "Data", "32K", "5"),
+                (1, "Data", "32K", "6"),
+                (1, "Data", "32K", "7"),
+                (2, "Unified", "1280K", "0-1"),
+                (2, "Unified", "1280K", "2-3"),
+                (2, "Unified", "2048K", "4-7"),
+                (3, "Unified", "12288K", "0-7"),
+            ],
+            more: &[("cpu_core/cpus", "0-3"), ("cpu_atom/cpus", "4-7")],
+        }
+        .host();
+        assert_eq!(counts(&host), [1, 6, 8, 1]);
+        assert_eq!(host.slower_cpus, [4, 5, 6, 7]);
+        assert_eq!(
+            caches_of(&host),
+            [
+                (1, 48, 2, 2),
+                (2, 1280, 2, 2),
+                (3, 12288, 8, 1),
+                (1, 32, 1, 4),
+                (2, 2048, 4, 1)
+            ]
+        );
+        assert_eq!(host.last_level_cache_bytes(), 12 << 20);
+        assert_eq!(crate::placement::order(&host), [3, 1, 7, 6, 5, 4, 2, 0]);
+    }
+
+    #[test]
+    fn two_nodes_of_an_arm_machine_and_its_small_cores_are_told_apart() {
+        let host = Shown {
+            cpus: &[("0", "0", 0), ("0", "1", 0), ("1", "2", 1), ("1", "3", 1)],
+            caches: &[],
+            more: &[
+                ("system/cpu/cpu0/cpu_capacity", "1024"),
+                ("system/cpu/cpu1/cpu_capacity", "1024"),
+                ("system/cpu/cpu2/cpu_capacity", "1024"),
+                ("system/cpu/cpu3/cpu_capacity", "446"),
+            ],
+        }
+        .host();
+        assert_eq!(counts(&host), [2, 4, 4, 2]);
+        assert_eq!(
+            (&*host.slower_cpus, &*host.siblings),
+            (&[3_u32][..], &[][..])
+        );
+        assert_eq!(crate::placement::order(&host), [2, 1, 0, 3]);
+    }
+
+    #[test]
+    fn one_cpu_is_one_of_everything() {
+        let host = Shown {
+            cpus: &[("0", "0", 0)],
+            caches: &[(3, "Unified", "16384K", "0")],
+            more: &[],
+        }
+        .host();
+        assert_eq!(counts(&host), [1, 1, 1, 1]);
+        assert_eq!(caches_of(&host), [(3, 16384, 1, 1)]);
+        assert_eq!(crate::placement::order(&host), [0]);
+    }
 
     fn fake_host() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();

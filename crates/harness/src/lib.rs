@@ -19,6 +19,7 @@ mod meeting;
 pub mod memory;
 pub mod null;
 pub mod observe;
+pub mod placement;
 mod processes;
 pub mod progress;
 mod reference;

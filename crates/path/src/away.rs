@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use daqmeter_harness::Fault;
+use socket2::SockRef;
 
 use crate::cut::Cuts;
 use crate::element::{Inward, Outward, Work};
@@ -58,8 +59,8 @@ impl<S: Stream> Inward for End<S> {
     }
 }
 
-/// TCP on loopback.
-pub(crate) fn tcp(cuts: &Cuts) -> Result<Work, Fault> {
+/// TCP on loopback, by that congestion control or the host's own.
+pub(crate) fn tcp(congestion: Option<&str>, cuts: &Cuts) -> Result<Work, Fault> {
     let refused = |error: std::io::Error| failed("tcp", "loopback", &error);
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(refused)?;
     let out = TcpStream::connect(listener.local_addr().map_err(refused)?).map_err(refused)?;
@@ -68,6 +69,10 @@ pub(crate) fn tcp(cuts: &Cuts) -> Result<Work, Fault> {
         return Err(Fault::new("tcp: another program came first: run again"));
     }
     out.set_nodelay(true).map_err(refused)?;
+    if let Some(name) = congestion.filter(|name| *name != "default") {
+        let set = SockRef::from(&out).set_tcp_congestion(name.as_bytes());
+        set.map_err(|error| failed("tcp", &format!("congestion control {name}"), &error))?;
+    }
     let cut = out.try_clone().map_err(refused)?;
     cuts.add(move || cut.shut(Shutdown::Both));
     Ok(ends("tcp", out, inward))

@@ -10,6 +10,7 @@ use std::time::Duration;
 use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_record::path::{End, PathThread};
 use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::memory::Pages;
 
 use crate::account::Account;
 use crate::cut::Cuts;
@@ -102,6 +103,7 @@ struct Building {
     /// Threads whose output is not linked yet.
     open: Vec<usize>,
     buffers: usize,
+    pages: Pages,
     out_bytes: usize,
     /// The part whose threads are added.
     part: Part,
@@ -118,7 +120,7 @@ struct Part {
 impl Building {
     /// Adds a row of threads behind those before it.
     fn row(&mut self, roles: Vec<(String, Role)>, cpus: &[u32], change: Change) {
-        let (outlets, inlets) = link(self.open.len(), roles.len(), self.buffers);
+        let (outlets, inlets) = link(self.open.len(), roles.len(), self.buffers, self.pages);
         let first = self.workers.len();
         let from: Vec<String> = self
             .open
@@ -382,6 +384,7 @@ fn build(
         queues: Vec::new(),
         open: Vec::new(),
         buffers: path.buffers,
+        pages: path.pages,
         out_bytes: path.source.out_bytes,
         part: Part::default(),
     };

@@ -6,6 +6,7 @@ use daqmeter_etherbone::Times;
 use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_record::path::{Brings, Served};
 use daqmeter_record::units::{show_bytes, show_mb_per_s, show_ns, significant};
+use daqmeter_sys::memory::Pages;
 use daqmeter_wire::felix::Format;
 
 use crate::explain::Part;
@@ -29,10 +30,14 @@ pub struct Path {
     pub lossless: bool,
     /// What it serves, and what one of them brings.
     pub served: Option<Served>,
+    /// Fields that are not as in the file: `block=128KiB;stage.1.threads=2`.
+    pub with: String,
     /// The file's text.
     pub text: String,
     /// Says whether two files are the same path: FNV-1a of the text.
     pub digest: String,
+    /// Pages of the blocks.
+    pub(crate) pages: Pages,
     pub(crate) source: Element<SourceKind>,
     pub(crate) stages: Vec<Element<StageKind>>,
     pub(crate) sink: Element<SinkKind>,
@@ -116,8 +121,8 @@ pub(crate) enum StageKind {
     Wait { ns: u64 },
     /// Written to a program and read from it.
     Program { command: Vec<String>, same: bool },
-    /// Sent over TCP on loopback and received.
-    Tcp,
+    /// Sent over TCP on loopback and received, by that congestion control or the host's own.
+    Tcp { congestion: Option<String> },
     /// The same over a pair of Unix sockets.
     Unix,
 }
@@ -173,7 +178,10 @@ impl StageKind {
             StageKind::Work { ns } => format!("work of {}", show_ns(*ns)),
             StageKind::Wait { ns } => format!("wait of {}", show_ns(*ns as f64)),
             StageKind::Program { command, .. } => format!("program {}", command.join(" ")),
-            StageKind::Tcp => "tcp on loopback".to_owned(),
+            StageKind::Tcp { congestion: None } => "tcp on loopback".to_owned(),
+            StageKind::Tcp {
+                congestion: Some(name),
+            } => format!("tcp on loopback, {name}"),
             StageKind::Unix => "unix socket".to_owned(),
         }
     }
@@ -187,7 +195,7 @@ impl StageKind {
     pub(crate) fn has_two_ends(&self) -> bool {
         matches!(
             self,
-            StageKind::Program { .. } | StageKind::Tcp | StageKind::Unix
+            StageKind::Program { .. } | StageKind::Tcp { .. } | StageKind::Unix
         )
     }
 }
@@ -287,8 +295,12 @@ impl Path {
         let served = self.served.as_ref().map_or_else(String::new, |served| {
             format!("; serves {}, {} each", served.name, brings(served.each))
         });
+        let pages = match self.pages {
+            Pages::Transparent => String::new(),
+            other => format!(" in {}", other.name()),
+        };
         format!(
-            "{rate}; {loss}; {} threads; {} of blocks{served}",
+            "{rate}; {loss}; {} threads; {} of blocks{pages}{served}",
             self.thread_count(),
             show_bytes(self.memory_bytes())
         )

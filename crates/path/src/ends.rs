@@ -62,18 +62,29 @@ impl Inlet {
 pub(crate) struct Outlet {
     rings: Vec<Producer<Block>>,
     next: usize,
+    /// Of the blocks.
+    pages: Pages,
 }
 
 impl Outlet {
-    pub(crate) fn new(rings: Vec<Producer<Block>>) -> Outlet {
-        Outlet { rings, next: 0 }
+    pub(crate) fn new(rings: Vec<Producer<Block>>, pages: Pages) -> Outlet {
+        Outlet {
+            rings,
+            next: 0,
+            pages,
+        }
     }
 
     /// Makes the blocks, in the thread that fills them.
     pub(crate) fn prepare(&mut self, blocks: usize, bytes: usize) -> Result<(), Fault> {
         for ring in &mut self.rings {
             for _ in 0..blocks {
-                let buffer = Buffer::new(bytes, Pages::Transparent)?;
+                let buffer = Buffer::new(bytes, self.pages)?;
+                if self.pages == Pages::HugeTlb && buffer.pages() != Pages::HugeTlb {
+                    return Err(Fault::new(
+                        "too few huge pages are reserved for the blocks: set vm.nr_hugepages, or leave out `pages`",
+                    ));
+                }
                 ring.put_in(Block {
                     buffer,
                     label: Label::default(),
@@ -112,6 +123,7 @@ pub(crate) fn link(
     producers: usize,
     consumers: usize,
     buffers: usize,
+    pages: Pages,
 ) -> (Vec<Outlet>, Vec<Inlet>) {
     let mut outlets: Vec<Vec<Producer<Block>>> = (0..producers).map(|_| Vec::new()).collect();
     let mut inlets: Vec<Vec<Consumer<Block>>> = (0..consumers).map(|_| Vec::new()).collect();
@@ -122,7 +134,10 @@ pub(crate) fn link(
     }
     let inlets = inlets.into_iter();
     (
-        outlets.into_iter().map(Outlet::new).collect(),
+        outlets
+            .into_iter()
+            .map(|rings| Outlet::new(rings, pages))
+            .collect(),
         inlets.map(|rings| Inlet::new(rings, buffers)).collect(),
     )
 }

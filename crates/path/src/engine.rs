@@ -45,6 +45,9 @@ pub struct PathRequest {
     /// Digest of its text: a path that was changed since is refused
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub digest: String,
+    /// Fields that are not as in its file: block=128KiB;stage.1.threads=2
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub with: String,
     /// Time for which the source goes
     pub seconds: f64,
     /// Blocks of each stream after which its source ends, if that is before its time
@@ -84,6 +87,7 @@ impl PathRequest {
         PathRequest {
             path: path.name.clone(),
             digest: path.digest.clone(),
+            with: path.with.clone(),
             seconds,
             blocks: None,
             rate_hz: None,
@@ -97,7 +101,8 @@ impl PathRequest {
     }
 
     fn load(&self) -> Result<Path, Fault> {
-        let path = Path::load(&self.path).map_err(|error| Fault::new(error.to_string()))?;
+        let path = Path::load_with(&self.path, &self.with);
+        let path = path.map_err(|error| Fault::new(error.to_string()))?;
         if !self.digest.is_empty() && self.digest != path.digest {
             return Err(Fault::new(format!(
                 "{} is another path now: its digest is {}, not {}",

@@ -22,6 +22,9 @@ pub(crate) struct PathFile {
     /// Blocks between two threads.
     #[serde(default)]
     pub(crate) buffers: Option<Spanned<u64>>,
+    /// Pages of the blocks: `base`, `transparent` or `huge`.
+    #[serde(default)]
+    pub(crate) pages: Option<Spanned<String>>,
     /// Blocks or bytes that are due in a second; without it the source goes as fast as it can.
     #[serde(default)]
     pub(crate) rate: Option<Spanned<String>>,

@@ -27,6 +27,7 @@ mod known;
 mod links;
 mod read;
 mod ring;
+mod setting;
 mod shape;
 mod sinks;
 mod sources;
@@ -34,6 +35,7 @@ mod spin;
 mod stages;
 mod sum;
 mod traffic;
+pub mod trials;
 mod worker;
 
 pub use definition::Path;

@@ -13,14 +13,17 @@ use daqmeter_harness::{Problem, Request, TomlText, did_you_mean, text_input};
 use daqmeter_hostio::{BlockRequest, SECTOR_BYTES};
 use daqmeter_kernels::copy::CopyKernel;
 use daqmeter_readout::Scenario;
+use daqmeter_readout::scenario::check_congestion;
 use daqmeter_record::path::{Brings, Served};
 use daqmeter_record::units::{parse_bytes, parse_duration, parse_rate_hz};
+use daqmeter_sys::memory::Pages;
 use serde::Deserialize;
 
 use crate::definition::{
     Element, Path, SinkKind, SourceKind, StageKind, Unit, digest, function, parse_rate,
 };
 use crate::file::{PathFile, Place, Reading, Serves};
+use crate::setting::apply;
 
 /// Paths that ship: one file in `paths/`, one line here.
 pub const SHIPPED: &[(&str, &str)] = &[
@@ -160,6 +163,12 @@ struct ProgramFields {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct TcpFields {
+    congestion: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct NoFields {}
 
 #[derive(Deserialize)]
@@ -183,8 +192,17 @@ impl Path {
     /// # Errors
     /// When it cannot be read or used; one line with file, line and field.
     pub fn load(name_or_path: &str) -> Result<Path, PathError> {
+        Path::load_with(name_or_path, "")
+    }
+
+    /// The same with other values for some fields, `FIELD=VALUE` with `;` between them: `block=128KiB;stage.1.threads=2`. Fields are
+    /// `block`, `buffers`, `pages`, and what a source, a stage or a sink takes.
+    ///
+    /// # Errors
+    /// As [`Path::load`], and when there is no such field.
+    pub fn load_with(name_or_path: &str, with: &str) -> Result<Path, PathError> {
         if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == name_or_path) {
-            return Path::parse(text, name);
+            return Path::parse_with(text, name, with);
         }
         let text = text_input(FilePath::new(name_or_path)).map_err(|error| {
             let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
@@ -194,7 +212,7 @@ impl Path {
                 names.join(", ")
             ))
         })?;
-        Path::parse(&text, name_or_path)
+        Path::parse_with(&text, name_or_path, with)
     }
 
     /// Reads the text of a path that is called so in messages.
@@ -202,16 +220,22 @@ impl Path {
     /// # Errors
     /// As [`Path::load`].
     pub fn parse(text: &str, name: &str) -> Result<Path, PathError> {
+        Path::parse_with(text, name, "")
+    }
+
+    pub(crate) fn parse_with(text: &str, name: &str, with: &str) -> Result<Path, PathError> {
         let text = TomlText {
             name: name.to_owned(),
             text: text.to_owned(),
         };
-        Reader { text: &text }.path().map_err(PathError)
+        Reader { text: &text, with }.path().map_err(PathError)
     }
 }
 
 struct Reader<'a> {
     text: &'a TomlText,
+    /// Fields that are not as in the file.
+    with: &'a str,
 }
 
 /// What the elements so far give to the next.
@@ -237,7 +261,8 @@ impl Flow {
 
 impl Reader<'_> {
     fn path(&self) -> Result<Path, String> {
-        let file: PathFile = self.text.parse()?;
+        let mut file: PathFile = self.text.parse()?;
+        apply(&mut file, self.with)?;
         let block_bytes = self.block_bytes(&file)?;
         let buffers = file.buffers.as_ref();
         let buffers = buffers.map_or(Ok(USUAL_BUFFERS), |given| {
@@ -255,6 +280,7 @@ impl Reader<'_> {
             .collect();
         let stages = stages?;
         let sink = self.sink(&file, &mut flow)?;
+        let pages = self.pages(&file)?;
         let rate = file.rate.as_ref();
         let rate_hz = rate.map(|given| {
             parse_rate(given.as_ref(), block_bytes)
@@ -274,6 +300,8 @@ impl Reader<'_> {
             rate_hz: rate_hz.transpose()?,
             lossless: file.lossless,
             served: served.transpose()?,
+            with: self.with.to_owned(),
+            pages,
             digest: digest(&self.text.text),
             text: self.text.text.clone(),
             source,
@@ -296,6 +324,21 @@ impl Reader<'_> {
         bytes
             .map(to_usize)
             .map_err(|problem| self.text.error(given.span(), "block", problem))
+    }
+
+    fn pages(&self, file: &PathFile) -> Result<Pages, String> {
+        let Some(given) = &file.pages else {
+            return Ok(Pages::Transparent);
+        };
+        match given.as_ref().as_str() {
+            "base" => Ok(Pages::Base),
+            "transparent" => Ok(Pages::Transparent),
+            "huge" => Ok(Pages::HugeTlb),
+            other => {
+                let problem = format!("is `{other}`; base, transparent or huge is wanted");
+                Err(self.text.error(given.span(), "pages", problem))
+            }
+        }
     }
 
     fn served(&self, serves: &Serves) -> Result<Served, String> {
@@ -385,11 +428,11 @@ impl Reader<'_> {
             "decode" => decode(&reading, flow)?,
             "program" => program(&reading, flow)?,
             "work" | "wait" => stand_in(&reading, name)?,
+            "tcp" => tcp(&reading)?,
             plain => {
                 reading.fields::<NoFields>()?;
                 match plain {
                     "checksum" => StageKind::Checksum,
-                    "tcp" => StageKind::Tcp,
                     _ => StageKind::Unix,
                 }
             }
@@ -649,6 +692,14 @@ fn program(reading: &Reading<'_>, flow: &mut Flow) -> Result<StageKind, String> 
         command: fields.command,
         same: !fields.changes,
     })
+}
+
+fn tcp(reading: &Reading<'_>) -> Result<StageKind, String> {
+    let TcpFields { congestion } = reading.fields()?;
+    if let Some(name) = &congestion {
+        check_congestion(name).map_err(|problem| reading.error("congestion", problem))?;
+    }
+    Ok(StageKind::Tcp { congestion })
 }
 
 /// Refuses blocks that are something else. Bytes may be anything.

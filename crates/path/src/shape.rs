@@ -116,7 +116,7 @@ fn stage_work(kind: &StageKind) -> Result<String, String> {
         StageKind::Decode(_) => "decode".to_owned(),
         StageKind::Checksum => "checksum".to_owned(),
         StageKind::Work { .. } | StageKind::Wait { .. } => "work".to_owned(),
-        StageKind::Tcp => "tcp".to_owned(),
+        StageKind::Tcp { .. } => "tcp".to_owned(),
         StageKind::Unix => "unix".to_owned(),
         StageKind::Program { .. } => {
             return Err("what a program costs is in no profile".to_owned());

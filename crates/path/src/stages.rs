@@ -42,7 +42,7 @@ pub(crate) fn work(
         StageKind::Work { ns } => Work::Look(Box::new(Spin::of_ns(*ns))),
         StageKind::Wait { ns } => Work::Look(Box::new(Wait(*ns))),
         StageKind::Program { command, .. } => away::program(command, cuts)?,
-        StageKind::Tcp => away::tcp(cuts)?,
+        StageKind::Tcp { congestion } => away::tcp(congestion.as_deref(), cuts)?,
         StageKind::Unix => away::unix(cuts)?,
     })
 }

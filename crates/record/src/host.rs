@@ -16,11 +16,17 @@ pub struct Host {
     pub logical_cpus: u32,
     /// Physical cores.
     pub cores: u32,
+    /// Cores that run several threads, each by its CPUs; none where a core is a CPU, and in older records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub siblings: Vec<Vec<u32>>,
+    /// CPUs of slower cores than the fastest, where cores differ; none in older records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slower_cpus: Vec<u32>,
     /// Packages.
     pub sockets: u32,
     /// NUMA nodes with their CPUs.
     pub numa: Vec<NumaNode>,
-    /// Caches of CPU 0.
+    /// Caches, alike ones once; those of CPU 0 alone in older records.
     pub caches: Vec<Cache>,
     /// cpufreq governor of CPU 0; absent on most virtual machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,11 +67,11 @@ impl Host {
         self.logical_cpus > 0
     }
 
-    /// Size in bytes of the last-level cache of CPU 0; zero when unknown.
+    /// Size in bytes of the largest last-level cache; zero when unknown.
     pub fn last_level_cache_bytes(&self) -> u64 {
         self.caches
             .iter()
-            .max_by_key(|cache| cache.level)
+            .max_by_key(|cache| (cache.level, cache.bytes))
             .map_or(0, |cache| cache.bytes)
     }
 }
@@ -91,7 +97,7 @@ pub struct NumaNode {
     pub cpus: Vec<u32>,
 }
 
-/// One cache of one CPU.
+/// Caches that are alike.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Cache {
     /// Level, from 1.
@@ -100,8 +106,16 @@ pub struct Cache {
     pub kind: String,
     /// Size.
     pub bytes: u64,
-    /// Number of CPUs that share it.
+    /// Number of CPUs that share one of them.
     pub shared_by: u32,
+    /// How many there are; zero in older records.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub count: u32,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's interface")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// A pool of huge pages.

@@ -43,6 +43,64 @@ pub struct PathRun {
     /// What runs with parts slowed found to limit the path; none where nobody looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<PathLimit>,
+    /// Changes that may make the path faster, the best first; empty where nobody tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trials: Vec<Trial>,
+}
+
+/// A change to a path, and what came of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Trial {
+    /// The change, as options of `path run`: `--with block=128KiB`.
+    pub change: String,
+    /// How many times as fast the path would be, from what its resources were used for; none where nothing predicts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<f64>,
+    /// The element that gets another number of threads; none where something else is changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads_of: Option<usize>,
+    /// What came of it.
+    pub found: Tried,
+}
+
+/// What came of a change to a path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tried {
+    /// The path ran with the change and without it, in turns.
+    InTurns(InTurns),
+    /// It could not be tried here, for this reason.
+    Not(String),
+}
+
+/// Runs with a change and without it, in turns.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct InTurns {
+    /// What the pairs decided.
+    pub decided: Decided,
+    /// How many times as fast the path was with the change: the median of the pairs.
+    pub times: f64,
+    /// Interval of it (95 % for all changes together); none while there are too few pairs, or where the effect wandered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<(f64, f64)>,
+    /// Pairs of runs.
+    pub pairs: u64,
+    /// Differences up to this share were ignored.
+    pub ignored: f64,
+}
+
+/// What was decided of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Decided {
+    /// It makes the path faster.
+    Faster,
+    /// It makes the path slower.
+    Slower,
+    /// It makes no difference that counts.
+    Same,
+    /// Its share of the time did not decide.
+    Undecided,
 }
 
 /// A link that the bytes of an element cross.
@@ -289,6 +347,16 @@ pub struct Bucket {
     pub from_ns: u64,
     /// How many.
     pub count: u64,
+}
+
+impl Tried {
+    /// What was decided; none where it was not tried.
+    pub fn decided(&self) -> Option<Decided> {
+        match self {
+            Tried::InTurns(found) => Some(found.decided),
+            Tried::Not(_) => None,
+        }
+    }
 }
 
 impl PathRun {

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use daqmeter_record::conditions::Conditions;
-use daqmeter_record::path::{PathLimit, PathQueue, PathRun};
+use daqmeter_record::path::{PathQueue, PathRun};
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
 use daqmeter_record::units::{plural, significant};
 use daqmeter_record::{RunRecord, sanitise};
 use serde::Serialize;
 
 use crate::aligned::wrapped;
-use crate::families::path::fastest;
+use crate::families::path::{fastest, name};
 use crate::findings::{Said, said};
 use crate::rate;
 use crate::svg::escaped;
@@ -31,32 +31,31 @@ pub(crate) struct Chain {
 pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
     let is_unsound = Conditions::of(all).are_unsound();
     let usable = rate::usable(all);
-    let limits = limits(&usable);
-    let chain = |(name, (record, run)): (&str, (&RunRecord, &PathRun))| {
+    let newest = proved(&usable);
+    let chain = |(name, (record, run)): (String, (&RunRecord, &PathRun))| {
+        let proved = newest.get(&name);
         let run = PathRun {
-            limit: limits.get(name).copied().cloned(),
+            limit: proved.and_then(|run| run.limit.clone()),
+            trials: proved.map_or_else(Vec::new, |run| run.trials.clone()),
             ..run.clone()
         };
         Chain {
-            name: name.to_owned(),
             is_unsound,
-            said: said(name, &run, record.engine.emulated),
+            said: said(&name, &run, record.engine.emulated),
+            name,
             svg: svg(&run),
         }
     };
     fastest(&usable).into_iter().map(chain).collect()
 }
 
-/// What limits each path, by the newest record that says so.
-fn limits(records: &[RunRecord]) -> BTreeMap<&str, &PathLimit> {
-    let mut limits = BTreeMap::new();
-    for record in records {
-        let limit = record.path.as_ref().and_then(|run| run.limit.as_ref());
-        if let (Some(limit), Ok(name)) = (limit, record.workload.text("path")) {
-            limits.insert(name, limit);
-        }
-    }
-    limits
+/// The newest run of each path that says what limits it.
+fn proved(records: &[RunRecord]) -> BTreeMap<String, &PathRun> {
+    let runs = records.iter().filter_map(|record| {
+        let run = record.path.as_ref().filter(|run| run.limit.is_some())?;
+        Some((name(record)?, run))
+    });
+    runs.collect()
 }
 
 /// Every path for the terminal: its name, and a line for each answer.

@@ -7,6 +7,7 @@ use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
 use serde::Serialize;
 
 use crate::families::path::{block_ns, rate_bytes_per_s};
+use crate::trials;
 
 /// One line: what is answered, and the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -24,7 +25,8 @@ pub(crate) fn said(name: &str, run: &PathRun, is_emulated: bool) -> Vec<Said> {
         line("carries", Some(carries(run, is_emulated))),
         line("limit", found.limit(name)),
         line("used", found.used()),
-        line("change", found.change()),
+        line("change", found.best().or_else(|| found.change())),
+        line("tried", trials::others(run)),
         line("this host", this_host(run)),
     ]
     .into_iter()
@@ -139,6 +141,11 @@ impl Found<'_> {
         (!named.is_empty()).then(|| named.join(", "))
     }
 
+    /// The change that was tried and gains most.
+    fn best(&self) -> Option<String> {
+        trials::best(self.run).map(trials::line)
+    }
+
     /// What makes the path faster, and by how much at most.
     fn change(&self) -> Option<String> {
         let (limit, condition) = match self.run.limit.as_ref().map(|limit| &limit.found) {
@@ -230,7 +237,13 @@ impl Found<'_> {
         let has_ends = threads
             .iter()
             .any(|thread| thread.element == element && thread.end.is_some());
-        element > 0 && Some(element) != last && !has_ends
+        // What was tried without a gain is no advice.
+        let is_tried = self
+            .run
+            .trials
+            .iter()
+            .any(|trial| trial.threads_of == Some(element) && trial.found.decided().is_some());
+        element > 0 && Some(element) != last && !has_ends && !is_tried
     }
 
     /// Which element uses most of a CPU.
@@ -321,7 +334,7 @@ fn how_many<'a>(
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::path::{End, PathThread};
+    use daqmeter_record::path::{Decided, End, InTurns, PathThread, Trial, Tried};
 
     use super::*;
 
@@ -451,6 +464,41 @@ mod tests {
         run.threads[0].elsewhere_ns = 900_000_000;
         run.threads[0].busy_ns = 90_000_000;
         assert!(of(&run, "change").contains("a faster device for board: at most"));
+    }
+
+    #[test]
+    fn a_change_that_was_tried_comes_before_one_that_is_predicted_and_is_no_advice_without_a_gain()
+    {
+        let mut run = run(4.0, [300, 990, 400]);
+        run.limit = found(LimitFound::Resource("convert".to_owned()));
+        let trial = |change: &str, threads_of, decided| Trial {
+            change: change.to_owned(),
+            predicted: None,
+            threads_of,
+            found: Tried::InTurns(InTurns {
+                decided,
+                times: 1.2,
+                interval: Some((1.1, 1.3)),
+                pairs: 12,
+                ignored: 0.02,
+            }),
+        };
+        run.trials = vec![
+            trial("--with block=2MiB", None, Decided::Faster),
+            trial("--with stage.1.threads=2", Some(1), Decided::Same),
+        ];
+        let best = of(&run, "change");
+        assert!(
+            best.starts_with("--with block=2MiB: 20 % faster (95 %: 10 to 30), tried"),
+            "{best}"
+        );
+        assert_eq!(of(&run, "tried"), "no difference: --with stage.1.threads=2");
+        run.trials.remove(0);
+        assert!(
+            of(&run, "change").starts_with("less work in convert"),
+            "{}",
+            of(&run, "change")
+        );
     }
 
     #[test]

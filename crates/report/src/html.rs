@@ -418,7 +418,11 @@ fn caches(host: &Host) -> String {
         .filter(|cache| cache.kind != "Instruction");
     let caches = caches.map(|cache| {
         let (level, bytes) = (cache.level, show_bytes(cache.bytes));
-        format!("L{level} {bytes} (shared by {})", cache.shared_by)
+        let count = match cache.count {
+            0 | 1 => String::new(),
+            count => format!("{count} x "),
+        };
+        format!("{count}L{level} {bytes} (shared by {})", cache.shared_by)
     });
     caches.collect::<Vec<_>>().join(" · ")
 }

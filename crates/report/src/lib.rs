@@ -39,6 +39,7 @@ mod stages;
 pub mod studies;
 mod svg;
 pub mod table;
+mod trials;
 
 pub use answers::{Answer, answers, answers_text};
 pub use families::copy::{classic as copy_classic, imported as copy_imported};

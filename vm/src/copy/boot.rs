@@ -14,6 +14,8 @@ pub(crate) enum Machine<'a> {
     Pc(Pc<'a>),
     /// AMD Versal, whose eight ADMA controllers QEMU emulates; with a shell for its architecture.
     Versal { busybox: &'a Path },
+    /// QEMU's own for Arm, with these options for its CPUs.
+    Arm { cpus: &'a str, busybox: &'a Path },
 }
 
 /// A PC, and how its CPUs are emulated.
@@ -64,7 +66,7 @@ impl Boot<'_> {
     pub(crate) fn run(&self, mut files: Vec<GuestFile>) -> Result<String> {
         let shell = match self.machine {
             Machine::Pc(_) => Path::new("/bin/busybox"),
-            Machine::Versal { busybox } => busybox,
+            Machine::Versal { busybox } | Machine::Arm { busybox, .. } => busybox,
         };
         files.push(GuestFile::script("init", INIT));
         files.push(GuestFile::script("script", self.script));
@@ -98,6 +100,12 @@ impl Boot<'_> {
                 // The machine wants four CPUs; Linux sees the two of the APU.
                 let machine = "qemu-system-aarch64 -machine xlnx-versal-virt -m 2G -smp 4";
                 command.args(machine.split(' '));
+                "ttyAMA0"
+            }
+            Machine::Arm { cpus, .. } => {
+                let machine =
+                    "qemu-system-aarch64 -machine virt -cpu cortex-a72 -accel tcg,thread=multi";
+                command.args(machine.split(' ').chain(cpus.split_whitespace()));
                 "ttyAMA0"
             }
         };

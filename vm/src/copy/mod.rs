@@ -2,7 +2,7 @@
 //!
 //! Everything is emulated: no time from here is a performance result.
 
-mod boot;
+pub(crate) mod boot;
 mod figures;
 mod modules;
 mod patched;

@@ -36,7 +36,7 @@ pub(crate) fn missing() -> Option<String> {
 }
 
 /// Builds the tool itself, static, for the guest's architecture; Rust's own linker, so that no cross compiler is needed.
-fn build() -> Result<()> {
+pub(crate) fn build() -> Result<()> {
     // Emulated CPUs are slow anyway: quick to build counts. The guest keeps the program in its 256 MiB, packed and unpacked.
     line("cargo build --quiet -p daqmeter-cli --target")
         .arg(TARGET)
@@ -47,7 +47,8 @@ fn build() -> Result<()> {
         .run()
 }
 
-fn daqmeter() -> PathBuf {
+/// The tool for the guest, after [`build`].
+pub(crate) fn daqmeter() -> PathBuf {
     shell::target().join(TARGET).join("debug/daqmeter")
 }
 

@@ -67,6 +67,12 @@ pub(super) const STEPS: &[Step] = &[
         &[MESH_GUESTS],
         || machines::boot("pmu-vm", "6.12, "),
     ),
+    step(
+        "topologies: a survey on two sockets of two cores of two threads",
+        OneCpu,
+        &[MESH_GUESTS],
+        || machines::boot("topology-vm", "2-sockets"),
+    ),
     step(COPY_MACHINES, OneCpu, &[GUESTS], || {
         machines::boot("copy-vm", "")
     }),

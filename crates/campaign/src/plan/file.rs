@@ -41,7 +41,7 @@ impl Default for Pin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Allowed {
-    /// All that are allowed, the last first: CPU 0 takes most interrupts.
+    /// All that are allowed: a core for each thread while there is one, the last first, for CPU 0 takes most interrupts.
     LastFirst,
 }
 

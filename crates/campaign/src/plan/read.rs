@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use daqmeter_harness::{Engine, StepPlan};
+use daqmeter_harness::{Engine, StepPlan, placement};
 use daqmeter_record::units::{parse_bytes, parse_rate_hz};
 use daqmeter_record::workload::name_of_today;
 use daqmeter_record::{Order, Param, Workload};
@@ -144,9 +144,7 @@ impl<'a> Reader<'a> {
     fn pin(&self, of_plan: &Pin) -> Vec<u32> {
         match (&self.site.pin, of_plan) {
             (Some(pin), _) | (None, Pin::List(pin)) => pin.clone(),
-            (None, Pin::Allowed(Allowed::LastFirst)) => {
-                self.site.host.allowed_cpus.iter().rev().copied().collect()
-            }
+            (None, Pin::Allowed(Allowed::LastFirst)) => placement::order(&self.site.host),
         }
     }
 }

@@ -17,7 +17,8 @@ use daqmeter_report::table::numbers_from;
 use super::ceiling::Ceiling;
 use super::limits;
 use super::max::{probe, probe_quietly, run_of};
-use super::run::{checked, request};
+use super::run::{checked, loaded, request};
+use super::trying;
 use crate::arguments::{budget, duration};
 use crate::output::Failure;
 use crate::runner::{Common, Runner};
@@ -29,7 +30,7 @@ use crate::runner::{Common, Runner};
 Runs with 20 % of work added to one part say what the whole follows. Its slope is 1 for the limit and 0 for a part with time\n\
 to spare. The resource that explains both much better than all others is named; rounds go on until there is one or the budget\n\
 ends. \"No single one\" and \"cannot tell\" are answers. Runs at 80 % of the rate say what a block needs, and from that the largest\n\
-rate is predicted. The gain is measured without the work of the limit where that can be left out.\n\nExample:\n\n  $ daqmeter path explain digitizer-crate --budget 1m"
+rate is predicted. The gain is measured without the work of the limit where that can be left out. With --try, changes are\ntried in turns with the path as it is: threads of the limit, CPUs by topology, blocks of twice and half the size, stores around\nthe caches, huge pages, congestion control. Those that need root are named.\n\nExample:\n\n  $ daqmeter path explain digitizer-crate --budget 1m"
 )]
 pub(crate) struct Arguments {
     /// Path: one that ships, or a TOML file
@@ -41,6 +42,12 @@ pub(crate) struct Arguments {
     /// Time in which the limit is to be found; four rounds over all parts are run in any case
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "30s")]
     budget: Duration,
+    /// Then try what may make it faster and needs no root, in turns with the path as it is, within this time [default: 30s]
+    #[arg(long = "try", value_name = "TIME", value_parser = budget, num_args = 0..=1, require_equals = true, default_missing_value = "30s")]
+    within: Option<Duration>,
+    /// Another value for a field of the file: block=128KiB, stage.1.threads=2
+    #[arg(long, value_name = "FIELD=VALUE")]
+    with: Vec<String>,
     #[command(flatten)]
     common: Common,
 }
@@ -104,7 +111,7 @@ impl System for Chain<'_> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let path = Path::load(&arguments.path).map_err(Failure::refused)?;
+    let path = loaded(&arguments.path, &arguments.with)?;
     let request = PathRequest {
         unpaced: true,
         ..request(&path, arguments.time, &arguments.common)
@@ -116,7 +123,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let explained = explain(&mut chain, &path.parts(), |_| {
         begin.elapsed() < arguments.budget
     })?;
-    limits::keep(chain, "path/explain", &explained)?;
+    let mut record = limits::proved(chain, "path/explain", &explained)?;
+    if let (Some(within), Some(run)) = (arguments.within, &mut record.path) {
+        let limit = match &explained.answer {
+            Answer::Limit(what) => Some(what),
+            Answer::NoSingle | Answer::CannotTell => None,
+        };
+        run.trials = trying::trials(&runner, &path, &request, run, limit, within)?;
+    }
+    runner.keep(record)?;
     runner.conclude(None, |records| {
         let last = records.iter().rev().find_map(|record| record.path.as_ref());
         let line = last.map_or_else(String::new, |run| {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use daqmeter_harness::{Request, StepPlan};
 use daqmeter_path::explain::{Answer, Explained, Interval, MIN_ROUNDS, explain};
 use daqmeter_path::{Path, PathRequest};
+use daqmeter_record::RunRecord;
 use daqmeter_record::path::{LimitFound, PathGain, PathLimit};
 
 use super::explain::Chain;
@@ -50,12 +51,17 @@ pub(crate) fn prove(
     let request = request(each.min(MAX_TIME));
     let mut chain = Chain::new(runner, &path, request, false);
     let explained = explain(&mut chain, &parts, |_| begin.elapsed() < within)?;
-    keep(chain, study, &explained)?;
+    let record = proved(chain, study, &explained)?;
+    runner.keep(record)?;
     Ok(true)
 }
 
-/// Runs the path once more as a point and keeps that with the answer.
-pub(super) fn keep(chain: Chain<'_>, study: &str, explained: &Explained) -> Result<(), Failure> {
+/// Runs the path once more as a point; its record has the answer.
+pub(super) fn proved(
+    chain: Chain<'_>,
+    study: &str,
+    explained: &Explained,
+) -> Result<RunRecord, Failure> {
     let Chain {
         runner,
         request,
@@ -68,7 +74,7 @@ pub(super) fn keep(chain: Chain<'_>, study: &str, explained: &Explained) -> Resu
         ceiling.put_into(run, runner);
         run.limit = Some(limit(explained));
     }
-    runner.keep(record)
+    Ok(record)
 }
 
 fn limit(explained: &Explained) -> PathLimit {

@@ -6,6 +6,7 @@ mod limits;
 mod max;
 mod run;
 mod show;
+mod trying;
 
 use std::process::ExitCode;
 
@@ -32,7 +33,7 @@ Example:
   $ daqmeter path show felix-card                 what will run, before anything runs
   $ daqmeter path run felix-card --time 3s        rate, latency, where each thread's time went
   $ daqmeter path run felix-card --max            the largest rate without loss
-  $ daqmeter path explain felix-card              what limits it, and what removing that gains
+  $ daqmeter path explain felix-card --try        what limits it, and which changes make it faster
   $ daqmeter path show felix-card --toml > my.toml";
 
 #[derive(Debug, Subcommand)]

@@ -38,6 +38,9 @@ pub(crate) struct Arguments {
     /// Search for the largest rate without loss; --time is that of a confirmation
     #[arg(long, conflicts_with_all = ["rate", "unpaced", "lossy"])]
     max: bool,
+    /// Another value for a field of the file: block=128KiB, stage.1.threads=2
+    #[arg(long, value_name = "FIELD=VALUE")]
+    with: Vec<String>,
     /// Page to write
     #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
     output: Option<PathBuf>,
@@ -46,7 +49,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let path = Path::load(&arguments.path).map_err(Failure::refused)?;
+    let path = loaded(&arguments.path, &arguments.with)?;
     let mut request = request(&path, arguments.time, &arguments.common);
     request.unpaced = arguments.unpaced;
     request.lossy = arguments.lossy;
@@ -68,6 +71,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     runner.conclude(arguments.output.as_deref(), |records| {
         text + &paths::text(records)
     })
+}
+
+/// A path with other values for some of its fields.
+pub(super) fn loaded(path: &str, with: &[String]) -> Result<Path, Failure> {
+    Path::load_with(path, &with.join(";")).map_err(Failure::refused)
 }
 
 /// What the options of every verb say.

@@ -11,11 +11,12 @@ use daqmeter_record::{RunRecord, Stage, sanitise};
 use crate::aligned::numbers_from;
 use crate::family::{Family, Work, of_engine};
 use crate::faults::faults_and_ledgers;
+use crate::trials;
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],
-    label: |record, _: &Stage| format!("path {}", record.workload.text("path").unwrap_or("")),
-    in_label: &["path"],
+    label: |record, _: &Stage| format!("path {}", name(record).unwrap_or_default()),
+    in_label: &["path", "with"],
     footnote,
     ..Family::EMPTY
 };
@@ -27,12 +28,24 @@ pub(crate) fn rate_bytes_per_s(run: &PathRun) -> f64 {
     run.payload_bytes as f64 / run.wall_ns.max(1) as f64 * 1e9
 }
 
+/// What `daqmeter path` is given for the path of a record: with other values for its fields it is another path.
+pub(crate) fn name(record: &RunRecord) -> Option<String> {
+    let path = record.workload.text("path").ok()?;
+    Some(match record.workload.text("with") {
+        Ok(with) => {
+            let with: Vec<&str> = with.split(';').collect();
+            format!("{path} --with {}", with.join(" --with "))
+        }
+        Err(_) => path.to_owned(),
+    })
+}
+
 /// Every path by its fastest run, from records that are to be believed.
-pub(crate) fn fastest(records: &[RunRecord]) -> BTreeMap<&str, (&RunRecord, &PathRun)> {
+pub(crate) fn fastest(records: &[RunRecord]) -> BTreeMap<String, (&RunRecord, &PathRun)> {
     let runs = of_engine(records, ENGINE).filter(|record| record.role.is_point());
-    let mut fastest: BTreeMap<&str, (&RunRecord, &PathRun)> = BTreeMap::new();
+    let mut fastest: BTreeMap<String, (&RunRecord, &PathRun)> = BTreeMap::new();
     for record in runs {
-        let (Some(run), Ok(name)) = (&record.path, record.workload.text("path")) else {
+        let (Some(run), Some(name)) = (&record.path, name(record)) else {
             continue;
         };
         let best = fastest.entry(name).or_insert((record, run));
@@ -96,6 +109,10 @@ fn write_run(out: &mut String, record: &RunRecord, run: &PathRun) {
     out.push_str(&queues(run));
     out.push('\n');
     out.push_str(&used(run));
+    let trials = trials::text(run);
+    if !trials.is_empty() {
+        let _ = write!(out, "\n{trials}");
+    }
 }
 
 /// Resources of one run, and the rate that each allows.

@@ -1,0 +1,81 @@
+//! Changes to a path, each tried in turns with the path as it is.
+
+use std::time::{Duration, Instant};
+
+use daqmeter_path::trials::{Change, changes, compare, ranked};
+use daqmeter_path::{Path, PathRequest};
+use daqmeter_record::path::{InTurns, PathRun, Trial, Tried};
+use daqmeter_record::resources::What;
+use daqmeter_sys::host::Files;
+
+use super::max::{probe_quietly, run_of};
+use crate::output::Failure;
+use crate::runner::Runner;
+
+/// Tries every change that fits the path, all of them within about that time.
+pub(super) fn trials(
+    runner: &Runner,
+    path: &Path,
+    request: &PathRequest,
+    run: &PathRun,
+    limit: Option<&What>,
+    within: Duration,
+) -> Result<Vec<Trial>, Failure> {
+    let all = changes(path, run, limit, &runner.context.host, &Files::default());
+    let (begin, mut trials) = (Instant::now(), Vec::new());
+    let tried = all
+        .iter()
+        .filter(|change| change.obstacle.is_none())
+        .count();
+    let mut waiting = tried;
+    for change in all {
+        let found = match &change.obstacle {
+            Some(why) => Tried::Not(why.clone()),
+            None => {
+                let left = within.saturating_sub(begin.elapsed());
+                let share = left / u32::try_from(waiting).unwrap_or(u32::MAX);
+                waiting -= 1;
+                match in_turns(runner, request, &change, tried, share) {
+                    Ok(found) => Tried::InTurns(found),
+                    Err(failure) if runner.stop.is_set() => return Err(failure),
+                    Err(failure) => Tried::Not(failure.line().to_owned()),
+                }
+            }
+        };
+        trials.push(Trial {
+            change: change.text,
+            predicted: change.predicted,
+            threads_of: change.threads_of,
+            found,
+        });
+    }
+    Ok(ranked(trials))
+}
+
+fn in_turns(
+    runner: &Runner,
+    request: &PathRequest,
+    change: &Change,
+    of: usize,
+    share: Duration,
+) -> Result<InTurns, Failure> {
+    let mut changed = PathRequest {
+        with: change.with.clone(),
+        ..request.clone()
+    };
+    if !change.cpus.is_empty() {
+        let cpus: Vec<String> = change.cpus.iter().map(u32::to_string).collect();
+        changed.cpus = cpus.join(",");
+    }
+    let begin = Instant::now();
+    let run = |is_changed: bool| {
+        let request = if is_changed { &changed } else { request };
+        let record = probe_quietly(runner, request)?;
+        let run = run_of(&record)?;
+        Ok(run.wall_ns as f64 / run.payload_bytes as f64)
+    };
+    compare(run, of, SEED, || begin.elapsed() < share)
+}
+
+/// Of the orders within pairs.
+const SEED: u64 = 1;

@@ -1,0 +1,193 @@
+//! Which CPUs busy threads get, from what the CPUs share. It says nothing about memory: buffers are touched by the threads themselves.
+
+use std::cmp::Reverse;
+
+use daqmeter_record::Host;
+
+/// The CPUs that may be used, in the order in which busy threads get them: a core for each thread while there is a free one, fast
+/// cores before slow ones, the cores of one NUMA node before those of the next. Otherwise the last CPU comes first: CPU 0 takes most
+/// interrupts.
+pub fn order(host: &Host) -> Vec<u32> {
+    let mut cpus = host.allowed_cpus.clone();
+    cpus.sort_by_cached_key(|&cpu| {
+        let is_slow = host.slower_cpus.contains(&cpu);
+        (
+            rank(host, cpu),
+            is_slow,
+            Reverse(node(host, cpu)),
+            Reverse(cpu),
+        )
+    });
+    cpus
+}
+
+/// A CPU for each thread, from how long each is busy for a block of the whole: neighbours side by side where each has a core, else the
+/// busiest thread first, each on the CPU with the least work, that of the CPU's core counted.
+pub fn spread(host: &Host, busy_ns: &[f64]) -> Vec<u32> {
+    let order = order(host);
+    let cores = order.iter().filter(|&&cpu| rank(host, cpu) == 0).count();
+    if busy_ns.len() <= cores {
+        return order[..busy_ns.len()].to_vec();
+    }
+    let mut threads: Vec<usize> = (0..busy_ns.len()).collect();
+    threads.sort_by(|&a, &b| busy_ns[b].total_cmp(&busy_ns[a]));
+    let mut load_ns = vec![0.0; order.len()];
+    let mut placed = vec![0; busy_ns.len()];
+    for thread in threads {
+        let of_core = |&at: &usize| -> f64 {
+            let core = core(host, order[at]);
+            let same = (0..order.len()).filter(|&other| self::core(host, order[other]) == core);
+            same.map(|other| load_ns[other]).sum()
+        };
+        let all = 0..order.len();
+        let Some(at) = all.min_by(|a, b| {
+            of_core(a)
+                .total_cmp(&of_core(b))
+                .then(load_ns[*a].total_cmp(&load_ns[*b]))
+        }) else {
+            return Vec::new();
+        };
+        load_ns[at] += busy_ns[thread].max(f64::MIN_POSITIVE);
+        placed[thread] = order[at];
+    }
+    placed
+}
+
+/// How many CPUs of the same core come before this one, the last one first.
+fn rank(host: &Host, cpu: u32) -> usize {
+    let core = core(host, cpu);
+    let later = |other: &&u32| **other > cpu && self::core(host, **other) == core;
+    host.allowed_cpus.iter().filter(later).count()
+}
+
+/// The first CPU of its core.
+fn core(host: &Host, cpu: u32) -> u32 {
+    let mut cores = host.siblings.iter();
+    let own = cores.find(|core| core.contains(&cpu));
+    own.and_then(|core| core.first()).copied().unwrap_or(cpu)
+}
+
+/// The last CPU of its NUMA node that may be used.
+fn node(host: &Host, cpu: u32) -> u32 {
+    let mut nodes = host.numa.iter();
+    let own = nodes.find(|node| node.cpus.contains(&cpu));
+    let allowed = |cpu: &&u32| host.allowed_cpus.contains(cpu);
+    own.and_then(|node| node.cpus.iter().filter(allowed).max())
+        .copied()
+        .unwrap_or(cpu)
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::host::NumaNode;
+
+    use super::*;
+
+    fn host(cpus: u32, siblings: &[&[u32]], nodes: &[&[u32]]) -> Host {
+        let node = |(node, cpus): (u32, &&[u32])| NumaNode {
+            node,
+            cpus: cpus.to_vec(),
+        };
+        Host {
+            allowed_cpus: (0..cpus).collect(),
+            siblings: siblings.iter().map(|core| core.to_vec()).collect(),
+            numa: (0..).zip(nodes).map(node).collect(),
+            ..Host::default()
+        }
+    }
+
+    #[test]
+    fn a_thread_gets_a_core_of_its_own_while_there_is_one_and_its_neighbours_node() {
+        // Two sockets of two cores of two threads, numbered as the kernel does where siblings are side by side, and where they are not.
+        let beside = host(
+            8,
+            &[&[0, 1], &[2, 3], &[4, 5], &[6, 7]],
+            &[&[0, 1, 2, 3], &[4, 5, 6, 7]],
+        );
+        assert_eq!(order(&beside), [7, 5, 3, 1, 6, 4, 2, 0]);
+        let apart = host(
+            8,
+            &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]],
+            &[&[0, 2, 4, 6], &[1, 3, 5, 7]],
+        );
+        assert_eq!(order(&apart), [7, 5, 6, 4, 3, 1, 2, 0]);
+        // What the process may not use is no choice, and its siblings are then alone.
+        let some = Host {
+            allowed_cpus: vec![0, 1, 2, 6],
+            ..beside
+        };
+        assert_eq!(order(&some), [6, 2, 1, 0]);
+    }
+
+    #[test]
+    fn fast_cores_come_first_and_slow_ones_before_a_shared_core() {
+        let hybrid = Host {
+            slower_cpus: vec![4, 5],
+            ..host(6, &[&[0, 1], &[2, 3]], &[&[0, 1, 2, 3, 4, 5]])
+        };
+        assert_eq!(order(&hybrid), [3, 1, 5, 4, 2, 0]);
+        assert_eq!(order(&host(3, &[], &[])), [2, 1, 0]);
+        assert_eq!(order(&Host::default()), [0_u32; 0]);
+    }
+
+    /// Whether two threads share a core while another has none.
+    fn shares_a_core_needlessly(host: &Host, cpus: &[u32]) -> bool {
+        let mut used: Vec<u32> = cpus.iter().map(|&cpu| core(host, cpu)).collect();
+        used.sort_unstable();
+        used.dedup();
+        let mut cores: Vec<u32> = host
+            .allowed_cpus
+            .iter()
+            .map(|&cpu| core(host, cpu))
+            .collect();
+        cores.sort_unstable();
+        cores.dedup();
+        used.len() < cpus.len().min(cores.len())
+    }
+
+    #[test]
+    fn no_two_busy_threads_share_a_core_while_one_is_free_on_any_topology() {
+        let hosts = [
+            host(1, &[], &[&[0]]),
+            host(4, &[], &[&[0, 1, 2, 3]]),
+            host(
+                8,
+                &[&[0, 1], &[2, 3], &[4, 5], &[6, 7]],
+                &[&[0, 1, 2, 3], &[4, 5, 6, 7]],
+            ),
+            host(
+                8,
+                &[&[0, 4], &[1, 5], &[2, 6], &[3, 7]],
+                &[&[0, 2, 4, 6], &[1, 3, 5, 7]],
+            ),
+            host(6, &[&[0, 1]], &[&[0, 1, 2, 3, 4, 5]]),
+        ];
+        for host in &hosts {
+            for threads in 1..12 {
+                let order = order(host);
+                let first = &order[..threads.min(order.len())];
+                assert!(!shares_a_core_needlessly(host, first), "{first:?}");
+                let busy_ns = [0.0, 2.0, 4.0, 1.0, 3.0, 0.0, 2.0, 4.0, 1.0, 3.0, 0.0];
+                let busy_ns = &busy_ns[..threads];
+                let cpus = spread(host, busy_ns);
+                assert_eq!(cpus.len(), threads);
+                assert!(
+                    !shares_a_core_needlessly(host, &cpus),
+                    "{busy_ns:?}: {cpus:?}"
+                );
+            }
+        }
+        // The order in which CPUs are numbered does it.
+        let last_first = [7, 6, 5, 4];
+        assert!(shares_a_core_needlessly(&hosts[2], &last_first));
+    }
+
+    #[test]
+    fn more_threads_than_cores_are_spread_by_how_busy_they_are() {
+        let two = host(2, &[], &[&[0, 1]]);
+        assert_eq!(spread(&two, &[10.0, 100.0, 60.0, 20.0]), [0, 1, 0, 0]);
+        let one_core = host(2, &[&[0, 1]], &[&[0, 1]]);
+        assert_eq!(spread(&one_core, &[10.0, 100.0, 60.0]), [0, 1, 0]);
+        assert_eq!(spread(&Host::default(), &[1.0]), [0_u32; 0]);
+    }
+}

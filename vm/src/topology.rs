@@ -1,0 +1,211 @@
+//! Machines of other topologies than this host's: in each a short survey runs, must name the sockets, cores, threads and NUMA nodes
+//! that the machine was given, and must not pin two busy threads to one core while another is free.
+//!
+//! Everything is emulated: no time from here is a performance result.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use anyhow::{Context, Result, bail, ensure};
+use daqmeter_record::RunRecord;
+use shell::need;
+
+use crate::copy::boot::{Boot, Machine};
+use crate::debian::{self, Kernel, foreign_busybox};
+use crate::files::{GuestFile, folder, tail, timed};
+use crate::mesh;
+
+/// A machine, and what its survey must say of it.
+struct Case {
+    name: &'static str,
+    /// QEMU's options for its CPUs and nodes.
+    cpus: &'static str,
+    sockets: u32,
+    cores: u32,
+    threads_of_a_core: u32,
+    nodes: usize,
+}
+
+const CASES: [Case; 3] = [
+    Case {
+        name: "1-cpu",
+        cpus: "-m 1536 -smp 1",
+        sockets: 1,
+        cores: 1,
+        threads_of_a_core: 1,
+        nodes: 1,
+    },
+    Case {
+        name: "2-nodes",
+        cpus: "-smp 4,sockets=2,cores=2 -m 1536 \
+               -object memory-backend-ram,id=near,size=768M -object memory-backend-ram,id=far,size=768M \
+               -numa node,nodeid=0,cpus=0-1,memdev=near -numa node,nodeid=1,cpus=2-3,memdev=far",
+        sockets: 2,
+        cores: 4,
+        threads_of_a_core: 1,
+        nodes: 2,
+    },
+    Case {
+        name: "2-sockets-2-cores-2-threads",
+        cpus: "-m 1536 -smp 8,sockets=2,cores=2,threads=2",
+        sockets: 2,
+        cores: 4,
+        threads_of_a_core: 2,
+        nodes: 1,
+    },
+];
+
+const SERIES: &str = "6.1";
+
+/// An emulated machine is slow: this is far more than it needs.
+const LIMIT_S: u32 = 300;
+
+/// A survey; points of one to eight busy threads where the survey would place them; the first record, which describes the host, and
+/// the CPUs of each record's threads.
+const SCRIPT: &str = "\
+cat > /tmp/threads.toml <<END\n\
+title = 'busy threads'\n\
+pin = 'last-first'\n\
+[[sweep]]\n\
+study = 'threads'\n\
+engine = 'memory'\n\
+time = '10ms'\n\
+workload = { read_bytes = 65536, read_lines = 1, write_lines = 0 }\n\
+axes = { lanes = [1, 2, 4, 8] }\n\
+END\n\
+/daqmeter survey --budget 5s --no-wait -o /tmp/report.html --records /tmp/survey.jsonl > /tmp/out 2>&1\n\
+echo SURVEY $?; tail -n 3 /tmp/out\n\
+/daqmeter run /tmp/threads.toml --records /tmp/threads.jsonl > /tmp/out 2>&1\n\
+echo THREADS $?; tail -n 3 /tmp/out\n\
+echo \"RECORD $(head -n 1 /tmp/survey.jsonl)\"\n\
+cat /tmp/threads.jsonl /tmp/survey.jsonl | grep -n -o '\"requested_cpu\":[0-9]*' | sed 's/^/PIN /'\n";
+
+/// Why the machines cannot be run here, or none.
+pub(crate) fn missing() -> Option<String> {
+    mesh::missing()
+}
+
+/// Fetches a kernel and a shell, and builds the tool for the guest.
+pub(crate) fn prepare() -> Result<()> {
+    if let Some(why) = missing() {
+        bail!(why);
+    }
+    for (program, package) in [
+        ("qemu-system-aarch64", "qemu-system-arm"),
+        ("cpio", "cpio"),
+        ("xz", "xz-utils"),
+    ] {
+        need(program, package)?;
+    }
+    fs::create_dir_all(folder())?;
+    debian::update()?;
+    timed("Debian's kernel and busybox for arm64", || {
+        foreign_busybox("arm64").and_then(|_| Kernel::image_of(SERIES, "arm64"))
+    })?;
+    timed("static aarch64 build of the tool", mesh::build)
+}
+
+/// The machines with `only` in their name, after [`prepare`].
+pub(crate) fn boot(only: &str) -> Result<()> {
+    let kernel = Kernel::image_of(SERIES, "arm64")?;
+    let busybox = foreign_busybox("arm64")?;
+    let chosen: Vec<&Case> = CASES
+        .iter()
+        .filter(|case| case.name.contains(only))
+        .collect();
+    ensure!(!chosen.is_empty(), "no machine has `{only}` in its name");
+    for case in &chosen {
+        timed(case.name, || {
+            let name = format!("topology-{}", case.name);
+            let boot = Boot {
+                name: &name,
+                machine: Machine::Arm {
+                    cpus: case.cpus,
+                    busybox: &busybox,
+                },
+                kernel: &kernel.image,
+                script: SCRIPT,
+                command_line: "",
+                limit_s: LIMIT_S,
+            };
+            let daqmeter = GuestFile::program("daqmeter", &mesh::daqmeter())?;
+            case.judge(&boot.run(vec![daqmeter])?)
+        })?;
+    }
+    println!(
+        "{} machines, each named and used by its topology",
+        chosen.len()
+    );
+    Ok(())
+}
+
+impl Case {
+    fn judge(&self, printed: &str) -> Result<()> {
+        let line = |start: &str| printed.lines().find_map(|line| line.strip_prefix(start));
+        for what in ["SURVEY ", "THREADS "] {
+            let last = tail(printed);
+            ensure!(line(what) == Some("0"), "{what}failed:\n{last}");
+        }
+        let record = line("RECORD ").context("no record came")?;
+        let record: RunRecord = serde_json::from_str(record)?;
+        let host = &record.host;
+        let found = (host.sockets, host.cores, host.logical_cpus, host.numa.len());
+        let cpus = self.cores * self.threads_of_a_core;
+        let wanted = (self.sockets, self.cores, cpus, self.nodes);
+        ensure!(
+            found == wanted,
+            "sockets, cores, CPUs and NUMA nodes are called {found:?}, not {wanted:?}"
+        );
+        let points = self.unshared(printed)?;
+        println!(
+            "{}: {found:?}; {points} points with a core for each thread",
+            self.name
+        );
+        Ok(())
+    }
+
+    /// Points of which no two lanes share a core while one is free: their number.
+    fn unshared(&self, printed: &str) -> Result<usize> {
+        let mut points: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+        for line in printed.lines().filter_map(|line| line.strip_prefix("PIN ")) {
+            let (point, _) = line
+                .split_once(':')
+                .context("a line of grep has its number")?;
+            let cpu = line.rsplit(':').next().context("a CPU")?.parse()?;
+            points.entry(point).or_default().push(cpu);
+        }
+        ensure!(!points.is_empty(), "no thread was pinned");
+        for (point, cpus) in &points {
+            let cores: BTreeSet<u32> = cpus
+                .iter()
+                .map(|cpu| cpu / self.threads_of_a_core)
+                .collect();
+            ensure!(
+                cores.len() == cpus.len().min(self.cores as usize),
+                "record {point}: threads on CPUs {cpus:?} share a core"
+            );
+        }
+        Ok(points.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_share_a_core_without_need_are_found() {
+        let case = &CASES[2];
+        let pins = |cpus: &[u32]| -> String {
+            let lines = cpus
+                .iter()
+                .map(|cpu| format!("PIN 1:\"requested_cpu\":{cpu}\n"));
+            lines.collect()
+        };
+        assert_eq!(case.unshared(&pins(&[7, 5, 3, 1])).unwrap(), 1);
+        assert_eq!(case.unshared(&pins(&[7, 5, 3, 1, 6])).unwrap(), 1);
+        let error = case.unshared(&pins(&[7, 6])).unwrap_err().to_string();
+        assert!(error.contains("share a core"), "{error}");
+        assert!(case.unshared("").is_err());
+    }
+}
