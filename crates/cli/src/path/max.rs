@@ -94,7 +94,6 @@ pub(super) fn search(
         resolution: 0.02,
         probe: confirm / 6,
         confirm,
-        confirmations: 3,
         allowed: Allowed {
             lost: 0,
             dead_share: 0.0,
