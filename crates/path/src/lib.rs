@@ -13,6 +13,7 @@
 
 mod account;
 mod away;
+mod card;
 mod chain;
 mod cut;
 mod definition;
@@ -23,8 +24,10 @@ pub mod engine;
 mod evidence;
 pub mod explain;
 mod file;
+mod live;
 mod read;
 mod ring;
+mod shared;
 mod sinks;
 mod sources;
 mod spin;

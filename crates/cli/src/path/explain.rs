@@ -84,6 +84,12 @@ impl System for Chain<'_> {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let path = Path::load(&arguments.path).map_err(Failure::refused)?;
+    if path.is_live() {
+        return Err(Failure::refused(format!(
+            "{}: the parts of a card that is read out cannot be slowed one by one: try path run --max, or path explain felix-card",
+            path.name
+        )));
+    }
     let request = PathRequest {
         unpaced: true,
         ..request(&path, arguments.time, &arguments.common)
