@@ -271,19 +271,40 @@ fn what_a_card_cannot_do_is_refused() {
     std::fs::write(&file, live(&[TO_HOST, "kind = \"tcp\""], RECEIVER)).unwrap();
     let path = Path::load(file.to_str().unwrap()).unwrap();
     let engine = PathEngine::default();
-    let refused = |change: fn(&mut PathRequest)| {
-        let mut request = PathRequest::new(&path, 1.0);
-        change(&mut request);
-        engine.open(&request.workload()).err().unwrap().0
-    };
-    let changes: [(&str, fn(&mut PathRequest)); 4] = [
-        ("unpaced", |request| request.unpaced = true),
-        ("lossy", |request| request.lossy = true),
-        ("slow_element", |request| request.slow_element = Some(1)),
-        ("left_out", |request| request.left_out = Some(0)),
+    let asked = PathRequest::new(&path, 1.0);
+    let asked = || asked.clone();
+    let requests = [
+        (
+            "unpaced",
+            PathRequest {
+                unpaced: true,
+                ..asked()
+            },
+        ),
+        (
+            "lossy",
+            PathRequest {
+                lossy: true,
+                ..asked()
+            },
+        ),
+        (
+            "slow_element",
+            PathRequest {
+                slow_element: Some(1),
+                ..asked()
+            },
+        ),
+        (
+            "left_out",
+            PathRequest {
+                left_out: Some(0),
+                ..asked()
+            },
+        ),
     ];
-    for (name, change) in changes {
-        let error = refused(change);
+    for (name, request) in requests {
+        let error = engine.open(&request.workload()).err().unwrap().0;
         assert!(error.contains(name) && error.contains("`card`"), "{error}");
     }
 }
