@@ -7,8 +7,8 @@ mod host;
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::significant;
 
-use chains::{ChainRow, chain_rows};
 pub(crate) use chains::dead_time;
+use chains::{ChainRow, chain_rows};
 pub use chains::{chains_text, details_text};
 
 use crate::family::{Answer, Family, Found, Measured, Place, Segment, Work, of_engine};
