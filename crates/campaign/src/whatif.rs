@@ -84,7 +84,11 @@ pub fn sweep_values(text: &str) -> Result<Vec<String>, String> {
     if unit != other || !(2..=MAX_POINTS).contains(&count) {
         return Err(format!("{}; N is 2 to {MAX_POINTS}", wrong()));
     }
-    let value = |at: usize| from + (to - from) * at as f64 / (count - 1) as f64;
+    // In thousandths: bytes of a rate are whole.
+    let value = |at: usize| {
+        let exact = from + (to - from) * at as f64 / (count - 1) as f64;
+        (exact * 1e3).round() / 1e3
+    };
     Ok((0..count)
         .map(|at| format!("{}{unit}", value(at)))
         .collect())
@@ -133,6 +137,12 @@ mod tests {
         assert_eq!(
             sweep_values("1kHz..3kHz/3").unwrap(),
             ["1kHz", "2kHz", "3kHz"]
+        );
+        let path = Path::parse(TEXT, "x").unwrap();
+        let rates = sweep_values("100MB/s..900MB/s/1000").unwrap();
+        assert!(
+            rates.iter().all(|rate| path.parse_rate(rate).is_ok()),
+            "{rates:?}"
         );
         for wrong in ["1,,2", "1kHz..3MHz/3", "1..3", "1..3/1", "a..b/3"] {
             assert!(sweep_values(wrong).is_err(), "{wrong}");

@@ -46,6 +46,34 @@ fn a_run_is_a_record_with_its_threads() {
     assert!(line.contains("\"preempted_ns\"") || line.contains("\"elsewhere_ns\""));
 }
 
+#[test]
+fn a_card_that_is_read_out_live_says_what_became_of_its_triggers() {
+    let output = path(&["run", "felix-readout", "--time", "20ms", "--rate", "20kHz"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    for wanted in [
+        "card gbt -> to-host -> published over tcp -> receiver",
+        "from the oldest trigger of a page to its receipt",
+        "24 of 24 ledgers close",
+        "dead time: 0 % by DMA",
+    ] {
+        assert!(text.contains(wanted), "{wanted}: {text}");
+    }
+    are_refused(
+        "path",
+        &[
+            (
+                &["explain", "felix-readout"][..],
+                "cannot be slowed one by one",
+            ),
+            (
+                &["run", "felix-readout", "--unpaced"],
+                "does not go with the source `card`",
+            ),
+        ],
+    );
+}
+
 /// A path that is soon made ready, in a file of this folder.
 fn small(folder: &std::path::Path) -> String {
     let file = folder.join("small.toml");

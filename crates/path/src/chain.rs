@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use daqmeter_harness::{Fault, StopFlag};
+use daqmeter_readout::Scenario;
 use daqmeter_record::path::{End, PathThread};
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::memory::Pages;
@@ -18,33 +19,13 @@ use crate::definition::{Element, Path, SourceKind};
 use crate::element::Work;
 use crate::ended::{Done, Ended, Names, ended};
 use crate::ends::{Inlet, Outlet, link};
-use crate::known::Known;
+use crate::live::{self, Live};
+use crate::shared::{How, Shared};
 use crate::sinks::sink;
 use crate::sources::{Named, sources};
 use crate::spin::{Change, Spin};
 use crate::stages::work;
-use crate::worker::{FromSource, IntoSink, Role, Shared, Worker};
-
-/// How a path is run.
-#[derive(Clone, Debug)]
-pub(crate) struct How {
-    /// Time for which the source goes.
-    pub(crate) time_ns: u64,
-    /// Blocks of each stream after which it ends at the latest.
-    pub(crate) most_blocks: u64,
-    pub(crate) rate_hz: Option<f64>,
-    pub(crate) lossless: bool,
-    /// An element, and the work that is added to each of its blocks, in nanoseconds.
-    pub(crate) slowed: Option<(usize, f64)>,
-    /// An element whose work is left out.
-    pub(crate) left_out: Option<usize>,
-    /// CPUs for the threads in turn, instead of the path's own.
-    pub(crate) cpus: Vec<u32>,
-    /// For the choice of stores.
-    pub(crate) last_level_bytes: u64,
-    /// Sums of the paths that were run before.
-    pub(crate) known: Known,
-}
+use crate::worker::{FromSource, IntoSink, Role, Worker};
 
 /// Labels that wait while their blocks are away: more than a pipe or a socket holds in blocks of a page.
 const LABELS: usize = 1024;
@@ -64,6 +45,8 @@ pub(crate) struct Chain {
     patience_ns: u64,
     threads: Vec<JoinHandle<()>>,
     done: Receiver<Done>,
+    /// The card that is read out, where that is the source.
+    live: Option<Live>,
 }
 
 /// Holds the threads until all are ready.
@@ -118,6 +101,27 @@ struct Part {
 }
 
 impl Building {
+    fn new(path: &Path) -> Building {
+        Building {
+            workers: Vec::new(),
+            queues: Vec::new(),
+            open: Vec::new(),
+            buffers: path.buffers,
+            pages: path.pages,
+            out_bytes: path.source.out_bytes,
+            part: Part::default(),
+        }
+    }
+
+    /// Adds threads without rings of the path.
+    fn alone(&mut self, name: &str, roles: Vec<Role>, cpus: &[u32]) {
+        let count = roles.len();
+        for (at, role) in roles.into_iter().enumerate() {
+            let name = numbered(name, at, count);
+            self.push(name, role, cpu(cpus, at), None, Change::default());
+        }
+    }
+
     /// Adds a row of threads behind those before it.
     fn row(&mut self, roles: Vec<(String, Role)>, cpus: &[u32], change: Change) {
         let (outlets, inlets) = link(self.open.len(), roles.len(), self.buffers, self.pages);
@@ -187,10 +191,7 @@ impl Building {
         let count = works.len();
         let mut roles = Vec::new();
         for (at, work) in works.into_iter().enumerate() {
-            let name = match count {
-                1 => stage.name.clone(),
-                _ => format!("{}.{at}", stage.name),
-            };
+            let name = numbered(&stage.name, at, count);
             match work {
                 Work::Look(look) => roles.push((name, Role::Look(look))),
                 Work::Turn(turn) => roles.push((name, Role::Turn(turn))),
@@ -212,6 +213,14 @@ impl Building {
     }
 }
 
+/// The name of one of so many threads.
+fn numbered(name: &str, at: usize, count: usize) -> String {
+    match count {
+        1 => name.to_owned(),
+        _ => format!("{name}.{at}"),
+    }
+}
+
 fn cpu(cpus: &[u32], at: usize) -> Option<u32> {
     cpus.get(at % cpus.len().max(1)).copied()
 }
@@ -220,31 +229,33 @@ impl Chain {
     /// Opens everything, starts the threads, and waits until all are ready.
     pub(crate) fn start(path: &Path, how: &How, stop: &StopFlag) -> Result<Chain, Fault> {
         let cuts = Cuts::default();
-        let mut sources = sources(path)?;
-        let sums = how.known.sums(path, &mut sources)?;
-        let shared = Arc::new(Shared {
-            time_ns: how.time_ns,
-            most_blocks: how.most_blocks,
-            rate_hz: how.rate_hz,
-            lossless: how.lossless,
-            expected: sums.clone(),
-            ..Shared::default()
-        });
-        let streams: Vec<String> = sources.iter().map(|(name, _)| name.clone()).collect();
-        let building = build(path, how, sources, &sums.first, &cuts)?;
+        let (mut names, mut live, mut sums) = (Names::default(), None, Arc::default());
+        let mut building = Building::new(path);
+        if let Some(scenario) = path.live() {
+            live = Some(build_live(&mut building, path, scenario, how)?);
+        } else {
+            let mut sources = sources(path)?;
+            sums = how.known.sums(path, &mut sources)?;
+            names.streams = sources.iter().map(|(name, _)| name.clone()).collect();
+            build(&mut building, path, how, sources, &sums.first, &cuts)?;
+        }
+        for (at, worker) in building.workers.iter_mut().enumerate() {
+            worker.thread.cpu = cpu(&how.cpus, at).or(worker.thread.cpu);
+        }
         let (done_in, done) = channel();
         let mut chain = Chain {
-            shared,
+            shared: Arc::new(Shared::new(how, sums)),
             names: Names {
-                streams,
                 queues: building.queues,
                 is_paced: how.rate_hz.is_some(),
+                ..names
             },
             gate: Arc::default(),
             cuts,
             patience_ns: patience_ns(path),
             threads: Vec::new(),
             done,
+            live,
         };
         chain.spawn(building.workers, &done_in, stop)?;
         Ok(chain)
@@ -320,7 +331,10 @@ impl Chain {
             fault = Some(Fault::new("a thread of the path ended without a word"));
         }
         all.sort_by_key(|done| done.at);
-        ended(&self.names, all, fault)
+        match &self.live {
+            Some(live) => live.ended(all, fault),
+            None => ended(&self.names, all, fault),
+        }
     }
 
     fn end_now(&self) {
@@ -365,28 +379,43 @@ impl Drop for Chain {
     }
 }
 
+/// Readers and receivers: no blocks go between them through the path's rings.
+fn build_live(
+    building: &mut Building,
+    path: &Path,
+    scenario: &Scenario,
+    how: &How,
+) -> Result<Live, Fault> {
+    let (live, readers, receivers) = live::open(path, scenario, how)?;
+    let stage = path
+        .stages
+        .first()
+        .expect("a card's first stage is `to-host`: checked");
+    let readers = readers.into_iter().map(|one| Role::Card(Box::new(one)));
+    building.begin(1, &stage.name);
+    building.alone(&stage.name, readers.collect(), &stage.cpus);
+    let receivers = receivers
+        .into_iter()
+        .map(|one| Role::Receiver(Box::new(one)));
+    building.begin(path.stages.len() + 1, &path.sink.name);
+    building.alone(&path.sink.name, receivers.collect(), &path.sink.cpus);
+    Ok(live)
+}
+
 fn build(
+    building: &mut Building,
     path: &Path,
     how: &How,
     sources: Vec<Named>,
     first_keys: &[usize],
     cuts: &Cuts,
-) -> Result<Building, Fault> {
+) -> Result<(), Fault> {
     let change = |element: usize| Change {
         added: match how.slowed {
             Some((at, ns)) if at == element => Spin::of_ns(ns),
             _ => Spin::default(),
         },
         is_left_out: how.left_out == Some(element),
-    };
-    let mut building = Building {
-        workers: Vec::new(),
-        queues: Vec::new(),
-        open: Vec::new(),
-        buffers: path.buffers,
-        pages: path.pages,
-        out_bytes: path.source.out_bytes,
-        part: Part::default(),
     };
     building.begin(0, &path.source.name);
     let streams = sources.len();
@@ -410,10 +439,7 @@ fn build(
     building.begin(path.stages.len() + 1, &path.sink.name);
     let sink = vec![(path.sink.name.clone(), Role::Sink(into))];
     building.row(sink, &path.sink.cpus, change);
-    for (at, worker) in building.workers.iter_mut().enumerate() {
-        worker.thread.cpu = cpu(&how.cpus, at).or(worker.thread.cpu);
-    }
-    Ok(building)
+    Ok(())
 }
 
 /// One thread from its start to its end.
@@ -443,7 +469,7 @@ impl Life {
                 self.worker.thread.name
             ))),
         };
-        let thread = account.end(self.worker.thread.clone());
+        let thread = self.worker.accounted(&account);
         self.finish(thread, fault);
     }
 

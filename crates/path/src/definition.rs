@@ -4,6 +4,8 @@ use daqmeter_digitizer::conversion::ConversionRequest;
 use daqmeter_digitizer::function::Function;
 use daqmeter_etherbone::Times;
 use daqmeter_kernels::copy::CopyKernel;
+use daqmeter_readout::Scenario;
+use daqmeter_readout::chain::Chain;
 use daqmeter_record::path::{Brings, Served};
 use daqmeter_record::units::{show_bytes, show_mb_per_s, show_ns, significant};
 use daqmeter_sys::memory::Pages;
@@ -70,6 +72,12 @@ pub(crate) enum Unit {
     Felix,
     /// Nanoseconds of a timing receiver.
     Times,
+    /// FELIX blocks in the ring into which a card writes them.
+    Ring,
+    /// Pages of chunks.
+    Pages,
+    /// Pages on their way to receivers.
+    Sent,
 }
 
 impl Unit {
@@ -80,6 +88,9 @@ impl Unit {
             Unit::Numbers => "converted samples",
             Unit::Felix => "FELIX blocks",
             Unit::Times => "times",
+            Unit::Ring => "a card's ring",
+            Unit::Pages => "pages",
+            Unit::Sent => "pages that were sent",
         }
     }
 }
@@ -102,6 +113,8 @@ pub(crate) enum SourceKind {
     Etherbone { address: String, count: u64 },
     /// Blocks of an emulated card, made beforehand.
     Felix { scenario: String, span_bytes: usize },
+    /// An emulated card, which writes blocks into its rings as triggers come.
+    Card { scenario: Box<Scenario> },
 }
 
 /// What becomes of blocks.
@@ -125,6 +138,10 @@ pub(crate) enum StageKind {
     Tcp { congestion: Option<String> },
     /// The same over a pair of Unix sockets.
     Unix,
+    /// A card's rings are read, and their chunks put into pages.
+    ToHost,
+    /// Pages are published over the transport of that name.
+    Publish(String),
 }
 
 /// Where blocks end.
@@ -139,9 +156,18 @@ pub(crate) enum SinkKind {
         span_bytes: usize,
         direct: bool,
     },
+    /// Subscribes to pages and checks each chunk.
+    Receiver,
 }
 
 impl SourceKind {
+    pub(crate) fn due_bytes(&self, block_bytes: usize) -> f64 {
+        match self {
+            SourceKind::Card { scenario } => scenario.event_bytes(),
+            _ => block_bytes as f64,
+        }
+    }
+
     fn text(&self) -> String {
         match self {
             SourceKind::Memory { span_bytes } => {
@@ -164,6 +190,7 @@ impl SourceKind {
                 format!("etherbone {address}, {count} times a cycle")
             }
             SourceKind::Felix { scenario, .. } => format!("felix {scenario}"),
+            SourceKind::Card { scenario } => format!("card {}", scenario.name),
         }
     }
 }
@@ -183,6 +210,8 @@ impl StageKind {
                 congestion: Some(name),
             } => format!("tcp on loopback, {name}"),
             StageKind::Unix => "unix socket".to_owned(),
+            StageKind::ToHost => "to-host".to_owned(),
+            StageKind::Publish(transport) => format!("published over {transport}"),
         }
     }
 
@@ -204,6 +233,7 @@ impl SinkKind {
     fn text(&self) -> String {
         match self {
             SinkKind::Read => "read".to_owned(),
+            SinkKind::Receiver => "receiver".to_owned(),
             SinkKind::File { path, direct, .. } => {
                 let how = if *direct { ", direct" } else { "" };
                 format!("file {path}{how}")
@@ -215,8 +245,7 @@ impl SinkKind {
 impl Path {
     /// Elements as they are drawn: what they are, threads, CPUs, and what comes behind them.
     fn elements(&self) -> Vec<(String, usize, &[u32], String)> {
-        let behind =
-            |bytes: usize, unit: Unit| format!("{} of {}", show_bytes(bytes as u64), unit.name());
+        let behind = |bytes: usize, unit: Unit| self.between(bytes, unit);
         let source = &self.source;
         let mut all = vec![(
             source.kind.text(),
@@ -236,6 +265,30 @@ impl Path {
         let sink = &self.sink;
         all.push((sink.kind.text(), sink.threads, &sink.cpus, String::new()));
         all
+    }
+
+    /// What lies between two elements.
+    fn between(&self, bytes: usize, unit: Unit) -> String {
+        let shown = show_bytes(bytes as u64);
+        match unit {
+            Unit::Ring => format!("a ring of {shown} for each DMA channel"),
+            Unit::Pages => format!("pages of {shown} at most"),
+            Unit::Sent => "buffers of the network".to_owned(),
+            unit => format!("{shown} of {}, {} blocks", unit.name(), self.buffers),
+        }
+    }
+
+    /// The scenario of the card that is read out live, where that is the source.
+    pub(crate) fn live(&self) -> Option<&Scenario> {
+        match &self.source.kind {
+            SourceKind::Card { scenario } => Some(scenario),
+            _ => None,
+        }
+    }
+
+    /// Whether its source is a card that is read out live: triggers come at a rate, and no part can be slowed.
+    pub fn is_live(&self) -> bool {
+        self.live().is_some()
     }
 
     /// In one line, from source to sink.
@@ -263,7 +316,7 @@ impl Path {
                 place(threads, cpus)
             ));
             if !behind.is_empty() {
-                out.push_str(&format!("    |  {behind}, {} blocks\n", self.buffers));
+                out.push_str(&format!("    |  {behind}\n"));
             }
         }
         out
@@ -284,6 +337,15 @@ impl Path {
     }
 
     fn conditions(&self) -> String {
+        if let Some(scenario) = self.live() {
+            let hz = self.rate_hz.unwrap_or(scenario.trigger.rate.0);
+            return format!(
+                "triggers at {} Hz; BUSY stops those for which a ring has no room; {} threads; {} of memory",
+                significant(hz, 4),
+                self.thread_count(),
+                show_bytes(self.memory_bytes())
+            );
+        }
         let rate = self.rate_hz.map_or_else(
             || "as fast as it goes".to_owned(),
             |hz| format!("{} blocks/s due from each stream", significant(hz, 4)),
@@ -306,21 +368,32 @@ impl Path {
         )
     }
 
-    /// A rate in blocks (`14Hz`) or bytes (`500MB/s`) of one stream, as blocks per second.
+    /// A rate in blocks (`14Hz`) or bytes (`500MB/s`) of one stream, as blocks per second; triggers for a card that is read out.
     ///
     /// # Errors
     /// When it is neither.
     pub fn parse_rate(&self, text: &str) -> Result<f64, String> {
-        parse_rate(text, self.block_bytes)
+        parse_rate(text, self.due_bytes())
+    }
+
+    /// Bytes of what is due at a rate: a block, or what a trigger brings into a ring of the card that is read out.
+    pub fn due_bytes(&self) -> f64 {
+        self.source.kind.due_bytes(self.block_bytes)
     }
 
     /// Streams of the source, each of which has its own account.
     pub fn streams(&self) -> usize {
-        self.source.threads
+        match self.live() {
+            Some(scenario) => Chain::parts(scenario).channels,
+            None => self.source.threads,
+        }
     }
 
-    /// The elements that can be slowed, from source to sink.
+    /// The elements that can be slowed, from source to sink; none of a card that is read out live.
     pub fn parts(&self) -> Vec<Part> {
+        if self.is_live() {
+            return Vec::new();
+        }
         let part = |name: &String, threads, can_be_left_out| Part {
             name: name.clone(),
             threads,
@@ -352,13 +425,16 @@ impl Path {
             SourceKind::Etherbone { address, count } => {
                 Times::request(address, *count).is_emulated()
             }
-            SourceKind::Felix { .. } => true,
+            SourceKind::Felix { .. } | SourceKind::Card { .. } => true,
             SourceKind::Memory { .. } | SourceKind::File { .. } => false,
         }
     }
 
     /// Bytes of all blocks and patterns.
     pub(crate) fn memory_bytes(&self) -> u64 {
+        if let Some(scenario) = self.live() {
+            return scenario.memory_bytes(Chain::parts(scenario));
+        }
         let blocks = |element_bytes: usize, lanes: usize| {
             daqmeter_sys::memory::buffer_bytes(element_bytes as u64)
                 .saturating_mul((self.buffers * lanes) as u64)
@@ -373,7 +449,8 @@ impl Path {
             SourceKind::Memory { span_bytes } | SourceKind::Felix { span_bytes, .. } => *span_bytes,
             SourceKind::File { .. }
             | SourceKind::Digitizer { .. }
-            | SourceKind::Etherbone { .. } => 0,
+            | SourceKind::Etherbone { .. }
+            | SourceKind::Card { .. } => 0,
         };
         let all = stages.chain([blocks(self.source.out_bytes, widest), span as u64]);
         all.fold(0, u64::saturating_add)
@@ -389,6 +466,7 @@ fn brings(each: Brings) -> String {
 
 fn place(threads: usize, cpus: &[u32]) -> String {
     let threads = match threads {
+        0 => "in the threads of to-host".to_owned(),
         1 => "1 thread".to_owned(),
         n => format!("{n} threads"),
     };
@@ -400,11 +478,11 @@ fn place(threads: usize, cpus: &[u32]) -> String {
 }
 
 /// Blocks per second of a rate that is written in blocks (`14Hz`) or bytes (`1GB/s`).
-pub(crate) fn parse_rate(text: &str, block_bytes: usize) -> Result<f64, String> {
+pub(crate) fn parse_rate(text: &str, block_bytes: f64) -> Result<f64, String> {
     if let Some(bytes) = text.strip_suffix("/s") {
         let bytes =
             daqmeter_record::units::parse_bytes(bytes).map_err(|error| error.to_string())?;
-        return Ok(bytes as f64 / block_bytes as f64);
+        return Ok(bytes as f64 / block_bytes);
     }
     daqmeter_record::units::parse_rate_hz(text)
         .map_err(|error| format!("{error}; or bytes, such as 500MB/s"))
@@ -431,9 +509,9 @@ mod tests {
 
     #[test]
     fn rates_are_blocks_or_bytes() {
-        assert_eq!(parse_rate("14Hz", 1000), Ok(14.0));
-        assert_eq!(parse_rate("1MB/s", 1000), Ok(1000.0));
-        assert!(parse_rate("fast", 1000).is_err());
+        assert_eq!(parse_rate("14Hz", 1000.0), Ok(14.0));
+        assert_eq!(parse_rate("1MB/s", 1000.0), Ok(1000.0));
+        assert!(parse_rate("fast", 1000.0).is_err());
     }
 
     #[test]

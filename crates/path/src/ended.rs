@@ -2,7 +2,8 @@
 
 use daqmeter_harness::Fault;
 use daqmeter_record::path::{Bucket, PathQueue, PathRun, PathThread};
-use daqmeter_record::{Counter, Ledger};
+use daqmeter_record::{Counter, Ledger, TimeSeries};
+use daqmeter_stats::LogHistogram;
 
 use crate::worker::{Arrived, Left};
 
@@ -15,6 +16,7 @@ pub(crate) struct Done {
 }
 
 /// What the threads do not know of the run.
+#[derive(Default)]
 pub(crate) struct Names {
     /// Each stream.
     pub(crate) streams: Vec<String>,
@@ -29,6 +31,9 @@ pub(crate) struct Ended {
     pub(crate) run: PathRun,
     pub(crate) ledgers: Vec<Ledger>,
     pub(crate) counters: Vec<Counter>,
+    pub(crate) series: Vec<TimeSeries>,
+    /// Trouble that was no fault.
+    pub(crate) notes: Vec<String>,
 }
 
 /// Puts together what the threads left.
@@ -64,8 +69,15 @@ pub(crate) fn ended(names: &Names, all: Vec<Done>, fault: Option<Fault>) -> Ende
         run: run(names, threads, queues, sink.as_ref()),
         ledgers,
         counters,
+        series: Vec::new(),
+        notes: Vec::new(),
         fault,
     }
+}
+
+pub(crate) fn buckets(histogram: &LogHistogram) -> Vec<Bucket> {
+    let bucket = |(from_ns, count)| Bucket { from_ns, count };
+    histogram.buckets().map(bucket).collect()
 }
 
 fn run(
@@ -74,7 +86,6 @@ fn run(
     queues: Vec<PathQueue>,
     sink: Option<&Arrived>,
 ) -> PathRun {
-    let bucket = |(from_ns, count)| Bucket { from_ns, count };
     PathRun {
         wall_ns: threads
             .iter()
@@ -85,9 +96,7 @@ fn run(
         blocks: sink.map_or(0, |sink| sink.delivered.iter().sum()),
         events: sink.map_or(0, |sink| sink.events),
         verified_blocks: sink.map_or(0, |sink| sink.verified),
-        latency: sink.map_or_else(Vec::new, |sink| {
-            sink.latency_ns.buckets().map(bucket).collect()
-        }),
+        latency: sink.map_or_else(Vec::new, |sink| buckets(&sink.latency_ns)),
         latency_max_ns: sink.map_or(0, |sink| sink.latency_ns.max()),
         is_paced: names.is_paced,
         cpus: daqmeter_sys::available::cpus(),

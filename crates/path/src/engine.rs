@@ -5,17 +5,20 @@ use std::time::Duration;
 use daqmeter_harness::{
     Fault, Problem, Request, Session, StageSpec, StopFlag, Tally, TypedEngine, is_default,
 };
+use daqmeter_readout::chain::observed;
+use daqmeter_readout::engine::lost_on_the_way;
 use daqmeter_readout::search::Observation;
 use daqmeter_record::{Counter, RunRecord};
 use daqmeter_sys::host::{Files, parse_cpu_list};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::chain::{Chain, How};
+use crate::chain::Chain;
 use crate::definition::Path;
 use crate::ended::Ended;
 use crate::known::Known;
 use crate::links::links;
+use crate::shared::How;
 use crate::traffic::traffic;
 
 /// Runs a path from its source to its sink.
@@ -100,6 +103,19 @@ impl PathRequest {
         }
     }
 
+    /// What does not go with a card that is read out live.
+    fn not_live(&self) -> Option<Problem> {
+        let asked = [
+            ("unpaced", self.unpaced),
+            ("lossy", self.lossy),
+            ("slow_element", self.slow_element.is_some()),
+            ("left_out", self.left_out.is_some()),
+        ];
+        let (name, _) = asked.into_iter().find(|(_, is_asked)| *is_asked)?;
+        let text = "does not go with the source `card`: its triggers come at a rate, BUSY stops them, and no part can be slowed";
+        Some(Problem::new(name, text))
+    }
+
     fn load(&self) -> Result<Path, Fault> {
         let path = Path::load_with(&self.path, &self.with);
         let path = path.map_err(|error| Fault::new(error.to_string()))?;
@@ -171,6 +187,9 @@ impl TypedEngine for PathEngine {
 
     fn open(&self, request: &PathRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
         let path = request.load()?;
+        if let Some(problem) = request.not_live().filter(|_| path.is_live()) {
+            return Err(request.workload().error(problem.name, problem.text).into());
+        }
         let elements = path.stages.len() as u64 + 2;
         if request.slow_element.is_some_and(|at| at >= elements) {
             let most = elements - 1;
@@ -296,10 +315,11 @@ impl Session for PathSession {
             let ended = chain.run(&self.stop);
             let fault = ended.fault.clone();
             self.ended = Some(ended);
+            // What else went wrong then is of no interest.
+            if self.stop.is_set() {
+                return Err(Fault::interrupted());
+            }
             fault.map_or(Ok(()), Err)?;
-        }
-        if self.stop.is_set() {
-            return Err(Fault::interrupted());
         }
         Ok(())
     }
@@ -326,6 +346,7 @@ impl Session for PathSession {
             carried_bytes: Some(ended.run.payload_bytes),
             ledgers: ended.ledgers,
             counters: ended.counters,
+            series: ended.series,
             ..Tally::default()
         };
         let run = daqmeter_record::PathRun {
@@ -343,7 +364,7 @@ impl Session for PathSession {
 
 /// What must be known to believe the rate.
 fn warnings(path: &Path, ended: &Ended) -> Vec<String> {
-    let mut warnings = Vec::new();
+    let mut warnings = ended.notes.clone();
     let (blocks, verified) = (ended.run.blocks, ended.run.verified_blocks);
     if blocks > 0 && verified == 0 {
         warnings.push(
@@ -366,9 +387,13 @@ const BEHIND: f64 = 0.01;
 /// Nor is it behind before this: what is in the rings at the end is carried to the sink, and hosts stop for moments.
 const DRAIN_NS: f64 = 3e6;
 
-/// What a record of a run at a rate says to a search for the largest one without loss: blocks that were lost, and a source that
+/// What a record of a run of this path at a rate says to a search for the largest one without loss: blocks that were lost, and a source that
 /// could not begin them when they were due.
-pub fn observation(record: &RunRecord, time: Duration) -> Observation {
+pub fn observation(path: &Path, record: &RunRecord, time: Duration) -> Observation {
+    if let Some(scenario) = path.live() {
+        let lost = record.ledgers.iter().map(lost_on_the_way).sum();
+        return observed(record, scenario.event_bytes(), lost);
+    }
     let ledgers = record.ledgers.iter();
     let asked_ns = time.as_nanos() as f64;
     let wall_ns = record.path.as_ref().map_or(0, |run| run.wall_ns) as f64;
@@ -398,10 +423,28 @@ mod tests {
                 wall_ns,
                 ..Default::default()
             });
-            observation(&record, Duration::from_secs(1)).dead_share
+            let path = Path::load("pattern").unwrap();
+            observation(&path, &record, Duration::from_secs(1)).dead_share
         };
         assert_eq!(observed(1_005_000_000), 0.0);
         assert!((observed(1_250_000_000) - 0.2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_card_that_is_read_out_for_an_hour_ends_when_it_is_to_stop_and_its_accounts_close() {
+        let request = PathRequest {
+            path: "felix-readout".to_owned(),
+            seconds: 3600.0,
+            ..PathEngine::default().example()
+        };
+        let mut session = PathEngine::default().open(&request).unwrap().remove(0);
+        let stop = StopFlag::default();
+        session.heed(&stop);
+        session.verify().unwrap();
+        stop.set();
+        assert_eq!(session.step(0, 1).unwrap_err(), Fault::interrupted());
+        let ledgers = session.tally().ledgers;
+        assert!(ledgers.len() == 24 && ledgers.iter().all(|ledger| ledger.closes()));
     }
 
     #[test]

@@ -29,8 +29,8 @@ pub(crate) struct PathFile {
     #[serde(default)]
     pub(crate) rate: Option<Spanned<String>>,
     /// Whether the source waits for room, or loses blocks that are due when there is none.
-    #[serde(default = "yes")]
-    pub(crate) lossless: bool,
+    #[serde(default)]
+    pub(crate) lossless: Option<Spanned<bool>>,
     /// What the path serves.
     #[serde(default)]
     pub(crate) serves: Option<Serves>,
@@ -41,10 +41,6 @@ pub(crate) struct PathFile {
     pub(crate) stage: Vec<Part>,
     /// Where they end.
     pub(crate) sink: Part,
-}
-
-fn yes() -> bool {
-    true
 }
 
 /// What the path serves: how many of them a host carries follows from what one brings.

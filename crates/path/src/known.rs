@@ -64,6 +64,8 @@ fn key(path: &Path) -> Option<String> {
     }
     let named: &str = match &path.source.kind {
         SourceKind::Memory { .. } | SourceKind::Etherbone { .. } => return Some(key),
+        // No blocks of known content come from it.
+        SourceKind::Card { .. } => return None,
         SourceKind::File { path, .. } => path,
         SourceKind::Felix { scenario, .. } => scenario,
         SourceKind::Digitizer {

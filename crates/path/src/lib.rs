@@ -13,6 +13,7 @@
 
 mod account;
 mod away;
+mod card;
 mod chain;
 mod cut;
 mod definition;
@@ -25,10 +26,12 @@ pub mod explain;
 mod file;
 mod known;
 mod links;
+mod live;
 mod read;
 mod ring;
 mod setting;
 mod shape;
+mod shared;
 mod sinks;
 mod sources;
 mod spin;

@@ -12,8 +12,9 @@ use daqmeter_etherbone::{TIME_BYTES, Times};
 use daqmeter_harness::{Problem, Request, TomlText, did_you_mean, text_input};
 use daqmeter_hostio::{BlockRequest, SECTOR_BYTES};
 use daqmeter_kernels::copy::CopyKernel;
-use daqmeter_readout::Scenario;
+use daqmeter_readout::chain::Chain;
 use daqmeter_readout::scenario::check_congestion;
+use daqmeter_readout::{Scenario, transport};
 use daqmeter_record::path::{Brings, Served};
 use daqmeter_record::units::{parse_bytes, parse_duration, parse_rate_hz};
 use daqmeter_sys::memory::Pages;
@@ -33,6 +34,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ),
     ("copy-to-user", include_str!("../paths/copy-to-user.toml")),
     ("felix-card", include_str!("../paths/felix-card.toml")),
+    ("felix-readout", include_str!("../paths/felix-readout.toml")),
     ("file-replay", include_str!("../paths/file-replay.toml")),
     ("pattern", include_str!("../paths/pattern.toml")),
     (
@@ -180,11 +182,18 @@ struct FileSinkFields {
     direct: bool,
 }
 
-const SOURCES: [&str; 5] = ["memory", "file", "digitizer", "felix", "etherbone"];
-const STAGES: [&str; 9] = [
-    "copy", "convert", "decode", "checksum", "program", "tcp", "unix", "work", "wait",
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CardFields {
+    scenario: String,
+}
+
+const SOURCES: [&str; 6] = ["memory", "file", "digitizer", "felix", "etherbone", "card"];
+const STAGES: [&str; 11] = [
+    "copy", "convert", "decode", "checksum", "program", "tcp", "unix", "work", "wait", "to-host",
+    "zenoh",
 ];
-const SINKS: [&str; 2] = ["read", "file"];
+const SINKS: [&str; 3] = ["read", "file", "receiver"];
 
 impl Path {
     /// Loads a path by the name of a shipped one, or from a file.
@@ -244,7 +253,26 @@ struct Flow {
     unit: Unit,
     threads: usize,
     scenario: Option<String>,
+    live: Option<Live>,
     names: BTreeMap<String, usize>,
+}
+
+/// A card that is read out.
+struct Live {
+    /// Each has a reader and a receiver.
+    channels: usize,
+    ring_bytes: usize,
+    page_bytes: usize,
+}
+
+impl Live {
+    fn of(scenario: &Scenario) -> Live {
+        Live {
+            channels: Chain::parts(scenario).channels,
+            ring_bytes: scenario.card.ring.0,
+            page_bytes: scenario.reader.page.0,
+        }
+    }
 }
 
 impl Flow {
@@ -275,6 +303,9 @@ impl Reader<'_> {
             return Err(self.text.error(span, "stage", problem));
         }
         let (source, mut flow) = self.source(&file, block_bytes)?;
+        if let SourceKind::Card { .. } = source.kind {
+            self.without_blocks(&file)?;
+        }
         let stages: Result<Vec<_>, String> = (0..file.stage.len())
             .map(|at| self.stage(&file, at, &mut flow))
             .collect();
@@ -283,7 +314,7 @@ impl Reader<'_> {
         let pages = self.pages(&file)?;
         let rate = file.rate.as_ref();
         let rate_hz = rate.map(|given| {
-            parse_rate(given.as_ref(), block_bytes)
+            parse_rate(given.as_ref(), source.kind.due_bytes(block_bytes))
                 .and_then(|hz| {
                     daq::check_trigger_rate(hz).map_err(|fault| fault.0)?;
                     Ok(hz)
@@ -298,7 +329,7 @@ impl Reader<'_> {
             block_bytes,
             buffers: to_usize(buffers),
             rate_hz: rate_hz.transpose()?,
-            lossless: file.lossless,
+            lossless: file.lossless.as_ref().is_none_or(|given| *given.as_ref()),
             served: served.transpose()?,
             with: self.with.to_owned(),
             pages,
@@ -337,6 +368,22 @@ impl Reader<'_> {
             other => {
                 let problem = format!("is `{other}`; base, transparent or huge is wanted");
                 Err(self.text.error(given.span(), "pages", problem))
+            }
+        }
+    }
+
+    /// Refuses what is of blocks between threads: a card's reader has its ring instead.
+    fn without_blocks(&self, file: &PathFile) -> Result<(), String> {
+        let buffers = file.buffers.as_ref().map(|given| ("buffers", given.span()));
+        let lossless = file
+            .lossless
+            .as_ref()
+            .map(|given| ("lossless", given.span()));
+        match buffers.or(lossless) {
+            None => Ok(()),
+            Some((field, span)) => {
+                let problem = "a card that is read out has its scenario's ring and BUSY instead: leave the field out";
+                Err(self.text.error(span, field, problem))
             }
         }
     }
@@ -381,6 +428,7 @@ impl Reader<'_> {
             "file" => replay(&reading, block_bytes)?,
             "digitizer" => digitizer(&reading)?,
             "etherbone" => etherbone(&reading, block_bytes)?,
+            "card" => card(&reading, &place, block_bytes)?,
             _ => felix(&reading, block_bytes)?,
         };
         if place.threads.is_some_and(|threads| threads != own_threads) {
@@ -391,11 +439,17 @@ impl Reader<'_> {
             SourceKind::Felix { scenario, .. } => Some(scenario.clone()),
             _ => None,
         };
+        let live = match &kind {
+            SourceKind::Card { scenario } => Some(Live::of(scenario)),
+            _ => None,
+        };
+        let out_bytes = live.as_ref().map_or(block_bytes, |live| live.ring_bytes);
         let mut flow = Flow {
             bytes: block_bytes,
             unit,
             threads: own_threads,
             scenario,
+            live,
             names: BTreeMap::new(),
         };
         let element = Element {
@@ -403,7 +457,7 @@ impl Reader<'_> {
             name: flow.name(name),
             threads: own_threads,
             cpus: cpus(&reading, place)?,
-            out_bytes: block_bytes,
+            out_bytes,
             unit,
         };
         Ok((element, flow))
@@ -422,6 +476,9 @@ impl Reader<'_> {
         };
         let name = known(&reading, &STAGES)?;
         let place = reading.place()?;
+        if let Some(stage) = live_stage(&reading, name, &place, flow)? {
+            return Ok(stage);
+        }
         let kind = match name {
             "copy" => copy(&reading)?,
             "convert" => convert(&reading, flow)?,
@@ -463,13 +520,25 @@ impl Reader<'_> {
         if place.threads.is_some_and(|threads| threads != 1) {
             return Err(reading.error("threads", "a sink has 1: leave the field out"));
         }
-        let kind = match name {
-            "read" => {
-                reading.fields::<NoFields>()?;
-                SinkKind::Read
+        match (name == "receiver", &flow.live, flow.unit) {
+            (true, Some(_), Unit::Sent) | (false, None, _) => {}
+            (true, None, _) => return Err(reading.error("kind", OF_CARD)),
+            (_, Some(_), _) => {
+                let problem = "a card is read out by `to-host`, then `tcp` or `zenoh`, then the sink `receiver`";
+                return Err(reading.error("kind", problem));
             }
-            _ => file_sink(&reading, flow)?,
+        }
+        let kind = match name {
+            "file" => file_sink(&reading, flow)?,
+            plain => {
+                reading.fields::<NoFields>()?;
+                match plain {
+                    "read" => SinkKind::Read,
+                    _ => SinkKind::Receiver,
+                }
+            }
         };
+        let threads = flow.live.as_ref().map_or(1, |live| live.channels);
         // Source and sink may be called alike.
         let name = if flow.names.contains_key(name) {
             format!("{name} sink")
@@ -479,7 +548,7 @@ impl Reader<'_> {
         Ok(Element {
             kind,
             name,
-            threads: 1,
+            threads,
             cpus: cpus(&reading, place)?,
             out_bytes: 0,
             unit: flow.unit,
@@ -557,6 +626,76 @@ fn felix(reading: &Reading<'_>, block_bytes: usize) -> Result<Source, String> {
         span_bytes: span.max(block_bytes) / block_bytes * block_bytes,
     };
     Ok((kind, Unit::Felix, 1))
+}
+
+const OF_CARD: &str = "needs the source `card`, whose ring is read out live";
+
+fn card(reading: &Reading<'_>, place: &Place, block_bytes: usize) -> Result<Source, String> {
+    let CardFields { scenario } = reading.fields()?;
+    let scenario = Scenario::load(&scenario).map_err(|error| reading.error("scenario", error))?;
+    let card_bytes = scenario.card.block.0;
+    if block_bytes != card_bytes {
+        let problem = format!("its blocks have {card_bytes} bytes, and so must `block`");
+        return Err(reading.error("scenario", problem));
+    }
+    without_thread(reading, place)?;
+    let scenario = Box::new(scenario);
+    Ok((SourceKind::Card { scenario }, Unit::Ring, 0))
+}
+
+/// A card and its publisher work in the threads of their reader.
+fn without_thread(reading: &Reading<'_>, place: &Place) -> Result<(), String> {
+    let problem = "this part works in the threads of `to-host`: say it there";
+    match (&place.threads, place.cpus.is_empty()) {
+        (Some(_), _) => Err(reading.error("threads", problem)),
+        (None, false) => Err(reading.error("cpus", problem)),
+        (None, true) => Ok(()),
+    }
+}
+
+/// A stage behind a card, where there is one: to-host, then one transport.
+fn live_stage(
+    reading: &Reading<'_>,
+    name: &str,
+    place: &Place,
+    flow: &mut Flow,
+) -> Result<Option<Element<StageKind>>, String> {
+    let Some(live) = &flow.live else {
+        return match name {
+            "to-host" | "zenoh" => Err(reading.error("kind", OF_CARD)),
+            _ => Ok(None),
+        };
+    };
+    let (kind, unit, threads, out_bytes) = match (flow.unit, name) {
+        (Unit::Ring, "to-host") => {
+            let (channels, bytes) = (live.channels, live.page_bytes);
+            if place.threads.is_some_and(|threads| threads != channels) {
+                let problem = format!("is one for each DMA channel, {channels}: leave it out");
+                return Err(reading.error("threads", problem));
+            }
+            (StageKind::ToHost, Unit::Pages, channels, bytes)
+        }
+        (Unit::Pages, "tcp" | "zenoh") => {
+            transport::named(name).map_err(|error| reading.error("kind", error))?;
+            without_thread(reading, place)?;
+            (StageKind::Publish(name.to_owned()), Unit::Sent, 0, 0)
+        }
+        (Unit::Ring, _) => return Err(reading.error("kind", "a card's ring is read by `to-host`")),
+        (Unit::Pages, _) => {
+            return Err(reading.error("kind", "pages are published over `tcp` or `zenoh`"));
+        }
+        _ => return Err(reading.error("kind", "pages that were sent come to the sink `receiver`")),
+    };
+    reading.fields::<NoFields>()?;
+    flow.unit = unit;
+    Ok(Some(Element {
+        kind,
+        name: flow.name(name),
+        threads,
+        cpus: cpus(reading, place.clone())?,
+        out_bytes,
+        unit,
+    }))
 }
 
 fn etherbone(reading: &Reading<'_>, block_bytes: usize) -> Result<Source, String> {

@@ -83,6 +83,9 @@ fn two_ends(row: ShapeRow, cpus: &[u32]) -> [ShapeRow; 2] {
     [end("out", End::Out, 0), end("in", End::In, 1)]
 }
 
+/// Why there is no profile of a card that is read out live.
+const LIVE: &str = "a card that is read out live is in no profile: daqmeter twin links finds how many links it carries";
+
 fn source_work(kind: &SourceKind) -> Result<String, String> {
     let device =
         "its rate is that of a device, which no profile has: measure it with daqmeter path run";
@@ -92,6 +95,7 @@ fn source_work(kind: &SourceKind) -> Result<String, String> {
         SourceKind::File { .. } => return Err(format!("source file: {device}")),
         SourceKind::Digitizer { .. } => return Err(format!("source digitizer: {device}")),
         SourceKind::Etherbone { .. } => return Err(format!("source etherbone: {device}")),
+        SourceKind::Card { .. } => return Err(format!("source card: {LIVE}")),
     };
     match span <= MAX_SPAN_BYTES {
         true => Ok("memory".to_owned()),
@@ -118,6 +122,7 @@ fn stage_work(kind: &StageKind) -> Result<String, String> {
         StageKind::Work { .. } | StageKind::Wait { .. } => "work".to_owned(),
         StageKind::Tcp { .. } => "tcp".to_owned(),
         StageKind::Unix => "unix".to_owned(),
+        StageKind::ToHost | StageKind::Publish(_) => return Err(LIVE.to_owned()),
         StageKind::Program { .. } => {
             return Err("what a program costs is in no profile".to_owned());
         }
@@ -127,6 +132,7 @@ fn stage_work(kind: &StageKind) -> Result<String, String> {
 fn sink_work(kind: &SinkKind) -> Result<String, String> {
     match kind {
         SinkKind::Read => Ok("read".to_owned()),
+        SinkKind::Receiver => Err(LIVE.to_owned()),
         SinkKind::File { direct: false, .. } => Ok("write".to_owned()),
         SinkKind::File { .. } => Err(
             "sink file: past the page cache its rate is that of a device, which no profile has"

@@ -8,6 +8,7 @@ use daqmeter_sys::host::DIRECT;
 
 use crate::definition::{Path, SinkKind};
 use crate::element::{Block, Label, Sink};
+use crate::stages::of_card;
 use crate::sum::sum;
 
 /// The sink of a path.
@@ -18,6 +19,7 @@ pub(crate) fn sink(path: &Path) -> Result<Box<dyn Sink>, Fault> {
         .map_or(path.source.out_bytes, |stage| stage.out_bytes);
     Ok(match &path.sink.kind {
         SinkKind::Read => Box::new(ReadOnce),
+        SinkKind::Receiver => return Err(of_card()),
         SinkKind::File {
             path,
             span_bytes,

@@ -13,6 +13,7 @@ use daqmeter_sys::clock::monotonic_ns;
 
 use crate::definition::{Path, SourceKind};
 use crate::element::{Filled, Source, most_keys};
+use crate::stages::of_card;
 
 /// A source and the name of its stream.
 pub(crate) type Named = (String, Box<dyn Source>);
@@ -32,6 +33,7 @@ pub(crate) fn sources(path: &Path) -> Result<Vec<Named>, Fault> {
             let make = Make::Card(Box::new(scenario_of(scenario)?), *span_bytes);
             vec![(name, Box::new(Bank::new(bytes, make)))]
         }
+        SourceKind::Card { .. } => return Err(of_card()),
         SourceKind::File { path, cached } => {
             let request = BlockRequest {
                 path: path.clone(),

@@ -44,7 +44,13 @@ pub(crate) fn work(
         StageKind::Program { command, .. } => away::program(command, cuts)?,
         StageKind::Tcp { congestion } => away::tcp(congestion.as_deref(), cuts)?,
         StageKind::Unix => away::unix(cuts)?,
+        StageKind::ToHost | StageKind::Publish(_) => return Err(of_card()),
     })
+}
+
+/// Parts of a card that is read out are made together: see `live.rs`.
+pub(crate) fn of_card() -> Fault {
+    Fault::new("a part of a card's read-out by itself: a bug in daqmeter")
 }
 
 fn converter(

@@ -1,11 +1,12 @@
 //! The threads of a path. Each takes, works and hands on until what is before it or behind it ends; what it cannot do is one fault,
 //! and its ends close, so that the others come to their end, too.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, TryRecvError, TrySendError};
 
 use daqmeter_harness::{Fault, StopFlag};
+use daqmeter_readout::chain::{Load, ReaderDone};
+use daqmeter_readout::receive::Report;
 use daqmeter_record::path::PathThread;
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_stats::LogHistogram;
@@ -13,27 +14,12 @@ use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::wait::{sleep_until, without_timer_slack};
 
 use crate::account::{Account, Side};
+use crate::card::{FromCard, IntoReceiver, waits_for_input};
 use crate::element::{Block, Inward, Label, Labels, Look, Outward, Sink, Source, Turn};
 use crate::ends::{Inlet, Outlet};
-use crate::known::Sums;
 use crate::ring::Found;
+use crate::shared::Shared;
 use crate::spin::Change;
-
-/// What all threads of a run look at.
-#[derive(Debug, Default)]
-pub(crate) struct Shared {
-    /// The source is to end.
-    pub(crate) is_over: AtomicBool,
-    pub(crate) begin_ns: AtomicU64,
-    /// Time after which the source ends.
-    pub(crate) time_ns: u64,
-    /// Blocks of each stream after which it ends.
-    pub(crate) most_blocks: u64,
-    pub(crate) rate_hz: Option<f64>,
-    pub(crate) lossless: bool,
-    /// Sums that blocks must have at the sink, by key.
-    pub(crate) expected: Arc<Sums>,
-}
 
 /// What one thread does.
 pub(crate) enum Role {
@@ -43,6 +29,8 @@ pub(crate) enum Role {
     Out(Box<dyn Outward>, Option<SyncSender<Label>>),
     In(Box<dyn Inward>, Labels),
     Sink(IntoSink),
+    Card(Box<FromCard>),
+    Receiver(Box<IntoReceiver>),
 }
 
 /// The source's side of the ledger.
@@ -92,6 +80,9 @@ pub(crate) struct Left {
     pub(crate) seen: Vec<Vec<u64>>,
     pub(crate) issued: Option<Issued>,
     pub(crate) arrived: Option<Arrived>,
+    /// Of a card that is read out.
+    pub(crate) read: Option<Box<ReaderDone>>,
+    pub(crate) received: Option<Box<(Report, Load)>>,
 }
 
 /// What a source brings to the ledger.
@@ -127,6 +118,7 @@ impl Worker {
                 Ok(())
             }
             Role::Turn(_) | Role::Out(..) | Role::In(..) => Ok(()),
+            Role::Card(_) | Role::Receiver(_) => Ok(()),
         }
     }
 
@@ -148,6 +140,11 @@ impl Worker {
                 run_in(inward.as_mut(), labels, outlet, account)
             }
             (Role::Sink(into), Some(inlet), _) => into.run(inlet, shared, account, change),
+            (Role::Card(from), ..) => {
+                from.run(shared, account);
+                Ok(())
+            }
+            (Role::Receiver(into), ..) => into.run(account),
             _ => Err(Fault::new("a thread without its ends: a bug in daqmeter")),
         }
     }
@@ -170,9 +167,20 @@ impl Worker {
                 });
             }
             Role::Sink(into) => left.arrived = Some(into.arrived.clone()),
+            Role::Card(from) => left.read = from.done.take().map(Box::new),
+            Role::Receiver(into) => left.received = into.done.take().map(Box::new),
             Role::Look(_) | Role::Turn(_) | Role::Out(..) | Role::In(..) => {}
         }
         left
+    }
+
+    /// The thread with its times.
+    pub(crate) fn accounted(&self, account: &Account) -> PathThread {
+        let thread = account.end(self.thread.clone());
+        match &self.role {
+            Role::Card(_) | Role::Receiver(_) => waits_for_input(thread),
+            _ => thread,
+        }
     }
 }
 

@@ -207,6 +207,108 @@ fn blocks_of_a_card_are_decoded_and_their_subchunks_counted() {
     assert!(run.events > run.blocks && run.verified_blocks == run.blocks);
 }
 
+/// A card that is read out live, with stages behind it.
+fn live(stages: &[&str], sink: &str) -> String {
+    text("kind = \"card\"\nscenario = \"gbt\"", stages, sink)
+        .replace("4KiB", "1KiB")
+        .replace("buffers = 2\n", "")
+}
+
+const TO_HOST: &str = "kind = \"to-host\"";
+const RECEIVER: &str = "kind = \"receiver\"";
+
+#[test]
+fn a_card_is_read_out_live_and_each_e_link_s_ledger_closes_from_trigger_to_receiver() {
+    let record = ran(&live(&[TO_HOST, "kind = \"tcp\""], RECEIVER));
+    assert!(record.engine.emulated);
+    // 24 E-links, each of which has a chunk for each trigger.
+    assert_eq!(record.ledgers.len(), 24);
+    for ledger in &record.ledgers {
+        assert!(ledger.unit.starts_with("triggers of E-link 0x"), "{ledger}");
+        assert_eq!((ledger.issued, ledger.delivered), (BLOCKS, BLOCKS));
+    }
+    let run = record.path.as_ref().unwrap();
+    assert_eq!(run.events, 24 * BLOCKS);
+    assert!(run.blocks > 0 && run.verified_blocks == run.blocks);
+    assert_eq!(run.payload_bytes, run.blocks * 1024);
+    assert!(run.latency_max_ns > 0);
+    assert_eq!(record.counter("triggers"), Some(BLOCKS as f64));
+    assert_eq!(record.counter("dead-time"), Some(0.0));
+    let threads: Vec<_> = run.threads.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(threads, ["to-host", "receiver"]);
+    // What sleeps between two looks waits for input, and works on nothing.
+    assert!(run.threads.iter().all(|thread| thread.elsewhere_ns == 0));
+}
+
+#[test]
+fn a_card_whose_ring_is_not_emptied_is_busy_and_its_triggers_are_booked() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = folder.path().join("small.toml");
+    // A ring that holds what comes in 2 ms, looked at every 20 ms.
+    let small = "name = \"small\"\n[trigger]\nrate = \"200kHz\"\n[card]\nring = \"256KiB\"\n[reader]\npoll = \"20ms\"\n";
+    std::fs::write(&scenario, small).unwrap();
+    let path = live(&[TO_HOST, "kind = \"tcp\""], RECEIVER)
+        .replace("\"gbt\"", &format!("\"{}\"", scenario.display()));
+    let record = record(folder.path(), &path, |request| {
+        request.blocks = Some(50_000)
+    });
+    assert!(record.outcome.is_ok(), "{:?}", fault(&record));
+    assert!(record.counter("dead-time").is_some_and(|share| share > 0.0));
+    let vetoed = record.counter("lost-triggers").unwrap();
+    assert!(vetoed > 0.0);
+    for ledger in &record.ledgers {
+        assert!(
+            ledger.closes() && ledger.lost() as f64 == vetoed,
+            "{ledger}"
+        );
+    }
+}
+
+#[test]
+fn what_a_card_cannot_do_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("path.toml");
+    std::fs::write(&file, live(&[TO_HOST, "kind = \"tcp\""], RECEIVER)).unwrap();
+    let path = Path::load(file.to_str().unwrap()).unwrap();
+    let engine = PathEngine::default();
+    let asked = PathRequest::new(&path, 1.0);
+    let asked = || asked.clone();
+    let requests = [
+        (
+            "unpaced",
+            PathRequest {
+                unpaced: true,
+                ..asked()
+            },
+        ),
+        (
+            "lossy",
+            PathRequest {
+                lossy: true,
+                ..asked()
+            },
+        ),
+        (
+            "slow_element",
+            PathRequest {
+                slow_element: Some(1),
+                ..asked()
+            },
+        ),
+        (
+            "left_out",
+            PathRequest {
+                left_out: Some(0),
+                ..asked()
+            },
+        ),
+    ];
+    for (name, request) in requests {
+        let error = engine.open(&request.workload()).err().unwrap().0;
+        assert!(error.contains(name) && error.contains("`card`"), "{error}");
+    }
+}
+
 #[test]
 fn a_file_that_was_written_is_read_back_and_removed() {
     let folder = tempfile::tempdir().unwrap();
@@ -498,11 +600,40 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
     let cases = [
         (
             text("kind = \"memroy\"", &[], READ),
-            "a.toml:5: source: kind: there is no `memroy`; there are memory, file, digitizer, felix, etherbone; did you mean `memory`?",
+            "a.toml:5: source: kind: there is no `memroy`; there are memory, file, digitizer, felix, etherbone, card; did you mean `memory`?",
         ),
         (
             text("span = \"1MiB\"", &[], READ),
             "a.toml:4: source: needs a `kind`",
+        ),
+        (
+            text(MEMORY, &[TO_HOST], READ),
+            "a.toml:8: stage 1: kind: needs the source `card`",
+        ),
+        (
+            text(MEMORY, &[], RECEIVER),
+            "a.toml:8: sink: kind: needs the source `card`",
+        ),
+        (
+            live(&["kind = \"checksum\""], RECEIVER),
+            "stage 1: kind: a card's ring is read by `to-host`",
+        ),
+        (
+            live(&[TO_HOST, "kind = \"copy\""], RECEIVER),
+            "stage 2: kind: pages are published over `tcp` or `zenoh`",
+        ),
+        (
+            live(&[TO_HOST], RECEIVER),
+            "sink: kind: a card is read out by `to-host`, then `tcp` or `zenoh`, then the sink `receiver`",
+        ),
+        (
+            live(&[TO_HOST, "kind = \"tcp\"\ncpus = [0]"], RECEIVER),
+            "stage 2: cpus: this part works in the threads of `to-host`: say it there",
+        ),
+        (
+            live(&[TO_HOST, "kind = \"tcp\""], RECEIVER)
+                .replace("[source]", "buffers = 3\n[source]"),
+            "buffers: a card that is read out has its scenario's ring and BUSY instead",
         ),
         (
             text("kind = \"memory\"\nspam = 1", &[], READ),

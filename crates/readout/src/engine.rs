@@ -8,19 +8,22 @@ use std::time::Duration;
 use daqmeter_harness::{
     Availability, Fault, LimitSpec, Request, Session, StageSpec, StopFlag, Tally, TypedEngine,
 };
-use daqmeter_record::{Counter, TimeSeries, Workload};
-use daqmeter_stats::LogHistogram;
+use daqmeter_record::{Counter, Workload};
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::host::Files;
 use daqmeter_sys::scheduler::MigrationCost;
 
 use crate::Card;
-use crate::accounts::{EXTERNAL, own_losses};
+use crate::accounts::EXTERNAL;
 use crate::card::Played;
 use crate::card::words::State;
-use crate::chain::{Chain, ChainError, Load, Placement, Reader, ReaderDone, Receiving, joined};
+use crate::chain::{
+    Chain, ChainError, FILLING, Load, Placement, Reader, ReaderDone, Receiving, check_bytes,
+    check_ledgers, counters, counters_of_reader, filling, joined, losses_by_elink, observed,
+    series,
+};
 use crate::live;
-use crate::receive::{Report, elink_of};
+use crate::receive::Report;
 use crate::request::{Chosen, ReadoutRequest};
 use crate::scenario::{Scenario, ScenarioError};
 use crate::search::Observation;
@@ -323,30 +326,11 @@ impl Session for ReadoutSession {
         let Some(own) = &done[self.at] else {
             return Ok(());
         };
-        for (tag, ledger) in joined(std::slice::from_ref(own), &received) {
-            if !ledger.closes() {
-                return Err(Fault::new(format!("E-link {tag:#x}: {ledger}")));
-            }
-        }
-        for (subscription, ledger) in own.account.subscription_ledgers() {
-            if !ledger.closes() {
-                return Err(Fault::new(format!(
-                    "a subscription of E-link {:#x}: {ledger}",
-                    subscription.tag
-                )));
-            }
-        }
-        let of = |count: fn(&Report) -> u64| -> u64 {
-            received.iter().map(|(report, _)| count(report)).sum()
-        };
-        let payload = of(|report| report.faults().payload);
-        let bad_pages = of(|report| report.bad_pages);
+        check_ledgers(std::slice::from_ref(own), &received).map_err(Fault::new)?;
         // A recorded file may hold what no emulator makes.
         let foreign = locked(&self.shared.card).played().map_or(0, |at| at.wrong);
-        if payload.saturating_sub(foreign) + bad_pages > 0 && self.scenario.fault.is_empty() {
-            return Err(Fault::new(format!(
-                "{payload} fragments with wrong bytes, {bad_pages} pages that make no sense"
-            )));
+        if self.scenario.fault.is_empty() {
+            check_bytes(&received, foreign).map_err(Fault::new)?;
         }
         Ok(())
     }
@@ -373,16 +357,7 @@ impl Session for ReadoutSession {
         }
         tally.ledgers.push(all);
         let stats = &own.stats;
-        tally.counters = [
-            ("chunks", stats.chunks),
-            ("blocks", stats.blocks),
-            ("polls", stats.polls),
-            ("busy-polls", stats.busy_polls),
-            ("stalls", stats.stalls),
-            ("reader-cpu-ppm", ppm(own.load.cpu)),
-        ]
-        .map(|(name, value)| Counter::count(name, value))
-        .to_vec();
+        tally.counters = counters_of_reader(own);
         tally.counters.extend(losses_by_elink(&each));
         tally.carried_bytes = Some(stats.bytes);
         if done.len() > 1 {
@@ -392,13 +367,12 @@ impl Session for ReadoutSession {
             let played = locked(&self.shared.card).played();
             tally.warnings.extend(self.notes_of_file(played));
             tally.counters.extend(played.map(turns));
-            tally.series.extend(filling(&done));
-            tally.counters.extend(whole_run(
-                &self.scenario,
-                &done,
-                &received,
-                &locked(&self.shared.card),
-            ));
+            let readers: Vec<&ReaderDone> = done.iter().flatten().collect();
+            tally.series.extend(filling(&readers));
+            let peak_bytes = locked(&self.shared.card).peak_bytes();
+            tally
+                .counters
+                .extend(counters(&self.scenario, &readers, &received, &peak_bytes));
         }
         tally
     }
@@ -435,177 +409,17 @@ fn turns(played: Played) -> Counter {
     }
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a share of a CPU"
-)]
-fn ppm(share: f64) -> u64 {
-    (share * 1e6) as u64
-}
-
-/// E-links of a lane whose losses are counted one by one.
-const MAX_LOSING_ELINKS: usize = 32;
-
-/// Losses of each E-link that has some of its own, those with the most first: `E-link 0x009: emulator deficit`.
-fn losses_by_elink(ledgers: &[(u64, daqmeter_record::Ledger)]) -> Vec<Counter> {
-    let sum =
-        |ledger: &daqmeter_record::Ledger| own_losses(ledger).map(|(_, count)| count).sum::<u64>();
-    let mut losing: Vec<_> = ledgers
-        .iter()
-        .map(|(tag, ledger)| (sum(ledger), tag, ledger))
-        .filter(|(lost, ..)| *lost > 0)
-        .collect();
-    losing.sort_by_key(|(lost, tag, _)| (std::cmp::Reverse(*lost), **tag));
-    let told = losing.len().min(MAX_LOSING_ELINKS);
-    let rest: u64 = losing[told..].iter().map(|(lost, ..)| lost).sum();
-    let name = |tag: u64| {
-        elink_of(tag).map_or(format!("{tag:#x}"), |elink| {
-            format!("{:#05x}", elink.number())
-        })
-    };
-    let mut counters: Vec<Counter> = losing[..told]
-        .iter()
-        .flat_map(|(_, tag, ledger)| {
-            let elink = name(**tag);
-            own_losses(ledger)
-                .map(move |(kind, count)| Counter::count(format!("E-link {elink}: {kind}"), count))
-        })
-        .collect();
-    if rest > 0 {
-        counters.push(Counter::count("E-links beyond: lost", rest));
-    }
-    counters
-}
-
-/// Counters of all lanes together: said by the first.
-fn whole_run(
-    scenario: &Scenario,
-    done: &[Option<ReaderDone>],
-    received: &[(Report, Load)],
-    card: &Card,
-) -> Vec<Counter> {
-    let Some(first) = done.iter().flatten().next() else {
-        return Vec::new();
-    };
-    let measured = |name: &str, value: f64, unit: &str| Counter {
-        unit: unit.to_owned(),
-        ..Counter {
-            value,
-            ..Counter::count(name, 0)
-        }
-    };
-    let [dma, fifo, any, external] = first.dead;
-    let card_ns = first.card_ns.max(1) as f64;
-    let mut latency = LogHistogram::default();
-    received
-        .iter()
-        .for_each(|(report, _)| latency.merge(&report.latency_ns));
-    let bytes: u64 = received.iter().map(|(report, _)| report.bytes).sum();
-    let found: u64 = done
-        .iter()
-        .flatten()
-        .map(|reader| reader.stats.found_bytes)
-        .sum();
-    let polls: u64 = done
-        .iter()
-        .flatten()
-        .map(|reader| reader.stats.busy_polls)
-        .sum();
-    let issued = first.account.card.issued;
-    let mut counters = vec![
-        measured("triggers", issued as f64, ""),
-        measured("trigger-rate", issued as f64 / card_ns * 1e9, "Hz"),
-        measured("lost-triggers", any.vetoed as f64, ""),
-        measured("dead-time", any.ns as f64 / card_ns, "of the time"),
-        measured(
-            "dead-time BUSY-by-DMA",
-            dma.ns as f64 / card_ns,
-            "of the time",
-        ),
-        measured(
-            "dead-time BUSY-by-FIFO",
-            fifo.ns as f64 / card_ns,
-            "of the time",
-        ),
-        measured(
-            "dead-time external BUSY",
-            external.ns as f64 / card_ns,
-            "of the time",
-        ),
-        measured("external BUSY intervals", external.count as f64, ""),
-        measured("stopped by external BUSY", external.vetoed as f64, ""),
-        measured("BUSY intervals", any.count as f64, ""),
-        measured("longest BUSY", any.longest_ns as f64, "ns"),
-        measured("ring", first.ring_bytes as f64, "B"),
-        measured(
-            "ring peak",
-            card.peak_bytes().into_iter().max().unwrap_or(0) as f64,
-            "B",
-        ),
-        measured("ring found", found as f64 / polls.max(1) as f64, "B"),
-        measured("network", bytes as f64 / card_ns * 1e9, "B/s"),
-        measured(
-            "receiver-cpu",
-            received.iter().map(|(_, load)| load.cpu).sum::<f64>(),
-            "of a core",
-        ),
-        measured("latency p50", latency.quantile(0.5) as f64, "ns"),
-        measured("latency max", latency.max() as f64, "ns"),
-    ];
-    counters.extend(
-        latency
-            .supported_quantile(0.99)
-            .map(|ns| measured("latency p99", ns as f64, "ns")),
-    );
-    let (assert, _) = scenario.dma_thresholds();
-    let mark = scenario.card.ring.0.saturating_sub(assert);
-    counters.push(measured("BUSY mark", mark as f64, "B"));
-    counters
-}
-
-/// Name of the series of a ring's filling, which a search reads back.
-const FILLING: &str = "ring filling";
-const FILLING_SAMPLES: usize = 32;
-
-/// Samples of the fullest ring's filling.
-fn filling(done: &[Option<ReaderDone>]) -> Option<TimeSeries> {
-    let last = |reader: &&ReaderDone| reader.filling.last().map_or(0, |at| at.1);
-    let fullest = &done.iter().flatten().max_by_key(last)?.filling;
-    Some(series(FILLING.to_owned(), fullest))
-}
-
-/// Samples of a ring's filling, at equal distance.
-fn series(name: String, filling: &[(u64, u64)]) -> TimeSeries {
-    let samples = FILLING_SAMPLES.min(filling.len());
-    let thinned = (0..samples).map(|sample| filling[sample * filling.len() / samples]);
-    let (times_ns, values) = thinned.map(|(ns, bytes)| (ns, Some(bytes as f64))).unzip();
-    TimeSeries {
-        name,
-        unit: "B".to_owned(),
-        times_ns,
-        values,
-    }
-}
-
-/// What a search makes of a record.
+/// What a search makes of a record of this engine.
 pub fn observation(record: &daqmeter_record::RunRecord) -> Observation {
-    let value = |name: &str| record.counter(name).unwrap_or(0.0);
+    let event_bytes = scenario_of(&record.workload).map_or(0.0, |scenario| scenario.event_bytes());
     let ledger = record.ledgers.first();
-    let rate_hz = value("trigger-rate");
-    Observation {
-        lost: ledger.map_or(0, |ledger| {
-            let external = ledger.losses.get(EXTERNAL).copied().unwrap_or(0);
-            ledger.lost() - ledger.not_given() - external
-        }),
-        dead_share: value("dead-time"),
-        filling: record
-            .series(FILLING)
-            .map_or_else(Vec::new, |series| series.points_s().collect()),
-        busy_at_bytes: value("BUSY mark"),
-        input_bytes_per_s: scenario_of(&record.workload)
-            .map_or(0.0, |scenario| scenario.event_bytes() * rate_hz),
-    }
+    observed(record, event_bytes, ledger.map_or(0, lost_on_the_way))
+}
+
+/// Triggers x E-links that were lost on the way: neither those that the source did not give nor those that BUSY from outside stopped.
+pub fn lost_on_the_way(ledger: &daqmeter_record::Ledger) -> u64 {
+    let external = ledger.losses.get(EXTERNAL).copied().unwrap_or(0);
+    ledger.lost() - ledger.not_given() - external
 }
 
 #[cfg(test)]
@@ -649,45 +463,6 @@ mod tests {
             (FILLING, "B")
         );
         assert_eq!(filling.times_ns.len(), filling.values.len());
-    }
-
-    #[test]
-    fn losses_are_told_by_elink_the_largest_first_and_those_of_all_are_not() {
-        let ledger = |deficit: u64, vetoed: u64| {
-            let mut ledger = daqmeter_record::Ledger::new("triggers");
-            ledger.lose("emulator deficit", deficit);
-            ledger.lose("stopped by BUSY-by-DMA", vetoed);
-            ledger
-        };
-        let tag = |elink: u16| {
-            let elink = daqmeter_wire::felix::Elink::new(elink);
-            daqmeter_wire::felix::payload::Fid::of_elink(0, 0, elink).to_u64()
-        };
-        let few = [
-            (tag(8), ledger(2, 100)),
-            (tag(9), ledger(0, 100)),
-            (tag(0x10), ledger(5, 100)),
-        ];
-        let told = |ledgers: &[(u64, daqmeter_record::Ledger)]| -> Vec<(String, f64)> {
-            let counters = losses_by_elink(ledgers).into_iter();
-            counters
-                .map(|counter| (counter.name, counter.value))
-                .collect()
-        };
-        assert_eq!(
-            told(&few),
-            [
-                ("E-link 0x010: emulator deficit".to_owned(), 5.0),
-                ("E-link 0x008: emulator deficit".to_owned(), 2.0)
-            ]
-        );
-        let many: Vec<_> = (0..40).map(|at| (tag(at), ledger(1, 0))).collect();
-        let counters = told(&many);
-        assert_eq!(counters.len(), MAX_LOSING_ELINKS + 1);
-        assert_eq!(
-            counters.last().unwrap(),
-            &("E-links beyond: lost".to_owned(), 8.0)
-        );
     }
 
     #[test]

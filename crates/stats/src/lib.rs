@@ -356,14 +356,6 @@ pub fn trimmed_interval(values: &[f64], confidence: f64) -> Option<(f64, f64, f6
     Some((mean, mean - half, mean + half))
 }
 
-/// The mean number of rare events that is not exceeded with 95 % confidence where so many were seen: 3.00 for none (the rule of
-/// three), 4.74 for one (Garwood 1936, one-sided).
-pub fn most_events(seen: u64) -> f64 {
-    use statrs::distribution::{ContinuousCDF, Gamma};
-    let shape = seen as f64 + 1.0;
-    Gamma::new(shape, 1.0).map_or(f64::INFINITY, |gamma| gamma.inverse_cdf(0.95))
-}
-
 /// Counts of values in buckets that are about 3 % wide: quantiles of millions of values in little memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogHistogram {
@@ -502,18 +494,6 @@ mod tests {
             trimmed_interval(&[1.0, 2.0, 9.0], 0.95),
             student_interval(&[1.0, 2.0, 9.0], 0.95)
         );
-    }
-
-    #[test]
-    fn events_that_were_seen_and_those_that_were_not_bound_their_mean() {
-        for (seen, wanted) in [(0, 2.996), (1, 4.744), (2, 6.296), (10, 16.962)] {
-            assert!((most_events(seen) - wanted).abs() < 2e-3, "{seen}");
-        }
-        // The definition: with that mean, so few or fewer come in 5 % of all cases.
-        let mean = most_events(3);
-        let term = |k: i32| mean.powi(k) / f64::from((1..=k).product::<i32>().max(1));
-        let few: f64 = (0..=3).map(term).sum::<f64>() * (-mean).exp();
-        assert!((few - 0.05).abs() < 1e-6);
     }
 
     #[test]

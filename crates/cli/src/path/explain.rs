@@ -112,6 +112,12 @@ impl System for Chain<'_> {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let path = loaded(&arguments.path, &arguments.with)?;
+    if path.is_live() {
+        return Err(Failure::refused(format!(
+            "{}: the parts of a card that is read out cannot be slowed one by one: try path run --max, or path explain felix-card",
+            path.name
+        )));
+    }
     let request = PathRequest {
         unpaced: true,
         ..request(&path, arguments.time, &arguments.common)
@@ -119,7 +125,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     checked(&request)?;
     let mut runner = Runner::new(&arguments.common, 0)?;
     let begin = Instant::now();
-    let mut chain = Chain::new(&mut runner, &path, request, true);
+    let mut chain = Chain::new(&mut runner, &path, request.clone(), true);
     let explained = explain(&mut chain, &path.parts(), |_| {
         begin.elapsed() < arguments.budget
     })?;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use daqmeter_digitizer::daq::TRIGGER_RATES_HZ;
 use daqmeter_harness::{Request, Settings, StepPlan};
 use daqmeter_path::{Path, PathRequest, engine};
 use daqmeter_readout::search::{Allowed, Found, Observation, Plan, System, highest_rate};
@@ -54,6 +55,7 @@ pub(super) fn run_of(record: &RunRecord) -> Result<&PathRun, Failure> {
 
 struct Searched<'a> {
     runner: &'a mut Runner,
+    path: &'a Path,
     request: PathRequest,
 }
 
@@ -63,24 +65,24 @@ impl System for Searched<'_> {
     fn observe(&mut self, rate_hz: f64, duration: Duration) -> Result<Observation, Failure> {
         let request = PathRequest {
             rate_hz: Some(rate_hz),
-            lossy: true,
+            lossy: !self.path.is_live(),
             seconds: duration.as_secs_f64(),
             ..self.request.clone()
         };
-        Ok(engine::observation(
-            &probe(self.runner, &request)?,
-            duration,
-        ))
+        let record = probe(self.runner, &request)?;
+        Ok(engine::observation(self.path, &record, duration))
     }
 }
 
-/// Searches around the rate at which the path goes by itself; the request is then at the rate that was found.
-pub(super) fn search(
+/// Rates between which the largest one is searched for: around that at which the path goes by itself, or those of triggers.
+fn bounds_hz(
     runner: &mut Runner,
     path: &Path,
-    request: &mut PathRequest,
-) -> Result<String, Failure> {
-    let confirm = Duration::from_secs_f64(request.seconds);
+    request: &PathRequest,
+) -> Result<(f64, f64), Failure> {
+    if path.is_live() {
+        return Ok((FROM_HZ, *TRIGGER_RATES_HZ.end()));
+    }
     let free = PathRequest {
         unpaced: true,
         ..request.clone()
@@ -88,13 +90,26 @@ pub(super) fn search(
     let record = probe(runner, &free)?;
     let run = run_of(&record)?;
     let free_hz = run.blocks as f64 / (run.wall_ns as f64 * 1e-9) / path.streams() as f64;
+    Ok((free_hz / 2.0, free_hz * 2.0))
+}
+
+/// The trigger rate of ATLAS: a card's search begins there.
+const FROM_HZ: f64 = 100e3;
+
+/// Searches for the largest rate; the request is then at the rate that was found.
+pub(super) fn search(
+    runner: &mut Runner,
+    path: &Path,
+    request: &mut PathRequest,
+) -> Result<String, Failure> {
+    let confirm = Duration::from_secs_f64(request.seconds);
+    let (from_hz, to_hz) = bounds_hz(runner, path, request)?;
     let plan = Plan {
-        from_hz: free_hz / 2.0,
-        to_hz: free_hz * 2.0,
+        from_hz,
+        to_hz,
         resolution: 0.02,
         probe: confirm / 6,
         confirm,
-        confirmations: 3,
         allowed: Allowed {
             lost: 0,
             dead_share: 0.0,
@@ -102,27 +117,29 @@ pub(super) fn search(
     };
     let mut searched = Searched {
         runner,
+        path,
         request: request.clone(),
     };
     let found = highest_rate(&mut searched, &plan)?;
     request.rate_hz = found.rate_hz;
-    request.lossy = true;
+    request.lossy = !path.is_live();
     Ok(text(path, &found))
 }
 
 fn text(path: &Path, found: &Found) -> String {
-    let bytes = (path.block_bytes * path.streams()) as f64;
+    let (due, lost) = match path.is_live() {
+        true => ("triggers/s", "triggers were lost, or the ring filled,"),
+        false => ("blocks/s per stream", "blocks were lost"),
+    };
+    let bytes = path.due_bytes() * path.streams() as f64;
     let shown = |hz: f64| {
         let rate = show_mb_per_s(hz * bytes);
-        format!(
-            "{} blocks/s per stream, {rate} MB/s in all",
-            significant(hz, 4)
-        )
+        format!("{} {due}, {rate} MB/s in all", significant(hz, 4))
     };
     let highest = found.rate_hz.map_or("none".to_owned(), shown);
     let beyond = found.unstable_hz.map_or_else(
         || "nothing was lost up to the end of the search".to_owned(),
-        |hz| format!("blocks were lost at {}", shown(hz)),
+        |hz| format!("{lost} at {}", shown(hz)),
     );
     format!(
         "{}: largest rate without loss: {highest}\n  {beyond}\n  {} probes; {}\n\n",

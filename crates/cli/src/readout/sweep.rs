@@ -181,7 +181,6 @@ impl Arguments {
             resolution: self.resolution.clamp(1e-4, 0.5),
             probe: self.probe,
             confirm: self.probe * 4,
-            confirmations: 3,
             allowed: Allowed {
                 lost: 0,
                 dead_share: self.dead,

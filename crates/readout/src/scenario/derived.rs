@@ -72,7 +72,7 @@ impl Scenario {
     }
 
     /// Bytes that a trigger brings into each ring, blocks and trailers included.
-    pub(crate) fn event_bytes(&self) -> f64 {
+    pub fn event_bytes(&self) -> f64 {
         const MANY: u64 = 1 << 20;
         if let Some(playback) = &self.recorded {
             return playback.file.event_bytes();

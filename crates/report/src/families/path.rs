@@ -11,6 +11,7 @@ use daqmeter_record::{RunRecord, Stage, sanitise};
 use crate::aligned::numbers_from;
 use crate::family::{Family, Work, of_engine};
 use crate::faults::faults_and_ledgers;
+use crate::felix::dead_time;
 use crate::trials;
 
 pub(super) const FAMILY: Family = Family {
@@ -62,7 +63,7 @@ pub(crate) fn block_ns(run: &PathRun) -> f64 {
 }
 
 fn footnote(record: &RunRecord) -> Option<String> {
-    record.path.as_ref().map(latency)
+    record.path.as_ref().map(|run| latency(record, run))
 }
 
 /// Every path in the records as text: its rate, its threads, its queues.
@@ -95,19 +96,26 @@ fn write_run(out: &mut String, record: &RunRecord, run: &PathRun) {
         significant(run.wall_ns as f64 * 1e-9, 4),
         events(run)
     );
-    let _ = writeln!(out, "{}", latency(run));
+    let _ = writeln!(out, "{}", latency(record, run));
+    let how = match is_live(record) {
+        true => "compared chunk by chunk with what the card makes",
+        false => "compared byte by byte through their sums",
+    };
     let _ = writeln!(
         out,
-        "{} of {} blocks compared byte by byte through their sums",
+        "{} of {} blocks {how}",
         run.verified_blocks, run.blocks
     );
+    out.push_str(&card(record));
     let ledgers = record.ledgers.iter();
     let whole = ledgers.clone().filter(|ledger| ledger.closes()).count();
     let _ = writeln!(out, "{whole} of {} ledgers close\n", ledgers.count());
     out.push_str(&threads(run));
     out.push('\n');
-    out.push_str(&queues(run));
-    out.push('\n');
+    if !run.queues.is_empty() {
+        out.push_str(&queues(run));
+        out.push('\n');
+    }
     out.push_str(&used(run));
     let trials = trials::text(run);
     if !trials.is_empty() {
@@ -147,21 +155,45 @@ fn events(run: &PathRun) -> String {
     format!("; {} events, {} per s", run.events, significant(per_s, 4))
 }
 
-fn latency(run: &PathRun) -> String {
+/// Whether its source was a card that was read out live: only such a one counts triggers.
+fn is_live(record: &RunRecord) -> bool {
+    record.counter("trigger-rate").is_some()
+}
+
+/// Triggers, the ring and BUSY of a card that was read out live.
+fn card(record: &RunRecord) -> String {
+    if !is_live(record) {
+        return String::new();
+    }
+    let value = |name: &str| record.counter(name).unwrap_or(0.0);
+    let bytes = |name: &str| show_bytes(value(name) as u64);
+    format!(
+        "{} triggers, {} per s; in the ring {} when something was found, {} at most, of {}\n{}",
+        value("triggers"),
+        significant(value("trigger-rate"), 4),
+        bytes("ring found"),
+        bytes("ring peak"),
+        bytes("ring"),
+        dead_time(record)
+    )
+}
+
+fn latency(record: &RunRecord, run: &PathRun) -> String {
     let ns = |share| {
         run.latency_ns(share)
             .map_or("-".to_owned(), |ns| show_ns(ns as f64))
     };
     let from = match run.is_paced {
+        _ if is_live(record) => "from the oldest trigger of a page to its receipt",
         true => "from the time at which a block was due",
         false => "from the time at which the source began a block",
     };
-    // Percentiles need blocks behind them.
-    let p99 =
-        match daqmeter_stats::supports(usize::try_from(run.blocks).unwrap_or(usize::MAX), 0.99) {
-            true => format!(", p99 {}", ns(0.99)),
-            false => String::new(),
-        };
+    // Percentiles need values behind them.
+    let n: u64 = run.latency.iter().map(|bucket| bucket.count).sum();
+    let p99 = match daqmeter_stats::supports(usize::try_from(n).unwrap_or(usize::MAX), 0.99) {
+        true => format!(", p99 {}", ns(0.99)),
+        false => String::new(),
+    };
     format!(
         "latency {from}: median {}{p99}, longest {}",
         ns(0.5),

@@ -207,20 +207,25 @@ fn cells(row: ChainRow) -> Vec<String> {
     ]
 }
 
+/// The time with BUSY by its cause, a line.
+pub(crate) fn dead_time(record: &RunRecord) -> String {
+    let value = |name: &str| record.counter(name).unwrap_or(0.0);
+    format!(
+        "dead time: {} % by DMA, {} % by FIFO; {} intervals, longest {}; {} triggers stopped\n",
+        significant(value("dead-time BUSY-by-DMA") * 100.0, 3),
+        significant(value("dead-time BUSY-by-FIFO") * 100.0, 3),
+        value("BUSY intervals"),
+        show_ns(value("longest BUSY")),
+        value("lost-triggers"),
+    )
+}
+
 /// What does not fit a row: BUSY by cause, the ledger, trouble, and what else the host did.
 pub fn details_text(records: &[RunRecord]) -> String {
     let mut out = String::new();
     for record in chains(records) {
         let value = |name: &str| record.counter(name).unwrap_or(0.0);
-        let _ = writeln!(
-            out,
-            " dead time: {} % by DMA, {} % by FIFO; {} intervals, longest {}; {} triggers stopped",
-            significant(value("dead-time BUSY-by-DMA") * 100.0, 3),
-            significant(value("dead-time BUSY-by-FIFO") * 100.0, 3),
-            value("BUSY intervals"),
-            show_ns(value("longest BUSY")),
-            value("lost-triggers"),
-        );
+        let _ = write!(out, " {}", dead_time(record));
         if value("external BUSY intervals") > 0.0 {
             let _ = writeln!(
                 out,

@@ -7,6 +7,7 @@ mod host;
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::significant;
 
+pub(crate) use chains::dead_time;
 use chains::{ChainRow, chain_rows};
 pub use chains::{chains_text, details_text};
 

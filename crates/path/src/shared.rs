@@ -1,0 +1,57 @@
+//! How a path is run, and what all threads of a run look at.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use crate::known::{Known, Sums};
+
+/// How a path is run.
+#[derive(Clone, Debug)]
+pub(crate) struct How {
+    /// Time for which the source goes.
+    pub(crate) time_ns: u64,
+    /// Blocks of each stream after which it ends at the latest.
+    pub(crate) most_blocks: u64,
+    pub(crate) rate_hz: Option<f64>,
+    pub(crate) lossless: bool,
+    /// An element, and the work that is added to each of its blocks, in nanoseconds.
+    pub(crate) slowed: Option<(usize, f64)>,
+    /// An element whose work is left out.
+    pub(crate) left_out: Option<usize>,
+    /// CPUs for the threads in turn, instead of the path's own.
+    pub(crate) cpus: Vec<u32>,
+    /// For the choice of stores.
+    pub(crate) last_level_bytes: u64,
+    /// Sums of the paths that were run before.
+    pub(crate) known: Known,
+}
+
+/// What all threads of a run look at.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// The source is to end.
+    pub(crate) is_over: AtomicBool,
+    pub(crate) begin_ns: AtomicU64,
+    /// Time after which the source ends.
+    pub(crate) time_ns: u64,
+    /// Blocks of each stream after which it ends.
+    pub(crate) most_blocks: u64,
+    pub(crate) rate_hz: Option<f64>,
+    pub(crate) lossless: bool,
+    /// Sums that blocks must have at the sink, by key; empty where nobody knows them.
+    pub(crate) expected: Arc<Sums>,
+}
+
+impl Shared {
+    /// Before the path is released.
+    pub(crate) fn new(how: &How, expected: Arc<Sums>) -> Shared {
+        Shared {
+            time_ns: how.time_ns,
+            most_blocks: how.most_blocks,
+            rate_hz: how.rate_hz,
+            lossless: how.lossless,
+            expected,
+            ..Shared::default()
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! What a record says of a chain: counters, the filling of its rings, and whether its accounts and bytes are right.
+
+use daqmeter_record::{Counter, Ledger, RunRecord, TimeSeries};
+use daqmeter_stats::LogHistogram;
+
+use super::done::{Load, ReaderDone, joined};
+use crate::accounts::own_losses;
+use crate::receive::{Report, elink_of};
+use crate::scenario::Scenario;
+use crate::search::Observation;
+
+/// Whether the account of each E-link and of each subscription closes.
+///
+/// # Errors
+/// The first that does not, in a line.
+pub fn check_ledgers(readers: &[ReaderDone], received: &[(Report, Load)]) -> Result<(), String> {
+    for (tag, ledger) in joined(readers, received) {
+        if !ledger.closes() {
+            return Err(format!("E-link {tag:#x}: {ledger}"));
+        }
+    }
+    let subscriptions = readers
+        .iter()
+        .flat_map(|reader| reader.account.subscription_ledgers());
+    for (subscription, ledger) in subscriptions {
+        if !ledger.closes() {
+            let tag = subscription.tag;
+            return Err(format!("a subscription of E-link {tag:#x}: {ledger}"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the receivers' fragments had the right bytes, but for so many of which nobody wants it.
+///
+/// # Errors
+/// How many had not, in a line.
+pub fn check_bytes(received: &[(Report, Load)], foreign: u64) -> Result<(), String> {
+    let reports = || received.iter().map(|(report, _)| report);
+    let payload: u64 = reports().map(|report| report.faults().payload).sum();
+    let bad_pages: u64 = reports().map(|report| report.bad_pages).sum();
+    match payload.saturating_sub(foreign) + bad_pages {
+        0 => Ok(()),
+        _ => Err(format!(
+            "{payload} fragments with wrong bytes, {bad_pages} pages that make no sense"
+        )),
+    }
+}
+
+/// From the oldest trigger of a page to its receipt, once per page, of all receivers.
+pub fn latency(received: &[(Report, Load)]) -> LogHistogram {
+    let mut latency = LogHistogram::default();
+    for (report, _) in received {
+        latency.merge(&report.latency_ns);
+    }
+    latency
+}
+
+/// Counters of one reader.
+pub fn counters_of_reader(reader: &ReaderDone) -> Vec<Counter> {
+    let stats = &reader.stats;
+    [
+        ("chunks", stats.chunks),
+        ("blocks", stats.blocks),
+        ("polls", stats.polls),
+        ("busy-polls", stats.busy_polls),
+        ("stalls", stats.stalls),
+        ("reader-cpu-ppm", ppm(reader.load.cpu)),
+    ]
+    .map(|(name, value)| Counter::count(name, value))
+    .to_vec()
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share of a CPU"
+)]
+fn ppm(share: f64) -> u64 {
+    (share * 1e6) as u64
+}
+
+/// Counters of a whole chain: triggers, dead time by its cause, the fullest ring, the receivers; of each ring its most bytes.
+pub fn counters(
+    scenario: &Scenario,
+    readers: &[&ReaderDone],
+    received: &[(Report, Load)],
+    peak_bytes: &[usize],
+) -> Vec<Counter> {
+    let Some(first) = readers.first() else {
+        return Vec::new();
+    };
+    let measured = |name: &str, value: f64, unit: &str| Counter {
+        unit: unit.to_owned(),
+        ..Counter {
+            value,
+            ..Counter::count(name, 0)
+        }
+    };
+    let [dma, fifo, any, external] = first.dead;
+    let card_ns = first.card_ns.max(1) as f64;
+    let latency = latency(received);
+    let bytes: u64 = received.iter().map(|(report, _)| report.bytes).sum();
+    let found: u64 = readers.iter().map(|one| one.stats.found_bytes).sum();
+    let polls: u64 = readers.iter().map(|one| one.stats.busy_polls).sum();
+    let issued = first.account.card.issued;
+    let mut counters = vec![
+        measured("triggers", issued as f64, ""),
+        measured("trigger-rate", issued as f64 / card_ns * 1e9, "Hz"),
+        measured("lost-triggers", any.vetoed as f64, ""),
+        measured("dead-time", any.ns as f64 / card_ns, "of the time"),
+        measured(
+            "dead-time BUSY-by-DMA",
+            dma.ns as f64 / card_ns,
+            "of the time",
+        ),
+        measured(
+            "dead-time BUSY-by-FIFO",
+            fifo.ns as f64 / card_ns,
+            "of the time",
+        ),
+        measured(
+            "dead-time external BUSY",
+            external.ns as f64 / card_ns,
+            "of the time",
+        ),
+        measured("external BUSY intervals", external.count as f64, ""),
+        measured("stopped by external BUSY", external.vetoed as f64, ""),
+        measured("BUSY intervals", any.count as f64, ""),
+        measured("longest BUSY", any.longest_ns as f64, "ns"),
+        measured("ring", first.ring_bytes as f64, "B"),
+        measured(
+            "ring peak",
+            peak_bytes.iter().copied().max().unwrap_or(0) as f64,
+            "B",
+        ),
+        measured("ring found", found as f64 / polls.max(1) as f64, "B"),
+        measured("network", bytes as f64 / card_ns * 1e9, "B/s"),
+        measured(
+            "receiver-cpu",
+            received.iter().map(|(_, load)| load.cpu).sum::<f64>(),
+            "of a core",
+        ),
+        measured("latency p50", latency.quantile(0.5) as f64, "ns"),
+        measured("latency max", latency.max() as f64, "ns"),
+    ];
+    counters.extend(
+        latency
+            .supported_quantile(0.99)
+            .map(|ns| measured("latency p99", ns as f64, "ns")),
+    );
+    let (assert, _) = scenario.dma_thresholds();
+    let mark = scenario.card.ring.0.saturating_sub(assert);
+    counters.push(measured("BUSY mark", mark as f64, "B"));
+    counters
+}
+
+/// Name of the series of a ring's filling, which a search reads back.
+pub(crate) const FILLING: &str = "ring filling";
+const FILLING_SAMPLES: usize = 32;
+
+/// Samples of the fullest ring's filling.
+pub fn filling(readers: &[&ReaderDone]) -> Option<TimeSeries> {
+    let last = |reader: &&&ReaderDone| reader.filling.last().map_or(0, |at| at.1);
+    let fullest = &readers.iter().max_by_key(last)?.filling;
+    Some(series(FILLING.to_owned(), fullest))
+}
+
+/// Samples of a ring's filling, at equal distance.
+pub(crate) fn series(name: String, filling: &[(u64, u64)]) -> TimeSeries {
+    let samples = FILLING_SAMPLES.min(filling.len());
+    let thinned = (0..samples).map(|sample| filling[sample * filling.len() / samples]);
+    let (times_ns, values) = thinned.map(|(ns, bytes)| (ns, Some(bytes as f64))).unzip();
+    TimeSeries {
+        name,
+        unit: "B".to_owned(),
+        times_ns,
+        values,
+    }
+}
+
+/// What a search makes of a record with the counters of a chain, where so many bytes come per trigger and ring and so many
+/// triggers were lost on the way.
+pub fn observed(record: &RunRecord, event_bytes: f64, lost: u64) -> Observation {
+    let value = |name: &str| record.counter(name).unwrap_or(0.0);
+    Observation {
+        lost,
+        dead_share: value("dead-time"),
+        filling: record
+            .series(FILLING)
+            .map_or_else(Vec::new, |series| series.points_s().collect()),
+        busy_at_bytes: value("BUSY mark"),
+        input_bytes_per_s: event_bytes * value("trigger-rate"),
+    }
+}
+
+/// E-links of a lane whose losses are counted one by one.
+const MAX_LOSING_ELINKS: usize = 32;
+
+/// Losses of each E-link that has some of its own, those with the most first: `E-link 0x009: emulator deficit`.
+pub fn losses_by_elink(ledgers: &[(u64, Ledger)]) -> Vec<Counter> {
+    let sum = |ledger: &Ledger| own_losses(ledger).map(|(_, count)| count).sum::<u64>();
+    let mut losing: Vec<_> = ledgers
+        .iter()
+        .map(|(tag, ledger)| (sum(ledger), tag, ledger))
+        .filter(|(lost, ..)| *lost > 0)
+        .collect();
+    losing.sort_by_key(|(lost, tag, _)| (std::cmp::Reverse(*lost), **tag));
+    let told = losing.len().min(MAX_LOSING_ELINKS);
+    let rest: u64 = losing[told..].iter().map(|(lost, ..)| lost).sum();
+    let name = |tag: u64| {
+        elink_of(tag).map_or(format!("{tag:#x}"), |elink| {
+            format!("{:#05x}", elink.number())
+        })
+    };
+    let mut counters: Vec<Counter> = losing[..told]
+        .iter()
+        .flat_map(|(_, tag, ledger)| {
+            let elink = name(**tag);
+            own_losses(ledger)
+                .map(move |(kind, count)| Counter::count(format!("E-link {elink}: {kind}"), count))
+        })
+        .collect();
+    if rest > 0 {
+        counters.push(Counter::count("E-links beyond: lost", rest));
+    }
+    counters
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_told_by_elink_the_largest_first_and_those_of_all_are_not() {
+        let ledger = |deficit: u64, vetoed: u64| {
+            let mut ledger = Ledger::new("triggers");
+            ledger.lose("emulator deficit", deficit);
+            ledger.lose("stopped by BUSY-by-DMA", vetoed);
+            ledger
+        };
+        let tag = |elink: u16| {
+            let elink = daqmeter_wire::felix::Elink::new(elink);
+            daqmeter_wire::felix::payload::Fid::of_elink(0, 0, elink).to_u64()
+        };
+        let few = [
+            (tag(8), ledger(2, 100)),
+            (tag(9), ledger(0, 100)),
+            (tag(0x10), ledger(5, 100)),
+        ];
+        let told = |ledgers: &[(u64, Ledger)]| -> Vec<(String, f64)> {
+            let counters = losses_by_elink(ledgers).into_iter();
+            counters
+                .map(|counter| (counter.name, counter.value))
+                .collect()
+        };
+        assert_eq!(
+            told(&few),
+            [
+                ("E-link 0x010: emulator deficit".to_owned(), 5.0),
+                ("E-link 0x008: emulator deficit".to_owned(), 2.0)
+            ]
+        );
+        let many: Vec<_> = (0..40).map(|at| (tag(at), ledger(1, 0))).collect();
+        let counters = told(&many);
+        assert_eq!(counters.len(), MAX_LOSING_ELINKS + 1);
+        assert_eq!(
+            counters.last().unwrap(),
+            &("E-links beyond: lost".to_owned(), 8.0)
+        );
+    }
+}
